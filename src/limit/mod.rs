@@ -1,0 +1,258 @@
+//! The arithmetic of limits: what a key has spent, and whether it may spend more.
+//!
+//! One algorithm per file. Each is a value (the *quota*) whose functions take a cell, a cost and
+//! the time, and answer a [`Verdict`]. Nothing here knows a key, a store, a lock or a clock;
+//! integers only. An absent cell and a cell that has refilled completely are the same thing:
+//! [`Quota::is_idle`] is what lets a store drop the second.
+//!
+//! [`Quota::judge`] never changes a cell and [`Quota::charge`] is only called after every limit of
+//! the request has allowed it, so a refusal spends nothing anywhere.
+
+mod fixed_window;
+mod sliding_log;
+mod sliding_window;
+mod token_bucket;
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use crate::clock::{Nanos, Now};
+
+pub use fixed_window::{Counter, FixedWindow};
+pub use sliding_log::{Log, MAX_LOG_LIMIT, SlidingLog};
+pub use sliding_window::{SlidingWindow, WindowPair};
+pub use token_bucket::{Refilled, TokenBucket};
+
+/// The longest span a rate may be written over: 366 days. Keeps every product of the arithmetic
+/// far from the end of 64 bits.
+pub const MAX_PERIOD: Nanos = Nanos::from_secs(366 * 86_400);
+
+/// `count` units per `period`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    count: NonZeroU32,
+    period: Nanos,
+}
+
+impl Rate {
+    /// A rate, if `count` is at least 1 and `period` is between 1 ms and [`MAX_PERIOD`].
+    pub fn new(count: u32, period: Nanos) -> Result<Self, QuotaError> {
+        let count = NonZeroU32::new(count).ok_or(QuotaError::ZeroRate)?;
+        if period < Nanos::from_millis(1) || period > MAX_PERIOD {
+            return Err(QuotaError::Period);
+        }
+        Ok(Self { count, period })
+    }
+
+    /// Units per period.
+    pub const fn count(self) -> u32 {
+        self.count.get()
+    }
+
+    /// The period.
+    pub const fn period(self) -> Nanos {
+        self.period
+    }
+}
+
+/// Why a quota cannot be built. The configuration adds the place and the cure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuotaError {
+    /// A rate of nothing.
+    #[error("a rate needs at least 1 unit")]
+    ZeroRate,
+    /// A period that is too short or too long.
+    #[error("a rate's period is between 1ms and 366d")]
+    Period,
+    /// A bucket that holds nothing.
+    #[error("a burst is at least 1")]
+    ZeroBurst,
+    /// The time between two units is so short that rounding it up to a nanosecond errs by more
+    /// than 0.1 %.
+    #[error("this rate errs by more than 0.1 % in nanoseconds")]
+    TooFast,
+    /// A bucket that takes more than a hundred years to fill.
+    #[error("a full burst may take at most 100 years to refill")]
+    TooLong,
+    /// `refill_every` is not a span that brings a whole number of units.
+    #[error("refill_every brings no whole number of units")]
+    UnevenRefill,
+    /// A log of this many times per key costs too much memory.
+    #[error("a sliding log holds at most {MAX_LOG_LIMIT} units per window")]
+    LogTooLarge,
+}
+
+/// What one limit answers to one charge. All spans are counted from the `now` of the question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the charge fits.
+    pub allowed: bool,
+    /// The most a key can spend at once: the burst, or the units of a window.
+    pub limit: u32,
+    /// What can be spent at once after this verdict (after the charge, when it is allowed).
+    pub remaining: u32,
+    /// Until the cell is full again, if nothing more is spent.
+    pub reset: Nanos,
+    /// Until the same charge can first succeed, if nobody else spends. `Some(0)` when allowed;
+    /// `None` when it never can, being larger than the limit.
+    pub retry_after: Option<Nanos>,
+}
+
+/// An algorithm with its numbers: what a limit promises per key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Quota {
+    /// See [`TokenBucket`].
+    TokenBucket(TokenBucket),
+    /// See [`SlidingWindow`].
+    SlidingWindow(SlidingWindow),
+    /// See [`SlidingLog`].
+    SlidingLog(SlidingLog),
+    /// See [`FixedWindow`].
+    FixedWindow(FixedWindow),
+}
+
+/// What one key has spent under one quota. A cell is read with the quota that wrote it, or
+/// converted first ([`Quota::convert`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cell {
+    /// Of a [`TokenBucket`].
+    Refilled(Refilled),
+    /// Of a [`SlidingWindow`].
+    WindowPair(WindowPair),
+    /// Of a [`SlidingLog`]; boxed, so that the other cells stay small.
+    Log(Box<Log>),
+    /// Of a [`FixedWindow`].
+    Counter(Counter),
+}
+
+impl Quota {
+    /// Whether a charge of `cost` fits, and what the headers shall say. An absent cell is `None`.
+    /// A cost of 0 always fits and only asks.
+    pub fn judge(&self, cell: Option<&Cell>, cost: u32, now: Now) -> Verdict {
+        match (self, cell) {
+            (Self::TokenBucket(q), Some(Cell::Refilled(c))) => q.judge(*c, cost, now.mono),
+            (Self::SlidingWindow(q), Some(Cell::WindowPair(c))) => q.judge(*c, cost, now.wall),
+            (Self::SlidingLog(q), Some(Cell::Log(c))) => q.judge(c, cost, now.mono),
+            (Self::FixedWindow(q), Some(Cell::Counter(c))) => q.judge(*c, cost, now.wall),
+            // Absent; a cell of another algorithm cannot be met, since the algorithm is in the key.
+            (Self::TokenBucket(q), _) => q.judge(Refilled::default(), cost, now.mono),
+            (Self::SlidingWindow(q), _) => q.judge(WindowPair::default(), cost, now.wall),
+            (Self::SlidingLog(q), _) => q.judge(&Log::default(), cost, now.mono),
+            (Self::FixedWindow(q), _) => q.judge(Counter::default(), cost, now.wall),
+        }
+    }
+
+    /// Spends `cost`, whether it fits or not: ask [`Quota::judge`] first.
+    pub fn charge(&self, cell: &mut Cell, cost: u32, now: Now) {
+        match (self, cell) {
+            (Self::TokenBucket(q), Cell::Refilled(c)) => q.charge(c, cost, now.mono),
+            (Self::SlidingWindow(q), Cell::WindowPair(c)) => q.charge(c, cost, now.wall),
+            (Self::SlidingLog(q), Cell::Log(c)) => q.charge(c, cost, now.mono),
+            (Self::FixedWindow(q), Cell::Counter(c)) => q.charge(c, cost, now.wall),
+            (_, cell) => {
+                *cell = self.fresh();
+                // `fresh` is of this quota's kind, so this goes one level deep.
+                self.charge(cell, cost, now);
+            }
+        }
+    }
+
+    /// A cell that has spent nothing.
+    pub fn fresh(&self) -> Cell {
+        match self {
+            Self::TokenBucket(_) => Cell::Refilled(Refilled::default()),
+            Self::SlidingWindow(_) => Cell::WindowPair(WindowPair::default()),
+            Self::SlidingLog(_) => Cell::Log(Box::default()),
+            Self::FixedWindow(_) => Cell::Counter(Counter::default()),
+        }
+    }
+
+    /// Whether the cell equals an absent one, now and for ever after.
+    pub fn is_idle(&self, cell: &Cell, now: Now) -> bool {
+        match (self, cell) {
+            (Self::TokenBucket(q), Cell::Refilled(c)) => q.is_idle(*c, now.mono),
+            (Self::SlidingWindow(q), Cell::WindowPair(c)) => q.is_idle(*c, now.wall),
+            (Self::SlidingLog(q), Cell::Log(c)) => q.is_idle(c, now.mono),
+            (Self::FixedWindow(q), Cell::Counter(c)) => q.is_idle(*c, now.wall),
+            _ => true,
+        }
+    }
+
+    /// Reads a cell that was written under `old` as a cell of this quota: what was spent stays
+    /// spent, in units. Raising a limit helps at once by the difference; lowering it leaves what
+    /// is above as debt. A cell of another algorithm starts afresh.
+    pub fn convert(&self, old: &Self, cell: Cell, now: Now) -> Cell {
+        match (self, old, cell) {
+            (Self::TokenBucket(q), Self::TokenBucket(old), Cell::Refilled(c)) => {
+                Cell::Refilled(q.convert(old, c, now.mono))
+            }
+            (Self::SlidingWindow(q), Self::SlidingWindow(old), Cell::WindowPair(c)) => {
+                Cell::WindowPair(q.convert(old, c, now.wall))
+            }
+            (Self::SlidingLog(_), Self::SlidingLog(_), cell @ Cell::Log(_)) => cell,
+            (Self::FixedWindow(q), Self::FixedWindow(old), Cell::Counter(c)) => {
+                Cell::Counter(q.convert(old, c, now.wall))
+            }
+            _ => self.fresh(),
+        }
+    }
+
+    /// The most a key can spend at once.
+    pub fn limit(&self) -> u32 {
+        match self {
+            Self::TokenBucket(q) => q.burst(),
+            Self::SlidingWindow(q) => q.rate().count(),
+            Self::SlidingLog(q) => q.rate().count(),
+            Self::FixedWindow(q) => q.rate().count(),
+        }
+    }
+
+    /// The span that [`Quota::limit`] belongs to: the window, or the time a bucket takes to fill.
+    pub fn window(&self) -> Nanos {
+        match self {
+            Self::TokenBucket(q) => q.full_refill(),
+            Self::SlidingWindow(q) => q.rate().period(),
+            Self::SlidingLog(q) => q.rate().period(),
+            Self::FixedWindow(q) => q.rate().period(),
+        }
+    }
+
+    /// The word of the configuration.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::TokenBucket(_) => "token_bucket",
+            Self::SlidingWindow(_) => "sliding_window",
+            Self::SlidingLog(_) => "sliding_log",
+            Self::FixedWindow(_) => "fixed_window",
+        }
+    }
+}
+
+impl Cell {
+    /// What the cell costs of `max_keys`: one, and for a log one per four times.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Log(log) => 1 + log.len() / 4,
+            Self::Refilled(_) | Self::WindowPair(_) | Self::Counter(_) => 1,
+        }
+    }
+}
+
+/// The promise in a line, for `check`.
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TokenBucket(q) => q.fmt(f),
+            Self::SlidingWindow(q) => q.fmt(f),
+            Self::SlidingLog(q) => q.fmt(f),
+            Self::FixedWindow(q) => q.fmt(f),
+        }
+    }
+}
+
+/// `N/DURATION` as it is written in a configuration.
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{:?}", self.count, self.period)
+    }
+}

@@ -1,0 +1,177 @@
+//! `sliding_window`: two counters stand for a moving window.
+//!
+//! Windows are aligned as those of `fixed_window`. What is spent is the count of the current window
+//! plus the share of the previous one that the moving window still covers, rounded up:
+//!
+//! ```text
+//!   │    previous    │    current     │
+//!   ├────────────────┼────────────────┤
+//!          ├─────────────────┤ now         spent = current + ceil(previous x covered / window)
+//!          │ covered │
+//! ```
+//!
+//! The share assumes that the previous window's units came evenly. So a worst placed window can
+//! hold nearly 2 x the limit, and a charge may be refused, for less than one window, that a log
+//! would admit. (The same formula as NGINX's and Cloudflare's counters; theirs round down.)
+
+use std::fmt;
+
+use super::{Rate, Verdict};
+use crate::clock::Nanos;
+
+/// Units spent in a window and in the one before it. The default has spent nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowPair {
+    /// Which window `current` belongs to, counted from the epoch.
+    window: u64,
+    current: u32,
+    previous: u32,
+}
+
+impl WindowPair {
+    /// A pair that has spent `spent` in the window of that index.
+    pub(crate) const fn with_current(window: u64, spent: u32) -> Self {
+        Self { window, current: spent, previous: 0 }
+    }
+}
+
+/// `rate.count` units in a moving window of `rate.period`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlidingWindow {
+    rate: Rate,
+}
+
+impl SlidingWindow {
+    /// Every rate makes a window.
+    pub const fn new(rate: Rate) -> Self {
+        Self { rate }
+    }
+
+    /// Units and length of the window.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// Whether `cost` more fits. `now` is wall time.
+    pub fn judge(&self, cell: WindowPair, cost: u32, now: Nanos) -> Verdict {
+        let limit = self.rate.count();
+        let live = self.live(cell, now);
+        let spent = self.spent(live, now);
+        let after = spent.saturating_add(cost);
+        let allowed = cost == 0 || after <= limit;
+        let left = if allowed { after } else { spent };
+        let to_edge = self.rate.period().saturating_sub(self.elapsed(now));
+        let charged = live.current > 0 || (allowed && cost > 0);
+        Verdict {
+            allowed,
+            limit,
+            remaining: limit.saturating_sub(left),
+            reset: match (charged, live.previous) {
+                (true, _) => to_edge.saturating_add(self.rate.period()),
+                (false, 0) => Nanos::ZERO,
+                (false, _) => to_edge,
+            },
+            retry_after: if allowed {
+                Some(Nanos::ZERO)
+            } else if cost > limit {
+                None
+            } else {
+                Some(self.wait(live, cost, now))
+            },
+        }
+    }
+
+    /// Spends `cost`, whether it fits or not. `now` is wall time.
+    pub fn charge(&self, cell: &mut WindowPair, cost: u32, now: Nanos) {
+        *cell = self.live(*cell, now);
+        cell.current = cell.current.saturating_add(cost);
+    }
+
+    /// Takes back up to `cost` units that were charged at `charged`, where they still count.
+    pub fn give_back(&self, cell: &mut WindowPair, cost: u32, charged: Nanos) {
+        let window = self.index(charged);
+        if cell.window == window {
+            cell.current = cell.current.saturating_sub(cost);
+        } else if cell.window == window + 1 {
+            cell.previous = cell.previous.saturating_sub(cost);
+        }
+    }
+
+    /// Whether the cell equals an absent one. `now` is wall time.
+    pub fn is_idle(&self, cell: WindowPair, now: Nanos) -> bool {
+        let live = self.live(cell, now);
+        live.current == 0 && live.previous == 0
+    }
+
+    pub(super) fn convert(&self, old: &Self, cell: WindowPair, now: Nanos) -> WindowPair {
+        let live = old.live(cell, now);
+        if self.rate.period() == old.rate.period() {
+            return live;
+        }
+        // Another grid of windows: the estimate is carried into the current one.
+        WindowPair::with_current(self.index(now), old.spent(live, now))
+    }
+
+    /// Units that count now: the current window's and the covered share of the previous one's.
+    pub fn spent(&self, cell: WindowPair, now: Nanos) -> u32 {
+        let live = self.live(cell, now);
+        let period = u128::from(self.rate.period().get());
+        let covered = period - u128::from(self.elapsed(now).get());
+        let share = (u128::from(live.previous) * covered).div_ceil(period);
+        live.current.saturating_add(u32::try_from(share).unwrap_or(u32::MAX))
+    }
+
+    /// Until `cost` fits: in this window if the previous one's share can shrink enough, else in
+    /// the next one, where the current count is the share that shrinks.
+    fn wait(&self, live: WindowPair, cost: u32, now: Nanos) -> Nanos {
+        let period = self.rate.period();
+        let elapsed = self.elapsed(now);
+        let room = self.rate.count().saturating_sub(cost);
+        if let Some(room) = room.checked_sub(live.current) {
+            return self.shrunk_at(live.previous, room).saturating_sub(elapsed);
+        }
+        let to_edge = period.saturating_sub(elapsed);
+        to_edge.saturating_add(self.shrunk_at(live.current, room))
+    }
+
+    /// How far into a window `count` of the previous one is worth at most `room`.
+    fn shrunk_at(&self, count: u32, room: u32) -> Nanos {
+        let period = self.rate.period();
+        if count <= room {
+            return Nanos::ZERO;
+        }
+        let covered = u128::from(room) * u128::from(period.get()) / u128::from(count);
+        period.saturating_sub(Nanos::new(u64::try_from(covered).unwrap_or(u64::MAX)))
+    }
+
+    /// The cell as of the window of `now`. One of a later window than the clock shows is pulled
+    /// back, so that no jump of the clock locks a key out for longer than it would have been.
+    fn live(&self, cell: WindowPair, now: Nanos) -> WindowPair {
+        let window = self.index(now);
+        match window.checked_sub(cell.window) {
+            None | Some(0) => WindowPair { window, ..cell },
+            Some(1) => WindowPair { window, current: 0, previous: cell.current },
+            Some(_) => WindowPair { window, current: 0, previous: 0 },
+        }
+    }
+
+    fn index(&self, now: Nanos) -> u64 {
+        now.get() / self.rate.period().get()
+    }
+
+    fn elapsed(&self, now: Nanos) -> Nanos {
+        Nanos::new(now.get() % self.rate.period().get())
+    }
+}
+
+impl fmt::Display for SlidingWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, period) = (self.rate.count(), self.rate.period());
+        write!(
+            f,
+            "about {count} in any {period:?}, under {} in the worst placed one; may refuse for \
+             less than {period:?} what a log would admit",
+            u64::from(count) * 2
+        )
+    }
+}

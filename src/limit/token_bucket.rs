@@ -1,0 +1,149 @@
+//! `token_bucket`: at most `burst + rate x T` in any interval `T`.
+//!
+//! Kept as one time, in the form of the generic cell rate algorithm (ITU-T I.371): the cell is the
+//! instant at which the bucket will be full. Each unit pushes it one *emission interval* further.
+//!
+//! ```text
+//!             now              full at
+//!   ───────────┼──────────────────┼─────────►
+//!              │◄─ what is spent ─►│
+//!              │◄─── burst x emission ────►│   a charge must end before this
+//! ```
+//!
+//! With `refill_every` the units come in steps: `now` is rounded down to the last step before it
+//! is compared, so an interval `T` admits what `T` plus one step would.
+
+use std::fmt;
+
+use super::{QuotaError, Rate, Verdict};
+use crate::clock::Nanos;
+
+/// A century: with it no product below leaves 64 bits.
+const MAX_REFILL: u128 = 100 * 366 * 86_400 * 1_000_000_000;
+
+/// The instant (monotonic) at which the bucket is full again. The default is a full bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refilled(Nanos);
+
+/// `burst` units at once, then one per emission interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TokenBucket {
+    rate: Rate,
+    burst: u32,
+    /// Between two units; rounded up, so the rate is never exceeded.
+    emission: Nanos,
+    /// Zero: units come one by one.
+    step: Nanos,
+}
+
+impl TokenBucket {
+    /// `refill_every` of zero lets units come one by one.
+    pub fn new(rate: Rate, burst: u32, refill_every: Nanos) -> Result<Self, QuotaError> {
+        if burst == 0 {
+            return Err(QuotaError::ZeroBurst);
+        }
+        let (period, count) = (rate.period().get(), u64::from(rate.count()));
+        let emission = period.div_ceil(count);
+        let excess = u128::from(emission) * u128::from(count) - u128::from(period);
+        if excess * 1_000 > u128::from(period) {
+            return Err(QuotaError::TooFast);
+        }
+        if u128::from(emission) * u128::from(burst) > MAX_REFILL {
+            return Err(QuotaError::TooLong);
+        }
+        let step = refill_every.get();
+        if step != 0 {
+            let units = u128::from(step) * u128::from(count);
+            if !units.is_multiple_of(u128::from(period)) || step > period {
+                return Err(QuotaError::UnevenRefill);
+            }
+        }
+        Ok(Self { rate, burst, emission: Nanos::new(emission), step: refill_every })
+    }
+
+    /// The most that can be spent at once.
+    pub const fn burst(&self) -> u32 {
+        self.burst
+    }
+
+    /// How long an empty bucket takes to fill.
+    pub const fn full_refill(&self) -> Nanos {
+        self.emission.saturating_mul(self.burst as u64)
+    }
+
+    pub(super) fn judge(&self, cell: Refilled, cost: u32, now: Nanos) -> Verdict {
+        let at = self.stepped(now);
+        let spent = cell.0.saturating_sub(at);
+        let after = spent.saturating_add(self.emission.saturating_mul(u64::from(cost)));
+        let capacity = self.full_refill();
+        let allowed = cost == 0 || after <= capacity;
+        let left = if allowed { after } else { spent };
+        Verdict {
+            allowed,
+            limit: self.burst,
+            remaining: self.whole_units(capacity.saturating_sub(left)),
+            reset: self.wait_from(now, at.saturating_add(left)),
+            retry_after: if allowed {
+                Some(Nanos::ZERO)
+            } else if cost > self.burst {
+                None
+            } else {
+                let due = at.saturating_add(after).saturating_sub(capacity);
+                Some(self.wait_from(now, due))
+            },
+        }
+    }
+
+    pub(super) fn charge(&self, cell: &mut Refilled, cost: u32, now: Nanos) {
+        let from = cell.0.max(self.stepped(now));
+        cell.0 = from.saturating_add(self.emission.saturating_mul(u64::from(cost)));
+    }
+
+    pub(super) fn is_idle(&self, cell: Refilled, now: Nanos) -> bool {
+        cell.0 <= self.stepped(now)
+    }
+
+    pub(super) fn convert(&self, old: &Self, cell: Refilled, now: Nanos) -> Refilled {
+        let spent = cell.0.saturating_sub(old.stepped(now)).get();
+        if spent == 0 {
+            return Refilled::default();
+        }
+        // Spent units and the part of a unit, carried over in proportion and rounded up.
+        let scaled = (u128::from(spent) * u128::from(self.emission.get()))
+            .div_ceil(u128::from(old.emission.get()));
+        let scaled = Nanos::new(u64::try_from(scaled).unwrap_or(u64::MAX));
+        Refilled(self.stepped(now).saturating_add(scaled))
+    }
+
+    /// `now`, or the last step of the refill before it.
+    fn stepped(&self, now: Nanos) -> Nanos {
+        match self.step.get() {
+            0 => now,
+            step => Nanos::new(now.get() - now.get() % step),
+        }
+    }
+
+    /// From `now` to `due`, or to the first step of the refill at or after it.
+    fn wait_from(&self, now: Nanos, due: Nanos) -> Nanos {
+        let due = match self.step.get() {
+            0 => due,
+            step => Nanos::new(due.get().div_ceil(step).saturating_mul(step)),
+        };
+        due.saturating_sub(now)
+    }
+
+    fn whole_units(&self, span: Nanos) -> u32 {
+        let units = span.get() / self.emission.get();
+        u32::try_from(units).unwrap_or(u32::MAX).min(self.burst)
+    }
+}
+
+impl fmt::Display for TokenBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {} + {} x T in any interval T", self.burst, self.rate)?;
+        if self.step != Nanos::ZERO {
+            write!(f, " (T grows by one refill of {:?})", self.step)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,237 @@
+//! Who the client is: the peer, or what trusted proxies say of it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use http::{HeaderMap, HeaderName};
+use ipnet::IpNet;
+
+/// Most entries of forwarded addresses that are looked at, from the right. A longer chain of
+/// trusted hops does not exist; a longer list is an attack on the parser.
+const MAX_HOPS: usize = 64;
+
+/// `clients:` of the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct ClientRules {
+    /// Peers (and hops) that are believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Where they say whom they speak for.
+    pub address_header: Option<AddressHeader>,
+}
+
+/// A header that carries client addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddressHeader {
+    /// `X-Forwarded-For`: a list, the newest hop last.
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239): a list of `for=` parameters, the newest hop last.
+    Forwarded,
+    /// A single address, such as `X-Real-IP` or `CF-Connecting-IP`.
+    Single(HeaderName),
+}
+
+impl ClientRules {
+    /// Whether an address belongs to a trusted proxy.
+    pub fn trusts(&self, address: IpAddr) -> bool {
+        let address = unmapped(address);
+        self.trusted_proxies.iter().any(|net| net.contains(&address))
+    }
+}
+
+/// The client of a request: walks the forwarded addresses from the right (all header lines, in
+/// order) and takes the first that is not a trusted proxy. Where an entry cannot be read, the
+/// last address that could be vouched for is the client, never one further left.
+pub fn resolve(peer: IpAddr, headers: &HeaderMap, rules: &ClientRules) -> IpAddr {
+    let peer = unmapped(peer);
+    if !rules.trusts(peer) {
+        return peer;
+    }
+    match &rules.address_header {
+        None => peer,
+        Some(AddressHeader::Single(name)) => single(headers, name).unwrap_or(peer),
+        Some(AddressHeader::XForwardedFor) => {
+            let lines = headers.get_all("x-forwarded-for").iter().rev();
+            let entries = lines.flat_map(|line| line.as_bytes().rsplit(|b| *b == b','));
+            walk(peer, entries, parse_address, rules)
+        }
+        Some(AddressHeader::Forwarded) => {
+            let lines = headers.get_all("forwarded").iter().rev();
+            let entries = lines.flat_map(|line| rsplit_unquoted(line.as_bytes()));
+            walk(peer, entries, forwarded_for, rules)
+        }
+    }
+}
+
+/// The address cut to what makes one client: IPv4 whole, IPv6 to `ipv6_prefix` bits.
+pub fn prefix(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
+    match unmapped(address) {
+        IpAddr::V6(v6) => {
+            let bits = u32::from(ipv6_prefix.min(128));
+            let mask = u128::MAX.checked_shl(128 - bits).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
+        }
+        v4 => v4,
+    }
+}
+
+/// An IPv4 address in IPv6 clothes (`::ffff:192.0.2.1`) is that IPv4 address.
+pub fn unmapped(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
+        IpAddr::V4(_) => address,
+    }
+}
+
+fn walk<'h>(
+    peer: IpAddr,
+    entries: impl Iterator<Item = &'h [u8]>,
+    read: impl Fn(&[u8]) -> Option<IpAddr>,
+    rules: &ClientRules,
+) -> IpAddr {
+    let mut client = peer;
+    for entry in entries.take(MAX_HOPS) {
+        let Some(address) = read(entry) else {
+            return client;
+        };
+        client = address;
+        if !rules.trusts(address) {
+            return client;
+        }
+    }
+    client
+}
+
+/// A header that must stand once and hold one address.
+fn single(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
+    let mut lines = headers.get_all(name).iter();
+    let line = lines.next()?;
+    match lines.next() {
+        None => parse_address(line.as_bytes()),
+        Some(_) => None,
+    }
+}
+
+/// `192.0.2.1`, `192.0.2.1:443`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:443`, with blanks
+/// around; mapped addresses folded. Anything else (a zone, a name, `unknown`) is not an address.
+fn parse_address(entry: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(entry).ok()?.trim_matches([' ', '\t']);
+    let address = if let Some(rest) = text.strip_prefix('[') {
+        let (inside, port) = rest.split_once(']')?;
+        if !(port.is_empty() || port.strip_prefix(':').is_some_and(is_port)) {
+            return None;
+        }
+        IpAddr::V6(inside.parse::<Ipv6Addr>().ok()?)
+    } else if let Ok(address) = text.parse::<IpAddr>() {
+        address
+    } else {
+        match text.parse::<SocketAddr>().ok()?.ip() {
+            IpAddr::V4(v4) => IpAddr::V4(v4),
+            IpAddr::V6(_) => return None,
+        }
+    };
+    (address != IpAddr::V4(Ipv4Addr::UNSPECIFIED)).then(|| unmapped(address))
+}
+
+fn is_port(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) && text.parse::<u16>().is_ok()
+}
+
+/// The address of one element of `Forwarded`: its only `for=` parameter (RFC 7239, section 4).
+fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
+    let element = std::str::from_utf8(element).ok()?;
+    let mut found = None;
+    for pair in element.split(';') {
+        let (name, value) = pair.trim_matches([' ', '\t']).split_once('=')?;
+        // A quote that is not closed in its own pair makes the element unreadable.
+        let bare = match value.strip_prefix('"') {
+            Some(rest) => rest.strip_suffix('"')?,
+            None => value,
+        };
+        if name.eq_ignore_ascii_case("for") {
+            if found.is_some() {
+                return None;
+            }
+            found = Some(parse_address(bare.as_bytes())?);
+        }
+    }
+    found
+}
+
+/// Elements of a list from the right; a comma inside quotes does not part.
+fn rsplit_unquoted(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut quoted = false;
+    let mut parts: Vec<&[u8]> = line
+        .split(|b| {
+            quoted ^= *b == b'"';
+            *b == b',' && !quoted
+        })
+        .collect();
+    // An open quote makes the whole line one element that cannot be read.
+    if quoted {
+        parts = vec![line];
+    }
+    parts.into_iter().rev()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(header: &'static str, peer: &str, lines: &[&str], expected: &str) {
+        let rules = ClientRules {
+            trusted_proxies: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
+            address_header: Some(match header {
+                "x-forwarded-for" => AddressHeader::XForwardedFor,
+                "forwarded" => AddressHeader::Forwarded,
+                name => AddressHeader::Single(HeaderName::from_static(name)),
+            }),
+        };
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(header, line.parse().unwrap());
+        }
+        let client = resolve(peer.parse().unwrap(), &headers, &rules);
+        assert_eq!(client.to_string(), expected, "{header} {peer} {lines:?}");
+    }
+
+    #[test]
+    fn forwarded_addresses_are_walked_from_the_right() {
+        let xff = "x-forwarded-for";
+        check(xff, "192.0.2.1", &["198.51.100.1"], "192.0.2.1");
+        check(xff, "10.0.0.1", &[], "10.0.0.1");
+        check(xff, "10.0.0.1", &["198.51.100.1"], "198.51.100.1");
+        check(xff, "10.0.0.1", &["203.0.113.9, 198.51.100.1"], "198.51.100.1");
+        check(xff, "10.0.0.1", &["198.51.100.1, 10.0.0.2"], "198.51.100.1");
+        check(xff, "10.0.0.1", &["198.51.100.1", "10.0.0.2"], "198.51.100.1");
+        check(xff, "10.0.0.1", &["198.51.100.1:1234"], "198.51.100.1");
+        check(xff, "10.0.0.1", &["[2001:db8::1]:1234"], "2001:db8::1");
+        check(xff, "10.0.0.1", &["2001:db8::1"], "2001:db8::1");
+        check(xff, "::ffff:10.0.0.1", &["::ffff:198.51.100.1"], "198.51.100.1");
+        check(xff, "10.0.0.1", &["198.51.100.1, unknown"], "10.0.0.1");
+        check(xff, "10.0.0.1", &["198.51.100.1, , 10.0.0.2"], "10.0.0.2");
+        check(xff, "10.0.0.1", &["[2001:db8::1]x"], "10.0.0.1");
+        check(xff, "fd00::1", &["10.1.1.1, 10.1.1.2"], "10.1.1.1");
+        check("forwarded", "10.0.0.1", &["for=198.51.100.1;proto=https"], "198.51.100.1");
+        check("forwarded", "10.0.0.1", &["for=\"[2001:db8::1]:80\", for=10.0.0.2"], "2001:db8::1");
+        check("forwarded", "10.0.0.1", &["for=_hidden"], "10.0.0.1");
+        check("forwarded", "10.0.0.1", &["for=198.51.100.1;by=\"a,b"], "10.0.0.1");
+        check("x-real-ip", "10.0.0.1", &["198.51.100.1"], "198.51.100.1");
+        check("x-real-ip", "10.0.0.1", &["198.51.100.1", "198.51.100.2"], "10.0.0.1");
+        check("x-real-ip", "192.0.2.1", &["198.51.100.1"], "192.0.2.1");
+    }
+
+    #[test]
+    fn two_thousand_hops_end_at_the_bound() {
+        let line = vec!["10.0.0.9"; 2_000].join(", ");
+        check("x-forwarded-for", "10.0.0.1", &[&line], "10.0.0.9");
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_client() {
+        let cut = |text: &str, bits| prefix(text.parse().unwrap(), bits).to_string();
+        assert_eq!(cut("2001:db8:1:2:3::4", 64), "2001:db8:1:2::");
+        assert_eq!(cut("2001:db8:1:2:3::4", 0), "::");
+        assert_eq!(cut("2001:db8:1:2:3::4", 128), "2001:db8:1:2:3::4");
+        assert_eq!(cut("::ffff:192.0.2.1", 64), "192.0.2.1");
+        assert_eq!(cut("192.0.2.1", 64), "192.0.2.1");
+    }
+}

@@ -1,0 +1,25 @@
+use std::net::IpAddr;
+
+use http::HeaderMap;
+
+/// A plain view of one request, as the gate left it: what is matched and keyed, and nothing else.
+///
+/// `host` is lower case, without port and trailing dot; `path` is the canonical path that is also
+/// forwarded; both borrow from the request.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'r> {
+    /// The client, after trusted proxies were skipped ([`super::client::resolve`]).
+    pub client_ip: IpAddr,
+    /// The method as sent, for example `GET`.
+    pub method: &'r str,
+    /// The host asked for; empty where the protocol allows none.
+    pub host: &'r str,
+    /// The path, beginning with `/`.
+    pub path: &'r str,
+    /// What follows the `?`, if there is one.
+    pub query: Option<&'r str>,
+    /// All header fields.
+    pub headers: &'r HeaderMap,
+    /// Bits of an IPv6 address that make one client (`clients.ipv6_prefix`).
+    pub ipv6_prefix: u8,
+}

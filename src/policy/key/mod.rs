@@ -1,0 +1,309 @@
+//! Whose cell is charged: sources of key parts, and the hash that keys become at the door.
+
+mod address;
+mod cookie;
+mod credentials;
+mod header;
+mod query;
+mod shard;
+mod target;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::Hasher;
+
+use http::HeaderName;
+use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
+
+use super::{Facts, Limit, Route};
+
+/// Most parts of one key. Nobody names more than a few; the bound keeps extraction cheap.
+pub const MAX_KEY_PARTS: usize = 8;
+
+/// Where a part of a key comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The client's address, IPv6 cut to the configured prefix.
+    ClientIp,
+    /// The value of a header field.
+    Header(HeaderName),
+    /// The value of a cookie.
+    Cookie(String),
+    /// The decoded value of a query parameter.
+    Query(String),
+    /// The token of `Authorization: Bearer`.
+    Bearer,
+    /// The user of `Authorization: Basic`.
+    BasicUser,
+    /// The host asked for.
+    Host,
+    /// The whole path.
+    Path,
+    /// The method.
+    Method,
+    /// The route's name.
+    Route,
+    /// The N-th segment of the path, from 1.
+    PathSegment(usize),
+    /// Another source, cut down to one of a number of buckets.
+    Shard {
+        /// What is hashed.
+        of: Box<Source>,
+        /// How many buckets.
+        buckets: u32,
+    },
+}
+
+/// What a source found in a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part<'r> {
+    /// A value that is not empty.
+    Present(Cow<'r, [u8]>),
+    /// Nothing, or an empty value.
+    Absent,
+    /// More than one value where one is meant: the request is unclean.
+    Repeated,
+}
+
+impl<'r> Part<'r> {
+    /// Present unless empty.
+    fn of(value: impl Into<Cow<'r, [u8]>>) -> Self {
+        let value = value.into();
+        if value.is_empty() { Self::Absent } else { Self::Present(value) }
+    }
+
+    /// The only one of several values.
+    fn only<V: Into<Cow<'r, [u8]>>>(mut values: impl Iterator<Item = V>) -> Self {
+        match (values.next(), values.next()) {
+            (None, _) => Self::Absent,
+            (Some(value), None) => Self::of(value),
+            (Some(_), Some(_)) => Self::Repeated,
+        }
+    }
+}
+
+/// One or more sources.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeySpec(Vec<Source>);
+
+/// Why a request has no key under a [`KeySpec`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoKey {
+    /// A part is absent or empty.
+    Absent,
+    /// A part stands more than once.
+    Repeated,
+}
+
+/// The deployment's secret: without it nobody can choose keys that collide, or read one back.
+#[derive(Clone, Copy)]
+pub struct KeySecret([u8; 16]);
+
+/// What a key becomes at the door. The value itself goes no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyHash {
+    /// First half.
+    pub high: u64,
+    /// Second half.
+    pub low: u64,
+}
+
+/// A hasher that has read the secret and a limit's identity; copied for each key.
+#[derive(Clone, Copy)]
+pub struct KeyHasher(SipHasher13);
+
+impl KeySpec {
+    /// A key of between one and [`MAX_KEY_PARTS`] sources.
+    pub fn new(sources: Vec<Source>) -> Option<Self> {
+        (1..=MAX_KEY_PARTS).contains(&sources.len()).then_some(Self(sources))
+    }
+
+    /// Its sources.
+    pub fn sources(&self) -> &[Source] {
+        &self.0
+    }
+
+    /// Whether a request can be without it.
+    pub fn can_be_absent(&self) -> bool {
+        self.0.iter().any(Source::can_be_absent)
+    }
+
+    /// Whether a part is a credential, so that the log may call the key authenticated.
+    pub fn is_credential(&self) -> bool {
+        self.0.iter().any(|source| source.is_credential())
+    }
+
+    /// Hashes the key of a request.
+    pub fn hash(
+        &self,
+        hasher: &KeyHasher,
+        facts: &Facts<'_>,
+        route: &Route,
+    ) -> Result<KeyHash, NoKey> {
+        let mut hasher = *hasher;
+        let mut absent = false;
+        for source in &self.0 {
+            match source.part(facts, route) {
+                Part::Present(value) => hasher.write_part(source.tag(), &value),
+                // Every part is looked at: a repeated one is unclean whatever else is absent.
+                Part::Absent => absent = true,
+                Part::Repeated => return Err(NoKey::Repeated),
+            }
+        }
+        if absent { Err(NoKey::Absent) } else { Ok(hasher.finish()) }
+    }
+}
+
+impl Source {
+    /// What this source finds in a request.
+    pub fn part<'r>(&self, facts: &Facts<'r>, route: &'r Route) -> Part<'r> {
+        match self {
+            Self::ClientIp => address::part(facts),
+            Self::Header(name) => header::part(facts, name),
+            Self::Cookie(name) => cookie::part(facts, name),
+            Self::Query(name) => query::part(facts, name),
+            Self::Bearer => credentials::bearer(facts),
+            Self::BasicUser => credentials::basic_user(facts),
+            Self::Host => Part::of(facts.host.as_bytes()),
+            Self::Path => Part::of(facts.path.as_bytes()),
+            Self::Method => target::method(facts),
+            Self::Route => Part::of(route.name.as_bytes()),
+            Self::PathSegment(n) => target::segment(facts, *n),
+            Self::Shard { of, buckets } => shard::part(of.part(facts, route), *buckets),
+        }
+    }
+
+    /// Whether a request can be without it. (`host` is always there over HTTP/1.1 and HTTP/2;
+    /// HTTP/1.0 may go without, and is then one client of the empty host's bucket: absent.)
+    pub fn can_be_absent(&self) -> bool {
+        match self {
+            Self::ClientIp | Self::Path | Self::Method | Self::Route => false,
+            Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Host
+            | Self::PathSegment(_) => true,
+            Self::Shard { of, .. } => of.can_be_absent(),
+        }
+    }
+
+    fn is_credential(&self) -> bool {
+        match self {
+            Self::Bearer | Self::BasicUser => true,
+            Self::Header(name) => {
+                let name = name.as_str();
+                name == "authorization" || name.contains("api-key") || name.contains("token")
+            }
+            Self::Cookie(_) => true,
+            Self::Shard { of, .. } => of.is_credential(),
+            Self::ClientIp
+            | Self::Query(_)
+            | Self::Host
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_) => false,
+        }
+    }
+
+    /// The kind of the source, hashed with each part: a cookie `203.0.113.9` is not that address.
+    const fn tag(&self) -> u8 {
+        match self {
+            Self::ClientIp => 1,
+            Self::Header(_) => 2,
+            Self::Cookie(_) => 3,
+            Self::Query(_) => 4,
+            Self::Bearer => 5,
+            Self::BasicUser => 6,
+            Self::Host => 7,
+            Self::Path => 8,
+            Self::Method => 9,
+            Self::Route => 10,
+            Self::PathSegment(_) => 11,
+            Self::Shard { .. } => 12,
+        }
+    }
+}
+
+impl KeySecret {
+    /// From 16 bytes of randomness.
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// A hasher for the keys of one limit.
+    pub fn hasher(&self, limit: &Limit) -> KeyHasher {
+        let mut hasher = SipHasher13::new_with_key(&self.0);
+        let identity = limit.identity();
+        write_framed(&mut hasher, identity.as_bytes());
+        KeyHasher(hasher)
+    }
+}
+
+impl fmt::Debug for KeySecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeySecret(..)")
+    }
+}
+
+impl KeyHasher {
+    /// The client's address as a key of its own, for `missing_key: client_ip`.
+    pub fn hash_client_ip(&self, facts: &Facts<'_>) -> KeyHash {
+        let mut hasher = *self;
+        if let Part::Present(value) = address::part(facts) {
+            hasher.write_part(Source::ClientIp.tag(), &value);
+        }
+        hasher.finish()
+    }
+
+    fn write_part(&mut self, tag: u8, value: &[u8]) {
+        self.0.write_u8(tag);
+        write_framed(&mut self.0, value);
+    }
+
+    fn finish(&self) -> KeyHash {
+        let Hash128 { h1, h2 } = self.0.finish128();
+        KeyHash { high: h1, low: h2 }
+    }
+}
+
+/// Length first, so that no two lists of parts read as the same bytes.
+fn write_framed(hasher: &mut SipHasher13, value: &[u8]) {
+    hasher.write_u64(value.len() as u64);
+    hasher.write(value);
+}
+
+/// As it is written in a configuration.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ClientIp => f.write_str("client_ip"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Cookie(name) => write!(f, "cookie:{name}"),
+            Self::Query(name) => write!(f, "query:{name}"),
+            Self::Bearer => f.write_str("bearer"),
+            Self::BasicUser => f.write_str("basic_user"),
+            Self::Host => f.write_str("host"),
+            Self::Path => f.write_str("path"),
+            Self::Method => f.write_str("method"),
+            Self::Route => f.write_str("route"),
+            Self::PathSegment(n) => write!(f, "path_segment:{n}"),
+            Self::Shard { of, buckets } => write!(f, "{{ shard: {of}, of: {buckets} }}"),
+        }
+    }
+}
+
+impl fmt::Display for KeySpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [only] = self.0.as_slice() {
+            return only.fmt(f);
+        }
+        f.write_str("[")?;
+        for (i, source) in self.0.iter().enumerate() {
+            write!(f, "{}{source}", if i == 0 { "" } else { ", " })?;
+        }
+        f.write_str("]")
+    }
+}

@@ -1,0 +1,189 @@
+//! What is limited, and for whom: routes, limits and keys as values, and the matching of a request
+//! against them. No I/O, no async, no clock, and nothing of how a configuration is written.
+
+pub mod client;
+mod facts;
+pub mod key;
+mod path;
+mod route;
+mod router;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::limit::{Quota, Rate};
+
+pub use facts::Facts;
+pub use key::{KeyHash, KeySecret, KeySpec, Source};
+pub use path::{PathPattern, PathPatternError};
+pub use route::{HostPattern, Match, MethodSet, Route, Use};
+pub use router::Router;
+
+/// A limit's place in [`Policy::limits`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LimitIndex(pub usize);
+
+/// A route's place in [`Policy::routes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteIndex(pub usize);
+
+/// Everything a decision needs to know of a configuration.
+#[derive(Debug)]
+pub struct Policy {
+    /// Every limit, in the order of the file.
+    pub limits: Vec<Limit>,
+    /// Every route, in the order of the file; the first that matches wins.
+    pub routes: Vec<Route>,
+    /// Finds that route.
+    pub router: Router,
+    /// Weight of live cells of the exact tier in all (`max_keys`).
+    pub max_keys: usize,
+}
+
+/// Which of the two tiers counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// Approximate, per node, fixed memory.
+    Estimate,
+    /// Exact per key.
+    Exact,
+}
+
+impl Tier {
+    /// The word of the configuration and of the metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Estimate => "estimate",
+            Self::Exact => "exact",
+        }
+    }
+}
+
+/// One limit.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// Unique in the policy; counters survive a reload by it.
+    pub name: Arc<str>,
+    /// Who counts, with what it needs to.
+    pub count: Count,
+    /// Whose cell is charged.
+    pub key: KeySpec,
+    /// What happens where the key is absent.
+    pub missing_key: MissingKey,
+    /// Whether a refusal refuses.
+    pub mode: Mode,
+    /// What a request costs where the route does not say.
+    pub cost: u32,
+    /// Left out of the response headers (`headers: hidden`).
+    pub hidden: bool,
+}
+
+/// How a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Count {
+    /// The estimate tier: a moving window of `rate`, in a sketch made for `expect`.
+    Estimate {
+        /// Units per window.
+        rate: Rate,
+        /// Requests per second that this node shall expect of all keys together.
+        expect_per_second: u32,
+    },
+    /// The exact tier.
+    Exact {
+        /// The algorithm with its numbers.
+        quota: Quota,
+        /// What to do for new keys when the room is full of live cells.
+        when_full: WhenFull,
+        /// The limit's own share of `max_keys`, if it has one.
+        max_keys: Option<usize>,
+    },
+}
+
+impl Count {
+    /// The tier.
+    pub const fn tier(&self) -> Tier {
+        match self {
+            Self::Estimate { .. } => Tier::Estimate,
+            Self::Exact { .. } => Tier::Exact,
+        }
+    }
+}
+
+/// What a new key meets in a store whose room is full of live cells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It is counted in the estimate tier, whose memory does not grow.
+    #[default]
+    Estimate,
+    /// It is refused.
+    Deny,
+    /// It passes uncounted.
+    Allow,
+}
+
+/// Whether a limit refuses, or only counts and reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It refuses.
+    #[default]
+    Enforce,
+    /// It is judged and charged apart, reported in metrics and the log, and never refuses.
+    Shadow,
+}
+
+/// What happens to a request that has no key for a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingKey {
+    /// The key is of sources that are always there.
+    Impossible,
+    /// The limit does not apply.
+    Skip,
+    /// The request is answered with this status (400 to 499).
+    Deny(u16),
+    /// The client's address stands for the key.
+    ClientIp,
+    /// Another limit applies instead, with the same cost.
+    Limit(LimitIndex),
+}
+
+impl Policy {
+    /// The limit at a place.
+    pub fn limit(&self, index: LimitIndex) -> &Limit {
+        &self.limits[index.0]
+    }
+
+    /// The route at a place.
+    pub fn route(&self, index: RouteIndex) -> &Route {
+        &self.routes[index.0]
+    }
+
+    /// The first route that matches.
+    pub fn find(&self, facts: &Facts<'_>) -> Option<RouteIndex> {
+        self.router.find(&self.routes, facts)
+    }
+}
+
+impl Limit {
+    /// A text that is equal for two limits exactly when cells of one can be read as the other's:
+    /// name, tier, algorithm and key. It is hashed into every key, so that a change of any of
+    /// them starts afresh.
+    pub fn identity(&self) -> String {
+        let algorithm = match &self.count {
+            Count::Estimate { .. } => "estimate",
+            Count::Exact { quota, .. } => quota.name(),
+        };
+        format!("{}\0{algorithm}\0{}", self.name, self.key)
+    }
+}
+
+impl fmt::Display for MissingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Impossible => f.write_str("always there"),
+            Self::Skip => f.write_str("skip"),
+            Self::Deny(status) => write!(f, "deny ({status})"),
+            Self::ClientIp => f.write_str("client_ip"),
+            Self::Limit(_) => f.write_str("another limit"),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Patterns of paths: `*` is one segment, `**` is zero or more.
+
+use std::fmt;
+
+/// Most segments of a pattern.
+const MAX_SEGMENTS: usize = 64;
+
+/// One piece of a pattern.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Piece {
+    /// This very segment.
+    Literal(Box<str>),
+    /// Any one segment that is not empty.
+    One,
+    /// Zero or more segments.
+    Rest,
+}
+
+/// A pattern of paths, for example `/api/*/items/**`. Case counts. `/api/**` matches `/api`,
+/// `/api/` and all below; `/api/*` does not match `/api/`.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct PathPattern {
+    pieces: Vec<Piece>,
+    typed: Box<str>,
+}
+
+/// Why a pattern cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathPatternError {
+    /// It does not begin with a slash.
+    #[error("a path begins with /")]
+    NoSlash,
+    /// `*` stands beside other characters in a segment.
+    #[error("* and ** stand alone between slashes")]
+    PartialStar,
+    /// `**` twice would make matching slow and says no more than once.
+    #[error("** stands at most once in a path")]
+    TwoRests,
+    /// Longer than a path that a request can have.
+    #[error("a path has at most {MAX_SEGMENTS} segments")]
+    TooLong,
+    /// What the gate never lets through cannot be matched.
+    #[error("a path is written as it is matched: no query, no fragment, no . or .. and no //")]
+    NeverMatches,
+}
+
+impl PathPattern {
+    /// Reads a pattern as it is typed.
+    pub fn parse(typed: &str) -> Result<Self, PathPatternError> {
+        let rest = typed.strip_prefix('/').ok_or(PathPatternError::NoSlash)?;
+        if typed.contains(['?', '#', '\\', ' ']) || typed.contains("//") {
+            return Err(PathPatternError::NeverMatches);
+        }
+        let mut pieces = Vec::new();
+        for segment in rest.split('/') {
+            pieces.push(match segment {
+                "*" => Piece::One,
+                "**" => Piece::Rest,
+                "." | ".." => return Err(PathPatternError::NeverMatches),
+                literal if literal.contains('*') => return Err(PathPatternError::PartialStar),
+                literal => Piece::Literal(literal.into()),
+            });
+        }
+        if pieces.len() > MAX_SEGMENTS {
+            return Err(PathPatternError::TooLong);
+        }
+        if pieces.iter().filter(|piece| **piece == Piece::Rest).count() > 1 {
+            return Err(PathPatternError::TwoRests);
+        }
+        Ok(Self { pieces, typed: typed.into() })
+    }
+
+    /// Whether a canonical path matches.
+    pub fn matches(&self, path: &str) -> bool {
+        let Some(path) = path.strip_prefix('/') else {
+            return false;
+        };
+        let rest = self.pieces.iter().position(|piece| *piece == Piece::Rest);
+        let Some(rest) = rest else {
+            let mut segments = path.split('/');
+            return self.pieces.iter().all(|p| segments.next().is_some_and(|s| p.takes(s)))
+                && segments.next().is_none();
+        };
+        let (before, after) = (&self.pieces[..rest], &self.pieces[rest + 1..]);
+        let mut segments = path.split('/');
+        if !before.iter().all(|p| segments.next().is_some_and(|s| p.takes(s))) {
+            return false;
+        }
+        if after.is_empty() {
+            return true;
+        }
+        // What is left after `before`, matched from the right; nothing may be used twice.
+        let left = segments.clone().count();
+        let mut tail = path.rsplit('/');
+        after.len() <= left && after.iter().rev().all(|p| tail.next().is_some_and(|s| p.takes(s)))
+    }
+
+    pub(super) fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+}
+
+impl Piece {
+    fn takes(&self, segment: &str) -> bool {
+        match self {
+            Self::Literal(literal) => **literal == *segment,
+            Self::One => !segment.is_empty(),
+            Self::Rest => true,
+        }
+    }
+}
+
+impl fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.typed)
+    }
+}
+
+impl fmt::Debug for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.typed, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(pattern: &str, matching: &[&str], others: &[&str]) {
+        let parsed = PathPattern::parse(pattern).unwrap();
+        for path in matching {
+            assert!(parsed.matches(path), "{pattern} should match {path}");
+        }
+        for path in others {
+            assert!(!parsed.matches(path), "{pattern} should not match {path}");
+        }
+    }
+
+    #[test]
+    fn stars_stand_for_segments() {
+        check("/", &["/"], &["/a", ""]);
+        check(
+            "/api/track",
+            &["/api/track"],
+            &["/api/track/", "/api/Track", "/api", "/api/track/x"],
+        );
+        check("/api/*", &["/api/a"], &["/api", "/api/", "/api/a/b", "/apia"]);
+        check("/api/**", &["/api", "/api/", "/api/a", "/api/a/b"], &["/ap", "/apia", "/x/api"]);
+        check("/**", &["/", "/a", "/a/b/c"], &[]);
+        check("/*/b", &["/a/b"], &["/b", "/a/b/c", "//b"]);
+        check("/a/**/z", &["/a/z", "/a/b/z", "/a/b/c/z"], &["/a", "/z", "/a/zz", "/a/z/b"]);
+        check("/a/**/a", &["/a/a", "/a/b/a"], &["/a"]);
+    }
+
+    #[test]
+    fn what_cannot_match_is_refused() {
+        let error = |typed| PathPattern::parse(typed).unwrap_err();
+        assert_eq!(error("api"), PathPatternError::NoSlash);
+        assert_eq!(error("/a*"), PathPatternError::PartialStar);
+        assert_eq!(error("/**/a/**"), PathPatternError::TwoRests);
+        assert_eq!(error("/a/../b"), PathPatternError::NeverMatches);
+        assert_eq!(error("/a?b=c"), PathPatternError::NeverMatches);
+    }
+}

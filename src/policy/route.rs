@@ -1,0 +1,110 @@
+//! What a route matches, and what it asks for.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue};
+use ipnet::IpNet;
+
+use super::{Facts, LimitIndex, PathPattern, client};
+
+/// One route: a name, what it matches, the limits that apply, and where it leads.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Unique in the policy.
+    pub name: Arc<str>,
+    /// Which requests it takes.
+    pub matches: Match,
+    /// Limits in order, the defaults first.
+    pub limits: Vec<Use>,
+    /// The place of its origin in the configuration's list.
+    pub origin: usize,
+}
+
+/// A limit as a route uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// Which limit.
+    pub limit: LimitIndex,
+    /// What a request costs here.
+    pub cost: u32,
+}
+
+/// Conditions that must all hold; an empty one holds always.
+#[derive(Clone, Debug, Default)]
+pub struct Match {
+    /// One of these hosts.
+    pub hosts: Vec<HostPattern>,
+    /// One of these paths.
+    pub paths: Vec<PathPattern>,
+    /// One of these methods.
+    pub methods: MethodSet,
+    /// All of these fields, each with a line of exactly this value.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// The client is in one of these networks.
+    pub clients: Vec<IpNet>,
+}
+
+/// A host, or all hosts below a domain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HostPattern {
+    /// This host, lower case.
+    Exact(Box<str>),
+    /// `*.example.com`: any host below, however deep, not `example.com` itself. Holds
+    /// `example.com`.
+    Below(Box<str>),
+}
+
+/// Methods by name; empty means all. GET includes HEAD.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MethodSet(Vec<Box<str>>);
+
+impl Match {
+    /// Whether all conditions hold. The router narrows down what is asked; this is the truth.
+    pub fn holds(&self, facts: &Facts<'_>) -> bool {
+        (self.hosts.is_empty() || self.hosts.iter().any(|host| host.matches(facts.host)))
+            && (self.paths.is_empty() || self.paths.iter().any(|path| path.matches(facts.path)))
+            && self.methods.contains(facts.method)
+            && self
+                .headers
+                .iter()
+                .all(|(name, value)| facts.headers.get_all(name).iter().any(|found| found == value))
+            && (self.clients.is_empty() || self.is_client(facts.client_ip))
+    }
+
+    fn is_client(&self, address: IpAddr) -> bool {
+        let address = client::unmapped(address);
+        self.clients.iter().any(|net| net.contains(&address))
+    }
+}
+
+impl HostPattern {
+    /// Whether a lower-case host without port matches.
+    pub fn matches(&self, host: &str) -> bool {
+        match self {
+            Self::Exact(exact) => **exact == *host,
+            Self::Below(domain) => host
+                .strip_suffix(&**domain)
+                .and_then(|below| below.strip_suffix('.'))
+                .is_some_and(|label| !label.is_empty()),
+        }
+    }
+}
+
+impl MethodSet {
+    /// The methods as typed.
+    pub fn new(methods: impl IntoIterator<Item = String>) -> Self {
+        Self(methods.into_iter().map(String::into_boxed_str).collect())
+    }
+
+    /// Whether a method is one of them.
+    pub fn contains(&self, method: &str) -> bool {
+        let method = if method == "HEAD" { &["HEAD", "GET"][..] } else { &[method][..] };
+        self.0.is_empty() || self.0.iter().any(|one| method.contains(&&**one))
+    }
+
+    /// The methods as typed; none means all.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|method| &**method)
+    }
+}

@@ -2,5 +2,6 @@
 //! enough, and exactly where the number has to be true.
 
 pub mod clock;
+pub mod config;
 pub mod limit;
 pub mod policy;

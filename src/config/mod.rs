@@ -1,0 +1,239 @@
+//! From the text of a configuration to what it means.
+//!
+//! `text -> yaml (a tree with positions) -> schema (what was typed) -> compile (what is meant)`.
+//! Every mistake of a file is found in one pass, and each has a place and a cure.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::policy::client::ClientRules;
+use crate::policy::{Policy, Source};
+
+/// A configuration as it is meant: every name resolved, every bound checked.
+#[derive(Debug)]
+pub struct Config {
+    /// Worker threads; `None` is one per core.
+    pub threads: Option<NonZeroUsize>,
+    /// Where requests come in; at least one.
+    pub listeners: Vec<Listener>,
+    /// The operators' own door.
+    pub admin: Option<Admin>,
+    /// Who is believed about clients' addresses.
+    pub clients: ClientRules,
+    /// Bits of an IPv6 address that make one client.
+    pub ipv6_prefix: u8,
+    /// Where requests go; [`crate::policy::Route::origin`] is a place in this list.
+    pub origins: Vec<Origin>,
+    /// Limits and routes.
+    pub policy: Policy,
+    /// How answers look, one per route, in the order of the routes.
+    pub responses: Vec<Arc<Responses>>,
+    /// How answers look where no route was found.
+    pub default_responses: Arc<Responses>,
+    /// Bounds of the proxy itself.
+    pub bounds: Bounds,
+    /// What is logged of each request.
+    pub access_log: AccessLog,
+}
+
+/// One listening socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// Certificates in the order of the file, the first being the default; empty: plain.
+    pub certificates: Vec<Certificate>,
+}
+
+/// A certificate chain and its key, as PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificate {
+    /// The chain.
+    pub certificate: PathBuf,
+    /// The key.
+    pub private_key: PathBuf,
+}
+
+/// The operators' own door.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// The token's value, read from `token_file`.
+    pub token: Option<String>,
+}
+
+/// A group of servers that answer for the same thing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Origin {
+    /// Unique in the configuration.
+    pub name: Arc<str>,
+    /// At least one.
+    pub servers: Vec<OriginServer>,
+    /// How a server is chosen.
+    pub balance: Balance,
+    /// The `Host` that the origin sees; `None` keeps the client's.
+    pub host: Option<String>,
+    /// `None`: plain.
+    pub tls: Option<OriginTls>,
+    /// Whether the origin speaks HTTP/2.
+    pub http2: bool,
+    /// Whether servers are asked if they are well.
+    pub health_check: Option<HealthCheck>,
+    /// How long an origin may take.
+    pub timeouts: OriginTimeouts,
+    /// How often names are resolved again.
+    pub resolve_every: Duration,
+}
+
+/// One server of an origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginServer {
+    /// `host:port`; an IPv6 host in brackets; a host may be a name.
+    pub address: String,
+    /// Its share of the requests, at least 1.
+    pub weight: u16,
+}
+
+/// How a server is chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Balance {
+    /// In turn.
+    RoundRobin,
+    /// By chance.
+    Random,
+    /// By a part of the request: the same value finds the same server.
+    Hash(Source),
+}
+
+/// TLS to an origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginTls {
+    /// The name asked for and checked.
+    pub sni: String,
+    /// Roots to trust instead of the system's.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// Asks a server `GET path` again and again; 2xx is well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// What is asked for.
+    pub path: String,
+    /// Between two questions.
+    pub every: Duration,
+    /// How long an answer may take.
+    pub timeout: Duration,
+}
+
+/// How long an origin may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginTimeouts {
+    /// To accept a connection, TLS included.
+    pub connect: Duration,
+    /// Between two reads.
+    pub read: Duration,
+    /// Between two writes.
+    pub write: Duration,
+    /// How long an unused connection is kept.
+    pub idle: Duration,
+}
+
+/// How answers of the proxy itself look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Responses {
+    /// `RateLimit` and `RateLimit-Policy`.
+    pub ratelimit_fields: bool,
+    /// The `X-RateLimit-*` triple.
+    pub x_ratelimit_fields: bool,
+    /// The body of a refusal.
+    pub body: Body,
+}
+
+/// The body of a refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// `application/problem+json` (RFC 9457).
+    Problem,
+    /// The operator's own, read when the configuration was.
+    File {
+        /// Its bytes.
+        content: Vec<u8>,
+        /// Its media type.
+        media_type: String,
+    },
+}
+
+/// `limits_of_this_proxy`: bounds that hold whatever a client or an origin does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes of a request's header.
+    pub header_size: usize,
+    /// Fields of a request's header.
+    pub header_fields: usize,
+    /// How long a kept connection may be idle.
+    pub idle_timeout: Duration,
+    /// How long one write to a client may take.
+    pub write_timeout: Duration,
+    /// Bytes of a request's body; `None`: any.
+    pub body_size: Option<u64>,
+    /// Of the body of a refused request: bytes that are read and thrown away.
+    pub discard_bytes: usize,
+    /// Of the body of a refused request: how long that may take.
+    pub discard_time: Duration,
+    /// Streams at once on one HTTP/2 connection.
+    pub h2_streams: u32,
+    /// After TERM: not ready, still accepting.
+    pub drain: Duration,
+    /// Then: requests in flight.
+    pub finish: Duration,
+}
+
+/// What is logged of each request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AccessLog {
+    /// Where it goes.
+    pub to: LogTarget,
+    /// The share of allowed requests that is logged, in parts of a million. Denied ones always are.
+    pub sample_ppm: u32,
+    /// How much of the client's address.
+    pub client_ip: LogAddress,
+    /// Whether the path is cut to the route's name.
+    pub path: LogPath,
+}
+
+/// Where a log goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogTarget {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// A file, appended to; opened again on reload.
+    File(PathBuf),
+    /// Nowhere.
+    None,
+}
+
+/// How much of a client's address is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogAddress {
+    /// All of it.
+    Full,
+    /// An IPv4 /24, an IPv6 network of `clients.ipv6_prefix` bits.
+    Prefix,
+    /// Nothing.
+    None,
+}
+
+/// What is logged as the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogPath {
+    /// The path, without the query.
+    Full,
+    /// The route's name.
+    Route,
+}

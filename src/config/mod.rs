@@ -1,7 +1,20 @@
 //! From the text of a configuration to what it means.
 //!
-//! `text -> yaml (a tree with positions) -> schema (what was typed) -> compile (what is meant)`.
-//! Every mistake of a file is found in one pass, and each has a place and a cure.
+//! `text -> yaml (a tree with positions) -> read (typed values, each with its place) -> compile
+//! (what is meant)`. Every mistake of a file is found in one pass, and each has a place and a cure.
+
+mod bounds;
+mod compile;
+mod error;
+mod limits;
+mod origins;
+mod read;
+mod responses;
+mod routes;
+mod scalars;
+mod sockets;
+mod warnings;
+mod yaml;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -11,6 +24,9 @@ use std::time::Duration;
 
 use crate::policy::client::ClientRules;
 use crate::policy::{Policy, Source};
+
+pub use compile::{Loaded, load, read_text};
+pub use error::{ConfigError, ConfigErrors, Place, Warning};
 
 /// A configuration as it is meant: every name resolved, every bound checked.
 #[derive(Debug)]

@@ -9,6 +9,7 @@
 //! the request has allowed it, so a refusal spends nothing anywhere.
 
 mod fixed_window;
+mod sketch;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
@@ -19,6 +20,7 @@ use std::num::NonZeroU32;
 use crate::clock::{Nanos, Now};
 
 pub use fixed_window::{Counter, FixedWindow};
+pub use sketch::{SKETCH_ROWS, SketchSize};
 pub use sliding_log::{Log, MAX_LOG_LIMIT, SlidingLog};
 pub use sliding_window::{SlidingWindow, WindowPair};
 pub use token_bucket::{Refilled, TokenBucket};
@@ -35,6 +37,9 @@ pub struct Rate {
 }
 
 impl Rate {
+    /// One unit a second.
+    pub const ONE_A_SECOND: Self = Self { count: NonZeroU32::MIN, period: Nanos::SECOND };
+
     /// A rate, if `count` is at least 1 and `period` is between 1 ms and [`MAX_PERIOD`].
     pub fn new(count: u32, period: Nanos) -> Result<Self, QuotaError> {
         let count = NonZeroU32::new(count).ok_or(QuotaError::ZeroRate)?;

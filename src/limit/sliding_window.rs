@@ -28,13 +28,6 @@ pub struct WindowPair {
     previous: u32,
 }
 
-impl WindowPair {
-    /// A pair that has spent `spent` in the window of that index.
-    pub(crate) const fn with_current(window: u64, spent: u32) -> Self {
-        Self { window, current: spent, previous: 0 }
-    }
-}
-
 /// `rate.count` units in a moving window of `rate.period`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
@@ -103,13 +96,14 @@ impl SlidingWindow {
         live.current == 0 && live.previous == 0
     }
 
-    pub(super) fn convert(&self, old: &Self, cell: WindowPair, now: Nanos) -> WindowPair {
+    /// Reads a cell of `old` as one of this quota: units carry over.
+    pub fn convert(&self, old: &Self, cell: WindowPair, now: Nanos) -> WindowPair {
         let live = old.live(cell, now);
         if self.rate.period() == old.rate.period() {
             return live;
         }
         // Another grid of windows: the estimate is carried into the current one.
-        WindowPair::with_current(self.index(now), old.spent(live, now))
+        WindowPair { window: self.index(now), current: old.spent(live, now), previous: 0 }
     }
 
     /// Units that count now: the current window's and the covered share of the previous one's.

@@ -61,6 +61,11 @@ impl TokenBucket {
         Ok(Self { rate, burst, emission: Nanos::new(emission), step: refill_every })
     }
 
+    /// Units and the time they take to come.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
     /// The most that can be spent at once.
     pub const fn burst(&self) -> u32 {
         self.burst

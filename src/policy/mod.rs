@@ -19,6 +19,9 @@ pub use path::{PathPattern, PathPatternError};
 pub use route::{HostPattern, Match, MethodSet, Route, Use};
 pub use router::Router;
 
+/// Most limits of one route, so that the locks one request holds at a time are few.
+pub const MAX_LIMITS_PER_ROUTE: usize = 16;
+
 /// A limit's place in [`Policy::limits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitIndex(pub usize);

@@ -100,7 +100,7 @@ pub enum NoKey {
 pub struct KeySecret([u8; 16]);
 
 /// What a key becomes at the door. The value itself goes no further.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KeyHash {
     /// First half.
     pub high: u64,
@@ -116,6 +116,11 @@ impl KeySpec {
     /// A key of between one and [`MAX_KEY_PARTS`] sources.
     pub fn new(sources: Vec<Source>) -> Option<Self> {
         (1..=MAX_KEY_PARTS).contains(&sources.len()).then_some(Self(sources))
+    }
+
+    /// The client's address alone.
+    pub fn client_ip() -> Self {
+        Self(vec![Source::ClientIp])
     }
 
     /// Its sources.

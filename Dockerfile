@@ -1,0 +1,28 @@
+# syntax=docker/dockerfile:1
+FROM rust:1-slim-bookworm AS build
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends cmake g++ make \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY Cargo.toml Cargo.lock ./
+COPY src src
+COPY examples examples
+COPY benches benches
+RUN cargo build --release --locked --bin tollgate
+
+FROM debian:bookworm-slim
+# Certificates for origins behind TLS; curl for the health check.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates curl \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin tollgate
+COPY --from=build /src/target/release/tollgate /usr/local/bin/tollgate
+COPY conf/tollgate.yaml /etc/tollgate/tollgate.yaml
+USER 10001:10001
+EXPOSE 8080 9900
+# Nothing is written but standard output: `docker run --read-only` works.
+HEALTHCHECK --interval=10s --timeout=2s --start-period=5s \
+    CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://127.0.0.1:9900/healthz"]
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["tollgate"]
+CMD ["run", "--config", "/etc/tollgate/tollgate.yaml"]

@@ -1,0 +1,35 @@
+# Two commands for a fresh Debian machine with Rust, a C compiler and make:
+#   make run    a demonstration: a small origin, the proxy before it, commands to try
+#   make test   everything that must hold
+
+CARGO ?= cargo
+# pingora builds zlib-ng with cmake; the rest is what tests talk to.
+RUN_TOOLS := cmake
+TEST_TOOLS := cmake promtool curl
+
+.PHONY: run build test lint unit tools-run tools-test fmt
+
+run: tools-run
+	$(CARGO) build --release
+	./target/release/tollgate demo
+
+build: tools-run
+	$(CARGO) build --release
+
+test: tools-test lint unit
+
+lint:
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets --quiet -- -D warnings
+
+unit:
+	$(CARGO) test --quiet
+
+fmt:
+	$(CARGO) fmt
+
+tools-run:
+	@./scripts/install-tools $(RUN_TOOLS)
+
+tools-test:
+	@./scripts/install-tools $(TEST_TOOLS)

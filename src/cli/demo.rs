@@ -1,0 +1,117 @@
+//! `tollgate demo`: a small origin, the proxy before it, and the commands to try.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::run;
+
+/// The policy of the demonstration. `ORIGIN`, `LISTEN` and `ADMIN` are filled in.
+const POLICY: &str = include_str!("demo.yaml");
+
+/// Addresses that are tried first, so that the printed commands are the README's.
+const WANTED: [u16; 3] = [9000, 8080, 9900];
+
+/// Serves the demonstration until it is interrupted.
+pub(super) fn demo() -> ExitCode {
+    match prepare() {
+        Ok(file) => run::run(&file),
+        Err(error) => {
+            eprintln!("tollgate demo: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn prepare() -> std::io::Result<PathBuf> {
+    let origin = bind(WANTED[0])?;
+    let origin_address = origin.local_addr()?;
+    std::thread::Builder::new().name("origin".to_owned()).spawn(move || serve(&origin))?;
+    let (listen, admin) = (free(WANTED[1])?, free(WANTED[2])?);
+    let policy = POLICY
+        .replace("ORIGIN", &origin_address.to_string())
+        .replace("LISTEN", &listen.to_string())
+        .replace("ADMIN", &admin.to_string());
+    let folder = std::env::temp_dir().join(format!("tollgate-demo-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let file = folder.join("tollgate.yaml");
+    std::fs::write(&file, policy)?;
+    print!("{}", commands(listen, admin, &file));
+    std::io::stdout().flush()?;
+    Ok(file)
+}
+
+fn commands(listen: SocketAddr, admin: SocketAddr, file: &Path) -> String {
+    let (file, pid) = (file.display(), std::process::id());
+    format!(
+        "\
+tollgate demo: a small origin, and tollgate before it at http://{listen}
+The policy is {file}
+
+An allowed request, with the headers that say where you stand (3 a minute per key):
+  curl -i -X POST -H 'x-api-key: demo' http://{listen}/api/webhook
+The same again until it is refused (429 with Retry-After and a problem document):
+  for i in 1 2 3 4; do curl -s -o /dev/null -w '%{{http_code}}\\n' -X POST -H 'x-api-key: demo' http://{listen}/api/webhook; done
+Pageviews, counted cheaply (100 a minute per address), and a page without limits:
+  curl -i http://{listen}/api/track
+  curl -i http://{listen}/
+A reload: what was spent stays spent, and raising the limit helps at once.
+  sed -i 's|rate: 3/1m|rate: 6/1m|' {file} && kill -HUP {pid}
+  curl -i -X POST -H 'x-api-key: demo' http://{listen}/api/webhook
+What operators see:
+  curl -s http://{admin}/metrics | grep tollgate_decisions_total
+  curl -s http://{admin}/status
+Ctrl-C ends it.
+
+"
+    )
+}
+
+/// The wanted port on loopback, or any that is free.
+fn bind(wanted: u16) -> std::io::Result<TcpListener> {
+    TcpListener::bind(("127.0.0.1", wanted)).or_else(|_| TcpListener::bind(("127.0.0.1", 0)))
+}
+
+fn free(wanted: u16) -> std::io::Result<SocketAddr> {
+    bind(wanted)?.local_addr()
+}
+
+/// An origin that answers everything with a line of text.
+fn serve(listener: &TcpListener) {
+    for stream in listener.incoming().flatten() {
+        // One thread a connection is enough for a demonstration.
+        let spawned = std::thread::Builder::new().spawn(move || answer_all(stream));
+        if let Err(error) = spawned {
+            log::warn!("the demonstration's origin is out of threads: {error}");
+        }
+    }
+}
+
+fn answer_all(mut stream: TcpStream) {
+    let mut head = Vec::new();
+    let mut chunk = [0; 4096];
+    while let Ok(read) = stream.read(&mut chunk) {
+        if read == 0 {
+            return;
+        }
+        head.extend_from_slice(&chunk[..read]);
+        // The proxy sends whole heads; a body, if there is one, is dropped with the connection.
+        let Some(end) = head.windows(4).position(|window| window == b"\r\n\r\n") else {
+            continue;
+        };
+        let line = head.split(|b| *b == b'\r').next().unwrap_or_default();
+        let line = String::from_utf8_lossy(line).into_owned();
+        let bodiless = head.len() == end + 4;
+        let text = format!("the origin saw: {line}\n");
+        let close = if bodiless { "" } else { "Connection: close\r\n" };
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n{close}\r\n{text}",
+            text.len()
+        );
+        if stream.write_all(answer.as_bytes()).is_err() || !bodiless {
+            return;
+        }
+        head.clear();
+    }
+}

@@ -1,0 +1,224 @@
+//! `tollgate explain`: what a request meets, told by the real engine.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
+use serde_json::{Value, json};
+
+use super::REFUSED;
+use crate::clock::{ManualClock, Nanos};
+use crate::config::{self, Config};
+use crate::engine::{Decision, Engine, Generation, Outcome};
+use crate::policy::client;
+use crate::policy::key::Part;
+use crate::policy::{Facts, KeySecret, KeySpec, Route};
+use crate::proxy::{self, GateBounds, Head};
+
+/// A request on the command line.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// The configuration.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The peer's address.
+    #[arg(long, default_value = "192.0.2.1", value_name = "ADDRESS")]
+    ip: IpAddr,
+    /// A header field, as often as needed.
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// Answer in JSON.
+    #[arg(long)]
+    json: bool,
+    /// The method, for example GET.
+    method: String,
+    /// The URL, for example https://api.example.com/api/track.
+    url: String,
+}
+
+/// Explains. 0 whatever the decision is; 2 when the question cannot be read.
+pub(super) fn explain(args: &ExplainArgs) -> ExitCode {
+    let loaded = match config::load(&args.config) {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            errors.lines().iter().for_each(|line| eprintln!("{line}"));
+            return ExitCode::from(REFUSED);
+        }
+    };
+    match Question::read(args).and_then(|question| question.answer(loaded.config)) {
+        Ok(answer) if args.json => println!("{answer:#}"),
+        Ok(answer) => print!("{}", told(&answer)),
+        Err(why) => {
+            eprintln!("tollgate explain: {why}");
+            return ExitCode::from(REFUSED);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// A request as it would stand on the wire.
+struct Question {
+    peer: IpAddr,
+    method: Method,
+    target: String,
+    headers: HeaderMap,
+}
+
+impl Question {
+    fn read(args: &ExplainArgs) -> Result<Self, String> {
+        let url: Uri = args.url.parse().map_err(|error| format!("{}: {error}", args.url))?;
+        let method =
+            args.method.parse().map_err(|error| format!("method {}: {error}", args.method))?;
+        let mut headers = HeaderMap::new();
+        for line in &args.headers {
+            let (name, value) =
+                line.split_once(':').ok_or_else(|| format!("{line}: write NAME: VALUE"))?;
+            let name: HeaderName =
+                name.trim().parse().map_err(|error| format!("{line}: {error}"))?;
+            let value: HeaderValue =
+                value.trim().parse().map_err(|error| format!("{line}: {error}"))?;
+            headers.append(name, value);
+        }
+        if let Some(authority) = url.authority()
+            && !headers.contains_key(http::header::HOST)
+        {
+            let host = HeaderValue::try_from(authority.as_str()).map_err(|e| e.to_string())?;
+            headers.insert(http::header::HOST, host);
+        }
+        // What was typed, not what the URL type makes of it: the gate shall see it all.
+        let after = args.url.split_once("://").map_or(args.url.as_str(), |(_, rest)| rest);
+        let target = after.find('/').map_or("/", |at| &after[at..]).to_owned();
+        Ok(Self { peer: args.ip, method, target, headers })
+    }
+
+    fn answer(&self, config: Config) -> Result<Value, String> {
+        let bounds = GateBounds {
+            header_size: config.bounds.header_size,
+            header_fields: config.bounds.header_fields,
+            body_size: config.bounds.body_size,
+        };
+        let head = Head {
+            method: &self.method,
+            target: self.target.as_bytes(),
+            authority: None,
+            version: Version::HTTP_11,
+            headers: &self.headers,
+        };
+        let clean = match proxy::pass(head, bounds) {
+            Ok(clean) => clean,
+            Err(reason) => {
+                return Ok(json!({
+                    "decision": "rejected", "status": reason.status(), "reason": reason.name(),
+                }));
+            }
+        };
+        let facts = Facts {
+            client_ip: client::resolve(self.peer, &self.headers, &config.clients),
+            method: self.method.as_str(),
+            host: &clean.host,
+            path: &clean.path,
+            query: clean.query,
+            headers: &self.headers,
+            ipv6_prefix: config.ipv6_prefix,
+        };
+        let origins: Vec<Arc<str>> = config.origins.iter().map(|one| one.name.clone()).collect();
+        let clock = Arc::new(ManualClock::new(Nanos::ZERO));
+        let engine = Engine::new(clock, KeySecret::new([0; 16]));
+        let (generation, _) = engine.generation(config.policy, None);
+        let decision = engine.decide_embedded(&generation, &facts);
+        Ok(answer(&generation, &decision, &facts, &origins))
+    }
+}
+
+fn answer(
+    generation: &Generation,
+    decision: &Decision,
+    facts: &Facts<'_>,
+    origins: &[Arc<str>],
+) -> Value {
+    let policy = generation.policy();
+    let (word, status) = match decision.outcome {
+        Outcome::Allowed => ("allowed", None),
+        Outcome::Limited => ("limited", Some(429)),
+        Outcome::NoRoute => ("no route", Some(404)),
+        Outcome::MissingKey { status, .. } => ("missing key", Some(status)),
+        Outcome::RepeatedKey { .. } => ("repeated key", Some(400)),
+    };
+    let route = decision.route.map(|route| policy.route(route));
+    let limits = decision.answers.iter().map(|one| {
+        let limit = policy.limit(one.limit);
+        json!({
+            "limit": &*limit.name,
+            "tier": one.tier.name(),
+            "key": limit.key.to_string(),
+            "parts": route.map(|route| parts(&limit.key, facts, route)),
+            "missing_key": limit.missing_key.to_string(),
+            "cost": one.cost,
+            "of": one.verdict.limit,
+            "shadow": one.shadow,
+        })
+    });
+    json!({
+        "client_ip": facts.client_ip.to_string(),
+        "host": facts.host,
+        "path": facts.path,
+        "route": route.map(|route| &*route.name),
+        "origin": route.and_then(|route| origins.get(route.origin)).map(|name| &**name),
+        "limits": limits.collect::<Vec<_>>(),
+        "decision": word,
+        "status": status,
+    })
+}
+
+/// The parts of a key as they were typed on this command line.
+fn parts(key: &KeySpec, facts: &Facts<'_>, route: &Route) -> Vec<Value> {
+    let part = |source: &crate::policy::Source| {
+        let value = match source.part(facts, route) {
+            Part::Present(_) if matches!(source, crate::policy::Source::ClientIp) => {
+                Value::from(client::prefix(facts.client_ip, facts.ipv6_prefix).to_string())
+            }
+            Part::Present(value) => Value::from(String::from_utf8_lossy(&value).into_owned()),
+            Part::Absent => Value::Null,
+            Part::Repeated => Value::from("(more than one)"),
+        };
+        json!({ "source": source.to_string(), "value": value })
+    };
+    key.sources().iter().map(part).collect()
+}
+
+/// The answer as lines.
+fn told(answer: &Value) -> String {
+    let text = |value: &Value| match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let mut lines = String::new();
+    for name in ["client_ip", "host", "path", "route", "origin", "decision", "status", "reason"] {
+        if let Some(value) = answer.get(name).filter(|value| !value.is_null()) {
+            lines.push_str(&format!("{name:<10} {}\n", text(value)));
+        }
+    }
+    for limit in answer["limits"].as_array().into_iter().flatten() {
+        let shadow = if limit["shadow"] == true { ", shadow" } else { "" };
+        lines.push_str(&format!(
+            "limit      {} ({}{shadow}): cost {} of {}, key {}\n",
+            text(&limit["limit"]),
+            text(&limit["tier"]),
+            limit["cost"],
+            limit["of"],
+            text(&limit["key"]),
+        ));
+        for part in limit["parts"].as_array().into_iter().flatten() {
+            let value = match &part["value"] {
+                Value::Null => format!("absent ({})", text(&limit["missing_key"])),
+                value => text(value),
+            };
+            lines.push_str(&format!("           {} = {value}\n", text(&part["source"])));
+        }
+    }
+    lines
+}

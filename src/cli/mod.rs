@@ -1,0 +1,82 @@
+//! The commands: a file each.
+
+pub mod check;
+mod demo;
+mod explain;
+mod run;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub use explain::ExplainArgs;
+
+/// An edge rate limiter: counts cheaply where an approximate number is enough, and exactly where
+/// it has to be true.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve. HUP reloads, TERM drains and exits, INT exits.
+    Run {
+        /// The configuration.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Take over from a running process (not available yet).
+        #[arg(long)]
+        upgrade: bool,
+    },
+    /// Validate configurations: every error with its place and cure, or what they promise.
+    Check {
+        /// The configurations.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Show which route, limits and keys a request meets.
+    Explain(ExplainArgs),
+    /// Start a small origin, the proxy before it, and show the commands to try.
+    Demo,
+    /// Test policies on a simulated clock (not available yet).
+    Test {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        _rest: Vec<String>,
+    },
+    /// Replay an access log against a policy (not available yet).
+    Replay {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        _rest: Vec<String>,
+    },
+    /// Print the JSON Schema of the configuration (not available yet).
+    Schema,
+}
+
+/// Exit status of a refused command line or configuration.
+const REFUSED: u8 = 2;
+
+/// Runs the command that was asked for.
+pub fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Run { upgrade: true, .. } => not_available("run --upgrade"),
+        Command::Run { config, upgrade: false } => run::run(&config),
+        Command::Check { files } => match check::check(&files, &mut std::io::stdout().lock()) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        },
+        Command::Explain(args) => explain::explain(&args),
+        Command::Demo => demo::demo(),
+        Command::Test { .. } => not_available("test"),
+        Command::Replay { .. } => not_available("replay"),
+        Command::Schema => not_available("schema"),
+    }
+}
+
+fn not_available(command: &str) -> ExitCode {
+    eprintln!("tollgate {command} is not available yet");
+    ExitCode::from(REFUSED)
+}

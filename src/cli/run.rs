@@ -1,0 +1,49 @@
+//! `tollgate run`: serves.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::REFUSED;
+use crate::config;
+use crate::ops::{self, Signals};
+use crate::server;
+
+/// Serves until a signal ends the process. 2 when the configuration is refused.
+pub(super) fn run(file: &Path) -> ExitCode {
+    // First of all: without a handler a HUP kills the process.
+    let orders = match Signals::take().and_then(Signals::listen) {
+        Ok(orders) => orders,
+        Err(error) => return failed(&format!("cannot take signals: {error}")),
+    };
+    let loaded = match config::load(file) {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            for line in errors.lines() {
+                eprintln!("{line}");
+            }
+            return ExitCode::from(REFUSED);
+        }
+    };
+    if let Err(error) = ops::init_log() {
+        return failed(&format!("cannot start the log: {error}"));
+    }
+    for warning in &loaded.warnings {
+        log::warn!("{warning}");
+    }
+    for listener in &loaded.config.listeners {
+        let tls = if listener.certificates.is_empty() { "" } else { " (TLS)" };
+        log::info!("listening on {}{tls}", listener.address);
+    }
+    if let Some(admin) = &loaded.config.admin {
+        log::info!("admin on {}", admin.address);
+    }
+    match server::run(loaded.config, file, orders) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error.to_string()),
+    }
+}
+
+fn failed(why: &str) -> ExitCode {
+    eprintln!("tollgate: {why}");
+    ExitCode::FAILURE
+}

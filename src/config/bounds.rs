@@ -1,0 +1,142 @@
+//! `limits_of_this_proxy` and `access_log`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::read::{At, Map};
+use super::scalars::{duration, share, size, some_duration, whole};
+use super::{AccessLog, Bounds, LogAddress, LogPath, LogTarget};
+
+/// `max_keys` where the file does not say.
+const DEFAULT_MAX_KEYS: usize = 1_000_000;
+
+/// Most cells: 2^28 of them are 13 GB.
+pub(super) const MOST_KEYS: u64 = 1 << 28;
+
+/// Bounds of the proxy, and `max_keys`.
+pub(super) fn bounds(root: &mut Map<'_>) -> (Bounds, usize) {
+    let mut bounds = Bounds {
+        header_size: 32 * 1024,
+        header_fields: 100,
+        idle_timeout: Duration::from_secs(60),
+        write_timeout: Duration::from_secs(60),
+        body_size: None,
+        discard_bytes: 64 * 1024,
+        discard_time: Duration::from_secs(1),
+        h2_streams: 100,
+        drain: Duration::from_secs(10),
+        finish: Duration::from_secs(30),
+    };
+    let mut max_keys = DEFAULT_MAX_KEYS;
+    let Some(mut map) = root.get("limits_of_this_proxy").and_then(|at| at.map()) else {
+        return (bounds, max_keys);
+    };
+    let mut time = |key, into: &mut Duration, read: fn(&str) -> Result<Duration, String>| {
+        if let Some(value) = map.get(key).and_then(|at| at.parse(read)) {
+            *into = value;
+        }
+    };
+    time("idle_timeout", &mut bounds.idle_timeout, some_duration);
+    time("write_timeout", &mut bounds.write_timeout, some_duration);
+    time("drain", &mut bounds.drain, duration);
+    time("finish", &mut bounds.finish, duration);
+    let mut number = |key, least, most| map.get(key).and_then(|at| at.parse(whole(least, most)));
+    if let Some(fields) = number("header_fields", 1, 256) {
+        bounds.header_fields = fields as usize;
+    }
+    if let Some(streams) = number("h2_streams", 1, 10_000) {
+        bounds.h2_streams = streams as u32;
+    }
+    if let Some(keys) = number("max_keys", 1, MOST_KEYS) {
+        max_keys = keys as usize;
+    }
+    if let Some(bytes) = map.get("header_size").and_then(|at| at.parse(header_size)) {
+        bounds.header_size = bytes;
+    }
+    if let Some(most) = map.get("body_size").and_then(|at| at.parse(body_size)) {
+        bounds.body_size = most;
+    }
+    if let Some(mut map) = map.get("discard").and_then(|at| at.map()) {
+        if let Some(bytes) = map.get("bytes").and_then(|at| at.parse(discard_bytes)) {
+            bounds.discard_bytes = bytes;
+        }
+        if let Some(time) = map.get("time").and_then(|at| at.parse(duration)) {
+            bounds.discard_time = time;
+        }
+        map.finish(&[]);
+    }
+    map.finish(&[
+        "header_timeout",
+        "tls_handshake_timeout",
+        "proxy_protocol_timeout",
+        "body_min_rate",
+        "h2_resets",
+        "max_connections",
+        "max_connections_per_client",
+    ]);
+    (bounds, max_keys)
+}
+
+/// The framework reads at most 1 MiB of header before anybody is asked.
+fn header_size(text: &str) -> Result<usize, String> {
+    let bytes = size(text)?;
+    let fits = (256..=1 << 20).contains(&bytes);
+    fits.then_some(bytes as usize).ok_or_else(|| format!("{text:?} is not from 256B to 1MiB"))
+}
+
+fn body_size(text: &str) -> Result<Option<u64>, String> {
+    if text == "none" { Ok(None) } else { size(text).map(Some) }
+}
+
+fn discard_bytes(text: &str) -> Result<usize, String> {
+    let bytes = size(text)?;
+    let fits = bytes <= 16 << 20;
+    fits.then_some(bytes as usize).ok_or_else(|| format!("{text:?} is more than 16MiB"))
+}
+
+/// `access_log`.
+pub(super) fn access_log(root: &mut Map<'_>, folder: &Path) -> AccessLog {
+    let mut log = AccessLog {
+        to: LogTarget::Stdout,
+        sample_ppm: 1_000_000,
+        client_ip: LogAddress::Full,
+        path: LogPath::Full,
+    };
+    let Some(mut map) = root.get("access_log").and_then(|at| at.map()) else {
+        return log;
+    };
+    if let Some(at) = map.get("to")
+        && let Some(target) = at.text()
+    {
+        log.to = target_of(&at, target, folder);
+    }
+    if let Some(ppm) = map.get("sample").and_then(|at| at.parse(share)) {
+        log.sample_ppm = ppm;
+    }
+    let addresses =
+        [("full", LogAddress::Full), ("prefix", LogAddress::Prefix), ("none", LogAddress::None)];
+    if let Some(address) = map.get("client_ip").and_then(|at| at.choice(&addresses)) {
+        log.client_ip = address;
+    }
+    let paths = [("full", LogPath::Full), ("route", LogPath::Route)];
+    if let Some(path) = map.get("path").and_then(|at| at.choice(&paths)) {
+        log.path = path;
+    }
+    map.finish(&[]);
+    log
+}
+
+fn target_of(at: &At<'_>, target: &str, folder: &Path) -> LogTarget {
+    match target {
+        "stdout" => LogTarget::Stdout,
+        "stderr" => LogTarget::Stderr,
+        "none" => LogTarget::None,
+        // A file is told from a misspelt word by its slash or dot.
+        file if file.contains(['/', '.']) => LogTarget::File(folder.join(file)),
+        word => {
+            let cure = "stdout, stderr, none, or a file as ./access.log";
+            at.error_with(format!("unknown word {word:?}"), cure);
+            LogTarget::None
+        }
+    }
+}

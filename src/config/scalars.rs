@@ -1,0 +1,127 @@
+//! Texts of a configuration: durations, rates, sizes, names.
+
+use std::time::Duration;
+
+use crate::clock::Nanos;
+use crate::limit::Rate;
+
+/// The longest duration that is taken: 366 days.
+const MAX_DURATION: Duration = Duration::from_secs(366 * 86_400);
+
+/// `500ms 10s 1m 2h 1d`.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration; write 500ms, 10s, 1m, 2h or 1d");
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(wrong()),
+    };
+    let duration = number.checked_mul(millis).map(Duration::from_millis);
+    duration
+        .filter(|duration| *duration <= MAX_DURATION)
+        .ok_or_else(|| format!("{text:?} is longer than 366d"))
+}
+
+/// A duration that is not nothing.
+pub(super) fn some_duration(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err(format!("{text:?} is no time at all; write at least 1ms")),
+        duration => Ok(duration),
+    }
+}
+
+/// `5/s`, `60/1m`: units, and the time they come in.
+pub(super) fn rate(text: &str) -> Result<Rate, String> {
+    let wrong = || format!("{text:?} is not a rate; write for example 5/s or 60/1m");
+    let (count, period) = text.split_once('/').ok_or_else(wrong)?;
+    let period = match period {
+        "s" | "m" | "h" | "d" => duration(&format!("1{period}")),
+        period => duration(period).map_err(|_| wrong()),
+    }?;
+    let count = count.parse::<u64>().map_err(|_| wrong())?;
+    let count = u32::try_from(count)
+        .map_err(|_| format!("{text:?}: a rate has at most {} units", u32::MAX))?;
+    Rate::new(count, Nanos::from(period)).map_err(|error| format!("{text:?}: {error}"))
+}
+
+/// `64KiB`, `1MiB`, `512B` or a number of bytes.
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a size; write for example 64KiB or 1MiB");
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let factor = match unit {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(factor).ok_or_else(wrong)
+}
+
+/// A whole number between bounds.
+pub(super) fn whole(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> {
+    move |text| {
+        let number = text.parse::<u64>().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| format!("{text:?} is not a whole number from {least} to {most}"))
+    }
+}
+
+/// `true` or `false`.
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(format!("{text:?} is neither true nor false")),
+    }
+}
+
+/// `[a-z0-9-]{1,64}`.
+pub(super) fn is_name(text: &str) -> bool {
+    (1..=64).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// `100%` or `12.5%`, in parts of a million.
+pub(super) fn share(text: &str) -> Result<u32, String> {
+    let wrong = || format!("{text:?} is not a share; write for example 100% or 2.5%");
+    let number = text.strip_suffix('%').ok_or_else(wrong)?;
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    if part.len() > 4 || !part.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let whole: u32 = whole.parse().map_err(|_| wrong())?;
+    let part: u32 = format!("{part:0<4}").parse().map_err(|_| wrong())?;
+    let ppm = whole.checked_mul(10_000).and_then(|ppm| ppm.checked_add(part));
+    ppm.filter(|ppm| *ppm <= 1_000_000).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_read_as_they_are_written() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7_200)));
+        assert!(duration("10").is_err() && duration("1.5s").is_err() && duration("400d").is_err());
+        assert_eq!(rate("5/s"), Ok(Rate::new(5, Nanos::SECOND).unwrap()));
+        assert_eq!(rate("300/5m"), Ok(Rate::new(300, Nanos::from_secs(300)).unwrap()));
+        assert!(rate("0/s").is_err() && rate("5").is_err() && rate("5/x").is_err());
+        assert!(rate("5000000000/s").is_err() && rate("-1/s").is_err());
+        assert_eq!(size("64KiB"), Ok(65_536));
+        assert_eq!(size("512"), Ok(512));
+        assert!(size("64kb").is_err() && size("99999999999999999999").is_err());
+        assert_eq!(share("100%"), Ok(1_000_000));
+        assert_eq!(share("2.5%"), Ok(25_000));
+        assert!(share("101%").is_err() && share("5").is_err());
+        assert!(is_name("a-1") && !is_name("A") && !is_name("") && !is_name(&"a".repeat(65)));
+    }
+}

@@ -1,0 +1,172 @@
+//! `listeners`, `admin` and `clients`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use http::HeaderName;
+use ipnet::IpNet;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::read::{At, Map};
+use super::scalars::{boolean, whole};
+use super::{Admin, Certificate, Listener};
+use crate::policy::client::{AddressHeader, ClientRules, unmapped};
+
+/// Most listeners: the framework hands over at most 32 sockets at an upgrade.
+const MAX_LISTENERS: usize = 32;
+
+/// `listeners`: at least one.
+pub(super) fn listeners(root: &mut Map<'_>, folder: &Path) -> Vec<Listener> {
+    let cure = "write listeners: [{ address: 0.0.0.0:8080 }]";
+    let Some(at) = root.require("listeners", cure) else {
+        return Vec::new();
+    };
+    let items = at.list();
+    if items.is_empty() && !at.is_map() {
+        at.error_with("no listener", cure);
+    }
+    if items.len() > MAX_LISTENERS {
+        at.error(format!("{} listeners, more than {MAX_LISTENERS}", items.len()));
+    }
+    let mut listeners: Vec<Listener> = Vec::new();
+    for item in items {
+        if let Some((listener, place)) = listener(&item, folder) {
+            if listeners.iter().any(|other| other.address == listener.address) {
+                place.error(format!("{} stands twice", listener.address));
+            }
+            listeners.push(listener);
+        }
+    }
+    listeners
+}
+
+fn listener<'n>(at: &At<'n>, folder: &Path) -> Option<(Listener, At<'n>)> {
+    let mut map = at.map()?;
+    let address = map.require("address", "write address: 0.0.0.0:8080");
+    let certificates = map.get("tls").map(|tls| {
+        let pairs = tls.one_or_more();
+        if pairs.is_empty() {
+            tls.error("no certificate");
+        }
+        pairs.iter().filter_map(|pair| certificate(pair, folder)).collect()
+    });
+    if let Some(proxy) = map.get("proxy_protocol")
+        && proxy.parse(boolean) == Some(true)
+    {
+        proxy.not_yet("proxy_protocol: true");
+    }
+    map.finish(&[]);
+    let place = address?;
+    let address = place.parse(socket)?;
+    Some((Listener { address, certificates: certificates.unwrap_or_default() }, place))
+}
+
+fn certificate(at: &At<'_>, folder: &Path) -> Option<Certificate> {
+    let mut map = at.map()?;
+    let certificate = map.require("certificate", "write certificate: tls/site.crt");
+    let private_key = map.require("private_key", "write private_key: tls/site.key");
+    map.finish(&[]);
+    let (certificate_at, key_at) = (certificate?, private_key?);
+    let certificate = folder.join(certificate_at.text()?);
+    let private_key = folder.join(key_at.text()?);
+    if let Err(why) = certificates_in(&certificate) {
+        certificate_at.error(why);
+    }
+    if let Err(error) = PrivateKeyDer::from_pem_file(&private_key) {
+        key_at.error(format!("{}: {error}", private_key.display()));
+    }
+    Some(Certificate { certificate, private_key })
+}
+
+/// Says what is wrong with a file of certificates.
+pub(super) fn certificates_in(file: &Path) -> Result<(), String> {
+    let of_file = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    let found = CertificateDer::pem_file_iter(file)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| of_file(&error))?;
+    if found.is_empty() { Err(of_file(&"holds no certificate")) } else { Ok(()) }
+}
+
+fn socket(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        format!("{text:?} is not an address with a port; write 0.0.0.0:8080 or \"[::]:8080\"")
+    })
+}
+
+/// `admin`: none unless it is written.
+pub(super) fn admin(root: &mut Map<'_>, folder: &Path) -> Option<Admin> {
+    let mut map = root.get("admin")?.map()?;
+    let place = map.require("address", "write address: 127.0.0.1:9900");
+    let token_at = map.get("token_file");
+    map.finish(&[]);
+    let token = token_at.as_ref().and_then(|at| token(at, &folder.join(at.text()?)));
+    let place = place?;
+    let address = place.parse(socket)?;
+    if !address.ip().is_loopback() && token_at.is_none() {
+        let cure = "add token_file, or listen on 127.0.0.1";
+        place.error_with(format!("{address} can be reached from elsewhere"), cure);
+    }
+    Some(Admin { address, token })
+}
+
+/// The first line of a file. Its value is in no error.
+fn token(at: &At<'_>, file: &PathBuf) -> Option<String> {
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) => {
+            at.error(format!("{}: {error}", file.display()));
+            return None;
+        }
+    };
+    let token = text.trim();
+    if token.len() < 16 {
+        at.error(format!("{}: a token has at least 16 characters", file.display()));
+        return None;
+    }
+    Some(token.to_owned())
+}
+
+/// `clients`: the rules, and the IPv6 prefix.
+pub(super) fn clients(root: &mut Map<'_>) -> (ClientRules, u8) {
+    let mut rules = ClientRules::default();
+    let mut prefix = 64;
+    let Some(mut map) = root.get("clients").and_then(|at| at.map()) else {
+        return (rules, prefix);
+    };
+    if let Some(at) = map.get("trusted_proxies") {
+        rules.trusted_proxies =
+            at.one_or_more().iter().filter_map(|at| at.parse(network)).collect();
+    }
+    if let Some(at) = map.get("address_header") {
+        rules.address_header = at.parse(address_header);
+    }
+    if let Some(bits) = map.get("ipv6_prefix").and_then(|at| at.parse(whole(1, 128))) {
+        prefix = bits as u8;
+    }
+    map.finish(&[]);
+    (rules, prefix)
+}
+
+fn address_header(text: &str) -> Result<AddressHeader, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "x-forwarded-for" => Ok(AddressHeader::XForwardedFor),
+        "forwarded" => Ok(AddressHeader::Forwarded),
+        name => HeaderName::try_from(name)
+            .map(AddressHeader::Single)
+            .map_err(|_| format!("{text:?} is not the name of a header")),
+    }
+}
+
+/// `10.0.0.0/8`, `2001:db8::/32`, or one address.
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
+    let wrong = || format!("{text:?} is not a network; write 10.0.0.0/8 or 203.0.113.7");
+    if let Ok(net) = text.parse::<IpNet>() {
+        let cut = net.trunc();
+        if cut.addr() != net.addr() {
+            return Err(format!("{text:?} has bits beyond its prefix; write {cut}"));
+        }
+        return Ok(cut);
+    }
+    text.parse().map(|address| IpNet::from(unmapped(address))).map_err(|_| wrong())
+}

@@ -1,0 +1,188 @@
+//! What is allowed and probably not meant. Each warning has a code by which it is silenced.
+
+use super::error::Warning;
+use super::limits::Limits;
+use super::read::{At, Map};
+use super::routes::Routes;
+use crate::limit::SketchSize;
+use crate::policy::client::ClientRules;
+use crate::policy::{Count, Limit, LimitIndex, Match, MissingKey, Source};
+
+/// Every code there is.
+const CODES: [(&str, Code); 5] = [
+    ("unreachable-route", Code::UnreachableRoute),
+    ("unused-limit", Code::UnusedLimit),
+    ("spoofable-key", Code::SpoofableKey),
+    ("address-header-untrusted", Code::AddressHeaderUntrusted),
+    ("estimate-noise", Code::EstimateNoise),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Code {
+    UnreachableRoute,
+    UnusedLimit,
+    SpoofableKey,
+    AddressHeaderUntrusted,
+    EstimateNoise,
+}
+
+/// What there is to look at.
+pub(super) struct Looked<'l> {
+    pub(super) file: &'l str,
+    pub(super) limits: &'l Limits<'l>,
+    pub(super) routes: &'l Routes<'l>,
+    pub(super) clients: &'l ClientRules,
+    pub(super) clients_at: Option<At<'l>>,
+}
+
+/// Codes that `check: { silence: [..] }` names.
+pub(super) struct Silenced(Vec<Code>);
+
+/// `check`.
+pub(super) fn silenced(root: &mut Map<'_>) -> Silenced {
+    let Some(mut map) = root.get("check").and_then(|at| at.map()) else {
+        return Silenced(Vec::new());
+    };
+    let codes = map.get("silence").map(|at| at.one_or_more()).unwrap_or_default();
+    map.finish(&[]);
+    Silenced(codes.iter().filter_map(|at| at.choice(&CODES)).collect())
+}
+
+/// Every warning that is not silenced, in the order of the file.
+pub(super) fn warnings(looked: &Looked<'_>, silenced: &Silenced) -> Vec<Warning> {
+    let mut found = Found { file: looked.file, silenced, warnings: Vec::new() };
+    unreachable(looked, &mut found);
+    unused(looked, &mut found);
+    spoofable(looked, &mut found);
+    untrusted(looked, &mut found);
+    noisy(looked, &mut found);
+    found.warnings.sort_by_key(|warning| warning.place);
+    found.warnings
+}
+
+struct Found<'f> {
+    file: &'f str,
+    silenced: &'f Silenced,
+    warnings: Vec<Warning>,
+}
+
+impl Found<'_> {
+    fn add(&mut self, code: Code, at: &At<'_>, message: String, cure: &str) {
+        if self.silenced.0.contains(&code) {
+            return;
+        }
+        let word = CODES.iter().find(|(_, other)| *other == code).map_or("", |(word, _)| *word);
+        self.warnings.push(Warning {
+            code: word,
+            file: self.file.to_owned(),
+            place: at.place,
+            path: at.path.clone(),
+            message,
+            cure: cure.to_owned(),
+        });
+    }
+}
+
+fn unreachable(looked: &Looked<'_>, found: &mut Found<'_>) {
+    let routes = &looked.routes.routes;
+    for (place, (route, at)) in routes.iter().zip(&looked.routes.places).enumerate() {
+        let taken =
+            routes[..place].iter().find(|before| takes_all(&before.matches, &route.matches));
+        if let Some(before) = taken {
+            let message =
+                format!("route {:?} takes every request that this one could", before.name);
+            found.add(
+                Code::UnreachableRoute,
+                at,
+                message,
+                "put it before that route, or remove it",
+            );
+        }
+    }
+}
+
+/// Whether everything that `later` takes is surely taken by `earlier`: only simple cases.
+fn takes_all(earlier: &Match, later: &Match) -> bool {
+    let all_hosts = earlier.hosts.is_empty() || earlier.hosts == later.hosts;
+    let all_paths = earlier.paths.is_empty() || earlier.paths == later.paths;
+    let all_methods = earlier.methods.iter().next().is_none() || earlier.methods == later.methods;
+    let all_headers = earlier.headers.iter().all(|header| later.headers.contains(header));
+    let all_clients = earlier.clients.is_empty() || earlier.clients == later.clients;
+    all_hosts && all_paths && all_methods && all_headers && all_clients
+}
+
+fn unused(looked: &Looked<'_>, found: &mut Found<'_>) {
+    let mut used: Vec<bool> = vec![false; looked.limits.limits.len()];
+    for one in looked.routes.routes.iter().flat_map(|route| &route.limits) {
+        let mut next = Some(one.limit);
+        while let Some(LimitIndex(place)) = next {
+            next = match looked.limits.limits[place].missing_key {
+                MissingKey::Limit(after) if !used[place] => Some(after),
+                _ => None,
+            };
+            used[place] = true;
+        }
+    }
+    for ((limit, at), used) in looked.limits.limits.iter().zip(&looked.limits.places).zip(used) {
+        if !used {
+            let message = format!("no route uses limit {:?}", limit.name);
+            found.add(Code::UnusedLimit, at, message, "name it in a route, or remove it");
+        }
+    }
+}
+
+fn spoofable(looked: &Looked<'_>, found: &mut Found<'_>) {
+    for (route, at) in looked.routes.routes.iter().zip(&looked.routes.places) {
+        let limits = || route.limits.iter().map(|one| &looked.limits.limits[one.limit.0]);
+        if limits().any(is_by_address) {
+            continue;
+        }
+        if let Some(limit) = limits().find(|limit| is_chosen_by_client(limit)) {
+            let message = format!(
+                "limit {:?} is by {}, which a client chooses freely: a new value is a new budget",
+                limit.name, limit.key
+            );
+            let cure = "add a limit by client_ip, or check the value before tollgate";
+            found.add(Code::SpoofableKey, at, message, cure);
+        }
+    }
+}
+
+fn is_by_address(limit: &Limit) -> bool {
+    limit.key.sources() == [Source::ClientIp]
+}
+
+fn is_chosen_by_client(limit: &Limit) -> bool {
+    limit
+        .key
+        .sources()
+        .iter()
+        .any(|source| matches!(source, Source::Header(_) | Source::Cookie(_) | Source::Query(_)))
+}
+
+fn untrusted(looked: &Looked<'_>, found: &mut Found<'_>) {
+    if let Some(at) = &looked.clients_at
+        && looked.clients.address_header.is_some()
+        && looked.clients.trusted_proxies.is_empty()
+    {
+        let message = "address_header is believed from nobody".to_owned();
+        found.add(Code::AddressHeaderUntrusted, at, message, "write trusted_proxies: [10.0.0.0/8]");
+    }
+}
+
+fn noisy(looked: &Looked<'_>, found: &mut Found<'_>) {
+    for (limit, at) in looked.limits.limits.iter().zip(&looked.limits.places) {
+        let Count::Estimate { rate, expect_per_second } = &limit.count else {
+            continue;
+        };
+        let over = SketchSize::new(*rate, *expect_per_second).expected_overcount();
+        if over * 10 > u64::from(rate.count()) {
+            let message = format!(
+                "the sketch over-counts by about {over} of {}: every key becomes a suspect",
+                rate.count()
+            );
+            let cure = "use a shorter window, or tier: exact";
+            found.add(Code::EstimateNoise, at, message, cure);
+        }
+    }
+}

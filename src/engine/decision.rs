@@ -1,0 +1,109 @@
+//! The answer to a request, as a value. Headers, body, log and metrics all read this one.
+
+use smallvec::SmallVec;
+
+use super::VerdictKind;
+use crate::clock::{Nanos, Now};
+use crate::limit::Verdict;
+use crate::policy::{LimitIndex, RouteIndex, Tier};
+
+/// The answer to a request.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The number of the generation that decided.
+    pub generation: u64,
+    /// When.
+    pub at: Now,
+    /// The route, if one matched.
+    pub route: Option<RouteIndex>,
+    /// What happens to the request.
+    pub outcome: Outcome,
+    /// One per limit that was asked, in the order of the route.
+    pub answers: SmallVec<[Answer; 4]>,
+}
+
+/// What happens to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It goes to the origin.
+    Allowed,
+    /// A limit refuses it.
+    Limited,
+    /// It matches no route.
+    NoRoute,
+    /// It lacks a key that a limit insists on.
+    MissingKey {
+        /// Which limit.
+        limit: LimitIndex,
+        /// The answer's status.
+        status: u16,
+    },
+    /// It carries a key more than once.
+    RepeatedKey {
+        /// Which limit.
+        limit: LimitIndex,
+    },
+}
+
+/// What one limit says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Which limit.
+    pub limit: LimitIndex,
+    /// Its tier.
+    pub tier: Tier,
+    /// How it went into the books.
+    pub kind: VerdictKind,
+    /// The verdict with its numbers.
+    pub verdict: Verdict,
+    /// What the request costs under it.
+    pub cost: u32,
+    /// Whether it only watches.
+    pub shadow: bool,
+    /// Whether the key came from a credential.
+    pub authenticated: bool,
+}
+
+impl Answer {
+    /// Whether this limit refuses the request.
+    pub const fn refuses(&self) -> bool {
+        !self.shadow && !self.verdict.allowed
+    }
+
+    /// Orders by how near the limit is: what is left, in requests of this cost.
+    fn left(&self) -> (u32, Nanos) {
+        let requests = self.verdict.remaining / self.cost.max(1);
+        // Of equally near ones the later refill is the tighter.
+        (requests, Nanos::new(u64::MAX).saturating_sub(self.verdict.reset))
+    }
+}
+
+impl Decision {
+    /// The limits that refuse, in the order of the route.
+    pub fn refusing(&self) -> impl Iterator<Item = &Answer> {
+        self.answers.iter().filter(|answer| answer.refuses())
+    }
+
+    /// The first instant at which every refusing limit would let the request pass. `None` when
+    /// nothing refuses, or when one of them never will.
+    pub fn retry_after(&self) -> Option<Nanos> {
+        let mut latest = None;
+        for answer in self.refusing() {
+            latest = latest.max(Some(answer.verdict.retry_after?));
+        }
+        latest
+    }
+
+    /// The limit with the least left, among those that `counts` names.
+    pub fn tightest(&self, counts: impl Fn(&Answer) -> bool) -> Option<&Answer> {
+        self.answers
+            .iter()
+            .filter(|answer| !answer.shadow && counts(answer))
+            .min_by_key(|a| a.left())
+    }
+
+    /// The limit that stands in the log: the first that refuses, else the tightest.
+    pub fn deciding(&self) -> Option<&Answer> {
+        self.refusing().next().or_else(|| self.tightest(|_| true))
+    }
+}

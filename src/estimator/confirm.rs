@@ -1,0 +1,219 @@
+//! The confirm table: exact counts for the few keys that are suspected of having reached a limit.
+//!
+//! One per process, set-associative. A newcomer to a full set replaces the smallest cell and
+//! inherits its count as *uncertainty* (the Space-Saving rule of Metwally, Agrawal and El Abbadi,
+//! 2005): what the newcomer may have sent before, unseen, is at most that. A key is denied only on
+//! what it certainly sent, so nobody is denied for what others sent; and it can exceed its limit
+//! by at most its uncertainty.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::clock::{Nanos, Now};
+use crate::limit::{SlidingWindow, Verdict, WindowPair};
+use crate::policy::KeyHash;
+
+/// Cells of the table: 4 MiB.
+pub const CONFIRM_CELLS: usize = 65_536;
+
+/// Cells of a set: as many as are compared for one key.
+const WAYS: usize = 8;
+
+/// Sets that one turn of the housekeeping looks at: the whole table in about a second.
+const SWEEP_SETS: usize = CONFIRM_CELLS / WAYS / 8;
+
+/// The table.
+#[derive(Debug)]
+pub struct ConfirmTable {
+    sets: Box<[Mutex<[ConfirmCell; WAYS]>]>,
+    /// Cells in use. Errs on the high side: one that went idle counts until it is swept.
+    live: AtomicUsize,
+    /// Where the next sweep begins.
+    broom: AtomicUsize,
+}
+
+/// One key under one limit. Unused without a quota.
+#[derive(Clone, Copy, Debug, Default)]
+struct ConfirmCell {
+    key: KeyHash,
+    quota: Option<SlidingWindow>,
+    /// What the key certainly sent since it is here.
+    counted: WindowPair,
+    /// What it may have sent before, at most.
+    inherited: WindowPair,
+}
+
+/// What became of a charge.
+pub(super) struct Charged {
+    pub(super) verdict: Verdict,
+    /// The uncertainty that a newcomer was given, if it displaced another key.
+    pub(super) inherited: Option<u32>,
+}
+
+impl Default for ConfirmTable {
+    fn default() -> Self {
+        Self::new(CONFIRM_CELLS)
+    }
+}
+
+impl ConfirmTable {
+    /// A table of at least `cells` cells.
+    pub fn new(cells: usize) -> Self {
+        let sets = cells.div_ceil(WAYS).next_power_of_two();
+        Self {
+            sets: (0..sets).map(|_| Mutex::default()).collect(),
+            live: AtomicUsize::new(0),
+            broom: AtomicUsize::new(0),
+        }
+    }
+
+    /// Cells in use.
+    pub fn live_cells(&self) -> usize {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    /// Memory of the table.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.sets)
+    }
+
+    /// The sum in the sketch at which a key is watched: 1 while at least half of the table is
+    /// free, 2 while a quarter is, 4 while an eighth is, and so on.
+    pub fn threshold(&self) -> u64 {
+        let cells = self.sets.len() * WAYS;
+        let free = cells.saturating_sub(self.live_cells()).max(1);
+        cells.div_ceil(2 * free).next_power_of_two() as u64
+    }
+
+    /// Judges, and charges when allowed. A key without a cell gets one if it is a suspect.
+    pub(super) fn charge(
+        &self,
+        key: KeyHash,
+        quota: SlidingWindow,
+        cost: u32,
+        suspect: bool,
+        now: Nanos,
+    ) -> Charged {
+        let mut set = self.set(key).lock();
+        let mut inherited = None;
+        let cell = match find(&mut set, key) {
+            Some(cell) => cell,
+            None if suspect => {
+                let (cell, from) = self.admit(&mut set, key, quota, now);
+                inherited = from;
+                cell
+            }
+            None => {
+                return Charged {
+                    verdict: quota.judge(WindowPair::default(), cost, now),
+                    inherited,
+                };
+            }
+        };
+        cell.read_as(quota, now);
+        let verdict = quota.judge(cell.counted, cost, now);
+        if verdict.allowed {
+            quota.charge(&mut cell.counted, cost, now);
+        }
+        Charged { verdict, inherited }
+    }
+
+    /// Where a key stands.
+    pub(super) fn judge(&self, key: KeyHash, quota: SlidingWindow, now: Nanos) -> Verdict {
+        let mut set = self.set(key).lock();
+        let counted = find(&mut set, key).map(|cell| {
+            cell.read_as(quota, now);
+            cell.counted
+        });
+        quota.judge(counted.unwrap_or_default(), 0, now)
+    }
+
+    /// Takes back what was charged at `charged`, if the key is still here.
+    pub(super) fn give_back(&self, key: KeyHash, cost: u32, charged: Nanos) {
+        let mut set = self.set(key).lock();
+        if let Some(cell) = find(&mut set, key)
+            && let Some(quota) = cell.quota
+        {
+            quota.give_back(&mut cell.counted, cost, charged);
+        }
+    }
+
+    /// Frees cells that went idle, in the next part of the table.
+    pub fn sweep(&self, now: Now) {
+        for _ in 0..SWEEP_SETS.min(self.sets.len()) {
+            let place = self.broom.fetch_add(1, Ordering::Relaxed) % self.sets.len();
+            let mut set = self.sets[place].lock();
+            for cell in set.iter_mut().filter(|cell| cell.quota.is_some()) {
+                if cell.is_idle(now.wall) {
+                    *cell = ConfirmCell::default();
+                    self.live.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Gives a newcomer a cell: an unused one, an idle one, or the smallest.
+    fn admit<'s>(
+        &self,
+        set: &'s mut [ConfirmCell; WAYS],
+        key: KeyHash,
+        quota: SlidingWindow,
+        now: Nanos,
+    ) -> (&'s mut ConfirmCell, Option<u32>) {
+        let mut smallest = 0;
+        let mut least = u32::MAX;
+        for (place, cell) in set.iter().enumerate() {
+            if cell.quota.is_none() {
+                self.live.fetch_add(1, Ordering::Relaxed);
+                (smallest, least) = (place, 0);
+                break;
+            }
+            let total = cell.total(now);
+            if total < least {
+                (smallest, least) = (place, total);
+            }
+        }
+        let mut inherited = WindowPair::default();
+        quota.charge(&mut inherited, least, now);
+        let cell = &mut set[smallest];
+        *cell = ConfirmCell { key, quota: Some(quota), counted: WindowPair::default(), inherited };
+        (cell, (least > 0).then_some(least))
+    }
+
+    fn set(&self, key: KeyHash) -> &Mutex<[ConfirmCell; WAYS]> {
+        // A power of two of sets; the high half is as random as the low one.
+        &self.sets[key.high as usize & (self.sets.len() - 1)]
+    }
+}
+
+impl ConfirmCell {
+    /// Makes the cell one of `quota`: after a reload a limit may count otherwise.
+    fn read_as(&mut self, quota: SlidingWindow, now: Nanos) {
+        match self.quota {
+            Some(old) if old != quota => {
+                self.counted = quota.convert(&old, self.counted, now);
+                self.inherited = quota.convert(&old, self.inherited, now);
+                self.quota = Some(quota);
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    fn is_idle(&self, now: Nanos) -> bool {
+        self.quota.is_none_or(|quota| {
+            quota.is_idle(self.counted, now) && quota.is_idle(self.inherited, now)
+        })
+    }
+
+    /// What the key sent at most, by what is known here.
+    fn total(&self, now: Nanos) -> u32 {
+        self.quota.map_or(0, |quota| {
+            quota.spent(self.counted, now).saturating_add(quota.spent(self.inherited, now))
+        })
+    }
+}
+
+fn find(set: &mut [ConfirmCell; WAYS], key: KeyHash) -> Option<&mut ConfirmCell> {
+    set.iter_mut().find(|cell| cell.key == key && cell.quota.is_some())
+}

@@ -1,0 +1,150 @@
+//! A count-min sketch over a moving window, turned by our own clock.
+//!
+//! ```text
+//!   │   previous   │   current    │
+//!   ├──────────────┼──────────────┤
+//!        ├────────────────┤ now         the sum of both slots covers every moving window
+//! ```
+//!
+//! The counters are `pingora_limits`' own; its `Rate` is not used, since it reads a clock by
+//! itself, and a thread that read it before another turned the window zeroes both slots.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use pingora_limits::estimator::Estimator;
+
+use crate::clock::{Nanos, Now};
+use crate::limit::{SKETCH_ROWS, SketchSize};
+use crate::policy::KeyHash;
+
+/// Keys that are probed for the noise.
+const PROBES: u64 = 64;
+
+/// Times that a charge follows a sketch that is turned under it. Each needs two whole windows to
+/// pass between two instructions.
+const MAX_FOLLOWS: usize = 8;
+
+/// Two slots of a sketch.
+#[derive(Debug)]
+pub(super) struct Window {
+    size: SketchSize,
+    period: Nanos,
+    slots: ArcSwap<Slots>,
+    /// Held by the one who turns.
+    turning: Mutex<()>,
+}
+
+struct Slots {
+    /// Which window `current` belongs to, counted from the epoch.
+    index: u64,
+    current: Arc<Estimator>,
+    previous: Arc<Estimator>,
+}
+
+/// What was charged to which slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotReceipt {
+    index: u64,
+    key: KeyHash,
+    cost: u32,
+}
+
+impl SlotReceipt {
+    pub(super) const fn key(&self) -> KeyHash {
+        self.key
+    }
+
+    pub(super) const fn cost(&self) -> u32 {
+        self.cost
+    }
+}
+
+impl Window {
+    pub(super) fn new(size: SketchSize, period: Nanos, now: Now) -> Self {
+        let index = now.wall.get() / period.get();
+        let slots = Slots { index, current: empty(size), previous: empty(size) };
+        Self { size, period, slots: ArcSwap::from_pointee(slots), turning: Mutex::new(()) }
+    }
+
+    pub(super) const fn size(&self) -> SketchSize {
+        self.size
+    }
+
+    /// Adds `cost` and reads the key over both slots. Never too little: a slot that was turned
+    /// away while it was charged is charged again where it counts.
+    pub(super) fn charge(&self, key: KeyHash, cost: u32) -> (u64, SlotReceipt) {
+        let mut slots = self.slots.load();
+        let mut follows = 0;
+        loop {
+            let current = slots.current.incr(key, cost as isize);
+            let sum = counted(current).saturating_add(counted(slots.previous.get(key)));
+            let index = slots.index;
+            let now = self.slots.load();
+            // One turn later the charged slot is the previous one and still counts.
+            if now.index <= index + 1 || follows == MAX_FOLLOWS {
+                return (sum, SlotReceipt { index, key, cost });
+            }
+            follows += 1;
+            slots = now;
+        }
+    }
+
+    /// Takes a charge out of the slot it was made to, if that still counts.
+    pub(super) fn give_back(&self, receipt: SlotReceipt) {
+        let slots = self.slots.load();
+        let slot = match slots.index.checked_sub(receipt.index) {
+            Some(0) => &slots.current,
+            Some(1) => &slots.previous,
+            Some(_) | None => return,
+        };
+        slot.decr(receipt.key, receipt.cost as isize);
+    }
+
+    /// Puts an empty slot with new seeds in front when the window of `now` is a later one. Of
+    /// several who come at once one turns.
+    pub(super) fn turn(&self, now: Now) {
+        let index = now.wall.get() / self.period.get();
+        if self.slots.load().index >= index {
+            return;
+        }
+        let Some(_turning) = self.turning.try_lock() else {
+            return;
+        };
+        let slots = self.slots.load_full();
+        if slots.index >= index {
+            return;
+        }
+        let previous =
+            if slots.index + 1 == index { Arc::clone(&slots.current) } else { empty(self.size) };
+        self.slots.store(Arc::new(Slots { index, current: empty(self.size), previous }));
+    }
+
+    /// What keys read that nobody has sent, on average.
+    pub(super) fn noise(&self) -> u64 {
+        let slots = self.slots.load();
+        let read = |probe: u64| {
+            // Seeds are random, so any fixed keys are as good as random ones.
+            let key = KeyHash { high: probe, low: !probe };
+            counted(slots.current.get(key)).saturating_add(counted(slots.previous.get(key)))
+        };
+        (0..PROBES).map(read).sum::<u64>() / PROBES
+    }
+}
+
+impl std::fmt::Debug for Slots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slots").field("index", &self.index).finish_non_exhaustive()
+    }
+}
+
+fn empty(size: SketchSize) -> Arc<Estimator> {
+    // The bound on the width keeps this within usize.
+    Arc::new(Estimator::new(SKETCH_ROWS, size.width() as usize))
+}
+
+/// A counter that a race left below zero has counted nothing.
+fn counted(counter: isize) -> u64 {
+    u64::try_from(counter).unwrap_or(0)
+}

@@ -1,0 +1,158 @@
+//! One JSON object per request.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use super::line_writer::{self, Shared};
+use super::log::timestamp;
+use crate::clock::Nanos;
+use crate::config::{AccessLog, LogAddress, LogPath, LogTarget};
+use crate::policy::client;
+use crate::proxy::{AccessRecord, AccessSink, Ending};
+
+/// Bytes of a host and of a path that are logged: more is an attack on the log.
+const MAX_TEXT: usize = 1_024;
+
+/// Writes the access log. Where it goes may change at a reload.
+pub struct AccessLogSink {
+    out: Shared,
+    target: Mutex<LogTarget>,
+}
+
+/// A line, in the order of its fields.
+#[derive(Serialize)]
+struct Line<'r> {
+    time: String,
+    request_id: &'r str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_ip: Option<IpAddr>,
+    method: &'r str,
+    host: &'r str,
+    path: &'r str,
+    status: u16,
+    route: Option<&'r str>,
+    decision: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    limit: Option<&'r str>,
+    tier: Option<&'static str>,
+    remaining: Option<u32>,
+    retry_after: Option<u64>,
+    authenticated: bool,
+    degraded: bool,
+    generation: u64,
+    origin: Option<&'r str>,
+    duration_us: u64,
+}
+
+impl AccessLogSink {
+    /// A log that goes where the configuration says.
+    pub fn new(rules: &AccessLog) -> std::io::Result<Self> {
+        let out = line_writer::open(&rules.to)?.map(Arc::new);
+        Ok(Self { out: Arc::new(ArcSwapOption::new(out)), target: Mutex::new(rules.to.clone()) })
+    }
+
+    /// Goes where the next configuration says. A file is opened again even when its name is the
+    /// same, so that a rotated one is let go.
+    pub fn redirect(&self, rules: &AccessLog) -> std::io::Result<()> {
+        let mut target = self.target.lock();
+        if *target == rules.to && !matches!(rules.to, LogTarget::File(_)) {
+            return Ok(());
+        }
+        self.out.store(line_writer::open(&rules.to)?.map(Arc::new));
+        target.clone_from(&rules.to);
+        Ok(())
+    }
+
+    /// Waits until what was recorded is written, at most `patience`.
+    pub fn flush(&self, patience: Duration) {
+        if let Some(out) = self.out.load().as_deref() {
+            out.flush(patience);
+        }
+    }
+}
+
+impl AccessSink for AccessLogSink {
+    fn record(&self, record: &AccessRecord<'_>, rules: &AccessLog) {
+        let out = self.out.load();
+        let Some(out) = out.as_deref() else {
+            return;
+        };
+        let passed = matches!(record.ending, Ending::Forwarded | Ending::Failed);
+        if passed && rules.sample_ppm < 1_000_000 && fastrand::u32(0..1_000_000) >= rules.sample_ppm
+        {
+            return;
+        }
+        // A struct of texts and numbers always becomes JSON.
+        if let Ok(text) = serde_json::to_string(&line(record, rules)) {
+            out.write(text);
+        }
+    }
+}
+
+fn line<'r>(record: &AccessRecord<'r>, rules: &AccessLog) -> Line<'r> {
+    let (limit, tier, remaining, authenticated) = match record.limit {
+        Some((name, tier, remaining, credential)) => {
+            (Some(name), Some(tier), Some(remaining), credential)
+        }
+        None => (None, None, None, false),
+    };
+    Line {
+        time: timestamp(record.at.into()),
+        request_id: record.request_id,
+        client_ip: record.client_ip.and_then(|address| shown(address, rules, record.ipv6_prefix)),
+        method: cut(record.method),
+        host: cut(record.host),
+        path: match rules.path {
+            LogPath::Full => cut(record.path),
+            LogPath::Route => record.route.unwrap_or(""),
+        },
+        status: record.status,
+        route: record.route,
+        decision: match record.ending {
+            Ending::Forwarded | Ending::Failed => "allowed",
+            Ending::Limited => "limited",
+            Ending::Rejected => "rejected",
+        },
+        reason: record.reason.map(|reason| reason.name()),
+        limit,
+        tier,
+        remaining,
+        retry_after: record.retry_after,
+        authenticated,
+        degraded: false,
+        generation: record.generation,
+        origin: record.origin,
+        duration_us: micros(record.duration),
+    }
+}
+
+fn shown(address: IpAddr, rules: &AccessLog, ipv6_prefix: u8) -> Option<IpAddr> {
+    match (rules.client_ip, address) {
+        (LogAddress::None, _) => None,
+        (LogAddress::Full, _) => Some(address),
+        (LogAddress::Prefix, IpAddr::V4(v4)) => {
+            let [a, b, c, _] = v4.octets();
+            Some(IpAddr::from([a, b, c, 0]))
+        }
+        (LogAddress::Prefix, IpAddr::V6(_)) => Some(client::prefix(address, ipv6_prefix)),
+    }
+}
+
+/// At most [`MAX_TEXT`] bytes, at the edge of a character.
+fn cut(text: &str) -> &str {
+    let mut end = text.len().min(MAX_TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+const fn micros(span: Nanos) -> u64 {
+    span.get() / 1_000
+}

@@ -1,0 +1,146 @@
+//! The operators' own door.
+//!
+//! | path | answer | token |
+//! |---|---|---|
+//! | `/healthz` | 200 while the process lives | no |
+//! | `/ready` | 200 when new connections are welcome, else 503 | no |
+//! | `/metrics` | Prometheus text | when one is configured |
+//! | `/status` | JSON: version, generation, limits, origins, the last reload | when one is configured |
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use http::{Method, Response, StatusCode, header};
+use pingora::apps::http_app::ServeHttp;
+use pingora::protocols::http::ServerSession;
+use serde_json::{Value, json};
+
+use super::log::timestamp;
+use super::{MetricSources, ReloadOutcome, Status, render_metrics};
+use crate::engine::Engine;
+use crate::policy::LimitIndex;
+use crate::proxy::{Books, Live};
+
+/// Answers operators.
+pub struct AdminDoor {
+    /// Decisions.
+    pub engine: Arc<Engine>,
+    /// What is in force.
+    pub live: Arc<ArcSwap<Live>>,
+    /// Requests.
+    pub books: Arc<Books>,
+    /// Reloads and readiness.
+    pub status: Arc<Status>,
+    /// Connections that exist.
+    pub connections: Arc<AtomicUsize>,
+    /// Who may look at more than health.
+    pub token: Option<String>,
+}
+
+#[async_trait]
+impl ServeHttp for AdminDoor {
+    async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        let head = session.req_header();
+        if head.method != Method::GET && head.method != Method::HEAD {
+            return plain(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");
+        }
+        let token = head.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        let mut answer = self.answer(head.uri.path(), token);
+        if head.method == Method::HEAD {
+            answer.body_mut().clear();
+        }
+        answer
+    }
+}
+
+impl AdminDoor {
+    fn answer(&self, path: &str, token: Option<&[u8]>) -> Response<Vec<u8>> {
+        match path {
+            "/healthz" => plain(StatusCode::OK, "ok\n"),
+            "/ready" if self.status.is_ready() => plain(StatusCode::OK, "ready\n"),
+            "/ready" => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+            "/metrics" | "/status" if !self.admits(token) => {
+                plain(StatusCode::UNAUTHORIZED, "a bearer token is needed\n")
+            }
+            "/metrics" => {
+                let text = render_metrics(MetricSources {
+                    engine: &self.engine,
+                    live: &self.live.load(),
+                    books: &self.books,
+                    status: &self.status,
+                    connections: &self.connections,
+                });
+                body(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+            }
+            "/status" => {
+                let text = format!("{:#}\n", self.status_of(&self.live.load()));
+                body(StatusCode::OK, "application/json", text)
+            }
+            _ => plain(StatusCode::NOT_FOUND, "/healthz /ready /metrics /status\n"),
+        }
+    }
+
+    /// Compares in a time that depends on the length alone.
+    fn admits(&self, given: Option<&[u8]>) -> bool {
+        let Some(wanted) = &self.token else {
+            return true;
+        };
+        let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or(b"");
+        let differences = wanted.bytes().zip(given).fold(0, |sum, (a, b)| sum | (a ^ b));
+        given.len() == wanted.len() && differences == 0
+    }
+
+    fn status_of(&self, live: &Live) -> Value {
+        let now = self.engine.now();
+        let generation = &live.generation;
+        let limits = generation.policy().limits.iter().enumerate().map(|(place, limit)| {
+            let cells = generation.room(LimitIndex(place)).map(crate::store::Room::cells);
+            json!({ "name": &*limit.name, "tier": limit.count.tier().name(), "cells": cells })
+        });
+        let origins = live.origins.iter().map(|origin| {
+            let (healthy, servers) = origin.health();
+            json!({ "name": &*origin.meant().name, "servers": servers, "healthy": healthy })
+        });
+        let last = self.status.last().map(|(at, outcome)| {
+            let at = timestamp(at.into());
+            match outcome {
+                ReloadOutcome::Applied { generation, report } => json!({
+                    "at": at, "outcome": "applied", "generation": generation,
+                    "limits": report.to_string(), "errors": [],
+                }),
+                ReloadOutcome::Refused { errors } => {
+                    json!({ "at": at, "outcome": "refused", "errors": errors })
+                }
+            }
+        });
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "ready": self.status.is_ready(),
+            "generation": generation.number(),
+            "uptime_seconds": now.mono.saturating_sub(self.status.started().mono).secs(),
+            "connections": self.connections.load(Ordering::Relaxed),
+            "limits": limits.collect::<Vec<_>>(),
+            "origins": origins.collect::<Vec<_>>(),
+            "last_reload": last,
+        })
+    }
+}
+
+fn plain(status: StatusCode, text: &str) -> Response<Vec<u8>> {
+    body(status, "text/plain; charset=utf-8", text.to_owned())
+}
+
+fn body(status: StatusCode, media_type: &str, text: String) -> Response<Vec<u8>> {
+    let mut answer = Response::new(text.into_bytes());
+    *answer.status_mut() = status;
+    let length = answer.body().len();
+    let headers = answer.headers_mut();
+    if let Ok(media_type) = media_type.parse() {
+        headers.insert(header::CONTENT_TYPE, media_type);
+    }
+    headers.insert(header::CONTENT_LENGTH, length.into());
+    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
+    answer
+}

@@ -1,0 +1,265 @@
+//! `/metrics`: every name that dashboards depend on stands here, and only here.
+//!
+//! Lower rooms count in plain atomics; this file reads them when it is asked. Labels come from the
+//! configuration and from closed lists, never from a request.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::{Encoder, TextEncoder};
+
+use super::{LineWriter, Status};
+use crate::engine::{Engine, Histogram, VerdictKind};
+use crate::policy::{LimitIndex, Tier};
+use crate::proxy::{Books, Ending, Live, OriginTally, Reason};
+
+/// The framework's version, for `tollgate_build_info`.
+const PINGORA: &str = "0.9.1";
+
+/// What is read at a scrape.
+#[derive(Clone, Copy)]
+pub struct Sources<'s> {
+    /// Decisions.
+    pub engine: &'s Engine,
+    /// The configuration in force.
+    pub live: &'s Live,
+    /// Requests.
+    pub books: &'s Books,
+    /// Reloads.
+    pub status: &'s Status,
+    /// Connections that exist.
+    pub connections: &'s AtomicUsize,
+}
+
+/// The text exposition format of Prometheus, version 0.0.4.
+pub fn render(sources: Sources<'_>) -> String {
+    let mut families = Vec::new();
+    requests(sources, &mut families);
+    decisions(sources, &mut families);
+    estimator(sources, &mut families);
+    origins(sources, &mut families);
+    process(sources, &mut families);
+    // A family without a sample is not written: some checkers take a bare HELP for a mistake.
+    families.retain(|family| !family.get_metric().is_empty());
+    let mut text = Vec::new();
+    if let Err(error) = TextEncoder::new().encode(&families, &mut text) {
+        log::error!("cannot render the metrics: {error}");
+    }
+    String::from_utf8(text).unwrap_or_default()
+}
+
+fn requests(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let mut samples = Vec::new();
+    for (route, tally) in sources.books.routes() {
+        for ending in Ending::ALL {
+            let labels = [("route", &*route), ("outcome", ending.name())];
+            samples.push(counter(&labels, tally.get(ending)));
+        }
+    }
+    families.push(family(
+        "tollgate_requests_total",
+        "Requests by route and how they ended.",
+        MetricType::COUNTER,
+        samples,
+    ));
+    let rejected = Reason::ALL
+        .map(|reason| counter(&[("reason", reason.name())], sources.books.rejected(reason)));
+    families.push(family(
+        "tollgate_rejected_total",
+        "Requests refused before or without a limit, by reason.",
+        MetricType::COUNTER,
+        rejected.to_vec(),
+    ));
+}
+
+fn decisions(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let generation = &sources.live.generation;
+    let (mut verdicts, mut cells) = (Vec::new(), Vec::new());
+    for (place, limit) in generation.policy().limits.iter().enumerate() {
+        let index = LimitIndex(place);
+        let tier = limit.count.tier().name();
+        for kind in VerdictKind::ALL {
+            let labels = [("limit", &*limit.name), ("tier", tier), ("verdict", kind.name())];
+            verdicts.push(counter(&labels, generation.tally(index).get(kind)));
+        }
+        if let Some(room) = generation.room(index) {
+            cells.push(gauge(&[("limit", &limit.name)], room.cells() as f64));
+        }
+    }
+    families.push(family(
+        "tollgate_decisions_total",
+        "Verdicts by limit.",
+        MetricType::COUNTER,
+        verdicts,
+    ));
+    let durations = [Tier::Estimate, Tier::Exact]
+        .map(|tier| histogram(&[("tier", tier.name())], sources.engine.durations().of(tier)));
+    families.push(family(
+        "tollgate_decision_duration_seconds",
+        "How long decisions take, by the dearest tier asked; one in 64 is timed.",
+        MetricType::HISTOGRAM,
+        durations.to_vec(),
+    ));
+    families.push(family(
+        "tollgate_cells",
+        "Cells of the embedded store.",
+        MetricType::GAUGE,
+        cells,
+    ));
+}
+
+fn estimator(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let generation = &sources.live.generation;
+    let table = sources.engine.confirm_table();
+    let (mut load, mut error) = (Vec::new(), Vec::new());
+    for (place, limit) in generation.policy().limits.iter().enumerate() {
+        let Some(estimate) = generation.estimate(LimitIndex(place)) else {
+            continue;
+        };
+        let labels = [("limit", &*limit.name)];
+        let share = estimate.noise() as f64 / f64::from(estimate.rate().count());
+        load.push(gauge(&labels, share));
+        error.push(gauge(&labels, estimate.confirm_error(table, sources.engine.now()) as f64));
+    }
+    families.push(family(
+        "tollgate_estimator_load_ratio",
+        "What a key that sent nothing would read in the sketch, as a share of the limit.",
+        MetricType::GAUGE,
+        load,
+    ));
+    families.push(family(
+        "tollgate_confirm_error",
+        "How far a key can exceed the limit now.",
+        MetricType::GAUGE,
+        error,
+    ));
+    families.push(family(
+        "tollgate_confirm_cells",
+        "Live cells of the confirm table.",
+        MetricType::GAUGE,
+        vec![gauge(&[], table.live_cells() as f64)],
+    ));
+}
+
+fn origins(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let (mut answers, mut durations) = (Vec::new(), Vec::new());
+    for (origin, tally) in sources.books.origins() {
+        for (class, count) in OriginTally::CLASSES.iter().zip(tally.classes()) {
+            answers.push(counter(&[("origin", &origin), ("class", class)], count));
+        }
+        durations.push(histogram(&[("origin", &origin)], &tally.duration));
+    }
+    families.push(family(
+        "tollgate_origin_requests_total",
+        "Requests sent to an origin, by class of the answer's status.",
+        MetricType::COUNTER,
+        answers,
+    ));
+    families.push(family(
+        "tollgate_origin_duration_seconds",
+        "From asking an origin to the head of its answer.",
+        MetricType::HISTOGRAM,
+        durations,
+    ));
+}
+
+fn process(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let status = sources.status;
+    let (applied, refused) = status.reloads();
+    let gauges = [
+        (
+            "tollgate_config_generation",
+            "The number of the configuration in force.",
+            sources.live.generation.number() as f64,
+        ),
+        (
+            "tollgate_config_last_reload_success_timestamp_seconds",
+            "When a configuration was last put in force.",
+            status.last_success().get() as f64 / 1e9,
+        ),
+        (
+            "tollgate_connections",
+            "Connections of clients.",
+            sources.connections.load(Ordering::Relaxed) as f64,
+        ),
+        // The embedded store is a part of the process: it is up while somebody can ask.
+        ("tollgate_store_up", "Whether the store answers.", 1.0),
+    ];
+    for (name, help, value) in gauges {
+        families.push(family(name, help, MetricType::GAUGE, vec![gauge(&[], value)]));
+    }
+    families.push(family(
+        "tollgate_config_reloads_total",
+        "Reloads by outcome.",
+        MetricType::COUNTER,
+        vec![
+            counter(&[("outcome", "applied")], applied),
+            counter(&[("outcome", "refused")], refused),
+        ],
+    ));
+    families.push(family(
+        "tollgate_log_dropped_total",
+        "Log lines dropped because nobody took them in time.",
+        MetricType::COUNTER,
+        vec![counter(&[], LineWriter::dropped())],
+    ));
+    let versions = [("version", env!("CARGO_PKG_VERSION")), ("pingora", PINGORA)];
+    families.push(family(
+        "tollgate_build_info",
+        "What runs.",
+        MetricType::GAUGE,
+        vec![gauge(&versions, 1.0)],
+    ));
+}
+
+fn family(name: &str, help: &str, kind: MetricType, samples: Vec<Metric>) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(name.to_owned());
+    family.set_help(help.to_owned());
+    family.set_field_type(kind);
+    family.set_metric(samples);
+    family
+}
+
+fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
+    let mut counter = proto::Counter::default();
+    counter.set_value(value as f64);
+    let mut metric = Metric::from_label(pairs(labels));
+    metric.set_counter(counter);
+    metric
+}
+
+fn gauge(labels: &[(&str, &str)], value: f64) -> Metric {
+    let mut gauge = proto::Gauge::default();
+    gauge.set_value(value);
+    let mut metric = Metric::from_label(pairs(labels));
+    metric.set_gauge(gauge);
+    metric
+}
+
+fn histogram<const N: usize>(labels: &[(&str, &str)], spans: &Histogram<N>) -> Metric {
+    let (count, sum) = spans.totals();
+    let buckets = spans.cumulative().map(|(bound, count)| {
+        let mut bucket = proto::Bucket::default();
+        bucket.set_upper_bound(bound.get() as f64 / 1e9);
+        bucket.set_cumulative_count(count);
+        bucket
+    });
+    let mut histogram = proto::Histogram::default();
+    histogram.set_bucket(buckets.collect());
+    histogram.set_sample_count(count);
+    histogram.set_sample_sum(sum.get() as f64 / 1e9);
+    let mut metric = Metric::from_label(pairs(labels));
+    metric.set_histogram(histogram);
+    metric
+}
+
+fn pairs(labels: &[(&str, &str)]) -> Vec<LabelPair> {
+    let pair = |(name, value): &(&str, &str)| {
+        let mut pair = LabelPair::default();
+        pair.set_name((*name).to_owned());
+        pair.set_value((*value).to_owned());
+        pair
+    };
+    labels.iter().map(pair).collect()
+}

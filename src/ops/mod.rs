@@ -1,0 +1,19 @@
+//! What operators see and do: metrics, the admin door, logs, reloads, signals.
+
+mod access_log;
+mod admin;
+mod lifecycle;
+mod line_writer;
+mod log;
+mod metrics;
+mod reload;
+mod status;
+
+pub use access_log::AccessLogSink;
+pub use admin::AdminDoor;
+pub use lifecycle::{Lifecycle, Orders, Signals};
+pub use line_writer::LineWriter;
+pub use log::init as init_log;
+pub use metrics::{Sources as MetricSources, render as render_metrics};
+pub use reload::{ReloadSource, Reloader};
+pub use status::{ReloadOutcome, Status};

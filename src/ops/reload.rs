@@ -1,0 +1,97 @@
+//! From a file that changed to a policy in force, or to a reason why not.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::{AccessLogSink, ReloadOutcome, Status};
+use crate::config::{self, Config, ConfigErrors};
+use crate::engine::Engine;
+use crate::proxy::{Books, CertificateStore, Live};
+
+/// What a reload reads.
+#[derive(Clone, Debug)]
+pub struct ReloadSource {
+    /// The configuration's file.
+    pub file: PathBuf,
+}
+
+/// Loads a configuration in the place of the present one.
+pub struct Reloader {
+    /// What to read.
+    pub source: ReloadSource,
+    /// What decides.
+    pub engine: Arc<Engine>,
+    /// What is in force.
+    pub live: Arc<ArcSwap<Live>>,
+    /// Counters by name.
+    pub books: Arc<Books>,
+    /// Where the outcome is told.
+    pub status: Arc<Status>,
+    /// Where the access log goes.
+    pub access: Arc<AccessLogSink>,
+    /// Certificates of the listeners.
+    pub certificates: Arc<CertificateStore>,
+}
+
+impl Reloader {
+    /// Reads, checks and builds everything, then swaps one pointer. On any error nothing changes
+    /// and every error is logged.
+    pub async fn reload(&self) -> ReloadOutcome {
+        let outcome = match self.attempt().await {
+            Ok(outcome) => outcome,
+            Err(errors) => ReloadOutcome::Refused { errors },
+        };
+        match &outcome {
+            ReloadOutcome::Applied { generation, report } => {
+                log::info!("generation {generation} is in force: {report}");
+            }
+            ReloadOutcome::Refused { errors } => {
+                for error in errors {
+                    log::error!("{error}");
+                }
+                let generation = self.live.load().generation.number();
+                log::error!("reload refused; generation {generation} stays in force");
+            }
+        }
+        self.status.reloaded(self.engine.now(), outcome.clone());
+        outcome
+    }
+
+    async fn attempt(&self) -> Result<ReloadOutcome, Vec<String>> {
+        let config = self.read()?;
+        let certificates =
+            CertificateStore::read(&config.listeners).map_err(|error| vec![error])?;
+        let (next, report) = {
+            let previous = self.live.load_full();
+            Live::build(config, &self.engine, &self.books, Some(&previous)).await
+        };
+        if let Err(error) = self.access.redirect(&next.access_log) {
+            return Err(vec![format!("access_log: {error}")]);
+        }
+        let generation = next.generation.number();
+        self.certificates.replace(certificates);
+        self.live.store(Arc::new(next));
+        Ok(ReloadOutcome::Applied { generation, report })
+    }
+
+    fn read(&self) -> Result<Config, Vec<String>> {
+        let lines = |errors: ConfigErrors| errors.lines();
+        let loaded = config::load(&self.source.file).map_err(lines)?;
+        for warning in &loaded.warnings {
+            log::warn!("{warning}");
+        }
+        let live = self.live.load();
+        let listening = |listeners: &[config::Listener]| -> Vec<(std::net::SocketAddr, bool)> {
+            listeners.iter().map(|one| (one.address, one.certificates.is_empty())).collect()
+        };
+        if listening(&loaded.config.listeners) != listening(&live.listeners) {
+            return Err(vec![format!(
+                "{}: listeners: a reload cannot change addresses, or TLS to plain; restart instead",
+                self.source.file.display()
+            )]);
+        }
+        Ok(loaded.config)
+    }
+}

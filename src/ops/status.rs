@@ -1,0 +1,95 @@
+//! What the process says of itself: ready or not, and how the last reload went.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::clock::{Nanos, Now};
+use crate::engine::ReloadReport;
+
+/// Shared by everybody who tells or asks.
+#[derive(Debug)]
+pub struct Status {
+    started: Now,
+    ready: AtomicBool,
+    applied: AtomicU64,
+    refused: AtomicU64,
+    /// Since the epoch; 0 before the first.
+    last_success: AtomicU64,
+    last: Mutex<Option<(Nanos, ReloadOutcome)>>,
+}
+
+/// How a reload went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReloadOutcome {
+    /// The next generation is in force.
+    Applied {
+        /// Its number.
+        generation: u64,
+        /// What became of the counters.
+        report: ReloadReport,
+    },
+    /// The old one stays.
+    Refused {
+        /// Every reason, one per line of the log.
+        errors: Vec<String>,
+    },
+}
+
+impl Status {
+    /// Not ready yet.
+    pub const fn new(started: Now) -> Self {
+        Self {
+            started,
+            ready: AtomicBool::new(false),
+            applied: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            last_success: AtomicU64::new(started.wall.get()),
+            last: Mutex::new(None),
+        }
+    }
+
+    /// Says whether new connections are welcome.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Release);
+    }
+
+    /// Whether they are.
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// Notes how a reload went.
+    pub fn reloaded(&self, at: Now, outcome: ReloadOutcome) {
+        match outcome {
+            ReloadOutcome::Applied { .. } => {
+                self.applied.fetch_add(1, Ordering::Relaxed);
+                self.last_success.store(at.wall.get(), Ordering::Relaxed);
+            }
+            ReloadOutcome::Refused { .. } => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        *self.last.lock() = Some((at.wall, outcome));
+    }
+
+    /// When the process started.
+    pub const fn started(&self) -> Now {
+        self.started
+    }
+
+    /// How many reloads were applied and refused.
+    pub fn reloads(&self) -> (u64, u64) {
+        (self.applied.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
+    }
+
+    /// When a configuration was last put in force, since the epoch.
+    pub fn last_success(&self) -> Nanos {
+        Nanos::new(self.last_success.load(Ordering::Relaxed))
+    }
+
+    /// The last reload and when it was.
+    pub fn last(&self) -> Option<(Nanos, ReloadOutcome)> {
+        self.last.lock().clone()
+    }
+}

@@ -1,0 +1,115 @@
+//! `logging`: what became of a request goes into the books and into the access log.
+
+use std::net::IpAddr;
+
+use pingora::{Error, ErrorSource};
+use pingora_proxy::Session;
+
+use super::{Context, Ending, Reason, Tollgate, fields, upstream};
+use crate::clock::Nanos;
+use crate::config::AccessLog;
+use crate::engine::Decision;
+use crate::policy::Policy;
+
+/// Where a line per request goes. It must not block.
+pub trait AccessSink: Send + Sync + 'static {
+    /// Takes one request's record, or drops it and counts.
+    fn record(&self, record: &AccessRecord<'_>, rules: &AccessLog);
+}
+
+/// What there is to say of one request. Values of keys are not part of it.
+#[derive(Debug)]
+pub struct AccessRecord<'r> {
+    /// When it ended, since the Unix epoch.
+    pub at: Nanos,
+    /// As the origin was told.
+    pub request_id: &'r str,
+    /// The client.
+    pub client_ip: Option<IpAddr>,
+    /// The method as sent.
+    pub method: &'r str,
+    /// The host asked for.
+    pub host: &'r str,
+    /// The path, without the query.
+    pub path: &'r str,
+    /// The answer's status; 0 when there was none.
+    pub status: u16,
+    /// The route's name.
+    pub route: Option<&'r str>,
+    /// How it ended.
+    pub ending: Ending,
+    /// Why it was refused, if it was unclean.
+    pub reason: Option<Reason>,
+    /// The deciding limit: name, tier, remaining, and whether its key was a credential.
+    pub limit: Option<(&'r str, &'static str, u32, bool)>,
+    /// Seconds to wait, if it was limited.
+    pub retry_after: Option<u64>,
+    /// The number of the configuration.
+    pub generation: u64,
+    /// The origin's name, if one was asked.
+    pub origin: Option<&'r str>,
+    /// Bits of an IPv6 network, for logs that cut addresses.
+    pub ipv6_prefix: u8,
+    /// From the head of the request to the end of the answer.
+    pub duration: Nanos,
+}
+
+/// Counts the request and hands its record to the log.
+pub(super) fn book(
+    gate: &Tollgate,
+    session: &mut Session,
+    error: Option<&Error>,
+    ctx: &mut Context,
+) {
+    let ending = ctx.ending.unwrap_or(match error {
+        // Nobody answered: the client left before the origin did.
+        _ if ctx.origin_status.is_none() => Ending::Failed,
+        _ => Ending::Forwarded,
+    });
+    let route = ctx.decision.as_ref().and_then(|decision| decision.route);
+    ctx.live.tally(route).count(ending);
+    if let Some(reason) = ctx.rejected {
+        gate.books.reject(reason);
+    }
+    if let Some(origin) = &ctx.origin {
+        origin.tally().count(ctx.origin_status);
+    }
+    let request_id = upstream::request_id(session, ctx);
+    let now = gate.engine.now();
+    let policy = ctx.live.generation.policy();
+    let head = session.req_header();
+    let target = ctx.rewritten.as_deref().unwrap_or(head.uri.path());
+    let record = AccessRecord {
+        at: now.wall,
+        request_id: &request_id,
+        client_ip: ctx.client_ip,
+        method: head.method.as_str(),
+        host: &ctx.host,
+        path: target.split_once('?').map_or(target, |(path, _)| path),
+        status: session.response_written().map_or(0, |answer| answer.status.as_u16()),
+        route: route.map(|route| &*policy.route(route).name),
+        ending,
+        reason: ctx.rejected,
+        limit: ctx.decision.as_ref().and_then(|decision| deciding(decision, policy)),
+        retry_after: ctx.decision.as_ref().and_then(fields::retry_after_secs),
+        generation: ctx.live.generation.number(),
+        origin: ctx.origin.as_ref().map(|origin| &*origin.meant().name),
+        ipv6_prefix: ctx.live.ipv6_prefix,
+        duration: now.mono.saturating_sub(ctx.began),
+    };
+    gate.access.record(&record, &ctx.live.access_log);
+}
+
+/// Errors that a client makes by itself do not belong into the operator's log.
+pub(super) fn is_the_clients_own(ctx: &Context, error: &Error) -> bool {
+    *error.esource() == ErrorSource::Downstream || ctx.rejected.is_some()
+}
+
+fn deciding<'p>(
+    decision: &Decision,
+    policy: &'p Policy,
+) -> Option<(&'p str, &'static str, u32, bool)> {
+    let answer = decision.deciding()?;
+    let name = &*policy.limit(answer.limit).name;
+    Some((name, answer.tier.name(), answer.verdict.remaining, answer.authenticated))
+}

@@ -1,0 +1,206 @@
+//! One configuration as the proxy serves it. A request holds on to one from beginning to end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use pingora::protocols::tls::CaType;
+
+use super::gate::{GateBounds, Reason};
+use super::origin::{self, OriginGroup, OriginTally};
+use crate::config::{AccessLog, Bounds, Config, Listener, Origin, Responses};
+use crate::engine::{Engine, Generation, ReloadReport};
+use crate::policy::RouteIndex;
+use crate::policy::client::ClientRules;
+
+/// Everything that is loaded, built whole before the first request sees it.
+pub struct Live {
+    /// The policy with its counters.
+    pub generation: Generation,
+    /// Who is believed about clients' addresses.
+    pub clients: ClientRules,
+    /// Bits of an IPv6 address that make one client.
+    pub ipv6_prefix: u8,
+    /// In the order that routes name them by.
+    pub origins: Vec<Arc<OriginGroup>>,
+    /// One per route.
+    pub responses: Vec<Arc<Responses>>,
+    /// Where no route was found.
+    pub default_responses: Arc<Responses>,
+    /// Bounds of the proxy itself.
+    pub bounds: Bounds,
+    /// What is logged.
+    pub access_log: AccessLog,
+    /// What listens; checked against the next configuration.
+    pub listeners: Vec<Listener>,
+    /// One per route, and one for requests without.
+    tallies: Vec<Arc<RouteTally>>,
+    no_route: Arc<RouteTally>,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The origin answered.
+    Forwarded,
+    /// A limit refused it.
+    Limited,
+    /// It was not clean, or matched nothing.
+    Rejected,
+    /// The origin did not answer.
+    Failed,
+}
+
+impl Ending {
+    /// Every ending, in the order of the counters.
+    pub const ALL: [Self; 4] = [Self::Forwarded, Self::Limited, Self::Rejected, Self::Failed];
+
+    /// The word of the metric.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Forwarded => "forwarded",
+            Self::Limited => "limited",
+            Self::Rejected => "rejected",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// How a route's requests ended, over all generations.
+#[derive(Debug, Default)]
+pub struct RouteTally([AtomicU64; Ending::ALL.len()]);
+
+impl RouteTally {
+    pub(super) fn count(&self, ending: Ending) {
+        self.0[ending as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many ended so.
+    pub fn get(&self, ending: Ending) -> u64 {
+        self.0[ending as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// What the proxy counts over all configurations.
+#[derive(Debug, Default)]
+pub struct Books {
+    routes: Mutex<HashMap<Arc<str>, Arc<RouteTally>>>,
+    origins: Mutex<HashMap<Arc<str>, Arc<OriginTally>>>,
+    reasons: [AtomicU64; Reason::ALL.len()],
+}
+
+impl Books {
+    /// The tally of requests without a route has this name; no route can have it.
+    pub const NO_ROUTE: &'static str = "";
+
+    pub(super) fn reject(&self, reason: Reason) {
+        self.reasons[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many requests were refused for a reason.
+    pub fn rejected(&self, reason: Reason) -> u64 {
+        self.reasons[reason as usize].load(Ordering::Relaxed)
+    }
+
+    /// Every route that ever was, with its tally.
+    pub fn routes(&self) -> Vec<(Arc<str>, Arc<RouteTally>)> {
+        sorted(&self.routes)
+    }
+
+    /// Every origin that ever was, with its tally.
+    pub fn origins(&self) -> Vec<(Arc<str>, Arc<OriginTally>)> {
+        sorted(&self.origins)
+    }
+}
+
+impl Live {
+    /// Loads a configuration: origins that did not change go on with what they know of their
+    /// servers, counters go on by name.
+    pub async fn build(
+        config: Config,
+        engine: &Engine,
+        books: &Books,
+        previous: Option<&Self>,
+    ) -> (Self, ReloadReport) {
+        let mut origins = Vec::with_capacity(config.origins.len());
+        for meant in config.origins {
+            let before = previous.and_then(|previous| previous.origin_like(&meant));
+            origins.push(match before {
+                Some(before) => before,
+                None => Arc::new(start(meant, books).await),
+            });
+        }
+        let routes = config.policy.routes.iter();
+        let tallies = routes.map(|route| of(&books.routes, &route.name)).collect();
+        let (generation, report) =
+            engine.generation(config.policy, previous.map(|previous| &previous.generation));
+        let live = Self {
+            generation,
+            clients: config.clients,
+            ipv6_prefix: config.ipv6_prefix,
+            origins,
+            responses: config.responses,
+            default_responses: config.default_responses,
+            bounds: config.bounds,
+            access_log: config.access_log,
+            listeners: config.listeners,
+            tallies,
+            no_route: of(&books.routes, &Arc::from(Books::NO_ROUTE)),
+        };
+        (live, report)
+    }
+
+    /// The tally of a route, or of requests without.
+    pub fn tally(&self, route: Option<RouteIndex>) -> &RouteTally {
+        route.and_then(|route| self.tallies.get(route.0)).unwrap_or(&self.no_route)
+    }
+
+    /// How answers look on a route.
+    pub fn responses(&self, route: Option<RouteIndex>) -> &Responses {
+        route.and_then(|route| self.responses.get(route.0)).unwrap_or(&self.default_responses)
+    }
+
+    /// What the gate bounds.
+    pub const fn gate_bounds(&self) -> GateBounds {
+        GateBounds {
+            header_size: self.bounds.header_size,
+            header_fields: self.bounds.header_fields,
+            body_size: self.bounds.body_size,
+        }
+    }
+
+    fn origin_like(&self, meant: &Origin) -> Option<Arc<OriginGroup>> {
+        // A file of roots may have new content under its old name.
+        let reads_a_file = meant.tls.as_ref().is_some_and(|tls| tls.ca_file.is_some());
+        let same = self.origins.iter().find(|origin| origin.meant() == meant);
+        same.filter(|_| !reads_a_file).cloned()
+    }
+}
+
+async fn start(meant: Origin, books: &Books) -> OriginGroup {
+    let tally = of(&books.origins, &meant.name);
+    OriginGroup::start(meant.clone(), roots_of(&meant), tally).await
+}
+
+/// The file was read when the configuration was checked; if it has gone since, no certificate is
+/// trusted, which fails closed and says so at the first request.
+fn roots_of(meant: &Origin) -> Option<Arc<CaType>> {
+    let file = meant.tls.as_ref()?.ca_file.as_ref()?;
+    let pem = std::fs::read(file).unwrap_or_else(|error| {
+        log::error!("origin {}: cannot read {}: {error}", meant.name, file.display());
+        Vec::new()
+    });
+    Some(origin::roots(&pem))
+}
+
+fn of<T: Default>(by_name: &Mutex<HashMap<Arc<str>, Arc<T>>>, name: &Arc<str>) -> Arc<T> {
+    Arc::clone(by_name.lock().entry(Arc::clone(name)).or_default())
+}
+
+fn sorted<T>(by_name: &Mutex<HashMap<Arc<str>, Arc<T>>>) -> Vec<(Arc<str>, Arc<T>)> {
+    let mut all: Vec<_> =
+        by_name.lock().iter().map(|(n, t)| (Arc::clone(n), Arc::clone(t))).collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}

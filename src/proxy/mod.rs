@@ -1,0 +1,193 @@
+//! The decision in front of an origin: Pingora's `ProxyHttp`, one phase per file.
+//!
+//! `request` judges (and answers what is refused), `upstream` chooses a server and says who asks,
+//! `response` tells the client where it stands, `finish` books what became of it.
+
+mod certificates;
+mod fields;
+mod finish;
+mod gate;
+mod live;
+mod origin;
+mod plugin;
+mod render;
+mod request;
+mod respond;
+mod response;
+mod upstream;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use pingora::Result;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::modules::http::HttpModules;
+use pingora::prelude::HttpPeer;
+use pingora_proxy::{FailToProxy, ProxyHttp, Session};
+
+use crate::clock::Nanos;
+use crate::engine::{Decision, Engine};
+
+pub use certificates::{CertificateStore, Certificates, Resolver};
+pub use fields::{RateLimitFields, Triple, Wanted, of as fields_of, retry_after_secs};
+pub use finish::{AccessRecord, AccessSink};
+pub use gate::{Clean, GateBounds, Head, Reason, pass};
+pub use live::{Books, Ending, Live, RouteTally};
+pub use origin::{OriginGroup, OriginTally};
+pub use plugin::{Judged, Limiter, LimiterError};
+pub use render::{Refusal, refusal};
+
+/// Tries of one request at different servers of its origin: only connecting is tried again, so
+/// no origin sees a request twice.
+const MAX_TRIES: usize = 3;
+
+/// The proxy. Shared by all connections.
+pub struct Tollgate {
+    /// What decides.
+    pub engine: Arc<Engine>,
+    /// What is loaded; swapped whole.
+    pub live: Arc<ArcSwap<Live>>,
+    /// What is counted.
+    pub books: Arc<Books>,
+    /// Where a line per request goes.
+    pub access: Arc<dyn AccessSink>,
+    /// Whether connections are to be closed after their answer: the process is about to end.
+    pub leaving: Arc<std::sync::atomic::AtomicBool>,
+}
+
+/// What is known of one request.
+pub struct Context {
+    live: Arc<Live>,
+    began: Nanos,
+    client_ip: Option<std::net::IpAddr>,
+    peer_trusted: bool,
+    host: Box<str>,
+    /// The canonical path with the query, where it is not what the client wrote.
+    rewritten: Option<Box<str>>,
+    request_id: Option<Box<str>>,
+    decision: Option<Decision>,
+    rejected: Option<Reason>,
+    ending: Option<Ending>,
+    tried: Vec<SocketAddr>,
+    origin: Option<Arc<OriginGroup>>,
+    origin_asked: Option<Nanos>,
+    origin_status: Option<u16>,
+    body_read: u64,
+}
+
+impl Context {
+    /// Where the client stands, as the route's operator wants it told.
+    fn fields(&self) -> RateLimitFields {
+        self.decision.as_ref().map_or_else(RateLimitFields::default, |decision| {
+            let policy = self.live.generation.policy();
+            render::fields_of(decision, policy, self.live.responses(decision.route))
+        })
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for Tollgate {
+    type CTX = Context;
+
+    fn new_ctx(&self) -> Context {
+        Context {
+            live: self.live.load_full(),
+            began: Nanos::ZERO,
+            client_ip: None,
+            peer_trusted: false,
+            host: Box::default(),
+            rewritten: None,
+            request_id: None,
+            decision: None,
+            rejected: None,
+            ending: None,
+            tried: Vec::new(),
+            origin: None,
+            origin_asked: None,
+            origin_status: None,
+            body_read: 0,
+        }
+    }
+
+    /// None: compression is not what this proxy is for.
+    fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
+
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        request::judge(self, session, ctx).await
+    }
+
+    async fn request_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<bytes::Bytes>,
+        _end_of_stream: bool,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        request::bound_body(body.as_ref(), ctx)
+    }
+
+    async fn upstream_peer(
+        &self,
+        session: &mut Session,
+        ctx: &mut Context,
+    ) -> Result<Box<HttpPeer>> {
+        upstream::choose(self, session, ctx)
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        upstream_request: &mut RequestHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        upstream::introduce(session, upstream_request, ctx)
+    }
+
+    fn fail_to_connect(
+        &self,
+        _session: &mut Session,
+        _peer: &HttpPeer,
+        ctx: &mut Context,
+        error: Box<pingora::Error>,
+    ) -> Box<pingora::Error> {
+        upstream::try_another(ctx, error)
+    }
+
+    async fn response_filter(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        response::tell(self, session, response, ctx)
+    }
+
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        error: &pingora::Error,
+        ctx: &mut Context,
+    ) -> FailToProxy {
+        respond::failure(session, error, ctx).await
+    }
+
+    fn suppress_error_log(
+        &self,
+        _session: &Session,
+        ctx: &Context,
+        error: &pingora::Error,
+    ) -> bool {
+        finish::is_the_clients_own(ctx, error)
+    }
+
+    async fn logging(
+        &self,
+        session: &mut Session,
+        error: Option<&pingora::Error>,
+        ctx: &mut Context,
+    ) {
+        finish::book(self, session, error, ctx);
+    }
+}

@@ -1,0 +1,126 @@
+//! Answers of the proxy itself, as values: a pure function of the decision, or of a reason.
+//! Nothing of the request is echoed.
+
+use bytes::Bytes;
+use http::{StatusCode, header};
+use pingora::Result;
+use pingora::http::ResponseHeader;
+use serde_json::{Value, json};
+
+use super::fields::{self, RateLimitFields, Wanted};
+use super::gate::Reason;
+use super::response;
+use crate::config::{Body, Responses};
+use crate::engine::{Answer, Decision, Outcome};
+use crate::policy::Policy;
+
+/// The registered problem type of draft-ietf-httpapi-ratelimit-headers-11.
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+/// An answer that is ready to be sent.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// Status and fields, `Content-Length` among them.
+    pub head: ResponseHeader,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// The fields that tell where a client stands, as the route's operator wants them.
+pub(super) fn fields_of(
+    decision: &Decision,
+    policy: &Policy,
+    responses: &Responses,
+) -> RateLimitFields {
+    let wanted =
+        Wanted { ratelimit: responses.ratelimit_fields, x_ratelimit: responses.x_ratelimit_fields };
+    fields::of(decision, policy, wanted)
+}
+
+/// The answer to a request that a decision does not let through; `None` when it does.
+pub fn refusal(
+    decision: &Decision,
+    policy: &Policy,
+    responses: &Responses,
+) -> Result<Option<Refusal>> {
+    match reason(decision) {
+        None if decision.outcome == Outcome::Limited => {
+            limited(decision, policy, responses).map(Some)
+        }
+        None => Ok(None),
+        Some((reason, status)) => rejected(reason, status).map(Some),
+    }
+}
+
+/// Why a decision refuses without a limit, with the status that says it.
+pub(super) const fn reason(decision: &Decision) -> Option<(Reason, u16)> {
+    match decision.outcome {
+        Outcome::Allowed | Outcome::Limited => None,
+        Outcome::NoRoute => Some((Reason::NoRoute, Reason::NoRoute.status())),
+        Outcome::MissingKey { status, .. } => Some((Reason::MissingKey, status)),
+        Outcome::RepeatedKey { .. } => Some((Reason::RepeatedKey, Reason::RepeatedKey.status())),
+    }
+}
+
+/// 400 and its kin.
+pub(super) fn rejected(reason: Reason, status: u16) -> Result<Refusal> {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+    problem(status, Some(reason.name()))
+}
+
+/// What the proxy says of itself or of an origin: an RFC 9457 problem document.
+pub(super) fn problem(status: StatusCode, reason: Option<&str>) -> Result<Refusal> {
+    let mut problem = json!({
+        "type": "about:blank",
+        "title": status.canonical_reason().unwrap_or("Error"),
+        "status": status.as_u16(),
+    });
+    if let Some(reason) = reason {
+        problem["reason"] = Value::from(reason);
+    }
+    whole(status, PROBLEM_JSON, Bytes::from(problem.to_string()))
+}
+
+const PROBLEM_JSON: &str = "application/problem+json";
+
+/// 429, with the time after which it is worth trying again.
+fn limited(decision: &Decision, policy: &Policy, responses: &Responses) -> Result<Refusal> {
+    let retry_after = fields::retry_after_secs(decision);
+    let status = StatusCode::TOO_MANY_REQUESTS;
+    let mut refusal = match &responses.body {
+        Body::Problem => {
+            let visible = |answer: &&Answer| !policy.limit(answer.limit).hidden;
+            let violated: Vec<&str> = decision
+                .refusing()
+                .filter(visible)
+                .map(|answer| &*policy.limit(answer.limit).name)
+                .collect();
+            let mut problem = json!({
+                "type": QUOTA_EXCEEDED,
+                "title": "Too many requests",
+                "status": status.as_u16(),
+                "violated-policies": violated,
+            });
+            if let Some(wait) = retry_after {
+                problem["retry_after"] = Value::from(wait);
+            }
+            whole(status, PROBLEM_JSON, Bytes::from(problem.to_string()))?
+        }
+        Body::File { content, media_type } => {
+            whole(status, media_type, Bytes::from(content.clone()))?
+        }
+    };
+    if let Some(wait) = retry_after {
+        refusal.head.insert_header(header::RETRY_AFTER, wait)?;
+    }
+    response::write(&mut refusal.head, &fields_of(decision, policy, responses))?;
+    Ok(refusal)
+}
+
+fn whole(status: StatusCode, media_type: &str, body: Bytes) -> Result<Refusal> {
+    let mut head = ResponseHeader::build(status, Some(10))?;
+    head.insert_header(header::CACHE_CONTROL, "no-store")?;
+    head.insert_header(header::CONTENT_TYPE, media_type)?;
+    head.insert_header(header::CONTENT_LENGTH, body.len())?;
+    Ok(Refusal { head, body })
+}

@@ -1,0 +1,92 @@
+//! `request_filter`: the gate, the decision, and the early answer.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr};
+
+use bytes::Bytes;
+use pingora::{Error, ErrorType, Result};
+use pingora_proxy::Session;
+
+use super::gate::{self, Clean, Head, Reason};
+use super::{Context, Ending, Tollgate, render, respond};
+use crate::policy::{Facts, client};
+
+/// Answers the request and says `true`, or lets it pass with `false`.
+pub(super) async fn judge(
+    gate: &Tollgate,
+    session: &mut Session,
+    ctx: &mut Context,
+) -> Result<bool> {
+    ctx.began = gate.engine.now().mono;
+    session.set_write_timeout(Some(ctx.live.bounds.write_timeout));
+    session.set_total_drain_timeout(Some(ctx.live.bounds.discard_time));
+    let idle = ctx.live.bounds.idle_timeout.as_secs().max(1);
+    let leaving = gate.leaving.load(std::sync::atomic::Ordering::Relaxed);
+    session.set_keepalive(if leaving { None } else { Some(idle) });
+
+    let peer = session.client_addr().and_then(|address| address.as_inet()).map(|peer| peer.ip());
+    // Only a socket without an address (a test's pipe) has no peer.
+    let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let head = session.req_header();
+    let client_ip = client::resolve(peer, &head.headers, &ctx.live.clients);
+    ctx.client_ip = Some(client_ip);
+    ctx.peer_trusted = ctx.live.clients.trusts(peer);
+    let clean = gate::pass(Head::of(head), ctx.live.gate_bounds());
+    let clean = match clean {
+        Ok(clean) => clean,
+        Err(reason) => {
+            ctx.rejected = Some(reason);
+            ctx.ending = Some(Ending::Rejected);
+            respond::rejected(session, ctx, reason).await?;
+            return Ok(true);
+        }
+    };
+    let facts = Facts {
+        client_ip,
+        method: head.method.as_str(),
+        host: &clean.host,
+        path: &clean.path,
+        query: clean.query,
+        headers: &head.headers,
+        ipv6_prefix: ctx.live.ipv6_prefix,
+    };
+    let decision = gate.engine.decide(&ctx.live.generation, &facts).await;
+    ctx.rewritten = rewritten(&clean, head.raw_path());
+    ctx.host = clean.host.into_owned().into_boxed_str();
+    let policy = ctx.live.generation.policy();
+    let refusal = render::refusal(&decision, policy, ctx.live.responses(decision.route))?;
+    ctx.rejected = render::reason(&decision).map(|(reason, _)| reason);
+    ctx.decision = Some(decision);
+    let Some(refusal) = refusal else {
+        return Ok(false);
+    };
+    let rejected = ctx.rejected.is_some();
+    ctx.ending = Some(if rejected { Ending::Rejected } else { Ending::Limited });
+    respond::send(session, ctx, refusal).await?;
+    Ok(true)
+}
+
+/// A body without a declared length is measured as it passes.
+pub(super) fn bound_body(body: Option<&Bytes>, ctx: &mut Context) -> Result<()> {
+    let Some(most) = ctx.live.bounds.body_size else {
+        return Ok(());
+    };
+    ctx.body_read = ctx.body_read.saturating_add(body.map_or(0, |body| body.len() as u64));
+    if ctx.body_read <= most {
+        return Ok(());
+    }
+    ctx.rejected = Some(Reason::BodySize);
+    Error::e_explain(ErrorType::HTTPStatus(413), "the body is larger than body_size")
+}
+
+/// What the origin shall be asked for, where that is not what came: an escape was decoded, or the
+/// target was absolute.
+fn rewritten(clean: &Clean<'_>, raw_target: &[u8]) -> Option<Box<str>> {
+    if matches!(clean.path, Cow::Borrowed(_)) && matches!(raw_target.first(), Some(b'/' | b'*')) {
+        return None;
+    }
+    Some(match clean.query {
+        Some(query) => format!("{}?{query}", clean.path).into_boxed_str(),
+        None => clean.path.clone().into_owned().into_boxed_str(),
+    })
+}

@@ -1,0 +1,123 @@
+//! Sends answers of the proxy itself.
+//!
+//! A refusal keeps the connection when the request's body is known to be read to its end;
+//! otherwise it reads a bounded part of it, so that the client sees the answer rather than a
+//! broken pipe, and closes.
+
+use http::{Method, StatusCode, Version, header};
+use pingora::{Error, ErrorSource, ErrorType, Result};
+use pingora_proxy::{FailToProxy, Session};
+
+use super::gate::Reason;
+use super::render::{self, Refusal};
+use super::response::write;
+use super::{Context, Ending};
+
+/// Refuses a request that was not clean.
+pub(super) async fn rejected(session: &mut Session, ctx: &Context, reason: Reason) -> Result<()> {
+    // Where the request's own framing is in doubt nothing after it can be trusted.
+    if matches!(reason, Reason::Framing | Reason::BodySize) {
+        session.set_keepalive(None);
+    }
+    send(session, ctx, render::rejected(reason, reason.status())?).await
+}
+
+/// 502, 503 or 504 for an origin; 413 for a body that grew too large; nothing when the client has
+/// gone.
+pub(super) async fn failure(
+    session: &mut Session,
+    error: &Error,
+    ctx: &mut Context,
+) -> FailToProxy {
+    let status = failure_status(error);
+    ctx.ending = Some(if ctx.rejected.is_some() { Ending::Rejected } else { Ending::Failed });
+    if status != 0 && session.response_written().is_none() {
+        session.set_keepalive(None);
+        if let Err(error) = tell_failure(session, ctx, status).await {
+            log::debug!("the client did not take a {status}: {error}");
+        }
+    }
+    FailToProxy { error_code: status, can_reuse_downstream: false }
+}
+
+async fn tell_failure(session: &mut Session, ctx: &Context, status: u16) -> Result<()> {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+    let mut answer = render::problem(status, ctx.rejected.map(Reason::name))?;
+    // The request was charged: its answer says so, whoever gives it.
+    write(&mut answer.head, &ctx.fields())?;
+    send(session, ctx, answer).await
+}
+
+fn failure_status(error: &Error) -> u16 {
+    use ErrorType::{
+        ConnectTimedout, HTTPStatus, InvalidHTTPHeader, ReadTimedout, TLSHandshakeTimedout,
+        WriteTimedout,
+    };
+    let timed_out = matches!(
+        error.etype(),
+        ConnectTimedout | ReadTimedout | TLSHandshakeTimedout | WriteTimedout
+    );
+    match (error.etype(), error.esource()) {
+        (HTTPStatus(status), _) => *status,
+        (_, ErrorSource::Upstream) if timed_out => 504,
+        (_, ErrorSource::Upstream) => 502,
+        (ReadTimedout, ErrorSource::Downstream) => 408,
+        (InvalidHTTPHeader, ErrorSource::Downstream) => 400,
+        // The client has gone, or cannot be written to: nobody is there to be told.
+        (_, ErrorSource::Downstream) => 0,
+        (_, ErrorSource::Internal | ErrorSource::Unset) => 500,
+    }
+}
+
+/// Sends an answer, and deals with the body of the request that nobody will read.
+pub(super) async fn send(session: &mut Session, ctx: &Context, answer: Refusal) -> Result<()> {
+    let http1 = session.req_header().version != Version::HTTP_2;
+    let unread = http1 && !session.is_body_done();
+    if unread && !(fits_discard(session, ctx) && discard(session, ctx).await) {
+        session.set_keepalive(None);
+    }
+    let without_body = session.req_header().method == Method::HEAD;
+    session.write_response_header(Box::new(answer.head), without_body).await?;
+    if !without_body {
+        session.write_response_body(Some(answer.body), true).await?;
+    }
+    if unread && !session.is_body_done() && !expects_continue(session) {
+        // The answer must be on its way before the rest is read, or a client that writes all
+        // before it reads would never see it.
+        session.finish_body().await?;
+        discard(session, ctx).await;
+    }
+    Ok(())
+}
+
+/// Whether the whole body is declared to be small enough to be read before the answer.
+fn fits_discard(session: &Session, ctx: &Context) -> bool {
+    let length = session.get_header(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    !expects_continue(session)
+        && length.is_some_and(|length| length <= ctx.live.bounds.discard_bytes)
+}
+
+/// A client that waits for 100 gets its answer instead, and sends no body.
+fn expects_continue(session: &Session) -> bool {
+    session.get_header(header::EXPECT).is_some()
+}
+
+/// Reads and drops what is left of the body, within the bounds. Says whether that was all.
+async fn discard(session: &mut Session, ctx: &Context) -> bool {
+    let bounds = &ctx.live.bounds;
+    let reading = async {
+        let mut left = bounds.discard_bytes;
+        loop {
+            match session.downstream_session.read_request_body().await {
+                Ok(None) => return true,
+                Ok(Some(read)) => match left.checked_sub(read.len()) {
+                    Some(rest) => left = rest,
+                    None => return false,
+                },
+                Err(_) => return false,
+            }
+        }
+    };
+    tokio::time::timeout(bounds.discard_time, reading).await.unwrap_or(false)
+}

@@ -1,0 +1,68 @@
+//! `response_filter`: what the client is told beside the origin's answer.
+
+use http::HeaderMap;
+use http::header::{self, HeaderName, HeaderValue};
+use pingora::Result;
+use pingora::http::ResponseHeader;
+use pingora_proxy::Session;
+
+use super::fields::{RateLimitFields, Triple};
+use super::{Context, Ending, Tollgate};
+
+/// `RateLimit-Policy`.
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// `RateLimit`.
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+/// Adds where the client stands. An origin's own fields are never loosened.
+pub(super) fn tell(
+    gate: &Tollgate,
+    _session: &Session,
+    response: &mut ResponseHeader,
+    ctx: &mut Context,
+) -> Result<()> {
+    ctx.origin_status = Some(response.status.as_u16());
+    ctx.ending = Some(Ending::Forwarded);
+    if let (Some(origin), Some(asked)) = (&ctx.origin, ctx.origin_asked) {
+        let now = gate.engine.now().mono;
+        origin.tally().duration.observe(now.saturating_sub(asked));
+    }
+    // Of a 1xx (101 too) the client's library shows nothing; the final answer says it.
+    if !response.status.is_informational() {
+        write(response, &ctx.fields())?;
+    }
+    if gate.leaving.load(std::sync::atomic::Ordering::Relaxed) {
+        response.insert_header(header::CONNECTION, "close")?;
+    }
+    Ok(())
+}
+
+/// Writes the fields beside those that are there.
+pub(super) fn write(response: &mut ResponseHeader, fields: &RateLimitFields) -> Result<()> {
+    // Both are lists (RFC 9651): ours is one more line.
+    if let Some(policy) = &fields.policy {
+        response.append_header(RATELIMIT_POLICY, policy.clone())?;
+    }
+    if let Some(limit) = &fields.limit {
+        response.append_header(RATELIMIT, limit.clone())?;
+    }
+    if let Some(ours) = &fields.triple
+        && !theirs_is_tighter(&response.headers, ours)
+    {
+        response.insert_header(LIMIT, HeaderValue::from(ours.limit))?;
+        response.insert_header(REMAINING, HeaderValue::from(ours.remaining))?;
+        response.insert_header(RESET, HeaderValue::from(ours.reset))?;
+    }
+    Ok(())
+}
+
+/// Whether the origin's triple leaves less than ours: then it goes out whole.
+fn theirs_is_tighter(headers: &HeaderMap, ours: &Triple) -> bool {
+    let remaining = headers.get(REMAINING).and_then(|value| value.to_str().ok());
+    remaining
+        .and_then(|text| text.trim().parse::<u64>().ok())
+        .is_some_and(|theirs| theirs < u64::from(ours.remaining))
+}

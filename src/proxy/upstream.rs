@@ -1,0 +1,127 @@
+//! Which server is asked, and what it is told of the client.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::header::{self, HeaderName};
+use pingora::http::RequestHeader;
+use pingora::prelude::HttpPeer;
+use pingora::{Error, ErrorType, Result};
+use pingora_proxy::Session;
+
+use super::{Context, MAX_TRIES, Tollgate};
+use crate::policy::Facts;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest request id of a trusted peer that is passed on.
+const MAX_REQUEST_ID: usize = 128;
+
+/// A server of the route's origin that is well and was not tried before.
+pub(super) fn choose(
+    gate: &Tollgate,
+    session: &Session,
+    ctx: &mut Context,
+) -> Result<Box<HttpPeer>> {
+    let live = Arc::clone(&ctx.live);
+    let route = ctx.decision.as_ref().and_then(|decision| decision.route);
+    let Some(route) = route.map(|route| live.generation.policy().route(route)) else {
+        return Error::e_explain(
+            ErrorType::InternalError,
+            "a request without a route was let through",
+        );
+    };
+    let origin = &live.origins[route.origin];
+    let head = session.req_header();
+    let facts = Facts {
+        client_ip: ctx.client_ip.unwrap_or(IpAddr::from([0, 0, 0, 0])),
+        method: head.method.as_str(),
+        host: &ctx.host,
+        path: ctx.rewritten.as_deref().map_or(head.uri.path(), |target| {
+            target.split_once('?').map_or(target, |(path, _)| path)
+        }),
+        query: head.uri.query(),
+        headers: &head.headers,
+        ipv6_prefix: live.ipv6_prefix,
+    };
+    ctx.origin = Some(Arc::clone(origin));
+    let Some(server) = origin.choose(&facts, route, &ctx.tried) else {
+        let why = format!("origin {} has no healthy server", origin.meant().name);
+        return Err(Error::explain(ErrorType::HTTPStatus(503), why).into_up());
+    };
+    ctx.tried.push(server);
+    if ctx.origin_asked.is_none() {
+        ctx.origin_asked = Some(gate.engine.now().mono);
+    }
+    Ok(Box::new(origin.peer(server)))
+}
+
+/// A connection that could not be made is tried at another server; the request has not been sent.
+pub(super) fn try_another(ctx: &Context, mut error: Box<Error>) -> Box<Error> {
+    let others = ctx.origin.as_ref().is_some_and(|origin| origin.health().1 > ctx.tried.len());
+    error.set_retry(others && ctx.tried.len() < MAX_TRIES);
+    error
+}
+
+/// `X-Forwarded-For/-Proto/-Host` replace what an untrusted peer says and append to what a trusted
+/// one says; `X-Request-Id` is a trusted peer's or a new one.
+pub(super) fn introduce(
+    session: &Session,
+    request: &mut RequestHeader,
+    ctx: &mut Context,
+) -> Result<()> {
+    if let Some(target) = &ctx.rewritten {
+        request.set_raw_path(target.as_bytes())?;
+    }
+    let peer = session.client_addr().and_then(|address| address.as_inet());
+    let peer = peer.map(|peer| crate::policy::client::unmapped(peer.ip()).to_string());
+    let peer = peer.unwrap_or_default();
+    let chain = if ctx.peer_trusted { joined(request, &X_FORWARDED_FOR) } else { None };
+    request.insert_header(
+        X_FORWARDED_FOR,
+        chain.map_or_else(|| peer.clone(), |chain| format!("{chain}, {peer}")),
+    )?;
+    if !(ctx.peer_trusted && request.headers.contains_key(&X_FORWARDED_PROTO)) {
+        let tls = session.digest().is_some_and(|digest| digest.ssl_digest.is_some());
+        request.insert_header(X_FORWARDED_PROTO, if tls { "https" } else { "http" })?;
+    }
+    if !(ctx.peer_trusted && request.headers.contains_key(&X_FORWARDED_HOST)) {
+        request.insert_header(X_FORWARDED_HOST, &*ctx.host)?;
+    }
+    if !ctx.peer_trusted {
+        // It says what X-Forwarded-* say; a forged one must not stand beside ours.
+        request.remove_header(&header::FORWARDED);
+    }
+    let id = request_id(session, ctx);
+    request.insert_header(X_REQUEST_ID, &*id)?;
+    ctx.request_id = Some(id);
+    if let Some(host) = ctx.origin.as_ref().and_then(|origin| origin.meant().host.as_deref()) {
+        request.insert_header(header::HOST, host)?;
+    }
+    Ok(())
+}
+
+/// The request's id: that of a trusted peer if it is a plain one, else 128 random bits. Made once.
+pub(super) fn request_id(session: &Session, ctx: &Context) -> Box<str> {
+    if let Some(id) = &ctx.request_id {
+        return id.clone();
+    }
+    let given = session.get_header(X_REQUEST_ID).and_then(|id| id.to_str().ok());
+    let plain = |id: &&str| {
+        !id.is_empty() && id.len() <= MAX_REQUEST_ID && id.bytes().all(|b| b.is_ascii_graphic())
+    };
+    match given.filter(|_| ctx.peer_trusted).filter(plain) {
+        Some(id) => id.into(),
+        None => format!("{:032x}", fastrand::u128(..)).into(),
+    }
+}
+
+/// All lines of a field as one list.
+fn joined(request: &RequestHeader, name: &HeaderName) -> Option<String> {
+    let lines = request.headers.get_all(name).iter();
+    let lines: Vec<&str> = lines.filter_map(|line| line.to_str().ok()).collect();
+    if lines.is_empty() { None } else { Some(lines.join(", ")) }
+}

@@ -1,0 +1,43 @@
+//! Where the cells of the exact tier live.
+//!
+//! The seam is narrow: a store is asked to settle a few charges at once, all or none
+//! ([`Embedded::settle`]), and to give room back over time ([`Embedded::sweep`]). It knows keys as
+//! hashes and limits as numbers; what a limit means is in [`crate::limit`].
+
+mod embedded;
+mod quotas;
+mod room;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::limit::Verdict;
+use crate::policy::KeyHash;
+
+pub use embedded::{Embedded, SHARDS};
+pub use quotas::{Claim, Issued};
+pub use room::Room;
+
+/// One limit's part of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'g> {
+    /// Whose cell.
+    pub key: KeyHash,
+    /// Under which quota.
+    pub quota: &'g Arc<Issued>,
+    /// How much.
+    pub cost: u32,
+}
+
+/// What became of each charge, in the order of the charges.
+pub type Verdicts = SmallVec<[Verdict; 4]>;
+
+/// What became of a request's charges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// Whether every charge was spent; otherwise none was.
+    pub spent: bool,
+    /// One per charge, in order.
+    pub verdicts: Verdicts,
+}

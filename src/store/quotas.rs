@@ -1,0 +1,95 @@
+//! Quotas that cells can be written under, by number.
+//!
+//! A cell outlives the configuration that wrote it, so it names its quota by a number, and
+//! whoever meets it under another quota converts it first. Numbers of quotas that no cell and no
+//! generation uses any more are given out again, so reloads do not make the list grow.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use super::Room;
+use crate::limit::Quota;
+
+/// A quota that was given a number.
+#[derive(Debug)]
+pub struct Issued {
+    pub(super) number: u32,
+    pub(super) quota: Quota,
+    /// The order in which generations meant it: a cell of a later quota is never converted back.
+    pub(super) generation: u64,
+    pub(super) room: Arc<Room>,
+    /// Cells that name this number.
+    pub(super) cells: AtomicUsize,
+}
+
+/// What a generation asks of the store for one limit.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The quota.
+    pub quota: Quota,
+    /// The limit's room; the same for every quota the limit ever has.
+    pub room: Arc<Room>,
+    /// The number of the generation that asks.
+    pub generation: u64,
+}
+
+/// All quotas in use, at the place of their number.
+#[derive(Debug, Default)]
+pub(super) struct Quotas {
+    list: ArcSwap<Vec<Arc<Issued>>>,
+    /// Held while the list changes; readers never wait.
+    changing: Mutex<()>,
+}
+
+impl Quotas {
+    /// Gives a number to a quota. One that is the same as a quota of the same room in use keeps
+    /// its number, so that an unchanged limit converts nothing.
+    pub(super) fn issue(&self, claim: Claim, previous: Option<&Arc<Issued>>) -> Arc<Issued> {
+        if let Some(previous) = previous
+            && previous.quota == claim.quota
+            && Arc::ptr_eq(&previous.room, &claim.room)
+        {
+            return Arc::clone(previous);
+        }
+        let _changing = self.changing.lock();
+        let mut list = Vec::clone(&self.list.load());
+        // Two hold a quota that nobody uses: this copy of the list and the published one.
+        let free = list.iter().position(|issued| {
+            Arc::strong_count(issued) <= 2 && issued.cells.load(Ordering::Acquire) == 0
+        });
+        let number = free.unwrap_or(list.len());
+        let issued = Arc::new(Issued {
+            number: u32::try_from(number).unwrap_or(u32::MAX),
+            quota: claim.quota,
+            generation: claim.generation,
+            room: claim.room,
+            cells: AtomicUsize::new(0),
+        });
+        match free {
+            Some(place) => list[place] = Arc::clone(&issued),
+            None => list.push(Arc::clone(&issued)),
+        }
+        self.list.store(Arc::new(list));
+        issued
+    }
+
+    /// All quotas, for looking up numbers.
+    pub(super) fn all(&self) -> arc_swap::Guard<Arc<Vec<Arc<Issued>>>> {
+        self.list.load()
+    }
+}
+
+impl Issued {
+    /// The quota.
+    pub fn quota(&self) -> &Quota {
+        &self.quota
+    }
+
+    /// The limit's room.
+    pub fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+}

@@ -1,0 +1,288 @@
+//! Real servers for tests: the binary, and origins that remember what they saw.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+
+/// What an origin saw of a request.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub method: String,
+    pub target: String,
+    pub version: hyper::Version,
+    pub headers: hyper::HeaderMap,
+    pub body: Bytes,
+}
+
+/// An HTTP/1 and HTTP/2 (prior knowledge) origin on a free port of loopback.
+pub struct Origin {
+    pub address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+pub type Answer = Response<Full<Bytes>>;
+
+impl Origin {
+    /// Answers everything with 200 and its name.
+    pub async fn start(name: &'static str) -> Self {
+        Self::with(move |_| Response::new(Full::from(name))).await
+    }
+
+    pub async fn with(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (book, answer) = (Arc::clone(&seen), Arc::new(answer));
+        let task = tokio::spawn(async move {
+            loop {
+                let Ok((stream, _)) = listener.accept().await else { continue };
+                let (book, answer) = (Arc::clone(&book), Arc::clone(&answer));
+                tokio::spawn(async move {
+                    let service = service_fn(move |request: Request<Incoming>| {
+                        let (book, answer) = (Arc::clone(&book), Arc::clone(&answer));
+                        async move {
+                            let (parts, body) = request.into_parts();
+                            let body = body.collect().await.map(|b| b.to_bytes());
+                            let one = Seen {
+                                method: parts.method.to_string(),
+                                target: parts.uri.to_string(),
+                                version: parts.version,
+                                headers: parts.headers,
+                                body: body.unwrap_or_default(),
+                            };
+                            let response = answer(&one);
+                            book.lock().unwrap().push(one);
+                            Ok::<_, Infallible>(response)
+                        }
+                    });
+                    let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                    let _ = server
+                        .serve_connection_with_upgrades(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+        Self { address, seen, task }
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    pub fn count(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A port of loopback that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The binary, serving a configuration in a folder of its own. Killed when dropped.
+pub struct Gate {
+    pub folder: tempfile::TempDir,
+    pub port: u16,
+    pub admin: u16,
+    child: Child,
+}
+
+impl Gate {
+    /// `policy` is everything but `version`, `listeners` and `admin`.
+    pub async fn start(policy: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self::start_in(folder, policy, "").await
+    }
+
+    /// `tls` is put into the listener, for example `tls: { certificate: a, private_key: b }`.
+    pub async fn start_in(folder: tempfile::TempDir, policy: &str, tls: &str) -> Self {
+        let (port, admin) = (free_port(), free_port());
+        let file = folder.path().join("tollgate.yaml");
+        std::fs::write(&file, Self::whole(port, admin, tls, policy)).unwrap();
+        let log = std::fs::File::create(folder.path().join("stderr")).unwrap();
+        let out = std::fs::File::create(folder.path().join("stdout")).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["run", "--config"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut gate = Self { folder, port, admin, child };
+        gate.wait_ready().await;
+        gate
+    }
+
+    fn whole(port: u16, admin: u16, tls: &str, policy: &str) -> String {
+        let tls = if tls.is_empty() { String::new() } else { format!("\n    {tls}") };
+        format!(
+            "version: 1\nlisteners:\n  - address: 127.0.0.1:{port}{tls}\nadmin:\n  address: \
+             127.0.0.1:{admin}\n{policy}"
+        )
+    }
+
+    async fn wait_ready(&mut self) {
+        let port = self.port;
+        let up = eventually(Duration::from_secs(20), || async {
+            let open = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok();
+            open && self.admin_get("/ready").await.is_ok_and(|(status, _)| status == 200)
+        })
+        .await;
+        assert!(up, "tollgate did not start: {}", self.log());
+    }
+
+    pub fn file(&self) -> PathBuf {
+        self.folder.path().join("tollgate.yaml")
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    pub fn log(&self) -> String {
+        read(&self.folder.path().join("stderr"))
+    }
+
+    pub fn stdout(&self) -> String {
+        read(&self.folder.path().join("stdout"))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Writes the next policy and reloads; waits until it is applied or refused.
+    pub async fn reload(&self, policy: &str, tls: &str) -> Reloaded {
+        self.reload_text(&Self::whole(self.port, self.admin, tls, policy)).await
+    }
+
+    pub async fn reload_text(&self, text: &str) -> Reloaded {
+        std::fs::write(self.file(), text).unwrap();
+        self.hup().await
+    }
+
+    pub async fn hup(&self) -> Reloaded {
+        let before = self.reloads().await;
+        self.signal("HUP");
+        let mut after = before;
+        let moved = eventually(Duration::from_secs(10), || async {
+            let now = self.reloads().await;
+            now != before
+        })
+        .await;
+        assert!(moved, "the reload was not answered: {}", self.log());
+        after = self.reloads().await.max(after);
+        if after.0 > before.0 { Reloaded::Applied } else { Reloaded::Refused }
+    }
+
+    async fn reloads(&self) -> (u64, u64) {
+        let text = self.metrics().await;
+        let of = |outcome: &str| {
+            metric(&text, &format!("tollgate_config_reloads_total{{outcome=\"{outcome}\"}}"))
+        };
+        (of("applied") as u64, of("refused") as u64)
+    }
+
+    pub fn signal(&self, name: &str) {
+        let killed = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status();
+        assert!(killed.unwrap().success());
+    }
+
+    pub async fn metrics(&self) -> String {
+        self.admin_get("/metrics").await.unwrap().1
+    }
+
+    pub async fn admin_get(&self, path: &str) -> reqwest::Result<(u16, String)> {
+        let answer = client().get(format!("http://127.0.0.1:{}{path}", self.admin)).send().await?;
+        Ok((answer.status().as_u16(), answer.text().await?))
+    }
+
+    /// Waits for the process to end by itself.
+    pub async fn ended(&mut self, patience: Duration) -> Option<std::process::ExitStatus> {
+        let began = now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return Some(status);
+            }
+            if began.elapsed() > patience {
+                return None;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- log of tollgate ---\n{}", self.log());
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reloaded {
+    Applied,
+    Refused,
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test waits for other processes in real time")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// Asks again until it is so, or patience ends.
+pub async fn eventually<F: Future<Output = bool>>(
+    patience: Duration,
+    mut is_so: impl FnMut() -> F,
+) -> bool {
+    let began = now();
+    while began.elapsed() < patience {
+        if is_so().await {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    false
+}
+
+/// A client of HTTP/1 that keeps connections.
+pub fn client() -> reqwest::Client {
+    reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap()
+}
+
+/// The value of one sample of a scrape, 0 when it is not there.
+pub fn metric(text: &str, sample: &str) -> f64 {
+    let line = text.lines().find(|line| line.strip_prefix(sample).is_some_and(|r| r.starts_with(' ')));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
+}
+
+pub fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The origin and a policy that leads everything there.
+pub fn origin_yaml(address: SocketAddr) -> String {
+    format!("origins:\n  site:\n    servers: [\"{address}\"]\n")
+}

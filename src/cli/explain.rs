@@ -100,11 +100,13 @@ impl Question {
             header_fields: config.bounds.header_fields,
             body_size: config.bounds.body_size,
         };
+        let hosted = self.headers.contains_key(http::header::HOST);
         let head = Head {
             method: &self.method,
             target: self.target.as_bytes(),
             authority: None,
-            version: Version::HTTP_11,
+            // A URL without a host stands for a request without one, which only HTTP/1.0 allows.
+            version: if hosted { Version::HTTP_11 } else { Version::HTTP_10 },
             headers: &self.headers,
         };
         let clean = match proxy::pass(head, bounds) {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{StatusCode, header};
 use pingora::Result;
 use pingora::http::ResponseHeader;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::fields::{self, RateLimitFields, Wanted};
 use super::gate::Reason;
@@ -68,17 +68,38 @@ pub(super) fn rejected(reason: Reason, status: u16) -> Result<Refusal> {
     problem(status, Some(reason.name()))
 }
 
-/// What the proxy says of itself or of an origin: an RFC 9457 problem document.
+/// A problem document (RFC 9457), in the order of its members.
+#[derive(Serialize)]
+struct Problem<'p> {
+    #[serde(rename = "type")]
+    kind: &'p str,
+    title: &'p str,
+    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'p str>,
+    #[serde(rename = "violated-policies", skip_serializing_if = "Option::is_none")]
+    violated_policies: Option<Vec<&'p str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+}
+
+/// What the proxy says of itself or of an origin.
 pub(super) fn problem(status: StatusCode, reason: Option<&str>) -> Result<Refusal> {
-    let mut problem = json!({
-        "type": "about:blank",
-        "title": status.canonical_reason().unwrap_or("Error"),
-        "status": status.as_u16(),
-    });
-    if let Some(reason) = reason {
-        problem["reason"] = Value::from(reason);
-    }
-    whole(status, PROBLEM_JSON, Bytes::from(problem.to_string()))
+    whole_problem(&Problem {
+        kind: "about:blank",
+        title: status.canonical_reason().unwrap_or("Error"),
+        status: status.as_u16(),
+        reason,
+        violated_policies: None,
+        retry_after: None,
+    })
+}
+
+fn whole_problem(problem: &Problem<'_>) -> Result<Refusal> {
+    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);
+    // Texts and numbers always become JSON.
+    let body = serde_json::to_vec(problem).unwrap_or_default();
+    whole(status, PROBLEM_JSON, Bytes::from(body))
 }
 
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -95,16 +116,14 @@ fn limited(decision: &Decision, policy: &Policy, responses: &Responses) -> Resul
                 .filter(visible)
                 .map(|answer| &*policy.limit(answer.limit).name)
                 .collect();
-            let mut problem = json!({
-                "type": QUOTA_EXCEEDED,
-                "title": "Too many requests",
-                "status": status.as_u16(),
-                "violated-policies": violated,
-            });
-            if let Some(wait) = retry_after {
-                problem["retry_after"] = Value::from(wait);
-            }
-            whole(status, PROBLEM_JSON, Bytes::from(problem.to_string()))?
+            whole_problem(&Problem {
+                kind: QUOTA_EXCEEDED,
+                title: "Too many requests",
+                status: status.as_u16(),
+                reason: None,
+                violated_policies: Some(violated),
+                retry_after,
+            })?
         }
         Body::File { content, media_type } => {
             whole(status, media_type, Bytes::from(content.clone()))?

@@ -85,7 +85,7 @@ pub(super) async fn send(session: &mut Session, ctx: &Context, answer: Refusal) 
         // The answer must be on its way before the rest is read, or a client that writes all
         // before it reads would never see it.
         session.finish_body().await?;
-        discard(session, ctx).await;
+        linger(session, ctx).await;
     }
     Ok(())
 }
@@ -106,18 +106,42 @@ fn expects_continue(session: &Session) -> bool {
 /// Reads and drops what is left of the body, within the bounds. Says whether that was all.
 async fn discard(session: &mut Session, ctx: &Context) -> bool {
     let bounds = &ctx.live.bounds;
-    let reading = async {
-        let mut left = bounds.discard_bytes;
-        loop {
-            match session.downstream_session.read_request_body().await {
-                Ok(None) => return true,
-                Ok(Some(read)) => match left.checked_sub(read.len()) {
-                    Some(rest) => left = rest,
-                    None => return false,
-                },
-                Err(_) => return false,
-            }
+    let reading = read_some(session, bounds.discard_bytes);
+    let read = tokio::time::timeout(bounds.discard_time, reading).await;
+    read.is_ok_and(|read| read == Read::All)
+}
+
+/// Keeps a connection open whose answer is sent and whose body goes on. Closing it while bytes
+/// come in would make the kernel reset it, and the client lose the answer that it has not read.
+/// No more than the bound is read: a client whose writes stall looks for an answer.
+async fn linger(session: &mut Session, ctx: &Context) {
+    let bounds = &ctx.live.bounds;
+    let lingering = async {
+        if read_some(session, bounds.discard_bytes).await == Read::TooMuch {
+            std::future::pending::<()>().await;
         }
     };
-    tokio::time::timeout(bounds.discard_time, reading).await.unwrap_or(false)
+    // The time is up, or the client has gone: either way the connection is closed now.
+    let _ = tokio::time::timeout(bounds.discard_time, lingering).await;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Read {
+    All,
+    TooMuch,
+    Broken,
+}
+
+async fn read_some(session: &mut Session, most: usize) -> Read {
+    let mut left = most;
+    loop {
+        match session.downstream_session.read_request_body().await {
+            Ok(None) => return Read::All,
+            Ok(Some(read)) => match left.checked_sub(read.len()) {
+                Some(rest) => left = rest,
+                None => return Read::TooMuch,
+            },
+            Err(_) => return Read::Broken,
+        }
+    }
 }

@@ -1,0 +1,145 @@
+//! The command line, and the engine inside somebody else's proxy.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::time::Duration;
+
+use crate::servers::{Origin, client, eventually, free_port};
+
+fn tollgate(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(args)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap()
+}
+
+fn text(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).into_owned()
+}
+
+#[test]
+fn check_tells_what_is_promised_or_every_mistake() {
+    let valid = tollgate(&["check", "conf/tollgate.yaml"]);
+    assert!(valid.status.success());
+    let told = text(&valid.stdout);
+    for line in
+        ["conf/tollgate.yaml: valid", "at most 10 + 5/1s x T", "limit anonymous-writes applies"]
+    {
+        assert!(told.contains(line), "{line} is not in\n{told}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.yaml");
+    std::fs::write(&file, "version: 2\nlistners: []\n").unwrap();
+    let bad = tollgate(&["check", file.to_str().unwrap()]);
+    assert_eq!(bad.status.code(), Some(1));
+    let told = text(&bad.stdout);
+    assert!(
+        told.contains(
+            "bad.yaml:2:1: listners: unknown key \"listners\"; did you mean \"listeners\"?"
+        ),
+        "{told}"
+    );
+    assert_eq!(tollgate(&["run", "--config", file.to_str().unwrap()]).status.code(), Some(2));
+    assert_eq!(tollgate(&["run", "--config", "/nonexistent.yaml"]).status.code(), Some(2));
+}
+
+#[test]
+fn explain_asks_the_real_engine() {
+    let asked = |more: &[&str]| {
+        let mut args = vec!["explain", "--config", "conf/tollgate.yaml"];
+        args.extend(more);
+        tollgate(&args)
+    };
+    let told = asked(&["-H", "x-api-key: k1", "POST", "https://api.example.com/api/webhook/x"]);
+    let lines = text(&told.stdout);
+    for line in
+        ["route      webhook", "limit      writes (exact): cost 1 of 60", "header:x-api-key = k1"]
+    {
+        assert!(lines.contains(line), "{line} is not in\n{lines}");
+    }
+    let json = asked(&["--json", "--ip", "203.0.113.7", "GET", "/anything"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&json["route"], &json["decision"]), (&"office".into(), &"allowed".into()));
+    let unclean = asked(&["GET", "https://a/x/../y"]);
+    assert!(text(&unclean.stdout).contains("rejected"), "{}", text(&unclean.stdout));
+}
+
+#[test]
+fn what_is_not_there_yet_is_refused_by_name() {
+    for (args, name) in [
+        (&["test", "--config", "x"][..], "tollgate test is not available yet"),
+        (&["replay", "--config", "x", "log"], "tollgate replay is not available yet"),
+        (&["schema"], "tollgate schema is not available yet"),
+        (&["run", "--config", "x", "--upgrade"], "tollgate run --upgrade is not available yet"),
+    ] {
+        let refused = tollgate(args);
+        assert_eq!(refused.status.code(), Some(2));
+        assert_eq!(text(&refused.stderr).trim(), name);
+    }
+}
+
+#[test]
+fn a_taken_port_is_told_and_no_panic() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.yaml");
+    let policy = format!(
+        "version: 1\nlisteners: [{{ address: \"{address}\" }}]\norigins: {{ s: {{ servers: [127.0.0.1:1] }} }}\nroutes: [{{ name: s }}]\n"
+    );
+    std::fs::write(&file, policy).unwrap();
+    let refused = tollgate(&["run", "--config", file.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(1));
+    let told = text(&refused.stderr);
+    assert!(told.contains(&format!("cannot listen on {address}")), "{told}");
+    assert!(!told.contains("panicked"), "{told}");
+}
+
+/// Ends the program when the test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_tollgate")).with_file_name("examples").join(name)
+}
+
+#[tokio::test]
+async fn the_engine_runs_inside_another_proxy() {
+    let origin = Origin::start("site").await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    let policy = "
+version: 1
+listeners: [{ address: 127.0.0.1:1 }]
+origins: { site: { servers: [127.0.0.1:1] } }
+limits: { writes: { tier: exact, rate: 2/1h, key: client_ip } }
+routes: [{ name: site, limits: [writes] }]
+";
+    std::fs::write(&file, policy).unwrap();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let child = Command::new(example("embed"))
+        .args([file.to_str().unwrap(), &listen, &origin.address.to_string()])
+        .spawn()
+        .expect("cargo test builds the examples");
+    let _running = Running(child);
+    let url = format!("http://{listen}/");
+    let up = eventually(Duration::from_secs(10), || async {
+        tokio::net::TcpStream::connect(&listen).await.is_ok()
+    });
+    assert!(up.await);
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let answer = client().get(&url).send().await.unwrap();
+        assert!(answer.headers().contains_key("ratelimit"));
+        answers.push(answer.status().as_u16());
+    }
+    assert_eq!(answers, [200, 200, 429]);
+    assert_eq!(origin.count(), 2);
+}

@@ -1,0 +1,12 @@
+//! The binary on real sockets, with real clients and real origins.
+#![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
+#![expect(unreachable_pub, reason = "a test binary exports nothing")]
+
+mod admin;
+mod answers;
+mod commands;
+mod limiting;
+mod origins;
+mod reloading;
+mod servers;
+mod tls;

@@ -1,0 +1,206 @@
+//! Where requests go, what origins are told, and what is said when they do not answer.
+
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::Response;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::servers::{Gate, Origin, client, eventually, free_port, metric};
+
+fn policy(origin: &str) -> String {
+    format!("origins:\n  site: {origin}\nroutes: [{{ name: site }}]\n")
+}
+
+async fn get(gate: &Gate, path: &str) -> (u16, String) {
+    let answer = client().get(gate.url(path)).send().await.unwrap();
+    (answer.status().as_u16(), answer.text().await.unwrap())
+}
+
+#[tokio::test]
+async fn servers_are_chosen_by_turn_by_weight_by_chance_and_by_key() {
+    let (a, b) = (Origin::start("a").await, Origin::start("b").await);
+    let servers = format!(
+        "[{{ address: \"{}\", weight: 3 }}, {{ address: \"{}\", weight: 1 }}]",
+        a.address, b.address
+    );
+    for (balance, least_b, most_b) in [("round_robin", 10, 10), ("random", 1, 30)] {
+        let before = b.count();
+        let gate =
+            Gate::start(&policy(&format!("{{ servers: {servers}, balance: {balance} }}"))).await;
+        for _ in 0..40 {
+            assert_eq!(get(&gate, "/").await.0, 200);
+        }
+        let of_b = b.count() - before;
+        assert!((least_b..=most_b).contains(&of_b), "{balance}: {of_b} of 40");
+    }
+    let hash = format!("{{ servers: {servers}, balance: {{ hash: header:x-user }} }}");
+    let gate = Gate::start(&policy(&hash)).await;
+    let mut seen = std::collections::HashSet::new();
+    for user in 0..20 {
+        let mut names = std::collections::HashSet::new();
+        for _ in 0..3 {
+            let request = client().get(gate.url("/")).header("x-user", format!("u{user}"));
+            names.insert(request.send().await.unwrap().text().await.unwrap());
+        }
+        assert_eq!(names.len(), 1, "one user, one server");
+        seen.extend(names);
+    }
+    assert_eq!(seen.len(), 2, "users are spread");
+}
+
+#[tokio::test]
+async fn an_origin_is_told_who_asks() {
+    let origin = Origin::start("site").await;
+    let address = origin.address;
+    let site = format!("{{ servers: [\"{address}\"] }}");
+    let spoofed = async |gate: &Gate| {
+        let request = client()
+            .get(gate.url("/"))
+            .header("x-forwarded-for", "203.0.113.9")
+            .header("x-forwarded-proto", "https")
+            .header("x-forwarded-host", "evil.example")
+            .header("forwarded", "for=203.0.113.9")
+            .header("x-request-id", "chosen-by-client");
+        assert_eq!(request.send().await.unwrap().status(), 200);
+        origin.seen().last().unwrap().headers.clone()
+    };
+    let gate = Gate::start(&policy(&site)).await;
+    let told = spoofed(&gate).await;
+    assert_eq!(told["x-forwarded-for"], "127.0.0.1");
+    assert_eq!(told["x-forwarded-proto"], "http");
+    assert_eq!(told["x-forwarded-host"], "127.0.0.1");
+    assert!(!told.contains_key("forwarded"));
+    assert_eq!(told["x-request-id"].len(), 32);
+    assert_eq!(told["host"], format!("127.0.0.1:{}", gate.port));
+
+    let trusting = format!("clients: {{ trusted_proxies: [127.0.0.0/8] }}\n{}", policy(&site));
+    let told = spoofed(&Gate::start(&trusting).await).await;
+    assert_eq!(told["x-forwarded-for"], "203.0.113.9, 127.0.0.1");
+    assert_eq!(told["x-forwarded-proto"], "https");
+    assert_eq!(told["x-forwarded-host"], "evil.example");
+    assert_eq!(told["x-request-id"], "chosen-by-client");
+
+    let renamed = policy(&format!("{{ servers: [\"{address}\"], host: site.internal }}"));
+    assert_eq!(spoofed(&Gate::start(&renamed).await).await["host"], "site.internal");
+}
+
+#[tokio::test]
+async fn an_origin_that_does_not_answer_has_its_own_status() {
+    let dead = format!("{{ servers: [\"127.0.0.1:{}\"] }}", free_port());
+    let gate = Gate::start(&policy(&dead)).await;
+    let answer = client().get(gate.url("/")).send().await.unwrap();
+    assert_eq!(answer.status(), 502);
+    assert_eq!(answer.headers()["content-type"], "application/problem+json");
+    assert!(answer.text().await.unwrap().contains("\"status\":502"));
+
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let slow = format!(
+        "{{ servers: [\"{}\"], timeouts: {{ read: 200ms }} }}",
+        silent.local_addr().unwrap()
+    );
+    let gate = Gate::start(&policy(&slow)).await;
+    assert_eq!(get(&gate, "/").await.0, 504);
+    let metrics = gate.metrics().await;
+    let failed = "tollgate_requests_total{route=\"site\",outcome=\"failed\"}";
+    assert_eq!(metric(&metrics, failed), 1.0, "{metrics}");
+}
+
+#[tokio::test]
+async fn a_dead_server_is_left_out_and_the_living_one_answers() {
+    let living = Origin::start("living").await;
+    let servers = format!("[\"127.0.0.1:{}\", \"{}\"]", free_port(), living.address);
+    // Without health checks: a connection that fails is tried at the other server.
+    let gate = Gate::start(&policy(&format!("{{ servers: {servers} }}"))).await;
+    for _ in 0..10 {
+        assert_eq!(get(&gate, "/").await, (200, "living".to_owned()));
+    }
+    assert_eq!(living.count(), 10, "no request was sent twice");
+}
+
+#[tokio::test]
+async fn health_checks_take_servers_out_and_back_in() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let well = std::sync::Arc::new(AtomicBool::new(true));
+    let asked = well.clone();
+    let origin = Origin::with(move |seen| {
+        let ok = seen.target != "/healthz" || asked.load(Ordering::SeqCst);
+        Response::builder().status(if ok { 200 } else { 500 }).body(Full::from("site")).unwrap()
+    })
+    .await;
+    let site = format!(
+        "{{ servers: [\"{}\"], health_check: {{ path: /healthz, every: 50ms, timeout: 1s }} }}",
+        origin.address
+    );
+    let gate = Gate::start(&policy(&site)).await;
+    let is = async |status: u16| {
+        eventually(Duration::from_secs(5), || async { get(&gate, "/").await.0 == status }).await
+    };
+    assert!(is(200).await);
+    well.store(false, Ordering::SeqCst);
+    assert!(is(503).await, "nobody is well");
+    let (_, status) = gate.admin_get("/status").await.unwrap();
+    assert!(status.contains("\"healthy\": 0"), "{status}");
+    well.store(true, Ordering::SeqCst);
+    assert!(is(200).await);
+}
+
+#[tokio::test]
+async fn names_are_resolved() {
+    let origin = Origin::start("site").await;
+    let site = format!("{{ servers: [\"localhost:{}\"] }}", origin.address.port());
+    let gate = Gate::start(&policy(&site)).await;
+    assert_eq!(get(&gate, "/").await.0, 200);
+}
+
+#[tokio::test]
+async fn http2_goes_to_an_origin_that_speaks_it() {
+    let origin = Origin::start("site").await;
+    let site = format!("{{ servers: [\"{}\"], http: 2 }}", origin.address);
+    let gate = Gate::start(&policy(&site)).await;
+    assert_eq!(get(&gate, "/x?y").await.0, 200);
+    let seen = origin.seen();
+    assert_eq!(seen[0].version, hyper::Version::HTTP_2);
+    assert_eq!(seen[0].headers["x-forwarded-for"], "127.0.0.1");
+}
+
+/// An origin that switches protocols and then echoes.
+#[tokio::test]
+async fn websockets_pass() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let origin = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        let switch = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\n";
+        stream.write_all(switch.as_bytes()).await.unwrap();
+        let (mut from, mut to) = stream.split();
+        tokio::io::copy(&mut from, &mut to).await.unwrap();
+        String::from_utf8(head).unwrap()
+    });
+    let site = format!("origins:\n  site: {{ servers: [\"{address}\"] }}\n");
+    let limits = "limits: { sockets: { tier: exact, rate: 5/1h, key: client_ip } }\nroutes: [{ name: ws, limits: [sockets] }]\n";
+    let gate = Gate::start(&format!("{site}{limits}")).await;
+    let mut stream = TcpStream::connect(("127.0.0.1", gate.port)).await.unwrap();
+    let ask = "GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n";
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(head).unwrap();
+    assert!(head.starts_with("HTTP/1.1 101"), "{head}");
+    for text in ["hello", "again"] {
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut echo = vec![0; text.len()];
+        stream.read_exact(&mut echo).await.unwrap();
+        assert_eq!(echo, text.as_bytes());
+    }
+    drop(stream);
+    let asked = origin.await.unwrap().to_lowercase();
+    assert!(asked.contains("upgrade: websocket") && asked.contains("get /chat"), "{asked}");
+}

@@ -141,6 +141,11 @@ impl Engine {
         &self.confirm
     }
 
+    /// Quotas that cells of the store can be written under now: does not grow with reloads.
+    pub fn issued_quotas(&self) -> usize {
+        self.store.issued_quotas()
+    }
+
     /// How long decisions take.
     pub const fn durations(&self) -> &Durations {
         &self.durations

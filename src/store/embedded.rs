@@ -86,6 +86,11 @@ impl Embedded {
         self.quotas.issue(claim, previous)
     }
 
+    /// Quotas that cells can be written under now.
+    pub fn issued_quotas(&self) -> usize {
+        self.quotas.all().len()
+    }
+
     /// Shares `max_keys` out to the limits of a new generation, each with its own bound.
     pub fn share_out(&self, max_keys: usize, rooms: &[(&Room, Option<usize>)]) {
         self.pool.share_out(max_keys, rooms);

@@ -1,0 +1,225 @@
+//! The exact tier through the engine: under any number of threads the promise is kept to the unit.
+#![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::{HeaderMap, HeaderValue};
+use tollgate::clock::{ManualClock, Nanos};
+use tollgate::config;
+use tollgate::engine::{Engine, Generation, Outcome};
+use tollgate::policy::{Facts, KeySecret, LimitIndex};
+
+/// A day's begin, so that windows begin with the test.
+const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
+
+struct Bench {
+    clock: Arc<ManualClock>,
+    engine: Engine,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let clock = Arc::new(ManualClock::new(EPOCH));
+        let engine = Engine::new(Arc::clone(&clock) as _, KeySecret::new([7; 16]));
+        Self { clock, engine }
+    }
+
+    fn load(&self, limits: &str, before: Option<&Generation>) -> Generation {
+        let text = format!(
+            "version: 1
+listeners: [{{ address: 127.0.0.1:1 }}]
+origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
+{limits}
+"
+        );
+        let loaded = config::read_text(&text, "test.yaml", Path::new("")).unwrap();
+        self.engine.generation(loaded.config.policy, before).0
+    }
+
+    fn allowed(&self, generation: &Generation, headers: &[(&'static str, &str)]) -> bool {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, HeaderValue::from_str(value).unwrap());
+        }
+        let facts = Facts {
+            client_ip: [192, 0, 2, 1].into(),
+            method: "POST",
+            host: "a",
+            path: "/",
+            query: None,
+            headers: &map,
+            ipv6_prefix: 64,
+        };
+        let decision = self.engine.decide_embedded(generation, &facts);
+        assert!(matches!(decision.outcome, Outcome::Allowed | Outcome::Limited));
+        decision.outcome == Outcome::Allowed
+    }
+}
+
+fn one_limit(algorithm: &str, rate: &str) -> String {
+    format!(
+        "limits: {{ l: {{ tier: exact, algorithm: {algorithm}, rate: {rate}, key: header:x-key, missing_key: deny }} }}
+routes: [{{ name: r, limits: [l] }}]"
+    )
+}
+
+#[test]
+fn one_key_from_eight_threads_gets_exactly_its_limit() {
+    for algorithm in ["token_bucket", "sliding_window", "sliding_log", "fixed_window"] {
+        let bench = Bench::new();
+        let generation = bench.load(&one_limit(algorithm, "97/1h"), None);
+        for round in 0..200 {
+            let key = format!("key-{round}");
+            let admitted = AtomicU64::new(0);
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        for _ in 0..20 {
+                            if bench.allowed(&generation, &[("x-key", &key)]) {
+                                admitted.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                    });
+                }
+            });
+            assert_eq!(admitted.load(Ordering::Relaxed), 97, "{algorithm}, round {round}");
+        }
+    }
+}
+
+#[test]
+fn stacks_of_many_threads_charge_all_or_none() {
+    let bench = Bench::new();
+    let limits = "
+limits:
+  a: { tier: exact, algorithm: token_bucket, rate: 1000/1h, key: header:x-a, missing_key: deny }
+  b: { tier: exact, algorithm: fixed_window, rate: 1000/1h, key: header:x-b, missing_key: deny }
+  c: { tier: exact, algorithm: sliding_log, rate: 1000/1h, key: header:x-c, missing_key: deny }
+routes:
+  - { name: all, limits: [a, b, c] }
+";
+    let generation = bench.load(limits, None);
+    let spent: Vec<AtomicU64> = (0..9).map(|_| AtomicU64::new(0)).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (bench, generation, spent) = (&bench, &generation, &spent);
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(thread);
+                for _ in 0..3_000 {
+                    let keys = [random.usize(0..3), random.usize(0..3), random.usize(0..3)];
+                    let names = keys.map(|key| key.to_string());
+                    let headers = [("x-a", &*names[0]), ("x-b", &*names[1]), ("x-c", &*names[2])];
+                    if bench.allowed(generation, &headers) {
+                        for (limit, key) in keys.iter().enumerate() {
+                            spent[limit * 3 + key].fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let spent: Vec<u64> = spent.iter().map(|spent| spent.load(Ordering::Relaxed)).collect();
+    assert!(spent.iter().all(|spent| *spent <= 1_000), "{spent:?}");
+    for limit in 0..3 {
+        assert_eq!(spent[limit * 3..][..3].iter().sum::<u64>(), spent[..3].iter().sum::<u64>());
+    }
+    // Every cell says what was admitted: what is left of each can be spent, and not one more.
+    let probe = bench.load(
+        &limits.replace("[a, b, c]", "[a]").replace("name: all", "name: probe"),
+        Some(&generation),
+    );
+    for key in 0..3_usize {
+        let name = key.to_string();
+        let left = (0..).take_while(|_| bench.allowed(&probe, &[("x-a", &name)])).count() as u64;
+        assert_eq!(left, 1_000 - spent[key]);
+    }
+}
+
+#[test]
+fn a_sweep_drops_only_cells_that_equal_an_absent_one() {
+    let bench = Bench::new();
+    let generation = bench.load(&one_limit("token_bucket", "10/10s"), None);
+    for key in 0..2_000 {
+        let times = if key % 2 == 0 { 1 } else { 10 };
+        for _ in 0..times {
+            assert!(bench.allowed(&generation, &[("x-key", &key.to_string())]));
+        }
+    }
+    let cells = || generation.room(LimitIndex(0)).unwrap().cells();
+    assert_eq!(cells(), 2_000);
+    let sweep_all = || (0..64).for_each(|_| bench.engine.tick(&generation));
+    sweep_all();
+    assert_eq!(cells(), 2_000, "nothing has refilled");
+    bench.clock.advance(Nanos::from_secs(2));
+    sweep_all();
+    assert_eq!(cells(), 1_000, "half of the keys have refilled");
+    for key in (1..2_000).step_by(2) {
+        let name = key.to_string();
+        let two = [true, true, false];
+        assert_eq!(two, two.map(|_| bench.allowed(&generation, &[("x-key", &name)])), "{name}");
+    }
+    bench.clock.advance(Nanos::from_secs(20));
+    sweep_all();
+    assert_eq!(cells(), 0);
+}
+
+#[test]
+fn a_flood_of_one_limits_keys_does_not_touch_another() {
+    let bench = Bench::new();
+    let limits = "
+limits:
+  flooded: { tier: exact, rate: 5/1h, key: header:x-key, missing_key: deny, when_full: deny }
+  quiet: { tier: exact, rate: 5/1h, key: header:x-other, missing_key: skip, when_full: deny }
+routes:
+  - { name: quiet, match: { header: { x-route: quiet } }, limits: [quiet] }
+  - { name: flooded, limits: [flooded] }
+limits_of_this_proxy: { max_keys: 1000 }
+";
+    let generation = bench.load(limits, None);
+    let admitted =
+        (0..5_000).filter(|key| bench.allowed(&generation, &[("x-key", &key.to_string())])).count();
+    assert_eq!(admitted, 750, "its share of 250 and the 500 that are lent");
+    let quiet = |key: usize| {
+        bench.allowed(&generation, &[("x-route", "quiet"), ("x-other", &key.to_string())])
+    };
+    assert_eq!((0..400).filter(|key| quiet(*key)).count(), 250, "its share was kept for it");
+    for key in 0..750 {
+        let name = key.to_string();
+        assert!(bench.allowed(&generation, &[("x-key", &name)]), "who is in is counted exactly");
+    }
+}
+
+#[test]
+fn a_request_of_an_older_generation_is_decided_by_the_cells_quota() {
+    let bench = Bench::new();
+    let old = bench.load(&one_limit("fixed_window", "5/1h"), None);
+    let key = [("x-key", "k")];
+    assert!((0..5).all(|_| bench.allowed(&old, &key)) && !bench.allowed(&old, &key));
+    let new = bench.load(&one_limit("fixed_window", "8/1h"), Some(&old));
+    assert!(bench.allowed(&new, &key), "raised by three");
+    assert!(bench.allowed(&old, &key), "the cell is the new one's, whoever asks");
+    assert!(bench.allowed(&new, &key) && !bench.allowed(&old, &key) && !bench.allowed(&new, &key));
+}
+
+#[test]
+fn reloads_do_not_make_the_quotas_grow_and_restarts_are_reported() {
+    let bench = Bench::new();
+    let mut now = bench.load(&one_limit("token_bucket", "5/1h"), None);
+    for round in 0..1_000 {
+        now = bench.load(&one_limit("token_bucket", &format!("{}/1h", 5 + round % 7)), Some(&now));
+    }
+    assert!(bench.engine.issued_quotas() <= 4, "{}", bench.engine.issued_quotas());
+    let text = |limits: &str| {
+        let text = format!(
+            "version: 1\nlisteners: [{{ address: 127.0.0.1:1 }}]\norigins: {{ site: {{ servers: [127.0.0.1:1] }} }}\n{limits}"
+        );
+        config::read_text(&text, "test.yaml", Path::new("")).unwrap().config.policy
+    };
+    let report = |limits: &str| bench.engine.generation(text(limits), Some(&now)).1.to_string();
+    assert_eq!(report(&one_limit("fixed_window", "5/1h")), "restarted: l");
+    assert_eq!(report(&one_limit("token_bucket", "500/1h")), "converted: l");
+    let renamed = one_limit("token_bucket", "5/1h").replace("l: {", "m: {").replace("[l]", "[m]");
+    assert_eq!(report(&renamed), "added: m; dropped: l");
+}

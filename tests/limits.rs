@@ -1,0 +1,345 @@
+//! Every algorithm against oracles that are too simple to be wrong: a list of admitted charges.
+#![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
+
+use proptest::prelude::*;
+use tollgate::clock::{Nanos, Now};
+use tollgate::limit::{
+    Cell, FixedWindow, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, Verdict,
+};
+
+/// Where the schedules begin, on both time lines: the edge of a window of every period used.
+const MONO: u64 = 7_200_000_000_000;
+const WALL: u64 = 1_800_057_600_000_000_000;
+
+/// One step of a schedule: time that passes (or runs back), then a charge.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    pause: i64,
+    cost: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Bucket,
+    Stepped,
+    Window,
+    Log,
+    Fixed,
+}
+
+/// An algorithm with its numbers, as the oracle needs them.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    kind: Kind,
+    count: u32,
+    /// Nanoseconds.
+    period: u64,
+    burst: u32,
+    /// Nanoseconds; of stepped buckets.
+    step: u64,
+}
+
+impl Case {
+    fn quota(&self) -> Quota {
+        let rate = Rate::new(self.count, Nanos::new(self.period)).unwrap();
+        match self.kind {
+            Kind::Bucket | Kind::Stepped => Quota::TokenBucket(
+                TokenBucket::new(rate, self.burst, Nanos::new(self.step)).unwrap(),
+            ),
+            Kind::Window => Quota::SlidingWindow(SlidingWindow::new(rate)),
+            Kind::Log => Quota::SlidingLog(SlidingLog::new(rate).unwrap()),
+            Kind::Fixed => Quota::FixedWindow(FixedWindow::new(rate)),
+        }
+    }
+
+    /// The most a key can spend at once.
+    fn limit(&self) -> u32 {
+        match self.kind {
+            Kind::Bucket | Kind::Stepped => self.burst,
+            Kind::Window | Kind::Log | Kind::Fixed => self.count,
+        }
+    }
+
+    fn emission(&self) -> u64 {
+        self.period.div_ceil(u64::from(self.count))
+    }
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let kinds = prop_oneof![
+        Just(Kind::Bucket),
+        Just(Kind::Stepped),
+        Just(Kind::Window),
+        Just(Kind::Log),
+        Just(Kind::Fixed)
+    ];
+    let periods = prop_oneof![
+        Just(1_000_000_000u64),
+        Just(60_000_000_000),
+        Just(8_000_000),
+        Just(3_600_000_000_000)
+    ];
+    (kinds, 1u32..40, periods, 1u32..40, 1u64..5).prop_map(|(kind, count, period, burst, steps)| {
+        // A refill that brings a whole number of units and is no longer than the period.
+        let each = period / u64::from(count);
+        let whole = each * u64::from(count) == period && steps <= u64::from(count);
+        let step = match kind {
+            Kind::Stepped if whole => each * steps,
+            Kind::Stepped => period,
+            Kind::Bucket | Kind::Window | Kind::Log | Kind::Fixed => 0,
+        };
+        Case { kind, count, period, burst, step }
+    })
+}
+
+/// Pauses as shares of the period, from nothing over idle gaps to steps back.
+fn steps(back: bool) -> impl Strategy<Value = Vec<(i64, u32)>> {
+    let forth =
+        prop_oneof![4 => Just(0i64), 8 => 0i64..200, 2 => 200i64..1_500, 1 => 1_500i64..9_000];
+    let pause =
+        if back { prop_oneof![6 => forth, 1 => -3_000i64..0].boxed() } else { forth.boxed() };
+    proptest::collection::vec((pause, 1u32..12), 1..60)
+}
+
+fn schedule(case: &Case, steps: &[(i64, u32)]) -> Vec<Step> {
+    let scaled = |(pause, cost): &(i64, u32)| {
+        let pause = i128::from(*pause) * i128::from(case.period) / 1_000;
+        Step { pause: i64::try_from(pause).unwrap(), cost: *cost }
+    };
+    steps.iter().map(scaled).collect()
+}
+
+fn at(offset: i64) -> Now {
+    let shifted = |base: u64| Nanos::new(base.saturating_add_signed(offset));
+    Now { mono: shifted(MONO), wall: shifted(WALL) }
+}
+
+fn later(now: Now, span: Nanos) -> Now {
+    Now { mono: now.mono.saturating_add(span), wall: now.wall.saturating_add(span) }
+}
+
+/// Runs a schedule; what was admitted, as (offset, cost).
+fn run(
+    quota: &Quota,
+    steps: &[Step],
+    mut look: impl FnMut(&Cell, Now, u32, &Verdict),
+) -> Vec<(i64, u32)> {
+    let (mut cell, mut offset, mut admitted) = (quota.fresh(), 0i64, Vec::new());
+    for step in steps {
+        offset = offset.saturating_add(step.pause);
+        let now = at(offset);
+        let before = cell.clone();
+        let verdict = quota.judge(Some(&cell), step.cost, now);
+        assert_eq!(cell, before, "judging changes nothing");
+        look(&cell, now, step.cost, &verdict);
+        if verdict.allowed {
+            quota.charge(&mut cell, step.cost, now);
+            admitted.push((offset, step.cost));
+        }
+    }
+    admitted
+}
+
+/// Cost admitted in `from <= t < until`.
+fn between(admitted: &[(i64, u32)], from: i64, until: i64) -> u64 {
+    let inside = admitted.iter().filter(|(t, _)| (from..until).contains(t));
+    inside.map(|(_, cost)| u64::from(*cost)).sum()
+}
+
+/// The promise of the algorithm, in every interval that begins and ends with an admitted charge.
+fn check_bound(case: &Case, admitted: &[(i64, u32)]) {
+    let period = i64::try_from(case.period).unwrap();
+    for (i, (from, _)) in admitted.iter().enumerate() {
+        for (until, _) in &admitted[i..] {
+            let total = between(admitted, *from, until + 1);
+            let span = u64::try_from(until - from).unwrap();
+            match case.kind {
+                Kind::Bucket | Kind::Stepped => {
+                    let refilled = (span + case.step) / case.emission();
+                    assert!(total <= u64::from(case.burst) + refilled, "{total} in {span} ns");
+                }
+                Kind::Log if until - from < period => assert!(total <= u64::from(case.count)),
+                Kind::Window if until - from < period => {
+                    assert!(
+                        total < 2 * u64::from(case.count).max(1) || case.count == 1 && total <= 2
+                    );
+                }
+                Kind::Log | Kind::Window | Kind::Fixed => {}
+            }
+        }
+        if matches!(case.kind, Kind::Fixed | Kind::Window) {
+            let window = from.div_euclid(period) * period;
+            assert!(between(admitted, window, window + period) <= u64::from(case.count));
+        }
+    }
+}
+
+/// What a sliding window must answer, straight from the list.
+fn window_admits(case: &Case, admitted: &[(i64, u32)], offset: i64, cost: u32) -> bool {
+    let period = i64::try_from(case.period).unwrap();
+    let begin = offset.div_euclid(period) * period;
+    let current = between(admitted, begin, begin + period);
+    let previous = between(admitted, begin - period, begin);
+    let covered = u128::from(case.period) - u128::try_from(offset - begin).unwrap();
+    let share = (u128::from(previous) * covered).div_ceil(u128::from(case.period));
+    u128::from(current) + share + u128::from(cost) <= u128::from(case.count)
+}
+
+fn check_verdict(case: &Case, quota: &Quota, cell: &Cell, now: Now, cost: u32, verdict: &Verdict) {
+    assert_eq!(verdict.limit, case.limit());
+    assert!(verdict.remaining <= verdict.limit);
+    // Retry-After: that very instant, and not a nanosecond before.
+    match verdict.retry_after {
+        None => assert!(cost > case.limit() && !verdict.allowed),
+        Some(wait) => {
+            assert!(cost <= case.limit());
+            assert_eq!(wait == Nanos::ZERO, verdict.allowed);
+            assert!(quota.judge(Some(cell), cost, later(now, wait)).allowed, "true at retry_after");
+            if wait > Nanos::ZERO {
+                let early = later(now, wait.saturating_sub(Nanos::new(1)));
+                assert!(!quota.judge(Some(cell), cost, early).allowed, "and not earlier");
+            }
+        }
+    }
+    // Remaining: exactly so much more fits at once.
+    let mut after = cell.clone();
+    if verdict.allowed {
+        quota.charge(&mut after, cost, now);
+    }
+    if verdict.remaining > 0 {
+        assert!(quota.judge(Some(&after), verdict.remaining, now).allowed);
+    }
+    assert!(!quota.judge(Some(&after), verdict.remaining + 1, now).allowed);
+    // Reset: then everything fits, and the cell equals an absent one.
+    let full = later(now, verdict.reset);
+    assert!(quota.judge(Some(&after), case.limit(), full).allowed);
+    assert!(quota.is_idle(&after, full));
+    if verdict.reset > Nanos::ZERO {
+        let early = later(now, verdict.reset.saturating_sub(Nanos::new(1)));
+        assert!(!quota.is_idle(&after, early), "full no earlier than it says");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 50_000, ..ProptestConfig::default() })]
+
+    /// 10,000 cases for each of the five kinds: the bound holds in every interval, and every
+    /// number of every verdict is true.
+    #[test]
+    fn the_promise_holds_and_every_number_is_true(case in case(), steps in steps(false)) {
+        let quota = case.quota();
+        let steps = schedule(&case, &steps);
+        let mut known: Vec<(i64, u32)> = Vec::new();
+        let admitted = run(&quota, &steps, |cell, now, cost, verdict| {
+            check_verdict(&case, &quota, cell, now, cost, verdict);
+            let offset = i64::try_from(now.mono.get() - MONO).unwrap();
+            if case.kind == Kind::Window {
+                assert_eq!(verdict.allowed, window_admits(&case, &known, offset, cost));
+            }
+            if verdict.allowed {
+                known.push((offset, cost));
+            }
+        });
+        check_bound(&case, &admitted);
+    }
+
+    /// A key that never sends more than N in any window is never denied, where that is promised.
+    #[test]
+    fn who_keeps_the_limit_is_never_denied(case in case(), steps in steps(false)) {
+        let kind = match case.kind {
+            Kind::Window => Kind::Fixed,
+            Kind::Stepped => Kind::Bucket,
+            promised => promised,
+        };
+        let case = Case { burst: case.count, step: 0, kind, ..case };
+        let quota = case.quota();
+        let period = i64::try_from(case.period).unwrap();
+        let (mut cell, mut offset, mut sent) = (quota.fresh(), 0i64, Vec::new());
+        for step in schedule(&case, &steps) {
+            offset += step.pause;
+            // The key itself keeps the limit: in the window that ends now, its begin included.
+            if between(&sent, offset - period, offset + 1) + u64::from(step.cost) > u64::from(case.count) {
+                continue;
+            }
+            let verdict = quota.judge(Some(&cell), step.cost, at(offset));
+            prop_assert!(verdict.allowed, "{verdict:?} of {sent:?}");
+            quota.charge(&mut cell, step.cost, at(offset));
+            sent.push((offset, step.cost));
+        }
+    }
+
+    /// A clock that runs back panics nothing and locks nobody out for longer than one full refill
+    /// or window (two for the pair) after the schedule's latest time.
+    #[test]
+    fn a_clock_that_runs_back_does_no_lasting_harm(case in case(), steps in steps(true)) {
+        let quota = case.quota();
+        let (mut cell, mut offset, mut latest) = (quota.fresh(), 0i64, 0i64);
+        for step in schedule(&case, &steps) {
+            offset = offset.saturating_add(step.pause);
+            latest = latest.max(offset);
+            let now = at(offset);
+            let verdict = quota.judge(Some(&cell), step.cost, now);
+            prop_assert!(verdict.remaining <= verdict.limit);
+            if verdict.allowed {
+                quota.charge(&mut cell, step.cost, now);
+            }
+        }
+        let windows = if case.kind == Kind::Window { 2 } else { 1 };
+        let refill = quota.window().saturating_mul(windows).saturating_add(Nanos::new(case.step));
+        prop_assert!(quota.is_idle(&cell, later(at(latest), refill)));
+    }
+
+    /// A cell that has refilled answers as an absent one does, whatever comes.
+    #[test]
+    fn an_idle_cell_equals_an_absent_one(case in case(), before in steps(false), after in steps(false)) {
+        let quota = case.quota();
+        let (mut cell, mut offset) = (quota.fresh(), 0i64);
+        for step in schedule(&case, &before) {
+            offset += step.pause;
+            if quota.judge(Some(&cell), step.cost, at(offset)).allowed {
+                quota.charge(&mut cell, step.cost, at(offset));
+            }
+        }
+        let reset = quota.judge(Some(&cell), 0, at(offset)).reset;
+        offset += i64::try_from(reset.get()).unwrap();
+        prop_assert!(quota.is_idle(&cell, at(offset)));
+        let mut fresh: Option<Cell> = None;
+        for step in schedule(&case, &after) {
+            offset += step.pause;
+            let now = at(offset);
+            let (old, new) =
+                (quota.judge(Some(&cell), step.cost, now), quota.judge(fresh.as_ref(), step.cost, now));
+            prop_assert_eq!(old, new);
+            if old.allowed {
+                quota.charge(&mut cell, step.cost, now);
+                quota.charge(fresh.get_or_insert_with(|| quota.fresh()), step.cost, now);
+            }
+        }
+    }
+
+    /// Another N: what was spent stays spent, to the unit (a bucket may round up by one).
+    #[test]
+    fn what_was_spent_stays_spent(case in case(), steps in steps(false), other in 1u32..60) {
+        let old = case.quota();
+        let changed = Case { count: other, burst: other, step: 0, ..case };
+        let changed = if case.kind == Kind::Stepped { Case { kind: Kind::Bucket, ..changed } } else { changed };
+        let new = changed.quota();
+        let (mut cell, mut offset) = (old.fresh(), 0i64);
+        for step in schedule(&case, &steps) {
+            offset += step.pause;
+            if old.judge(Some(&cell), step.cost, at(offset)).allowed {
+                old.charge(&mut cell, step.cost, at(offset));
+            }
+        }
+        let now = at(offset);
+        let left = old.judge(Some(&cell), 0, now).remaining;
+        let spent = old.limit() - left;
+        let converted = new.convert(&old, cell, now);
+        let left = new.judge(Some(&converted), 0, now).remaining;
+        let expected = new.limit().saturating_sub(spent);
+        // Units of a bucket are whole only in what is left: the part of one in between may fall
+        // to either side.
+        let slack = u32::from(matches!(case.kind, Kind::Bucket | Kind::Stepped));
+        prop_assert!(left.abs_diff(expected) <= slack, "{left} left, {expected} expected");
+    }
+}

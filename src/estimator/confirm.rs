@@ -4,7 +4,7 @@
 //! inherits its count as *uncertainty* (the Space-Saving rule of Metwally, Agrawal and El Abbadi,
 //! 2005): what the newcomer may have sent before, unseen, is at most that. A key is denied only on
 //! what it certainly sent, so nobody is denied for what others sent; and it can exceed its limit
-//! by at most its uncertainty.
+//! by at most its uncertainty. What it sent before it became a suspect is uncertain too.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -47,7 +47,7 @@ struct ConfirmCell {
 /// What became of a charge.
 pub(super) struct Charged {
     pub(super) verdict: Verdict,
-    /// The uncertainty that a newcomer was given, if it displaced another key.
+    /// The uncertainty that a newcomer was given.
     pub(super) inherited: Option<u32>,
 }
 
@@ -86,29 +86,28 @@ impl ConfirmTable {
         cells.div_ceil(2 * free).next_power_of_two() as u64
     }
 
-    /// Judges, and charges when allowed. A key without a cell gets one if it is a suspect.
+    /// Judges, and charges when allowed. A key without a cell gets one if it is a suspect:
+    /// `unseen` is then what it may have sent before without being watched.
     pub(super) fn charge(
         &self,
         key: KeyHash,
         quota: SlidingWindow,
         cost: u32,
-        suspect: bool,
+        unseen: Option<u32>,
         now: Nanos,
     ) -> Charged {
         let mut set = self.set(key).lock();
         let mut inherited = None;
-        let cell = match find(&mut set, key) {
-            Some(cell) => cell,
-            None if suspect => {
-                let (cell, from) = self.admit(&mut set, key, quota, now);
-                inherited = from;
+        let cell = match (find(&mut set, key), unseen) {
+            (Some(cell), _) => cell,
+            (None, Some(unseen)) => {
+                let (cell, uncertain) = self.admit(&mut set, key, quota, unseen, now);
+                inherited = Some(uncertain);
                 cell
             }
-            None => {
-                return Charged {
-                    verdict: quota.judge(WindowPair::default(), cost, now),
-                    inherited,
-                };
+            (None, None) => {
+                let verdict = quota.judge(WindowPair::default(), cost, now);
+                return Charged { verdict, inherited };
             }
         };
         cell.read_as(quota, now);
@@ -159,8 +158,9 @@ impl ConfirmTable {
         set: &'s mut [ConfirmCell; WAYS],
         key: KeyHash,
         quota: SlidingWindow,
+        unseen: u32,
         now: Nanos,
-    ) -> (&'s mut ConfirmCell, Option<u32>) {
+    ) -> (&'s mut ConfirmCell, u32) {
         let mut smallest = 0;
         let mut least = u32::MAX;
         for (place, cell) in set.iter().enumerate() {
@@ -174,11 +174,12 @@ impl ConfirmTable {
                 (smallest, least) = (place, total);
             }
         }
+        let uncertain = least.max(unseen);
         let mut inherited = WindowPair::default();
-        quota.charge(&mut inherited, least, now);
+        quota.charge(&mut inherited, uncertain, now);
         let cell = &mut set[smallest];
         *cell = ConfirmCell { key, quota: Some(quota), counted: WindowPair::default(), inherited };
-        (cell, (least > 0).then_some(least))
+        (cell, uncertain)
     }
 
     fn set(&self, key: KeyHash) -> &Mutex<[ConfirmCell; WAYS]> {
@@ -206,10 +207,12 @@ impl ConfirmCell {
         })
     }
 
-    /// What the key sent at most, by what is known here.
+    /// What the key sent at most, in this window and the one before. Not weighted by age: within a
+    /// window it never falls, so neither does the smallest of a set, and a key that comes back to
+    /// a set inherits no less than it left with.
     fn total(&self, now: Nanos) -> u32 {
         self.quota.map_or(0, |quota| {
-            quota.spent(self.counted, now).saturating_add(quota.spent(self.inherited, now))
+            quota.sum(self.counted, now).saturating_add(quota.sum(self.inherited, now))
         })
     }
 }

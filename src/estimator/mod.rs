@@ -14,8 +14,7 @@ mod confirm;
 mod window;
 
 use std::sync::Arc;
-
-use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::{Nanos, Now};
 use crate::limit::{Rate, SketchSize, SlidingWindow, Verdict};
@@ -30,7 +29,7 @@ pub struct EstimateLimit {
     quota: SlidingWindow,
     expect_per_second: u32,
     sketch: Arc<Window>,
-    handed_out: Arc<Mutex<HandedOut>>,
+    errors: Arc<Errors>,
 }
 
 /// A charge that can be taken back.
@@ -41,21 +40,34 @@ pub struct Receipt {
     at: Nanos,
 }
 
-/// The largest uncertainty that newcomers inherited, by window.
+/// The largest errors of the present window and of the one before: what newcomers inherited, and
+/// what keys could send unwatched. Turned by the housekeeping; late, it only shows too much.
 #[derive(Debug, Default)]
-struct HandedOut {
-    window: u64,
-    current: u32,
-    previous: u32,
+struct Errors {
+    window: AtomicU64,
+    current: AtomicU64,
+    previous: AtomicU64,
 }
 
-impl HandedOut {
-    fn turn(&mut self, window: u64) {
-        match window.checked_sub(self.window) {
-            None | Some(0) => {}
-            Some(1) => *self = Self { window, current: 0, previous: self.current },
-            Some(_) => *self = Self { window, current: 0, previous: 0 },
+impl Errors {
+    /// Written only when it grows, so that the request path seldom does more than read.
+    fn note(&self, error: u64) {
+        if self.current.load(Ordering::Relaxed) < error {
+            self.current.fetch_max(error, Ordering::Relaxed);
         }
+    }
+
+    fn turn(&self, window: u64) {
+        let before = self.window.swap(window, Ordering::Relaxed);
+        if before < window {
+            let ended = self.current.swap(0, Ordering::Relaxed);
+            let next = if before + 1 == window { ended } else { 0 };
+            self.previous.store(next, Ordering::Relaxed);
+        }
+    }
+
+    fn largest(&self) -> u64 {
+        self.current.load(Ordering::Relaxed).max(self.previous.load(Ordering::Relaxed))
     }
 }
 
@@ -67,7 +79,7 @@ impl EstimateLimit {
             quota: SlidingWindow::new(rate),
             expect_per_second,
             sketch: Arc::new(Window::new(size, rate.period(), now)),
-            handed_out: Arc::default(),
+            errors: Arc::default(),
         }
     }
 
@@ -84,7 +96,7 @@ impl EstimateLimit {
             quota: SlidingWindow::new(rate),
             expect_per_second,
             sketch: Arc::clone(&before.sketch),
-            handed_out: Arc::clone(&before.handed_out),
+            errors: Arc::clone(&before.errors),
         }
     }
 
@@ -97,10 +109,16 @@ impl EstimateLimit {
         now: Now,
     ) -> (Verdict, Receipt) {
         let (sum, slot) = self.sketch.charge(key, cost);
-        let suspect = sum >= self.threshold(table);
-        let charged = table.charge(key, self.quota, cost, suspect, now.wall);
+        let threshold = self.threshold(table);
+        // A suspect may have sent, unwatched, what the sketch read before, below the threshold.
+        let before = sum.saturating_sub(u64::from(cost)).min(threshold - 1);
+        let unseen = (sum >= threshold).then(|| u32::try_from(before).unwrap_or(u32::MAX));
+        if unseen.is_none() {
+            self.errors.note(threshold - 1);
+        }
+        let charged = table.charge(key, self.quota, cost, unseen, now.wall);
         if let Some(inherited) = charged.inherited {
-            self.note(inherited, now);
+            self.errors.note(u64::from(inherited));
         }
         if !charged.verdict.allowed {
             self.sketch.give_back(slot);
@@ -122,6 +140,7 @@ impl EstimateLimit {
     /// Turns the sketch when its window is over. Off the request path: it makes a new slot.
     pub fn turn(&self, now: Now) {
         self.sketch.turn(now);
+        self.errors.turn(now.wall.get() / self.rate().period().get());
     }
 
     /// Units per window.
@@ -144,14 +163,17 @@ impl EstimateLimit {
         self.sketch.noise()
     }
 
-    /// How far a key can exceed this limit in the present window: what it may send before it is
-    /// watched, or what a newcomer to a full table was not charged for, whichever is more.
-    pub fn confirm_error(&self, table: &ConfirmTable, now: Now) -> u64 {
-        let mut handed_out = self.handed_out.lock();
-        handed_out.turn(now.wall.get() / self.rate().period().get());
-        let inherited = u64::from(handed_out.current.max(handed_out.previous));
+    /// What the sketch reads for a key over both slots: never less than what it was charged there.
+    pub fn sum(&self, key: KeyHash) -> u64 {
+        self.sketch.sum(key)
+    }
+
+    /// How far a key can exceed this limit in the present window or the one before: what it may
+    /// send before it is watched, or what a newcomer to a full table was not charged for,
+    /// whichever is more.
+    pub fn confirm_error(&self, table: &ConfirmTable) -> u64 {
         // At a threshold of 1 the very first request is counted: the error is none.
-        inherited.max(self.threshold(table) - 1)
+        self.errors.largest().max(self.threshold(table) - 1)
     }
 
     /// Memory of the sketch.
@@ -163,11 +185,5 @@ impl EstimateLimit {
     /// than twice its limit unwatched, however full the table is.
     fn threshold(&self, table: &ConfirmTable) -> u64 {
         table.threshold().min(u64::from(self.rate().count())).max(1)
-    }
-
-    fn note(&self, inherited: u32, now: Now) {
-        let mut handed_out = self.handed_out.lock();
-        handed_out.turn(now.wall.get() / self.rate().period().get());
-        handed_out.current = handed_out.current.max(inherited);
     }
 }

@@ -91,6 +91,12 @@ impl Window {
         }
     }
 
+    /// Reads the key over both slots.
+    pub(super) fn sum(&self, key: KeyHash) -> u64 {
+        let slots = self.slots.load();
+        counted(slots.current.get(key)).saturating_add(counted(slots.previous.get(key)))
+    }
+
     /// Takes a charge out of the slot it was made to, if that still counts.
     pub(super) fn give_back(&self, receipt: SlotReceipt) {
         let slots = self.slots.load();
@@ -123,13 +129,9 @@ impl Window {
 
     /// What keys read that nobody has sent, on average.
     pub(super) fn noise(&self) -> u64 {
-        let slots = self.slots.load();
-        let read = |probe: u64| {
-            // Seeds are random, so any fixed keys are as good as random ones.
-            let key = KeyHash { high: probe, low: !probe };
-            counted(slots.current.get(key)).saturating_add(counted(slots.previous.get(key)))
-        };
-        (0..PROBES).map(read).sum::<u64>() / PROBES
+        // Seeds are random, so any fixed keys are as good as random ones.
+        (0..PROBES).map(|probe| self.sum(KeyHash { high: probe, low: !probe })).sum::<u64>()
+            / PROBES
     }
 }
 

@@ -106,6 +106,12 @@ impl SlidingWindow {
         WindowPair { window: self.index(now), current: old.spent(live, now), previous: 0 }
     }
 
+    /// Units of both windows, the previous one whole: never falls before the next window begins.
+    pub fn sum(&self, cell: WindowPair, now: Nanos) -> u32 {
+        let live = self.live(cell, now);
+        live.current.saturating_add(live.previous)
+    }
+
     /// Units that count now: the current window's and the covered share of the previous one's.
     pub fn spent(&self, cell: WindowPair, now: Nanos) -> u32 {
         let live = self.live(cell, now);

@@ -119,7 +119,7 @@ fn estimator(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         let labels = [("limit", &*limit.name)];
         let share = estimate.noise() as f64 / f64::from(estimate.rate().count());
         load.push(gauge(&labels, share));
-        error.push(gauge(&labels, estimate.confirm_error(table, sources.engine.now()) as f64));
+        error.push(gauge(&labels, estimate.confirm_error(table) as f64));
     }
     families.push(family(
         "tollgate_estimator_load_ratio",

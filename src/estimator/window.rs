@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use pingora_limits::estimator::Estimator;
 
@@ -40,6 +40,8 @@ struct Slots {
     /// Which window `current` belongs to, counted from the epoch.
     index: u64,
     current: Arc<Estimator>,
+    /// The index that `previous` had when it was the current one.
+    before: u64,
     previous: Arc<Estimator>,
 }
 
@@ -64,7 +66,7 @@ impl SlotReceipt {
 impl Window {
     pub(super) fn new(size: SketchSize, period: Nanos, now: Now) -> Self {
         let index = now.wall.get() / period.get();
-        let slots = Slots { index, current: empty(size), previous: empty(size) };
+        let slots = Slots { index, current: empty(size), before: index, previous: empty(size) };
         Self { size, period, slots: ArcSwap::from_pointee(slots), turning: Mutex::new(()) }
     }
 
@@ -75,7 +77,16 @@ impl Window {
     /// Adds `cost` and reads the key over both slots. Never too little: a slot that was turned
     /// away while it was charged is charged again where it counts.
     pub(super) fn charge(&self, key: KeyHash, cost: u32) -> (u64, SlotReceipt) {
-        let mut slots = self.slots.load();
+        self.charge_from(self.slots.load(), key, cost)
+    }
+
+    /// `slots` may have been turned away since they were loaded.
+    fn charge_from(
+        &self,
+        mut slots: Guard<Arc<Slots>>,
+        key: KeyHash,
+        cost: u32,
+    ) -> (u64, SlotReceipt) {
         let mut follows = 0;
         loop {
             let current = slots.current.incr(key, cost as isize);
@@ -83,7 +94,7 @@ impl Window {
             let index = slots.index;
             let now = self.slots.load();
             // One turn later the charged slot is the previous one and still counts.
-            if now.index <= index + 1 || follows == MAX_FOLLOWS {
+            if now.index == index || now.before == index || follows == MAX_FOLLOWS {
                 return (sum, SlotReceipt { index, key, cost });
             }
             follows += 1;
@@ -100,12 +111,11 @@ impl Window {
     /// Takes a charge out of the slot it was made to, if that still counts.
     pub(super) fn give_back(&self, receipt: SlotReceipt) {
         let slots = self.slots.load();
-        let slot = match slots.index.checked_sub(receipt.index) {
-            Some(0) => &slots.current,
-            Some(1) => &slots.previous,
-            Some(_) | None => return,
-        };
-        slot.decr(receipt.key, receipt.cost as isize);
+        if receipt.index == slots.index {
+            slots.current.decr(receipt.key, receipt.cost as isize);
+        } else if receipt.index == slots.before {
+            slots.previous.decr(receipt.key, receipt.cost as isize);
+        }
     }
 
     /// Puts an empty slot with new seeds in front when the window of `now` is a later one. Of
@@ -122,9 +132,15 @@ impl Window {
         if slots.index >= index {
             return;
         }
-        let previous =
-            if slots.index + 1 == index { Arc::clone(&slots.current) } else { empty(self.size) };
-        self.slots.store(Arc::new(Slots { index, current: empty(self.size), previous }));
+        // Also after a gap of several windows: a late turn left charges of the window that has just
+        // ended in the slot of an earlier one. Kept too long they only make suspects.
+        let previous = Arc::clone(&slots.current);
+        self.slots.store(Arc::new(Slots {
+            index,
+            current: empty(self.size),
+            before: slots.index,
+            previous,
+        }));
     }
 
     /// What keys read that nobody has sent, on average.
@@ -149,4 +165,52 @@ fn empty(size: SketchSize) -> Arc<Estimator> {
 /// A counter that a race left below zero has counted nothing.
 fn counted(counter: isize) -> u64 {
     u64::try_from(counter).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Rate;
+
+    fn at(window: u64) -> Now {
+        let wall = Nanos::from_secs(window);
+        Now { mono: wall, wall }
+    }
+
+    fn window() -> Window {
+        let rate = Rate::ONE_A_SECOND;
+        Window::new(SketchSize::new(rate, 1), rate.period(), at(100))
+    }
+
+    const KEY: KeyHash = KeyHash { high: 1, low: 2 };
+
+    #[test]
+    fn a_charge_to_slots_that_were_turned_away_is_made_again_where_it_counts() {
+        for turns in 0..5 {
+            let window = window();
+            let stale = window.slots.load();
+            (0..turns).for_each(|turn| window.turn(at(101 + turn)));
+            let (_, receipt) = window.charge_from(stale, KEY, 3);
+            assert_eq!(window.sum(KEY), 3, "after {turns} turns");
+            window.give_back(receipt);
+            assert_eq!(window.sum(KEY), 0);
+        }
+    }
+
+    #[test]
+    fn a_charge_counts_for_two_windows_and_longer_when_a_turn_is_late() {
+        let window = window();
+        window.charge(KEY, 1);
+        window.turn(at(101));
+        window.charge(KEY, 1);
+        assert_eq!(window.sum(KEY), 2);
+        // Nobody turned for three windows: the slot holds charges of any of them.
+        window.turn(at(104));
+        assert_eq!(window.sum(KEY), 1);
+        window.turn(at(105));
+        assert_eq!(window.sum(KEY), 0);
+        window.turn(at(103));
+        window.charge(KEY, 1);
+        assert_eq!(window.sum(KEY), 1, "a time that runs back turns nothing");
+    }
 }

@@ -37,7 +37,7 @@ pub use gate::{Clean, GateBounds, Head, Reason, pass};
 pub use live::{Books, Ending, Live, RouteTally};
 pub use origin::{OriginGroup, OriginTally};
 pub use plugin::{Judged, Limiter, LimiterError};
-pub use render::{Refusal, refusal};
+pub use render::{Refusal, refusal, write_fields};
 
 /// Tries of one request at different servers of its origin: only connecting is tried again, so
 /// no origin sees a request twice.

@@ -14,7 +14,6 @@ use pingora::http::{RequestHeader, ResponseHeader};
 
 use super::gate::{self, GateBounds, Head, Reason};
 use super::render::{self, Refusal};
-use super::response;
 use crate::clock::SystemClock;
 use crate::config::{self, Config, ConfigErrors, Responses};
 use crate::engine::{Decision, Engine, Generation, ReloadReport};
@@ -154,8 +153,7 @@ impl Judged {
             return Ok(());
         };
         let policy = self.loaded.generation.policy();
-        let fields = render::fields_of(decision, policy, self.loaded.responses(decision));
-        response::write(response, &fields)
+        render::write_fields(decision, policy, self.loaded.responses(decision), response)
     }
 }
 

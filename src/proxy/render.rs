@@ -37,6 +37,16 @@ pub(super) fn fields_of(
     fields::of(decision, policy, wanted)
 }
 
+/// Tells a client where it stands, beside the fields that are there.
+pub fn write_fields(
+    decision: &Decision,
+    policy: &Policy,
+    responses: &Responses,
+    response: &mut ResponseHeader,
+) -> Result<()> {
+    response::write(response, &fields_of(decision, policy, responses))
+}
+
 /// The answer to a request that a decision does not let through; `None` when it does.
 pub fn refusal(
     decision: &Decision,
@@ -132,7 +142,7 @@ fn limited(decision: &Decision, policy: &Policy, responses: &Responses) -> Resul
     if let Some(wait) = retry_after {
         refusal.head.insert_header(header::RETRY_AFTER, wait)?;
     }
-    response::write(&mut refusal.head, &fields_of(decision, policy, responses))?;
+    write_fields(decision, policy, responses, &mut refusal.head)?;
     Ok(refusal)
 }
 

@@ -1,0 +1,401 @@
+//! Configurations as text: every mistake is told with its place and its cure.
+#![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
+
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use tollgate::config::{self, Body, LogTarget};
+
+/// A valid file; `EDIT` marks where a case puts its text.
+const HEAD: &str = "version: 1
+listeners: [{ address: 127.0.0.1:1 }]
+origins: { site: { servers: [127.0.0.1:1] } }
+";
+
+fn errors(text: &str) -> Vec<String> {
+    match config::read_text(text, "f", Path::new("")) {
+        Ok(_) => Vec::new(),
+        Err(errors) => errors.lines(),
+    }
+}
+
+/// `rest` follows the head, from line 4 on.
+fn check(rest: &str, expected: &[&str]) {
+    let found = errors(&format!("{HEAD}{rest}"));
+    assert_eq!(found, expected, "in\n{rest}");
+}
+
+const ROUTE: &str = "routes: [{ name: r }]\n";
+
+fn limit(fields: &str, expected: &[&str]) {
+    check(&format!("limits:\n  l: {{ {fields} }}\n{ROUTE}"), expected);
+}
+
+#[test]
+fn limits() {
+    limit("tier: exact, rate: 5/s, key: client_ip", &[]);
+    limit(
+        "tier: exact, rate: 5/s, key: header:x",
+        &["f:5:3: limits.l: missing_key is missing: a request can be without header:x; write \
+           missing_key: deny, client_ip, { limit: NAME } or skip"],
+    );
+    limit(
+        "tier: exact, rate: 5/s, key: client_ip, missing_key: deny",
+        &["f:5:61: limits.l.missing_key: client_ip is never absent; leave missing_key out"],
+    );
+    limit(
+        "rate: 5/s, key: client_ip",
+        &[
+            "f:5:3: limits.l: tier is missing; write tier: exact (counts exactly) or tier: estimate (cheap)",
+        ],
+    );
+    limit(
+        "tier: estimate, rate: 5/s, key: client_ip, burst: 3",
+        &[
+            "f:5:58: limits.l.burst: burst belongs to tier: exact; leave it out, or write tier: exact",
+        ],
+    );
+    limit(
+        "tier: exact, rate: 5/s, key: client_ip, burst: 3",
+        &[
+            "f:5:55: limits.l.burst: burst belongs to token_bucket; add algorithm: token_bucket, or leave it out",
+        ],
+    );
+    limit(
+        "tier: exact, rate: 20000/s, key: client_ip, algorithm: sliding_log",
+        &[
+            "f:5:27: limits.l.rate: a sliding log holds at most 10000 units per window; use sliding_window",
+        ],
+    );
+    limit(
+        "tier: exact, algorithm: token_bucket, rate: 3000000/s, key: client_ip",
+        &[
+            "f:5:52: limits.l.rate: this rate errs by more than 0.1 % in nanoseconds; write it over a longer time, or lower it",
+        ],
+    );
+    limit(
+        "tier: exact, algorithm: token_bucket, rate: 7/1m, refill_every: 1s, key: client_ip",
+        &[
+            "f:5:72: limits.l.refill_every: refill_every brings no whole number of units; a time no longer than the rate's that brings 1, 2, 3 ... units",
+        ],
+    );
+    limit(
+        "tier: exact, rate: 5/s, key: client_ip, cost: 6",
+        &[
+            "f:5:54: limits.l.cost: a cost of 6 never fits into limit \"l\"; at most 5, or raise the limit",
+        ],
+    );
+    limit(
+        "tier: exact, rate: 5/s, key: client_ip, colour: red",
+        &[
+            "f:5:48: limits.l.colour: unknown key \"colour\"; known here: tier, rate, key, missing_key, mode, headers, cost, algorithm, expect, burst, refill_every, when_full, max_keys",
+        ],
+    );
+    limit(
+        "tier: exact, rate: 5/s, key: client_ip, algoritm: gcra",
+        &["f:5:48: limits.l.algoritm: unknown key \"algoritm\"; did you mean \"algorithm\"?"],
+    );
+    limit(
+        "tier: exact, rate: 5/s, key: [client_ip, clientip]",
+        &["f:5:49: limits.l.key[1]: unknown key source \"clientip\"; did you mean \"client_ip\"?"],
+    );
+    limit(
+        "tier: exact, rate: 5/s, key: path_segment:0, missing_key: skip",
+        &["f:5:37: limits.l.key: \"0\" is not a whole number from 1 to 64; the first segment is 1"],
+    );
+    check(
+        "limits:\n  a: { tier: exact, rate: 1/s, key: bearer, missing_key: { limit: b } }\n  b: { tier: exact, rate: 1/s, key: bearer, missing_key: { limit: a } }\nroutes: [{ name: r }]\n",
+        &[
+            "f:5:3: limits.a: missing_key of limit \"a\" leads back to it; end the chain with deny, client_ip or skip",
+            "f:6:3: limits.b: missing_key of limit \"b\" leads back to it; end the chain with deny, client_ip or skip",
+        ],
+    );
+}
+
+#[test]
+fn what_is_not_there_yet_is_refused_by_name() {
+    for key in [
+        "penalty: { after: 20 }",
+        "plans: { by: header:x-plan }",
+        "overrides: []",
+        "count: { status: [401] }",
+        "refund: { status: [500] }",
+        "rollout: 25%",
+        "from: 2026-12-01T00:00:00Z",
+        "candidate: { rate: 50/1m }",
+        "max_delay: 1s",
+        "max_in_flight: 20",
+        "on_store_failure: deny",
+    ] {
+        let name = key.split(':').next().unwrap();
+        limit(
+            &format!("tier: exact, rate: 5/s, key: client_ip, {key}"),
+            &[&format!("f:5:48: limits.l.{name}: \"{name}\" is not available yet")],
+        );
+    }
+    limit(
+        "tier: exact, rate: 5/s, key: client_ip, algorithm: leaky_bucket",
+        &["f:5:59: limits.l.algorithm: \"leaky_bucket\" is not available yet"],
+    );
+    limit(
+        "tier: exact, rate: 5/s, key: client_ip, cost: { header: x-cost }",
+        &["f:5:54: limits.l.cost: a cost that is read from a header is not available yet"],
+    );
+    limit(
+        "tier: exact, rate: 5/s, key: { jwt: { claim: sub } }, missing_key: skip",
+        &["f:5:44: limits.l.key.jwt: a key from a JWT is not available yet"],
+    );
+    check(
+        &format!("store: {{ redis: {{ url: redis://127.0.0.1 }} }}\n{ROUTE}"),
+        &["f:4:17: store.redis: store.redis is not available yet"],
+    );
+    for key in ["header_timeout", "max_connections", "body_min_rate", "h2_resets"] {
+        check(
+            &format!("limits_of_this_proxy: {{ {key}: 10 }}\n{ROUTE}"),
+            &[&format!("f:4:25: limits_of_this_proxy.{key}: \"{key}\" is not available yet")],
+        );
+    }
+    for (key, place) in [("cors: [\"https://a\"]", 20), ("exempt: [preflight]", 22)] {
+        let name = key.split(':').next().unwrap();
+        check(
+            &format!("responses: {{ {key} }}\n{ROUTE}"),
+            &[&format!("f:4:{place}: responses.{name}: {name} is not available yet")],
+        );
+    }
+    let listener = "version: 1\nlisteners: [{ address: 127.0.0.1:1, proxy_protocol: true }]\norigins: { s: { servers: [127.0.0.1:1] } }\nroutes: [{ name: r }]\n";
+    assert_eq!(
+        errors(listener),
+        ["f:2:53: listeners[0].proxy_protocol: proxy_protocol: true is not available yet"]
+    );
+}
+
+#[test]
+fn routes() {
+    check(
+        "routes: [{ name: r }, { name: r }]\n",
+        &["f:4:31: routes[1].name: route \"r\" stands twice"],
+    );
+    check(
+        "routes: [{ name: R_1 }]\n",
+        &["f:4:18: routes[0].name: \"R_1\" is not a name; use a-z, 0-9 and -, at most 64"],
+    );
+    check(
+        "routes: [{ name: r, match: { path: api, host: \"http://a\", methods: [post] } }]\n",
+        &[
+            "f:4:36: routes[0].match.path: path \"api\": a path begins with /",
+            "f:4:47: routes[0].match.host: \"http://a\" is not a host; write example.com or \"*.example.com\", without scheme and port",
+            "f:4:69: routes[0].match.methods[0]: \"post\" is not a method; write it in capitals, for example POST",
+        ],
+    );
+    check(
+        "limits: { l: { tier: exact, rate: 1/s, key: client_ip } }\nroutes: [{ name: r, limits: [l, l] }]\n",
+        &["f:5:33: routes[0].limits[1]: limit \"l\" stands twice"],
+    );
+    check(
+        "routes: [{ name: r, match: { client: [10.0.0.1/8] } }]\n",
+        &[
+            "f:4:39: routes[0].match.client[0]: \"10.0.0.1/8\" has bits beyond its prefix; write 10.0.0.0/8",
+        ],
+    );
+}
+
+#[test]
+fn sections() {
+    assert_eq!(errors(""), ["f:1:1: the file is empty; begin with version: 1"]);
+    assert_eq!(
+        errors("version: 1\n"),
+        [
+            "f:1:1: listeners is missing; write listeners: [{ address: 0.0.0.0:8080 }]",
+            "f:1:1: origins is missing; write origins: { site: { servers: [127.0.0.1:9000] } }",
+            "f:1:1: routes is missing; write routes: [{ name: site }]",
+        ]
+    );
+    check(
+        &format!("admin: {{ address: 0.0.0.0:9900 }}\n{ROUTE}"),
+        &[
+            "f:4:19: admin.address: 0.0.0.0:9900 can be reached from elsewhere; add token_file, or listen on 127.0.0.1",
+        ],
+    );
+    check(
+        &format!("access_log: {{ to: sdtout }}\n{ROUTE}"),
+        &[
+            "f:4:19: access_log.to: unknown word \"sdtout\"; stdout, stderr, none, or a file as ./access.log",
+        ],
+    );
+    check(
+        &format!("responses: {{ body: {{ file: nowhere.html, type: text/html }} }}\n{ROUTE}"),
+        &["f:4:28: responses.body.file: nowhere.html: No such file or directory (os error 2)"],
+    );
+}
+
+#[test]
+fn five_mistakes_are_five_errors_with_five_lines() {
+    let text = "version: 1
+listeners: [{ address: 8080 }]
+origins: { site: { servers: [127.0.0.1] } }
+limits:
+  writes: { tier: exact, rate: 60 per minute, key: client_ip }
+routes:
+  - name: webhook
+    limits: [wirtes]
+  - name: site
+    orgin: site
+";
+    let found = errors(text);
+    let lines: Vec<&str> = found.iter().map(|error| error.split(':').nth(1).unwrap()).collect();
+    assert_eq!(lines, ["2", "3", "5", "8", "10"], "{found:#?}");
+}
+
+#[test]
+fn where_yaml_trips_the_cure_is_told() {
+    let told = |rest: &str, words: &[&str]| {
+        let found = errors(&format!("{HEAD}{rest}"));
+        assert_eq!(found.len(), 1, "{rest}: {found:#?}");
+        for word in words {
+            assert!(found[0].contains(word), "{word} is not in {}", found[0]);
+        }
+    };
+    told("routes: [{ name: r, match: { host: *.example.com } }]\n", &["f:4:", "quote it"]);
+    told("routes: &all [{ name: r }]\n", &["f:4:9", "anchor"]);
+    told("routes: !tag [{ name: r }]\n", &["f:4:9", "tag"]);
+    told("version: 1\nroutes: [{ name: r }]\n", &["f:4:1", "\"version\" stands twice", "line 1"]);
+    told("routes: [{ name: r }]\n---\nversion: 1\n", &["second document"]);
+    told("routes: [{ name: r }\n", &["f:"]);
+    told("routes:\n\t- name: r\n", &["f:"]);
+    told("clients: { trusted_proxies: [::1/128] }\nroutes: [{ name: r }]\n", &["f:4:"]);
+}
+
+#[test]
+fn hostile_texts_are_refused_and_nothing_worse() {
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let mapped = "a: {".repeat(20_000);
+    let bomb: String = (1..9).fold("a0: &a0 [x,x,x,x,x,x,x,x]\n".to_owned(), |text, n| {
+        let last = n - 1;
+        text + &format!("a{n}: &a{n} [*a{last},*a{last},*a{last},*a{last},*a{last}]\n")
+    });
+    let long = "x".repeat((1 << 20) + 1);
+    for text in [
+        &deep,
+        &mapped,
+        &bomb,
+        &long,
+        "\0",
+        "%YAML 9.9\n---\n",
+        "? [a]\n: b\n",
+        "- - - -",
+        "{{{{",
+        "\u{feff}",
+        "|\n",
+        ">\n x",
+        "'",
+        "\"\\x",
+        "@",
+        "`",
+    ] {
+        assert!(!errors(text).is_empty());
+    }
+}
+
+#[test]
+fn a_key_is_text_as_it_was_typed() {
+    let policy =
+        "routes: [{ name: r, match: { header: { x-key: 007, x-yes: yes, x-float: 1e3 } } }]\n";
+    let loaded = config::read_text(&format!("{HEAD}{policy}"), "f", Path::new("")).unwrap();
+    let headers = &loaded.config.policy.routes[0].matches.headers;
+    let values: Vec<&str> = headers.iter().map(|(_, value)| value.to_str().unwrap()).collect();
+    assert_eq!(values, ["007", "yes", "1e3"]);
+}
+
+#[test]
+fn warnings_have_a_code_and_can_be_silenced() {
+    let policy = "clients: { address_header: x-forwarded-for }
+limits:
+  keyed: { tier: exact, rate: 5/s, key: header:x, missing_key: skip }
+  unused: { tier: exact, rate: 5/s, key: client_ip }
+  noisy: { tier: estimate, rate: 10/1h, key: client_ip, expect: { requests: 50000/s } }
+routes:
+  - { name: all, limits: [keyed] }
+  - { name: never, match: { path: /x }, limits: [noisy] }
+";
+    let codes = |text: &str| -> Vec<&str> {
+        let loaded = config::read_text(text, "f", Path::new("")).unwrap();
+        loaded.warnings.iter().map(|warning| warning.code).collect()
+    };
+    assert_eq!(
+        codes(&format!("{HEAD}{policy}")),
+        [
+            "address-header-untrusted",
+            "unused-limit",
+            "estimate-noise",
+            "spoofable-key",
+            "unreachable-route"
+        ]
+    );
+    let silenced = "check: { silence: [unused-limit, estimate-noise] }\n";
+    assert_eq!(
+        codes(&format!("{HEAD}{policy}{silenced}")),
+        ["address-header-untrusted", "spoofable-key", "unreachable-route"]
+    );
+}
+
+fn files() -> Vec<PathBuf> {
+    let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
+    let listed =
+        |folder: PathBuf| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let all = listed(conf.join("examples")).chain(listed(conf));
+    all.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect()
+}
+
+#[test]
+fn every_file_of_conf_is_valid_and_raises_no_warning() {
+    let files = files();
+    assert!(files.len() >= 5);
+    for file in files {
+        let loaded = config::load(&file).unwrap_or_else(|errors| panic!("{errors}"));
+        assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    }
+    let whole = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tollgate.yaml");
+    let config = config::load(&whole).unwrap().config;
+    assert_eq!((config.bounds.header_size, config.bounds.discard_bytes), (32_768, 65_536));
+    assert_eq!((config.policy.max_keys, config.ipv6_prefix), (1_000_000, 64));
+    assert_eq!(
+        (&config.access_log.to, &config.default_responses.body),
+        (&LogTarget::Stdout, &Body::Problem)
+    );
+}
+
+/// What stands in README.md is a policy that works.
+#[test]
+fn the_policies_of_the_readme_are_valid() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let text = std::fs::read_to_string(readme).unwrap();
+    let blocks: Vec<&str> =
+        text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(!blocks.is_empty());
+    for block in blocks {
+        assert_eq!(errors(block), Vec::<String>::new(), "{block}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    /// Cut, doubled, swapped and overwritten bytes: an error or a policy, never a panic.
+    #[test]
+    fn no_text_panics(edits in proptest::collection::vec((0usize..4_000, 0usize..40, 0u8..4, any::<char>()), 1..12)) {
+        let whole = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tollgate.yaml");
+        let mut text: Vec<char> = std::fs::read_to_string(whole).unwrap().chars().collect();
+        for (at, length, kind, other) in edits {
+            let at = at.min(text.len());
+            let end = (at + length).min(text.len());
+            match kind {
+                0 => drop(text.drain(at..end)),
+                1 => { let copy = text[at..end].to_vec(); text.splice(at..at, copy); }
+                2 => text.insert(at, other),
+                _ => text[at..end].reverse(),
+            }
+        }
+        let text: String = text.into_iter().collect();
+        let _ = config::read_text(&text, "f", Path::new("/nonexistent"));
+    }
+}

@@ -33,3 +33,14 @@ tools-run:
 
 tools-test:
 	@./scripts/install-tools $(TEST_TOOLS)
+
+.PHONY: bench isolation
+
+# What a decision costs.
+bench: tools-run
+	$(CARGO) bench --bench decisions -- --noplot
+
+# A route without limits beside a hammered key: p99 against the same load without.
+isolation: build
+	@./scripts/install-tools wrk curl
+	./scripts/isolation

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use super::{AccessLogSink, ReloadOutcome, Status};
 use crate::config::{self, Config, ConfigErrors};
 use crate::engine::Engine;
-use crate::proxy::{Books, CertificateStore, Live};
+use crate::proxy::{Books, CertificateStore, Fixed, Live};
 
 /// What a reload reads.
 #[derive(Clone, Debug)]
@@ -82,15 +82,10 @@ impl Reloader {
         for warning in &loaded.warnings {
             log::warn!("{warning}");
         }
-        let live = self.live.load();
-        let listening = |listeners: &[config::Listener]| -> Vec<(std::net::SocketAddr, bool)> {
-            listeners.iter().map(|one| (one.address, one.certificates.is_empty())).collect()
-        };
-        if listening(&loaded.config.listeners) != listening(&live.listeners) {
-            return Err(vec![format!(
-                "{}: listeners: a reload cannot change addresses, or TLS to plain; restart instead",
-                self.source.file.display()
-            )]);
+        let next = Fixed::of(&loaded.config);
+        if let Some(key) = self.live.load().fixed.difference(&next) {
+            let file = self.source.file.display();
+            return Err(vec![format!("{file}: {key}: a reload cannot change it; restart instead")]);
         }
         Ok(loaded.config)
     }

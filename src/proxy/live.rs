@@ -1,5 +1,7 @@
 //! One configuration as the proxy serves it. A request holds on to one from beginning to end.
 
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +11,7 @@ use pingora::protocols::tls::CaType;
 
 use super::gate::{GateBounds, Reason};
 use super::origin::{self, OriginGroup, OriginTally};
-use crate::config::{AccessLog, Bounds, Config, Listener, Origin, Responses};
+use crate::config::{AccessLog, Admin, Bounds, Config, Origin, Responses};
 use crate::engine::{Engine, Generation, ReloadReport};
 use crate::policy::RouteIndex;
 use crate::policy::client::ClientRules;
@@ -32,11 +34,48 @@ pub struct Live {
     pub bounds: Bounds,
     /// What is logged.
     pub access_log: AccessLog,
-    /// What listens; checked against the next configuration.
-    pub listeners: Vec<Listener>,
+    /// What was fixed when the process started.
+    pub fixed: Fixed,
     /// One per route, and one for requests without.
     tallies: Vec<Arc<RouteTally>>,
     no_route: Arc<RouteTally>,
+}
+
+/// What a reload cannot change: sockets and threads are made once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    listeners: Vec<(SocketAddr, bool)>,
+    admin: Option<Admin>,
+    threads: Option<NonZeroUsize>,
+    h2_streams: u32,
+}
+
+impl Fixed {
+    /// The fixed part of a configuration.
+    pub fn of(config: &Config) -> Self {
+        let listeners = config.listeners.iter();
+        Self {
+            listeners: listeners.map(|one| (one.address, one.certificates.is_empty())).collect(),
+            admin: config.admin.clone(),
+            threads: config.threads,
+            h2_streams: config.bounds.h2_streams,
+        }
+    }
+
+    /// The first key that another configuration has otherwise.
+    pub fn difference(&self, next: &Self) -> Option<&'static str> {
+        if self.listeners != next.listeners {
+            Some("listeners")
+        } else if self.admin != next.admin {
+            Some("admin")
+        } else if self.threads != next.threads {
+            Some("threads")
+        } else if self.h2_streams != next.h2_streams {
+            Some("limits_of_this_proxy.h2_streams")
+        } else {
+            None
+        }
+    }
 }
 
 /// How a request ended.
@@ -123,6 +162,7 @@ impl Live {
         books: &Books,
         previous: Option<&Self>,
     ) -> (Self, ReloadReport) {
+        let fixed = Fixed::of(&config);
         let mut origins = Vec::with_capacity(config.origins.len());
         for meant in config.origins {
             let before = previous.and_then(|previous| previous.origin_like(&meant));
@@ -144,7 +184,7 @@ impl Live {
             default_responses: config.default_responses,
             bounds: config.bounds,
             access_log: config.access_log,
-            listeners: config.listeners,
+            fixed,
             tallies,
             no_route: of(&books.routes, &Arc::from(Books::NO_ROUTE)),
         };

@@ -34,7 +34,7 @@ pub use certificates::{CertificateStore, Certificates, Resolver};
 pub use fields::{RateLimitFields, Triple, Wanted, of as fields_of, retry_after_secs};
 pub use finish::{AccessRecord, AccessSink};
 pub use gate::{Clean, GateBounds, Head, Reason, pass};
-pub use live::{Books, Ending, Live, RouteTally};
+pub use live::{Books, Ending, Fixed, Live, RouteTally};
 pub use origin::{OriginGroup, OriginTally};
 pub use plugin::{Judged, Limiter, LimiterError};
 pub use render::{Refusal, refusal, write_fields};

@@ -1,7 +1,7 @@
 //! `response_filter`: what the client is told beside the origin's answer.
 
 use http::HeaderMap;
-use http::header::{self, HeaderName, HeaderValue};
+use http::header::{self, HeaderValue};
 use pingora::Result;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
@@ -9,13 +9,12 @@ use pingora_proxy::Session;
 use super::fields::{RateLimitFields, Triple};
 use super::{Context, Ending, Tollgate};
 
-/// `RateLimit-Policy`.
-const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// `RateLimit`.
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+// As texts, so that HTTP/1 shows them in the case that people know.
+const RATELIMIT_POLICY: &str = "RateLimit-Policy";
+const RATELIMIT: &str = "RateLimit";
+const LIMIT: &str = "X-RateLimit-Limit";
+const REMAINING: &str = "X-RateLimit-Remaining";
+const RESET: &str = "X-RateLimit-Reset";
 
 /// Adds where the client stands. An origin's own fields are never loosened.
 pub(super) fn tell(

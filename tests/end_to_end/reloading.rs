@@ -134,7 +134,9 @@ async fn listeners_do_not_reload_and_are_refused_by_name() {
     let text = std::fs::read_to_string(gate.file()).unwrap();
     let moved = text.replace(&gate.port.to_string(), &free_port().to_string());
     assert_eq!(gate.reload_text(&moved).await, Reloaded::Refused);
-    assert!(gate.log().contains("listeners: a reload cannot change addresses"), "{}", gate.log());
+    assert!(gate.log().contains("listeners: a reload cannot change it"), "{}", gate.log());
+    assert_eq!(gate.reload_text(&format!("{text}threads: 1\n")).await, Reloaded::Refused);
+    assert!(gate.log().contains("threads: a reload cannot change it"), "{}", gate.log());
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -34,7 +35,8 @@ fn prepare() -> std::io::Result<PathBuf> {
         .replace("LISTEN", &listen.to_string())
         .replace("ADMIN", &admin.to_string());
     let folder = std::env::temp_dir().join(format!("tollgate-demo-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
+    // Its own and new: nobody else's folder of that name is written into.
+    std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
     let file = folder.join("tollgate.yaml");
     std::fs::write(&file, policy)?;
     print!("{}", commands(listen, admin, &file));

@@ -63,13 +63,11 @@ impl Reloader {
         let config = self.read()?;
         let certificates =
             CertificateStore::read(&config.listeners).map_err(|error| vec![error])?;
-        let (next, report) = {
-            let previous = self.live.load_full();
-            Live::build(config, &self.engine, &self.books, Some(&previous)).await
-        };
-        if let Err(error) = self.access.redirect(&next.access_log) {
-            return Err(vec![format!("access_log: {error}")]);
-        }
+        // The last thing that can fail: what follows is built whole and put in force.
+        let redirected = self.access.redirect(&config.access_log);
+        redirected.map_err(|error| vec![format!("access_log: {error}")])?;
+        let previous = self.live.load_full();
+        let (next, report) = Live::build(config, &self.engine, &self.books, Some(&previous)).await;
         let generation = next.generation.number();
         self.certificates.replace(certificates);
         self.live.store(Arc::new(next));

@@ -39,8 +39,7 @@ pub use origin::{OriginGroup, OriginTally};
 pub use plugin::{Judged, Limiter, LimiterError};
 pub use render::{Refusal, refusal, write_fields};
 
-/// Tries of one request at different servers of its origin: only connecting is tried again, so
-/// no origin sees a request twice.
+/// Servers of its origin that one request tries to connect to.
 const MAX_TRIES: usize = 3;
 
 /// The proxy. Shared by all connections.
@@ -70,7 +69,9 @@ pub struct Context {
     decision: Option<Decision>,
     rejected: Option<Reason>,
     ending: Option<Ending>,
+    /// Servers that could not be connected to.
     tried: Vec<SocketAddr>,
+    asked: Option<SocketAddr>,
     origin: Option<Arc<OriginGroup>>,
     origin_asked: Option<Nanos>,
     origin_status: Option<u16>,
@@ -104,6 +105,7 @@ impl ProxyHttp for Tollgate {
             rejected: None,
             ending: None,
             tried: Vec::new(),
+            asked: None,
             origin: None,
             origin_asked: None,
             origin_status: None,

@@ -1,7 +1,7 @@
 //! `response_filter`: what the client is told beside the origin's answer.
 
-use http::HeaderMap;
 use http::header::{self, HeaderValue};
+use http::{HeaderMap, StatusCode};
 use pingora::Result;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
@@ -23,17 +23,20 @@ pub(super) fn tell(
     response: &mut ResponseHeader,
     ctx: &mut Context,
 ) -> Result<()> {
+    let switching = response.status == StatusCode::SWITCHING_PROTOCOLS;
+    if response.status.is_informational() && !switching {
+        // The final answer says it all.
+        return Ok(());
+    }
     ctx.origin_status = Some(response.status.as_u16());
     ctx.ending = Some(Ending::Forwarded);
     if let (Some(origin), Some(asked)) = (&ctx.origin, ctx.origin_asked) {
         let now = gate.engine.now().mono;
         origin.tally().duration.observe(now.saturating_sub(asked));
     }
-    // Of a 1xx (101 too) the client's library shows nothing; the final answer says it.
-    if !response.status.is_informational() {
-        write(response, &ctx.fields())?;
-    }
-    if gate.leaving.load(std::sync::atomic::Ordering::Relaxed) {
+    write(response, &ctx.fields())?;
+    // `Connection` of a 101 names the protocol that is switched to.
+    if !switching && gate.leaving.load(std::sync::atomic::Ordering::Relaxed) {
         response.insert_header(header::CONNECTION, "close")?;
     }
     Ok(())

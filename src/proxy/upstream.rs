@@ -20,7 +20,8 @@ const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest request id of a trusted peer that is passed on.
 const MAX_REQUEST_ID: usize = 128;
 
-/// A server of the route's origin that is well and was not tried before.
+/// A server of the route's origin that is well and was not found dead for this request. (One whose
+/// kept connection had gone may be asked again: that says nothing of the server.)
 pub(super) fn choose(
     gate: &Tollgate,
     session: &Session,
@@ -52,7 +53,7 @@ pub(super) fn choose(
         let why = format!("origin {} has no healthy server", origin.meant().name);
         return Err(Error::explain(ErrorType::HTTPStatus(503), why).into_up());
     };
-    ctx.tried.push(server);
+    ctx.asked = Some(server);
     if ctx.origin_asked.is_none() {
         ctx.origin_asked = Some(gate.engine.now().mono);
     }
@@ -60,7 +61,8 @@ pub(super) fn choose(
 }
 
 /// A connection that could not be made is tried at another server; the request has not been sent.
-pub(super) fn try_another(ctx: &Context, mut error: Box<Error>) -> Box<Error> {
+pub(super) fn try_another(ctx: &mut Context, mut error: Box<Error>) -> Box<Error> {
+    ctx.tried.extend(ctx.asked.take());
     let others = ctx.origin.as_ref().is_some_and(|origin| origin.health().1 > ctx.tried.len());
     error.set_retry(others && ctx.tried.len() < MAX_TRIES);
     error

@@ -119,6 +119,29 @@ async fn a_dead_server_is_left_out_and_the_living_one_answers() {
     assert_eq!(living.count(), 10, "no request was sent twice");
 }
 
+/// An origin that closes a kept connection when the next request is on its way: a race that every
+/// proxy meets. A GET is sent again, over a new connection to the same server.
+#[tokio::test]
+async fn a_kept_connection_that_has_gone_is_no_dead_server() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let origin = tokio::spawn(async move {
+        for _ in 0..4 {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut chunk = [0; 4096];
+            assert!(stream.read(&mut chunk).await.unwrap() > 0);
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+            // The next request is read and never answered.
+            let _ = stream.read(&mut chunk).await;
+        }
+    });
+    let gate = Gate::start(&policy(&format!("{{ servers: [\"{address}\"] }}"))).await;
+    for _ in 0..4 {
+        assert_eq!(get(&gate, "/").await, (200, "ok".to_owned()));
+    }
+    origin.abort();
+}
+
 #[tokio::test]
 async fn health_checks_take_servers_out_and_back_in() {
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -15,7 +15,8 @@ FROM debian:bookworm-slim
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates curl \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin tollgate
+    && groupadd --gid 10001 tollgate \
+    && useradd --uid 10001 --gid 10001 --no-create-home --shell /usr/sbin/nologin tollgate
 COPY --from=build /src/target/release/tollgate /usr/local/bin/tollgate
 COPY conf/tollgate.yaml /etc/tollgate/tollgate.yaml
 USER 10001:10001

@@ -55,17 +55,9 @@ pub struct AccessRecord<'r> {
 }
 
 /// Counts the request and hands its record to the log.
-pub(super) fn book(
-    gate: &Tollgate,
-    session: &mut Session,
-    error: Option<&Error>,
-    ctx: &mut Context,
-) {
-    let ending = ctx.ending.unwrap_or(match error {
-        // Nobody answered: the client left before the origin did.
-        _ if ctx.origin_status.is_none() => Ending::Failed,
-        _ => Ending::Forwarded,
-    });
+pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
+    // Without an ending nobody answered: the client left before the origin did.
+    let ending = ctx.ending.unwrap_or(Ending::Failed);
     let route = ctx.decision.as_ref().and_then(|decision| decision.route);
     ctx.live.tally(route).count(ending);
     if let Some(reason) = ctx.rejected {

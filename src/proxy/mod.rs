@@ -187,9 +187,9 @@ impl ProxyHttp for Tollgate {
     async fn logging(
         &self,
         session: &mut Session,
-        error: Option<&pingora::Error>,
+        _error: Option<&pingora::Error>,
         ctx: &mut Context,
     ) {
-        finish::book(self, session, error, ctx);
+        finish::book(self, session, ctx);
     }
 }

@@ -140,7 +140,7 @@ fn limited(decision: &Decision, policy: &Policy, responses: &Responses) -> Resul
         }
     };
     if let Some(wait) = retry_after {
-        refusal.head.insert_header(header::RETRY_AFTER, wait)?;
+        refusal.head.insert_header("Retry-After", wait)?;
     }
     write_fields(decision, policy, responses, &mut refusal.head)?;
     Ok(refusal)

@@ -106,6 +106,47 @@ impl Drop for Running {
     }
 }
 
+/// What `make run` starts: the printed commands do what the text beside them says.
+#[tokio::test]
+async fn the_demonstration_shows_both_tiers_and_a_reload() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .arg("demo")
+        .env("TMPDIR", folder.path())
+        .stdout(std::fs::File::create(&out).unwrap())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let _running = Running(child);
+    let told = || std::fs::read_to_string(&out).unwrap_or_default();
+    let after = |word: &str| {
+        let text = told();
+        let rest = text.split(word).nth(1).unwrap_or("").trim_start().to_owned();
+        rest.split_whitespace().next().unwrap_or("").to_owned()
+    };
+    assert!(eventually(Duration::from_secs(10), || async { told().contains("Ctrl-C") }).await);
+    let (site, file) = (after("before it at"), after("The policy is"));
+    let address = site.strip_prefix("http://").unwrap().to_owned();
+    let up = eventually(Duration::from_secs(10), || async {
+        tokio::net::TcpStream::connect(&address).await.is_ok()
+    });
+    assert!(up.await);
+    let post = async || {
+        let request = client().post(format!("{site}/api/webhook")).header("x-api-key", "demo");
+        request.send().await.unwrap().status().as_u16()
+    };
+    assert_eq!([post().await, post().await, post().await, post().await], [200, 200, 200, 429]);
+    for path in ["/api/track", "/"] {
+        assert_eq!(client().get(format!("{site}{path}")).send().await.unwrap().status(), 200);
+    }
+    let policy = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, policy.replace("rate: 3/1m", "rate: 6/1m")).unwrap();
+    assert!(Command::new("kill").args(["-s", "HUP", &pid.to_string()]).status().unwrap().success());
+    let raised = eventually(Duration::from_secs(5), || async { post().await == 200 });
+    assert!(raised.await, "raising the limit helps at once");
+}
+
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_tollgate")).with_file_name("examples").join(name)
 }

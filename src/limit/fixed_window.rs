@@ -37,7 +37,7 @@ impl FixedWindow {
         let after = spent.saturating_add(cost);
         let allowed = cost == 0 || after <= limit;
         let left = if allowed { after } else { spent };
-        let edge = self.until_edge(now);
+        let edge = self.edge_after(self.as_of(cell, now)).saturating_sub(now);
         Verdict {
             allowed,
             limit,
@@ -63,23 +63,31 @@ impl FixedWindow {
     }
 
     pub(super) fn convert(&self, old: &Self, cell: Counter, now: Nanos) -> Counter {
-        Counter { window: self.index(now), count: old.live(cell, now).count }
+        let count = old.live(cell, now).count;
+        Counter { window: self.index(old.as_of(cell, now)), count }
     }
 
-    /// The cell as of the window of `now`. A cell of a later window than the clock shows is
-    /// pulled back, so that no jump of the clock locks a key out for longer than a window.
+    /// The cell as of its own window or that of `now`, whichever is later. One of a window further
+    /// ahead was written before the clock was set back, and is void: nobody is locked out.
     fn live(&self, cell: Counter, now: Nanos) -> Counter {
-        let window = self.index(now);
-        Counter { window, count: if cell.window < window { 0 } else { cell.count } }
+        let window = self.index(self.as_of(cell, now));
+        Counter { window, count: if cell.window == window { cell.count } else { 0 } }
+    }
+
+    /// `now`, or the edge that another thread has crossed meanwhile: it read the clock later and
+    /// came first. Without this the late one would move its count back over the edge, where the
+    /// next charge would forget it.
+    fn as_of(&self, cell: Counter, now: Nanos) -> Nanos {
+        if cell.window == self.index(now).saturating_add(1) { self.edge_after(now) } else { now }
     }
 
     fn index(&self, now: Nanos) -> u64 {
         now.get() / self.rate.period().get()
     }
 
-    fn until_edge(&self, now: Nanos) -> Nanos {
-        let period = self.rate.period().get();
-        Nanos::new(period - now.get() % period)
+    fn edge_after(&self, now: Nanos) -> Nanos {
+        let period = self.rate.period();
+        now.saturating_sub(Nanos::new(now.get() % period.get())).saturating_add(period)
     }
 }
 

@@ -54,7 +54,9 @@ impl SlidingLog {
         let after = spent.saturating_add(cost);
         let allowed = cost == 0 || after <= limit;
         let left = if allowed { after } else { spent };
-        let newest = if allowed && cost > 0 { Some(now) } else { cell.0.back().map(|(at, _)| *at) };
+        let last = cell.0.back().map(|(at, _)| *at);
+        // As it will be charged: never before an older one.
+        let newest = if allowed && cost > 0 { last.max(Some(now)) } else { last };
         Verdict {
             allowed,
             limit,

@@ -50,10 +50,11 @@ impl SlidingWindow {
         let limit = self.rate.count();
         let live = self.live(cell, now);
         let spent = self.spent(live, now);
+        let as_of = self.as_of(cell, now);
         let after = spent.saturating_add(cost);
         let allowed = cost == 0 || after <= limit;
         let left = if allowed { after } else { spent };
-        let to_edge = self.rate.period().saturating_sub(self.elapsed(now));
+        let to_edge = self.edge_after(as_of).saturating_sub(now);
         let charged = live.current > 0 || (allowed && cost > 0);
         Verdict {
             allowed,
@@ -69,7 +70,7 @@ impl SlidingWindow {
             } else if cost > limit {
                 None
             } else {
-                Some(self.wait(live, cost, now))
+                Some(self.wait(live, cost, as_of).saturating_add(as_of.saturating_sub(now)))
             },
         }
     }
@@ -85,7 +86,7 @@ impl SlidingWindow {
         let window = self.index(charged);
         if cell.window == window {
             cell.current = cell.current.saturating_sub(cost);
-        } else if cell.window == window + 1 {
+        } else if cell.window == window.saturating_add(1) {
             cell.previous = cell.previous.saturating_sub(cost);
         }
     }
@@ -103,7 +104,8 @@ impl SlidingWindow {
             return live;
         }
         // Another grid of windows: the estimate is carried into the current one.
-        WindowPair { window: self.index(now), current: old.spent(live, now), previous: 0 }
+        let window = self.index(old.as_of(cell, now));
+        WindowPair { window, current: old.spent(live, now), previous: 0 }
     }
 
     /// Units of both windows, the previous one whole: never falls before the next window begins.
@@ -116,7 +118,7 @@ impl SlidingWindow {
     pub fn spent(&self, cell: WindowPair, now: Nanos) -> u32 {
         let live = self.live(cell, now);
         let period = u128::from(self.rate.period().get());
-        let covered = period - u128::from(self.elapsed(now).get());
+        let covered = period - u128::from(self.elapsed(self.as_of(cell, now)).get());
         let share = (u128::from(live.previous) * covered).div_ceil(period);
         live.current.saturating_add(u32::try_from(share).unwrap_or(u32::MAX))
     }
@@ -144,15 +146,27 @@ impl SlidingWindow {
         period.saturating_sub(Nanos::new(u64::try_from(covered).unwrap_or(u64::MAX)))
     }
 
-    /// The cell as of the window of `now`. One of a later window than the clock shows is pulled
-    /// back, so that no jump of the clock locks a key out for longer than it would have been.
+    /// The cell as of its own window or that of `now`, whichever is later. One of a window further
+    /// ahead was written before the clock was set back, and is void: nobody is locked out.
     fn live(&self, cell: WindowPair, now: Nanos) -> WindowPair {
-        let window = self.index(now);
+        let window = self.index(self.as_of(cell, now));
         match window.checked_sub(cell.window) {
-            None | Some(0) => WindowPair { window, ..cell },
+            Some(0) => cell,
             Some(1) => WindowPair { window, current: 0, previous: cell.current },
-            Some(_) => WindowPair { window, current: 0, previous: 0 },
+            Some(_) | None => WindowPair { window, current: 0, previous: 0 },
         }
+    }
+
+    /// `now`, or the edge that another thread has crossed meanwhile: it read the clock later and
+    /// came first. Without this the late one would move both counts back by a window, and the
+    /// next charge would forget the older.
+    fn as_of(&self, cell: WindowPair, now: Nanos) -> Nanos {
+        if cell.window == self.index(now).saturating_add(1) { self.edge_after(now) } else { now }
+    }
+
+    fn edge_after(&self, now: Nanos) -> Nanos {
+        let period = self.rate.period();
+        now.saturating_sub(self.elapsed(now)).saturating_add(period)
     }
 
     fn index(&self, now: Nanos) -> u64 {

@@ -8,6 +8,7 @@ use crate::limit::SketchSize;
 use crate::policy::{
     Count, HostPattern, Limit, LimitIndex, Match, MissingKey, Mode, Policy, Route, WhenFull,
 };
+use crate::store::CELL_BYTES;
 
 /// Checks every file; says whether all are valid. What cannot be written is nobody's to read.
 pub fn check(files: &[PathBuf], out: &mut dyn Write) -> bool {
@@ -95,6 +96,11 @@ fn tell_limit(out: &mut dyn Write, config: &Config, limit: &Limit) -> io::Result
                 WhenFull::Deny => "new keys are refused",
                 WhenFull::Allow => "new keys pass uncounted",
             };
+            let mib = (most * CELL_BYTES).div_ceil(1 << 20);
+            line(
+                "memory",
+                format!("about {CELL_BYTES} bytes for each live key, {mib} MiB at {most}"),
+            )?;
             line("when full", format!("above {most} live keys {full}"))?;
         }
         Count::Estimate { rate, expect_per_second } => {

@@ -271,7 +271,7 @@ impl Engine {
         now: Now,
         decision: &mut Decision,
     ) {
-        let mut overflown = false;
+        let mut overflown = None;
         let (verdict, tier) = match &generation.counting(due.limit).counter {
             Counter::Estimate(estimate) => {
                 let (verdict, receipt) = estimate.charge(&self.confirm, due.key, due.cost, now);
@@ -283,16 +283,22 @@ impl Engine {
             Counter::Exact(exact) => {
                 let charge = Charge { key: due.key, quota: &exact.quota, cost: due.cost };
                 let settlement = self.store.settle(&[charge], goes_through, now, |_| {
-                    overflown = true;
-                    self.overflow(exact, &charge, now).0
+                    let (verdict, receipt) = self.overflow(exact, &charge, now);
+                    overflown = Some(receipt);
+                    verdict
                 });
+                if !settlement.spent
+                    && let Some(Some(receipt)) = overflown
+                {
+                    exact.overflow(now).give_back(&self.confirm, receipt);
+                }
                 match settlement.verdicts.first() {
                     Some(verdict) => (*verdict, Tier::Exact),
                     None => return,
                 }
             }
         };
-        let mut answer = answer(due, tier, verdict, overflown);
+        let mut answer = answer(due, tier, verdict, overflown.is_some());
         answer.shadow = true;
         if !verdict.allowed {
             answer.kind = VerdictKind::ShadowDenied;

@@ -42,6 +42,10 @@ struct Shard {
     cells: Mutex<HashTable<Entry>>,
 }
 
+/// Memory of one cell in a table that is between half full and full, its byte of control included;
+/// a log needs 16 bytes more for each charge.
+pub const CELL_BYTES: usize = (size_of::<Entry>() + 1) * 3 / 2;
+
 #[derive(Debug)]
 struct Entry {
     key: KeyHash,

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use crate::limit::Verdict;
 use crate::policy::KeyHash;
 
-pub use embedded::{Embedded, SHARDS};
+pub use embedded::{CELL_BYTES, Embedded, SHARDS};
 pub use quotas::{Claim, Issued};
 pub use room::Room;
 

@@ -1,14 +1,37 @@
 //! tollgate: an edge reverse proxy on Pingora that counts cheaply where an approximate number is
 //! enough, and exactly where the number has to be true.
+//!
+//! The binary is the product. For other Pingora proxies there is [`proxy::Limiter`]: it reads a
+//! policy file, decides a request's head, and renders the refusal and the fields of the answer.
+//!
+//! ```no_run
+//! # async fn f(head: pingora::http::RequestHeader) -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = tollgate::proxy::Limiter::from_file("policy.yaml".as_ref())?;
+//! let judged = limiter.judge(&head, [192, 0, 2, 1].into()).await;
+//! match judged.refusal()? {
+//!     Some(refusal) => println!("{} {:?}", refusal.head.status, refusal.body),
+//!     None => println!("forward it, and call judged.write_fields on the answer"),
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! What is shown below is what a plugin meets; the rooms that are hidden are the binary's own and
+//! change without notice. ARCHITECTURE.md says what each room is for.
 
-pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod engine;
-pub mod estimator;
 pub mod limit;
-pub mod ops;
 pub mod policy;
 pub mod proxy;
+
+#[doc(hidden)]
+pub mod cli;
+#[doc(hidden)]
+pub mod estimator;
+#[doc(hidden)]
+pub mod ops;
+#[doc(hidden)]
 pub mod server;
+#[doc(hidden)]
 pub mod store;

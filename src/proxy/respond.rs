@@ -30,7 +30,12 @@ pub(super) async fn failure(
     ctx: &mut Context,
 ) -> FailToProxy {
     let status = failure_status(error);
-    ctx.ending = Some(if ctx.rejected.is_some() { Ending::Rejected } else { Ending::Failed });
+    ctx.ending = Some(match (ctx.rejected, error.esource()) {
+        (Some(_), _) => Ending::Rejected,
+        // A client that leaves in the middle of an answer is no failure of the origin.
+        (None, ErrorSource::Downstream) if ctx.origin_status.is_some() => Ending::Forwarded,
+        (None, _) => Ending::Failed,
+    });
     if status != 0 && session.response_written().is_none() {
         session.set_keepalive(None);
         if let Err(error) = tell_failure(session, ctx, status).await {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::time::Duration;
 
-use crate::servers::{Origin, client, eventually, free_port};
+use crate::servers::{Origin, client, eventually, free_port, signal};
 
 fn tollgate(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tollgate"))
@@ -142,7 +142,7 @@ async fn the_demonstration_shows_both_tiers_and_a_reload() {
     }
     let policy = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, policy.replace("rate: 3/1m", "rate: 6/1m")).unwrap();
-    assert!(Command::new("kill").args(["-s", "HUP", &pid.to_string()]).status().unwrap().success());
+    signal("HUP", pid);
     let raised = eventually(Duration::from_secs(5), || async { post().await == 200 });
     assert!(raised.await, "raising the limit helps at once");
 }

@@ -197,8 +197,7 @@ impl Gate {
     }
 
     pub fn signal(&self, name: &str) {
-        let killed = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status();
-        assert!(killed.unwrap().success());
+        signal(name, self.pid());
     }
 
     pub async fn metrics(&self) -> String {
@@ -223,6 +222,12 @@ impl Gate {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+}
+
+/// Sends a signal, by the shell's own `kill`: a minimal Debian has no other.
+pub fn signal(name: &str, pid: u32) {
+    let sent = Command::new("sh").args(["-c", &format!("kill -s {name} {pid}")]).status();
+    assert!(sent.unwrap().success());
 }
 
 impl Drop for Gate {

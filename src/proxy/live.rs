@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -41,13 +42,15 @@ pub struct Live {
     no_route: Arc<RouteTally>,
 }
 
-/// What a reload cannot change: sockets and threads are made once.
+/// What a reload cannot change: sockets, threads and the settings of HTTP/2 are made once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
     listeners: Vec<(SocketAddr, bool)>,
     admin: Option<Admin>,
     threads: Option<NonZeroUsize>,
     h2_streams: u32,
+    header_size: usize,
+    idle_timeout: Duration,
 }
 
 impl Fixed {
@@ -59,6 +62,8 @@ impl Fixed {
             admin: config.admin.clone(),
             threads: config.threads,
             h2_streams: config.bounds.h2_streams,
+            header_size: config.bounds.header_size,
+            idle_timeout: config.bounds.idle_timeout,
         }
     }
 
@@ -72,6 +77,10 @@ impl Fixed {
             Some("threads")
         } else if self.h2_streams != next.h2_streams {
             Some("limits_of_this_proxy.h2_streams")
+        } else if self.header_size != next.header_size {
+            Some("limits_of_this_proxy.header_size")
+        } else if self.idle_timeout != next.idle_timeout {
+            Some("limits_of_this_proxy.idle_timeout")
         } else {
             None
         }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use pingora::apps::HttpServerOptions;
 use pingora::apps::http_app::HttpServer;
 use pingora::listeners::tls::TlsSettings;
 use pingora::protocols::http::v2::server::default_h2_options;
@@ -82,6 +83,8 @@ pub fn run(config: Config, file: &Path, orders: Arc<Orders>) -> Result<(), Start
     let finish = config.bounds.finish;
     let h2_streams = config.bounds.h2_streams;
     let header_size = config.bounds.header_size;
+    let mut server_options = HttpServerOptions::default();
+    server_options.h2_idle_timeout = Some(config.bounds.idle_timeout);
     let parts = Parts::build(config, orders)?;
 
     let mut server = Server::new_with_opt_and_conf(None, server_conf(threads, finish));
@@ -92,6 +95,7 @@ pub fn run(config: Config, file: &Path, orders: Arc<Orders>) -> Result<(), Start
     let conf = Arc::clone(&server.configuration);
     let mut proxy = HttpProxy::new(parts.tollgate(), conf);
     proxy.h2_options = Some(options);
+    proxy.server_options = Some(server_options);
     proxy.handle_init_modules();
     let connections = Connections { proxy: Arc::new(proxy), count: Arc::clone(&parts.connections) };
     let mut service = Service::new("tollgate".to_owned(), connections);

@@ -233,3 +233,17 @@ async fn a_body_above_its_bound_is_413() {
     let answer = raw(&mut stream, request.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
 }
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_in_time() {
+    let origin = Origin::start("site").await;
+    let policy = format!("{ONE}limits_of_this_proxy: {{ idle_timeout: 1s }}\n");
+    let gate = Gate::start(&format!("{}{policy}", origin_yaml(origin.address))).await;
+    let mut stream = TcpStream::connect(("127.0.0.1", gate.port)).await.unwrap();
+    let answer = raw(&mut stream, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let mut rest = Vec::new();
+    let closed =
+        tokio::time::timeout(std::time::Duration::from_secs(4), stream.read_to_end(&mut rest));
+    assert_eq!(closed.await.expect("closed after a second").unwrap(), 0);
+}

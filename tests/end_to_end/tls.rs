@@ -13,7 +13,7 @@ use rcgen::{CertificateParams, KeyPair};
 use tokio_rustls::rustls;
 
 use crate::limiting::hammer;
-use crate::servers::{Gate, Origin, Reloaded, origin_yaml};
+use crate::servers::{Gate, Origin, Reloaded, eventually, metric, origin_yaml};
 
 struct Pair {
     pem: String,
@@ -86,6 +86,28 @@ routes: [{{ name: api, limits: [writes] }}]
         .unwrap();
     assert_eq!(body.status(), 429);
     assert!(body.text().await.unwrap().contains("quota-exceeded"));
+}
+
+#[tokio::test]
+async fn an_idle_http2_connection_is_closed_in_time() {
+    let origin = Origin::start("site").await;
+    let (folder, pairs) = folder(&["one.example"]);
+    let policy = format!(
+        "{}routes: [{{ name: site }}]\nlimits_of_this_proxy: {{ idle_timeout: 1s }}\n",
+        origin_yaml(origin.address)
+    );
+    let gate = Gate::start_in(folder, &policy, ONE).await;
+    let to = SocketAddr::from(([127, 0, 0, 1], gate.port));
+    let client = trusting(&pairs[0], "one.example", to).build().unwrap();
+    let answer = client.get(format!("https://one.example:{}/", gate.port)).send().await.unwrap();
+    assert_eq!(answer.version(), reqwest::Version::HTTP_2);
+    drop(answer.bytes().await);
+    // The client would keep it for a minute and a half.
+    let closed = eventually(std::time::Duration::from_secs(5), || async {
+        metric(&gate.metrics().await, "tollgate_connections") == 0.0
+    });
+    assert!(closed.await);
+    drop(client);
 }
 
 #[tokio::test]

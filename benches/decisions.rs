@@ -33,6 +33,7 @@ fn facts<'r>(path: &'r str, headers: &'r HeaderMap) -> Facts<'r> {
         method: "GET",
         host: "api.example.com",
         path,
+        readings: &[],
         query: None,
         headers,
         ipv6_prefix: 64,

@@ -149,12 +149,6 @@ fn what_is_not_there_yet_is_refused_by_name() {
         &format!("store: {{ redis: {{ url: redis://127.0.0.1 }} }}\n{ROUTE}"),
         &["f:4:17: store.redis: store.redis is not available yet"],
     );
-    for key in ["header_timeout", "max_connections", "body_min_rate", "h2_resets"] {
-        check(
-            &format!("limits_of_this_proxy: {{ {key}: 10 }}\n{ROUTE}"),
-            &[&format!("f:4:25: limits_of_this_proxy.{key}: \"{key}\" is not available yet")],
-        );
-    }
     for (key, place) in [("cors: [\"https://a\"]", 20), ("exempt: [preflight]", 22)] {
         let name = key.split(':').next().unwrap();
         check(
@@ -162,11 +156,6 @@ fn what_is_not_there_yet_is_refused_by_name() {
             &[&format!("f:4:{place}: responses.{name}: {name} is not available yet")],
         );
     }
-    let listener = "version: 1\nlisteners: [{ address: 127.0.0.1:1, proxy_protocol: true }]\norigins: { s: { servers: [127.0.0.1:1] } }\nroutes: [{ name: r }]\n";
-    assert_eq!(
-        errors(listener),
-        ["f:2:53: listeners[0].proxy_protocol: proxy_protocol: true is not available yet"]
-    );
 }
 
 #[test]

@@ -48,6 +48,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
             method: "POST",
             host: "a",
             path: "/",
+            readings: &[],
             query: None,
             headers: &map,
             ipv6_prefix: 64,

@@ -14,7 +14,7 @@ use tollgate::config::{self, Config, Responses};
 use tollgate::engine::{Decision, Engine, Generation};
 use tollgate::policy::client::{self, ClientRules};
 use tollgate::policy::{Facts, KeySecret};
-use tollgate::proxy::{self, GateBounds, Head};
+use tollgate::proxy::{self, GateBounds, Head, Reason};
 
 /// A day's begin, so that windows of every length begin with each case.
 const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
@@ -208,6 +208,7 @@ impl Bench {
             method: method.as_str(),
             host: &clean.host,
             path: &clean.path,
+            readings: &clean.readings,
             query: clean.query,
             headers: &headers,
             ipv6_prefix: self.ipv6_prefix,
@@ -234,13 +235,8 @@ impl Bench {
                 answered.status = Some(refusal.head.status.as_u16());
                 let body: serde_json::Value =
                     serde_json::from_slice(&refusal.body).unwrap_or_default();
-                if body["reason"] == "missing_key" {
-                    answered.reason = Some("missing_key");
-                } else if body["reason"] == "repeated_key" {
-                    answered.reason = Some("repeated_key");
-                } else if body["reason"] == "no_route" {
-                    answered.reason = Some("no_route");
-                }
+                answered.reason =
+                    Reason::ALL.map(Reason::name).into_iter().find(|name| body["reason"] == *name);
             }
             None => {
                 let mut head = pingora::http::ResponseHeader::build(200, None).unwrap();

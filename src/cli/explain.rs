@@ -122,6 +122,7 @@ impl Question {
             method: self.method.as_str(),
             host: &clean.host,
             path: &clean.path,
+            readings: &clean.readings,
             query: clean.query,
             headers: &self.headers,
             ipv6_prefix: config.ipv6_prefix,
@@ -146,6 +147,7 @@ fn answer(
         Outcome::Allowed => ("allowed", None),
         Outcome::Limited => ("limited", Some(429)),
         Outcome::NoRoute => ("no route", Some(404)),
+        Outcome::AmbiguousPath => ("a path that origins may read in other ways", Some(400)),
         Outcome::MissingKey { status, .. } => ("missing key", Some(status)),
         Outcome::RepeatedKey { .. } => ("repeated key", Some(400)),
     };

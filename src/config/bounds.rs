@@ -1,5 +1,6 @@
 //! `limits_of_this_proxy` and `access_log`.
 
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,20 +14,12 @@ const DEFAULT_MAX_KEYS: usize = 1_000_000;
 /// Most cells: 2^28 of them are 13 GB.
 pub(super) const MOST_KEYS: u64 = 1 << 28;
 
+/// Most connections: more descriptors than a process can have.
+const MOST_CONNECTIONS: u64 = 1 << 20;
+
 /// Bounds of the proxy, and `max_keys`.
 pub(super) fn bounds(root: &mut Map<'_>) -> (Bounds, usize) {
-    let mut bounds = Bounds {
-        header_size: 32 * 1024,
-        header_fields: 100,
-        idle_timeout: Duration::from_secs(60),
-        write_timeout: Duration::from_secs(60),
-        body_size: None,
-        discard_bytes: 64 * 1024,
-        discard_time: Duration::from_secs(1),
-        h2_streams: 100,
-        drain: Duration::from_secs(10),
-        finish: Duration::from_secs(30),
-    };
+    let mut bounds = Bounds::default();
     let mut max_keys = DEFAULT_MAX_KEYS;
     let Some(mut map) = root.get("limits_of_this_proxy").and_then(|at| at.map()) else {
         return (bounds, max_keys);
@@ -36,8 +29,11 @@ pub(super) fn bounds(root: &mut Map<'_>) -> (Bounds, usize) {
             *into = value;
         }
     };
+    time("header_timeout", &mut bounds.header_timeout, some_duration);
     time("idle_timeout", &mut bounds.idle_timeout, some_duration);
     time("write_timeout", &mut bounds.write_timeout, some_duration);
+    time("tls_handshake_timeout", &mut bounds.tls_handshake_timeout, some_duration);
+    time("proxy_protocol_timeout", &mut bounds.proxy_protocol_timeout, some_duration);
     time("drain", &mut bounds.drain, duration);
     time("finish", &mut bounds.finish, duration);
     let mut number = |key, least, most| map.get(key).and_then(|at| at.parse(whole(least, most)));
@@ -46,6 +42,15 @@ pub(super) fn bounds(root: &mut Map<'_>) -> (Bounds, usize) {
     }
     if let Some(streams) = number("h2_streams", 1, 10_000) {
         bounds.h2_streams = streams as u32;
+    }
+    if let Some(resets) = number("h2_resets", 1, 1_000_000) {
+        bounds.h2_resets = resets as u32;
+    }
+    if let Some(most) = number("max_connections", 1, MOST_CONNECTIONS) {
+        bounds.max_connections = most as usize;
+    }
+    if let Some(most) = number("max_connections_per_client", 1, MOST_CONNECTIONS) {
+        bounds.max_connections_per_client = most as usize;
     }
     if let Some(keys) = number("max_keys", 1, MOST_KEYS) {
         max_keys = keys as usize;
@@ -56,6 +61,9 @@ pub(super) fn bounds(root: &mut Map<'_>) -> (Bounds, usize) {
     if let Some(most) = map.get("body_size").and_then(|at| at.parse(body_size)) {
         bounds.body_size = most;
     }
+    if let Some(rate) = map.get("body_min_rate").and_then(|at| at.parse(body_min_rate)) {
+        bounds.body_min_rate = rate;
+    }
     if let Some(mut map) = map.get("discard").and_then(|at| at.map()) {
         if let Some(bytes) = map.get("bytes").and_then(|at| at.parse(discard_bytes)) {
             bounds.discard_bytes = bytes;
@@ -65,19 +73,35 @@ pub(super) fn bounds(root: &mut Map<'_>) -> (Bounds, usize) {
         }
         map.finish(&[]);
     }
-    map.finish(&[
-        "header_timeout",
-        "tls_handshake_timeout",
-        "proxy_protocol_timeout",
-        "body_min_rate",
-        "h2_resets",
-        "max_connections",
-        "max_connections_per_client",
-    ]);
+    map.finish(&[]);
     (bounds, max_keys)
 }
 
-/// The framework reads at most 1 MiB of header before anybody is asked.
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            header_size: 32 * 1024,
+            header_fields: 100,
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
+            tls_handshake_timeout: Duration::from_secs(10),
+            proxy_protocol_timeout: Duration::from_secs(5),
+            body_min_rate: NonZeroU64::new(256),
+            body_size: None,
+            discard_bytes: 64 * 1024,
+            discard_time: Duration::from_secs(1),
+            h2_streams: 100,
+            h2_resets: 100,
+            max_connections: 20_000,
+            max_connections_per_client: 1_000,
+            drain: Duration::from_secs(10),
+            finish: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The framework's parser takes at most 1 MiB of header.
 fn header_size(text: &str) -> Result<usize, String> {
     let bytes = size(text)?;
     let fits = (256..=1 << 20).contains(&bytes);
@@ -86,6 +110,17 @@ fn header_size(text: &str) -> Result<usize, String> {
 
 fn body_size(text: &str) -> Result<Option<u64>, String> {
     if text == "none" { Ok(None) } else { size(text).map(Some) }
+}
+
+/// `256B/s`: bytes in one second, or `none`.
+fn body_min_rate(text: &str) -> Result<Option<NonZeroU64>, String> {
+    if text == "none" {
+        return Ok(None);
+    }
+    let wrong = || format!("{text:?} is not bytes per second; write 256B/s, 1KiB/s or none");
+    let bytes = text.strip_suffix("/s").ok_or_else(wrong)?;
+    let bytes = size(bytes).map_err(|_| wrong())?;
+    NonZeroU64::new(bytes).map(Some).ok_or_else(wrong)
 }
 
 fn discard_bytes(text: &str) -> Result<usize, String> {

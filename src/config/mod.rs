@@ -17,7 +17,7 @@ mod warnings;
 mod yaml;
 
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +62,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// Certificates in the order of the file, the first being the default; empty: plain.
     pub certificates: Vec<Certificate>,
+    /// Whether connections begin with a PROXY header.
+    pub proxy_protocol: bool,
 }
 
 /// A certificate chain and its key, as PEM files.
@@ -190,10 +192,18 @@ pub struct Bounds {
     pub header_size: usize,
     /// Fields of a request's header.
     pub header_fields: usize,
-    /// How long a kept connection may be idle.
+    /// How long a request's header may take, from its first byte to its last.
+    pub header_timeout: Duration,
+    /// How long a connection may be idle before a request.
     pub idle_timeout: Duration,
-    /// How long one write to a client may take.
+    /// How long a client may take nothing of an answer.
     pub write_timeout: Duration,
+    /// How long a TLS handshake may take.
+    pub tls_handshake_timeout: Duration,
+    /// How long a PROXY header may take.
+    pub proxy_protocol_timeout: Duration,
+    /// Bytes per second that a client shall send of a body, and take of an answer; `None`: any.
+    pub body_min_rate: Option<NonZeroU64>,
     /// Bytes of a request's body; `None`: any.
     pub body_size: Option<u64>,
     /// Of the body of a refused request: bytes that are read and thrown away.
@@ -202,6 +212,12 @@ pub struct Bounds {
     pub discard_time: Duration,
     /// Streams at once on one HTTP/2 connection.
     pub h2_streams: u32,
+    /// Streams that the client of one HTTP/2 connection may reset in a minute.
+    pub h2_resets: u32,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Connections at once of one client.
+    pub max_connections_per_client: usize,
     /// After TERM: not ready, still accepting.
     pub drain: Duration,
     /// Then: requests in flight.

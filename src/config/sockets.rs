@@ -13,7 +13,7 @@ use super::scalars::{boolean, whole};
 use super::{Admin, Certificate, Listener};
 use crate::policy::client::{AddressHeader, ClientRules, unmapped};
 
-/// Most listeners: the framework hands over at most 32 sockets at an upgrade.
+/// Most listeners: all are handed over to a successor in one message.
 const MAX_LISTENERS: usize = 32;
 
 /// `listeners`: at least one.
@@ -51,15 +51,16 @@ fn listener<'n>(at: &At<'n>, folder: &Path) -> Option<(Listener, At<'n>)> {
         }
         pairs.iter().filter_map(|pair| certificate(pair, folder)).collect()
     });
-    if let Some(proxy) = map.get("proxy_protocol")
-        && proxy.parse(boolean) == Some(true)
-    {
-        proxy.not_yet("proxy_protocol: true");
-    }
+    let proxy_protocol = map.get("proxy_protocol").and_then(|at| at.parse(boolean));
     map.finish(&[]);
     let place = address?;
     let address = place.parse(socket)?;
-    Some((Listener { address, certificates: certificates.unwrap_or_default() }, place))
+    let listener = Listener {
+        address,
+        certificates: certificates.unwrap_or_default(),
+        proxy_protocol: proxy_protocol.unwrap_or_default(),
+    };
+    Some((listener, place))
 }
 
 fn certificate(at: &At<'_>, folder: &Path) -> Option<Certificate> {

@@ -31,6 +31,8 @@ pub enum Outcome {
     Limited,
     /// It matches no route.
     NoRoute,
+    /// Another reading of its path would be decided otherwise.
+    AmbiguousPath,
     /// It lacks a key that a limit insists on.
     MissingKey {
         /// Which limit.

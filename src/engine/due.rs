@@ -60,6 +60,19 @@ pub(super) fn dues(
     Ok(dues)
 }
 
+/// Whether an origin that reads the path in another way is sent what it would be sent, charged to
+/// the same cells.
+pub(super) fn reads_alike(generation: &Generation, facts: &Facts<'_>, route: RouteIndex) -> bool {
+    if facts.readings.is_empty() {
+        return true;
+    }
+    let meant = dues(generation, facts, route);
+    facts.readings.iter().all(|path| {
+        let other = Facts { path, readings: &[], ..*facts };
+        generation.policy().find(&other) == Some(route) && dues(generation, &other, route) == meant
+    })
+}
+
 fn due(
     generation: &Generation,
     facts: &Facts<'_>,

@@ -108,6 +108,10 @@ impl Engine {
             return decision;
         };
         decision.route = Some(route);
+        if !due::reads_alike(generation, facts, route) {
+            decision.outcome = Outcome::AmbiguousPath;
+            return decision;
+        }
         decision.outcome = Outcome::Allowed;
         if policy.route(route).limits.is_empty() {
             return decision;

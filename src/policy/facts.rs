@@ -16,6 +16,9 @@ pub struct Facts<'r> {
     pub host: &'r str,
     /// The path, beginning with `/`.
     pub path: &'r str,
+    /// Other paths that an origin may take this one for. A request that would be decided
+    /// otherwise under one of them is refused.
+    pub readings: &'r [String],
     /// What follows the `?`, if there is one.
     pub query: Option<&'r str>,
     /// All header fields.

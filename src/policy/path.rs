@@ -25,7 +25,7 @@ pub struct PathPattern {
 }
 
 /// Why a pattern cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathPatternError {
     /// It does not begin with a slash.
     #[error("a path begins with /")]
@@ -40,15 +40,22 @@ pub enum PathPatternError {
     #[error("a path has at most {MAX_SEGMENTS} segments")]
     TooLong,
     /// What the gate never lets through cannot be matched.
-    #[error("a path is written as it is matched: no query, no fragment, no . or .. and no //")]
+    #[error(
+        "a path is written as it is matched: no query, no fragment, no ; or \\, no . or .. and no //"
+    )]
     NeverMatches,
+    /// An escape that is broken, or of a character that is written bare.
+    #[error(
+        "write %{0} as the character that it stands for; only blanks and what is not ASCII stay escaped"
+    )]
+    NeedlessEscape(Box<str>),
 }
 
 impl PathPattern {
     /// Reads a pattern as it is typed.
     pub fn parse(typed: &str) -> Result<Self, PathPatternError> {
         let rest = typed.strip_prefix('/').ok_or(PathPatternError::NoSlash)?;
-        if typed.contains(['?', '#', '\\', ' ']) || typed.contains("//") {
+        if typed.contains(['?', '#', '\\', ' ', ';']) || typed.contains("//") {
             return Err(PathPatternError::NeverMatches);
         }
         let mut pieces = Vec::new();
@@ -58,7 +65,7 @@ impl PathPattern {
                 "**" => Piece::Rest,
                 "." | ".." => return Err(PathPatternError::NeverMatches),
                 literal if literal.contains('*') => return Err(PathPatternError::PartialStar),
-                literal => Piece::Literal(literal.into()),
+                literal => Piece::Literal(canonical(literal)?.into()),
             });
         }
         if pieces.len() > MAX_SEGMENTS {
@@ -98,6 +105,42 @@ impl PathPattern {
     pub(super) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
+}
+
+/// A segment as the gate makes it: unreserved characters bare, what cannot stand in a path escaped
+/// in upper case. `café`, `caf%c3%a9` and `c%61f%C3%A9` are one.
+fn canonical(typed: &str) -> Result<String, PathPatternError> {
+    let mut canonical = String::with_capacity(typed.len());
+    let mut rest = typed.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        let byte = match byte {
+            b'%' => {
+                let digits = after.get(..2).unwrap_or(after);
+                let text = String::from_utf8_lossy(digits).into_owned();
+                let decoded = u8::from_str_radix(&text, 16).ok().filter(|_| digits.len() == 2);
+                let wrong = || PathPatternError::NeedlessEscape(text.into());
+                let decoded = decoded.ok_or_else(wrong.clone())?;
+                let unreserved = decoded.is_ascii_alphanumeric() || b"-._~".contains(&decoded);
+                if decoded.is_ascii_graphic() && !unreserved && !b"?#%".contains(&decoded) {
+                    return Err(wrong());
+                }
+                rest = &after[2..];
+                if !unreserved {
+                    canonical.push_str(&format!("%{decoded:02X}"));
+                    continue;
+                }
+                decoded
+            }
+            byte => byte,
+        };
+        if byte.is_ascii() {
+            canonical.push(char::from(byte));
+        } else {
+            canonical.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    Ok(canonical)
 }
 
 impl Piece {
@@ -160,5 +203,14 @@ mod tests {
         assert_eq!(error("/**/a/**"), PathPatternError::TwoRests);
         assert_eq!(error("/a/../b"), PathPatternError::NeverMatches);
         assert_eq!(error("/a?b=c"), PathPatternError::NeverMatches);
+        assert_eq!(error("/a;b"), PathPatternError::NeverMatches);
+        assert_eq!(error("/a%3Ab"), PathPatternError::NeedlessEscape("3A".into()));
+        assert_eq!(error("/a%4"), PathPatternError::NeedlessEscape("4".into()));
+    }
+
+    #[test]
+    fn one_pattern_for_all_spellings() {
+        check("/café/%7e%20", &["/caf%C3%A9/~%20"], &["/café/~ "]);
+        check("/caf%c3%a9", &["/caf%C3%A9"], &["/caf%c3%a9"]);
     }
 }

@@ -45,7 +45,7 @@ pub struct Live {
 /// What a reload cannot change: sockets, threads and the settings of HTTP/2 are made once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    listeners: Vec<(SocketAddr, bool)>,
+    listeners: Vec<(SocketAddr, bool, bool)>,
     admin: Option<Admin>,
     threads: Option<NonZeroUsize>,
     h2_streams: u32,
@@ -58,7 +58,9 @@ impl Fixed {
     pub fn of(config: &Config) -> Self {
         let listeners = config.listeners.iter();
         Self {
-            listeners: listeners.map(|one| (one.address, one.certificates.is_empty())).collect(),
+            listeners: listeners
+                .map(|one| (one.address, one.certificates.is_empty(), one.proxy_protocol))
+                .collect(),
             admin: config.admin.clone(),
             threads: config.threads,
             h2_streams: config.bounds.h2_streams,

@@ -7,9 +7,12 @@ mod certificates;
 mod fields;
 mod finish;
 mod gate;
+mod link;
 mod live;
 mod origin;
 mod plugin;
+mod porter;
+mod proxied;
 mod render;
 mod request;
 mod respond;
@@ -33,10 +36,16 @@ use crate::engine::{Decision, Engine};
 pub use certificates::{CertificateStore, Certificates, Resolver};
 pub use fields::{RateLimitFields, Triple, Wanted, of as fields_of, retry_after_secs};
 pub use finish::{AccessRecord, AccessSink};
-pub use gate::{Clean, GateBounds, Head, Reason, pass};
+pub use gate::{Clean, Framing, GateBounds, Head, HeadScan, Length, Reason, WireHead, pass};
+pub use link::{Cut, Link};
 pub use live::{Books, Ending, Fixed, Live, RouteTally};
 pub use origin::{OriginGroup, OriginTally};
 pub use plugin::{Judged, Limiter, LimiterError};
+pub use porter::Porter;
+pub use proxied::{
+    NoProxyHeader, PROXY_SIGNATURE, PROXY_V1_MOST, PROXY_V2_FIXED, PROXY_V2_MOST, ProxiedFrom,
+    ProxyVersion, proxied_from, proxy_v2_size, proxy_version,
+};
 pub use render::{Refusal, refusal, write_fields};
 
 /// Servers of its origin that one request tries to connect to.

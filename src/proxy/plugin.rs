@@ -90,6 +90,7 @@ impl Limiter {
                     method: head.method.as_str(),
                     host: &clean.host,
                     path: &clean.path,
+                    readings: &clean.readings,
                     query: clean.query,
                     headers: &head.headers,
                     ipv6_prefix: loaded.ipv6_prefix,

@@ -67,6 +67,7 @@ pub(super) const fn reason(decision: &Decision) -> Option<(Reason, u16)> {
     match decision.outcome {
         Outcome::Allowed | Outcome::Limited => None,
         Outcome::NoRoute => Some((Reason::NoRoute, Reason::NoRoute.status())),
+        Outcome::AmbiguousPath => Some((Reason::Path, Reason::Path.status())),
         Outcome::MissingKey { status, .. } => Some((Reason::MissingKey, status)),
         Outcome::RepeatedKey { .. } => Some((Reason::RepeatedKey, Reason::RepeatedKey.status())),
     }

@@ -20,9 +20,11 @@ pub(super) async fn judge(
     ctx.began = gate.engine.now().mono;
     session.set_write_timeout(Some(ctx.live.bounds.write_timeout));
     session.set_total_drain_timeout(Some(ctx.live.bounds.discard_time));
-    let idle = ctx.live.bounds.idle_timeout.as_secs().max(1);
+    // The stream under the session waits for nobody too long; who switches protocols may be silent
+    // for as long as the origin likes.
+    session.set_read_timeout(None);
     let leaving = gate.leaving.load(std::sync::atomic::Ordering::Relaxed);
-    session.set_keepalive(if leaving { None } else { Some(idle) });
+    session.set_keepalive(if leaving { None } else { Some(0) });
 
     let peer = session.client_addr().and_then(|address| address.as_inet()).map(|peer| peer.ip());
     // Only a socket without an address (a test's pipe) has no peer.
@@ -46,6 +48,7 @@ pub(super) async fn judge(
         method: head.method.as_str(),
         host: &clean.host,
         path: &clean.path,
+        readings: &clean.readings,
         query: clean.query,
         headers: &head.headers,
         ipv6_prefix: ctx.live.ipv6_prefix,

@@ -11,7 +11,7 @@ use pingora_proxy::{FailToProxy, Session};
 use super::gate::Reason;
 use super::render::{self, Refusal};
 use super::response::write;
-use super::{Context, Ending};
+use super::{Context, Cut, Ending};
 
 /// Refuses a request that was not clean.
 pub(super) async fn rejected(session: &mut Session, ctx: &Context, reason: Reason) -> Result<()> {
@@ -29,7 +29,10 @@ pub(super) async fn failure(
     error: &Error,
     ctx: &mut Context,
 ) -> FailToProxy {
-    let status = failure_status(error);
+    if let Some(reason) = Cut::of(error) {
+        ctx.rejected = Some(reason);
+    }
+    let status = ctx.rejected.map_or_else(|| failure_status(error), Reason::status);
     ctx.ending = Some(match (ctx.rejected, error.esource()) {
         (Some(_), _) => Ending::Rejected,
         // A client that leaves in the middle of an answer is no failure of the origin.

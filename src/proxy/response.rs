@@ -7,7 +7,7 @@ use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
 use super::fields::{RateLimitFields, Triple};
-use super::{Context, Ending, Tollgate};
+use super::{Context, Ending, Link, Tollgate};
 
 // As texts, so that HTTP/1 shows them in the case that people know.
 const RATELIMIT_POLICY: &str = "RateLimit-Policy";
@@ -19,7 +19,7 @@ const RESET: &str = "X-RateLimit-Reset";
 /// Adds where the client stands. An origin's own fields are never loosened.
 pub(super) fn tell(
     gate: &Tollgate,
-    _session: &Session,
+    session: &Session,
     response: &mut ResponseHeader,
     ctx: &mut Context,
 ) -> Result<()> {
@@ -29,6 +29,9 @@ pub(super) fn tell(
         return Ok(());
     }
     ctx.origin_status = Some(response.status.as_u16());
+    if let Some(link) = Link::of(session) {
+        link.answer(switching);
+    }
     ctx.ending = Some(Ending::Forwarded);
     if let (Some(origin), Some(asked)) = (&ctx.origin, ctx.origin_asked) {
         let now = gate.engine.now().mono;

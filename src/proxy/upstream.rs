@@ -44,6 +44,7 @@ pub(super) fn choose(
         path: ctx.rewritten.as_deref().map_or(head.uri.path(), |target| {
             target.split_once('?').map_or(target, |(path, _)| path)
         }),
+        readings: &[],
         query: head.uri.query(),
         headers: &head.headers,
         ipv6_prefix: live.ipv6_prefix,
@@ -117,8 +118,13 @@ pub(super) fn request_id(session: &Session, ctx: &Context) -> Box<str> {
     };
     match given.filter(|_| ctx.peer_trusted).filter(plain) {
         Some(id) => id.into(),
-        None => format!("{:032x}", fastrand::u128(..)).into(),
+        None => new_request_id(),
     }
+}
+
+/// 128 random bits.
+pub(super) fn new_request_id() -> Box<str> {
+    format!("{:032x}", fastrand::u128(..)).into()
 }
 
 /// All lines of a field as one list.

@@ -1,53 +1,269 @@
 //! One connection of a client, from its first byte to its last.
 //!
-//! The framework's own loop serves it; this is the seam where connections are counted, and where
-//! they can be bounded.
+//! The framework's own loop serves requests; this is what stands before and between them: seats,
+//! the PROXY header, the TLS handshake, and the bytes of every HTTP/1 head, each with its own
+//! deadline. (The framework would wait for heads without one, and answer by itself, uncounted,
+//! those that its parser refuses.)
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use async_trait::async_trait;
+use arc_swap::ArcSwap;
 use pingora::apps::{HttpServerApp, ServerApp};
-use pingora::protocols::Stream;
+use pingora::listeners::tls::Acceptor;
+use pingora::protocols::http::ServerSession;
+use pingora::protocols::l4::socket::SocketAddr as AnyAddr;
+use pingora::protocols::l4::stream::Stream as TcpStream;
+use pingora::protocols::{ALPN, GetSocketDigest, SocketDigest, Ssl, Stream};
 use pingora::server::ShutdownWatch;
-use pingora_proxy::HttpProxy;
+use std::os::fd::AsRawFd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{sleep, timeout};
 
-use crate::proxy::Tollgate;
+use super::guarded::{Guarded, Watch};
+use super::seats::{Seat, Seats};
+use crate::clock::Clock;
+use crate::policy::client;
+use crate::proxy::{
+    HeadScan, Live, PROXY_SIGNATURE, PROXY_V1_MOST, PROXY_V2_FIXED, Porter, ProxiedFrom,
+    ProxyVersion, Reason, WireHead, proxied_from, proxy_v2_size, proxy_version,
+};
+
+/// One address that is listened on.
+pub(super) struct Door {
+    pub(super) tls: Option<Acceptor>,
+    pub(super) proxy_protocol: bool,
+}
 
 /// Serves connections.
-pub(super) struct Connections {
-    pub(super) proxy: Arc<HttpProxy<Tollgate>>,
-    pub(super) count: Arc<AtomicUsize>,
+pub(super) struct Connections<A> {
+    pub(super) app: Arc<A>,
+    pub(super) live: Arc<ArcSwap<Live>>,
+    pub(super) porter: Arc<Porter>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) seats: Arc<Seats>,
+    /// The most connections, where that is not the configuration's to say.
+    pub(super) most: Option<usize>,
 }
 
-/// Counts a connection for as long as it is held.
-struct Counted(Arc<AtomicUsize>);
+/// Why a connection ends without an answer; `None`: the client has gone, which is its right.
+type Refused = Option<Reason>;
 
-impl Counted {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(count))
+impl<A> Connections<A>
+where
+    A: HttpServerApp + ServerApp + Send + Sync + 'static,
+{
+    /// Serves a connection that was accepted at a door.
+    pub(super) async fn serve(
+        self: Arc<Self>,
+        tcp: tokio::net::TcpStream,
+        peer: SocketAddr,
+        door: Arc<Door>,
+        shutdown: ShutdownWatch,
+    ) {
+        let Some(seat) = self.seats.take(self.most()) else {
+            self.porter.turn_away(peer.ip(), Reason::Connections);
+            return;
+        };
+        match self.admit(tcp, peer, &door, seat).await {
+            Ok((stream, client, _seat)) => self.speak(stream, client, shutdown).await,
+            Err(Some(reason)) => self.porter.turn_away(peer.ip(), reason),
+            Err(None) => {}
+        }
+    }
+
+    fn most(&self) -> usize {
+        self.most.unwrap_or_else(|| self.live.load().bounds.max_connections)
+    }
+
+    /// What comes before HTTP.
+    async fn admit(
+        &self,
+        mut tcp: tokio::net::TcpStream,
+        peer: SocketAddr,
+        door: &Door,
+        mut seat: Seat,
+    ) -> Result<(Guarded, IpAddr, Seat), Refused> {
+        let live = self.live.load_full();
+        let bounds = &live.bounds;
+        let trusted = live.clients.trusts(peer.ip());
+        let mut client = peer;
+        if door.proxy_protocol {
+            if !trusted {
+                return Err(Some(Reason::ProxyProtocol));
+            }
+            let reading = timeout(bounds.proxy_protocol_timeout, read_proxy_header(&mut tcp));
+            match reading.await.map_err(|_| Some(Reason::ProxyProtocol))?? {
+                ProxiedFrom::Client(address) => client = address,
+                ProxiedFrom::Unknown => {}
+            }
+        }
+        // A load balancer holds the connections of many: its clients are told apart by a header.
+        let address = client::prefix(client.ip(), live.ipv6_prefix);
+        if !live.clients.trusts(client.ip())
+            && !seat.is_of(address, bounds.max_connections_per_client)
+        {
+            return Err(Some(Reason::Connections));
+        }
+        // Answers are written whole; waiting for more to send would only delay them.
+        let _ = tcp.set_nodelay(true);
+        let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
+        let _ = digest.peer_addr.set(Some(AnyAddr::Inet(client)));
+        let mut tcp = TcpStream::from(tcp);
+        tcp.set_socket_digest(digest);
+        let digest = tcp.get_socket_digest();
+        let mut http2 = false;
+        let stream: Stream = match &door.tls {
+            None => Box::new(tcp),
+            Some(tls) => {
+                let handshake = timeout(bounds.tls_handshake_timeout, tls.tls_handshake(tcp));
+                let agreed = handshake.await.ok().and_then(Result::ok);
+                let stream = agreed.ok_or(Some(Reason::TlsHandshake))?;
+                http2 = matches!(stream.selected_alpn_proto(), Some(ALPN::H2));
+                Box::new(stream)
+            }
+        };
+        let watch =
+            Watch { bounds: bounds.clone(), clock: Arc::clone(&self.clock), link: Arc::default() };
+        let mut stream = Guarded::new(stream, watch, digest).map_err(|_| None)?;
+        if http2 {
+            stream.speak_http2();
+        }
+        Ok((stream, client.ip(), seat))
+    }
+
+    async fn speak(&self, stream: Guarded, client: IpAddr, shutdown: ShutdownWatch) {
+        if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
+            let link = stream.link();
+            self.app.process_new(Box::new(stream), &shutdown).await;
+            if let Some(reason) = link.cut() {
+                self.porter.turn_away(client, reason);
+            }
+        } else {
+            self.speak_http1(stream, client, shutdown).await;
+        }
+    }
+
+    /// One request after the other.
+    async fn speak_http1(&self, mut stream: Guarded, client: IpAddr, shutdown: ShutdownWatch) {
+        loop {
+            let head = match self.next_head(&mut stream, client, shutdown.clone()).await {
+                Ok(head) => head,
+                Err(Some(answer)) => return self.last_words(stream, &answer).await,
+                Err(None) => return,
+            };
+            stream.begin(head);
+            let session = ServerSession::new_http1(Box::new(stream));
+            let Some(reused) = self.app.process_new_http(session, &shutdown).await else {
+                return;
+            };
+            let (reused, _) = reused.consume();
+            let Ok(guarded) = reused.into_any().downcast::<Guarded>() else {
+                return;
+            };
+            stream = *guarded;
+            if !stream.end() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for a request, and scans its head before anybody parses it. `Err` with the answer to
+    /// a head that is refused, or with none when the connection ends as it may.
+    async fn next_head(
+        &self,
+        stream: &mut Guarded,
+        client: IpAddr,
+        mut shutdown: ShutdownWatch,
+    ) -> Result<WireHead, Option<bytes::Bytes>> {
+        let (bounds, gate) = {
+            let live = self.live.load();
+            (live.bounds.clone(), live.gate_bounds())
+        };
+        if stream.ahead().is_empty() {
+            tokio::select! {
+                biased;
+                more = stream.read_ahead() => if !matches!(more, Ok(true)) { return Err(None) },
+                () = sleep(bounds.idle_timeout) => return Err(None),
+                _ = shutdown.wait_for(|stopping| *stopping) => return Err(None),
+            }
+        }
+        let began = self.clock.now().mono;
+        let mut scan = HeadScan::default();
+        let mut fresh = true;
+        let reading = async {
+            loop {
+                // Robustness (RFC 9112, section 2.2): an empty line before a request says nothing.
+                if fresh && stream.ahead().starts_with(b"\r\n") {
+                    stream.skip(2);
+                }
+                fresh &= stream.ahead() == b"\r";
+                if !fresh && let Some(head) = scan.advance(stream.ahead(), gate).map_err(Some)? {
+                    return Ok(head);
+                }
+                if !matches!(stream.read_ahead().await, Ok(true)) {
+                    return Err(None);
+                }
+            }
+        };
+        let head = timeout(bounds.header_timeout, reading).await;
+        let reason = match head.unwrap_or(Err(Some(Reason::HeaderTimeout))) {
+            Ok(head) => return Ok(head),
+            Err(reason) => reason.ok_or(None)?,
+        };
+        Err(Some(self.porter.refuse(client, began, reason)))
+    }
+
+    /// Answers a head that was refused. What the client goes on to send is read for a while and
+    /// thrown away, or the answer would be lost to a reset.
+    async fn last_words(&self, mut stream: Guarded, answer: &[u8]) {
+        let (bytes, time) = {
+            let live = self.live.load();
+            (live.bounds.discard_bytes, live.bounds.discard_time)
+        };
+        let telling = async {
+            stream.write_all(answer).await?;
+            stream.shutdown().await?;
+            let mut read = 0;
+            while read < bytes && stream.read_ahead().await? {
+                read += stream.ahead().len();
+                stream.skip(usize::MAX);
+            }
+            std::io::Result::Ok(())
+        };
+        // The client has gone, or has had its time.
+        let _ = timeout(time.max(LAST_WORDS), telling).await;
     }
 }
 
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
+/// The least time to write an answer.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
-#[async_trait]
-impl ServerApp for Connections {
-    async fn process_new(
-        self: &Arc<Self>,
-        stream: Stream,
-        shutdown: &ShutdownWatch,
-    ) -> Option<Stream> {
-        let _counted = Counted::new(&self.count);
-        self.proxy.process_new(stream, shutdown).await
+/// Reads a PROXY header and not a byte more.
+async fn read_proxy_header(tcp: &mut tokio::net::TcpStream) -> Result<ProxiedFrom, Refused> {
+    let broken = |_| Some(Reason::ProxyProtocol);
+    let mut header = vec![0; PROXY_SIGNATURE];
+    let mut start = [0; PROXY_SIGNATURE];
+    tcp.read_exact(&mut start).await.map_err(|_| None)?;
+    header.copy_from_slice(&start);
+    match proxy_version(&start).map_err(broken)? {
+        ProxyVersion::One => {
+            while !header.ends_with(b"\n") {
+                if header.len() == PROXY_V1_MOST {
+                    return Err(Some(Reason::ProxyProtocol));
+                }
+                header.push(tcp.read_u8().await.map_err(|_| None)?);
+            }
+        }
+        ProxyVersion::Two => {
+            let mut fixed = [0; PROXY_V2_FIXED];
+            fixed[..PROXY_SIGNATURE].copy_from_slice(&start);
+            tcp.read_exact(&mut fixed[PROXY_SIGNATURE..]).await.map_err(|_| None)?;
+            header = vec![0; proxy_v2_size(&fixed).map_err(broken)?];
+            header[..PROXY_V2_FIXED].copy_from_slice(&fixed);
+            tcp.read_exact(&mut header[PROXY_V2_FIXED..]).await.map_err(|_| None)?;
+        }
     }
-
-    async fn cleanup(&self) {
-        self.proxy.http_cleanup().await;
-    }
+    proxied_from(&header).map_err(broken)
 }

@@ -1,6 +1,13 @@
 //! The composition root: builds everything once, and owns the order of start and stop.
 
 mod connection;
+mod frames;
+mod guarded;
+mod listening;
+mod pace;
+mod seats;
+mod sockets;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -9,21 +16,24 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use pingora::apps::HttpServerOptions;
 use pingora::apps::http_app::HttpServer;
-use pingora::listeners::tls::TlsSettings;
+use pingora::listeners::tls::{Acceptor, TlsSettings};
 use pingora::protocols::http::v2::server::default_h2_options;
 use pingora::server::configuration::ServerConf;
 use pingora::server::{RunArgs, Server};
-use pingora::services::listening::Service;
 use pingora_proxy::HttpProxy;
+use rustix::process::{Resource, Rlimit};
 use tokio::time::MissedTickBehavior;
 
-use crate::clock::SystemClock;
-use crate::config::{Admin, Config, Listener};
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Admin, Bounds, Config, Listener};
 use crate::engine::Engine;
 use crate::ops::{AccessLogSink, AdminDoor, Lifecycle, Orders, ReloadSource, Reloader, Status};
 use crate::policy::KeySecret;
-use crate::proxy::{Books, CertificateStore, Live, Resolver, Tollgate};
-use connection::Connections;
+use crate::proxy::{Books, CertificateStore, Live, Porter, Resolver, Tollgate};
+use connection::{Connections, Door};
+use listening::Listening;
+use seats::Seats;
+use sockets::Sockets;
 
 /// Between two rounds of the engine's housekeeping.
 const TICK: Duration = Duration::from_millis(100);
@@ -56,8 +66,12 @@ pub enum StartError {
     Runtime(std::io::Error),
 }
 
+/// Connections at once at the operators' own door.
+const ADMIN_CONNECTIONS: usize = 100;
+
 /// Everything that is built once.
 struct Parts {
+    clock: Arc<dyn Clock>,
     engine: Arc<Engine>,
     live: Arc<ArcSwap<Live>>,
     books: Arc<Books>,
@@ -76,36 +90,35 @@ pub fn run(config: Config, file: &Path, orders: Arc<Orders>) -> Result<(), Start
     let threads = config.threads.map_or_else(cores, std::num::NonZeroUsize::get);
     let listeners = config.listeners.clone();
     let admin = config.admin.clone();
-    for address in listeners.iter().map(|one| one.address).chain(admin.as_ref().map(|a| a.address))
-    {
-        can_listen(address)?;
-    }
-    let finish = config.bounds.finish;
-    let h2_streams = config.bounds.h2_streams;
-    let header_size = config.bounds.header_size;
-    let mut server_options = HttpServerOptions::default();
-    server_options.h2_idle_timeout = Some(config.bounds.idle_timeout);
+    let bounds = config.bounds.clone();
+    let addresses: Vec<_> = listeners
+        .iter()
+        .map(|one| one.address)
+        .chain(admin.as_ref().map(|admin| admin.address))
+        .collect();
+    descriptors(bounds.max_connections);
+    let sockets = Sockets::default().complete(&addresses)?;
     let parts = Parts::build(config, orders)?;
 
-    let mut server = Server::new_with_opt_and_conf(None, server_conf(threads, finish));
+    let mut server = Server::new_with_opt_and_conf(None, server_conf(threads, bounds.finish));
     server.bootstrap();
-    let mut options = default_h2_options();
-    options.max_concurrent_streams(h2_streams);
-    options.max_header_list_size(u32::try_from(header_size).unwrap_or(u32::MAX));
+    if let Some(admin) = &admin {
+        server.add_service(admin_service(admin, &parts, &sockets)?);
+    }
     let conf = Arc::clone(&server.configuration);
-    let mut proxy = HttpProxy::new(parts.tollgate(), conf);
-    proxy.h2_options = Some(options);
-    proxy.server_options = Some(server_options);
-    proxy.handle_init_modules();
-    let connections = Connections { proxy: Arc::new(proxy), count: Arc::clone(&parts.connections) };
-    let mut service = Service::new("tollgate".to_owned(), connections);
-    for (place, listener) in listeners.iter().enumerate() {
-        listen(&mut service, place, listener, &parts.certificates);
-    }
-    if let Some(admin) = admin {
-        server.add_service(admin_service(&admin, &parts));
-    }
-    server.add_service(service);
+    server.add_service(Listening {
+        name: "tollgate",
+        threads,
+        connections: Arc::new(Connections {
+            app: Arc::new(parts.proxy(&bounds, conf)),
+            live: Arc::clone(&parts.live),
+            porter: parts.porter(),
+            clock: Arc::clone(&parts.clock),
+            seats: Arc::new(Seats::new(Arc::clone(&parts.connections))),
+            most: None,
+        }),
+        doors: parts.doors(&listeners, &sockets)?,
+    });
     parts.beside.spawn(parts.housekeeping(file).go_on());
     let shutdown_signal = Box::new(parts.lifecycle());
     server.run(RunArgs { shutdown_signal });
@@ -116,7 +129,8 @@ impl Parts {
     fn build(config: Config, orders: Arc<Orders>) -> Result<Self, StartError> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(StartError::Secret)?;
-        let engine = Arc::new(Engine::new(Arc::new(SystemClock::new()), KeySecret::new(secret)));
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let engine = Arc::new(Engine::new(Arc::clone(&clock), KeySecret::new(secret)));
         let certificates = Arc::new(CertificateStore::default());
         certificates
             .replace(CertificateStore::read(&config.listeners).map_err(StartError::Certificate)?);
@@ -133,6 +147,7 @@ impl Parts {
         let live = Arc::new(ArcSwap::from_pointee(live));
         let status = Arc::new(Status::new(engine.now()));
         Ok(Self {
+            clock,
             engine,
             live,
             books,
@@ -144,6 +159,45 @@ impl Parts {
             orders,
             beside,
         })
+    }
+
+    fn proxy(&self, bounds: &Bounds, conf: Arc<ServerConf>) -> HttpProxy<Tollgate> {
+        let mut options = default_h2_options();
+        options.max_concurrent_streams(bounds.h2_streams);
+        options.max_header_list_size(u32::try_from(bounds.header_size).unwrap_or(u32::MAX));
+        let mut server_options = HttpServerOptions::default();
+        server_options.h2_idle_timeout = Some(bounds.idle_timeout);
+        // The gate refuses it, with a reason.
+        server_options.allow_connect_method_proxying = true;
+        let mut proxy = HttpProxy::new(self.tollgate(), conf);
+        proxy.h2_options = Some(options);
+        proxy.server_options = Some(server_options);
+        proxy.handle_init_modules();
+        proxy
+    }
+
+    fn porter(&self) -> Arc<Porter> {
+        Arc::new(Porter {
+            engine: Arc::clone(&self.engine),
+            live: Arc::clone(&self.live),
+            books: Arc::clone(&self.books),
+            access: Arc::clone(&self.access) as _,
+        })
+    }
+
+    fn doors(
+        &self,
+        listeners: &[Listener],
+        sockets: &Sockets,
+    ) -> Result<Vec<(std::net::TcpListener, Arc<Door>)>, StartError> {
+        let mut doors = Vec::with_capacity(listeners.len());
+        for (place, listener) in listeners.iter().enumerate() {
+            let tls = !listener.certificates.is_empty();
+            let tls = tls.then(|| acceptor(place, &self.certificates)).transpose()?;
+            let door = Door { tls, proxy_protocol: listener.proxy_protocol };
+            doors.push((socket_of(sockets, listener.address)?, Arc::new(door)));
+        }
+        Ok(doors)
     }
 
     fn tollgate(&self) -> Tollgate {
@@ -209,7 +263,11 @@ impl Housekeeping {
     }
 }
 
-fn admin_service(admin: &Admin, parts: &Parts) -> Service<HttpServer<AdminDoor>> {
+fn admin_service(
+    admin: &Admin,
+    parts: &Parts,
+    sockets: &Sockets,
+) -> Result<Listening<HttpServer<AdminDoor>>, StartError> {
     let door = AdminDoor {
         engine: Arc::clone(&parts.engine),
         live: Arc::clone(&parts.live),
@@ -218,41 +276,61 @@ fn admin_service(admin: &Admin, parts: &Parts) -> Service<HttpServer<AdminDoor>>
         connections: Arc::clone(&parts.connections),
         token: admin.token.clone(),
     };
-    let mut service = Service::new("admin".to_owned(), HttpServer::new_app(door));
-    service.threads = Some(1);
-    service.add_tcp(&admin.address.to_string());
-    service
+    let connections = Connections {
+        app: Arc::new(HttpServer::new_app(door)),
+        live: Arc::clone(&parts.live),
+        porter: parts.porter(),
+        clock: Arc::clone(&parts.clock),
+        seats: Arc::default(),
+        most: Some(ADMIN_CONNECTIONS),
+    };
+    let door = Arc::new(Door { tls: None, proxy_protocol: false });
+    Ok(Listening {
+        name: "admin",
+        threads: 1,
+        connections: Arc::new(connections),
+        doors: vec![(socket_of(sockets, admin.address)?, door)],
+    })
 }
 
-fn listen(
-    service: &mut Service<Connections>,
-    place: usize,
-    listener: &Listener,
-    certificates: &Arc<CertificateStore>,
-) {
-    let address = listener.address.to_string();
-    if listener.certificates.is_empty() {
-        service.add_tcp(&address);
+fn socket_of(
+    sockets: &Sockets,
+    address: std::net::SocketAddr,
+) -> Result<std::net::TcpListener, StartError> {
+    let unbound = || std::io::Error::from(std::io::ErrorKind::NotFound);
+    let socket = sockets.get(&address).ok_or_else(unbound);
+    socket
+        .and_then(std::net::TcpListener::try_clone)
+        .map_err(|error| StartError::Listen { address, error })
+}
+
+fn acceptor(listener: usize, certificates: &Arc<CertificateStore>) -> Result<Acceptor, StartError> {
+    let resolver = Resolver { store: Arc::clone(certificates), listener };
+    // The paths are not read: the resolver stands for them.
+    let mut settings = TlsSettings::intermediate("", "")
+        .map_err(|error| StartError::Certificate(error.to_string()))?;
+    settings.enable_h2();
+    settings.set_cert_resolver(Arc::new(resolver));
+    Ok(settings.build())
+}
+
+/// As many descriptors as the connections need, as far as the system lets.
+fn descriptors(max_connections: usize) {
+    // A connection to an origin for each of a client, and what the process itself needs.
+    let wanted = max_connections as u64 * 2 + 256;
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX);
+    if limit.current.is_none_or(|current| current >= wanted) {
         return;
     }
-    // The paths are not read: the resolver stands for them.
-    match TlsSettings::intermediate("", "") {
-        Ok(mut settings) => {
-            settings.enable_h2();
-            settings.set_cert_resolver(Arc::new(Resolver {
-                store: Arc::clone(certificates),
-                listener: place,
-            }));
-            service.add_tls_with_settings(&address, None, settings);
-        }
-        Err(error) => log::error!("{address}: no TLS: {error}"),
+    let raised = Rlimit { current: Some(wanted.min(most)), maximum: limit.maximum };
+    let raised = rustix::process::setrlimit(Resource::Nofile, raised);
+    if raised.is_err() || most < wanted {
+        log::warn!(
+            "max_connections: {max_connections} need {wanted} descriptors and the system allows \
+             {most}; raise the limit (LimitNOFILE=, ulimit -n) or lower max_connections"
+        );
     }
-}
-
-/// The framework panics on an address it cannot have; so it is tried first and told well.
-fn can_listen(address: std::net::SocketAddr) -> Result<(), StartError> {
-    let bound = std::net::TcpListener::bind(address);
-    bound.map(drop).map_err(|error| StartError::Listen { address, error })
 }
 
 fn server_conf(threads: usize, finish: Duration) -> ServerConf {

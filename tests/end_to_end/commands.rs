@@ -61,7 +61,7 @@ fn explain_asks_the_real_engine() {
     let json = asked(&["--json", "--ip", "203.0.113.7", "GET", "/anything"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!((&json["route"], &json["decision"]), (&"office".into(), &"allowed".into()));
-    let unclean = asked(&["GET", "https://a/x/../y"]);
+    let unclean = asked(&["GET", "https://a/x/../../y"]);
     assert!(text(&unclean.stdout).contains("rejected"), "{}", text(&unclean.stdout));
 }
 

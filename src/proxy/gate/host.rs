@@ -1,0 +1,75 @@
+//! One host per name.
+
+use std::borrow::Cow;
+
+use super::Reason;
+
+/// The longest host: a domain name has at most 253 characters (RFC 1035).
+const MAX_HOST: usize = 255;
+
+/// An authority's host: lower case, without port and one trailing dot.
+pub(super) fn host(authority: &str) -> Result<Cow<'_, str>, Reason> {
+    if authority.is_empty() {
+        return Ok(Cow::Borrowed(""));
+    }
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (inside, port) = rest.split_once(']').ok_or(Reason::Host)?;
+            inside.parse::<std::net::Ipv6Addr>().map_err(|_| Reason::Host)?;
+            (&authority[..inside.len() + 2], port)
+        }
+        None => match authority.find(':') {
+            Some(colon) => authority.split_at(colon),
+            None => (authority, ""),
+        },
+    };
+    let port_is_one = match port.strip_prefix(':') {
+        None => port.is_empty(),
+        Some(digits) => {
+            digits.is_empty() || digits.bytes().all(|b| b.is_ascii_digit()) && digits.len() <= 5
+        }
+    };
+    let name = host.strip_suffix('.').unwrap_or(host);
+    let is_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+    let clean = host.starts_with('[')
+        || !name.is_empty()
+            && name.bytes().all(is_name)
+            && !name.starts_with('.')
+            && !name.ends_with('.')
+            && !name.contains("..");
+    if !port_is_one || !clean || host.len() > MAX_HOST {
+        return Err(Reason::Host);
+    }
+    Ok(if name.bytes().any(|b| b.is_ascii_uppercase()) {
+        Cow::Owned(name.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_per_name() {
+        for (authority, expected) in [
+            ("example.com", Some("example.com")),
+            ("EXAMPLE.com:8080", Some("example.com")),
+            ("example.com.", Some("example.com")),
+            ("192.0.2.1:80", Some("192.0.2.1")),
+            ("[2001:db8::1]:80", Some("[2001:db8::1]")),
+            ("example.com:", Some("example.com")),
+            ("example.com..", None),
+            ("user@example.com", None),
+            ("example.com:80:80", None),
+            ("example.com:x", None),
+            ("exa mple.com", None),
+            ("[::1", None),
+            (".example.com", None),
+            ("a..b", None),
+        ] {
+            assert_eq!(host(authority).ok().as_deref(), expected, "{authority}");
+        }
+    }
+}

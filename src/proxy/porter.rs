@@ -1,0 +1,81 @@
+//! What is refused before it is a request: connections, and heads that no parser was shown.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::ArcSwap;
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::finish::{AccessRecord, AccessSink};
+use super::gate::Reason;
+use super::live::{Books, Ending, Live};
+use super::{render, upstream};
+use crate::clock::Nanos;
+use crate::engine::Engine;
+
+/// Stands at the door. Shared by all connections.
+pub struct Porter {
+    /// The clock.
+    pub engine: Arc<Engine>,
+    /// What is loaded.
+    pub live: Arc<ArcSwap<Live>>,
+    /// What is counted.
+    pub books: Arc<Books>,
+    /// Where a line per request goes.
+    pub access: Arc<dyn AccessSink>,
+}
+
+impl Porter {
+    /// A connection is closed without an answer.
+    pub fn turn_away(&self, peer: IpAddr, reason: Reason) {
+        self.books.reject(reason);
+        log::debug!("{peer}: connection refused: {}", reason.name());
+    }
+
+    /// A head is refused: counted, logged, and answered with these bytes, after which nothing that
+    /// the client sends is a request.
+    pub fn refuse(&self, peer: IpAddr, began: Nanos, reason: Reason) -> Bytes {
+        let live = self.live.load();
+        let now = self.engine.now();
+        self.books.reject(reason);
+        live.tally(None).count(Ending::Rejected);
+        let record = AccessRecord {
+            at: now.wall,
+            request_id: &upstream::new_request_id(),
+            client_ip: Some(peer),
+            method: "",
+            host: "",
+            path: "",
+            status: reason.status(),
+            route: None,
+            ending: Ending::Rejected,
+            reason: Some(reason),
+            limit: None,
+            retry_after: None,
+            generation: live.generation.number(),
+            origin: None,
+            ipv6_prefix: live.ipv6_prefix,
+            duration: now.mono.saturating_sub(began),
+        };
+        self.access.record(&record, &live.access_log);
+        answer(reason, now.wall)
+    }
+}
+
+/// The bytes of an HTTP/1 answer that ends a connection.
+fn answer(reason: Reason, wall: Nanos) -> Bytes {
+    let Ok(refusal) = render::rejected(reason, reason.status()) else {
+        return Bytes::new();
+    };
+    let since_epoch = std::time::Duration::from_nanos(wall.get());
+    let date = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + since_epoch);
+    let status = refusal.head.status;
+    let title = status.canonical_reason().unwrap_or_default();
+    let mut bytes = BytesMut::with_capacity(512);
+    bytes.put_slice(format!("HTTP/1.1 {} {title}\r\n", status.as_u16()).as_bytes());
+    refusal.head.header_to_h1_wire(&mut bytes);
+    bytes.put_slice(format!("Date: {date}\r\nConnection: close\r\n\r\n").as_bytes());
+    bytes.put_slice(&refusal.body);
+    bytes.freeze()
+}

@@ -1,0 +1,461 @@
+//! The stream between a client and the framework: it gives on exactly one request at a time, and
+//! it waits for nobody longer than it is told.
+//!
+//! Over HTTP/1 the framework reads what it is given: a head that was scanned, then the bytes that
+//! belong to its body, and nothing of what follows them. So what one reader takes for the end of a
+//! request and another for its middle never comes up, and requests that are sent ahead of their
+//! turn wait here. Over HTTP/2 all bytes pass, and their frames are watched.
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Buf, BytesMut};
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::tls::SslDigest;
+use pingora::protocols::{
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    Stream, TimingDigest, UniqueID, UniqueIDType,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use super::frames::{Frames, Owed};
+use super::pace::Pace;
+use crate::clock::{Clock, Nanos};
+use crate::config::Bounds;
+use crate::proxy::{Cut, Framing, Link, Reason, WireHead};
+
+/// Bytes that are read at once before somebody says how many he wants.
+const READ: usize = 8 * 1024;
+
+/// Most bytes of later requests that wait for their turn.
+const AHEAD: usize = 16 * 1024;
+
+/// Bytes of an answer that are gathered before they are written; a flush writes them at once.
+const GATHER: usize = 4 * 1024;
+
+/// Credit of time with which a body begins: a phone may change its network in between.
+const BODY_CREDIT: Duration = Duration::from_secs(20);
+
+/// In which `h2_resets` are counted.
+const RESET_WINDOW: Nanos = Nanos::new(60_000_000_000);
+
+/// How a connection's stream is watched.
+pub(super) struct Watch {
+    pub(super) bounds: Bounds,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) link: Arc<Link>,
+}
+
+/// A stream that is watched.
+pub(super) struct Guarded {
+    inner: Stream,
+    watch: Watch,
+    proxy_digest: Arc<ProxyDigest>,
+    socket_digest: Option<Arc<SocketDigest>>,
+    stage: Stage,
+    /// What came and was not given on.
+    ahead: BytesMut,
+    /// What is to be written.
+    gathered: BytesMut,
+    inbound: Wait,
+    outbound: Wait,
+    /// Bytes that the client's kernel has acknowledged.
+    acknowledged: u64,
+}
+
+/// What is given on.
+enum Stage {
+    /// Nothing: no request is being served.
+    Between,
+    /// So many bytes of a head, then its body.
+    Head(usize, Framing),
+    /// What belongs to a body, then nothing.
+    Body(Framing),
+    /// Everything.
+    Switched,
+    /// Everything, as frames of HTTP/2.
+    Frames(Box<FrameWatch>),
+}
+
+struct FrameWatch {
+    frames: Frames,
+    resets: u32,
+    resets_since: Nanos,
+}
+
+/// A wait that has an end.
+struct Wait {
+    pace: Pace,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Wait {
+    fn new(pace: Pace) -> Self {
+        Self { pace, sleep: None }
+    }
+
+    /// Ready when the peer has kept us waiting for too long.
+    fn poll_over(&mut self, now: Nanos, most: Option<Duration>, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(left) = self.pace.wait(now) {
+            let left = most.unwrap_or_else(|| Duration::from_nanos(left.get()));
+            match &mut self.sleep {
+                Some(sleep) => sleep.set(tokio::time::sleep(left)),
+                None => self.sleep = Some(Box::pin(tokio::time::sleep(left))),
+            }
+        }
+        self.sleep.as_mut().map_or(Poll::Pending, |sleep| sleep.as_mut().poll(cx))
+    }
+}
+
+impl Guarded {
+    /// Watches a stream. `socket_digest` says who is at the other end.
+    pub(super) fn new(
+        inner: Stream,
+        watch: Watch,
+        socket_digest: Option<Arc<SocketDigest>>,
+    ) -> pingora::Result<Self> {
+        let rate = watch.bounds.body_min_rate;
+        let write_credit = Nanos::from(watch.bounds.write_timeout);
+        Ok(Self {
+            proxy_digest: Arc::new(watch.link.digest()?),
+            socket_digest: socket_digest.or_else(|| inner.get_socket_digest()),
+            inner,
+            stage: Stage::Between,
+            ahead: BytesMut::new(),
+            gathered: BytesMut::new(),
+            inbound: Wait::new(Pace::new(Nanos::from(BODY_CREDIT), rate)),
+            outbound: Wait::new(Pace::new(write_credit, rate)),
+            acknowledged: 0,
+            watch,
+        })
+    }
+
+    /// From now on everything passes as frames of HTTP/2.
+    pub(super) fn speak_http2(&mut self) {
+        self.stage = Stage::Frames(Box::new(FrameWatch {
+            frames: Frames::new(),
+            resets: 0,
+            resets_since: self.now(),
+        }));
+    }
+
+    /// What the connection and its requests tell each other.
+    pub(super) fn link(&self) -> Arc<Link> {
+        Arc::clone(&self.watch.link)
+    }
+
+    /// What came and was not given on.
+    pub(super) fn ahead(&self) -> &[u8] {
+        &self.ahead
+    }
+
+    /// Drops the first bytes of it.
+    pub(super) fn skip(&mut self, bytes: usize) {
+        self.ahead.advance(bytes.min(self.ahead.len()));
+    }
+
+    /// Reads more of it; false at the end of the stream.
+    pub(super) async fn read_ahead(&mut self) -> io::Result<bool> {
+        std::future::poll_fn(|cx| self.poll_ahead(cx)).await.map(|bytes| bytes > 0)
+    }
+
+    /// Gives on one request, whose head was scanned and lies ahead.
+    pub(super) fn begin(&mut self, head: WireHead) {
+        self.watch.link.begin();
+        let rate = self.watch.bounds.body_min_rate;
+        self.inbound.pace = Pace::new(Nanos::from(BODY_CREDIT), rate);
+        self.stage = Stage::Head(head.size, Framing::new(head.body));
+    }
+
+    /// Ends a request; false when its body was not read to its end, so that nothing may follow.
+    pub(super) fn end(&mut self) -> bool {
+        let stage = std::mem::replace(&mut self.stage, Stage::Between);
+        matches!(stage, Stage::Body(framing) if framing.is_done())
+    }
+
+    fn now(&self) -> Nanos {
+        self.watch.clock.now().mono
+    }
+
+    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        // On the stack, so that a connection that only waits holds no buffer.
+        let mut space = [const { MaybeUninit::uninit() }; READ];
+        let mut read = ReadBuf::uninit(&mut space);
+        ready!(Pin::new(&mut self.inner).poll_read(cx, &mut read))?;
+        self.ahead.extend_from_slice(read.filled());
+        Poll::Ready(Ok(read.filled().len()))
+    }
+
+    /// The request has been given on: what comes now is of the next one, and waits.
+    fn poll_after(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.ahead.len() < AHEAD {
+            if ready!(self.poll_ahead(cx))? == 0 {
+                // The client has gone, or at least says no more.
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Gives on what is ahead, or else reads.
+    fn poll_through(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if self.ahead.is_empty() {
+            let before = buf.filled().len();
+            ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+            return Poll::Ready(Ok(buf.filled().len() - before));
+        }
+        let bytes = self.ahead.len().min(buf.remaining());
+        buf.put_slice(&self.ahead[..bytes]);
+        self.ahead.advance(bytes);
+        Poll::Ready(Ok(bytes))
+    }
+
+    fn poll_body(
+        &mut self,
+        mut framing: Framing,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let Poll::Ready(read) = self.poll_through(cx, buf)? else {
+            let now = self.now();
+            if !self.watch.link.is_answered() && self.inbound.poll_over(now, None, cx).is_ready() {
+                return Poll::Ready(Err(Cut(Reason::BodyRate).into()));
+            }
+            return Poll::Pending;
+        };
+        let now = self.now();
+        self.inbound.pace.moved(read as u64, now);
+        let taken = framing.take(&buf.filled()[before..]).map_err(Cut)?;
+        if taken < read {
+            // The rest is of the next request.
+            let mut rest = BytesMut::from(&buf.filled()[before + taken..]);
+            rest.extend_from_slice(&self.ahead);
+            self.ahead = rest;
+            buf.set_filled(before + taken);
+        }
+        self.stage = Stage::Body(framing);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_frames(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = self.poll_through(cx, buf)?;
+        let now = self.now();
+        let Stage::Frames(watched) = &mut self.stage else {
+            return Poll::Ready(Ok(()));
+        };
+        let Poll::Ready(read) = read else {
+            let (most, reason) = match watched.frames.owed() {
+                Owed::Nothing => {
+                    self.inbound.pace.rest();
+                    return Poll::Pending;
+                }
+                Owed::Head => (Some(self.watch.bounds.header_timeout), Reason::HeaderTimeout),
+                Owed::Body => (None, Reason::BodyRate),
+            };
+            ready!(self.inbound.poll_over(now, most, cx));
+            return Poll::Ready(Err(self.watch.link.cut_for(reason).into()));
+        };
+        let owed = watched.frames.owed();
+        let ended = watched.frames.came(&buf.filled()[before..]);
+        match owed {
+            Owed::Nothing => self.inbound.pace.rest(),
+            // Bytes of a head do not make its deadline later; its end does.
+            Owed::Head if !ended => {}
+            Owed::Head | Owed::Body => self.inbound.pace.moved(read as u64, now),
+        }
+        if now.saturating_sub(watched.resets_since) >= RESET_WINDOW {
+            watched.resets_since = now;
+            watched.resets = 0;
+        }
+        watched.resets = watched.resets.saturating_add(watched.frames.take_resets());
+        if watched.resets > self.watch.bounds.h2_resets {
+            return Poll::Ready(Err(self.watch.link.cut_for(Reason::H2Resets).into()));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The client takes nothing: cut when it has taken too little for too long. What its kernel
+    /// acknowledged counts, not what fits into ours.
+    fn poll_untaken(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let now = self.now();
+        loop {
+            ready!(self.outbound.poll_over(now, None, cx));
+            let acknowledged = self
+                .socket_digest
+                .as_ref()
+                .and_then(|digest| digest.tcp_info())
+                .map_or(self.acknowledged, |tcp| tcp.tcpi_bytes_acked);
+            let taken = acknowledged.saturating_sub(self.acknowledged);
+            if taken == 0 {
+                return Poll::Ready(Cut(Reason::BodyRate).into());
+            }
+            self.acknowledged = acknowledged;
+            self.outbound.pace.moved(taken, now);
+        }
+    }
+
+    /// Writes what was gathered.
+    fn poll_gathered(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.gathered.is_empty() {
+            match Pin::new(&mut self.inner).poll_write(cx, &self.gathered) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(written)) => {
+                    let now = self.now();
+                    self.outbound.pace.moved(0, now);
+                    self.gathered.advance(written);
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return self.poll_untaken(cx).map(Err),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        match &mut this.stage {
+            Stage::Between => Poll::Ready(Ok(())),
+            Stage::Head(left, framing) => {
+                let bytes = (*left).min(this.ahead.len()).min(buf.remaining());
+                buf.put_slice(&this.ahead[..bytes]);
+                *left -= bytes;
+                this.ahead.advance(bytes);
+                if *left == 0 {
+                    this.stage = Stage::Body(*framing);
+                }
+                Poll::Ready(Ok(()))
+            }
+            Stage::Body(_) if this.watch.link.is_switched() => {
+                this.stage = Stage::Switched;
+                this.poll_through(cx, buf).map_ok(|_| ())
+            }
+            Stage::Body(framing) if framing.is_done() => this.poll_after(cx),
+            Stage::Body(framing) => {
+                let framing = *framing;
+                this.poll_body(framing, cx, buf)
+            }
+            Stage::Switched => this.poll_through(cx, buf).map_ok(|_| ()),
+            Stage::Frames(_) => this.poll_frames(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.gathered.len() + buf.len() > GATHER {
+            ready!(this.poll_gathered(cx))?;
+        }
+        let written = if buf.len() < GATHER {
+            this.gathered.extend_from_slice(buf);
+            buf.len()
+        } else {
+            match Pin::new(&mut this.inner).poll_write(cx, buf)? {
+                Poll::Ready(written) => {
+                    let now = this.now();
+                    this.outbound.pace.moved(0, now);
+                    written
+                }
+                Poll::Pending => return this.poll_untaken(cx).map(Err),
+            }
+        };
+        if let Stage::Frames(watched) = &mut this.stage {
+            watched.frames.went(&buf[..written]);
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_gathered(cx))?;
+        match Pin::new(&mut this.inner).poll_flush(cx) {
+            Poll::Ready(result) => {
+                if result.is_ok() && this.outbound.sleep.is_some() {
+                    let now = this.now();
+                    this.outbound.pace.moved(0, now);
+                }
+                Poll::Ready(result)
+            }
+            Poll::Pending => this.poll_untaken(cx).map(Err),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_gathered(cx))?;
+        Pin::new(&mut this.inner).poll_shutdown(cx)
+    }
+}
+
+#[async_trait]
+impl Shutdown for Guarded {
+    async fn shutdown(&mut self) {
+        // Nobody is left to be told.
+        let _ = tokio::io::AsyncWriteExt::shutdown(self).await;
+    }
+}
+
+impl UniqueID for Guarded {
+    fn id(&self) -> UniqueIDType {
+        self.inner.id()
+    }
+}
+
+impl Ssl for Guarded {
+    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
+        self.inner.get_ssl_digest()
+    }
+
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        self.inner.selected_alpn_proto()
+    }
+}
+
+impl GetTimingDigest for Guarded {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        self.inner.get_timing_digest()
+    }
+}
+
+impl GetProxyDigest for Guarded {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        Some(Arc::clone(&self.proxy_digest))
+    }
+}
+
+impl GetSocketDigest for Guarded {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        self.socket_digest.clone()
+    }
+}
+
+impl Peek for Guarded {}
+
+impl fmt::Debug for Guarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}

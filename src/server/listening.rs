@@ -1,0 +1,106 @@
+//! Accepts connections until the process stops accepting.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora::apps::{HttpServerApp, ServerApp};
+use pingora::server::{ListenFds, ShutdownWatch};
+use pingora::services::Service;
+
+use super::connection::{Connections, Door};
+
+/// After an accept that failed for want of descriptors or memory: others must end first.
+const BREATHER: Duration = Duration::from_millis(100);
+
+/// A service of the framework: its own sockets, its own runtime.
+pub(super) struct Listening<A> {
+    pub(super) name: &'static str,
+    pub(super) threads: usize,
+    pub(super) connections: Arc<Connections<A>>,
+    pub(super) doors: Vec<(TcpListener, Arc<Door>)>,
+}
+
+#[async_trait]
+impl<A> Service for Listening<A>
+where
+    A: HttpServerApp + ServerApp + Send + Sync + 'static,
+{
+    async fn start_service(
+        &mut self,
+        _fds: Option<ListenFds>,
+        shutdown: ShutdownWatch,
+        _listeners_per_fd: usize,
+    ) {
+        let mut accepting = Vec::new();
+        for (socket, door) in self.doors.drain(..) {
+            match tokio::net::TcpListener::from_std(socket) {
+                Ok(socket) => {
+                    let connections = Arc::clone(&self.connections);
+                    let shutdown = shutdown.clone();
+                    accepting.push(tokio::spawn(accept(socket, door, connections, shutdown)));
+                }
+                Err(error) => log::error!("{}: cannot listen: {error}", self.name),
+            }
+        }
+        for task in accepting {
+            // A task that panicked has stopped accepting, as one that ended.
+            let _ = task.await;
+        }
+        self.connections.app.http_cleanup().await;
+    }
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn threads(&self) -> Option<usize> {
+        Some(self.threads)
+    }
+}
+
+async fn accept<A>(
+    socket: tokio::net::TcpListener,
+    door: Arc<Door>,
+    connections: Arc<Connections<A>>,
+    mut shutdown: ShutdownWatch,
+) where
+    A: HttpServerApp + ServerApp + Send + Sync + 'static,
+{
+    loop {
+        let accepted = tokio::select! {
+            accepted = socket.accept() => accepted,
+            _ = shutdown.wait_for(|stopping| *stopping) => return,
+        };
+        match accepted {
+            Ok((tcp, peer)) => {
+                let connections = Arc::clone(&connections);
+                tokio::spawn(connections.serve(tcp, peer, Arc::clone(&door), shutdown.clone()));
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                log::error!("cannot accept: {error}");
+                tokio::time::sleep(BREATHER).await;
+            }
+        }
+    }
+}
+
+/// Whether a connection was gone before it was accepted (accept(2), "Error handling").
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        ConnectionAborted, ConnectionReset, HostUnreachable, Interrupted, NetworkDown,
+        NetworkUnreachable,
+    };
+    matches!(
+        error.kind(),
+        ConnectionAborted
+            | ConnectionReset
+            | HostUnreachable
+            | Interrupted
+            | NetworkDown
+            | NetworkUnreachable
+    )
+}

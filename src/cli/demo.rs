@@ -17,7 +17,7 @@ const WANTED: [u16; 3] = [9000, 8080, 9900];
 /// Serves the demonstration until it is interrupted.
 pub(super) fn demo() -> ExitCode {
     match prepare() {
-        Ok(file) => run::run(&file),
+        Ok(file) => run::run(&file, false),
         Err(error) => {
             eprintln!("tollgate demo: {error}");
             ExitCode::FAILURE

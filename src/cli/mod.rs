@@ -23,12 +23,12 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve. HUP reloads, TERM drains and exits, INT exits.
+    /// Serve. HUP reloads, TERM drains and exits, INT exits, QUIT hands over to a successor.
     Run {
         /// The configuration.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// Take over from a running process (not available yet).
+        /// Take over the sockets of the process that serves this file, when it is sent QUIT.
         #[arg(long)]
         upgrade: bool,
     },
@@ -62,8 +62,7 @@ const REFUSED: u8 = 2;
 /// Runs the command that was asked for.
 pub fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Run { upgrade: true, .. } => not_available("run --upgrade"),
-        Command::Run { config, upgrade: false } => run::run(&config),
+        Command::Run { config, upgrade } => run::run(&config, upgrade),
         Command::Check { files } => match check::check(&files, &mut std::io::stdout().lock()) {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,

@@ -9,7 +9,7 @@ use crate::ops::{self, Signals};
 use crate::server;
 
 /// Serves until a signal ends the process. 2 when the configuration is refused.
-pub(super) fn run(file: &Path) -> ExitCode {
+pub(super) fn run(file: &Path, upgrade: bool) -> ExitCode {
     // First of all: without a handler a HUP kills the process.
     let orders = match Signals::take().and_then(Signals::listen) {
         Ok(orders) => orders,
@@ -30,14 +30,7 @@ pub(super) fn run(file: &Path) -> ExitCode {
     for warning in &loaded.warnings {
         log::warn!("{warning}");
     }
-    for listener in &loaded.config.listeners {
-        let tls = if listener.certificates.is_empty() { "" } else { " (TLS)" };
-        log::info!("listening on {}{tls}", listener.address);
-    }
-    if let Some(admin) = &loaded.config.admin {
-        log::info!("admin on {}", admin.address);
-    }
-    match server::run(loaded.config, file, orders) {
+    match server::run(loaded.config, file, upgrade, orders) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error.to_string()),
     }

@@ -2,7 +2,8 @@
 //!
 //! HUP reloads. TERM: not ready at once, accepting goes on for `drain`, then the listeners close
 //! and the process ends as soon as no request is in flight, after `finish` at the latest. A second
-//! TERM, or INT, ends it now.
+//! TERM, or INT, ends it now. QUIT hands over to a successor; when that one accepts, this one stops
+//! accepting at once, answers those that hold a connection for `drain`, and ends as after TERM.
 
 use std::os::raw::c_int;
 use std::sync::Arc;
@@ -27,13 +28,18 @@ const IDLE_CHECK: Duration = Duration::from_millis(20);
 pub struct Orders {
     /// Rings once for any number of HUPs since the last look.
     pub reload: Notify,
+    /// Rings once for any number of QUITs since the last look.
+    pub hand_over: Notify,
     ending: watch::Sender<Ending>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     NotYet,
+    /// TERM.
     Drain,
+    /// A successor accepts in our place.
+    Replaced,
     Now,
 }
 
@@ -50,8 +56,11 @@ impl Signals {
 
     /// Starts a thread that turns signals into orders.
     pub fn listen(mut self) -> std::io::Result<Arc<Orders>> {
-        let orders =
-            Arc::new(Orders { reload: Notify::new(), ending: watch::Sender::new(Ending::NotYet) });
+        let orders = Arc::new(Orders {
+            reload: Notify::new(),
+            hand_over: Notify::new(),
+            ending: watch::Sender::new(Ending::NotYet),
+        });
         let given = Arc::clone(&orders);
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for signal in self.stream.forever() {
@@ -63,6 +72,28 @@ impl Signals {
 }
 
 impl Orders {
+    /// A successor accepts: nobody is accepted here any more.
+    pub fn replaced(&self) {
+        self.ending.send_if_modified(|ending| {
+            let first = *ending == Ending::NotYet;
+            if first {
+                *ending = Ending::Replaced;
+            }
+            first
+        });
+    }
+
+    /// Returns when a successor accepts in our place.
+    pub async fn until_replaced(&self) {
+        // The sender lives as long as the orders, which the caller holds.
+        let _ = self.ending.subscribe().wait_for(|ending| *ending == Ending::Replaced).await;
+    }
+
+    /// Whether the process has been told to end.
+    pub fn is_ending(&self) -> bool {
+        *self.ending.borrow() != Ending::NotYet
+    }
+
     fn receive(&self, signal: c_int) {
         match signal {
             SIGHUP => self.reload.notify_one(),
@@ -70,7 +101,7 @@ impl Orders {
                 self.ending.send_modify(|ending| {
                     *ending = match ending {
                         Ending::NotYet => Ending::Drain,
-                        Ending::Drain | Ending::Now => Ending::Now,
+                        Ending::Drain | Ending::Replaced | Ending::Now => Ending::Now,
                     };
                 });
                 if *self.ending.borrow() == Ending::Now {
@@ -78,8 +109,7 @@ impl Orders {
                 }
             }
             SIGINT => exit_now(130),
-            // Serving goes on: there is nobody to hand over to yet.
-            SIGQUIT => log::warn!("QUIT: handing over to a successor is not available yet"),
+            SIGQUIT => self.hand_over.notify_one(),
             _ => {}
         }
     }
@@ -108,17 +138,31 @@ impl ShutdownSignalWatch for Lifecycle {
         let mut ending = self.orders.ending.subscribe();
         // The sender lives as long as the orders, which this holds.
         let _ = ending.wait_for(|ending| *ending != Ending::NotYet).await;
+        let replaced = *self.orders.ending.borrow() == Ending::Replaced;
         self.status.set_ready(false);
         self.leaving.store(true, Ordering::Relaxed);
         let bounds = self.live.load().bounds.clone();
-        log::info!("TERM: not ready; accepting for {:?} more", bounds.drain);
-        tokio::time::sleep(bounds.drain).await;
+        if replaced {
+            log::info!("a successor accepts; connections end with their next answer");
+            // A connection that is closed while a request is under way to it loses that request.
+            let _ = tokio::time::timeout(bounds.drain, self.until_idle()).await;
+        } else {
+            super::supervisor::stopping();
+            log::info!("TERM: not ready; accepting for {:?} more", bounds.drain);
+            tokio::time::sleep(bounds.drain).await;
+        }
         self.end_when_idle(bounds.finish);
         ShutdownSignal::GracefulTerminate
     }
 }
 
 impl Lifecycle {
+    async fn until_idle(&self) {
+        while self.connections.load(Ordering::Acquire) > 0 {
+            tokio::time::sleep(IDLE_CHECK).await;
+        }
+    }
+
     /// The framework would sleep for a fixed time; this thread ends the process when the last
     /// connection is gone, or `finish` is over.
     fn end_when_idle(&self, finish: Duration) {

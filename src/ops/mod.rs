@@ -8,6 +8,7 @@ mod log;
 mod metrics;
 mod reload;
 mod status;
+pub mod supervisor;
 
 pub use access_log::AccessLogSink;
 pub use admin::AdminDoor;

@@ -39,6 +39,7 @@ impl Reloader {
     /// Reads, checks and builds everything, then swaps one pointer. On any error nothing changes
     /// and every error is logged.
     pub async fn reload(&self) -> ReloadOutcome {
+        super::supervisor::reloading();
         let outcome = match self.attempt().await {
             Ok(outcome) => outcome,
             Err(errors) => ReloadOutcome::Refused { errors },
@@ -56,6 +57,7 @@ impl Reloader {
             }
         }
         self.status.reloaded(self.engine.now(), outcome.clone());
+        super::supervisor::ready();
         outcome
     }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::header::{self, HeaderName};
+use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::RequestHeader;
 use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorType, Result};
@@ -15,6 +15,7 @@ use crate::policy::Facts;
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The longest request id of a trusted peer that is passed on.
@@ -79,6 +80,12 @@ pub(super) fn introduce(
     if let Some(target) = &ctx.rewritten {
         request.set_raw_path(target.as_bytes())?;
     }
+    if request.headers.get_all(header::UPGRADE).iter().any(is_to_http) {
+        // Requests inside another HTTP would pass unjudged; who asks may be answered in this one.
+        request.remove_header(&header::UPGRADE);
+        request.remove_header(&header::CONNECTION);
+    }
+    request.remove_header(&HTTP2_SETTINGS);
     let peer = session.client_addr().and_then(|address| address.as_inet());
     let peer = peer.map(|peer| crate::policy::client::unmapped(peer.ip()).to_string());
     let peer = peer.unwrap_or_default();
@@ -105,6 +112,14 @@ pub(super) fn introduce(
         request.insert_header(header::HOST, host)?;
     }
     Ok(())
+}
+
+/// Whether a field `Upgrade` names another version of HTTP, or TLS with HTTP inside.
+fn is_to_http(line: &HeaderValue) -> bool {
+    line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii).any(|protocol| {
+        let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
+        [&b"h2c"[..], b"h2", b"http", b"tls"].iter().any(|http| name.eq_ignore_ascii_case(http))
+    })
 }
 
 /// The request's id: that of a trusted peer if it is a plain one, else 128 random bits. Made once.

@@ -10,7 +10,10 @@ use pingora::apps::{HttpServerApp, ServerApp};
 use pingora::server::{ListenFds, ShutdownWatch};
 use pingora::services::Service;
 
+use tokio::sync::watch;
+
 use super::connection::{Connections, Door};
+use crate::ops::Orders;
 
 /// After an accept that failed for want of descriptors or memory: others must end first.
 const BREATHER: Duration = Duration::from_millis(100);
@@ -21,6 +24,30 @@ pub(super) struct Listening<A> {
     pub(super) threads: usize,
     pub(super) connections: Arc<Connections<A>>,
     pub(super) doors: Vec<(TcpListener, Arc<Door>)>,
+    pub(super) accepting: Arc<Accepting>,
+    pub(super) orders: Arc<Orders>,
+}
+
+/// Tells when every service accepts.
+#[derive(Debug)]
+pub(super) struct Accepting {
+    missing: watch::Sender<usize>,
+}
+
+impl Accepting {
+    pub(super) fn new(services: usize) -> Self {
+        Self { missing: watch::Sender::new(services) }
+    }
+
+    /// Returns when the last of the services accepts.
+    pub(super) async fn by_all(&self) {
+        // The sender lives as long as this.
+        let _ = self.missing.subscribe().wait_for(|missing| *missing == 0).await;
+    }
+
+    fn one_more(&self) {
+        self.missing.send_modify(|missing| *missing = missing.saturating_sub(1));
+    }
 }
 
 #[async_trait]
@@ -40,11 +67,14 @@ where
                 Ok(socket) => {
                     let connections = Arc::clone(&self.connections);
                     let shutdown = shutdown.clone();
-                    accepting.push(tokio::spawn(accept(socket, door, connections, shutdown)));
+                    let orders = Arc::clone(&self.orders);
+                    let accept = accept(socket, door, connections, orders, shutdown);
+                    accepting.push(tokio::spawn(accept));
                 }
                 Err(error) => log::error!("{}: cannot listen: {error}", self.name),
             }
         }
+        self.accepting.one_more();
         for task in accepting {
             // A task that panicked has stopped accepting, as one that ended.
             let _ = task.await;
@@ -65,13 +95,17 @@ async fn accept<A>(
     socket: tokio::net::TcpListener,
     door: Arc<Door>,
     connections: Arc<Connections<A>>,
+    orders: Arc<Orders>,
     mut shutdown: ShutdownWatch,
 ) where
     A: HttpServerApp + ServerApp + Send + Sync + 'static,
 {
+    let replaced = orders.until_replaced();
+    tokio::pin!(replaced);
     loop {
         let accepted = tokio::select! {
             accepted = socket.accept() => accepted,
+            () = &mut replaced => return,
             _ = shutdown.wait_for(|stopping| *stopping) => return,
         };
         match accepted {

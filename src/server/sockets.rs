@@ -15,6 +15,22 @@ const BACKLOG: i32 = 65_535;
 pub(super) struct Sockets(Vec<(SocketAddr, TcpListener)>);
 
 impl Sockets {
+    /// Those that were taken over.
+    pub(super) const fn taken_over(sockets: Vec<(SocketAddr, TcpListener)>) -> Self {
+        Self(sockets)
+    }
+
+    /// What is listened on.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = &SocketAddr> {
+        self.0.iter().map(|(address, _)| address)
+    }
+
+    /// A second descriptor of each.
+    pub(super) fn cloned(&self) -> std::io::Result<Vec<(SocketAddr, TcpListener)>> {
+        let sockets = self.0.iter();
+        sockets.map(|(address, socket)| Ok((*address, socket.try_clone()?))).collect()
+    }
+
     /// Keeps what is among `addresses`, and binds what is missing.
     pub(super) fn complete(mut self, addresses: &[SocketAddr]) -> Result<Self, StartError> {
         self.0.retain(|(address, _)| addresses.contains(address));

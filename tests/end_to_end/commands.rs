@@ -71,7 +71,6 @@ fn what_is_not_there_yet_is_refused_by_name() {
         (&["test", "--config", "x"][..], "tollgate test is not available yet"),
         (&["replay", "--config", "x", "log"], "tollgate replay is not available yet"),
         (&["schema"], "tollgate schema is not available yet"),
-        (&["run", "--config", "x", "--upgrade"], "tollgate run --upgrade is not available yet"),
     ] {
         let refused = tollgate(args);
         assert_eq!(refused.status.code(), Some(2));

@@ -5,6 +5,7 @@
 mod admin;
 mod answers;
 mod commands;
+mod lifecycle;
 mod limiting;
 mod origins;
 mod reloading;

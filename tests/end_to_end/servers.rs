@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -93,9 +94,11 @@ pub fn free_port() -> u16 {
 
 /// The binary, serving a configuration in a folder of its own. Killed when dropped.
 pub struct Gate {
-    pub folder: tempfile::TempDir,
+    pub folder: Arc<tempfile::TempDir>,
     pub port: u16,
     pub admin: u16,
+    log: PathBuf,
+    out: PathBuf,
     child: Child,
 }
 
@@ -108,22 +111,48 @@ impl Gate {
 
     /// `tls` is put into the listener, for example `tls: { certificate: a, private_key: b }`.
     pub async fn start_in(folder: tempfile::TempDir, policy: &str, tls: &str) -> Self {
-        let (port, admin) = (free_port(), free_port());
-        let file = folder.path().join("tollgate.yaml");
-        std::fs::write(&file, Self::whole(port, admin, tls, policy)).unwrap();
-        let log = std::fs::File::create(folder.path().join("stderr")).unwrap();
-        let out = std::fs::File::create(folder.path().join("stdout")).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["run", "--config"])
-            .arg(&file)
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let mut gate = Self { folder, port, admin, child };
+        let (port, admin) = Self::prepare(&folder, policy, tls);
+        let mut gate = Self::run(Arc::new(folder), port, admin, &[]);
         gate.wait_ready().await;
         gate
+    }
+
+    /// Starts it and does not wait.
+    pub fn spawn(policy: &str, tls: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (port, admin) = Self::prepare(&folder, policy, tls);
+        Self::run(Arc::new(folder), port, admin, &[])
+    }
+
+    /// Starts a process that waits to take over from this one.
+    pub fn successor(&self) -> Self {
+        Self::run(Arc::clone(&self.folder), self.port, self.admin, &["--upgrade"])
+    }
+
+    /// Writes the configuration; says on which ports it serves.
+    pub fn prepare(folder: &tempfile::TempDir, policy: &str, tls: &str) -> (u16, u16) {
+        let (port, admin) = (free_port(), free_port());
+        let file = folder.path().join("tollgate.yaml");
+        std::fs::write(file, Self::whole(port, admin, tls, policy)).unwrap();
+        (port, admin)
+    }
+
+    fn run(folder: Arc<tempfile::TempDir>, port: u16, admin: u16, more: &[&str]) -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let (log, out) = (format!("stderr-{number}"), format!("stdout-{number}"));
+        let (log, out) = (folder.path().join(log), folder.path().join(out));
+        let child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["run", "--config"])
+            .arg(folder.path().join("tollgate.yaml"))
+            .args(more)
+            .env("XDG_RUNTIME_DIR", folder.path())
+            .stdin(Stdio::null())
+            .stdout(std::fs::File::create(&out).unwrap())
+            .stderr(std::fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Self { folder, port, admin, log, out, child }
     }
 
     fn whole(port: u16, admin: u16, tls: &str, policy: &str) -> String {
@@ -134,7 +163,7 @@ impl Gate {
         )
     }
 
-    async fn wait_ready(&mut self) {
+    pub async fn wait_ready(&mut self) {
         let port = self.port;
         let up = eventually(Duration::from_secs(20), || async {
             let open = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok();
@@ -153,11 +182,11 @@ impl Gate {
     }
 
     pub fn log(&self) -> String {
-        read(&self.folder.path().join("stderr"))
+        read(&self.log)
     }
 
     pub fn stdout(&self) -> String {
-        read(&self.folder.path().join("stdout"))
+        read(&self.out)
     }
 
     pub fn pid(&self) -> u32 {

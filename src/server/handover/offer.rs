@@ -1,0 +1,118 @@
+//! The running process's side.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::super::sockets::Sockets;
+use super::{MESSAGE, QUIT_IS_GOOD_FOR, WORD_IS_DUE, wire};
+use crate::ops::Orders;
+
+/// Waits for a successor and for the order to hand over, in whatever order they come.
+pub(in crate::server) struct Offer {
+    listener: UnixListener,
+    sockets: Arc<Sockets>,
+    orders: Arc<Orders>,
+}
+
+impl Offer {
+    /// Listens at a place. A process before that listened there is not found any more.
+    pub(in crate::server) fn new(
+        place: &Path,
+        sockets: Arc<Sockets>,
+        orders: Arc<Orders>,
+    ) -> io::Result<Self> {
+        let fresh = PathBuf::from(format!("{}.{}", place.display(), std::process::id()));
+        let _ = std::fs::remove_file(&fresh);
+        let listener = UnixListener::bind(&fresh)?;
+        std::fs::rename(&fresh, place)?;
+        Ok(Self { listener, sockets, orders })
+    }
+
+    /// Returns when a successor accepts connections in our place.
+    pub(in crate::server) async fn handed_over(self) {
+        let mut successor: Option<UnixStream> = None;
+        let mut told: Option<Instant> = None;
+        loop {
+            let end = told.unwrap_or_else(Instant::now);
+            tokio::select! {
+                come = self.listener.accept() => if let Ok((stream, _)) = come {
+                    successor = introduced(stream).await.or(successor);
+                },
+                () = gone(&mut successor) => {
+                    log::info!("the successor has gone");
+                    successor = None;
+                }
+                () = self.orders.hand_over.notified() => {
+                    told = Some(Instant::now() + QUIT_IS_GOOD_FOR);
+                    if successor.is_none() {
+                        log::info!("QUIT: serving on until a successor comes (run --upgrade)");
+                    }
+                }
+                () = sleep_until(end), if told.is_some() => {
+                    log::warn!("QUIT: no successor came; serving on");
+                    told = None;
+                }
+            }
+            if told.is_none() {
+                continue;
+            }
+            let Some(stream) = successor.take() else {
+                continue;
+            };
+            told = None;
+            match self.hand_over(stream).await {
+                Ok(()) => return,
+                Err(error) => log::error!("the successor does not accept: {error}; serving on"),
+            }
+        }
+    }
+
+    async fn hand_over(&self, stream: UnixStream) -> io::Result<()> {
+        let sockets = self.sockets.cloned()?;
+        log::info!("QUIT: handing {} sockets over", sockets.len());
+        let mut stream = stream.into_std()?;
+        let conversation = tokio::task::spawn_blocking(move || {
+            stream.set_nonblocking(false)?;
+            stream.set_write_timeout(Some(MESSAGE))?;
+            stream.set_read_timeout(Some(WORD_IS_DUE))?;
+            wire::send_sockets(&stream, &sockets)?;
+            wire::expect(&mut stream, wire::ACCEPTING)?;
+            wire::say(&mut stream, wire::YOURS)
+        });
+        conversation.await.map_err(io::Error::other)?
+    }
+}
+
+/// A successor that says what it is. It may take its time for nothing else.
+async fn introduced(mut stream: UnixStream) -> Option<UnixStream> {
+    let mut said = vec![0; wire::WAIT.len() + 1];
+    let read = timeout(MESSAGE, stream.read_exact(&mut said)).await;
+    let known = read.is_ok_and(|read| read.is_ok()) && said.starts_with(wire::WAIT.as_bytes());
+    if !known {
+        log::warn!("somebody who is no successor came to take over");
+        return None;
+    }
+    log::info!("a successor is waiting; QUIT hands over to it");
+    Some(stream)
+}
+
+/// Returns when a successor has gone, or says something out of its turn.
+async fn gone(successor: &mut Option<UnixStream>) {
+    match successor {
+        Some(stream) => {
+            // It has nothing to say yet: whatever can be read is an end.
+            while stream.readable().await.is_ok() {
+                let read = stream.try_read(&mut [0; 1]);
+                if !matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+                    return;
+                }
+            }
+        }
+        None => std::future::pending().await,
+    }
+}

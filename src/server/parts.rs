@@ -1,0 +1,248 @@
+//! Everything that is built once, from a configuration.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use pingora::apps::HttpServerOptions;
+use pingora::apps::http_app::HttpServer;
+use pingora::listeners::tls::{Acceptor, TlsSettings};
+use pingora::protocols::http::v2::server::default_h2_options;
+use pingora::server::configuration::ServerConf;
+use pingora_proxy::HttpProxy;
+
+use super::StartError;
+use super::connection::{Connections, Door};
+use super::housekeeping::Housekeeping;
+use super::listening::{Accepting, Listening};
+use super::seats::Seats;
+use super::sockets::Sockets;
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Admin, Bounds, Config, Listener};
+use crate::engine::Engine;
+use crate::ops::{AccessLogSink, AdminDoor, Lifecycle, Orders, ReloadSource, Reloader, Status};
+use crate::policy::KeySecret;
+use crate::proxy::{Books, CertificateStore, Live, Porter, Resolver, Tollgate};
+
+/// How long the access log may take to be written when the process ends.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Connections at once at the operators' own door.
+const ADMIN_CONNECTIONS: usize = 100;
+
+/// Everything that is built once.
+pub(super) struct Parts {
+    clock: Arc<dyn Clock>,
+    engine: Arc<Engine>,
+    live: Arc<ArcSwap<Live>>,
+    books: Arc<Books>,
+    pub(super) status: Arc<Status>,
+    access: Arc<AccessLogSink>,
+    certificates: Arc<CertificateStore>,
+    connections: Arc<AtomicUsize>,
+    leaving: Arc<AtomicBool>,
+    orders: Arc<Orders>,
+    /// Runs what goes on beside requests: housekeeping, reloads, health checks, names.
+    pub(super) beside: tokio::runtime::Runtime,
+}
+
+impl Parts {
+    pub(super) fn build(config: Config, orders: Arc<Orders>) -> Result<Self, StartError> {
+        let mut secret = [0; 16];
+        getrandom::fill(&mut secret).map_err(StartError::Secret)?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let engine = Arc::new(Engine::new(Arc::clone(&clock), KeySecret::new(secret)));
+        let certificates = Arc::new(CertificateStore::default());
+        certificates
+            .replace(CertificateStore::read(&config.listeners).map_err(StartError::Certificate)?);
+        let access =
+            Arc::new(AccessLogSink::new(&config.access_log).map_err(StartError::AccessLog)?);
+        let books = Arc::new(Books::default());
+        let beside = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("beside")
+            .enable_all()
+            .build()
+            .map_err(StartError::Runtime)?;
+        let (live, _) = beside.block_on(Live::build(config, &engine, &books, None));
+        let live = Arc::new(ArcSwap::from_pointee(live));
+        let status = Arc::new(Status::new(engine.now()));
+        Ok(Self {
+            clock,
+            engine,
+            live,
+            books,
+            status,
+            access,
+            certificates,
+            connections: Arc::default(),
+            leaving: Arc::default(),
+            orders,
+            beside,
+        })
+    }
+
+    fn proxy(&self, bounds: &Bounds, conf: Arc<ServerConf>) -> HttpProxy<Tollgate> {
+        let mut options = default_h2_options();
+        options.max_concurrent_streams(bounds.h2_streams);
+        options.max_header_list_size(u32::try_from(bounds.header_size).unwrap_or(u32::MAX));
+        let mut server_options = HttpServerOptions::default();
+        server_options.h2_idle_timeout = Some(bounds.idle_timeout);
+        // The gate refuses it, with a reason.
+        server_options.allow_connect_method_proxying = true;
+        let mut proxy = HttpProxy::new(self.tollgate(), conf);
+        proxy.h2_options = Some(options);
+        proxy.server_options = Some(server_options);
+        proxy.handle_init_modules();
+        proxy
+    }
+
+    /// The operators' door, as a service.
+    pub(super) fn admin(
+        &self,
+        admin: &Admin,
+        sockets: &Sockets,
+        accepting: &Arc<Accepting>,
+    ) -> Result<Listening<HttpServer<AdminDoor>>, StartError> {
+        let app = AdminDoor {
+            engine: Arc::clone(&self.engine),
+            live: Arc::clone(&self.live),
+            books: Arc::clone(&self.books),
+            status: Arc::clone(&self.status),
+            connections: Arc::clone(&self.connections),
+            token: admin.token.clone(),
+        };
+        let connections = self.connections(
+            Arc::new(HttpServer::new_app(app)),
+            Arc::default(),
+            Some(ADMIN_CONNECTIONS),
+        );
+        let door = Arc::new(Door { tls: None, proxy_protocol: false });
+        Ok(Listening {
+            name: "admin",
+            threads: 1,
+            connections: Arc::new(connections),
+            doors: vec![(socket_of(sockets, admin.address)?, door)],
+            accepting: Arc::clone(accepting),
+            orders: Arc::clone(&self.orders),
+        })
+    }
+
+    /// The proxy, as a service.
+    pub(super) fn edge(
+        &self,
+        listeners: &[Listener],
+        threads: usize,
+        conf: Arc<ServerConf>,
+        sockets: &Sockets,
+        accepting: &Arc<Accepting>,
+    ) -> Result<Listening<HttpProxy<Tollgate>>, StartError> {
+        let bounds = self.live.load().bounds.clone();
+        let seats = Arc::new(Seats::new(Arc::clone(&self.connections)));
+        let connections = self.connections(Arc::new(self.proxy(&bounds, conf)), seats, None);
+        Ok(Listening {
+            name: "tollgate",
+            threads,
+            connections: Arc::new(connections),
+            doors: self.doors(listeners, sockets)?,
+            accepting: Arc::clone(accepting),
+            orders: Arc::clone(&self.orders),
+        })
+    }
+
+    fn connections<A>(
+        &self,
+        app: Arc<A>,
+        seats: Arc<Seats>,
+        most: Option<usize>,
+    ) -> Connections<A> {
+        Connections {
+            app,
+            live: Arc::clone(&self.live),
+            porter: self.porter(),
+            clock: Arc::clone(&self.clock),
+            seats,
+            most,
+        }
+    }
+
+    fn porter(&self) -> Arc<Porter> {
+        Arc::new(Porter {
+            engine: Arc::clone(&self.engine),
+            live: Arc::clone(&self.live),
+            books: Arc::clone(&self.books),
+            access: Arc::clone(&self.access) as _,
+        })
+    }
+
+    fn doors(
+        &self,
+        listeners: &[Listener],
+        sockets: &Sockets,
+    ) -> Result<Vec<(TcpListener, Arc<Door>)>, StartError> {
+        let mut doors = Vec::with_capacity(listeners.len());
+        for (place, listener) in listeners.iter().enumerate() {
+            let tls = !listener.certificates.is_empty();
+            let tls = tls.then(|| acceptor(place, &self.certificates)).transpose()?;
+            let door = Door { tls, proxy_protocol: listener.proxy_protocol };
+            doors.push((socket_of(sockets, listener.address)?, Arc::new(door)));
+        }
+        Ok(doors)
+    }
+
+    fn tollgate(&self) -> Tollgate {
+        Tollgate {
+            engine: Arc::clone(&self.engine),
+            live: Arc::clone(&self.live),
+            books: Arc::clone(&self.books),
+            access: Arc::clone(&self.access) as _,
+            leaving: Arc::clone(&self.leaving),
+        }
+    }
+
+    pub(super) fn housekeeping(&self, file: &Path) -> Housekeeping {
+        Housekeeping {
+            reloader: Reloader {
+                source: ReloadSource { file: file.to_owned() },
+                engine: Arc::clone(&self.engine),
+                live: Arc::clone(&self.live),
+                books: Arc::clone(&self.books),
+                status: Arc::clone(&self.status),
+                access: Arc::clone(&self.access),
+                certificates: Arc::clone(&self.certificates),
+            },
+            orders: Arc::clone(&self.orders),
+        }
+    }
+
+    pub(super) fn lifecycle(&self) -> Lifecycle {
+        let access = Arc::clone(&self.access);
+        Lifecycle {
+            orders: Arc::clone(&self.orders),
+            status: Arc::clone(&self.status),
+            live: Arc::clone(&self.live),
+            leaving: Arc::clone(&self.leaving),
+            connections: Arc::clone(&self.connections),
+            last_words: Box::new(move || access.flush(LAST_WORDS)),
+        }
+    }
+}
+
+fn socket_of(sockets: &Sockets, address: SocketAddr) -> Result<TcpListener, StartError> {
+    let unbound = || std::io::Error::from(std::io::ErrorKind::NotFound);
+    let socket = sockets.get(&address).ok_or_else(unbound);
+    socket.and_then(TcpListener::try_clone).map_err(|error| StartError::Listen { address, error })
+}
+
+fn acceptor(listener: usize, certificates: &Arc<CertificateStore>) -> Result<Acceptor, StartError> {
+    let resolver = Resolver { store: Arc::clone(certificates), listener };
+    // The paths are not read: the resolver stands for them.
+    let mut settings = TlsSettings::intermediate("", "")
+        .map_err(|error| StartError::Certificate(error.to_string()))?;
+    settings.enable_h2();
+    settings.set_cert_resolver(Arc::new(resolver));
+    Ok(settings.build())
+}

@@ -17,7 +17,8 @@ pub(super) enum Piece {
 }
 
 /// A pattern of paths, for example `/api/*/items/**`. Case counts. `/api/**` matches `/api`,
-/// `/api/` and all below; `/api/*` does not match `/api/`.
+/// `/api/` and all below; `/api/*` does not match `/api/`. A slash at the end of a path is as good
+/// as none, since many origins take it so, unless the pattern ends in one itself.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PathPattern {
     pieces: Vec<Piece>,
@@ -82,6 +83,7 @@ impl PathPattern {
         let Some(path) = path.strip_prefix('/') else {
             return false;
         };
+        let path = if self.ends_in_slash() { path } else { path.strip_suffix('/').unwrap_or(path) };
         let rest = self.pieces.iter().position(|piece| *piece == Piece::Rest);
         let Some(rest) = rest else {
             let mut segments = path.split('/');
@@ -100,6 +102,10 @@ impl PathPattern {
         let left = segments.clone().count();
         let mut tail = path.rsplit('/');
         after.len() <= left && after.iter().rev().all(|p| tail.next().is_some_and(|s| p.takes(s)))
+    }
+
+    fn ends_in_slash(&self) -> bool {
+        matches!(self.pieces.last(), Some(Piece::Literal(last)) if last.is_empty())
     }
 
     pub(super) fn pieces(&self) -> &[Piece] {
@@ -184,12 +190,14 @@ mod tests {
         check("/", &["/"], &["/a", ""]);
         check(
             "/api/track",
-            &["/api/track"],
-            &["/api/track/", "/api/Track", "/api", "/api/track/x"],
+            &["/api/track", "/api/track/"],
+            &["/api/track//", "/api/Track", "/api", "/api/track/x"],
         );
-        check("/api/*", &["/api/a"], &["/api", "/api/", "/api/a/b", "/apia"]);
+        check("/api/track/", &["/api/track/"], &["/api/track"]);
+        check("/api/*", &["/api/a", "/api/a/"], &["/api", "/api/", "/api/a/b", "/apia"]);
         check("/api/**", &["/api", "/api/", "/api/a", "/api/a/b"], &["/ap", "/apia", "/x/api"]);
         check("/**", &["/", "/a", "/a/b/c"], &[]);
+        check("/a/**/z", &["/a/z/"], &["/a/z//"]);
         check("/*/b", &["/a/b"], &["/b", "/a/b/c", "//b"]);
         check("/a/**/z", &["/a/z", "/a/b/z", "/a/b/c/z"], &["/a", "/z", "/a/zz", "/a/z/b"]);
         check("/a/**/a", &["/a/a", "/a/b/a"], &["/a"]);

@@ -111,6 +111,10 @@ impl Node {
             Some((segment, next)) => (segment, Some(next)),
             None => (left, None),
         };
+        if left.is_empty() {
+            // A slash at the end is as good as none; `holds` knows which patterns mind.
+            try_in_order(&self.ends, routes, facts, best);
+        }
         if let Some(node) = self.literal.get(segment) {
             node.walk(next, routes, facts, best);
         }

@@ -10,4 +10,5 @@ mod limiting;
 mod origins;
 mod reloading;
 mod servers;
+mod streams;
 mod tls;

@@ -111,13 +111,19 @@ fn request_line(line: &[u8]) -> Result<(&str, &str, Version), Reason> {
     let version = match version {
         "HTTP/1.1" => Version::HTTP_11,
         "HTTP/1.0" => Version::HTTP_10,
-        other if other.starts_with("HTTP/") => return Err(Reason::Version),
+        other if other.strip_prefix("HTTP/").is_some_and(is_number) => {
+            return Err(Reason::Version);
+        }
         _ => return Err(Reason::Syntax),
     };
     if target.bytes().any(|byte| !(0x20..0x7f).contains(&byte)) {
         return Err(Reason::Target);
     }
     Ok((method, target, version))
+}
+
+fn is_number(version: &str) -> bool {
+    version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
 }
 
 /// Name and value of a field's line, without the blanks around the value.

@@ -112,12 +112,18 @@ fn aim<'r>(
         return Ok(Aim { host, path: None, query: None });
     }
     let (named, rest) = origin_form(target)?;
+    if rest.contains('#') {
+        // A fragment is never sent; parsers drop it, or do not.
+        return Err(Reason::Target);
+    }
     let host = host::host(the_authority(line, authority, named, version)?)?;
     let (path, query) = match rest.split_once('?') {
         Some((path, query)) => (path, Some(query)),
         None => (rest, None),
     };
-    if query.is_some_and(|query| query.bytes().any(|b| b <= 0x20 || b >= 0x7f || b == b'#')) {
+    // What stands for itself in no URI (RFC 3986, appendix A), and no reader's parser takes.
+    let strange = |byte| matches!(byte, 0..=0x20 | b'<' | b'>' | 0x7f..);
+    if query.is_some_and(|query| query.bytes().any(strange)) || path.contains(['<', '>', '`']) {
         return Err(Reason::Target);
     }
     // An absolute target may leave its path out (RFC 9112, section 3.2.2).

@@ -176,55 +176,6 @@ fn rsplit_unquoted(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 mod tests {
     use super::*;
 
-    fn check(header: &'static str, peer: &str, lines: &[&str], expected: &str) {
-        let rules = ClientRules {
-            trusted_proxies: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
-            address_header: Some(match header {
-                "x-forwarded-for" => AddressHeader::XForwardedFor,
-                "forwarded" => AddressHeader::Forwarded,
-                name => AddressHeader::Single(HeaderName::from_static(name)),
-            }),
-        };
-        let mut headers = HeaderMap::new();
-        for line in lines {
-            headers.append(header, line.parse().unwrap());
-        }
-        let client = resolve(peer.parse().unwrap(), &headers, &rules);
-        assert_eq!(client.to_string(), expected, "{header} {peer} {lines:?}");
-    }
-
-    #[test]
-    fn forwarded_addresses_are_walked_from_the_right() {
-        let xff = "x-forwarded-for";
-        check(xff, "192.0.2.1", &["198.51.100.1"], "192.0.2.1");
-        check(xff, "10.0.0.1", &[], "10.0.0.1");
-        check(xff, "10.0.0.1", &["198.51.100.1"], "198.51.100.1");
-        check(xff, "10.0.0.1", &["203.0.113.9, 198.51.100.1"], "198.51.100.1");
-        check(xff, "10.0.0.1", &["198.51.100.1, 10.0.0.2"], "198.51.100.1");
-        check(xff, "10.0.0.1", &["198.51.100.1", "10.0.0.2"], "198.51.100.1");
-        check(xff, "10.0.0.1", &["198.51.100.1:1234"], "198.51.100.1");
-        check(xff, "10.0.0.1", &["[2001:db8::1]:1234"], "2001:db8::1");
-        check(xff, "10.0.0.1", &["2001:db8::1"], "2001:db8::1");
-        check(xff, "::ffff:10.0.0.1", &["::ffff:198.51.100.1"], "198.51.100.1");
-        check(xff, "10.0.0.1", &["198.51.100.1, unknown"], "10.0.0.1");
-        check(xff, "10.0.0.1", &["198.51.100.1, , 10.0.0.2"], "10.0.0.2");
-        check(xff, "10.0.0.1", &["[2001:db8::1]x"], "10.0.0.1");
-        check(xff, "fd00::1", &["10.1.1.1, 10.1.1.2"], "10.1.1.1");
-        check("forwarded", "10.0.0.1", &["for=198.51.100.1;proto=https"], "198.51.100.1");
-        check("forwarded", "10.0.0.1", &["for=\"[2001:db8::1]:80\", for=10.0.0.2"], "2001:db8::1");
-        check("forwarded", "10.0.0.1", &["for=_hidden"], "10.0.0.1");
-        check("forwarded", "10.0.0.1", &["for=198.51.100.1;by=\"a,b"], "10.0.0.1");
-        check("x-real-ip", "10.0.0.1", &["198.51.100.1"], "198.51.100.1");
-        check("x-real-ip", "10.0.0.1", &["198.51.100.1", "198.51.100.2"], "10.0.0.1");
-        check("x-real-ip", "192.0.2.1", &["198.51.100.1"], "192.0.2.1");
-    }
-
-    #[test]
-    fn two_thousand_hops_end_at_the_bound() {
-        let line = vec!["10.0.0.9"; 2_000].join(", ");
-        check("x-forwarded-for", "10.0.0.1", &[&line], "10.0.0.9");
-    }
-
     #[test]
     fn an_ipv6_network_is_one_client() {
         let cut = |text: &str, bits| prefix(text.parse().unwrap(), bits).to_string();

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 
 use bytes::Bytes;
+use http::Version;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
@@ -18,7 +19,10 @@ pub(super) async fn judge(
     ctx: &mut Context,
 ) -> Result<bool> {
     ctx.began = gate.engine.now().mono;
-    session.set_write_timeout(Some(ctx.live.bounds.write_timeout));
+    // The stream under the session bounds what HTTP/1 writes; of HTTP/2 it cannot tell the streams
+    // apart, and one whose window does not open must not wait for ever.
+    let http2 = session.req_header().version == Version::HTTP_2;
+    session.set_write_timeout(http2.then_some(ctx.live.bounds.write_timeout));
     session.set_total_drain_timeout(Some(ctx.live.bounds.discard_time));
     // The stream under the session waits for nobody too long; who switches protocols may be silent
     // for as long as the origin likes.

@@ -54,27 +54,45 @@ impl<A> Connections<A>
 where
     A: HttpServerApp + ServerApp + Send + Sync + 'static,
 {
+    /// A seat for a connection that was accepted; in the order of accepting.
+    pub(super) fn seat(&self, peer: SocketAddr, door: &Door) -> Option<Seat> {
+        let live = self.live.load();
+        let most = self.most.unwrap_or(live.bounds.max_connections);
+        let mut seat = self.seats.take(most);
+        // Behind a PROXY header somebody else is the client.
+        if let Some(taken) = &mut seat
+            && !door.proxy_protocol
+            && !Self::is_of(taken, peer.ip(), &live)
+        {
+            seat = None;
+        }
+        if seat.is_none() {
+            self.porter.turn_away(peer.ip(), Reason::Connections);
+        }
+        seat
+    }
+
+    /// Whether a client may have one more connection. A load balancer holds those of many, who are
+    /// told apart by a header.
+    fn is_of(seat: &mut Seat, client: IpAddr, live: &Live) -> bool {
+        let address = client::prefix(client, live.ipv6_prefix);
+        live.clients.trusts(client) || seat.is_of(address, live.bounds.max_connections_per_client)
+    }
+
     /// Serves a connection that was accepted at a door.
     pub(super) async fn serve(
         self: Arc<Self>,
         tcp: tokio::net::TcpStream,
         peer: SocketAddr,
+        seat: Seat,
         door: Arc<Door>,
         shutdown: ShutdownWatch,
     ) {
-        let Some(seat) = self.seats.take(self.most()) else {
-            self.porter.turn_away(peer.ip(), Reason::Connections);
-            return;
-        };
         match self.admit(tcp, peer, &door, seat).await {
             Ok((stream, client, _seat)) => self.speak(stream, client, shutdown).await,
             Err(Some(reason)) => self.porter.turn_away(peer.ip(), reason),
             Err(None) => {}
         }
-    }
-
-    fn most(&self) -> usize {
-        self.most.unwrap_or_else(|| self.live.load().bounds.max_connections)
     }
 
     /// What comes before HTTP.
@@ -87,10 +105,9 @@ where
     ) -> Result<(Guarded, IpAddr, Seat), Refused> {
         let live = self.live.load_full();
         let bounds = &live.bounds;
-        let trusted = live.clients.trusts(peer.ip());
         let mut client = peer;
         if door.proxy_protocol {
-            if !trusted {
+            if !live.clients.trusts(peer.ip()) {
                 return Err(Some(Reason::ProxyProtocol));
             }
             let reading = timeout(bounds.proxy_protocol_timeout, read_proxy_header(&mut tcp));
@@ -98,13 +115,9 @@ where
                 ProxiedFrom::Client(address) => client = address,
                 ProxiedFrom::Unknown => {}
             }
-        }
-        // A load balancer holds the connections of many: its clients are told apart by a header.
-        let address = client::prefix(client.ip(), live.ipv6_prefix);
-        if !live.clients.trusts(client.ip())
-            && !seat.is_of(address, bounds.max_connections_per_client)
-        {
-            return Err(Some(Reason::Connections));
+            if !Self::is_of(&mut seat, client.ip(), &live) {
+                return Err(Some(Reason::Connections));
+            }
         }
         // Answers are written whole; waiting for more to send would only delay them.
         let _ = tcp.set_nodelay(true);

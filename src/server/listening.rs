@@ -110,8 +110,11 @@ async fn accept<A>(
         };
         match accepted {
             Ok((tcp, peer)) => {
-                let connections = Arc::clone(&connections);
-                tokio::spawn(connections.serve(tcp, peer, Arc::clone(&door), shutdown.clone()));
+                let Some(seat) = connections.seat(peer, &door) else {
+                    continue;
+                };
+                let (connections, door) = (Arc::clone(&connections), Arc::clone(&door));
+                tokio::spawn(connections.serve(tcp, peer, seat, door, shutdown.clone()));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {

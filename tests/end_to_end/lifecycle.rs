@@ -267,7 +267,7 @@ async fn a_hup_before_it_is_ready_does_not_kill_it() {
     assert_eq!(client().get(gate.url("/")).send().await.unwrap().status(), 200);
 }
 
-fn resident_kib(pid: u32) -> u64 {
+pub fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").trim().parse().unwrap()

@@ -5,10 +5,13 @@
 mod admin;
 mod answers;
 mod commands;
+mod connections;
+mod http2;
 mod lifecycle;
 mod limiting;
 mod origins;
 mod reloading;
 mod servers;
+mod slow;
 mod streams;
 mod tls;

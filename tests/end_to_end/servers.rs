@@ -137,7 +137,7 @@ impl Gate {
         (port, admin)
     }
 
-    fn run(folder: Arc<tempfile::TempDir>, port: u16, admin: u16, more: &[&str]) -> Self {
+    pub fn run(folder: Arc<tempfile::TempDir>, port: u16, admin: u16, more: &[&str]) -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (log, out) = (format!("stderr-{number}"), format!("stdout-{number}"));
@@ -171,6 +171,14 @@ impl Gate {
         })
         .await;
         assert!(up, "tollgate did not start: {}", self.log());
+    }
+
+    /// Waits until it is ready, where its listener takes no plain connection.
+    pub async fn wait_admin(&mut self) {
+        let up = eventually(Duration::from_secs(20), || async {
+            self.admin_get("/ready").await.is_ok_and(|(status, _)| status == 200)
+        });
+        assert!(up.await, "tollgate did not start: {}", self.log());
     }
 
     pub fn file(&self) -> PathBuf {

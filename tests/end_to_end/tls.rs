@@ -15,7 +15,7 @@ use tokio_rustls::rustls;
 use crate::limiting::hammer;
 use crate::servers::{Gate, Origin, Reloaded, eventually, metric, origin_yaml};
 
-struct Pair {
+pub struct Pair {
     pem: String,
     key: String,
 }
@@ -28,7 +28,7 @@ fn pair(name: &str) -> Pair {
 }
 
 /// A folder with a certificate per name.
-fn folder(names: &[&str]) -> (tempfile::TempDir, Vec<Pair>) {
+pub fn folder(names: &[&str]) -> (tempfile::TempDir, Vec<Pair>) {
     let folder = tempfile::tempdir().unwrap();
     let pairs: Vec<Pair> = names.iter().map(|name| pair(name)).collect();
     for (name, pair) in names.iter().zip(&pairs) {
@@ -45,7 +45,7 @@ fn trusting(pair: &Pair, name: &str, to: SocketAddr) -> reqwest::ClientBuilder {
         .resolve(name, to)
 }
 
-const ONE: &str = "tls: { certificate: one.example.crt, private_key: one.example.key }";
+pub const ONE: &str = "tls: { certificate: one.example.crt, private_key: one.example.key }";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_http2_connection_gets_exactly_its_limit() {

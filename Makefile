@@ -44,3 +44,10 @@ bench: tools-run
 isolation: build
 	@./scripts/install-tools wrk curl
 	./scripts/isolation
+
+.PHONY: fuzz
+
+# Every reader of bytes, for SECONDS each and all at once.
+SECONDS ?= 600
+fuzz: tools-run
+	TOLLGATE_FUZZ_SECONDS=$(SECONDS) $(CARGO) test --test fuzz -- --nocapture --test-threads 8

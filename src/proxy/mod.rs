@@ -28,6 +28,7 @@ use pingora::Result;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::prelude::HttpPeer;
+use pingora::upstreams::peer::Peer;
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 
 use crate::clock::Nanos;
@@ -80,6 +81,8 @@ pub struct Context {
     ending: Option<Ending>,
     /// Servers that could not be connected to.
     tried: Vec<SocketAddr>,
+    /// Whether it was sent a second time.
+    sent_again: bool,
     asked: Option<SocketAddr>,
     origin: Option<Arc<OriginGroup>>,
     origin_asked: Option<Nanos>,
@@ -114,6 +117,7 @@ impl ProxyHttp for Tollgate {
             rejected: None,
             ending: None,
             tried: Vec::new(),
+            sent_again: false,
             asked: None,
             origin: None,
             origin_asked: None,
@@ -164,6 +168,18 @@ impl ProxyHttp for Tollgate {
         error: Box<pingora::Error>,
     ) -> Box<pingora::Error> {
         upstream::try_another(ctx, error)
+    }
+
+    fn error_while_proxy(
+        &self,
+        peer: &HttpPeer,
+        session: &mut Session,
+        error: Box<pingora::Error>,
+        ctx: &mut Context,
+        client_reused: bool,
+    ) -> Box<pingora::Error> {
+        let error = error.more_context(format!("server {}", peer.address()));
+        upstream::send_again(session, ctx, error, client_reused)
     }
 
     async fn response_filter(

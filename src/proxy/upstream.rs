@@ -70,6 +70,25 @@ pub(super) fn try_another(ctx: &mut Context, mut error: Box<Error>) -> Box<Error
     error
 }
 
+/// A request that got no answer over a connection that had been kept may have met its end: it is
+/// sent once more if it only reads. A write is sent once, or the origin would see more of them than
+/// were charged.
+pub(super) fn send_again(
+    session: &Session,
+    ctx: &mut Context,
+    mut error: Box<Error>,
+    kept: bool,
+) -> Box<Error> {
+    let reads = session.req_header().method.is_safe() && !session.as_ref().retry_buffer_truncated();
+    if reads && !ctx.sent_again {
+        error.retry.decide_reuse(kept);
+        ctx.sent_again = error.retry();
+    } else {
+        error.set_retry(false);
+    }
+    error
+}
+
 /// `X-Forwarded-For/-Proto/-Host` replace what an untrusted peer says and append to what a trusted
 /// one says; `X-Request-Id` is a trusted peer's or a new one.
 pub(super) fn introduce(

@@ -1,5 +1,6 @@
 //! Where requests go, what origins are told, and what is said when they do not answer.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -138,6 +139,56 @@ async fn a_kept_connection_that_has_gone_is_no_dead_server() {
     let gate = Gate::start(&policy(&format!("{{ servers: [\"{address}\"] }}"))).await;
     for _ in 0..4 {
         assert_eq!(get(&gate, "/").await, (200, "ok".to_owned()));
+    }
+    origin.abort();
+}
+
+/// An origin that reads requests and drops every second one: what it sees of writes is what was
+/// admitted, and a read it sees at most twice.
+#[tokio::test]
+async fn a_write_is_sent_once_whatever_the_origin_does() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let seen = Arc::new(Mutex::new(Vec::<String>::new()));
+    let book = Arc::clone(&seen);
+    let origin = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let book = Arc::clone(&book);
+            tokio::spawn(async move {
+                let mut chunk = [0; 4096];
+                for answers in [true, false] {
+                    let read = stream.read(&mut chunk).await.unwrap_or(0);
+                    if read == 0 {
+                        return;
+                    }
+                    let head = String::from_utf8_lossy(&chunk[..read]);
+                    book.lock().unwrap().push(head.lines().next().unwrap_or_default().to_owned());
+                    if answers {
+                        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                        let _ = stream.write_all(answer).await;
+                    }
+                }
+            });
+        }
+    });
+    let gate = Gate::start(&policy(&format!("{{ servers: [\"{address}\"] }}"))).await;
+    let client = client();
+    for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD"] {
+        let method: reqwest::Method = method.parse().unwrap();
+        for n in 0..10 {
+            let url = gate.url(&format!("/{method}/{n}"));
+            let _ = client.request(method.clone(), url).send().await.unwrap();
+        }
+    }
+    let seen = seen.lock().unwrap().clone();
+    for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD"] {
+        for n in 0..10 {
+            let line = format!("{method} /{method}/{n} HTTP/1.1");
+            let times = seen.iter().filter(|one| **one == line).count();
+            let most = if matches!(method, "GET" | "HEAD") { 2 } else { 1 };
+            assert!((1..=most).contains(&times), "{line}: {times} times");
+        }
     }
     origin.abort();
 }

@@ -1,7 +1,7 @@
 //! What a connection and the requests on it tell each other.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pingora::Error;
@@ -12,17 +12,41 @@ use pingora_proxy::Session;
 use super::gate::Reason;
 
 /// Shared by a connection's stream and the request that is served on it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Link {
     answered: AtomicBool,
     switched: AtomicBool,
+    most_body: AtomicUsize,
     cut: OnceLock<Reason>,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self {
+            answered: AtomicBool::new(false),
+            switched: AtomicBool::new(false),
+            most_body: AtomicUsize::new(usize::MAX),
+            cut: OnceLock::new(),
+        }
+    }
 }
 
 impl Link {
     /// A new request begins.
     pub fn begin(&self) {
         self.answered.store(false, Ordering::Relaxed);
+        self.most_body.store(usize::MAX, Ordering::Relaxed);
+    }
+
+    /// Most bytes of the request's body that are read from its client.
+    pub fn most_body(&self) -> usize {
+        self.most_body.load(Ordering::Relaxed)
+    }
+
+    /// The request is refused: no more than so many bytes of its body are read, those included
+    /// that came with its head.
+    pub(super) fn refuse(&self, most_body: usize) {
+        self.most_body.store(most_body, Ordering::Relaxed);
     }
 
     /// Whether the origin has begun its answer: from then on the client may take its time with

@@ -11,7 +11,7 @@ use pingora_proxy::{FailToProxy, Session};
 use super::gate::Reason;
 use super::render::{self, Refusal};
 use super::response::write;
-use super::{Context, Cut, Ending};
+use super::{Context, Cut, Ending, Link};
 
 /// Refuses a request that was not clean.
 pub(super) async fn rejected(session: &mut Session, ctx: &Context, reason: Reason) -> Result<()> {
@@ -79,6 +79,9 @@ fn failure_status(error: &Error) -> u16 {
 
 /// Sends an answer, and deals with the body of the request that nobody will read.
 pub(super) async fn send(session: &mut Session, ctx: &Context, answer: Refusal) -> Result<()> {
+    if let Some(link) = Link::of(session) {
+        link.refuse(ctx.live.bounds.discard_bytes);
+    }
     let http1 = session.req_header().version != Version::HTTP_2;
     let unread = http1 && !session.is_body_done();
     if unread && !(fits_discard(session, ctx) && discard(session, ctx).await) {

@@ -64,6 +64,8 @@ pub(super) struct Guarded {
     ahead: BytesMut,
     /// What is to be written.
     gathered: BytesMut,
+    /// Bytes of the request's body that were given on.
+    body: usize,
     inbound: Wait,
     outbound: Wait,
     /// Bytes that the client's kernel has acknowledged.
@@ -130,6 +132,7 @@ impl Guarded {
             stage: Stage::Between,
             ahead: BytesMut::new(),
             gathered: BytesMut::new(),
+            body: 0,
             inbound: Wait::new(Pace::new(Nanos::from(BODY_CREDIT), rate)),
             outbound: Wait::new(Pace::new(write_credit, rate)),
             acknowledged: 0,
@@ -171,6 +174,7 @@ impl Guarded {
         self.watch.link.begin();
         let rate = self.watch.bounds.body_min_rate;
         self.inbound.pace = Pace::new(Nanos::from(BODY_CREDIT), rate);
+        self.body = 0;
         self.stage = Stage::Head(head.size, Framing::new(head.body));
     }
 
@@ -204,6 +208,22 @@ impl Guarded {
         Poll::Pending
     }
 
+    /// Gives on what is ahead, or else reads; at most so many bytes.
+    fn poll_some(
+        &mut self,
+        most: usize,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if most >= buf.remaining() {
+            return self.poll_through(cx, buf);
+        }
+        let mut some = ReadBuf::new(buf.initialize_unfilled_to(most));
+        let bytes = ready!(self.poll_through(cx, &mut some))?;
+        buf.advance(bytes);
+        Poll::Ready(Ok(bytes))
+    }
+
     /// Gives on what is ahead, or else reads.
     fn poll_through(
         &mut self,
@@ -228,7 +248,12 @@ impl Guarded {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let Poll::Ready(read) = self.poll_through(cx, buf)? else {
+        let left = self.watch.link.most_body().saturating_sub(self.body);
+        if left == 0 {
+            // Who waits for the rest of a refused body waits for its own deadline.
+            return Poll::Pending;
+        }
+        let Poll::Ready(read) = self.poll_some(left, cx, buf)? else {
             let now = self.now();
             if !self.watch.link.is_answered() && self.inbound.poll_over(now, None, cx).is_ready() {
                 return Poll::Ready(Err(Cut(Reason::BodyRate).into()));
@@ -238,6 +263,7 @@ impl Guarded {
         let now = self.now();
         self.inbound.pace.moved(read as u64, now);
         let taken = framing.take(&buf.filled()[before..]).map_err(Cut)?;
+        self.body += taken;
         if taken < read {
             // The rest is of the next request.
             let mut rest = BytesMut::from(&buf.filled()[before + taken..]);

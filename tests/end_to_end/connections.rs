@@ -1,4 +1,4 @@
-//! Before HTTP: seats, PROXY headers, TLS handshakes; and refused uploads by real clients.
+//! Before HTTP: seats, PROXY headers, TLS handshakes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
@@ -200,80 +200,4 @@ async fn a_tls_handshake_that_does_not_end_is_cut() {
     said(&mut plain, ASK).await;
     assert!(rejected(&gate, "tls_handshake").await >= 3);
     assert_eq!(origin.count(), 0);
-}
-
-/// A gate that refuses every second request, and a file of 20 MB.
-async fn refusing(origin: &Origin) -> Gate {
-    let policy = "
-limits: { once: { tier: exact, algorithm: fixed_window, rate: 1/30d, key: path } }
-routes: [{ name: r, limits: [once] }]
-";
-    let gate = Gate::start(&format!("{}{policy}", origin_yaml(origin.address))).await;
-    std::fs::write(gate.folder.path().join("large"), vec![b'x'; 20_000_000]).unwrap();
-    gate
-}
-
-/// Runs a client a few times; each must see its 429.
-fn each_sees_it(name: &str, gate: &Gate, command: impl Fn() -> Command) {
-    for n in 0..10 {
-        let output = command().current_dir(gate.folder.path()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("429"), "{name}, {n}: {said} {errors}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn curl_sees_the_429_of_a_large_upload() {
-    let origin = Origin::start("site").await;
-    let gate = refusing(&origin).await;
-    let url = gate.url("/up");
-    assert_eq!(crate::servers::client().get(&url).send().await.unwrap().status(), 200);
-    let curl = |more: &[&str]| {
-        let mut command = Command::new("curl");
-        command.args(["-s", "-o", "answer", "-w", "%{http_code}", "--data-binary", "@large"]);
-        command.args(more).arg(&url);
-        command
-    };
-    // With Expect: 100-continue, which curl sends by itself, and without.
-    each_sees_it("curl", &gate, || curl(&[]));
-    each_sees_it("curl without Expect", &gate, || curl(&["-H", "Expect:"]));
-    each_sees_it("curl in chunks", &gate, || {
-        curl(&["-H", "Expect:", "-H", "Transfer-Encoding: chunked"])
-    });
-    assert_eq!(origin.count(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn python_requests_sees_the_429_of_a_large_upload() {
-    let origin = Origin::start("site").await;
-    let gate = refusing(&origin).await;
-    let url = gate.url("/up");
-    assert_eq!(crate::servers::client().get(&url).send().await.unwrap().status(), 200);
-    let program = "import requests, sys\n\
-                   print(requests.post(sys.argv[1], data=open('large', 'rb').read()).status_code)\n\
-                   print(requests.post(sys.argv[1], data=open('large', 'rb')).status_code)";
-    each_sees_it("requests", &gate, || {
-        let mut command = Command::new("/usr/bin/python3");
-        command.args(["-c", program, &url]);
-        command
-    });
-    assert_eq!(origin.count(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fetch_of_node_sees_the_429_of_a_large_upload() {
-    let origin = Origin::start("site").await;
-    let gate = refusing(&origin).await;
-    let url = gate.url("/up");
-    assert_eq!(crate::servers::client().get(&url).send().await.unwrap().status(), 200);
-    let program = "const body = require('fs').readFileSync('large');\
-                   fetch(process.argv[1], { method: 'POST', body })\
-                   .then(answer => console.log(answer.status), why => console.log(why))";
-    each_sees_it("fetch", &gate, || {
-        let mut command = Command::new("node");
-        command.args(["-e", program, &url]);
-        command
-    });
-    assert_eq!(origin.count(), 1);
 }

@@ -15,3 +15,4 @@ mod servers;
 mod slow;
 mod streams;
 mod tls;
+mod uploads;

@@ -215,6 +215,16 @@ fn sections() {
         &format!("responses: {{ body: {{ file: nowhere.html, type: text/html }} }}\n{ROUTE}"),
         &["f:4:28: responses.body.file: nowhere.html: No such file or directory (os error 2)"],
     );
+    let listeners: Vec<String> =
+        (1..=33).map(|port| format!("{{ address: 127.0.0.1:{port} }}")).collect();
+    let listeners = format!("listeners: [{}]", listeners.join(", "));
+    assert_eq!(
+        errors(&HEAD.replace("listeners: [{ address: 127.0.0.1:1 }]", &listeners)),
+        [
+            "f:1:1: routes is missing; write routes: [{ name: site }]",
+            "f:2:12: listeners: 33 listeners, more than 32",
+        ]
+    );
 }
 
 #[test]

@@ -105,6 +105,25 @@ fn imports_point_one_way() {
     assert!(all.is_empty(), "{all:#?}");
 }
 
+/// A panic beside a lock of std poisons it, and every request after that.
+#[test]
+fn no_lock_can_be_poisoned() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    let poisons = |text: &str| {
+        let mut lines = text.lines().map(|line| line.split("//").next().unwrap_or(""));
+        lines.any(|line| {
+            line.contains("std::sync")
+                && ["Mutex", "RwLock", "Condvar", "::*"].iter().any(|lock| line.contains(lock))
+        })
+    };
+    assert!(poisons("use std::sync::{Arc, Mutex};") && poisons("x: std::sync::RwLock<u8>"));
+    let found: Vec<_> =
+        files.iter().filter(|file| poisons(&fs::read_to_string(file).unwrap())).collect();
+    assert!(found.is_empty(), "parking_lot has the same without poison: {found:?}");
+}
+
 #[test]
 fn an_upward_import_is_seen() {
     assert_eq!(violations("limit", "use crate::policy::Facts;"), ["limit imports policy"]);

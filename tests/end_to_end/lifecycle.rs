@@ -2,6 +2,7 @@
 //! a hundred times a second, and logs that nobody reads.
 
 use std::io::Read;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -10,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 use crate::servers::{Gate, Origin, client, eventually, metric, now, origin_yaml, signal};
 
@@ -243,6 +245,49 @@ async fn signals_in_every_order() {
             assert!(code == Some(0) || terms > 1 && code == Some(1), "{order:?}: {code:?}");
         }
     }
+}
+
+/// An origin that answers its only request when it is told to.
+async fn held_origin() -> (SocketAddr, Arc<Notify>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, release) = (listener.local_addr().unwrap(), Arc::<Notify>::default());
+    let told = Arc::clone(&release);
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = [0; 4096];
+        assert!(stream.read(&mut head).await.unwrap() > 0);
+        told.notified().await;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nslow").await.unwrap();
+    });
+    (address, release)
+}
+
+/// A balancer needs a while to see that `/ready` fails; a slow request may outlast that.
+#[tokio::test]
+async fn a_term_under_load_fails_no_request() {
+    let origin = Origin::start("site").await;
+    let (slow, release) = held_origin().await;
+    let text = format!(
+        "origins:\n  site: {{ servers: [\"{}\"] }}\n  slow: {{ servers: [\"{slow}\"] }}\n\
+         routes:\n  - {{ name: slow, match: {{ path: /slow }}, origin: slow }}\n  - {{ name: r, origin: site }}\n\
+         limits_of_this_proxy: {{ drain: 2s, finish: 10s }}\n",
+        origin.address
+    );
+    let mut gate = Gate::start(&text).await;
+    let load = Load::start(gate.port);
+    let held = tokio::spawn(client().get(gate.url("/slow")).send());
+    load.more(200).await;
+    gate.signal("TERM");
+    load.more(200).await;
+    assert_eq!(gate.admin_get("/ready").await.unwrap().0, 503);
+    assert_eq!(load.failures().await, Vec::<String>::new());
+    assert!(
+        gate.ended(Duration::from_millis(2_500)).await.is_none(),
+        "one request is not answered"
+    );
+    release.notify_one();
+    assert_eq!(held.await.unwrap().unwrap().text().await.unwrap(), "slow");
+    assert!(gate.ended(Duration::from_secs(2)).await.is_some_and(|status| status.success()));
 }
 
 #[tokio::test]

@@ -30,6 +30,8 @@ pub mod cli;
 #[doc(hidden)]
 pub mod estimator;
 #[doc(hidden)]
+pub mod histogram;
+#[doc(hidden)]
 pub mod ops;
 #[doc(hidden)]
 pub mod server;

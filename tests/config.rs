@@ -70,7 +70,7 @@ fn limits() {
     limit(
         "tier: exact, algorithm: token_bucket, rate: 3000000/s, key: client_ip",
         &[
-            "f:5:52: limits.l.rate: this rate errs by more than 0.1 % in nanoseconds; write it over a longer time, or lower it",
+            "f:5:52: limits.l.rate: this rate errs by more than 0.1 % in the clock's unit; write it over a longer time, or lower it",
         ],
     );
     limit(
@@ -88,7 +88,7 @@ fn limits() {
     limit(
         "tier: exact, rate: 5/s, key: client_ip, colour: red",
         &[
-            "f:5:48: limits.l.colour: unknown key \"colour\"; known here: tier, rate, key, missing_key, mode, headers, cost, algorithm, expect, burst, refill_every, when_full, max_keys",
+            "f:5:48: limits.l.colour: unknown key \"colour\"; known here: tier, rate, key, missing_key, mode, headers, cost, algorithm, expect, burst, refill_every, when_full, max_keys, on_store_failure",
         ],
     );
     limit(
@@ -125,7 +125,6 @@ fn what_is_not_there_yet_is_refused_by_name() {
         "candidate: { rate: 50/1m }",
         "max_delay: 1s",
         "max_in_flight: 20",
-        "on_store_failure: deny",
     ] {
         let name = key.split(':').next().unwrap();
         limit(
@@ -145,10 +144,6 @@ fn what_is_not_there_yet_is_refused_by_name() {
         "tier: exact, rate: 5/s, key: { jwt: { claim: sub } }, missing_key: skip",
         &["f:5:44: limits.l.key.jwt: a key from a JWT is not available yet"],
     );
-    check(
-        &format!("store: {{ redis: {{ url: redis://127.0.0.1 }} }}\n{ROUTE}"),
-        &["f:4:17: store.redis: store.redis is not available yet"],
-    );
     for (key, place) in [("cors: [\"https://a\"]", 20), ("exempt: [preflight]", 22)] {
         let name = key.split(':').next().unwrap();
         check(
@@ -156,6 +151,96 @@ fn what_is_not_there_yet_is_refused_by_name() {
             &[&format!("f:4:{place}: responses.{name}: {name} is not available yet")],
         );
     }
+}
+
+#[test]
+fn stores() {
+    let store = |text: &str, expected: &[&str]| {
+        check(&format!("store: {{ redis: {{ {text} }} }}\n{ROUTE}"), expected);
+    };
+    for good in [
+        "url: redis://127.0.0.1:6379",
+        "url: \"redis://[::1]:6379/3\", timeout: 5ms, prefix: edge",
+        "url: valkey://store.internal",
+        "url: rediss://store.internal:6380",
+        "url: unix:/run/redis/redis.sock",
+        "cluster: [redis://10.0.0.1, redis://10.0.0.2:6380]",
+        "sentinel: { urls: [redis://10.0.0.1:26379], master: edge, database: 2 }",
+    ] {
+        store(good, &[]);
+    }
+    let one = "one of url, cluster and sentinel is needed; write url: redis://127.0.0.1:6379, \
+               cluster: [..] or sentinel: { urls: [..], master: NAME }";
+    store("timeout: 20ms", &[&format!("f:4:17: store.redis: {one}")]);
+    store("url: redis://a, cluster: [redis://b]", &[&format!("f:4:17: store.redis: {one}")]);
+    let written = "write redis://HOST:6379, rediss://HOST:6379 or unix:/run/redis.sock";
+    for bad in [
+        "http://a",
+        "a:6379",
+        "redis://",
+        "redis://a:0",
+        "redis://a:x",
+        "unix:redis.sock",
+        "redis://a?x=1",
+    ] {
+        let expected = format!("f:4:24: store.redis.url: {bad:?} is not an address; {written}");
+        store(&format!("url: \"{bad}\""), &[&expected]);
+    }
+    store(
+        "url: \"redis://u:secret@a\"",
+        &[
+            "f:4:24: store.redis.url: a password stands in no address; write username and password_file",
+        ],
+    );
+    store("url: redis://a/x", &["f:4:24: store.redis.url: \"x\" is not the number of a database"]);
+    store(
+        "cluster: [redis://a, rediss://b]",
+        &["f:4:28: store.redis.cluster: redis: beside rediss:; all with TLS or all without"],
+    );
+    store(
+        "cluster: [redis://a/1]",
+        &["f:4:28: store.redis.cluster: a Cluster has one database; leave the number out"],
+    );
+    store(
+        "url: redis://a, prefix: \"a{b}\"",
+        &["f:4:43: store.redis.prefix: \"a{b}\" is no prefix; at most 64 of a-z A-Z 0-9 - _ . :"],
+    );
+    store(
+        "url: redis://a, timeout: 1m",
+        &["f:4:44: store.redis.timeout: \"1m\" is longer than 10s, and a client waits with it"],
+    );
+    store(
+        "url: redis://a, tls: {}",
+        &[
+            "f:4:40: store.redis.tls: tls without a rediss: address; write rediss:// instead of redis://",
+        ],
+    );
+    store(
+        "url: redis://a, key_secret_file: nowhere",
+        &["f:4:52: store.redis.key_secret_file: nowhere: No such file or directory (os error 2)"],
+    );
+    store(
+        "url: redis://a, username: u",
+        &[
+            "f:4:17: store.redis: a username without a password; write password_file: /run/secrets/redis",
+        ],
+    );
+    store(
+        "url: redis://a, pasword_file: u",
+        &[
+            "f:4:35: store.redis.pasword_file: unknown key \"pasword_file\"; did you mean \"password_file\"?",
+        ],
+    );
+    // Rates are read in the microseconds of the store's clock.
+    let limit =
+        "limits: { l: { tier: exact, algorithm: token_bucket, rate: 3000/s, key: client_ip } }";
+    check(&format!("{limit}\n{ROUTE}"), &[]);
+    check(
+        &format!("{limit}\nstore: {{ redis: {{ url: redis://a }} }}\n{ROUTE}"),
+        &[
+            "f:4:60: limits.l.rate: this rate errs by more than 0.1 % in the clock's unit; write it over a longer time, or lower it",
+        ],
+    );
 }
 
 #[test]

@@ -44,7 +44,7 @@ impl Case {
         let rate = Rate::new(self.count, Nanos::new(self.period)).unwrap();
         match self.kind {
             Kind::Bucket | Kind::Stepped => Quota::TokenBucket(
-                TokenBucket::new(rate, self.burst, Nanos::new(self.step)).unwrap(),
+                TokenBucket::new(rate, self.burst, Nanos::new(self.step), Nanos::new(1)).unwrap(),
             ),
             Kind::Window => Quota::SlidingWindow(SlidingWindow::new(rate)),
             Kind::Log => Quota::SlidingLog(SlidingLog::new(rate).unwrap()),
@@ -317,7 +317,7 @@ proptest! {
             let rate = Rate::new(count, Nanos::new(period)).ok()?;
             Some(match kind {
                 Kind::Bucket | Kind::Stepped => Quota::TokenBucket(
-                    TokenBucket::new(rate, u32::try_from(burst).unwrap(), Nanos::ZERO).ok()?,
+                    TokenBucket::new(rate, u32::try_from(burst).unwrap(), Nanos::ZERO, Nanos::new(1)).ok()?,
                 ),
                 Kind::Window => Quota::SlidingWindow(SlidingWindow::new(rate)),
                 Kind::Log => Quota::SlidingLog(SlidingLog::new(rate).ok()?),

@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use crate::config::{self, Config, Loaded};
+use crate::config::{self, Config, Loaded, RedisServers, Store};
 use crate::limit::SketchSize;
 use crate::policy::{
-    Count, HostPattern, Limit, LimitIndex, Match, MissingKey, Mode, Policy, Route, WhenFull,
+    Count, HostPattern, Limit, LimitIndex, Match, MissingKey, Mode, OnStoreFailure, Policy, Route,
+    WhenFull,
 };
 use crate::store::CELL_BYTES;
 
@@ -34,6 +35,7 @@ fn tell(out: &mut dyn Write, file: &str, loaded: &Loaded) -> io::Result<()> {
     for warning in &loaded.warnings {
         writeln!(out, "{warning}")?;
     }
+    tell_store(out, config)?;
     writeln!(out, "\nroutes (the first that matches)")?;
     let rows = config.policy.routes.iter().map(|route| route_row(config, route));
     table(out, &["route", "matches", "limits", "origin"], rows.collect())?;
@@ -88,8 +90,11 @@ fn tell_limit(out: &mut dyn Write, config: &Config, limit: &Limit) -> io::Result
         line("missing key", missing(&config.policy, limit.missing_key))?;
     }
     match &limit.count {
-        Count::Exact { quota, when_full, max_keys } => {
+        Count::Exact { quota, when_full, max_keys, on_store_failure } => {
             line("promise", format!("{}: {quota}", quota.name()))?;
+            if config.store != Store::Embedded {
+                line("store away", away(*on_store_failure, quota.limit()))?;
+            }
             let most = max_keys.unwrap_or(config.policy.max_keys).min(config.policy.max_keys);
             let full = match when_full {
                 WhenFull::Estimate => "new keys are counted in the estimate tier",
@@ -123,6 +128,46 @@ fn tell_limit(out: &mut dyn Write, config: &Config, limit: &Limit) -> io::Result
                     size.expected_overcount(),
                     rate.count()
                 ),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn away(judge: OnStoreFailure, limit: u32) -> String {
+    match judge {
+        OnStoreFailure::Local => {
+            format!("each node admits up to {limit} by itself: at most (nodes + 1) x {limit}")
+        }
+        OnStoreFailure::Allow => "requests pass uncounted".to_owned(),
+        OnStoreFailure::Deny => "requests are answered 503".to_owned(),
+    }
+}
+
+/// Where the exact tier counts, and which limits share a slot there.
+fn tell_store(out: &mut dyn Write, config: &Config) -> io::Result<()> {
+    let Store::Redis(redis) = &config.store else {
+        return Ok(());
+    };
+    let (kind, many) = match &redis.servers {
+        RedisServers::One(_) => ("one server", 1),
+        RedisServers::Cluster(urls) => ("a Cluster, found by", urls.len()),
+        RedisServers::Sentinel { urls, .. } => {
+            ("the master that sentinels name, asked of", urls.len())
+        }
+    };
+    writeln!(out, "\nstore\n  redis: {kind} ({many}), {:?} for a decision", redis.timeout)?;
+    if matches!(redis.servers, RedisServers::Cluster(_)) {
+        for family in config.policy.families() {
+            let members = family.members.iter().map(|n| &*config.policy.limits[*n].name);
+            let members: Vec<&str> = members.collect();
+            let key = config.policy.limits[family.members[0]].key.sources();
+            let parts: Vec<String> = key[..family.parts].iter().map(ToString::to_string).collect();
+            writeln!(
+                out,
+                "  family {}: one slot for each {}",
+                members.join(", "),
+                parts.join(", ")
             )?;
         }
     }

@@ -146,6 +146,7 @@ fn answer(
     let (word, status) = match decision.outcome {
         Outcome::Allowed => ("allowed", None),
         Outcome::Limited => ("limited", Some(429)),
+        Outcome::Outage => ("the store is away", Some(503)),
         Outcome::NoRoute => ("no route", Some(404)),
         Outcome::AmbiguousPath => ("a path that origins may read in other ways", Some(400)),
         Outcome::MissingKey { status, .. } => ("missing key", Some(status)),

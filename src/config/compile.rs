@@ -10,9 +10,12 @@ use super::origins::origins;
 use super::read::{At, Errors, Map};
 use super::routes::{Known, defaults, routes};
 use super::scalars::whole;
+use super::store::store;
 use super::warnings::{Looked, silenced, warnings};
 use super::yaml::{self, MAX_BYTES, Node};
-use super::{Config, bounds, responses, sockets};
+use super::{Config, Store, bounds, responses, sockets};
+use crate::clock::Nanos;
+use crate::limit::MICROSECOND;
 use crate::policy::{Policy, Router};
 
 /// Most worker threads.
@@ -73,11 +76,14 @@ fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Lo
     let admin = sockets::admin(&mut root, folder);
     let (clients, ipv6_prefix) = sockets::clients(&mut root);
     let clients_at = root.get("clients");
-    store(&mut root);
+    let store = store(&mut root, folder);
+    let store_at = root.get("store");
     let (bounds, max_keys) = bounds::bounds(&mut root);
     let access_log = bounds::access_log(&mut root, folder);
     let origins = origins(&mut root, folder);
-    let limits = limits(&mut root);
+    // The unit of time of the clock that the exact tier is read by.
+    let tick = if store == Store::Embedded { Nanos::new(1) } else { MICROSECOND };
+    let limits = limits(&mut root, tick);
     let base = match root.get("responses") {
         Some(at) => responses::responses(&at, &responses::standard(), folder),
         None => Arc::new(responses::standard()),
@@ -88,8 +94,15 @@ fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Lo
     let routes = routes(&mut root, &defaults, &base, &known);
     let silenced = silenced(&mut root);
     root.finish(&[]);
-    let looked =
-        Looked { file: name, limits: &limits, routes: &routes, clients: &clients, clients_at };
+    let looked = Looked {
+        file: name,
+        limits: &limits,
+        routes: &routes,
+        clients: &clients,
+        clients_at,
+        store: &store,
+        store_at,
+    };
     let warnings = warnings(&looked, &silenced);
     let policy = Policy {
         router: Router::new(&routes.routes),
@@ -109,6 +122,7 @@ fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Lo
         default_responses: base,
         bounds,
         access_log,
+        store,
     };
     Some(Loaded { config, warnings })
 }
@@ -129,20 +143,4 @@ fn threads(text: &str) -> Result<Option<std::num::NonZeroUsize>, String> {
     let wrong = |why| format!("{why}; or write auto");
     let number = whole(1, MAX_THREADS)(text).map_err(wrong)?;
     Ok(usize::try_from(number).ok().and_then(std::num::NonZeroUsize::new))
-}
-
-fn store(root: &mut Map<'_>) {
-    let Some(at) = root.get("store") else {
-        return;
-    };
-    if !at.is_map() {
-        at.choice(&[("embedded", ())]);
-        return;
-    }
-    if let Some(mut map) = at.map() {
-        if let Some(redis) = map.get("redis") {
-            redis.not_yet("store.redis");
-        }
-        map.finish(&[]);
-    }
 }

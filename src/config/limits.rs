@@ -10,7 +10,9 @@ use super::scalars::{is_name, rate, some_duration, whole};
 use crate::clock::Nanos;
 use crate::limit::{FixedWindow, Quota, QuotaError, Rate, SlidingLog, SlidingWindow, TokenBucket};
 use crate::policy::key::MAX_KEY_PARTS;
-use crate::policy::{Count, KeySpec, Limit, LimitIndex, MissingKey, Mode, Source, WhenFull};
+use crate::policy::{
+    Count, KeySpec, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, Source, WhenFull,
+};
 
 /// What a sketch is made for where `expect` does not say.
 const DEFAULT_EXPECT: u32 = 1_000;
@@ -21,9 +23,12 @@ const MAX_SHARDS: u64 = 65_536;
 /// The last segment that `path_segment` may name: a pattern has no more.
 const MAX_SEGMENT: u64 = 64;
 
+/// Keys of a limit of the exact tier alone.
+const EXACT_KEYS: [&str; 6] =
+    ["algorithm", "burst", "refill_every", "when_full", "max_keys", "on_store_failure"];
+
 /// Keys of a limit that are known and not built yet.
-const LATER: [&str; 12] = [
-    "on_store_failure",
+const LATER: [&str; 11] = [
     "max_delay",
     "max_in_flight",
     "overrides",
@@ -60,8 +65,8 @@ fn find(names: &[&str], at: &At<'_>, name: &str) -> Option<LimitIndex> {
     place.map(LimitIndex)
 }
 
-/// `limits`.
-pub(super) fn limits<'n>(root: &mut Map<'n>) -> Limits<'n> {
+/// `limits`. `tick`: the unit of the clock that the exact tier is read by.
+pub(super) fn limits<'n>(root: &mut Map<'n>, tick: Nanos) -> Limits<'n> {
     let named = root.get("limits").map(|at| at.named()).unwrap_or_default();
     let names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
     let mut all = Limits { limits: Vec::new(), places: Vec::new() };
@@ -69,7 +74,7 @@ pub(super) fn limits<'n>(root: &mut Map<'n>) -> Limits<'n> {
         if !is_name(name) {
             at.error_with(format!("{name:?} is not a name"), "use a-z, 0-9 and -, at most 64");
         }
-        all.limits.push(limit(name, at, &names).unwrap_or_else(|| stand_in(name)));
+        all.limits.push(limit(name, at, &names, tick).unwrap_or_else(|| stand_in(name)));
         all.places.push(at.clone());
     }
     refuse_cycles(&all);
@@ -89,7 +94,7 @@ fn stand_in(name: &str) -> Limit {
     }
 }
 
-fn limit(name: &str, at: &At<'_>, names: &[&str]) -> Option<Limit> {
+fn limit(name: &str, at: &At<'_>, names: &[&str], tick: Nanos) -> Option<Limit> {
     let mut map = at.map()?;
     let exact = map
         .require("tier", "write tier: exact (counts exactly) or tier: estimate (cheap)")
@@ -104,11 +109,11 @@ fn limit(name: &str, at: &At<'_>, names: &[&str]) -> Option<Limit> {
     let hidden = map.get("headers").map(|at| at.choice(&[("hidden", true)]));
     let cost = map.get("cost").map(|at| cost(&at));
     let count = match (exact, rate, &rate_at) {
-        (Some(true), Some(rate), Some(at)) => exact_count(&mut map, rate, at),
+        (Some(true), Some(rate), Some(at)) => exact_count(&mut map, rate, at, tick),
         (Some(false), Some(rate), _) => estimate_count(&mut map, rate),
         // The tier is unknown: keys of either are taken for known.
         _ => {
-            for key in ["algorithm", "burst", "refill_every", "when_full", "max_keys", "expect"] {
+            for key in EXACT_KEYS.iter().chain(&["expect"]) {
                 map.get(key);
             }
             None
@@ -165,7 +170,7 @@ enum Algorithm {
     LeakyBucket,
 }
 
-fn exact_count(map: &mut Map<'_>, rate: Rate, rate_at: &At<'_>) -> Option<Count> {
+fn exact_count(map: &mut Map<'_>, rate: Rate, rate_at: &At<'_>, tick: Nanos) -> Option<Count> {
     use Algorithm::{
         FixedWindow as Fixed, LeakyBucket, SlidingLog as Log, SlidingWindow as Sliding,
     };
@@ -191,7 +196,9 @@ fn exact_count(map: &mut Map<'_>, rate: Rate, rate_at: &At<'_>) -> Option<Count>
     let burst = map.get("burst");
     let refill_every = map.get("refill_every");
     let quota = match algorithm {
-        Algorithm::TokenBucket => bucket(rate, rate_at, burst.as_ref(), refill_every.as_ref()),
+        Algorithm::TokenBucket => {
+            bucket(rate, rate_at, burst.as_ref(), refill_every.as_ref(), tick)
+        }
         LeakyBucket => {
             algorithm_at?.not_yet("\"leaky_bucket\"");
             None
@@ -214,8 +221,16 @@ fn exact_count(map: &mut Map<'_>, rate: Rate, rate_at: &At<'_>) -> Option<Count>
         ])
     });
     let max_keys = map.get("max_keys").map(|at| at.parse(whole(1, MOST_KEYS)));
+    let on_store_failure = map.get("on_store_failure").map(|at| {
+        at.choice(&[
+            ("local", OnStoreFailure::Local),
+            ("allow", OnStoreFailure::Allow),
+            ("deny", OnStoreFailure::Deny),
+        ])
+    });
     Some(Count::Exact {
         quota: quota?,
+        on_store_failure: on_store_failure.unwrap_or(Some(OnStoreFailure::default()))?,
         when_full: when_full.unwrap_or(Some(WhenFull::default()))?,
         max_keys: match max_keys {
             None => None,
@@ -242,6 +257,7 @@ fn bucket(
     rate_at: &At<'_>,
     burst_at: Option<&At<'_>>,
     refill_at: Option<&At<'_>>,
+    tick: Nanos,
 ) -> Option<Quota> {
     let burst = match burst_at {
         None => rate.count(),
@@ -251,7 +267,7 @@ fn bucket(
         None => Nanos::ZERO,
         Some(at) => Nanos::from(at.parse(some_duration)?),
     };
-    let made = TokenBucket::new(rate, burst, refill_every);
+    let made = TokenBucket::new(rate, burst, refill_every, tick);
     let refused = |error: QuotaError| {
         let (at, cure) = match error {
             QuotaError::TooFast => (Some(rate_at), "write it over a longer time, or lower it"),
@@ -270,7 +286,7 @@ fn bucket(
 }
 
 fn estimate_count(map: &mut Map<'_>, rate: Rate) -> Option<Count> {
-    for key in ["algorithm", "burst", "refill_every", "when_full", "max_keys"] {
+    for key in EXACT_KEYS {
         if let Some(at) = map.get(key) {
             let cure = "leave it out, or write tier: exact";
             at.error_with(format!("{key} belongs to tier: exact"), cure);

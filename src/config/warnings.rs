@@ -1,5 +1,6 @@
 //! What is allowed and probably not meant. Each warning has a code by which it is silenced.
 
+use super::Store;
 use super::error::Warning;
 use super::limits::Limits;
 use super::read::{At, Map};
@@ -9,12 +10,13 @@ use crate::policy::client::ClientRules;
 use crate::policy::{Count, Limit, LimitIndex, Match, MissingKey, Source};
 
 /// Every code there is.
-const CODES: [(&str, Code); 5] = [
+const CODES: [(&str, Code); 6] = [
     ("unreachable-route", Code::UnreachableRoute),
     ("unused-limit", Code::UnusedLimit),
     ("spoofable-key", Code::SpoofableKey),
     ("address-header-untrusted", Code::AddressHeaderUntrusted),
     ("estimate-noise", Code::EstimateNoise),
+    ("fixed-key-secret", Code::FixedKeySecret),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,6 +26,7 @@ enum Code {
     SpoofableKey,
     AddressHeaderUntrusted,
     EstimateNoise,
+    FixedKeySecret,
 }
 
 /// What there is to look at.
@@ -33,6 +36,8 @@ pub(super) struct Looked<'l> {
     pub(super) routes: &'l Routes<'l>,
     pub(super) clients: &'l ClientRules,
     pub(super) clients_at: Option<At<'l>>,
+    pub(super) store: &'l Store,
+    pub(super) store_at: Option<At<'l>>,
 }
 
 /// Codes that `check: { silence: [..] }` names.
@@ -56,6 +61,7 @@ pub(super) fn warnings(looked: &Looked<'_>, silenced: &Silenced) -> Vec<Warning>
     spoofable(looked, &mut found);
     untrusted(looked, &mut found);
     noisy(looked, &mut found);
+    unkeyed(looked, &mut found);
     found.warnings.sort_by_key(|warning| warning.place);
     found.warnings
 }
@@ -184,5 +190,17 @@ fn noisy(looked: &Looked<'_>, found: &mut Found<'_>) {
             let cure = "use a shorter window, or tier: exact";
             found.add(Code::EstimateNoise, at, message, cure);
         }
+    }
+}
+
+fn unkeyed(looked: &Looked<'_>, found: &mut Found<'_>) {
+    let (Store::Redis(redis), Some(at)) = (looked.store, &looked.store_at) else {
+        return;
+    };
+    if redis.key_secret.is_none() {
+        let message = "without key_secret_file the hashes of keys are made with a secret that \
+                       everybody knows: who can read the store can find out which keys are in it";
+        let cure = "write key_secret_file, the same on all nodes";
+        found.add(Code::FixedKeySecret, at, message.to_owned(), cure);
     }
 }

@@ -29,6 +29,8 @@ pub enum Outcome {
     Allowed,
     /// A limit refuses it.
     Limited,
+    /// The store is away, and a limit insists on it.
+    Outage,
     /// It matches no route.
     NoRoute,
     /// Another reading of its path would be decided otherwise.
@@ -84,6 +86,11 @@ impl Decision {
     /// The limits that refuse, in the order of the route.
     pub fn refusing(&self) -> impl Iterator<Item = &Answer> {
         self.answers.iter().filter(|answer| answer.refuses())
+    }
+
+    /// Whether a limit was judged while the store was away.
+    pub fn is_degraded(&self) -> bool {
+        self.answers.iter().any(|answer| answer.kind.is_degraded())
     }
 
     /// The first instant at which every refusing limit would let the request pass. `None` when

@@ -13,6 +13,8 @@ pub struct Due {
     pub limit: LimitIndex,
     /// Whose cell.
     pub key: KeyHash,
+    /// What puts its cell beside others of a family, in a store of many servers.
+    pub family: Option<KeyHash>,
     /// How much.
     pub cost: u32,
     /// Whether the key came from a credential.
@@ -84,9 +86,16 @@ fn due(
     // `missing_key: { limit: .. }` makes a chain without cycles, so it is no longer than the list.
     for _ in 0..=policy.limits.len() {
         let meant = policy.limit(limit);
-        let hasher = &generation.counting(limit).hasher;
+        let counting = generation.counting(limit);
+        let hasher = &counting.hasher;
+        let mut family = None;
         let (key, authenticated) = match meant.key.hash(hasher, facts, route) {
-            Ok(key) => (key, meant.key.is_credential()),
+            Ok(key) => {
+                if let Some((parts, hasher)) = &counting.family {
+                    family = meant.key.hash_first(*parts, hasher, facts, route);
+                }
+                (key, meant.key.is_credential())
+            }
             Err(NoKey::Repeated) => return Err(Unclean::Repeated { limit }),
             Err(NoKey::Absent) => match meant.missing_key {
                 MissingKey::Skip | MissingKey::Impossible => return Ok(None),
@@ -98,7 +107,7 @@ fn due(
                 }
             },
         };
-        return Ok(Some(Due { limit, key, cost, authenticated }));
+        return Ok(Some(Due { limit, key, family, cost, authenticated }));
     }
     Ok(None)
 }

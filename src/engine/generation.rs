@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use super::{Engine, Tally};
+use super::due::Due;
+use super::{Decision, Engine, Tally};
 use crate::clock::Now;
 use crate::estimator::EstimateLimit;
 use crate::limit::{Quota, Rate};
 use crate::policy::key::KeyHasher;
-use crate::policy::{Count, Limit, LimitIndex, Policy, Tier, WhenFull};
+use crate::policy::{Count, Limit, LimitIndex, Mode, OnStoreFailure, Policy, Tier, WhenFull};
 use crate::store::{Claim, Issued, Room};
 
 /// One loaded policy.
@@ -23,6 +24,9 @@ pub(super) struct Counting {
     pub(super) hasher: KeyHasher,
     pub(super) tally: Arc<Tally>,
     pub(super) counter: Counter,
+    /// In a store of many servers: how many leading parts of the key put its cells beside others
+    /// of a family, and what hashes them.
+    pub(super) family: Option<(usize, KeyHasher)>,
     /// Equal texts mean that cells of the one can be read as the other's.
     identity: String,
 }
@@ -35,6 +39,7 @@ pub(super) enum Counter {
 pub(super) struct Exact {
     pub(super) quota: Arc<Issued>,
     pub(super) when_full: WhenFull,
+    pub(super) on_store_failure: OnStoreFailure,
     max_keys: Option<usize>,
     /// Made when the room is full for the first time: most limits never need it.
     overflow: OnceLock<Arc<EstimateLimit>>,
@@ -71,9 +76,13 @@ impl Generation {
     ) -> (Self, ReloadReport) {
         let mut report = ReloadReport::default();
         let mut counting = Vec::with_capacity(policy.limits.len());
-        for limit in &policy.limits {
+        let slots = engine.remote().is_some_and(|remote| remote.has_slots());
+        let families = if slots { policy.families() } else { Vec::new() };
+        for (place, limit) in policy.limits.iter().enumerate() {
             let before = previous.and_then(|previous| previous.counting_of(&limit.name));
-            let (one, fate) = Counting::build(engine, number, limit, before, now);
+            let family = families.iter().find(|family| family.members.contains(&place));
+            let family = family.map(|family| (family.parts, engine.secret.family_hasher()));
+            let (one, fate) = Counting::build(engine, number, limit, family, before, now);
             let list = match fate {
                 _ if before.is_none() => &mut report.added,
                 Fate::Kept => &mut report.kept,
@@ -122,6 +131,23 @@ impl Generation {
         }
     }
 
+    /// Whether a refusal of this limit refuses.
+    pub(super) fn enforces(&self, due: &Due) -> bool {
+        self.policy.limit(due.limit).mode == Mode::Enforce
+    }
+
+    /// Whether a limit of the exact tier is among these.
+    pub(super) fn any_exact(&self, dues: &[Due]) -> bool {
+        dues.iter().any(|due| self.counting(due.limit).tier() == Tier::Exact)
+    }
+
+    /// Counts the verdicts of a decision.
+    pub(super) fn book(&self, decision: &Decision) {
+        for answer in &decision.answers {
+            self.tally(answer.limit).count(answer.kind);
+        }
+    }
+
     pub(super) fn counting(&self, limit: LimitIndex) -> &Counting {
         &self.counting[limit.0]
     }
@@ -161,26 +187,30 @@ impl Counting {
         engine: &Engine,
         generation: u64,
         limit: &Limit,
+        family: Option<(usize, KeyHasher)>,
         before: Option<&Self>,
         now: Now,
     ) -> (Self, Fate) {
-        let identity = limit.identity();
+        // Cells of another family lie elsewhere.
+        let parts = family.as_ref().map_or(0, |(parts, _)| *parts);
+        let identity = format!("{}\0{parts}", limit.identity());
         let same = before.filter(|before| before.identity == identity);
         let (counter, fate) = match &limit.count {
             Count::Estimate { rate, expect_per_second } => {
                 Counter::estimate(*rate, *expect_per_second, same, now)
             }
-            Count::Exact { quota, when_full, max_keys } => {
+            Count::Exact { quota, when_full, max_keys, on_store_failure } => {
                 // The room is the limit's whatever its key: old cells fill it until they are swept.
                 let room = before.and_then(|before| before.counter.room());
                 let room = room.cloned().unwrap_or_default();
                 let claim = Claim { quota: *quota, room, generation };
-                Counter::exact(engine, claim, *when_full, *max_keys, same)
+                let rules = (*when_full, *max_keys, *on_store_failure);
+                Counter::exact(engine, claim, rules, same)
             }
         };
         let hasher = engine.secret.hasher(limit);
         let tally = engine.tally(&limit.name);
-        (Self { hasher, tally, counter, identity }, fate)
+        (Self { hasher, tally, counter, family, identity }, fate)
     }
 }
 
@@ -203,8 +233,7 @@ impl Counter {
     fn exact(
         engine: &Engine,
         claim: Claim,
-        when_full: WhenFull,
-        max_keys: Option<usize>,
+        (when_full, max_keys, on_store_failure): (WhenFull, Option<usize>, OnStoreFailure),
         same: Option<&Counting>,
     ) -> (Self, Fate) {
         let before = match same.map(|same| &same.counter) {
@@ -221,7 +250,7 @@ impl Counter {
             (Some(before), Fate::Kept) => before.overflow.clone(),
             _ => OnceLock::new(),
         };
-        (Self::Exact(Exact { quota, when_full, max_keys, overflow }), fate)
+        (Self::Exact(Exact { quota, when_full, on_store_failure, max_keys, overflow }), fate)
     }
 
     fn room(&self) -> Option<&Arc<Room>> {

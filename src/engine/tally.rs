@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::clock::Nanos;
+use crate::histogram::Histogram;
 use crate::policy::Tier;
 
 /// How one limit's verdict went into the books.
@@ -18,17 +18,28 @@ pub enum VerdictKind {
     OverflowAllowed,
     /// No room for a new key; it is refused.
     OverflowDenied,
+    /// The store is away; it passes.
+    DegradedAllowed,
+    /// The store is away; it is refused.
+    DegradedDenied,
 }
 
 impl VerdictKind {
     /// Every kind, in the order of the counters.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::Allowed,
         Self::Denied,
         Self::ShadowDenied,
         Self::OverflowAllowed,
         Self::OverflowDenied,
+        Self::DegradedAllowed,
+        Self::DegradedDenied,
     ];
+
+    /// Whether the store was away.
+    pub const fn is_degraded(self) -> bool {
+        matches!(self, Self::DegradedAllowed | Self::DegradedDenied)
+    }
 
     /// The word of the metrics.
     pub const fn name(self) -> &'static str {
@@ -38,6 +49,8 @@ impl VerdictKind {
             Self::ShadowDenied => "shadow_denied",
             Self::OverflowAllowed => "overflow_allowed",
             Self::OverflowDenied => "overflow_denied",
+            Self::DegradedAllowed => "degraded_allowed",
+            Self::DegradedDenied => "degraded_denied",
         }
     }
 }
@@ -57,51 +70,6 @@ impl Tally {
     }
 }
 
-/// A histogram of spans: fixed buckets, plain atomics.
-#[derive(Debug)]
-pub struct Histogram<const N: usize> {
-    /// Upper bounds, ascending.
-    bounds: [Nanos; N],
-    buckets: [AtomicU64; N],
-    count: AtomicU64,
-    sum: AtomicU64,
-}
-
-impl<const N: usize> Histogram<N> {
-    /// Buckets of these upper bounds, ascending.
-    pub const fn new(bounds: [Nanos; N]) -> Self {
-        Self {
-            bounds,
-            buckets: [const { AtomicU64::new(0) }; N],
-            count: AtomicU64::new(0),
-            sum: AtomicU64::new(0),
-        }
-    }
-
-    /// Counts one span.
-    pub fn observe(&self, span: Nanos) {
-        if let Some(at) = self.bounds.iter().position(|bound| span <= *bound) {
-            self.buckets[at].fetch_add(1, Ordering::Relaxed);
-        }
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.sum.fetch_add(span.get(), Ordering::Relaxed);
-    }
-
-    /// How many spans, and their sum.
-    pub fn totals(&self) -> (u64, Nanos) {
-        (self.count.load(Ordering::Relaxed), Nanos::new(self.sum.load(Ordering::Relaxed)))
-    }
-
-    /// Upper bounds with the number of spans up to each, cumulative.
-    pub fn cumulative(&self) -> impl Iterator<Item = (Nanos, u64)> {
-        let counts = self.buckets.iter().scan(0, |sum, bucket| {
-            *sum += bucket.load(Ordering::Relaxed);
-            Some(*sum)
-        });
-        self.bounds.iter().copied().zip(counts)
-    }
-}
-
 /// How long decisions take, by the dearest tier they asked.
 #[derive(Debug)]
 pub struct Durations {
@@ -113,17 +81,7 @@ impl Default for Durations {
     fn default() -> Self {
         // From a quarter of a microsecond in steps of four: an embedded decision takes some
         // hundred nanoseconds, one that waits for a store some hundred microseconds.
-        const BOUNDS: [Nanos; 10] = {
-            let mut bounds = [Nanos::ZERO; 10];
-            let (mut i, mut bound) = (0, 250);
-            while i < bounds.len() {
-                bounds[i] = Nanos::new(bound);
-                bound *= 4;
-                i += 1;
-            }
-            bounds
-        };
-        Self { estimate: Histogram::new(BOUNDS), exact: Histogram::new(BOUNDS) }
+        Self { estimate: Histogram::growing(250, 4), exact: Histogram::growing(250, 4) }
     }
 }
 

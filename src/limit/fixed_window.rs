@@ -14,6 +14,13 @@ pub struct Counter {
     count: u32,
 }
 
+impl Counter {
+    /// Units of a window, counted from the epoch.
+    pub(super) const fn of(window: u64, count: u32) -> Self {
+        Self { window, count }
+    }
+}
+
 /// `rate.count` units in each window of `rate.period`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
@@ -35,7 +42,8 @@ impl FixedWindow {
         let limit = self.rate.count();
         let spent = self.live(cell, now).count;
         let after = spent.saturating_add(cost);
-        let allowed = cost == 0 || after <= limit;
+        // (A sum that saturates at the largest limit there is does not fit into it.)
+        let allowed = cost == 0 || cost <= limit.saturating_sub(spent);
         let left = if allowed { after } else { spent };
         let edge = self.edge_after(self.as_of(cell, now)).saturating_sub(now);
         Verdict {

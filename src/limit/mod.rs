@@ -9,6 +9,7 @@
 //! the request has allowed it, so a refusal spends nothing anywhere.
 
 mod fixed_window;
+mod reading;
 mod sketch;
 mod sliding_log;
 mod sliding_window;
@@ -20,6 +21,7 @@ use std::num::NonZeroU32;
 use crate::clock::{Nanos, Now};
 
 pub use fixed_window::{Counter, FixedWindow};
+pub use reading::MICROSECOND;
 pub use sketch::{SKETCH_ROWS, SketchSize};
 pub use sliding_log::{Log, MAX_LOG_LIMIT, SlidingLog};
 pub use sliding_window::{SlidingWindow, WindowPair};
@@ -72,9 +74,9 @@ pub enum QuotaError {
     /// A bucket that holds nothing.
     #[error("a burst is at least 1")]
     ZeroBurst,
-    /// The time between two units is so short that rounding it up to a nanosecond errs by more
-    /// than 0.1 %.
-    #[error("this rate errs by more than 0.1 % in nanoseconds")]
+    /// The time between two units is so short that rounding it up to a whole unit of the clock
+    /// errs by more than 0.1 %.
+    #[error("this rate errs by more than 0.1 % in the clock's unit")]
     TooFast,
     /// A bucket that takes more than a hundred years to fill.
     #[error("a full burst may take at most 100 years to refill")]

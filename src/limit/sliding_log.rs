@@ -22,6 +22,11 @@ impl Log {
         self.0.len()
     }
 
+    /// A log that was never charged in this process: these charges, oldest first.
+    pub(super) fn of(charges: impl IntoIterator<Item = (Nanos, u32)>) -> Self {
+        Self(charges.into_iter().filter(|(_, cost)| *cost > 0).collect())
+    }
+
     /// Whether none is kept.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -28,6 +28,13 @@ pub struct WindowPair {
     previous: u32,
 }
 
+impl WindowPair {
+    /// Units of a window (counted from the epoch) and of the one before it.
+    pub(super) const fn of(window: u64, current: u32, previous: u32) -> Self {
+        Self { window, current, previous }
+    }
+}
+
 /// `rate.count` units in a moving window of `rate.period`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
@@ -52,7 +59,8 @@ impl SlidingWindow {
         let spent = self.spent(live, now);
         let as_of = self.as_of(cell, now);
         let after = spent.saturating_add(cost);
-        let allowed = cost == 0 || after <= limit;
+        // (A sum that saturates at the largest limit there is does not fit into it.)
+        let allowed = cost == 0 || cost <= limit.saturating_sub(spent);
         let left = if allowed { after } else { spent };
         let to_edge = self.edge_after(as_of).saturating_sub(now);
         let charged = live.current > 0 || (allowed && cost > 0);

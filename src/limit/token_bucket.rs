@@ -34,16 +34,25 @@ pub struct TokenBucket {
     emission: Nanos,
     /// Zero: units come one by one.
     step: Nanos,
+    /// Of which every time in a cell is a multiple.
+    tick: Nanos,
 }
 
 impl TokenBucket {
-    /// `refill_every` of zero lets units come one by one.
-    pub fn new(rate: Rate, burst: u32, refill_every: Nanos) -> Result<Self, QuotaError> {
+    /// `refill_every` of zero lets units come one by one. `tick`: the unit of the clock that the
+    /// bucket is read by; the time between two units is a whole number of them, rounded up.
+    pub fn new(
+        rate: Rate,
+        burst: u32,
+        refill_every: Nanos,
+        tick: Nanos,
+    ) -> Result<Self, QuotaError> {
         if burst == 0 {
             return Err(QuotaError::ZeroBurst);
         }
         let (period, count) = (rate.period().get(), u64::from(rate.count()));
-        let emission = period.div_ceil(count);
+        let tick = tick.max(Nanos::new(1));
+        let emission = period.div_ceil(count).next_multiple_of(tick.get());
         let excess = u128::from(emission) * u128::from(count) - u128::from(period);
         if excess * 1_000 > u128::from(period) {
             return Err(QuotaError::TooFast);
@@ -58,7 +67,7 @@ impl TokenBucket {
                 return Err(QuotaError::UnevenRefill);
             }
         }
-        Ok(Self { rate, burst, emission: Nanos::new(emission), step: refill_every })
+        Ok(Self { rate, burst, emission: Nanos::new(emission), step: refill_every, tick })
     }
 
     /// Units and the time they take to come.
@@ -69,6 +78,21 @@ impl TokenBucket {
     /// The most that can be spent at once.
     pub const fn burst(&self) -> u32 {
         self.burst
+    }
+
+    /// The time between two units.
+    pub const fn emission(&self) -> Nanos {
+        self.emission
+    }
+
+    /// The time between two refills; zero: units come one by one.
+    pub const fn refill_every(&self) -> Nanos {
+        self.step
+    }
+
+    /// A cell of which so much time's worth of units is spent at `now`.
+    pub(super) fn spent(&self, spent: Nanos, now: Nanos) -> Refilled {
+        Refilled(self.stepped(now).saturating_add(spent))
     }
 
     /// How long an empty bucket takes to fill.
@@ -115,7 +139,8 @@ impl TokenBucket {
         }
         // Spent units and the part of a unit, carried over in proportion and rounded up.
         let scaled = (u128::from(spent) * u128::from(self.emission.get()))
-            .div_ceil(u128::from(old.emission.get()));
+            .div_ceil(u128::from(old.emission.get()))
+            .next_multiple_of(u128::from(self.tick.get()));
         let scaled = Nanos::new(u64::try_from(scaled).unwrap_or(u64::MAX));
         Refilled(self.stepped(now).saturating_add(scaled))
     }

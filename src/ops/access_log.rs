@@ -83,7 +83,7 @@ impl AccessSink for AccessLogSink {
         let Some(out) = out.as_deref() else {
             return;
         };
-        let passed = matches!(record.ending, Ending::Forwarded | Ending::Failed);
+        let passed = matches!(record.ending, Ending::Forwarded | Ending::Failed) && !record.outage;
         if passed && rules.sample_ppm < 1_000_000 && fastrand::u32(0..1_000_000) >= rules.sample_ppm
         {
             return;
@@ -115,6 +115,7 @@ fn line<'r>(record: &AccessRecord<'r>, rules: &AccessLog) -> Line<'r> {
         status: record.status,
         route: record.route,
         decision: match record.ending {
+            Ending::Failed if record.outage => "outage",
             Ending::Forwarded | Ending::Failed => "allowed",
             Ending::Limited => "limited",
             Ending::Rejected => "rejected",
@@ -125,7 +126,7 @@ fn line<'r>(record: &AccessRecord<'r>, rules: &AccessLog) -> Line<'r> {
         remaining,
         retry_after: record.retry_after,
         authenticated,
-        degraded: false,
+        degraded: record.degraded,
         generation: record.generation,
         origin: record.origin,
         duration_us: micros(record.duration),

@@ -3,7 +3,7 @@
 //! | path | answer | token |
 //! |---|---|---|
 //! | `/healthz` | 200 while the process lives | no |
-//! | `/ready` | 200 when new connections are welcome, else 503 | no |
+//! | `/ready` | 200 when new connections are welcome (`degraded` while the store is away), else 503 | no |
 //! | `/metrics` | Prometheus text | when one is configured |
 //! | `/status` | JSON: version, generation, limits, origins, the last reload | when one is configured |
 
@@ -59,7 +59,11 @@ impl AdminDoor {
     fn answer(&self, path: &str, token: Option<&[u8]>) -> Response<Vec<u8>> {
         match path {
             "/healthz" => plain(StatusCode::OK, "ok\n"),
-            "/ready" if self.status.is_ready() => plain(StatusCode::OK, "ready\n"),
+            "/ready" if self.status.is_ready() => {
+                // A balancer must not take a node away because the store is: all have the same.
+                let degraded = self.engine.remote().is_some_and(|remote| !remote.is_up());
+                plain(StatusCode::OK, if degraded { "degraded\n" } else { "ready\n" })
+            }
             "/ready" => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
             "/metrics" | "/status" if !self.admits(token) => {
                 plain(StatusCode::UNAUTHORIZED, "a bearer token is needed\n")

@@ -9,9 +9,12 @@ use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
 
 use super::{LineWriter, Status};
-use crate::engine::{Engine, Histogram, VerdictKind};
+use crate::engine::{Engine, VerdictKind};
+use crate::histogram::Histogram;
 use crate::policy::{LimitIndex, Tier};
 use crate::proxy::{Books, Ending, Live, OriginTally, Reason};
+use crate::store::redis::CallOutcome;
+use crate::store::{CELL_BYTES, Room};
 
 /// The framework's version, for `tollgate_build_info`.
 const PINGORA: &str = "0.9.1";
@@ -37,6 +40,7 @@ pub fn render(sources: Sources<'_>) -> String {
     requests(sources, &mut families);
     decisions(sources, &mut families);
     estimator(sources, &mut families);
+    store(sources, &mut families);
     origins(sources, &mut families);
     process(sources, &mut families);
     // A family without a sample is not written: some checkers take a bare HELP for a mistake.
@@ -141,6 +145,54 @@ fn estimator(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     ));
 }
 
+fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let generation = &sources.live.generation;
+    let limits = 0..generation.policy().limits.len();
+    let weight = |place| generation.room(LimitIndex(place)).map_or(0, Room::weight);
+    let cells: usize = limits.map(weight).sum();
+    let remote = sources.engine.remote();
+    // The embedded store is a part of the process: it is up while somebody can ask.
+    let up = remote.is_none_or(|remote| remote.is_up());
+    let bytes = remote.map_or((cells * CELL_BYTES) as u64, |remote| remote.bytes());
+    let mut one = |name, help, value| {
+        families.push(family(name, help, MetricType::GAUGE, vec![gauge(&[], value)]));
+    };
+    one("tollgate_store_up", "Whether the store answers.", f64::from(u8::from(up)));
+    one("tollgate_store_bytes", "Bytes that the store holds.", bytes as f64);
+    let Some(remote) = remote else {
+        return;
+    };
+    let warnings = [("may_evict", remote.may_evict()), ("keeps_nothing", remote.keeps_nothing())];
+    let warnings =
+        warnings.map(|(word, holds)| gauge(&[("warning", word)], f64::from(u8::from(holds))));
+    families.push(family(
+        "tollgate_store_warning",
+        "What the log warned of when the store was connected to.",
+        MetricType::GAUGE,
+        warnings.to_vec(),
+    ));
+    let books = remote.books();
+    let calls = CallOutcome::ALL.map(|one| counter(&[("outcome", one.name())], books.calls(one)));
+    families.push(family(
+        "tollgate_store_calls_total",
+        "Calls to the store, by how they ended.",
+        MetricType::COUNTER,
+        calls.to_vec(),
+    ));
+    families.push(family(
+        "tollgate_store_call_duration_seconds",
+        "How long calls took, whatever came of them.",
+        MetricType::HISTOGRAM,
+        vec![histogram(&[], &books.durations)],
+    ));
+    families.push(family(
+        "tollgate_store_batch_size",
+        "Charges in a call.",
+        MetricType::HISTOGRAM,
+        vec![histogram_of(&[], &books.batches, 1.0)],
+    ));
+}
+
 fn origins(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let (mut answers, mut durations) = (Vec::new(), Vec::new());
     for (origin, tally) in sources.books.origins() {
@@ -182,8 +234,6 @@ fn process(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
             "Connections of clients.",
             sources.connections.load(Ordering::Relaxed) as f64,
         ),
-        // The embedded store is a part of the process: it is up while somebody can ask.
-        ("tollgate_store_up", "Whether the store answers.", 1.0),
     ];
     for (name, help, value) in gauges {
         families.push(family(name, help, MetricType::GAUGE, vec![gauge(&[], value)]));
@@ -237,18 +287,27 @@ fn gauge(labels: &[(&str, &str)], value: f64) -> Metric {
     metric
 }
 
+/// Spans, told in seconds.
 fn histogram<const N: usize>(labels: &[(&str, &str)], spans: &Histogram<N>) -> Metric {
-    let (count, sum) = spans.totals();
-    let buckets = spans.cumulative().map(|(bound, count)| {
+    histogram_of(labels, spans, 1e9)
+}
+
+fn histogram_of<const N: usize>(
+    labels: &[(&str, &str)],
+    values: &Histogram<N>,
+    unit: f64,
+) -> Metric {
+    let (count, sum) = values.totals();
+    let buckets = values.cumulative().map(|(bound, count)| {
         let mut bucket = proto::Bucket::default();
-        bucket.set_upper_bound(bound.get() as f64 / 1e9);
+        bucket.set_upper_bound(bound as f64 / unit);
         bucket.set_cumulative_count(count);
         bucket
     });
     let mut histogram = proto::Histogram::default();
     histogram.set_bucket(buckets.collect());
     histogram.set_sample_count(count);
-    histogram.set_sample_sum(sum.get() as f64 / 1e9);
+    histogram.set_sample_sum(sum as f64 / unit);
     let mut metric = Metric::from_label(pairs(labels));
     metric.set_histogram(histogram);
     metric

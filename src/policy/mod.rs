@@ -3,6 +3,7 @@
 
 pub mod client;
 mod facts;
+mod family;
 pub mod key;
 mod path;
 mod route;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use crate::limit::{Quota, Rate};
 
 pub use facts::Facts;
+pub use family::Family;
 pub use key::{KeyHash, KeySecret, KeySpec, Source};
 pub use path::{PathPattern, PathPatternError};
 pub use route::{HostPattern, Match, MethodSet, Route, Use};
@@ -99,6 +101,8 @@ pub enum Count {
         when_full: WhenFull,
         /// The limit's own share of `max_keys`, if it has one.
         max_keys: Option<usize>,
+        /// What to do while the store does not answer.
+        on_store_failure: OnStoreFailure,
     },
 }
 
@@ -122,6 +126,18 @@ pub enum WhenFull {
     Deny,
     /// It passes uncounted.
     Allow,
+}
+
+/// What judges while the store does not answer. (An embedded one always does.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStoreFailure {
+    /// This node alone, at the full rate.
+    #[default]
+    Local,
+    /// Nobody: the request passes uncounted.
+    Allow,
+    /// Nobody: the request is answered 503.
+    Deny,
 }
 
 /// Whether a limit refuses, or only counts and reports.

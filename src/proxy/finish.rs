@@ -8,7 +8,7 @@ use pingora_proxy::Session;
 use super::{Context, Ending, Reason, Tollgate, fields, upstream};
 use crate::clock::Nanos;
 use crate::config::AccessLog;
-use crate::engine::Decision;
+use crate::engine::{Decision, Outcome};
 use crate::policy::Policy;
 
 /// Where a line per request goes. It must not block.
@@ -44,6 +44,10 @@ pub struct AccessRecord<'r> {
     pub limit: Option<(&'r str, &'static str, u32, bool)>,
     /// Seconds to wait, if it was limited.
     pub retry_after: Option<u64>,
+    /// Whether a limit was judged while the store was away.
+    pub degraded: bool,
+    /// Whether it was refused because the store was away.
+    pub outage: bool,
     /// The number of the configuration.
     pub generation: u64,
     /// The origin's name, if one was asked.
@@ -84,6 +88,8 @@ pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
         reason: ctx.rejected,
         limit: ctx.decision.as_ref().and_then(|decision| deciding(decision, policy)),
         retry_after: ctx.decision.as_ref().and_then(fields::retry_after_secs),
+        degraded: ctx.decision.as_ref().is_some_and(Decision::is_degraded),
+        outage: ctx.decision.as_ref().is_some_and(|one| one.outcome == Outcome::Outage),
         generation: ctx.live.generation.number(),
         origin: ctx.origin.as_ref().map(|origin| &*origin.meant().name),
         ipv6_prefix: ctx.live.ipv6_prefix,

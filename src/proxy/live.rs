@@ -12,7 +12,7 @@ use pingora::protocols::tls::CaType;
 
 use super::gate::{GateBounds, Reason};
 use super::origin::{self, OriginGroup, OriginTally};
-use crate::config::{AccessLog, Admin, Bounds, Config, Origin, Responses};
+use crate::config::{AccessLog, Admin, Bounds, Config, Origin, Responses, Store};
 use crate::engine::{Engine, Generation, ReloadReport};
 use crate::policy::RouteIndex;
 use crate::policy::client::ClientRules;
@@ -51,6 +51,7 @@ pub struct Fixed {
     h2_streams: u32,
     header_size: usize,
     idle_timeout: Duration,
+    store: Store,
 }
 
 impl Fixed {
@@ -66,6 +67,7 @@ impl Fixed {
             h2_streams: config.bounds.h2_streams,
             header_size: config.bounds.header_size,
             idle_timeout: config.bounds.idle_timeout,
+            store: config.store.clone(),
         }
     }
 
@@ -83,6 +85,8 @@ impl Fixed {
             Some("limits_of_this_proxy.header_size")
         } else if self.idle_timeout != next.idle_timeout {
             Some("limits_of_this_proxy.idle_timeout")
+        } else if self.store != next.store {
+            Some("store")
         } else {
             None
         }

@@ -23,7 +23,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::clock::Nanos;
 use crate::config::{Balance, HealthCheck, Origin};
-use crate::engine::Histogram;
+use crate::histogram::Histogram;
 use crate::policy::{Facts, Route, key};
 
 /// Servers that are looked at for one request before it is said that none is well.
@@ -70,17 +70,9 @@ pub struct OriginTally {
 impl Default for OriginTally {
     fn default() -> Self {
         // From a millisecond in steps of two and a half to about 24 seconds.
-        const BOUNDS: [Nanos; 12] = {
-            let millis = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000];
-            let mut bounds = [Nanos::ZERO; 12];
-            let mut i = 0;
-            while i < bounds.len() {
-                bounds[i] = Nanos::from_millis(millis[i]);
-                i += 1;
-            }
-            bounds
-        };
-        Self { classes: Default::default(), duration: Histogram::new(BOUNDS) }
+        let millis = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000];
+        let bounds = millis.map(|millis| Nanos::from_millis(millis).get());
+        Self { classes: Default::default(), duration: Histogram::new(bounds) }
     }
 }
 

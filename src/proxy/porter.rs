@@ -53,6 +53,8 @@ impl Porter {
             reason: Some(reason),
             limit: None,
             retry_after: None,
+            degraded: false,
+            outage: false,
             generation: live.generation.number(),
             origin: None,
             ipv6_prefix: live.ipv6_prefix,

@@ -17,6 +17,10 @@ use crate::policy::Policy;
 /// The registered problem type of draft-ietf-httpapi-ratelimit-headers-11.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
+/// Of the same draft: what is short is ours.
+const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
 /// An answer that is ready to be sent.
 #[derive(Clone, Debug)]
 pub struct Refusal {
@@ -57,6 +61,7 @@ pub fn refusal(
         None if decision.outcome == Outcome::Limited => {
             limited(decision, policy, responses).map(Some)
         }
+        None if decision.outcome == Outcome::Outage => outage().map(Some),
         None => Ok(None),
         Some((reason, status)) => rejected(reason, status).map(Some),
     }
@@ -65,7 +70,7 @@ pub fn refusal(
 /// Why a decision refuses without a limit, with the status that says it.
 pub(super) const fn reason(decision: &Decision) -> Option<(Reason, u16)> {
     match decision.outcome {
-        Outcome::Allowed | Outcome::Limited => None,
+        Outcome::Allowed | Outcome::Limited | Outcome::Outage => None,
         Outcome::NoRoute => Some((Reason::NoRoute, Reason::NoRoute.status())),
         Outcome::AmbiguousPath => Some((Reason::Path, Reason::Path.status())),
         Outcome::MissingKey { status, .. } => Some((Reason::MissingKey, status)),
@@ -114,6 +119,19 @@ fn whole_problem(problem: &Problem<'_>) -> Result<Refusal> {
 }
 
 const PROBLEM_JSON: &str = "application/problem+json";
+
+/// 503: the store is away, which is not the client's fault.
+fn outage() -> Result<Refusal> {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    whole_problem(&Problem {
+        kind: REDUCED_CAPACITY,
+        title: "Temporarily reduced capacity",
+        status: status.as_u16(),
+        reason: None,
+        violated_policies: None,
+        retry_after: None,
+    })
+}
 
 /// 429, with the time after which it is worth trying again.
 fn limited(decision: &Decision, policy: &Policy, responses: &Responses) -> Result<Refusal> {

@@ -10,6 +10,7 @@ use pingora_proxy::Session;
 
 use super::gate::{self, Clean, Head, Reason};
 use super::{Context, Ending, Tollgate, render, respond};
+use crate::engine::Outcome;
 use crate::policy::{Facts, client};
 
 /// Answers the request and says `true`, or lets it pass with `false`.
@@ -67,8 +68,12 @@ pub(super) async fn judge(
     let Some(refusal) = refusal else {
         return Ok(false);
     };
-    let rejected = ctx.rejected.is_some();
-    ctx.ending = Some(if rejected { Ending::Rejected } else { Ending::Limited });
+    let outage = ctx.decision.as_ref().is_some_and(|one| one.outcome == Outcome::Outage);
+    ctx.ending = Some(match ctx.rejected {
+        Some(_) => Ending::Rejected,
+        None if outage => Ending::Failed,
+        None => Ending::Limited,
+    });
     respond::send(session, ctx, refusal).await?;
     Ok(true)
 }

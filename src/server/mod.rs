@@ -10,6 +10,7 @@ mod pace;
 mod parts;
 mod seats;
 mod sockets;
+mod stores;
 
 use std::net::SocketAddr;
 use std::path::Path;

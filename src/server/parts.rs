@@ -20,11 +20,11 @@ use super::housekeeping::Housekeeping;
 use super::listening::{Accepting, Listening};
 use super::seats::Seats;
 use super::sockets::Sockets;
+use super::stores;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Admin, Bounds, Config, Listener};
 use crate::engine::Engine;
 use crate::ops::{AccessLogSink, AdminDoor, Lifecycle, Orders, ReloadSource, Reloader, Status};
-use crate::policy::KeySecret;
 use crate::proxy::{Books, CertificateStore, Live, Porter, Resolver, Tollgate};
 
 /// How long the access log may take to be written when the process ends.
@@ -51,10 +51,7 @@ pub(super) struct Parts {
 
 impl Parts {
     pub(super) fn build(config: Config, orders: Arc<Orders>) -> Result<Self, StartError> {
-        let mut secret = [0; 16];
-        getrandom::fill(&mut secret).map_err(StartError::Secret)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let engine = Arc::new(Engine::new(Arc::clone(&clock), KeySecret::new(secret)));
         let certificates = Arc::new(CertificateStore::default());
         certificates
             .replace(CertificateStore::read(&config.listeners).map_err(StartError::Certificate)?);
@@ -67,6 +64,7 @@ impl Parts {
             .enable_all()
             .build()
             .map_err(StartError::Runtime)?;
+        let engine = Arc::new(beside.block_on(stores::engine(&config.store, &clock))?);
         let (live, _) = beside.block_on(Live::build(config, &engine, &books, None));
         let live = Arc::new(ArcSwap::from_pointee(live));
         let status = Arc::new(Status::new(engine.now()));

@@ -4,8 +4,10 @@
 //! ([`Embedded::settle`]), and to give room back over time ([`Embedded::sweep`]). It knows keys as
 //! hashes and limits as numbers; what a limit means is in [`crate::limit`].
 
+mod breaker;
 mod embedded;
 mod quotas;
+pub mod redis;
 mod room;
 
 use std::sync::Arc;

@@ -159,6 +159,27 @@ impl KeySpec {
     }
 }
 
+impl KeySpec {
+    /// Hashes the first parts of the key: what a family's cells are put together by. `None` when
+    /// one of them is not there once.
+    pub fn hash_first(
+        &self,
+        parts: usize,
+        hasher: &KeyHasher,
+        facts: &Facts<'_>,
+        route: &Route,
+    ) -> Option<KeyHash> {
+        let mut hasher = *hasher;
+        for source in self.0.iter().take(parts) {
+            match source.part(facts, route) {
+                Part::Present(value) => hasher.write_part(source.tag(), &value),
+                Part::Absent | Part::Repeated => return None,
+            }
+        }
+        Some(hasher.finish())
+    }
+}
+
 impl Source {
     /// What this source finds in a request.
     pub fn part<'r>(&self, facts: &Facts<'r>, route: &'r Route) -> Part<'r> {
@@ -238,6 +259,25 @@ impl KeySecret {
         Self(bytes)
     }
 
+    /// The secret of a deployment, from the bytes of its file.
+    pub fn of_file(bytes: &[u8]) -> Self {
+        let mut hasher = SipHasher13::new_with_key(&[0; 16]);
+        write_framed(&mut hasher, b"tollgate key secret");
+        write_framed(&mut hasher, bytes);
+        let Hash128 { h1, h2 } = hasher.finish128();
+        let mut secret = [0; 16];
+        secret[..8].copy_from_slice(&h1.to_le_bytes());
+        secret[8..].copy_from_slice(&h2.to_le_bytes());
+        Self(secret)
+    }
+
+    /// A hasher for what puts the cells of families together: the same for all limits.
+    pub fn family_hasher(&self) -> KeyHasher {
+        let mut hasher = SipHasher13::new_with_key(&self.0);
+        write_framed(&mut hasher, b"family");
+        KeyHasher(hasher)
+    }
+
     /// A hasher for the keys of one limit.
     pub fn hasher(&self, limit: &Limit) -> KeyHasher {
         let mut hasher = SipHasher13::new_with_key(&self.0);
@@ -278,6 +318,13 @@ impl KeyHasher {
 fn write_framed(hasher: &mut SipHasher13, value: &[u8]) {
     hasher.write_u64(value.len() as u64);
     hasher.write(value);
+}
+
+/// As it stands in a store: 32 digits.
+impl fmt::Display for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}{:016x}", self.high, self.low)
+    }
 }
 
 /// As it is written in a configuration.

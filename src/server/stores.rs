@@ -1,0 +1,69 @@
+//! From what is configured to the store that the exact tier counts in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::StartError;
+use crate::clock::Clock;
+use crate::config::{RedisEndpoint, RedisServers, RedisStore, RedisUrl, Store};
+use crate::engine::Engine;
+use crate::policy::KeySecret;
+use crate::store::redis::{Address, Login, Remote, Servers, Settings, Tls};
+
+/// How long a start waits for the store, so that the first requests find it. Without it the
+/// process serves all the same.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What nodes without a secret of their own agree on.
+const FIXED_SECRET: &[u8] = b"tollgate: no key_secret_file";
+
+/// An engine that counts where the configuration says. Connections live on the runtime that this
+/// is called in.
+pub(super) async fn engine(store: &Store, clock: &Arc<dyn Clock>) -> Result<Engine, StartError> {
+    let Store::Redis(redis) = store else {
+        let mut secret = [0; 16];
+        getrandom::fill(&mut secret).map_err(StartError::Secret)?;
+        return Ok(Engine::new(Arc::clone(clock), KeySecret::new(secret)));
+    };
+    let secret = KeySecret::of_file(redis.key_secret.as_deref().unwrap_or(FIXED_SECRET));
+    let remote = Remote::start(settings(redis), Arc::clone(clock));
+    if !remote.ready(PATIENCE).await {
+        log::error!("the store does not answer; on_store_failure judges until it does");
+    }
+    Ok(Engine::with_store(Arc::clone(clock), secret, remote))
+}
+
+fn settings(redis: &RedisStore) -> Settings {
+    let login = |username: &str, password: &str, database| Login {
+        username: username.to_owned(),
+        password: password.to_owned(),
+        database,
+    };
+    let (servers, database) = match &redis.servers {
+        RedisServers::One(url) => (Servers::One(address(url)), url.database),
+        RedisServers::Cluster(urls) => (Servers::Cluster(urls.iter().map(address).collect()), 0),
+        RedisServers::Sentinel { urls, master, username, password, database } => {
+            let servers = Servers::Sentinel {
+                addresses: urls.iter().map(address).collect(),
+                master: master.clone(),
+                login: login(username, password, 0),
+            };
+            (servers, *database)
+        }
+    };
+    let tls = redis.servers.urls().iter().any(RedisUrl::is_tls);
+    Settings {
+        servers,
+        login: login(&redis.username, &redis.password, database),
+        tls: tls.then(|| Tls { ca: redis.tls.ca.clone(), identity: redis.tls.identity.clone() }),
+        timeout: redis.timeout,
+        prefix: redis.prefix.clone(),
+    }
+}
+
+fn address(url: &RedisUrl) -> Address {
+    match &url.endpoint {
+        RedisEndpoint::Tcp { host, port, .. } => Address::Tcp(host.clone(), *port),
+        RedisEndpoint::Unix(path) => Address::Unix(path.clone()),
+    }
+}

@@ -1,0 +1,96 @@
+//! What is counted of calls: plain atomics, read by whoever shows them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::histogram::Histogram;
+
+/// Why a charge was not settled by the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// No answer in time: it may have been spent.
+    Timeout,
+    /// No connection, or one that broke: it may have been spent if it had gone out.
+    Unreachable,
+    /// The server answered that it will not: nothing was spent.
+    Refused,
+    /// An answer that means nothing: it may have been spent.
+    Invalid,
+    /// More wait for this cell than its limit could admit: it was not asked.
+    LineFull,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// Settled.
+    Ok,
+    /// See [`Failure::Timeout`].
+    Timeout,
+    /// See [`Failure::Unreachable`].
+    Unreachable,
+    /// See [`Failure::Refused`].
+    Refused,
+    /// See [`Failure::Invalid`].
+    Invalid,
+}
+
+impl CallOutcome {
+    /// Every outcome, in the order of the counters.
+    pub const ALL: [Self; 5] =
+        [Self::Ok, Self::Timeout, Self::Unreachable, Self::Refused, Self::Invalid];
+
+    /// The word of the metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Timeout => "timeout",
+            Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
+            Self::Invalid => "invalid",
+        }
+    }
+}
+
+impl Failure {
+    /// How a call that failed so is counted.
+    pub(super) const fn outcome(self) -> CallOutcome {
+        match self {
+            Self::Timeout => CallOutcome::Timeout,
+            Self::Unreachable | Self::LineFull => CallOutcome::Unreachable,
+            Self::Refused => CallOutcome::Refused,
+            Self::Invalid => CallOutcome::Invalid,
+        }
+    }
+}
+
+/// What is counted of calls.
+#[derive(Debug)]
+pub struct StoreBooks {
+    calls: [AtomicU64; CallOutcome::ALL.len()],
+    /// How long calls took, whatever came of them.
+    pub durations: Histogram<12>,
+    /// Charges in a call.
+    pub batches: Histogram<7>,
+}
+
+impl Default for StoreBooks {
+    fn default() -> Self {
+        Self {
+            calls: Default::default(),
+            // From 50 microseconds, a loopback's round trip, to a tenth of a second.
+            durations: Histogram::growing(50_000, 2),
+            batches: Histogram::growing(1, 2),
+        }
+    }
+}
+
+impl StoreBooks {
+    pub(super) fn called(&self, outcome: CallOutcome) {
+        self.calls[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many calls ended so.
+    pub fn calls(&self, outcome: CallOutcome) -> u64 {
+        self.calls[outcome as usize].load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,151 @@
+//! Mailboxes: charges on one cell that arrive while a call on it is away go out together, as the
+//! next call. (Group commit.)
+//!
+//! The first charge opens its cell's mailbox and goes out at once; when nothing waits, the mailbox
+//! is gone. So a hot key costs one trip at a time however many requests ask, and a key that is not
+//! hot never waits. A call belongs to no caller: it runs as a task of its own, and who stops
+//! waiting for it takes nobody else's answer away. No lock is held while it is away.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::Remote;
+use super::books::Failure;
+use super::call::{Answered, Call, Charge};
+use crate::policy::KeyHash;
+
+/// Locks among which the cells are spread.
+const SHARDS: usize = 64;
+
+/// The longest line of one cell, whatever its limit.
+const MOST_WAITING: usize = 65_536;
+
+/// What becomes of a charge.
+pub(super) type Outcome = Result<Answered, Failure>;
+
+/// A charge that waits, and who waits for it.
+struct Ticket {
+    charge: Charge,
+    answer: oneshot::Sender<Outcome>,
+}
+
+/// Lines by their cell.
+type Lines = HashMap<KeyHash, VecDeque<Ticket>>;
+
+/// The mailboxes that are open: one for each cell on which a call is away.
+pub(super) struct Mailboxes {
+    shards: Box<[Mutex<Lines>]>,
+}
+
+impl Default for Mailboxes {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl Mailboxes {
+    fn shard(&self, key: KeyHash) -> &Mutex<Lines> {
+        &self.shards[(key.high % SHARDS as u64) as usize]
+    }
+
+    /// Puts a charge into the mailbox of its outermost cell. `Err`: more wait there than its limit
+    /// could admit at once.
+    pub(super) fn post(
+        remote: &Arc<Remote>,
+        charge: Charge,
+    ) -> Result<oneshot::Receiver<Outcome>, Failure> {
+        let Some(outermost) = charge.spends.first() else {
+            return Err(Failure::Invalid);
+        };
+        let key = outermost.key;
+        let most = outermost.quota.quota().limit() as usize;
+        let (answer, waits) = oneshot::channel();
+        let ticket = Ticket { charge, answer };
+        let mut open = remote.mailboxes.shard(key).lock();
+        match open.get_mut(&key) {
+            Some(line) if line.len() >= most.min(MOST_WAITING) => return Err(Failure::LineFull),
+            Some(line) => line.push_back(ticket),
+            None => {
+                open.insert(key, VecDeque::new());
+                drop(open);
+                let clerk = Clerk { remote: Arc::clone(remote), key, done: false };
+                tokio::spawn(clerk.settle_all(ticket));
+            }
+        }
+        Ok(waits)
+    }
+}
+
+/// Settles the charges of one mailbox, call after call. However it ends, the mailbox is closed and
+/// whoever waits is told.
+struct Clerk {
+    remote: Arc<Remote>,
+    key: KeyHash,
+    /// The mailbox is closed; another may have been opened since.
+    done: bool,
+}
+
+impl Clerk {
+    async fn settle_all(mut self, first: Ticket) {
+        let mut tickets = vec![first];
+        let mut call = Call::default();
+        call.add(&tickets[0].charge);
+        loop {
+            let settled = self.remote.call(&call, tickets[0].charge.spends.first()).await;
+            let failed = settled.as_ref().err().copied();
+            match settled {
+                Ok(answers) => {
+                    for (ticket, answered) in tickets.drain(..).zip(answers) {
+                        // Who does not wait any more has left what it spent.
+                        let _ = ticket.answer.send(Ok(answered));
+                    }
+                }
+                Err(failure) => tell(tickets.drain(..), failure),
+            }
+            if let Some(failure) = failed {
+                // They did not go out: nothing of them was spent, and nobody waits twice.
+                let waiting = self.remote.mailboxes.shard(self.key).lock().remove(&self.key);
+                self.done = true;
+                tell(waiting.into_iter().flatten(), failure);
+                return;
+            }
+            call = Call::default();
+            let mut open = self.remote.mailboxes.shard(self.key).lock();
+            let Some(line) = open.get_mut(&self.key) else {
+                self.done = true;
+                return;
+            };
+            while let Some(next) = line.pop_front() {
+                if !call.add(&next.charge) {
+                    line.push_front(next);
+                    break;
+                }
+                tickets.push(next);
+            }
+            if tickets.is_empty() {
+                open.remove(&self.key);
+                self.done = true;
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Clerk {
+    fn drop(&mut self) {
+        // Only after a panic, or at the end of the runtime.
+        if !self.done {
+            self.remote.mailboxes.shard(self.key).lock().remove(&self.key);
+        }
+    }
+}
+
+fn tell(tickets: impl Iterator<Item = Ticket>, failure: Failure) {
+    for ticket in tickets {
+        let _ = ticket.answer.send(Err(failure));
+    }
+}

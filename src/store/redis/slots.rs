@@ -1,0 +1,46 @@
+//! Slots of a Cluster: which key lies where.
+//!
+//! A key's slot is the CRC16 (XMODEM) of its tag, or of the whole key without one, modulo 16,384.
+//! (Redis Cluster specification, "Key distribution model".)
+
+use crc16::{State, XMODEM};
+
+use super::call::Spend;
+
+/// How many there are.
+pub(super) const SLOTS: usize = 16_384;
+
+/// The slot of the cell of a charge's part.
+pub(super) fn slot_of(prefix: &str, spend: &Spend) -> u16 {
+    match spend.family {
+        Some(family) => slot(family.to_string().as_bytes()),
+        None => slot(format!("{prefix}:{}", spend.key).as_bytes()),
+    }
+}
+
+/// The slot of a text.
+pub(super) fn slot(text: &[u8]) -> u16 {
+    State::<XMODEM>::calculate(text) % SLOTS as u16
+}
+
+/// A key of ours in a slot; any key for slot 0, which stands for none in particular.
+pub(super) fn key_in(prefix: &str, wanted: u16) -> String {
+    // Two thousand slots and more belong to a server that is worth its place: found soon.
+    let names = (0..100_000).map(|n| format!("{prefix}:probe:{n}"));
+    let found = names.into_iter().find(|name| wanted == 0 || slot(name.as_bytes()) == wanted);
+    found.unwrap_or_else(|| format!("{prefix}:probe"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of the specification, and what a server says of a few keys.
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(State::<XMODEM>::calculate(b"123456789"), 0x31C3);
+        assert_eq!(slot(b"foo"), 12_182);
+        assert_eq!(slot(b"somekey"), 11_058);
+        assert_eq!(slot(key_in("tollgate", 9_000).as_bytes()), 9_000);
+    }
+}

@@ -1,0 +1,61 @@
+//! Every case of `policies/` on the remote store: the engine, the client and the script, on a
+//! clock that is turned by hand.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tollgate::clock::ManualClock;
+use tollgate::engine::{Decision, Engine, Generation};
+use tollgate::policy::{Facts, KeySecret};
+use tollgate::store::redis::{Address, Login, Remote, Servers, Settings};
+
+use crate::cases;
+use crate::lua::Server;
+use crate::stand_in;
+
+struct Scripted {
+    runtime: tokio::runtime::Runtime,
+    server: Arc<Mutex<Server>>,
+    clock: Arc<Mutex<Arc<ManualClock>>>,
+    port: u16,
+}
+
+impl cases::Store for Scripted {
+    fn yaml(&self) -> String {
+        format!("store: {{ redis: {{ url: \"redis://127.0.0.1:{}\" }} }}\n", self.port)
+    }
+
+    fn engine(&self, clock: Arc<ManualClock>, secret: KeySecret) -> Engine {
+        self.server.lock().unwrap().empty();
+        *self.clock.lock().unwrap() = Arc::clone(&clock);
+        let settings = Settings {
+            servers: Servers::One(Address::Tcp("127.0.0.1".to_owned(), self.port)),
+            login: Login::default(),
+            tls: None,
+            timeout: Duration::from_secs(5),
+            prefix: "tollgate".to_owned(),
+        };
+        let remote = self.runtime.block_on(async {
+            let remote = Remote::start(settings, Arc::clone(&clock) as _);
+            assert!(remote.ready(Duration::from_secs(10)).await);
+            remote
+        });
+        Engine::with_store(clock, secret, remote)
+    }
+
+    fn decide(&self, engine: &Engine, generation: &Generation, facts: &Facts<'_>) -> Decision {
+        let decision = self.runtime.block_on(engine.decide(generation, facts));
+        assert!(!decision.is_degraded(), "{decision:?}");
+        decision
+    }
+}
+
+#[test]
+fn every_policy_does_what_its_cases_say() {
+    let server = Arc::new(Mutex::new(Server::new()));
+    let clock = Arc::new(Mutex::new(Arc::new(ManualClock::new(tollgate::clock::Nanos::SECOND))));
+    let port = stand_in::start(stand_in::script(Arc::clone(&server), Arc::clone(&clock)));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let cases = cases::run_all(&Scripted { runtime, server, clock, port });
+    assert!(cases >= 60, "only {cases} cases");
+}

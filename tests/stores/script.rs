@@ -1,0 +1,407 @@
+//! The script of the remote store against the algorithms of the embedded one, on the same random
+//! schedules of a clock that is turned by hand.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tollgate::clock::{Nanos, Now};
+use tollgate::limit::{
+    Cell, FixedWindow, MICROSECOND, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, Verdict,
+};
+use tollgate::policy::KeyHash;
+use tollgate::store::redis::{Call, Charge, Order, Spend};
+use tollgate::store::{Claim, Embedded, Issued, Room};
+
+use crate::lua::{Kept, Server};
+
+/// The edge of a window of every period used, in microseconds.
+const BEGIN: u64 = 1_800_057_600_000_000;
+
+fn now(micros: u64) -> Now {
+    let now = MICROSECOND.saturating_mul(micros);
+    Now { mono: now, wall: now }
+}
+
+fn key(n: usize) -> KeyHash {
+    KeyHash { high: 7, low: n as u64 }
+}
+
+fn issue(quota: Quota) -> Arc<Issued> {
+    let claim = Claim { quota, room: Arc::<Room>::default(), generation: 1 };
+    Embedded::default().issue(claim, None)
+}
+
+fn spend(n: usize, quota: Quota, cost: u32) -> Spend {
+    Spend { key: key(n), family: None, quota: issue(quota), cost, before: 0 }
+}
+
+fn charge(spends: impl IntoIterator<Item = Spend>) -> Charge {
+    Charge { order: Order::Spend, spends: spends.into_iter().collect() }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Bucket,
+    Window,
+    Log,
+    Fixed,
+}
+
+/// Numbers of a quota: units, milliseconds, burst, steps of a refill.
+type Numbers = (u32, u64, u32, u64);
+
+fn quota(kind: Kind, (count, period, burst, steps): Numbers) -> Quota {
+    let rate = Rate::new(count, Nanos::from_millis(period)).unwrap();
+    match kind {
+        Kind::Bucket => {
+            let each = period * 1_000 / u64::from(count) * steps;
+            let whole = each * u64::from(count) == period * 1_000 * steps;
+            let step = if whole && steps <= u64::from(count) { each } else { 0 };
+            let step = MICROSECOND.saturating_mul(step);
+            let made = TokenBucket::new(rate, burst, step, MICROSECOND);
+            Quota::TokenBucket(made.unwrap_or_else(|_| {
+                TokenBucket::new(Rate::ONE_A_SECOND, burst, Nanos::ZERO, MICROSECOND).unwrap()
+            }))
+        }
+        Kind::Window => Quota::SlidingWindow(SlidingWindow::new(rate)),
+        Kind::Log => Quota::SlidingLog(SlidingLog::new(rate).unwrap()),
+        Kind::Fixed => Quota::FixedWindow(FixedWindow::new(rate)),
+    }
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    prop_oneof![Just(Kind::Bucket), Just(Kind::Window), Just(Kind::Log), Just(Kind::Fixed)]
+}
+
+fn numbers() -> impl Strategy<Value = Numbers> {
+    let periods = prop_oneof![Just(8u64), Just(1_000), Just(7_000), Just(60_000), Just(3_600_000)];
+    (1u32..40, periods, 1u32..40, 0u64..4)
+}
+
+/// The embedded algorithms on cells that are kept as a store keeps them: converted when they are
+/// met under another quota, written when something is spent.
+#[derive(Default)]
+struct Oracle(Vec<Option<(Quota, Cell)>>);
+
+impl Oracle {
+    fn cell(&self, n: usize, quota: &Quota, now: Now) -> Cell {
+        match self.0.get(n) {
+            Some(Some((old, cell))) if old == quota => cell.clone(),
+            Some(Some((old, cell))) => quota.convert(old, cell.clone(), now),
+            _ => quota.fresh(),
+        }
+    }
+
+    fn settle(&mut self, parts: &[(usize, Quota, u32)], now: Now) -> (bool, Vec<Verdict>) {
+        let judged =
+            |one: &Self, (n, quota, cost): &(usize, Quota, u32), cost_of: fn(u32) -> u32| {
+                quota.judge(Some(&one.cell(*n, quota, now)), cost_of(*cost), now)
+            };
+        let mut verdicts: Vec<Verdict> =
+            parts.iter().map(|part| judged(self, part, |cost| cost)).collect();
+        let spent = verdicts.iter().all(|verdict| verdict.allowed);
+        for (part, verdict) in parts.iter().zip(&mut verdicts) {
+            if spent {
+                let (n, quota, cost) = part;
+                let mut cell = self.cell(*n, quota, now);
+                quota.charge(&mut cell, *cost, now);
+                self.0.resize(self.0.len().max(n + 1), None);
+                self.0[*n] = Some((*quota, cell));
+            } else if verdict.allowed {
+                *verdict = judged(self, part, |_| 0);
+            }
+        }
+        (spent, verdicts)
+    }
+
+    /// Microseconds after which the cell equals an absent one, rounded up.
+    fn idle_at(&self, n: usize, at: u64) -> Option<u64> {
+        let (quota, cell) = self.0.get(n)?.as_ref()?;
+        if quota.is_idle(cell, now(at)) {
+            return None;
+        }
+        let (mut low, mut high) = (at, at + 400 * 86_400 * 1_000_000);
+        while low < high {
+            let middle = low.midpoint(high);
+            if quota.is_idle(cell, now(middle)) { high = middle } else { low = middle + 1 }
+        }
+        Some(low)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    /// Thousandths of the first quota's period.
+    pause: u64,
+    /// Which of two generations of the limits charges.
+    generation: bool,
+    /// Which cells, as bits, and what each costs.
+    cells: u8,
+    costs: [u32; 3],
+    /// How many equal charges stand in the call.
+    many: usize,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let pause =
+        prop_oneof![4 => Just(0u64), 8 => 0u64..200, 2 => 200u64..1_500, 1 => 1_500u64..9_000];
+    let step =
+        (pause, prop::bool::weighted(0.2), 1u8..8, prop::array::uniform3(1u32..12), 1usize..6)
+            .prop_map(|(pause, generation, cells, costs, many)| Step {
+                pause,
+                generation,
+                cells,
+                costs,
+                many,
+            });
+    prop::collection::vec(step, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_500))]
+
+    /// Three limits of any kinds under two generations of numbers, several charges in a call: the
+    /// script and the embedded algorithms say the same of each charge, and a cell ends when it
+    /// equals an absent one.
+    #[test]
+    fn the_script_answers_as_the_embedded_store_does(
+        kinds in prop::array::uniform3(kinds()),
+        before in prop::array::uniform3(numbers()),
+        mut after in prop::array::uniform3(numbers()),
+        steps in steps(),
+    ) {
+        for n in 0..3 {
+            // What has left a log's window is gone, and does not come back with a longer one; a
+            // cell lives up to 2 ms longer, in which it would.
+            if kinds[n] == Kind::Log {
+                after[n].1 = before[n].1;
+            }
+        }
+        let server = Server::new();
+        let mut oracle = Oracle::default();
+        let mut at = BEGIN;
+        for step in steps {
+            at += step.pause * before[0].1;
+            server.set_time(at);
+            let numbers = if step.generation { &after } else { &before };
+            let parts: Vec<(usize, Quota, u32)> = (0..3)
+                .filter(|n| step.cells & (1 << n) != 0)
+                .map(|n| (n, quota(kinds[n], numbers[n]), step.costs[n]))
+                .collect();
+            let spends = || parts.iter().map(|(n, quota, cost)| spend(*n, *quota, *cost));
+            let charges: Vec<Charge> = (0..step.many).map(|_| charge(spends())).collect();
+            for answered in server.settle(&charges) {
+                let (spent, verdicts) = oracle.settle(&parts, now(at));
+                prop_assert_eq!(answered.at, at);
+                prop_assert_eq!(answered.settlement.spent, spent);
+                prop_assert_eq!(answered.settlement.verdicts.as_slice(), verdicts.as_slice());
+            }
+            for (n, _, _) in &parts {
+                let ends = server.get(&format!("t:{}", key(*n))).map(|(_, until)| until);
+                let Some(idle) = oracle.idle_at(*n, at) else { continue };
+                let ends = ends.unwrap_or(0);
+                prop_assert!(ends >= idle && ends <= idle + 2_001, "ends {ends}, idle {idle}, at {at}");
+            }
+        }
+    }
+
+    /// What is given back was never there: a charge that is taken back some time later leaves the
+    /// cells as they would be without it, or fuller, never emptier.
+    #[test]
+    fn what_is_given_back_was_never_there(
+        kind in kinds(),
+        numbers in numbers(),
+        steps in steps(),
+        taken_back in 0usize..40,
+        later in 0usize..4,
+    ) {
+        let quota = quota(kind, numbers);
+        let (with, without) = (Server::new(), Server::new());
+        let (mut at, mut receipt) = (BEGIN, None);
+        // All that is charged fits, so that both see the same.
+        let room = quota.limit() / 40;
+        for (n, step) in steps.iter().enumerate() {
+            at += step.pause * numbers.1 / 100;
+            with.set_time(at);
+            without.set_time(at);
+            let one = charge([spend(0, quota, step.costs[0].min(room).max(1))]);
+            let answered = with.settle(std::slice::from_ref(&one)).remove(0);
+            if n == taken_back {
+                let order = Order::GiveBack(answered.at);
+                let mut back = Charge { order, ..one };
+                back.spends[0].before = answered.before[0];
+                receipt = answered.settlement.spent.then_some((n, back));
+            } else if answered.settlement.spent {
+                without.settle(std::slice::from_ref(&one));
+            }
+            if let Some((made, back)) = receipt.take_if(|(made, _)| *made + later <= n) {
+                let _ = made;
+                with.settle(&[back]);
+            }
+        }
+        if let Some((_, back)) = receipt {
+            with.settle(&[back]);
+        }
+        let look = |server: &Server| {
+            let probe = charge([spend(0, quota, u32::MAX)]);
+            server.settle(&[probe]).remove(0).settlement.verdicts[0]
+        };
+        let (one, other) = (look(&with), look(&without));
+        let exact = kind != Kind::Bucket;
+        prop_assert!(
+            if exact { one.remaining == other.remaining } else { one.remaining <= other.remaining },
+            "{one:?} with, {other:?} without"
+        );
+    }
+}
+
+#[test]
+fn a_prompt_return_to_a_bucket_is_exact() {
+    let rate = Rate::new(100, Nanos::from_secs(3_600)).unwrap();
+    let quota = Quota::TokenBucket(TokenBucket::new(rate, 100, Nanos::ZERO, MICROSECOND).unwrap());
+    let server = Server::new();
+    server.set_time(BEGIN);
+    server.settle(&[charge([spend(0, quota, 10)])]);
+    for n in 1..200 {
+        server.set_time(BEGIN + n * 3_000);
+        let one = charge([spend(0, quota, 5)]);
+        let answered = server.settle(std::slice::from_ref(&one)).remove(0);
+        assert!(answered.settlement.spent);
+        let mut back = Charge { order: Order::GiveBack(answered.at), ..one };
+        back.spends[0].before = answered.before[0];
+        server.set_time(BEGIN + n * 3_000 + 2_000);
+        server.settle(&[back]);
+    }
+    let verdict = server.settle(&[charge([spend(0, quota, 1)])]).remove(0).settlement.verdicts[0];
+    assert_eq!(verdict.remaining, 89);
+}
+
+#[test]
+fn what_was_admitted_elsewhere_is_posted_up_to_the_limit() {
+    for kind in [Kind::Bucket, Kind::Window, Kind::Log, Kind::Fixed] {
+        let quota = quota(kind, (20, 3_600_000, 20, 0));
+        let server = Server::new();
+        server.set_time(BEGIN);
+        server.settle(&[charge([spend(0, quota, 15)])]);
+        let mut posted = charge([spend(0, quota, 3)]);
+        posted.order = Order::Post;
+        server.settle(std::slice::from_ref(&posted));
+        let left = |server: &Server| {
+            let answered = server.settle(&[charge([spend(0, quota, 21)])]).remove(0);
+            answered.settlement.verdicts[0].remaining
+        };
+        assert_eq!(left(&server), 2, "{kind:?}");
+        server.settle(&[posted]);
+        assert_eq!(left(&server), 0, "{kind:?}: no debt");
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_locks_nobody_out_and_forgets_nothing() {
+    for kind in [Kind::Bucket, Kind::Window, Kind::Log, Kind::Fixed] {
+        let quota = quota(kind, (10, 60_000, 10, 0));
+        let full = || charge([spend(0, quota, 10)]);
+        let one = || charge([spend(0, quota, 1)]);
+        for back in [1, 1_000, 59_000_000, 61_000_000, 3_600_000_000, 86_400_000_000] {
+            let server = Server::new();
+            server.set_time(BEGIN + 30_000_000);
+            assert!(server.settle(&[full()])[0].settlement.spent);
+            // The clock is set back; then it goes on.
+            let from = BEGIN + 30_000_000 - back;
+            server.set_time(from);
+            assert!(
+                !server.settle(&[one()])[0].settlement.spent,
+                "{kind:?} back by {back}: forgotten"
+            );
+            server.set_time(from + 1_000_000);
+            server.settle(&[one()]);
+            // Two windows hold what a window pair does; a moment over an edge adds one.
+            let most = match kind {
+                Kind::Bucket | Kind::Log => 60_000_000,
+                Kind::Window | Kind::Fixed => 180_000_000,
+            };
+            server.set_time(from + most + 1);
+            assert!(
+                server.settle(&[one()])[0].settlement.spent,
+                "{kind:?} back by {back}: locked out"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_tollgate_did_not_write_is_told_and_left_alone() {
+    let texts = [
+        "",
+        "1",
+        "b1 1 2 3",
+        "b1 1 2 0 0",
+        "w1 -1 0 0 0",
+        "w1 1 1 1 0",
+        "f1 1 1 0",
+        "x",
+        "b1 99999999999999999999 1 1 0",
+    ];
+    for kind in [Kind::Bucket, Kind::Window, Kind::Fixed] {
+        for text in texts {
+            let server = Server::new();
+            server.set_time(BEGIN);
+            let name = format!("t:{}", key(1));
+            server.put(&name, Kept::Text(text.to_owned()));
+            let mut call = Call::default();
+            let quota = quota(kind, (10, 60_000, 10, 0));
+            // The cell before it can be read, and must not be written either.
+            call.add(&charge([spend(0, quota, 1), spend(1, quota, 1)]));
+            let error = server.run(&call.arguments(9, "t", false)).unwrap_err().to_string();
+            assert!(error.contains("was not written by tollgate"), "{text}: {error}");
+            assert_eq!(server.writes(), 0);
+            assert_eq!(server.get(&name).unwrap().0, Kept::Text(text.to_owned()));
+        }
+    }
+}
+
+#[test]
+fn a_refusal_writes_nothing() {
+    for kind in [Kind::Bucket, Kind::Window, Kind::Log, Kind::Fixed] {
+        let quota = quota(kind, (10, 60_000, 10, 0));
+        let server = Server::new();
+        server.set_time(BEGIN);
+        server.settle(&[charge([spend(0, quota, 10), spend(1, quota, 3)])]);
+        let writes = server.writes();
+        let answered = server.settle(&[charge([spend(0, quota, 1), spend(1, quota, 1)])]).remove(0);
+        assert!(!answered.settlement.spent);
+        assert_eq!(server.writes(), writes);
+        assert_eq!(answered.settlement.verdicts[1].remaining, 7);
+    }
+}
+
+/// Numbers at the ends of what a configuration can say stay exact.
+#[test]
+fn the_largest_numbers_are_exact() {
+    let year = 366 * 86_400_000;
+    let cases = [
+        (Kind::Window, (u32::MAX, year, 1, 0)),
+        (Kind::Fixed, (u32::MAX, year, 1, 0)),
+        (Kind::Bucket, (1, year, 99, 0)),
+        (Kind::Bucket, (1_000_000, 1_000, u32::MAX, 0)),
+        (Kind::Window, (4_000_000_000, 3_600_000, 1, 0)),
+    ];
+    for (kind, numbers) in cases {
+        let quota = quota(kind, numbers);
+        let server = Server::new();
+        let mut oracle = Oracle::default();
+        for n in 0..200u64 {
+            let at = BEGIN + n * 977_777_777_771;
+            server.set_time(at);
+            let cost = (quota.limit() / 7).max(1);
+            let answered = server.settle(&[charge([spend(0, quota, cost)])]).remove(0);
+            let (spent, verdicts) = oracle.settle(&[(0, quota, cost)], now(at));
+            assert_eq!(answered.settlement.spent, spent, "{kind:?} {n}");
+            assert_eq!(
+                answered.settlement.verdicts.as_slice(),
+                verdicts.as_slice(),
+                "{kind:?} {n}"
+            );
+        }
+    }
+}

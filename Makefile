@@ -5,7 +5,7 @@
 CARGO ?= cargo
 # pingora builds zlib-ng with cmake; the rest is what tests talk to.
 RUN_TOOLS := cmake
-TEST_TOOLS := cmake promtool curl nginx node slowhttptest python3-aiohttp python3-h2 python3-requests
+TEST_TOOLS := cmake promtool curl nginx node slowhttptest python3-aiohttp python3-h2 python3-requests redis-server iproute2
 
 .PHONY: run build test lint unit tools-run tools-test fmt
 
@@ -51,3 +51,10 @@ isolation: build
 SECONDS ?= 600
 fuzz: tools-run
 	TOLLGATE_FUZZ_SECONDS=$(SECONDS) $(CARGO) test --test fuzz -- --nocapture --test-threads 8
+
+.PHONY: bench-store
+
+# What a decision costs over a Redis server of its own.
+bench-store: tools-run
+	@./scripts/install-tools redis-server
+	./scripts/with-redis env TOLLGATE_BENCH_REDIS=PORT $(CARGO) bench --bench remote

@@ -98,7 +98,11 @@ impl Engine {
                     refused = true;
                 }
                 Err(
-                    Failure::Timeout | Failure::Unreachable | Failure::Refused | Failure::Invalid,
+                    Failure::Timeout
+                    | Failure::Unreachable
+                    | Failure::Refused
+                    | Failure::Invalid
+                    | Failure::Unreadable,
                 ) => alone.extend(group),
             }
             if refused {

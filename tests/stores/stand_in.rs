@@ -1,7 +1,7 @@
 //! A server that speaks the protocol and does what a test says: the script on a clock that is
 //! turned by hand, or lies.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 

@@ -15,6 +15,8 @@ pub enum Failure {
     Refused,
     /// An answer that means nothing: it may have been spent.
     Invalid,
+    /// A cell of the call holds what tollgate did not write: nothing was spent.
+    Unreadable,
     /// More wait for this cell than its limit could admit: it was not asked.
     LineFull,
 }
@@ -58,7 +60,7 @@ impl Failure {
             Self::Timeout => CallOutcome::Timeout,
             Self::Unreachable | Self::LineFull => CallOutcome::Unreachable,
             Self::Refused => CallOutcome::Refused,
-            Self::Invalid => CallOutcome::Invalid,
+            Self::Invalid | Self::Unreadable => CallOutcome::Invalid,
         }
     }
 }

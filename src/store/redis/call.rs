@@ -56,6 +56,13 @@ pub struct Charge {
     pub spends: SmallVec<[Spend; 4]>,
 }
 
+impl Charge {
+    /// Whether it gives back; such charges go by themselves.
+    pub(super) const fn gives_back(&self) -> bool {
+        matches!(self.order, Order::GiveBack(_))
+    }
+}
+
 /// What became of a charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
@@ -127,6 +134,11 @@ impl Call {
     /// A key under one quota: while nodes differ, one call may name it under two.
     fn place(&self, spend: &Spend) -> Option<usize> {
         self.cells.iter().position(|(key, _, _)| *key == spend.key)
+    }
+
+    /// The first part of the first charge: where the call goes.
+    pub(super) fn outermost(&self) -> Option<(KeyHash, Option<KeyHash>)> {
+        self.cells.first().map(|(key, family, _)| (*key, *family))
     }
 
     /// Charges in it.

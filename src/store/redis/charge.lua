@@ -31,13 +31,18 @@
 -- back to it: nothing is forgotten, and nobody is locked out for longer than a full refill.
 -- A cell names the quota it was written under; under another one it is converted, in units.
 
-local clock = redis.call('TIME') -- the one line that asks what time it is
+local call, ARGV, KEYS = redis.call, ARGV, KEYS
+local clock = call('TIME') -- the one line that asks what time it is
 local now = clock[1] * 1000000 + clock[2]
 
 local fmod, floor, ceil, min, max = math.fmod, math.floor, math.ceil, math.min, math.max
 local format, match = string.format, string.match
+local BUCKET, SLIDING, LOG = '1', '2', '3'
 local MOST = 9007199254740991 -- 2^53 - 1
 local MOST_UNITS = 4294967295 -- 2^32 - 1
+
+-- A script's functions are made anew each time it runs: few here, and what most calls need is
+-- written where it is used.
 
 local function quotient(a, b)
   return (a - fmod(a, b)) / b
@@ -61,377 +66,319 @@ local function scaled(a, b, c)
   return result + (rest > 0 and 1 or 0)
 end
 
-local function put(key, text, wait)
-  redis.call('SET', key, text, 'PX', format('%.0f', ceil(wait / 1000) + 1))
-end
-
--- token_bucket: `b1 full at emission refill_every`: full again at `full`, written at `at`
-local bucket = {}
-
+-- `time`, or the last refill before it
 local function stepped(time, step)
   if step == 0 then return time end
   return time - fmod(time, step)
 end
 
-function bucket.load(cell)
-  cell.from, cell.spent = stepped(now, cell.c), 0
-  local text = redis.call('GET', cell.key)
-  if not text then return true end
-  local full, at, emission, step = match(text, '^b1 (%d+) (%d+) (%d+) (%d+)$')
-  if not full then return false end
-  full, at, emission, step = tonumber(full), tonumber(at), tonumber(emission), tonumber(step)
-  if emission == 0 or full > MOST or at > MOST then return false end
-  local from = stepped(now, step)
-  if at > now then
-    full = full - (stepped(at, step) - from)
-    cell.changed = true
-  end
-  local spent = full - from
-  if spent <= 0 then return true end
-  if emission ~= cell.a then
-    local part = fmod(spent, emission)
-    spent = (spent - part) / emission * cell.a + scaled(part, cell.a, emission)
-  end
-  cell.spent = min(spent, MOST / 2)
-  return true
-end
-
-function bucket.fits(cell, cost)
-  if cost > cell.b then return 0 end
-  return quotient(max(0, cell.a * cell.b - cell.spent), cell.a * cost)
-end
-
-function bucket.add(cell, units)
-  cell.spent = cell.spent + cell.a * units
-end
-
--- What came back since `at` and would not have without the charge (the bucket would have been full)
--- is not given back again.
-function bucket.give(cell, units, at, before)
-  local came = max(0, cell.from - stepped(at, cell.c) - before)
-  cell.spent = max(0, cell.spent - max(0, cell.a * units - came))
-end
-
-function bucket.numbers(cell, reply)
-  reply[#reply + 1] = cell.spent
-end
-
-function bucket.save(cell)
-  if cell.spent == 0 then return redis.call('DEL', cell.key) end
-  local full = cell.from + cell.spent
-  local idle = full
-  if cell.c > 0 then idle = stepped(full + cell.c - 1, cell.c) end
-  put(cell.key, format('b1 %.0f %.0f %.0f %.0f', full, now, cell.a, cell.c), idle - now)
-end
-
--- The number of the window that a cell of `window` is in now, and the instant it is read at. One
--- ahead is read at its beginning (the clock may have run back by a moment); further ahead, it is
--- pulled back.
-local function turned(cell, window, length)
-  local index = quotient(now, length)
-  if window == index + 1 then return window, window, window * length end
-  if window > index then
-    cell.changed = true
-    return index, index, now
-  end
-  return index, window, now
-end
-
--- sliding_window: `w1 window current previous length`
-local sliding = {}
-
-function sliding.level(cell)
-  local covered = cell.b - fmod(cell.at, cell.b)
-  return cell.current + scaled(cell.previous, covered, cell.b)
-end
-
-function sliding.load(cell)
-  cell.window, cell.current, cell.previous, cell.at = quotient(now, cell.b), 0, 0, now
-  local text = redis.call('GET', cell.key)
-  if text then
-    local window, current, previous, length = match(text, '^w1 (%d+) (%d+) (%d+) (%d+)$')
-    if not window then return false end
-    window, length = tonumber(window), tonumber(length)
-    current, previous = tonumber(current), tonumber(previous)
-    if length == 0 or current > MOST_UNITS or previous > MOST_UNITS then return false end
-    local index, at
-    index, window, at = turned(cell, window, length)
-    if index == window + 1 then
-      current, previous = 0, current
-    elseif index > window then
-      current, previous = 0, 0
-    end
-    if length == cell.b then
-      cell.window, cell.current, cell.previous, cell.at = index, current, previous, at
-    else
-      -- Another grid of windows: the estimate is carried into the current one.
-      local spent = current + scaled(previous, length - fmod(at, length), length)
-      cell.window, cell.current = quotient(at, cell.b), min(spent, MOST_UNITS)
-      if cell.window > quotient(now, cell.b) then cell.at = cell.window * cell.b end
-    end
-  end
-  cell.spent = sliding.level(cell)
-  return true
-end
-
-function sliding.fits(cell, cost)
-  return quotient(max(0, cell.a - cell.spent), cost)
-end
-
-function sliding.add(cell, units)
-  cell.current, cell.spent = cell.current + units, cell.spent + units
-end
-
-function sliding.give(cell, units, at)
-  local window = quotient(at, cell.b)
-  if cell.window == window then
-    cell.current = max(0, cell.current - units)
-  elseif cell.window == window + 1 then
-    cell.previous = max(0, cell.previous - units)
-  end
-  cell.spent = sliding.level(cell)
-end
-
-function sliding.numbers(cell, reply)
-  local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3] = cell.window, cell.current, cell.previous
-end
-
-function sliding.save(cell)
-  if cell.current + cell.previous == 0 then return redis.call('DEL', cell.key) end
-  local windows = cell.current > 0 and 2 or 1
-  local text = format('w1 %.0f %.0f %.0f %.0f', cell.window, cell.current, cell.previous, cell.b)
-  put(cell.key, text, (cell.window + windows) * cell.b - now)
-end
-
--- fixed_window: `f1 window count length`
-local fixed = {}
-
-function fixed.load(cell)
-  cell.window, cell.spent = quotient(now, cell.b), 0
-  local text = redis.call('GET', cell.key)
-  if not text then return true end
-  local window, count, length = match(text, '^f1 (%d+) (%d+) (%d+)$')
-  if not window then return false end
-  window, count, length = tonumber(window), tonumber(count), tonumber(length)
-  if length == 0 or count > MOST_UNITS then return false end
-  local index, at
-  index, window, at = turned(cell, window, length)
-  cell.window = quotient(at, cell.b)
-  if index == window then cell.spent = count end
-  return true
-end
-
-fixed.fits = sliding.fits
-
-function fixed.add(cell, units)
-  cell.spent = cell.spent + units
-end
-
-function fixed.give(cell, units, at)
-  if cell.window == quotient(at, cell.b) then cell.spent = max(0, cell.spent - units) end
-end
-
-function fixed.numbers(cell, reply)
-  local n = #reply
-  reply[n + 1], reply[n + 2] = cell.window, cell.spent
-end
-
-function fixed.save(cell)
-  if cell.spent == 0 then return redis.call('DEL', cell.key) end
-  local text = format('f1 %.0f %.0f %.0f', cell.window, cell.spent, cell.b)
-  put(cell.key, text, (cell.window + 1) * cell.b - now)
-end
-
--- sliding_log: a list of `time total`, oldest first; `total` is the sum of all costs so far. The
+-- What a sliding_log needs, made when a call names one: a list of `time total`, oldest first; `total` is the sum of all costs so far. The
 -- first has left the window: what it says is what the sum begins from.
-local log = {}
+local function make_log()
+  local kind = {}
 
-local function entry(text)
-  local time, total = match(text or '', '^(%d+) (%d+)$')
-  return tonumber(time), tonumber(total)
-end
 
--- The first place from `low` to `high` whose entry fulfils `wanted`, which all after it do too.
-local function first_of(key, low, high, wanted)
-  while low < high do
-    local middle = floor((low + high) / 2)
-    if wanted(entry(redis.call('LINDEX', key, middle))) then high = middle else low = middle + 1 end
+  local function entry(text)
+    local time, total = match(text or '', '^(%d+) (%d+)$')
+    return tonumber(time), tonumber(total)
   end
-  return low
-end
 
-local function left(cell, time)
-  return min(time, now) + cell.b - now
-end
+  -- The first place from `low` to `high` whose entry fulfils `wanted`, which all after it do too.
+  local function first_of(key, low, high, wanted)
+    while low < high do
+      local middle = floor((low + high) / 2)
+      if wanted(entry(call('LINDEX', key, middle))) then high = middle else low = middle + 1 end
+    end
+    return low
+  end
 
-function log.load(cell)
-  cell.total, cell.base, cell.added, cell.spent, cell.first = 0, 0, 0, 0, 1
-  local last = redis.call('LINDEX', cell.key, -1)
-  if not last then return true end
-  cell.time, cell.total = entry(last)
-  local two = redis.call('LRANGE', cell.key, 0, 1)
-  local time, total = entry(two[2])
-  local _, base = entry(two[1])
-  if not (cell.time and time and base) then return false end
-  if cell.time + cell.b <= now then
-    -- All have left: it equals an absent one.
-    cell.time, cell.total, cell.gone = nil, 0, true
+  local function left(cell, time)
+    return min(time, now) + cell.b - now
+  end
+
+  function kind.load(cell)
+    cell.total, cell.base, cell.first = 0, 0, 1
+    local last = call('LINDEX', cell.key, -1)
+    if not last then return true end
+    cell.time, cell.total = entry(last)
+    local two = call('LRANGE', cell.key, 0, 1)
+    local time, total = entry(two[2])
+    local _, base = entry(two[1])
+    if not (cell.time and time and base) then return false end
+    if cell.time + cell.b <= now then
+      -- All have left: it equals an absent one.
+      cell.time, cell.total, cell.gone = nil, 0, true
+      return true
+    end
+    if cell.time > now then cell.changed = true end
+    if time + cell.b <= now then
+      cell.first = first_of(cell.key, 2, call('LLEN', cell.key) - 1, function(one)
+        return one + cell.b > now
+      end)
+      _, base = entry(call('LINDEX', cell.key, cell.first - 1))
+    end
+    cell.base = base
+    cell.spent = cell.total - base
     return true
   end
-  if cell.time > now then cell.changed = true end
-  if time + cell.b <= now then
-    cell.first = first_of(cell.key, 2, redis.call('LLEN', cell.key) - 1, function(one)
-      return one + cell.b > now
-    end)
-    _, base = entry(redis.call('LINDEX', cell.key, cell.first - 1))
-  end
-  cell.base = base
-  cell.spent = cell.total - base
-  return true
-end
 
-function log.fits(cell, cost)
-  return quotient(max(0, cell.a - cell.spent), cost)
-end
-
-function log.add(cell, units)
-  cell.added, cell.spent = cell.added + units, cell.spent + units
-end
-
--- `above`: how far the refused charge is above the limit.
-function log.numbers(cell, reply, above)
-  local reset, fits = 0, 0
-  if cell.added > 0 then reset = cell.b elseif cell.time then reset = left(cell, cell.time) end
-  if above > cell.spent - cell.added then
-    fits = cell.b
-  elseif above > 0 then
-    local place = first_of(cell.key, cell.first, redis.call('LLEN', cell.key) - 1, function(_, sum)
-      return sum - cell.base >= above
-    end)
-    fits = left(cell, (entry(redis.call('LINDEX', cell.key, place))))
-  end
-  local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3] = cell.spent, reset, fits
-end
-
-function log.save(cell)
-  local text = format('%.0f %.0f', now, cell.total + cell.added)
-  if cell.gone then redis.call('DEL', cell.key) end
-  if not cell.time then
-    redis.call('RPUSH', cell.key, '0 0', text)
-  else
-    if cell.first > 1 then redis.call('LTRIM', cell.key, cell.first - 1, -1) end
-    -- What is ahead of the clock, and what is of this very instant, is one entry.
-    while cell.time >= now and redis.call('LLEN', cell.key) > 1 do
-      redis.call('RPOP', cell.key)
-      cell.time = entry(redis.call('LINDEX', cell.key, -1))
+  -- `above`: how far the refused charge is above the limit.
+  function kind.numbers(cell, reply, above)
+    local reset, fits = 0, 0
+    if cell.current > 0 then reset = cell.b elseif cell.time then reset = left(cell, cell.time) end
+    if above > cell.spent - cell.current then
+      fits = cell.b
+    elseif above > 0 then
+      local place = first_of(cell.key, cell.first, call('LLEN', cell.key) - 1, function(_, sum)
+        return sum - cell.base >= above
+      end)
+      fits = left(cell, (entry(call('LINDEX', cell.key, place))))
     end
-    redis.call('RPUSH', cell.key, text)
+    local n = #reply
+    reply[n + 1], reply[n + 2], reply[n + 3] = cell.spent, reset, fits
   end
-  redis.call('PEXPIRE', cell.key, format('%.0f', ceil(cell.b / 1000) + 1))
-end
 
--- Directly on the list: calls that give back do nothing else.
-function log.give(cell, units, at)
-  local later = {}
-  local time, total = entry(redis.call('LINDEX', cell.key, -1))
-  while time and time > at do
-    later[#later + 1] = { time, total }
-    redis.call('RPOP', cell.key)
-    time, total = entry(redis.call('LINDEX', cell.key, -1))
+  function kind.save(cell)
+    local text = format('%.0f %.0f', now, cell.total + cell.current)
+    if cell.gone then call('DEL', cell.key) end
+    if not cell.time then
+      call('RPUSH', cell.key, '0 0', text)
+    else
+      if cell.first > 1 then call('LTRIM', cell.key, cell.first - 1, -1) end
+      -- What is ahead of the clock, and what is of this very instant, is one entry.
+      while cell.time >= now and call('LLEN', cell.key) > 1 do
+        call('RPOP', cell.key)
+        cell.time = entry(call('LINDEX', cell.key, -1))
+      end
+      call('RPUSH', cell.key, text)
+    end
+    call('PEXPIRE', cell.key, format('%.0f', ceil(cell.b / 1000) + 1))
   end
-  local gone = 0
-  if time == at and redis.call('LLEN', cell.key) > 1 then
-    redis.call('RPOP', cell.key)
-    local _, before = entry(redis.call('LINDEX', cell.key, -1))
-    gone = min(units, total - before)
-    if total - gone > before then
-      redis.call('RPUSH', cell.key, format('%.0f %.0f', time, total - gone))
+
+  -- Directly on the list: calls that give back do nothing else.
+  function kind.give(cell, units, at)
+    local later = {}
+    local time, total = entry(call('LINDEX', cell.key, -1))
+    while time and time > at do
+      later[#later + 1] = { time, total }
+      call('RPOP', cell.key)
+      time, total = entry(call('LINDEX', cell.key, -1))
+    end
+    local gone = 0
+    if time == at and call('LLEN', cell.key) > 1 then
+      call('RPOP', cell.key)
+      local _, before = entry(call('LINDEX', cell.key, -1))
+      gone = min(units, total - before)
+      if total - gone > before then
+        call('RPUSH', cell.key, format('%.0f %.0f', time, total - gone))
+      end
+    end
+    for n = #later, 1, -1 do
+      call('RPUSH', cell.key, format('%.0f %.0f', later[n][1], later[n][2] - gone))
+    end
+    local newest = entry(call('LINDEX', cell.key, -1))
+    if call('LLEN', cell.key) < 2 then
+      call('DEL', cell.key)
+    else
+      call('PEXPIRE', cell.key, format('%.0f', ceil(left(cell, newest) / 1000) + 1))
     end
   end
-  for n = #later, 1, -1 do
-    redis.call('RPUSH', cell.key, format('%.0f %.0f', later[n][1], later[n][2] - gone))
-  end
-  local newest = entry(redis.call('LINDEX', cell.key, -1))
-  if redis.call('LLEN', cell.key) < 2 then
-    redis.call('DEL', cell.key)
-  else
-    redis.call('PEXPIRE', cell.key, format('%.0f', ceil(left(cell, newest) / 1000) + 1))
-  end
+
+  return kind
 end
 
-local KINDS = { bucket, sliding, log, fixed }
+local log
 
+local function unreadable(cell)
+  return redis.error_reply('TOLLGATE the cell ' .. cell.key .. ' was not written by tollgate')
+end
+
+-- Reads every cell. `spent` is what is taken of `most`, `unit` what a cost of one takes.
 local cells, next_arg = {}, 2
-for n, key in ipairs(KEYS) do
-  local cell = {
-    key = key,
-    kind = KINDS[tonumber(ARGV[next_arg])],
-    a = tonumber(ARGV[next_arg + 1]),
-    b = tonumber(ARGV[next_arg + 2]),
-    c = tonumber(ARGV[next_arg + 3]),
-  }
+for n = 1, #KEYS do
+  local kind = ARGV[next_arg]
+  local a, b = tonumber(ARGV[next_arg + 1]), tonumber(ARGV[next_arg + 2])
+  local c = tonumber(ARGV[next_arg + 3])
   next_arg = next_arg + 4
-  if not cell.kind.load(cell) then
-    return redis.error_reply('TOLLGATE the cell ' .. key .. ' was not written by tollgate')
-  end
+  local cell = {
+    key = KEYS[n], kind = kind, a = a, b = b, c = c,
+    spent = 0, most = a, unit = 1,
+    window = 0, current = 0, previous = 0, at = now, changed = false,
+  }
   cells[n] = cell
+  if kind == LOG then
+    log = log or make_log()
+    if not log.load(cell) then return unreadable(cell) end
+  elseif kind == BUCKET then
+    -- `b1 full at emission refill_every`: full again at `full`, written at `at`
+    cell.most, cell.unit, cell.at = a * b, a, stepped(now, c)
+    local text = call('GET', cell.key)
+    if text then
+      local full, at, emission, step = match(text, '^b1 (%d+) (%d+) (%d+) (%d+)$')
+      if not full then return unreadable(cell) end
+      full, at, emission, step = tonumber(full), tonumber(at), tonumber(emission), tonumber(step)
+      if emission == 0 or full > MOST or at > MOST then return unreadable(cell) end
+      local from = stepped(now, step)
+      if at > now then
+        full = full - (stepped(at, step) - from)
+        cell.changed = true
+      end
+      local spent = max(0, full - from)
+      if emission ~= a then
+        local part = fmod(spent, emission)
+        spent = (spent - part) / emission * a + scaled(part, a, emission)
+      end
+      cell.spent = min(spent, MOST / 2)
+    end
+  else
+    -- `w1 window current previous length` of a sliding_window, `f1 window current length` of a
+    -- fixed_window
+    local window = quotient(now, b)
+    local text = call('GET', cell.key)
+    if text then
+      local written, current, previous, length
+      if kind == SLIDING then
+        written, current, previous, length = match(text, '^w1 (%d+) (%d+) (%d+) (%d+)$')
+      else
+        written, current, length = match(text, '^f1 (%d+) (%d+) (%d+)$')
+      end
+      if not written then return unreadable(cell) end
+      written, length = tonumber(written), tonumber(length)
+      current, previous = tonumber(current), tonumber(previous or 0)
+      if length == 0 or current > MOST_UNITS or previous > MOST_UNITS then
+        return unreadable(cell)
+      end
+      local index = length == b and window or quotient(now, length)
+      if written == index + 1 then
+        -- The clock may have run back by a moment: read as of its window's beginning.
+        index, cell.at = written, written * length
+      elseif written > index then
+        written, cell.changed = index, true
+      end
+      if index == written + 1 then
+        current, previous = 0, current
+      elseif index > written then
+        current, previous = 0, 0
+      end
+      if length == b then
+        window = index
+      else
+        -- Another grid of windows: what counts now is carried into the current one.
+        if kind == SLIDING then
+          current = current + scaled(previous, length - fmod(cell.at, length), length)
+        end
+        window, current, previous = quotient(cell.at, b), min(current, MOST_UNITS), 0
+        if window == quotient(now, b) then cell.at = now else cell.at = window * b end
+      end
+      cell.current = current
+      if kind == SLIDING then
+        cell.previous = previous
+        if previous > 0 then current = current + scaled(previous, b - fmod(cell.at, b), b) end
+      end
+      cell.spent = current
+    end
+    cell.window = window
+  end
 end
 
+-- Settles run after run.
 local reply = { tonumber(ARGV[1]), now }
-
--- How many of `n` charges every cell of the run admits.
-local function admitted(n, m)
-  for i = next_arg, next_arg + 2 * m - 1, 2 do
-    local cell, cost = cells[tonumber(ARGV[i])], tonumber(ARGV[i + 1])
-    if cost > 0 then n = min(n, cell.kind.fits(cell, cost)) end
-  end
-  return n
-end
-
-local function settle(n, m)
-  local many = admitted(n, m)
-  reply[#reply + 1] = many
-  for i = next_arg, next_arg + 2 * m - 1, 2 do
-    local cell, cost = cells[tonumber(ARGV[i])], tonumber(ARGV[i + 1])
-    local above = 0
-    if many < n and cost > 0 and cost <= cell.a then
-      above = max(0, cell.spent + (many + 1) * cost - cell.a)
-    end
-    cell.kind.numbers(cell, reply, above)
-    if many > 0 and cost > 0 then
-      cell.kind.add(cell, many * cost)
-      cell.changed = true
-    end
-  end
-end
-
 while ARGV[next_arg] do
   local op, n, m = ARGV[next_arg], tonumber(ARGV[next_arg + 1]), tonumber(ARGV[next_arg + 2])
   next_arg = next_arg + 3
-  if op == 's' then
-    settle(n, m)
-    next_arg = next_arg + 2 * m
-  elseif op == 'c' then
-    for i = next_arg, next_arg + 2 * m - 1, 2 do
-      local cell, units = cells[tonumber(ARGV[i])], tonumber(ARGV[i + 1])
-      cell.kind.add(cell, min(units, cell.kind.fits(cell, 1)))
-      cell.changed = true
-    end
-    next_arg = next_arg + 2 * m
-  else
+  if op == 'r' then
     for i = next_arg, next_arg + 3 * m - 1, 3 do
       local cell, units = cells[tonumber(ARGV[i])], tonumber(ARGV[i + 1])
-      cell.kind.give(cell, units, n, tonumber(ARGV[i + 2]))
-      cell.changed = cell.kind ~= log
+      if cell.kind == LOG then
+        log.give(cell, units, n)
+      else
+        cell.changed = true
+        if cell.kind == BUCKET then
+          -- What came back since and would not have without the charge (the bucket would have been
+          -- full) is not given back again.
+          local came = max(0, cell.at - stepped(n, cell.c) - tonumber(ARGV[i + 2]))
+          cell.spent = max(0, cell.spent - max(0, units * cell.unit - came))
+        elseif cell.window == quotient(n, cell.b) then
+          cell.current = max(0, cell.current - units)
+        elseif cell.window == quotient(n, cell.b) + 1 then
+          cell.previous = max(0, cell.previous - units)
+        end
+      end
     end
     next_arg = next_arg + 3 * m
+  else
+    local last = next_arg + 2 * m - 1
+    local many = n
+    for i = next_arg, last, 2 do
+      local cell, cost = cells[tonumber(ARGV[i])], tonumber(ARGV[i + 1])
+      local room = max(0, cell.most - cell.spent)
+      if op == 'c' then
+        local units = min(cost, quotient(room, cell.unit))
+        cell.spent, cell.current = cell.spent + units * cell.unit, cell.current + units
+        cell.changed = true
+      elseif cost > 0 then
+        many = min(many, quotient(room, cost * cell.unit))
+      end
+    end
+    if op == 's' then
+      reply[#reply + 1] = many
+      for i = next_arg, last, 2 do
+        local cell, cost = cells[tonumber(ARGV[i])], tonumber(ARGV[i + 1])
+        local kind, at = cell.kind, #reply
+        if kind == BUCKET then
+          reply[at + 1] = cell.spent
+        elseif kind == LOG then
+          local above = 0
+          if many < n and cost > 0 and cost <= cell.a then
+            above = max(0, cell.spent + (many + 1) * cost - cell.a)
+          end
+          log.numbers(cell, reply, above)
+        else
+          reply[at + 1], reply[at + 2] = cell.window, cell.current
+          if kind == SLIDING then reply[at + 3] = cell.previous end
+        end
+        local units = many * cost
+        if units > 0 then
+          cell.spent, cell.current = cell.spent + units * cell.unit, cell.current + units
+          cell.changed = true
+        end
+      end
+    end
+    next_arg = last + 1
   end
 end
 
-for _, cell in ipairs(cells) do
-  if cell.changed then cell.kind.save(cell) end
+-- Writes what changed, until it equals an absent one.
+for n = 1, #cells do
+  local cell = cells[n]
+  local kind, length = cell.kind, cell.b
+  if not cell.changed then
+    -- as it was
+  elseif kind == LOG then
+    log.save(cell)
+  else
+    local text, idle
+    if kind == BUCKET then
+      if cell.spent > 0 then
+        local full = cell.at + cell.spent
+        text = format('b1 %.0f %.0f %.0f %.0f', full, now, cell.a, cell.c)
+        idle = cell.c > 0 and stepped(full + cell.c - 1, cell.c) or full
+      end
+    elseif cell.current + cell.previous > 0 then
+      if kind == SLIDING then
+        text = format('w1 %.0f %.0f %.0f %.0f', cell.window, cell.current, cell.previous, length)
+        idle = (cell.window + (cell.current > 0 and 2 or 1)) * length
+      else
+        text = format('f1 %.0f %.0f %.0f', cell.window, cell.current, length)
+        idle = (cell.window + 1) * length
+      end
+    end
+    if text then
+      call('SET', cell.key, text, 'PX', format('%.0f', ceil((idle - now) / 1000) + 1))
+    else
+      call('DEL', cell.key)
+    end
+  end
 end
 
 return reply

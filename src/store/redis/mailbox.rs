@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use super::Remote;
 use super::books::Failure;
 use super::call::{Answered, Call, Charge};
+use super::wagon::Wagon;
 use crate::policy::KeyHash;
 
 /// Locks among which the cells are spread.
@@ -91,48 +92,55 @@ struct Clerk {
 
 impl Clerk {
     async fn settle_all(mut self, first: Ticket) {
-        let mut tickets = vec![first];
-        let mut call = Call::default();
-        call.add(&tickets[0].charge);
+        let (mut charges, mut waiters) = (vec![first.charge], vec![first.answer]);
         loop {
-            let settled = self.remote.call(&call, tickets[0].charge.spends.first()).await;
+            let settled = Wagon::settle(&self.remote, &charges).await;
+            charges.clear();
             let failed = settled.as_ref().err().copied();
             match settled {
                 Ok(answers) => {
-                    for (ticket, answered) in tickets.drain(..).zip(answers) {
+                    for (waiter, answered) in waiters.drain(..).zip(answers) {
                         // Who does not wait any more has left what it spent.
-                        let _ = ticket.answer.send(Ok(answered));
+                        let _ = waiter.send(Ok(answered));
                     }
                 }
-                Err(failure) => tell(tickets.drain(..), failure),
+                Err(failure) => tell(waiters.drain(..), failure),
             }
+            let mut open = self.remote.mailboxes.shard(self.key).lock();
             if let Some(failure) = failed {
                 // They did not go out: nothing of them was spent, and nobody waits twice.
-                let waiting = self.remote.mailboxes.shard(self.key).lock().remove(&self.key);
+                let waiting = open.remove(&self.key);
                 self.done = true;
-                tell(waiting.into_iter().flatten(), failure);
+                drop(open);
+                tell(waiting.into_iter().flatten().map(|ticket| ticket.answer), failure);
                 return;
             }
-            call = Call::default();
-            let mut open = self.remote.mailboxes.shard(self.key).lock();
-            let Some(line) = open.get_mut(&self.key) else {
-                self.done = true;
-                return;
-            };
-            while let Some(next) = line.pop_front() {
-                if !call.add(&next.charge) {
-                    line.push_front(next);
-                    break;
-                }
-                tickets.push(next);
-            }
-            if tickets.is_empty() {
+            let line = open.get_mut(&self.key);
+            let next = line.map(next).filter(|next| !next.is_empty());
+            let Some(next) = next else {
                 open.remove(&self.key);
                 self.done = true;
                 return;
+            };
+            for ticket in next {
+                charges.push(ticket.charge);
+                waiters.push(ticket.answer);
             }
         }
     }
+}
+
+/// As many tickets as one call takes.
+fn next(line: &mut VecDeque<Ticket>) -> Vec<Ticket> {
+    let (mut call, mut tickets) = (Call::default(), Vec::new());
+    while let Some(ticket) = line.pop_front() {
+        if !call.add(&ticket.charge) {
+            line.push_front(ticket);
+            break;
+        }
+        tickets.push(ticket);
+    }
+    tickets
 }
 
 impl Drop for Clerk {
@@ -144,8 +152,8 @@ impl Drop for Clerk {
     }
 }
 
-fn tell(tickets: impl Iterator<Item = Ticket>, failure: Failure) {
-    for ticket in tickets {
-        let _ = ticket.answer.send(Err(failure));
+fn tell(waiters: impl Iterator<Item = oneshot::Sender<Outcome>>, failure: Failure) {
+    for waiter in waiters {
+        let _ = waiter.send(Err(failure));
     }
 }

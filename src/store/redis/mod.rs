@@ -1,9 +1,10 @@
 //! The exact tier in servers that speak the protocol of Redis: one number for every node.
 //!
 //! ```text
-//!   settle -> home (denied of late?) -> mailbox (one call at a time per cell) -> call -> server
-//!                                                                                 |
-//!                          topology (which server keeps the slot) <- MOVED, ASK --+
+//!   settle -> home (denied of late?) -> mailbox (one call at a time per cell)
+//!          -> wagon (those of many cells that wait share a call) -> call -> server
+//!                                                                     |
+//!              topology (which server keeps the slot) <- MOVED, ASK --+
 //! ```
 //!
 //! A charge that may have been spent is never sent again: only answers that say "not executed"
@@ -19,6 +20,7 @@ mod said;
 mod server;
 mod slots;
 mod topology;
+mod wagon;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -41,6 +43,7 @@ use mailbox::Mailboxes;
 use owed::Owed;
 use server::{Common, Server, Trouble};
 use topology::Topology;
+use wagon::Wagon;
 
 /// The script that settles charges.
 pub const SCRIPT: &str = include_str!("charge.lua");
@@ -60,6 +63,7 @@ pub struct Remote {
     topology: Arc<Topology>,
     common: Arc<Common>,
     mailboxes: Mailboxes,
+    wagon: Wagon,
     home: Home,
     owed: Owed,
     timeout: Duration,
@@ -84,6 +88,7 @@ impl Remote {
             topology: Topology::start(settings.servers, Arc::clone(&common)),
             common,
             mailboxes: Mailboxes::default(),
+            wagon: Wagon::default(),
             home: Home::default(),
             owed: Owed::default(),
             timeout: settings.timeout,
@@ -136,7 +141,11 @@ impl Remote {
 
     /// Charges that can be settled together have the same place.
     pub fn place(&self, spend: &Spend) -> u16 {
-        if self.topology.has_slots() { slots::slot_of(&self.common.prefix, spend) } else { 0 }
+        self.place_of(spend.key, spend.family)
+    }
+
+    fn place_of(&self, key: KeyHash, family: Option<KeyHash>) -> u16 {
+        if self.has_slots() { slots::slot_of(&self.common.prefix, key, family) } else { 0 }
     }
 
     /// What a charge is answered without asking, if it was denied a moment ago.
@@ -185,8 +194,8 @@ impl Remote {
     }
 
     /// One call, and what it says of each charge.
-    async fn call(&self, call: &Call, first: Option<&Spend>) -> Result<Vec<Answered>, Failure> {
-        let place = first.map_or(0, |spend| self.place(spend));
+    async fn call(&self, call: &Call) -> Result<Vec<Answered>, Failure> {
+        let place = call.outermost().map_or(0, |(key, family)| self.place_of(key, family));
         let server = self.topology.of_slot(place).filter(|server| server.is_up());
         let Some(server) = server else {
             return Err(Failure::Unreachable);
@@ -285,7 +294,7 @@ impl Remote {
                 }
                 many += 1;
             }
-            if many == 0 || self.call(&call, Some(first)).await.is_err() {
+            if many == 0 || self.call(&call).await.is_err() {
                 return;
             }
             rest = &rest[many..];

@@ -159,7 +159,7 @@ impl Server {
             },
             Some("TRYAGAIN") => Trouble::TryAgain,
             Some("NOSCRIPT") => Trouble::NoScript,
-            Some("TOLLGATE") => Trouble::Failed(Failure::Invalid, words),
+            Some("TOLLGATE" | "WRONGTYPE") => Trouble::Failed(Failure::Unreadable, words),
             Some(_) => Trouble::Failed(Failure::Refused, words),
             None if matches!(error.kind(), ErrorKind::Io) => {
                 Trouble::Failed(Failure::Unreachable, words)
@@ -170,6 +170,11 @@ impl Server {
 
     /// Books a failure: after a few the server is not asked until it is seen to be well.
     pub(super) fn failed(&self, failure: Failure, why: &str) {
+        if failure == Failure::Unreadable {
+            // The server is well; what somebody else wrote there is not.
+            log::error!("the store at {}: {why}", self.address);
+            return;
+        }
         let gone = failure == Failure::Unreachable;
         if matches!(failure, Failure::Invalid | Failure::Unreachable) {
             // What comes next over this connection may be the answer to something else.

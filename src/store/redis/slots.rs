@@ -5,16 +5,16 @@
 
 use crc16::{State, XMODEM};
 
-use super::call::Spend;
+use crate::policy::KeyHash;
 
 /// How many there are.
 pub(super) const SLOTS: usize = 16_384;
 
-/// The slot of the cell of a charge's part.
-pub(super) fn slot_of(prefix: &str, spend: &Spend) -> u16 {
-    match spend.family {
+/// The slot of a cell.
+pub(super) fn slot_of(prefix: &str, key: KeyHash, family: Option<KeyHash>) -> u16 {
+    match family {
         Some(family) => slot(family.to_string().as_bytes()),
-        None => slot(format!("{prefix}:{}", spend.key).as_bytes()),
+        None => slot(format!("{prefix}:{key}").as_bytes()),
     }
 }
 

@@ -5,7 +5,7 @@
 CARGO ?= cargo
 # pingora builds zlib-ng with cmake; the rest is what tests talk to.
 RUN_TOOLS := cmake
-TEST_TOOLS := cmake promtool curl nginx node slowhttptest python3-aiohttp python3-h2 python3-requests redis-server iproute2
+TEST_TOOLS := cmake promtool curl nginx node slowhttptest python3-aiohttp python3-h2 python3-requests redis-server ip
 
 .PHONY: run build test lint unit tools-run tools-test fmt
 

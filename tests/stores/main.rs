@@ -6,6 +6,13 @@
 #[path = "../policies/cases.rs"]
 mod cases;
 mod conformance;
+mod faults;
+mod load;
 mod lua;
+mod nodes;
+mod redis_servers;
 mod script;
+#[path = "../end_to_end/servers.rs"]
+#[expect(dead_code, reason = "the end-to-end tests use the rest")]
+mod servers;
 mod stand_in;

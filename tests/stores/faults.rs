@@ -1,0 +1,338 @@
+//! What happens when the store does not answer, answers late, forgets, moves or refuses.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::load::{Client, Paced, Sample, p99};
+use crate::redis_servers::{Cluster, Redis, Watched};
+use crate::servers::{Gate, Origin, eventually, free_port, metric, origin_yaml};
+
+/// Requests in a second, over 50 keys: 4 a second for each.
+const PACE: u32 = 200;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A node whose only limit is `rate` a key.
+async fn node(origin: &Origin, store: &str, limit: &str) -> Gate {
+    let policy = format!(
+        "{}store: {{ redis: {{ {store} }} }}
+limits:
+  one: {{ tier: exact, key: header:x-api-key, missing_key: deny, {limit} }}
+routes: [{{ name: r, limits: [one] }}]
+access_log: {{ to: none }}
+check: {{ silence: [fixed-key-secret, spoofable-key] }}
+",
+        origin_yaml(origin.address)
+    );
+    Gate::start(&policy).await
+}
+
+async fn ready(gate: &Gate, word: &str) -> bool {
+    eventually(Duration::from_secs(20), || async {
+        gate.admin_get("/ready").await.is_ok_and(|(status, text)| status == 200 && text == word)
+    })
+    .await
+}
+
+async fn outcome(gate: &Gate, outcome: &str) -> f64 {
+    let name = format!("tollgate_store_calls_total{{outcome=\"{outcome}\"}}");
+    metric(&gate.metrics().await, &name)
+}
+
+fn all_are(samples: &[Sample], allowed: &[u16]) {
+    let wrong: Vec<_> = samples.iter().filter(|one| !allowed.contains(&one.status)).collect();
+    assert!(wrong.is_empty(), "{} of {}: {wrong:?}", wrong.len(), samples.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_stops_costs_a_few_slow_requests() {
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let url = format!("url: \"{}\"", redis.url());
+    let gate = node(&origin, &url, "rate: 100000/1h").await;
+    let paced = Paced::start(gate.port, PACE);
+    tokio::time::sleep(3 * SECOND).await;
+    redis.signal("STOP");
+    tokio::time::sleep(4 * SECOND).await;
+    redis.signal("CONT");
+    assert!(ready(&gate, "ready\n").await, "it comes back by itself");
+    tokio::time::sleep(SECOND).await;
+    let samples = paced.samples().await;
+    all_are(&samples, &[200]);
+    let before = p99(&samples, SECOND, 3 * SECOND);
+    let first = p99(&samples, 3 * SECOND, 4 * SECOND);
+    let open = p99(&samples, 4 * SECOND, 7 * SECOND);
+    println!("p99 before {before:?}, in the first second {first:?}, then {open:?}");
+    assert!(first <= before + Duration::from_millis(25), "{first:?} after {before:?}");
+    assert!(open <= before + Duration::from_millis(2), "{open:?} after {before:?}");
+    assert!(gate.log().contains("is away") && gate.log().contains("is back after"));
+    let degraded =
+        "tollgate_decisions_total{limit=\"one\",tier=\"exact\",verdict=\"degraded_allowed\"}";
+    assert!(metric(&gate.metrics().await, degraded) > 500.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_dies_and_comes_back_empty_forgets_once() {
+    let (origin, mut redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let url = format!("url: \"{}\"", redis.url());
+    let gate = node(&origin, &url, "algorithm: fixed_window, rate: 5/30d").await;
+    let paced = Paced::start(gate.port, PACE);
+    tokio::time::sleep(3 * SECOND).await;
+    redis.kill();
+    assert!(ready(&gate, "degraded\n").await);
+    tokio::time::sleep(2 * SECOND).await;
+    redis.restart().await;
+    assert!(ready(&gate, "ready\n").await);
+    tokio::time::sleep(2 * SECOND).await;
+    let samples = paced.samples().await;
+    all_are(&samples, &[200, 429]);
+    // Before it died, alone while it was away, and what it forgot less what it was told.
+    let admitted = samples.iter().filter(|one| one.status == 200).count();
+    assert!((50 * 5..=50 * 5 * 3).contains(&admitted), "{admitted}");
+    assert!(gate.log().contains("keeps nothing on disk"));
+    assert!(
+        metric(&gate.metrics().await, "tollgate_store_warning{warning=\"keeps_nothing\"}") > 0.0
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_admitted_alone_is_told_when_the_store_is_back() {
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let url = format!("url: \"{}\"", redis.url());
+    let limit = "algorithm: fixed_window, rate: 20/30d";
+    let (gate, other) = (node(&origin, &url, limit).await, node(&origin, &url, limit).await);
+    redis.signal("STOP");
+    assert!(ready(&gate, "degraded\n").await);
+    let mut client = Client::default();
+    for _ in 0..15 {
+        assert_eq!(client.ask(gate.port, "/", "k").await, 200);
+    }
+    redis.signal("CONT");
+    assert!(ready(&gate, "ready\n").await && ready(&other, "ready\n").await);
+    // Each waits up to half a second before it tells.
+    tokio::time::sleep(SECOND).await;
+    let mut left = 0;
+    while client.ask(other.port, "/", "k").await == 200 {
+        left += 1;
+    }
+    assert_eq!(left, 5);
+}
+
+/// Passes bytes on both ways, each piece so many milliseconds late.
+async fn slow_proxy(to: u16) -> (u16, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, delay) = (listener.local_addr().unwrap().port(), Arc::<AtomicU64>::default());
+    let millis = Arc::clone(&delay);
+    tokio::spawn(async move {
+        loop {
+            let (client, _) = listener.accept().await.unwrap();
+            let millis = Arc::clone(&millis);
+            tokio::spawn(async move {
+                let server = TcpStream::connect(("127.0.0.1", to)).await.unwrap();
+                let ((mut from, mut into), (mut back, mut out)) =
+                    (client.into_split(), server.into_split());
+                tokio::spawn(async move {
+                    let mut bytes = vec![0; 65_536];
+                    while let Ok(read) = back.read(&mut bytes).await {
+                        if read == 0 || into.write_all(&bytes[..read]).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+                let mut bytes = vec![0; 65_536];
+                while let Ok(read) = from.read(&mut bytes).await {
+                    let wait = Duration::from_millis(millis.load(Ordering::Relaxed));
+                    tokio::time::sleep(wait).await;
+                    if read == 0 || out.write_all(&bytes[..read]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (port, delay)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_store_is_waited_for_within_the_deadline_and_not_beyond() {
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let (port, delay) = slow_proxy(redis.port).await;
+    let url = format!("url: \"redis://127.0.0.1:{port}\", timeout: 100ms");
+    let gate = node(&origin, &url, "rate: 100000/1h").await;
+    let mut client = Client::default();
+    delay.store(10, Ordering::Relaxed);
+    for n in 0..20 {
+        assert_eq!(client.ask(gate.port, "/", &format!("k{n}")).await, 200);
+    }
+    assert_eq!(outcome(&gate, "timeout").await, 0.0, "waited for");
+    delay.store(300, Ordering::Relaxed);
+    for n in 0..20 {
+        assert_eq!(client.ask(gate.port, "/", &format!("k{n}")).await, 200);
+    }
+    let slow = outcome(&gate, "timeout").await;
+    assert!((1.0..=8.0).contains(&slow), "{slow} calls waited in vain");
+    delay.store(0, Ordering::Relaxed);
+    assert!(ready(&gate, "ready\n").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_without_the_store_serves_and_finds_it_later() {
+    let origin = Origin::start("site").await;
+    let port = free_port();
+    let url = format!("url: \"redis://127.0.0.1:{port}\"");
+    let gate = node(&origin, &url, "algorithm: fixed_window, rate: 3/30d").await;
+    let deny = node(&origin, &url, "rate: 3/30d, on_store_failure: deny").await;
+    let allow = node(&origin, &url, "rate: 3/30d, on_store_failure: allow").await;
+    let mut client = Client::default();
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        seen.push(client.ask(gate.port, "/", "k").await);
+    }
+    assert_eq!(seen, [200, 200, 200, 429, 429], "alone, at the full rate");
+    assert_eq!(client.ask(deny.port, "/", "k").await, 503);
+    for _ in 0..5 {
+        assert_eq!(Client::default().ask(allow.port, "/", "k").await, 200);
+    }
+    let body = crate::servers::client()
+        .post(deny.url("/"))
+        .header("x-api-key", "k")
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    assert!(body.contains("#temporary-reduced-capacity"), "{body}");
+    let _redis = Redis::start_on(port, &[]).await;
+    assert!(ready(&gate, "ready\n").await && ready(&deny, "ready\n").await);
+    assert_eq!(client.ask(deny.port, "/", "other").await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_is_told_and_a_right_one_logs_in() {
+    let origin = Origin::start("site").await;
+    let redis = Redis::start(&["--requirepass", "sesame-open"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    for (word, up) in [("sesame-shut", false), ("sesame-open", true)] {
+        let file = folder.path().join(word);
+        std::fs::write(&file, format!("{word}\n")).unwrap();
+        let store = format!("url: \"{}\", password_file: \"{}\"", redis.url(), file.display());
+        let gate = node(&origin, &store, "rate: 5/1h").await;
+        assert_eq!(Client::default().ask(gate.port, "/", "k").await, 200);
+        assert_eq!(metric(&gate.metrics().await, "tollgate_store_up"), f64::from(u8::from(up)));
+        assert_eq!(gate.log().contains("is away"), !up, "{}", gate.log());
+        assert!(!gate.log().contains(word), "no password in a log: {}", gate.log());
+    }
+}
+
+/// A server that takes no writes is left alone until it does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_without_memory_is_away_until_it_has_some() {
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let gate = node(&origin, &format!("url: \"{}\"", redis.url()), "rate: 100000/1h").await;
+    let _: String = redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+    let mut client = Client::default();
+    for n in 0..20 {
+        assert_eq!(client.ask(gate.port, "/", &format!("k{n}")).await, 200);
+    }
+    assert!(outcome(&gate, "refused").await >= 1.0);
+    assert!(gate.log().contains("OOM"), "{}", gate.log());
+    assert!(ready(&gate, "degraded\n").await);
+    let _: String = redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert!(ready(&gate, "ready\n").await);
+    let _: String = redis.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    redis.signal("STOP");
+    assert!(ready(&gate, "degraded\n").await);
+    redis.signal("CONT");
+    assert!(ready(&gate, "ready\n").await);
+    assert!(gate.log().contains("maxmemory-policy allkeys-lru"), "{}", gate.log());
+}
+
+/// What somebody else wrote under a cell's name degrades that cell, and nobody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cell_that_cannot_be_read_degrades_itself_alone() {
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let gate = node(&origin, &format!("url: \"{}\"", redis.url()), "rate: 4/30d").await;
+    let mut client = Client::default();
+    assert_eq!(client.ask(gate.port, "/", "bad").await, 200);
+    let keys: Vec<String> = redis.ask(&["KEYS", "tollgate:*"]);
+    let cell = keys.into_iter().find(|key| !key.contains("probe")).unwrap();
+    for garbage in [&["SET", &cell, "garbage"][..], &["LPUSH", &cell, "x"]] {
+        let _: i64 = redis.ask(&["DEL", &cell]);
+        let _: redis::Value = redis.ask(garbage);
+        for _ in 0..10 {
+            client.ask(gate.port, "/", "bad").await;
+        }
+        assert_eq!(client.ask(gate.port, "/", garbage[0]).await, 200);
+    }
+    assert!(outcome(&gate, "invalid").await >= 4.0);
+    let (_, text) = gate.admin_get("/ready").await.unwrap();
+    assert_eq!(text, "ready\n", "the server is well");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_of_sentinels_is_followed() {
+    let (origin, mut watched) = (Origin::start("site").await, Watched::start().await);
+    let gate = node(&origin, &watched.yaml(), "algorithm: fixed_window, rate: 5/30d").await;
+    let paced = Paced::start(gate.port, PACE);
+    tokio::time::sleep(3 * SECOND).await;
+    // What the replica has not yet been told is forgotten.
+    watched.master.kill();
+    assert!(ready(&gate, "degraded\n").await);
+    assert!(ready(&gate, "ready\n").await, "{}", gate.log());
+    let role: Vec<redis::Value> = watched.replica.ask(&["ROLE"]);
+    assert_eq!(role[0], redis::Value::BulkString(b"master".to_vec()));
+    tokio::time::sleep(2 * SECOND).await;
+    let samples = paced.samples().await;
+    all_are(&samples, &[200, 429]);
+    let admitted = samples.iter().filter(|one| one.status == 200).count();
+    assert!((250..=500).contains(&admitted), "(nodes + 1) x limit: {admitted}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_of_a_cluster_is_followed() {
+    let (origin, mut cluster) = (Origin::start("site").await, Cluster::start().await);
+    let gate = node(&origin, &cluster.yaml(), "algorithm: fixed_window, rate: 5/30d").await;
+    let paced = Paced::start(gate.port, PACE);
+    tokio::time::sleep(3 * SECOND).await;
+    let first = cluster.masters()[0];
+    cluster.servers[first].kill();
+    assert!(ready(&gate, "degraded\n").await);
+    assert!(ready(&gate, "ready\n").await, "{}", gate.log());
+    tokio::time::sleep(2 * SECOND).await;
+    let samples = paced.samples().await;
+    all_are(&samples, &[200, 429]);
+    let admitted = samples.iter().filter(|one| one.status == 200).count();
+    assert!((250..=500).contains(&admitted), "(nodes + 1) x limit: {admitted}");
+}
+
+/// All slots of a master move to another one, key by key, while requests come: MOVED, ASK and
+/// TRYAGAIN are followed, and no unit is lost or found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_that_move_lose_no_unit() {
+    let (origin, cluster) = (Origin::start("site").await, Cluster::start().await);
+    let store = format!("{}, timeout: 1s", cluster.yaml());
+    let gate = node(&origin, &store, "algorithm: fixed_window, rate: 10/30d").await;
+    let paced = Paced::start(gate.port, PACE);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let masters = cluster.masters();
+    let id = |place: usize| cluster.servers[place].ask::<String>(&["CLUSTER", "MYID"]);
+    let moved = std::process::Command::new("redis-cli")
+        .args(["--cluster", "reshard", &format!("127.0.0.1:{}", cluster.servers[masters[0]].port)])
+        .args(["--cluster-from", &id(masters[0]), "--cluster-to", &id(masters[1])])
+        .args(["--cluster-slots", "2000", "--cluster-yes"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap()
+        .wait_with_output();
+    assert!(moved.unwrap().status.success());
+    tokio::time::sleep(3 * SECOND).await;
+    let samples = paced.samples().await;
+    all_are(&samples, &[200, 429]);
+    let admitted = samples.iter().filter(|one| one.status == 200).count();
+    assert_eq!(outcome(&gate, "unreachable").await + outcome(&gate, "timeout").await, 0.0);
+    assert_eq!(admitted, 500);
+}

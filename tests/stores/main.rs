@@ -5,8 +5,11 @@
 
 #[path = "../policies/cases.rs"]
 mod cases;
+mod charging;
 mod conformance;
+mod engines;
 mod faults;
+mod lies;
 mod load;
 mod lua;
 mod nodes;

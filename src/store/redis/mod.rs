@@ -93,7 +93,8 @@ impl Remote {
             owed: Owed::default(),
             timeout: settings.timeout,
             sha: redis::Script::new(SCRIPT).get_hash().to_owned(),
-            calls: AtomicU32::new(0),
+            // Not from the same number each time: a late answer to another process is not ours.
+            calls: AtomicU32::new(fastrand::u32(..)),
         });
         tokio::spawn(pay(Arc::downgrade(&remote)));
         remote

@@ -1,0 +1,262 @@
+//! Engines that share a store: all or none, group commit, denials at home, shadow limits.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tollgate::engine::{Outcome, VerdictKind};
+use tollgate::policy::LimitIndex;
+use tollgate::store::redis::{Address, CallOutcome, Servers};
+
+use crate::engines::{Node, one};
+use crate::redis_servers::{Cluster, Redis};
+use crate::servers::{eventually, now};
+
+const PATIENT: Duration = Duration::from_secs(2);
+
+const STACK: &str = "
+limits:
+  a: { tier: exact, algorithm: fixed_window, rate: 40/30d, key: header:x-a, missing_key: deny }
+  b: { tier: exact, algorithm: token_bucket, rate: 30/30d, burst: 30, key: header:x-b, missing_key: deny }
+  c: { tier: exact, algorithm: sliding_log, rate: 25/30d, key: header:x-c, missing_key: deny }
+  pages: { tier: estimate, rate: 100000/1m, key: client_ip }
+routes:
+  - { name: r, limits: [pages, a, b, c] }
+";
+
+/// What is spent of a cell, as the server keeps it.
+fn spent(ask: &dyn Fn(&[&str]) -> redis::Value, cell: &str) -> u64 {
+    let words = |text: Vec<u8>| -> Vec<u64> {
+        let text = String::from_utf8(text).unwrap();
+        text.split(' ').filter_map(|word| word.parse().ok()).collect()
+    };
+    match ask(&["TYPE", cell]) {
+        redis::Value::SimpleString(kind) if kind == "list" => {
+            let total = |place: &str| match ask(&["LINDEX", cell, place]) {
+                redis::Value::BulkString(text) => words(text)[1],
+                other => panic!("{other:?}"),
+            };
+            total("-1") - total("0")
+        }
+        redis::Value::SimpleString(kind) if kind == "string" => {
+            let redis::Value::BulkString(text) = ask(&["GET", cell]) else { panic!() };
+            let bucket = text.starts_with(b"b1");
+            let numbers = words(text);
+            // A bucket: what it has to refill, in units, rounded up.
+            if bucket { (numbers[0] - numbers[1]).div_ceil(numbers[2]) } else { numbers[1] }
+        }
+        _ => 0,
+    }
+}
+
+/// Many callers on few keys of three limits, so that each limit refuses some; then every cell says
+/// exactly what was admitted.
+async fn all_or_none(nodes: Vec<Node>, ask: &dyn Fn(&[&str]) -> redis::Value) {
+    let nodes = Arc::new(nodes);
+    let admitted = Arc::new(Mutex::new(BTreeMap::<String, u64>::new()));
+    let tasks: Vec<_> = (0..48usize)
+        .map(|caller| {
+            let (nodes, admitted) = (Arc::clone(&nodes), Arc::clone(&admitted));
+            tokio::spawn(async move {
+                let mut refused = 0;
+                for n in 0..40usize {
+                    let pick =
+                        |salt: usize| ((caller * 31 + n * 17 + salt * 7) % (5 + salt)).to_string();
+                    let (a, b, c) = (pick(1), pick(2), pick(3));
+                    let keys = [("x-a", &*a), ("x-b", &*b), ("x-c", &*c)];
+                    let node = &nodes[n % nodes.len()];
+                    let decision = node.decide("/", &keys).await;
+                    assert!(!decision.is_degraded());
+                    if decision.outcome == Outcome::Allowed {
+                        let mut admitted = admitted.lock().unwrap();
+                        for limit in ["a", "b", "c"] {
+                            *admitted.entry(node.cell(limit, &keys)).or_default() += 1;
+                        }
+                    } else {
+                        refused += 1;
+                    }
+                }
+                refused
+            })
+        })
+        .collect();
+    let mut refused = 0;
+    for task in tasks {
+        refused += task.await.unwrap();
+    }
+    assert!(refused > 500, "{refused} refusals");
+    let admitted = admitted.lock().unwrap().clone();
+    assert!(admitted.len() >= 18 && admitted.values().sum::<u64>() > 300, "{admitted:?}");
+    // What was given back is on its way for a moment.
+    let told = eventually(Duration::from_secs(5), || async {
+        admitted.iter().all(|(cell, count)| spent(ask, cell) == *count)
+    });
+    let found: Vec<_> =
+        admitted.iter().map(|(cell, count)| (cell, *count, spent(ask, cell))).collect();
+    assert!(told.await, "admitted and spent differ: {found:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_limits_are_charged_all_or_none() {
+    let redis = Redis::start(&[]).await;
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(Node::start(one(redis.port), PATIENT, STACK).await);
+    }
+    all_or_none(nodes, &|words| redis.ask(words)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_limits_in_three_slots_are_given_back_when_a_later_one_refuses() {
+    let cluster = Cluster::start().await;
+    let seeds = || {
+        let address = |one: &Redis| Address::Tcp("127.0.0.1".to_owned(), one.port);
+        Servers::Cluster(cluster.servers[..2].iter().map(address).collect())
+    };
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(Node::start(seeds(), PATIENT, STACK).await);
+    }
+    let masters = cluster.masters();
+    // The one that keeps the cell answers; the others say where it is.
+    let ask = |words: &[&str]| {
+        let mut answers =
+            masters.iter().filter_map(|place| cluster.servers[*place].try_ask(words).ok());
+        answers.next().unwrap()
+    };
+    all_or_none(nodes, &ask).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_family_is_one_call_and_shares_a_slot() {
+    let cluster = Cluster::start().await;
+    let seed = Address::Tcp("127.0.0.1".to_owned(), cluster.servers[0].port);
+    let policy = "
+limits:
+  org: { tier: exact, rate: 100/1h, key: header:x-org, missing_key: deny }
+  user: { tier: exact, rate: 50/1h, key: [header:x-org, header:x-user], missing_key: deny }
+  call: { tier: exact, rate: 10/1h, key: [header:x-org, header:x-user, path], missing_key: deny }
+routes: [{ name: r, limits: [org, user, call] }]
+";
+    let node = Node::start(Servers::Cluster(vec![seed]), PATIENT, policy).await;
+    let before = node.calls(CallOutcome::Ok);
+    for n in 0..30 {
+        let (org, user) = (format!("o{n}"), format!("u{n}"));
+        assert!(node.allows("/x", &[("x-org", &*org), ("x-user", &*user)]).await);
+    }
+    assert_eq!(node.calls(CallOutcome::Ok) - before, 30, "one call for each request");
+    // Thirty organisations lie on all masters.
+    for place in cluster.masters() {
+        let keys: Vec<String> = cluster.servers[place].ask(&["KEYS", "t:{*"]);
+        assert!(keys.len() >= 3 && keys.len().is_multiple_of(3), "{keys:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hot_key_is_settled_in_batches_and_a_denied_one_at_home() {
+    let redis = Redis::start(&[]).await;
+    let policy = "
+limits:
+  hot: { tier: exact, algorithm: fixed_window, rate: 4000000000/30d, key: header:x-key, missing_key: deny }
+  few: { tier: exact, algorithm: fixed_window, rate: 3/30d, key: header:x-key, missing_key: deny }
+routes:
+  - { name: few, match: { path: /few }, limits: [few] }
+  - { name: hot, limits: [hot] }
+";
+    let node = Arc::new(Node::start(one(redis.port), PATIENT, policy).await);
+    let tasks: Vec<_> = (0..256)
+        .map(|_| {
+            let node = Arc::clone(&node);
+            tokio::spawn(async move {
+                for _ in 0..100 {
+                    assert!(node.allows("/", &[("x-key", "k")]).await);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let (calls, charges) = node.remote.books().batches.totals();
+    assert_eq!(charges, 25_600);
+    assert!(charges > calls * 8, "{charges} charges in {calls} calls");
+
+    let began = now();
+    let calls = node.calls(CallOutcome::Ok);
+    let mut denied = 0;
+    while began.elapsed() < Duration::from_secs(3) {
+        denied += usize::from(!node.allows("/few", &[("x-key", "k")]).await);
+    }
+    let calls = node.calls(CallOutcome::Ok) - calls;
+    assert!(denied > 10_000 && calls <= 3 + 4, "{denied} denials in {calls} calls");
+}
+
+/// Retry-After of an answer at home counts down, and a reload asks again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_denied_at_home_is_true_and_forgotten_by_a_reload() {
+    let redis = Redis::start(&[]).await;
+    let policy = "
+limits: { few: { tier: exact, algorithm: token_bucket, rate: 2/1s, burst: 1, key: header:x-key, missing_key: deny } }
+routes: [{ name: few, limits: [few] }]
+";
+    let node = Node::start(one(redis.port), PATIENT, policy).await;
+    for _ in 0..5 {
+        assert!(node.allows("/", &[("x-key", "k")]).await);
+        let first = node.decide("/", &[("x-key", "k")]).await.retry_after().unwrap();
+        let second = node.decide("/", &[("x-key", "k")]).await.retry_after().unwrap();
+        assert!(second <= first);
+        tokio::time::sleep(first.into()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shadow_limit_is_counted_and_never_waited_for() {
+    let redis = Redis::start(&[]).await;
+    let policy = "
+limits: { watched: { tier: exact, algorithm: fixed_window, rate: 3/30d, key: header:x-key, missing_key: deny, mode: shadow } }
+routes: [{ name: r, limits: [watched] }]
+";
+    let node = Node::start(one(redis.port), PATIENT, policy).await;
+    for _ in 0..10 {
+        let decision = node.decide("/", &[("x-key", "k")]).await;
+        assert!(decision.outcome == Outcome::Allowed && decision.answers.is_empty());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let tally = node.generation.tally(LimitIndex(0));
+    let counted = eventually(Duration::from_secs(2), || async {
+        tally.get(VerdictKind::Allowed) == 3 && tally.get(VerdictKind::ShadowDenied) == 7
+    });
+    assert!(counted.await);
+}
+
+/// Callers that go away or stop waiting take nobody else's answer with them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_leave_harm_nobody() {
+    let redis = Redis::start(&[]).await;
+    let policy = "
+limits: { one: { tier: exact, algorithm: fixed_window, rate: 100000/30d, key: header:x-key, missing_key: deny } }
+routes: [{ name: r, limits: [one] }]
+";
+    let node = Arc::new(Node::start(one(redis.port), PATIENT, policy).await);
+    let tasks: Vec<_> = (0..200u64)
+        .map(|n| {
+            let node = Arc::clone(&node);
+            tokio::spawn(async move {
+                let asking = async { node.allows("/", &[("x-key", "k")]).await };
+                if n % 3 == 0 {
+                    let most = Duration::from_micros(n * 5);
+                    return tokio::time::timeout(most, asking).await.unwrap_or(true);
+                }
+                asking.await
+            })
+        })
+        .collect();
+    for (n, task) in tasks.into_iter().enumerate() {
+        if n % 7 == 0 {
+            task.abort();
+        } else {
+            assert!(task.await.unwrap());
+        }
+    }
+    assert!(node.allows("/", &[("x-key", "k")]).await, "the mailbox is not stuck");
+}

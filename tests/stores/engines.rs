@@ -1,0 +1,94 @@
+//! Engines over a store, without a proxy before them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+use tollgate::clock::SystemClock;
+use tollgate::config;
+use tollgate::engine::{Decision, Engine, Generation, Outcome};
+use tollgate::policy::{Facts, KeySecret, Route};
+use tollgate::store::redis::{Address, CallOutcome, Login, Remote, Servers, Settings};
+
+/// One node.
+pub struct Node {
+    pub engine: Engine,
+    pub generation: Generation,
+    pub remote: Arc<Remote>,
+}
+
+pub fn one(port: u16) -> Servers {
+    Servers::One(Address::Tcp("127.0.0.1".to_owned(), port))
+}
+
+impl Node {
+    /// `limits` and `routes` of a configuration.
+    pub async fn start(servers: Servers, timeout: Duration, policy: &str) -> Self {
+        let settings = Settings {
+            servers,
+            login: Login::default(),
+            tls: None,
+            timeout,
+            prefix: "t".to_owned(),
+        };
+        let clock = Arc::new(SystemClock::new());
+        let remote = Remote::start(settings, Arc::clone(&clock) as _);
+        assert!(remote.ready(Duration::from_secs(10)).await, "the store does not answer");
+        let engine = Engine::with_store(clock, secret(), Arc::clone(&remote));
+        let text = format!(
+            "version: 1\nlisteners: [{{ address: 127.0.0.1:1 }}]\n\
+             origins: {{ site: {{ servers: [127.0.0.1:1] }} }}\n\
+             store: {{ redis: {{ url: redis://a }} }}\n{policy}"
+        );
+        let loaded = config::read_text(&text, "node.yaml", Path::new(""));
+        let loaded = loaded.unwrap_or_else(|errors| panic!("{errors}"));
+        let (generation, _) = engine.generation(loaded.config.policy, None);
+        Self { engine, generation, remote }
+    }
+
+    pub async fn decide(&self, path: &str, keys: &[(&'static str, &str)]) -> Decision {
+        let headers = headers(keys);
+        self.engine.decide(&self.generation, &facts(path, &headers)).await
+    }
+
+    pub async fn allows(&self, path: &str, keys: &[(&'static str, &str)]) -> bool {
+        self.decide(path, keys).await.outcome == Outcome::Allowed
+    }
+
+    pub fn calls(&self, outcome: CallOutcome) -> u64 {
+        self.remote.books().calls(outcome)
+    }
+
+    /// The name of the cell of a request under a limit.
+    pub fn cell(&self, limit: &str, keys: &[(&'static str, &str)]) -> String {
+        let headers = headers(keys);
+        let policy = self.generation.policy();
+        let limit = policy.limits.iter().find(|one| &*one.name == limit).unwrap();
+        let route: &Route = &policy.routes[0];
+        let key = limit.key.hash(&secret().hasher(limit), &facts("/", &headers), route);
+        format!("t:{}", key.unwrap())
+    }
+}
+
+fn secret() -> KeySecret {
+    KeySecret::new([5; 16])
+}
+
+fn headers(keys: &[(&'static str, &str)]) -> HeaderMap {
+    let value = |text: &str| HeaderValue::try_from(text).unwrap();
+    keys.iter().map(|(name, text)| (http::HeaderName::from_static(name), value(text))).collect()
+}
+
+fn facts<'f>(path: &'f str, headers: &'f HeaderMap) -> Facts<'f> {
+    Facts {
+        client_ip: [192, 0, 2, 1].into(),
+        method: "POST",
+        host: "h",
+        path,
+        readings: &[],
+        query: None,
+        headers,
+        ipv6_prefix: 64,
+    }
+}

@@ -4,6 +4,7 @@
 //! limit name, the secret of the keys and the clock. A [`Generation`] is one loaded policy. A
 //! request is decided under one generation from beginning to end.
 
+mod connect;
 mod decision;
 mod due;
 mod generation;

@@ -15,7 +15,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use super::gate::{self, GateBounds, Head, Reason};
 use super::render::{self, Refusal};
 use crate::clock::SystemClock;
-use crate::config::{self, Config, ConfigErrors, Responses};
+use crate::config::{self, Config, ConfigErrors, Responses, Store};
 use crate::engine::{Decision, Engine, Generation, ReloadReport};
 use crate::policy::client::{self, ClientRules};
 use crate::policy::{Facts, KeySecret};
@@ -24,6 +24,7 @@ use crate::policy::{Facts, KeySecret};
 pub struct Limiter {
     file: PathBuf,
     engine: Engine,
+    store: Store,
     loaded: ArcSwap<Loaded>,
 }
 
@@ -52,22 +53,49 @@ pub enum LimiterError {
     /// No randomness for the secret of the keys.
     #[error("no randomness for the key secret: {0}")]
     Secret(getrandom::Error),
+    /// The store is not in this process.
+    #[error("store: has to be connected to; use Limiter::connect")]
+    Store,
+    /// A reload cannot change the store.
+    #[error("store: a reload cannot change it; restart instead")]
+    StoreChanged,
 }
 
 impl Limiter {
-    /// Reads a configuration and starts counting.
+    /// Reads a configuration and starts counting in this process. A configuration with another
+    /// store is refused: that one is connected to by [`Limiter::connect`].
     pub fn from_file(file: &Path) -> std::result::Result<Self, LimiterError> {
         let config = config::load(file).map_err(LimiterError::Config)?.config;
+        if config.store != Store::Embedded {
+            return Err(LimiterError::Store);
+        }
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(LimiterError::Secret)?;
         let engine = Engine::new(Arc::new(SystemClock::new()), KeySecret::new(secret));
+        Ok(Self::new(file, config, engine))
+    }
+
+    /// Reads a configuration and starts counting where it says. Connections to a store live on the
+    /// runtime that this is called in, which must not end before the limiter.
+    pub async fn connect(file: &Path) -> std::result::Result<Self, LimiterError> {
+        let config = config::load(file).map_err(LimiterError::Config)?.config;
+        let clock = Arc::new(SystemClock::new());
+        let engine = Engine::connect(&config.store, clock).await.map_err(LimiterError::Secret)?;
+        Ok(Self::new(file, config, engine))
+    }
+
+    fn new(file: &Path, config: Config, engine: Engine) -> Self {
+        let store = config.store.clone();
         let (loaded, _) = Loaded::new(config, &engine, None);
-        Ok(Self { file: file.to_owned(), engine, loaded: ArcSwap::from_pointee(loaded) })
+        Self { file: file.to_owned(), engine, store, loaded: ArcSwap::from_pointee(loaded) }
     }
 
     /// Reads the file again. On an error the old policy stays.
-    pub fn reload(&self) -> std::result::Result<ReloadReport, ConfigErrors> {
-        let config = config::load(&self.file)?.config;
+    pub fn reload(&self) -> std::result::Result<ReloadReport, LimiterError> {
+        let config = config::load(&self.file).map_err(LimiterError::Config)?.config;
+        if config.store != self.store {
+            return Err(LimiterError::StoreChanged);
+        }
         let before = self.loaded.load_full();
         let (next, report) = Loaded::new(config, &self.engine, Some(&before.generation));
         self.loaded.store(Arc::new(next));

@@ -10,7 +10,6 @@ mod pace;
 mod parts;
 mod seats;
 mod sockets;
-mod stores;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -20,7 +20,6 @@ use super::housekeeping::Housekeeping;
 use super::listening::{Accepting, Listening};
 use super::seats::Seats;
 use super::sockets::Sockets;
-use super::stores;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Admin, Bounds, Config, Listener};
 use crate::engine::Engine;
@@ -64,7 +63,8 @@ impl Parts {
             .enable_all()
             .build()
             .map_err(StartError::Runtime)?;
-        let engine = Arc::new(beside.block_on(stores::engine(&config.store, &clock))?);
+        let engine = beside.block_on(Engine::connect(&config.store, Arc::clone(&clock)));
+        let engine = Arc::new(engine.map_err(StartError::Secret)?);
         let (live, _) = beside.block_on(Live::build(config, &engine, &books, None));
         let live = Arc::new(ArcSwap::from_pointee(live));
         let status = Arc::new(Status::new(engine.now()));

@@ -98,6 +98,7 @@ async fn all_or_none(nodes: Vec<Node>, ask: &dyn Fn(&[&str]) -> redis::Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_limits_are_charged_all_or_none() {
+    let _alone = crate::alone().await;
     let redis = Redis::start(&[]).await;
     let mut nodes = Vec::new();
     for _ in 0..3 {
@@ -108,6 +109,7 @@ async fn three_limits_are_charged_all_or_none() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_limits_in_three_slots_are_given_back_when_a_later_one_refuses() {
+    let _alone = crate::alone().await;
     let cluster = Cluster::start().await;
     let seeds = || {
         let address = |one: &Redis| Address::Tcp("127.0.0.1".to_owned(), one.port);
@@ -129,6 +131,7 @@ async fn three_limits_in_three_slots_are_given_back_when_a_later_one_refuses() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_family_is_one_call_and_shares_a_slot() {
+    let _alone = crate::alone().await;
     let cluster = Cluster::start().await;
     let seed = Address::Tcp("127.0.0.1".to_owned(), cluster.servers[0].port);
     let policy = "
@@ -154,6 +157,7 @@ routes: [{ name: r, limits: [org, user, call] }]
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hot_key_is_settled_in_batches_and_a_denied_one_at_home() {
+    let _alone = crate::alone().await;
     let redis = Redis::start(&[]).await;
     let policy = "
 limits:
@@ -194,6 +198,7 @@ routes:
 /// Retry-After of an answer at home counts down, and a reload asks again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_denied_at_home_is_true_and_forgotten_by_a_reload() {
+    let _alone = crate::alone().await;
     let redis = Redis::start(&[]).await;
     let policy = "
 limits: { few: { tier: exact, algorithm: token_bucket, rate: 2/1s, burst: 1, key: header:x-key, missing_key: deny } }
@@ -211,6 +216,7 @@ routes: [{ name: few, limits: [few] }]
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shadow_limit_is_counted_and_never_waited_for() {
+    let _alone = crate::alone().await;
     let redis = Redis::start(&[]).await;
     let policy = "
 limits: { watched: { tier: exact, algorithm: fixed_window, rate: 3/30d, key: header:x-key, missing_key: deny, mode: shadow } }
@@ -232,6 +238,7 @@ routes: [{ name: r, limits: [watched] }]
 /// Callers that go away or stop waiting take nobody else's answer with them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_that_leave_harm_nobody() {
+    let _alone = crate::alone().await;
     let redis = Redis::start(&[]).await;
     let policy = "
 limits: { one: { tier: exact, algorithm: fixed_window, rate: 100000/30d, key: header:x-key, missing_key: deny } }

@@ -52,6 +52,7 @@ impl cases::Store for Scripted {
 
 #[test]
 fn every_policy_does_what_its_cases_say() {
+    let _alone = crate::ALONE.blocking_lock();
     let server = Arc::new(Mutex::new(Server::new()));
     let clock = Arc::new(Mutex::new(Arc::new(ManualClock::new(tollgate::clock::Nanos::SECOND))));
     let port = stand_in::start(stand_in::script(Arc::clone(&server), Arc::clone(&clock)));

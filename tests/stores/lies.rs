@@ -104,6 +104,7 @@ fn lies() -> Vec<(String, CallOutcome)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_lies_are_told_by_their_names_and_the_limit_holds() {
+    let _alone = crate::alone().await;
     let lies = lies();
     assert!(lies.len() >= 60, "{}", lies.len());
     let lie = Arc::new(Mutex::new(String::new()));
@@ -143,6 +144,7 @@ fn node_allowed(decision: &tollgate::engine::Decision) -> bool {
 /// A server that answers twice puts every later answer out of step: none of them is believed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_to_another_call_is_not_believed() {
+    let _alone = crate::alone().await;
     let port = stand_in::start(Arc::new(|command: &[String]| {
         if command[0] != "EVALSHA" {
             return Some(plain(command));

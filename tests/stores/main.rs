@@ -10,12 +10,22 @@ mod conformance;
 mod engines;
 mod faults;
 mod lies;
+mod links;
 mod load;
 mod lua;
 mod nodes;
+mod partition;
 mod redis_servers;
 mod script;
 #[path = "../end_to_end/servers.rs"]
 #[expect(dead_code, reason = "the end-to-end tests use the rest")]
 mod servers;
 mod stand_in;
+
+/// Held by each test with servers: a machine of two cores has no room for two at once, and some
+/// measure how long things take.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+async fn alone() -> tokio::sync::MutexGuard<'static, ()> {
+    ALONE.lock().await
+}

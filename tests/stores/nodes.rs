@@ -56,6 +56,7 @@ async fn to_the_unit(gates: &[Gate], seen: &Statuses, promise: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn four_nodes_admit_exactly_the_limit() {
+    let _alone = crate::alone().await;
     let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
     let store = format!("url: \"{}\", timeout: 1s", redis.url());
     let limit = "algorithm: fixed_window, rate: 2000/30d";
@@ -69,6 +70,7 @@ async fn four_nodes_admit_exactly_the_limit() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn four_nodes_admit_exactly_the_limit_over_a_cluster() {
+    let _alone = crate::alone().await;
     let (origin, cluster) = (Origin::start("site").await, Cluster::start().await);
     let store = format!("{}, timeout: 1s", cluster.yaml());
     let limit = "algorithm: token_bucket, rate: 2000/30d, burst: 2000";
@@ -95,6 +97,7 @@ async fn hammered_while(gates: &[Gate], disturb: impl Fn() + Send + 'static) -> 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flush_of_the_scripts_loses_no_unit() {
+    let _alone = crate::alone().await;
     let (origin, redis) = (Origin::start("site").await, Arc::new(Redis::start(&[]).await));
     let store = format!("url: \"{}\", timeout: 1s", redis.url());
     let gates = nodes(&origin, &store, "algorithm: sliding_log, rate: 2000/30d").await;
@@ -118,6 +121,7 @@ async fn ambiguous(gates: &[Gate]) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_insists_on_the_store_never_exceeds_it_while_connections_break() {
+    let _alone = crate::alone().await;
     let (origin, redis) = (Origin::start("site").await, Arc::new(Redis::start(&[]).await));
     let store = format!("url: \"{}\", timeout: 1s", redis.url());
     let limit = "algorithm: fixed_window, rate: 2000/30d, on_store_failure: deny";
@@ -134,6 +138,7 @@ async fn who_insists_on_the_store_never_exceeds_it_while_connections_break() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_judges_alone_admits_no_more_than_a_limit_for_each_node_and_one() {
+    let _alone = crate::alone().await;
     let (origin, redis) = (Origin::start("site").await, Arc::new(Redis::start(&[]).await));
     let store = format!("url: \"{}\", timeout: 1s", redis.url());
     let gates = nodes(&origin, &store, "algorithm: fixed_window, rate: 500/30d").await;

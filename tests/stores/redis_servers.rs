@@ -13,11 +13,12 @@ pub struct Redis {
     pub port: u16,
     pub folder: tempfile::TempDir,
     child: Child,
+    program: String,
     more: Vec<String>,
 }
 
-fn spawn(folder: &tempfile::TempDir, port: u16, more: &[String]) -> Child {
-    Command::new("redis-server")
+fn spawn(program: &str, folder: &tempfile::TempDir, port: u16, more: &[String]) -> Child {
+    Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
         .arg("--dir")
         .arg(folder.path())
@@ -35,10 +36,19 @@ impl Redis {
     }
 
     pub async fn start_on(port: u16, more: &[&str]) -> Self {
+        Self::start_program("redis-server", port, more).await
+    }
+
+    /// Another program that takes the same words.
+    pub async fn start_as(program: &str) -> Self {
+        Self::start_program(program, free_port(), &[]).await
+    }
+
+    async fn start_program(program: &str, port: u16, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let more: Vec<String> = more.iter().map(|&word| word.to_owned()).collect();
-        let child = spawn(&folder, port, &more);
-        let redis = Self { port, folder, child, more };
+        let child = spawn(program, &folder, port, &more);
+        let redis = Self { port, folder, child, program: program.to_owned(), more };
         redis.wait().await;
         redis
     }
@@ -79,7 +89,7 @@ impl Redis {
     /// Starts it again, with what it kept.
     pub async fn restart(&mut self) {
         self.kill();
-        self.child = spawn(&self.folder, self.port, &self.more);
+        self.child = spawn(&self.program, &self.folder, self.port, &self.more);
         self.wait().await;
     }
 }
@@ -181,7 +191,8 @@ impl Watched {
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-            let sentinel = Redis { port: own, folder, child, more: Vec::new() };
+            let program = "redis-server".to_owned();
+            let sentinel = Redis { port: own, folder, child, program, more: Vec::new() };
             sentinel.wait().await;
             sentinels.push(sentinel);
         }

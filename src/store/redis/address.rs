@@ -124,6 +124,8 @@ pub(super) fn client(address: &Address, login: &Login, tls: Option<&Tls>) -> Red
     let Some(tls) = tls.filter(|_| matches!(address, Address::Tcp(..))) else {
         return Client::open(wanted);
     };
+    // The client asks for the process's own; where one was chosen already, that stays.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let certificates = TlsCertificates {
         client_tls: tls.identity.as_ref().map(|(chain, key)| ClientTlsConfig {
             client_cert: chain.clone(),

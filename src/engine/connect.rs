@@ -1,12 +1,11 @@
-//! From what is configured to the store that the exact tier counts in.
+//! From what is configured to an engine that counts there.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::StartError;
+use super::Engine;
 use crate::clock::Clock;
 use crate::config::{RedisEndpoint, RedisServers, RedisStore, RedisUrl, Store};
-use crate::engine::Engine;
 use crate::policy::KeySecret;
 use crate::store::redis::{Address, Login, Remote, Servers, Settings, Tls};
 
@@ -17,20 +16,22 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// What nodes without a secret of their own agree on.
 const FIXED_SECRET: &[u8] = b"tollgate: no key_secret_file";
 
-/// An engine that counts where the configuration says. Connections live on the runtime that this
-/// is called in.
-pub(super) async fn engine(store: &Store, clock: &Arc<dyn Clock>) -> Result<Engine, StartError> {
-    let Store::Redis(redis) = store else {
-        let mut secret = [0; 16];
-        getrandom::fill(&mut secret).map_err(StartError::Secret)?;
-        return Ok(Engine::new(Arc::clone(clock), KeySecret::new(secret)));
-    };
-    let secret = KeySecret::of_file(redis.key_secret.as_deref().unwrap_or(FIXED_SECRET));
-    let remote = Remote::start(settings(redis), Arc::clone(clock));
-    if !remote.ready(PATIENCE).await {
-        log::error!("the store does not answer; on_store_failure judges until it does");
+impl Engine {
+    /// An engine that counts where a configuration says. Connections live on the runtime that this
+    /// is called in. An error: no randomness for the secret of the keys.
+    pub async fn connect(store: &Store, clock: Arc<dyn Clock>) -> Result<Self, getrandom::Error> {
+        let Store::Redis(redis) = store else {
+            let mut secret = [0; 16];
+            getrandom::fill(&mut secret)?;
+            return Ok(Self::new(clock, KeySecret::new(secret)));
+        };
+        let secret = KeySecret::of_file(redis.key_secret.as_deref().unwrap_or(FIXED_SECRET));
+        let remote = Remote::start(settings(redis), Arc::clone(&clock));
+        if !remote.ready(PATIENCE).await {
+            log::error!("the store does not answer; on_store_failure judges until it does");
+        }
+        Ok(Self::with_store(clock, secret, remote))
     }
-    Ok(Engine::with_store(Arc::clone(clock), secret, remote))
 }
 
 fn settings(redis: &RedisStore) -> Settings {

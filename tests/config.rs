@@ -426,7 +426,7 @@ fn files() -> Vec<PathBuf> {
     let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
     let listed =
         |folder: PathBuf| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let all = listed(conf.join("examples")).chain(listed(conf));
+    let all = ["examples", "compose", "."].into_iter().flat_map(|one| listed(conf.join(one)));
     all.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect()
 }
 
@@ -437,6 +437,17 @@ fn every_file_of_conf_is_valid_and_raises_no_warning() {
     for file in files {
         let loaded = config::load(&file).unwrap_or_else(|errors| panic!("{errors}"));
         assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    }
+    // What the compose file mounts and builds is there, and its policy names its services.
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/compose");
+    let text = std::fs::read_to_string(folder.join("docker-compose.yml")).unwrap();
+    let compose: serde_yaml::Value = serde_yaml::from_str(&text).unwrap();
+    let build = folder.join(compose["services"]["one"]["build"].as_str().unwrap());
+    assert!(build.join("Dockerfile").exists() && folder.join("tollgate.yaml").exists());
+    let policy = std::fs::read_to_string(folder.join("tollgate.yaml")).unwrap();
+    for service in ["origin", "store"] {
+        let named = policy.contains(&format!("{service}:"));
+        assert!(named && !compose["services"][service].is_null(), "{service}");
     }
     let whole = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tollgate.yaml");
     let config = config::load(&whole).unwrap().config;

@@ -92,9 +92,6 @@ fn tell_limit(out: &mut dyn Write, config: &Config, limit: &Limit) -> io::Result
     match &limit.count {
         Count::Exact { quota, when_full, max_keys, on_store_failure } => {
             line("promise", format!("{}: {quota}", quota.name()))?;
-            if config.store != Store::Embedded {
-                line("store away", away(*on_store_failure, quota.limit()))?;
-            }
             let most = max_keys.unwrap_or(config.policy.max_keys).min(config.policy.max_keys);
             let full = match when_full {
                 WhenFull::Estimate => "new keys are counted in the estimate tier",
@@ -102,11 +99,17 @@ fn tell_limit(out: &mut dyn Write, config: &Config, limit: &Limit) -> io::Result
                 WhenFull::Allow => "new keys pass uncounted",
             };
             let mib = (most * CELL_BYTES).div_ceil(1 << 20);
-            line(
-                "memory",
-                format!("about {CELL_BYTES} bytes for each live key, {mib} MiB at {most}"),
-            )?;
-            line("when full", format!("above {most} live keys {full}"))?;
+            let own = format!("about {CELL_BYTES} bytes for each live key, {mib} MiB at {most}");
+            if config.store == Store::Embedded {
+                line("memory", own)?;
+                line("when full", format!("above {most} live keys {full}"))?;
+            } else {
+                line("memory", "about 180 bytes of the store for each live key".to_owned())?;
+                line("store away", away(*on_store_failure, quota.limit()))?;
+                if *on_store_failure == OnStoreFailure::Local {
+                    line("meanwhile", format!("{own}; above that {full}"))?;
+                }
+            }
         }
         Count::Estimate { rate, expect_per_second } => {
             let size = SketchSize::new(*rate, *expect_per_second);

@@ -110,6 +110,30 @@ async fn a_store_that_dies_and_comes_back_empty_forgets_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_store_keeps_on_disk_it_knows_again() {
+    let _alone = crate::alone().await;
+    let origin = Origin::start("site").await;
+    let mut redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let limit = "algorithm: fixed_window, rate: 5/30d, on_store_failure: deny";
+    let gate = node(&origin, &format!("url: \"{}\"", redis.url()), limit).await;
+    let mut client = Client::default();
+    for _ in 0..3 {
+        assert_eq!(client.ask(gate.port, "/", "k").await, 200);
+    }
+    redis.kill();
+    assert_eq!(client.ask(gate.port, "/", "k").await, 503);
+    redis.restart().await;
+    assert!(ready(&gate, "ready\n").await);
+    // The 503 was refused before anything went out: nothing was spent for it.
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        seen.push(client.ask(gate.port, "/", "k").await);
+    }
+    assert_eq!(seen, [200, 200, 429, 429]);
+    assert!(!gate.log().contains("keeps nothing on disk"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_admitted_alone_is_told_when_the_store_is_back() {
     let _alone = crate::alone().await;
     let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);

@@ -149,3 +149,20 @@ async fn who_judges_alone_admits_no_more_than_a_limit_for_each_node_and_one() {
     assert!(seen[&200] <= 500 * (NODES + 1), "{seen:?}");
     assert!(seen.keys().all(|status| [200, 429].contains(status)), "no outage is told: {seen:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_killed_costs_no_unit_above_the_limit() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let store = format!("url: \"{}\", timeout: 1s", redis.url());
+    let mut gates = nodes(&origin, &store, "algorithm: fixed_window, rate: 4000/30d").await;
+    let ports: Vec<u16> = gates.iter().map(|gate| gate.port).collect();
+    let hammering = tokio::spawn(async move { hammer(&ports, CLIENTS, SPAN / 2, "/").await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // With all that it has charged and not forwarded, and not forwarded yet.
+    drop(gates.remove(0));
+    let seen = hammering.await.unwrap();
+    assert_eq!(verdicts(&gates, "degraded_allowed").await, 0);
+    let passed = origin.count();
+    assert!((4_000 - CLIENTS..=4_000).contains(&passed), "{passed}: {seen:?}");
+}

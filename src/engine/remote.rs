@@ -5,6 +5,7 @@
 //! one refuses. Where the store does not answer, each limit says who judges instead.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -75,11 +76,25 @@ impl Engine {
         let mut spent: SmallVec<[Spent; 2]> = SmallVec::new();
         let mut alone = Group::new();
         let mut refused = false;
+        let mut began = None;
         for group in groups(remote, generation, dues) {
             let spends: SmallVec<[Spend; 4]> =
                 group.iter().filter_map(|due| spend(generation, due)).collect();
             let first = decision.answers.len();
-            match remote.settle(spends.clone(), generation.number(), decision.at).await {
+            let settling = remote.settle(spends.clone(), generation.number(), decision.at);
+            // The first place waits for its call; what follows has what is left of one deadline, or a
+            // quarter of it where the first had to wait for its turn.
+            let settled = match began {
+                None => settling.await,
+                Some(began) => {
+                    let passed = Duration::from(self.now().mono.saturating_sub(began));
+                    let left = remote.timeout().saturating_sub(passed).max(remote.timeout() / 4);
+                    let settled = tokio::time::timeout(left, settling).await;
+                    settled.unwrap_or(Err(Failure::Timeout))
+                }
+            };
+            began = began.or(Some(decision.at.mono));
+            match settled {
                 Ok(answered) => {
                     for (due, verdict) in group.iter().zip(&answered.settlement.verdicts) {
                         decision.answers.push(answer(due, Tier::Exact, *verdict, Kinds::NORMAL));

@@ -267,3 +267,37 @@ routes: [{ name: r, limits: [one] }]
     }
     assert!(node.allows("/", &[("x-key", "k")]).await, "the mailbox is not stuck");
 }
+
+/// No more wait for a cell than its limit could admit at once: what comes on top is over it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_line_of_a_cell_is_bounded_by_its_limit() {
+    let _alone = crate::alone().await;
+    let redis = Redis::start(&[]).await;
+    let policy = "
+limits: { few: { tier: exact, algorithm: fixed_window, rate: 7/30d, key: header:x-key, missing_key: deny } }
+routes: [{ name: r, limits: [few] }]
+";
+    let node = Arc::new(Node::start(one(redis.port), Duration::from_secs(5), policy).await);
+    redis.signal("STOP");
+    let tasks: Vec<_> = (0..50)
+        .map(|_| {
+            let node = Arc::clone(&node);
+            tokio::spawn(async move { node.decide("/", &[("x-key", "k")]).await })
+        })
+        .collect();
+    // One is away and seven wait; the rest is answered although the server says nothing.
+    let crowd = eventually(Duration::from_secs(2), || async {
+        tasks.iter().filter(|task| task.is_finished()).count() == 50 - 8
+    });
+    assert!(crowd.await);
+    redis.signal("CONT");
+    let (mut admitted, mut waits) = (0, Vec::new());
+    for task in tasks {
+        let decision = task.await.unwrap();
+        admitted += usize::from(decision.outcome == Outcome::Allowed);
+        waits.extend(decision.retry_after());
+    }
+    assert_eq!((admitted, waits.len()), (7, 43));
+    let told = |secs| move |wait: &&tollgate::clock::Nanos| wait.secs_ceil() == secs;
+    assert_eq!(waits.iter().filter(told(1)).count(), 42, "Retry-After 1");
+}

@@ -131,9 +131,12 @@ impl Call {
         true
     }
 
-    /// A key under one quota: while nodes differ, one call may name it under two.
+    /// Where a cell stands among those of the call. Of another family it lies elsewhere.
     fn place(&self, spend: &Spend) -> Option<usize> {
-        self.cells.iter().position(|(key, _, _)| *key == spend.key)
+        let same = |(key, family, _): &(KeyHash, Option<KeyHash>, Quota)| {
+            *key == spend.key && *family == spend.family
+        };
+        self.cells.iter().position(same)
     }
 
     /// The first part of the first charge: where the call goes.

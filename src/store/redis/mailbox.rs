@@ -34,8 +34,12 @@ struct Ticket {
     answer: oneshot::Sender<Outcome>,
 }
 
+/// A cell by its name: the key, and the family that it lies with. (While a reload changes the family,
+/// a key has two cells, in two slots.)
+type Name = (KeyHash, Option<KeyHash>);
+
 /// Lines by their cell.
-type Lines = HashMap<KeyHash, VecDeque<Ticket>>;
+type Lines = HashMap<Name, VecDeque<Ticket>>;
 
 /// The mailboxes that are open: one for each cell on which a call is away.
 pub(super) struct Mailboxes {
@@ -49,7 +53,7 @@ impl Default for Mailboxes {
 }
 
 impl Mailboxes {
-    fn shard(&self, key: KeyHash) -> &Mutex<Lines> {
+    fn shard(&self, (key, _): Name) -> &Mutex<Lines> {
         &self.shards[(key.high % SHARDS as u64) as usize]
     }
 
@@ -62,7 +66,7 @@ impl Mailboxes {
         let Some(outermost) = charge.spends.first() else {
             return Err(Failure::Invalid);
         };
-        let key = outermost.key;
+        let key = (outermost.key, outermost.family);
         let most = outermost.quota.quota().limit() as usize;
         let (answer, waits) = oneshot::channel();
         let ticket = Ticket { charge, answer };
@@ -85,7 +89,7 @@ impl Mailboxes {
 /// whoever waits is told.
 struct Clerk {
     remote: Arc<Remote>,
-    key: KeyHash,
+    key: Name,
     /// The mailbox is closed; another may have been opened since.
     done: bool,
 }

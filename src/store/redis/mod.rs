@@ -130,6 +130,11 @@ impl Remote {
         self.topology.servers().iter().any(|one| one.said.keeps_nothing.load(Ordering::Relaxed))
     }
 
+    /// How long a decision waits.
+    pub const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// What is counted of calls.
     pub fn books(&self) -> &StoreBooks {
         &self.common.books

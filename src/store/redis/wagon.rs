@@ -14,9 +14,9 @@ use super::Remote;
 use super::books::Failure;
 use super::call::{Answered, Call, Charge, MAX_CHARGES};
 
-/// Calls that may be away at once before others wait: enough that the server always has one to
-/// work on, few enough that those who wait share a trip.
-const MOST_AWAY: usize = 4;
+/// Calls that may be away at once before others wait: enough that nobody waits for a server that is
+/// merely far, few enough that those who wait for a busy one share a trip.
+const MOST_AWAY: usize = 16;
 
 type Settled = Result<Vec<Answered>, Failure>;
 

@@ -5,20 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::load::Client;
+use crate::policy;
 use crate::redis_servers::Redis;
-use crate::servers::{Gate, Origin, Reloaded, eventually, free_port, metric, origin_yaml};
-
-fn policy(origin: &Origin, store: &str, limit: &str) -> String {
-    format!(
-        "{}store: {{ redis: {{ {store} }} }}
-limits:
-  one: {{ tier: exact, key: header:x-api-key, missing_key: deny, {limit} }}
-routes: [{{ name: r, limits: [one] }}]
-check: {{ silence: [fixed-key-secret, spoofable-key] }}
-",
-        origin_yaml(origin.address)
-    )
-}
+use crate::servers::{Gate, Origin, Reloaded, eventually, free_port, metric};
 
 async fn up(gate: &Gate) -> f64 {
     metric(&gate.metrics().await, "tollgate_store_up")

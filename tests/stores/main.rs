@@ -22,6 +22,20 @@ mod script;
 mod servers;
 mod stand_in;
 
+/// What a proxy is started with: one limit by API key, in a store.
+fn policy(origin: &servers::Origin, store: &str, limit: &str) -> String {
+    format!(
+        "{}store: {{ redis: {{ {store} }} }}
+limits:
+  one: {{ tier: exact, key: header:x-api-key, missing_key: deny, {limit} }}
+routes: [{{ name: r, limits: [one] }}]
+access_log: {{ to: none }}
+check: {{ silence: [fixed-key-secret, spoofable-key] }}
+",
+        servers::origin_yaml(origin.address)
+    )
+}
+
 /// Held by each test with servers: a machine of two cores has no room for two at once, and some
 /// measure how long things take.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

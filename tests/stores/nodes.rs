@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::load::{Statuses, hammer};
 use crate::redis_servers::{Cluster, Redis};
-use crate::servers::{Gate, Origin, metric, origin_yaml};
+use crate::servers::{Gate, Origin, metric};
 
 const NODES: usize = 4;
 const CLIENTS: usize = 64;
@@ -14,16 +14,7 @@ const SPAN: Duration = Duration::from_secs(10);
 
 /// Nodes that share a store.
 async fn nodes(origin: &Origin, store: &str, limit: &str) -> Vec<Gate> {
-    let policy = format!(
-        "{}store: {{ redis: {{ {store} }} }}
-limits:
-  one: {{ tier: exact, key: header:x-api-key, missing_key: deny, {limit} }}
-routes: [{{ name: r, limits: [one] }}]
-access_log: {{ to: none }}
-check: {{ silence: [fixed-key-secret, spoofable-key] }}
-",
-        origin_yaml(origin.address)
-    );
+    let policy = crate::policy(origin, store, limit);
     let mut gates = Vec::new();
     for _ in 0..NODES {
         gates.push(Gate::start(&policy).await);

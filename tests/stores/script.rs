@@ -361,6 +361,34 @@ fn what_tollgate_did_not_write_is_told_and_left_alone() {
 }
 
 #[test]
+fn a_list_that_tollgate_did_not_write_is_told_or_read_without_harm() {
+    let lists = [
+        vec!["x"],
+        vec!["0 0", "x"],
+        vec!["x", "1 1"],
+        vec!["0 0", "x", "1800057600000000 5"],
+        vec!["0 0", "1 1", "x", "y", "z", "1800057600000000 9"],
+        vec!["1 1"],
+    ];
+    let quota = quota(Kind::Log, (10, 60_000, 10, 0));
+    for list in lists {
+        let server = Server::new();
+        server.set_time(BEGIN + 1);
+        let kept = list.iter().map(|&one| one.to_owned()).collect();
+        server.put(&format!("t:{}", key(0)), Kept::List(kept));
+        let mut call = Call::default();
+        call.add(&charge([spend(0, quota, 8)]));
+        match server.run(&call.arguments(9, "t", false)) {
+            Ok(_) => {}
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("was not written by tollgate"), "{list:?}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_refusal_writes_nothing() {
     for kind in [Kind::Bucket, Kind::Window, Kind::Log, Kind::Fixed] {
         let quota = quota(kind, (10, 60_000, 10, 0));

@@ -13,8 +13,9 @@
 --                  'c' 1  m  (cell cost) x m   spends without judging, up to the limit
 --                  'r' at m  (cell cost before) x m   gives back what was spent at the instant
 --                                              `at`; `before`: the first number told of the cell
--- returns        the call's number, the server's time, then for each run of 's': how many were admitted, and for each
---                of its cells what it was before the run (limit/reading.rs has the table)
+-- returns        the call's number, the server's time, then for each run of 's': how many were
+--                admitted, and for each of its cells what it was before the run
+--                (limit/reading.rs has the table)
 --
 -- Every time is in microseconds since the epoch, every number a whole one below 2^53, where
 -- arithmetic on doubles is exact.
@@ -72,11 +73,11 @@ local function stepped(time, step)
   return time - fmod(time, step)
 end
 
--- What a sliding_log needs, made when a call names one: a list of `time total`, oldest first; `total` is the sum of all costs so far. The
--- first has left the window: what it says is what the sum begins from.
+-- What a sliding_log needs, made when a call names one. It is a list of `time total`, oldest first;
+-- `total` is the sum of all costs so far. The first has left the window: what it says is what the
+-- sum begins from.
 local function make_log()
   local kind = {}
-
 
   local function entry(text)
     local time, total = match(text or '', '^(%d+) (%d+)$')
@@ -87,7 +88,8 @@ local function make_log()
   local function first_of(key, low, high, wanted)
     while low < high do
       local middle = floor((low + high) / 2)
-      if wanted(entry(call('LINDEX', key, middle))) then high = middle else low = middle + 1 end
+      local time, total = entry(call('LINDEX', key, middle))
+      if wanted(time or 0, total or 0) then high = middle else low = middle + 1 end
     end
     return low
   end
@@ -116,6 +118,7 @@ local function make_log()
         return one + cell.b > now
       end)
       _, base = entry(call('LINDEX', cell.key, cell.first - 1))
+      if not base then return false end
     end
     cell.base = base
     cell.spent = cell.total - base
@@ -132,7 +135,7 @@ local function make_log()
       local place = first_of(cell.key, cell.first, call('LLEN', cell.key) - 1, function(_, sum)
         return sum - cell.base >= above
       end)
-      fits = left(cell, (entry(call('LINDEX', cell.key, place))))
+      fits = left(cell, entry(call('LINDEX', cell.key, place)) or now)
     end
     local n = #reply
     reply[n + 1], reply[n + 2], reply[n + 3] = cell.spent, reset, fits
@@ -291,6 +294,7 @@ while ARGV[next_arg] do
       local cell, units = cells[tonumber(ARGV[i])], tonumber(ARGV[i + 1])
       if cell.kind == LOG then
         log.give(cell, units, n)
+        cell.changed = false
       else
         cell.changed = true
         if cell.kind == BUCKET then

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
+use tollgate::cli::test::{Embedded, run};
 use tollgate::config::{self, Body, LogTarget};
 
 /// A valid file; `EDIT` marks where a case puts its text.
@@ -350,6 +351,33 @@ fn where_yaml_trips_the_cure_is_told() {
 }
 
 #[test]
+fn cases_with_mistakes_are_told_with_their_places() {
+    let text = "cases:
+  - name: a
+    steps:
+      - { at: 5s, send: { url: \"http://a/\" }, expect: { alowed: 1 } }
+      - { at: 1s, times: 0, send: { url: \"http://a/\", answer: { status: 200 } }, expect: {} }
+      - { send: { method: \"G T\", url: \"http://a/\", ip: x, headers: { \"a b\": c } }, expect: {} }
+  - { name: b }
+";
+    let errors = config::read_cases(text, "c").unwrap_err().lines();
+    assert_eq!(
+        errors,
+        [
+            "c:4:57: cases[0].steps[0].expect.alowed: unknown key \"alowed\"; did you mean \"allowed\"?",
+            "c:5:26: cases[0].steps[1].times: \"0\" is not a whole number from 1 to 10000000",
+            "c:5:55: cases[0].steps[1].send.answer: \"answer\" is not available yet",
+            "c:6:27: cases[0].steps[2].send.method: \"G T\" is not a method",
+            "c:6:56: cases[0].steps[2].send.ip: \"x\" is not an address",
+            "c:6:70: cases[0].steps[2].send.headers.a b: \"a b\" is not the name of a header",
+            "c:7:5: cases[1]: steps is missing; write steps: [{ send: .., expect: .. }]",
+        ]
+    );
+    let empty = config::read_cases("cases: []", "c").unwrap_err().lines();
+    assert_eq!(empty, ["c:1:8: cases: no case: nothing would be tested"]);
+}
+
+#[test]
 fn hostile_texts_are_refused_and_nothing_worse() {
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     let mapped = "a: {".repeat(20_000);
@@ -427,7 +455,11 @@ fn files() -> Vec<PathBuf> {
     let listed =
         |folder: PathBuf| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let all = ["examples", "compose", "."].into_iter().flat_map(|one| listed(conf.join(one)));
-    all.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect()
+    let is_policy = |path: &PathBuf| {
+        let name = path.to_string_lossy();
+        name.ends_with(".yaml") && !name.ends_with(".test.yaml")
+    };
+    all.filter(is_policy).collect()
 }
 
 #[test]
@@ -461,15 +493,24 @@ fn every_file_of_conf_is_valid_and_raises_no_warning() {
 
 /// What stands in README.md is a policy that works.
 #[test]
-fn the_policies_of_the_readme_are_valid() {
+fn the_policies_of_the_readme_are_valid_and_pass_its_cases() {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
     let text = std::fs::read_to_string(readme).unwrap();
     let blocks: Vec<&str> =
         text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert!(!blocks.is_empty());
-    for block in blocks {
-        assert_eq!(errors(block), Vec::<String>::new(), "{block}");
+    let (cases, policies): (Vec<&str>, Vec<&str>) =
+        blocks.into_iter().partition(|block| block.starts_with("cases:"));
+    for policy in &policies {
+        assert_eq!(errors(policy), Vec::<String>::new(), "{policy}");
     }
+    let mut passed = 0;
+    for case in cases.iter().flat_map(|cases| config::read_cases(cases, "README.md").unwrap()) {
+        let policy = config::read_text(policies[0], "README.md", Path::new("")).unwrap();
+        let outcome = run(policy.config, &case, &Embedded);
+        assert!(outcome.differences.is_empty(), "{outcome:#?}");
+        passed += 1;
+    }
+    assert!(passed >= 1);
 }
 
 proptest! {

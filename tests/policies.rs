@@ -2,33 +2,13 @@
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 #![expect(unreachable_pub, reason = "a test binary exports nothing")]
 
-#[path = "policies/cases.rs"]
-mod cases;
+#[path = "policies/all.rs"]
+mod all;
 
-use std::sync::Arc;
-
-use tollgate::clock::ManualClock;
-use tollgate::engine::{Decision, Engine, Generation};
-use tollgate::policy::{Facts, KeySecret};
-
-struct Embedded;
-
-impl cases::Store for Embedded {
-    fn yaml(&self) -> String {
-        "store: embedded\n".to_owned()
-    }
-
-    fn engine(&self, clock: Arc<ManualClock>, secret: KeySecret) -> Engine {
-        Engine::new(clock, secret)
-    }
-
-    fn decide(&self, engine: &Engine, generation: &Generation, facts: &Facts<'_>) -> Decision {
-        engine.decide_embedded(generation, facts)
-    }
-}
+use tollgate::cli::test::Embedded;
 
 #[test]
 fn every_policy_does_what_its_cases_say() {
-    let cases = cases::run_all(&Embedded);
+    let cases = all::run_all(&Embedded, "store: embedded\n");
     assert!(cases >= 60, "only {cases} cases");
 }

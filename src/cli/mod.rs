@@ -4,6 +4,7 @@ pub mod check;
 mod demo;
 mod explain;
 mod run;
+pub mod test;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -42,11 +43,8 @@ enum Command {
     Explain(ExplainArgs),
     /// Start a small origin, the proxy before it, and show the commands to try.
     Demo,
-    /// Test policies on a simulated clock (not available yet).
-    Test {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-        _rest: Vec<String>,
-    },
+    /// Test a policy on a simulated clock.
+    Test(test::TestArgs),
     /// Replay an access log against a policy (not available yet).
     Replay {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
@@ -69,7 +67,7 @@ pub fn main() -> ExitCode {
         },
         Command::Explain(args) => explain::explain(&args),
         Command::Demo => demo::demo(),
-        Command::Test { .. } => not_available("test"),
+        Command::Test(args) => test::test(&args),
         Command::Replay { .. } => not_available("replay"),
         Command::Schema => not_available("schema"),
     }

@@ -43,7 +43,7 @@ pub fn load(file: &Path) -> Result<Loaded, ConfigErrors> {
 
 /// Reads no more than a configuration can have, so that a wrong file (a device, a log) does no
 /// harm.
-fn read_bounded(file: &Path) -> Result<String, String> {
+pub(super) fn read_bounded(file: &Path) -> Result<String, String> {
     let opened = std::fs::File::open(file).map_err(|error| format!("cannot be read: {error}"))?;
     let mut bytes = Vec::new();
     let most = MAX_BYTES as u64 + 1;

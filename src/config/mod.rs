@@ -4,6 +4,7 @@
 //! (what is meant)`. Every mistake of a file is found in one pass, and each has a place and a cure.
 
 mod bounds;
+mod cases;
 mod compile;
 mod error;
 mod limits;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use crate::policy::client::ClientRules;
 use crate::policy::{Policy, Source};
 
+pub use cases::{Case, Expect, Request, Step, load_cases, read_cases};
 pub use compile::{Loaded, load, read_text};
 pub use error::{ConfigError, ConfigErrors, Place, Warning};
 

@@ -47,7 +47,7 @@ pub use proxied::{
     NoProxyHeader, PROXY_SIGNATURE, PROXY_V1_MOST, PROXY_V2_FIXED, PROXY_V2_MOST, ProxiedFrom,
     ProxyVersion, proxied_from, proxy_v2_size, proxy_version,
 };
-pub use render::{Refusal, refusal, write_fields};
+pub use render::{Refusal, fields_beside, refusal, write_fields};
 
 /// Servers of its origin that one request tries to connect to.
 const MAX_TRIES: usize = 3;

@@ -2,7 +2,7 @@
 //! Nothing of the request is echoed.
 
 use bytes::Bytes;
-use http::{StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 use pingora::Result;
 use pingora::http::ResponseHeader;
 use serde::Serialize;
@@ -49,6 +49,17 @@ pub fn write_fields(
     response: &mut ResponseHeader,
 ) -> Result<()> {
     response::write(response, &fields_of(decision, policy, responses))
+}
+
+/// The fields that stand beside an origin's own.
+pub fn fields_beside(
+    decision: &Decision,
+    policy: &Policy,
+    responses: &Responses,
+) -> Result<HeaderMap> {
+    let mut head = ResponseHeader::build(StatusCode::OK, None)?;
+    write_fields(decision, policy, responses, &mut head)?;
+    Ok(head.headers.clone())
 }
 
 /// The answer to a request that a decision does not let through; `None` when it does.

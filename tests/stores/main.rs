@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 #![expect(unreachable_pub, reason = "a test binary exports nothing")]
 
-#[path = "../policies/cases.rs"]
-mod cases;
+#[path = "../policies/all.rs"]
+mod all;
 mod charging;
 mod conformance;
 mod engines;

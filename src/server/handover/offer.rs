@@ -2,11 +2,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::super::sockets::Sockets;
 use super::{MESSAGE, QUIT_IS_GOOD_FOR, WORD_IS_DUE, wire};
@@ -36,9 +37,9 @@ impl Offer {
     /// Returns when a successor accepts connections in our place.
     pub(in crate::server) async fn handed_over(self) {
         let mut successor: Option<UnixStream> = None;
-        let mut told: Option<Instant> = None;
+        // Since a QUIT: how long it is still good for.
+        let mut told: Option<Pin<Box<Sleep>>> = None;
         loop {
-            let end = told.unwrap_or_else(Instant::now);
             tokio::select! {
                 come = self.listener.accept() => if let Ok((stream, _)) = come {
                     successor = introduced(stream).await.or(successor);
@@ -48,12 +49,12 @@ impl Offer {
                     successor = None;
                 }
                 () = self.orders.hand_over.notified() => {
-                    told = Some(Instant::now() + QUIT_IS_GOOD_FOR);
+                    told = Some(Box::pin(sleep(QUIT_IS_GOOD_FOR)));
                     if successor.is_none() {
                         log::info!("QUIT: serving on until a successor comes (run --upgrade)");
                     }
                 }
-                () = sleep_until(end), if told.is_some() => {
+                () = over(&mut told) => {
                     log::warn!("QUIT: no successor came; serving on");
                     told = None;
                 }
@@ -99,6 +100,14 @@ async fn introduced(mut stream: UnixStream) -> Option<UnixStream> {
     }
     log::info!("a successor is waiting; QUIT hands over to it");
     Some(stream)
+}
+
+/// Returns when a QUIT is not good any more.
+async fn over(told: &mut Option<Pin<Box<Sleep>>>) {
+    match told {
+        Some(left) => left.await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Returns when a successor has gone, or says something out of its turn.

@@ -58,6 +58,8 @@ impl Node {
     async fn decide(&self, headers: &HeaderMap) {
         let facts = Facts {
             client_ip: [192, 0, 2, 1].into(),
+            peer_trusted: false,
+            now: tollgate::clock::Nanos::ZERO,
             method: "POST",
             host: "h",
             path: "/",
@@ -66,7 +68,7 @@ impl Node {
             headers,
             ipv6_prefix: 64,
         };
-        let decision = self.engine.decide(&self.generation, &facts).await;
+        let (decision, _) = self.engine.decide(&self.generation, &facts).await;
         assert!(decision.outcome == Outcome::Allowed && !decision.is_degraded());
     }
 }

@@ -28,7 +28,8 @@ impl ProxyHttp for MyProxy {
         let peer = session.client_addr().and_then(|a| a.as_inet()).map(|a| a.ip());
         let peer = peer.unwrap_or_else(|| [0, 0, 0, 0].into());
         let judged = self.limiter.judge(session.req_header(), peer).await;
-        let refusal = judged.refusal()?;
+        tokio::time::sleep(judged.wait()).await;
+        let refusal = judged.refusal(&session.req_header().headers)?;
         *ctx = Some(judged);
         let Some(refusal) = refusal else {
             return Ok(false);
@@ -49,7 +50,11 @@ impl ProxyHttp for MyProxy {
         response: &mut ResponseHeader,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
-        ctx.as_ref().map_or(Ok(()), |judged| judged.write_fields(response))
+        let Some(judged) = ctx else {
+            return Ok(());
+        };
+        judged.finish(response);
+        judged.write_fields(response)
     }
 }
 

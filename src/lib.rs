@@ -37,3 +37,5 @@ pub mod ops;
 pub mod server;
 #[doc(hidden)]
 pub mod store;
+#[doc(hidden)]
+pub mod tokens;

@@ -89,7 +89,7 @@ fn limits() {
     limit(
         "tier: exact, rate: 5/s, key: client_ip, colour: red",
         &[
-            "f:5:48: limits.l.colour: unknown key \"colour\"; known here: tier, rate, key, missing_key, mode, headers, cost, algorithm, expect, burst, refill_every, when_full, max_keys, on_store_failure",
+            "f:5:48: limits.l.colour: unknown key \"colour\"; known here: tier, key, missing_key, mode, headers, cost, penalty, max_in_flight, rate, expect, algorithm, burst, refill_every, max_delay, count, refund, when_full, max_keys, on_store_failure, rollout, from, candidate, plans, overrides",
         ],
     );
     limit(
@@ -114,44 +114,159 @@ fn limits() {
 }
 
 #[test]
-fn what_is_not_there_yet_is_refused_by_name() {
-    for key in [
-        "penalty: { after: 20 }",
-        "plans: { by: header:x-plan }",
-        "overrides: []",
-        "count: { status: [401] }",
-        "refund: { status: [500] }",
-        "rollout: 25%",
-        "from: 2026-12-01T00:00:00Z",
-        "candidate: { rate: 50/1m }",
+fn the_rest_of_a_limit() {
+    let exact = |text: &str, expected: &[&str]| {
+        limit(&format!("tier: exact, rate: 5/s, key: client_ip, {text}"), expected);
+    };
+    exact(
+        "penalty: { after: 0, within: 1m }",
+        &[
+            "f:5:57: limits.l.penalty: ban is missing; write ban: 10m",
+            "f:5:66: limits.l.penalty.after: \"0\" is not a whole number from 1 to 1000",
+        ],
+    );
+    exact(
+        "penalty: { after: 2, within: 1m, ban: 10m, double_up_to: 1m }",
+        &[
+            "f:5:105: limits.l.penalty.double_up_to: double_up_to is shorter than the ban; leave it out to not double",
+        ],
+    );
+    exact(
+        "plans: { by: host, rates: { gold: 9/s } }",
+        &[
+            "f:5:61: limits.l.plans.by: a plan is not told by host; header:NAME, cookie:NAME, or { jwt: { jwks_file: FILE, claim: plan } }",
+        ],
+    );
+    exact(
+        "plans: { by: header:x-plan, rates: { gold: { rate: 9/s, burst: 3 } } }",
+        &["f:5:111: limits.l.plans.rates.gold.burst: burst belongs to token_bucket; leave it out"],
+    );
+    exact(
+        "overrides: [{ key: 192.0.2.999, action: allow }, { network: 192.0.2.0/24 }, { key: a, network: b, action: deny }, { key: 192.0.2.1, rate: 9/s, action: deny }]",
+        &[
+            "f:5:67: limits.l.overrides[0].key: \"192.0.2.999\" is not an address; write network: for many",
+        ],
+    );
+    exact(
+        "overrides: [{ network: 192.0.2.0/24 }]",
+        &["f:5:60: limits.l.overrides[0]: write either action: allow, action: deny, or a rate"],
+    );
+    exact(
+        "overrides: [{ key: 192.0.2.1, network: 192.0.2.0/24, action: deny }]",
+        &["f:5:60: limits.l.overrides[0]: write one of key, key_file and network"],
+    );
+    exact(
+        "count: { status: [] }",
+        &["f:5:65: limits.l.count.status: no status; write for example [401, 403]"],
+    );
+    exact(
+        "refund: { status: [599-500] }",
+        &["f:5:67: limits.l.refund.status[0]: \"599-500\" runs backwards"],
+    );
+    exact(
+        "rollout: 101%",
+        &["f:5:57: limits.l.rollout: \"101%\" is not a share; write for example 100% or 2.5%"],
+    );
+    exact(
+        "from: tomorrow",
+        &[
+            "f:5:54: limits.l.from: \"tomorrow\" is not an instant; write for example 2026-12-01T00:00:00Z",
+        ],
+    );
+    exact(
         "max_delay: 1s",
-        "max_in_flight: 20",
-    ] {
+        &[
+            "f:5:59: limits.l.max_delay: max_delay belongs to leaky_bucket; add algorithm: leaky_bucket, or leave it out",
+        ],
+    );
+    exact(
+        "algorithm: leaky_bucket",
+        &["f:5:3: limits.l: max_delay is missing: a leaky bucket lets wait; write max_delay: 1s"],
+    );
+    exact(
+        "algorithm: token_bucket, refill_every: 1s, max_delay: 1s",
+        &[
+            "f:5:102: limits.l.max_delay: refill_every and max_delay do not go together; leave one of the two out",
+        ],
+    );
+    exact(
+        "max_in_flight: 20, burst: 3",
+        &[
+            "f:5:27: limits.l.rate: rate does not go with max_in_flight; leave one of the two out",
+            "f:5:74: limits.l.burst: burst does not go with max_in_flight; leave it out",
+        ],
+    );
+    exact(
+        "cost: { header: x-cost }",
+        &[
+            "f:5:54: limits.l.cost: max is missing; write max: 100, the most that one request can cost",
+        ],
+    );
+    exact(
+        "cost: { header: x-cost, default: 3, max: 2 }",
+        &["f:5:54: limits.l.cost: default is 3, above max 2"],
+    );
+    exact(
+        "cost: { response_header: x-tokens, reserve: 9, max: 90 }",
+        &[
+            "f:5:54: limits.l.cost: a cost of 9 never fits into limit \"l\"; at most 5, or raise the limit",
+        ],
+    );
+    let estimate = |text: &str, expected: &[&str]| {
+        limit(&format!("tier: estimate, rate: 5/s, key: client_ip, {text}"), expected);
+    };
+    for key in ["count: { status: [401] }", "refund: { status: [500] }", "max_delay: 1s"] {
         let name = key.split(':').next().unwrap();
-        limit(
-            &format!("tier: exact, rate: 5/s, key: client_ip, {key}"),
-            &[&format!("f:5:48: limits.l.{name}: \"{name}\" is not available yet")],
+        estimate(
+            key,
+            &[&format!(
+                "f:5:{}: limits.l.{name}: {name} belongs to tier: exact; leave it out, or write tier: exact",
+                53 + name.len()
+            )],
         );
     }
-    limit(
-        "tier: exact, rate: 5/s, key: client_ip, algorithm: leaky_bucket",
-        &["f:5:59: limits.l.algorithm: \"leaky_bucket\" is not available yet"],
+    for key in ["candidate: { rate: 9/s }", "plans: { by: header:p, rates: { a: 9/s } }"] {
+        let name = key.split(':').next().unwrap();
+        estimate(
+            key,
+            &[&format!(
+                "f:5:{}: limits.l.{name}: another rate needs an exact one; leave it out, or write tier: exact and a rate",
+                53 + name.len()
+            )],
+        );
+    }
+    estimate(
+        "overrides: [{ network: 192.0.2.0/24, rate: 9/s }]",
+        &[
+            "f:5:94: limits.l.overrides[0].rate: another rate needs an exact one; leave it out, or write tier: exact and a rate",
+        ],
     );
-    limit(
-        "tier: exact, rate: 5/s, key: client_ip, cost: { header: x-cost }",
-        &["f:5:54: limits.l.cost: a cost that is read from a header is not available yet"],
+    estimate(
+        "cost: { response_header: x-tokens, reserve: 1, max: 90 }",
+        &[
+            "f:5:57: limits.l.cost: a cost that the answer tells needs an exact rate; leave it out, or write a rate with tier: exact",
+        ],
     );
     limit(
         "tier: exact, rate: 5/s, key: { jwt: { claim: sub } }, missing_key: skip",
-        &["f:5:44: limits.l.key.jwt: a key from a JWT is not available yet"],
+        &[
+            "f:5:44: limits.l.key.jwt: write either { jwks_file: FILE, claim: sub } or { secret_file: FILE, claim: sub }",
+        ],
     );
-    for (key, place) in [("cors: [\"https://a\"]", 20), ("exempt: [preflight]", 22)] {
-        let name = key.split(':').next().unwrap();
-        check(
-            &format!("responses: {{ {key} }}\n{ROUTE}"),
-            &[&format!("f:4:{place}: responses.{name}: {name} is not available yet")],
-        );
-    }
+    limit(
+        "tier: exact, rate: 5/s, key: { jwt: { secret_file: nowhere, claim: sub } }, missing_key: skip",
+        &["f:5:59: limits.l.key.jwt.secret_file: nowhere: No such file or directory (os error 2)"],
+    );
+    check(
+        &format!(
+            "responses: {{ body: [grpc], cors: [\"https://a.example/\"], exempt: [all] }}\n{ROUTE}"
+        ),
+        &[
+            "f:4:20: responses.body: grpc is for gRPC calls alone; begin the list with problem or a file",
+            "f:4:35: responses.cors[0]: \"https://a.example/\" is not an origin; write https://app.example.com, or \"*\"",
+            "f:4:67: responses.exempt[0]: unknown word \"all\"; one of preflight, acme",
+        ],
+    );
 }
 
 #[test]
@@ -356,7 +471,7 @@ fn cases_with_mistakes_are_told_with_their_places() {
   - name: a
     steps:
       - { at: 5s, send: { url: \"http://a/\" }, expect: { alowed: 1 } }
-      - { at: 1s, times: 0, send: { url: \"http://a/\", answer: { status: 200 } }, expect: {} }
+      - { at: 1s, times: 0, send: { url: \"http://a/\", answer: { status: 99 } }, expect: {} }
       - { send: { method: \"G T\", url: \"http://a/\", ip: x, headers: { \"a b\": c } }, expect: {} }
   - { name: b }
 ";
@@ -366,7 +481,7 @@ fn cases_with_mistakes_are_told_with_their_places() {
         [
             "c:4:57: cases[0].steps[0].expect.alowed: unknown key \"alowed\"; did you mean \"allowed\"?",
             "c:5:26: cases[0].steps[1].times: \"0\" is not a whole number from 1 to 10000000",
-            "c:5:55: cases[0].steps[1].send.answer: \"answer\" is not available yet",
+            "c:5:73: cases[0].steps[1].send.answer.status: \"99\" is not a whole number from 100 to 599",
             "c:6:27: cases[0].steps[2].send.method: \"G T\" is not a method",
             "c:6:56: cases[0].steps[2].send.ip: \"x\" is not an address",
             "c:6:70: cases[0].steps[2].send.headers.a b: \"a b\" is not the name of a header",
@@ -486,7 +601,7 @@ fn every_file_of_conf_is_valid_and_raises_no_warning() {
     assert_eq!((config.bounds.header_size, config.bounds.discard_bytes), (32_768, 65_536));
     assert_eq!((config.policy.max_keys, config.ipv6_prefix), (1_000_000, 64));
     assert_eq!(
-        (&config.access_log.to, &config.default_responses.body),
+        (&config.access_log.to, &config.default_responses.bodies[0]),
         (&LogTarget::Stdout, &Body::Problem)
     );
 }

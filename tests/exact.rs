@@ -45,6 +45,8 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
         }
         let facts = Facts {
             client_ip: [192, 0, 2, 1].into(),
+            peer_trusted: false,
+            now: tollgate::clock::Nanos::ZERO,
             method: "POST",
             host: "a",
             path: "/",
@@ -53,7 +55,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
             headers: &map,
             ipv6_prefix: 64,
         };
-        let decision = self.engine.decide_embedded(generation, &facts);
+        let (decision, _) = self.engine.decide_embedded(generation, &facts);
         assert!(matches!(decision.outcome, Outcome::Allowed | Outcome::Limited));
         decision.outcome == Outcome::Allowed
     }

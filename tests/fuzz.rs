@@ -506,6 +506,8 @@ fn keys() {
         }
         let facts = Facts {
             client_ip: address.into(),
+            peer_trusted: false,
+            now: tollgate::clock::Nanos::ZERO,
             method: "GET",
             host: "h",
             path: &format!("/{path}"),
@@ -514,8 +516,8 @@ fn keys() {
             headers: &headers,
             ipv6_prefix: 64,
         };
-        let first = engine.decide_embedded(&generation, &facts);
-        let second = engine.decide_embedded(&generation, &facts);
+        let (first, _) = engine.decide_embedded(&generation, &facts);
+        let (second, _) = engine.decide_embedded(&generation, &facts);
         let known = matches!(first.outcome, Outcome::Allowed | Outcome::RepeatedKey { .. });
         prop_assert!(known, "{:?}", first.outcome);
         prop_assert_eq!(first.outcome, second.outcome);

@@ -6,10 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms from the bottom to the top. Those that share a number never import each other.
-const LAYERS: [(&str, u8); 12] = [
+const LAYERS: [(&str, u8); 13] = [
     ("clock", 0),
     ("histogram", 1),
     ("limit", 1),
+    ("tokens", 1),
     ("policy", 2),
     ("config", 3),
     ("estimator", 3),
@@ -22,7 +23,7 @@ const LAYERS: [(&str, u8); 12] = [
 ];
 
 /// Crates and the rooms that may name them.
-const KEPT: [(&str, &[&str]); 8] = [
+const KEPT: [(&str, &[&str]); 10] = [
     ("pingora", &["proxy", "ops", "server"]),
     ("pingora_proxy", &["proxy", "server"]),
     ("pingora_limits", &["estimator"]),
@@ -30,6 +31,8 @@ const KEPT: [(&str, &[&str]); 8] = [
     ("saphyr_parser", &["config"]),
     ("prometheus", &["ops"]),
     ("redis", &["store"]),
+    ("jsonwebtoken", &["tokens"]),
+    ("ring", &["tokens"]),
     ("tokio", &["store", "engine", "proxy", "ops", "server"]),
 ];
 

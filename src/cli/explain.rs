@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use serde_json::{Value, json};
 
 use super::REFUSED;
-use crate::clock::{ManualClock, Nanos};
+use crate::clock::{Clock, ManualClock, SystemClock};
 use crate::config::{self, Config};
 use crate::engine::{Decision, Engine, Generation, Outcome};
 use crate::policy::client;
@@ -119,6 +119,8 @@ impl Question {
         };
         let facts = Facts {
             client_ip: client::resolve(self.peer, &self.headers, &config.clients),
+            peer_trusted: config.clients.trusts(self.peer),
+            now: SystemClock::new().now().wall,
             method: self.method.as_str(),
             host: &clean.host,
             path: &clean.path,
@@ -128,10 +130,10 @@ impl Question {
             ipv6_prefix: config.ipv6_prefix,
         };
         let origins: Vec<Arc<str>> = config.origins.iter().map(|one| one.name.clone()).collect();
-        let clock = Arc::new(ManualClock::new(Nanos::ZERO));
+        let clock = Arc::new(ManualClock::new(facts.now));
         let engine = Engine::new(clock, KeySecret::new([0; 16]));
         let (generation, _) = engine.generation(config.policy, None);
-        let decision = engine.decide_embedded(&generation, &facts);
+        let (decision, _) = engine.decide_embedded(&generation, &facts);
         Ok(answer(&generation, &decision, &facts, &origins))
     }
 }

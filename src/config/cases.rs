@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use super::compile::read_bounded;
 use super::error::{ConfigError, ConfigErrors, Place};
 use super::read::{At, Errors};
-use super::scalars::{duration, whole};
+use super::scalars::{boolean, duration, whole};
 use super::yaml;
 
 /// Most requests of one step.
@@ -55,6 +55,25 @@ pub struct Request {
     pub headers: HeaderMap,
     /// The peer.
     pub ip: IpAddr,
+    /// What the origin would answer.
+    pub answer: Answer,
+}
+
+/// What becomes of a request that is let through.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The answer's status and whether it is the origin's; `None`: the client leaves before any.
+    pub status: Option<(u16, bool)>,
+    /// Its fields.
+    pub headers: HeaderMap,
+    /// How long the request is in flight.
+    pub after: Duration,
+}
+
+impl Default for Answer {
+    fn default() -> Self {
+        Self { status: Some((200, true)), headers: HeaderMap::new(), after: Duration::ZERO }
+    }
 }
 
 /// What is expected of a step; of many requests, the numbers are of all and the rest of the last.
@@ -72,6 +91,12 @@ pub struct Expect {
     pub status: Option<u16>,
     /// Why it is refused before or without a limit; `none`.
     pub reason: Option<String>,
+    /// How long the last one waits for its turn.
+    pub waited: Option<Duration>,
+    /// What the candidate of a limit says: `agrees`, `would_deny`, `would_allow`; `none`.
+    pub candidate: Option<String>,
+    /// Whether a ban refuses it.
+    pub banned: Option<bool>,
     /// Who the client is taken for.
     pub client_ip: Option<String>,
     /// Fields of the answer; `absent` is not there.
@@ -155,14 +180,49 @@ fn request(at: &At<'_>) -> Option<Request> {
     let url = map.require("url", "write url: \"http://example.com/\"").and_then(|at| at.text());
     let fields = map.get("headers");
     let ip = map.get("ip").map(|at| at.parse(ip));
-    map.finish(&["answer"]);
+    let answer = map.get("answer").map(|at| answer(&at));
+    map.finish(&[]);
     let url = url?;
     let (authority, target) = match url.split_once("://") {
         Some((_, rest)) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
         None => ("", url),
     };
+    let mut headers = fields_of(fields.as_ref());
+    if !authority.is_empty() && !headers.contains_key(http::header::HOST) {
+        let host = field(authority).map_err(|message| at.error(message)).ok()?;
+        headers.insert(http::header::HOST, host);
+    }
+    Some(Request {
+        method: method.unwrap_or(Some(Method::GET))?,
+        target: if target.is_empty() { "/" } else { target }.to_owned(),
+        headers,
+        ip: ip.unwrap_or(Some(SOMEBODY))?,
+        answer: answer.unwrap_or(Some(Answer::default()))?,
+    })
+}
+
+/// `{ status, headers, after }`; `failed`: the origin gives none and this proxy answers 502;
+/// `none`: the client leaves first.
+fn answer(at: &At<'_>) -> Option<Answer> {
+    if !at.is_map() {
+        let words = [("none", None), ("failed", Some((502, false)))];
+        return at.choice(&words).map(|status| Answer { status, ..Answer::default() });
+    }
+    let mut map = at.map()?;
+    let status = map.get("status").map(|at| at.parse(whole(100, 599)));
+    let fields = map.get("headers");
+    let after = map.get("after").map(|at| at.parse(duration));
+    map.finish(&[]);
+    Some(Answer {
+        status: Some((u16::try_from(status.unwrap_or(Some(200))?).ok()?, true)),
+        headers: fields_of(fields.as_ref()),
+        after: after.unwrap_or(Some(Duration::ZERO))?,
+    })
+}
+
+fn fields_of(fields: Option<&At<'_>>) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    for (name, at) in fields.iter().flat_map(At::named) {
+    for (name, at) in fields.into_iter().flat_map(At::named) {
         let Ok(name) = HeaderName::try_from(name) else {
             at.error(format!("{name:?} is not the name of a header"));
             continue;
@@ -173,16 +233,7 @@ fn request(at: &At<'_>) -> Option<Request> {
             }
         }
     }
-    if !authority.is_empty() && !headers.contains_key(http::header::HOST) {
-        let host = field(authority).map_err(|message| at.error(message)).ok()?;
-        headers.insert(http::header::HOST, host);
-    }
-    Some(Request {
-        method: method.unwrap_or(Some(Method::GET))?,
-        target: if target.is_empty() { "/" } else { target }.to_owned(),
-        headers,
-        ip: ip.unwrap_or(Some(SOMEBODY))?,
-    })
+    headers
 }
 
 fn method(text: &str) -> Result<Method, String> {
@@ -211,6 +262,9 @@ fn expected(at: &At<'_>) -> Option<Expect> {
             .and_then(|at| at.parse(whole(100, 599)))
             .and_then(|status| u16::try_from(status).ok()),
         reason: map.get("reason").and_then(text),
+        waited: map.get("waited").and_then(|at| at.parse(duration)),
+        candidate: map.get("candidate").and_then(text),
+        banned: map.get("banned").and_then(|at| at.parse(boolean)),
         client_ip: map.get("client_ip").and_then(text),
         headers: map
             .get("headers")

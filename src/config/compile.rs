@@ -11,6 +11,7 @@ use super::read::{At, Errors, Map};
 use super::routes::{Known, defaults, routes};
 use super::scalars::whole;
 use super::store::store;
+use super::terms::Given;
 use super::warnings::{Looked, silenced, warnings};
 use super::yaml::{self, MAX_BYTES, Node};
 use super::{Config, Store, bounds, responses, sockets};
@@ -83,7 +84,7 @@ fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Lo
     let origins = origins(&mut root, folder);
     // The unit of time of the clock that the exact tier is read by.
     let tick = if store == Store::Embedded { Nanos::new(1) } else { MICROSECOND };
-    let limits = limits(&mut root, tick);
+    let limits = limits(&mut root, &Given { folder, ipv6_prefix, tick });
     let base = match root.get("responses") {
         Some(at) => responses::responses(&at, &responses::standard(), folder),
         None => Arc::new(responses::standard()),

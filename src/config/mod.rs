@@ -3,10 +3,14 @@
 //! `text -> yaml (a tree with positions) -> read (typed values, each with its place) -> compile
 //! (what is meant)`. Every mistake of a file is found in one pass, and each has a place and a cure.
 
+mod algorithm;
 mod bounds;
 mod cases;
 mod compile;
+mod costs;
 mod error;
+mod files;
+mod keys;
 mod limits;
 mod origins;
 mod read;
@@ -15,6 +19,7 @@ mod routes;
 mod scalars;
 mod sockets;
 mod store;
+mod terms;
 mod warnings;
 mod yaml;
 
@@ -24,10 +29,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::policy::client::ClientRules;
-use crate::policy::{Policy, Source};
+use bytes::Bytes;
+use http::HeaderValue;
 
-pub use cases::{Case, Expect, Request, Step, load_cases, read_cases};
+use crate::policy::client::ClientRules;
+use crate::policy::{Exempt, Policy, Source};
+
+pub use cases::{Answer, Case, Expect, Request, Step, load_cases, read_cases};
 pub use compile::{Loaded, load, read_text};
 pub use error::{ConfigError, ConfigErrors, Place, Warning};
 
@@ -287,8 +295,24 @@ pub struct Responses {
     pub ratelimit_fields: bool,
     /// The `X-RateLimit-*` triple.
     pub x_ratelimit_fields: bool,
-    /// The body of a refusal.
-    pub body: Body,
+    /// The bodies of a refusal, of which the client's `Accept` chooses; at least one.
+    pub bodies: Vec<Body>,
+    /// Who may read a refusal in a browser.
+    pub cors: Cors,
+    /// Requests that no limit applies to.
+    pub exempt: Exempt,
+    /// Clients are told to come back up to this later than they could, so that they do not come all
+    /// at once.
+    pub retry_after_jitter: Duration,
+}
+
+/// Origins (of the browser's kind) that may read a refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cors {
+    /// All of them (`*`).
+    All,
+    /// These.
+    Only(Vec<HeaderValue>),
 }
 
 /// The body of a refusal.
@@ -296,10 +320,12 @@ pub struct Responses {
 pub enum Body {
     /// `application/problem+json` (RFC 9457).
     Problem,
+    /// The status of a gRPC call, for requests that are one.
+    Grpc,
     /// The operator's own, read when the configuration was.
     File {
         /// Its bytes.
-        content: Vec<u8>,
+        content: Bytes,
         /// Its media type.
         media_type: String,
     },

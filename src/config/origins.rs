@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::limits::source;
+use super::keys::source;
 use super::read::{At, Map};
 use super::scalars::{is_name, some_duration, whole};
 use super::sockets::certificates_in;
@@ -36,7 +36,7 @@ pub(super) fn origins<'n>(root: &mut Map<'n>, folder: &Path) -> Vec<(Origin, At<
 fn origin(name: &str, at: &At<'_>, folder: &Path) -> Option<Origin> {
     let mut map = at.map()?;
     let servers = map.require("servers", "write servers: [127.0.0.1:9000]");
-    let balance = map.get("balance").and_then(|at| balance(&at));
+    let balance = map.get("balance").and_then(|at| balance(&at, folder));
     let host = map.get("host").and_then(|at| at.parse(host_kept_or_set)).flatten();
     let tls = map.get("tls").and_then(|at| tls(&at, folder));
     let http = map.get("http").and_then(|at| at.choice(&[("1", false), ("2", true)]));
@@ -90,7 +90,7 @@ fn host_and_port(text: &str) -> Result<String, String> {
     }
 }
 
-fn balance(at: &At<'_>) -> Option<Balance> {
+fn balance(at: &At<'_>, folder: &Path) -> Option<Balance> {
     if !at.is_map() {
         return at
             .choice(&[("round_robin", false), ("random", true)])
@@ -99,7 +99,7 @@ fn balance(at: &At<'_>) -> Option<Balance> {
     let mut map = at.map()?;
     let hashed = map.require("hash", "write hash: client_ip");
     map.finish(&[]);
-    source(&hashed?).map(Balance::Hash)
+    source(&hashed?, folder).map(Balance::Hash)
 }
 
 /// `keep`, or the host that the origin shall see.

@@ -4,16 +4,28 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderValue;
+
+use super::files::read_bounded;
 use super::read::At;
 use super::scalars::duration;
-use super::{Body, Responses};
+use super::yaml::Kind;
+use super::{Body, Cors, Responses};
+use crate::policy::Exempt;
 
 /// The largest body of a refusal: it is sent to everybody who is refused.
 const MAX_BODY: u64 = 64 * 1024;
 
 /// What holds where nothing is written.
-pub(super) const fn standard() -> Responses {
-    Responses { ratelimit_fields: true, x_ratelimit_fields: true, body: Body::Problem }
+pub(super) fn standard() -> Responses {
+    Responses {
+        ratelimit_fields: true,
+        x_ratelimit_fields: true,
+        bodies: vec![Body::Problem],
+        cors: Cors::Only(Vec::new()),
+        exempt: Exempt::STANDARD,
+        retry_after_jitter: Duration::ZERO,
+    }
 }
 
 /// Reads `responses`; what is not written is as in `base`.
@@ -28,66 +40,72 @@ pub(super) fn responses(at: &At<'_>, base: &Responses, folder: &Path) -> Arc<Res
         read.ratelimit_fields = wanted.contains(&false);
         read.x_ratelimit_fields = wanted.contains(&true);
     }
-    if let Some(body) = map.get("body").and_then(|at| body(&at, folder)) {
-        read.body = body;
+    if let Some(at) = map.get("body") {
+        let items = at.one_or_more();
+        if items.is_empty() {
+            at.error_with("no body", "write body: problem");
+        }
+        read.bodies = items.iter().filter_map(|at| body(at, folder)).collect();
+        if read.bodies.first() == Some(&Body::Grpc) {
+            at.error_with("grpc is for gRPC calls alone", "begin the list with problem or a file");
+        }
     }
-    // Accepted where they ask for nothing.
-    if let Some(at) = map.get("cors")
-        && !at.one_or_more().is_empty()
-    {
-        at.not_yet("cors");
+    if let Some(at) = map.get("cors") {
+        read.cors = cors(&at);
     }
-    if let Some(at) = map.get("exempt")
-        && !at.one_or_more().is_empty()
-    {
-        at.not_yet("exempt");
+    if let Some(at) = map.get("exempt") {
+        let words = [("preflight", false), ("acme", true)];
+        let named: Vec<bool> = at.one_or_more().iter().filter_map(|at| at.choice(&words)).collect();
+        read.exempt = Exempt { preflight: named.contains(&false), acme: named.contains(&true) };
     }
-    if let Some(at) = map.get("retry_after_jitter")
-        && at.parse(duration).is_some_and(|jitter| jitter != Duration::ZERO)
-    {
-        at.not_yet("retry_after_jitter");
+    if let Some(jitter) = map.get("retry_after_jitter").and_then(|at| at.parse(duration)) {
+        read.retry_after_jitter = jitter;
     }
     map.finish(&[]);
     Arc::new(read)
 }
 
-fn body(at: &At<'_>, folder: &Path) -> Option<Body> {
-    use super::yaml::Kind;
-    match &at.node.kind {
-        Kind::Scalar { .. } => at.choice(&[("problem", ())]).map(|()| Body::Problem),
-        Kind::List(_) => {
-            at.not_yet("a list of bodies");
-            None
-        }
-        Kind::Map(_) => {
-            let mut map = at.map()?;
-            let file = map.require("file", "write { file: denied.html, type: text/html }");
-            let media_type = map.require("type", "write type: text/html");
-            map.finish(&[]);
-            let media_type = media_type.and_then(|at| at.parse(is_media_type));
-            let content = file.and_then(|at| read_file(&at, &folder.join(at.text()?)));
-            Some(Body::File { content: content?, media_type: media_type? })
-        }
+/// `[]`, `"*"`, or a list as `https://app.example.com`.
+fn cors(at: &At<'_>) -> Cors {
+    let items = at.one_or_more();
+    if items.iter().any(|at| matches!(&at.node.kind, Kind::Scalar { text, .. } if text == "*")) {
+        return Cors::All;
     }
+    Cors::Only(items.iter().filter_map(|at| at.parse(web_origin)).collect())
+}
+
+/// An origin as browsers write it (RFC 6454, section 6.2): scheme, host and port, no path.
+fn web_origin(text: &str) -> Result<HeaderValue, String> {
+    let wrong = || format!("{text:?} is not an origin; write https://app.example.com, or \"*\"");
+    let (scheme, authority) = text.split_once("://").ok_or_else(wrong)?;
+    let plain = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"+-.:[]_".contains(&b))
+    };
+    if !plain(scheme) || !plain(authority) {
+        return Err(wrong());
+    }
+    HeaderValue::try_from(text).map_err(|_| wrong())
+}
+
+fn body(at: &At<'_>, folder: &Path) -> Option<Body> {
+    if !at.is_map() {
+        let word = at.choice(&[("problem", false), ("grpc", true)])?;
+        return Some(if word { Body::Grpc } else { Body::Problem });
+    }
+    let mut map = at.map()?;
+    let file = map.require("file", "write { file: denied.html, type: text/html }");
+    let media_type = map.require("type", "write type: text/html");
+    map.finish(&[]);
+    let media_type = media_type.and_then(|at| at.parse(is_media_type));
+    let content = file.and_then(|at| at.parse(|text| read_bounded(&folder.join(text), MAX_BODY)));
+    Some(Body::File { content: content?.into(), media_type: media_type? })
 }
 
 fn is_media_type(text: &str) -> Result<String, String> {
     let plausible = text.split_once('/').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty())
         && http::HeaderValue::try_from(text).is_ok();
     if plausible { Ok(text.to_owned()) } else { Err(format!("{text:?} is not a media type")) }
-}
-
-fn read_file(at: &At<'_>, file: &Path) -> Option<Vec<u8>> {
-    let size = std::fs::metadata(file).map(|about| about.len());
-    let content = match size {
-        Ok(size) if size > MAX_BODY => Err(format!("{} is larger than 64KiB", file.display())),
-        _ => std::fs::read(file).map_err(|error| format!("{}: {error}", file.display())),
-    };
-    match content {
-        Ok(content) => Some(content),
-        Err(why) => {
-            at.error(why);
-            None
-        }
-    }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue};
 
 use super::Responses;
-use super::limits::{Limits, fixed_cost, refuse_dear};
+use super::costs::{cost, refuse_misfit};
+use super::limits::Limits;
 use super::read::{At, Map, did_you_mean};
 use super::responses::responses;
 use super::scalars::is_name;
@@ -96,7 +97,7 @@ fn route<'n>(
         map.get("defaults").map(|at| at.choice(&[("false", false), ("true", true)]));
     let origin_at = map.get("origin");
     let own_responses = map.get("responses").map(|at| responses(&at, base, known.folder));
-    map.finish(&["exempt"]);
+    map.finish(&[]);
     let name_at = name_at?;
     let name = name_at.text()?;
     if !is_name(name) {
@@ -118,8 +119,10 @@ fn route<'n>(
             return None;
         }
     };
-    let route = Route { name: Arc::from(name), matches, limits, origin };
-    Some((route, own_responses.unwrap_or_else(|| Arc::clone(base)), name_at))
+    let responses = own_responses.unwrap_or_else(|| Arc::clone(base));
+    let exempt = responses.exempt;
+    let route = Route { name: Arc::from(name), matches, limits, origin, exempt };
+    Some((route, responses, name_at))
 }
 
 /// The defaults first; where a route uses one of them itself, its cost counts.
@@ -165,7 +168,7 @@ fn uses(at: &At<'_>, known: &Known<'_>) -> Vec<Use> {
 fn one_use(at: &At<'_>, known: &Known<'_>) -> Option<Use> {
     if !at.is_map() {
         let limit = known.limits.find(at, at.text()?)?;
-        return Some(Use { limit, cost: known.limits.limits[limit.0].cost });
+        return Some(Use { limit, cost: known.limits.limits[limit.0].cost.clone() });
     }
     let mut map = at.map()?;
     let limit_at = map.require("limit", "write { limit: NAME, cost: 10 }");
@@ -175,14 +178,10 @@ fn one_use(at: &At<'_>, known: &Known<'_>) -> Option<Use> {
     let LimitIndex(place) = known.limits.find(&limit_at, limit_at.text()?)?;
     let limit = &known.limits.limits[place];
     let cost = match &cost_at {
-        None => limit.cost,
-        Some(at) if at.is_map() => {
-            at.not_yet("a cost that is read from a header");
-            return None;
-        }
+        None => limit.cost.clone(),
         Some(at) => {
-            let cost = fixed_cost(at)?;
-            refuse_dear(at, cost, limit);
+            let cost = cost(at)?;
+            refuse_misfit(at, &cost, limit);
             cost
         }
     };

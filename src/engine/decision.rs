@@ -3,9 +3,10 @@
 use smallvec::SmallVec;
 
 use super::VerdictKind;
+use super::trial::Trial;
 use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
-use crate::policy::{LimitIndex, RouteIndex, Tier};
+use crate::policy::{LimitIndex, RateIndex, RouteIndex, Tier};
 
 /// The answer to a request.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub struct Decision {
     pub outcome: Outcome,
     /// One per limit that was asked, in the order of the route.
     pub answers: SmallVec<[Answer; 4]>,
+    /// What candidates say, which refuse nothing.
+    pub trials: Vec<Trial>,
 }
 
 /// What happens to a request.
@@ -54,6 +57,8 @@ pub enum Outcome {
 pub struct Answer {
     /// Which limit.
     pub limit: LimitIndex,
+    /// Which of its rates.
+    pub rate: RateIndex,
     /// Its tier.
     pub tier: Tier,
     /// How it went into the books.
@@ -64,6 +69,8 @@ pub struct Answer {
     pub cost: u32,
     /// Whether it only watches.
     pub shadow: bool,
+    /// Whether the key is banned: it was denied too often.
+    pub banned: bool,
     /// Whether the key came from a credential.
     pub authenticated: bool,
 }
@@ -91,6 +98,34 @@ impl Decision {
     /// Whether a limit was judged while the store was away.
     pub fn is_degraded(&self) -> bool {
         self.answers.iter().any(|answer| answer.kind.is_degraded())
+    }
+
+    /// How long the request waits for its turn.
+    pub fn wait(&self) -> Nanos {
+        if self.outcome != Outcome::Allowed {
+            return Nanos::ZERO;
+        }
+        let waits = self.answers.iter().filter(|one| !one.shadow).map(|one| one.verdict.wait);
+        waits.max().unwrap_or_default()
+    }
+
+    /// Too many wait already: the request is refused instead, and may come back when its turn
+    /// would have been. What it was charged passes unused.
+    pub fn refuse_to_wait(&mut self) {
+        for answer in self.answers.iter_mut().filter(|one| !one.shadow) {
+            let verdict = &mut answer.verdict;
+            if verdict.wait > Nanos::ZERO {
+                verdict.allowed = false;
+                verdict.retry_after = Some(verdict.wait);
+                verdict.wait = Nanos::ZERO;
+            }
+        }
+        self.outcome = Outcome::Limited;
+    }
+
+    /// Whether a ban refuses the request.
+    pub fn is_banned(&self) -> bool {
+        self.answers.iter().any(|answer| answer.banned)
     }
 
     /// The first instant at which every refusing limit would let the request pass. `None` when

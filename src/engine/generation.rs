@@ -3,14 +3,14 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use super::due::Due;
+use super::exceptions::Exceptions;
 use super::{Decision, Engine, Tally};
 use crate::clock::Now;
 use crate::estimator::EstimateLimit;
 use crate::limit::{Quota, Rate};
 use crate::policy::key::KeyHasher;
-use crate::policy::{Count, Limit, LimitIndex, Mode, OnStoreFailure, Policy, Tier, WhenFull};
-use crate::store::{Claim, Issued, Room};
+use crate::policy::{Count, Limit, LimitIndex, OnStoreFailure, Policy, RateIndex, Tier, WhenFull};
+use crate::store::{Claim, InFlight, Issued, Room};
 
 /// One loaded policy.
 pub struct Generation {
@@ -27,6 +27,10 @@ pub(super) struct Counting {
     /// In a store of many servers: how many leading parts of the key put its cells beside others
     /// of a family, and what hashes them.
     pub(super) family: Option<(usize, KeyHasher)>,
+    /// For whom the limit is another one.
+    pub(super) exceptions: Option<Exceptions>,
+    /// Whether what was charged may come back: a denial is then not to be repeated unasked.
+    pub(super) returns: bool,
     /// Equal texts mean that cells of the one can be read as the other's.
     identity: String,
 }
@@ -34,15 +38,19 @@ pub(super) struct Counting {
 pub(super) enum Counter {
     Estimate(Arc<EstimateLimit>),
     Exact(Exact),
+    InFlight(Arc<InFlight>, u32),
 }
 
 pub(super) struct Exact {
-    pub(super) quota: Arc<Issued>,
+    /// The limit's own rate, and those of plans and exceptions.
+    pub(super) quotas: Vec<Arc<Issued>>,
+    /// A rate that is judged beside the own one.
+    pub(super) candidate: Option<Arc<Issued>>,
     pub(super) when_full: WhenFull,
     pub(super) on_store_failure: OnStoreFailure,
     max_keys: Option<usize>,
-    /// Made when the room is full for the first time: most limits never need it.
-    overflow: OnceLock<Arc<EstimateLimit>>,
+    /// One per quota, made when the room is full for the first time: most limits never need it.
+    overflow: Vec<OnceLock<Arc<EstimateLimit>>>,
 }
 
 /// What a reload did to the limits, by name, in the order of the files.
@@ -92,6 +100,9 @@ impl Generation {
             list.push(Arc::clone(&limit.name));
             counting.push(one);
         }
+        for limit in policy.limits_with_late_cost() {
+            counting[limit.0].returns = true;
+        }
         if let Some(previous) = previous {
             let gone = previous.policy.limits.iter().map(|limit| &limit.name);
             let gone = gone.filter(|name| policy.limits.iter().all(|limit| limit.name != **name));
@@ -118,8 +129,16 @@ impl Generation {
     /// The room of an exact limit.
     pub fn room(&self, limit: LimitIndex) -> Option<&Room> {
         match &self.counting[limit.0].counter {
-            Counter::Estimate(_) => None,
-            Counter::Exact(exact) => Some(exact.quota.room()),
+            Counter::Estimate(_) | Counter::InFlight(..) => None,
+            Counter::Exact(exact) => Some(exact.room()),
+        }
+    }
+
+    /// Requests that a limit of them holds now.
+    pub fn in_flight(&self, limit: LimitIndex) -> Option<u64> {
+        match &self.counting[limit.0].counter {
+            Counter::InFlight(table, _) => Some(table.total()),
+            Counter::Estimate(_) | Counter::Exact(_) => None,
         }
     }
 
@@ -127,18 +146,8 @@ impl Generation {
     pub fn estimate(&self, limit: LimitIndex) -> Option<&EstimateLimit> {
         match &self.counting[limit.0].counter {
             Counter::Estimate(estimate) => Some(estimate),
-            Counter::Exact(_) => None,
+            Counter::Exact(_) | Counter::InFlight(..) => None,
         }
-    }
-
-    /// Whether a refusal of this limit refuses.
-    pub(super) fn enforces(&self, due: &Due) -> bool {
-        self.policy.limit(due.limit).mode == Mode::Enforce
-    }
-
-    /// Whether a limit of the exact tier is among these.
-    pub(super) fn any_exact(&self, dues: &[Due]) -> bool {
-        dues.iter().any(|due| self.counting(due.limit).tier() == Tier::Exact)
     }
 
     /// Counts the verdicts of a decision.
@@ -154,17 +163,18 @@ impl Generation {
 
     /// Every sketch there is, those of overflowing exact limits too.
     pub(super) fn estimates(&self) -> impl Iterator<Item = &Arc<EstimateLimit>> {
-        self.counting.iter().filter_map(|one| match &one.counter {
-            Counter::Estimate(estimate) => Some(estimate),
-            Counter::Exact(exact) => exact.overflow.get(),
+        self.counting.iter().flat_map(|one| match &one.counter {
+            Counter::Estimate(estimate) => vec![estimate],
+            Counter::Exact(exact) => exact.overflow.iter().filter_map(OnceLock::get).collect(),
+            Counter::InFlight(..) => Vec::new(),
         })
     }
 
     /// Every room of the exact tier with the limit's own bound.
     pub(super) fn rooms(&self) -> Vec<(&Room, Option<usize>)> {
         let exact = self.counting.iter().filter_map(|one| match &one.counter {
-            Counter::Estimate(_) => None,
-            Counter::Exact(exact) => Some((&**exact.quota.room(), exact.max_keys)),
+            Counter::Estimate(_) | Counter::InFlight(..) => None,
+            Counter::Exact(exact) => Some((&**exact.room(), exact.max_keys)),
         });
         exact.collect()
     }
@@ -179,7 +189,7 @@ impl Counting {
     pub(super) const fn tier(&self) -> Tier {
         match self.counter {
             Counter::Estimate(_) => Tier::Estimate,
-            Counter::Exact(_) => Tier::Exact,
+            Counter::Exact(_) | Counter::InFlight(..) => Tier::Exact,
         }
     }
 
@@ -203,14 +213,22 @@ impl Counting {
                 // The room is the limit's whatever its key: old cells fill it until they are swept.
                 let room = before.and_then(|before| before.counter.room());
                 let room = room.cloned().unwrap_or_default();
-                let claim = Claim { quota: *quota, room, generation };
+                let mut claims = vec![Claim { quota: *quota, room, generation }];
+                for other in &limit.terms.quotas {
+                    claims.push(Claim { quota: *other, ..claims[0].clone() });
+                }
+                let candidate = limit.terms.candidate;
+                let candidate = candidate.map(|quota| Claim { quota, ..claims[0].clone() });
                 let rules = (*when_full, *max_keys, *on_store_failure);
-                Counter::exact(engine, claim, rules, same)
+                Counter::exact(engine, claims, candidate, rules, same)
             }
+            Count::InFlight { most } => Counter::in_flight(*most, same),
         };
         let hasher = engine.secret.hasher(limit);
+        let exceptions = Exceptions::of(limit, &hasher);
         let tally = engine.tally(&limit.name);
-        (Self { hasher, tally, counter, family, identity }, fate)
+        let returns = limit.counted.asks();
+        (Self { hasher, tally, counter, family, exceptions, returns, identity }, fate)
     }
 }
 
@@ -232,7 +250,8 @@ impl Counter {
 
     fn exact(
         engine: &Engine,
-        claim: Claim,
+        claims: Vec<Claim>,
+        candidate: Option<Claim>,
         (when_full, max_keys, on_store_failure): (WhenFull, Option<usize>, OnStoreFailure),
         same: Option<&Counting>,
     ) -> (Self, Fate) {
@@ -240,35 +259,66 @@ impl Counter {
             Some(Self::Exact(before)) => Some(before),
             _ => None,
         };
-        let quota = engine.store.issue(claim, before.map(|before| &before.quota));
-        let fate = match before {
-            None => Fate::Restarted,
-            Some(before) if before.quota.quota() == quota.quota() => Fate::Kept,
-            Some(_) => Fate::Converted,
+        let wanted = claims.iter().map(|claim| &claim.quota);
+        // All of a generation or none: a cell is never read as a quota of an older one.
+        let kept = before.filter(|old| old.quotas.iter().map(|one| one.quota()).eq(wanted));
+        let fate = match (before, kept) {
+            (None, _) => Fate::Restarted,
+            (_, Some(_)) => Fate::Kept,
+            (_, None) => Fate::Converted,
         };
-        let overflow = match (before, &fate) {
-            (Some(before), Fate::Kept) => before.overflow.clone(),
-            _ => OnceLock::new(),
+        let (quotas, overflow) = match kept {
+            Some(before) => (before.quotas.clone(), before.overflow.clone()),
+            None => {
+                let overflow = claims.iter().map(|_| OnceLock::new()).collect();
+                let issue = |claim| engine.store.issue(claim, None);
+                (claims.into_iter().map(issue).collect(), overflow)
+            }
         };
-        (Self::Exact(Exact { quota, when_full, on_store_failure, max_keys, overflow }), fate)
+        let candidate_before = before.and_then(|before| before.candidate.as_ref());
+        let candidate = candidate.map(|claim| engine.store.issue(claim, candidate_before));
+        let exact = Exact { quotas, candidate, when_full, on_store_failure, max_keys, overflow };
+        (Self::Exact(exact), fate)
+    }
+
+    /// Requests that are in flight hold their places under whatever number is the most now.
+    fn in_flight(most: u32, same: Option<&Counting>) -> (Self, Fate) {
+        match same.map(|same| &same.counter) {
+            Some(Self::InFlight(table, before)) => {
+                let fate = if *before == most { Fate::Kept } else { Fate::Converted };
+                (Self::InFlight(Arc::clone(table), most), fate)
+            }
+            _ => (Self::InFlight(Arc::default(), most), Fate::Restarted),
+        }
     }
 
     fn room(&self) -> Option<&Arc<Room>> {
         match self {
-            Self::Estimate(_) => None,
-            Self::Exact(exact) => Some(exact.quota.room()),
+            Self::Estimate(_) | Self::InFlight(..) => None,
+            Self::Exact(exact) => Some(exact.room()),
         }
     }
 }
 
 impl Exact {
-    /// Where new keys are counted that have no room: the limit and the window of its quota, in a
+    /// The quota of a rate.
+    pub(super) fn quota(&self, rate: RateIndex) -> &Arc<Issued> {
+        self.quotas.get(rate).unwrap_or(&self.quotas[0])
+    }
+
+    fn room(&self) -> &Arc<Room> {
+        self.quotas[0].room()
+    }
+
+    /// Where new keys are counted that have no room: the limit and the window of their quota, in a
     /// sketch for the traffic that nobody declared.
-    pub(super) fn overflow(&self, now: Now) -> &Arc<EstimateLimit> {
+    pub(super) fn overflow(&self, rate: RateIndex, now: Now) -> &Arc<EstimateLimit> {
         /// What a sketch is made for where `expect` does not say: the default of `expect`.
         const UNDECLARED: u32 = 1_000;
-        self.overflow.get_or_init(|| {
-            Arc::new(EstimateLimit::new(as_rate(self.quota.quota()), UNDECLARED, now))
+        let rate = if rate < self.overflow.len() { rate } else { 0 };
+        self.overflow[rate].get_or_init(|| {
+            let rate = as_rate(self.quotas[rate].quota());
+            Arc::new(EstimateLimit::new(rate, UNDECLARED, now))
         })
     }
 }

@@ -4,17 +4,22 @@
 //! limit name, the secret of the keys and the clock. A [`Generation`] is one loaded policy. A
 //! request is decided under one generation from beginning to end.
 
+mod aside;
 mod connect;
 mod decision;
 mod due;
+mod exceptions;
 mod generation;
+mod penalties;
+mod pending;
 mod remote;
 mod settle;
 mod tally;
+mod trial;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -23,13 +28,15 @@ use smallvec::SmallVec;
 use crate::clock::{Clock, Now};
 use crate::estimator::ConfirmTable;
 use crate::policy::{Facts, KeySecret, Policy, Tier};
-use crate::store::Embedded;
 use crate::store::redis::Remote;
+use crate::store::{Bans, Embedded};
 
 pub use decision::{Answer, Decision, Outcome};
 pub use due::{Due, Dues, Unclean};
 pub use generation::{Generation, ReloadReport};
+pub use pending::{Pending, Said};
 pub use tally::{Durations, Tally, VerdictKind};
+pub use trial::{Trial, TrialKind};
 
 /// Shards of the store that one turn of the housekeeping sweeps: all of them in 3 to 4 seconds.
 const SWEEP_SHARDS: usize = 8;
@@ -45,6 +52,9 @@ pub struct Engine {
     /// Where the exact tier counts for many nodes; `None`: in `store`.
     remote: Option<Arc<Remote>>,
     confirm: ConfirmTable,
+    bans: Arc<Bans>,
+    /// Charges that are on their way to the store while nobody waits for them.
+    asides: Arc<AtomicUsize>,
     generations: AtomicU64,
     /// Counters by limit name: they never start again while the process lives.
     tallies: Mutex<HashMap<Arc<str>, Arc<Tally>>>,
@@ -60,6 +70,8 @@ impl Engine {
             store: Embedded::default(),
             remote: None,
             confirm: ConfirmTable::default(),
+            bans: Arc::default(),
+            asides: Arc::default(),
             generations: AtomicU64::new(0),
             tallies: Mutex::default(),
             durations: Durations::default(),
@@ -96,28 +108,47 @@ impl Engine {
 
     /// Decides a request. Waits for nothing, unless the route has an exact limit and the store is
     /// of many nodes: then for one answer of it, or its deadline.
-    pub async fn decide(&self, generation: &Generation, facts: &Facts<'_>) -> Decision {
+    ///
+    /// Hold [`Pending`] until the request has ended, and tell [`Engine::finish`] of the answer.
+    pub async fn decide(&self, generation: &Generation, facts: &Facts<'_>) -> (Decision, Pending) {
         let (mut decision, dues) = self.begin(generation, facts);
+        let mut pending = Pending::default();
         if let Some(dues) = dues {
             match &self.remote {
-                Some(remote) if generation.any_exact(&dues) => {
-                    self.settle_remote(remote, generation, &dues, &mut decision).await;
+                _ if self.banned(generation, &dues, &mut decision) => {}
+                Some(remote) if generation.any_stored(&dues) => {
+                    self.settle_remote(remote, generation, &dues, &mut decision, &mut pending)
+                        .await;
                 }
-                _ => self.settle(generation, &dues, &mut decision),
+                _ => self.settle(generation, &dues, &mut decision, &mut pending),
             }
-            self.time(&decision);
+            self.end(generation, &dues, &decision);
         }
-        decision
+        (decision, pending)
     }
 
     /// What [`Engine::decide`] does with an embedded store, for callers that cannot wait.
-    pub fn decide_embedded(&self, generation: &Generation, facts: &Facts<'_>) -> Decision {
+    pub fn decide_embedded(
+        &self,
+        generation: &Generation,
+        facts: &Facts<'_>,
+    ) -> (Decision, Pending) {
         let (mut decision, dues) = self.begin(generation, facts);
+        let mut pending = Pending::default();
         if let Some(dues) = dues {
-            self.settle(generation, &dues, &mut decision);
-            self.time(&decision);
+            if !self.banned(generation, &dues, &mut decision) {
+                self.settle(generation, &dues, &mut decision, &mut pending);
+            }
+            self.end(generation, &dues, &decision);
         }
-        decision
+        (decision, pending)
+    }
+
+    /// Books what was decided.
+    fn end(&self, generation: &Generation, dues: &[Due], decision: &Decision) {
+        self.punish(generation, dues, decision);
+        generation.book(decision);
+        self.time(decision);
     }
 
     /// The route, and what is due under its limits; without dues the decision stands.
@@ -128,21 +159,23 @@ impl Engine {
             route: None,
             outcome: Outcome::NoRoute,
             answers: SmallVec::new(),
+            trials: Vec::new(),
         };
         let policy = generation.policy();
-        let Some(route) = policy.find(facts) else {
+        let Some(place) = policy.find(facts) else {
             return (decision, None);
         };
-        decision.route = Some(route);
-        if !due::reads_alike(generation, facts, route) {
+        decision.route = Some(place);
+        if !due::reads_alike(generation, facts, place) {
             decision.outcome = Outcome::AmbiguousPath;
             return (decision, None);
         }
         decision.outcome = Outcome::Allowed;
-        if policy.route(route).limits.is_empty() {
+        let route = policy.route(place);
+        if route.limits.is_empty() || route.exempt.covers(facts) {
             return (decision, None);
         }
-        match due::dues(generation, facts, route) {
+        match due::dues(generation, facts, place) {
             Ok(dues) => return (decision, Some(dues)),
             Err(Unclean::Missing { limit, status }) => {
                 decision.outcome = Outcome::MissingKey { limit, status };
@@ -168,6 +201,17 @@ impl Engine {
     /// The table in which suspects of the estimate tier are counted.
     pub const fn confirm_table(&self) -> &ConfirmTable {
         &self.confirm
+    }
+
+    /// Whether nothing is on its way to the store.
+    pub fn is_quiet(&self) -> bool {
+        self.asides.load(Ordering::Acquire) == 0
+            && self.remote.as_ref().is_none_or(|remote| remote.is_quiet())
+    }
+
+    /// Who is banned.
+    pub const fn bans(&self) -> &Arc<Bans> {
+        &self.bans
     }
 
     /// Quotas that cells of the store can be written under now: does not grow with reloads.

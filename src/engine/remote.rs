@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::aside::Aside;
 use super::due::Due;
-use super::generation::{Counter, Exact};
+use super::generation::Counter;
+use super::pending::{Pending, Spent};
 use super::settle::{Kinds, answer};
-use super::{Decision, Engine, Generation, Outcome, VerdictKind};
+use super::{Decision, Engine, Generation, Outcome};
 use crate::clock::Nanos;
 use crate::limit::Verdict;
 use crate::policy::{OnStoreFailure, Tier};
@@ -21,8 +23,9 @@ use crate::store::redis::{Answered, Failure, Remote, Spend};
 /// Dues whose cells lie in one place.
 type Group<'d> = SmallVec<[&'d Due; 4]>;
 
-/// What was spent, to be given back when a later one refuses.
-struct Spent {
+/// What was spent in one place, to be given back when a later one refuses.
+struct Paid<'d> {
+    dues: Group<'d>,
     spends: SmallVec<[Spend; 4]>,
     answered: Answered,
     /// Where its answers stand.
@@ -36,44 +39,59 @@ impl Engine {
         generation: &Generation,
         dues: &[Due],
         decision: &mut Decision,
+        pending: &mut Pending,
     ) {
-        let now = decision.at;
-        let tentative = self.charge_estimates(generation, dues, decision);
-        let exact: Group<'_> = dues
-            .iter()
-            .filter(|due| generation.enforces(due))
-            .filter(|due| generation.counting(due.limit).tier() == Tier::Exact)
-            .collect();
-        let refused = decision.refusing().next().is_some()
-            || denied_at_home(remote, &exact, decision)
-            || !self.settle_places(remote, generation, &exact, decision).await;
-        if refused {
-            if decision.outcome != Outcome::Outage {
-                decision.outcome = Outcome::Limited;
-            }
-            self.give_back(generation, dues, &tentative, now, decision);
-        }
-        for due in dues.iter().filter(|due| !generation.enforces(due)) {
-            match &generation.counting(due.limit).counter {
-                Counter::Estimate(_) => self.watch(generation, due, !refused, now, decision),
-                Counter::Exact(exact) if !refused => {
-                    watch(remote, generation, exact, due, decision);
+        let tentative = self.charge_first(generation, dues, decision);
+        let exact = generation.stored(dues);
+        let refused =
+            decision.refusing().next().is_some() || denied_at_home(remote, &exact, decision);
+        let spent = match refused {
+            true => None,
+            false => self.settle_places(remote, generation, &exact, decision).await,
+        };
+        let goes_through = spent.is_some();
+        match spent {
+            Some((exact, spent)) => tentative.keep(generation, &exact, spent, pending),
+            None => {
+                if decision.outcome != Outcome::Outage {
+                    decision.outcome = Outcome::Limited;
                 }
-                Counter::Exact(_) => {}
+                self.give_back(generation, dues, tentative, decision);
             }
         }
-        generation.book(decision);
+        for due in dues.iter().filter(|due| due.shadow) {
+            match &generation.counting(due.limit).counter {
+                Counter::Exact(exact) if !due.refused => {
+                    if goes_through {
+                        let quota = exact.quota(due.rate);
+                        Aside { engine: self, remote, generation, due, quota }
+                            .watch(decision, pending);
+                    }
+                }
+                _ => self.watch(generation, due, goes_through, decision, pending),
+            }
+        }
+        for due in dues {
+            if let Some((_, quota, trial)) = generation.trial(due, decision)
+                && trial.would_go_through(decision)
+            {
+                let due = &trial.due(due);
+                Aside { engine: self, remote, generation, due, quota }
+                    .try_out(&trial, decision, pending);
+                decision.trials.push(trial);
+            }
+        }
     }
 
-    /// Charges place after place; says whether all went through.
-    async fn settle_places(
+    /// Charges place after place. Where everything was spent, if it was.
+    async fn settle_places<'d>(
         &self,
         remote: &Arc<Remote>,
         generation: &Generation,
-        dues: &[&Due],
+        dues: &[&'d Due],
         decision: &mut Decision,
-    ) -> bool {
-        let mut spent: SmallVec<[Spent; 2]> = SmallVec::new();
+    ) -> Option<(Group<'d>, SmallVec<[Spent; 4]>)> {
+        let mut paid: SmallVec<[Paid<'d>; 2]> = SmallVec::new();
         let mut alone = Group::new();
         let mut refused = false;
         let mut began = None;
@@ -102,7 +120,7 @@ impl Engine {
                     refused = !answered.settlement.spent;
                     if !refused {
                         let places = first..decision.answers.len();
-                        spent.push(Spent { spends, answered, places });
+                        paid.push(Paid { dues: group, spends, answered, places });
                     }
                 }
                 Err(Failure::LineFull) => {
@@ -124,9 +142,12 @@ impl Engine {
                 break;
             }
         }
-        refused = refused || !self.judge_alone(remote, generation, &alone, decision);
-        if refused {
-            for one in spent {
+        let judged = match refused {
+            true => None,
+            false => self.judge_alone(remote, generation, &alone, decision),
+        };
+        let Some((mut all, mut spent)) = judged else {
+            for one in paid {
                 for answer in &mut decision.answers[one.places.clone()] {
                     let verdict = &mut answer.verdict;
                     verdict.remaining =
@@ -134,31 +155,37 @@ impl Engine {
                 }
                 remote.give_back(one.spends, &one.answered);
             }
+            return None;
+        };
+        for one in paid {
+            let at = one.answered.at;
+            spent.extend(one.answered.before.iter().map(|&before| Spent::Remote { at, before }));
+            all.extend(one.dues);
         }
-        !refused
+        Some((all, spent))
     }
 
     /// The store does not answer for these: each limit says who judges. All or none.
-    fn judge_alone(
+    fn judge_alone<'d>(
         &self,
         remote: &Remote,
         generation: &Generation,
-        dues: &[&Due],
+        dues: &[&'d Due],
         decision: &mut Decision,
-    ) -> bool {
+    ) -> Option<(Group<'d>, SmallVec<[Spent; 4]>)> {
         let mut local = Group::new();
         let mut outage = false;
         for due in dues {
             let Counter::Exact(exact) = &generation.counting(due.limit).counter else {
                 continue;
             };
-            let fresh = exact.quota.quota().judge(None, due.cost, decision.at);
+            let fresh = exact.quota(due.rate).quota().judge(None, due.cost, decision.at);
             let verdict = match exact.on_store_failure {
                 OnStoreFailure::Local => {
                     local.push(due);
                     continue;
                 }
-                OnStoreFailure::Allow => Verdict { allowed: true, ..fresh },
+                OnStoreFailure::Allow => Verdict { allowed: true, wait: Nanos::ZERO, ..fresh },
                 OnStoreFailure::Deny => {
                     outage = true;
                     Verdict { allowed: false, remaining: 0, retry_after: None, ..fresh }
@@ -168,18 +195,21 @@ impl Engine {
         }
         if outage {
             decision.outcome = Outcome::Outage;
-            return false;
+            return None;
         }
         if local.is_empty() {
-            return true;
+            return Some((local, SmallVec::new()));
         }
-        let spent = self.settle_exact(generation, &local, true, Kinds::DEGRADED, decision);
-        if spent {
-            for spend in local.iter().filter_map(|due| spend(generation, due)) {
+        let mut spent = self.settle_exact(generation, &local, true, Kinds::DEGRADED, decision)?;
+        for (due, spent) in local.iter().zip(&mut spent) {
+            if let Some(spend) = spend(generation, due) {
                 remote.owe(&spend, decision.at);
             }
+            if let Spent::Embedded(receipt) = spent {
+                *spent = Spent::Owed(*receipt);
+            }
         }
-        spent
+        Some((local, spent))
     }
 }
 
@@ -202,32 +232,6 @@ fn crowded(spend: &Spend, decision: &Decision) -> Verdict {
     Verdict { allowed: false, remaining: 0, retry_after: Some(Nanos::SECOND), ..fresh }
 }
 
-/// A shadow limit is asked by itself, and nobody waits for what it says.
-fn watch(
-    remote: &Arc<Remote>,
-    generation: &Generation,
-    exact: &Exact,
-    due: &Due,
-    decision: &Decision,
-) {
-    let (number, now) = (generation.number(), decision.at);
-    let tally = Arc::clone(&generation.counting(due.limit).tally);
-    if remote.denied_at_home(due.key, due.cost, number, now).is_some() {
-        tally.count(VerdictKind::ShadowDenied);
-        return;
-    }
-    let spends = SmallVec::from_iter([spend_of(exact, due)]);
-    let remote = Arc::clone(remote);
-    tokio::spawn(async move {
-        let kind = match remote.settle(spends, number, now).await {
-            Ok(answered) if answered.settlement.spent => VerdictKind::Allowed,
-            Ok(_) | Err(Failure::LineFull) => VerdictKind::ShadowDenied,
-            Err(_) => VerdictKind::DegradedAllowed,
-        };
-        tally.count(kind);
-    });
-}
-
 /// Dues by the place of their cells, in the order of the route.
 fn groups<'d>(
     remote: &Remote,
@@ -246,13 +250,13 @@ fn groups<'d>(
 }
 
 fn spend(generation: &Generation, due: &Due) -> Option<Spend> {
-    match &generation.counting(due.limit).counter {
-        Counter::Exact(exact) => Some(spend_of(exact, due)),
-        Counter::Estimate(_) => None,
+    let counting = generation.counting(due.limit);
+    match &counting.counter {
+        Counter::Exact(exact) => {
+            let quota = Arc::clone(exact.quota(due.rate));
+            let spend = Spend::of(due.key, due.family, quota, due.cost);
+            Some(Spend { returns: counting.returns, ..spend })
+        }
+        Counter::Estimate(_) | Counter::InFlight(..) => None,
     }
-}
-
-fn spend_of(exact: &Exact, due: &Due) -> Spend {
-    let quota = Arc::clone(&exact.quota);
-    Spend { key: due.key, family: due.family, quota, cost: due.cost, before: 0 }
 }

@@ -1,67 +1,91 @@
-//! Charging: the enforcing limits all or none, the shadow ones each for itself.
+//! Charging in this process: the enforcing limits all or none, the watching ones each for itself.
+
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::due::Due;
 use super::generation::{Counter, Exact};
+use super::pending::{Open, Pending, Spent};
 use super::{Answer, Decision, Engine, Generation, Outcome, VerdictKind};
 use crate::clock::{Nanos, Now};
 use crate::estimator::Receipt;
 use crate::limit::Verdict;
 use crate::policy::{LimitIndex, Tier, WhenFull};
-use crate::store::Charge;
+use crate::store::{Charge, Issued, Slot};
 
-/// A charge of the estimate tier that may have to be given back.
+/// What was charged before the exact tier was asked, and is given back if that refuses.
+#[derive(Default)]
 pub(super) struct Tentative {
-    /// Its place among the answers.
-    place: usize,
-    limit: LimitIndex,
-    receipt: Receipt,
+    estimates: SmallVec<[(usize, LimitIndex, Receipt); 4]>,
+    slots: SmallVec<[(usize, Slot); 1]>,
 }
 
-impl Engine {
-    /// Charges the enforcing limits all or none, then asks the shadow ones, each for itself.
-    pub(super) fn settle(&self, generation: &Generation, dues: &[Due], decision: &mut Decision) {
-        let now = decision.at;
-        let enforced = |due: &&Due| generation.enforces(due);
-        let tentative = self.charge_estimates(generation, dues, decision);
-        let may_spend = decision.refusing().next().is_none();
-        let exact: SmallVec<[&Due; 4]> = dues
-            .iter()
-            .filter(enforced)
-            .filter(|due| generation.counting(due.limit).tier() == Tier::Exact)
-            .collect();
-        let spent = exact.is_empty() && may_spend
-            || !exact.is_empty()
-                && self.settle_exact(generation, &exact, may_spend, Kinds::NORMAL, decision);
-        if !spent {
-            decision.outcome = Outcome::Limited;
-            self.give_back(generation, dues, &tentative, now, decision);
-        }
-        for due in dues.iter().filter(|due| !enforced(due)) {
-            self.watch(generation, due, spent, now, decision);
-        }
-        generation.book(decision);
-    }
+/// Where the charges of the exact tier were spent, in the order of the dues; `None`: refused.
+pub(super) type SpentAll = Option<SmallVec<[Spent; 4]>>;
 
-    /// Charges the enforcing limits of the estimate tier, each for itself.
-    pub(super) fn charge_estimates(
+impl Engine {
+    /// Charges the enforcing limits all or none, then asks the watching ones, each for itself.
+    pub(super) fn settle(
         &self,
         generation: &Generation,
         dues: &[Due],
         decision: &mut Decision,
-    ) -> SmallVec<[Tentative; 4]> {
-        let now = decision.at;
-        let mut tentative: SmallVec<[Tentative; 4]> = SmallVec::new();
-        for due in dues.iter().filter(|due| generation.enforces(due)) {
-            if let Counter::Estimate(estimate) = &generation.counting(due.limit).counter {
-                let (verdict, receipt) = estimate.charge(&self.confirm, due.key, due.cost, now);
-                if verdict.allowed {
-                    let place = decision.answers.len();
-                    tentative.push(Tentative { place, limit: due.limit, receipt });
-                }
-                decision.answers.push(answer(due, Tier::Estimate, verdict, Kinds::NORMAL));
+        pending: &mut Pending,
+    ) {
+        let tentative = self.charge_first(generation, dues, decision);
+        let may_spend = decision.refusing().next().is_none();
+        let exact = generation.stored(dues);
+        let spent = if exact.is_empty() {
+            may_spend.then(SmallVec::new)
+        } else {
+            self.settle_exact(generation, &exact, may_spend, Kinds::NORMAL, decision)
+        };
+        let goes_through = spent.is_some();
+        match spent {
+            Some(spent) => tentative.keep(generation, &exact, spent, pending),
+            None => {
+                decision.outcome = Outcome::Limited;
+                self.give_back(generation, dues, tentative, decision);
             }
+        }
+        for due in dues.iter().filter(|due| due.shadow) {
+            self.watch(generation, due, goes_through, decision, pending);
+        }
+        self.try_candidates(generation, dues, decision, pending);
+    }
+
+    /// What needs no store: keys that an exception refuses, limits of the estimate tier, places in
+    /// flight. Each for itself.
+    pub(super) fn charge_first(
+        &self,
+        generation: &Generation,
+        dues: &[Due],
+        decision: &mut Decision,
+    ) -> Tentative {
+        let now = decision.at;
+        let mut tentative = Tentative::default();
+        for due in dues.iter().filter(|due| !due.shadow) {
+            let place = decision.answers.len();
+            let tier = generation.counting(due.limit).tier();
+            let verdict = match &generation.counting(due.limit).counter {
+                _ if due.refused => generation.refused(due, now),
+                Counter::Estimate(estimate) => {
+                    let (verdict, receipt) = estimate.charge(&self.confirm, due.key, due.cost, now);
+                    if verdict.allowed {
+                        tentative.estimates.push((place, due.limit, receipt));
+                    }
+                    verdict
+                }
+                Counter::InFlight(table, most) => {
+                    let (slot, held) = table.take(due.key, due.cost, *most, false);
+                    let verdict = places(*most, held, due.cost, slot.is_some());
+                    tentative.slots.extend(slot.map(|slot| (place, slot)));
+                    verdict
+                }
+                Counter::Exact(_) => continue,
+            };
+            decision.answers.push(answer(due, tier, verdict, Kinds::NORMAL));
         }
         tentative
     }
@@ -74,19 +98,20 @@ impl Engine {
         may_spend: bool,
         kinds: Kinds,
         decision: &mut Decision,
-    ) -> bool {
+    ) -> SpentAll {
         let now = decision.at;
         let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
         let mut limits: SmallVec<[&Exact; 4]> = SmallVec::new();
         for due in dues {
             if let Counter::Exact(exact) = &generation.counting(due.limit).counter {
-                charges.push(Charge { key: due.key, quota: &exact.quota, cost: due.cost });
+                let quota = exact.quota(due.rate);
+                charges.push(Charge { key: due.key, quota, cost: due.cost });
                 limits.push(exact);
             }
         }
         let mut overflown: SmallVec<[(usize, Option<Receipt>); 2]> = SmallVec::new();
         let settlement = self.store.settle(&charges, may_spend, now, |place| {
-            let (verdict, receipt) = self.overflow(limits[place], &charges[place], now);
+            let (verdict, receipt) = self.overflow(limits[place], dues[place], now);
             overflown.push((place, receipt));
             verdict
         });
@@ -98,16 +123,27 @@ impl Engine {
         if !settlement.spent {
             for (place, receipt) in overflown {
                 if let Some(receipt) = receipt {
-                    limits[place].overflow(now).give_back(&self.confirm, receipt);
+                    limits[place].overflow(dues[place].rate, now).give_back(&self.confirm, receipt);
                 }
             }
+            return None;
         }
-        settlement.spent
+        let spent = charges.iter().zip(&settlement.verdicts).enumerate().map(
+            |(place, (charge, verdict))| match overflown.iter().find(|(over, _)| *over == place) {
+                None => Spent::Embedded(charge.quota.quota().receipt(verdict, charge.cost, now)),
+                Some((_, None)) => Spent::Nowhere,
+                Some((_, Some(receipt))) => {
+                    let estimate = limits[place].overflow(dues[place].rate, now);
+                    Spent::Overflow(Arc::clone(estimate), *receipt)
+                }
+            },
+        );
+        Some(spent.collect())
     }
 
     /// A new key for which there is no room. The receipt is there when something was spent.
-    fn overflow(&self, exact: &Exact, charge: &Charge<'_>, now: Now) -> (Verdict, Option<Receipt>) {
-        let fresh = exact.quota.quota().judge(None, charge.cost, now);
+    fn overflow(&self, exact: &Exact, due: &Due, now: Now) -> (Verdict, Option<Receipt>) {
+        let fresh = exact.quota(due.rate).quota().judge(None, due.cost, now);
         match exact.when_full {
             WhenFull::Allow => (fresh, None),
             WhenFull::Deny => {
@@ -116,79 +152,210 @@ impl Engine {
                 (Verdict { allowed: false, remaining: 0, retry_after, ..fresh }, None)
             }
             WhenFull::Estimate => {
-                let estimate = exact.overflow(now);
-                let (verdict, receipt) =
-                    estimate.charge(&self.confirm, charge.key, charge.cost, now);
+                let estimate = exact.overflow(due.rate, now);
+                let (verdict, receipt) = estimate.charge(&self.confirm, due.key, due.cost, now);
                 let receipt = verdict.allowed.then_some(receipt);
                 (verdict, receipt)
             }
         }
     }
 
-    /// Takes back what the estimate tier was charged, and tells what is there without it.
+    /// Takes back what was charged first, and tells what is there without it.
     pub(super) fn give_back(
         &self,
         generation: &Generation,
         dues: &[Due],
-        tentative: &[Tentative],
-        now: Now,
+        tentative: Tentative,
         decision: &mut Decision,
     ) {
-        for charged in tentative {
-            let Counter::Estimate(estimate) = &generation.counting(charged.limit).counter else {
+        for (place, limit, receipt) in tentative.estimates {
+            let Counter::Estimate(estimate) = &generation.counting(limit).counter else {
                 continue;
             };
-            estimate.give_back(&self.confirm, charged.receipt);
-            if let Some(due) = dues.iter().find(|due| due.limit == charged.limit) {
-                decision.answers[charged.place].verdict =
-                    estimate.judge(&self.confirm, due.key, now);
+            estimate.give_back(&self.confirm, receipt);
+            if let Some(due) = dues.iter().find(|due| due.limit == limit) {
+                decision.answers[place].verdict =
+                    estimate.judge(&self.confirm, due.key, decision.at);
             }
+        }
+        for (place, slot) in tentative.slots {
+            drop(slot);
+            let answer = &mut decision.answers[place];
+            let left = answer.verdict.remaining.saturating_add(answer.cost);
+            answer.verdict.remaining = left.min(answer.verdict.limit);
         }
     }
 
-    /// A shadow limit is asked by itself, and charged only when the request goes through.
+    /// A watching limit is asked by itself, and charged only when the request goes through.
     pub(super) fn watch(
         &self,
         generation: &Generation,
         due: &Due,
         goes_through: bool,
-        now: Now,
         decision: &mut Decision,
+        pending: &mut Pending,
     ) {
-        let mut overflown = None;
-        let (verdict, tier) = match &generation.counting(due.limit).counter {
+        let now = decision.at;
+        let mut kinds = Kinds::NORMAL;
+        let verdict = match &generation.counting(due.limit).counter {
+            _ if due.refused => generation.refused(due, now),
             Counter::Estimate(estimate) => {
                 let (verdict, receipt) = estimate.charge(&self.confirm, due.key, due.cost, now);
                 if verdict.allowed && !goes_through {
                     estimate.give_back(&self.confirm, receipt);
                 }
-                (verdict, Tier::Estimate)
+                verdict
+            }
+            Counter::InFlight(table, most) => {
+                let (slot, held) = table.take(due.key, due.cost, *most, true);
+                if goes_through {
+                    pending.slots.extend(slot);
+                }
+                places(*most, held, due.cost, held <= u64::from(*most))
             }
             Counter::Exact(exact) => {
-                let charge = Charge { key: due.key, quota: &exact.quota, cost: due.cost };
-                let settlement = self.store.settle(&[charge], goes_through, now, |_| {
-                    let (verdict, receipt) = self.overflow(exact, &charge, now);
-                    overflown = Some(receipt);
-                    verdict
-                });
-                if !settlement.spent
-                    && let Some(Some(receipt)) = overflown
+                let quota = exact.quota(due.rate);
+                let (verdict, spent, overflown) =
+                    self.watch_exact(exact, quota, due, goes_through, now);
+                if overflown {
+                    kinds = Kinds::OVERFLOW;
+                }
+                if let Some(spent) = spent
+                    && generation.counting(due.limit).returns
                 {
-                    exact.overflow(now).give_back(&self.confirm, receipt);
+                    pending.open.push(Open::of(due, quota, spent));
                 }
-                match settlement.verdicts.first() {
-                    Some(verdict) => (*verdict, Tier::Exact),
-                    None => return,
-                }
+                verdict
             }
         };
-        let kinds = if overflown.is_some() { Kinds::OVERFLOW } else { Kinds::NORMAL };
-        let mut answer = answer(due, tier, verdict, kinds);
+        let mut answer = answer(due, generation.counting(due.limit).tier(), verdict, kinds);
         answer.shadow = true;
         if !verdict.allowed {
             answer.kind = VerdictKind::ShadowDenied;
         }
         decision.answers.push(answer);
+    }
+
+    /// One cell of the embedded store, for itself. Says whether there was no room for it.
+    fn watch_exact(
+        &self,
+        exact: &Exact,
+        quota: &Arc<Issued>,
+        due: &Due,
+        goes_through: bool,
+        now: Now,
+    ) -> (Verdict, Option<Spent>, bool) {
+        let charge = Charge { key: due.key, quota, cost: due.cost };
+        let mut overflown = None;
+        let settlement = self.store.settle(&[charge], goes_through, now, |_| {
+            let (verdict, receipt) = self.overflow(exact, due, now);
+            overflown = Some(receipt);
+            verdict
+        });
+        let verdict = settlement.verdicts[0];
+        let spent = match overflown {
+            None => Spent::Embedded(quota.quota().receipt(&verdict, due.cost, now)),
+            Some(None) => Spent::Nowhere,
+            Some(Some(receipt)) => {
+                let estimate = exact.overflow(due.rate, now);
+                if !settlement.spent {
+                    estimate.give_back(&self.confirm, receipt);
+                }
+                Spent::Overflow(Arc::clone(estimate), receipt)
+            }
+        };
+        (verdict, settlement.spent.then_some(spent), overflown.is_some())
+    }
+
+    /// Asks candidates of this process, each as if it stood in the place of its limit.
+    fn try_candidates(
+        &self,
+        generation: &Generation,
+        dues: &[Due],
+        decision: &mut Decision,
+        pending: &mut Pending,
+    ) {
+        for due in dues {
+            let Some((exact, quota, trial)) = generation.trial(due, decision) else {
+                continue;
+            };
+            let goes_through = trial.would_go_through(decision);
+            let due = trial.due(due);
+            let (verdict, spent, _) =
+                self.watch_exact(exact, quota, &due, goes_through, decision.at);
+            trial.answered(&generation.counting(due.limit).tally, verdict.allowed);
+            if let Some(spent) = spent
+                && generation.counting(due.limit).returns
+            {
+                pending.open.push(Open { told: false, ..Open::of(&due, quota, spent) });
+            }
+            decision.trials.push(trial);
+        }
+    }
+}
+
+impl Tentative {
+    /// The request goes through: places are held, and what the answer may change stays open.
+    pub(super) fn keep(
+        self,
+        generation: &Generation,
+        exact: &[&Due],
+        spent: SmallVec<[Spent; 4]>,
+        pending: &mut Pending,
+    ) {
+        pending.slots.extend(self.slots.into_iter().map(|(_, slot)| slot));
+        for (due, spent) in exact.iter().zip(spent) {
+            let counting = generation.counting(due.limit);
+            if counting.returns
+                && let Counter::Exact(exact) = &counting.counter
+            {
+                pending.open.push(Open::of(due, exact.quota(due.rate), spent));
+            }
+        }
+    }
+}
+
+impl Generation {
+    /// The enforcing limits that count in a store, but for keys that are refused without.
+    pub(super) fn stored<'d>(&self, dues: &'d [Due]) -> SmallVec<[&'d Due; 4]> {
+        let counts = |due: &&Due| {
+            !due.shadow
+                && !due.refused
+                && matches!(self.counting(due.limit).counter, Counter::Exact(_))
+        };
+        dues.iter().filter(counts).collect()
+    }
+
+    /// Whether one of these counts in a store.
+    pub(super) fn any_stored(&self, dues: &[Due]) -> bool {
+        dues.iter().any(|due| matches!(self.counting(due.limit).counter, Counter::Exact(_)))
+    }
+
+    /// What a key is told that an exception refuses: it never will be let through.
+    fn refused(&self, due: &Due, now: Now) -> Verdict {
+        let fresh = match &self.counting(due.limit).counter {
+            Counter::Exact(exact) => exact.quota(due.rate).quota().judge(None, 0, now),
+            Counter::Estimate(estimate) => estimate.fresh(now),
+            Counter::InFlight(_, most) => places(*most, 0, 0, true),
+        };
+        Verdict { allowed: false, remaining: 0, retry_after: None, ..fresh }
+    }
+}
+
+/// The verdict on places in flight, of which the key holds `held` now. When one will be free
+/// nobody knows: the next second is the honest guess.
+fn places(most: u32, held: u64, cost: u32, allowed: bool) -> Verdict {
+    let held = u32::try_from(held).unwrap_or(u32::MAX);
+    Verdict {
+        allowed,
+        limit: most,
+        remaining: most.saturating_sub(held),
+        wait: Nanos::ZERO,
+        reset: Nanos::ZERO,
+        retry_after: match allowed {
+            true => Some(Nanos::ZERO),
+            false => (cost <= most).then_some(Nanos::SECOND),
+        },
     }
 }
 
@@ -216,11 +383,13 @@ impl Kinds {
 pub(super) fn answer(due: &Due, tier: Tier, verdict: Verdict, kinds: Kinds) -> Answer {
     Answer {
         limit: due.limit,
+        rate: due.rate,
         tier,
         kind: if verdict.allowed { kinds.allowed } else { kinds.denied },
         verdict,
         cost: due.cost,
         shadow: false,
+        banned: false,
         authenticated: due.authenticated,
     }
 }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::histogram::Histogram;
 use crate::policy::Tier;
 
+use super::trial::TrialKind;
+
 /// How one limit's verdict went into the books.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerdictKind {
@@ -57,16 +59,38 @@ impl VerdictKind {
 
 /// The verdicts of one limit, over all generations.
 #[derive(Debug, Default)]
-pub struct Tally([AtomicU64; VerdictKind::ALL.len()]);
+pub struct Tally {
+    verdicts: [AtomicU64; VerdictKind::ALL.len()],
+    trials: [AtomicU64; TrialKind::ALL.len()],
+    bans: AtomicU64,
+}
 
 impl Tally {
     pub(super) fn count(&self, kind: VerdictKind) {
-        self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.verdicts[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_trial(&self, kind: TrialKind) {
+        self.trials[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_ban(&self) {
+        self.bans.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often the candidate said so.
+    pub fn trials(&self, kind: TrialKind) -> u64 {
+        self.trials[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// Bans that this node made.
+    pub fn bans(&self) -> u64 {
+        self.bans.load(Ordering::Relaxed)
     }
 
     /// How many verdicts of a kind there were.
     pub fn get(&self, kind: VerdictKind) -> u64 {
-        self.0[kind as usize].load(Ordering::Relaxed)
+        self.verdicts[kind as usize].load(Ordering::Relaxed)
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::{Nanos, Now};
-use crate::limit::{Rate, SketchSize, SlidingWindow, Verdict};
+use crate::limit::{Rate, SketchSize, SlidingWindow, Verdict, WindowPair};
 use crate::policy::KeyHash;
 
 pub use confirm::{CONFIRM_CELLS, ConfirmTable};
@@ -130,6 +130,11 @@ impl EstimateLimit {
     pub fn give_back(&self, table: &ConfirmTable, receipt: Receipt) {
         self.sketch.give_back(receipt.slot);
         table.give_back(receipt.slot.key(), receipt.slot.cost(), receipt.at);
+    }
+
+    /// What a key is told that never sent anything.
+    pub fn fresh(&self, now: Now) -> Verdict {
+        self.quota.judge(WindowPair::default(), 0, now.wall)
     }
 
     /// Where a key stands, charging nothing.

@@ -50,6 +50,7 @@ impl FixedWindow {
             allowed,
             limit,
             remaining: limit.saturating_sub(left),
+            wait: Nanos::ZERO,
             reset: if left == 0 { Nanos::ZERO } else { edge },
             retry_after: if allowed {
                 Some(Nanos::ZERO)
@@ -64,6 +65,13 @@ impl FixedWindow {
     pub(super) fn charge(&self, cell: &mut Counter, cost: u32, now: Nanos) {
         *cell = self.live(*cell, now);
         cell.count = cell.count.saturating_add(cost);
+    }
+
+    /// Takes back up to `cost` units that were charged at `charged`, where they still count.
+    pub(super) fn give_back(&self, cell: &mut Counter, cost: u32, charged: Nanos) {
+        if cell.window == self.index(charged) {
+            cell.count = cell.count.saturating_sub(cost);
+        }
     }
 
     pub(super) fn is_idle(&self, cell: Counter, now: Nanos) -> bool {

@@ -10,6 +10,7 @@
 
 mod fixed_window;
 mod reading;
+mod receipt;
 mod sketch;
 mod sliding_log;
 mod sliding_window;
@@ -22,6 +23,7 @@ use crate::clock::{Nanos, Now};
 
 pub use fixed_window::{Counter, FixedWindow};
 pub use reading::MICROSECOND;
+pub use receipt::Receipt;
 pub use sketch::{SKETCH_ROWS, SketchSize};
 pub use sliding_log::{Log, MAX_LOG_LIMIT, SlidingLog};
 pub use sliding_window::{SlidingWindow, WindowPair};
@@ -81,6 +83,9 @@ pub enum QuotaError {
     /// A bucket that takes more than a hundred years to fill.
     #[error("a full burst may take at most 100 years to refill")]
     TooLong,
+    /// Units that come in steps, and requests that wait for them one by one.
+    #[error("refill_every and max_delay do not go together")]
+    DelayedSteps,
     /// `refill_every` is not a span that brings a whole number of units.
     #[error("refill_every brings no whole number of units")]
     UnevenRefill,
@@ -98,6 +103,9 @@ pub struct Verdict {
     pub limit: u32,
     /// What can be spent at once after this verdict (after the charge, when it is allowed).
     pub remaining: u32,
+    /// How long the request waits for its turn, if it is allowed: only a bucket with `max_delay`
+    /// lets wait.
+    pub wait: Nanos,
     /// Until the cell is full again, if nothing more is spent.
     pub reset: Nanos,
     /// Until the same charge can first succeed, if nobody else spends. `Some(0)` when allowed;
@@ -207,7 +215,7 @@ impl Quota {
     /// The most a key can spend at once.
     pub fn limit(&self) -> u32 {
         match self {
-            Self::TokenBucket(q) => q.burst(),
+            Self::TokenBucket(q) => q.limit(),
             Self::SlidingWindow(q) => q.rate().count(),
             Self::SlidingLog(q) => q.rate().count(),
             Self::FixedWindow(q) => q.rate().count(),
@@ -217,14 +225,14 @@ impl Quota {
     /// The span that [`Quota::limit`] belongs to: the window, or the time a bucket takes to fill.
     pub fn window(&self) -> Nanos {
         match self {
-            Self::TokenBucket(q) => q.full_refill(),
+            Self::TokenBucket(q) => q.capacity(),
             Self::SlidingWindow(q) => q.rate().period(),
             Self::SlidingLog(q) => q.rate().period(),
             Self::FixedWindow(q) => q.rate().period(),
         }
     }
 
-    /// The word of the configuration.
+    /// What its cells are called; equal words mean that the one can be read as the other.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::TokenBucket(_) => "token_bucket",

@@ -66,6 +66,7 @@ impl SlidingLog {
             allowed,
             limit,
             remaining: limit.saturating_sub(left),
+            wait: Nanos::ZERO,
             reset: newest.map_or(Nanos::ZERO, |at| self.until_gone(at, now)),
             retry_after: if allowed {
                 Some(Nanos::ZERO)
@@ -90,6 +91,21 @@ impl SlidingLog {
             Some((last, sum)) if *last == at => *sum = sum.saturating_add(cost),
             _ => cell.0.push_back((at, cost)),
         }
+    }
+
+    /// Takes back up to `cost` units that were charged at `charged`. A charge may stand later than
+    /// that: never before an older one.
+    pub(super) fn give_back(&self, cell: &mut Log, cost: u32, charged: Nanos) {
+        let mut left = cost;
+        for (at, sum) in cell.0.iter_mut().skip_while(|(at, _)| *at < charged) {
+            let units = left.min(*sum);
+            *sum -= units;
+            left -= units;
+            if left == 0 || *at > charged {
+                break;
+            }
+        }
+        cell.0.retain(|(_, sum)| *sum > 0);
     }
 
     pub(super) fn is_idle(&self, cell: &Log, now: Nanos) -> bool {

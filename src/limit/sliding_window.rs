@@ -68,6 +68,7 @@ impl SlidingWindow {
             allowed,
             limit,
             remaining: limit.saturating_sub(left),
+            wait: Nanos::ZERO,
             reset: match (charged, live.previous) {
                 (true, _) => to_edge.saturating_add(self.rate.period()),
                 (false, 0) => Nanos::ZERO,

@@ -10,6 +10,9 @@
 //!              │◄─── burst x emission ────►│   a charge must end before this
 //! ```
 //!
+//! With `max_delay` a charge may also end later than that, by so much: the request then waits until
+//! its units have come, and a bucket of one unit is the `leaky_bucket`.
+//!
 //! With `refill_every` the units come in steps: `now` is rounded down to the last step before it
 //! is compared, so an interval `T` admits what `T` plus one step would.
 
@@ -34,6 +37,8 @@ pub struct TokenBucket {
     emission: Nanos,
     /// Zero: units come one by one.
     step: Nanos,
+    /// How long a request may wait for its units; zero: none waits.
+    max_delay: Nanos,
     /// Of which every time in a cell is a multiple.
     tick: Nanos,
 }
@@ -67,7 +72,17 @@ impl TokenBucket {
                 return Err(QuotaError::UnevenRefill);
             }
         }
-        Ok(Self { rate, burst, emission: Nanos::new(emission), step: refill_every, tick })
+        let emission = Nanos::new(emission);
+        Ok(Self { rate, burst, emission, step: refill_every, max_delay: Nanos::ZERO, tick })
+    }
+
+    /// The same bucket, whose requests wait for their units up to `max_delay`.
+    pub fn delayed(self, max_delay: Nanos) -> Result<Self, QuotaError> {
+        if max_delay != Nanos::ZERO && self.step != Nanos::ZERO {
+            return Err(QuotaError::DelayedSteps);
+        }
+        let max_delay = Nanos::new(max_delay.get() - max_delay.get() % self.tick.get());
+        Ok(Self { max_delay, ..self })
     }
 
     /// Units and the time they take to come.
@@ -78,6 +93,17 @@ impl TokenBucket {
     /// The most that can be spent at once.
     pub const fn burst(&self) -> u32 {
         self.burst
+    }
+
+    /// The most that can be spent at once, by those who wait too.
+    pub fn limit(&self) -> u32 {
+        let waiting = self.max_delay.get() / self.emission.get();
+        self.burst.saturating_add(u32::try_from(waiting).unwrap_or(u32::MAX))
+    }
+
+    /// How long a request may wait for its units.
+    pub const fn max_delay(&self) -> Nanos {
+        self.max_delay
     }
 
     /// The time between two units.
@@ -100,21 +126,31 @@ impl TokenBucket {
         self.emission.saturating_mul(self.burst as u64)
     }
 
+    /// What can be spent, as the time it takes to come: the burst, and what may be waited for.
+    pub(super) const fn capacity(&self) -> Nanos {
+        self.full_refill().saturating_add(self.max_delay)
+    }
+
     pub(super) fn judge(&self, cell: Refilled, cost: u32, now: Nanos) -> Verdict {
         let at = self.stepped(now);
         let spent = cell.0.saturating_sub(at);
         let after = spent.saturating_add(self.emission.saturating_mul(u64::from(cost)));
-        let capacity = self.full_refill();
+        let capacity = self.capacity();
         let allowed = cost == 0 || after <= capacity;
         let left = if allowed { after } else { spent };
         Verdict {
             allowed,
-            limit: self.burst,
+            limit: self.limit(),
             remaining: self.whole_units(capacity.saturating_sub(left)),
+            wait: if allowed && cost > 0 {
+                after.saturating_sub(self.full_refill())
+            } else {
+                Nanos::ZERO
+            },
             reset: self.wait_from(now, at.saturating_add(left)),
             retry_after: if allowed {
                 Some(Nanos::ZERO)
-            } else if cost > self.burst {
+            } else if cost > self.limit() {
                 None
             } else {
                 let due = at.saturating_add(after).saturating_sub(capacity);
@@ -126,6 +162,24 @@ impl TokenBucket {
     pub(super) fn charge(&self, cell: &mut Refilled, cost: u32, now: Nanos) {
         let from = cell.0.max(self.stepped(now));
         cell.0 = from.saturating_add(self.emission.saturating_mul(u64::from(cost)));
+    }
+
+    /// Takes back `cost` units that were charged at `charged`, when `before` was spent. What came
+    /// back since and would not have without the charge (the bucket would have been full) is not
+    /// given back again.
+    pub(super) fn give_back(
+        &self,
+        cell: &mut Refilled,
+        cost: u32,
+        charged: Nanos,
+        before: Nanos,
+        now: Nanos,
+    ) {
+        let at = self.stepped(now);
+        let came = at.saturating_sub(self.stepped(charged)).saturating_sub(before);
+        let units = self.emission.saturating_mul(u64::from(cost)).saturating_sub(came);
+        let spent = cell.0.saturating_sub(at).saturating_sub(units);
+        *cell = if spent == Nanos::ZERO { Refilled::default() } else { self.spent(spent, now) };
     }
 
     pub(super) fn is_idle(&self, cell: Refilled, now: Nanos) -> bool {
@@ -164,7 +218,7 @@ impl TokenBucket {
 
     fn whole_units(&self, span: Nanos) -> u32 {
         let units = span.get() / self.emission.get();
-        u32::try_from(units).unwrap_or(u32::MAX).min(self.burst)
+        u32::try_from(units).unwrap_or(u32::MAX).min(self.limit())
     }
 }
 
@@ -173,6 +227,9 @@ impl fmt::Display for TokenBucket {
         write!(f, "at most {} + {} x T in any interval T", self.burst, self.rate)?;
         if self.step != Nanos::ZERO {
             write!(f, " (T grows by one refill of {:?})", self.step)?;
+        }
+        if self.max_delay != Nanos::ZERO {
+            write!(f, "; above that requests wait, up to {:?}", self.max_delay)?;
         }
         Ok(())
     }

@@ -2,6 +2,8 @@ use std::net::IpAddr;
 
 use http::HeaderMap;
 
+use crate::clock::Nanos;
+
 /// A plain view of one request, as the gate left it: what is matched and keyed, and nothing else.
 ///
 /// `host` is lower case, without port and trailing dot; `path` is the canonical path that is also
@@ -10,6 +12,10 @@ use http::HeaderMap;
 pub struct Facts<'r> {
     /// The client, after trusted proxies were skipped ([`super::client::resolve`]).
     pub client_ip: IpAddr,
+    /// Whether the peer is a trusted proxy: what it says of the client's plan is believed.
+    pub peer_trusted: bool,
+    /// When the request came (wall time): tokens expire.
+    pub now: Nanos,
     /// The method as sent, for example `GET`.
     pub method: &'r str,
     /// The host asked for; empty where the protocol allows none.

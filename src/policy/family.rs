@@ -79,7 +79,8 @@ const fn spreads(source: &Source) -> bool {
         | Source::Cookie(_)
         | Source::Query(_)
         | Source::Bearer
-        | Source::BasicUser => true,
+        | Source::BasicUser
+        | Source::Jwt(_) => true,
         Source::Host
         | Source::Path
         | Source::Method

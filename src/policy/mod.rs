@@ -2,24 +2,32 @@
 //! against them. No I/O, no async, no clock, and nothing of how a configuration is written.
 
 pub mod client;
+mod cost;
+mod ending;
 mod facts;
 mod family;
 pub mod key;
 mod path;
+mod penalty;
 mod route;
 mod router;
+mod terms;
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::limit::{Quota, Rate};
 
+pub use cost::{Cost, RepeatedCost};
+pub use ending::{Counted, Statuses};
 pub use facts::Facts;
 pub use family::Family;
 pub use key::{KeyHash, KeySecret, KeySpec, Source};
 pub use path::{PathPattern, PathPatternError};
-pub use route::{HostPattern, Match, MethodSet, Route, Use};
+pub use penalty::Penalty;
+pub use route::{Exempt, HostPattern, Match, MethodSet, Route, Use};
 pub use router::Router;
+pub use terms::{Action, KeyParts, Override, Plans, RateIndex, Rollout, Terms, Who};
 
 /// Most limits of one route, so that the locks one request holds at a time are few.
 pub const MAX_LIMITS_PER_ROUTE: usize = 16;
@@ -78,7 +86,13 @@ pub struct Limit {
     /// Whether a refusal refuses.
     pub mode: Mode,
     /// What a request costs where the route does not say.
-    pub cost: u32,
+    pub cost: Cost,
+    /// For whom it is another limit.
+    pub terms: Box<Terms>,
+    /// Which answers give back.
+    pub counted: Counted,
+    /// What becomes of those that it denies too often.
+    pub penalty: Option<Penalty>,
     /// Left out of the response headers (`headers: hidden`).
     pub hidden: bool,
 }
@@ -104,6 +118,11 @@ pub enum Count {
         /// What to do while the store does not answer.
         on_store_failure: OnStoreFailure,
     },
+    /// Requests at once (`max_in_flight`): exact, per node, with every store.
+    InFlight {
+        /// So many.
+        most: u32,
+    },
 }
 
 impl Count {
@@ -111,7 +130,7 @@ impl Count {
     pub const fn tier(&self) -> Tier {
         match self {
             Self::Estimate { .. } => Tier::Estimate,
-            Self::Exact { .. } => Tier::Exact,
+            Self::Exact { .. } | Self::InFlight { .. } => Tier::Exact,
         }
     }
 }
@@ -182,7 +201,36 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// Every limit whose charges an answer can change by what it says of the cost.
+    pub fn limits_with_late_cost(&self) -> Vec<LimitIndex> {
+        let late = |one: &&Use| one.cost.is_late();
+        let mut found = Vec::new();
+        for one in self.routes.iter().flat_map(|route| &route.limits).filter(late) {
+            let mut next = Some(one.limit);
+            while let Some(limit) = next.filter(|limit| !found.contains(limit)) {
+                found.push(limit);
+                next = match self.limit(limit).missing_key {
+                    MissingKey::Limit(after) => Some(after),
+                    _ => None,
+                };
+            }
+        }
+        found
+    }
+}
+
 impl Limit {
+    /// One of the limit's rates; `None` in the estimate tier and of requests in flight.
+    pub fn quota(&self, rate: RateIndex) -> Option<&Quota> {
+        match &self.count {
+            Count::Exact { quota, .. } => {
+                Some(rate.checked_sub(1).and_then(|n| self.terms.quotas.get(n)).unwrap_or(quota))
+            }
+            Count::Estimate { .. } | Count::InFlight { .. } => None,
+        }
+    }
+
     /// A text that is equal for two limits exactly when cells of one can be read as the other's:
     /// name, tier, algorithm and key. It is hashed into every key, so that a change of any of
     /// them starts afresh.
@@ -190,6 +238,7 @@ impl Limit {
         let algorithm = match &self.count {
             Count::Estimate { .. } => "estimate",
             Count::Exact { quota, .. } => quota.name(),
+            Count::InFlight { .. } => "max_in_flight",
         };
         format!("{}\0{algorithm}\0{}", self.name, self.key)
     }

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, header};
 use ipnet::IpNet;
 
-use super::{Facts, LimitIndex, PathPattern, client};
+use super::{Cost, Facts, LimitIndex, PathPattern, client};
 
 /// One route: a name, what it matches, the limits that apply, and where it leads.
 #[derive(Clone, Debug)]
@@ -19,15 +19,52 @@ pub struct Route {
     pub limits: Vec<Use>,
     /// The place of its origin in the configuration's list.
     pub origin: usize,
+    /// Which requests no limit applies to.
+    pub exempt: Exempt,
+}
+
+/// Requests that no limit applies to (`responses.exempt`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exempt {
+    /// A browser that asks whether it may ask.
+    pub preflight: bool,
+    /// A certificate authority that looks for its challenge.
+    pub acme: bool,
+}
+
+impl Exempt {
+    /// What holds where nothing is written.
+    pub const STANDARD: Self = Self { preflight: true, acme: true };
+
+    /// Whether a request is one of these.
+    pub fn covers(&self, facts: &Facts<'_>) -> bool {
+        (self.preflight && is_preflight(facts)) || (self.acme && is_acme(facts))
+    }
+}
+
+/// A CORS preflight, by the Fetch standard: it has no body that does anything.
+fn is_preflight(facts: &Facts<'_>) -> bool {
+    facts.method == "OPTIONS"
+        && facts.headers.contains_key(header::ORIGIN)
+        && facts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// An HTTP-01 challenge (RFC 8555, section 8.3): one token below the well-known path.
+fn is_acme(facts: &Facts<'_>) -> bool {
+    let token = facts.path.strip_prefix("/.well-known/acme-challenge/");
+    // Under another reading of the path it may be no challenge.
+    facts.readings.is_empty()
+        && matches!(facts.method, "GET" | "HEAD")
+        && token.is_some_and(|token| !token.is_empty() && !token.contains('/'))
 }
 
 /// A limit as a route uses it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Use {
     /// Which limit.
     pub limit: LimitIndex,
     /// What a request costs here.
-    pub cost: u32,
+    pub cost: Cost,
 }
 
 /// Conditions that must all hold; an empty one holds always.

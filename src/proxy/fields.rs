@@ -10,7 +10,7 @@ use http::HeaderValue;
 use crate::clock::Nanos;
 use crate::engine::{Answer, Decision};
 use crate::limit::Quota;
-use crate::policy::{Count, Limit, Policy};
+use crate::policy::{Count, Limit, Policy, RateIndex};
 
 /// What the fields of one response say. Absent ones are not sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,24 +77,30 @@ fn write_member(policies: &mut String, limits: &mut String, limit: &Limit, answe
     let comma = if limits.is_empty() { "" } else { ", " };
     // Writing to a String does not fail.
     let _ = write!(policies, "{comma}\"{name}\";q={}", verdict.limit);
-    if let Some(window) = window_secs(limit) {
+    let _ = write!(limits, "{comma}\"{name}\";r={}", verdict.remaining);
+    if matches!(limit.count, Count::InFlight { .. }) {
+        // When one of them ends nobody knows, so there is no `t`.
+        policies.push_str(";qu=\"concurrent-requests\"");
+        return;
+    }
+    if let Some(window) = window_secs(limit, answer.rate) {
         let _ = write!(policies, ";w={window}");
     }
-    let reset = verdict.reset.secs_ceil();
-    let _ = write!(limits, "{comma}\"{name}\";r={};t={reset}", verdict.remaining);
+    let _ = write!(limits, ";t={}", verdict.reset.secs_ceil());
 }
 
 /// Whole seconds of the window; of a bucket, the time its burst takes to come (burst / rate).
 /// None below a second, which the draft cannot say.
-fn window_secs(limit: &Limit) -> Option<u64> {
-    let window = match &limit.count {
-        Count::Estimate { rate, .. } => rate.period(),
-        Count::Exact { quota: Quota::TokenBucket(bucket), .. } => {
-            let (rate, burst) = (bucket.rate(), u128::from(bucket.burst()));
-            let span = u128::from(rate.period().get()) * burst / u128::from(rate.count());
+fn window_secs(limit: &Limit, rate: RateIndex) -> Option<u64> {
+    let window = match (&limit.count, limit.quota(rate)) {
+        (Count::Estimate { rate, .. }, _) => rate.period(),
+        (_, Some(Quota::TokenBucket(bucket))) => {
+            let (rate, most) = (bucket.rate(), u128::from(bucket.limit()));
+            let span = u128::from(rate.period().get()) * most / u128::from(rate.count());
             Nanos::new(u64::try_from(span).unwrap_or(u64::MAX))
         }
-        Count::Exact { quota, .. } => quota.window(),
+        (_, Some(quota)) => quota.window(),
+        (_, None) => return None,
     };
     (window >= Nanos::SECOND).then(|| window.secs_ceil())
 }

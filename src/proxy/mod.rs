@@ -9,6 +9,7 @@ mod finish;
 mod gate;
 mod link;
 mod live;
+mod negotiate;
 mod origin;
 mod plugin;
 mod porter;
@@ -17,6 +18,7 @@ mod render;
 mod request;
 mod respond;
 mod response;
+mod turn;
 mod upstream;
 
 use std::net::SocketAddr;
@@ -32,7 +34,7 @@ use pingora::upstreams::peer::Peer;
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 
 use crate::clock::Nanos;
-use crate::engine::{Decision, Engine};
+use crate::engine::{Decision, Engine, Pending, Said};
 
 pub use certificates::{CertificateStore, Certificates, Resolver};
 pub use fields::{RateLimitFields, Triple, Wanted, of as fields_of, retry_after_secs};
@@ -40,6 +42,7 @@ pub use finish::{AccessRecord, AccessSink};
 pub use gate::{Clean, Framing, GateBounds, Head, HeadScan, Length, Reason, WireHead, pass};
 pub use link::{Cut, Link};
 pub use live::{Books, Ending, Fixed, Live, RouteTally};
+pub use negotiate::Asking;
 pub use origin::{OriginGroup, OriginTally};
 pub use plugin::{Judged, Limiter, LimiterError};
 pub use porter::Porter;
@@ -77,6 +80,8 @@ pub struct Context {
     rewritten: Option<Box<str>>,
     request_id: Option<Box<str>>,
     decision: Option<Decision>,
+    /// Places in flight, and charges that the answer may change.
+    pending: Pending,
     rejected: Option<Reason>,
     ending: Option<Ending>,
     /// Servers that could not be connected to.
@@ -100,6 +105,15 @@ impl Context {
     }
 }
 
+impl Tollgate {
+    /// The request has its answer: what was charged becomes final.
+    fn finish(&self, ctx: &mut Context, said: &Said<'_>) {
+        if let Some(decision) = ctx.decision.as_mut().filter(|_| ctx.pending.asks()) {
+            self.engine.finish(&ctx.live.generation, decision, &mut ctx.pending, said);
+        }
+    }
+}
+
 #[async_trait]
 impl ProxyHttp for Tollgate {
     type CTX = Context;
@@ -114,6 +128,7 @@ impl ProxyHttp for Tollgate {
             rewritten: None,
             request_id: None,
             decision: None,
+            pending: Pending::default(),
             rejected: None,
             ending: None,
             tried: Vec::new(),
@@ -197,7 +212,7 @@ impl ProxyHttp for Tollgate {
         error: &pingora::Error,
         ctx: &mut Context,
     ) -> FailToProxy {
-        respond::failure(session, error, ctx).await
+        respond::failure(self, session, error, ctx).await
     }
 
     fn suppress_error_log(

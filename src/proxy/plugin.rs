@@ -6,24 +6,26 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::Version;
+use http::{HeaderMap, Version};
 use pingora::Result;
 use pingora::http::{RequestHeader, ResponseHeader};
 
+use super::Asking;
 use super::gate::{self, GateBounds, Head, Reason};
 use super::render::{self, Refusal};
 use crate::clock::SystemClock;
 use crate::config::{self, Config, ConfigErrors, Responses, Store};
-use crate::engine::{Decision, Engine, Generation, ReloadReport};
+use crate::engine::{Decision, Engine, Generation, Pending, ReloadReport, Said};
 use crate::policy::client::{self, ClientRules};
 use crate::policy::{Facts, KeySecret};
 
 /// A policy that decides requests.
 pub struct Limiter {
     file: PathBuf,
-    engine: Engine,
+    engine: Arc<Engine>,
     store: Store,
     loaded: ArcSwap<Loaded>,
 }
@@ -42,6 +44,9 @@ struct Loaded {
 pub struct Judged {
     loaded: Arc<Loaded>,
     decision: std::result::Result<Decision, Reason>,
+    engine: Arc<Engine>,
+    pending: Pending,
+    chance: f64,
 }
 
 /// Why a limiter cannot be made.
@@ -87,7 +92,8 @@ impl Limiter {
     fn new(file: &Path, config: Config, engine: Engine) -> Self {
         let store = config.store.clone();
         let (loaded, _) = Loaded::new(config, &engine, None);
-        Self { file: file.to_owned(), engine, store, loaded: ArcSwap::from_pointee(loaded) }
+        let (file, engine) = (file.to_owned(), Arc::new(engine));
+        Self { file, engine, store, loaded: ArcSwap::from_pointee(loaded) }
     }
 
     /// Reads the file again. On an error the old policy stays.
@@ -107,14 +113,18 @@ impl Limiter {
         self.engine.tick(&self.loaded.load().generation);
     }
 
-    /// Decides a request and charges it.
+    /// Decides a request and charges it. Where [`Judged::wait`] is not nothing, wait so long before
+    /// forwarding.
     pub async fn judge(&self, head: &RequestHeader, peer: IpAddr) -> Judged {
         let loaded = self.loaded.load_full();
         let clean = gate::pass(Head::of(head), loaded.bounds);
+        let mut pending = Pending::default();
         let decision = match clean {
             Ok(clean) => {
                 let facts = Facts {
                     client_ip: client::resolve(peer, &head.headers, &loaded.clients),
+                    peer_trusted: loaded.clients.trusts(peer),
+                    now: self.engine.now().wall,
                     method: head.method.as_str(),
                     host: &clean.host,
                     path: &clean.path,
@@ -123,11 +133,14 @@ impl Limiter {
                     headers: &head.headers,
                     ipv6_prefix: loaded.ipv6_prefix,
                 };
-                Ok(self.engine.decide(&loaded.generation, &facts).await)
+                let (decision, open) = self.engine.decide(&loaded.generation, &facts).await;
+                pending = open;
+                Ok(decision)
             }
             Err(reason) => Err(reason),
         };
-        Judged { loaded, decision }
+        let engine = Arc::clone(&self.engine);
+        Judged { loaded, decision, engine, pending, chance: fastrand::f64() }
     }
 }
 
@@ -165,13 +178,32 @@ impl Judged {
         }
     }
 
-    /// The answer to give instead of forwarding; `None`: forward.
-    pub fn refusal(&self) -> Result<Option<Refusal>> {
+    /// How long the request waits for its turn before it is forwarded.
+    pub fn wait(&self) -> Duration {
+        self.decision.as_ref().map(|decision| decision.wait().into()).unwrap_or_default()
+    }
+
+    /// The origin has answered: charges that depend on it become final. Dropping a judged request
+    /// frees its place in flight; what was charged and not told of stays spent.
+    pub fn finish(&mut self, response: &ResponseHeader) {
+        if let Ok(decision) = &mut self.decision {
+            let said = Said {
+                status: response.status.as_u16(),
+                headers: &response.headers,
+                by_origin: true,
+            };
+            self.engine.finish(&self.loaded.generation, decision, &mut self.pending, &said);
+        }
+    }
+
+    /// The answer to give to the request of `headers` instead of forwarding; `None`: forward.
+    pub fn refusal(&self, headers: &HeaderMap) -> Result<Option<Refusal>> {
         match &self.decision {
             Err(reason) => render::rejected(*reason, reason.status()).map(Some),
             Ok(decision) => {
                 let policy = self.loaded.generation.policy();
-                render::refusal(decision, policy, self.loaded.responses(decision))
+                let asking = Asking { headers, chance: self.chance };
+                render::refusal(decision, policy, self.loaded.responses(decision), asking)
             }
         }
     }

@@ -9,13 +9,26 @@ use serde::Serialize;
 
 use super::fields::{self, RateLimitFields, Wanted};
 use super::gate::Reason;
+use super::negotiate::Asking;
 use super::response;
-use crate::config::{Body, Responses};
+use crate::clock::Nanos;
+use crate::config::{Body, Cors, Responses};
 use crate::engine::{Answer, Decision, Outcome};
 use crate::policy::Policy;
 
 /// The registered problem type of draft-ietf-httpapi-ratelimit-headers-11.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+/// Of the same draft: the client does what nobody is meant to do.
+const ABNORMAL_USAGE: &str =
+    "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
+
+/// RESOURCE_EXHAUSTED, of gRPC's status codes.
+const GRPC_EXHAUSTED: &str = "8";
+
+/// What a web page may read of a refusal beside what it always may.
+const EXPOSED: &str = "Retry-After, RateLimit, RateLimit-Policy, X-RateLimit-Limit, \
+                       X-RateLimit-Remaining, X-RateLimit-Reset";
 
 /// Of the same draft: what is short is ours.
 const REDUCED_CAPACITY: &str =
@@ -67,15 +80,30 @@ pub fn refusal(
     decision: &Decision,
     policy: &Policy,
     responses: &Responses,
+    asking: Asking<'_>,
 ) -> Result<Option<Refusal>> {
-    match reason(decision) {
+    let mut refusal = match reason(decision) {
         None if decision.outcome == Outcome::Limited => {
-            limited(decision, policy, responses).map(Some)
+            limited(decision, policy, responses, asking)?
         }
-        None if decision.outcome == Outcome::Outage => outage().map(Some),
-        None => Ok(None),
-        Some((reason, status)) => rejected(reason, status).map(Some),
+        None if decision.outcome == Outcome::Outage => outage()?,
+        None => return Ok(None),
+        Some((reason, status)) => rejected(reason, status)?,
+    };
+    let (cors, head) = (&responses.cors, &mut refusal.head);
+    if !matches!(cors, Cors::Only(none) if none.is_empty()) {
+        // The answer differs by who reads it, even where nobody may.
+        head.append_header(header::VARY, "Origin")?;
     }
+    if let Some(reader) = asking.reader(cors) {
+        head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, reader.clone())?;
+        head.insert_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED)?;
+        if *cors != Cors::All {
+            // A page that sends cookies may read only what says so.
+            head.insert_header(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, "true")?;
+        }
+    }
+    Ok(Some(refusal))
 }
 
 /// Why a decision refuses without a limit, with the status that says it.
@@ -145,35 +173,60 @@ fn outage() -> Result<Refusal> {
 }
 
 /// 429, with the time after which it is worth trying again.
-fn limited(decision: &Decision, policy: &Policy, responses: &Responses) -> Result<Refusal> {
-    let retry_after = fields::retry_after_secs(decision);
-    let status = StatusCode::TOO_MANY_REQUESTS;
-    let mut refusal = match &responses.body {
-        Body::Problem => {
-            let visible = |answer: &&Answer| !policy.limit(answer.limit).hidden;
-            let violated: Vec<&str> = decision
-                .refusing()
-                .filter(visible)
-                .map(|answer| &*policy.limit(answer.limit).name)
-                .collect();
-            whole_problem(&Problem {
-                kind: QUOTA_EXCEEDED,
-                title: "Too many requests",
-                status: status.as_u16(),
-                reason: None,
-                violated_policies: Some(violated),
-                retry_after,
-            })?
+fn limited(
+    decision: &Decision,
+    policy: &Policy,
+    responses: &Responses,
+    asking: Asking<'_>,
+) -> Result<Refusal> {
+    let jitter = responses.retry_after_jitter.mul_f64(asking.chance.clamp(0.0, 1.0));
+    let wait = decision.retry_after().map(|wait| wait.saturating_add(Nanos::from(jitter)));
+    let retry_after = wait.map(|wait| wait.secs_ceil().max(1));
+    let mut refusal = match asking.body(responses) {
+        Body::Problem => limited_problem(decision, policy, retry_after)?,
+        Body::Grpc => {
+            let mut grpc = whole(StatusCode::OK, "application/grpc", Bytes::new())?;
+            grpc.head.insert_header("grpc-status", GRPC_EXHAUSTED)?;
+            grpc.head.insert_header("grpc-message", "too many requests")?;
+            grpc
         }
         Body::File { content, media_type } => {
-            whole(status, media_type, Bytes::from(content.clone()))?
+            whole(StatusCode::TOO_MANY_REQUESTS, media_type, content.clone())?
         }
     };
+    if responses.bodies.len() > 1 {
+        refusal.head.append_header(header::VARY, "Accept")?;
+    }
     if let Some(wait) = retry_after {
         refusal.head.insert_header("Retry-After", wait)?;
     }
     write_fields(decision, policy, responses, &mut refusal.head)?;
     Ok(refusal)
+}
+
+fn limited_problem(
+    decision: &Decision,
+    policy: &Policy,
+    retry_after: Option<u64>,
+) -> Result<Refusal> {
+    let visible = |answer: &&Answer| !policy.limit(answer.limit).hidden;
+    let violated: Vec<&str> = decision
+        .refusing()
+        .filter(visible)
+        .map(|answer| &*policy.limit(answer.limit).name)
+        .collect();
+    let (kind, title) = match decision.is_banned() {
+        true => (ABNORMAL_USAGE, "Abnormal usage detected"),
+        false => (QUOTA_EXCEEDED, "Too many requests"),
+    };
+    whole_problem(&Problem {
+        kind,
+        title,
+        status: StatusCode::TOO_MANY_REQUESTS.as_u16(),
+        reason: None,
+        violated_policies: Some(violated),
+        retry_after,
+    })
 }
 
 fn whole(status: StatusCode, media_type: &str, body: Bytes) -> Result<Refusal> {

@@ -9,7 +9,7 @@ use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
 use super::gate::{self, Clean, Head, Reason};
-use super::{Context, Ending, Tollgate, render, respond};
+use super::{Asking, Context, Ending, Tollgate, render, respond, turn};
 use crate::engine::Outcome;
 use crate::policy::{Facts, client};
 
@@ -19,7 +19,8 @@ pub(super) async fn judge(
     session: &mut Session,
     ctx: &mut Context,
 ) -> Result<bool> {
-    ctx.began = gate.engine.now().mono;
+    let now = gate.engine.now();
+    ctx.began = now.mono;
     // The stream under the session bounds what HTTP/1 writes; of HTTP/2 it cannot tell the streams
     // apart, and one whose window does not open must not wait for ever.
     let http2 = session.req_header().version == Version::HTTP_2;
@@ -50,6 +51,8 @@ pub(super) async fn judge(
     };
     let facts = Facts {
         client_ip,
+        peer_trusted: ctx.peer_trusted,
+        now: now.wall,
         method: head.method.as_str(),
         host: &clean.host,
         path: &clean.path,
@@ -58,13 +61,18 @@ pub(super) async fn judge(
         headers: &head.headers,
         ipv6_prefix: ctx.live.ipv6_prefix,
     };
-    let decision = gate.engine.decide(&ctx.live.generation, &facts).await;
+    let (mut decision, pending) = gate.engine.decide(&ctx.live.generation, &facts).await;
+    ctx.pending = pending;
     ctx.rewritten = rewritten(&clean, head.raw_path());
     ctx.host = clean.host.into_owned().into_boxed_str();
+    let turn = turn::take(gate, session, &mut decision).await;
     let policy = ctx.live.generation.policy();
-    let refusal = render::refusal(&decision, policy, ctx.live.responses(decision.route))?;
+    let responses = ctx.live.responses(decision.route);
+    let asking = Asking { headers: &session.req_header().headers, chance: fastrand::f64() };
+    let refusal = render::refusal(&decision, policy, responses, asking)?;
     ctx.rejected = render::reason(&decision).map(|(reason, _)| reason);
     ctx.decision = Some(decision);
+    turn?;
     let Some(refusal) = refusal else {
         return Ok(false);
     };

@@ -4,14 +4,15 @@
 //! otherwise it reads a bounded part of it, so that the client sees the answer rather than a
 //! broken pipe, and closes.
 
-use http::{Method, StatusCode, Version, header};
+use http::{HeaderMap, Method, StatusCode, Version, header};
 use pingora::{Error, ErrorSource, ErrorType, Result};
 use pingora_proxy::{FailToProxy, Session};
 
 use super::gate::Reason;
 use super::render::{self, Refusal};
 use super::response::write;
-use super::{Context, Cut, Ending, Link};
+use super::{Context, Cut, Ending, Link, Tollgate};
+use crate::engine::Said;
 
 /// Refuses a request that was not clean.
 pub(super) async fn rejected(session: &mut Session, ctx: &Context, reason: Reason) -> Result<()> {
@@ -25,6 +26,7 @@ pub(super) async fn rejected(session: &mut Session, ctx: &Context, reason: Reaso
 /// 502, 503 or 504 for an origin; 413 for a body that grew too large; nothing when the client has
 /// gone.
 pub(super) async fn failure(
+    gate: &Tollgate,
     session: &mut Session,
     error: &Error,
     ctx: &mut Context,
@@ -39,6 +41,10 @@ pub(super) async fn failure(
         (None, ErrorSource::Downstream) if ctx.origin_status.is_some() => Ending::Forwarded,
         (None, _) => Ending::Failed,
     });
+    if ctx.ending == Some(Ending::Failed) && ctx.origin_status.is_none() && status >= 500 {
+        // The origin gave no answer, and this one stands for it.
+        gate.finish(ctx, &Said { status, headers: &HeaderMap::new(), by_origin: false });
+    }
     if status != 0 && session.response_written().is_none() {
         session.set_keepalive(None);
         if let Err(error) = tell_failure(session, ctx, status).await {

@@ -8,6 +8,7 @@ use pingora_proxy::Session;
 
 use super::fields::{RateLimitFields, Triple};
 use super::{Context, Ending, Link, Tollgate};
+use crate::engine::Said;
 
 // As texts, so that HTTP/1 shows them in the case that people know.
 const RATELIMIT_POLICY: &str = "RateLimit-Policy";
@@ -37,6 +38,9 @@ pub(super) fn tell(
         let now = gate.engine.now().mono;
         origin.tally().duration.observe(now.saturating_sub(asked));
     }
+    let said =
+        Said { status: response.status.as_u16(), headers: &response.headers, by_origin: true };
+    gate.finish(ctx, &said);
     write(response, &ctx.fields())?;
     // `Connection` of a 101 names the protocol that is switched to.
     if !switching && gate.leaving.load(std::sync::atomic::Ordering::Relaxed) {

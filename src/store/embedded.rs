@@ -15,7 +15,7 @@ use super::quotas::Quotas;
 use super::room::Pool;
 use super::{Charge, Claim, Issued, Room, Settlement, Verdicts};
 use crate::clock::Now;
-use crate::limit::{Cell, Quota, Verdict};
+use crate::limit::{Cell, Quota, Receipt, Verdict};
 use crate::policy::KeyHash;
 
 /// How many shards: with this many, two of some dozen threads seldom meet at one, and a shard of
@@ -133,6 +133,35 @@ impl Embedded {
             })
             .collect::<Verdicts>();
         Settlement { spent, verdicts }
+    }
+
+    /// Takes back up to `units` of what a key was charged, where they still count.
+    pub fn give_back(
+        &self,
+        key: KeyHash,
+        quota: &Arc<Issued>,
+        units: u32,
+        receipt: Receipt,
+        now: Now,
+    ) {
+        let mut table = self.shards[shard_of(key)].cells.lock();
+        if let Some(entry) = find(&mut table, key) {
+            let later = self.read_as(entry, quota, now);
+            let quota = later.as_ref().unwrap_or(quota);
+            let before = entry.cell.weight();
+            quota.quota.give_back(&mut entry.cell, units, receipt, now);
+            quota.room.reweigh(before, entry.cell.weight(), &self.pool);
+        }
+    }
+
+    /// Charges a key without asking: what is above the limit has to come back first. Says whether
+    /// there was room for it.
+    pub fn debit(&self, key: KeyHash, quota: &Arc<Issued>, units: u32, now: Now) -> bool {
+        let charge = Charge { key, quota, cost: units };
+        let mut table = self.shards[shard_of(key)].cells.lock();
+        let judged = self.judge(&mut table, &charge, now, || quota.quota.judge(None, units, now));
+        self.spend(&mut table, &charge, &judged, now);
+        judged.place != Place::Elsewhere
     }
 
     /// Drops cells that equal an absent one from the next `shards` shards. Returns how many.

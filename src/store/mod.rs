@@ -4,8 +4,10 @@
 //! ([`Embedded::settle`]), and to give room back over time ([`Embedded::sweep`]). It knows keys as
 //! hashes and limits as numbers; what a limit means is in [`crate::limit`].
 
+mod bans;
 mod breaker;
 mod embedded;
+mod in_flight;
 mod quotas;
 pub mod redis;
 mod room;
@@ -17,7 +19,9 @@ use smallvec::SmallVec;
 use crate::limit::Verdict;
 use crate::policy::KeyHash;
 
+pub use bans::{Ban, Bans};
 pub use embedded::{CELL_BYTES, Embedded, SHARDS};
+pub use in_flight::{InFlight, Slot};
 pub use quotas::{Claim, Issued};
 pub use room::Room;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::cli::test::Store;
 use tollgate::clock::ManualClock;
-use tollgate::engine::{Decision, Engine, Generation};
+use tollgate::engine::{Decision, Engine, Generation, Pending};
 use tollgate::policy::{Facts, KeySecret};
 use tollgate::store::redis::{Address, Login, Remote, Servers, Settings};
 
@@ -40,10 +40,22 @@ impl Store for Scripted {
         Engine::with_store(clock, secret, remote)
     }
 
-    fn decide(&self, engine: &Engine, generation: &Generation, facts: &Facts<'_>) -> Decision {
-        let decision = self.runtime.block_on(engine.decide(generation, facts));
+    fn decide(
+        &self,
+        engine: &Engine,
+        generation: &Generation,
+        facts: &Facts<'_>,
+    ) -> (Decision, Pending) {
+        let (decision, pending) = self.runtime.block_on(engine.decide(generation, facts));
         assert!(!decision.is_degraded(), "{decision:?}");
-        decision
+        (decision, pending)
+    }
+
+    fn settled(&self, engine: &Engine) {
+        // Changes are posted from within the runtime's tasks.
+        while !engine.is_quiet() {
+            self.runtime.block_on(tokio::time::sleep(Duration::from_micros(100)));
+        }
     }
 }
 
@@ -54,6 +66,9 @@ fn every_policy_does_what_its_cases_say() {
     let clock = Arc::new(Mutex::new(Arc::new(ManualClock::new(tollgate::clock::Nanos::SECOND))));
     let port = stand_in::start(stand_in::script(Arc::clone(&server), Arc::clone(&clock)));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    // What an answer changes is posted from where the answer comes.
+    let inside = runtime.handle().clone();
+    let _inside = inside.enter();
     let yaml = format!("store: {{ redis: {{ url: \"redis://127.0.0.1:{port}\" }} }}\n");
     let cases = run_all(&Scripted { runtime, server, clock, port }, &yaml);
     assert!(cases >= 55, "only {cases} cases");

@@ -49,7 +49,7 @@ impl Node {
 
     pub async fn decide(&self, path: &str, keys: &[(&'static str, &str)]) -> Decision {
         let headers = headers(keys);
-        self.engine.decide(&self.generation, &facts(path, &headers)).await
+        self.engine.decide(&self.generation, &facts(path, &headers)).await.0
     }
 
     pub async fn allows(&self, path: &str, keys: &[(&'static str, &str)]) -> bool {
@@ -83,6 +83,8 @@ fn headers(keys: &[(&'static str, &str)]) -> HeaderMap {
 fn facts<'f>(path: &'f str, headers: &'f HeaderMap) -> Facts<'f> {
     Facts {
         client_ip: [192, 0, 2, 1].into(),
+        peer_trusted: false,
+        now: tollgate::clock::Nanos::ZERO,
         method: "POST",
         host: "h",
         path,

@@ -32,7 +32,7 @@ fn issue(quota: Quota) -> Arc<Issued> {
 }
 
 fn spend(n: usize, quota: Quota, cost: u32) -> Spend {
-    Spend { key: key(n), family: None, quota: issue(quota), cost, before: 0 }
+    Spend::of(key(n), None, issue(quota), cost)
 }
 
 fn charge(spends: impl IntoIterator<Item = Spend>) -> Charge {

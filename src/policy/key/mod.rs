@@ -4,6 +4,7 @@ mod address;
 mod cookie;
 mod credentials;
 mod header;
+mod jwt;
 mod query;
 mod shard;
 mod target;
@@ -11,11 +12,15 @@ mod target;
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::Hasher;
+use std::net::IpAddr;
 
 use http::HeaderName;
 use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
 
 use super::{Facts, Limit, Route};
+
+pub use address::bytes as address_bytes;
+pub use jwt::Claim;
 
 /// Most parts of one key. Nobody names more than a few; the bound keeps extraction cheap.
 pub const MAX_KEY_PARTS: usize = 8;
@@ -35,6 +40,8 @@ pub enum Source {
     Bearer,
     /// The user of `Authorization: Basic`.
     BasicUser,
+    /// A claim of the bearer token, whose signature is checked.
+    Jwt(Claim),
     /// The host asked for.
     Host,
     /// The whole path.
@@ -180,6 +187,17 @@ impl KeySpec {
     }
 }
 
+impl KeySpec {
+    /// The hash of a key whose parts are known: those that the sources would find, in order.
+    pub fn hash_parts(&self, hasher: &KeyHasher, parts: &[Box<[u8]>]) -> KeyHash {
+        let mut hasher = *hasher;
+        for (source, part) in self.0.iter().zip(parts) {
+            hasher.write_part(source.tag(), part);
+        }
+        hasher.finish()
+    }
+}
+
 impl Source {
     /// What this source finds in a request.
     pub fn part<'r>(&self, facts: &Facts<'r>, route: &'r Route) -> Part<'r> {
@@ -190,6 +208,7 @@ impl Source {
             Self::Query(name) => query::part(facts, name),
             Self::Bearer => credentials::bearer(facts),
             Self::BasicUser => credentials::basic_user(facts),
+            Self::Jwt(claim) => jwt::part(facts, claim),
             Self::Host => Part::of(facts.host.as_bytes()),
             Self::Path => Part::of(facts.path.as_bytes()),
             Self::Method => target::method(facts),
@@ -209,15 +228,33 @@ impl Source {
             | Self::Query(_)
             | Self::Bearer
             | Self::BasicUser
+            | Self::Jwt(_)
             | Self::Host
             | Self::PathSegment(_) => true,
             Self::Shard { of, .. } => of.can_be_absent(),
         }
     }
 
+    /// Whether any client can write what it likes there.
+    pub fn is_written_by_clients(&self) -> bool {
+        match self {
+            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::BasicUser | Self::Bearer => {
+                true
+            }
+            Self::Shard { of, .. } => of.is_written_by_clients(),
+            Self::Jwt(_)
+            | Self::ClientIp
+            | Self::Host
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_) => false,
+        }
+    }
+
     fn is_credential(&self) -> bool {
         match self {
-            Self::Bearer | Self::BasicUser => true,
+            Self::Bearer | Self::BasicUser | Self::Jwt(_) => true,
             Self::Header(name) => {
                 let name = name.as_str();
                 name == "authorization" || name.contains("api-key") || name.contains("token")
@@ -249,6 +286,7 @@ impl Source {
             Self::Route => 10,
             Self::PathSegment(_) => 11,
             Self::Shard { .. } => 12,
+            Self::Jwt(_) => 13,
         }
     }
 }
@@ -278,6 +316,14 @@ impl KeySecret {
         KeyHasher(hasher)
     }
 
+    /// A hasher that is the same on all nodes and after a restart: for shares of the keys, never
+    /// for telling keys apart.
+    pub fn fixed_hasher(limit: &Limit) -> KeyHasher {
+        let mut hasher = SipHasher13::new_with_key(b"tollgate rollout");
+        write_framed(&mut hasher, limit.name.as_bytes());
+        KeyHasher(hasher)
+    }
+
     /// A hasher for the keys of one limit.
     pub fn hasher(&self, limit: &Limit) -> KeyHasher {
         let mut hasher = SipHasher13::new_with_key(&self.0);
@@ -296,10 +342,13 @@ impl fmt::Debug for KeySecret {
 impl KeyHasher {
     /// The client's address as a key of its own, for `missing_key: client_ip`.
     pub fn hash_client_ip(&self, facts: &Facts<'_>) -> KeyHash {
+        self.hash_address(facts.client_ip, facts.ipv6_prefix)
+    }
+
+    /// An address as the key of a limit by `client_ip` alone.
+    pub fn hash_address(&self, address: IpAddr, ipv6_prefix: u8) -> KeyHash {
         let mut hasher = *self;
-        if let Part::Present(value) = address::part(facts) {
-            hasher.write_part(Source::ClientIp.tag(), &value);
-        }
+        hasher.write_part(Source::ClientIp.tag(), &address::bytes(address, ipv6_prefix));
         hasher.finish()
     }
 
@@ -337,6 +386,7 @@ impl fmt::Display for Source {
             Self::Query(name) => write!(f, "query:{name}"),
             Self::Bearer => f.write_str("bearer"),
             Self::BasicUser => f.write_str("basic_user"),
+            Self::Jwt(claim) => write!(f, "jwt:{}", claim.name),
             Self::Host => f.write_str("host"),
             Self::Path => f.write_str("path"),
             Self::Method => f.write_str("method"),

@@ -34,6 +34,26 @@ pub struct Spend {
     pub cost: u32,
     /// To give back: what [`Answered::before`] said.
     pub before: u64,
+    /// Whether what is charged may come back: a denial is then true for a moment only.
+    pub returns: bool,
+}
+
+impl Spend {
+    /// A charge to one cell.
+    pub const fn of(key: KeyHash, family: Option<KeyHash>, quota: Arc<Issued>, cost: u32) -> Self {
+        Self { key, family, quota, cost, before: 0, returns: false }
+    }
+
+    /// The part of a charge that is given back: what was spent before it, and by the rest of it.
+    pub(super) fn part(mut self, units: u32) -> Self {
+        let units = units.min(self.cost);
+        if let Quota::TokenBucket(bucket) = self.quota.quota() {
+            let each = bucket.emission().get() / MICROSECOND.get();
+            self.before = self.before.saturating_add(each * u64::from(self.cost - units));
+        }
+        self.cost = units;
+        self
+    }
 }
 
 /// What is to be done with the cells of a charge.
@@ -43,6 +63,8 @@ pub enum Order {
     Spend,
     /// Spend without judging, up to the limit: what was admitted while the store was away.
     Post,
+    /// Spend without judging, whatever the limit is: what a request cost above what was reserved.
+    Debit,
     /// Give back what was spent at an instant of the server's clock, in microseconds.
     GiveBack(u64),
 }
@@ -103,7 +125,8 @@ impl Call {
         let new = |spend: &&Spend| self.place(spend).is_none();
         let new = charge.spends.iter().filter(new).count();
         let mixed = self.runs.first().is_some_and(|run| kind(run.order) != kind(charge.order));
-        if self.charges == MAX_CHARGES || self.cells.len() + new > MAX_CELLS || mixed {
+        let full = self.charges == MAX_CHARGES || self.cells.len() + new > MAX_CELLS;
+        if full || mixed || charge.spends.iter().any(|spend| self.is_otherwise(spend)) {
             return false;
         }
         let parts: SmallVec<[RunPart; 4]> = charge
@@ -129,6 +152,11 @@ impl Call {
             _ => self.runs.push(Run { order: charge.order, many: 1, parts }),
         }
         true
+    }
+
+    /// Whether a cell is named under another quota: a call knows each under one.
+    fn is_otherwise(&self, spend: &Spend) -> bool {
+        self.place(spend).is_some_and(|place| self.cells[place].2 != *spend.quota.quota())
     }
 
     /// Where a cell stands among those of the call. Of another family it lies elsewhere.
@@ -171,6 +199,7 @@ impl Call {
             let (op, second) = match run.order {
                 Order::Spend => ("s", u64::from(run.many)),
                 Order::Post => ("c", 1),
+                Order::Debit => ("d", 1),
                 Order::GiveBack(at) => ("r", at),
             };
             let head = [Argument::Word(op), Argument::Number(second)];
@@ -299,7 +328,7 @@ fn above(quota: &Quota, numbers: &[u64], cost: u32, spent: u32, many: u32) -> u3
 /// Charges of one kind go together: those that give back change a log's list at once.
 const fn kind(order: Order) -> u8 {
     match order {
-        Order::Spend | Order::Post => 0,
+        Order::Spend | Order::Post | Order::Debit => 0,
         Order::GiveBack(_) => 1,
     }
 }
@@ -307,6 +336,9 @@ const fn kind(order: Order) -> u8 {
 fn quota_numbers(quota: &Quota) -> [u64; 4] {
     let micros = |span: Nanos| span.get() / MICROSECOND.get();
     match quota {
+        Quota::TokenBucket(q) if q.max_delay() > Nanos::ZERO => {
+            [5, micros(q.emission()), u64::from(q.burst()), micros(q.max_delay())]
+        }
         Quota::TokenBucket(q) => {
             [1, micros(q.emission()), u64::from(q.burst()), micros(q.refill_every())]
         }

@@ -8,9 +8,11 @@
 --                  2      limit      window           0               sliding_window
 --                  3      limit      window           0               sliding_log
 --                  4      limit      window           0               fixed_window
+--                  5      emission   burst            max_delay       token_bucket that lets wait
 --                then run after run of equal charges:
 --                  's' n  m  (cell cost) x m   judges n charges, spends each that every cell admits
 --                  'c' 1  m  (cell cost) x m   spends without judging, up to the limit
+--                  'd' 1  m  (cell cost) x m   spends without judging, above the limit too
 --                  'r' at m  (cell cost before) x m   gives back what was spent at the instant
 --                                              `at`; `before`: the first number told of the cell
 -- returns        the call's number, the server's time, then for each run of 's': how many were
@@ -38,7 +40,7 @@ local now = clock[1] * 1000000 + clock[2]
 
 local fmod, floor, ceil, min, max = math.fmod, math.floor, math.ceil, math.min, math.max
 local format, match = string.format, string.match
-local BUCKET, SLIDING, LOG = '1', '2', '3'
+local BUCKET, SLIDING, LOG, DELAYED = '1', '2', '3', '5'
 local MOST = 9007199254740991 -- 2^53 - 1
 local MOST_UNITS = 4294967295 -- 2^32 - 1
 
@@ -201,8 +203,9 @@ local cells, next_arg = {}, 2
 for n = 1, #KEYS do
   local kind = ARGV[next_arg]
   local a, b = tonumber(ARGV[next_arg + 1]), tonumber(ARGV[next_arg + 2])
-  local c = tonumber(ARGV[next_arg + 3])
+  local c, delay = tonumber(ARGV[next_arg + 3]), 0
   next_arg = next_arg + 4
+  if kind == DELAYED then kind, c, delay = BUCKET, 0, c end
   local cell = {
     key = KEYS[n], kind = kind, a = a, b = b, c = c,
     spent = 0, most = a, unit = 1,
@@ -214,7 +217,7 @@ for n = 1, #KEYS do
     if not log.load(cell) then return unreadable(cell) end
   elseif kind == BUCKET then
     -- `b1 full at emission refill_every`: full again at `full`, written at `at`
-    cell.most, cell.unit, cell.at = a * b, a, stepped(now, c)
+    cell.most, cell.unit, cell.at = a * b + delay, a, stepped(now, c)
     local text = call('GET', cell.key)
     if text then
       local full, at, emission, step = match(text, '^b1 (%d+) (%d+) (%d+) (%d+)$')
@@ -316,8 +319,15 @@ while ARGV[next_arg] do
     for i = next_arg, last, 2 do
       local cell, cost = cells[tonumber(ARGV[i])], tonumber(ARGV[i + 1])
       local room = max(0, cell.most - cell.spent)
-      if op == 'c' then
-        local units = min(cost, quotient(room, cell.unit))
+      if op == 'c' or op == 'd' then
+        local units = cost
+        if op == 'c' then
+          units = min(cost, quotient(room, cell.unit))
+        elseif cell.kind == BUCKET then
+          units = max(0, min(cost, quotient(MOST / 2 - cell.spent, cell.unit)))
+        else
+          units = max(0, min(cost, MOST_UNITS - cell.spent))
+        end
         cell.spent, cell.current = cell.spent + units * cell.unit, cell.current + units
         cell.changed = true
       elseif cost > 0 then

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::Remote;
 use super::books::Failure;
-use super::call::{Answered, Call, Charge};
+use super::call::{Answered, Call, Charge, Order};
 use super::wagon::Wagon;
 use crate::policy::KeyHash;
 
@@ -39,7 +39,15 @@ struct Ticket {
 type Name = (KeyHash, Option<KeyHash>);
 
 /// Lines by their cell.
-type Lines = HashMap<Name, VecDeque<Ticket>>;
+type Lines = HashMap<Name, Line>;
+
+/// What waits for one cell's next call.
+#[derive(Default)]
+struct Line {
+    tickets: VecDeque<Ticket>,
+    /// Of them, those that ask: what is given back or owed takes nobody's place.
+    asking: usize,
+}
 
 /// The mailboxes that are open: one for each cell on which a call is away.
 pub(super) struct Mailboxes {
@@ -57,6 +65,11 @@ impl Mailboxes {
         &self.shards[(key.high % SHARDS as u64) as usize]
     }
 
+    /// Whether no call is away.
+    pub(super) fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.lock().is_empty())
+    }
+
     /// Puts a charge into the mailbox of its outermost cell. `Err`: more wait there than its limit
     /// could admit at once.
     pub(super) fn post(
@@ -69,13 +82,19 @@ impl Mailboxes {
         let key = (outermost.key, outermost.family);
         let most = outermost.quota.quota().limit() as usize;
         let (answer, waits) = oneshot::channel();
+        let asks = charge.order == Order::Spend;
+        let most = most.min(MOST_WAITING);
         let ticket = Ticket { charge, answer };
         let mut open = remote.mailboxes.shard(key).lock();
         match open.get_mut(&key) {
-            Some(line) if line.len() >= most.min(MOST_WAITING) => return Err(Failure::LineFull),
-            Some(line) => line.push_back(ticket),
+            Some(line) if asks && line.asking >= most => return Err(Failure::LineFull),
+            Some(line) if line.tickets.len() >= 2 * MOST_WAITING => return Err(Failure::LineFull),
+            Some(line) => {
+                line.asking += usize::from(asks);
+                line.tickets.push_back(ticket);
+            }
             None => {
-                open.insert(key, VecDeque::new());
+                open.insert(key, Line::default());
                 drop(open);
                 let clerk = Clerk { remote: Arc::clone(remote), key, done: false };
                 tokio::spawn(clerk.settle_all(ticket));
@@ -116,7 +135,8 @@ impl Clerk {
                 let waiting = open.remove(&self.key);
                 self.done = true;
                 drop(open);
-                tell(waiting.into_iter().flatten().map(|ticket| ticket.answer), failure);
+                let waiting = waiting.unwrap_or_default().tickets.into_iter();
+                tell(waiting.map(|ticket| ticket.answer), failure);
                 return;
             }
             let line = open.get_mut(&self.key);
@@ -135,13 +155,14 @@ impl Clerk {
 }
 
 /// As many tickets as one call takes.
-fn next(line: &mut VecDeque<Ticket>) -> Vec<Ticket> {
+fn next(line: &mut Line) -> Vec<Ticket> {
     let (mut call, mut tickets) = (Call::default(), Vec::new());
-    while let Some(ticket) = line.pop_front() {
+    while let Some(ticket) = line.tickets.pop_front() {
         if !call.add(&ticket.charge) {
-            line.push_front(ticket);
+            line.tickets.push_front(ticket);
             break;
         }
+        line.asking -= usize::from(ticket.charge.order == Order::Spend);
         tickets.push(ticket);
     }
     tickets

@@ -31,7 +31,7 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Nanos, Now};
-use crate::limit::Verdict;
+use crate::limit::{Receipt, Verdict};
 use crate::policy::KeyHash;
 
 pub use address::{Address, Login, Servers, Settings, Tls};
@@ -172,12 +172,12 @@ impl Remote {
         generation: u64,
         now: Now,
     ) -> Result<Answered, Failure> {
-        let keys: SmallVec<[(KeyHash, u32); 4]> =
-            spends.iter().map(|spend| (spend.key, spend.cost)).collect();
+        let keys: SmallVec<[(KeyHash, u32, bool); 4]> =
+            spends.iter().map(|spend| (spend.key, spend.cost, spend.returns)).collect();
         let waits = Mailboxes::post(self, Charge { order: Order::Spend, spends })?;
         let answered = waits.await.unwrap_or(Err(Failure::Unreachable))?;
-        for ((key, cost), verdict) in keys.iter().zip(&answered.settlement.verdicts) {
-            if !verdict.allowed {
+        for ((key, cost, returns), verdict) in keys.iter().zip(&answered.settlement.verdicts) {
+            if !verdict.allowed && !returns {
                 self.home.note(*key, *cost, generation, now.mono, *verdict);
             }
         }
@@ -189,14 +189,38 @@ impl Remote {
         for (spend, before) in spends.iter_mut().zip(&answered.before) {
             spend.before = *before;
         }
-        let order = Order::GiveBack(answered.at);
-        // A line that is full of others has no room: what was spent then stays so.
+        self.post(Order::GiveBack(answered.at), spends);
+    }
+
+    /// Gives back some units of a charge that was spent at an instant of the store's clock; its
+    /// `before` is what the store told then. Nobody waits for it.
+    pub fn give_back_some(self: &Arc<Self>, spend: Spend, units: u32, at: u64) {
+        self.post(Order::GiveBack(at), SmallVec::from_iter([spend.part(units)]));
+    }
+
+    /// Charges without asking; nobody waits for it.
+    pub fn debit(self: &Arc<Self>, spend: Spend) {
+        self.post(Order::Debit, SmallVec::from_iter([spend]));
+    }
+
+    fn post(self: &Arc<Self>, order: Order, spends: SmallVec<[Spend; 4]>) {
+        // What cannot be told leaves what was spent as it is.
         let _ = Mailboxes::post(self, Charge { order, spends });
+    }
+
+    /// Whether no charge waits or is away.
+    pub fn is_quiet(&self) -> bool {
+        self.mailboxes.is_empty()
     }
 
     /// Notes what was admitted at home while the store was away.
     pub fn owe(&self, spend: &Spend, now: Now) {
         self.owed.add(spend, now);
+    }
+
+    /// What was admitted at home is given back at home.
+    pub fn owe_less(&self, key: KeyHash, units: u32, receipt: Receipt, now: Now) {
+        self.owed.take_back(key, units, receipt, now);
     }
 
     /// One call, and what it says of each charge.

@@ -8,7 +8,7 @@ use smallvec::smallvec;
 
 use super::call::{Charge, Order, Spend};
 use crate::clock::Now;
-use crate::limit::Cell;
+use crate::limit::{Cell, Receipt};
 use crate::policy::KeyHash;
 use crate::store::Issued;
 
@@ -48,13 +48,20 @@ impl Owed {
         quota.charge(&mut debt.cell, spend.cost, now);
     }
 
+    /// A charge that was admitted at home is given back.
+    pub(super) fn take_back(&self, key: KeyHash, units: u32, receipt: Receipt, now: Now) {
+        if let Some(debt) = self.0.lock().get_mut(&key) {
+            debt.quota.quota().give_back(&mut debt.cell, units, receipt, now);
+        }
+    }
+
     /// Takes everything that is owed now.
     pub(super) fn take(&self, now: Now) -> Vec<Charge> {
         let debts = std::mem::take(&mut *self.0.lock());
         let owed = debts.into_iter().filter_map(|(key, debt)| {
             let verdict = debt.quota.quota().judge(Some(&debt.cell), 0, now);
             let cost = verdict.limit.saturating_sub(verdict.remaining);
-            let spend = Spend { key, family: debt.family, quota: debt.quota, cost, before: 0 };
+            let spend = Spend::of(key, debt.family, debt.quota, cost);
             (cost > 0).then(|| Charge { order: Order::Post, spends: smallvec![spend] })
         });
         owed.collect()

@@ -1,5 +1,7 @@
 //! What is allowed and probably not meant. Each warning has a code by which it is silenced.
 
+mod terms;
+
 use super::Store;
 use super::error::Warning;
 use super::limits::Limits;
@@ -10,13 +12,19 @@ use crate::policy::client::ClientRules;
 use crate::policy::{Count, Limit, LimitIndex, Match, MissingKey, Source};
 
 /// Every code there is.
-const CODES: [(&str, Code); 6] = [
+const CODES: [(&str, Code); 12] = [
     ("unreachable-route", Code::UnreachableRoute),
     ("unused-limit", Code::UnusedLimit),
     ("spoofable-key", Code::SpoofableKey),
     ("address-header-untrusted", Code::AddressHeaderUntrusted),
     ("estimate-noise", Code::EstimateNoise),
     ("fixed-key-secret", Code::FixedKeySecret),
+    ("spoofable-cost", Code::SpoofableCost),
+    ("plan-untrusted", Code::PlanUntrusted),
+    ("overspend", Code::Overspend),
+    ("rolled-out-to-nobody", Code::RolledOutToNobody),
+    ("shared-ban", Code::SharedBan),
+    ("shadowed-override", Code::ShadowedOverride),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,6 +35,12 @@ enum Code {
     AddressHeaderUntrusted,
     EstimateNoise,
     FixedKeySecret,
+    SpoofableCost,
+    PlanUntrusted,
+    Overspend,
+    RolledOutToNobody,
+    SharedBan,
+    ShadowedOverride,
 }
 
 /// What there is to look at.
@@ -62,6 +76,7 @@ pub(super) fn warnings(looked: &Looked<'_>, silenced: &Silenced) -> Vec<Warning>
     untrusted(looked, &mut found);
     noisy(looked, &mut found);
     unkeyed(looked, &mut found);
+    terms::look(looked, &mut found);
     found.warnings.sort_by_key(|warning| warning.place);
     found.warnings
 }

@@ -4,12 +4,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use crate::config::{self, Config, Loaded, RedisServers, Store};
-use crate::limit::SketchSize;
-use crate::policy::{
-    Count, HostPattern, Limit, LimitIndex, Match, MissingKey, Mode, OnStoreFailure, Policy, Route,
-    WhenFull,
-};
-use crate::store::CELL_BYTES;
+use crate::policy::{Cost, HostPattern, Match, Mode, Route};
+
+mod limit;
+
+use limit::tell_limit;
 
 /// Checks every file; says whether all are valid. What cannot be written is nobody's to read.
 pub fn check(files: &[PathBuf], out: &mut dyn Write) -> bool {
@@ -51,7 +50,12 @@ fn route_row(config: &Config, route: &Route) -> Vec<String> {
     let limits = route.limits.iter().map(|one| {
         let limit = policy.limit(one.limit);
         let shadow = if limit.mode == Mode::Shadow { " (shadow)" } else { "" };
-        let cost = if one.cost == 1 { String::new() } else { format!(" x{}", one.cost) };
+        let cost = match &one.cost {
+            Cost::Fixed(1) => String::new(),
+            Cost::Fixed(cost) => format!(" x{cost}"),
+            Cost::Request { header, .. } => format!(" x {header}"),
+            Cost::Response { header, .. } => format!(" x {header} of the answer"),
+        };
         format!("{}{cost}{shadow}", limit.name)
     });
     let limits: Vec<String> = limits.collect();
@@ -79,72 +83,6 @@ fn matches(matches: &Match) -> String {
     );
     parts.extend(matches.clients.iter().map(|net| format!("from {net}")));
     if parts.is_empty() { "everything".to_owned() } else { parts.join(" ") }
-}
-
-fn tell_limit(out: &mut dyn Write, config: &Config, limit: &Limit) -> io::Result<()> {
-    let shadow = if limit.mode == Mode::Shadow { ", shadow: refuses nothing" } else { "" };
-    writeln!(out, "  {} ({}{shadow})", limit.name, limit.count.tier().name())?;
-    let mut line = |name: &str, text: String| writeln!(out, "    {name:<12} {text}");
-    line("key", limit.key.to_string())?;
-    if limit.missing_key != MissingKey::Impossible {
-        line("missing key", missing(&config.policy, limit.missing_key))?;
-    }
-    match &limit.count {
-        Count::Exact { quota, when_full, max_keys, on_store_failure } => {
-            line("promise", format!("{}: {quota}", quota.name()))?;
-            let most = max_keys.unwrap_or(config.policy.max_keys).min(config.policy.max_keys);
-            let full = match when_full {
-                WhenFull::Estimate => "new keys are counted in the estimate tier",
-                WhenFull::Deny => "new keys are refused",
-                WhenFull::Allow => "new keys pass uncounted",
-            };
-            let mib = (most * CELL_BYTES).div_ceil(1 << 20);
-            let own = format!("about {CELL_BYTES} bytes for each live key, {mib} MiB at {most}");
-            if config.store == Store::Embedded {
-                line("memory", own)?;
-                line("when full", format!("above {most} live keys {full}"))?;
-            } else {
-                line("memory", "about 180 bytes of the store for each live key".to_owned())?;
-                line("store away", away(*on_store_failure, quota.limit()))?;
-                if *on_store_failure == OnStoreFailure::Local {
-                    line("meanwhile", format!("{own}; above that {full}"))?;
-                }
-            }
-        }
-        Count::Estimate { rate, expect_per_second } => {
-            let size = SketchSize::new(*rate, *expect_per_second);
-            line(
-                "promise",
-                format!("about {} in any {:?}, on this node", rate.count(), rate.period()),
-            )?;
-            line(
-                "memory",
-                format!(
-                    "{} KiB for {expect_per_second} requests/s, whatever the number of keys",
-                    size.bytes() / 1024
-                ),
-            )?;
-            line(
-                "error",
-                format!(
-                    "a key that sent nothing reads about {} of {}; no key is denied for another",
-                    size.expected_overcount(),
-                    rate.count()
-                ),
-            )?;
-        }
-    }
-    Ok(())
-}
-
-fn away(judge: OnStoreFailure, limit: u32) -> String {
-    match judge {
-        OnStoreFailure::Local => {
-            format!("each node admits up to {limit} by itself: at most (nodes + 1) x {limit}")
-        }
-        OnStoreFailure::Allow => "requests pass uncounted".to_owned(),
-        OnStoreFailure::Deny => "requests are answered 503".to_owned(),
-    }
 }
 
 /// Where the exact tier counts, and which limits share a slot there.
@@ -175,19 +113,6 @@ fn tell_store(out: &mut dyn Write, config: &Config) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-fn missing(policy: &Policy, missing: MissingKey) -> String {
-    match missing {
-        MissingKey::Impossible => "cannot be".to_owned(),
-        MissingKey::Skip => "the limit does not apply".to_owned(),
-        MissingKey::Deny(status) => format!("answered {status}"),
-        MissingKey::ClientIp => "the client's address stands for it".to_owned(),
-        MissingKey::Limit(LimitIndex(place)) => {
-            let name = policy.limits.get(place).map_or("", |limit| &limit.name);
-            format!("limit {name} applies instead")
-        }
-    }
 }
 
 /// Columns as wide as their widest cell.

@@ -1,0 +1,183 @@
+//! What a limit promises, as `check` tells it.
+
+use std::io::{self, Write};
+
+use crate::clock::Nanos;
+use crate::config::{Config, Store};
+use crate::limit::{Quota, SketchSize};
+use crate::policy::{
+    Action, Cost, Count, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, Policy, Rollout,
+    WhenFull, Who,
+};
+use crate::store::CELL_BYTES;
+
+/// Lines of one limit, each with its name.
+struct Told<'o>(&'o mut dyn Write);
+
+impl Told<'_> {
+    fn line(&mut self, name: &str, text: impl AsRef<str>) -> io::Result<()> {
+        writeln!(self.0, "    {name:<12} {}", text.as_ref())
+    }
+}
+
+pub(super) fn tell_limit(out: &mut dyn Write, config: &Config, limit: &Limit) -> io::Result<()> {
+    let shadow = if limit.mode == Mode::Shadow { ", shadow: refuses nothing" } else { "" };
+    writeln!(out, "  {} ({}{shadow})", limit.name, limit.count.tier().name())?;
+    let mut told = Told(out);
+    told.line("key", limit.key.to_string())?;
+    if limit.missing_key != MissingKey::Impossible {
+        told.line("missing key", missing(&config.policy, limit.missing_key))?;
+    }
+    match &limit.count {
+        Count::Exact { quota, .. } => tell_exact(&mut told, config, limit, quota)?,
+        Count::Estimate { .. } => tell_estimate(&mut told, limit)?,
+        Count::InFlight { most } => {
+            told.line("promise", format!("at most {most} at once of each key, on each node"))?;
+            told.line("memory", "as many cells as keys have requests in flight")?;
+        }
+    }
+    tell_costs(&mut told, config, limit)?;
+    tell_terms(&mut told, limit)
+}
+
+fn tell_exact(
+    told: &mut Told<'_>,
+    config: &Config,
+    limit: &Limit,
+    quota: &Quota,
+) -> io::Result<()> {
+    let Count::Exact { when_full, max_keys, on_store_failure, .. } = &limit.count else {
+        return Ok(());
+    };
+    told.line("promise", format!("{}: {quota}", quota.name()))?;
+    let most = max_keys.unwrap_or(config.policy.max_keys).min(config.policy.max_keys);
+    let full = match when_full {
+        WhenFull::Estimate => "new keys are counted in the estimate tier",
+        WhenFull::Deny => "new keys are refused",
+        WhenFull::Allow => "new keys pass uncounted",
+    };
+    let mib = (most * CELL_BYTES).div_ceil(1 << 20);
+    let own = format!("about {CELL_BYTES} bytes for each live key, {mib} MiB at {most}");
+    if config.store == Store::Embedded {
+        told.line("memory", own)?;
+        return told.line("when full", format!("above {most} live keys {full}"));
+    }
+    told.line("memory", "about 180 bytes of the store for each live key")?;
+    told.line("store away", away(*on_store_failure, quota.limit()))?;
+    if *on_store_failure == OnStoreFailure::Local {
+        told.line("meanwhile", format!("{own}; above that {full}"))?;
+    }
+    Ok(())
+}
+
+fn tell_estimate(told: &mut Told<'_>, limit: &Limit) -> io::Result<()> {
+    let Count::Estimate { rate, expect_per_second } = &limit.count else {
+        return Ok(());
+    };
+    let size = SketchSize::new(*rate, *expect_per_second);
+    let (count, period) = (rate.count(), rate.period());
+    told.line("promise", format!("about {count} in any {period:?}, on this node"))?;
+    let kib = size.bytes() / 1024;
+    told.line(
+        "memory",
+        format!("{kib} KiB for {expect_per_second} requests/s, whatever the number of keys"),
+    )?;
+    let over = size.expected_overcount();
+    told.line(
+        "error",
+        format!(
+            "a key that sent nothing reads about {over} of {count}; no key is denied for another"
+        ),
+    )
+}
+
+/// What a request costs, what of it comes back, and what becomes of who is denied too often.
+fn tell_costs(told: &mut Told<'_>, config: &Config, limit: &Limit) -> io::Result<()> {
+    if limit.cost != Cost::Fixed(1) {
+        told.line("cost", limit.cost.to_string())?;
+    }
+    let place = config.policy.limits.iter().position(|one| one.name == limit.name);
+    let uses = config.policy.routes.iter().flat_map(|route| &route.limits);
+    let over = uses.filter(|one| Some(one.limit.0) == place).map(|one| match &one.cost {
+        Cost::Response { reserve, max, .. } => max - reserve,
+        Cost::Fixed(_) | Cost::Request { .. } => 0,
+    });
+    match over.max() {
+        Some(0) if limit.cost.is_late() => told.line("overspend", "none: reserve is max")?,
+        Some(over) if over > 0 => {
+            told.line("overspend", format!("at most {over} for each request in flight"))?;
+        }
+        _ => {}
+    }
+    if let Some(only) = &limit.counted.only {
+        let counts = format!("only answers {only}; reserved at the door, no answer is spent");
+        told.line("counts", counts)?;
+    }
+    if let Some(refund) = &limit.counted.refund {
+        told.line("refunds", format!("answers {refund}"))?;
+    }
+    limit.penalty.map_or(Ok(()), |rule| told.line("penalty", rule.to_string()))
+}
+
+/// For whom the limit is another one.
+fn tell_terms(told: &mut Told<'_>, limit: &Limit) -> io::Result<()> {
+    let terms = &limit.terms;
+    if let Some(plans) = &terms.plans {
+        told.line("plans by", plans.by.to_string())?;
+        for (name, rate) in &plans.rates {
+            if let Some(quota) = limit.quota(*rate) {
+                told.line(&format!("  {name}"), quota.to_string())?;
+            }
+        }
+    }
+    for one in &terms.overrides {
+        let who = match &one.who {
+            Who::Keys(keys) => format!("{} keys", keys.len()),
+            Who::Network(network) => network.to_string(),
+        };
+        let what = match one.action {
+            Action::Allow => "the limit does not apply".to_owned(),
+            Action::Deny => "refused".to_owned(),
+            Action::Rate(rate) => limit.quota(rate).map(ToString::to_string).unwrap_or_default(),
+        };
+        told.line("override", format!("{who}: {what}"))?;
+    }
+    if terms.rollout != Rollout::default() {
+        let share = f64::from(terms.rollout.ppm) / 10_000.0;
+        let from = match terms.rollout.from {
+            Nanos::ZERO => String::new(),
+            from => {
+                let from = std::time::UNIX_EPOCH + std::time::Duration::from(from);
+                format!(" from {}", humantime::format_rfc3339_seconds(from))
+            }
+        };
+        told.line("rollout", format!("refuses {share} % of the keys{from}, watches the others"))?;
+    }
+    if let Some(candidate) = &terms.candidate {
+        told.line("candidate", format!("{candidate}; judged beside, refuses nothing"))?;
+    }
+    Ok(())
+}
+
+fn away(judge: OnStoreFailure, limit: u32) -> String {
+    match judge {
+        OnStoreFailure::Local => {
+            format!("each node admits up to {limit} by itself: at most (nodes + 1) x {limit}")
+        }
+        OnStoreFailure::Allow => "requests pass uncounted".to_owned(),
+        OnStoreFailure::Deny => "requests are answered 503".to_owned(),
+    }
+}
+
+fn missing(policy: &Policy, missing: MissingKey) -> String {
+    match missing {
+        MissingKey::Impossible => "cannot be".to_owned(),
+        MissingKey::Skip => "the limit does not apply".to_owned(),
+        MissingKey::Deny(status) => format!("answered {status}"),
+        MissingKey::ClientIp => "the client's address stands for it".to_owned(),
+        MissingKey::Limit(LimitIndex(place)) => {
+            let name = policy.limits.get(place).map_or("", |limit| &limit.name);
+            format!("limit {name} applies instead")
+        }
+    }
+}

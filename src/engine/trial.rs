@@ -1,0 +1,98 @@
+//! A candidate: a second rate judged beside the one in force, to see how often they disagree.
+
+use std::sync::{Arc, OnceLock};
+
+use super::due::Due;
+use super::generation::{Counter, Exact};
+use super::{Decision, Generation, Tally};
+use crate::policy::{KeyHash, LimitIndex};
+use crate::store::Issued;
+
+/// What a candidate says of a request.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// The limit that it is a candidate for.
+    pub limit: LimitIndex,
+    /// Whether the rate in force lets the request pass.
+    pub live: bool,
+    /// Whether the candidate would; empty while the store is asked.
+    pub candidate: Arc<OnceLock<bool>>,
+}
+
+/// How a candidate's verdict went into the books.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrialKind {
+    /// It says what the rate in force says.
+    Agrees,
+    /// It would deny what is allowed.
+    WouldDeny,
+    /// It would allow what is denied.
+    WouldAllow,
+}
+
+impl TrialKind {
+    /// Every kind, in the order of the counters.
+    pub const ALL: [Self; 3] = [Self::Agrees, Self::WouldDeny, Self::WouldAllow];
+
+    /// The word of the metric.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Agrees => "agrees",
+            Self::WouldDeny => "would_deny",
+            Self::WouldAllow => "would_allow",
+        }
+    }
+}
+
+impl Trial {
+    /// What came of it, if that is known by now.
+    pub fn kind(&self) -> Option<TrialKind> {
+        Some(match (self.live, *self.candidate.get()?) {
+            (true, false) => TrialKind::WouldDeny,
+            (false, true) => TrialKind::WouldAllow,
+            _ => TrialKind::Agrees,
+        })
+    }
+
+    /// Whether the request would go through with the candidate in the limit's place, as far as the
+    /// others say.
+    pub(super) fn would_go_through(&self, decision: &Decision) -> bool {
+        decision.refusing().all(|answer| answer.limit == self.limit)
+    }
+
+    /// The charge of the candidate: the limit's, on a cell of its own.
+    pub(super) fn due(&self, due: &Due) -> Due {
+        // Keys are hashes: one that differs by a constant is as far from all others as any.
+        let key = KeyHash { high: due.key.high ^ APART, low: due.key.low ^ APART };
+        Due { key, ..*due }
+    }
+
+    /// The candidate has been asked.
+    pub(super) fn answered(&self, tally: &Tally, allowed: bool) {
+        let _ = self.candidate.set(allowed);
+        if let Some(kind) = self.kind() {
+            tally.count_trial(kind);
+        }
+    }
+}
+
+/// What sets a candidate's cells apart from those of its limit.
+const APART: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Generation {
+    /// The candidate of a due limit, unless the key has a rate of its own.
+    pub(super) fn trial(
+        &self,
+        due: &Due,
+        decision: &Decision,
+    ) -> Option<(&Exact, &Arc<Issued>, Trial)> {
+        let Counter::Exact(exact) = &self.counting(due.limit).counter else {
+            return None;
+        };
+        let quota = exact.candidate.as_ref().filter(|_| due.rate == 0 && !due.refused)?;
+        let live = decision.answers.iter().find(|answer| answer.limit == due.limit)?;
+        let trial =
+            Trial { limit: due.limit, live: live.verdict.allowed, candidate: Arc::default() };
+        Some((exact, quota, trial))
+    }
+}

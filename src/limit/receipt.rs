@@ -1,0 +1,51 @@
+//! What is needed to take a charge back later, when other charges have come between.
+
+use super::{Cell, Quota, Verdict};
+use crate::clock::{Nanos, Now};
+
+/// A charge that was spent and may be given back, in whole or in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// When it was charged.
+    at: Now,
+    /// What was spent before it, as the time it takes to come back; of a bucket only, and never
+    /// more than there was.
+    before: Nanos,
+    cost: u32,
+}
+
+impl Quota {
+    /// The receipt of a charge that was allowed with this verdict.
+    pub fn receipt(&self, verdict: &Verdict, cost: u32, now: Now) -> Receipt {
+        let before = match self {
+            // `reset` is what is spent after the charge, rounded up to a step of the refill.
+            Self::TokenBucket(q) => verdict
+                .reset
+                .saturating_sub(q.emission().saturating_mul(u64::from(cost)))
+                .saturating_sub(q.refill_every()),
+            Self::SlidingWindow(_) | Self::SlidingLog(_) | Self::FixedWindow(_) => Nanos::ZERO,
+        };
+        Receipt { at: now, before, cost }
+    }
+
+    /// Takes back up to `units` of a charge, where they still count. Never more than is there
+    /// because of it: who gives back at once leaves the cell as it was, who gives back late leaves
+    /// no more room than if the charge had never been.
+    pub fn give_back(&self, cell: &mut Cell, units: u32, receipt: Receipt, now: Now) {
+        let units = units.min(receipt.cost);
+        match (self, cell) {
+            (Self::TokenBucket(q), Cell::Refilled(c)) => {
+                let kept = q.emission().saturating_mul(u64::from(receipt.cost - units));
+                let before = receipt.before.saturating_add(kept);
+                q.give_back(c, units, receipt.at.mono, before, now.mono);
+            }
+            (Self::SlidingWindow(q), Cell::WindowPair(c)) => {
+                q.give_back(c, units, receipt.at.wall);
+            }
+            (Self::SlidingLog(q), Cell::Log(c)) => q.give_back(c, units, receipt.at.mono),
+            (Self::FixedWindow(q), Cell::Counter(c)) => q.give_back(c, units, receipt.at.wall),
+            // Of another algorithm: it began afresh since.
+            _ => {}
+        }
+    }
+}

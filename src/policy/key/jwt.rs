@@ -1,0 +1,42 @@
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Part, credentials};
+use crate::policy::Facts;
+use crate::tokens::Tokens;
+
+/// A claim of the bearer token.
+#[derive(Clone)]
+pub struct Claim {
+    /// Which claim.
+    pub name: Box<str>,
+    /// What tells whether the token is to be believed.
+    pub tokens: Arc<Tokens>,
+    /// The file that the keys are from, by which equal sources are told.
+    pub file: Box<str>,
+}
+
+/// The claim's value; a token that is not to be believed has none.
+pub(super) fn part<'r>(facts: &Facts<'r>, claim: &Claim) -> Part<'r> {
+    match credentials::bearer(facts) {
+        Part::Present(token) => match claim.tokens.claim(&token, &claim.name, facts.now) {
+            Some(value) => Part::of(value.into_bytes()),
+            None => Part::Absent,
+        },
+        none => none,
+    }
+}
+
+impl PartialEq for Claim {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && self.file == other.file
+    }
+}
+
+impl Eq for Claim {}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Claim({})", self.name)
+    }
+}

@@ -1,0 +1,75 @@
+//! Requests in flight, by key: a number that goes up at the door and down when the request ends,
+//! however it ends.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+use crate::policy::KeyHash;
+
+/// Locks among which the keys are spread.
+const SHARDS: usize = 64;
+
+/// The requests of one limit that are in flight on this node. As large as there are requests, which
+/// the bounds of the proxy bound.
+#[derive(Debug)]
+pub struct InFlight {
+    shards: Box<[Mutex<HashMap<KeyHash, u64>>]>,
+}
+
+/// What one request holds; dropping it gives it back.
+#[derive(Debug)]
+pub struct Slot {
+    table: Arc<InFlight>,
+    key: KeyHash,
+    cost: u32,
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl InFlight {
+    /// Takes `cost` of `most` for a request. `Err`: it does not fit. Beside either: what the key's
+    /// requests hold then. With `watching` it is taken whether it fits or not.
+    pub fn take(
+        self: &Arc<Self>,
+        key: KeyHash,
+        cost: u32,
+        most: u32,
+        watching: bool,
+    ) -> (Option<Slot>, u64) {
+        let mut shard = self.shard(key).lock();
+        let held = shard.get(&key).copied().unwrap_or(0);
+        let after = held + u64::from(cost);
+        if after > u64::from(most) && !watching {
+            return (None, held);
+        }
+        shard.insert(key, after);
+        (Some(Slot { table: Arc::clone(self), key, cost }), after)
+    }
+
+    /// What all keys' requests hold.
+    pub fn total(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().values().sum::<u64>()).sum()
+    }
+
+    fn shard(&self, key: KeyHash) -> &Mutex<HashMap<KeyHash, u64>> {
+        &self.shards[(key.high % SHARDS as u64) as usize]
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut shard = self.table.shard(self.key).lock();
+        if let Some(held) = shard.get_mut(&self.key) {
+            *held = held.saturating_sub(u64::from(self.cost));
+            if *held == 0 {
+                shard.remove(&self.key);
+            }
+        }
+    }
+}

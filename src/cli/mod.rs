@@ -50,9 +50,13 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         _rest: Vec<String>,
     },
-    /// Print the JSON Schema of the configuration (not available yet).
+    /// Print the JSON Schema of the configuration, for editors.
     Schema,
 }
+
+/// The JSON Schema (draft 7) of the configuration, with descriptions and defaults. A test compares
+/// it with what the reader of the configuration knows.
+pub const SCHEMA: &str = include_str!("schema.json");
 
 /// Exit status of a refused command line or configuration.
 const REFUSED: u8 = 2;
@@ -69,7 +73,10 @@ pub fn main() -> ExitCode {
         Command::Demo => demo::demo(),
         Command::Test(args) => test::test(&args),
         Command::Replay { .. } => not_available("replay"),
-        Command::Schema => not_available("schema"),
+        Command::Schema => {
+            print!("{SCHEMA}");
+            ExitCode::SUCCESS
+        }
     }
 }
 

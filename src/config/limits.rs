@@ -101,7 +101,8 @@ fn limit(name: &str, at: &At<'_>, names: &[&str], given: &Given<'_>) -> Option<L
     let hidden = map.get("headers").map(|at| at.choice(&[("hidden", true)]));
     let cost_at = map.get("cost");
     let cost = cost_at.as_ref().map(cost);
-    let penalty = map.get("penalty").map(|at| penalty(&at));
+    let penalty_at = map.get("penalty");
+    let penalty = penalty_at.as_ref().map(penalty);
     let counting = counting(&mut map, exact, key.as_ref(), given);
     map.finish(&[]);
     let (count, terms, counted) = counting?;
@@ -120,6 +121,12 @@ fn limit(name: &str, at: &At<'_>, names: &[&str], given: &Given<'_>) -> Option<L
         },
         hidden: hidden.unwrap_or(Some(false))?,
     };
+    if let Some(at) = penalty_at.filter(|_| limit.penalty.is_some_and(|rule| rule.at_connection))
+        && limit.key != KeySpec::client_ip()
+    {
+        let cure = "write at: request, or key: client_ip";
+        at.error_with("connections are refused by address, and this key is another", cure);
+    }
     if let Some(at) = &cost_at {
         refuse_misfit(at, &limit.cost, &limit);
     }

@@ -9,7 +9,7 @@ use crate::clock::Now;
 use crate::estimator::EstimateLimit;
 use crate::limit::{Quota, Rate};
 use crate::policy::key::KeyHasher;
-use crate::policy::{Count, Limit, LimitIndex, OnStoreFailure, Policy, RateIndex, Tier, WhenFull};
+use crate::policy::{Count, Limit, LimitIndex, Mode, OnStoreFailure, Policy, RateIndex, Tier, WhenFull};
 use crate::store::{Claim, InFlight, Issued, Room};
 
 /// One loaded policy.
@@ -17,6 +17,8 @@ pub struct Generation {
     number: u64,
     policy: Policy,
     counting: Vec<Counting>,
+    /// Limits that ban connections.
+    banning: Vec<LimitIndex>,
 }
 
 /// What a limit counts in.
@@ -108,7 +110,11 @@ impl Generation {
             let gone = gone.filter(|name| policy.limits.iter().all(|limit| limit.name != **name));
             report.dropped = gone.cloned().collect();
         }
-        (Self { number, policy, counting }, report)
+        let banning = policy.limits.iter().enumerate().filter(|(_, limit)| {
+            limit.penalty.is_some_and(|rule| rule.at_connection) && limit.mode == Mode::Enforce
+        });
+        let banning = banning.map(|(place, _)| LimitIndex(place)).collect();
+        (Self { number, policy, counting, banning }, report)
     }
 
     /// Its number, from 1.
@@ -148,6 +154,11 @@ impl Generation {
             Counter::Estimate(estimate) => Some(estimate),
             Counter::Exact(_) | Counter::InFlight(..) => None,
         }
+    }
+
+    /// Limits that ban connections.
+    pub(super) fn banning(&self) -> &[LimitIndex] {
+        &self.banning
     }
 
     /// Counts the verdicts of a decision.

@@ -102,6 +102,11 @@ impl Engine {
     ) -> (Generation, ReloadReport) {
         let number = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         let (generation, report) = Generation::build(self, number, policy, previous, self.now());
+        if let Some(remote) = &self.remote
+            && generation.policy().limits.iter().any(|limit| limit.penalty.is_some())
+        {
+            remote.share_bans(&self.bans);
+        }
         self.store.share_out(generation.policy().max_keys, &generation.rooms());
         (generation, report)
     }

@@ -7,7 +7,6 @@ use super::settle::{Kinds, answer};
 use super::{Decision, Engine, Generation, Outcome, VerdictKind};
 use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
-use crate::policy::LimitIndex;
 
 impl Engine {
     /// Refuses a request one of whose keys is banned; nothing else is asked or charged.
@@ -58,18 +57,15 @@ impl Engine {
     }
 
     /// Whether connections of a client are refused, by a ban that says so.
-    pub fn is_banned_at_connection(
+    pub fn bans_connections(
         &self,
         generation: &Generation,
         client: IpAddr,
         ipv6_prefix: u8,
         now: Now,
     ) -> bool {
-        let limits = generation.policy().limits.iter().enumerate();
-        let mut banning =
-            limits.filter(|(_, limit)| limit.penalty.is_some_and(|rule| rule.at_connection));
-        banning.any(|(place, _)| {
-            let hasher = &generation.counting(LimitIndex(place)).hasher;
+        generation.banning().iter().any(|limit| {
+            let hasher = &generation.counting(*limit).hasher;
             let key = hasher.hash_address(client, ipv6_prefix);
             self.bans.left(key, now.mono).is_some()
         })

@@ -12,6 +12,7 @@ use super::line_writer::{self, Shared};
 use super::log::timestamp;
 use crate::clock::Nanos;
 use crate::config::{AccessLog, LogAddress, LogPath, LogTarget};
+use crate::engine::TrialKind;
 use crate::policy::client;
 use crate::proxy::{AccessRecord, AccessSink, Ending};
 
@@ -45,6 +46,14 @@ struct Line<'r> {
     retry_after: Option<u64>,
     authenticated: bool,
     degraded: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    banned: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waited_us: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    candidates_would_deny: Vec<&'r str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    candidates_would_allow: Vec<&'r str>,
     generation: u64,
     origin: Option<&'r str>,
     duration_us: u64,
@@ -127,10 +136,23 @@ fn line<'r>(record: &AccessRecord<'r>, rules: &AccessLog) -> Line<'r> {
         retry_after: record.retry_after,
         authenticated,
         degraded: record.degraded,
+        banned: record.banned,
+        waited_us: (record.waited > Nanos::ZERO).then(|| micros(record.waited)),
+        candidates_would_deny: candidates(record, TrialKind::WouldDeny),
+        candidates_would_allow: candidates(record, TrialKind::WouldAllow),
         generation: record.generation,
         origin: record.origin,
         duration_us: micros(record.duration),
     }
+}
+
+fn candidates<'r>(record: &AccessRecord<'r>, kind: TrialKind) -> Vec<&'r str> {
+    record.trials.iter().filter(|(_, said)| *said == kind).map(|(limit, _)| *limit).collect()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 fn shown(address: IpAddr, rules: &AccessLog, ipv6_prefix: u8) -> Option<IpAddr> {

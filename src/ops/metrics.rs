@@ -9,12 +9,13 @@ use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
 
 use super::{LineWriter, Status};
-use crate::engine::{Engine, VerdictKind};
+use crate::engine::{Engine, TrialKind, VerdictKind};
 use crate::histogram::Histogram;
 use crate::policy::{LimitIndex, Tier};
 use crate::proxy::{Books, Ending, Live, OriginTally, Reason};
 use crate::store::redis::CallOutcome;
 use crate::store::{CELL_BYTES, Room};
+use crate::tokens::Disbelief;
 
 /// The framework's version, for `tollgate_build_info`.
 const PINGORA: &str = "0.9.1";
@@ -39,6 +40,7 @@ pub fn render(sources: Sources<'_>) -> String {
     let mut families = Vec::new();
     requests(sources, &mut families);
     decisions(sources, &mut families);
+    doors(sources, &mut families);
     estimator(sources, &mut families);
     store(sources, &mut families);
     origins(sources, &mut families);
@@ -110,6 +112,54 @@ fn decisions(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         MetricType::GAUGE,
         cells,
     ));
+}
+
+/// Places, lines, bans, candidates and tokens.
+fn doors(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let generation = &sources.live.generation;
+    let (mut in_flight, mut bans, mut trials) = (Vec::new(), Vec::new(), Vec::new());
+    for (place, limit) in generation.policy().limits.iter().enumerate() {
+        let (index, name) = (LimitIndex(place), ("limit", &*limit.name));
+        if let Some(held) = generation.in_flight(index) {
+            in_flight.push(gauge(&[name], held as f64));
+        }
+        let tally = generation.tally(index);
+        if limit.penalty.is_some() {
+            bans.push(counter(&[name], tally.bans()));
+        }
+        if limit.terms.candidate.is_some() {
+            trials.extend(TrialKind::ALL.map(|kind| {
+                counter(&[name, ("verdict", kind.name())], tally.trials(kind))
+            }));
+        }
+    }
+    let waiting = gauge(&[], sources.books.waiting() as f64);
+    let banned = gauge(&[], sources.engine.bans().live(sources.engine.now().mono) as f64);
+    let tokens = Disbelief::ALL.map(|why| counter(&[("reason", why.name())], why.count()));
+    let all = [
+        ("tollgate_in_flight", "What requests in flight hold.", MetricType::GAUGE, in_flight),
+        (
+            "tollgate_waiting",
+            "Requests that wait for their turn.",
+            MetricType::GAUGE,
+            vec![waiting],
+        ),
+        ("tollgate_banned_keys", "Keys that are banned now.", MetricType::GAUGE, vec![banned]),
+        ("tollgate_bans_total", "Bans that this node made.", MetricType::COUNTER, bans),
+        (
+            "tollgate_candidate_verdicts_total",
+            "How often a candidate agrees with the rate in force.",
+            MetricType::COUNTER,
+            trials,
+        ),
+        (
+            "tollgate_tokens_refused_total",
+            "Signed tokens that were not believed.",
+            MetricType::COUNTER,
+            tokens.to_vec(),
+        ),
+    ];
+    families.extend(all.map(|(name, help, kind, samples)| family(name, help, kind, samples)));
 }
 
 fn estimator(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {

@@ -8,7 +8,7 @@ use pingora_proxy::Session;
 use super::{Context, Ending, Reason, Tollgate, fields, upstream};
 use crate::clock::Nanos;
 use crate::config::AccessLog;
-use crate::engine::{Decision, Outcome};
+use crate::engine::{Decision, Outcome, TrialKind};
 use crate::policy::Policy;
 
 /// Where a line per request goes. It must not block.
@@ -48,6 +48,12 @@ pub struct AccessRecord<'r> {
     pub degraded: bool,
     /// Whether it was refused because the store was away.
     pub outage: bool,
+    /// Whether a ban refused it.
+    pub banned: bool,
+    /// How long it waited for its turn.
+    pub waited: Nanos,
+    /// What the candidates of its limits would have done otherwise, each with its limit's name.
+    pub trials: Vec<(&'r str, TrialKind)>,
     /// The number of the configuration.
     pub generation: u64,
     /// The origin's name, if one was asked.
@@ -90,6 +96,9 @@ pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
         retry_after: ctx.decision.as_ref().and_then(fields::retry_after_secs),
         degraded: ctx.decision.as_ref().is_some_and(Decision::is_degraded),
         outage: ctx.decision.as_ref().is_some_and(|one| one.outcome == Outcome::Outage),
+        banned: ctx.decision.as_ref().is_some_and(Decision::is_banned),
+        waited: ctx.decision.as_ref().map(Decision::wait).unwrap_or_default(),
+        trials: ctx.decision.as_ref().map(|one| trials(one, policy)).unwrap_or_default(),
         generation: ctx.live.generation.number(),
         origin: ctx.origin.as_ref().map(|origin| &*origin.meant().name),
         ipv6_prefix: ctx.live.ipv6_prefix,
@@ -101,6 +110,15 @@ pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
 /// Errors that a client makes by itself do not belong into the operator's log.
 pub(super) fn is_the_clients_own(ctx: &Context, error: &Error) -> bool {
     *error.esource() == ErrorSource::Downstream || ctx.rejected.is_some()
+}
+
+/// The candidates that disagree, as far as they have answered by now.
+fn trials<'p>(decision: &Decision, policy: &'p Policy) -> Vec<(&'p str, TrialKind)> {
+    let told = decision.trials.iter().filter_map(|trial| {
+        let kind = trial.kind().filter(|kind| *kind != TrialKind::Agrees)?;
+        Some((&*policy.limit(trial.limit).name, kind))
+    });
+    told.collect()
 }
 
 fn deciding<'p>(

@@ -33,6 +33,13 @@ impl Porter {
         log::debug!("{peer}: connection refused: {}", reason.name());
     }
 
+    /// Whether connections of a client are refused by a ban. A trusted proxy carries those of many.
+    pub fn bans(&self, live: &Live, client: IpAddr) -> bool {
+        let now = self.engine.now();
+        !live.clients.trusts(client)
+            && self.engine.bans_connections(&live.generation, client, live.ipv6_prefix, now)
+    }
+
     /// A head is refused: counted, logged, and answered with these bytes, after which nothing that
     /// the client sends is a request.
     pub fn refuse(&self, peer: IpAddr, began: Nanos, reason: Reason) -> Bytes {
@@ -55,6 +62,9 @@ impl Porter {
             retry_after: None,
             degraded: false,
             outage: false,
+            banned: false,
+            waited: Nanos::ZERO,
+            trials: Vec::new(),
             generation: live.generation.number(),
             origin: None,
             ipv6_prefix: live.ipv6_prefix,

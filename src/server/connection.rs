@@ -43,7 +43,8 @@ pub(super) struct Connections<A> {
     pub(super) porter: Arc<Porter>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) seats: Arc<Seats>,
-    /// The most connections, where that is not the configuration's to say.
+    /// The most connections, where that is not the configuration's to say: at the operators' own
+    /// door, where nobody is banned either.
     pub(super) most: Option<usize>,
 }
 
@@ -57,6 +58,10 @@ where
     /// A seat for a connection that was accepted; in the order of accepting.
     pub(super) fn seat(&self, peer: SocketAddr, door: &Door) -> Option<Seat> {
         let live = self.live.load();
+        if !door.proxy_protocol && self.is_banned(peer.ip(), &live) {
+            self.porter.turn_away(peer.ip(), Reason::Banned);
+            return None;
+        }
         let most = self.most.unwrap_or(live.bounds.max_connections);
         let mut seat = self.seats.take(most);
         // Behind a PROXY header somebody else is the client.
@@ -70,6 +75,10 @@ where
             self.porter.turn_away(peer.ip(), Reason::Connections);
         }
         seat
+    }
+
+    fn is_banned(&self, client: IpAddr, live: &Live) -> bool {
+        self.most.is_none() && self.porter.bans(live, client)
     }
 
     /// Whether a client may have one more connection. A load balancer holds those of many, who are
@@ -114,6 +123,9 @@ where
             match reading.await.map_err(|_| Some(Reason::ProxyProtocol))?? {
                 ProxiedFrom::Client(address) => client = address,
                 ProxiedFrom::Unknown => {}
+            }
+            if self.is_banned(client.ip(), &live) {
+                return Err(Some(Reason::Banned));
             }
             if !Self::is_of(&mut seat, client.ip(), &live) {
                 return Err(Some(Reason::Connections));

@@ -99,7 +99,7 @@ impl Bans {
         Some(span)
     }
 
-    /// The store says that a key is banned for so long yet.
+    /// The store says that a key is banned for so long yet: what it says holds on every node.
     pub fn heard(&self, key: KeyHash, left: Nanos, now: Nanos) {
         let mut shard = self.shard(key).lock();
         if shard.len() >= MOST && !shard.contains_key(&key) {

@@ -8,7 +8,7 @@ use tollgate::config;
 /// Runs them on a store; says how many there were. `yaml`: what a policy says of that store.
 pub fn run_all(store: &dyn Store, yaml: &str) -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies");
-    let mut policies: Vec<PathBuf> = std::fs::read_dir(folder)
+    let mut policies: Vec<PathBuf> = std::fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| {
@@ -24,7 +24,7 @@ pub fn run_all(store: &dyn Store, yaml: &str) -> usize {
         let cases = config::load_cases(&policy.with_extension("test.yaml"));
         let cases = cases.unwrap_or_else(|errors| panic!("{}", errors.lines().join("\n")));
         for case in cases.iter().filter(|case| yaml.contains("embedded") || !case.only_embedded) {
-            let loaded = config::read_text(&text, &name, Path::new(""));
+            let loaded = config::read_text(&text, &name, &folder);
             let loaded = loaded.unwrap_or_else(|errors| panic!("{errors}"));
             let outcome = run(loaded.config, case, store);
             ran += 1;

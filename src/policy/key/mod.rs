@@ -376,6 +376,16 @@ impl fmt::Display for KeyHash {
     }
 }
 
+/// From the form in which it stands in a store.
+impl std::str::FromStr for KeyHash {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let whole = u128::from_str_radix(text, 16)?;
+        Ok(Self { high: (whole >> 64) as u64, low: whole as u64 })
+    }
+}
+
 /// As it is written in a configuration.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

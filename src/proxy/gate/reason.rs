@@ -37,6 +37,8 @@ pub enum Reason {
     NoRoute,
     /// More connections than are allowed, in all or of this client.
     Connections,
+    /// The client is banned, by a penalty that refuses connections.
+    Banned,
     /// No PROXY header where one is due, a broken one, or one from a peer that is not trusted.
     ProxyProtocol,
     /// TLS could not be agreed on in time.
@@ -47,7 +49,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Syntax,
         Self::Version,
         Self::Target,
@@ -65,6 +67,7 @@ impl Reason {
         Self::RepeatedKey,
         Self::NoRoute,
         Self::Connections,
+        Self::Banned,
         Self::ProxyProtocol,
         Self::TlsHandshake,
         Self::H2Resets,
@@ -90,6 +93,7 @@ impl Reason {
             Self::RepeatedKey => "repeated_key",
             Self::NoRoute => "no_route",
             Self::Connections => "connections",
+            Self::Banned => "banned",
             Self::ProxyProtocol => "proxy_protocol",
             Self::TlsHandshake => "tls_handshake",
             Self::H2Resets => "h2_resets",
@@ -107,6 +111,7 @@ impl Reason {
             Self::BodySize => 413,
             Self::NoRoute => 404,
             Self::Connections => 503,
+            Self::Banned => 429,
             Self::Syntax
             | Self::Target
             | Self::Path

@@ -11,6 +11,7 @@
 //! (MOVED, ASK, TRYAGAIN, NOSCRIPT) are followed, within the deadline.
 
 mod address;
+mod bans;
 mod books;
 mod call;
 mod home;
@@ -22,7 +23,7 @@ mod slots;
 mod topology;
 mod wagon;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -68,6 +69,8 @@ pub struct Remote {
     owed: Owed,
     timeout: Duration,
     sha: String,
+    /// Whether bans are shared yet.
+    shares_bans: OnceLock<()>,
     calls: AtomicU32,
 }
 
@@ -93,6 +96,7 @@ impl Remote {
             owed: Owed::default(),
             timeout: settings.timeout,
             sha: redis::Script::new(SCRIPT).get_hash().to_owned(),
+            shares_bans: OnceLock::new(),
             // Not from the same number each time: a late answer to another process is not ours.
             calls: AtomicU32::new(fastrand::u32(..)),
         });

@@ -1,0 +1,109 @@
+//! Bans of all nodes: this one tells of its own and hears of the others' a few times a second, so
+//! that a ban is known everywhere within one.
+//!
+//! Off the request path: a store that is away delays the news, and nothing else.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+
+use super::server::Trouble;
+use super::{Remote, slots};
+use crate::clock::Nanos;
+use crate::limit::MICROSECOND;
+use crate::policy::KeyHash;
+use crate::store::{Ban, Bans};
+
+/// The script that keeps bans.
+const SCRIPT: &str = include_str!("bans.lua");
+
+/// Between two questions: a ban travels for at most two of them.
+const EVERY: Duration = Duration::from_millis(300);
+
+/// How long an answer may take.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What keeps the bans of a deployment in one slot.
+const TAG: &str = "bans";
+
+impl Remote {
+    /// Shares the bans of this node with the others, from now on. Once is enough.
+    pub fn share_bans(self: &Arc<Self>, bans: &Arc<Bans>) {
+        if self.shares_bans.set(()).is_ok() {
+            tokio::spawn(share(Arc::downgrade(self), Arc::clone(bans)));
+        }
+    }
+
+    /// Tells and hears. `since`: what the last answer said; the answer: what to ask with next.
+    async fn exchange(&self, told: &[Ban], since: &str) -> Result<(String, Vec<(KeyHash, Nanos)>), ()> {
+        let slot = if self.has_slots() { slots::slot(TAG.as_bytes()) } else { 0 };
+        let server = self.topology.of_slot(slot).ok_or(())?;
+        let value = match server.send(&self.ban_command(told, since), false, TIMEOUT).await {
+            Ok(value) => value,
+            Err(Trouble::Moved { slot, to }) => {
+                self.topology.moved(slot, &to);
+                return Err(());
+            }
+            Err(_) => return Err(()),
+        };
+        heard(&value).ok_or(())
+    }
+
+    fn ban_command(&self, told: &[Ban], since: &str) -> Cmd {
+        let mut cmd = redis::cmd("EVAL");
+        cmd.arg(SCRIPT).arg(3);
+        for part in ["at", "of", "over"] {
+            cmd.arg(format!("{}:{{{TAG}}}:{part}", self.common.prefix));
+        }
+        cmd.arg(since);
+        let micros = |span: Nanos| span.get() / MICROSECOND.get();
+        for Ban { key, rule } in told {
+            cmd.arg(key.to_string()).arg(micros(rule.ban));
+            cmd.arg(micros(rule.double_up_to)).arg(micros(rule.forgive));
+        }
+        cmd
+    }
+}
+
+/// Until nobody holds the store any more.
+async fn share(remote: Weak<Remote>, bans: Arc<Bans>) {
+    let mut since = "0".to_owned();
+    loop {
+        tokio::time::sleep(EVERY).await;
+        let Some(remote) = remote.upgrade() else {
+            return;
+        };
+        if !remote.is_up() {
+            continue;
+        }
+        let told = bans.take_untold();
+        match remote.exchange(&told, &since).await {
+            Ok((next, heard)) => {
+                since = next;
+                let now = remote.common.clock.now().mono;
+                heard.into_iter().for_each(|(key, left)| bans.heard(key, left, now));
+            }
+            // Told or not: a ban that is told twice is made once.
+            Err(()) => bans.untold(told),
+        }
+    }
+}
+
+fn heard(value: &Value) -> Option<(String, Vec<(KeyHash, Nanos)>)> {
+    let Value::Array(values) = value else {
+        return None;
+    };
+    let mut words = values.iter().map(|value| match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    });
+    let next = words.next()??.to_owned();
+    next.parse::<u64>().ok()?;
+    let mut heard = Vec::new();
+    while let Some(key) = words.next() {
+        let (key, left) = (key?.parse().ok()?, words.next()??.parse::<u64>().ok()?);
+        heard.push((key, MICROSECOND.saturating_mul(left)));
+    }
+    Some((next, heard))
+}

@@ -1,0 +1,158 @@
+//! The schema that editors complete a configuration by: it takes what the reader takes, and knows
+//! the keys that the reader knows.
+#![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tollgate::cli::SCHEMA;
+use tollgate::config;
+
+fn schema() -> Value {
+    serde_json::from_str(SCHEMA).unwrap()
+}
+
+fn configurations() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["conf", "conf/examples", "conf/compose", "tests/policies"];
+    let mut found: Vec<PathBuf> = folders
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(root.join(folder)).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let other = name.ends_with(".test.yaml") || name.starts_with("docker-compose");
+            name.ends_with(".yaml") && !other
+        })
+        .collect();
+    found.push(root.join("src/cli/demo.yaml"));
+    found
+}
+
+fn as_json(text: &str) -> Value {
+    serde_yaml::from_str(text).unwrap()
+}
+
+#[test]
+fn every_configuration_here_is_valid() {
+    let validator = jsonschema::validator_for(&schema()).unwrap();
+    let files = configurations();
+    assert!(files.len() > 10, "{files:?}");
+    for file in files {
+        let value = as_json(&std::fs::read_to_string(&file).unwrap());
+        let errors: Vec<String> = validator
+            .iter_errors(&value)
+            .map(|error| format!("{}: {error}", error.instance_path()))
+            .collect();
+        assert!(errors.is_empty(), "{}: {errors:#?}", file.display());
+    }
+}
+
+#[test]
+fn what_is_wrong_is_marked() {
+    let validator = jsonschema::validator_for(&schema()).unwrap();
+    let good = "{ version: 1, listeners: [{ address: a }], origins: { o: { servers: [a] } }, \
+                limits: { l: { tier: exact, rate: 1/s, key: client_ip } }, routes: [{ name: r }] }";
+    assert!(validator.is_valid(&as_json(good)));
+    for (from, to) in [
+        ("rate: 1/s", "rate: 1"),
+        ("rate: 1/s", "rate: 1/w"),
+        ("tier: exact", "tier: exactly"),
+        ("key: client_ip", "key: client-ip"),
+        ("key: client_ip", "key: []"),
+        ("rate: 1/s,", ""),
+        ("rate: 1/s", "rate: 1/s, burts: 3"),
+        ("rate: 1/s", "rate: 1/s, rollout: 5"),
+        ("rate: 1/s", "rate: 1/s, count: { status: [20] }"),
+        ("rate: 1/s", "rate: 1/s, penalty: { after: 2 }"),
+        ("rate: 1/s", "rate: 1/s, cost: { header: x }"),
+        ("rate: 1/s", "rate: 1/s, overrides: [{ action: deny }]"),
+        ("{ name: r }", "{ name: R }"),
+        ("version: 1", "version: 2"),
+        ("l: {", "L: {"),
+    ] {
+        assert!(good.contains(from));
+        assert!(!validator.is_valid(&as_json(&good.replacen(from, to, 1))), "{from} -> {to}");
+    }
+}
+
+/// What stands around a mapping, `@` being the mapping, and where the schema describes it.
+const PLACES: [(&str, &str); 27] = [
+    ("listeners: [{ address: 127.0.0.1:1, @ }]", "listeners/items"),
+    ("listeners: [{ address: 127.0.0.1:1, tls: { @ } }]", "listeners/items/properties/tls/anyOf/0"),
+    ("admin: { address: 127.0.0.1:2, @ }", "admin"),
+    ("clients: { @ }", "clients"),
+    ("store: { @ }", "store/anyOf/1"),
+    ("store: { redis: { @ } }", "store/anyOf/1/properties/redis"),
+    ("store: { redis: { url: \"rediss://a\", tls: { @ } } }", "store/anyOf/1/properties/redis/properties/tls"),
+    ("store: { redis: { sentinel: { @ } } }", "store/anyOf/1/properties/redis/properties/sentinel"),
+    ("origins: { o: { @ } }", "origins/additionalProperties"),
+    ("origins: { o: { servers: [{ @ }] } }", "origins/additionalProperties/properties/servers/items/anyOf/1"),
+    ("origins: { o: { tls: { @ } } }", "origins/additionalProperties/properties/tls"),
+    ("origins: { o: { health_check: { @ } } }", "origins/additionalProperties/properties/health_check"),
+    ("origins: { o: { timeouts: { @ } } }", "origins/additionalProperties/properties/timeouts"),
+    ("limits: { l: { tier: exact, @ } }", "limits/additionalProperties"),
+    ("limits: { l: { tier: exact, rate: 1/s, key: client_ip, penalty: { @ } } }", "limits/additionalProperties/properties/penalty"),
+    ("limits: { l: { tier: exact, rate: 1/s, key: client_ip, plans: { @ } } }", "limits/additionalProperties/properties/plans"),
+    ("limits: { l: { tier: exact, rate: 1/s, key: client_ip, count: { @ } } }", "limits/additionalProperties/properties/count"),
+    ("limits: { l: { tier: exact, rate: 1/s, key: client_ip, refund: { @ } } }", "limits/additionalProperties/properties/refund"),
+    ("limits: { l: { tier: exact, rate: 1/s, key: client_ip, candidate: { @ } } }", "limits/additionalProperties/properties/candidate"),
+    ("limits: { l: { tier: exact, rate: 1/s, key: client_ip, overrides: [{ rate: 1/s, network: 10.0.0.0/8, @ }] } }", "limits/additionalProperties/properties/overrides/items"),
+    ("limits: { l: { tier: estimate, rate: 1/s, key: client_ip, expect: { @ } } }", "limits/additionalProperties/properties/expect"),
+    ("defaults: { @ }", "defaults"),
+    ("routes: [{ name: r, @ }]", "routes/items"),
+    ("routes: [{ name: r, match: { @ } }]", "routes/items/properties/match"),
+    ("limits_of_this_proxy: { @ }", "limits_of_this_proxy"),
+    ("access_log: { @ }", "access_log"),
+    ("check: { @ }", "check"),
+];
+
+#[test]
+fn the_schema_knows_the_keys_that_the_reader_knows() {
+    let schema = schema();
+    let mut places: Vec<(String, String)> = PLACES
+        .iter()
+        .map(|(text, place)| ((*text).to_owned(), format!("/properties/{place}")))
+        .collect();
+    places.push(("responses: { @ }".to_owned(), "/definitions/responses".to_owned()));
+    for (text, place) in &places {
+        let errors = config::read_text(&text.replace('@', "\"\": 1"), "f", Path::new(""));
+        let errors = errors.unwrap_err().lines().join("\n");
+        let known = errors.split("unknown key \"\"; known here: ").nth(1);
+        let known = known.unwrap_or_else(|| panic!("{text}: {errors}"));
+        let known: BTreeSet<&str> = known.lines().next().unwrap().split(", ").collect();
+        let described = schema.pointer(place).and_then(|one| one["properties"].as_object());
+        let described = described.unwrap_or_else(|| panic!("no properties at {place}"));
+        let described: BTreeSet<&str> = described.keys().map(String::as_str).collect();
+        assert_eq!(described, known, "{text}");
+    }
+    let errors = config::read_text("\"\": 1", "f", Path::new("")).unwrap_err().lines().join("\n");
+    let known = errors.split("known here: ").nth(1).unwrap();
+    let known: BTreeSet<&str> = known.lines().next().unwrap().split(", ").collect();
+    let described = schema["properties"].as_object().unwrap();
+    assert_eq!(described.keys().map(String::as_str).collect::<BTreeSet<_>>(), known);
+}
+
+/// Every property says what it is for.
+#[test]
+fn every_key_is_described() {
+    fn walk(value: &Value, path: &str) {
+        let Some(object) = value.as_object() else {
+            return;
+        };
+        if let Some(properties) = object.get("properties").and_then(Value::as_object) {
+            for (name, one) in properties {
+                let has = one["description"].is_string() || one["$ref"].is_string();
+                assert!(has, "{path}/{name} is not described");
+            }
+        }
+        for (name, one) in object {
+            walk(one, &format!("{path}/{name}"));
+            for (i, one) in one.as_array().into_iter().flatten().enumerate() {
+                walk(one, &format!("{path}/{name}[{i}]"));
+            }
+        }
+    }
+    walk(&schema(), "");
+}

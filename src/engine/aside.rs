@@ -2,13 +2,12 @@
 //! candidates.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::due::Due;
-use super::pending::{Open, Pending, Spent};
+use super::pending::{OnTheWay, Open, Pending, Spent};
 use super::{Decision, Engine, Generation, Trial, VerdictKind};
 use crate::clock::Now;
 use crate::store::Issued;
@@ -31,7 +30,7 @@ impl Aside<'_> {
     pub(super) fn watch(self, decision: &Decision, pending: &mut Pending) {
         let tally = Arc::clone(&self.generation.counting(self.due.limit).tally);
         let (number, now) = (self.generation.number(), decision.at);
-        if self.remote.denied_at_home(self.due.key, self.due.cost, number, now).is_some() {
+        if self.remote.denied_at_home(&self.spend(), number, now).is_some() {
             tally.count(VerdictKind::ShadowDenied);
             return;
         }
@@ -56,31 +55,34 @@ impl Aside<'_> {
         });
     }
 
-    /// Charges. What the answer changes is told once the store has answered.
-    fn ask(self, now: Now, pending: &mut Pending, count: impl FnOnce(&Settled) + Send + 'static) {
+    fn spend(&self) -> Spend {
         let Self { due, quota, .. } = self;
         let returns = self.generation.counting(due.limit).returns;
         let spend = Spend::of(due.key, due.family, Arc::clone(quota), due.cost);
-        let spend = Spend { returns, ..spend };
-        let change = returns.then(|| {
+        Spend { returns, ..spend }
+    }
+
+    /// Charges. What the answer changes is told once the store has answered.
+    fn ask(self, now: Now, pending: &mut Pending, count: impl FnOnce(&Settled) + Send + 'static) {
+        let Self { due, quota, .. } = self;
+        let spend = self.spend();
+        let change = spend.returns.then(|| {
             let (tell, told) = oneshot::channel();
             let spent = Spent::Awaited(tell);
             pending.open.push(Open { told: false, ..Open::of(due, quota, spent) });
             told
         });
         let (number, remote) = (self.generation.number(), Arc::clone(self.remote));
-        let asides = Arc::clone(&self.engine.asides);
-        asides.fetch_add(1, Ordering::Release);
+        let on_the_way = OnTheWay::new(&self.engine.asides);
         tokio::spawn(async move {
             let settled = remote.settle(SmallVec::from_iter([spend.clone()]), number, now).await;
             count(&settled);
-            asides.fetch_sub(1, Ordering::Release);
+            drop(on_the_way);
             if let (Ok(answered), Some(told)) = (settled, change)
                 && let (true, Some(before)) = (answered.settlement.spent, answered.before.first())
-                && let Ok(change) = told.await
+                && let Ok((change, _on_the_way)) = told.await
             {
                 change.post(&remote, Spend { before: *before, ..spend }, answered.at);
-                asides.fetch_sub(1, Ordering::Release);
             }
         });
     }

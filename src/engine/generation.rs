@@ -9,7 +9,9 @@ use crate::clock::Now;
 use crate::estimator::EstimateLimit;
 use crate::limit::{Quota, Rate};
 use crate::policy::key::KeyHasher;
-use crate::policy::{Count, Limit, LimitIndex, Mode, OnStoreFailure, Policy, RateIndex, Tier, WhenFull};
+use crate::policy::{
+    Count, Limit, LimitIndex, Mode, OnStoreFailure, Policy, RateIndex, Tier, WhenFull,
+};
 use crate::store::{Claim, InFlight, Issued, Room};
 
 /// One loaded policy.

@@ -127,7 +127,7 @@ impl Engine {
                 }
                 _ => self.settle(generation, &dues, &mut decision, &mut pending),
             }
-            self.end(generation, &dues, &decision);
+            self.end(generation, &dues, &mut decision);
         }
         (decision, pending)
     }
@@ -144,13 +144,17 @@ impl Engine {
             if !self.banned(generation, &dues, &mut decision) {
                 self.settle(generation, &dues, &mut decision, &mut pending);
             }
-            self.end(generation, &dues, &decision);
+            self.end(generation, &dues, &mut decision);
         }
         (decision, pending)
     }
 
-    /// Books what was decided.
-    fn end(&self, generation: &Generation, dues: &[Due], decision: &Decision) {
+    /// Puts the answers in the order of the route, and books what was decided.
+    fn end(&self, generation: &Generation, dues: &[Due], decision: &mut Decision) {
+        if decision.answers.len() > 1 {
+            let place = |limit| dues.iter().position(|due| due.limit == limit);
+            decision.answers.sort_by_key(|answer| place(answer.limit));
+        }
         self.punish(generation, dues, decision);
         generation.book(decision);
         self.time(decision);

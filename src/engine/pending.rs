@@ -4,7 +4,7 @@
 //! No answer means spent: dropping a [`Pending`] frees the places and leaves the charges.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::HeaderMap;
 use smallvec::SmallVec;
@@ -67,7 +67,24 @@ pub(super) enum Spent {
     /// In the store, at an instant of its clock.
     Remote { at: u64, before: u64 },
     /// Somebody waits for the store, and is told what to change then.
-    Awaited(oneshot::Sender<Change>),
+    Awaited(oneshot::Sender<(Change, OnTheWay)>),
+}
+
+/// Something that is on its way to the store; counted until it is dropped.
+#[derive(Debug)]
+pub(super) struct OnTheWay(Arc<AtomicUsize>);
+
+impl OnTheWay {
+    pub(super) fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Release);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// What the answer changes.
@@ -173,11 +190,8 @@ impl Engine {
                 }
             }
             (Spent::Awaited(tell), change) => {
-                self.asides.fetch_add(1, Ordering::Release);
-                if tell.send(change).is_err() {
-                    // Nobody is there any more: the store did not answer, nothing is to be changed.
-                    self.asides.fetch_sub(1, Ordering::Release);
-                }
+                // Where nobody is there any more the charge was not spent: nothing is to be changed.
+                let _ = tell.send((change, OnTheWay::new(&self.asides)));
             }
         }
     }

@@ -43,8 +43,8 @@ impl Engine {
     ) {
         let tentative = self.charge_first(generation, dues, decision);
         let exact = generation.stored(dues);
-        let refused =
-            decision.refusing().next().is_some() || denied_at_home(remote, &exact, decision);
+        let refused = decision.refusing().next().is_some()
+            || denied_at_home(remote, generation, &exact, decision);
         let spent = match refused {
             true => None,
             false => self.settle_places(remote, generation, &exact, decision).await,
@@ -214,11 +214,18 @@ impl Engine {
 }
 
 /// Whether one of them was denied a moment ago, and cannot succeed yet.
-fn denied_at_home(remote: &Remote, dues: &[&Due], decision: &mut Decision) -> bool {
+fn denied_at_home(
+    remote: &Remote,
+    generation: &Generation,
+    dues: &[&Due],
+    decision: &mut Decision,
+) -> bool {
     let mut any = false;
     for due in dues {
-        let (generation, now) = (decision.generation, decision.at);
-        if let Some(verdict) = remote.denied_at_home(due.key, due.cost, generation, now) {
+        let (number, now) = (decision.generation, decision.at);
+        let denied =
+            spend(generation, due).and_then(|spend| remote.denied_at_home(&spend, number, now));
+        if let Some(verdict) = denied {
             decision.answers.push(answer(due, Tier::Exact, verdict, Kinds::NORMAL));
             any = true;
         }

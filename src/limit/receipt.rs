@@ -25,7 +25,14 @@ impl Quota {
                 .saturating_sub(q.refill_every()),
             Self::SlidingWindow(_) | Self::SlidingLog(_) | Self::FixedWindow(_) => Nanos::ZERO,
         };
-        Receipt { at: now, before, cost }
+        let mono = match self {
+            // A log's charge stands with the newest one, if that came later.
+            Self::SlidingLog(q) => {
+                now.mono.saturating_add(verdict.reset).saturating_sub(q.rate().period())
+            }
+            Self::TokenBucket(_) | Self::SlidingWindow(_) | Self::FixedWindow(_) => now.mono,
+        };
+        Receipt { at: Now { mono, ..now }, before, cost }
     }
 
     /// Takes back up to `units` of a charge, where they still count. Never more than is there

@@ -93,19 +93,17 @@ impl SlidingLog {
         }
     }
 
-    /// Takes back up to `cost` units that were charged at `charged`. A charge may stand later than
-    /// that: never before an older one.
+    /// Takes back up to `cost` units that stand at `charged`; what has left the window is not
+    /// there any more, and nobody else's units are taken for it.
     pub(super) fn give_back(&self, cell: &mut Log, cost: u32, charged: Nanos) {
-        let mut left = cost;
-        for (at, sum) in cell.0.iter_mut().skip_while(|(at, _)| *at < charged) {
-            let units = left.min(*sum);
-            *sum -= units;
-            left -= units;
-            if left == 0 || *at > charged {
-                break;
-            }
+        let Ok(place) = cell.0.binary_search_by_key(&charged, |(at, _)| *at) else {
+            return;
+        };
+        let (_, sum) = &mut cell.0[place];
+        *sum = sum.saturating_sub(cost);
+        if *sum == 0 {
+            cell.0.remove(place);
         }
-        cell.0.retain(|(_, sum)| *sum > 0);
     }
 
     pub(super) fn is_idle(&self, cell: &Log, now: Nanos) -> bool {

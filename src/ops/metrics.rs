@@ -128,9 +128,10 @@ fn doors(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
             bans.push(counter(&[name], tally.bans()));
         }
         if limit.terms.candidate.is_some() {
-            trials.extend(TrialKind::ALL.map(|kind| {
-                counter(&[name, ("verdict", kind.name())], tally.trials(kind))
-            }));
+            trials.extend(
+                TrialKind::ALL
+                    .map(|kind| counter(&[name, ("verdict", kind.name())], tally.trials(kind))),
+            );
         }
     }
     let waiting = gauge(&[], sources.books.waiting() as f64);

@@ -83,6 +83,11 @@ impl Quotas {
 }
 
 impl Issued {
+    /// Its number: of two quotas in use no two have the same.
+    pub(super) const fn number(&self) -> u32 {
+        self.number
+    }
+
     /// The quota.
     pub fn quota(&self) -> &Quota {
         &self.quota

@@ -1,4 +1,4 @@
-//! Every case of every policy of this folder.
+//! Every case of every policy of this folder, and of the examples.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +7,13 @@ use tollgate::config;
 
 /// Runs them on a store; says how many there were. `yaml`: what a policy says of that store.
 pub fn run_all(store: &dyn Store, yaml: &str) -> usize {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies");
-    let mut policies: Vec<PathBuf> = std::fs::read_dir(&folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| {
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            name.ends_with(".yaml") && !name.ends_with(".test.yaml")
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut policies: Vec<PathBuf> = ["tests/policies", "conf/examples"]
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(root.join(folder)).unwrap())
+        .filter_map(|entry| {
+            let cases = entry.unwrap().path().display().to_string();
+            cases.strip_suffix(".test.yaml").map(|policy| PathBuf::from(format!("{policy}.yaml")))
         })
         .collect();
     policies.sort();
@@ -24,7 +24,7 @@ pub fn run_all(store: &dyn Store, yaml: &str) -> usize {
         let cases = config::load_cases(&policy.with_extension("test.yaml"));
         let cases = cases.unwrap_or_else(|errors| panic!("{}", errors.lines().join("\n")));
         for case in cases.iter().filter(|case| yaml.contains("embedded") || !case.only_embedded) {
-            let loaded = config::read_text(&text, &name, &folder);
+            let loaded = config::read_text(&text, &name, policy.parent().unwrap());
             let loaded = loaded.unwrap_or_else(|errors| panic!("{errors}"));
             let outcome = run(loaded.config, case, store);
             ran += 1;

@@ -13,9 +13,13 @@ mod lies;
 mod links;
 mod load;
 mod lua;
+#[path = "../model/run.rs"]
+mod model_run;
 mod nodes;
 mod partition;
 mod redis_servers;
+#[path = "../model/reference.rs"]
+mod reference;
 mod script;
 #[path = "../end_to_end/servers.rs"]
 #[expect(dead_code, reason = "the end-to-end tests use the rest")]

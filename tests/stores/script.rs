@@ -79,7 +79,7 @@ fn numbers() -> impl Strategy<Value = Numbers> {
 }
 
 /// The embedded algorithms on cells that are kept as a store keeps them: converted when they are
-/// met under another quota, written when something is spent.
+/// met under another quota, whatever becomes of the charge.
 #[derive(Default)]
 struct Oracle(Vec<Option<(Quota, Cell)>>);
 
@@ -93,6 +93,12 @@ impl Oracle {
     }
 
     fn settle(&mut self, parts: &[(usize, Quota, u32)], now: Now) -> (bool, Vec<Verdict>) {
+        for (n, quota, _) in parts {
+            let cell = self.cell(*n, quota, now);
+            if let Some(Some(kept)) = self.0.get_mut(*n) {
+                *kept = (*quota, cell);
+            }
+        }
         let judged =
             |one: &Self, (n, quota, cost): &(usize, Quota, u32), cost_of: fn(u32) -> u32| {
                 quota.judge(Some(&one.cell(*n, quota, now)), cost_of(*cost), now)

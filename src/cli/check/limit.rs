@@ -132,6 +132,7 @@ fn tell_terms(told: &mut Told<'_>, limit: &Limit) -> io::Result<()> {
     }
     for one in &terms.overrides {
         let who = match &one.who {
+            Who::Keys(keys) if keys.len() == 1 => "1 key".to_owned(),
             Who::Keys(keys) => format!("{} keys", keys.len()),
             Who::Network(network) => network.to_string(),
         };

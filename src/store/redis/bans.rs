@@ -36,7 +36,11 @@ impl Remote {
     }
 
     /// Tells and hears. `since`: what the last answer said; the answer: what to ask with next.
-    async fn exchange(&self, told: &[Ban], since: &str) -> Result<(String, Vec<(KeyHash, Nanos)>), ()> {
+    async fn exchange(
+        &self,
+        told: &[Ban],
+        since: &str,
+    ) -> Result<(String, Vec<(KeyHash, Nanos)>), ()> {
         let slot = if self.has_slots() { slots::slot(TAG.as_bytes()) } else { 0 };
         let server = self.topology.of_slot(slot).ok_or(())?;
         let value = match server.send(&self.ban_command(told, since), false, TIMEOUT).await {

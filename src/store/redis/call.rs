@@ -44,6 +44,11 @@ impl Spend {
         Self { key, family, quota, cost, before: 0, returns: false }
     }
 
+    /// What a denial of it is remembered by.
+    pub(super) fn charged(&self) -> (KeyHash, u32, u32) {
+        (self.key, self.quota.number(), self.cost)
+    }
+
     /// The part of a charge that is given back: what was spent before it, and by the rest of it.
     pub(super) fn part(mut self, units: u32) -> Self {
         let units = units.min(self.cost);

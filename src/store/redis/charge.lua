@@ -32,7 +32,8 @@
 -- leaves all as it was. Every write expires at the moment the cell equals an absent one. A stored
 -- time ahead of the server's clock (the clock was set back, another server took over) is pulled
 -- back to it: nothing is forgotten, and nobody is locked out for longer than a full refill.
--- A cell names the quota it was written under; under another one it is converted, in units.
+-- A cell names the quota it was written under; under another one it is converted, in units, and
+-- written so, whatever becomes of the charge: it refills as whoever met it last says.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local clock = call('TIME') -- the one line that asks what time it is
@@ -185,7 +186,9 @@ local function make_log()
     if call('LLEN', cell.key) < 2 then
       call('DEL', cell.key)
     else
-      call('PEXPIRE', cell.key, format('%.0f', ceil(left(cell, newest) / 1000) + 1))
+      -- (All may have left by now.)
+      local rest = max(0, left(cell, newest))
+      call('PEXPIRE', cell.key, format('%.0f', ceil(rest / 1000) + 1))
     end
   end
 
@@ -234,6 +237,7 @@ for n = 1, #KEYS do
         local part = fmod(spent, emission)
         spent = (spent - part) / emission * a + scaled(part, a, emission)
       end
+      if emission ~= a or step ~= c then cell.changed = true end
       cell.spent = min(spent, MOST / 2)
     end
   else
@@ -274,6 +278,7 @@ for n = 1, #KEYS do
           current = current + scaled(previous, length - fmod(cell.at, length), length)
         end
         window, current, previous = quotient(cell.at, b), min(current, MOST_UNITS), 0
+        cell.changed = true
         if window == quotient(now, b) then cell.at = now else cell.at = window * b end
       end
       cell.current = current

@@ -18,7 +18,10 @@ const SHARDS: usize = 64;
 const MOST: usize = 1_024;
 
 /// What was denied, and of what cost.
-type Denials = HashMap<(KeyHash, u32), Denial>;
+type Denials = HashMap<Charged, Denial>;
+
+/// A key, under a quota (by its number), and what was to be charged.
+type Charged = (KeyHash, u32, u32);
 
 /// Denials of late.
 pub(super) struct Home {
@@ -43,37 +46,24 @@ impl Default for Home {
 impl Home {
     /// Notes a denial. `since`: an instant before the store was asked, so that the time it told is
     /// over no later than it said.
-    pub(super) fn note(
-        &self,
-        key: KeyHash,
-        cost: u32,
-        generation: u64,
-        since: Nanos,
-        verdict: Verdict,
-    ) {
+    pub(super) fn note(&self, charged: Charged, generation: u64, since: Nanos, verdict: Verdict) {
         let wait = verdict.retry_after.map_or(LONGEST, |retry| retry.min(LONGEST));
         let until = since.saturating_add(wait);
-        let mut denials = self.shard(key).lock();
+        let mut denials = self.shard(charged.0).lock();
         if denials.len() >= MOST {
             denials.retain(|_, denial| denial.until > since);
         }
         if denials.len() < MOST {
-            denials.insert((key, cost), Denial { since, until, generation, verdict });
+            denials.insert(charged, Denial { since, until, generation, verdict });
         }
     }
 
     /// What a charge is answered at home, if it is.
-    pub(super) fn denied(
-        &self,
-        key: KeyHash,
-        cost: u32,
-        generation: u64,
-        now: Nanos,
-    ) -> Option<Verdict> {
-        let mut denials = self.shard(key).lock();
-        let denial = *denials.get(&(key, cost))?;
+    pub(super) fn denied(&self, charged: Charged, generation: u64, now: Nanos) -> Option<Verdict> {
+        let mut denials = self.shard(charged.0).lock();
+        let denial = *denials.get(&charged)?;
         if denial.until <= now || denial.generation != generation {
-            denials.remove(&(key, cost));
+            denials.remove(&charged);
             return None;
         }
         let passed = now.saturating_sub(denial.since);

@@ -23,8 +23,8 @@ mod slots;
 mod topology;
 mod wagon;
 
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -159,14 +159,8 @@ impl Remote {
     }
 
     /// What a charge is answered without asking, if it was denied a moment ago.
-    pub fn denied_at_home(
-        &self,
-        key: KeyHash,
-        cost: u32,
-        generation: u64,
-        now: Now,
-    ) -> Option<Verdict> {
-        self.home.denied(key, cost, generation, now.mono)
+    pub fn denied_at_home(&self, spend: &Spend, generation: u64, now: Now) -> Option<Verdict> {
+        if spend.returns { None } else { self.home.denied(spend.charged(), generation, now.mono) }
     }
 
     /// Charges all parts or none; they have the same [`Remote::place`]. `now`: any instant before.
@@ -176,13 +170,13 @@ impl Remote {
         generation: u64,
         now: Now,
     ) -> Result<Answered, Failure> {
-        let keys: SmallVec<[(KeyHash, u32, bool); 4]> =
-            spends.iter().map(|spend| (spend.key, spend.cost, spend.returns)).collect();
+        let charges: SmallVec<[_; 4]> =
+            spends.iter().map(|spend| (spend.charged(), spend.returns)).collect();
         let waits = Mailboxes::post(self, Charge { order: Order::Spend, spends })?;
         let answered = waits.await.unwrap_or(Err(Failure::Unreachable))?;
-        for ((key, cost, returns), verdict) in keys.iter().zip(&answered.settlement.verdicts) {
+        for ((charged, returns), verdict) in charges.iter().zip(&answered.settlement.verdicts) {
             if !verdict.allowed && !returns {
-                self.home.note(*key, *cost, generation, now.mono, *verdict);
+                self.home.note(*charged, generation, now.mono, *verdict);
             }
         }
         Ok(answered)

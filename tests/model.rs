@@ -1,0 +1,19 @@
+//! Stacks, costs, shadows, exceptions, plans and answers together: random policies and random
+//! traffic through the reader and the engine, against a slow model that knows nothing of either.
+//! (`stores` runs some of them on the other store.)
+#![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
+
+#[path = "model/reference.rs"]
+mod reference;
+#[path = "model/run.rs"]
+mod run;
+
+use tollgate::cli::test::Embedded;
+
+/// Random policies; each meets some dozens of requests.
+const CASES: u64 = 5_000;
+
+#[test]
+fn every_interplay_is_what_the_model_says() {
+    (0..CASES).for_each(|seed| run::run(seed, &Embedded, "", 1));
+}

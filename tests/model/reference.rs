@@ -1,0 +1,533 @@
+//! The slow model: a policy as plain values, and cells as what was charged to them.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use fastrand::Rng;
+
+const SECOND: u64 = 1_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Algorithm {
+    Fixed,
+    Log,
+    Bucket,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum KeyOf {
+    Ip,
+    A,
+    AB,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Missing {
+    Skip,
+    Deny,
+    Ip,
+    Limit(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cost {
+    Fixed(u32),
+    Request(u32),
+    Response { reserve: u32, max: u32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Action {
+    Allow,
+    Deny,
+    Rate(u32),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Limit {
+    algorithm: Algorithm,
+    count: u32,
+    period: u64,
+    key: KeyOf,
+    missing: Missing,
+    shadow: bool,
+    cost: Cost,
+    counts_401: bool,
+    refunds_5xx: bool,
+    /// For x-a = a1 (where the key is x-a alone), then for 198.51.100.0/24.
+    exceptions: (Option<Action>, Option<Action>),
+    gold: Option<u32>,
+}
+
+pub(crate) struct Policy {
+    limits: Vec<Limit>,
+    routes: [Vec<(usize, Option<Cost>)>; 2],
+}
+
+/// A request.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) route: usize,
+    pub(crate) ip: [u8; 4],
+    pub(crate) trusted: bool,
+    pub(crate) a: Option<String>,
+    pub(crate) b: Option<String>,
+    pub(crate) plan: Option<String>,
+    pub(crate) cost: Option<String>,
+}
+
+/// What the model says of a request: limit, allowed, remaining, shadow.
+pub(crate) struct Judged {
+    pub(crate) outcome: &'static str,
+    pub(crate) answers: Vec<(usize, bool, u32, bool)>,
+    /// Charges that were spent.
+    spent: Vec<Charge>,
+}
+
+#[derive(Clone)]
+struct Charge {
+    limit: usize,
+    key: String,
+    cost: u32,
+    count: u32,
+    at: u64,
+    /// Of a bucket: what was spent before.
+    before: u64,
+    late: Option<u32>,
+}
+
+/// What one key was charged.
+#[derive(Default)]
+struct Cell {
+    /// Windows: every charge with its time.
+    charges: Vec<(u64, u32)>,
+    /// A bucket: full again at, and the emission that is meant by.
+    full: u64,
+    emission: u64,
+}
+
+pub(crate) struct Model {
+    policy: Policy,
+    cells: HashMap<(usize, String), Cell>,
+    /// The unit of the store's clock.
+    tick: u64,
+}
+
+struct Due {
+    limit: usize,
+    key: String,
+    cost: u32,
+    count: u32,
+    shadow: bool,
+    refused: bool,
+    late: Option<u32>,
+}
+
+impl Asked {
+    pub(crate) fn random(random: &mut Rng) -> Self {
+        let pick = |random: &mut Rng, values: &[&str]| {
+            let value = values[random.usize(0..values.len())];
+            (!value.is_empty()).then(|| value.to_owned())
+        };
+        Self {
+            route: random.usize(0..2),
+            ip: *random.choice(&[[192, 0, 2, 1], [192, 0, 2, 2], [198, 51, 100, 1]]).unwrap(),
+            trusted: random.bool(),
+            a: pick(random, &["a1", "a2", "a2", "192.0.2.1", ""]),
+            b: pick(random, &["b1", "b2", ""]),
+            plan: pick(random, &["gold", "tin", "", ""]),
+            cost: pick(random, &["1", "2", "9", "0", "x", "", ""]),
+        }
+    }
+}
+
+impl Policy {
+    /// `flips`: a bucket may be met under several rates. (Met under another one it is converted, and
+    /// where a request is refused unasked it is not met.)
+    pub(crate) fn random(random: &mut Rng, flips: bool) -> Self {
+        let mut limits: Vec<Limit> = Vec::new();
+        for place in 0..random.usize(1..5) {
+            let count = random.u32(1..7);
+            let key = *random.choice(&[KeyOf::Ip, KeyOf::A, KeyOf::AB]).unwrap();
+            let by_ip: Vec<usize> = (0..place).filter(|n| limits[*n].key == KeyOf::Ip).collect();
+            let missing = match (random.u8(0..4), random.choice(&by_ip)) {
+                (0, Some(limit)) => Missing::Limit(*limit),
+                (1, _) => Missing::Deny,
+                (2, _) => Missing::Ip,
+                _ => Missing::Skip,
+            };
+            let action = |random: &mut Rng| match random.u8(0..9) {
+                0 => Some(Action::Allow),
+                1 => Some(Action::Deny),
+                2 => Some(Action::Rate(random.u32(1..9))),
+                _ => None,
+            };
+            limits.push(Limit {
+                algorithm: *random
+                    .choice(&[Algorithm::Fixed, Algorithm::Log, Algorithm::Bucket])
+                    .unwrap(),
+                count,
+                period: *random.choice(&[10 * SECOND, 60 * SECOND]).unwrap(),
+                key,
+                missing,
+                shadow: random.u8(0..6) == 0,
+                cost: Cost::random(random, count),
+                counts_401: random.u8(0..5) == 0,
+                refunds_5xx: random.u8(0..5) == 0,
+                exceptions: (action(random).filter(|_| key == KeyOf::A), action(random)),
+                gold: (random.u8(0..3) == 0).then(|| random.u32(1..9)),
+            });
+        }
+        for limit in limits.iter_mut().filter(|limit| limit.algorithm == Algorithm::Bucket) {
+            if !flips {
+                let is_rate = |one: &Action| matches!(one, Action::Rate(_));
+                let (by_key, by_network) = limit.exceptions;
+                limit.exceptions =
+                    (by_key.filter(|one| !is_rate(one)), by_network.filter(|one| !is_rate(one)));
+                limit.gold = None;
+            }
+        }
+        let route = |random: &mut Rng| {
+            let mut uses: Vec<(usize, Option<Cost>)> = Vec::new();
+            for (place, limit) in limits.iter().enumerate() {
+                if random.u8(0..3) > 0 {
+                    let own = random.u8(0..4) == 0;
+                    uses.push((place, own.then(|| Cost::random(random, limit.count))));
+                }
+            }
+            random.shuffle(&mut uses);
+            uses
+        };
+        let routes = [route(random), route(random)];
+        Self { limits, routes }
+    }
+
+    pub(crate) fn yaml(&self) -> String {
+        let mut text = "version: 1
+listeners: [{ address: 127.0.0.1:1 }]
+clients: { trusted_proxies: [10.0.0.0/8] }
+origins: { site: { servers: [127.0.0.1:1] } }
+check: { silence: [] }
+limits:\n"
+            .to_owned();
+        for (place, limit) in self.limits.iter().enumerate() {
+            limit.write(&mut text, place);
+        }
+        text.push_str("routes:\n");
+        for (place, uses) in self.routes.iter().enumerate() {
+            let uses: Vec<String> = uses
+                .iter()
+                .map(|(limit, cost)| match cost {
+                    None => format!("l{limit}"),
+                    Some(cost) => format!("{{ limit: l{limit}, cost: {} }}", cost.yaml()),
+                })
+                .collect();
+            let uses = uses.join(", ");
+            writeln!(
+                text,
+                "  - {{ name: r{place}, match: {{ path: /r{place} }}, limits: [{uses}] }}"
+            )
+            .unwrap();
+        }
+        text
+    }
+}
+
+impl Cost {
+    fn random(random: &mut Rng, count: u32) -> Self {
+        match random.u8(0..6) {
+            0 => Self::Request(random.u32(1..=count.max(2))),
+            1 => Self::Response { reserve: random.u32(1..=count), max: count + 6 },
+            2 => Self::Fixed(random.u32(1..=count)),
+            _ => Self::Fixed(1),
+        }
+    }
+
+    fn yaml(self) -> String {
+        match self {
+            Self::Fixed(cost) => cost.to_string(),
+            Self::Request(max) => format!("{{ header: x-cost, max: {max} }}"),
+            Self::Response { reserve, max } => {
+                format!("{{ response_header: x-used, reserve: {reserve}, max: {max} }}")
+            }
+        }
+    }
+
+    fn at_door(self, asked: &Asked) -> u32 {
+        match self {
+            Self::Fixed(cost) => cost,
+            Self::Response { reserve, .. } => reserve,
+            Self::Request(max) => match asked.cost.as_deref() {
+                None => 1,
+                Some("x") => max,
+                Some(number) => number.parse::<u32>().unwrap().clamp(1, max),
+            },
+        }
+    }
+}
+
+impl Limit {
+    fn rate(&self, count: u32) -> String {
+        format!("{count}/{}s", self.period / SECOND)
+    }
+
+    fn write(&self, text: &mut String, place: usize) {
+        let algorithm = match self.algorithm {
+            Algorithm::Fixed => "fixed_window",
+            Algorithm::Log => "sliding_log",
+            Algorithm::Bucket => "token_bucket",
+        };
+        let (rate, cost) = (self.rate(self.count), self.cost.yaml());
+        write!(
+            text,
+            "  l{place}: {{ tier: exact, algorithm: {algorithm}, rate: {rate}, cost: {cost}"
+        )
+        .unwrap();
+        text.push_str(match self.key {
+            KeyOf::Ip => ", key: client_ip",
+            KeyOf::A => ", key: header:x-a",
+            KeyOf::AB => ", key: [header:x-a, header:x-b]",
+        });
+        if self.key != KeyOf::Ip {
+            text.push_str(&match self.missing {
+                Missing::Skip => ", missing_key: skip".to_owned(),
+                Missing::Deny => ", missing_key: deny".to_owned(),
+                Missing::Ip => ", missing_key: client_ip".to_owned(),
+                Missing::Limit(limit) => format!(", missing_key: {{ limit: l{limit} }}"),
+            });
+        }
+        let action = |action: Action| match action {
+            Action::Allow => "action: allow".to_owned(),
+            Action::Deny => "action: deny".to_owned(),
+            Action::Rate(count) => format!("rate: {}", self.rate(count)),
+        };
+        let mut overrides = Vec::new();
+        overrides.extend(self.exceptions.0.map(|one| format!("{{ key: a1, {} }}", action(one))));
+        overrides.extend(
+            self.exceptions.1.map(|one| format!("{{ network: 198.51.100.0/24, {} }}", action(one))),
+        );
+        if !overrides.is_empty() {
+            write!(text, ", overrides: [{}]", overrides.join(", ")).unwrap();
+        }
+        if let Some(gold) = self.gold {
+            let rate = self.rate(gold);
+            write!(text, ", plans: {{ by: header:x-plan, rates: {{ gold: {rate} }} }}").unwrap();
+        }
+        for (holds, words) in [
+            (self.shadow, ", mode: shadow"),
+            (self.counts_401, ", count: { status: [401] }"),
+            (self.refunds_5xx, ", refund: { status: [500-599] }"),
+        ] {
+            text.push_str(if holds { words } else { "" });
+        }
+        text.push_str(" }\n");
+    }
+
+    fn emission(&self, count: u32, tick: u64) -> u64 {
+        self.period.div_ceil(u64::from(count)).next_multiple_of(tick)
+    }
+}
+
+impl Model {
+    pub(crate) fn new(policy: Policy, tick: u64) -> Self {
+        Self { policy, cells: HashMap::new(), tick }
+    }
+
+    pub(crate) fn judge(&mut self, asked: &Asked, now: u64) -> Judged {
+        let mut judged = Judged { outcome: "allowed", answers: Vec::new(), spent: Vec::new() };
+        let mut dues: Vec<Due> = Vec::new();
+        for (limit, cost) in self.policy.routes[asked.route].clone() {
+            match self.due(asked, limit, cost) {
+                Err(()) => {
+                    judged.outcome = "missing";
+                    return judged;
+                }
+                Ok(None) => {}
+                Ok(Some(due)) => {
+                    let same = |other: &&mut Due| other.limit == due.limit && other.key == due.key;
+                    match dues.iter_mut().find(same) {
+                        Some(other) => other.cost = other.cost.max(due.cost),
+                        None => dues.push(due),
+                    }
+                }
+            }
+        }
+        let fits = |model: &mut Self, due: &Due| !due.refused && model.fits(due, now);
+        let mut through = true;
+        for due in dues.iter().filter(|due| !due.shadow) {
+            through &= fits(self, due);
+        }
+        if !through {
+            judged.outcome = "limited";
+        }
+        for due in &dues {
+            let allowed = fits(self, due);
+            // A limit that only watches tells what it would have told.
+            let charged = allowed && through;
+            if charged {
+                judged.spent.push(self.charge(due, now));
+            }
+            let remaining = if due.refused { 0 } else { self.remaining(due, now) };
+            judged.answers.push((due.limit, allowed, remaining, due.shadow));
+        }
+        judged
+    }
+
+    /// The answer is known.
+    pub(crate) fn finish(
+        &mut self,
+        judged: &Judged,
+        status: u16,
+        used: Option<u32>,
+        by_origin: bool,
+        now: u64,
+    ) {
+        for charge in &judged.spent {
+            let limit = &self.policy.limits[charge.limit];
+            let not_counted = by_origin && limit.counts_401 && status != 401;
+            let back = not_counted || (limit.refunds_5xx && status >= 500);
+            let cost = match (charge.late, used) {
+                _ if back => 0,
+                (Some(max), Some(used)) if by_origin => used.min(max),
+                _ => charge.cost,
+            };
+            if cost > charge.cost {
+                let more = Charge { cost: cost - charge.cost, ..charge.clone() };
+                self.add(&more, now);
+            } else if cost < charge.cost {
+                self.take_back(charge, charge.cost - cost, now);
+            }
+        }
+    }
+
+    fn due(&self, asked: &Asked, limit: usize, own: Option<Cost>) -> Result<Option<Due>, ()> {
+        let cost = own.unwrap_or(self.policy.limits[limit].cost);
+        let ip = format!("ip {:?}", asked.ip);
+        let mut place = limit;
+        let key = loop {
+            let limit = &self.policy.limits[place];
+            let found = match (limit.key, &asked.a, &asked.b) {
+                (KeyOf::Ip, _, _) => Some(ip.clone()),
+                (KeyOf::A, Some(a), _) => Some(format!("a {a}")),
+                (KeyOf::AB, Some(a), Some(b)) => Some(format!("a {a} b {b}")),
+                _ => None,
+            };
+            match (found, limit.missing) {
+                (Some(key), _) => break key,
+                (None, Missing::Skip) => return Ok(None),
+                (None, Missing::Deny) => return Err(()),
+                (None, Missing::Ip) => break ip,
+                (None, Missing::Limit(next)) => place = next,
+            }
+        };
+        let limit = &self.policy.limits[place];
+        let by_key = limit.exceptions.0.filter(|_| key == "a a1");
+        let by_network = limit.exceptions.1.filter(|_| asked.ip[0] == 198);
+        let is_gold = asked.trusted && asked.plan.as_deref() == Some("gold");
+        let mut due = Due {
+            limit: place,
+            key,
+            cost: cost.at_door(asked),
+            count: limit.gold.filter(|_| is_gold).unwrap_or(limit.count),
+            shadow: limit.shadow,
+            refused: false,
+            late: match cost {
+                Cost::Response { max, .. } => Some(max),
+                Cost::Fixed(_) | Cost::Request(_) => None,
+            },
+        };
+        match by_key.or(by_network) {
+            Some(Action::Allow) => return Ok(None),
+            Some(Action::Deny) => due.refused = true,
+            Some(Action::Rate(count)) => due.count = count,
+            None => {}
+        }
+        Ok(Some(due))
+    }
+
+    /// What is spent: of a window in units, of a bucket in time.
+    fn spent(&mut self, limit: usize, key: &str, count: u32, now: u64) -> u64 {
+        let meant = &self.policy.limits[limit];
+        let (period, emission) = (meant.period, meant.emission(count, self.tick));
+        let algorithm = meant.algorithm;
+        let cell = self.cells.entry((limit, key.to_owned())).or_default();
+        let sum = |counts: &dyn Fn(u64) -> bool| {
+            let live = cell.charges.iter().filter(|(at, _)| counts(*at));
+            live.map(|(_, cost)| u64::from(*cost)).sum()
+        };
+        match algorithm {
+            Algorithm::Fixed => sum(&|at| at / period == now / period),
+            Algorithm::Log => sum(&|at| at + period > now),
+            Algorithm::Bucket => {
+                let spent = cell.full.saturating_sub(now);
+                if spent == 0 || cell.emission == emission {
+                    return spent;
+                }
+                // Units stay spent, whatever they are worth now.
+                let scaled = u128::from(spent) * u128::from(emission);
+                let spent = scaled.div_ceil(u128::from(cell.emission)) as u64;
+                let spent = spent.next_multiple_of(self.tick);
+                (cell.full, cell.emission) = (now + spent, emission);
+                spent
+            }
+        }
+    }
+
+    fn fits(&mut self, due: &Due, now: u64) -> bool {
+        let unit = self.unit(due.limit, due.count);
+        let spent = self.spent(due.limit, &due.key, due.count, now);
+        spent + u64::from(due.cost) * unit <= u64::from(due.count) * unit
+    }
+
+    fn remaining(&mut self, due: &Due, now: u64) -> u32 {
+        let unit = self.unit(due.limit, due.count);
+        let spent = self.spent(due.limit, &due.key, due.count, now);
+        ((u64::from(due.count) * unit).saturating_sub(spent) / unit) as u32
+    }
+
+    fn unit(&self, limit: usize, count: u32) -> u64 {
+        let limit = &self.policy.limits[limit];
+        if limit.algorithm == Algorithm::Bucket { limit.emission(count, self.tick) } else { 1 }
+    }
+
+    fn charge(&mut self, due: &Due, now: u64) -> Charge {
+        let before = self.spent(due.limit, &due.key, due.count, now);
+        let charge = Charge {
+            limit: due.limit,
+            key: due.key.clone(),
+            cost: due.cost,
+            count: due.count,
+            at: now,
+            before,
+            late: due.late,
+        };
+        self.add(&charge, now);
+        charge
+    }
+
+    fn add(&mut self, charge: &Charge, now: u64) {
+        let unit = self.unit(charge.limit, charge.count);
+        let spent = self.spent(charge.limit, &charge.key, charge.count, now);
+        let cell = self.cells.entry((charge.limit, charge.key.clone())).or_default();
+        cell.charges.push((now, charge.cost));
+        (cell.full, cell.emission) = (now + spent + u64::from(charge.cost) * unit, unit);
+    }
+
+    /// Windows: as if it had never been. A bucket: but for what came back meanwhile and would not
+    /// have, had the bucket been full.
+    fn take_back(&mut self, charge: &Charge, units: u32, now: u64) {
+        let unit = self.unit(charge.limit, charge.count);
+        let spent = self.spent(charge.limit, &charge.key, charge.count, now);
+        let cell = self.cells.entry((charge.limit, charge.key.clone())).or_default();
+        let mut left = units;
+        for (_, cost) in cell.charges.iter_mut().filter(|(at, _)| *at == charge.at) {
+            let taken = left.min(*cost);
+            *cost -= taken;
+            left -= taken;
+        }
+        let kept = u64::from(charge.cost - units) * unit;
+        let came = (now - charge.at).saturating_sub(charge.before + kept);
+        let back = (u64::from(units) * unit).saturating_sub(came);
+        (cell.full, cell.emission) = (now + spent.saturating_sub(back), unit);
+    }
+}

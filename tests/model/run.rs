@@ -1,0 +1,156 @@
+//! Random policies and random traffic through the reader and the engine, beside the model.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fastrand::Rng;
+use http::{HeaderMap, HeaderValue};
+use tollgate::cli::test::Store;
+use tollgate::clock::{Clock, ManualClock, Nanos};
+use tollgate::config;
+use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending, Said};
+use tollgate::policy::{Facts, KeySecret};
+
+use super::reference::{Asked, Judged, Model, Policy};
+
+/// A day's begin, so that windows begin with the case.
+const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
+
+struct Bench<'s> {
+    store: &'s dyn Store,
+    clock: Arc<ManualClock>,
+    engine: Engine,
+    generation: Generation,
+}
+
+/// A request whose answer is not there yet, and what it will be.
+struct InFlight {
+    decision: Decision,
+    pending: Pending,
+    model: Judged,
+    status: u16,
+    used: Option<u32>,
+    by_origin: bool,
+}
+
+impl<'s> Bench<'s> {
+    fn new(policy: &str, store: &'s dyn Store) -> Self {
+        let clock = Arc::new(ManualClock::new(EPOCH));
+        let engine = store.engine(Arc::clone(&clock), KeySecret::new([5; 16]));
+        let loaded = config::read_text(policy, "model.yaml", Path::new(""));
+        let loaded = loaded.unwrap_or_else(|errors| panic!("{policy}\n{errors}"));
+        let generation = engine.generation(loaded.config.policy, None).0;
+        Self { store, clock, engine, generation }
+    }
+
+    fn decide(&self, asked: &Asked) -> (Decision, Pending) {
+        let mut headers = HeaderMap::new();
+        let fields = [
+            ("x-a", &asked.a),
+            ("x-b", &asked.b),
+            ("x-plan", &asked.plan),
+            ("x-cost", &asked.cost),
+        ];
+        for (name, value) in fields {
+            if let Some(value) = value {
+                headers.insert(name, HeaderValue::from_str(value).unwrap());
+            }
+        }
+        let facts = Facts {
+            client_ip: asked.ip.into(),
+            peer_trusted: asked.trusted,
+            now: self.clock.now().wall,
+            method: "POST",
+            host: "h",
+            path: if asked.route == 0 { "/r0" } else { "/r1" },
+            readings: &[],
+            query: None,
+            headers: &headers,
+            ipv6_prefix: 64,
+        };
+        self.store.decide(&self.engine, &self.generation, &facts)
+    }
+
+    fn finish(&self, one: &mut InFlight) {
+        let mut headers = HeaderMap::new();
+        if let Some(used) = one.used {
+            headers.insert("x-used", HeaderValue::from(used));
+        }
+        let said = Said { status: one.status, headers: &headers, by_origin: one.by_origin };
+        self.engine.finish(&self.generation, &mut one.decision, &mut one.pending, &said);
+        self.store.settled(&self.engine);
+    }
+}
+
+/// What the engine said, in the model's words: limit, allowed, remaining, shadow.
+type Told = (&'static str, Vec<(usize, bool, u32, bool)>);
+
+fn told(decision: &Decision) -> Told {
+    let outcome = match decision.outcome {
+        Outcome::Allowed => "allowed",
+        Outcome::Limited => "limited",
+        Outcome::MissingKey { .. } => "missing",
+        _ => "other",
+    };
+    let answers = decision.answers.iter();
+    let answers =
+        answers.map(|one| (one.limit.0, one.verdict.allowed, one.verdict.remaining, one.shadow));
+    (outcome, answers.collect())
+}
+
+/// One random policy and its traffic. `tick`: the unit of the store's clock. `yaml`: what the policy
+/// says of the store; one elsewhere is not waited for by limits that only watch.
+pub(crate) fn run(seed: u64, store: &dyn Store, yaml: &str, tick: u64) {
+    let mut random = Rng::with_seed(seed);
+    let policy = Policy::random(&mut random, yaml.is_empty());
+    let text = format!("{}{yaml}", policy.yaml());
+    let bench = Bench::new(&text, store);
+    let mut model = Model::new(policy, tick);
+    let watched = |(outcome, mut answers): Told| {
+        if !yaml.is_empty() {
+            answers.retain(|(_, _, _, shadow)| !shadow);
+            if outcome == "limited" {
+                // What refuses at a place that comes first is all that is told.
+                answers.clear();
+            }
+        }
+        (outcome, answers)
+    };
+    let mut in_flight: Vec<InFlight> = Vec::new();
+    for step in 0..60 {
+        let now = bench.clock.now().wall.get();
+        let asked = Asked::random(&mut random);
+        let (decision, pending) = bench.decide(&asked);
+        let expected = model.judge(&asked, now);
+        assert_eq!(
+            watched(told(&decision)),
+            watched((expected.outcome, expected.answers.clone())),
+            "seed {seed}, step {step}: {asked:?}\n{text}"
+        );
+        bench.store.settled(&bench.engine);
+        if decision.outcome == Outcome::Allowed {
+            let one = InFlight {
+                decision,
+                pending,
+                model: expected,
+                status: *random.choice(&[200, 200, 401, 404, 500, 503]).unwrap(),
+                used: random.bool().then(|| random.u32(0..9)),
+                by_origin: random.u8(0..8) > 0,
+            };
+            in_flight.push(one);
+        }
+        // Answers come at once, later, in any order, or never.
+        while !in_flight.is_empty() && random.u8(0..3) > 0 {
+            let mut one = in_flight.swap_remove(random.usize(0..in_flight.len()));
+            if random.u8(0..6) > 0 {
+                let now = bench.clock.now().wall.get();
+                bench.finish(&mut one);
+                model.finish(&one.model, one.status, one.used, one.by_origin, now);
+            }
+        }
+        if random.bool() {
+            let longest = *random.choice(&[300u64, 3_000, 30_000]).unwrap();
+            bench.clock.advance(Nanos::from_millis(random.u64(1..longest)));
+        }
+    }
+}

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{ManualClock, Nanos};
 use tollgate::config;
-use tollgate::engine::{Engine, Generation, Outcome};
+use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending};
 use tollgate::policy::{Facts, KeySecret, LimitIndex};
 
 /// A day's begin, so that windows begin with the test.
@@ -39,6 +39,16 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
     }
 
     fn allowed(&self, generation: &Generation, headers: &[(&'static str, &str)]) -> bool {
+        let (decision, _pending) = self.decide(generation, headers);
+        assert!(matches!(decision.outcome, Outcome::Allowed | Outcome::Limited));
+        decision.outcome == Outcome::Allowed
+    }
+
+    fn decide(
+        &self,
+        generation: &Generation,
+        headers: &[(&'static str, &str)],
+    ) -> (Decision, Pending) {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.insert(*name, HeaderValue::from_str(value).unwrap());
@@ -55,9 +65,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
             headers: &map,
             ipv6_prefix: 64,
         };
-        let (decision, _) = self.engine.decide_embedded(generation, &facts);
-        assert!(matches!(decision.outcome, Outcome::Allowed | Outcome::Limited));
-        decision.outcome == Outcome::Allowed
+        self.engine.decide_embedded(generation, &facts)
     }
 }
 
@@ -225,4 +233,67 @@ fn reloads_do_not_make_the_quotas_grow_and_restarts_are_reported() {
     assert_eq!(report(&one_limit("token_bucket", "500/1h")), "converted: l");
     let renamed = one_limit("token_bucket", "5/1h").replace("l: {", "m: {").replace("[l]", "[m]");
     assert_eq!(report(&renamed), "added: m; dropped: l");
+}
+
+/// Tasks that hold places and are aborted, or panic, wherever they are: nothing stays held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_that_are_killed_free_their_places() {
+    let bench = Arc::new(Bench::new());
+    let limits = "limits: { l: { tier: exact, max_in_flight: 40, key: client_ip } }
+routes: [{ name: r, limits: [l] }]";
+    let generation = Arc::new(bench.load(limits, None));
+    let hold = |seed: u64| {
+        let (bench, generation) = (Arc::clone(&bench), Arc::clone(&generation));
+        tokio::spawn(async move {
+            let mut random = fastrand::Rng::with_seed(seed);
+            for _ in 0..20 {
+                let pending = bench.decide(&generation, &[]).1;
+                for _ in 0..random.u8(0..5) {
+                    tokio::task::yield_now().await;
+                }
+                assert!(random.u8(0..40) > 0, "a task that panics");
+                drop(pending);
+            }
+        })
+    };
+    let mut random = fastrand::Rng::with_seed(1);
+    for round in 0..50 {
+        let tasks: Vec<_> = (0..40).map(|n| hold(round * 100 + n)).collect();
+        for task in &tasks {
+            if random.bool() {
+                task.abort();
+            }
+            tokio::task::yield_now().await;
+        }
+        for task in tasks {
+            let _ = task.await;
+        }
+        assert_eq!(generation.in_flight(LimitIndex(0)), Some(0), "round {round}");
+    }
+}
+
+/// The share of a rollout is that of the keys, and who is in stays in while it grows.
+#[test]
+fn a_rollout_grows_by_the_same_keys() {
+    let bench = Bench::new();
+    let mut before: Vec<bool> = Vec::new();
+    for share in [0, 1, 5, 25, 50, 100] {
+        let limits = format!(
+            "limits: {{ l: {{ tier: exact, algorithm: fixed_window, rate: 1/1h, key: header:x-key, missing_key: deny, rollout: {share}% }} }}
+routes: [{{ name: r, limits: [l] }}]"
+        );
+        let generation = bench.load(&limits, None);
+        let refused = |n: usize| {
+            let key = format!("key-{n}");
+            bench.allowed(&generation, &[("x-key", &key)]);
+            !bench.allowed(&generation, &[("x-key", &key)])
+        };
+        let refused: Vec<bool> = (0..10_000).map(refused).collect();
+        let many = refused.iter().filter(|yes| **yes).count();
+        assert!(many.abs_diff(share * 100) < 150, "{share} %: {many}");
+        for (n, was) in before.iter().enumerate() {
+            assert!(!was || refused[n], "key-{n} fell out at {share} %");
+        }
+        before = refused;
+    }
 }

@@ -363,6 +363,44 @@ async fn a_rapid_reset_ends_with_the_connection() {
     unharmed(&gate, before).await;
 }
 
+/// Streams that are reset while the origin still thinks, and a connection that goes with some open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reset_streams_free_their_places_in_flight() {
+    let (origin, _) = crate::moody::start();
+    let (folder, _) = folder(&["one.example"]);
+    let policy = format!(
+        "{}limits: {{ slots: {{ tier: exact, max_in_flight: 8, key: client_ip }} }}\n\
+         routes: [{{ name: r, limits: [slots] }}]\n",
+        origin_yaml(origin)
+    );
+    let gate = Gate::start_in(folder, &policy, ONE).await;
+    let held = async || metric(&gate.metrics().await, "tollgate_in_flight{limit=\"slots\"}");
+    let mut attacker = Attacker::new(gate.port).await;
+    let block = request("GET", "/", &[(b"x-mood", b"hang")]);
+    let open = |n: u32| frame(HEADERS, END_HEADERS | END_STREAM, n * 2 + 1, &block);
+    for round in 0..5_u32 {
+        let streams = round * 8..round * 8 + 8;
+        for n in streams.clone() {
+            assert!(attacker.write(&open(n)).await);
+        }
+        let full = eventually(Duration::from_secs(5), || async { held().await == 8.0 });
+        assert!(full.await, "round {round}: {} held", held().await);
+        for n in streams {
+            attacker.write(&frame(RST_STREAM, 0, n * 2 + 1, &8_u32.to_be_bytes())).await;
+        }
+        let free = eventually(Duration::from_secs(5), || async { held().await == 0.0 });
+        assert!(free.await, "round {round}: {} held after the reset", held().await);
+    }
+    for n in 40..48_u32 {
+        attacker.write(&open(n)).await;
+    }
+    let full = eventually(Duration::from_secs(5), || async { held().await == 8.0 });
+    assert!(full.await);
+    drop(attacker);
+    let free = eventually(Duration::from_secs(5), || async { held().await == 0.0 });
+    assert!(free.await, "{} held after the connection", held().await);
+}
+
 #[tokio::test]
 async fn slow_resets_are_counted_too() {
     let origin = Origin::start("site").await;

@@ -15,6 +15,8 @@ mod load;
 mod lua;
 #[path = "../model/run.rs"]
 mod model_run;
+#[path = "../end_to_end/moody.rs"]
+mod moody;
 mod nodes;
 mod partition;
 mod redis_servers;
@@ -24,6 +26,7 @@ mod script;
 #[path = "../end_to_end/servers.rs"]
 #[expect(dead_code, reason = "the end-to-end tests use the rest")]
 mod servers;
+mod settling;
 mod stand_in;
 
 /// What a proxy is started with: one limit by API key, in a store.

@@ -1,0 +1,142 @@
+//! What an answer gives back, while clients and origins leave at every point: what the cell says is
+//! what was admitted and not given back.
+
+use std::time::Duration;
+
+use crate::moody;
+use crate::redis_servers::Redis;
+use crate::servers::{Gate, eventually, metric};
+
+const CLIENTS: u64 = 64;
+const REQUESTS: u64 = 25;
+
+fn policy(origin: std::net::SocketAddr, store: &str, counted: &str) -> String {
+    format!(
+        "origins: {{ site: {{ servers: [\"{origin}\"], timeouts: {{ read: 1s }} }} }}
+store: {store}
+limits:
+  one: {{ tier: exact, algorithm: fixed_window, rate: 100000/30d, key: header:x-api-key, missing_key: deny, {counted} }}
+routes: [{{ name: r, limits: [one] }}]
+access_log: {{ to: none }}
+check: {{ silence: [fixed-key-secret, spoofable-key] }}
+"
+    )
+}
+
+/// 64 clients that leave, and an origin that fails, at random points.
+async fn trouble(port: u16) {
+    let clients = (0..CLIENTS).map(|seed| {
+        tokio::task::spawn_blocking(move || {
+            let mut random = fastrand::Rng::with_seed(seed);
+            for _ in 0..REQUESTS {
+                let mood = random.choice(moody::MOODS).unwrap();
+                let leave = random.choice(moody::LEAVES).unwrap();
+                moody::ask(port, mood, leave, random.u64(0..12));
+            }
+        })
+    });
+    for client in clients.collect::<Vec<_>>() {
+        client.await.unwrap();
+    }
+}
+
+/// What the cell says, by a request that is given back itself.
+async fn told(gate: &Gate) -> u64 {
+    let asked = crate::servers::client().get(gate.url("/")).header("x-api-key", "k");
+    let answer = asked.header("x-mood", "200").send().await.unwrap();
+    let left: u64 = answer.headers()["x-ratelimit-remaining"].to_str().unwrap().parse().unwrap();
+    100_000 - left
+}
+
+/// What was admitted and not given back, by the proxy's books: `back` are the classes of answers
+/// that give back.
+async fn kept(gate: &Gate, back: &[&str]) -> u64 {
+    let text = gate.metrics().await;
+    let admitted =
+        "tollgate_decisions_total{limit=\"one\",tier=\"exact\",verdict=\"allowed\"}".to_owned();
+    let given = back.iter().map(|class| {
+        metric(
+            &text,
+            &format!("tollgate_origin_requests_total{{origin=\"site\",class=\"{class}\"}}"),
+        )
+    });
+    (metric(&text, &admitted) - given.sum::<f64>()) as u64
+}
+
+async fn settles(store: &str) {
+    let (origin, _) = moody::start();
+    let policy = policy(origin, store, "count: { status: [401, 503] }");
+    let gate = Gate::start(&policy).await;
+    trouble(gate.port).await;
+    // What the last ones left behind ends by itself: the origin is given a second.
+    let settled = eventually(Duration::from_secs(20), || async {
+        told(&gate).await == kept(&gate, &["1xx", "2xx"]).await
+    });
+    let (cell, books) = (told(&gate).await, kept(&gate, &["1xx", "2xx"]).await);
+    assert!(settled.await, "the cell says {cell}, the books {books}");
+    let text = gate.metrics().await;
+    let answered = |class: &str| {
+        metric(
+            &text,
+            &format!("tollgate_origin_requests_total{{origin=\"site\",class=\"{class}\"}}"),
+        )
+    };
+    assert!(answered("2xx") > 100.0 && answered("4xx") > 50.0 && cell > 100, "{text}");
+    assert!(!gate.log().contains("panic"), "{}", gate.log());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_give_back_exactly_in_this_process() {
+    let _alone = crate::alone().await;
+    settles("embedded").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_give_back_exactly_in_a_store() {
+    let _alone = crate::alone().await;
+    let redis = Redis::start(&[]).await;
+    settles(&format!("{{ redis: {{ url: \"{}\", timeout: 1s }} }}", redis.url())).await;
+}
+
+/// A ban that one node makes is known to the other within a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ban_is_seen_by_all_nodes_within_a_second() {
+    let _alone = crate::alone().await;
+    let ((origin, _), redis) = (moody::start(), Redis::start(&[]).await);
+    let store = format!("{{ redis: {{ url: \"{}\", timeout: 1s }} }}", redis.url());
+    let rule = "penalty: { after: 3, within: 1m, ban: 10m, double_up_to: 1h }";
+    let policy = policy(origin, &store, rule).replace("100000/30d", "2/30d");
+    let nodes = [Gate::start(&policy).await, Gate::start(&policy).await];
+    let client = crate::servers::client();
+    let ask = async |gate: &Gate, key: &str| {
+        let answer = client.get(gate.url("/")).header("x-api-key", key).send().await.unwrap();
+        let wait =
+            answer.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
+        (answer.status().as_u16(), wait, answer.text().await.unwrap())
+    };
+    for _ in 0..5 {
+        ask(&nodes[0], "bad").await;
+    }
+    let began = std::time::Instant::now();
+    let (status, _, body) = ask(&nodes[0], "bad").await;
+    assert!(status == 429 && body.contains("#abnormal-usage-detected"), "{body}");
+    let known = eventually(Duration::from_secs(3), || async {
+        ask(&nodes[1], "bad").await.2.contains("#abnormal-usage-detected")
+    });
+    assert!(known.await, "the other node was never told");
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let (_, wait, _) = ask(&nodes[1], "bad").await;
+    let wait: u64 = wait.unwrap().parse().unwrap();
+    assert!((595..=600).contains(&wait), "{wait}");
+    assert_eq!(ask(&nodes[1], "good").await.0, 200);
+    // It is in the store: a node that starts later hears of it.
+    let late = Gate::start(&policy).await;
+    let known = eventually(Duration::from_secs(3), || async {
+        ask(&late, "bad").await.2.contains("#abnormal-usage-detected")
+    });
+    assert!(known.await, "a node that starts later hears of it");
+    let metrics = nodes[0].metrics().await;
+    assert_eq!(metric(&metrics, "tollgate_bans_total{limit=\"one\"}"), 1.0);
+    assert_eq!(metric(&metrics, "tollgate_banned_keys"), 1.0);
+}

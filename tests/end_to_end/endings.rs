@@ -1,10 +1,10 @@
 //! What a request holds until it ends, however it ends; and those that wait for their turn.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::moody;
-use crate::servers::{Gate, Origin, client, eventually, metric, origin_yaml};
+use crate::servers::{Gate, Origin, client, eventually, metric, now, origin_yaml};
 
 fn slots(origin: std::net::SocketAddr, most: u32) -> String {
     format!(
@@ -88,7 +88,7 @@ routes: [{ name: r, limits: [line] }]
 async fn requests_wait_for_their_turn_and_who_leaves_is_not_forwarded() {
     let origin = Origin::start("site").await;
     let gate = Gate::start(&format!("{}{LINE}", origin_yaml(origin.address))).await;
-    let began = Instant::now();
+    let began = now();
     let asking = (0..8).map(|_| {
         let (client, url) = (client(), gate.url("/"));
         tokio::spawn(async move { client.get(url).send().await.unwrap().status().as_u16() })
@@ -114,7 +114,7 @@ async fn requests_wait_for_their_turn_and_who_leaves_is_not_forwarded() {
             asked.abort();
         }
     }
-    let began = Instant::now();
+    let began = now();
     for (n, asked) in asking {
         if n == 0 || n == 5 {
             assert_eq!(asked.await.unwrap().unwrap().status(), 200);

@@ -53,7 +53,7 @@ impl Store for Scripted {
 
     fn settled(&self, engine: &Engine) {
         // Changes are posted from within the runtime's tasks.
-        let began = std::time::Instant::now();
+        let began = crate::servers::now();
         while !engine.is_quiet() {
             assert!(began.elapsed() < Duration::from_secs(30), "never quiet");
             std::thread::yield_now();

@@ -92,6 +92,15 @@ async fn a_socket_of_this_machine_and_a_user_with_few_rights() {
         "+ping",
         "+select",
         "+client",
+        "+eval",
+        "+hget",
+        "+hset",
+        "+hdel",
+        "+zadd",
+        "+zrem",
+        "+zcard",
+        "+zrange",
+        "+zrangebyscore",
     ];
     let mut words = vec!["ACL", "SETUSER", "gate", "on", ">open-sesame"];
     words.extend(rights);
@@ -119,6 +128,16 @@ async fn a_socket_of_this_machine_and_a_user_with_few_rights() {
             gate.log()
         );
     }
+    let bans = "rate: 2/1h, penalty: { after: 2, within: 1m, ban: 10m }";
+    let gate = Gate::start(&policy(&origin, &store, bans)).await;
+    let mut client = Client::default();
+    for _ in 0..4 {
+        client.ask(gate.port, "/", "bad").await;
+    }
+    let told = eventually(Duration::from_secs(3), || async {
+        redis.ask::<u64>(&["HLEN", "tollgate:{bans}:of"]) == 1
+    });
+    assert!(told.await, "the store was not told of a ban: {}", gate.log());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

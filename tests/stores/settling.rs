@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::moody;
-use crate::redis_servers::Redis;
+use crate::redis_servers::{Cluster, Redis};
 use crate::servers::{Gate, eventually, metric};
 
 const CLIENTS: u64 = 64;
@@ -98,14 +98,25 @@ async fn answers_give_back_exactly_in_a_store() {
     settles(&format!("{{ redis: {{ url: \"{}\", timeout: 1s }} }}", redis.url())).await;
 }
 
-/// A ban that one node makes is known to the other within a second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ban_is_seen_by_all_nodes_within_a_second() {
     let _alone = crate::alone().await;
-    let ((origin, _), redis) = (moody::start(), Redis::start(&[]).await);
-    let store = format!("{{ redis: {{ url: \"{}\", timeout: 1s }} }}", redis.url());
+    let redis = Redis::start(&[]).await;
+    bans(&format!("{{ redis: {{ url: \"{}\", timeout: 1s }} }}", redis.url())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ban_is_seen_by_all_nodes_of_a_cluster() {
+    let _alone = crate::alone().await;
+    let cluster = Cluster::start().await;
+    bans(&format!("{{ redis: {{ {}, timeout: 1s }} }}", cluster.yaml())).await;
+}
+
+/// A ban that one node makes is known to the other within a second.
+async fn bans(store: &str) {
+    let (origin, _) = moody::start();
     let rule = "penalty: { after: 3, within: 1m, ban: 10m, double_up_to: 1h }";
-    let policy = policy(origin, &store, rule).replace("100000/30d", "2/30d");
+    let policy = policy(origin, store, rule).replace("100000/30d", "2/30d");
     let nodes = [Gate::start(&policy).await, Gate::start(&policy).await];
     let client = crate::servers::client();
     let ask = async |gate: &Gate, key: &str| {
@@ -117,7 +128,7 @@ async fn a_ban_is_seen_by_all_nodes_within_a_second() {
     for _ in 0..5 {
         ask(&nodes[0], "bad").await;
     }
-    let began = std::time::Instant::now();
+    let began = crate::servers::now();
     let (status, _, body) = ask(&nodes[0], "bad").await;
     assert!(status == 429 && body.contains("#abnormal-usage-detected"), "{body}");
     let known = eventually(Duration::from_secs(3), || async {

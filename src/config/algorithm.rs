@@ -75,7 +75,7 @@ pub(super) fn other_quota(at: &At<'_>, shape: &Shape<'_>) -> Option<Quota> {
     }
     let mut map = at.map()?;
     let quota = quota_in(&mut map, shape);
-    map.finish(&[]);
+    map.finish();
     quota
 }
 

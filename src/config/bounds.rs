@@ -71,9 +71,9 @@ pub(super) fn bounds(root: &mut Map<'_>) -> (Bounds, usize) {
         if let Some(time) = map.get("time").and_then(|at| at.parse(duration)) {
             bounds.discard_time = time;
         }
-        map.finish(&[]);
+        map.finish();
     }
-    map.finish(&[]);
+    map.finish();
     (bounds, max_keys)
 }
 
@@ -157,7 +157,7 @@ pub(super) fn access_log(root: &mut Map<'_>, folder: &Path) -> AccessLog {
     if let Some(path) = map.get("path").and_then(|at| at.choice(&paths)) {
         log.path = path;
     }
-    map.finish(&[]);
+    map.finish();
     log
 }
 

@@ -129,7 +129,7 @@ pub fn read_cases(text: &str, name: &str) -> Result<Vec<Case>, ConfigErrors> {
 fn cases(root: &At<'_>) -> Option<Vec<Case>> {
     let mut map = root.map()?;
     let cases = map.require("cases", "write cases: [{ name: .., steps: [..] }]");
-    map.finish(&[]);
+    map.finish();
     let cases = cases?;
     let items = cases.list();
     if items.is_empty() {
@@ -143,7 +143,7 @@ fn case(at: &At<'_>) -> Option<Case> {
     let name = map.require("name", "say what it shows").and_then(|at| at.text());
     let only = map.get("only").map(|at| at.choice(&[("embedded", true)]));
     let steps = map.require("steps", "write steps: [{ send: .., expect: .. }]");
-    map.finish(&[]);
+    map.finish();
     let items = steps?.list();
     let steps: Vec<Step> = items.iter().filter_map(step).collect();
     for (before, (after, item)) in steps.iter().zip(steps.iter().zip(&items).skip(1)) {
@@ -160,7 +160,7 @@ fn step(at: &At<'_>) -> Option<Step> {
     let times = map.get("times").map(|at| at.parse(whole(1, MAX_TIMES)));
     let send = map.require("send", "write send: { url: \"http://example.com/\" }");
     let expect = map.require("expect", "write expect: { allowed: 1 }");
-    map.finish(&[]);
+    map.finish();
     let (send, expect) = (send.and_then(|at| request(&at)), expect.and_then(|at| expected(&at)));
     Some(Step {
         at: match when {
@@ -181,7 +181,7 @@ fn request(at: &At<'_>) -> Option<Request> {
     let fields = map.get("headers");
     let ip = map.get("ip").map(|at| at.parse(ip));
     let answer = map.get("answer").map(|at| answer(&at));
-    map.finish(&[]);
+    map.finish();
     let url = url?;
     let (authority, target) = match url.split_once("://") {
         Some((_, rest)) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
@@ -212,7 +212,7 @@ fn answer(at: &At<'_>) -> Option<Answer> {
     let status = map.get("status").map(|at| at.parse(whole(100, 599)));
     let fields = map.get("headers");
     let after = map.get("after").map(|at| at.parse(duration));
-    map.finish(&[]);
+    map.finish();
     Some(Answer {
         status: Some((u16::try_from(status.unwrap_or(Some(200))?).ok()?, true)),
         headers: fields_of(fields.as_ref()),
@@ -273,6 +273,6 @@ fn expected(at: &At<'_>) -> Option<Expect> {
             .filter_map(|(name, at)| Some((name.to_ascii_lowercase(), at.text()?.to_owned())))
             .collect(),
     };
-    map.finish(&[]);
+    map.finish();
     Some(expect)
 }

@@ -94,7 +94,7 @@ fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Lo
     let defaults = defaults(&mut root, &known);
     let routes = routes(&mut root, &defaults, &base, &known);
     let silenced = silenced(&mut root);
-    root.finish(&[]);
+    root.finish();
     let looked = Looked {
         file: name,
         limits: &limits,

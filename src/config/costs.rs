@@ -44,7 +44,7 @@ pub(super) fn cost(at: &At<'_>) -> Option<Cost> {
             return None;
         }
     };
-    map.finish(&[]);
+    map.finish();
     let least = match &cost {
         Cost::Fixed(_) => return Some(cost),
         Cost::Request { default, max, .. } => (*default, *max, "default"),
@@ -103,7 +103,7 @@ pub(super) fn counted(map: &mut Map<'_>) -> Option<Counted> {
 fn statuses(at: &At<'_>) -> Option<Statuses> {
     let mut map = at.map()?;
     let status = map.require("status", "write { status: [401, 500-599] }");
-    map.finish(&[]);
+    map.finish();
     let status = status?;
     let items = status.one_or_more();
     if items.is_empty() {
@@ -139,7 +139,7 @@ pub(super) fn penalty(at: &At<'_>) -> Option<Penalty> {
     let (double_up_to, forgive) = (map.get("double_up_to"), map.get("forgive"));
     let words = [("request", false), ("connection", true)];
     let at_connection = map.get("at").map_or(Some(false), |at| at.choice(&words));
-    map.finish(&[]);
+    map.finish();
     let span = |at: &At<'_>| at.parse(some_duration).map(Nanos::from);
     let after = after.and_then(|at| at.parse(whole(1, MAX_AFTER)));
     let (within, ban) = (within.and_then(|at| span(&at)), ban.and_then(|at| span(&at)));

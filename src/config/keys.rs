@@ -40,12 +40,12 @@ pub(super) fn source(at: &At<'_>, folder: &Path) -> Option<Source> {
     }
     let mut map = at.map()?;
     if let Some(at) = map.get("jwt") {
-        map.finish(&[]);
+        map.finish();
         return claim(&at, folder).map(Source::Jwt);
     }
     let shard = map.require("shard", "write { shard: client_ip, of: 16 }");
     let of = map.require("of", "write { shard: client_ip, of: 16 }");
-    map.finish(&[]);
+    map.finish();
     let inner =
         shard.and_then(|at| if at.is_map() { at.text().and(None) } else { source(&at, folder) });
     let buckets = of.and_then(|at| at.parse(whole(1, MAX_SHARDS)));
@@ -101,7 +101,7 @@ fn claim(at: &At<'_>, folder: &Path) -> Option<Claim> {
     let mut map = at.map()?;
     let (jwks, secret) = (map.get("jwks_file"), map.get("secret_file"));
     let name = map.require("claim", "write claim: sub").and_then(|at| at.text());
-    map.finish(&[]);
+    map.finish();
     let (file_at, tokens) = match (jwks, secret) {
         (Some(at), None) => {
             let read = |text: &str| {

@@ -104,7 +104,7 @@ fn limit(name: &str, at: &At<'_>, names: &[&str], given: &Given<'_>) -> Option<L
     let penalty_at = map.get("penalty");
     let penalty = penalty_at.as_ref().map(penalty);
     let counting = counting(&mut map, exact, key.as_ref(), given);
-    map.finish(&[]);
+    map.finish();
     let (count, terms, counted) = counting?;
     let limit = Limit {
         name: Arc::from(name),
@@ -262,7 +262,7 @@ fn expect(map: &mut Map<'_>) -> Option<u32> {
     let mut expect = at.map()?;
     let requests =
         expect.require("requests", "write requests: 10000/s").map(|at| at.parse(per_second));
-    expect.finish(&[]);
+    expect.finish();
     requests?
 }
 
@@ -304,7 +304,7 @@ fn outcome_of_missing(at: &At<'_>, names: &[&str]) -> Option<MissingKey> {
     }
     let mut map = at.map()?;
     let (limit, deny) = (map.get("limit"), map.get("deny"));
-    map.finish(&[]);
+    map.finish();
     match (limit, deny) {
         (Some(at), None) => find(names, &at, at.text()?).map(MissingKey::Limit),
         (None, Some(at)) => {

@@ -43,7 +43,7 @@ fn origin(name: &str, at: &At<'_>, folder: &Path) -> Option<Origin> {
     let health_check = map.get("health_check").and_then(|at| health_check(&at));
     let timeouts = timeouts(map.get("timeouts"));
     let resolve_every = map.get("resolve_every").and_then(|at| at.parse(some_duration));
-    map.finish(&[]);
+    map.finish();
     let at = servers?;
     let items = at.one_or_more();
     if items.is_empty() || items.len() > MAX_SERVERS {
@@ -69,7 +69,7 @@ fn server(at: &At<'_>) -> Option<OriginServer> {
     let mut map = at.map()?;
     let address = map.require("address", "write address: 127.0.0.1:9000");
     let weight = map.get("weight").and_then(|at| at.parse(whole(1, 1_000)));
-    map.finish(&[]);
+    map.finish();
     let weight = weight.and_then(|weight| u16::try_from(weight).ok()).unwrap_or(1);
     Some(OriginServer { address: address?.parse(host_and_port)?, weight })
 }
@@ -98,7 +98,7 @@ fn balance(at: &At<'_>, folder: &Path) -> Option<Balance> {
     }
     let mut map = at.map()?;
     let hashed = map.require("hash", "write hash: client_ip");
-    map.finish(&[]);
+    map.finish();
     source(&hashed?, folder).map(Balance::Hash)
 }
 
@@ -116,7 +116,7 @@ fn tls(at: &At<'_>, folder: &Path) -> Option<OriginTls> {
     let mut map = at.map()?;
     let sni = map.require("sni", "write sni: site.internal, the name in the certificate");
     let ca_at = map.get("ca_file");
-    map.finish(&[]);
+    map.finish();
     let ca_file = ca_at.as_ref().and_then(|at| at.text()).map(|file| folder.join(file));
     if let (Some(at), Some(file)) = (&ca_at, &ca_file)
         && let Err(why) = certificates_in(file)
@@ -131,7 +131,7 @@ fn health_check(at: &At<'_>) -> Option<HealthCheck> {
     let path = map.require("path", "write path: /healthz");
     let every = map.get("every").and_then(|at| at.parse(some_duration));
     let timeout = map.get("timeout").and_then(|at| at.parse(some_duration));
-    map.finish(&[]);
+    map.finish();
     let path = path?.parse(|text| match text.parse::<http::uri::PathAndQuery>() {
         Ok(path) if text.starts_with('/') => Ok(path.to_string()),
         _ => Err(format!("{text:?} is not a path; write for example /healthz")),
@@ -163,6 +163,6 @@ fn timeouts(at: Option<At<'_>>) -> OriginTimeouts {
     set("read", &mut timeouts.read);
     set("write", &mut timeouts.write);
     set("idle", &mut timeouts.idle);
-    map.finish(&[]);
+    map.finish();
     timeouts
 }

@@ -60,11 +60,6 @@ impl<'n> At<'n> {
         self.note(message.into(), Some(cure.into()));
     }
 
-    /// Notes that something is known and not built yet.
-    pub(super) fn not_yet(&self, what: &str) {
-        self.error(format!("{what} is not available yet"));
-    }
-
     fn note(&self, message: String, cure: Option<String>) {
         let (place, path) = (Some(self.place), self.path.clone());
         self.errors.push(ConfigError { place, path, message, cure });
@@ -207,8 +202,8 @@ impl<'n> Map<'n> {
         &self.at
     }
 
-    /// Refuses every key that nobody asked for; those in `later` by name as not available yet.
-    pub(super) fn finish(self, later: &[&str]) {
+    /// Refuses every key that nobody asked for.
+    pub(super) fn finish(self) {
         let Kind::Map(entries) = &self.at.node.kind else {
             return;
         };
@@ -218,12 +213,7 @@ impl<'n> Map<'n> {
                 continue;
             }
             let at = At { place: key.place, path: join(&self.at.path, name), ..self.at.clone() };
-            if later.contains(&name) {
-                at.not_yet(&format!("{name:?}"));
-                continue;
-            }
-            let all: Vec<&str> = self.known.iter().chain(later).copied().collect();
-            let cure = did_you_mean(name, &all)
+            let cure = did_you_mean(name, &self.known)
                 .unwrap_or_else(|| format!("known here: {}", self.known.join(", ")));
             at.error_with(format!("unknown key {name:?}"), cure);
         }

@@ -61,7 +61,7 @@ pub(super) fn responses(at: &At<'_>, base: &Responses, folder: &Path) -> Arc<Res
     if let Some(jitter) = map.get("retry_after_jitter").and_then(|at| at.parse(duration)) {
         read.retry_after_jitter = jitter;
     }
-    map.finish(&[]);
+    map.finish();
     Arc::new(read)
 }
 
@@ -98,7 +98,7 @@ fn body(at: &At<'_>, folder: &Path) -> Option<Body> {
     let mut map = at.map()?;
     let file = map.require("file", "write { file: denied.html, type: text/html }");
     let media_type = map.require("type", "write type: text/html");
-    map.finish(&[]);
+    map.finish();
     let media_type = media_type.and_then(|at| at.parse(is_media_type));
     let content = file.and_then(|at| at.parse(|text| read_bounded(&folder.join(text), MAX_BODY)));
     Some(Body::File { content: content?.into(), media_type: media_type? })

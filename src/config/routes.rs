@@ -49,7 +49,7 @@ pub(super) fn defaults(root: &mut Map<'_>, known: &Known<'_>) -> Defaults {
     if let Some(at) = map.get("origin") {
         defaults.origin = origin(&at, known).or(only);
     }
-    map.finish(&[]);
+    map.finish();
     defaults
 }
 
@@ -97,7 +97,7 @@ fn route<'n>(
         map.get("defaults").map(|at| at.choice(&[("false", false), ("true", true)]));
     let origin_at = map.get("origin");
     let own_responses = map.get("responses").map(|at| responses(&at, base, known.folder));
-    map.finish(&[]);
+    map.finish();
     let name_at = name_at?;
     let name = name_at.text()?;
     if !is_name(name) {
@@ -173,7 +173,7 @@ fn one_use(at: &At<'_>, known: &Known<'_>) -> Option<Use> {
     let mut map = at.map()?;
     let limit_at = map.require("limit", "write { limit: NAME, cost: 10 }");
     let cost_at = map.get("cost");
-    map.finish(&[]);
+    map.finish();
     let limit_at = limit_at?;
     let LimitIndex(place) = known.limits.find(&limit_at, limit_at.text()?)?;
     let limit = &known.limits.limits[place];
@@ -227,7 +227,7 @@ fn matches(at: &At<'_>) -> Match {
             at.error_with("an empty list", "leave the key out to match all");
         }
     }
-    map.finish(&[]);
+    map.finish();
     matches
 }
 

@@ -52,7 +52,7 @@ fn listener<'n>(at: &At<'n>, folder: &Path) -> Option<(Listener, At<'n>)> {
         pairs.iter().filter_map(|pair| certificate(pair, folder)).collect()
     });
     let proxy_protocol = map.get("proxy_protocol").and_then(|at| at.parse(boolean));
-    map.finish(&[]);
+    map.finish();
     let place = address?;
     let address = place.parse(socket)?;
     let listener = Listener {
@@ -67,7 +67,7 @@ fn certificate(at: &At<'_>, folder: &Path) -> Option<Certificate> {
     let mut map = at.map()?;
     let certificate = map.require("certificate", "write certificate: tls/site.crt");
     let private_key = map.require("private_key", "write private_key: tls/site.key");
-    map.finish(&[]);
+    map.finish();
     let (certificate_at, key_at) = (certificate?, private_key?);
     let certificate = folder.join(certificate_at.text()?);
     let private_key = folder.join(key_at.text()?);
@@ -100,7 +100,7 @@ pub(super) fn admin(root: &mut Map<'_>, folder: &Path) -> Option<Admin> {
     let mut map = root.get("admin")?.map()?;
     let place = map.require("address", "write address: 127.0.0.1:9900");
     let token_at = map.get("token_file");
-    map.finish(&[]);
+    map.finish();
     let token = token_at.as_ref().and_then(|at| token(at, &folder.join(at.text()?)));
     let place = place?;
     let address = place.parse(socket)?;
@@ -145,7 +145,7 @@ pub(super) fn clients(root: &mut Map<'_>) -> (ClientRules, u8) {
     if let Some(bits) = map.get("ipv6_prefix").and_then(|at| at.parse(whole(1, 128))) {
         prefix = bits as u8;
     }
-    map.finish(&[]);
+    map.finish();
     (rules, prefix)
 }
 

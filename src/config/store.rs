@@ -36,7 +36,7 @@ pub(super) fn store(root: &mut Map<'_>, folder: &Path) -> Store {
         return Store::Embedded;
     };
     let redis = map.require("redis", "write store: embedded, or store: { redis: { url: .. } }");
-    map.finish(&[]);
+    map.finish();
     let redis = redis.and_then(|at| redis_store(&at, folder));
     // A stand-in for one with a mistake: a file with a mistake makes no configuration.
     redis.map_or(Store::Embedded, |redis| Store::Redis(Box::new(redis)))
@@ -52,7 +52,7 @@ fn redis_store(at: &At<'_>, folder: &Path) -> Option<RedisStore> {
     let timeout = map.get("timeout").map(|at| at.parse(timeout));
     let prefix = map.get("prefix").map(|at| at.parse(prefix));
     let key_secret = map.get("key_secret_file").map(|at| secret(&at, folder, MIN_SECRET));
-    map.finish(&[]);
+    map.finish();
     let servers = servers?;
     if let Some(at) = tls_at
         && servers.urls().iter().any(|url| !url.is_tls())
@@ -105,7 +105,7 @@ fn sentinels(at: &At<'_>, folder: &Path) -> Option<RedisServers> {
     let username = map.get("username").map(|at| at.text().map(str::to_owned));
     let password = map.get("password_file").map(|at| secret(&at, folder, 1));
     let database = map.get("database").map(|at| at.parse(database));
-    map.finish(&[]);
+    map.finish();
     Some(RedisServers::Sentinel {
         urls: urls(&urls_at?)?,
         master: master?.text()?.to_owned(),
@@ -197,7 +197,7 @@ fn prefix(text: &str) -> Result<String, String> {
 fn tls(at: &At<'_>, folder: &Path) -> Option<RedisTls> {
     let mut map = at.map()?;
     let (roots, chain, key) = (map.get("ca_file"), map.get("certificate"), map.get("private_key"));
-    map.finish(&[]);
+    map.finish();
     let pem = |at: At<'_>| {
         let file = folder.join(at.text()?);
         if let Err(why) = certificates_in(&file) {

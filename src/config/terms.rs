@@ -50,7 +50,7 @@ pub(super) fn terms(
         let shape = rates(&at, shape)?;
         let mut map = at.map()?;
         let quota = quota_in(&mut map, shape);
-        map.finish(&[]);
+        map.finish();
         terms.candidate = Some(quota?);
     }
     if let Some(at) = map.get("plans") {
@@ -105,7 +105,7 @@ fn plans(
     let mut map = at.map()?;
     let by_at = map.require("by", "write by: header:x-plan");
     let rates = map.require("rates", "write rates: { gold: 600/1m }");
-    map.finish(&[]);
+    map.finish();
     let by_at = by_at?;
     let by = source(&by_at, given.folder)?;
     if !matches!(by, Source::Header(_) | Source::Cookie(_) | Source::Jwt(_)) {
@@ -155,7 +155,7 @@ fn exception(
             None
         }
     };
-    map.finish(&[]);
+    map.finish();
     let who = match whose {
         [Some(at), None, None] => {
             let parts = at.one_or_more();

@@ -63,7 +63,7 @@ pub(super) fn silenced(root: &mut Map<'_>) -> Silenced {
         return Silenced(Vec::new());
     };
     let codes = map.get("silence").map(|at| at.one_or_more()).unwrap_or_default();
-    map.finish(&[]);
+    map.finish();
     Silenced(codes.iter().filter_map(|at| at.choice(&CODES)).collect())
 }
 

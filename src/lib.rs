@@ -8,9 +8,10 @@
 //! # async fn f(head: pingora::http::RequestHeader) -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = tollgate::proxy::Limiter::from_file("policy.yaml".as_ref())?;
 //! let judged = limiter.judge(&head, [192, 0, 2, 1].into()).await;
-//! match judged.refusal()? {
+//! tokio::time::sleep(judged.wait()).await;
+//! match judged.refusal(&head.headers)? {
 //!     Some(refusal) => println!("{} {:?}", refusal.head.status, refusal.body),
-//!     None => println!("forward it, and call judged.write_fields on the answer"),
+//!     None => println!("forward it; call judged.finish and judged.write_fields on the answer"),
 //! }
 //! # Ok(()) }
 //! ```

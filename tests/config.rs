@@ -565,6 +565,45 @@ routes:
     );
 }
 
+/// Warnings about what a limit's own words come to, each with its cure.
+#[test]
+fn warnings_about_the_rest_of_a_limit() {
+    let codes = |limit: &str, used: &str| -> Vec<(&str, bool)> {
+        let text = format!(
+            "{HEAD}limits:\n  l: {{ tier: exact, rate: 50/s, {limit} }}
+routes: [{{ name: r, limits: [{used}] }}]
+check: {{ silence: [spoofable-key] }}\n"
+        );
+        let loaded = config::read_text(&text, "f", Path::new(""));
+        let loaded = loaded.unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+        let told = loaded.warnings.iter();
+        told.map(|one| (one.code, !one.message.is_empty() && !one.cure.is_empty())).collect()
+    };
+    let by_ip = "key: client_ip";
+    let ban = "penalty: { after: 9, within: 1m, ban: 1m }";
+    for (limit, used, code) in [
+        ("plans: { by: header:x-plan, rates: { gold: 99/s } }", "l", "plan-untrusted"),
+        ("rollout: 0%", "l", "rolled-out-to-nobody"),
+        (
+            "overrides: [{ network: 10.0.0.0/8, action: allow }, { network: 10.1.0.0/16, action: deny }]",
+            "l",
+            "shadowed-override",
+        ),
+        ("cost: 1", "{ limit: l, cost: { header: x-cost, max: 9 } }", "spoofable-cost"),
+        (
+            "cost: 1",
+            "{ limit: l, cost: { response_header: x-used, reserve: 1, max: 99 } }",
+            "overspend",
+        ),
+    ] {
+        assert_eq!(codes(&format!("{by_ip}, {limit}"), used), [(code, true)], "{limit}");
+    }
+    assert_eq!(codes(&format!("key: route, {ban}"), "l"), [("shared-ban", true)]);
+    let by_key = format!("key: header:x-key, missing_key: skip, {ban}");
+    assert_eq!(codes(&by_key, "l"), [("spoofable-ban", true)]);
+    assert_eq!(codes(&format!("{by_ip}, {ban}"), "l"), []);
+}
+
 fn files() -> Vec<PathBuf> {
     let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
     let listed =

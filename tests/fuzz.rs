@@ -15,12 +15,12 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tollgate::clock::{ManualClock, Nanos};
 use tollgate::config;
-use tollgate::engine::{Engine, Outcome};
+use tollgate::engine::{Engine, Outcome, Said};
 use tollgate::policy::client::{AddressHeader, ClientRules, resolve};
 use tollgate::policy::{Facts, KeySecret};
 use tollgate::proxy::{
-    Clean, Framing, GateBounds, Head, HeadScan, Length, ProxiedFrom, Reason, pass, proxied_from,
-    proxy_v2_size, proxy_version,
+    Asking, Clean, Framing, GateBounds, Head, HeadScan, Length, ProxiedFrom, Reason, pass,
+    proxied_from, proxy_v2_size, proxy_version, refusal, retry_after_secs,
 };
 
 const BOUNDS: GateBounds =
@@ -533,6 +533,108 @@ fn keys() {
     });
 }
 
+/// Signed tokens, costs that requests and answers name, and what shapes a refusal: nothing passes
+/// for less than it costs, and no forged token is believed.
+#[test]
+fn terms() {
+    const TOKENS: &[&str] = &[
+        "eyJhbGciOiJSUzI1NiIsImtpZCI6InJzYS0xIn0",
+        "eyJhbGciOiJub25lIn0",
+        "eyJhbGciOiJFUzI1NiJ9",
+        "eyJhbGciOiJFZERTQSJ9",
+        "eyJhbGciOiJIUzI1NiJ9",
+        "eyJzdWIiOiJhIiwicGxhbiI6ImdvbGQifQ",
+        ".",
+        "..",
+        "e30",
+        "=",
+        "-_",
+        "AAAA",
+        "Bearer ",
+    ];
+    const FIELDS: &[&str] = &[
+        "1",
+        "0",
+        "-1",
+        "9",
+        "99999999999999999999",
+        "text/html",
+        "*/*",
+        ";q=0.5",
+        ";q=nan",
+        "q=",
+        ",",
+        "application/grpc",
+        "+proto",
+        "https://app.example",
+        "\t",
+        " ",
+    ];
+    const POLICY: &str = "version: 1
+listeners: [{ address: 127.0.0.1:1 }]
+origins: { s: { servers: [127.0.0.1:1] } }
+clients: { trusted_proxies: [10.0.0.0/8] }
+limits:
+  claims: { tier: exact, rate: 5/1h, key: { jwt: { jwks_file: tests/policies/keys/jwks.json, claim: sub } }, missing_key: client_ip }
+  costs: { tier: exact, algorithm: fixed_window, rate: 1000/1h, key: client_ip, cost: { header: x-cost, max: 50 } }
+  told: { tier: exact, algorithm: token_bucket, rate: 1000/1h, key: client_ip, cost: { response_header: x-used, reserve: 5, max: 50 }, plans: { by: header:x-plan, rates: { a: 2000/1h } } }
+  one: { tier: exact, rate: 1/1h, key: client_ip }
+routes: [{ name: r, limits: [claims, costs, told, one] }]
+responses: { body: [problem, { file: tests/policies/keys/denied.html, type: text/html }, grpc], cors: [\"https://app.example\"], retry_after_jitter: 5s }
+";
+    let loaded = config::read_text(POLICY, "terms.yaml", Path::new("")).unwrap();
+    let (policy, responses) = (loaded.config.policy, loaded.config.default_responses);
+    let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+    let engine = Engine::new(Arc::clone(&clock) as _, KeySecret::new([7; 16]));
+    let generation = engine.generation(policy, None).0;
+    let fields = prop::collection::vec(text_of(FIELDS, 4), 5);
+    let inputs = (text_of(TOKENS, 6), fields, any::<bool>(), 100u16..600, any::<f64>());
+    fuzz("terms", inputs, |(token, values, trusted, status, chance)| {
+        let mut headers = HeaderMap::new();
+        let names = ["x-cost", "x-plan", "accept", "content-type", "origin", "authorization"];
+        for (name, value) in names.iter().zip(values.iter().chain([&token])) {
+            if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
+                headers.append(*name, value);
+            }
+        }
+        let facts = Facts {
+            client_ip: [192, 0, 2, 1].into(),
+            peer_trusted: trusted,
+            now: Nanos::from_secs(1_800_000_000),
+            method: "POST",
+            host: "h",
+            path: "/",
+            readings: &[],
+            query: None,
+            headers: &headers,
+            ipv6_prefix: 64,
+        };
+        let (mut decision, mut pending) = engine.decide_embedded(&generation, &facts);
+        prop_assert!(matches!(decision.outcome, Outcome::Allowed | Outcome::Limited));
+        for answer in &decision.answers {
+            prop_assert!((1..=50).contains(&answer.cost), "{answer:?}");
+            // Nobody here can sign: the key is the address.
+            prop_assert!(!answer.authenticated, "{token:?}");
+        }
+        let asking = Asking { headers: &headers, chance };
+        let refused = refusal(&decision, generation.policy(), &responses, asking).unwrap();
+        prop_assert_eq!(refused.is_some(), decision.outcome == Outcome::Limited);
+        if let Some(retry) = refused.and_then(|one| one.head.headers.get("retry-after").cloned()) {
+            let (told, least) =
+                (retry.to_str().unwrap().parse::<u64>(), retry_after_secs(&decision));
+            prop_assert!(told.unwrap() >= least.unwrap(), "told to come too soon");
+        }
+        if let Some(used) = values.first().and_then(|text| HeaderValue::try_from(text).ok()) {
+            headers.insert("x-used", used);
+        }
+        let said = Said { status, headers: &headers, by_origin: trusted };
+        engine.finish(&generation, &mut decision, &mut pending, &said);
+        clock.advance(Nanos::from_secs(60));
+        engine.tick(&generation);
+        Ok(())
+    });
+}
+
 #[test]
 fn configurations() {
     const FRAGMENTS: &[&str] = &[
@@ -580,12 +682,24 @@ fn configurations() {
         "defaults: ",
         "match: ",
         "/a/**",
+        "leaky_bucket, max_delay: 1s",
+        "max_in_flight: 3",
+        "cost: { header: x, max: 9 }",
+        "cost: { response_header: x, reserve: 1, max: 9 }",
+        "count: { status: [401, 500-599] }",
+        "plans: { by: header:p, rates: { a: 9/s } }",
+        "overrides: [{ network: 10.0.0.0/8, action: deny }]",
+        "rollout: 5%",
+        "from: 2027-01-01T00:00:00Z",
+        "penalty: { after: 1, within: 1s, ban: 1s }",
+        "candidate: { rate: 9/s }",
         "\u{feff}",
     ];
-    let examples: Vec<String> = ["conf/tollgate.yaml", "conf/examples/logins.yaml"]
-        .iter()
-        .map(|file| std::fs::read_to_string(file).unwrap())
-        .collect();
+    let examples: Vec<String> =
+        ["conf/tollgate.yaml", "conf/examples/logins.yaml", "conf/examples/rollout.yaml"]
+            .iter()
+            .map(|file| std::fs::read_to_string(file).unwrap())
+            .collect();
     let edits = prop::collection::vec(
         (any::<prop::sample::Index>(), 0..30_usize, text_of(FRAGMENTS, 3)),
         0..4,

@@ -21,6 +21,8 @@ pub struct Generation {
     counting: Vec<Counting>,
     /// Limits that ban connections.
     banning: Vec<LimitIndex>,
+    /// Whether any limit bans.
+    pub(super) bans: bool,
 }
 
 /// What a limit counts in.
@@ -116,7 +118,8 @@ impl Generation {
             limit.penalty.is_some_and(|rule| rule.at_connection) && limit.mode == Mode::Enforce
         });
         let banning = banning.map(|(place, _)| LimitIndex(place)).collect();
-        (Self { number, policy, counting, banning }, report)
+        let bans = policy.limits.iter().any(|limit| limit.penalty.is_some());
+        (Self { number, policy, counting, banning, bans }, report)
     }
 
     /// Its number, from 1.

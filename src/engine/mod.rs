@@ -103,7 +103,7 @@ impl Engine {
         let number = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         let (generation, report) = Generation::build(self, number, policy, previous, self.now());
         if let Some(remote) = &self.remote
-            && generation.policy().limits.iter().any(|limit| limit.penalty.is_some())
+            && generation.bans
         {
             remote.share_bans(&self.bans);
         }

@@ -16,6 +16,9 @@ impl Engine {
         dues: &[Due],
         decision: &mut Decision,
     ) -> bool {
+        if !generation.bans {
+            return false;
+        }
         for due in dues.iter().filter(|due| !due.shadow) {
             let limit = generation.policy().limit(due.limit);
             if limit.penalty.is_none() {
@@ -41,8 +44,11 @@ impl Engine {
     }
 
     /// Counts denials, and bans who has too many of them. An exception that refuses is no denial
-    /// of the limit, and no more is a lack of room.
+    /// of the limit, and no more is a lack of room, or a store that is away.
     pub(super) fn punish(&self, generation: &Generation, dues: &[Due], decision: &Decision) {
+        if decision.outcome != Outcome::Limited || !generation.bans {
+            return;
+        }
         for answer in decision.refusing().filter(|answer| !answer.banned) {
             let counts = matches!(answer.kind, VerdictKind::Denied | VerdictKind::DegradedDenied);
             let limit = generation.policy().limit(answer.limit);

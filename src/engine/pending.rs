@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::HeaderMap;
-use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::due::Due;
@@ -23,7 +22,7 @@ use crate::store::{Issued, Slot};
 #[derive(Debug, Default)]
 #[must_use = "dropping it ends the request: its places in flight are free"]
 pub struct Pending {
-    pub(super) slots: SmallVec<[Slot; 1]>,
+    pub(super) slots: Vec<Slot>,
     pub(super) open: Vec<Open>,
 }
 

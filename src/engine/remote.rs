@@ -90,7 +90,7 @@ impl Engine {
         generation: &Generation,
         dues: &[&'d Due],
         decision: &mut Decision,
-    ) -> Option<(Group<'d>, SmallVec<[Spent; 4]>)> {
+    ) -> Option<(Group<'d>, Vec<Spent>)> {
         let mut paid: SmallVec<[Paid<'d>; 2]> = SmallVec::new();
         let mut alone = Group::new();
         let mut refused = false;
@@ -157,6 +157,9 @@ impl Engine {
             }
             return None;
         };
+        if !generation.may_return(dues) {
+            return Some((all, Vec::new()));
+        }
         for one in paid {
             let at = one.answered.at;
             spent.extend(one.answered.before.iter().map(|&before| Spent::Remote { at, before }));
@@ -172,7 +175,7 @@ impl Engine {
         generation: &Generation,
         dues: &[&'d Due],
         decision: &mut Decision,
-    ) -> Option<(Group<'d>, SmallVec<[Spent; 4]>)> {
+    ) -> Option<(Group<'d>, Vec<Spent>)> {
         let mut local = Group::new();
         let mut outage = false;
         for due in dues {
@@ -198,16 +201,20 @@ impl Engine {
             return None;
         }
         if local.is_empty() {
-            return Some((local, SmallVec::new()));
+            return Some((local, Vec::new()));
         }
         let mut spent = self.settle_exact(generation, &local, true, Kinds::DEGRADED, decision)?;
-        for (due, spent) in local.iter().zip(&mut spent) {
-            if let Some(spend) = spend(generation, due) {
-                remote.owe(&spend, decision.at);
-            }
+        for spend in local.iter().filter_map(|due| spend(generation, due)) {
+            remote.owe(&spend, decision.at);
+        }
+        for spent in &mut spent {
             if let Spent::Embedded(receipt) = spent {
                 *spent = Spent::Owed(*receipt);
             }
+        }
+        if spent.is_empty() {
+            // No answer can change them.
+            local.clear();
         }
         Some((local, spent))
     }

@@ -18,11 +18,12 @@ use crate::store::{Charge, Issued, Slot};
 #[derive(Default)]
 pub(super) struct Tentative {
     estimates: SmallVec<[(usize, LimitIndex, Receipt); 4]>,
-    slots: SmallVec<[(usize, Slot); 1]>,
+    slots: Vec<(usize, Slot)>,
 }
 
-/// Where the charges of the exact tier were spent, in the order of the dues; `None`: refused.
-pub(super) type SpentAll = Option<SmallVec<[Spent; 4]>>;
+/// Where the charges of the exact tier were spent, in the order of the dues, or nothing where no
+/// answer can change them; `None`: refused.
+pub(super) type SpentAll = Option<Vec<Spent>>;
 
 impl Engine {
     /// Charges the enforcing limits all or none, then asks the watching ones, each for itself.
@@ -37,7 +38,7 @@ impl Engine {
         let may_spend = decision.refusing().next().is_none();
         let exact = generation.stored(dues);
         let spent = if exact.is_empty() {
-            may_spend.then(SmallVec::new)
+            may_spend.then(Vec::new)
         } else {
             self.settle_exact(generation, &exact, may_spend, Kinds::NORMAL, decision)
         };
@@ -127,6 +128,9 @@ impl Engine {
                 }
             }
             return None;
+        }
+        if !generation.may_return(dues) {
+            return Some(Vec::new());
         }
         let spent = charges.iter().zip(&settlement.verdicts).enumerate().map(
             |(place, (charge, verdict))| match overflown.iter().find(|(over, _)| *over == place) {
@@ -300,7 +304,7 @@ impl Tentative {
         self,
         generation: &Generation,
         exact: &[&Due],
-        spent: SmallVec<[Spent; 4]>,
+        spent: Vec<Spent>,
         pending: &mut Pending,
     ) {
         pending.slots.extend(self.slots.into_iter().map(|(_, slot)| slot));
@@ -324,6 +328,11 @@ impl Generation {
                 && matches!(self.counting(due.limit).counter, Counter::Exact(_))
         };
         dues.iter().filter(counts).collect()
+    }
+
+    /// Whether an answer may change what one of these is charged.
+    pub(super) fn may_return(&self, dues: &[&Due]) -> bool {
+        dues.iter().any(|due| self.counting(due.limit).returns)
     }
 
     /// Whether one of these counts in a store.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue};
 use tollgate::clock::SystemClock;
 use tollgate::config;
-use tollgate::engine::{Decision, Engine, Generation, Outcome};
+use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending};
 use tollgate::policy::{Facts, KeySecret, Route};
 use tollgate::store::redis::{Address, CallOutcome, Login, Remote, Servers, Settings};
 
@@ -48,8 +48,13 @@ impl Node {
     }
 
     pub async fn decide(&self, path: &str, keys: &[(&'static str, &str)]) -> Decision {
+        self.open(path, keys).await.0
+    }
+
+    /// A decision, and what it leaves open.
+    pub async fn open(&self, path: &str, keys: &[(&'static str, &str)]) -> (Decision, Pending) {
         let headers = headers(keys);
-        self.engine.decide(&self.generation, &facts(path, &headers)).await.0
+        self.engine.decide(&self.generation, &facts(path, &headers)).await
     }
 
     pub async fn allows(&self, path: &str, keys: &[(&'static str, &str)]) -> bool {

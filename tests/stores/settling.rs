@@ -151,3 +151,47 @@ async fn bans(store: &str) {
     assert_eq!(metric(&metrics, "tollgate_bans_total{limit=\"one\"}"), 1.0);
     assert_eq!(metric(&metrics, "tollgate_banned_keys"), 1.0);
 }
+
+/// An outage is nobody's fault: what is refused because of it leads to no ban.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_bans_nobody() {
+    let _alone = crate::alone().await;
+    let redis = Redis::start(&[]).await;
+    let policy = "limits: { l: { tier: exact, rate: 2/1h, key: header:x-key, missing_key: deny, \
+                  on_store_failure: deny, penalty: { after: 2, within: 1m, ban: 10m } } }\n\
+                  routes: [{ name: r, limits: [l] }]";
+    let second = Duration::from_secs(1);
+    let node = crate::engines::Node::start(crate::engines::one(redis.port), second, policy).await;
+    assert!(node.allows("/", &[("x-key", "k")]).await);
+    drop(redis);
+    for _ in 0..10 {
+        let decision = node.decide("/", &[("x-key", "k")]).await;
+        assert_eq!(decision.outcome, tollgate::engine::Outcome::Outage);
+    }
+    assert_eq!(node.engine.bans().live(node.engine.now().mono), 0);
+}
+
+/// While the store is away this node gives back by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_give_back_while_the_store_is_away() {
+    let _alone = crate::alone().await;
+    let redis = Redis::start(&[]).await;
+    let policy = "limits: { l: { tier: exact, rate: 2/1h, key: header:x-key, missing_key: deny, \
+                  count: { status: [401] } } }\nroutes: [{ name: r, limits: [l] }]";
+    let second = Duration::from_secs(1);
+    let node = crate::engines::Node::start(crate::engines::one(redis.port), second, policy).await;
+    drop(redis);
+    let answered = async |status: u16| {
+        let (mut decision, mut pending) = node.open("/", &[("x-key", "k")]).await;
+        let headers = http::HeaderMap::new();
+        let said = tollgate::engine::Said { status, headers: &headers, by_origin: true };
+        node.engine.finish(&node.generation, &mut decision, &mut pending, &said);
+        assert!(decision.is_degraded(), "{decision:?}");
+        decision.outcome == tollgate::engine::Outcome::Allowed
+    };
+    for _ in 0..20 {
+        assert!(answered(200).await);
+    }
+    assert!(answered(401).await && answered(401).await);
+    assert!(!answered(200).await);
+}

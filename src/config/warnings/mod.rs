@@ -12,7 +12,7 @@ use crate::policy::client::ClientRules;
 use crate::policy::{Count, Limit, LimitIndex, Match, MissingKey, Source};
 
 /// Every code there is.
-const CODES: [(&str, Code); 12] = [
+const CODES: [(&str, Code); 13] = [
     ("unreachable-route", Code::UnreachableRoute),
     ("unused-limit", Code::UnusedLimit),
     ("spoofable-key", Code::SpoofableKey),
@@ -24,6 +24,7 @@ const CODES: [(&str, Code); 12] = [
     ("overspend", Code::Overspend),
     ("rolled-out-to-nobody", Code::RolledOutToNobody),
     ("shared-ban", Code::SharedBan),
+    ("spoofable-ban", Code::SpoofableBan),
     ("shadowed-override", Code::ShadowedOverride),
 ];
 
@@ -40,6 +41,7 @@ enum Code {
     Overspend,
     RolledOutToNobody,
     SharedBan,
+    SpoofableBan,
     ShadowedOverride,
 }
 

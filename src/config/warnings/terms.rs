@@ -31,6 +31,14 @@ pub(super) fn look(looked: &Looked<'_>, found: &mut Found<'_>) {
             );
             tell(Code::SharedBan, message, "ban by client_ip, a header or a token's claim");
         }
+        if limit.penalty.is_some() && limit.key.sources().iter().all(Source::is_written_by_clients)
+        {
+            let message = format!(
+                "limit {:?} bans by {}: whoever sends somebody's key often enough has it banned",
+                limit.name, limit.key
+            );
+            tell(Code::SpoofableBan, message, "ban by client_ip, or by a token's claim");
+        }
         if let Some(place) = hidden_network(&limit.terms.overrides) {
             let message =
                 format!("override {} is never met: one before it covers its network", place + 1);

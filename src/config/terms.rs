@@ -126,11 +126,12 @@ fn plans(
 
 /// The place of a rate among those of the limit; 0 is its own.
 fn add(quotas: &mut Vec<Quota>, quota: Quota) -> RateIndex {
-    let place = quotas.iter().position(|one| *one == quota);
-    place.unwrap_or_else(|| {
+    let place = quotas.iter().position(|one| *one == quota).unwrap_or_else(|| {
         quotas.push(quota);
         quotas.len() - 1
-    }) + 1
+    });
+    // A configuration of at most 1 MiB does not hold that many.
+    RateIndex::try_from(place + 1).unwrap_or(RateIndex::MAX)
 }
 
 fn exception(

@@ -30,7 +30,7 @@ pub struct Due {
     /// Whether an exception refuses the key.
     pub refused: bool,
     /// Which of the route's uses of limits led here.
-    pub used: usize,
+    pub used: u32,
 }
 
 /// All cells of a request; no key stands twice.
@@ -132,7 +132,7 @@ fn due(
         rate,
         shadow: meant.mode == Mode::Shadow || !is_rolled_out(meant, &found, facts, route),
         refused,
-        used,
+        used: used as u32,
     }))
 }
 

@@ -319,7 +319,7 @@ impl Counter {
 impl Exact {
     /// The quota of a rate.
     pub(super) fn quota(&self, rate: RateIndex) -> &Arc<Issued> {
-        self.quotas.get(rate).unwrap_or(&self.quotas[0])
+        self.quotas.get(rate as usize).unwrap_or(&self.quotas[0])
     }
 
     fn room(&self) -> &Arc<Room> {
@@ -331,9 +331,9 @@ impl Exact {
     pub(super) fn overflow(&self, rate: RateIndex, now: Now) -> &Arc<EstimateLimit> {
         /// What a sketch is made for where `expect` does not say: the default of `expect`.
         const UNDECLARED: u32 = 1_000;
-        let rate = if rate < self.overflow.len() { rate } else { 0 };
-        self.overflow[rate].get_or_init(|| {
-            let rate = as_rate(self.quotas[rate].quota());
+        let place = if (rate as usize) < self.overflow.len() { rate as usize } else { 0 };
+        self.overflow[place].get_or_init(|| {
+            let rate = as_rate(self.quotas[place].quota());
             Arc::new(EstimateLimit::new(rate, UNDECLARED, now))
         })
     }

@@ -116,20 +116,19 @@ impl Engine {
     ///
     /// Hold [`Pending`] until the request has ended, and tell [`Engine::finish`] of the answer.
     pub async fn decide(&self, generation: &Generation, facts: &Facts<'_>) -> (Decision, Pending) {
-        let (mut decision, dues) = self.begin(generation, facts);
-        let mut pending = Pending::default();
-        if let Some(dues) = dues {
+        let mut decided = (self.undecided(generation), Pending::default());
+        let (decision, pending) = &mut decided;
+        if let Some(dues) = self.begin(generation, facts, decision) {
             match &self.remote {
-                _ if self.banned(generation, &dues, &mut decision) => {}
+                _ if self.banned(generation, &dues, decision) => {}
                 Some(remote) if generation.any_stored(&dues) => {
-                    self.settle_remote(remote, generation, &dues, &mut decision, &mut pending)
-                        .await;
+                    self.settle_remote(remote, generation, &dues, decision, pending).await;
                 }
-                _ => self.settle(generation, &dues, &mut decision, &mut pending),
+                _ => self.settle(generation, &dues, decision, pending),
             }
-            self.end(generation, &dues, &mut decision);
+            self.end(generation, &dues, decision);
         }
-        (decision, pending)
+        decided
     }
 
     /// What [`Engine::decide`] does with an embedded store, for callers that cannot wait.
@@ -138,15 +137,26 @@ impl Engine {
         generation: &Generation,
         facts: &Facts<'_>,
     ) -> (Decision, Pending) {
-        let (mut decision, dues) = self.begin(generation, facts);
-        let mut pending = Pending::default();
-        if let Some(dues) = dues {
-            if !self.banned(generation, &dues, &mut decision) {
-                self.settle(generation, &dues, &mut decision, &mut pending);
+        let mut decided = (self.undecided(generation), Pending::default());
+        let (decision, pending) = &mut decided;
+        if let Some(dues) = self.begin(generation, facts, decision) {
+            if !self.banned(generation, &dues, decision) {
+                self.settle(generation, &dues, decision, pending);
             }
-            self.end(generation, &dues, &mut decision);
+            self.end(generation, &dues, decision);
         }
-        (decision, pending)
+        decided
+    }
+
+    fn undecided(&self, generation: &Generation) -> Decision {
+        Decision {
+            generation: generation.number(),
+            at: self.now(),
+            route: None,
+            outcome: Outcome::NoRoute,
+            answers: SmallVec::new(),
+            trials: Vec::new(),
+        }
     }
 
     /// Puts the answers in the order of the route, and books what was decided.
@@ -161,31 +171,26 @@ impl Engine {
     }
 
     /// The route, and what is due under its limits; without dues the decision stands.
-    fn begin(&self, generation: &Generation, facts: &Facts<'_>) -> (Decision, Option<Dues>) {
-        let mut decision = Decision {
-            generation: generation.number(),
-            at: self.now(),
-            route: None,
-            outcome: Outcome::NoRoute,
-            answers: SmallVec::new(),
-            trials: Vec::new(),
-        };
+    fn begin(
+        &self,
+        generation: &Generation,
+        facts: &Facts<'_>,
+        decision: &mut Decision,
+    ) -> Option<Dues> {
         let policy = generation.policy();
-        let Some(place) = policy.find(facts) else {
-            return (decision, None);
-        };
+        let place = policy.find(facts)?;
         decision.route = Some(place);
         if !due::reads_alike(generation, facts, place) {
             decision.outcome = Outcome::AmbiguousPath;
-            return (decision, None);
+            return None;
         }
         decision.outcome = Outcome::Allowed;
         let route = policy.route(place);
         if route.limits.is_empty() || route.exempt.covers(facts) {
-            return (decision, None);
+            return None;
         }
         match due::dues(generation, facts, place) {
-            Ok(dues) => return (decision, Some(dues)),
+            Ok(dues) => return Some(dues),
             Err(Unclean::Missing { limit, status }) => {
                 decision.outcome = Outcome::MissingKey { limit, status };
             }
@@ -193,7 +198,7 @@ impl Engine {
                 decision.outcome = Outcome::RepeatedKey { limit };
             }
         }
-        (decision, None)
+        None
     }
 
     /// Turns sketches, sweeps a part of the store. Called ten times a second or so, by one task;

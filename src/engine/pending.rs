@@ -42,7 +42,7 @@ pub struct Said<'r> {
 pub(super) struct Open {
     pub(super) limit: LimitIndex,
     /// Which of the route's uses of limits led there.
-    pub(super) used: usize,
+    pub(super) used: u32,
     pub(super) key: KeyHash,
     pub(super) family: Option<KeyHash>,
     pub(super) quota: Arc<Issued>,
@@ -133,7 +133,7 @@ impl Engine {
         for open in pending.open.drain(..) {
             let counted = &policy.limit(open.limit).counted;
             let back = counted.gives_back(said.status, said.by_origin);
-            let late = route.limits.get(open.used).filter(|_| said.by_origin);
+            let late = route.limits.get(open.used as usize).filter(|_| said.by_origin);
             let change = match late.and_then(|one| one.cost.of_answer(said.headers)) {
                 _ if back => Change::GiveBack(open.cost),
                 Some(cost) if cost > open.cost => Change::Debit(cost - open.cost),

@@ -225,7 +225,8 @@ impl Limit {
     pub fn quota(&self, rate: RateIndex) -> Option<&Quota> {
         match &self.count {
             Count::Exact { quota, .. } => {
-                Some(rate.checked_sub(1).and_then(|n| self.terms.quotas.get(n)).unwrap_or(quota))
+                let other = rate.checked_sub(1).and_then(|n| self.terms.quotas.get(n as usize));
+                Some(other.unwrap_or(quota))
             }
             Count::Estimate { .. } | Count::InFlight { .. } => None,
         }

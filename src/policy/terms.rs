@@ -10,7 +10,7 @@ use crate::clock::Nanos;
 use crate::limit::Quota;
 
 /// The place of a rate: 0 is the limit's own, the others are [`Terms::quotas`] from 1.
-pub type RateIndex = usize;
+pub type RateIndex = u32;
 
 /// What of a limit depends on who asks.
 #[derive(Clone, Debug, Default)]

@@ -195,3 +195,45 @@ async fn answers_give_back_while_the_store_is_away() {
     assert!(answered(401).await && answered(401).await);
     assert!(!answered(200).await);
 }
+
+/// Each further ban is twice as long, whichever node makes it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bans_of_all_nodes_double() {
+    let _alone = crate::alone().await;
+    let ((origin, _), redis) = (moody::start(), Redis::start(&[]).await);
+    let store = format!("{{ redis: {{ url: \"{}\", timeout: 1s }} }}", redis.url());
+    let rule = "penalty: { after: 3, within: 1m, ban: 1s, double_up_to: 1h }";
+    let policy = policy(origin, &store, rule).replace("100000/30d", "1/30d");
+    let nodes = [Gate::start(&policy).await, Gate::start(&policy).await];
+    let client = crate::servers::client();
+    let banned = async |gate: &Gate| {
+        let answer = client.get(gate.url("/")).header("x-api-key", "bad").send().await.unwrap();
+        let wait = answer.headers().get("retry-after").cloned();
+        let wait: Option<u64> = wait.and_then(|value| value.to_str().unwrap().parse().ok());
+        let banned = answer.text().await.unwrap().contains("#abnormal-usage-detected");
+        wait.filter(|_| banned)
+    };
+    let told = async |level: &str| {
+        let told = eventually(Duration::from_secs(3), || async {
+            let kept: Vec<String> = redis.ask(&["HVALS", "tollgate:{bans}:of"]);
+            kept.len() == 1 && kept[0].starts_with(level)
+        });
+        assert!(told.await, "the store never had level {level}");
+    };
+    for _ in 0..5 {
+        banned(&nodes[0]).await;
+    }
+    told("1 ").await;
+    let known = eventually(Duration::from_secs(1), || async { banned(&nodes[1]).await.is_some() });
+    assert!(known.await);
+    let over = eventually(Duration::from_secs(5), || async { banned(&nodes[1]).await.is_none() });
+    assert!(over.await, "a ban ends");
+    // The other node has made no ban yet: by itself it would begin with one second again.
+    for _ in 0..3 {
+        banned(&nodes[1]).await;
+    }
+    told("2 ").await;
+    let longer =
+        eventually(Duration::from_secs(1), || async { banned(&nodes[0]).await == Some(2) });
+    assert!(longer.await, "{:?}", banned(&nodes[0]).await);
+}

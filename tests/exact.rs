@@ -297,3 +297,31 @@ routes: [{{ name: r, limits: [l] }}]"
         before = refused;
     }
 }
+
+/// What a request that would wait is told when too many wait already, and when it may come back
+/// where answers are spread.
+#[test]
+fn who_may_not_wait_comes_back_in_time() {
+    let bench = Bench::new();
+    let limits = "limits: { l: { tier: exact, algorithm: leaky_bucket, rate: 1/10s, max_delay: 60s, key: client_ip } }
+routes: [{ name: r, limits: [l] }]
+responses: { retry_after_jitter: 40s }";
+    let generation = bench.load(limits, None);
+    assert_eq!(bench.decide(&generation, &[]).0.wait(), Nanos::ZERO);
+    let (mut decision, _pending) = bench.decide(&generation, &[]);
+    assert_eq!(decision.wait(), Nanos::from_secs(10));
+    decision.refuse_to_wait();
+    assert_eq!((decision.outcome, decision.wait()), (Outcome::Limited, Nanos::ZERO));
+    assert_eq!(decision.retry_after(), Some(Nanos::from_secs(10)));
+    let text = format!(
+        "version: 1\nlisteners: [{{ address: 127.0.0.1:1 }}]\norigins: {{ s: {{ servers: [127.0.0.1:1] }} }}\n{limits}"
+    );
+    let loaded = config::read_text(&text, "f", Path::new("")).unwrap();
+    let told = |chance: f64| {
+        let asking = tollgate::proxy::Asking { headers: &HeaderMap::new(), chance };
+        let responses = &loaded.config.default_responses;
+        let refusal = tollgate::proxy::refusal(&decision, generation.policy(), responses, asking);
+        refusal.unwrap().unwrap().head.headers["retry-after"].to_str().unwrap().to_owned()
+    };
+    assert_eq!([told(0.0), told(0.5), told(0.999)], ["10", "30", "50"]);
+}

@@ -6,7 +6,8 @@
 //! request and another for its middle never comes up, and requests that are sent ahead of their
 //! turn wait here. Over HTTP/2 all bytes pass, and their frames are watched.
 
-use std::fmt;
+mod digests;
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
@@ -14,14 +15,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::{Buf, BytesMut};
 use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::tls::SslDigest;
-use pingora::protocols::{
-    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
-    Stream, TimingDigest, UniqueID, UniqueIDType,
-};
+use pingora::protocols::{SocketDigest, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
@@ -433,55 +429,5 @@ impl AsyncWrite for Guarded {
         let this = self.get_mut();
         ready!(this.poll_gathered(cx))?;
         Pin::new(&mut this.inner).poll_shutdown(cx)
-    }
-}
-
-#[async_trait]
-impl Shutdown for Guarded {
-    async fn shutdown(&mut self) {
-        // Nobody is left to be told.
-        let _ = tokio::io::AsyncWriteExt::shutdown(self).await;
-    }
-}
-
-impl UniqueID for Guarded {
-    fn id(&self) -> UniqueIDType {
-        self.inner.id()
-    }
-}
-
-impl Ssl for Guarded {
-    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
-        self.inner.get_ssl_digest()
-    }
-
-    fn selected_alpn_proto(&self) -> Option<ALPN> {
-        self.inner.selected_alpn_proto()
-    }
-}
-
-impl GetTimingDigest for Guarded {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.inner.get_timing_digest()
-    }
-}
-
-impl GetProxyDigest for Guarded {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        Some(Arc::clone(&self.proxy_digest))
-    }
-}
-
-impl GetSocketDigest for Guarded {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.socket_digest.clone()
-    }
-}
-
-impl Peek for Guarded {}
-
-impl fmt::Debug for Guarded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guarded").field("inner", &self.inner).finish_non_exhaustive()
     }
 }

@@ -224,3 +224,34 @@ routes: [{ name: site, limits: [writes] }]
     assert_eq!(answers, [200, 200, 429]);
     assert_eq!(origin.count(), 2);
 }
+
+/// What tollgate is measured against does what it is compared for, and nothing else.
+#[tokio::test]
+async fn the_baseline_forwards_or_refuses() {
+    let origin = Origin::start("site").await;
+    for (more, status) in [(&[][..], 200), (&["--refuse"][..], 429)] {
+        let listen = format!("127.0.0.1:{}", free_port());
+        let child = Command::new(example("plain"))
+            .args([&listen, &origin.address.to_string()])
+            .args(more)
+            .spawn()
+            .expect("cargo test builds the examples");
+        let _running = Running(child);
+        let up = eventually(Duration::from_secs(10), || async {
+            tokio::net::TcpStream::connect(&listen).await.is_ok()
+        });
+        assert!(up.await);
+        let client = client();
+        for _ in 0..2 {
+            let answer = client.get(format!("http://{listen}/x")).send().await.unwrap();
+            assert_eq!(answer.status().as_u16(), status);
+            let closes = answer.headers().get("connection").is_some_and(|word| word == "close");
+            assert!(!closes, "the connection is kept");
+            assert!(!answer.headers().contains_key("ratelimit"));
+        }
+    }
+    let seen = origin.seen();
+    assert_eq!(seen.len(), 2, "what is refused is not forwarded");
+    assert_eq!(seen[0].headers["x-forwarded-for"], "127.0.0.1");
+    assert_eq!(seen[0].headers["x-request-id"].len(), 32);
+}

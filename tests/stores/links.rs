@@ -138,6 +138,12 @@ async fn a_socket_of_this_machine_and_a_user_with_few_rights() {
         redis.ask::<u64>(&["HLEN", "tollgate:{bans}:of"]) == 1
     });
     assert!(told.await, "the store was not told of a ban: {}", gate.log());
+    // A right that is missing is told, once.
+    let _: String = redis.ask(&["ACL", "SETUSER", "gate", "-eval"]);
+    let loud = eventually(Duration::from_secs(3), || async {
+        gate.log().matches("bans are not shared with the other nodes: ").count() == 1
+    });
+    assert!(loud.await, "{}", gate.log());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

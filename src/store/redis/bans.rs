@@ -40,18 +40,19 @@ impl Remote {
         &self,
         told: &[Ban],
         since: &str,
-    ) -> Result<(String, Vec<(KeyHash, Nanos)>), ()> {
+    ) -> Result<(String, Vec<(KeyHash, Nanos)>), String> {
         let slot = if self.has_slots() { slots::slot(TAG.as_bytes()) } else { 0 };
-        let server = self.topology.of_slot(slot).ok_or(())?;
+        let server = self.topology.of_slot(slot).ok_or("nobody keeps their slot")?;
         let value = match server.send(&self.ban_command(told, since), false, TIMEOUT).await {
             Ok(value) => value,
             Err(Trouble::Moved { slot, to }) => {
                 self.topology.moved(slot, &to);
-                return Err(());
+                return Err("their slot has moved".to_owned());
             }
-            Err(_) => return Err(()),
+            Err(Trouble::Failed(_, why)) => return Err(why),
+            Err(_) => return Err("their slot is on its way".to_owned()),
         };
-        heard(&value).ok_or(())
+        heard(&value).ok_or_else(|| "an answer that means nothing".to_owned())
     }
 
     fn ban_command(&self, told: &[Ban], since: &str) -> Cmd {
@@ -73,6 +74,7 @@ impl Remote {
 /// Until nobody holds the store any more.
 async fn share(remote: Weak<Remote>, bans: Arc<Bans>) {
     let mut since = "0".to_owned();
+    let mut failing = false;
     loop {
         tokio::time::sleep(EVERY).await;
         let Some(remote) = remote.upgrade() else {
@@ -85,11 +87,19 @@ async fn share(remote: Weak<Remote>, bans: Arc<Bans>) {
         match remote.exchange(&told, &since).await {
             Ok((next, heard)) => {
                 since = next;
+                if std::mem::take(&mut failing) {
+                    log::info!("bans are shared with the other nodes again");
+                }
                 let now = remote.common.clock.now().mono;
                 heard.into_iter().for_each(|(key, left)| bans.heard(key, left, now));
             }
             // Told or not: a ban that is told twice is made once.
-            Err(()) => bans.untold(told),
+            Err(why) => {
+                bans.untold(told);
+                if !std::mem::replace(&mut failing, true) {
+                    log::warn!("bans are not shared with the other nodes: {why}");
+                }
+            }
         }
     }
 }

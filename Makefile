@@ -34,11 +34,19 @@ tools-run:
 tools-test:
 	@./scripts/install-tools $(TEST_TOOLS)
 
-.PHONY: bench isolation
+.PHONY: bench compare isolation
 
 # What a decision costs.
 bench: tools-run
 	$(CARGO) bench --bench decisions -- --noplot
+
+# Beside a Pingora proxy without a policy, NGINX and HAProxy; then instructions for each request.
+ROUNDS ?= 20
+compare: tools-run
+	@./scripts/install-tools nginx haproxy wrk h2load curl openssl valgrind python3
+	$(CARGO) build --release --bin tollgate --example plain
+	python3 scripts/compare --rounds $(ROUNDS)
+	python3 scripts/compare/instructions.py
 
 # A route without limits beside a hammered key: p99 against the same load without.
 isolation: build

@@ -1,13 +1,15 @@
 //! The baseline that tollgate is measured against: a Pingora proxy with no policy at all. The same
 //! allocator, threads and listener, and what an origin is told of the client.
 //!
-//! `cargo run --release --example plain -- 127.0.0.1:8080 127.0.0.1:9000 [--refuse]`: with
-//! `--refuse` every request is answered with a bare 429.
+//! `cargo run --release --example plain -- LISTEN ORIGIN [--refuse] [--tls=LISTEN,CERT,KEY]`: with
+//! `--refuse` every request is answered with a bare 429, with `--tls` it also listens for TLS with
+//! HTTP/1 and HTTP/2.
 
 use std::net::IpAddr;
 
 use async_trait::async_trait;
 use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::listeners::tls::TlsSettings;
 use pingora::prelude::*;
 use pingora::server::configuration::ServerConf;
 use pingora_proxy::{ProxyHttp, Session, http_proxy_service};
@@ -56,7 +58,8 @@ impl ProxyHttp for Plain {
         let peer: IpAddr = peer.unwrap_or_else(|| [0, 0, 0, 0].into());
         let host = request.headers.get("host").cloned();
         request.insert_header("X-Forwarded-For", peer.to_string())?;
-        request.insert_header("X-Forwarded-Proto", "http")?;
+        let tls = session.digest().is_some_and(|digest| digest.ssl_digest.is_some());
+        request.insert_header("X-Forwarded-Proto", if tls { "https" } else { "http" })?;
         if let Some(host) = host {
             request.insert_header("X-Forwarded-Host", host)?;
         }
@@ -64,20 +67,49 @@ impl ProxyHttp for Plain {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (flags, places): (Vec<String>, Vec<String>) =
+/// What the command line says.
+struct Arguments {
+    listen: String,
+    origin: String,
+    refuse: bool,
+    /// Address, certificate, key.
+    tls: Option<(String, String, String)>,
+}
+
+fn arguments() -> Option<Arguments> {
+    let (flags, mut places): (Vec<String>, Vec<String>) =
         std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
-    let ([listen, origin], true) = (places.as_slice(), flags.iter().all(|flag| flag == "--refuse"))
-    else {
-        return Err("usage: plain LISTEN ORIGIN [--refuse]".into());
+    let (origin, listen) = (places.pop()?, places.pop()?);
+    let mut arguments = Arguments { listen, origin, refuse: false, tls: None };
+    for flag in flags {
+        match flag.strip_prefix("--tls=").map(|tls| tls.split(',').collect::<Vec<_>>()).as_deref() {
+            Some([listen, certificate, key]) => {
+                let [listen, certificate, key] = [listen, certificate, key].map(|s| s.to_string());
+                arguments.tls = Some((listen, certificate, key));
+            }
+            None if flag == "--refuse" => arguments.refuse = true,
+            Some(_) | None => return None,
+        }
+    }
+    places.is_empty().then_some(arguments)
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let Some(arguments) = arguments() else {
+        return Err("usage: plain LISTEN ORIGIN [--refuse] [--tls=LISTEN,CERT,KEY]".into());
     };
     let threads = std::thread::available_parallelism()?.get();
     let conf = ServerConf { threads, ..ServerConf::default() };
     let mut server = Server::new_with_opt_and_conf(None, conf);
     server.bootstrap();
-    let plain = Plain { origin: origin.clone(), refuse: !flags.is_empty() };
+    let plain = Plain { origin: arguments.origin, refuse: arguments.refuse };
     let mut service = http_proxy_service(&server.configuration, plain);
-    service.add_tcp(listen);
+    service.add_tcp(&arguments.listen);
+    if let Some((listen, certificate, key)) = arguments.tls {
+        let mut tls = TlsSettings::intermediate(&certificate, &key)?;
+        tls.enable_h2();
+        service.add_tls_with_settings(&listen, None, tls);
+    }
     server.add_service(service);
     server.run_forever()
 }

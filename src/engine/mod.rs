@@ -116,7 +116,17 @@ impl Engine {
     ///
     /// Hold [`Pending`] until the request has ended, and tell [`Engine::finish`] of the answer.
     pub async fn decide(&self, generation: &Generation, facts: &Facts<'_>) -> (Decision, Pending) {
-        let mut decided = (self.undecided(generation), Pending::default());
+        self.decide_at(generation, facts, self.now()).await
+    }
+
+    /// The same, for callers that have just read the engine's clock.
+    pub async fn decide_at(
+        &self,
+        generation: &Generation,
+        facts: &Facts<'_>,
+        now: Now,
+    ) -> (Decision, Pending) {
+        let mut decided = (undecided(generation, now), Pending::default());
         let (decision, pending) = &mut decided;
         if let Some(dues) = self.begin(generation, facts, decision) {
             match &self.remote {
@@ -137,7 +147,7 @@ impl Engine {
         generation: &Generation,
         facts: &Facts<'_>,
     ) -> (Decision, Pending) {
-        let mut decided = (self.undecided(generation), Pending::default());
+        let mut decided = (undecided(generation, self.now()), Pending::default());
         let (decision, pending) = &mut decided;
         if let Some(dues) = self.begin(generation, facts, decision) {
             if !self.banned(generation, &dues, decision) {
@@ -146,17 +156,6 @@ impl Engine {
             self.end(generation, &dues, decision);
         }
         decided
-    }
-
-    fn undecided(&self, generation: &Generation) -> Decision {
-        Decision {
-            generation: generation.number(),
-            at: self.now(),
-            route: None,
-            outcome: Outcome::NoRoute,
-            answers: SmallVec::new(),
-            trials: Vec::new(),
-        }
     }
 
     /// Puts the answers in the order of the route, and books what was decided.
@@ -250,6 +249,17 @@ impl Engine {
 
     fn tally(&self, name: &Arc<str>) -> Arc<Tally> {
         Arc::clone(self.tallies.lock().entry(Arc::clone(name)).or_default())
+    }
+}
+
+fn undecided(generation: &Generation, at: Now) -> Decision {
+    Decision {
+        generation: generation.number(),
+        at,
+        route: None,
+        outcome: Outcome::NoRoute,
+        answers: SmallVec::new(),
+        trials: Vec::new(),
     }
 }
 

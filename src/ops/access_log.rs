@@ -87,16 +87,19 @@ impl AccessLogSink {
 }
 
 impl AccessSink for AccessLogSink {
+    fn takes(&self, ending: Ending, outage: bool, rules: &AccessLog) -> bool {
+        if rules.to == LogTarget::None {
+            return false;
+        }
+        let passed = matches!(ending, Ending::Forwarded | Ending::Failed) && !outage;
+        !passed || rules.sample_ppm >= 1_000_000 || fastrand::u32(0..1_000_000) < rules.sample_ppm
+    }
+
     fn record(&self, record: &AccessRecord<'_>, rules: &AccessLog) {
         let out = self.out.load();
         let Some(out) = out.as_deref() else {
             return;
         };
-        let passed = matches!(record.ending, Ending::Forwarded | Ending::Failed) && !record.outage;
-        if passed && rules.sample_ppm < 1_000_000 && fastrand::u32(0..1_000_000) >= rules.sample_ppm
-        {
-            return;
-        }
         // A struct of texts and numbers always becomes JSON.
         if let Ok(text) = serde_json::to_string(&line(record, rules)) {
             out.write(text);

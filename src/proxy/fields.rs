@@ -3,90 +3,123 @@
 //! `RateLimit-Policy` and `RateLimit` are those of draft-ietf-httpapi-ratelimit-headers-11; the
 //! `X-RateLimit-*` triple is what clients of older services read.
 
-use std::fmt::Write;
-
-use http::HeaderValue;
-
 use crate::clock::Nanos;
+use crate::config::Responses;
 use crate::engine::{Answer, Decision};
 use crate::limit::Quota;
 use crate::policy::{Count, Limit, Policy, RateIndex};
 
-/// What the fields of one response say. Absent ones are not sent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RateLimitFields {
-    /// `RateLimit-Policy`.
-    pub policy: Option<HeaderValue>,
-    /// `RateLimit`.
-    pub limit: Option<HeaderValue>,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, of the tightest limit.
-    pub triple: Option<Triple>,
+use super::lines::{field, number};
+
+// In the case that people know.
+pub(super) const RATELIMIT_POLICY: &str = "RateLimit-Policy";
+pub(super) const RATELIMIT: &str = "RateLimit";
+pub(super) const LIMIT: &str = "X-RateLimit-Limit";
+pub(super) const REMAINING: &str = "X-RateLimit-Remaining";
+pub(super) const RESET: &str = "X-RateLimit-Reset";
+
+/// Where a client stands after a decision, as its route's operator wants it told. Limits in shadow
+/// mode and hidden ones are left out.
+#[derive(Clone, Copy)]
+pub(super) struct Standing<'d> {
+    pub(super) decision: &'d Decision,
+    pub(super) policy: &'d Policy,
+    pub(super) responses: &'d Responses,
 }
 
 /// The older fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Triple {
+pub(super) struct Triple {
     /// The most that can be spent at once.
-    pub limit: u32,
+    pub(super) limit: u32,
     /// What is left of it.
-    pub remaining: u32,
+    pub(super) remaining: u32,
     /// When it is full again, in seconds since the Unix epoch.
-    pub reset: u64,
+    pub(super) reset: u64,
 }
 
-/// Which of the fields an operator wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// The fields of the draft.
-    pub ratelimit: bool,
-    /// The triple.
-    pub x_ratelimit: bool,
-}
-
-/// The fields of a response to a request that was decided so. Limits in shadow mode and hidden
-/// ones are left out.
-pub fn of(decision: &Decision, policy: &Policy, wanted: Wanted) -> RateLimitFields {
-    let visible = |answer: &Answer| !answer.shadow && !policy.limit(answer.limit).hidden;
-    let mut fields = RateLimitFields::default();
-    if wanted.ratelimit {
-        let (mut policies, mut limits) = (String::new(), String::new());
-        for answer in decision.answers.iter().filter(|answer| visible(answer)) {
-            write_member(&mut policies, &mut limits, policy.limit(answer.limit), answer);
-        }
-        if !limits.is_empty() {
-            // Names are [a-z0-9-] and the rest digits, so this is always a value.
-            fields.policy = HeaderValue::try_from(policies).ok();
-            fields.limit = HeaderValue::try_from(limits).ok();
-        }
+impl Standing<'_> {
+    /// Whether there is anything to tell in the fields of the draft.
+    pub(super) fn has_lists(&self) -> bool {
+        self.responses.ratelimit_fields && self.visible().next().is_some()
     }
-    if wanted.x_ratelimit
-        && let Some(answer) = decision.tightest(visible)
-    {
-        fields.triple = Some(Triple {
-            limit: answer.verdict.limit,
-            remaining: answer.verdict.remaining,
-            reset: decision.at.wall.saturating_add(answer.verdict.reset).secs_ceil(),
+
+    /// The value of `RateLimit-Policy`: `"writes";q=60;w=60`.
+    pub(super) fn write_policies(&self, out: &mut Vec<u8>) {
+        self.write_list(out, |out, limit, answer| {
+            out.extend_from_slice(b";q=");
+            number(out, answer.verdict.limit.into());
+            if is_in_flight(limit) {
+                out.extend_from_slice(b";qu=\"concurrent-requests\"");
+            } else if let Some(window) = window_secs(limit, answer.rate) {
+                out.extend_from_slice(b";w=");
+                number(out, window);
+            }
         });
     }
-    fields
+
+    /// The value of `RateLimit`: `"writes";r=59;t=60`.
+    pub(super) fn write_limits(&self, out: &mut Vec<u8>) {
+        self.write_list(out, |out, limit, answer| {
+            out.extend_from_slice(b";r=");
+            number(out, answer.verdict.remaining.into());
+            // When a request in flight ends nobody knows, so it has no `t`.
+            if !is_in_flight(limit) {
+                out.extend_from_slice(b";t=");
+                number(out, answer.verdict.reset.secs_ceil());
+            }
+        });
+    }
+
+    /// The triple, of the tightest limit.
+    pub(super) fn triple(&self) -> Option<Triple> {
+        if !self.responses.x_ratelimit_fields {
+            return None;
+        }
+        let answer = self.decision.tightest(|answer| self.is_visible(answer))?;
+        let reset = self.decision.at.wall.saturating_add(answer.verdict.reset).secs_ceil();
+        let verdict = &answer.verdict;
+        Some(Triple { limit: verdict.limit, remaining: verdict.remaining, reset })
+    }
+
+    /// All of them, as HTTP/1 carries them.
+    pub(super) fn write_lines(&self, out: &mut Vec<u8>) {
+        if self.has_lists() {
+            field(out, RATELIMIT_POLICY, |out| self.write_policies(out));
+            field(out, RATELIMIT, |out| self.write_limits(out));
+        }
+        if let Some(Triple { limit, remaining, reset }) = self.triple() {
+            field(out, LIMIT, |out| number(out, limit.into()));
+            field(out, REMAINING, |out| number(out, remaining.into()));
+            field(out, RESET, |out| number(out, reset));
+        }
+    }
+
+    fn is_visible(&self, answer: &Answer) -> bool {
+        !answer.shadow && !self.policy.limit(answer.limit).hidden
+    }
+
+    fn visible(&self) -> impl Iterator<Item = &Answer> {
+        self.decision.answers.iter().filter(|answer| self.is_visible(answer))
+    }
+
+    /// `"name"` with what `more` says of it, of each limit.
+    fn write_list(&self, out: &mut Vec<u8>, more: impl Fn(&mut Vec<u8>, &Limit, &Answer)) {
+        let mut first = true;
+        for answer in self.visible() {
+            let limit = self.policy.limit(answer.limit);
+            // Names are [a-z0-9-], so nothing in them is to be escaped.
+            out.extend_from_slice(if first { b"\"" } else { b", \"" });
+            out.extend_from_slice(limit.name.as_bytes());
+            out.push(b'"');
+            more(out, limit, answer);
+            first = false;
+        }
+    }
 }
 
-/// `"writes";q=60;w=60` and `"writes";r=59;t=60`.
-fn write_member(policies: &mut String, limits: &mut String, limit: &Limit, answer: &Answer) {
-    let (name, verdict) = (&limit.name, &answer.verdict);
-    let comma = if limits.is_empty() { "" } else { ", " };
-    // Writing to a String does not fail.
-    let _ = write!(policies, "{comma}\"{name}\";q={}", verdict.limit);
-    let _ = write!(limits, "{comma}\"{name}\";r={}", verdict.remaining);
-    if matches!(limit.count, Count::InFlight { .. }) {
-        // When one of them ends nobody knows, so there is no `t`.
-        policies.push_str(";qu=\"concurrent-requests\"");
-        return;
-    }
-    if let Some(window) = window_secs(limit, answer.rate) {
-        let _ = write!(policies, ";w={window}");
-    }
-    let _ = write!(limits, ";t={}", verdict.reset.secs_ceil());
+const fn is_in_flight(limit: &Limit) -> bool {
+    matches!(limit.count, Count::InFlight { .. })
 }
 
 /// Whole seconds of the window; of a bucket, the time its burst takes to come (burst / rate).

@@ -13,6 +13,9 @@ use crate::policy::Policy;
 
 /// Where a line per request goes. It must not block.
 pub trait AccessSink: Send + Sync + 'static {
+    /// Whether a request that ended so is to be recorded at all.
+    fn takes(&self, ending: Ending, outage: bool, rules: &AccessLog) -> bool;
+
     /// Takes one request's record, or drops it and counts.
     fn record(&self, record: &AccessRecord<'_>, rules: &AccessLog);
 }
@@ -76,33 +79,38 @@ pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
     if let Some(origin) = &ctx.origin {
         origin.tally().count(ctx.origin_status);
     }
-    let request_id = upstream::request_id(session, ctx);
+    let outage = ctx.decision.as_ref().is_some_and(|one| one.outcome == Outcome::Outage);
+    if !gate.access.takes(ending, outage, &ctx.live.access_log) {
+        return;
+    }
+    let request_id = upstream::RequestId::of(session, ctx);
+    let written = session.response_written().map(|answer| answer.status.as_u16());
     let now = gate.engine.now();
     let policy = ctx.live.generation.policy();
     let head = session.req_header();
     let target = ctx.rewritten.as_deref().unwrap_or(head.uri.path());
     let record = AccessRecord {
         at: now.wall,
-        request_id: &request_id,
+        request_id: request_id.as_str(),
         client_ip: ctx.client_ip,
         method: head.method.as_str(),
         host: &ctx.host,
         path: target.split_once('?').map_or(target, |(path, _)| path),
-        status: session.response_written().map_or(0, |answer| answer.status.as_u16()),
+        status: ctx.answered.or(written).unwrap_or(0),
         route: route.map(|route| &*policy.route(route).name),
         ending,
         reason: ctx.rejected,
         limit: ctx.decision.as_ref().and_then(|decision| deciding(decision, policy)),
         retry_after: ctx.decision.as_ref().and_then(fields::retry_after_secs),
         degraded: ctx.decision.as_ref().is_some_and(Decision::is_degraded),
-        outage: ctx.decision.as_ref().is_some_and(|one| one.outcome == Outcome::Outage),
+        outage,
         banned: ctx.decision.as_ref().is_some_and(Decision::is_banned),
         waited: ctx.decision.as_ref().map(Decision::wait).unwrap_or_default(),
         trials: ctx.decision.as_ref().map(|one| trials(one, policy)).unwrap_or_default(),
         generation: ctx.live.generation.number(),
         origin: ctx.origin.as_ref().map(|origin| &*origin.meant().name),
         ipv6_prefix: ctx.live.ipv6_prefix,
-        duration: now.mono.saturating_sub(ctx.began),
+        duration: now.mono.saturating_sub(ctx.began.mono),
     };
     gate.access.record(&record, &ctx.live.access_log);
 }

@@ -1,9 +1,11 @@
 //! What a connection and the requests on it tell each other.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use http::HeaderValue;
+use parking_lot::Mutex;
 use pingora::Error;
 use pingora::http::ResponseHeader;
 use pingora::protocols::raw_connect::ProxyDigest;
@@ -18,7 +20,18 @@ pub struct Link {
     switched: AtomicBool,
     most_body: AtomicUsize,
     cut: OnceLock<Reason>,
+    /// What `words` are.
+    saying: AtomicU8,
+    words: Mutex<Vec<u8>>,
+    peer_text: OnceLock<HeaderValue>,
 }
+
+/// No words.
+const NOTHING: u8 = 0;
+/// Lines that go into the head of the origin's answer.
+const LINES: u8 = 1;
+/// A whole answer.
+const ANSWER: u8 = 2;
 
 impl Default for Link {
     fn default() -> Self {
@@ -27,6 +40,9 @@ impl Default for Link {
             switched: AtomicBool::new(false),
             most_body: AtomicUsize::new(usize::MAX),
             cut: OnceLock::new(),
+            saying: AtomicU8::new(NOTHING),
+            words: Mutex::default(),
+            peer_text: OnceLock::new(),
         }
     }
 }
@@ -36,6 +52,59 @@ impl Link {
     pub fn begin(&self) {
         self.answered.store(false, Ordering::Relaxed);
         self.most_body.store(usize::MAX, Ordering::Relaxed);
+        self.saying.store(NOTHING, Ordering::Relaxed);
+    }
+
+    /// Lines that the stream is to write into the head of the final answer, beside the framework's.
+    pub(super) fn tell(&self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.say(LINES, write);
+    }
+
+    /// A whole answer, which the stream is to write when it is next flushed.
+    pub(super) fn reply(&self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.say(ANSWER, write);
+    }
+
+    fn say(&self, what: u8, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut words = self.words.lock();
+        words.clear();
+        write(&mut words);
+        // Request and stream are polled by one task at a time, so nothing is published here.
+        self.saying.store(what, Ordering::Relaxed);
+    }
+
+    /// Writes the head of an answer as it goes out: with the lines that were told. `false`: there
+    /// are none, or the bytes are no head that they belong to.
+    pub fn write_head(&self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
+        let told = self.saying.load(Ordering::Relaxed) == LINES;
+        let Some(head) = bytes.strip_suffix(b"\r\n").filter(|_| told && is_final_head(bytes))
+        else {
+            return false;
+        };
+        out.extend_from_slice(head);
+        out.extend_from_slice(&self.words.lock());
+        out.extend_from_slice(b"\r\n");
+        self.saying.store(NOTHING, Ordering::Relaxed);
+        true
+    }
+
+    /// Writes the answer that is due, if there is one.
+    pub fn write_reply(&self, out: &mut Vec<u8>) {
+        if self.saying.load(Ordering::Relaxed) == ANSWER {
+            out.extend_from_slice(&self.words.lock());
+            self.saying.store(NOTHING, Ordering::Relaxed);
+        }
+    }
+
+    /// The peer's address as a text; written once for all requests.
+    pub(super) fn peer_text(
+        &self,
+        write: impl FnOnce() -> pingora::Result<HeaderValue>,
+    ) -> pingora::Result<HeaderValue> {
+        if let Some(text) = self.peer_text.get() {
+            return Ok(text.clone());
+        }
+        write().map(|text| self.peer_text.get_or_init(|| text).clone())
     }
 
     /// Most bytes of the request's body that are read from its client.
@@ -47,6 +116,8 @@ impl Link {
     /// that came with its head.
     pub(super) fn refuse(&self, most_body: usize) {
         self.most_body.store(most_body, Ordering::Relaxed);
+        // What was to stand in an origin's answer stands in ours.
+        self.saying.store(NOTHING, Ordering::Relaxed);
     }
 
     /// Whether the origin has begun its answer: from then on the client may take its time with
@@ -92,6 +163,14 @@ impl Link {
     }
 }
 
+/// Whether these bytes are a whole head of HTTP/1, and not one that others follow: `100` and its
+/// kin tell nothing, `101` is the last.
+fn is_final_head(bytes: &[u8]) -> bool {
+    let status = bytes.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5));
+    let last = status.is_some_and(|status| status == b"101" || status[0] != b'1');
+    last && bytes.ends_with(b"\r\n\r\n")
+}
+
 /// A stream is not read or written any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut(pub Reason);
@@ -115,5 +194,32 @@ impl std::error::Error for Cut {}
 impl From<Cut> for std::io::Error {
     fn from(cut: Cut) -> Self {
         Self::new(std::io::ErrorKind::TimedOut, cut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_go_into_the_head_they_belong_to() {
+        let link = Link::default();
+        let written = |bytes: &[u8]| {
+            let mut out = Vec::new();
+            link.write_head(bytes, &mut out).then(|| String::from_utf8(out).unwrap())
+        };
+        assert_eq!(written(b"HTTP/1.1 200 OK\r\n\r\n"), None, "nothing was told");
+        link.tell(|out| out.extend_from_slice(b"A: b\r\n"));
+        assert_eq!(written(b"HTTP/1.1 103 Early Hints\r\n\r\n"), None);
+        assert_eq!(written(b"HTTP/1.1 200 OK\r\nC: d\r\n"), None, "half a head");
+        let whole = written(b"HTTP/1.1 200 OK\r\nC: d\r\n\r\n");
+        assert_eq!(whole.as_deref(), Some("HTTP/1.1 200 OK\r\nC: d\r\nA: b\r\n\r\n"));
+        assert_eq!(written(b"HTTP/1.1 200 OK\r\n\r\n"), None, "told once");
+        link.tell(|out| out.extend_from_slice(b"A: b\r\n"));
+        let switching = written(b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
+        assert!(switching.is_some_and(|head| head.contains("A: b")));
+        link.tell(|out| out.extend_from_slice(b"A: b\r\n"));
+        link.begin();
+        assert_eq!(written(b"HTTP/1.1 200 OK\r\n\r\n"), None, "of the request before");
     }
 }

@@ -32,7 +32,7 @@ pub struct Live {
     /// Where no route was found.
     pub default_responses: Arc<Responses>,
     /// Bounds of the proxy itself.
-    pub bounds: Bounds,
+    pub bounds: Arc<Bounds>,
     /// What is logged.
     pub access_log: AccessLog,
     /// What was fixed when the process started.
@@ -204,7 +204,7 @@ impl Live {
             origins,
             responses: config.responses,
             default_responses: config.default_responses,
-            bounds: config.bounds,
+            bounds: Arc::new(config.bounds),
             access_log: config.access_log,
             fixed,
             tallies,
@@ -224,7 +224,7 @@ impl Live {
     }
 
     /// What the gate bounds.
-    pub const fn gate_bounds(&self) -> GateBounds {
+    pub fn gate_bounds(&self) -> GateBounds {
         GateBounds {
             header_size: self.bounds.header_size,
             header_fields: self.bounds.header_fields,

@@ -7,6 +7,7 @@ mod certificates;
 mod fields;
 mod finish;
 mod gate;
+mod lines;
 mod link;
 mod live;
 mod negotiate;
@@ -33,11 +34,12 @@ use pingora::prelude::HttpPeer;
 use pingora::upstreams::peer::Peer;
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 
-use crate::clock::Nanos;
+use crate::clock::{Nanos, Now};
 use crate::engine::{Decision, Engine, Pending, Said};
+use fields::Standing;
 
 pub use certificates::{CertificateStore, Certificates, Resolver};
-pub use fields::{RateLimitFields, Triple, Wanted, of as fields_of, retry_after_secs};
+pub use fields::retry_after_secs;
 pub use finish::{AccessRecord, AccessSink};
 pub use gate::{Clean, Framing, GateBounds, Head, HeadScan, Length, Reason, WireHead, pass};
 pub use link::{Cut, Link};
@@ -72,13 +74,13 @@ pub struct Tollgate {
 /// What is known of one request.
 pub struct Context {
     live: Arc<Live>,
-    began: Nanos,
+    began: Now,
     client_ip: Option<std::net::IpAddr>,
     peer_trusted: bool,
     host: Box<str>,
     /// The canonical path with the query, where it is not what the client wrote.
     rewritten: Option<Box<str>>,
-    request_id: Option<Box<str>>,
+    request_id: Option<upstream::RequestId>,
     decision: Option<Decision>,
     /// Places in flight, and charges that the answer may change.
     pending: Pending,
@@ -92,16 +94,17 @@ pub struct Context {
     origin: Option<Arc<OriginGroup>>,
     origin_asked: Option<Nanos>,
     origin_status: Option<u16>,
+    /// The status of an answer that did not go through the framework.
+    answered: Option<u16>,
     body_read: u64,
 }
 
 impl Context {
     /// Where the client stands, as the route's operator wants it told.
-    fn fields(&self) -> RateLimitFields {
-        self.decision.as_ref().map_or_else(RateLimitFields::default, |decision| {
-            let policy = self.live.generation.policy();
-            render::fields_of(decision, policy, self.live.responses(decision.route))
-        })
+    fn standing(&self) -> Option<Standing<'_>> {
+        let decision = self.decision.as_ref()?;
+        let responses = self.live.responses(decision.route);
+        Some(Standing { decision, policy: self.live.generation.policy(), responses })
     }
 }
 
@@ -116,12 +119,13 @@ impl Tollgate {
 
 #[async_trait]
 impl ProxyHttp for Tollgate {
-    type CTX = Context;
+    // Boxed: the framework moves it from future to future.
+    type CTX = Box<Context>;
 
-    fn new_ctx(&self) -> Context {
-        Context {
+    fn new_ctx(&self) -> Self::CTX {
+        Box::new(Context {
             live: self.live.load_full(),
-            began: Nanos::ZERO,
+            began: Now { mono: Nanos::ZERO, wall: Nanos::ZERO },
             client_ip: None,
             peer_trusted: false,
             host: Box::default(),
@@ -137,14 +141,15 @@ impl ProxyHttp for Tollgate {
             origin: None,
             origin_asked: None,
             origin_status: None,
+            answered: None,
             body_read: 0,
-        }
+        })
     }
 
     /// None: compression is not what this proxy is for.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
-    async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<bool> {
         request::judge(self, session, ctx).await
     }
 
@@ -153,7 +158,7 @@ impl ProxyHttp for Tollgate {
         _session: &mut Session,
         body: &mut Option<bytes::Bytes>,
         _end_of_stream: bool,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
     ) -> Result<()> {
         request::bound_body(body.as_ref(), ctx)
     }
@@ -161,7 +166,7 @@ impl ProxyHttp for Tollgate {
     async fn upstream_peer(
         &self,
         session: &mut Session,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
     ) -> Result<Box<HttpPeer>> {
         upstream::choose(self, session, ctx)
     }
@@ -170,7 +175,7 @@ impl ProxyHttp for Tollgate {
         &self,
         session: &mut Session,
         upstream_request: &mut RequestHeader,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
     ) -> Result<()> {
         upstream::introduce(session, upstream_request, ctx)
     }
@@ -179,7 +184,7 @@ impl ProxyHttp for Tollgate {
         &self,
         _session: &mut Session,
         _peer: &HttpPeer,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
         error: Box<pingora::Error>,
     ) -> Box<pingora::Error> {
         upstream::try_another(ctx, error)
@@ -190,7 +195,7 @@ impl ProxyHttp for Tollgate {
         peer: &HttpPeer,
         session: &mut Session,
         error: Box<pingora::Error>,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
         client_reused: bool,
     ) -> Box<pingora::Error> {
         let error = error.more_context(format!("server {}", peer.address()));
@@ -201,7 +206,7 @@ impl ProxyHttp for Tollgate {
         &self,
         session: &mut Session,
         response: &mut ResponseHeader,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
     ) -> Result<()> {
         response::tell(self, session, response, ctx)
     }
@@ -210,7 +215,7 @@ impl ProxyHttp for Tollgate {
         &self,
         session: &mut Session,
         error: &pingora::Error,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
     ) -> FailToProxy {
         respond::failure(self, session, error, ctx).await
     }
@@ -218,7 +223,7 @@ impl ProxyHttp for Tollgate {
     fn suppress_error_log(
         &self,
         _session: &Session,
-        ctx: &Context,
+        ctx: &Self::CTX,
         error: &pingora::Error,
     ) -> bool {
         finish::is_the_clients_own(ctx, error)
@@ -228,7 +233,7 @@ impl ProxyHttp for Tollgate {
         &self,
         session: &mut Session,
         _error: Option<&pingora::Error>,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
     ) {
         finish::book(self, session, ctx);
     }

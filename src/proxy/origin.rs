@@ -38,6 +38,8 @@ pub struct OriginGroup {
     servers: Arc<Servers>,
     roots: Option<Arc<CaType>>,
     tally: Arc<OriginTally>,
+    /// The only server, where there is nothing to choose: one address whose health nobody asks.
+    only: Option<SocketAddr>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -139,7 +141,11 @@ impl OriginGroup {
                 .await;
             }));
         }
-        Self { meant, servers, roots, tally, tasks }
+        let only = match meant.servers.as_slice() {
+            [one] if meant.health_check.is_none() => one.address.parse().ok(),
+            _ => None,
+        };
+        Self { meant, servers, roots, tally, only, tasks }
     }
 
     /// What the configuration says.
@@ -168,6 +174,9 @@ impl OriginGroup {
         route: &Route,
         tried: &[SocketAddr],
     ) -> Option<SocketAddr> {
+        if let Some(only) = self.only {
+            return Some(only).filter(|only| !tried.contains(only));
+        }
         let accept = |backend: &Backend, well: bool| {
             well && backend.as_inet().is_some_and(|address| !tried.contains(address))
         };

@@ -199,7 +199,10 @@ impl Judged {
     /// The answer to give to the request of `headers` instead of forwarding; `None`: forward.
     pub fn refusal(&self, headers: &HeaderMap) -> Result<Option<Refusal>> {
         match &self.decision {
-            Err(reason) => render::rejected(*reason, reason.status()).map(Some),
+            Err(reason) => {
+                let reply = render::rejected(*reason, reason.status());
+                reply.for_framework(Version::HTTP_11).map(Some)
+            }
             Ok(decision) => {
                 let policy = self.loaded.generation.policy();
                 let asking = Asking { headers, chance: self.chance };

@@ -2,10 +2,9 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::finish::{AccessRecord, AccessSink};
 use super::gate::Reason;
@@ -47,9 +46,13 @@ impl Porter {
         let now = self.engine.now();
         self.books.reject(reason);
         live.tally(None).count(Ending::Rejected);
+        if !self.access.takes(Ending::Rejected, false, &live.access_log) {
+            return answer(reason, now.wall);
+        }
+        let request_id = upstream::RequestId::new();
         let record = AccessRecord {
             at: now.wall,
-            request_id: &upstream::new_request_id(),
+            request_id: request_id.as_str(),
             client_ip: Some(peer),
             method: "",
             host: "",
@@ -77,17 +80,7 @@ impl Porter {
 
 /// The bytes of an HTTP/1 answer that ends a connection.
 fn answer(reason: Reason, wall: Nanos) -> Bytes {
-    let Ok(refusal) = render::rejected(reason, reason.status()) else {
-        return Bytes::new();
-    };
-    let since_epoch = std::time::Duration::from_nanos(wall.get());
-    let date = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + since_epoch);
-    let status = refusal.head.status;
-    let title = status.canonical_reason().unwrap_or_default();
-    let mut bytes = BytesMut::with_capacity(512);
-    bytes.put_slice(format!("HTTP/1.1 {} {title}\r\n", status.as_u16()).as_bytes());
-    refusal.head.header_to_h1_wire(&mut bytes);
-    bytes.put_slice(format!("Date: {date}\r\nConnection: close\r\n\r\n").as_bytes());
-    bytes.put_slice(&refusal.body);
-    bytes.freeze()
+    let mut bytes = Vec::with_capacity(512);
+    render::rejected(reason, reason.status()).write(&mut bytes, wall, false, false);
+    Bytes::from(bytes)
 }

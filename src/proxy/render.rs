@@ -2,13 +2,13 @@
 //! Nothing of the request is echoed.
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, StatusCode, Version};
 use pingora::Result;
 use pingora::http::ResponseHeader;
-use serde::Serialize;
 
-use super::fields::{self, RateLimitFields, Wanted};
+use super::fields::Standing;
 use super::gate::Reason;
+use super::lines::{self, Lines, bare_head, field, number};
 use super::negotiate::Asking;
 use super::response;
 use crate::clock::Nanos;
@@ -24,11 +24,11 @@ const ABNORMAL_USAGE: &str =
     "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
 
 /// RESOURCE_EXHAUSTED, of gRPC's status codes.
-const GRPC_EXHAUSTED: &str = "8";
+const GRPC_EXHAUSTED: &[u8] = b"8";
 
 /// What a web page may read of a refusal beside what it always may.
-const EXPOSED: &str = "Retry-After, RateLimit, RateLimit-Policy, X-RateLimit-Limit, \
-                       X-RateLimit-Remaining, X-RateLimit-Reset";
+const EXPOSED: &[u8] = b"Retry-After, RateLimit, RateLimit-Policy, X-RateLimit-Limit, \
+                         X-RateLimit-Remaining, X-RateLimit-Reset";
 
 /// Of the same draft: what is short is ours.
 const REDUCED_CAPACITY: &str =
@@ -43,15 +43,38 @@ pub struct Refusal {
     pub body: Bytes,
 }
 
-/// The fields that tell where a client stands, as the route's operator wants them.
-pub(super) fn fields_of(
-    decision: &Decision,
-    policy: &Policy,
-    responses: &Responses,
-) -> RateLimitFields {
-    let wanted =
-        Wanted { ratelimit: responses.ratelimit_fields, x_ratelimit: responses.x_ratelimit_fields };
-    fields::of(decision, policy, wanted)
+/// An answer that is whole but for what the connection adds.
+#[derive(Clone, Debug)]
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    pub(super) lines: Lines,
+    pub(super) body: Bytes,
+}
+
+impl Reply {
+    /// For the framework to send.
+    pub(super) fn for_framework(self, version: Version) -> Result<Refusal> {
+        let mut head = bare_head(self.status, version)?;
+        self.lines.into_map(&mut head)?;
+        Ok(Refusal { head, body: self.body })
+    }
+
+    /// As bytes of HTTP/1.1 (RFC 9112); `keeps`: whether the connection goes on.
+    pub(super) fn write(&self, out: &mut Vec<u8>, wall: Nanos, keeps: bool, without_body: bool) {
+        out.extend_from_slice(b"HTTP/1.1 ");
+        number(out, self.status.as_u16().into());
+        out.push(b' ');
+        out.extend_from_slice(self.status.canonical_reason().unwrap_or_default().as_bytes());
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(self.lines.as_bytes());
+        field(out, "Date", |out| out.extend_from_slice(&lines::date(wall)));
+        let connection: &[u8] = if keeps { b"keep-alive" } else { b"close" };
+        field(out, "Connection", |out| out.extend_from_slice(connection));
+        out.extend_from_slice(b"\r\n");
+        if !without_body {
+            out.extend_from_slice(&self.body);
+        }
+    }
 }
 
 /// Tells a client where it stands, beside the fields that are there.
@@ -61,7 +84,7 @@ pub fn write_fields(
     responses: &Responses,
     response: &mut ResponseHeader,
 ) -> Result<()> {
-    response::write(response, &fields_of(decision, policy, responses))
+    response::write(response, &Standing { decision, policy, responses })
 }
 
 /// The fields that stand beside an origin's own.
@@ -82,28 +105,33 @@ pub fn refusal(
     responses: &Responses,
     asking: Asking<'_>,
 ) -> Result<Option<Refusal>> {
-    let mut refusal = match reason(decision) {
-        None if decision.outcome == Outcome::Limited => {
-            limited(decision, policy, responses, asking)?
-        }
-        None if decision.outcome == Outcome::Outage => outage()?,
-        None => return Ok(None),
-        Some((reason, status)) => rejected(reason, status)?,
+    let reply = reply(Standing { decision, policy, responses }, asking);
+    reply.map(|reply| reply.for_framework(Version::HTTP_11)).transpose()
+}
+
+/// The same, before it is written.
+pub(super) fn reply(standing: Standing<'_>, asking: Asking<'_>) -> Option<Reply> {
+    let Standing { decision, responses, .. } = standing;
+    let mut reply = match reason(decision) {
+        None if decision.outcome == Outcome::Limited => limited(standing, asking),
+        None if decision.outcome == Outcome::Outage => outage(),
+        None => return None,
+        Some((reason, status)) => rejected(reason, status),
     };
-    let (cors, head) = (&responses.cors, &mut refusal.head);
+    let (cors, lines) = (&responses.cors, &mut reply.lines);
     if !matches!(cors, Cors::Only(none) if none.is_empty()) {
         // The answer differs by who reads it, even where nobody may.
-        head.append_header(header::VARY, "Origin")?;
+        lines.add("Vary", b"Origin");
     }
     if let Some(reader) = asking.reader(cors) {
-        head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, reader.clone())?;
-        head.insert_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED)?;
+        lines.add("Access-Control-Allow-Origin", reader.as_bytes());
+        lines.add("Access-Control-Expose-Headers", EXPOSED);
         if *cors != Cors::All {
             // A page that sends cookies may read only what says so.
-            head.insert_header(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, "true")?;
+            lines.add("Access-Control-Allow-Credentials", b"true");
         }
     }
-    Ok(Some(refusal))
+    Some(reply)
 }
 
 /// Why a decision refuses without a limit, with the status that says it.
@@ -118,121 +146,110 @@ pub(super) const fn reason(decision: &Decision) -> Option<(Reason, u16)> {
 }
 
 /// 400 and its kin.
-pub(super) fn rejected(reason: Reason, status: u16) -> Result<Refusal> {
+pub(super) fn rejected(reason: Reason, status: u16) -> Reply {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
     problem(status, Some(reason.name()))
 }
 
-/// A problem document (RFC 9457), in the order of its members.
-#[derive(Serialize)]
-struct Problem<'p> {
-    #[serde(rename = "type")]
-    kind: &'p str,
-    title: &'p str,
-    status: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'p str>,
-    #[serde(rename = "violated-policies", skip_serializing_if = "Option::is_none")]
-    violated_policies: Option<Vec<&'p str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after: Option<u64>,
-}
-
 /// What the proxy says of itself or of an origin.
-pub(super) fn problem(status: StatusCode, reason: Option<&str>) -> Result<Refusal> {
-    whole_problem(&Problem {
-        kind: "about:blank",
-        title: status.canonical_reason().unwrap_or("Error"),
-        status: status.as_u16(),
-        reason,
-        violated_policies: None,
-        retry_after: None,
-    })
+pub(super) fn problem(status: StatusCode, reason: Option<&str>) -> Reply {
+    let title = status.canonical_reason().unwrap_or("Error");
+    let body = problem_body("about:blank", title, status, |out| {
+        if let Some(reason) = reason {
+            out.extend_from_slice(b",\"reason\":\"");
+            out.extend_from_slice(reason.as_bytes());
+            out.push(b'"');
+        }
+    });
+    whole(status, PROBLEM_JSON, body)
 }
 
-fn whole_problem(problem: &Problem<'_>) -> Result<Refusal> {
-    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);
-    // Texts and numbers always become JSON.
-    let body = serde_json::to_vec(problem).unwrap_or_default();
-    whole(status, PROBLEM_JSON, Bytes::from(body))
+/// A problem document (RFC 9457). Every text of it is one of ours, or a limit's name, which is
+/// [a-z0-9-]: nothing is to be escaped.
+fn problem_body(
+    kind: &str,
+    title: &str,
+    status: StatusCode,
+    more: impl FnOnce(&mut Vec<u8>),
+) -> Bytes {
+    let mut body = Vec::with_capacity(256);
+    body.extend_from_slice(b"{\"type\":\"");
+    body.extend_from_slice(kind.as_bytes());
+    body.extend_from_slice(b"\",\"title\":\"");
+    body.extend_from_slice(title.as_bytes());
+    body.extend_from_slice(b"\",\"status\":");
+    number(&mut body, status.as_u16().into());
+    more(&mut body);
+    body.push(b'}');
+    Bytes::from(body)
 }
 
 const PROBLEM_JSON: &str = "application/problem+json";
 
 /// 503: the store is away, which is not the client's fault.
-fn outage() -> Result<Refusal> {
+fn outage() -> Reply {
     let status = StatusCode::SERVICE_UNAVAILABLE;
-    whole_problem(&Problem {
-        kind: REDUCED_CAPACITY,
-        title: "Temporarily reduced capacity",
-        status: status.as_u16(),
-        reason: None,
-        violated_policies: None,
-        retry_after: None,
-    })
+    let body = problem_body(REDUCED_CAPACITY, "Temporarily reduced capacity", status, |_| {});
+    whole(status, PROBLEM_JSON, body)
 }
 
 /// 429, with the time after which it is worth trying again.
-fn limited(
-    decision: &Decision,
-    policy: &Policy,
-    responses: &Responses,
-    asking: Asking<'_>,
-) -> Result<Refusal> {
+fn limited(standing: Standing<'_>, asking: Asking<'_>) -> Reply {
+    let Standing { decision, responses, .. } = standing;
     let jitter = responses.retry_after_jitter.mul_f64(asking.chance.clamp(0.0, 1.0));
     let wait = decision.retry_after().map(|wait| wait.saturating_add(Nanos::from(jitter)));
     let retry_after = wait.map(|wait| wait.secs_ceil().max(1));
-    let mut refusal = match asking.body(responses) {
-        Body::Problem => limited_problem(decision, policy, retry_after)?,
+    let mut reply = match asking.body(responses) {
+        Body::Problem => {
+            let status = StatusCode::TOO_MANY_REQUESTS;
+            whole(status, PROBLEM_JSON, limited_body(standing, status, retry_after))
+        }
         Body::Grpc => {
-            let mut grpc = whole(StatusCode::OK, "application/grpc", Bytes::new())?;
-            grpc.head.insert_header("grpc-status", GRPC_EXHAUSTED)?;
-            grpc.head.insert_header("grpc-message", "too many requests")?;
+            let mut grpc = whole(StatusCode::OK, "application/grpc", Bytes::new());
+            grpc.lines.add("grpc-status", GRPC_EXHAUSTED);
+            grpc.lines.add("grpc-message", b"too many requests");
             grpc
         }
         Body::File { content, media_type } => {
-            whole(StatusCode::TOO_MANY_REQUESTS, media_type, content.clone())?
+            whole(StatusCode::TOO_MANY_REQUESTS, media_type, content.clone())
         }
     };
     if responses.bodies.len() > 1 {
-        refusal.head.append_header(header::VARY, "Accept")?;
+        reply.lines.add("Vary", b"Accept");
     }
     if let Some(wait) = retry_after {
-        refusal.head.insert_header("Retry-After", wait)?;
+        reply.lines.add_number("Retry-After", wait);
     }
-    write_fields(decision, policy, responses, &mut refusal.head)?;
-    Ok(refusal)
+    standing.write_lines(reply.lines.bytes());
+    reply
 }
 
-fn limited_problem(
-    decision: &Decision,
-    policy: &Policy,
-    retry_after: Option<u64>,
-) -> Result<Refusal> {
-    let visible = |answer: &&Answer| !policy.limit(answer.limit).hidden;
-    let violated: Vec<&str> = decision
-        .refusing()
-        .filter(visible)
-        .map(|answer| &*policy.limit(answer.limit).name)
-        .collect();
+fn limited_body(standing: Standing<'_>, status: StatusCode, retry_after: Option<u64>) -> Bytes {
+    let Standing { decision, policy, .. } = standing;
     let (kind, title) = match decision.is_banned() {
         true => (ABNORMAL_USAGE, "Abnormal usage detected"),
         false => (QUOTA_EXCEEDED, "Too many requests"),
     };
-    whole_problem(&Problem {
-        kind,
-        title,
-        status: StatusCode::TOO_MANY_REQUESTS.as_u16(),
-        reason: None,
-        violated_policies: Some(violated),
-        retry_after,
+    problem_body(kind, title, status, |out| {
+        out.extend_from_slice(b",\"violated-policies\":[");
+        let visible = |answer: &&Answer| !policy.limit(answer.limit).hidden;
+        for (place, answer) in decision.refusing().filter(visible).enumerate() {
+            out.extend_from_slice(if place == 0 { b"\"" } else { b",\"" });
+            out.extend_from_slice(policy.limit(answer.limit).name.as_bytes());
+            out.push(b'"');
+        }
+        out.push(b']');
+        if let Some(wait) = retry_after {
+            out.extend_from_slice(b",\"retry_after\":");
+            number(out, wait);
+        }
     })
 }
 
-fn whole(status: StatusCode, media_type: &str, body: Bytes) -> Result<Refusal> {
-    let mut head = ResponseHeader::build(status, Some(10))?;
-    head.insert_header(header::CACHE_CONTROL, "no-store")?;
-    head.insert_header(header::CONTENT_TYPE, media_type)?;
-    head.insert_header(header::CONTENT_LENGTH, body.len())?;
-    Ok(Refusal { head, body })
+fn whole(status: StatusCode, media_type: &str, body: Bytes) -> Reply {
+    let mut lines = Lines::new();
+    lines.add("Cache-Control", b"no-store");
+    lines.add("Content-Type", media_type.as_bytes());
+    lines.add_number("Content-Length", body.len() as u64);
+    Reply { status, lines, body }
 }

@@ -8,6 +8,7 @@ use http::Version;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
+use super::fields::Standing;
 use super::gate::{self, Clean, Head, Reason};
 use super::{Asking, Context, Ending, Tollgate, render, respond, turn};
 use crate::engine::Outcome;
@@ -20,7 +21,7 @@ pub(super) async fn judge(
     ctx: &mut Context,
 ) -> Result<bool> {
     let now = gate.engine.now();
-    ctx.began = now.mono;
+    ctx.began = now;
     // The stream under the session bounds what HTTP/1 writes; of HTTP/2 it cannot tell the streams
     // apart, and one whose window does not open must not wait for ever.
     let http2 = session.req_header().version == Version::HTTP_2;
@@ -61,7 +62,7 @@ pub(super) async fn judge(
         headers: &head.headers,
         ipv6_prefix: ctx.live.ipv6_prefix,
     };
-    let (mut decision, pending) = gate.engine.decide(&ctx.live.generation, &facts).await;
+    let (mut decision, pending) = gate.engine.decide_at(&ctx.live.generation, &facts, now).await;
     ctx.pending = pending;
     ctx.rewritten = rewritten(&clean, head.raw_path());
     ctx.host = clean.host.into_owned().into_boxed_str();
@@ -69,11 +70,11 @@ pub(super) async fn judge(
     let policy = ctx.live.generation.policy();
     let responses = ctx.live.responses(decision.route);
     let asking = Asking { headers: &session.req_header().headers, chance: fastrand::f64() };
-    let refusal = render::refusal(&decision, policy, responses, asking)?;
+    let reply = render::reply(Standing { decision: &decision, policy, responses }, asking);
     ctx.rejected = render::reason(&decision).map(|(reason, _)| reason);
     ctx.decision = Some(decision);
     turn?;
-    let Some(refusal) = refusal else {
+    let Some(reply) = reply else {
         return Ok(false);
     };
     let outage = ctx.decision.as_ref().is_some_and(|one| one.outcome == Outcome::Outage);
@@ -82,7 +83,7 @@ pub(super) async fn judge(
         None if outage => Ending::Failed,
         None => Ending::Limited,
     });
-    respond::send(session, ctx, refusal).await?;
+    respond::refuse(session, ctx, reply).await?;
     Ok(true)
 }
 

@@ -9,18 +9,21 @@ use pingora::{Error, ErrorSource, ErrorType, Result};
 use pingora_proxy::{FailToProxy, Session};
 
 use super::gate::Reason;
-use super::render::{self, Refusal};
-use super::response::write;
+use super::render::{self, Reply};
 use super::{Context, Cut, Ending, Link, Tollgate};
 use crate::engine::Said;
 
 /// Refuses a request that was not clean.
-pub(super) async fn rejected(session: &mut Session, ctx: &Context, reason: Reason) -> Result<()> {
+pub(super) async fn rejected(
+    session: &mut Session,
+    ctx: &mut Context,
+    reason: Reason,
+) -> Result<()> {
     // Where the request's own framing is in doubt nothing after it can be trusted.
     if matches!(reason, Reason::Framing | Reason::BodySize) {
         session.set_keepalive(None);
     }
-    send(session, ctx, render::rejected(reason, reason.status())?).await
+    refuse(session, ctx, render::rejected(reason, reason.status())).await
 }
 
 /// 502, 503 or 504 for an origin; 413 for a body that grew too large; nothing when the client has
@@ -56,10 +59,12 @@ pub(super) async fn failure(
 
 async fn tell_failure(session: &mut Session, ctx: &Context, status: u16) -> Result<()> {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-    let mut answer = render::problem(status, ctx.rejected.map(Reason::name))?;
+    let mut reply = render::problem(status, ctx.rejected.map(Reason::name));
     // The request was charged: its answer says so, whoever gives it.
-    write(&mut answer.head, &ctx.fields())?;
-    send(session, ctx, answer).await
+    if let Some(standing) = ctx.standing() {
+        standing.write_lines(reply.lines.bytes());
+    }
+    send(session, ctx, reply).await
 }
 
 fn failure_status(error: &Error) -> u16 {
@@ -83,13 +88,23 @@ fn failure_status(error: &Error) -> u16 {
     }
 }
 
+/// Answers a request that goes no further than `request_filter`.
+pub(super) async fn refuse(session: &mut Session, ctx: &mut Context, reply: Reply) -> Result<()> {
+    let version = session.req_header().version;
+    if version == Version::HTTP_11 && session.is_body_done() && hand_over(session, ctx, &reply) {
+        return Ok(());
+    }
+    send(session, ctx, reply).await
+}
+
 /// Sends an answer, and deals with the body of the request that nobody will read.
-pub(super) async fn send(session: &mut Session, ctx: &Context, answer: Refusal) -> Result<()> {
+async fn send(session: &mut Session, ctx: &Context, reply: Reply) -> Result<()> {
     if let Some(link) = Link::of(session) {
         link.refuse(ctx.live.bounds.discard_bytes);
     }
-    let http1 = session.req_header().version != Version::HTTP_2;
-    let unread = http1 && !session.is_body_done();
+    let version = session.req_header().version;
+    let unread = version != Version::HTTP_2 && !session.is_body_done();
+    let answer = reply.for_framework(version)?;
     if unread && !(fits_discard(session, ctx) && discard(session, ctx).await) {
         session.set_keepalive(None);
     }
@@ -105,6 +120,20 @@ pub(super) async fn send(session: &mut Session, ctx: &Context, answer: Refusal) 
         linger(session, ctx).await;
     }
     Ok(())
+}
+
+/// Leaves a whole answer to the stream, which writes it when the framework ends the request.
+/// `false`: there is no stream of ours, or the framework has begun an answer.
+fn hand_over(session: &Session, ctx: &mut Context, reply: &Reply) -> bool {
+    let Some(link) = Link::of(session).filter(|_| session.response_written().is_none()) else {
+        return false;
+    };
+    link.refuse(ctx.live.bounds.discard_bytes);
+    let keeps = session.get_keepalive().is_some();
+    let without_body = session.req_header().method == Method::HEAD;
+    link.reply(|out| reply.write(out, ctx.began.wall, keeps, without_body));
+    ctx.answered = Some(reply.status.as_u16());
+    true
 }
 
 /// Whether the whole body is declared to be small enough to be read before the answer.

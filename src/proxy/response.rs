@@ -1,21 +1,14 @@
 //! `response_filter`: what the client is told beside the origin's answer.
 
-use http::header::{self, HeaderValue};
-use http::{HeaderMap, StatusCode};
+use http::header::{self, HeaderName, HeaderValue};
+use http::{HeaderMap, StatusCode, Version};
 use pingora::Result;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::fields::{RateLimitFields, Triple};
+use super::fields::{LIMIT, RATELIMIT, RATELIMIT_POLICY, REMAINING, RESET, Standing, Triple};
 use super::{Context, Ending, Link, Tollgate};
 use crate::engine::Said;
-
-// As texts, so that HTTP/1 shows them in the case that people know.
-const RATELIMIT_POLICY: &str = "RateLimit-Policy";
-const RATELIMIT: &str = "RateLimit";
-const LIMIT: &str = "X-RateLimit-Limit";
-const REMAINING: &str = "X-RateLimit-Remaining";
-const RESET: &str = "X-RateLimit-Reset";
 
 /// Adds where the client stands. An origin's own fields are never loosened.
 pub(super) fn tell(
@@ -41,7 +34,15 @@ pub(super) fn tell(
     let said =
         Said { status: response.status.as_u16(), headers: &response.headers, by_origin: true };
     gate.finish(ctx, &said);
-    write(response, &ctx.fields())?;
+    if let Some(standing) = ctx.standing() {
+        match Link::of(session).filter(|_| is_http1(session)) {
+            // The stream writes them as they are.
+            Some(link) if !has_triple(&response.headers) => {
+                link.tell(|out| standing.write_lines(out));
+            }
+            _ => write(response, &standing)?,
+        }
+    }
     // `Connection` of a 101 names the protocol that is switched to.
     if !switching && gate.leaving.load(std::sync::atomic::Ordering::Relaxed) {
         response.insert_header(header::CONNECTION, "close")?;
@@ -49,16 +50,18 @@ pub(super) fn tell(
     Ok(())
 }
 
+fn is_http1(session: &Session) -> bool {
+    session.req_header().version != Version::HTTP_2
+}
+
 /// Writes the fields beside those that are there.
-pub(super) fn write(response: &mut ResponseHeader, fields: &RateLimitFields) -> Result<()> {
-    // Both are lists (RFC 9651): ours is one more line.
-    if let Some(policy) = &fields.policy {
-        response.append_header(RATELIMIT_POLICY, policy.clone())?;
+pub(super) fn write(response: &mut ResponseHeader, standing: &Standing<'_>) -> Result<()> {
+    if standing.has_lists() {
+        // Both are lists (RFC 9651): ours is one more line.
+        response.append_header(RATELIMIT_POLICY, written(|out| standing.write_policies(out)))?;
+        response.append_header(RATELIMIT, written(|out| standing.write_limits(out)))?;
     }
-    if let Some(limit) = &fields.limit {
-        response.append_header(RATELIMIT, limit.clone())?;
-    }
-    if let Some(ours) = &fields.triple
+    if let Some(ours) = standing.triple()
         && !theirs_is_tighter(&response.headers, ours)
     {
         response.insert_header(LIMIT, HeaderValue::from(ours.limit))?;
@@ -68,8 +71,24 @@ pub(super) fn write(response: &mut ResponseHeader, fields: &RateLimitFields) -> 
     Ok(())
 }
 
+fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut value = Vec::with_capacity(64);
+    write(&mut value);
+    value
+}
+
+/// Whether an origin tells a triple of its own.
+fn has_triple(headers: &HeaderMap) -> bool {
+    const THEIRS: [HeaderName; 3] = [
+        HeaderName::from_static("x-ratelimit-limit"),
+        HeaderName::from_static("x-ratelimit-remaining"),
+        HeaderName::from_static("x-ratelimit-reset"),
+    ];
+    THEIRS.iter().any(|name| headers.contains_key(name))
+}
+
 /// Whether the origin's triple leaves less than ours: then it goes out whole.
-fn theirs_is_tighter(headers: &HeaderMap, ours: &Triple) -> bool {
+fn theirs_is_tighter(headers: &HeaderMap, ours: Triple) -> bool {
     let remaining = headers.get(REMAINING).and_then(|value| value.to_str().ok());
     remaining
         .and_then(|text| text.trim().parse::<u64>().ok())

@@ -9,9 +9,11 @@ use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use super::{Context, MAX_TRIES, Tollgate};
-use crate::policy::Facts;
+use super::{Context, Link, MAX_TRIES, Tollgate};
+use crate::clock::Nanos;
+use crate::policy::{Facts, client};
 
+// Written by their texts, which keeps their case over HTTP/1 for nothing; found by their names.
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -59,7 +61,11 @@ pub(super) fn choose(
     };
     ctx.asked = Some(server);
     if ctx.origin_asked.is_none() {
-        ctx.origin_asked = Some(gate.engine.now().mono);
+        // A decision that waited for nothing was made just now.
+        let waited = ctx.decision.as_ref().is_none_or(|one| one.wait() > Nanos::ZERO);
+        let just_now = !waited && gate.engine.remote().is_none();
+        let now = if just_now { ctx.began.mono } else { gate.engine.now().mono };
+        ctx.origin_asked = Some(now);
     }
     Ok(Box::new(origin.peer(server)))
 }
@@ -106,33 +112,65 @@ pub(super) fn introduce(
         request.remove_header(&header::UPGRADE);
         request.remove_header(&header::CONNECTION);
     }
-    request.remove_header(&HTTP2_SETTINGS);
-    let peer = session.client_addr().and_then(|address| address.as_inet());
-    let peer = peer.map(|peer| crate::policy::client::unmapped(peer.ip()).to_string());
-    let peer = peer.unwrap_or_default();
+    drop_field(request, &HTTP2_SETTINGS);
     let chain = if ctx.peer_trusted { joined(request, &X_FORWARDED_FOR) } else { None };
-    request.insert_header(
-        X_FORWARDED_FOR,
-        chain.map_or_else(|| peer.clone(), |chain| format!("{chain}, {peer}")),
-    )?;
+    let peer = peer_text(session)?;
+    let forwarded_for = match chain {
+        None => peer,
+        Some(chain) => {
+            let all = format!("{chain}, {}", peer.to_str().unwrap_or_default());
+            HeaderValue::try_from(all).map_err(|error| {
+                Error::because(ErrorType::InvalidHTTPHeader, "forwarded addresses", error)
+            })?
+        }
+    };
+    request.insert_header("X-Forwarded-For", forwarded_for)?;
     if !(ctx.peer_trusted && request.headers.contains_key(&X_FORWARDED_PROTO)) {
         let tls = session.digest().is_some_and(|digest| digest.ssl_digest.is_some());
-        request.insert_header(X_FORWARDED_PROTO, if tls { "https" } else { "http" })?;
+        let scheme = HeaderValue::from_static(if tls { "https" } else { "http" });
+        request.insert_header("X-Forwarded-Proto", scheme)?;
     }
     if !(ctx.peer_trusted && request.headers.contains_key(&X_FORWARDED_HOST)) {
-        request.insert_header(X_FORWARDED_HOST, &*ctx.host)?;
+        // Nearly always the field as it came.
+        let came = request.headers.get(header::HOST).filter(|host| **host == *ctx.host);
+        match came.cloned() {
+            Some(host) => request.insert_header("X-Forwarded-Host", host)?,
+            None => request.insert_header("X-Forwarded-Host", &*ctx.host)?,
+        }
     }
     if !ctx.peer_trusted {
         // It says what X-Forwarded-* say; a forged one must not stand beside ours.
-        request.remove_header(&header::FORWARDED);
+        drop_field(request, &header::FORWARDED);
     }
-    let id = request_id(session, ctx);
-    request.insert_header(X_REQUEST_ID, &*id)?;
+    let id = RequestId::of(session, ctx);
+    request.insert_header("X-Request-Id", id.as_bytes())?;
     ctx.request_id = Some(id);
     if let Some(host) = ctx.origin.as_ref().and_then(|origin| origin.meant().host.as_deref()) {
         request.insert_header(header::HOST, host)?;
     }
     Ok(())
+}
+
+fn drop_field(request: &mut RequestHeader, name: &HeaderName) {
+    // Looked for first: to remove what is not there costs twice as much.
+    if request.headers.contains_key(name) {
+        request.remove_header(name);
+    }
+}
+
+/// The peer's address as an origin is told it: the same for all requests of a connection.
+fn peer_text(session: &Session) -> Result<HeaderValue> {
+    let write = || {
+        let peer = session.client_addr().and_then(|address| address.as_inet());
+        let peer = peer.map(|peer| client::unmapped(peer.ip()).to_string());
+        HeaderValue::try_from(peer.unwrap_or_default()).map_err(|error| {
+            Error::because(ErrorType::InvalidHTTPHeader, "an address that is no text", error)
+        })
+    };
+    match Link::of(session) {
+        Some(link) => link.peer_text(write),
+        None => write(),
+    }
 }
 
 /// Whether a field `Upgrade` names another version of HTTP, or TLS with HTTP inside.
@@ -143,24 +181,51 @@ fn is_to_http(line: &HeaderValue) -> bool {
     })
 }
 
-/// The request's id: that of a trusted peer if it is a plain one, else 128 random bits. Made once.
-pub(super) fn request_id(session: &Session, ctx: &Context) -> Box<str> {
-    if let Some(id) = &ctx.request_id {
-        return id.clone();
-    }
-    let given = session.get_header(X_REQUEST_ID).and_then(|id| id.to_str().ok());
-    let plain = |id: &&str| {
-        !id.is_empty() && id.len() <= MAX_REQUEST_ID && id.bytes().all(|b| b.is_ascii_graphic())
-    };
-    match given.filter(|_| ctx.peer_trusted).filter(plain) {
-        Some(id) => id.into(),
-        None => new_request_id(),
-    }
+/// What names a request in logs, here and at the origin.
+#[derive(Clone, Debug)]
+pub(super) enum RequestId {
+    /// Of a trusted peer.
+    Given(HeaderValue),
+    /// 128 random bits, in hexadecimal digits.
+    Own([u8; 32]),
 }
 
-/// 128 random bits.
-pub(super) fn new_request_id() -> Box<str> {
-    format!("{:032x}", fastrand::u128(..)).into()
+impl RequestId {
+    /// That of a trusted peer if it is a plain one, else a new one. Made once for each request.
+    pub(super) fn of(session: &Session, ctx: &Context) -> Self {
+        if let Some(id) = &ctx.request_id {
+            return id.clone();
+        }
+        let plain = |id: &&HeaderValue| {
+            let length = 1..=MAX_REQUEST_ID;
+            length.contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+        };
+        let given = if ctx.peer_trusted { session.get_header(X_REQUEST_ID) } else { None };
+        given.filter(plain).map_or_else(Self::new, |id| Self::Given(id.clone()))
+    }
+
+    /// A new one.
+    pub(super) fn new() -> Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let bits = fastrand::u128(..).to_be_bytes();
+        Self::Own(std::array::from_fn(|place| {
+            let byte = bits[place / 2];
+            let digit = if place % 2 == 0 { byte >> 4 } else { byte & 0xf };
+            DIGITS[usize::from(digit)]
+        }))
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Given(id) => id.as_bytes(),
+            Self::Own(digits) => digits,
+        }
+    }
+
+    /// As the log shows it.
+    pub(super) fn as_str(&self) -> &str {
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
 }
 
 /// All lines of a field as one list.

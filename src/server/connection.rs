@@ -6,6 +6,7 @@
 //! those that its parser refuses.)
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use pingora::protocols::{ALPN, GetSocketDigest, SocketDigest, Ssl, Stream};
 use pingora::server::ShutdownWatch;
 use std::os::fd::AsRawFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Sleep, sleep_until, timeout};
 
 use super::guarded::{Guarded, Watch};
 use super::seats::{Seat, Seats};
@@ -111,7 +112,7 @@ where
         peer: SocketAddr,
         door: &Door,
         mut seat: Seat,
-    ) -> Result<(Guarded, IpAddr, Seat), Refused> {
+    ) -> Result<(Box<Guarded>, IpAddr, Seat), Refused> {
         let live = self.live.load_full();
         let bounds = &live.bounds;
         let mut client = peer;
@@ -149,19 +150,22 @@ where
                 Box::new(stream)
             }
         };
-        let watch =
-            Watch { bounds: bounds.clone(), clock: Arc::clone(&self.clock), link: Arc::default() };
+        let watch = Watch {
+            bounds: Arc::clone(bounds),
+            clock: Arc::clone(&self.clock),
+            link: Arc::default(),
+        };
         let mut stream = Guarded::new(stream, watch, digest).map_err(|_| None)?;
         if http2 {
             stream.speak_http2();
         }
-        Ok((stream, client.ip(), seat))
+        Ok((Box::new(stream), client.ip(), seat))
     }
 
-    async fn speak(&self, stream: Guarded, client: IpAddr, shutdown: ShutdownWatch) {
+    async fn speak(&self, stream: Box<Guarded>, client: IpAddr, shutdown: ShutdownWatch) {
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
             let link = stream.link();
-            self.app.process_new(Box::new(stream), &shutdown).await;
+            self.app.process_new(stream, &shutdown).await;
             if let Some(reason) = link.cut() {
                 self.porter.turn_away(client, reason);
             }
@@ -171,15 +175,16 @@ where
     }
 
     /// One request after the other.
-    async fn speak_http1(&self, mut stream: Guarded, client: IpAddr, shutdown: ShutdownWatch) {
+    async fn speak_http1(&self, mut stream: Box<Guarded>, client: IpAddr, shutdown: ShutdownWatch) {
+        let mut waiting = Waiting::new(shutdown.clone());
         loop {
-            let head = match self.next_head(&mut stream, client, shutdown.clone()).await {
+            let head = match self.next_head(&mut stream, client, &mut waiting).await {
                 Ok(head) => head,
                 Err(Some(answer)) => return self.last_words(stream, &answer).await,
                 Err(None) => return,
             };
             stream.begin(head);
-            let session = ServerSession::new_http1(Box::new(stream));
+            let session = ServerSession::new_http1(stream);
             let Some(reused) = self.app.process_new_http(session, &shutdown).await else {
                 return;
             };
@@ -187,7 +192,7 @@ where
             let Ok(guarded) = reused.into_any().downcast::<Guarded>() else {
                 return;
             };
-            stream = *guarded;
+            stream = guarded;
             if !stream.end() {
                 return;
             }
@@ -200,21 +205,17 @@ where
         &self,
         stream: &mut Guarded,
         client: IpAddr,
-        mut shutdown: ShutdownWatch,
+        waiting: &mut Waiting,
     ) -> Result<WireHead, Option<bytes::Bytes>> {
         let (bounds, gate) = {
             let live = self.live.load();
-            (live.bounds.clone(), live.gate_bounds())
+            (Arc::clone(&live.bounds), live.gate_bounds())
         };
-        if stream.ahead().is_empty() {
-            tokio::select! {
-                biased;
-                more = stream.read_ahead() => if !matches!(more, Ok(true)) { return Err(None) },
-                () = sleep(bounds.idle_timeout) => return Err(None),
-                _ = shutdown.wait_for(|stopping| *stopping) => return Err(None),
-            }
+        if stream.ahead().is_empty() && !waiting.hears(stream, bounds.idle_timeout).await {
+            return Err(None);
         }
-        let began = self.clock.now().mono;
+        // Read only where a head does not come at once: most do.
+        let mut began = None;
         let mut scan = HeadScan::default();
         let mut fresh = true;
         let reading = async {
@@ -227,6 +228,7 @@ where
                 if !fresh && let Some(head) = scan.advance(stream.ahead(), gate).map_err(Some)? {
                     return Ok(head);
                 }
+                began.get_or_insert_with(|| self.clock.now().mono);
                 if !matches!(stream.read_ahead().await, Ok(true)) {
                     return Err(None);
                 }
@@ -237,12 +239,13 @@ where
             Ok(head) => return Ok(head),
             Err(reason) => reason.ok_or(None)?,
         };
+        let began = began.unwrap_or_else(|| self.clock.now().mono);
         Err(Some(self.porter.refuse(client, began, reason)))
     }
 
     /// Answers a head that was refused. What the client goes on to send is read for a while and
     /// thrown away, or the answer would be lost to a reset.
-    async fn last_words(&self, mut stream: Guarded, answer: &[u8]) {
+    async fn last_words(&self, mut stream: Box<Guarded>, answer: &[u8]) {
         let (bytes, time) = {
             let live = self.live.load();
             (live.bounds.discard_bytes, live.bounds.discard_time)
@@ -259,6 +262,37 @@ where
         };
         // The client has gone, or has had its time.
         let _ = timeout(time.max(LAST_WORDS), telling).await;
+    }
+}
+
+/// A connection between two requests. The timer is kept and set forward each time, which costs a
+/// store; a new one would be entered into the runtime's wheel and taken out again.
+struct Waiting {
+    idle: Option<Pin<Box<Sleep>>>,
+    shutdown: ShutdownWatch,
+}
+
+impl Waiting {
+    fn new(shutdown: ShutdownWatch) -> Self {
+        Self { idle: None, shutdown }
+    }
+
+    /// Waits for bytes. False when none come in time, or never will, or nobody is to be served.
+    async fn hears(&mut self, stream: &mut Guarded, most: Duration) -> bool {
+        let until = tokio::time::Instant::now() + most;
+        let idle = match &mut self.idle {
+            Some(idle) => {
+                idle.as_mut().reset(until);
+                idle
+            }
+            None => self.idle.insert(Box::pin(sleep_until(until))),
+        };
+        tokio::select! {
+            biased;
+            more = stream.read_ahead() => matches!(more, Ok(true)),
+            () = idle.as_mut() => false,
+            _ = self.shutdown.wait_for(|stopping| *stopping) => false,
+        }
     }
 }
 

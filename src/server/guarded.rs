@@ -44,7 +44,7 @@ const RESET_WINDOW: Nanos = Nanos::new(60_000_000_000);
 
 /// How a connection's stream is watched.
 pub(super) struct Watch {
-    pub(super) bounds: Bounds,
+    pub(super) bounds: Arc<Bounds>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) link: Arc<Link>,
 }
@@ -58,8 +58,9 @@ pub(super) struct Guarded {
     stage: Stage,
     /// What came and was not given on.
     ahead: BytesMut,
-    /// What is to be written.
-    gathered: BytesMut,
+    /// What is to be written, and how much of it is.
+    gathered: Vec<u8>,
+    written: usize,
     /// Bytes of the request's body that were given on.
     body: usize,
     inbound: Wait,
@@ -127,7 +128,8 @@ impl Guarded {
             inner,
             stage: Stage::Between,
             ahead: BytesMut::new(),
-            gathered: BytesMut::new(),
+            gathered: Vec::new(),
+            written: 0,
             body: 0,
             inbound: Wait::new(Pace::new(Nanos::from(BODY_CREDIT), rate)),
             outbound: Wait::new(Pace::new(write_credit, rate)),
@@ -331,19 +333,28 @@ impl Guarded {
 
     /// Writes what was gathered.
     fn poll_gathered(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.gathered.is_empty() {
-            match Pin::new(&mut self.inner).poll_write(cx, &self.gathered) {
+        while self.written < self.gathered.len() {
+            match Pin::new(&mut self.inner).poll_write(cx, &self.gathered[self.written..]) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(written)) => {
-                    let now = self.now();
-                    self.outbound.pace.moved(0, now);
-                    self.gathered.advance(written);
+                    self.taken();
+                    self.written += written;
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return self.poll_untaken(cx).map(Err),
             }
         }
+        self.gathered.clear();
+        self.written = 0;
         Poll::Ready(Ok(()))
+    }
+
+    /// The client takes what is written: a wait for it, if there was one, is over.
+    fn taken(&mut self) {
+        if self.outbound.pace.waits() {
+            let now = self.now();
+            self.outbound.pace.moved(0, now);
+        }
     }
 }
 
@@ -391,14 +402,16 @@ impl AsyncWrite for Guarded {
         if this.gathered.len() + buf.len() > GATHER {
             ready!(this.poll_gathered(cx))?;
         }
+        if this.watch.link.write_head(buf, &mut this.gathered) {
+            return Poll::Ready(Ok(buf.len()));
+        }
         let written = if buf.len() < GATHER {
             this.gathered.extend_from_slice(buf);
             buf.len()
         } else {
             match Pin::new(&mut this.inner).poll_write(cx, buf)? {
                 Poll::Ready(written) => {
-                    let now = this.now();
-                    this.outbound.pace.moved(0, now);
+                    this.taken();
                     written
                 }
                 Poll::Pending => return this.poll_untaken(cx).map(Err),
@@ -412,12 +425,12 @@ impl AsyncWrite for Guarded {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        this.watch.link.write_reply(&mut this.gathered);
         ready!(this.poll_gathered(cx))?;
         match Pin::new(&mut this.inner).poll_flush(cx) {
             Poll::Ready(result) => {
-                if result.is_ok() && this.outbound.sleep.is_some() {
-                    let now = this.now();
-                    this.outbound.pace.moved(0, now);
+                if result.is_ok() {
+                    this.taken();
                 }
                 Poll::Ready(result)
             }

@@ -37,6 +37,11 @@ impl Pace {
         Some(self.left)
     }
 
+    /// Whether we wait.
+    pub(super) const fn waits(&self) -> bool {
+        self.since.is_some()
+    }
+
     /// There is nothing to wait for: the time of a wait that was begun is given back.
     pub(super) fn rest(&mut self) {
         self.since = None;

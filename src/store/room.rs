@@ -66,7 +66,9 @@ impl Room {
     /// A cell that exists grew or shrank. Growth is bounded by the cell's own algorithm (a log
     /// holds at most its limit), so it is counted and never refused.
     pub(super) fn reweigh(&self, before: usize, after: usize, pool: &Pool) {
-        if after > before {
+        if after == before {
+            // Nearly always: what all requests share is not written to.
+        } else if after > before {
             let share = self.share.load(Ordering::Relaxed);
             let old = self.weight.fetch_add(after - before, Ordering::Relaxed);
             let lent = (old + after - before).saturating_sub(share.max(old));

@@ -6,9 +6,10 @@
 //! found here, so that it is refused with a reason.
 
 use http::Version;
+use memchr::memchr;
 
 use super::framing::{self, Length};
-use super::{GateBounds, Reason, aim, is_known};
+use super::{GateBounds, Reason, aim, bytes, is_known};
 
 /// The longest method of the registry has 17 letters.
 const MAX_METHOD: usize = 32;
@@ -24,7 +25,8 @@ pub struct WireHead {
     pub upgrade: bool,
 }
 
-/// How far a head has been looked at. Every byte is looked at once, however they come.
+/// How far a head has been looked at, and what was found. Every byte is looked at once, however
+/// they come.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadScan {
     /// Where the present line begins.
@@ -33,6 +35,47 @@ pub struct HeadScan {
     seen: usize,
     /// Lines that ended.
     lines: usize,
+    request: RequestLine,
+    hosts: Few,
+    lengths: Few,
+    codings: Few,
+    upgrade: bool,
+}
+
+/// A part of the head, by its places.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    from: usize,
+    to: usize,
+}
+
+impl Span {
+    fn of(self, head: &[u8]) -> &[u8] {
+        head.get(self.from..self.to).unwrap_or_default()
+    }
+}
+
+/// The first two lines of a field: a second one is all that there is to know of the rest.
+#[derive(Clone, Copy, Debug, Default)]
+struct Few([Option<Span>; 2]);
+
+impl Few {
+    fn add(&mut self, value: Span) {
+        let place = usize::from(self.0[0].is_some());
+        self.0[place] = Some(value);
+    }
+
+    fn iter<'h>(&self, head: &'h [u8]) -> impl Iterator<Item = &'h [u8]> {
+        self.0.into_iter().flatten().map(|span| span.of(head))
+    }
+}
+
+/// The parts of the request line.
+#[derive(Clone, Copy, Debug, Default)]
+struct RequestLine {
+    method: Span,
+    target: Span,
+    version: Version,
 }
 
 impl HeadScan {
@@ -43,22 +86,20 @@ impl HeadScan {
         bytes: &[u8],
         bounds: GateBounds,
     ) -> Result<Option<WireHead>, Reason> {
-        if !bytes.first().is_none_or(|byte| is_token(*byte)) {
+        if !bytes.first().is_none_or(|byte| bytes::of(*byte) & bytes::TOKEN != 0) {
             return Err(Reason::Syntax);
         }
-        while let Some(end) = bytes[self.seen..].iter().position(|byte| *byte == b'\n') {
+        while let Some(end) = memchr(b'\n', &bytes[self.seen..]) {
             let end = self.seen + end;
             if end >= bounds.header_size {
                 return Err(Reason::HeaderSize);
             }
             let line = bytes[self.line..end].strip_suffix(b"\r").ok_or(Reason::Syntax)?;
             match self.lines {
-                0 => drop(request_line(line)?),
-                _ if line.is_empty() => {
-                    return whole(&bytes[..=end]).map(Some);
-                }
+                0 => self.request = request_line(line)?,
+                _ if line.is_empty() => return self.whole(&bytes[..=end]).map(Some),
                 fields if fields > bounds.header_fields => return Err(Reason::HeaderFields),
-                _ => drop(field(line)?),
+                _ => self.field(line)?,
             }
             self.lines += 1;
             self.line = end + 1;
@@ -67,111 +108,82 @@ impl HeadScan {
         self.seen = bytes.len();
         if bytes.len() >= bounds.header_size { Err(Reason::HeaderSize) } else { Ok(None) }
     }
+
+    /// Looks at one field's line, and keeps what says where the request ends.
+    fn field(&mut self, line: &[u8]) -> Result<(), Reason> {
+        let colon = memchr(b':', line).ok_or(Reason::Syntax)?;
+        let (name, value) = (&line[..colon], &line[colon + 1..]);
+        let clean = bytes::all(name, bytes::TOKEN) && bytes::all(value, bytes::VALUE);
+        if name.is_empty() || !clean {
+            return Err(Reason::Syntax);
+        }
+        let kept = match name.len() {
+            4 if name.eq_ignore_ascii_case(b"host") => &mut self.hosts,
+            7 if name.eq_ignore_ascii_case(b"upgrade") => {
+                self.upgrade = true;
+                return Ok(());
+            }
+            14 if name.eq_ignore_ascii_case(b"content-length") => &mut self.lengths,
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => &mut self.codings,
+            _ => return Ok(()),
+        };
+        let from = self.line + colon + 1 + (value.len() - value.trim_ascii_start().len());
+        kept.add(Span { from, to: from + value.trim_ascii().len() });
+        Ok(())
+    }
+
+    /// Looks at all lines together, each of which is well formed.
+    fn whole(&self, head: &[u8]) -> Result<WireHead, Reason> {
+        let RequestLine { method, target, version } = self.request;
+        let mut hosts = self.hosts.iter(head);
+        let host = hosts.next();
+        if hosts.next().is_some() {
+            return Err(Reason::Host);
+        }
+        let method = text(method.of(head), Reason::Syntax)?;
+        if !is_known(method) {
+            return Err(Reason::Method);
+        }
+        let is_http_11 = version == Version::HTTP_11;
+        let (lengths, codings) = (self.lengths.iter(head), self.codings.iter(head));
+        let body = framing::length(is_http_11, lengths, codings)?;
+        aim(method, text(target.of(head), Reason::Target)?, host, None, version)?;
+        Ok(WireHead { size: head.len(), body, upgrade: self.upgrade })
+    }
 }
 
-/// Looks at all lines together, each of which is well formed.
-fn whole(head: &[u8]) -> Result<WireHead, Reason> {
-    let mut lines =
-        head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-    let (method, target, version) = request_line(lines.next().unwrap_or_default())?;
-    let (mut host, mut upgrade) = (None, false);
-    let (mut lengths, mut codings) = (Few::default(), Few::default());
-    for line in lines.take_while(|line| !line.is_empty()) {
-        let (name, value) = field(line)?;
-        match name.len() {
-            4 if name.eq_ignore_ascii_case(b"host") && host.is_some() => {
-                return Err(Reason::Host);
-            }
-            4 if name.eq_ignore_ascii_case(b"host") => host = Some(value),
-            7 if name.eq_ignore_ascii_case(b"upgrade") => upgrade = true,
-            14 if name.eq_ignore_ascii_case(b"content-length") => lengths.add(value),
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => codings.add(value),
-            _ => {}
-        }
-    }
-    if !is_known(method) {
-        return Err(Reason::Method);
-    }
-    let is_http_11 = version == Version::HTTP_11;
-    let body = framing::length(is_http_11, lengths.iter(), codings.iter())?;
-    aim(method, target, host, None, version)?;
-    Ok(WireHead { size: head.len(), body, upgrade })
+fn text(bytes: &[u8], or: Reason) -> Result<&str, Reason> {
+    std::str::from_utf8(bytes).map_err(|_| or)
 }
 
 /// Method, target and version, parted by single blanks.
-fn request_line(line: &[u8]) -> Result<(&str, &str, Version), Reason> {
-    let line = std::str::from_utf8(line).map_err(|_| Reason::Syntax)?;
-    let mut words = line.split(' ');
-    let mut word = || words.next().filter(|word| !word.is_empty()).ok_or(Reason::Syntax);
-    let (method, target, version) = (word()?, word()?, word()?);
-    let more = words.next().is_some();
-    if more || method.len() > MAX_METHOD || !method.bytes().all(is_token) {
+fn request_line(line: &[u8]) -> Result<RequestLine, Reason> {
+    let first = memchr(b' ', line).ok_or(Reason::Syntax)?;
+    let second = memchr(b' ', &line[first + 1..]).ok_or(Reason::Syntax)? + first + 1;
+    let (method, target) = (&line[..first], &line[first + 1..second]);
+    let version = &line[second + 1..];
+    let empty = method.is_empty() || target.is_empty() || version.is_empty();
+    let more = memchr(b' ', version).is_some();
+    if empty || more || method.len() > MAX_METHOD || !bytes::all(method, bytes::TOKEN) {
         return Err(Reason::Syntax);
     }
     let version = match version {
-        "HTTP/1.1" => Version::HTTP_11,
-        "HTTP/1.0" => Version::HTTP_10,
-        other if other.strip_prefix("HTTP/").is_some_and(is_number) => {
+        b"HTTP/1.1" => Version::HTTP_11,
+        b"HTTP/1.0" => Version::HTTP_10,
+        other if other.strip_prefix(b"HTTP/").is_some_and(is_number) => {
             return Err(Reason::Version);
         }
         _ => return Err(Reason::Syntax),
     };
-    if target.bytes().any(|byte| !(0x20..0x7f).contains(&byte)) {
+    if !bytes::all(target, bytes::TARGET) {
         return Err(Reason::Target);
     }
-    Ok((method, target, version))
+    let method = Span { from: 0, to: first };
+    Ok(RequestLine { method, target: Span { from: first + 1, to: second }, version })
 }
 
-fn is_number(version: &str) -> bool {
-    version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
-}
-
-/// Name and value of a field's line, without the blanks around the value.
-fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Reason> {
-    let colon = line.iter().position(|byte| *byte == b':').ok_or(Reason::Syntax)?;
-    let (name, value) = (&line[..colon], &line[colon + 1..]);
-    let clean = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
-    if name.is_empty() || !name.iter().copied().all(is_token) || !value.iter().all(clean) {
-        return Err(Reason::Syntax);
-    }
-    Ok((name, value.trim_ascii()))
-}
-
-/// The bytes of names (RFC 9110, section 5.6.2).
-const fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(
-            byte,
-            b'!' | b'#'
-                | b'$'
-                | b'%'
-                | b'&'
-                | b'\''
-                | b'*'
-                | b'+'
-                | b'-'
-                | b'.'
-                | b'^'
-                | b'_'
-                | b'`'
-                | b'|'
-                | b'~'
-        )
-}
-
-/// The first two lines of a field: a second one is all that there is to know of the rest.
-#[derive(Default)]
-struct Few<'h>([Option<&'h [u8]>; 2]);
-
-impl<'h> Few<'h> {
-    fn add(&mut self, line: &'h [u8]) {
-        let place = usize::from(self.0[0].is_some());
-        self.0[place] = Some(line);
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &'h [u8]> {
-        self.0.iter().copied().flatten()
-    }
+fn is_number(version: &[u8]) -> bool {
+    version.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.')
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::Reason;
+use memchr::memchr;
+
+use super::{Reason, bytes};
 
 /// The longest host: a domain name has at most 253 characters (RFC 1035).
 const MAX_HOST: usize = 255;
@@ -18,7 +20,7 @@ pub(super) fn host(authority: &str) -> Result<Cow<'_, str>, Reason> {
             inside.parse::<std::net::Ipv6Addr>().map_err(|_| Reason::Host)?;
             (&authority[..inside.len() + 2], port)
         }
-        None => match authority.find(':') {
+        None => match memchr(b':', authority.as_bytes()) {
             Some(colon) => authority.split_at(colon),
             None => (authority, ""),
         },
@@ -30,21 +32,27 @@ pub(super) fn host(authority: &str) -> Result<Cow<'_, str>, Reason> {
         }
     };
     let name = host.strip_suffix('.').unwrap_or(host);
-    let is_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
-    let clean = host.starts_with('[')
-        || !name.is_empty()
-            && name.bytes().all(is_name)
-            && !name.starts_with('.')
-            && !name.ends_with('.')
-            && !name.contains("..");
+    let clean = host.starts_with('[') || is_name(name.as_bytes());
     if !port_is_one || !clean || host.len() > MAX_HOST {
         return Err(Reason::Host);
     }
-    Ok(if name.bytes().any(|b| b.is_ascii_uppercase()) {
+    Ok(if bytes::any(name.as_bytes(), bytes::UPPER) {
         Cow::Owned(name.to_ascii_lowercase())
     } else {
         Cow::Borrowed(name)
     })
+}
+
+/// Labels between single dots.
+fn is_name(name: &[u8]) -> bool {
+    let mut before = b'.';
+    for byte in name {
+        if bytes::of(*byte) & bytes::NAME == 0 || (*byte == b'.' && before == b'.') {
+            return false;
+        }
+        before = *byte;
+    }
+    before != b'.'
 }
 
 #[cfg(test)]

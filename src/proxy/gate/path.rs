@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use super::Reason;
+use super::{Reason, bytes};
 
 /// A path that may be matched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,9 @@ pub(super) fn canonical(raw: &str) -> Result<Canonical<'_>, Reason> {
     if !raw.starts_with('/') {
         return Err(Reason::Path);
     }
+    if is_plain(raw.as_bytes()) {
+        return Ok(Canonical { path: Cow::Borrowed(raw), ambiguous: false });
+    }
     let (path, mut ambiguous) = decode_unreserved(raw)?;
     let mut depth = 0_i32;
     let mut segments = path[1..].split('/').peekable();
@@ -45,6 +48,17 @@ pub(super) fn canonical(raw: &str) -> Result<Canonical<'_>, Reason> {
         }
     }
     Ok(Canonical { path, ambiguous })
+}
+
+/// Whether a path is its own canonical form at first sight: most are. (What is not goes the long
+/// way, where it may turn out to be.)
+fn is_plain(path: &[u8]) -> bool {
+    let mut before = 0;
+    path.iter().all(|byte| {
+        let after_slash = before == b'/' && matches!(byte, b'/' | b'.');
+        before = *byte;
+        bytes::of(*byte) & bytes::PLAIN != 0 && !after_slash
+    })
 }
 
 /// Decodes what is surely meant as written; says whether something is left that is not sure.

@@ -39,7 +39,7 @@ pub use tally::{Durations, Tally, VerdictKind};
 pub use trial::{Trial, TrialKind};
 
 /// Shards of the store that one turn of the housekeeping sweeps: all of them in 3 to 4 seconds.
-const SWEEP_SHARDS: usize = 8;
+const SWEEP_SHARDS: usize = 128;
 
 /// One decision in this many is timed; a power of two.
 const TIMED_ONE_IN: u64 = 64;

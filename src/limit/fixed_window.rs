@@ -9,15 +9,15 @@ use crate::clock::Nanos;
 /// Units spent in one window. The default has spent nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// Which window, counted from the epoch.
-    window: u64,
+    /// Which window, counted from the epoch: the low half of its number.
+    window: u32,
     count: u32,
 }
 
 impl Counter {
     /// Units of a window, counted from the epoch.
     pub(super) const fn of(window: u64, count: u32) -> Self {
-        Self { window, count }
+        Self { window: window as u32, count }
     }
 }
 
@@ -94,11 +94,11 @@ impl FixedWindow {
     /// came first. Without this the late one would move its count back over the edge, where the
     /// next charge would forget it.
     fn as_of(&self, cell: Counter, now: Nanos) -> Nanos {
-        if cell.window == self.index(now).saturating_add(1) { self.edge_after(now) } else { now }
+        if cell.window == self.index(now).wrapping_add(1) { self.edge_after(now) } else { now }
     }
 
-    fn index(&self, now: Nanos) -> u64 {
-        now.get() / self.rate.period().get()
+    fn index(&self, now: Nanos) -> u32 {
+        (now.get() / self.rate.period().get()) as u32
     }
 
     fn edge_after(&self, now: Nanos) -> Nanos {

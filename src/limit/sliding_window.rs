@@ -22,8 +22,9 @@ use crate::clock::Nanos;
 /// Units spent in a window and in the one before it. The default has spent nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowPair {
-    /// Which window `current` belongs to, counted from the epoch.
-    window: u64,
+    /// Which window `current` belongs to, counted from the epoch: the low half of its number, which
+    /// is enough to tell it from its neighbours.
+    window: u32,
     current: u32,
     previous: u32,
 }
@@ -31,7 +32,7 @@ pub struct WindowPair {
 impl WindowPair {
     /// Units of a window (counted from the epoch) and of the one before it.
     pub(super) const fn of(window: u64, current: u32, previous: u32) -> Self {
-        Self { window, current, previous }
+        Self { window: window as u32, current, previous }
     }
 }
 
@@ -95,7 +96,7 @@ impl SlidingWindow {
         let window = self.index(charged);
         if cell.window == window {
             cell.current = cell.current.saturating_sub(cost);
-        } else if cell.window == window.saturating_add(1) {
+        } else if cell.window == window.wrapping_add(1) {
             cell.previous = cell.previous.saturating_sub(cost);
         }
     }
@@ -159,10 +160,10 @@ impl SlidingWindow {
     /// ahead was written before the clock was set back, and is void: nobody is locked out.
     fn live(&self, cell: WindowPair, now: Nanos) -> WindowPair {
         let window = self.index(self.as_of(cell, now));
-        match window.checked_sub(cell.window) {
-            Some(0) => cell,
-            Some(1) => WindowPair { window, current: 0, previous: cell.current },
-            Some(_) | None => WindowPair { window, current: 0, previous: 0 },
+        match window.wrapping_sub(cell.window) {
+            0 => cell,
+            1 => WindowPair { window, current: 0, previous: cell.current },
+            _ => WindowPair { window, current: 0, previous: 0 },
         }
     }
 
@@ -170,7 +171,7 @@ impl SlidingWindow {
     /// came first. Without this the late one would move both counts back by a window, and the
     /// next charge would forget the older.
     fn as_of(&self, cell: WindowPair, now: Nanos) -> Nanos {
-        if cell.window == self.index(now).saturating_add(1) { self.edge_after(now) } else { now }
+        if cell.window == self.index(now).wrapping_add(1) { self.edge_after(now) } else { now }
     }
 
     fn edge_after(&self, now: Nanos) -> Nanos {
@@ -178,8 +179,8 @@ impl SlidingWindow {
         now.saturating_sub(self.elapsed(now)).saturating_add(period)
     }
 
-    fn index(&self, now: Nanos) -> u64 {
-        now.get() / self.rate.period().get()
+    fn index(&self, now: Nanos) -> u32 {
+        (now.get() / self.rate.period().get()) as u32
     }
 
     fn elapsed(&self, now: Nanos) -> Nanos {

@@ -7,23 +7,23 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hashbrown::HashTable;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::quotas::Quotas;
 use super::room::Pool;
+use super::table::{Entry, Place, Table};
 use super::{Charge, Claim, Issued, Room, Settlement, Verdicts};
 use crate::clock::Now;
 use crate::limit::{Cell, Quota, Receipt, Verdict};
 use crate::policy::KeyHash;
 
-/// How many shards: with this many, two of some dozen threads seldom meet at one, and a shard of
-/// a store with a million cells still grows within a millisecond.
-pub const SHARDS: usize = 256;
+/// How many shards: with this many, two of some dozen threads seldom meet at one, and each is so
+/// small that growing or sweeping it holds its lock for some ten microseconds, of ten million
+/// cells too.
+pub const SHARDS: usize = 1 << SHARD_BITS;
 
-/// Cells that a sweep looks at before it lets a shard go.
-const SWEEP_STEP: usize = 4_096;
+const SHARD_BITS: u32 = 12;
 
 /// The embedded store.
 #[derive(Debug)]
@@ -37,23 +37,12 @@ pub struct Embedded {
 
 /// A line of the processor's cache of its own, so that neighbours do not slow each other.
 #[derive(Debug, Default)]
-#[repr(align(128))]
+#[repr(align(64))]
 struct Shard {
-    cells: Mutex<HashTable<Entry>>,
+    cells: Mutex<Table>,
 }
 
-/// Memory of one cell in a table that is between half full and full, its byte of control included;
-/// a log needs 16 bytes more for each charge.
-pub const CELL_BYTES: usize = (size_of::<Entry>() + 1) * 3 / 2;
-
-#[derive(Debug)]
-struct Entry {
-    key: KeyHash,
-    cell: Cell,
-    quota: u32,
-}
-
-type Locked<'s> = SmallVec<[(usize, MutexGuard<'s, HashTable<Entry>>); 4]>;
+type Locked<'s> = SmallVec<[(usize, MutexGuard<'s, Table>); 4]>;
 
 impl Default for Embedded {
     fn default() -> Self {
@@ -71,17 +60,17 @@ struct Judged {
     verdict: Verdict,
     /// The quota the cell is kept under, where it is a later one than the charge's.
     later: Option<Arc<Issued>>,
-    place: Place,
+    found: Found,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Found {
     /// The cell exists.
-    Cell,
+    Cell(Place),
     /// It does not, and room was taken for it.
     New,
     /// It does not, and there is no room: somebody else judged.
-    Elsewhere,
+    Nowhere,
 }
 
 impl Embedded {
@@ -113,6 +102,13 @@ impl Embedded {
         now: Now,
         mut when_full: impl FnMut(usize) -> Verdict,
     ) -> Settlement {
+        if let [charge] = charges {
+            let mut table = self.shards[shard_of(charge.key)].cells.lock();
+            let judged = self.judge(&mut table, charge, now, || when_full(0));
+            let spent = may_spend && judged.verdict.allowed;
+            let verdict = self.conclude(&mut table, charge, &judged, spent, now);
+            return Settlement { spent, verdicts: Verdicts::from_iter([verdict]) };
+        }
         let mut locked = self.lock(charges);
         let mut judged: SmallVec<[Judged; 4]> = SmallVec::new();
         for (place, charge) in charges.iter().enumerate() {
@@ -120,19 +116,11 @@ impl Embedded {
             judged.push(self.judge(table, charge, now, || when_full(place)));
         }
         let spent = may_spend && judged.iter().all(|one| one.verdict.allowed);
-        let verdicts = charges
-            .iter()
-            .zip(&judged)
-            .map(|(charge, one)| {
-                let table = table_of(&mut locked, charge.key);
-                if spent {
-                    self.spend(table, charge, one, now)
-                } else {
-                    self.leave(table, charge, one, now)
-                }
-            })
-            .collect::<Verdicts>();
-        Settlement { spent, verdicts }
+        let verdicts = charges.iter().zip(&judged).map(|(charge, one)| {
+            let table = table_of(&mut locked, charge.key);
+            self.conclude(table, charge, one, spent, now)
+        });
+        Settlement { spent, verdicts: verdicts.collect() }
     }
 
     /// Takes back up to `units` of what a key was charged, where they still count.
@@ -145,7 +133,7 @@ impl Embedded {
         now: Now,
     ) {
         let mut table = self.shards[shard_of(key)].cells.lock();
-        if let Some(entry) = find(&mut table, key) {
+        if let Some((entry, _)) = find(&mut table, key, None) {
             let later = self.read_as(entry, quota, now);
             let quota = later.as_ref().unwrap_or(quota);
             let before = entry.cell.weight();
@@ -161,7 +149,7 @@ impl Embedded {
         let mut table = self.shards[shard_of(key)].cells.lock();
         let judged = self.judge(&mut table, &charge, now, || quota.quota.judge(None, units, now));
         self.spend(&mut table, &charge, &judged, now);
-        judged.place != Place::Elsewhere
+        judged.found != Found::Nowhere
     }
 
     /// Drops cells that equal an absent one from the next `shards` shards. Returns how many.
@@ -181,36 +169,38 @@ impl Embedded {
         dropped
     }
 
-    /// Walks the buckets of a shard in steps, letting waiting requests in between. A table that is
-    /// rebuilt meanwhile may have cells skipped: the next sweep meets them.
     fn sweep_shard(&self, shard: &Shard, quotas: &[Arc<Issued>], now: Now) -> usize {
-        let mut dropped = 0;
-        let mut next = 0;
-        let mut cells = shard.cells.lock();
-        while next < cells.num_buckets() {
-            let end = (next + SWEEP_STEP).min(cells.num_buckets());
-            for bucket in next..end {
-                let idle = cells.get_bucket(bucket).and_then(|entry| {
-                    let issued = quotas.get(entry.quota as usize)?;
-                    issued.quota.is_idle(&entry.cell, now).then_some(issued)
-                });
-                if let Some(issued) = idle
-                    && let Ok(found) = cells.get_bucket_entry(bucket)
-                {
-                    let (entry, _) = found.remove();
-                    issued.room.drop_cell(entry.cell.weight(), &self.pool);
-                    issued.cells.fetch_sub(1, Ordering::Release);
-                    dropped += 1;
-                }
+        /// What is dropped of one quota; told to all at once, since all cores write there.
+        struct Dropped {
+            quota: u32,
+            cells: usize,
+            weight: usize,
+        }
+        let quota_of = |number: u32| quotas.get(number as usize);
+        let mut all: SmallVec<[Dropped; 8]> = SmallVec::new();
+        let mut count = |entry: &Entry| {
+            let (quota, weight) = (entry.quota(), entry.cell.weight());
+            match all.iter_mut().find(|one| one.quota == quota) {
+                Some(one) => (one.cells, one.weight) = (one.cells + 1, one.weight + weight),
+                None => all.push(Dropped { quota, cells: 1, weight }),
             }
-            next = end;
-            MutexGuard::bump(&mut cells);
+        };
+        let idle = |entry: &Entry| {
+            quota_of(entry.quota()).is_some_and(|one| one.quota.is_idle(&entry.cell, now))
+        };
+        shard.cells.lock().sweep(idle, &mut count);
+        for Dropped { quota, cells, weight } in &all {
+            if let Some(issued) = quota_of(*quota) {
+                issued.room.drop_cells(*cells, *weight, &self.pool);
+                issued.cells.fetch_sub(*cells, Ordering::Release);
+            }
         }
-        let (used, held) = (cells.len(), cells.capacity());
-        if held > 64 && used < held / 8 {
-            cells.shrink_to(used * 2, |entry| entry.key.low);
-        }
-        dropped
+        all.iter().map(|one| one.cells).sum()
+    }
+
+    /// Memory of all cells, gaps included; logs' times are not counted.
+    pub fn bytes(&self) -> usize {
+        self.shards.iter().map(|shard| size_of::<Shard>() + shard.cells.lock().bytes()).sum()
     }
 
     /// Locks the shards of all charges, in ascending order.
@@ -224,66 +214,73 @@ impl Embedded {
 
     fn judge(
         &self,
-        table: &mut HashTable<Entry>,
+        table: &mut Table,
         charge: &Charge<'_>,
         now: Now,
         when_full: impl FnOnce() -> Verdict,
     ) -> Judged {
         let wanted = charge.quota;
-        let Some(entry) = find(table, charge.key) else {
+        let Some((entry, place)) = find(table, charge.key, None) else {
             if !wanted.room.take_cell(&self.pool) {
-                return Judged { verdict: when_full(), later: None, place: Place::Elsewhere };
+                return Judged { verdict: when_full(), later: None, found: Found::Nowhere };
             }
             let verdict = wanted.quota.judge(None, charge.cost, now);
-            return Judged { verdict, later: None, place: Place::New };
+            return Judged { verdict, later: None, found: Found::New };
         };
         let later = self.read_as(entry, wanted, now);
         let quota = later.as_ref().unwrap_or(wanted);
         let verdict = quota.quota.judge(Some(&entry.cell), charge.cost, now);
-        Judged { verdict, later, place: Place::Cell }
+        Judged { verdict, later, found: Found::Cell(place) }
     }
 
     /// Makes a cell one of `wanted`, unless a later generation has already made it its own: then
     /// that one's quota.
     fn read_as(&self, entry: &mut Entry, wanted: &Arc<Issued>, now: Now) -> Option<Arc<Issued>> {
-        if entry.quota == wanted.number {
+        if entry.quota() == wanted.number {
             return None;
         }
         let quotas = self.quotas.all();
-        let written = quotas.get(entry.quota as usize)?;
+        let written = quotas.get(entry.quota() as usize)?;
         if written.generation > wanted.generation {
             return Some(Arc::clone(written));
         }
         let before = entry.cell.weight();
         let cell = std::mem::replace(&mut entry.cell, wanted.quota.fresh());
         entry.cell = wanted.quota.convert(&written.quota, cell, now);
-        entry.quota = wanted.number;
+        entry.set_quota(wanted.number);
         wanted.room.reweigh(before, entry.cell.weight(), &self.pool);
         written.cells.fetch_sub(1, Ordering::Release);
         wanted.cells.fetch_add(1, Ordering::Release);
         None
     }
 
-    fn spend(
+    fn conclude(
         &self,
-        table: &mut HashTable<Entry>,
+        table: &mut Table,
         charge: &Charge<'_>,
         judged: &Judged,
+        spent: bool,
         now: Now,
     ) -> Verdict {
+        match spent {
+            true => self.spend(table, charge, judged, now),
+            false => self.leave(table, charge, judged, now),
+        }
+    }
+
+    fn spend(&self, table: &mut Table, charge: &Charge<'_>, judged: &Judged, now: Now) -> Verdict {
         let quota = judged.later.as_ref().unwrap_or(charge.quota);
-        match judged.place {
-            Place::Elsewhere => {}
-            Place::New => {
+        match judged.found {
+            Found::Nowhere => {}
+            Found::New => {
                 let mut cell = quota.quota.fresh();
                 quota.quota.charge(&mut cell, charge.cost, now);
                 quota.room.reweigh(1, cell.weight(), &self.pool);
                 quota.cells.fetch_add(1, Ordering::Release);
-                let entry = Entry { key: charge.key, cell, quota: quota.number };
-                table.insert_unique(charge.key.low, entry, |entry| entry.key.low);
+                table.insert(charge.key, Entry::new(charge.key, cell, quota.number));
             }
-            Place::Cell => {
-                if let Some(entry) = find(table, charge.key) {
+            Found::Cell(place) => {
+                if let Some((entry, _)) = find(table, charge.key, Some(place)) {
                     let before = entry.cell.weight();
                     quota.quota.charge(&mut entry.cell, charge.cost, now);
                     quota.room.reweigh(before, entry.cell.weight(), &self.pool);
@@ -294,39 +291,42 @@ impl Embedded {
     }
 
     /// Nothing is spent: an allowed verdict is asked again for what is there without the charge.
-    fn leave(
-        &self,
-        table: &mut HashTable<Entry>,
-        charge: &Charge<'_>,
-        judged: &Judged,
-        now: Now,
-    ) -> Verdict {
+    fn leave(&self, table: &mut Table, charge: &Charge<'_>, judged: &Judged, now: Now) -> Verdict {
         let quota = judged.later.as_ref().unwrap_or(charge.quota);
         let peek = |quota: &Quota, cell: Option<&Cell>| match judged.verdict.allowed {
             true => quota.judge(cell, 0, now),
             false => judged.verdict,
         };
-        match judged.place {
-            Place::Elsewhere => judged.verdict,
-            Place::New => {
-                quota.room.drop_cell(1, &self.pool);
+        match judged.found {
+            Found::Nowhere => judged.verdict,
+            Found::New => {
+                quota.room.drop_cells(1, 1, &self.pool);
                 peek(&quota.quota, None)
             }
-            Place::Cell => peek(&quota.quota, find(table, charge.key).map(|entry| &entry.cell)),
+            Found::Cell(_) if !judged.verdict.allowed => judged.verdict,
+            Found::Cell(place) => {
+                let found = find(table, charge.key, Some(place));
+                peek(&quota.quota, found.map(|(entry, _)| &entry.cell))
+            }
         }
     }
 }
 
-/// The high half chooses the shard, the low half the place within.
+/// The first bits of the high half choose the shard, the low half the place within.
 const fn shard_of(key: KeyHash) -> usize {
-    (key.high % SHARDS as u64) as usize
+    (key.high >> (u64::BITS - SHARD_BITS)) as usize
 }
 
-fn find(table: &mut HashTable<Entry>, key: KeyHash) -> Option<&mut Entry> {
-    table.find_mut(key.low, |entry| entry.key == key)
+/// A key's entry; `hint`: where it was before others were inserted.
+fn find(table: &mut Table, key: KeyHash, hint: Option<Place>) -> Option<(&mut Entry, Place)> {
+    let place = table.find(key, hint);
+    let Place::At(at) = place else {
+        return None;
+    };
+    Some((table.get_mut(at)?, place))
 }
 
-fn table_of<'l>(locked: &'l mut Locked<'_>, key: KeyHash) -> &'l mut HashTable<Entry> {
+fn table_of<'l>(locked: &'l mut Locked<'_>, key: KeyHash) -> &'l mut Table {
     let shard = shard_of(key);
     let place = locked.partition_point(|(place, _)| *place < shard);
     &mut locked[place].1

@@ -11,6 +11,7 @@ mod in_flight;
 mod quotas;
 pub mod redis;
 mod room;
+mod table;
 
 use std::sync::Arc;
 
@@ -20,10 +21,11 @@ use crate::limit::Verdict;
 use crate::policy::KeyHash;
 
 pub use bans::{Ban, Bans};
-pub use embedded::{CELL_BYTES, Embedded, SHARDS};
+pub use embedded::{Embedded, SHARDS};
 pub use in_flight::{InFlight, Slot};
 pub use quotas::{Claim, Issued};
 pub use room::Room;
+pub use table::CELL_BYTES;
 
 /// One limit's part of a request.
 #[derive(Clone, Copy, Debug)]

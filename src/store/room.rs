@@ -57,9 +57,9 @@ impl Room {
         true
     }
 
-    /// Gives back a cell of `weight`.
-    pub(super) fn drop_cell(&self, weight: usize, pool: &Pool) {
-        self.cells.fetch_sub(1, Ordering::Relaxed);
+    /// Gives back so many cells of `weight` in all.
+    pub(super) fn drop_cells(&self, cells: usize, weight: usize, pool: &Pool) {
+        self.cells.fetch_sub(cells, Ordering::Relaxed);
         self.lighter(weight, pool);
     }
 

@@ -189,10 +189,10 @@ impl KeySpec {
 
 impl KeySpec {
     /// The hash of a key whose parts are known: those that the sources would find, in order.
-    pub fn hash_parts(&self, hasher: &KeyHasher, parts: &[Box<[u8]>]) -> KeyHash {
+    pub fn hash_parts(&self, hasher: &KeyHasher, parts: &[impl AsRef<[u8]>]) -> KeyHash {
         let mut hasher = *hasher;
         for (source, part) in self.0.iter().zip(parts) {
-            hasher.write_part(source.tag(), part);
+            hasher.write_part(source.tag(), part.as_ref());
         }
         hasher.finish()
     }

@@ -86,7 +86,7 @@ impl HeadScan {
         bytes: &[u8],
         bounds: GateBounds,
     ) -> Result<Option<WireHead>, Reason> {
-        if !bytes.first().is_none_or(|byte| bytes::of(*byte) & bytes::TOKEN != 0) {
+        if bytes.first().is_some_and(|byte| bytes::of(*byte) & bytes::TOKEN == 0) {
             return Err(Reason::Syntax);
         }
         while let Some(end) = memchr(b'\n', &bytes[self.seen..]) {

@@ -1,0 +1,323 @@
+//! A decision beside governor's (keyed, on dashmap) in the same run, turn by turn; two threads
+//! beside one; memory of ten million cells; how long a shard's lock is held. `make compare-library`.
+//!
+//! A decision is what a library would be asked for: the bytes of a key in, a verdict out, with the
+//! clock read and the key hashed (here with a secret). Everything around it in the proxy (route,
+//! header, fields) is in `make bench`.
+#![expect(clippy::unwrap_used, reason = "a bench that meets what it does not expect shall fail")]
+#![expect(clippy::disallowed_methods, reason = "a bench reads the time")]
+
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use governor::{DefaultKeyedRateLimiter, Quota as GovernorQuota};
+use tollgate::clock::{Clock, SystemClock};
+use tollgate::config;
+use tollgate::estimator::{ConfirmTable, EstimateLimit};
+use tollgate::limit::{
+    FixedWindow, MICROSECOND, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket,
+};
+use tollgate::policy::key::KeyHasher;
+use tollgate::policy::{KeyHash, KeySecret, KeySpec};
+use tollgate::store::{Charge, Claim, Embedded, Issued, Room, SHARDS};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Decisions that are timed together.
+const TURN: usize = 1_000_000;
+
+/// Turns of each, alternating.
+const TURNS: usize = 5;
+
+/// The keys of a load: texts as a header carries them, one after the other. (What they hash to is in
+/// no order; that the texts themselves are keeps the cost of reading them out of the figures.)
+struct Keys {
+    texts: Vec<String>,
+}
+
+impl Keys {
+    fn new(count: usize, whose: usize) -> Self {
+        Self { texts: (0..count).map(|key| format!("key-{whose}-{key:08}")).collect() }
+    }
+
+    fn each(&self, mut decide: impl FnMut(&String) -> bool) {
+        for text in self.texts.iter().cycle().take(TURN) {
+            black_box(decide(text));
+        }
+    }
+}
+
+/// The parts of tollgate that a decision needs, put together by hand.
+struct Ours {
+    clock: SystemClock,
+    hasher: KeyHasher,
+    spec: KeySpec,
+    store: Embedded,
+    quota: Arc<Issued>,
+}
+
+impl Ours {
+    fn new(quota: Quota, most: usize) -> Self {
+        let text = "version: 1\nlisteners: [{ address: 127.0.0.1:1 }]\n\
+                    origins: { site: { servers: [127.0.0.1:1] } }\n\
+                    limits: { l: { tier: exact, rate: 1/1s, key: header:x-key, missing_key: deny } }\n\
+                    routes: [{ name: r, limits: [l] }]\n";
+        let loaded = config::read_text(text, "bench.yaml", std::path::Path::new("")).unwrap();
+        let limit = &loaded.config.policy.limits[0];
+        let store = Embedded::default();
+        let room = Arc::new(Room::default());
+        store.share_out(most, &[(&room, None)]);
+        let quota = store.issue(Claim { quota, room, generation: 1 }, None);
+        let hasher = KeySecret::new([1; 16]).hasher(limit);
+        Self { clock: SystemClock::new(), hasher, spec: limit.key.clone(), store, quota }
+    }
+
+    fn hash(&self, text: &str) -> KeyHash {
+        self.spec.hash_parts(&self.hasher, &[text.as_bytes()])
+    }
+
+    fn decide(&self, text: &str) -> bool {
+        let charge = Charge { key: self.hash(text), quota: &self.quota, cost: 1 };
+        let now = self.clock.now();
+        self.store.settle(&[charge], true, now, |_| panic!("there is room")).spent
+    }
+}
+
+fn rate() -> Rate {
+    Rate::new(1_000_000_000, tollgate::clock::Nanos::from_secs(3_600)).unwrap()
+}
+
+fn quotas() -> [(&'static str, Quota); 4] {
+    let bucket = TokenBucket::new(
+        Rate::new(1_000_000, tollgate::clock::Nanos::from_secs(60)).unwrap(),
+        1_000_000,
+        tollgate::clock::Nanos::ZERO,
+        MICROSECOND,
+    );
+    let log = Rate::new(10, tollgate::clock::Nanos::from_millis(1)).unwrap();
+    [
+        ("token_bucket", Quota::TokenBucket(bucket.unwrap())),
+        ("sliding_window", Quota::SlidingWindow(SlidingWindow::new(rate()))),
+        ("fixed_window", Quota::FixedWindow(FixedWindow::new(rate()))),
+        ("sliding_log", Quota::SlidingLog(SlidingLog::new(log).unwrap())),
+    ]
+}
+
+/// Nanoseconds for each decision of a turn.
+fn timed(keys: &Keys, decide: impl FnMut(&String) -> bool) -> f64 {
+    let began = Instant::now();
+    keys.each(decide);
+    began.elapsed().as_secs_f64() * 1e9 / TURN as f64
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// One row: every contender takes its turn in each round.
+fn beside_governor(count: usize) {
+    let keys = Keys::new(count, 0);
+    let quota = GovernorQuota::per_minute(NonZeroU32::new(1_000_000).unwrap());
+    let governor = DefaultKeyedRateLimiter::<String>::keyed(quota);
+    let ours: Vec<(&str, Ours)> =
+        quotas().into_iter().map(|(name, quota)| (name, Ours::new(quota, 20_000_000))).collect();
+    let estimate = Estimate::new();
+    keys.texts.iter().for_each(|text| {
+        let _ = governor.check_key(text);
+        for (_, one) in &ours {
+            one.decide(text);
+        }
+        estimate.decide(text);
+    });
+    let mut figures = vec![Vec::new(); ours.len() + 2];
+    let (mut clock, mut hash) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        figures[0].push(timed(&keys, |text| governor.check_key(text).is_ok()));
+        figures[1].push(timed(&keys, |text| estimate.decide(text)));
+        clock.push(timed(&keys, |_| black_box(ours[0].1.clock.now()).mono.get() == 0));
+        hash.push(timed(&keys, |text| ours[0].1.hash(text).low == 0));
+        for (place, (_, one)) in ours.iter().enumerate() {
+            figures[place + 2].push(timed(&keys, |text| one.decide(text)));
+        }
+    }
+    let mut figures = figures.into_iter().map(median);
+    let governed = figures.next().unwrap();
+    println!("| {count} keys, 1 thread | ns | of governor |\n|---|---|---|");
+    println!("| governor | {governed:.0} | 1.00 |");
+    for (name, ns) in
+        ["estimate"].into_iter().chain(ours.iter().map(|(name, _)| *name)).zip(figures)
+    {
+        println!("| {name} | {ns:.0} | {:.2} |", ns / governed);
+    }
+    println!(
+        "of each of ours: the clock {:.0} ns, the key's hash {:.0} ns\n",
+        median(clock),
+        median(hash)
+    );
+}
+
+/// The estimate tier, by hand too.
+struct Estimate {
+    ours: Ours,
+    limit: EstimateLimit,
+    table: ConfirmTable,
+}
+
+impl Estimate {
+    fn new() -> Self {
+        let ours = Ours::new(quotas()[1].1, 1);
+        let minute = Rate::new(1_000_000, tollgate::clock::Nanos::from_secs(60)).unwrap();
+        let limit = EstimateLimit::new(minute, 50_000, ours.clock.now());
+        Self { ours, limit, table: ConfirmTable::default() }
+    }
+
+    fn decide(&self, text: &str) -> bool {
+        let key = self.ours.hash(text);
+        self.limit.charge(&self.table, key, 1, self.ours.clock.now()).0.allowed
+    }
+}
+
+/// Decisions a second of one thread, and of two on keys of their own: the best of ten.
+fn two_threads(count: usize) {
+    let keys: Vec<Keys> = (0..2).map(|whose| Keys::new(count, whose)).collect();
+    let ours = Ours::new(quotas()[1].1, 20_000_000);
+    for keys in &keys {
+        keys.texts.iter().for_each(|text| assert!(ours.decide(text)));
+    }
+    let run = |threads: usize, decide: &(dyn Fn(&String) -> bool + Sync)| {
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            for keys in &keys[..threads] {
+                scope.spawn(|| keys.each(decide));
+            }
+        });
+        (threads * TURN) as f64 / began.elapsed().as_secs_f64()
+    };
+    // What shares nothing shows what the machine's two cores are worth.
+    for (what, decide) in [
+        ("a decision", &(|text: &String| ours.decide(text)) as &(dyn Fn(&String) -> bool + Sync)),
+        ("a hash alone", &|text: &String| ours.hash(text).low == 0),
+    ] {
+        let (mut one, mut two) = (0.0_f64, 0.0_f64);
+        for _ in 0..10 {
+            (one, two) = (one.max(run(1, decide)), two.max(run(2, decide)));
+        }
+        println!(
+            "two threads on different keys of {count}, {what}: {:.2} x of one ({:.1} and {:.1} \
+             million/s)",
+            two / one,
+            two / 1e6,
+            one / 1e6
+        );
+    }
+    println!();
+}
+
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4_096
+}
+
+const CELLS: usize = 10_000_000;
+
+fn nth_key(ours: &Ours, text: &mut String, key: usize) -> KeyHash {
+    use std::fmt::Write;
+    text.clear();
+    let _ = write!(text, "key-{key:08}");
+    ours.hash(text)
+}
+
+/// Memory of ten million cells, and its peak while they grow from a million on.
+fn memory() {
+    let ours = Ours::new(quotas()[1].1, 20_000_000);
+    let (now, before, mut text) = (ours.clock.now(), resident(), String::new());
+    let (mut peak, mut own_peak) = (0.0_f64, 0.0_f64);
+    for key in 0..CELLS {
+        let key_hash = nth_key(&ours, &mut text, key);
+        let charge = Charge { key: key_hash, quota: &ours.quota, cost: 1 };
+        ours.store.settle(&[charge], true, now, |_| panic!("there is room"));
+        if key % 50_000 == 0 && key >= 1_000_000 {
+            peak = peak.max(resident().saturating_sub(before) as f64 / key as f64);
+            own_peak = own_peak.max(ours.store.bytes() as f64 / key as f64);
+        }
+    }
+    let held = (resident() - before) as f64 / CELLS as f64;
+    let own = ours.store.bytes() as f64 / CELLS as f64;
+    println!(
+        "10,000,000 cells: {held:.1} bytes each, all included ({own:.1} by the store's own count); \
+         at the peak from 1,000,000 on {peak:.1} ({own_peak:.1})"
+    );
+}
+
+/// Runs the same operations several times over and keeps the least that each took: what is left is
+/// the operation, without what the machine did in between. The longest of those, and how many took
+/// above 100 us.
+fn longest(
+    passes: usize,
+    mut run: impl FnMut(&mut dyn FnMut(usize, Duration)),
+) -> (Duration, usize) {
+    let mut least: Vec<u32> = Vec::new();
+    for _ in 0..passes {
+        run(&mut |place, took| {
+            let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
+            match least.get_mut(place) {
+                Some(before) => *before = took.min(*before),
+                None => least.push(took),
+            }
+        });
+    }
+    let most = least.iter().copied().max().unwrap_or_default();
+    let above = least.iter().filter(|took| **took > 100_000).count();
+    (Duration::from_nanos(most.into()), above)
+}
+
+/// Grows to ten million cells, sweeps them while they live, and sweeps them away. Each of these
+/// operations holds one shard's lock from its beginning to its end.
+fn locks() {
+    const PASSES: usize = 3;
+    let mut stores = Vec::new();
+    let (charge, above) = longest(PASSES, |took| {
+        let (ours, mut text) = (Ours::new(quotas()[1].1, 20_000_000), String::new());
+        let now = ours.clock.now();
+        for key in 0..CELLS {
+            let key_hash = nth_key(&ours, &mut text, key);
+            let charge = Charge { key: key_hash, quota: &ours.quota, cost: 1 };
+            let began = Instant::now();
+            ours.store.settle(&[charge], true, now, |_| panic!("there is room"));
+            took(key, began.elapsed());
+        }
+        stores.push((ours, now));
+    });
+    println!("longest charge while 10,000,000 cells grow: {charge:?}; {above} above 100 us");
+    for (label, hours) in [("live", 0), ("idle", 3)] {
+        let mut left = stores.iter();
+        let (sweep, above) = longest(PASSES, |took| {
+            let (ours, then) = left.next().unwrap();
+            let later = tollgate::clock::Nanos::from_secs(hours * 3_600);
+            let now = tollgate::clock::Now {
+                mono: then.mono.saturating_add(later),
+                wall: then.wall.saturating_add(later),
+            };
+            for shard in 0..SHARDS {
+                let began = Instant::now();
+                ours.store.sweep(1, now);
+                took(shard, began.elapsed());
+            }
+        });
+        println!("longest sweep of a shard of {label} ones: {sweep:?}; {above} above 100 us");
+    }
+}
+
+fn main() {
+    memory();
+    for count in [1, 10_000, 1_000_000] {
+        beside_governor(count);
+    }
+    two_threads(10_000);
+    two_threads(1_000_000);
+    locks();
+}

@@ -1,0 +1,170 @@
+//! How many allocations a request costs beside one of a Pingora proxy without a policy: both run
+//! in this process, and the allocator counts.
+//!
+//! The client and the origin here allocate nothing for a request, so what is counted is the
+//! proxy's. What both do while nobody asks is a few allocations a second.
+#![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
+
+#[path = "../examples/plain/proxy.rs"]
+mod proxy;
+
+use std::alloc::System;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use pingora::server::Server;
+use pingora::server::configuration::ServerConf;
+use pingora_proxy::http_proxy_service;
+use proxy::Plain;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use tollgate::ops::Signals;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// What the issue of this file is about: allocations that tollgate may add to a forwarded request.
+const MOST_ADDED: f64 = 4.0;
+
+const REQUESTS: usize = 2_000;
+
+const REQUEST: &[u8] =
+    b"GET /item HTTP/1.1\r\nHost: localhost\r\nUser-Agent: test\r\nAccept: */*\r\n\r\n";
+
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nServer: origin\r\nContent-Type: text/plain\r\n\
+                        Content-Length: 6\r\nConnection: keep-alive\r\n\r\nhello\n";
+
+/// Answers every request, with what is on its stack.
+fn origin() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let (mut buffer, mut held) = ([0; 8_192], 0);
+                while let Ok(read @ 1..) = stream.read(&mut buffer[held..]) {
+                    held += read;
+                    if buffer[..held].ends_with(b"\r\n\r\n") {
+                        held = 0;
+                        stream.write_all(ANSWER).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn plain(origin: SocketAddr, refuse: bool) -> u16 {
+    let port = free_port();
+    std::thread::spawn(move || {
+        let conf = ServerConf { threads: 1, ..ServerConf::default() };
+        let mut server = Server::new_with_opt_and_conf(None, conf);
+        server.bootstrap();
+        let plain = Plain { origin: origin.to_string(), refuse };
+        let mut service = http_proxy_service(&server.configuration, plain);
+        service.add_tcp(&format!("127.0.0.1:{port}"));
+        server.add_service(service);
+        server.run_forever();
+    });
+    port
+}
+
+/// A route with an estimate and an exact limit, and one that is spent at once.
+fn tollgate(origin: SocketAddr) -> u16 {
+    let port = free_port();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    let policy = format!(
+        "version: 1
+threads: 1
+listeners: [{{ address: 127.0.0.1:{port} }}]
+origins: {{ site: {{ servers: ['{origin}'] }} }}
+limits:
+  pageviews: {{ tier: estimate, rate: 1000000000/1h, key: client_ip }}
+  writes: {{ tier: exact, rate: 1000000000/1h, key: client_ip }}
+  spent: {{ tier: exact, rate: 1/1d, key: client_ip }}
+routes:
+  - {{ name: refused, match: {{ path: /refused }}, limits: [pageviews, spent] }}
+  - {{ name: all, limits: [pageviews, writes] }}
+access_log: {{ to: none }}
+"
+    );
+    std::fs::write(&file, policy).unwrap();
+    std::thread::spawn(move || {
+        let orders = Signals::take().and_then(Signals::listen).unwrap();
+        let config =
+            tollgate::config::load(&file).map_err(|errors| errors.to_string()).unwrap().config;
+        tollgate::server::run(config, &file, false, orders).unwrap();
+        drop(folder);
+    });
+    port
+}
+
+fn connect(port: u16) -> TcpStream {
+    for _ in 0..500 {
+        match TcpStream::connect(("127.0.0.1", port)) {
+            Ok(stream) => return stream,
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    panic!("nobody listens on {port}");
+}
+
+/// Sends one request and reads its answer, of a length that is known.
+fn ask(stream: &mut TcpStream, request: &[u8], status: &[u8]) {
+    stream.write_all(request).unwrap();
+    let (mut buffer, mut held) = ([0; 8_192], 0);
+    loop {
+        let read = stream.read(&mut buffer[held..]).unwrap();
+        assert!(read > 0, "closed");
+        held += read;
+        let Some(end) = memchr::memmem::find(&buffer[..held], b"\r\n\r\n") else {
+            continue;
+        };
+        let head = &buffer[..end];
+        assert_eq!(&head[9..12], status, "{}", head.escape_ascii());
+        let length = memchr::memmem::find(head, b"ontent-Length: ").unwrap() + 15;
+        let digits = head[length..].iter().take_while(|byte| byte.is_ascii_digit());
+        let length = digits.fold(0, |sum, digit| sum * 10 + usize::from(digit - b'0'));
+        if held >= end + 4 + length {
+            return;
+        }
+    }
+}
+
+/// Allocations for each request of a connection that is warm.
+fn counted(port: u16, request: &[u8], status: &[u8]) -> f64 {
+    let mut stream = connect(port);
+    stream.set_nodelay(true).unwrap();
+    for _ in 0..REQUESTS / 4 {
+        ask(&mut stream, request, status);
+    }
+    let region = Region::new(ALLOCATOR);
+    for _ in 0..REQUESTS {
+        ask(&mut stream, request, status);
+    }
+    let change = region.change();
+    (change.allocations + change.reallocations) as f64 / REQUESTS as f64
+}
+
+#[test]
+fn a_request_costs_few_allocations_beside_one_without_a_policy() {
+    let origin = origin();
+    let ours = tollgate(origin);
+    let (plain, refusing) = (plain(origin, false), plain(origin, true));
+    let (own, base) = (counted(ours, REQUEST, b"200"), counted(plain, REQUEST, b"200"));
+    println!("forwarded: {own:.1} allocations, {base:.1} without a policy: {:+.1}", own - base);
+    assert!(own - base <= MOST_ADDED, "{own} instead of {base}");
+
+    let refused = [b"GET /refused".as_slice(), &REQUEST[9..]].concat();
+    ask(&mut connect(ours), &refused, b"200");
+    let (own, base) = (counted(ours, &refused, b"429"), counted(refusing, REQUEST, b"429"));
+    println!("refused: {own:.1} allocations, {base:.1} of a bare 429: {:+.1}", own - base);
+    assert!(own - base <= MOST_ADDED, "{own} instead of {base}");
+}

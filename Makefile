@@ -34,19 +34,28 @@ tools-run:
 tools-test:
 	@./scripts/install-tools $(TEST_TOOLS)
 
-.PHONY: bench compare isolation
+.PHONY: bench compare compare-library accuracy isolation
 
-# What a decision costs.
+# What decisions, routing, keys, fields and reading a configuration cost.
 bench: tools-run
 	$(CARGO) bench --bench decisions -- --noplot
 
-# Beside a Pingora proxy without a policy, NGINX and HAProxy; then instructions for each request.
+# Beside governor as a library; then beside a Pingora proxy without a policy, NGINX and HAProxy, in
+# time and in instructions; then the slowest requests while 10,000 routes are reloaded.
 ROUNDS ?= 20
-compare: tools-run
+compare: compare-library
 	@./scripts/install-tools nginx haproxy wrk h2load curl openssl valgrind python3
 	$(CARGO) build --release --bin tollgate --example plain
 	python3 scripts/compare --rounds $(ROUNDS)
 	python3 scripts/compare/instructions.py
+	python3 scripts/compare/reload.py
+
+compare-library: tools-run
+	$(CARGO) bench --bench peers
+
+# sliding_window beside a true log.
+accuracy: tools-run
+	$(CARGO) bench --bench accuracy
 
 # A route without limits beside a hammered key: p99 against the same load without.
 isolation: build
@@ -60,9 +69,9 @@ SECONDS ?= 600
 fuzz: tools-run
 	TOLLGATE_FUZZ_SECONDS=$(SECONDS) $(CARGO) test --test fuzz -- --nocapture --test-threads 8
 
-.PHONY: bench-store
+.PHONY: compare-redis
 
-# What a decision costs over a Redis server of its own.
-bench-store: tools-run
+# A decision over a Redis server of its own, beside one bare script call for each.
+compare-redis: tools-run
 	@./scripts/install-tools redis-server
 	./scripts/with-redis env TOLLGATE_BENCH_REDIS=PORT $(CARGO) bench --bench remote

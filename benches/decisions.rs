@@ -1,16 +1,22 @@
-//! What a decision costs: routing, keys, both tiers. `make bench`.
+//! What a decision costs, and what is around it: routing, keys, both tiers, fields, and reading a
+//! configuration. `make bench`. (Beside governor: `benches/peers.rs`.)
 
 use std::fmt::Write;
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use http::{HeaderMap, HeaderValue};
-use tollgate::clock::SystemClock;
-use tollgate::config;
+use tollgate::clock::{Nanos, SystemClock};
+use tollgate::config::{self, Loaded};
 use tollgate::engine::{Engine, Generation};
 use tollgate::policy::{Facts, KeySecret};
+use tollgate::proxy::{Asking, fields_beside, refusal};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const HEAD: &str = "version: 1
 listeners: [{ address: 127.0.0.1:1 }]
@@ -18,95 +24,223 @@ origins: { site: { servers: [127.0.0.1:1] } }
 check: { silence: [spoofable-key] }
 ";
 
-fn engine(policy: &str) -> (Engine, Generation) {
+/// Decisions of one measured turn.
+const TURN: usize = 1_000;
+
+fn load(policy: &str) -> Loaded {
     let text = format!("{HEAD}{policy}");
-    let loaded = config::read_text(&text, "bench.yaml", Path::new(""));
-    let loaded = loaded.unwrap_or_else(|errors| panic!("{errors}"));
+    config::read_text(&text, "bench.yaml", Path::new(""))
+        .unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn engine(policy: &str) -> (Engine, Generation) {
+    let loaded = load(policy);
     let engine = Engine::new(Arc::new(SystemClock::new()), KeySecret::new([1; 16]));
     let generation = engine.generation(loaded.config.policy, None).0;
     (engine, generation)
 }
 
-fn facts<'r>(path: &'r str, headers: &'r HeaderMap) -> Facts<'r> {
+fn facts<'r>(path: &'r str, query: Option<&'r str>, headers: &'r HeaderMap) -> Facts<'r> {
     Facts {
         client_ip: [192, 0, 2, 1].into(),
         peer_trusted: false,
-        now: tollgate::clock::Nanos::ZERO,
+        now: Nanos::ZERO,
         method: "GET",
         host: "api.example.com",
         path,
         readings: &[],
-        query: None,
+        query,
         headers,
         ipv6_prefix: 64,
     }
 }
 
-/// The last of N routes that share their first segments.
+/// So many routes that share their first segments.
+fn routes(count: usize) -> String {
+    let mut policy = "routes:\n".to_owned();
+    for n in 0..count {
+        let _ = writeln!(policy, "  - {{ name: r{n}, match: {{ path: /api/v1/item{n}/** }} }}");
+    }
+    policy
+}
+
+/// The last of N routes.
 fn routing(c: &mut Criterion) {
     let headers = HeaderMap::new();
+    let mut group = c.benchmark_group("route");
     for count in [10, 1_000, 10_000] {
-        let mut policy = "routes:\n".to_owned();
-        for n in 0..count {
-            let _ = writeln!(policy, "  - {{ name: r{n}, match: {{ path: /api/v1/item{n}/** }} }}");
-        }
-        let (_, generation) = engine(&policy);
+        let (_, generation) = engine(&routes(count));
         let path = format!("/api/v1/item{}/x", count - 1);
-        let facts = facts(&path, &headers);
+        let facts = facts(&path, None, &headers);
         assert!(generation.policy().find(&facts).is_some());
-        c.bench_function(&format!("route/{count}"), |b| {
+        group.bench_function(BenchmarkId::from_parameter(count), |b| {
             b.iter(|| generation.policy().find(black_box(&facts)));
         });
     }
 }
 
-fn decisions(c: &mut Criterion) {
-    let limits = [
-        ("estimate", "tier: estimate, rate: 1000000/1m, key: header:x-key, missing_key: deny"),
-        (
-            "token_bucket",
-            "tier: exact, algorithm: token_bucket, rate: 1000000/1m, key: header:x-key, missing_key: deny",
-        ),
-        ("sliding_window", "tier: exact, rate: 1000000/1m, key: header:x-key, missing_key: deny"),
-        (
-            "fixed_window",
-            "tier: exact, algorithm: fixed_window, rate: 1000000/1m, key: header:x-key, missing_key: deny",
-        ),
-        ("refused", "tier: exact, rate: 1/1d, key: header:x-key, missing_key: deny"),
-    ];
-    for (name, limit) in limits {
+/// Reading, checking and compiling a whole file.
+fn configuration(c: &mut Criterion) {
+    let policy = routes(10_000);
+    c.benchmark_group("configuration").sample_size(10).bench_function("10000 routes", |b| {
+        b.iter(|| load(black_box(&policy)).config.policy.routes.len());
+    });
+}
+
+/// One key from each kind of source.
+fn keys(c: &mut Criterion) {
+    let mut headers = HeaderMap::new();
+    for (name, value) in [
+        ("x-key", "key-00012345"),
+        ("cookie", "theme=dark; sid=0123456789abcdef; lang=en"),
+        ("authorization", "Bearer 0123456789abcdef0123456789abcdef"),
+        ("user-agent", "Mozilla/5.0"),
+        ("accept", "*/*"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    let facts = facts("/v1/orgs/acme/items", Some("page=2&key=abc"), &headers);
+    let mut group = c.benchmark_group("key");
+    for key in [
+        "client_ip",
+        "header:x-key",
+        "cookie:sid",
+        "query:key",
+        "bearer",
+        "path_segment:3",
+        "[client_ip, route]",
+    ] {
         let policy = format!(
-            "limits: {{ l: {{ {limit} }} }}\nroutes: [{{ name: r, limits: [l] }}]\nlimits_of_this_proxy: {{ max_keys: 3000000 }}\n"
+            "limits: {{ l: {{ tier: exact, rate: 1/1s, key: {key}, missing_key: skip }} }}\n\
+             routes: [{{ name: r, limits: [l] }}]\n"
         );
-        for keys in [1usize, 1_000_000] {
+        let policy = policy.replace(
+            ", missing_key: skip",
+            if key.contains("client_ip") { "" } else { ", missing_key: skip" },
+        );
+        let loaded = load(&policy);
+        let policy = loaded.config.policy;
+        let hasher = KeySecret::new([1; 16]).hasher(&policy.limits[0]);
+        group.bench_function(key, |b| {
+            b.iter(|| policy.limits[0].key.hash(&hasher, black_box(&facts), &policy.routes[0]));
+        });
+    }
+}
+
+const LIMITS: [(&str, &str); 6] = [
+    ("estimate", "tier: estimate, rate: 1000000000/1h, expect: { requests: 20000/1s }"),
+    ("token_bucket", "tier: exact, algorithm: token_bucket, rate: 1000000/1m, burst: 1000000"),
+    ("sliding_window", "tier: exact, rate: 1000000000/1h"),
+    ("sliding_log", "tier: exact, algorithm: sliding_log, rate: 10/1s"),
+    ("fixed_window", "tier: exact, algorithm: fixed_window, rate: 1000000000/1h"),
+    ("refused", "tier: exact, rate: 1/1d"),
+];
+
+/// A whole decision of the engine: route, key out of a field, charge, books. The fields lie in
+/// memory one after the other, their hashes in no order.
+fn decisions(c: &mut Criterion) {
+    for (name, limit) in LIMITS {
+        let mut group = c.benchmark_group(format!("decide/{name}"));
+        group.throughput(Throughput::Elements(TURN as u64));
+        for count in [1usize, 10_000, 1_000_000, 10_000_000] {
+            let policy = format!(
+                "limits: {{ l: {{ {limit}, key: header:x-key, missing_key: deny }} }}\n\
+                 routes: [{{ name: r, limits: [l] }}]\n\
+                 limits_of_this_proxy: {{ max_keys: 20000000 }}\n"
+            );
             let (engine, generation) = engine(&policy);
-            let all: Vec<HeaderMap> = (0..keys)
-                .map(|key| {
-                    let mut headers = HeaderMap::new();
-                    if let Ok(value) = HeaderValue::try_from(format!("key-{key}")) {
-                        headers.insert("x-key", value);
-                    }
-                    headers
-                })
-                .collect();
-            for headers in &all {
-                drop(engine.decide_embedded(&generation, &facts("/", headers)));
-            }
+            let mut headers = HeaderMap::new();
+            headers.insert("x-key", HeaderValue::from_static("key-00000000"));
+            let mut decide = |key: usize| {
+                // Written anew for each, since ten million maps would not fit.
+                let text = format!("key-{key:08}");
+                if let (Some(value), Ok(next)) =
+                    (headers.get_mut("x-key"), HeaderValue::try_from(text))
+                {
+                    *value = next;
+                }
+                let (decision, _) =
+                    engine.decide_embedded(&generation, &facts("/", None, &headers));
+                black_box(decision.route);
+            };
+            (0..count).for_each(&mut decide);
             let mut next = 0;
-            c.bench_function(&format!("decide/{name}/{keys}"), |b| {
+            group.bench_function(BenchmarkId::from_parameter(count), |b| {
                 b.iter(|| {
-                    // A stride that visits all keys in no order that a cache could guess.
-                    next = (next + 611_953) % keys;
-                    engine.decide_embedded(&generation, &facts("/", &all[next]))
+                    for _ in 0..TURN {
+                        next = (next + 1) % count;
+                        decide(next);
+                    }
                 });
             });
         }
     }
 }
 
+/// Two threads on keys of their own, and one: decisions a second.
+fn threads(c: &mut Criterion) {
+    const EACH: usize = 100_000;
+    let policy = "limits: { l: { tier: exact, rate: 1000000000/1h, key: header:x-key, missing_key: deny } }\n\
+                  routes: [{ name: r, limits: [l] }]\n";
+    let (engine, generation) = engine(policy);
+    let keys: Vec<Vec<HeaderMap>> = (0..2)
+        .map(|whose| {
+            let map = |key| {
+                let value = HeaderValue::try_from(format!("key-{whose}-{key}"));
+                value.ok().map(|value| {
+                    HeaderMap::from_iter([(http::HeaderName::from_static("x-key"), value)])
+                })
+            };
+            (0..10_000).filter_map(map).collect()
+        })
+        .collect();
+    let decide = |keys: &[HeaderMap]| {
+        for headers in keys.iter().cycle().take(EACH) {
+            black_box(engine.decide_embedded(&generation, &facts("/", None, headers)).0.route);
+        }
+    };
+    let mut group = c.benchmark_group("decide/threads");
+    for threads in [1, 2] {
+        group.throughput(Throughput::Elements((EACH * threads) as u64));
+        group.bench_function(BenchmarkId::from_parameter(threads), |b| {
+            b.iter(|| {
+                std::thread::scope(|scope| {
+                    keys.iter().take(threads).for_each(|keys| drop(scope.spawn(|| decide(keys))));
+                });
+            });
+        });
+    }
+}
+
+/// What a client is told: beside an origin's answer, and instead of one.
+fn fields(c: &mut Criterion) {
+    let policy = "limits:\n  a: { tier: estimate, rate: 100/1m, key: client_ip }\n  \
+                  b: { tier: exact, rate: 1/1d, key: client_ip }\nroutes: [{ name: r, limits: [a, b] }]\n";
+    let loaded = load(policy);
+    let responses = Arc::clone(&loaded.config.responses[0]);
+    let (engine, generation) = engine(policy);
+    let headers = HeaderMap::new();
+    let (allowed, _) = engine.decide_embedded(&generation, &facts("/", None, &headers));
+    let (refused, _) = engine.decide_embedded(&generation, &facts("/", None, &headers));
+    let policy = generation.policy();
+    let mut group = c.benchmark_group("fields");
+    group.bench_function("allowed", |b| {
+        b.iter(|| fields_beside(black_box(&allowed), policy, &responses).map(|all| all.len()));
+    });
+    group.bench_function("refused", |b| {
+        b.iter(|| {
+            let asking = Asking { headers: &headers, chance: 0.5 };
+            refusal(black_box(&refused), policy, &responses, asking).map(|one| one.is_some())
+        });
+    });
+}
+
 criterion_group! {
     name = benches;
-    config = Criterion::default().sample_size(20).measurement_time(std::time::Duration::from_secs(2)).warm_up_time(std::time::Duration::from_millis(500));
-    targets = routing, decisions
+    config = Criterion::default()
+        .sample_size(10)
+        .measurement_time(Duration::from_secs(1))
+        .warm_up_time(Duration::from_millis(300));
+    targets = routing, configuration, keys, fields, threads, decisions
 }
 criterion_main!(benches);

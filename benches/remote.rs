@@ -1,8 +1,9 @@
-//! What a decision costs over a Redis server on loopback: `make bench-store` starts one and ends it.
+//! What a decision costs over a Redis server on loopback, beside one bare EVALSHA of the same script
+//! for each decision: `make compare-redis` starts a server and ends it.
 //!
-//! - one hot key, many callers: decisions a second, charges in a call;
-//! - many keys: decisions a second for one core of the server;
-//! - one caller: the median beside that of one bare EVALSHA of the same script, turn by turn.
+//! - a hot key, many callers; many keys; a key that is spent: decisions a second, turn by turn, and
+//!   decisions for each second of the server's processor;
+//! - one caller: the median of each, turn by turn.
 #![expect(clippy::unwrap_used, reason = "a bench that meets what it does not expect shall fail")]
 #![expect(clippy::disallowed_methods, reason = "a bench reads the time")]
 
@@ -28,13 +29,15 @@ origins: { site: { servers: [127.0.0.1:1] } }
 store: { redis: { url: redis://127.0.0.1 } }
 limits:
   hot: { tier: exact, algorithm: fixed_window, rate: 4000000000/1h, key: header:x-key, missing_key: deny }
-routes: [{ name: r, limits: [hot] }]
+  spent: { tier: exact, algorithm: fixed_window, rate: 1/30d, key: header:x-key, missing_key: deny }
+routes:
+  - { name: spent, match: { path: /spent }, limits: [spent] }
+  - { name: r, limits: [hot] }
 ";
 
 struct Node {
     engine: Engine,
     generation: Generation,
-    remote: Arc<Remote>,
 }
 
 impl Node {
@@ -52,24 +55,60 @@ impl Node {
         let engine = Engine::with_store(clock, KeySecret::new([1; 16]), Arc::clone(&remote));
         let loaded = config::read_text(POLICY, "bench.yaml", Path::new("")).unwrap();
         let (generation, _) = engine.generation(loaded.config.policy, None);
-        Self { engine, generation, remote }
+        Self { engine, generation }
     }
 
-    async fn decide(&self, headers: &HeaderMap) {
+    async fn decide(&self, path: &str, headers: &HeaderMap) {
+        let (outcome, degraded) = self.spend(path, headers).await;
+        let expected = if path == "/" { Outcome::Allowed } else { Outcome::Limited };
+        assert!(outcome == expected && !degraded);
+    }
+
+    async fn spend(&self, path: &str, headers: &HeaderMap) -> (Outcome, bool) {
         let facts = Facts {
             client_ip: [192, 0, 2, 1].into(),
             peer_trusted: false,
             now: tollgate::clock::Nanos::ZERO,
             method: "POST",
             host: "h",
-            path: "/",
+            path,
             readings: &[],
             query: None,
             headers,
             ipv6_prefix: 64,
         };
         let (decision, _) = self.engine.decide(&self.generation, &facts).await;
-        assert!(decision.outcome == Outcome::Allowed && !decision.is_degraded());
+        (decision.outcome, decision.is_degraded())
+    }
+}
+
+/// One bare script call for each decision, over as many connections as a pool would have.
+struct Bare {
+    connections: Vec<redis::aio::MultiplexedConnection>,
+    sha: String,
+}
+
+impl Bare {
+    async fn connect(port: u16) -> Self {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+        let mut connections = Vec::new();
+        for _ in 0..4 {
+            connections.push(client.get_multiplexed_async_connection().await.unwrap());
+        }
+        let sha = redis::Script::new(SCRIPT).get_hash().to_owned();
+        Self { connections, sha }
+    }
+
+    async fn decide(&self, path: &str, key: u64) {
+        static TICKET: AtomicU64 = AtomicU64::new(0);
+        let ticket = TICKET.fetch_add(1, Ordering::Relaxed);
+        let most: u64 = if path == "/" { 4_000_000_000 } else { 1 };
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(&self.sha).arg(1).arg(format!("bench:bare{path}:{key}")).arg(ticket);
+        call.arg(4).arg(most).arg(3_600_000_000_u64).arg(0);
+        call.arg("s").arg(1).arg(1).arg(1).arg(1);
+        let mut connection = self.connections[ticket as usize % self.connections.len()].clone();
+        let _: Vec<u64> = call.query_async(&mut connection).await.unwrap();
     }
 }
 
@@ -79,25 +118,30 @@ fn key(n: u64) -> HeaderMap {
     headers
 }
 
-/// Callers that each wait for their answer, for a while; decisions a second.
-async fn load(node: &Arc<Node>, callers: u64, keys: u64, span: Duration) -> f64 {
+/// What is decided by many callers, each of whom waits for his answer.
+#[derive(Clone, Copy)]
+struct Load {
+    name: &'static str,
+    path: &'static str,
+    callers: u64,
+    keys: u64,
+}
+
+/// Decisions a second, for a while.
+async fn drive<F: Future<Output = ()> + Send + 'static>(
+    load: Load,
+    decide: impl Fn(u64) -> F + Clone + Send + 'static,
+) -> (f64, u64) {
+    const SPAN: Duration = Duration::from_secs(2);
     let done = Arc::new(AtomicU64::new(0));
     let began = Instant::now();
-    let tasks = (0..callers).map(|caller| {
-        let (node, done) = (Arc::clone(node), Arc::clone(&done));
+    let tasks = (0..load.callers).map(|caller| {
+        let (decide, done) = (decide.clone(), Arc::clone(&done));
         tokio::spawn(async move {
             let mut n = caller;
-            let own: Vec<HeaderMap> = (0..keys.min(64))
-                .map(|_| {
-                    n = (n * 7 + 13) % keys;
-                    key(n)
-                })
-                .collect();
-            for headers in own.iter().cycle() {
-                if began.elapsed() > span {
-                    return;
-                }
-                node.decide(headers).await;
+            while began.elapsed() < SPAN {
+                n = (n * 7 + 13) % load.keys;
+                decide(n).await;
                 done.fetch_add(1, Ordering::Relaxed);
             }
         })
@@ -105,7 +149,47 @@ async fn load(node: &Arc<Node>, callers: u64, keys: u64, span: Duration) -> f64 
     for task in tasks.collect::<Vec<_>>() {
         task.await.unwrap();
     }
-    done.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64()
+    let done = done.load(Ordering::Relaxed);
+    (done as f64 / began.elapsed().as_secs_f64(), done)
+}
+
+/// Tollgate and bare calls in turn, three times: the medians.
+async fn in_turn(load: Load, node: &Arc<Node>, bare: &Arc<Bare>, port: u16) {
+    let all: Arc<Vec<HeaderMap>> = Arc::new((0..load.keys).map(key).collect());
+    let mut figures = [const { Vec::new() }; 4];
+    for _ in 0..3 {
+        for turn in 0..2 {
+            let before = server_seconds(port).await;
+            let (rate, done) = if turn == 0 {
+                let (node, all) = (Arc::clone(node), Arc::clone(&all));
+                let decide = move |n: u64| {
+                    let (node, all) = (Arc::clone(&node), Arc::clone(&all));
+                    async move { node.decide(load.path, &all[n as usize]).await }
+                };
+                drive(load, decide).await
+            } else {
+                let bare = Arc::clone(bare);
+                let decide = move |n: u64| {
+                    let bare = Arc::clone(&bare);
+                    async move { bare.decide(load.path, n).await }
+                };
+                drive(load, decide).await
+            };
+            // The server's own clock has steps; what it did not show was less than one.
+            let seconds = (server_seconds(port).await - before).max(0.001);
+            figures[turn].push(rate);
+            figures[turn + 2].push(done as f64 / seconds);
+        }
+    }
+    let [ours, bare, ours_of_core, bare_of_core] = figures.map(|mut all| {
+        all.sort_unstable_by(f64::total_cmp);
+        all[all.len() / 2]
+    });
+    println!(
+        "| {} | {ours:.0} | {bare:.0} | {:.2} | {ours_of_core:.0} | {bare_of_core:.0} |",
+        load.name,
+        ours / bare
+    );
 }
 
 /// Processor time that the server has used.
@@ -125,52 +209,45 @@ fn median(mut spans: Vec<Duration>) -> Duration {
     spans[spans.len() / 2]
 }
 
-async fn beside_a_bare_call(node: &Node, port: u16) {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    let sha = redis::Script::new(SCRIPT).get_hash().to_owned();
-    let (mut ours, mut bare) = (Vec::new(), Vec::new());
+async fn one_caller(node: &Node, bare: &Bare) {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let headers = key(1);
-    for n in 0..20_000 {
+    for _ in 0..20_000 {
         let began = Instant::now();
-        node.decide(&headers).await;
+        node.decide("/", &headers).await;
         ours.push(began.elapsed());
         let began = Instant::now();
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(&sha).arg(1).arg("bench:bare").arg(n);
-        call.arg(4).arg(4_000_000_000_u64).arg(3_600_000_000_u64).arg(0);
-        call.arg("s").arg(1).arg(1).arg(1).arg(1);
-        let _: Vec<u64> = call.query_async(&mut connection).await.unwrap();
-        bare.push(began.elapsed());
+        bare.decide("/", 1).await;
+        theirs.push(began.elapsed());
     }
-    let (ours, bare) = (median(ours), median(bare));
-    let ratio = ours.as_secs_f64() / bare.as_secs_f64();
-    println!("one caller: p50 {ours:?}, bare EVALSHA {bare:?}: {ratio:.2} x");
+    let (ours, theirs) = (median(ours), median(theirs));
+    let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
+    println!("\none caller: p50 {ours:?}, one bare call {theirs:?}: {ratio:.2} x");
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
     let Some(port) = std::env::var("TOLLGATE_BENCH_REDIS").ok().and_then(|p| p.parse().ok()) else {
-        println!("TOLLGATE_BENCH_REDIS=PORT names the server; see make bench-store");
+        println!("TOLLGATE_BENCH_REDIS=PORT names the server; see make compare-redis");
         return;
     };
     let node = Arc::new(Node::start(port).await);
-    for callers in [256, 1_024, 4_096] {
-        let before = node.remote.books().batches.totals();
-        let rate = load(&node, callers, 1, Duration::from_secs(3)).await;
-        let after = node.remote.books().batches.totals();
-        let batch = (after.1 - before.1) as f64 / (after.0 - before.0) as f64;
-        println!("one key, {callers} callers: {rate:.0} decisions/s, {batch:.1} charges a call");
+    let bare = Arc::new(Bare::connect(port).await);
+    // The key that is spent is spent first.
+    node.spend("/spent", &key(0)).await;
+    println!(
+        "| a decision over Redis | tollgate, a second | bare calls, a second | ratio | for each \
+         second of the server's processor | bare |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for load in [
+        Load { name: "a hot key, 256 callers", path: "/", callers: 256, keys: 1 },
+        Load { name: "a hot key, 1,024 callers", path: "/", callers: 1_024, keys: 1 },
+        Load { name: "100,000 keys, 256 callers", path: "/", callers: 256, keys: 100_000 },
+        Load { name: "100,000 keys, 1,024 callers", path: "/", callers: 1_024, keys: 100_000 },
+        Load { name: "a key that is spent, 256 callers", path: "/spent", callers: 256, keys: 1 },
+    ] {
+        in_turn(load, &node, &bare, port).await;
     }
-    for callers in [64, 256, 1_024] {
-        let before = (server_seconds(port).await, node.remote.books().batches.totals().1);
-        let rate = load(&node, callers, 100_000, Duration::from_secs(3)).await;
-        let after = (server_seconds(port).await, node.remote.books().batches.totals().1);
-        let of_a_core = (after.1 - before.1) as f64 / (after.0 - before.0);
-        println!(
-            "100,000 keys, {callers} callers: {rate:.0} decisions/s; {of_a_core:.0} for each \
-             second of the server's processor"
-        );
-    }
-    beside_a_bare_call(&node, port).await;
+    one_caller(&node, &bare).await;
 }

@@ -9,14 +9,7 @@ use crate::engine::{Answer, Decision};
 use crate::limit::Quota;
 use crate::policy::{Count, Limit, Policy, RateIndex};
 
-use super::lines::{field, number};
-
-// In the case that people know.
-pub(super) const RATELIMIT_POLICY: &str = "RateLimit-Policy";
-pub(super) const RATELIMIT: &str = "RateLimit";
-pub(super) const LIMIT: &str = "X-RateLimit-Limit";
-pub(super) const REMAINING: &str = "X-RateLimit-Remaining";
-pub(super) const RESET: &str = "X-RateLimit-Reset";
+use super::lines::{LIMIT, RATELIMIT, RATELIMIT_POLICY, REMAINING, RESET, field, number};
 
 /// Where a client stands after a decision, as its route's operator wants it told. Limits in shadow
 /// mode and hidden ones are left out.
@@ -85,13 +78,13 @@ impl Standing<'_> {
     /// All of them, as HTTP/1 carries them.
     pub(super) fn write_lines(&self, out: &mut Vec<u8>) {
         if self.has_lists() {
-            field(out, RATELIMIT_POLICY, |out| self.write_policies(out));
-            field(out, RATELIMIT, |out| self.write_limits(out));
+            field(out, RATELIMIT_POLICY.shown, |out| self.write_policies(out));
+            field(out, RATELIMIT.shown, |out| self.write_limits(out));
         }
         if let Some(Triple { limit, remaining, reset }) = self.triple() {
-            field(out, LIMIT, |out| number(out, limit.into()));
-            field(out, REMAINING, |out| number(out, remaining.into()));
-            field(out, RESET, |out| number(out, reset));
+            field(out, LIMIT.shown, |out| number(out, limit.into()));
+            field(out, REMAINING.shown, |out| number(out, remaining.into()));
+            field(out, RESET.shown, |out| number(out, reset));
         }
     }
 

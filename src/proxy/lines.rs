@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::{HeaderValue, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, response};
 use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
 
@@ -45,9 +45,12 @@ impl Lines {
         &self.0
     }
 
-    /// Puts them into the framework's map.
-    pub(super) fn into_map(self, head: &mut ResponseHeader) -> Result<()> {
+    /// A head of these fields for the framework. Names of HTTP/2 have no case, so there the map is
+    /// made of names that are known, which costs next to nothing.
+    pub(super) fn into_head(self, status: StatusCode, version: Version) -> Result<ResponseHeader> {
         let all = Bytes::from(self.0);
+        let mut head = ResponseHeader::build(status, Some(16))?;
+        let mut plain = (version == Version::HTTP_2).then(|| HeaderMap::with_capacity(16));
         let mut from = 0;
         while let Some(end) = memchr::memchr(b'\n', &all[from..]) {
             let line = all.slice(from..(from + end).saturating_sub(1));
@@ -55,15 +58,66 @@ impl Lines {
             let Some(colon) = memchr::memchr(b':', &line) else {
                 continue;
             };
-            let value = HeaderValue::from_maybe_shared(line.slice((colon + 2).min(line.len())..));
-            let value = value.map_err(|error| {
-                Error::because(ErrorType::InvalidHTTPHeader, "a field of our own", error)
-            })?;
-            head.append_header(line.slice(..colon), value)?;
+            let value = value_of(line.slice((colon + 2).min(line.len())..))?;
+            match &mut plain {
+                None => drop(head.append_header(line.slice(..colon), value)?),
+                Some(plain) => drop(plain.append(name_of(&line[..colon])?, value)),
+            }
         }
-        Ok(())
+        if let Some(plain) = plain {
+            let mut parts: response::Parts = head.into();
+            parts.headers = plain;
+            head = parts.into();
+        }
+        Ok(head)
     }
 }
+
+/// A value from bytes that are kept.
+pub(super) fn value_of(bytes: Bytes) -> Result<HeaderValue> {
+    HeaderValue::from_maybe_shared(bytes)
+        .map_err(|error| Error::because(ErrorType::InvalidHTTPHeader, "a field of our own", error))
+}
+
+/// The name of one of our own fields.
+fn name_of(shown: &[u8]) -> Result<HeaderName> {
+    use http::header as of;
+    static OURS: [Name; 10] = [
+        Name { shown: "Cache-Control", name: of::CACHE_CONTROL },
+        Name { shown: "Content-Type", name: of::CONTENT_TYPE },
+        Name { shown: "Content-Length", name: of::CONTENT_LENGTH },
+        Name { shown: "Retry-After", name: of::RETRY_AFTER },
+        RATELIMIT_POLICY,
+        RATELIMIT,
+        LIMIT,
+        REMAINING,
+        RESET,
+        Name { shown: "Vary", name: of::VARY },
+    ];
+    if let Some(ours) = OURS.iter().find(|ours| ours.shown.as_bytes() == shown) {
+        return Ok(ours.name.clone());
+    }
+    HeaderName::from_bytes(shown)
+        .map_err(|error| Error::because(ErrorType::InvalidHTTPHeader, "a field of our own", error))
+}
+
+/// A name in the case that people know, and as the maps have it.
+pub(super) struct Name {
+    pub(super) shown: &'static str,
+    pub(super) name: HeaderName,
+}
+
+impl Name {
+    const fn new(shown: &'static str, lower: &'static str) -> Self {
+        Self { shown, name: HeaderName::from_static(lower) }
+    }
+}
+
+pub(super) const RATELIMIT_POLICY: Name = Name::new("RateLimit-Policy", "ratelimit-policy");
+pub(super) const RATELIMIT: Name = Name::new("RateLimit", "ratelimit");
+pub(super) const LIMIT: Name = Name::new("X-RateLimit-Limit", "x-ratelimit-limit");
+pub(super) const REMAINING: Name = Name::new("X-RateLimit-Remaining", "x-ratelimit-remaining");
+pub(super) const RESET: Name = Name::new("X-RateLimit-Reset", "x-ratelimit-reset");
 
 /// Writes one field.
 pub(super) fn field(out: &mut Vec<u8>, name: &str, value: impl FnOnce(&mut Vec<u8>)) {
@@ -76,14 +130,6 @@ pub(super) fn field(out: &mut Vec<u8>, name: &str, value: impl FnOnce(&mut Vec<u
 /// Writes a number.
 pub(super) fn number(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
-}
-
-/// A head without fields; for HTTP/2, whose names have no case.
-pub(super) fn bare_head(status: http::StatusCode, version: Version) -> Result<ResponseHeader> {
-    match version {
-        Version::HTTP_2 => ResponseHeader::build_no_case(status, Some(16)),
-        _ => ResponseHeader::build(status, Some(16)),
-    }
 }
 
 /// Bytes of a date (RFC 9110, section 5.6.7).
@@ -124,8 +170,8 @@ mod tests {
             lines.as_bytes().starts_with(b"Content-Type: text/html; a=b\r\nRetry-After: 12\r\n")
         );
         for version in [Version::HTTP_11, Version::HTTP_2] {
-            let mut head = bare_head(http::StatusCode::OK, version).unwrap();
-            lines.clone().into_map(&mut head).unwrap();
+            let head = lines.clone().into_head(StatusCode::OK, version).unwrap();
+            assert_eq!(head.has_case(), version == Version::HTTP_11);
             assert_eq!(head.headers["content-type"], "text/html; a=b");
             assert_eq!(head.headers["retry-after"], "12");
             let vary: Vec<_> = head.headers.get_all("vary").iter().collect();

@@ -8,7 +8,7 @@ use pingora::http::ResponseHeader;
 
 use super::fields::Standing;
 use super::gate::Reason;
-use super::lines::{self, Lines, bare_head, field, number};
+use super::lines::{self, Lines, field, number};
 use super::negotiate::Asking;
 use super::response;
 use crate::clock::Nanos;
@@ -54,8 +54,7 @@ pub(super) struct Reply {
 impl Reply {
     /// For the framework to send.
     pub(super) fn for_framework(self, version: Version) -> Result<Refusal> {
-        let mut head = bare_head(self.status, version)?;
-        self.lines.into_map(&mut head)?;
+        let head = self.lines.into_head(self.status, version)?;
         Ok(Refusal { head, body: self.body })
     }
 

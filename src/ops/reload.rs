@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
 use super::{AccessLogSink, ReloadOutcome, Status};
 use crate::config::{self, Config, ConfigErrors};
@@ -33,6 +34,8 @@ pub struct Reloader {
     pub access: Arc<AccessLogSink>,
     /// Certificates of the listeners.
     pub certificates: Arc<CertificateStore>,
+    /// What is not in force any more, while requests that began under it go on.
+    pub retired: Mutex<Vec<Arc<Live>>>,
 }
 
 impl Reloader {
@@ -73,7 +76,18 @@ impl Reloader {
         let generation = next.generation.number();
         self.certificates.replace(certificates);
         self.live.store(Arc::new(next));
+        self.retired.lock().push(previous);
         Ok(ReloadOutcome::Applied { generation, report })
+    }
+
+    /// Lets go of what no request holds any more. Here, because the last request to end would spend
+    /// milliseconds on taking a large one apart.
+    pub fn forget(&self) {
+        let gone: Vec<Arc<Live>> = {
+            let mut retired = self.retired.lock();
+            retired.extract_if(.., |live| Arc::strong_count(live) == 1).collect()
+        };
+        drop(gone);
     }
 
     fn read(&self) -> Result<Config, Vec<String>> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
 use crate::ops::{Orders, Reloader};
@@ -10,9 +11,13 @@ use crate::ops::{Orders, Reloader};
 /// Between two rounds of the engine's housekeeping.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How much a reload stands back behind requests (as nice(1) counts): a large file takes a core for
+/// a while, and who waits for an answer shall not wait for that.
+const RELOAD_NICENESS: i32 = 10;
+
 /// Turns sketches, sweeps cells, reloads when told to.
 pub(super) struct Housekeeping {
-    pub(super) reloader: Reloader,
+    pub(super) reloader: Arc<Reloader>,
     pub(super) orders: Arc<Orders>,
 }
 
@@ -20,16 +25,51 @@ impl Housekeeping {
     pub(super) async fn go_on(self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut reload = None;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {
                     let live = self.reloader.live.load_full();
                     self.reloader.engine.tick(&live.generation);
+                    self.reloader.forget();
                 }
-                () = self.orders.reload.notified() => {
-                    self.reloader.reload().await;
+                // One that is asked for meanwhile is remembered, and begins after this one.
+                () = self.orders.reload.notified(), if reload.is_none() => {
+                    reload = self.begin_reload();
                 }
+                () = ended(&mut reload) => reload = None,
             }
         }
+    }
+
+    /// Reloads on a thread of its own; `None` when there is none to be had.
+    fn begin_reload(&self) -> Option<oneshot::Receiver<()>> {
+        let (tell, ended) = oneshot::channel();
+        let (reloader, runtime) = (Arc::clone(&self.reloader), tokio::runtime::Handle::current());
+        let spawned = std::thread::Builder::new().name("reload".to_owned()).spawn(move || {
+            let own = Some(rustix::thread::gettid());
+            if let Err(error) = rustix::process::setpriority_process(own, RELOAD_NICENESS) {
+                log::debug!("a reload as urgent as requests: {error}");
+            }
+            runtime.block_on(reloader.reload());
+            // Nobody listens when the process is about to end.
+            let _ = tell.send(());
+        });
+        match spawned {
+            Ok(_) => Some(ended),
+            Err(error) => {
+                log::error!("reload refused: no thread for it: {error}");
+                None
+            }
+        }
+    }
+}
+
+/// Returns when a reload has ended; never, when there is none.
+async fn ended(reload: &mut Option<oneshot::Receiver<()>>) {
+    match reload {
+        // An error is the thread's end too.
+        Some(ended) => drop(ended.await),
+        None => std::future::pending().await,
     }
 }

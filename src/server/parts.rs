@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use pingora::apps::HttpServerOptions;
 use pingora::apps::http_app::HttpServer;
 use pingora::listeners::tls::{Acceptor, TlsSettings};
@@ -203,7 +204,7 @@ impl Parts {
 
     pub(super) fn housekeeping(&self, file: &Path) -> Housekeeping {
         Housekeeping {
-            reloader: Reloader {
+            reloader: Arc::new(Reloader {
                 source: ReloadSource { file: file.to_owned() },
                 engine: Arc::clone(&self.engine),
                 live: Arc::clone(&self.live),
@@ -211,7 +212,8 @@ impl Parts {
                 status: Arc::clone(&self.status),
                 access: Arc::clone(&self.access),
                 certificates: Arc::clone(&self.certificates),
-            },
+                retired: Mutex::default(),
+            }),
             orders: Arc::clone(&self.orders),
         }
     }

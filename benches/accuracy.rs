@@ -1,10 +1,11 @@
 //! How far `sliding_window` is from a true log: ten million requests for each row, fixed seeds.
 //! `make accuracy`.
 //!
-//! Beside each decision stands what a log of the same admissions would have said. Over: admitted,
-//! though as many as the limit were admitted within the last window. Under: refused, though fewer
-//! were. Both in parts of all requests. Integers decide, as in the proxy; the arrivals alone are
-//! drawn at random.
+//! Both see the same arrivals, each with a state of its own. Over: what the window admits of a key in
+//! a minute above what the log admits; under: what it admits below. Both are summed over keys and
+//! minutes and shown in parts of all requests. Then the most that any minute, wherever it begins,
+//! held of what the window admitted. Integers decide, as in the proxy; only the arrivals are drawn
+//! at random.
 
 use std::collections::VecDeque;
 
@@ -16,42 +17,67 @@ const REQUESTS: usize = 10_000_000;
 /// Units a minute.
 const LIMIT: u32 = 100;
 
-/// One key: its cell, and the times of what was admitted within the last window.
+/// One key: its cell, and the log beside it.
 #[derive(Default)]
 struct Key {
     cell: WindowPair,
+    log: VecDeque<Nanos>,
+    /// What the window admitted within the last minute.
     admitted: VecDeque<Nanos>,
+    /// The present clock minute, and what both admitted in it.
+    minute: u64,
+    by_window: u64,
+    by_log: u64,
 }
 
 #[derive(Default)]
 struct Errors {
-    over: usize,
-    under: usize,
-    refused: usize,
-    /// The most that any window held.
+    over: u64,
+    under: u64,
+    refused: u64,
+    /// The most that any minute held.
     most: usize,
+}
+
+fn forget(log: &mut VecDeque<Nanos>, period: Nanos, now: Nanos) {
+    while log.front().is_some_and(|at| at.saturating_add(period) <= now) {
+        log.pop_front();
+    }
 }
 
 impl Errors {
     fn request(&mut self, quota: SlidingWindow, key: &mut Key, now: Nanos) {
         let period = quota.rate().period();
-        while key.admitted.front().is_some_and(|at| at.saturating_add(period) <= now) {
-            key.admitted.pop_front();
+        let minute = now.get() / period.get();
+        if minute != key.minute {
+            self.settle(key);
+            key.minute = minute;
         }
-        let fits = key.admitted.len() < quota.rate().count() as usize;
-        let allowed = quota.judge(key.cell, 1, now).allowed;
-        if allowed {
+        forget(&mut key.log, period, now);
+        forget(&mut key.admitted, period, now);
+        if key.log.len() < quota.rate().count() as usize {
+            key.log.push_back(now);
+            key.by_log += 1;
+        }
+        if quota.judge(key.cell, 1, now).allowed {
             quota.charge(&mut key.cell, 1, now);
             key.admitted.push_back(now);
+            key.by_window += 1;
             self.most = self.most.max(key.admitted.len());
+        } else {
+            self.refused += 1;
         }
-        self.refused += usize::from(!allowed);
-        self.over += usize::from(allowed && !fits);
-        self.under += usize::from(!allowed && fits);
+    }
+
+    /// A minute of a key is over.
+    fn settle(&mut self, key: &mut Key) {
+        self.over += key.by_window.saturating_sub(key.by_log);
+        self.under += key.by_log.saturating_sub(key.by_window);
+        (key.by_window, key.by_log) = (0, 0);
     }
 
     fn row(&self, what: &str) {
-        let share = |count: usize| count as f64 * 100.0 / REQUESTS as f64;
+        let share = |count: u64| count as f64 * 100.0 / REQUESTS as f64;
         println!(
             "| {what} | {:.4} % | {:.4} % | {:.2} % | {} |",
             share(self.over),
@@ -98,23 +124,36 @@ fn on_off(demand: f64, quota: SlidingWindow) -> Errors {
     errors
 }
 
-/// The requests of a site within `minutes`: so many keys whose shares fall as 1 / rank.
-fn site(keys: usize, minutes: f64, quota: SlidingWindow) -> Errors {
+/// The requests of a site: 270,000 keys whose shares fall as 1 / (rank + `shift`), and so many that
+/// send a hundredth of all requests in equal parts.
+struct Site {
+    minutes: f64,
+    shift: usize,
+    hammering: usize,
+}
+
+fn site(site: &Site, quota: SlidingWindow) -> Errors {
+    const KEYS: usize = 270_000;
     let mut random = fastrand::Rng::with_seed(3);
-    let mut sums: Vec<f64> = Vec::with_capacity(keys);
-    for rank in 1..=keys {
-        sums.push(sums.last().copied().unwrap_or_default() + 1.0 / rank as f64);
+    let mut sums: Vec<f64> = Vec::with_capacity(KEYS);
+    for rank in 1..=KEYS {
+        sums.push(sums.last().copied().unwrap_or_default() + 1.0 / (rank + site.shift) as f64);
     }
     let all = sums.last().copied().unwrap_or_default();
-    let every = minutes * 60e9 / REQUESTS as f64;
-    let mut states: Vec<Key> = (0..keys).map(|_| Key::default()).collect();
+    let every = site.minutes * 60e9 / REQUESTS as f64;
+    let mut states: Vec<Key> = (0..KEYS + site.hammering).map(|_| Key::default()).collect();
     let (mut errors, mut now) = (Errors::default(), 0.0);
     for _ in 0..REQUESTS {
         now += after(&mut random, every);
-        let drawn = random.f64() * all;
-        let key = sums.partition_point(|sum| *sum < drawn).min(keys - 1);
+        let key = if site.hammering > 0 && random.u32(..100) == 0 {
+            KEYS + random.usize(..site.hammering)
+        } else {
+            let drawn = random.f64() * all;
+            sums.partition_point(|sum| *sum < drawn).min(KEYS - 1)
+        };
         errors.request(quota, &mut states[key], Nanos::new(now as u64));
     }
+    states.iter_mut().for_each(|key| errors.settle(key));
     errors
 }
 
@@ -133,8 +172,12 @@ fn main() {
     for demand in [0.5, 0.9, 1.0, 1.1, 2.0] {
         on_off(demand, quota).row(&format!("on and off, {demand} x the limit"));
     }
-    for minutes in [60.0, 600.0] {
-        let what = format!("a site: 270,000 keys, shares as 1/rank, within {minutes:.0} minutes");
-        site(270_000, minutes, quota).row(&what);
+    for minutes in [60.0, 600.0, 6_000.0] {
+        let what = format!("270,000 keys, shares as 1/rank, within {minutes:.0} minutes");
+        site(&Site { minutes, shift: 0, hammering: 0 }, quota).row(&what);
     }
+    site(&Site { minutes: 60.0, shift: 1_000, hammering: 2 }, quota).row(
+        "a site: 270,000 keys, shares as 1/(rank + 1000), the busiest at a third of the limit; two \
+         more send 1 % of all, eight times the limit each",
+    );
 }

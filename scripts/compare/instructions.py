@@ -2,7 +2,8 @@
 
 Usage: python3 scripts/compare/instructions.py [--requests N] [--profile FOLDER]
 
-Counts repeat to a fraction of a percent where times do not. They are those of user space: what the kernel
+Beside them: how often the clock is read (by tollgate's own code; by all that there is), and how often memory
+is allocated or made larger. Counts repeat to a fraction of a percent where times do not. They are those of user space: what the kernel
 does for sockets is not in them, and the same for both. One connection, HTTP/1, one request after the other.
 What the processes do while nobody asks (timers, housekeeping) is counted over a like time and taken off.
 With --profile the dumps are kept, for callgrind_annotate.
@@ -38,20 +39,43 @@ def ask(client, times, status):
             body += client.recv(65536)
 
 
+CALLS = {
+    "own clock": re.compile(r"SystemClock as .*Clock>::now"),
+    "clock": re.compile(r"clock_gettime"),
+    "allocations": re.compile(r"^mi_(malloc|zalloc|realloc)_aligned"),
+}
+
+
+def read(dump):
+    """Instructions of a dump, and calls of what is named above."""
+    count, calls, names, callee = 0, dict.fromkeys(CALLS, 0), {}, ""
+    for line in open(dump, errors="replace"):
+        if line.startswith(("fn=", "cfn=")):
+            number, _, name = line.rstrip().partition("=")[2].partition(" ")
+            if name:
+                names[number] = name
+            callee = names.get(number, "")
+        elif line.startswith("calls="):
+            for what, pattern in CALLS.items():
+                if pattern.search(callee):
+                    calls[what] += int(line[6:].split()[0])
+        elif line.startswith("totals:"):
+            count = int(line.split()[1])
+    return count, calls
+
+
 def total(pid, prefix):
-    """Instructions since the last dump."""
+    """Instructions since the last dump, and calls."""
     before = set(glob.glob(prefix + "*"))
     subprocess.run(["callgrind_control", "--dump", str(pid)], capture_output=True, check=True)
-    count, new = 0, set()
+    new = set()
     while not new:
         time.sleep(0.5)
         new = set(glob.glob(prefix + "*")) - before
     time.sleep(1)
-    for name in set(glob.glob(prefix + "*")) - before:
-        for line in open(name):
-            if line.startswith("totals:"):
-                count += int(line.split()[1])
-    return count
+    dumps = [read(name) for name in set(glob.glob(prefix + "*")) - before]
+    count = sum(count for count, _ in dumps)
+    return count, {what: sum(calls[what] for _, calls in dumps) for what in CALLS}
 
 
 def measure(peer, folder, requests, keep):
@@ -70,12 +94,14 @@ def measure(peer, folder, requests, keep):
         began = time.monotonic()
         ask(client, requests, status)
         took = time.monotonic() - began
-        busy = total(pid, prefix)
+        busy, busy_calls = total(pid, prefix)
         began = time.monotonic()
         time.sleep(took)
-        idle = total(pid, prefix) * took / (time.monotonic() - began)
+        idle, idle_calls = total(pid, prefix)
+        share = took / (time.monotonic() - began)
     peer.stop()
-    return (busy - idle) / requests
+    calls = {what: (busy_calls[what] - idle_calls[what] * share) / requests for what in CALLS}
+    return (busy - idle * share) / requests, calls
 
 
 def main():
@@ -88,14 +114,17 @@ def main():
         server = free_port()
         site = origin(folder, server)
         try:
-            print("| HTTP/1 | instructions/request: tollgate | plain | ratio |\n|---|---|---|---|")
+            print("| HTTP/1 | instructions/request: tollgate | plain | ratio | clock read: by tollgate, in all; plain "
+                  "| allocations: tollgate, plain |\n|---|---|---|---|---|---|")
             for mode in ("forwarded", "refused"):
                 counts = []
                 for make in (tollgate, plain):
                     peer = make(folder, mode, (free_port(), 0), server, "", "")
                     counts.append(measure(peer, folder, args.requests, args.profile))
-                own, base = counts
-                print(f"| {mode} | {own:.0f} | {base:.0f} | {own / base:.2f} |", flush=True)
+                (own, calls), (base, others) = counts
+                print(f"| {mode} | {own:.0f} | {base:.0f} | {own / base:.2f} "
+                      f"| {calls['own clock']:.1f}, {calls['clock']:.1f}; {others['clock']:.1f} "
+                      f"| {calls['allocations']:.1f}, {others['allocations']:.1f} |", flush=True)
         finally:
             site.terminate()
             site.wait()

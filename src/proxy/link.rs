@@ -222,4 +222,24 @@ mod tests {
         link.begin();
         assert_eq!(written(b"HTTP/1.1 200 OK\r\n\r\n"), None, "of the request before");
     }
+
+    #[test]
+    fn an_answer_is_written_once_and_is_no_line() {
+        let link = Link::default();
+        let due = || {
+            let mut out = Vec::new();
+            link.write_reply(&mut out);
+            String::from_utf8(out).unwrap()
+        };
+        link.tell(|out| out.extend_from_slice(b"A: b\r\n"));
+        assert_eq!(due(), "", "lines wait for their head");
+        link.reply(|out| out.extend_from_slice(b"HTTP/1.1 429 Too Many Requests\r\n\r\n"));
+        let mut out = Vec::new();
+        assert!(!link.write_head(b"HTTP/1.1 200 OK\r\n\r\n", &mut out) && out.is_empty());
+        assert_eq!(due(), "HTTP/1.1 429 Too Many Requests\r\n\r\n");
+        assert_eq!(due(), "");
+        link.reply(|out| out.extend_from_slice(b"x"));
+        link.refuse(0);
+        assert_eq!(due(), "", "another answer has taken its place");
+    }
 }

@@ -20,7 +20,7 @@ use pingora::protocols::{ALPN, GetSocketDigest, SocketDigest, Ssl, Stream};
 use pingora::server::ShutdownWatch;
 use std::os::fd::AsRawFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Sleep, sleep_until, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::guarded::{Guarded, Watch};
 use super::seats::{Seat, Seats};
@@ -279,13 +279,13 @@ impl Waiting {
 
     /// Waits for bytes. False when none come in time, or never will, or nobody is to be served.
     async fn hears(&mut self, stream: &mut Guarded, most: Duration) -> bool {
-        let until = tokio::time::Instant::now() + most;
+        let timer = sleep(most);
         let idle = match &mut self.idle {
             Some(idle) => {
-                idle.as_mut().reset(until);
+                idle.as_mut().reset(timer.deadline());
                 idle
             }
-            None => self.idle.insert(Box::pin(sleep_until(until))),
+            None => self.idle.insert(Box::pin(timer)),
         };
         tokio::select! {
             biased;

@@ -345,6 +345,8 @@ impl Guarded {
             }
         }
         self.gathered.clear();
+        // A head that was large once is no reason to hold as much for as long as the client likes.
+        self.gathered.shrink_to(2 * GATHER);
         self.written = 0;
         Poll::Ready(Ok(()))
     }

@@ -30,8 +30,10 @@ pub(super) async fn judge(
     // The stream under the session waits for nobody too long; who switches protocols may be silent
     // for as long as the origin likes.
     session.set_read_timeout(None);
-    let leaving = gate.leaving.load(std::sync::atomic::Ordering::Relaxed);
-    session.set_keepalive(if leaving { None } else { Some(0) });
+    // Else as the request says: HTTP/1.0 closes unless it is asked to go on.
+    if gate.leaving.load(std::sync::atomic::Ordering::Relaxed) {
+        session.set_keepalive(None);
+    }
 
     let peer = session.client_addr().and_then(|address| address.as_inet()).map(|peer| peer.ip());
     // Only a socket without an address (a test's pipe) has no peer.

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Response;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -82,6 +83,27 @@ async fn head_has_the_same_fields_and_no_body() {
     assert!(head.to_lowercase().contains("content-length: 1"), "{head}");
     let next = raw(&mut stream, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert!(next.starts_with("HTTP/1.1 200"), "the connection was kept: {next}");
+}
+
+#[tokio::test]
+async fn http_1_0_is_closed_unless_it_asks_to_go_on() {
+    let origin = Origin::start("site").await;
+    let gate = Gate::start(&format!("{}{ONE}", origin_yaml(origin.address))).await;
+    // Forwarded, then refused.
+    for status in ["200", "429"] {
+        let mut stream = TcpStream::connect(("127.0.0.1", gate.port)).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.0\r\nHost: a\r\nx-api-key: k\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        let reading = stream.read_to_string(&mut answer);
+        tokio::time::timeout(Duration::from_secs(5), reading).await.unwrap().unwrap();
+        assert_eq!(answer.split(' ').nth(1), Some(status), "{answer}");
+    }
+    let mut stream = TcpStream::connect(("127.0.0.1", gate.port)).await.unwrap();
+    let asks = b"GET / HTTP/1.0\r\nHost: a\r\nx-api-key: k\r\nConnection: keep-alive\r\n\r\n";
+    for _ in 0..2 {
+        let answer = raw(&mut stream, asks).await;
+        assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+    }
 }
 
 #[tokio::test]

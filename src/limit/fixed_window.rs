@@ -40,12 +40,12 @@ impl FixedWindow {
 
     pub(super) fn judge(&self, cell: Counter, cost: u32, now: Nanos) -> Verdict {
         let limit = self.rate.count();
-        let spent = self.live(cell, now).count;
+        let (live, edge) = self.at(cell, now);
+        let spent = live.count;
         let after = spent.saturating_add(cost);
         // (A sum that saturates at the largest limit there is does not fit into it.)
         let allowed = cost == 0 || cost <= limit.saturating_sub(spent);
         let left = if allowed { after } else { spent };
-        let edge = self.edge_after(self.as_of(cell, now)).saturating_sub(now);
         Verdict {
             allowed,
             limit,
@@ -63,47 +63,49 @@ impl FixedWindow {
     }
 
     pub(super) fn charge(&self, cell: &mut Counter, cost: u32, now: Nanos) {
-        *cell = self.live(*cell, now);
+        *cell = self.at(*cell, now).0;
         cell.count = cell.count.saturating_add(cost);
     }
 
     /// Takes back up to `cost` units that were charged at `charged`, where they still count.
     pub(super) fn give_back(&self, cell: &mut Counter, cost: u32, charged: Nanos) {
-        if cell.window == self.index(charged) {
+        if cell.window == self.place(charged).0 {
             cell.count = cell.count.saturating_sub(cost);
         }
     }
 
     pub(super) fn is_idle(&self, cell: Counter, now: Nanos) -> bool {
-        self.live(cell, now).count == 0
+        self.at(cell, now).0.count == 0
     }
 
     pub(super) fn convert(&self, old: &Self, cell: Counter, now: Nanos) -> Counter {
-        let count = old.live(cell, now).count;
-        Counter { window: self.index(old.as_of(cell, now)), count }
+        let (live, edge) = old.at(cell, now);
+        // Where another thread was first, `edge` is that of its window.
+        let ahead = edge.saturating_sub(old.rate.period());
+        Counter { window: self.place(now.saturating_add(ahead)).0, count: live.count }
     }
 
-    /// The cell as of its own window or that of `now`, whichever is later. One of a window further
-    /// ahead was written before the clock was set back, and is void: nobody is locked out.
-    fn live(&self, cell: Counter, now: Nanos) -> Counter {
-        let window = self.index(self.as_of(cell, now));
-        Counter { window, count: if cell.window == window { cell.count } else { 0 } }
+    /// The cell as of its own window or that of `now`, whichever is later, and how far it is from
+    /// `now` to that window's end.
+    ///
+    /// Another thread that read the clock later may have come first, and crossed an edge: then the
+    /// cell stays as it is. Without this the late one would move its count back over the edge,
+    /// where the next charge would forget it. A cell of a window further ahead was written before
+    /// the clock was set back, and is void: nobody is locked out.
+    fn at(&self, cell: Counter, now: Nanos) -> (Counter, Nanos) {
+        let (window, elapsed) = self.place(now);
+        let edge = self.rate.period().saturating_sub(elapsed);
+        match cell.window.wrapping_sub(window) {
+            0 => (cell, edge),
+            1 => (cell, edge.saturating_add(self.rate.period())),
+            _ => (Counter { window, count: 0 }, edge),
+        }
     }
 
-    /// `now`, or the edge that another thread has crossed meanwhile: it read the clock later and
-    /// came first. Without this the late one would move its count back over the edge, where the
-    /// next charge would forget it.
-    fn as_of(&self, cell: Counter, now: Nanos) -> Nanos {
-        if cell.window == self.index(now).wrapping_add(1) { self.edge_after(now) } else { now }
-    }
-
-    fn index(&self, now: Nanos) -> u32 {
-        (now.get() / self.rate.period().get()) as u32
-    }
-
-    fn edge_after(&self, now: Nanos) -> Nanos {
-        let period = self.rate.period();
-        now.saturating_sub(Nanos::new(now.get() % period.get())).saturating_add(period)
+    /// The window of an instant, and how far into it that is.
+    fn place(&self, now: Nanos) -> (u32, Nanos) {
+        let (now, period) = (now.get(), self.rate.period().get());
+        ((now / period) as u32, Nanos::new(now % period))
     }
 }
 

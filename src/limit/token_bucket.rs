@@ -41,6 +41,8 @@ pub struct TokenBucket {
     max_delay: Nanos,
     /// Of which every time in a cell is a multiple.
     tick: Nanos,
+    /// The most that can be spent at once, by those who wait too.
+    limit: u32,
 }
 
 impl TokenBucket {
@@ -73,7 +75,8 @@ impl TokenBucket {
             }
         }
         let emission = Nanos::new(emission);
-        Ok(Self { rate, burst, emission, step: refill_every, max_delay: Nanos::ZERO, tick })
+        let (step, max_delay) = (refill_every, Nanos::ZERO);
+        Ok(Self { rate, burst, emission, step, max_delay, tick, limit: burst })
     }
 
     /// The same bucket, whose requests wait for their units up to `max_delay`.
@@ -82,7 +85,8 @@ impl TokenBucket {
             return Err(QuotaError::DelayedSteps);
         }
         let max_delay = Nanos::new(max_delay.get() - max_delay.get() % self.tick.get());
-        Ok(Self { max_delay, ..self })
+        let waiting = u32::try_from(max_delay.get() / self.emission.get()).unwrap_or(u32::MAX);
+        Ok(Self { max_delay, limit: self.burst.saturating_add(waiting), ..self })
     }
 
     /// Units and the time they take to come.
@@ -96,9 +100,8 @@ impl TokenBucket {
     }
 
     /// The most that can be spent at once, by those who wait too.
-    pub fn limit(&self) -> u32 {
-        let waiting = self.max_delay.get() / self.emission.get();
-        self.burst.saturating_add(u32::try_from(waiting).unwrap_or(u32::MAX))
+    pub const fn limit(&self) -> u32 {
+        self.limit
     }
 
     /// How long a request may wait for its units.

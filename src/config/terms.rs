@@ -207,7 +207,7 @@ fn parts_of(texts: &[&str], key: &KeySpec, given: &Given<'_>) -> Result<KeyParts
             let address: IpAddr = text
                 .parse()
                 .map_err(|_| format!("{text:?} is not an address; write network: for many"))?;
-            Ok(address_bytes(address, given.ipv6_prefix).into_boxed_slice())
+            Ok(Box::from(&address_bytes(address, given.ipv6_prefix)[..]))
         }
         Source::Shard { .. } => Err("a key of shards has no exceptions by key".to_owned()),
         _ if text.is_empty() => Err("an empty value is never a key".to_owned()),

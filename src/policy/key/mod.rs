@@ -1,8 +1,9 @@
-//! Whose cell is charged: sources of key parts, and the hash that keys become at the door.
+//! Whose cell is charged: sources of key parts, and the keys they make.
 
 mod address;
 mod cookie;
 mod credentials;
+mod hash;
 mod header;
 mod jwt;
 mod query;
@@ -11,15 +12,13 @@ mod target;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::hash::Hasher;
-use std::net::IpAddr;
 
 use http::HeaderName;
-use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
 
-use super::{Facts, Limit, Route};
+use super::{Facts, Route};
 
 pub use address::bytes as address_bytes;
+pub use hash::{KeyHash, KeyHasher, KeySecret};
 pub use jwt::Claim;
 
 /// Most parts of one key. Nobody names more than a few; the bound keeps extraction cheap.
@@ -102,23 +101,6 @@ pub enum NoKey {
     Repeated,
 }
 
-/// The deployment's secret: without it nobody can choose keys that collide, or read one back.
-#[derive(Clone, Copy)]
-pub struct KeySecret([u8; 16]);
-
-/// What a key becomes at the door. The value itself goes no further.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct KeyHash {
-    /// First half.
-    pub high: u64,
-    /// Second half.
-    pub low: u64,
-}
-
-/// A hasher that has read the secret and a limit's identity; copied for each key.
-#[derive(Clone, Copy)]
-pub struct KeyHasher(SipHasher13);
-
 impl KeySpec {
     /// A key of between one and [`MAX_KEY_PARTS`] sources.
     pub fn new(sources: Vec<Source>) -> Option<Self> {
@@ -155,6 +137,12 @@ impl KeySpec {
         let mut hasher = *hasher;
         let mut absent = false;
         for source in &self.0 {
+            if *source == Source::ClientIp {
+                // The commonest, and the only one that nothing else has in memory.
+                let address = address::bytes(facts.client_ip, facts.ipv6_prefix);
+                hasher.write_part(source.tag(), &address);
+                continue;
+            }
             match source.part(facts, route) {
                 Part::Present(value) => hasher.write_part(source.tag(), &value),
                 // Every part is looked at: a repeated one is unclean whatever else is absent.
@@ -288,101 +276,6 @@ impl Source {
             Self::Shard { .. } => 12,
             Self::Jwt(_) => 13,
         }
-    }
-}
-
-impl KeySecret {
-    /// From 16 bytes of randomness.
-    pub const fn new(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-
-    /// The secret of a deployment, from the bytes of its file.
-    pub fn of_file(bytes: &[u8]) -> Self {
-        let mut hasher = SipHasher13::new_with_key(&[0; 16]);
-        write_framed(&mut hasher, b"tollgate key secret");
-        write_framed(&mut hasher, bytes);
-        let Hash128 { h1, h2 } = hasher.finish128();
-        let mut secret = [0; 16];
-        secret[..8].copy_from_slice(&h1.to_le_bytes());
-        secret[8..].copy_from_slice(&h2.to_le_bytes());
-        Self(secret)
-    }
-
-    /// A hasher for what puts the cells of families together: the same for all limits.
-    pub fn family_hasher(&self) -> KeyHasher {
-        let mut hasher = SipHasher13::new_with_key(&self.0);
-        write_framed(&mut hasher, b"family");
-        KeyHasher(hasher)
-    }
-
-    /// A hasher that is the same on all nodes and after a restart: for shares of the keys, never
-    /// for telling keys apart.
-    pub fn fixed_hasher(limit: &Limit) -> KeyHasher {
-        let mut hasher = SipHasher13::new_with_key(b"tollgate rollout");
-        write_framed(&mut hasher, limit.name.as_bytes());
-        KeyHasher(hasher)
-    }
-
-    /// A hasher for the keys of one limit.
-    pub fn hasher(&self, limit: &Limit) -> KeyHasher {
-        let mut hasher = SipHasher13::new_with_key(&self.0);
-        let identity = limit.identity();
-        write_framed(&mut hasher, identity.as_bytes());
-        KeyHasher(hasher)
-    }
-}
-
-impl fmt::Debug for KeySecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeySecret(..)")
-    }
-}
-
-impl KeyHasher {
-    /// The client's address as a key of its own, for `missing_key: client_ip`.
-    pub fn hash_client_ip(&self, facts: &Facts<'_>) -> KeyHash {
-        self.hash_address(facts.client_ip, facts.ipv6_prefix)
-    }
-
-    /// An address as the key of a limit by `client_ip` alone.
-    pub fn hash_address(&self, address: IpAddr, ipv6_prefix: u8) -> KeyHash {
-        let mut hasher = *self;
-        hasher.write_part(Source::ClientIp.tag(), &address::bytes(address, ipv6_prefix));
-        hasher.finish()
-    }
-
-    fn write_part(&mut self, tag: u8, value: &[u8]) {
-        self.0.write_u8(tag);
-        write_framed(&mut self.0, value);
-    }
-
-    fn finish(&self) -> KeyHash {
-        let Hash128 { h1, h2 } = self.0.finish128();
-        KeyHash { high: h1, low: h2 }
-    }
-}
-
-/// Length first, so that no two lists of parts read as the same bytes.
-fn write_framed(hasher: &mut SipHasher13, value: &[u8]) {
-    hasher.write_u64(value.len() as u64);
-    hasher.write(value);
-}
-
-/// As it stands in a store: 32 digits.
-impl fmt::Display for KeyHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}{:016x}", self.high, self.low)
-    }
-}
-
-/// From the form in which it stands in a store.
-impl std::str::FromStr for KeyHash {
-    type Err = std::num::ParseIntError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let whole = u128::from_str_radix(text, 16)?;
-        Ok(Self { high: (whole >> 64) as u64, low: whole as u64 })
     }
 }
 

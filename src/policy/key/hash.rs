@@ -1,0 +1,168 @@
+//! The hash that a key becomes at the door: SipHash-1-3 of 128 bits (Aumasson and Bernstein, 2012) with
+//! the deployment's secret. The value itself goes no further.
+
+use std::fmt;
+use std::hash::Hasher;
+use std::net::IpAddr;
+
+use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
+
+use super::{Source, address};
+use crate::policy::{Facts, Limit};
+
+/// The deployment's secret: without it nobody can choose keys that collide, or read one back.
+#[derive(Clone, Copy)]
+pub struct KeySecret([u8; 16]);
+
+/// What a key becomes at the door. The value itself goes no further.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct KeyHash {
+    /// First half.
+    pub high: u64,
+    /// Second half.
+    pub low: u64,
+}
+
+/// A hasher that has read the secret and a limit's identity; copied for each key.
+#[derive(Clone, Copy)]
+pub struct KeyHasher(SipHasher13);
+
+impl KeySecret {
+    /// From 16 bytes of randomness.
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The secret of a deployment, from the bytes of its file.
+    pub fn of_file(bytes: &[u8]) -> Self {
+        let mut hasher = SipHasher13::new_with_key(&[0; 16]);
+        write_framed(&mut hasher, b"tollgate key secret");
+        write_framed(&mut hasher, bytes);
+        let Hash128 { h1, h2 } = hasher.finish128();
+        let mut secret = [0; 16];
+        secret[..8].copy_from_slice(&h1.to_le_bytes());
+        secret[8..].copy_from_slice(&h2.to_le_bytes());
+        Self(secret)
+    }
+
+    /// A hasher for what puts the cells of families together: the same for all limits.
+    pub fn family_hasher(&self) -> KeyHasher {
+        let mut hasher = SipHasher13::new_with_key(&self.0);
+        write_framed(&mut hasher, b"family");
+        KeyHasher(hasher)
+    }
+
+    /// A hasher that is the same on all nodes and after a restart: for shares of the keys, never
+    /// for telling keys apart.
+    pub fn fixed_hasher(limit: &Limit) -> KeyHasher {
+        let mut hasher = SipHasher13::new_with_key(b"tollgate rollout");
+        write_framed(&mut hasher, limit.name.as_bytes());
+        KeyHasher(hasher)
+    }
+
+    /// A hasher for the keys of one limit.
+    pub fn hasher(&self, limit: &Limit) -> KeyHasher {
+        let mut hasher = SipHasher13::new_with_key(&self.0);
+        let identity = limit.identity();
+        write_framed(&mut hasher, identity.as_bytes());
+        KeyHasher(hasher)
+    }
+}
+
+impl fmt::Debug for KeySecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeySecret(..)")
+    }
+}
+
+impl KeyHasher {
+    /// The client's address as a key of its own, for `missing_key: client_ip`.
+    pub fn hash_client_ip(&self, facts: &Facts<'_>) -> KeyHash {
+        self.hash_address(facts.client_ip, facts.ipv6_prefix)
+    }
+
+    /// An address as the key of a limit by `client_ip` alone.
+    pub fn hash_address(&self, address: IpAddr, ipv6_prefix: u8) -> KeyHash {
+        let mut hasher = *self;
+        hasher.write_part(Source::ClientIp.tag(), &address::bytes(address, ipv6_prefix));
+        hasher.finish()
+    }
+
+    pub(super) fn write_part(&mut self, tag: u8, value: &[u8]) {
+        // In one piece where it fits: each piece costs the hasher as much as ten bytes.
+        let mut piece = [0; PIECE];
+        match piece.get_mut(PART_HEAD..PART_HEAD + value.len()) {
+            Some(place) => {
+                place.copy_from_slice(value);
+                piece[0] = tag;
+                piece[1..PART_HEAD].copy_from_slice(&(value.len() as u64).to_le_bytes());
+                self.0.write(&piece[..PART_HEAD + value.len()]);
+            }
+            None => {
+                self.0.write(&[tag]);
+                write_framed(&mut self.0, value);
+            }
+        }
+    }
+
+    pub(super) fn finish(&self) -> KeyHash {
+        let Hash128 { h1, h2 } = self.0.finish128();
+        KeyHash { high: h1, low: h2 }
+    }
+}
+
+/// Bytes before a part's value: its kind, and its length.
+const PART_HEAD: usize = 1 + size_of::<u64>();
+
+/// Bytes of a part that are hashed in one piece: nearly every key is shorter.
+const PIECE: usize = 64;
+
+/// Length first, so that no two lists of parts read as the same bytes.
+fn write_framed(hasher: &mut SipHasher13, value: &[u8]) {
+    hasher.write(&(value.len() as u64).to_le_bytes());
+    hasher.write(value);
+}
+
+/// As it stands in a store: 32 digits.
+impl fmt::Display for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}{:016x}", self.high, self.low)
+    }
+}
+
+/// From the form in which it stands in a store.
+impl std::str::FromStr for KeyHash {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let whole = u128::from_str_radix(text, 16)?;
+        Ok(Self { high: (whole >> 64) as u64, low: whole as u64 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_in_one_piece_is_its_pieces() {
+        let hasher = KeyHasher(SipHasher13::new_with_key(b"0123456789abcdef"));
+        let value: Vec<u8> = (0..100).collect();
+        for length in 0..value.len() {
+            let (mut one, mut pieces) = (hasher, hasher.0);
+            one.write_part(7, &value[..length]);
+            pieces.write(&[7]);
+            pieces.write(&(length as u64).to_le_bytes());
+            pieces.write(&value[..length]);
+            assert_eq!(one.finish(), KeyHasher(pieces).finish(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn hashes_are_the_same_on_every_machine() {
+        let mut hasher = KeyHasher(SipHasher13::new_with_key(b"0123456789abcdef"));
+        hasher.write_part(2, b"a key");
+        // Nodes that share a store must agree. (By another implementation of the hash.)
+        assert_eq!(hasher.finish().to_string(), "12d49f4eacbdf3df66461045a278bd2e");
+    }
+}

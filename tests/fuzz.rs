@@ -19,8 +19,8 @@ use tollgate::engine::{Engine, Outcome, Said};
 use tollgate::policy::client::{AddressHeader, ClientRules, resolve};
 use tollgate::policy::{Facts, KeySecret};
 use tollgate::proxy::{
-    Asking, Clean, Framing, GateBounds, Head, HeadScan, Length, ProxiedFrom, Reason, pass,
-    proxied_from, proxy_v2_size, proxy_version, refusal, retry_after_secs,
+    Asking, Clean, Framing, GateBounds, Head, HeadScan, LastHost, Length, ProxiedFrom, Reason,
+    pass, pass_scanned, proxied_from, proxy_v2_size, proxy_version, refusal, retry_after_secs,
 };
 
 const BOUNDS: GateBounds =
@@ -95,15 +95,15 @@ const HEADS: &[&[u8]] = &[
 
 /// A scan in pieces that end where the cuts say.
 fn scanned(bytes: &[u8], cuts: &[usize]) -> Result<Option<tollgate::proxy::WireHead>, Reason> {
-    let mut scan = HeadScan::default();
+    let (mut scan, mut last) = (HeadScan::default(), LastHost::default());
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
     cuts.sort_unstable();
     for cut in cuts {
-        if let Some(head) = scan.advance(&bytes[..cut], BOUNDS)? {
+        if let Some(head) = scan.advance(&bytes[..cut], BOUNDS, &mut last)? {
             return Ok(Some(head));
         }
     }
-    scan.advance(bytes, BOUNDS)
+    scan.advance(bytes, BOUNDS, &mut last)
 }
 
 #[test]
@@ -118,20 +118,25 @@ fn heads() {
         let whole = scanned(&bytes, &[]);
         let pieces = scanned(&bytes, &cuts);
         match whole {
-            Ok(Some(_)) => prop_assert_eq!(pieces, whole),
-            // What is refused may be refused for another reason before all of it has come.
-            Err(_) => prop_assert!(pieces.is_err()),
+            Ok(Some(_)) => prop_assert_eq!(&pieces, &whole),
+            // What is refused may be refused for another reason before all of it has come, and a line
+            // that came in pieces when it ends.
+            Err(_) if pieces.is_err() => {}
+            Err(_) => {
+                prop_assert_eq!(pieces, Ok(None));
+                prop_assert!(scanned(&[&bytes[..], b"\r\n"].concat(), &cuts).is_err());
+            }
             Ok(None) => prop_assert_eq!(pieces, Ok(None)),
         }
-        let Ok(Some(head)) = whole else {
+        let Ok(Some(scanned)) = whole else {
             return Ok(());
         };
-        is_strict(&bytes[..head.size])?;
+        is_strict(&bytes[..scanned.size])?;
         // The framework's parser finds the same head, and answers nothing by itself.
         let mut fields = [httparse::EMPTY_HEADER; 64];
         let mut parsed = httparse::Request::new(&mut fields);
         let size = parsed.parse(&bytes).map_err(|error| TestCaseError::fail(error.to_string()))?;
-        prop_assert_eq!(size, httparse::Status::Complete(head.size));
+        prop_assert_eq!(size, httparse::Status::Complete(scanned.size));
         let (method, target) = (parsed.method.unwrap(), parsed.path.unwrap());
         let built = RequestHeader::build(method, target.as_bytes(), None);
         prop_assert!(built.is_ok(), "{target}");
@@ -146,8 +151,15 @@ fn heads() {
         let version = if version == Some(0) { Version::HTTP_10 } else { Version::HTTP_11 };
         let target = target.as_bytes();
         let head = Head { method: &method, target, authority: None, version, headers: &headers };
-        if let Ok(clean) = pass(head, BOUNDS) {
-            is_clean(&clean, &method)?;
+        // What was found in the bytes is what is found in the parsed head. (Of several reasons to
+        // refuse it either may be told.)
+        let read = pass_scanned(&scanned.scanned, target, BOUNDS).unwrap();
+        match (pass(head, BOUNDS), read) {
+            (Ok(clean), read) => {
+                is_clean(&clean, &method)?;
+                prop_assert_eq!(Ok(clean), read);
+            }
+            (Err(_), read) => prop_assert!(read.is_err(), "{:?}", read),
         }
         Ok(())
     });

@@ -53,15 +53,15 @@ pub enum Unclean {
     },
 }
 
-/// Resolves every limit of a route. All keys are read before any is charged, so an unclean
-/// request spends nothing.
+/// Resolves every limit of a route, into an empty list. All keys are read before any is charged, so
+/// an unclean request spends nothing.
 pub(super) fn dues(
     generation: &Generation,
     facts: &Facts<'_>,
     route: RouteIndex,
-) -> Result<Dues, Unclean> {
+    dues: &mut Dues,
+) -> Result<(), Unclean> {
     let route = generation.policy().route(route);
-    let mut dues = Dues::new();
     for used in 0..route.limits.len() {
         if let Some(due) = due(generation, facts, route, used)? {
             // Two limits may lead to one cell by `missing_key`: it is charged once, the dearer.
@@ -71,7 +71,7 @@ pub(super) fn dues(
             }
         }
     }
-    Ok(dues)
+    Ok(())
 }
 
 /// Whether an origin that reads the path in another way is sent what it would be sent, charged to
@@ -80,10 +80,14 @@ pub(super) fn reads_alike(generation: &Generation, facts: &Facts<'_>, route: Rou
     if facts.readings.is_empty() {
         return true;
     }
-    let meant = dues(generation, facts, route);
+    let dues = |facts: &Facts<'_>| {
+        let mut all = Dues::new();
+        dues(generation, facts, route, &mut all).map(|()| all)
+    };
+    let meant = dues(facts);
     facts.readings.iter().all(|path| {
         let other = Facts { path, readings: &[], ..*facts };
-        generation.policy().find(&other) == Some(route) && dues(generation, &other, route) == meant
+        generation.policy().find(&other) == Some(route) && dues(&other) == meant
     })
 }
 

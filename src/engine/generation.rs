@@ -3,8 +3,10 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use smallvec::SmallVec;
+
 use super::exceptions::Exceptions;
-use super::{Decision, Engine, Tally};
+use super::{Decision, Engine, Outcome, Tally};
 use crate::clock::Now;
 use crate::estimator::EstimateLimit;
 use crate::limit::{Quota, Rate};
@@ -130,6 +132,18 @@ impl Generation {
     /// Its policy.
     pub const fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// A decision in which nothing is decided yet.
+    pub fn undecided(&self, at: Now) -> Decision {
+        Decision {
+            generation: self.number,
+            at,
+            route: None,
+            outcome: Outcome::NoRoute,
+            answers: SmallVec::new(),
+            trials: Vec::new(),
+        }
     }
 
     /// The verdicts of a limit so far.

@@ -23,7 +23,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use crate::clock::{Clock, Now};
 use crate::estimator::ConfirmTable;
@@ -116,29 +115,63 @@ impl Engine {
     ///
     /// Hold [`Pending`] until the request has ended, and tell [`Engine::finish`] of the answer.
     pub async fn decide(&self, generation: &Generation, facts: &Facts<'_>) -> (Decision, Pending) {
-        self.decide_at(generation, facts, self.now()).await
+        let mut decided = (generation.undecided(self.now()), Pending::default());
+        self.decide_into(generation, facts, &mut decided.0, &mut decided.1).await;
+        decided
     }
 
-    /// The same, for callers that have just read the engine's clock.
-    pub async fn decide_at(
+    /// The same, for callers that have just read the engine's clock and have a place for what is
+    /// decided: a [`Generation::undecided`] decision, and an empty [`Pending`].
+    pub async fn decide_into(
         &self,
         generation: &Generation,
         facts: &Facts<'_>,
-        now: Now,
-    ) -> (Decision, Pending) {
-        let mut decided = (undecided(generation, now), Pending::default());
-        let (decision, pending) = &mut decided;
-        if let Some(dues) = self.begin(generation, facts, decision) {
-            match &self.remote {
-                _ if self.banned(generation, &dues, decision) => {}
-                Some(remote) if generation.any_stored(&dues) => {
-                    self.settle_remote(remote, generation, &dues, decision, pending).await;
-                }
-                _ => self.settle(generation, &dues, decision, pending),
+        decision: &mut Decision,
+        pending: &mut Pending,
+    ) {
+        match &self.remote {
+            None => self.decide_alone(generation, facts, decision, pending),
+            // Boxed, so that those who wait for nothing do not carry its state along.
+            Some(remote) => {
+                Box::pin(self.decide_with(remote, generation, facts, decision, pending)).await;
+            }
+        }
+    }
+
+    fn decide_alone(
+        &self,
+        generation: &Generation,
+        facts: &Facts<'_>,
+        decision: &mut Decision,
+        pending: &mut Pending,
+    ) {
+        let mut dues = Dues::new();
+        if self.begin(generation, facts, decision, &mut dues) {
+            if !self.banned(generation, &dues, decision) {
+                self.settle(generation, &dues, decision, pending);
             }
             self.end(generation, &dues, decision);
         }
-        decided
+    }
+
+    async fn decide_with(
+        &self,
+        remote: &Arc<Remote>,
+        generation: &Generation,
+        facts: &Facts<'_>,
+        decision: &mut Decision,
+        pending: &mut Pending,
+    ) {
+        let mut dues = Dues::new();
+        if self.begin(generation, facts, decision, &mut dues) {
+            if self.banned(generation, &dues, decision) {
+            } else if generation.any_stored(&dues) {
+                self.settle_remote(remote, generation, &dues, decision, pending).await;
+            } else {
+                self.settle(generation, &dues, decision, pending);
+            }
+            self.end(generation, &dues, decision);
+        }
     }
 
     /// What [`Engine::decide`] does with an embedded store, for callers that cannot wait.
@@ -147,14 +180,8 @@ impl Engine {
         generation: &Generation,
         facts: &Facts<'_>,
     ) -> (Decision, Pending) {
-        let mut decided = (undecided(generation, self.now()), Pending::default());
-        let (decision, pending) = &mut decided;
-        if let Some(dues) = self.begin(generation, facts, decision) {
-            if !self.banned(generation, &dues, decision) {
-                self.settle(generation, &dues, decision, pending);
-            }
-            self.end(generation, &dues, decision);
-        }
+        let mut decided = (generation.undecided(self.now()), Pending::default());
+        self.decide_alone(generation, facts, &mut decided.0, &mut decided.1);
         decided
     }
 
@@ -169,27 +196,31 @@ impl Engine {
         self.time(decision);
     }
 
-    /// The route, and what is due under its limits; without dues the decision stands.
+    /// The route, and what is due under its limits, into an empty list; `false`: nothing is, and the
+    /// decision stands.
     fn begin(
         &self,
         generation: &Generation,
         facts: &Facts<'_>,
         decision: &mut Decision,
-    ) -> Option<Dues> {
+        dues: &mut Dues,
+    ) -> bool {
         let policy = generation.policy();
-        let place = policy.find(facts)?;
+        let Some(place) = policy.find(facts) else {
+            return false;
+        };
         decision.route = Some(place);
         if !due::reads_alike(generation, facts, place) {
             decision.outcome = Outcome::AmbiguousPath;
-            return None;
+            return false;
         }
         decision.outcome = Outcome::Allowed;
         let route = policy.route(place);
         if route.limits.is_empty() || route.exempt.covers(facts) {
-            return None;
+            return false;
         }
-        match due::dues(generation, facts, place) {
-            Ok(dues) => return Some(dues),
+        match due::dues(generation, facts, place, dues) {
+            Ok(()) => return true,
             Err(Unclean::Missing { limit, status }) => {
                 decision.outcome = Outcome::MissingKey { limit, status };
             }
@@ -197,7 +228,7 @@ impl Engine {
                 decision.outcome = Outcome::RepeatedKey { limit };
             }
         }
-        None
+        false
     }
 
     /// Turns sketches, sweeps a part of the store. Called ten times a second or so, by one task;
@@ -249,17 +280,6 @@ impl Engine {
 
     fn tally(&self, name: &Arc<str>) -> Arc<Tally> {
         Arc::clone(self.tallies.lock().entry(Arc::clone(name)).or_default())
-    }
-}
-
-fn undecided(generation: &Generation, at: Now) -> Decision {
-    Decision {
-        generation: generation.number(),
-        at,
-        route: None,
-        outcome: Outcome::NoRoute,
-        answers: SmallVec::new(),
-        trials: Vec::new(),
     }
 }
 

@@ -3,13 +3,12 @@
 //! `RateLimit-Policy` and `RateLimit` are those of draft-ietf-httpapi-ratelimit-headers-11; the
 //! `X-RateLimit-*` triple is what clients of older services read.
 
-use crate::clock::Nanos;
 use crate::config::Responses;
 use crate::engine::{Answer, Decision};
-use crate::limit::Quota;
-use crate::policy::{Count, Limit, Policy, RateIndex};
+use crate::policy::{Count, Policy};
 
 use super::lines::{LIMIT, RATELIMIT, RATELIMIT_POLICY, REMAINING, RESET, field, number};
+use super::members::{Member, Members};
 
 /// Where a client stands after a decision, as its route's operator wants it told. Limits in shadow
 /// mode and hidden ones are left out.
@@ -18,6 +17,8 @@ pub(super) struct Standing<'d> {
     pub(super) decision: &'d Decision,
     pub(super) policy: &'d Policy,
     pub(super) responses: &'d Responses,
+    /// Those that were written before; others are written here.
+    pub(super) members: Option<&'d Members>,
 }
 
 /// The older fields.
@@ -39,25 +40,16 @@ impl Standing<'_> {
 
     /// The value of `RateLimit-Policy`: `"writes";q=60;w=60`.
     pub(super) fn write_policies(&self, out: &mut Vec<u8>) {
-        self.write_list(out, |out, limit, answer| {
-            out.extend_from_slice(b";q=");
-            number(out, answer.verdict.limit.into());
-            if is_in_flight(limit) {
-                out.extend_from_slice(b";qu=\"concurrent-requests\"");
-            } else if let Some(window) = window_secs(limit, answer.rate) {
-                out.extend_from_slice(b";w=");
-                number(out, window);
-            }
-        });
+        self.write_list(out, |out, member, _| out.extend_from_slice(member.as_bytes()));
     }
 
     /// The value of `RateLimit`: `"writes";r=59;t=60`.
     pub(super) fn write_limits(&self, out: &mut Vec<u8>) {
-        self.write_list(out, |out, limit, answer| {
-            out.extend_from_slice(b";r=");
+        self.write_list(out, |out, member, answer| {
+            out.extend_from_slice(member.remaining());
             number(out, answer.verdict.remaining.into());
             // When a request in flight ends nobody knows, so it has no `t`.
-            if !is_in_flight(limit) {
+            if !matches!(self.policy.limit(answer.limit).count, Count::InFlight { .. }) {
                 out.extend_from_slice(b";t=");
                 number(out, answer.verdict.reset.secs_ceil());
             }
@@ -78,13 +70,13 @@ impl Standing<'_> {
     /// All of them, as HTTP/1 carries them.
     pub(super) fn write_lines(&self, out: &mut Vec<u8>) {
         if self.has_lists() {
-            field(out, RATELIMIT_POLICY.shown, |out| self.write_policies(out));
-            field(out, RATELIMIT.shown, |out| self.write_limits(out));
+            field(out, RATELIMIT_POLICY.begin, |out| self.write_policies(out));
+            field(out, RATELIMIT.begin, |out| self.write_limits(out));
         }
         if let Some(Triple { limit, remaining, reset }) = self.triple() {
-            field(out, LIMIT.shown, |out| number(out, limit.into()));
-            field(out, REMAINING.shown, |out| number(out, remaining.into()));
-            field(out, RESET.shown, |out| number(out, reset));
+            field(out, LIMIT.begin, |out| number(out, limit.into()));
+            field(out, REMAINING.begin, |out| number(out, remaining.into()));
+            field(out, RESET.begin, |out| number(out, reset));
         }
     }
 
@@ -96,39 +88,21 @@ impl Standing<'_> {
         self.decision.answers.iter().filter(|answer| self.is_visible(answer))
     }
 
-    /// `"name"` with what `more` says of it, of each limit.
-    fn write_list(&self, out: &mut Vec<u8>, more: impl Fn(&mut Vec<u8>, &Limit, &Answer)) {
+    /// A list with a member for each limit that is told.
+    fn write_list(&self, out: &mut Vec<u8>, write: impl Fn(&mut Vec<u8>, &Member, &Answer)) {
         let mut first = true;
         for answer in self.visible() {
-            let limit = self.policy.limit(answer.limit);
-            // Names are [a-z0-9-], so nothing in them is to be escaped.
-            out.extend_from_slice(if first { b"\"" } else { b", \"" });
-            out.extend_from_slice(limit.name.as_bytes());
-            out.push(b'"');
-            more(out, limit, answer);
+            if !first {
+                out.extend_from_slice(b", ");
+            }
             first = false;
+            let (limit, rate, units) = (answer.limit, answer.rate, answer.verdict.limit);
+            match self.members.and_then(|all| all.get(limit.0, rate, units)) {
+                Some(member) => write(out, member, answer),
+                None => write(out, &Member::new(self.policy.limit(limit), rate, units), answer),
+            }
         }
     }
-}
-
-const fn is_in_flight(limit: &Limit) -> bool {
-    matches!(limit.count, Count::InFlight { .. })
-}
-
-/// Whole seconds of the window; of a bucket, the time its burst takes to come (burst / rate).
-/// None below a second, which the draft cannot say.
-fn window_secs(limit: &Limit, rate: RateIndex) -> Option<u64> {
-    let window = match (&limit.count, limit.quota(rate)) {
-        (Count::Estimate { rate, .. }, _) => rate.period(),
-        (_, Some(Quota::TokenBucket(bucket))) => {
-            let (rate, most) = (bucket.rate(), u128::from(bucket.limit()));
-            let span = u128::from(rate.period().get()) * most / u128::from(rate.count());
-            Nanos::new(u64::try_from(span).unwrap_or(u64::MAX))
-        }
-        (_, Some(quota)) => quota.window(),
-        (_, None) => return None,
-    };
-    (window >= Nanos::SECOND).then(|| window.secs_ceil())
 }
 
 /// Whole seconds until a refused request can succeed, at least 1. None where it never can.

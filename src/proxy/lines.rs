@@ -25,14 +25,16 @@ impl Lines {
         Self(Vec::with_capacity(512))
     }
 
-    /// One more field.
-    pub(super) fn add(&mut self, name: &str, value: &[u8]) {
-        field(&mut self.0, name, |out| out.extend_from_slice(value));
+    /// One more field, whose line begins so: `Name: `.
+    #[inline]
+    pub(super) fn add(&mut self, begin: &str, value: &[u8]) {
+        field(&mut self.0, begin, |out| out.extend_from_slice(value));
     }
 
     /// One more field, of a number.
-    pub(super) fn add_number(&mut self, name: &str, value: u64) {
-        field(&mut self.0, name, |out| number(out, value));
+    #[inline]
+    pub(super) fn add_number(&mut self, begin: &str, value: u64) {
+        field(&mut self.0, begin, |out| number(out, value));
     }
 
     /// For those who write several.
@@ -83,18 +85,18 @@ pub(super) fn value_of(bytes: Bytes) -> Result<HeaderValue> {
 fn name_of(shown: &[u8]) -> Result<HeaderName> {
     use http::header as of;
     static OURS: [Name; 10] = [
-        Name { shown: "Cache-Control", name: of::CACHE_CONTROL },
-        Name { shown: "Content-Type", name: of::CONTENT_TYPE },
-        Name { shown: "Content-Length", name: of::CONTENT_LENGTH },
-        Name { shown: "Retry-After", name: of::RETRY_AFTER },
+        Name { begin: "Cache-Control: ", name: of::CACHE_CONTROL },
+        Name { begin: "Content-Type: ", name: of::CONTENT_TYPE },
+        Name { begin: "Content-Length: ", name: of::CONTENT_LENGTH },
+        Name { begin: "Retry-After: ", name: of::RETRY_AFTER },
         RATELIMIT_POLICY,
         RATELIMIT,
         LIMIT,
         REMAINING,
         RESET,
-        Name { shown: "Vary", name: of::VARY },
+        Name { begin: "Vary: ", name: of::VARY },
     ];
-    if let Some(ours) = OURS.iter().find(|ours| ours.shown.as_bytes() == shown) {
+    if let Some(ours) = OURS.iter().find(|ours| ours.shown().as_bytes() == shown) {
         return Ok(ours.name.clone());
     }
     HeaderName::from_bytes(shown)
@@ -103,26 +105,33 @@ fn name_of(shown: &[u8]) -> Result<HeaderName> {
 
 /// A name in the case that people know, and as the maps have it.
 pub(super) struct Name {
-    pub(super) shown: &'static str,
+    /// With which its line begins.
+    pub(super) begin: &'static str,
     pub(super) name: HeaderName,
 }
 
 impl Name {
-    const fn new(shown: &'static str, lower: &'static str) -> Self {
-        Self { shown, name: HeaderName::from_static(lower) }
+    const fn new(begin: &'static str, lower: &'static str) -> Self {
+        Self { begin, name: HeaderName::from_static(lower) }
+    }
+
+    /// The name as people know it.
+    pub(super) const fn shown(&self) -> &'static str {
+        self.begin.split_at(self.begin.len() - ": ".len()).0
     }
 }
 
-pub(super) const RATELIMIT_POLICY: Name = Name::new("RateLimit-Policy", "ratelimit-policy");
-pub(super) const RATELIMIT: Name = Name::new("RateLimit", "ratelimit");
-pub(super) const LIMIT: Name = Name::new("X-RateLimit-Limit", "x-ratelimit-limit");
-pub(super) const REMAINING: Name = Name::new("X-RateLimit-Remaining", "x-ratelimit-remaining");
-pub(super) const RESET: Name = Name::new("X-RateLimit-Reset", "x-ratelimit-reset");
+pub(super) const RATELIMIT_POLICY: Name = Name::new("RateLimit-Policy: ", "ratelimit-policy");
+pub(super) const RATELIMIT: Name = Name::new("RateLimit: ", "ratelimit");
+pub(super) const LIMIT: Name = Name::new("X-RateLimit-Limit: ", "x-ratelimit-limit");
+pub(super) const REMAINING: Name = Name::new("X-RateLimit-Remaining: ", "x-ratelimit-remaining");
+pub(super) const RESET: Name = Name::new("X-RateLimit-Reset: ", "x-ratelimit-reset");
 
-/// Writes one field.
-pub(super) fn field(out: &mut Vec<u8>, name: &str, value: impl FnOnce(&mut Vec<u8>)) {
-    out.extend_from_slice(name.as_bytes());
-    out.extend_from_slice(b": ");
+/// Writes one field, whose line begins so: `Name: `. (Name and colon are one constant, which is
+/// written without a call.)
+#[inline]
+pub(super) fn field(out: &mut Vec<u8>, begin: &str, value: impl FnOnce(&mut Vec<u8>)) {
+    out.extend_from_slice(begin.as_bytes());
     value(out);
     out.extend_from_slice(b"\r\n");
 }
@@ -161,11 +170,11 @@ mod tests {
     #[test]
     fn lines_become_the_same_fields() {
         let mut lines = Lines::new();
-        lines.add("Content-Type", b"text/html; a=b");
-        lines.add_number("Retry-After", 12);
-        lines.add("Vary", b"Origin");
-        lines.add("Vary", b"Accept");
-        lines.add("Empty", b"");
+        lines.add("Content-Type: ", b"text/html; a=b");
+        lines.add_number("Retry-After: ", 12);
+        lines.add("Vary: ", b"Origin");
+        lines.add("Vary: ", b"Accept");
+        lines.add("Empty: ", b"");
         assert!(
             lines.as_bytes().starts_with(b"Content-Type: text/html; a=b\r\nRetry-After: 12\r\n")
         );

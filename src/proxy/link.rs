@@ -11,7 +11,7 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora_proxy::Session;
 
-use super::gate::Reason;
+use super::gate::{Reason, Scanned};
 
 /// Shared by a connection's stream and the request that is served on it.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub struct Link {
     saying: AtomicU8,
     words: Mutex<Vec<u8>>,
     peer_text: OnceLock<HeaderValue>,
+    scanned: Mutex<Option<Scanned>>,
 }
 
 /// No words.
@@ -43,16 +44,23 @@ impl Default for Link {
             saying: AtomicU8::new(NOTHING),
             words: Mutex::default(),
             peer_text: OnceLock::new(),
+            scanned: Mutex::default(),
         }
     }
 }
 
 impl Link {
-    /// A new request begins.
-    pub fn begin(&self) {
+    /// A new request begins, in whose head this was found.
+    pub fn begin(&self, scanned: Option<Scanned>) {
+        *self.scanned.lock() = scanned;
         self.answered.store(false, Ordering::Relaxed);
         self.most_body.store(usize::MAX, Ordering::Relaxed);
         self.saying.store(NOTHING, Ordering::Relaxed);
+    }
+
+    /// What was found in the request's head, for who asks first.
+    pub(super) fn take_scanned(&self) -> Option<Scanned> {
+        self.scanned.lock().take()
     }
 
     /// Lines that the stream is to write into the head of the final answer, beside the framework's.
@@ -219,7 +227,7 @@ mod tests {
         let switching = written(b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
         assert!(switching.is_some_and(|head| head.contains("A: b")));
         link.tell(|out| out.extend_from_slice(b"A: b\r\n"));
-        link.begin();
+        link.begin(None);
         assert_eq!(written(b"HTTP/1.1 200 OK\r\n\r\n"), None, "of the request before");
     }
 

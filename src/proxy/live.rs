@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use pingora::protocols::tls::CaType;
 
 use super::gate::{GateBounds, Reason};
+use super::members::Members;
 use super::origin::{self, OriginGroup, OriginTally};
 use crate::config::{AccessLog, Admin, Bounds, Config, Origin, Responses, Store};
 use crate::engine::{Engine, Generation, ReloadReport};
@@ -29,6 +30,8 @@ pub struct Live {
     pub origins: Vec<Arc<OriginGroup>>,
     /// One per route.
     pub responses: Vec<Arc<Responses>>,
+    /// What the answers say of each limit.
+    pub members: Members,
     /// Where no route was found.
     pub default_responses: Arc<Responses>,
     /// Bounds of the proxy itself.
@@ -198,10 +201,10 @@ impl Live {
         let (generation, report) =
             engine.generation(config.policy, previous.map(|previous| &previous.generation));
         let live = Self {
-            generation,
             clients: config.clients,
             ipv6_prefix: config.ipv6_prefix,
             origins,
+            members: Members::of(generation.policy()),
             responses: config.responses,
             default_responses: config.default_responses,
             bounds: Arc::new(config.bounds),
@@ -209,6 +212,7 @@ impl Live {
             fixed,
             tallies,
             no_route: of(&books.routes, &Arc::from(Books::NO_ROUTE)),
+            generation,
         };
         (live, report)
     }

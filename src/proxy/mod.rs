@@ -10,6 +10,7 @@ mod gate;
 mod lines;
 mod link;
 mod live;
+mod members;
 mod negotiate;
 mod origin;
 mod plugin;
@@ -41,7 +42,10 @@ use fields::Standing;
 pub use certificates::{CertificateStore, Certificates, Resolver};
 pub use fields::retry_after_secs;
 pub use finish::{AccessRecord, AccessSink};
-pub use gate::{Clean, Framing, GateBounds, Head, HeadScan, Length, Reason, WireHead, pass};
+pub use gate::{
+    Clean, Framing, GateBounds, Head, HeadScan, LastHost, Length, Reason, Scanned, WireHead, pass,
+    pass_scanned,
+};
 pub use link::{Cut, Link};
 pub use live::{Books, Ending, Fixed, Live, RouteTally};
 pub use negotiate::Asking;
@@ -77,7 +81,7 @@ pub struct Context {
     began: Now,
     client_ip: Option<std::net::IpAddr>,
     peer_trusted: bool,
-    host: Box<str>,
+    host: Arc<str>,
     /// The canonical path with the query, where it is not what the client wrote.
     rewritten: Option<Box<str>>,
     request_id: Option<upstream::RequestId>,
@@ -104,7 +108,8 @@ impl Context {
     fn standing(&self) -> Option<Standing<'_>> {
         let decision = self.decision.as_ref()?;
         let responses = self.live.responses(decision.route);
-        Some(Standing { decision, policy: self.live.generation.policy(), responses })
+        let (policy, members) = (self.live.generation.policy(), Some(&self.live.members));
+        Some(Standing { decision, policy, responses, members })
     }
 }
 
@@ -128,7 +133,7 @@ impl ProxyHttp for Tollgate {
             began: Now { mono: Nanos::ZERO, wall: Nanos::ZERO },
             client_ip: None,
             peer_trusted: false,
-            host: Box::default(),
+            host: Arc::default(),
             rewritten: None,
             request_id: None,
             decision: None,

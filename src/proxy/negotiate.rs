@@ -23,6 +23,11 @@ impl Asking<'_> {
     /// section 12.5.1), of equals the first of the list.
     pub(super) fn body<'b>(&self, responses: &'b Responses) -> &'b Body {
         let bodies = &responses.bodies;
+        if let [only] = bodies.as_slice()
+            && *only != Body::Grpc
+        {
+            return only;
+        }
         if self.is_grpc() && bodies.contains(&Body::Grpc) {
             return &Body::Grpc;
         }
@@ -39,6 +44,9 @@ impl Asking<'_> {
     /// The origin that may read the answer, as the operator wrote it.
     pub(super) fn reader<'c>(&self, cors: &'c Cors) -> Option<&'c HeaderValue> {
         static ANY: HeaderValue = HeaderValue::from_static("*");
+        if matches!(cors, Cors::Only(none) if none.is_empty()) {
+            return None;
+        }
         let origin = self.headers.get(header::ORIGIN)?;
         match cors {
             Cors::All => Some(&ANY),

@@ -16,12 +16,18 @@ use crate::config::{Body, Cors, Responses};
 use crate::engine::{Answer, Decision, Outcome};
 use crate::policy::Policy;
 
-/// The registered problem type of draft-ietf-httpapi-ratelimit-headers-11.
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+/// The registered problem type of draft-ietf-httpapi-ratelimit-headers-11, up to the list of the
+/// limits that refuse.
+const QUOTA_EXCEEDED: &str = concat!(
+    r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+    r#""title":"Too many requests","status":429,"violated-policies":["#
+);
 
 /// Of the same draft: the client does what nobody is meant to do.
-const ABNORMAL_USAGE: &str =
-    "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
+const ABNORMAL_USAGE: &str = concat!(
+    r#"{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","#,
+    r#""title":"Abnormal usage detected","status":429,"violated-policies":["#
+);
 
 /// RESOURCE_EXHAUSTED, of gRPC's status codes.
 const GRPC_EXHAUSTED: &[u8] = b"8";
@@ -48,30 +54,63 @@ pub struct Refusal {
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     pub(super) lines: Lines,
-    pub(super) body: Bytes,
+    pub(super) body: ReplyBody,
+}
+
+/// The body of a reply.
+#[derive(Clone, Debug)]
+pub(super) enum ReplyBody {
+    /// Written for it.
+    Own(Vec<u8>),
+    /// The operator's, which many replies share.
+    Shared(Bytes),
+}
+
+impl ReplyBody {
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl From<ReplyBody> for Bytes {
+    fn from(body: ReplyBody) -> Self {
+        match body {
+            ReplyBody::Own(bytes) => bytes.into(),
+            ReplyBody::Shared(bytes) => bytes,
+        }
+    }
 }
 
 impl Reply {
     /// For the framework to send.
     pub(super) fn for_framework(self, version: Version) -> Result<Refusal> {
         let head = self.lines.into_head(self.status, version)?;
-        Ok(Refusal { head, body: self.body })
+        Ok(Refusal { head, body: self.body.into() })
     }
 
     /// As bytes of HTTP/1.1 (RFC 9112); `keeps`: whether the connection goes on.
     pub(super) fn write(&self, out: &mut Vec<u8>, wall: Nanos, keeps: bool, without_body: bool) {
-        out.extend_from_slice(b"HTTP/1.1 ");
-        number(out, self.status.as_u16().into());
-        out.push(b' ');
-        out.extend_from_slice(self.status.canonical_reason().unwrap_or_default().as_bytes());
-        out.extend_from_slice(b"\r\n");
+        match self.status {
+            StatusCode::TOO_MANY_REQUESTS => {
+                out.extend_from_slice(b"HTTP/1.1 429 Too Many Requests\r\n");
+            }
+            status => {
+                let reason = status.canonical_reason().unwrap_or_default();
+                out.extend_from_slice(
+                    format!("HTTP/1.1 {} {reason}\r\n", status.as_u16()).as_bytes(),
+                );
+            }
+        }
         out.extend_from_slice(self.lines.as_bytes());
-        field(out, "Date", |out| out.extend_from_slice(&lines::date(wall)));
+        field(out, "Date: ", |out| out.extend_from_slice(&lines::date(wall)));
         let connection: &[u8] = if keeps { b"keep-alive" } else { b"close" };
-        field(out, "Connection", |out| out.extend_from_slice(connection));
+        field(out, "Connection: ", |out| out.extend_from_slice(connection));
         out.extend_from_slice(b"\r\n");
         if !without_body {
-            out.extend_from_slice(&self.body);
+            out.extend_from_slice(self.body.as_bytes());
         }
     }
 }
@@ -83,7 +122,7 @@ pub fn write_fields(
     responses: &Responses,
     response: &mut ResponseHeader,
 ) -> Result<()> {
-    response::write(response, &Standing { decision, policy, responses })
+    response::write(response, &Standing { decision, policy, responses, members: None })
 }
 
 /// The fields that stand beside an origin's own.
@@ -104,7 +143,7 @@ pub fn refusal(
     responses: &Responses,
     asking: Asking<'_>,
 ) -> Result<Option<Refusal>> {
-    let reply = reply(Standing { decision, policy, responses }, asking);
+    let reply = reply(Standing { decision, policy, responses, members: None }, asking);
     reply.map(|reply| reply.for_framework(Version::HTTP_11)).transpose()
 }
 
@@ -120,14 +159,14 @@ pub(super) fn reply(standing: Standing<'_>, asking: Asking<'_>) -> Option<Reply>
     let (cors, lines) = (&responses.cors, &mut reply.lines);
     if !matches!(cors, Cors::Only(none) if none.is_empty()) {
         // The answer differs by who reads it, even where nobody may.
-        lines.add("Vary", b"Origin");
+        lines.add("Vary: ", b"Origin");
     }
     if let Some(reader) = asking.reader(cors) {
-        lines.add("Access-Control-Allow-Origin", reader.as_bytes());
-        lines.add("Access-Control-Expose-Headers", EXPOSED);
+        lines.add("Access-Control-Allow-Origin: ", reader.as_bytes());
+        lines.add("Access-Control-Expose-Headers: ", EXPOSED);
         if *cors != Cors::All {
             // A page that sends cookies may read only what says so.
-            lines.add("Access-Control-Allow-Credentials", b"true");
+            lines.add("Access-Control-Allow-Credentials: ", b"true");
         }
     }
     Some(reply)
@@ -170,7 +209,7 @@ fn problem_body(
     title: &str,
     status: StatusCode,
     more: impl FnOnce(&mut Vec<u8>),
-) -> Bytes {
+) -> ReplyBody {
     let mut body = Vec::with_capacity(256);
     body.extend_from_slice(b"{\"type\":\"");
     body.extend_from_slice(kind.as_bytes());
@@ -180,7 +219,7 @@ fn problem_body(
     number(&mut body, status.as_u16().into());
     more(&mut body);
     body.push(b'}');
-    Bytes::from(body)
+    ReplyBody::Own(body)
 }
 
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -200,55 +239,54 @@ fn limited(standing: Standing<'_>, asking: Asking<'_>) -> Reply {
     let retry_after = wait.map(|wait| wait.secs_ceil().max(1));
     let mut reply = match asking.body(responses) {
         Body::Problem => {
-            let status = StatusCode::TOO_MANY_REQUESTS;
-            whole(status, PROBLEM_JSON, limited_body(standing, status, retry_after))
+            let body = limited_body(standing, retry_after);
+            whole(StatusCode::TOO_MANY_REQUESTS, PROBLEM_JSON, body)
         }
         Body::Grpc => {
-            let mut grpc = whole(StatusCode::OK, "application/grpc", Bytes::new());
-            grpc.lines.add("grpc-status", GRPC_EXHAUSTED);
-            grpc.lines.add("grpc-message", b"too many requests");
+            let mut grpc = whole(StatusCode::OK, "application/grpc", ReplyBody::Own(Vec::new()));
+            grpc.lines.add("grpc-status: ", GRPC_EXHAUSTED);
+            grpc.lines.add("grpc-message: ", b"too many requests");
             grpc
         }
         Body::File { content, media_type } => {
-            whole(StatusCode::TOO_MANY_REQUESTS, media_type, content.clone())
+            let body = ReplyBody::Shared(content.clone());
+            whole(StatusCode::TOO_MANY_REQUESTS, media_type, body)
         }
     };
     if responses.bodies.len() > 1 {
-        reply.lines.add("Vary", b"Accept");
+        reply.lines.add("Vary: ", b"Accept");
     }
     if let Some(wait) = retry_after {
-        reply.lines.add_number("Retry-After", wait);
+        reply.lines.add_number("Retry-After: ", wait);
     }
     standing.write_lines(reply.lines.bytes());
     reply
 }
 
-fn limited_body(standing: Standing<'_>, status: StatusCode, retry_after: Option<u64>) -> Bytes {
+fn limited_body(standing: Standing<'_>, retry_after: Option<u64>) -> ReplyBody {
     let Standing { decision, policy, .. } = standing;
-    let (kind, title) = match decision.is_banned() {
-        true => (ABNORMAL_USAGE, "Abnormal usage detected"),
-        false => (QUOTA_EXCEEDED, "Too many requests"),
-    };
-    problem_body(kind, title, status, |out| {
-        out.extend_from_slice(b",\"violated-policies\":[");
-        let visible = |answer: &&Answer| !policy.limit(answer.limit).hidden;
-        for (place, answer) in decision.refusing().filter(visible).enumerate() {
-            out.extend_from_slice(if place == 0 { b"\"" } else { b",\"" });
-            out.extend_from_slice(policy.limit(answer.limit).name.as_bytes());
-            out.push(b'"');
-        }
-        out.push(b']');
-        if let Some(wait) = retry_after {
-            out.extend_from_slice(b",\"retry_after\":");
-            number(out, wait);
-        }
-    })
+    let begin = if decision.is_banned() { ABNORMAL_USAGE } else { QUOTA_EXCEEDED };
+    let mut body = Vec::with_capacity(256);
+    body.extend_from_slice(begin.as_bytes());
+    let visible = |answer: &&Answer| !policy.limit(answer.limit).hidden;
+    for (place, answer) in decision.refusing().filter(visible).enumerate() {
+        body.extend_from_slice(if place == 0 { b"\"" } else { b",\"" });
+        body.extend_from_slice(policy.limit(answer.limit).name.as_bytes());
+        body.push(b'"');
+    }
+    body.push(b']');
+    if let Some(wait) = retry_after {
+        body.extend_from_slice(b",\"retry_after\":");
+        number(&mut body, wait);
+    }
+    body.push(b'}');
+    ReplyBody::Own(body)
 }
 
-fn whole(status: StatusCode, media_type: &str, body: Bytes) -> Reply {
+fn whole(status: StatusCode, media_type: &str, body: ReplyBody) -> Reply {
     let mut lines = Lines::new();
-    lines.add("Cache-Control", b"no-store");
-    lines.add("Content-Type", media_type.as_bytes());
-    lines.add_number("Content-Length", body.len() as u64);
+    lines.add("Cache-Control: ", b"no-store");
+    lines.add("Content-Type: ", media_type.as_bytes());
+    lines.add_number("Content-Length: ", body.as_bytes().len() as u64);
     Reply { status, lines, body }
 }

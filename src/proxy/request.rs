@@ -2,15 +2,16 @@
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Version;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use super::fields::Standing;
 use super::gate::{self, Clean, Head, Reason};
-use super::{Asking, Context, Ending, Tollgate, render, respond, turn};
+use super::{Asking, Context, Ending, Link, Tollgate, render, respond, turn};
+use crate::clock::Nanos;
 use crate::engine::Outcome;
 use crate::policy::{Facts, client};
 
@@ -42,13 +43,15 @@ pub(super) async fn judge(
     let client_ip = client::resolve(peer, &head.headers, &ctx.live.clients);
     ctx.client_ip = Some(client_ip);
     ctx.peer_trusted = ctx.live.clients.trusts(peer);
-    let clean = gate::pass(Head::of(head), ctx.live.gate_bounds());
-    let clean = match clean {
+    let (link, bounds) = (Link::of(session), ctx.live.gate_bounds());
+    let scanned = link.filter(|_| !http2).and_then(|link| link.take_scanned());
+    let read = scanned.as_ref().and_then(|one| gate::pass_scanned(one, head.raw_path(), bounds));
+    let clean = match read.unwrap_or_else(|| gate::pass(Head::of(head), bounds)) {
         Ok(clean) => clean,
         Err(reason) => {
             ctx.rejected = Some(reason);
             ctx.ending = Some(Ending::Rejected);
-            respond::rejected(session, ctx, reason).await?;
+            Box::pin(respond::rejected(session, ctx, reason)).await?;
             return Ok(true);
         }
     };
@@ -64,25 +67,31 @@ pub(super) async fn judge(
         headers: &head.headers,
         ipv6_prefix: ctx.live.ipv6_prefix,
     };
-    let (mut decision, pending) = gate.engine.decide_at(&ctx.live.generation, &facts, now).await;
-    ctx.pending = pending;
+    let generation = &ctx.live.generation;
+    let decision = ctx.decision.insert(generation.undecided(now));
+    gate.engine.decide_into(generation, &facts, decision, &mut ctx.pending).await;
     ctx.rewritten = rewritten(&clean, head.raw_path());
-    ctx.host = clean.host.into_owned().into_boxed_str();
-    let turn = turn::take(gate, session, &mut decision).await;
-    let policy = ctx.live.generation.policy();
-    let responses = ctx.live.responses(decision.route);
-    let asking = Asking { headers: &session.req_header().headers, chance: fastrand::f64() };
-    let reply = render::reply(Standing { decision: &decision, policy, responses }, asking);
-    ctx.rejected = render::reason(&decision).map(|(reason, _)| reason);
-    ctx.decision = Some(decision);
+    ctx.host = match &scanned {
+        Some(scanned) => Arc::clone(&scanned.host),
+        None => Arc::from(&*clean.host),
+    };
+    let turn = match decision.wait() {
+        Nanos::ZERO => Ok(()),
+        wait => Box::pin(turn::take(gate, session, decision, wait)).await,
+    };
+    let outcome = decision.outcome;
+    ctx.rejected = render::reason(decision).map(|(reason, _)| reason);
     turn?;
-    let Some(reply) = reply else {
+    if outcome == Outcome::Allowed {
+        return Ok(false);
+    }
+    let asking = Asking { headers: &session.req_header().headers, chance: fastrand::f64() };
+    let Some(reply) = ctx.standing().and_then(|standing| render::reply(standing, asking)) else {
         return Ok(false);
     };
-    let outage = ctx.decision.as_ref().is_some_and(|one| one.outcome == Outcome::Outage);
     ctx.ending = Some(match ctx.rejected {
         Some(_) => Ending::Rejected,
-        None if outage => Ending::Failed,
+        None if outcome == Outcome::Outage => Ending::Failed,
         None => Ending::Limited,
     });
     respond::refuse(session, ctx, reply).await?;

@@ -94,7 +94,8 @@ pub(super) async fn refuse(session: &mut Session, ctx: &mut Context, reply: Repl
     if version == Version::HTTP_11 && session.is_body_done() && hand_over(session, ctx, &reply) {
         return Ok(());
     }
-    send(session, ctx, reply).await
+    // Boxed: most refusals take the short way above, and need none of its state.
+    Box::pin(send(session, ctx, reply)).await
 }
 
 /// Sends an answer, and deals with the body of the request that nobody will read.

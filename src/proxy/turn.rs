@@ -29,17 +29,14 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Waits until it is the request's turn. A client that leaves keeps its place, which passes unused:
+/// Waits for so long, until it is the request's turn. A client that leaves keeps its place, which passes unused:
 /// its request is not forwarded. Whether one with a body has left shows when that is read.
 pub(super) async fn take(
     gate: &Tollgate,
     session: &mut Session,
     decision: &mut Decision,
+    wait: Nanos,
 ) -> Result<()> {
-    let wait = decision.wait();
-    if wait == Nanos::ZERO {
-        return Ok(());
-    }
     let Some(_waiting) = Waiting::enter(&gate.books.waiting) else {
         decision.refuse_to_wait();
         return Ok(());

@@ -181,6 +181,18 @@ fn is_to_http(line: &HeaderValue) -> bool {
     })
 }
 
+/// The two digits of every byte.
+static HEXADECIMAL: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < pairs.len() {
+        pairs[byte] = [DIGITS[byte >> 4], DIGITS[byte & 0xf]];
+        byte += 1;
+    }
+    pairs
+};
+
 /// What names a request in logs, here and at the origin.
 #[derive(Clone, Debug)]
 pub(super) enum RequestId {
@@ -206,13 +218,11 @@ impl RequestId {
 
     /// A new one.
     pub(super) fn new() -> Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let bits = fastrand::u128(..).to_be_bytes();
-        Self::Own(std::array::from_fn(|place| {
-            let byte = bits[place / 2];
-            let digit = if place % 2 == 0 { byte >> 4 } else { byte & 0xf };
-            DIGITS[usize::from(digit)]
-        }))
+        let mut digits = [0; 32];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(fastrand::u128(..).to_be_bytes()) {
+            pair.copy_from_slice(&HEXADECIMAL[usize::from(byte)]);
+        }
+        Self::Own(digits)
     }
 
     fn as_bytes(&self) -> &[u8] {

@@ -8,6 +8,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -27,8 +28,8 @@ use super::seats::{Seat, Seats};
 use crate::clock::Clock;
 use crate::policy::client;
 use crate::proxy::{
-    HeadScan, Live, PROXY_SIGNATURE, PROXY_V1_MOST, PROXY_V2_FIXED, Porter, ProxiedFrom,
-    ProxyVersion, Reason, WireHead, proxied_from, proxy_v2_size, proxy_version,
+    GateBounds, HeadScan, LastHost, Live, PROXY_SIGNATURE, PROXY_V1_MOST, PROXY_V2_FIXED, Porter,
+    ProxiedFrom, ProxyVersion, Reason, WireHead, proxied_from, proxy_v2_size, proxy_version,
 };
 
 /// One address that is listened on.
@@ -177,8 +178,9 @@ where
     /// One request after the other.
     async fn speak_http1(&self, mut stream: Box<Guarded>, client: IpAddr, shutdown: ShutdownWatch) {
         let mut waiting = Waiting::new(shutdown.clone());
+        let mut last = LastHost::default();
         loop {
-            let head = match self.next_head(&mut stream, client, &mut waiting).await {
+            let head = match self.next_head(&mut stream, client, &mut waiting, &mut last).await {
                 Ok(head) => head,
                 Err(Some(answer)) => return self.last_words(stream, &answer).await,
                 Err(None) => return,
@@ -206,6 +208,7 @@ where
         stream: &mut Guarded,
         client: IpAddr,
         waiting: &mut Waiting,
+        last: &mut LastHost,
     ) -> Result<WireHead, Option<bytes::Bytes>> {
         let (bounds, gate) = {
             let live = self.live.load();
@@ -214,30 +217,21 @@ where
         if stream.ahead().is_empty() && !waiting.hears(stream, bounds.idle_timeout).await {
             return Err(None);
         }
-        // Read only where a head does not come at once: most do.
+        let mut search = HeadSearch { scan: HeadScan::default(), fresh: true, gate, last };
         let mut began = None;
-        let mut scan = HeadScan::default();
-        let mut fresh = true;
-        let reading = async {
-            loop {
-                // Robustness (RFC 9112, section 2.2): an empty line before a request says nothing.
-                if fresh && stream.ahead().starts_with(b"\r\n") {
-                    stream.skip(2);
-                }
-                fresh &= stream.ahead() == b"\r";
-                if !fresh && let Some(head) = scan.advance(stream.ahead(), gate).map_err(Some)? {
-                    return Ok(head);
-                }
-                began.get_or_insert_with(|| self.clock.now().mono);
-                if !matches!(stream.read_ahead().await, Ok(true)) {
-                    return Err(None);
-                }
-            }
-        };
-        let head = timeout(bounds.header_timeout, reading).await;
-        let reason = match head.unwrap_or(Err(Some(Reason::HeaderTimeout))) {
-            Ok(head) => return Ok(head),
-            Err(reason) => reason.ok_or(None)?,
+        // Most come whole: no time is read, and no timer made.
+        let mut found = search.look(stream);
+        if let Ok(None) = found {
+            began = Some(self.clock.now().mono);
+            let reading = timeout(bounds.header_timeout, search.read(stream));
+            found = match reading.await.unwrap_or(Err(Some(Reason::HeaderTimeout))) {
+                Ok(head) => Ok(Some(head)),
+                Err(reason) => Err(reason.ok_or(None)?),
+            };
+        }
+        let reason = match found {
+            Ok(head) => return head.ok_or(None),
+            Err(reason) => reason,
         };
         let began = began.unwrap_or_else(|| self.clock.now().mono);
         Err(Some(self.porter.refuse(client, began, reason)))
@@ -265,34 +259,101 @@ where
     }
 }
 
+/// The search for the head of a request in what is ahead.
+struct HeadSearch<'c> {
+    scan: HeadScan,
+    /// Whether nothing of the request has come yet.
+    fresh: bool,
+    gate: GateBounds,
+    last: &'c mut LastHost,
+}
+
+impl HeadSearch<'_> {
+    /// Looks at what has come; `None` while the head is not whole.
+    fn look(&mut self, stream: &mut Guarded) -> Result<Option<WireHead>, Reason> {
+        // Robustness (RFC 9112, section 2.2): an empty line before a request says nothing.
+        if self.fresh && stream.ahead().starts_with(b"\r\n") {
+            stream.skip(2);
+        }
+        self.fresh &= stream.ahead() == b"\r";
+        if self.fresh {
+            return Ok(None);
+        }
+        self.scan.advance(stream.ahead(), self.gate, self.last)
+    }
+
+    /// Reads until it is whole; `Err(None)`: the client has gone.
+    async fn read(&mut self, stream: &mut Guarded) -> Result<WireHead, Option<Reason>> {
+        loop {
+            if !matches!(stream.read_ahead().await, Ok(true)) {
+                return Err(None);
+            }
+            if let Some(head) = self.look(stream).map_err(Some)? {
+                return Ok(head);
+            }
+        }
+    }
+}
+
 /// A connection between two requests. The timer is kept and set forward each time, which costs a
-/// store; a new one would be entered into the runtime's wheel and taken out again.
+/// store; a new one would be entered into the runtime's wheel and taken out again. So is the wait
+/// for the end of the process, which is entered into a list under a lock.
 struct Waiting {
     idle: Option<Pin<Box<Sleep>>>,
     shutdown: ShutdownWatch,
+    stopping: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Whether `stopping` knows whom to wake.
+    is_listed: bool,
 }
 
 impl Waiting {
     fn new(shutdown: ShutdownWatch) -> Self {
-        Self { idle: None, shutdown }
+        let mut watched = shutdown.clone();
+        let stopping = Box::pin(async move {
+            // An error means that whoever could say so has gone.
+            let _ = watched.wait_for(|stopping| *stopping).await;
+        });
+        Self { idle: None, shutdown, stopping, is_listed: false }
     }
 
     /// Waits for bytes. False when none come in time, or never will, or nobody is to be served.
     async fn hears(&mut self, stream: &mut Guarded, most: Duration) -> bool {
         let timer = sleep(most);
-        let idle = match &mut self.idle {
-            Some(idle) => {
-                idle.as_mut().reset(timer.deadline());
-                idle
-            }
-            None => self.idle.insert(Box::pin(timer)),
-        };
-        tokio::select! {
-            biased;
-            more = stream.read_ahead() => matches!(more, Ok(true)),
-            () = idle.as_mut() => false,
-            _ = self.shutdown.wait_for(|stopping| *stopping) => false,
+        match &mut self.idle {
+            Some(idle) => idle.as_mut().reset(timer.deadline()),
+            None => self.idle = Some(Box::pin(timer)),
         }
+        let mut is_listed = false;
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(more) = stream.poll_ahead(cx) {
+                return Poll::Ready(matches!(more, Ok(1..)));
+            }
+            if self.is_over(cx, is_listed) {
+                return Poll::Ready(false);
+            }
+            is_listed = true;
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Whether the wait is over without bytes. Timer and end wake the connection's task, which is
+    /// one and the same as long as it lives: once each knows it, a look at its state is enough.
+    fn is_over(&mut self, cx: &mut Context<'_>, is_listed: bool) -> bool {
+        let idle = self.idle.as_mut();
+        let late = idle.is_some_and(|idle| match is_listed {
+            true => idle.is_elapsed(),
+            false => idle.as_mut().poll(cx).is_ready(),
+        });
+        let stopped = match self.is_listed {
+            true => match self.shutdown.has_changed() {
+                Ok(changed) => changed && *self.shutdown.borrow_and_update(),
+                Err(_) => true,
+            },
+            false => self.stopping.as_mut().poll(cx).is_ready(),
+        };
+        self.is_listed = true;
+        late || stopped
     }
 }
 

@@ -169,11 +169,11 @@ impl Guarded {
 
     /// Gives on one request, whose head was scanned and lies ahead.
     pub(super) fn begin(&mut self, head: WireHead) {
-        self.watch.link.begin();
         let rate = self.watch.bounds.body_min_rate;
         self.inbound.pace = Pace::new(Nanos::from(BODY_CREDIT), rate);
         self.body = 0;
         self.stage = Stage::Head(head.size, Framing::new(head.body));
+        self.watch.link.begin(Some(head.scanned));
     }
 
     /// Ends a request; false when its body was not read to its end, so that nothing may follow.
@@ -186,7 +186,8 @@ impl Guarded {
         self.watch.clock.now().mono
     }
 
-    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    /// Reads more of it; how many bytes.
+    pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         // On the stack, so that a connection that only waits holds no buffer.
         let mut space = [const { MaybeUninit::uninit() }; READ];
         let mut read = ReadBuf::uninit(&mut space);

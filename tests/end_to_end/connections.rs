@@ -55,6 +55,11 @@ async fn connections_are_bounded_in_all_and_per_client() {
     assert!(
         said(&mut from([127, 0, 0, 3], gate.port).await, ASK).await.starts_with("HTTP/1.1 200")
     );
+    // A seat is given back when its connection has gone, which the client sees a little earlier.
+    let given_back = eventually(Duration::from_secs(5), || async {
+        metric(&gate.metrics().await, "tollgate_connections") == 5.0
+    });
+    assert!(given_back.await);
     // A trusted peer speaks for many, and is bounded with all others only.
     for _ in 0..7 {
         held.push(from([127, 0, 0, 9], gate.port).await);

@@ -2,20 +2,18 @@
 
 /// Of names and methods (RFC 9110, section 5.6.2).
 pub(super) const TOKEN: u8 = 1;
-/// Of a field's value: no control byte but the tab.
-pub(super) const VALUE: u8 = 1 << 1;
 /// Of a request target on the wire: neither blank nor control byte, and ASCII.
-pub(super) const TARGET: u8 = 1 << 2;
+pub(super) const TARGET: u8 = 1 << 1;
 /// What stands for itself in no query (RFC 3986, appendix A) and no reader's parser takes.
-pub(super) const STRANGE_IN_QUERY: u8 = 1 << 3;
-/// The same of paths, as far as [`super::path`] does not know better.
-pub(super) const STRANGE_IN_PATH: u8 = 1 << 4;
+pub(super) const STRANGE_IN_QUERY: u8 = 1 << 2;
+/// Of a path, as far as [`super::path`] does not know better; a `?` ends it.
+pub(super) const IN_PATH: u8 = 1 << 3;
 /// Of a host's name.
-pub(super) const NAME: u8 = 1 << 5;
+pub(super) const NAME: u8 = 1 << 4;
 /// A letter in upper case.
-pub(super) const UPPER: u8 = 1 << 6;
+pub(super) const UPPER: u8 = 1 << 5;
 /// Of a path, and read alike by everybody wherever it stands; `/` and `.` depend on what is before.
-pub(super) const PLAIN: u8 = 1 << 7;
+pub(super) const PLAIN: u8 = 1 << 6;
 
 const CLASSES: [u8; 256] = classes();
 
@@ -24,14 +22,26 @@ pub(super) const fn of(byte: u8) -> u8 {
     CLASSES[byte as usize]
 }
 
-/// Whether all bytes are of a class.
-pub(super) fn all(bytes: &[u8], class: u8) -> bool {
-    bytes.iter().all(|byte| of(*byte) & class != 0)
+/// How many bytes at the beginning are of a class.
+pub(super) fn lead(bytes: &[u8], class: u8) -> usize {
+    bytes.iter().position(|byte| of(*byte) & class == 0).unwrap_or(bytes.len())
+}
+
+/// How many bytes at the beginning may stand in a field's value: no control byte but the tab. Long
+/// values are looked at by the processor's vectors, so this is no class of the table.
+pub(super) fn lead_of_value(bytes: &[u8]) -> usize {
+    const VECTOR: usize = 16;
+    let is_value = |byte: &u8| (*byte >= b' ') & (*byte != 0x7f) | (*byte == b'\t');
+    let whole = |vector: &&[u8]| vector.iter().fold(true, |all, byte| all & is_value(byte));
+    let lead = VECTOR * bytes.chunks_exact(VECTOR).take_while(whole).count();
+    let rest = bytes[lead..].iter().position(|byte| !is_value(byte));
+    rest.map_or(bytes.len(), |rest| lead + rest)
 }
 
 /// Whether any byte is of a class.
 pub(super) fn any(bytes: &[u8], class: u8) -> bool {
-    bytes.iter().any(|byte| of(*byte) & class != 0)
+    // Without a branch for each: what is not clean is rare, and bounded.
+    bytes.iter().fold(0, |seen, byte| seen | of(*byte)) & class != 0
 }
 
 const fn classes() -> [u8; 256] {
@@ -59,17 +69,15 @@ const fn classes() -> [u8; 256] {
         if letter || mark || matches!(byte, b'|' | b'~') {
             classes |= TOKEN;
         }
-        if matches!(byte, b'\t' | b' '..=b'~' | 0x80..) {
-            classes |= VALUE;
-        }
-        if matches!(byte, 0x20..0x7f) {
+        if matches!(byte, 0x21..0x7f) {
             classes |= TARGET;
         }
-        if matches!(byte, 0..=0x20 | b'<' | b'>' | 0x7f..) {
+        // (A fragment is never sent; parsers drop it, or do not.)
+        if matches!(byte, 0..=0x20 | b'<' | b'>' | b'#' | 0x7f..) {
             classes |= STRANGE_IN_QUERY;
         }
-        if matches!(byte, b'<' | b'>' | b'`') {
-            classes |= STRANGE_IN_PATH;
+        if !matches!(byte, b'<' | b'>' | b'`' | b'#' | b'?') {
+            classes |= IN_PATH;
         }
         if letter || matches!(byte, b'.' | b'-' | b'_') {
             classes |= NAME;

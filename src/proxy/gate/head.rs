@@ -9,24 +9,25 @@ use http::Version;
 use memchr::memchr;
 
 use super::framing::{self, Length};
-use super::{GateBounds, Reason, aim, bytes, is_known};
+use super::scanned::{LastHost, Scanned};
+use super::{GateBounds, Reason, Span, aim, bytes, is_known, nominates_no_end_to_end_field};
 
 /// The longest method of the registry has 17 letters.
 const MAX_METHOD: usize = 32;
 
 /// What a head says of the bytes around it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireHead {
     /// Bytes of the head, the empty line included.
     pub size: usize,
     /// How long the body is.
     pub body: Length,
-    /// Whether another protocol is asked for.
-    pub upgrade: bool,
+    /// What else was found.
+    pub scanned: Scanned,
 }
 
-/// How far a head has been looked at, and what was found. Every byte is looked at once, however
-/// they come.
+/// How far a head has been looked at, and what was found. However its bytes come, each is looked at
+/// three times at most: a line that is not whole yet, for its end, and again when that has come.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadScan {
     /// Where the present line begins.
@@ -39,20 +40,7 @@ pub struct HeadScan {
     hosts: Few,
     lengths: Few,
     codings: Few,
-    upgrade: bool,
-}
-
-/// A part of the head, by its places.
-#[derive(Clone, Copy, Debug, Default)]
-struct Span {
-    from: usize,
-    to: usize,
-}
-
-impl Span {
-    fn of(self, head: &[u8]) -> &[u8] {
-        head.get(self.from..self.to).unwrap_or_default()
-    }
+    nominates: bool,
 }
 
 /// The first two lines of a field: a second one is all that there is to know of the rest.
@@ -80,94 +68,140 @@ struct RequestLine {
 
 impl HeadScan {
     /// Looks at what has come of a head; `bytes` begin with its first byte. `None` while it is not
-    /// whole.
+    /// whole. `last` is the connection's.
     pub fn advance(
         &mut self,
         bytes: &[u8],
         bounds: GateBounds,
+        last: &mut LastHost,
     ) -> Result<Option<WireHead>, Reason> {
         if bytes.first().is_some_and(|byte| bytes::of(*byte) & bytes::TOKEN == 0) {
             return Err(Reason::Syntax);
         }
-        while let Some(end) = memchr(b'\n', &bytes[self.seen..]) {
-            let end = self.seen + end;
-            if end >= bounds.header_size {
-                return Err(Reason::HeaderSize);
+        loop {
+            // A line that was looked at in vain is looked at again when its end has come.
+            if self.seen > self.line && memchr(b'\n', &bytes[self.seen..]).is_none() {
+                break;
             }
-            let line = bytes[self.line..end].strip_suffix(b"\r").ok_or(Reason::Syntax)?;
-            match self.lines {
-                0 => self.request = request_line(line)?,
-                _ if line.is_empty() => return self.whole(&bytes[..=end]).map(Some),
+            let rest = &bytes[self.line..];
+            let line = match self.lines {
+                0 => request_line(rest)?.map(|(request, size)| {
+                    self.request = request;
+                    size
+                }),
+                // Not even the first byte of a field.
+                _ if rest.len() < 2 && LINE_END.starts_with(rest) => None,
+                _ if rest.starts_with(LINE_END) => {
+                    let size = self.line + LINE_END.len();
+                    if size > bounds.header_size {
+                        return Err(Reason::HeaderSize);
+                    }
+                    return self.whole(&bytes[..size], last).map(Some);
+                }
                 fields if fields > bounds.header_fields => return Err(Reason::HeaderFields),
-                _ => self.field(line)?,
-            }
+                _ => self.field(rest)?,
+            };
+            let Some(size) = line else {
+                break;
+            };
             self.lines += 1;
-            self.line = end + 1;
-            self.seen = end + 1;
+            self.line += size;
+            self.seen = self.line;
         }
         self.seen = bytes.len();
         if bytes.len() >= bounds.header_size { Err(Reason::HeaderSize) } else { Ok(None) }
     }
 
-    /// Looks at one field's line, and keeps what says where the request ends.
-    fn field(&mut self, line: &[u8]) -> Result<(), Reason> {
-        let colon = memchr(b':', line).ok_or(Reason::Syntax)?;
-        let (name, value) = (&line[..colon], &line[colon + 1..]);
-        let clean = bytes::all(name, bytes::TOKEN) && bytes::all(value, bytes::VALUE);
-        if name.is_empty() || !clean {
-            return Err(Reason::Syntax);
-        }
+    /// Looks at the line of one field, which `rest` begins with, and keeps what says where the
+    /// request ends. The line's size; `None` while it is not whole.
+    fn field(&mut self, rest: &[u8]) -> Result<Option<usize>, Reason> {
+        let colon = bytes::lead(rest, bytes::TOKEN);
+        let (name, after) = rest.split_at(colon);
+        let after = match after.split_first() {
+            None => return Ok(None),
+            Some((b':', after)) if colon > 0 => after,
+            Some(_) => return Err(Reason::Syntax),
+        };
+        let value = &after[..bytes::lead_of_value(after)];
+        let Some(()) = line_end(&after[value.len()..])? else {
+            return Ok(None);
+        };
+        let size = Some(colon + 1 + value.len() + LINE_END.len());
         let kept = match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => &mut self.hosts,
-            7 if name.eq_ignore_ascii_case(b"upgrade") => {
-                self.upgrade = true;
-                return Ok(());
+            10 if name.eq_ignore_ascii_case(b"connection") => {
+                self.nominates |= nominates_no_end_to_end_field(value).is_err();
+                return Ok(size);
             }
             14 if name.eq_ignore_ascii_case(b"content-length") => &mut self.lengths,
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => &mut self.codings,
-            _ => return Ok(()),
+            _ => return Ok(size),
         };
         let from = self.line + colon + 1 + (value.len() - value.trim_ascii_start().len());
         kept.add(Span { from, to: from + value.trim_ascii().len() });
-        Ok(())
+        Ok(size)
     }
 
     /// Looks at all lines together, each of which is well formed.
-    fn whole(&self, head: &[u8]) -> Result<WireHead, Reason> {
+    fn whole(&self, head: &[u8], last: &mut LastHost) -> Result<WireHead, Reason> {
         let RequestLine { method, target, version } = self.request;
         let mut hosts = self.hosts.iter(head);
         let host = hosts.next();
         if hosts.next().is_some() {
             return Err(Reason::Host);
         }
-        let method = text(method.of(head), Reason::Syntax)?;
+        let (method, target) = (method.of(head), target.of(head));
         if !is_known(method) {
             return Err(Reason::Method);
         }
         let is_http_11 = version == Version::HTTP_11;
         let (lengths, codings) = (self.lengths.iter(head), self.codings.iter(head));
         let body = framing::length(is_http_11, lengths, codings)?;
-        aim(method, text(target.of(head), Reason::Target)?, host, None, version)?;
-        Ok(WireHead { size: head.len(), body, upgrade: self.upgrade })
+        let (authority, aim) = aim(method, target, host, None, version)?;
+        let (host, target, nominates) = (last.of(authority)?, target.len(), self.nominates);
+        let scanned = Scanned { host, aim, target, body, nominates };
+        Ok(WireHead { size: head.len(), body, scanned })
     }
 }
 
-fn text(bytes: &[u8], or: Reason) -> Result<&str, Reason> {
-    std::str::from_utf8(bytes).map_err(|_| or)
+const LINE_END: &[u8] = b"\r\n";
+
+/// Whether a line ends here; `None` while that is not to be seen.
+fn line_end(rest: &[u8]) -> Result<Option<()>, Reason> {
+    if rest.starts_with(LINE_END) {
+        Ok(Some(()))
+    } else if LINE_END.starts_with(rest) {
+        Ok(None)
+    } else {
+        Err(Reason::Syntax)
+    }
 }
 
-/// Method, target and version, parted by single blanks.
-fn request_line(line: &[u8]) -> Result<RequestLine, Reason> {
-    let first = memchr(b' ', line).ok_or(Reason::Syntax)?;
-    let second = memchr(b' ', &line[first + 1..]).ok_or(Reason::Syntax)? + first + 1;
-    let (method, target) = (&line[..first], &line[first + 1..second]);
-    let version = &line[second + 1..];
-    let empty = method.is_empty() || target.is_empty() || version.is_empty();
-    let more = memchr(b' ', version).is_some();
-    if empty || more || method.len() > MAX_METHOD || !bytes::all(method, bytes::TOKEN) {
+/// Method, target and version, parted by single blanks, with which `rest` begins; and the size of
+/// their line. `None` while it is not whole.
+fn request_line(rest: &[u8]) -> Result<Option<(RequestLine, usize)>, Reason> {
+    let method = bytes::lead(rest, bytes::TOKEN);
+    if method > MAX_METHOD {
         return Err(Reason::Syntax);
     }
-    let version = match version {
+    let after = match rest[method..].split_first() {
+        None => return Ok(None),
+        Some((b' ', after)) if method > 0 => after,
+        Some(_) => return Err(Reason::Syntax),
+    };
+    let from = method + 1;
+    let target = Span { from, to: from + bytes::lead(after, bytes::TARGET) };
+    let after = match rest[target.to..].split_first() {
+        None => return Ok(None),
+        Some((b' ', after)) if target.to > from => after,
+        Some((b' ' | b'\r', _)) => return Err(Reason::Syntax),
+        Some(_) => return Err(Reason::Target),
+    };
+    let named = &after[..bytes::lead(after, bytes::TARGET)];
+    let Some(()) = line_end(&after[named.len()..])? else {
+        return Ok(None);
+    };
+    let version = match named {
         b"HTTP/1.1" => Version::HTTP_11,
         b"HTTP/1.0" => Version::HTTP_10,
         other if other.strip_prefix(b"HTTP/").is_some_and(is_number) => {
@@ -175,11 +209,8 @@ fn request_line(line: &[u8]) -> Result<RequestLine, Reason> {
         }
         _ => return Err(Reason::Syntax),
     };
-    if !bytes::all(target, bytes::TARGET) {
-        return Err(Reason::Target);
-    }
-    let method = Span { from: 0, to: first };
-    Ok(RequestLine { method, target: Span { from: first + 1, to: second }, version })
+    let size = target.to + 1 + named.len() + LINE_END.len();
+    Ok(Some((RequestLine { method: Span { from: 0, to: method }, target, version }, size)))
 }
 
 fn is_number(version: &[u8]) -> bool {
@@ -188,24 +219,48 @@ fn is_number(version: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pass_scanned;
     use super::*;
 
     const BOUNDS: GateBounds = GateBounds { header_size: 400, header_fields: 5, body_size: None };
 
     fn scan(bytes: &[u8]) -> Result<Option<WireHead>, Reason> {
-        HeadScan::default().advance(bytes, BOUNDS)
+        HeadScan::default().advance(bytes, BOUNDS, &mut LastHost::default())
     }
 
     #[test]
     fn a_clean_head_is_measured() {
-        let bytes = b"POST /a?b HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
-        let expected = WireHead { size: 50, body: Length::Bytes(3), upgrade: false };
-        assert_eq!(scan(bytes), Ok(Some(expected)));
-        for cut in 0..50 {
-            let mut scan = HeadScan::default();
-            assert_eq!(scan.advance(&bytes[..cut], BOUNDS), Ok(None), "cut at {cut}");
-            assert_eq!(scan.advance(bytes, BOUNDS), Ok(Some(expected)), "cut at {cut}");
+        let bytes = b"POST /a?b HTTP/1.1\r\nHost: H:80\r\nContent-Length: 3\r\n\r\nabc";
+        let whole = scan(bytes).unwrap().unwrap();
+        assert_eq!((whole.size, whole.body), (53, Length::Bytes(3)));
+        let clean = pass_scanned(&whole.scanned, b"/a?b", BOUNDS).unwrap().unwrap();
+        assert_eq!((&*clean.host, &*clean.path, clean.query), ("h", "/a", Some("b")));
+        assert_eq!(pass_scanned(&whole.scanned, b"/a?bc", BOUNDS), None, "another target");
+        let small = GateBounds { body_size: Some(2), ..BOUNDS };
+        assert_eq!(pass_scanned(&whole.scanned, b"/a?b", small), Some(Err(Reason::BodySize)));
+        for cut in 0..53 {
+            let (mut scan, mut last) = (HeadScan::default(), LastHost::default());
+            assert_eq!(scan.advance(&bytes[..cut], BOUNDS, &mut last), Ok(None), "cut at {cut}");
+            let scanned = scan.advance(bytes, BOUNDS, &mut last);
+            assert_eq!(scanned, Ok(Some(whole.clone())), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn the_last_host_is_only_that_of_its_authority() {
+        let mut last = LastHost::default();
+        let mut host_of = |authority: &str| {
+            let head = format!("GET / HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+            let head = HeadScan::default().advance(head.as_bytes(), BOUNDS, &mut last);
+            head.map(|head| head.unwrap().scanned.host)
+        };
+        for (authority, host) in [("A", "a"), ("A", "a"), ("a.", "a"), ("b:1", "b"), ("A", "a")] {
+            assert_eq!(host_of(authority).as_deref(), Ok(host));
+            assert_eq!(host_of("a b"), Err(Reason::Host));
+        }
+        let old = b"GET / HTTP/1.0\r\n\r\n";
+        let old = HeadScan::default().advance(old, BOUNDS, &mut last).unwrap().unwrap();
+        assert_eq!(&*old.scanned.host, "");
     }
 
     #[test]

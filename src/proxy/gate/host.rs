@@ -10,7 +10,8 @@ use super::{Reason, bytes};
 const MAX_HOST: usize = 255;
 
 /// An authority's host: lower case, without port and one trailing dot.
-pub(super) fn host(authority: &str) -> Result<Cow<'_, str>, Reason> {
+pub(super) fn host(authority: &[u8]) -> Result<Cow<'_, str>, Reason> {
+    let authority = std::str::from_utf8(authority).map_err(|_| Reason::Host)?;
     if authority.is_empty() {
         return Ok(Cow::Borrowed(""));
     }
@@ -77,7 +78,7 @@ mod tests {
             (".example.com", None),
             ("a..b", None),
         ] {
-            assert_eq!(host(authority).ok().as_deref(), expected, "{authority}");
+            assert_eq!(host(authority.as_bytes()).ok().as_deref(), expected, "{authority}");
         }
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! A request that the policy reads one way and an origin another is an unlimited request. So what
 //! depends on its reader is refused, and what is forwarded is the very path that was matched.
-//! HTTP/1 is looked at twice: the bytes of its head before a parser that forgives sees them
-//! ([`head`]), and the parsed head ([`pass`]), where HTTP/2 joins.
+//! Of HTTP/1 the bytes of the head are looked at before a parser that forgives sees them ([`head`]),
+//! and what was found there is read out of the parsed head ([`pass_scanned`]). A head of HTTP/2,
+//! which the framework has parsed, is looked at by [`pass`].
 
 mod bytes;
 mod framing;
@@ -11,15 +12,16 @@ mod head;
 mod host;
 mod path;
 mod reason;
+mod scanned;
 
 use std::borrow::Cow;
 
 use http::{HeaderMap, Method, Version, header};
-use memchr::memchr;
 
 pub use framing::{Framing, Length};
 pub use head::{HeadScan, WireHead};
 pub use reason::Reason;
+pub use scanned::{LastHost, Scanned, pass_scanned};
 
 /// A request that may be matched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +64,8 @@ pub struct Head<'r> {
 
 /// Looks at the head of a request.
 pub fn pass(head: Head<'_>, bounds: GateBounds) -> Result<Clean<'_>, Reason> {
-    if !is_known(head.method.as_str()) {
+    let method = head.method.as_str().as_bytes();
+    if !is_known(method) {
         return Err(Reason::Method);
     }
     size(head.headers, bounds)?;
@@ -81,115 +84,143 @@ pub fn pass(head: Head<'_>, bounds: GateBounds) -> Result<Clean<'_>, Reason> {
     if hosts.next().is_some() {
         return Err(Reason::Host);
     }
+    let authority = head.authority.map(str::as_bytes);
+    let (authority, aim) = aim(method, head.target, host, authority, head.version)?;
     let target = std::str::from_utf8(head.target).map_err(|_| Reason::Target)?;
-    let aim = aim(head.method.as_str(), target, host, head.authority, head.version)?;
-    let Some(raw_path) = aim.path else {
-        let (path, readings) = (Cow::Borrowed("*"), Vec::new());
-        return Ok(Clean { host: aim.host, path, readings, query: None });
-    };
-    let path = path::canonical(raw_path)?;
-    let readings = if path.ambiguous { path::readings(&path.path)? } else { Vec::new() };
-    Ok(Clean { host: aim.host, path: path.path, readings, query: aim.query })
+    aim.read(host::host(authority)?, target)
 }
 
-/// What a request is directed at.
-struct Aim<'r> {
-    host: Cow<'r, str>,
-    /// None of `OPTIONS *`.
-    path: Option<&'r str>,
-    query: Option<&'r str>,
+/// Where a request's target names what it is directed at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Aim {
+    /// None of `OPTIONS *`. An empty one means `/`: an absolute target may leave its path out
+    /// (RFC 9112, section 3.2.2).
+    path: Option<Span>,
+    query: Option<Span>,
 }
 
-/// Target and authority, if there is one way to read them.
+/// A part of some bytes, by its places.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Span {
+    from: usize,
+    to: usize,
+}
+
+impl Span {
+    fn of(self, head: &[u8]) -> &[u8] {
+        head.get(self.from..self.to).unwrap_or_default()
+    }
+
+    fn of_text(self, text: &str) -> &str {
+        text.get(self.from..self.to).unwrap_or_default()
+    }
+}
+
+impl Aim {
+    /// What is to be matched.
+    fn read<'r>(self, host: Cow<'r, str>, target: &'r str) -> Result<Clean<'r>, Reason> {
+        let Some(path) = self.path else {
+            let (path, readings) = (Cow::Borrowed("*"), Vec::new());
+            return Ok(Clean { host, path, readings, query: None });
+        };
+        let raw = if path.from == path.to { "/" } else { path.of_text(target) };
+        let path = path::canonical(raw)?;
+        let readings = if path.ambiguous { path::readings(&path.path)? } else { Vec::new() };
+        let query = self.query.map(|query| query.of_text(target));
+        Ok(Clean { host, path: path.path, readings, query })
+    }
+}
+
+/// Authority and target, if there is one way to read them.
 fn aim<'r>(
-    method: &str,
-    target: &'r str,
+    method: &[u8],
+    target: &'r [u8],
     host: Option<&'r [u8]>,
-    authority: Option<&'r str>,
+    authority: Option<&'r [u8]>,
     version: Version,
-) -> Result<Aim<'r>, Reason> {
-    let line = host.map(|line| std::str::from_utf8(line).map_err(|_| Reason::Host)).transpose()?;
-    if target == "*" && method == "OPTIONS" {
-        let host = host::host(the_authority(line, authority, None, version)?)?;
-        return Ok(Aim { host, path: None, query: None });
+) -> Result<(&'r [u8], Aim), Reason> {
+    if target == b"*" && method == b"OPTIONS" {
+        let aim = Aim { path: None, query: None };
+        return Ok((the_authority(host, authority, None, version)?, aim));
     }
     let (named, rest) = origin_form(target)?;
-    if memchr(b'#', rest.as_bytes()).is_some() {
-        // A fragment is never sent; parsers drop it, or do not.
-        return Err(Reason::Target);
-    }
-    let host = host::host(the_authority(line, authority, named, version)?)?;
-    let (path, query) = match memchr(b'?', rest.as_bytes()) {
-        Some(mark) => (&rest[..mark], Some(&rest[mark + 1..])),
-        None => (rest, None),
+    let from = target.len() - rest.len();
+    let (path, query) = rest.split_at(bytes::lead(rest, bytes::IN_PATH));
+    let to = from + path.len();
+    let query = match query.split_first() {
+        None => None,
+        Some((b'?', query)) if !bytes::any(query, bytes::STRANGE_IN_QUERY) => {
+            Some(Span { from: to + 1, to: target.len() })
+        }
+        Some(_) => return Err(Reason::Target),
     };
-    let strange = |query: &str| bytes::any(query.as_bytes(), bytes::STRANGE_IN_QUERY);
-    if query.is_some_and(strange) || bytes::any(path.as_bytes(), bytes::STRANGE_IN_PATH) {
-        return Err(Reason::Target);
-    }
-    // An absolute target may leave its path out (RFC 9112, section 3.2.2).
-    let path = if path.is_empty() && named.is_some() { "/" } else { path };
-    Ok(Aim { host, path: Some(path), query })
+    let path = Span { from, to };
+    let authority = the_authority(host, authority, named, version)?;
+    Ok((authority, Aim { path: Some(path), query }))
 }
 
 /// A target as authority (of absolute form) and what an origin is sent.
-fn origin_form(target: &str) -> Result<(Option<&str>, &str), Reason> {
-    if target.starts_with('/') {
+fn origin_form(target: &[u8]) -> Result<(Option<&[u8]>, &[u8]), Reason> {
+    if target.starts_with(b"/") {
         return Ok((None, target));
     }
+    let target = std::str::from_utf8(target).map_err(|_| Reason::Target)?;
     let (scheme, rest) = target.split_once("://").ok_or(Reason::Target)?;
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
         return Err(Reason::Target);
     }
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, rest) = rest.split_at(end);
-    if authority.is_empty() { Err(Reason::Target) } else { Ok((Some(authority), rest)) }
+    if authority.is_empty() {
+        return Err(Reason::Target);
+    }
+    Ok((Some(authority.as_bytes()), rest.as_bytes()))
 }
 
 /// The one authority of a request: `Host`, or `:authority`, or an absolute target that agrees.
 /// One that differs in case only is refused with the rest: the framework's parser would.
 fn the_authority<'r>(
-    line: Option<&'r str>,
-    pseudo: Option<&'r str>,
-    named: Option<&'r str>,
+    line: Option<&'r [u8]>,
+    pseudo: Option<&'r [u8]>,
+    named: Option<&'r [u8]>,
     version: Version,
-) -> Result<&'r str, Reason> {
+) -> Result<&'r [u8], Reason> {
     match (line, pseudo.or(named)) {
         (Some(line), Some(other)) if line != other => Err(Reason::Host),
-        (Some(""), _) => Err(Reason::Host),
+        (Some(b""), _) => Err(Reason::Host),
         (Some(line), _) => Ok(line),
         (None, Some(other)) if version == Version::HTTP_2 => Ok(other),
-        (None, None) if version == Version::HTTP_10 => Ok(""),
+        (None, None) if version == Version::HTTP_10 => Ok(b""),
         (None, _) => Err(Reason::Host),
     }
 }
 
 /// The methods of RFC 9110 and 5789 but CONNECT and TRACE, of WebDAV and what lives beside it.
 /// Names are case-sensitive: `get` is not GET.
-fn is_known(method: &str) -> bool {
-    const KNOWN: [&str; 19] = [
-        "GET",
-        "HEAD",
-        "POST",
-        "PUT",
-        "PATCH",
-        "DELETE",
-        "OPTIONS",
-        "PROPFIND",
-        "PROPPATCH",
-        "MKCOL",
-        "COPY",
-        "MOVE",
-        "LOCK",
-        "UNLOCK",
-        "SEARCH",
-        "REPORT",
-        "LINK",
-        "UNLINK",
-        "QUERY",
+fn is_known(method: &[u8]) -> bool {
+    const KNOWN: [&[u8]; 19] = [
+        b"GET",
+        b"HEAD",
+        b"POST",
+        b"PUT",
+        b"PATCH",
+        b"DELETE",
+        b"OPTIONS",
+        b"PROPFIND",
+        b"PROPPATCH",
+        b"MKCOL",
+        b"COPY",
+        b"MOVE",
+        b"LOCK",
+        b"UNLOCK",
+        b"SEARCH",
+        b"REPORT",
+        b"LINK",
+        b"UNLINK",
+        b"QUERY",
     ];
     // Nearly all are one of two.
-    matches!(method, "GET" | "POST") || KNOWN.contains(&method)
+    matches!(method, b"GET" | b"POST") || KNOWN.contains(&method)
 }
 
 fn size(headers: &HeaderMap, bounds: GateBounds) -> Result<(), Reason> {

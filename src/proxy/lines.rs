@@ -5,10 +5,11 @@
 //! them for its name; a refusal has ten.)
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, response};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header, response};
 use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
 
@@ -47,61 +48,97 @@ impl Lines {
         &self.0
     }
 
-    /// A head of these fields for the framework. Names of HTTP/2 have no case, so there the map is
-    /// made of names that are known, which costs next to nothing.
+    /// A head of these fields for the framework.
     pub(super) fn into_head(self, status: StatusCode, version: Version) -> Result<ResponseHeader> {
         let all = Bytes::from(self.0);
-        let mut head = ResponseHeader::build(status, Some(16))?;
-        let mut plain = (version == Version::HTTP_2).then(|| HeaderMap::with_capacity(16));
-        let mut from = 0;
-        while let Some(end) = memchr::memchr(b'\n', &all[from..]) {
-            let line = all.slice(from..(from + end).saturating_sub(1));
-            from += end + 1;
-            let Some(colon) = memchr::memchr(b':', &line) else {
-                continue;
-            };
-            let value = value_of(line.slice((colon + 2).min(line.len())..))?;
-            match &mut plain {
-                None => drop(head.append_header(line.slice(..colon), value)?),
-                Some(plain) => drop(plain.append(name_of(&line[..colon])?, value)),
+        if version != Version::HTTP_2 {
+            let mut head = ResponseHeader::build(status, Some(ROOM))?;
+            for line in each(&all) {
+                let (name, value) = parted(&all, line);
+                head.append_header(all.slice(name), value_of(all.slice(value))?)?;
             }
+            return Ok(head);
         }
-        if let Some(plain) = plain {
-            let mut parts: response::Parts = head.into();
-            parts.headers = plain;
-            head = parts.into();
-        }
-        Ok(head)
+        let mut parts: response::Parts = ResponseHeader::build_no_case(status, Some(ROOM))?.into();
+        append(&all, &mut parts.headers)?;
+        Ok(parts.into())
     }
+
+    /// Appends them to a head whose names have no case.
+    pub(super) fn append_to(self, head: &mut ResponseHeader) -> Result<()> {
+        let none = ResponseHeader::build_no_case(head.status, Some(0))?;
+        let mut parts: response::Parts = std::mem::replace(head, none).into();
+        append(&Bytes::from(self.0), &mut parts.headers)?;
+        *head = parts.into();
+        Ok(())
+    }
+}
+
+/// Names of HTTP/2 have no case, so there the map is made of names that are known, which costs next
+/// to nothing.
+fn append(all: &Bytes, headers: &mut HeaderMap) -> Result<()> {
+    // They are written in the order of `OURS`, so the next one is mostly the next one there.
+    let mut next = 0;
+    for line in each(all) {
+        let begins = |one: &&Name| all[line.clone()].starts_with(one.begin.as_bytes());
+        let mut known = OURS[next..].iter().chain(&OURS[..next]).enumerate();
+        let (name, value) = match known.find(|(_, one)| begins(one)) {
+            Some((skipped, one)) => {
+                next = (next + skipped + 1) % OURS.len();
+                (one.name.clone(), line.start + one.begin.len()..line.end)
+            }
+            None => {
+                let (name, value) = parted(all, line);
+                (HeaderName::from_bytes(&all[name]).map_err(not_ours)?, value)
+            }
+        };
+        headers.append(name, value_of(all.slice(value))?);
+    }
+    Ok(())
+}
+
+/// Fields that a map has room for from the start: those of a refusal.
+const ROOM: usize = 16;
+
+/// Where each line is, without its end.
+fn each(all: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let end = from + memchr::memchr(b'\n', &all[from..])?;
+        let line = from..end.saturating_sub(1);
+        from = end + 1;
+        Some(line)
+    })
+}
+
+/// Where name and value of a line are.
+fn parted(all: &[u8], line: Range<usize>) -> (Range<usize>, Range<usize>) {
+    let colon = memchr::memchr(b':', &all[line.clone()]).map_or(line.end, |at| line.start + at);
+    (line.start..colon, (colon + ": ".len()).min(line.end)..line.end)
+}
+
+fn not_ours(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Box<Error> {
+    Error::because(ErrorType::InvalidHTTPHeader, "a field of our own", error)
 }
 
 /// A value from bytes that are kept.
-pub(super) fn value_of(bytes: Bytes) -> Result<HeaderValue> {
-    HeaderValue::from_maybe_shared(bytes)
-        .map_err(|error| Error::because(ErrorType::InvalidHTTPHeader, "a field of our own", error))
+fn value_of(bytes: Bytes) -> Result<HeaderValue> {
+    HeaderValue::from_maybe_shared(bytes).map_err(not_ours)
 }
 
-/// The name of one of our own fields.
-fn name_of(shown: &[u8]) -> Result<HeaderName> {
-    use http::header as of;
-    static OURS: [Name; 10] = [
-        Name { begin: "Cache-Control: ", name: of::CACHE_CONTROL },
-        Name { begin: "Content-Type: ", name: of::CONTENT_TYPE },
-        Name { begin: "Content-Length: ", name: of::CONTENT_LENGTH },
-        Name { begin: "Retry-After: ", name: of::RETRY_AFTER },
-        RATELIMIT_POLICY,
-        RATELIMIT,
-        LIMIT,
-        REMAINING,
-        RESET,
-        Name { begin: "Vary: ", name: of::VARY },
-    ];
-    if let Some(ours) = OURS.iter().find(|ours| ours.shown().as_bytes() == shown) {
-        return Ok(ours.name.clone());
-    }
-    HeaderName::from_bytes(shown)
-        .map_err(|error| Error::because(ErrorType::InvalidHTTPHeader, "a field of our own", error))
-}
+/// The names of our own fields.
+static OURS: [Name; 10] = [
+    Name { begin: "Cache-Control: ", name: header::CACHE_CONTROL },
+    Name { begin: "Content-Type: ", name: header::CONTENT_TYPE },
+    Name { begin: "Content-Length: ", name: header::CONTENT_LENGTH },
+    Name { begin: "Retry-After: ", name: header::RETRY_AFTER },
+    RATELIMIT_POLICY,
+    RATELIMIT,
+    LIMIT,
+    REMAINING,
+    RESET,
+    Name { begin: "Vary: ", name: header::VARY },
+];
 
 /// A name in the case that people know, and as the maps have it.
 pub(super) struct Name {

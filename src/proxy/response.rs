@@ -1,13 +1,13 @@
 //! `response_filter`: what the client is told beside the origin's answer.
 
 use http::header::{self, HeaderName, HeaderValue};
-use http::{HeaderMap, StatusCode, Version, response};
+use http::{HeaderMap, StatusCode, Version};
 use pingora::Result;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
 use super::fields::{Standing, Triple};
-use super::lines::{LIMIT, RATELIMIT, RATELIMIT_POLICY, REMAINING, RESET, value_of};
+use super::lines::{LIMIT, Lines, RATELIMIT, RATELIMIT_POLICY, REMAINING, RESET};
 use super::{Context, Ending, Link, Tollgate};
 use crate::engine::Said;
 
@@ -37,12 +37,16 @@ pub(super) fn tell(
     gate.finish(ctx, &said);
     if let Some(standing) = ctx.standing() {
         match Link::of(session).filter(|_| is_http1(session)) {
+            // Beside an origin's own triple ours may not be wanted.
+            _ if has_triple(&response.headers) => write(response, &standing)?,
             // The stream writes them as they are.
-            Some(link) if !has_triple(&response.headers) => {
-                link.tell(|out| standing.write_lines(out));
+            Some(link) => link.tell(|out| standing.write_lines(out)),
+            None if is_http1(session) => write(response, &standing)?,
+            None => {
+                let mut lines = Lines::new();
+                standing.write_lines(lines.bytes());
+                lines.append_to(response)?;
             }
-            _ if is_http1(session) => write(response, &standing)?,
-            Some(_) | None => write_uncased(response, &standing)?,
         }
     }
     // `Connection` of a 101 names the protocol that is switched to.
@@ -56,56 +60,23 @@ fn is_http1(session: &Session) -> bool {
     session.req_header().version != Version::HTTP_2
 }
 
-/// What is to be written: the two lists, and the triple where the origin's is not tighter.
-type ToWrite = (Option<[Vec<u8>; 2]>, Option<Triple>);
-
-fn to_write(headers: &HeaderMap, standing: &Standing<'_>) -> ToWrite {
-    let lists = standing.has_lists().then(|| {
-        [written(|out| standing.write_policies(out)), written(|out| standing.write_limits(out))]
-    });
-    (lists, standing.triple().filter(|ours| !theirs_is_tighter(headers, *ours)))
-}
-
 /// Writes the fields beside those that are there.
 pub(super) fn write(response: &mut ResponseHeader, standing: &Standing<'_>) -> Result<()> {
-    let (lists, triple) = to_write(&response.headers, standing);
-    if let Some([policies, limits]) = lists {
+    if standing.has_lists() {
         // Both are lists (RFC 9651): ours is one more line.
+        let [mut policies, mut limits] = [Vec::new(), Vec::new()];
+        standing.write_policies(&mut policies);
+        standing.write_limits(&mut limits);
         response.append_header(RATELIMIT_POLICY.shown(), policies)?;
         response.append_header(RATELIMIT.shown(), limits)?;
     }
-    if let Some(ours) = triple {
+    let ours = standing.triple().filter(|ours| !theirs_is_tighter(&response.headers, *ours));
+    if let Some(ours) = ours {
         response.insert_header(LIMIT.shown(), HeaderValue::from(ours.limit))?;
         response.insert_header(REMAINING.shown(), HeaderValue::from(ours.remaining))?;
         response.insert_header(RESET.shown(), HeaderValue::from(ours.reset))?;
     }
     Ok(())
-}
-
-/// The same where names have no case, as over HTTP/2: what keeps it would only be carried along.
-fn write_uncased(response: &mut ResponseHeader, standing: &Standing<'_>) -> Result<()> {
-    let (lists, triple) = to_write(&response.headers, standing);
-    let none = ResponseHeader::build_no_case(response.status, Some(0))?;
-    let mut parts: response::Parts = std::mem::replace(response, none).into();
-    let headers = &mut parts.headers;
-    if let Some(lists) = lists {
-        for (name, list) in [RATELIMIT_POLICY, RATELIMIT].into_iter().zip(lists) {
-            headers.append(name.name, value_of(list.into())?);
-        }
-    }
-    if let Some(ours) = triple {
-        headers.insert(LIMIT.name, HeaderValue::from(ours.limit));
-        headers.insert(REMAINING.name, HeaderValue::from(ours.remaining));
-        headers.insert(RESET.name, HeaderValue::from(ours.reset));
-    }
-    *response = parts.into();
-    Ok(())
-}
-
-fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let mut value = Vec::with_capacity(64);
-    write(&mut value);
-    value
 }
 
 /// Whether an origin tells a triple of its own. (An answer has few fields, and three searches in

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::due::Due;
-use super::generation::{Counter, Exact};
+use super::generation::{Counter, Counting, Exact};
 use super::pending::{Open, Pending, Spent};
 use super::{Answer, Decision, Engine, Generation, Outcome, VerdictKind};
 use crate::clock::{Nanos, Now};
@@ -100,6 +100,12 @@ impl Engine {
         kinds: Kinds,
         decision: &mut Decision,
     ) -> SpentAll {
+        if let [due] = dues
+            && let Counting { counter: Counter::Exact(exact), returns: false, .. } =
+                generation.counting(due.limit)
+        {
+            return self.settle_one(exact, due, may_spend, kinds, decision);
+        }
         let now = decision.at;
         let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
         let mut limits: SmallVec<[&Exact; 4]> = SmallVec::new();
@@ -143,6 +149,31 @@ impl Engine {
             },
         );
         Some(spent.collect())
+    }
+
+    /// The same of one cell that no answer changes, as most requests have it.
+    fn settle_one(
+        &self,
+        exact: &Exact,
+        due: &Due,
+        may_spend: bool,
+        kinds: Kinds,
+        decision: &mut Decision,
+    ) -> SpentAll {
+        let now = decision.at;
+        let charge = Charge { key: due.key, quota: exact.quota(due.rate), cost: due.cost };
+        let mut overflown = None;
+        let (spent, verdict) = self.store.settle_one(&charge, may_spend, now, || {
+            let (verdict, receipt) = self.overflow(exact, due, now);
+            overflown = Some(receipt);
+            verdict
+        });
+        let kinds = if overflown.is_some() { Kinds::OVERFLOW } else { kinds };
+        decision.answers.push(answer(due, Tier::Exact, verdict, kinds));
+        if let Some(Some(receipt)) = overflown.filter(|_| !spent) {
+            exact.overflow(due.rate, now).give_back(&self.confirm, receipt);
+        }
+        spent.then(Vec::new)
     }
 
     /// A new key for which there is no room. The receipt is there when something was spent.

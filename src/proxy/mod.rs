@@ -82,6 +82,8 @@ pub struct Context {
     client_ip: Option<std::net::IpAddr>,
     peer_trusted: bool,
     host: Arc<str>,
+    /// Whether the head may have fields of which an origin is not told all.
+    has_rare: bool,
     /// The canonical path with the query, where it is not what the client wrote.
     rewritten: Option<Box<str>>,
     request_id: Option<upstream::RequestId>,
@@ -134,6 +136,7 @@ impl ProxyHttp for Tollgate {
             client_ip: None,
             peer_trusted: false,
             host: Arc::default(),
+            has_rare: true,
             rewritten: None,
             request_id: None,
             decision: None,

@@ -71,6 +71,7 @@ pub(super) async fn judge(
     let decision = ctx.decision.insert(generation.undecided(now));
     gate.engine.decide_into(generation, &facts, decision, &mut ctx.pending).await;
     ctx.rewritten = rewritten(&clean, head.raw_path());
+    ctx.has_rare = scanned.as_ref().is_none_or(|scanned| scanned.rare);
     ctx.host = match &scanned {
         Some(scanned) => Arc::clone(&scanned.host),
         None => Arc::from(&*clean.host),

@@ -107,12 +107,9 @@ pub(super) fn introduce(
     if let Some(target) = &ctx.rewritten {
         request.set_raw_path(target.as_bytes())?;
     }
-    if request.headers.get_all(header::UPGRADE).iter().any(is_to_http) {
-        // Requests inside another HTTP would pass unjudged; who asks may be answered in this one.
-        request.remove_header(&header::UPGRADE);
-        request.remove_header(&header::CONNECTION);
+    if ctx.has_rare {
+        drop_rare(request, ctx.peer_trusted);
     }
-    drop_field(request, &HTTP2_SETTINGS);
     let chain = if ctx.peer_trusted { joined(request, &X_FORWARDED_FOR) } else { None };
     let peer = peer_text(session)?;
     let forwarded_for = match chain {
@@ -138,10 +135,6 @@ pub(super) fn introduce(
             None => request.insert_header("X-Forwarded-Host", &*ctx.host)?,
         }
     }
-    if !ctx.peer_trusted {
-        // It says what X-Forwarded-* say; a forged one must not stand beside ours.
-        drop_field(request, &header::FORWARDED);
-    }
     let id = RequestId::of(session, ctx);
     request.insert_header("X-Request-Id", id.as_bytes())?;
     ctx.request_id = Some(id);
@@ -151,10 +144,17 @@ pub(super) fn introduce(
     Ok(())
 }
 
-fn drop_field(request: &mut RequestHeader, name: &HeaderName) {
-    // Looked for first: to remove what is not there costs twice as much.
-    if request.headers.contains_key(name) {
-        request.remove_header(name);
+/// Takes out what an origin must not be told.
+fn drop_rare(request: &mut RequestHeader, peer_trusted: bool) {
+    if request.headers.get_all(header::UPGRADE).iter().any(is_to_http) {
+        // Requests inside another HTTP would pass unjudged; who asks may be answered in this one.
+        request.remove_header(&header::UPGRADE);
+        request.remove_header(&header::CONNECTION);
+    }
+    request.remove_header(&HTTP2_SETTINGS);
+    if !peer_trusted {
+        // It says what X-Forwarded-* say; a forged one must not stand beside ours.
+        request.remove_header(&header::FORWARDED);
     }
 }
 

@@ -19,10 +19,9 @@ use bytes::{Buf, BytesMut};
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora::protocols::{SocketDigest, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
 
 use super::frames::{Frames, Owed};
-use super::pace::Pace;
+use super::pace::{Pace, Wait};
 use crate::clock::{Clock, Nanos};
 use crate::config::Bounds;
 use crate::proxy::{Cut, Framing, Link, Reason, WireHead};
@@ -61,6 +60,8 @@ pub(super) struct Guarded {
     /// What is to be written, and how much of it is.
     gathered: Vec<u8>,
     written: usize,
+    /// Whether something may lie in the stream below: the framework flushes four times a request.
+    is_unflushed: bool,
     /// Bytes of the request's body that were given on.
     body: usize,
     inbound: Wait,
@@ -89,30 +90,6 @@ struct FrameWatch {
     resets_since: Nanos,
 }
 
-/// A wait that has an end.
-struct Wait {
-    pace: Pace,
-    sleep: Option<Pin<Box<Sleep>>>,
-}
-
-impl Wait {
-    fn new(pace: Pace) -> Self {
-        Self { pace, sleep: None }
-    }
-
-    /// Ready when the peer has kept us waiting for too long.
-    fn poll_over(&mut self, now: Nanos, most: Option<Duration>, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(left) = self.pace.wait(now) {
-            let left = most.unwrap_or_else(|| Duration::from_nanos(left.get()));
-            match &mut self.sleep {
-                Some(sleep) => sleep.set(tokio::time::sleep(left)),
-                None => self.sleep = Some(Box::pin(tokio::time::sleep(left))),
-            }
-        }
-        self.sleep.as_mut().map_or(Poll::Pending, |sleep| sleep.as_mut().poll(cx))
-    }
-}
-
 impl Guarded {
     /// Watches a stream. `socket_digest` says who is at the other end.
     pub(super) fn new(
@@ -130,6 +107,7 @@ impl Guarded {
             ahead: BytesMut::new(),
             gathered: Vec::new(),
             written: 0,
+            is_unflushed: true,
             body: 0,
             inbound: Wait::new(Pace::new(Nanos::from(BODY_CREDIT), rate)),
             outbound: Wait::new(Pace::new(write_credit, rate)),
@@ -354,6 +332,7 @@ impl Guarded {
 
     /// The client takes what is written: a wait for it, if there was one, is over.
     fn taken(&mut self) {
+        self.is_unflushed = true;
         if self.outbound.pace.waits() {
             let now = self.now();
             self.outbound.pace.moved(0, now);
@@ -429,11 +408,15 @@ impl AsyncWrite for Guarded {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.watch.link.write_reply(&mut this.gathered);
+        if this.gathered.is_empty() && !this.is_unflushed {
+            return Poll::Ready(Ok(()));
+        }
         ready!(this.poll_gathered(cx))?;
         match Pin::new(&mut this.inner).poll_flush(cx) {
             Poll::Ready(result) => {
                 if result.is_ok() {
                     this.taken();
+                    this.is_unflushed = false;
                 }
                 Poll::Ready(result)
             }

@@ -5,6 +5,11 @@
 //! or sends a byte now and then, is cut when the credit is gone.
 
 use std::num::NonZeroU64;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::Sleep;
 
 use crate::clock::Nanos;
 
@@ -54,6 +59,35 @@ impl Pace {
         }
         let gained = self.per_byte.get().saturating_mul(bytes);
         self.left = Nanos::new(self.left.get().saturating_add(gained).min(self.most.get()));
+    }
+}
+
+/// A wait that has an end.
+pub(super) struct Wait {
+    pub(super) pace: Pace,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Wait {
+    pub(super) fn new(pace: Pace) -> Self {
+        Self { pace, sleep: None }
+    }
+
+    /// Ready when the peer has kept us waiting for too long.
+    pub(super) fn poll_over(
+        &mut self,
+        now: Nanos,
+        most: Option<Duration>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        if let Some(left) = self.pace.wait(now) {
+            let left = most.unwrap_or_else(|| Duration::from_nanos(left.get()));
+            match &mut self.sleep {
+                Some(sleep) => sleep.set(tokio::time::sleep(left)),
+                None => self.sleep = Some(Box::pin(tokio::time::sleep(left))),
+            }
+        }
+        self.sleep.as_mut().map_or(Poll::Pending, |sleep| sleep.as_mut().poll(cx))
     }
 }
 

@@ -103,10 +103,7 @@ impl Embedded {
         mut when_full: impl FnMut(usize) -> Verdict,
     ) -> Settlement {
         if let [charge] = charges {
-            let mut table = self.shards[shard_of(charge.key)].cells.lock();
-            let judged = self.judge(&mut table, charge, now, || when_full(0));
-            let spent = may_spend && judged.verdict.allowed;
-            let verdict = self.conclude(&mut table, charge, &judged, spent, now);
+            let (spent, verdict) = self.settle_one(charge, may_spend, now, || when_full(0));
             return Settlement { spent, verdicts: Verdicts::from_iter([verdict]) };
         }
         let mut locked = self.lock(charges);
@@ -121,6 +118,20 @@ impl Embedded {
             self.conclude(table, charge, one, spent, now)
         });
         Settlement { spent, verdicts: verdicts.collect() }
+    }
+
+    /// The same of one charge; whether it was spent.
+    pub fn settle_one(
+        &self,
+        charge: &Charge<'_>,
+        may_spend: bool,
+        now: Now,
+        when_full: impl FnOnce() -> Verdict,
+    ) -> (bool, Verdict) {
+        let mut table = self.shards[shard_of(charge.key)].cells.lock();
+        let judged = self.judge(&mut table, charge, now, when_full);
+        let spent = may_spend && judged.verdict.allowed;
+        (spent, self.conclude(&mut table, charge, &judged, spent, now))
     }
 
     /// Takes back up to `units` of what a key was charged, where they still count.

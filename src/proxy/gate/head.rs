@@ -41,6 +41,7 @@ pub struct HeadScan {
     lengths: Few,
     codings: Few,
     nominates: bool,
+    rare: bool,
 }
 
 /// The first two lines of a field: a second one is all that there is to know of the rest.
@@ -133,6 +134,18 @@ impl HeadScan {
                 self.nominates |= nominates_no_end_to_end_field(value).is_err();
                 return Ok(size);
             }
+            7 if name.eq_ignore_ascii_case(b"upgrade") => {
+                self.rare = true;
+                return Ok(size);
+            }
+            9 if name.eq_ignore_ascii_case(b"forwarded") => {
+                self.rare = true;
+                return Ok(size);
+            }
+            14 if name.eq_ignore_ascii_case(b"http2-settings") => {
+                self.rare = true;
+                return Ok(size);
+            }
             14 if name.eq_ignore_ascii_case(b"content-length") => &mut self.lengths,
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => &mut self.codings,
             _ => return Ok(size),
@@ -158,8 +171,9 @@ impl HeadScan {
         let (lengths, codings) = (self.lengths.iter(head), self.codings.iter(head));
         let body = framing::length(is_http_11, lengths, codings)?;
         let (authority, aim) = aim(method, target, host, None, version)?;
-        let (host, target, nominates) = (last.of(authority)?, target.len(), self.nominates);
-        let scanned = Scanned { host, aim, target, body, nominates };
+        let (host, target) = (last.of(authority)?, target.len());
+        let (nominates, rare) = (self.nominates, self.rare);
+        let scanned = Scanned { host, aim, target, body, nominates, rare };
         Ok(WireHead { size: head.len(), body, scanned })
     }
 }

@@ -44,6 +44,9 @@ pub struct Scanned {
     pub(super) body: Length,
     /// Whether `Connection` nominates a field that is not of the connection.
     pub(super) nominates: bool,
+    /// Whether there is a field `Upgrade`, `HTTP2-Settings` or `Forwarded`, of which an origin is not
+    /// told all.
+    pub rare: bool,
 }
 
 /// Reads what was scanned out of the parsed head's target. `None`: that is not the target that was

@@ -1,7 +1,9 @@
-//! A Pingora proxy with no policy at all. (Apart from `main.rs`, for a test to count what it
-//! allocates.)
+//! A Pingora proxy with no policy at all, with the deadlines of tollgate's defaults: one that waits
+//! for its origin for ever is nobody's alternative. (Apart from `main.rs`, for a test to count what
+//! it allocates.)
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -10,6 +12,12 @@ use pingora_proxy::{ProxyHttp, Session};
 
 /// How long a connection that nobody uses is kept, here and at the origin; as tollgate does.
 const IDLE_SECS: u64 = 60;
+
+/// How long a connection to the origin may take.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// How long the origin may send, or take, nothing.
+const READ_OR_WRITE: Duration = Duration::from_secs(60);
 
 /// The proxy: with `refuse` every request is answered with a bare 429.
 pub(crate) struct Plain {
@@ -37,7 +45,13 @@ impl ProxyHttp for Plain {
     }
 
     async fn upstream_peer(&self, _: &mut Session, _: &mut Self::CTX) -> Result<Box<HttpPeer>> {
-        Ok(Box::new(HttpPeer::new(self.origin.as_str(), false, String::new())))
+        let mut peer = HttpPeer::new(self.origin.as_str(), false, String::new());
+        peer.options.connection_timeout = Some(CONNECT);
+        peer.options.total_connection_timeout = Some(CONNECT);
+        peer.options.read_timeout = Some(READ_OR_WRITE);
+        peer.options.write_timeout = Some(READ_OR_WRITE);
+        peer.options.idle_timeout = Some(Duration::from_secs(IDLE_SECS));
+        Ok(Box::new(peer))
     }
 
     async fn upstream_request_filter(

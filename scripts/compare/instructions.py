@@ -1,10 +1,10 @@
 """Instructions of the processor that tollgate and the plain proxy need for a request, counted by callgrind.
 
-Usage: python3 scripts/compare/instructions.py [--requests N] [--profile FOLDER]
+Usage: python3 scripts/compare/instructions.py [--requests N] [--connections N] [--profile FOLDER]
 
 Beside them: how often the clock is read (by tollgate's own code; by all that there is), and how often memory
 is allocated or made larger. Counts repeat to a fraction of a percent where times do not. They are those of user space: what the kernel
-does for sockets is not in them, and the same for both. One connection, HTTP/1, one request after the other.
+does for sockets is not in them, and the same for both. HTTP/1, one request after the other on each connection.
 What the processes do while nobody asks (timers, housekeeping) is counted over a like time and taken off.
 With --profile the dumps are kept, for callgrind_annotate.
 """
@@ -24,19 +24,25 @@ from peers import free_port, origin, plain, tollgate
 REQUEST = b"GET /item HTTP/1.1\r\nHost: localhost\r\nUser-Agent: compare\r\nAccept: */*\r\n\r\n"
 
 
-def ask(client, times, status):
-    """Sends requests one by one, and reads each answer whole."""
+def ask(clients, times, status):
+    """Sends so many requests over each connection, one by one, and reads each answer whole."""
     for _ in range(times):
-        client.sendall(REQUEST)
-        answer = b""
-        while b"\r\n\r\n" not in answer:
-            answer += client.recv(65536)
-        head, _, body = answer.partition(b"\r\n\r\n")
-        if int(head.split()[1]) != status:
-            sys.exit(f"answered {head.decode()}, not {status}")
-        length = int(re.search(rb"(?i)content-length: (\d+)", head).group(1))
-        while len(body) < length:
-            body += client.recv(65536)
+        for client in clients:
+            client.sendall(REQUEST)
+        for client in clients:
+            read_answer(client, status)
+
+
+def read_answer(client, status):
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += client.recv(65536)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if int(head.split()[1]) != status:
+        sys.exit(f"answered {head.decode()}, not {status}")
+    length = int(re.search(rb"(?i)content-length: (\d+)", head).group(1))
+    while len(body) < length:
+        body += client.recv(65536)
 
 
 CALLS = {
@@ -78,35 +84,40 @@ def total(pid, prefix):
     return count, {what: sum(calls[what] for _, calls in dumps) for what in CALLS}
 
 
-def measure(peer, folder, requests, keep):
-    prefix = os.path.join(keep or folder, f"callgrind.{peer.name}-{peer.mode}")
+def measure(peer, folder, args):
+    prefix = os.path.join(args.profile or folder, f"callgrind.{peer.name}-{peer.mode}")
     peer.command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={prefix}.%p",
                     "--dump-instr=no", *peer.command]
     peer.patience = 60
     peer.start(folder)
     pid = peer.running.pid
     status = 429 if peer.mode == "refused" else 200
-    with socket.create_connection(("127.0.0.1", peer.http1)) as client:
-        if status == 429 and peer.name == "tollgate":
-            ask(client, 1, 200)
-        ask(client, 300, status)
-        total(pid, prefix)
-        began = time.monotonic()
-        ask(client, requests, status)
-        took = time.monotonic() - began
-        busy, busy_calls = total(pid, prefix)
-        began = time.monotonic()
-        time.sleep(took)
-        idle, idle_calls = total(pid, prefix)
-        share = took / (time.monotonic() - began)
+    clients = [socket.create_connection(("127.0.0.1", peer.http1)) for _ in range(args.connections)]
+    if status == 429 and peer.name == "tollgate":
+        ask(clients[:1], 1, 200)
+    ask(clients, 500 // args.connections + 1, status)
+    total(pid, prefix)
+    began = time.monotonic()
+    rounds = args.requests // args.connections
+    ask(clients, rounds, status)
+    took = time.monotonic() - began
+    busy, busy_calls = total(pid, prefix)
+    began = time.monotonic()
+    time.sleep(took)
+    idle, idle_calls = total(pid, prefix)
+    share = took / (time.monotonic() - began)
+    for client in clients:
+        client.close()
     peer.stop()
+    requests = rounds * args.connections
     calls = {what: (busy_calls[what] - idle_calls[what] * share) / requests for what in CALLS}
     return (busy - idle * share) / requests, calls
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--requests", type=int, default=4000)
+    parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--profile", help="a folder for the dumps")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -120,7 +131,7 @@ def main():
                 counts = []
                 for make in (tollgate, plain):
                     peer = make(folder, mode, (free_port(), 0), server, "", "")
-                    counts.append(measure(peer, folder, args.requests, args.profile))
+                    counts.append(measure(peer, folder, args))
                 (own, calls), (base, others) = counts
                 print(f"| {mode} | {own:.0f} | {base:.0f} | {own / base:.2f} "
                       f"| {calls['own clock']:.1f}, {calls['clock']:.1f}; {others['clock']:.1f} "

@@ -88,6 +88,34 @@ async fn an_origin_is_told_who_asks() {
 }
 
 #[tokio::test]
+async fn what_an_origin_must_not_be_told_is_taken_out_however_it_comes() {
+    let origin = Origin::start("site").await;
+    let gate = Gate::start(&policy(&format!("{{ servers: [\"{}\"] }}", origin.address))).await;
+    for (mark, field) in [
+        "FORWARDED: for=203.0.113.9",
+        "hTTP2-sETTINGS: AAMAAABkAAQAAP__",
+        "uPGRADE: h2c\r\nConnection: Upgrade",
+        "Upgrade: websocket, TLS/1.0\r\nConnection: Upgrade",
+        "X-First: 1\r\nForwarded: for=203.0.113.9\r\nX-Last: 1",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut stream = TcpStream::connect(("127.0.0.1", gate.port)).await.unwrap();
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{field}\r\nX-Mark: {mark}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200", "{field}");
+        let told = origin.seen().last().unwrap().headers.clone();
+        assert_eq!(told["x-mark"], mark.to_string(), "{field}");
+        for name in ["forwarded", "http2-settings", "upgrade"] {
+            assert!(!told.contains_key(name), "{field}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_origin_that_does_not_answer_has_its_own_status() {
     let dead = format!("{{ servers: [\"127.0.0.1:{}\"] }}", free_port());
     let gate = Gate::start(&policy(&dead)).await;

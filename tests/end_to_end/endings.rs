@@ -99,7 +99,8 @@ async fn requests_wait_for_their_turn_and_who_leaves_is_not_forwarded() {
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(1_390), "eight leave in 1.4 s: {took:?}");
     assert_eq!(origin.count(), 8);
-    // Six more, four of which leave the line: their places pass unused.
+    // Six more, three of which leave the line: their places pass unused. (Those in front of them
+    // leave time for it to be noticed, however busy the machine is.)
     tokio::time::sleep(Duration::from_millis(300)).await;
     let mut asking = Vec::new();
     let client = client();
@@ -110,18 +111,18 @@ async fn requests_wait_for_their_turn_and_who_leaves_is_not_forwarded() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     for (n, asked) in &asking {
-        if (1..5).contains(n) {
+        if (2..5).contains(n) {
             asked.abort();
         }
     }
     let began = now();
     for (n, asked) in asking {
-        if n == 0 || n == 5 {
+        if !(2..5).contains(&n) {
             assert_eq!(asked.await.unwrap().unwrap().status(), 200);
         }
     }
     assert!(began.elapsed() > Duration::from_millis(600), "the last one's turn is its own");
-    assert_eq!(origin.count(), 10, "who left the line was not forwarded");
+    assert_eq!(origin.count(), 11, "who left the line was not forwarded");
     let metrics = gate.metrics().await;
     assert_eq!(metric(&metrics, "tollgate_waiting"), 0.0);
     let told = gate.stdout();

@@ -164,11 +164,12 @@ impl Engine {
     ) {
         let mut dues = Dues::new();
         if self.begin(generation, facts, decision, &mut dues) {
-            if self.banned(generation, &dues, decision) {
-            } else if generation.any_stored(&dues) {
-                self.settle_remote(remote, generation, &dues, decision, pending).await;
-            } else {
-                self.settle(generation, &dues, decision, pending);
+            if !self.banned(generation, &dues, decision) {
+                if generation.any_stored(&dues) {
+                    self.settle_remote(remote, generation, &dues, decision, pending).await;
+                } else {
+                    self.settle(generation, &dues, decision, pending);
+                }
             }
             self.end(generation, &dues, decision);
         }

@@ -299,19 +299,27 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Asks again until it is so, or patience ends.
+/// Asks again until it is so, or patience ends: by the clock and by the number of questions, since
+/// a machine that stands still for seconds has asked nothing meanwhile.
 pub async fn eventually<F: Future<Output = bool>>(
     patience: Duration,
     mut is_so: impl FnMut() -> F,
 ) -> bool {
-    let began = now();
-    while began.elapsed() < patience {
+    const PAUSE: Duration = Duration::from_millis(20);
+    /// Beyond it even questions that take long are no excuse.
+    const MOST: Duration = Duration::from_secs(90);
+    let (began, mut paused) = (now(), Duration::ZERO);
+    loop {
         if is_so().await {
             return true;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        let waited = began.elapsed();
+        if waited >= patience && (paused >= patience || waited >= patience.max(MOST)) {
+            return false;
+        }
+        tokio::time::sleep(PAUSE).await;
+        paused += PAUSE;
     }
-    false
 }
 
 /// A client of HTTP/1 that keeps connections.

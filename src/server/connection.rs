@@ -17,13 +17,14 @@ use pingora::listeners::tls::Acceptor;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::l4::socket::SocketAddr as AnyAddr;
 use pingora::protocols::l4::stream::Stream as TcpStream;
-use pingora::protocols::{ALPN, GetSocketDigest, SocketDigest, Ssl, Stream};
+use pingora::protocols::{ALPN, SocketDigest, Ssl};
 use pingora::server::ShutdownWatch;
 use std::os::fd::AsRawFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::task::coop::has_budget_remaining;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
-use super::guarded::{Guarded, Watch};
+use super::guarded::{Guarded, Transport, Watch};
 use super::seats::{Seat, Seats};
 use crate::clock::Clock;
 use crate::policy::client;
@@ -135,20 +136,18 @@ where
         }
         // Answers are written whole; waiting for more to send would only delay them.
         let _ = tcp.set_nodelay(true);
-        let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
+        let digest = Arc::new(SocketDigest::from_raw_fd(tcp.as_raw_fd()));
         let _ = digest.peer_addr.set(Some(AnyAddr::Inet(client)));
-        let mut tcp = TcpStream::from(tcp);
-        tcp.set_socket_digest(digest);
-        let digest = tcp.get_socket_digest();
         let mut http2 = false;
-        let stream: Stream = match &door.tls {
-            None => Box::new(tcp),
+        let transport = match &door.tls {
+            None => Transport::Plain(tcp),
             Some(tls) => {
-                let handshake = timeout(bounds.tls_handshake_timeout, tls.tls_handshake(tcp));
+                let handshake =
+                    timeout(bounds.tls_handshake_timeout, tls.tls_handshake(TcpStream::from(tcp)));
                 let agreed = handshake.await.ok().and_then(Result::ok);
                 let stream = agreed.ok_or(Some(Reason::TlsHandshake))?;
                 http2 = matches!(stream.selected_alpn_proto(), Some(ALPN::H2));
-                Box::new(stream)
+                Transport::Tls(Box::new(stream))
             }
         };
         let watch = Watch {
@@ -156,7 +155,7 @@ where
             clock: Arc::clone(&self.clock),
             link: Arc::default(),
         };
-        let mut stream = Guarded::new(stream, watch, digest).map_err(|_| None)?;
+        let mut stream = Guarded::new(transport, watch, digest).map_err(|_| None)?;
         if http2 {
             stream.speak_http2();
         }
@@ -210,11 +209,11 @@ where
         waiting: &mut Waiting,
         last: &mut LastHost,
     ) -> Result<WireHead, Option<bytes::Bytes>> {
-        let (bounds, gate) = {
+        let (idle_timeout, header_timeout, gate) = {
             let live = self.live.load();
-            (Arc::clone(&live.bounds), live.gate_bounds())
+            (live.bounds.idle_timeout, live.bounds.header_timeout, live.gate_bounds())
         };
-        if stream.ahead().is_empty() && !waiting.hears(stream, bounds.idle_timeout).await {
+        if stream.ahead().is_empty() && !waiting.hears(stream, idle_timeout).await {
             return Err(None);
         }
         let mut search = HeadSearch { scan: HeadScan::default(), fresh: true, gate, last };
@@ -223,7 +222,7 @@ where
         let mut found = search.look(stream);
         if let Ok(None) = found {
             began = Some(self.clock.now().mono);
-            let reading = timeout(bounds.header_timeout, search.read(stream));
+            let reading = timeout(header_timeout, search.read(stream));
             found = match reading.await.unwrap_or(Err(Some(Reason::HeaderTimeout))) {
                 Ok(head) => Ok(Some(head)),
                 Err(reason) => Err(reason.ok_or(None)?),
@@ -295,14 +294,15 @@ impl HeadSearch<'_> {
     }
 }
 
-/// A connection between two requests. The timer is kept and set forward each time, which costs a
-/// store; a new one would be entered into the runtime's wheel and taken out again. So is the wait
-/// for the end of the process, which is entered into a list under a lock.
+/// A connection between two requests. Its timer is kept, and set forward when it fires before its
+/// time: a new one for each wait would be entered into the runtime's wheel and taken out again. So
+/// is the wait for the end of the process, which is entered into a list under a lock.
 struct Waiting {
     idle: Option<Pin<Box<Sleep>>>,
     shutdown: ShutdownWatch,
     stopping: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// Whether `stopping` knows whom to wake.
+    /// Whether `idle` and `stopping` know whom to wake: the connection's task, which is one and the
+    /// same as long as it lives, so that a look at their state is enough from then on.
     is_listed: bool,
 }
 
@@ -318,42 +318,43 @@ impl Waiting {
 
     /// Waits for bytes. False when none come in time, or never will, or nobody is to be served.
     async fn hears(&mut self, stream: &mut Guarded, most: Duration) -> bool {
-        let timer = sleep(most);
-        match &mut self.idle {
-            Some(idle) => idle.as_mut().reset(timer.deadline()),
-            None => self.idle = Some(Box::pin(timer)),
-        }
-        let mut is_listed = false;
+        let until = Instant::now() + most;
         std::future::poll_fn(|cx| {
             if let Poll::Ready(more) = stream.poll_ahead(cx) {
                 return Poll::Ready(matches!(more, Ok(1..)));
             }
-            if self.is_over(cx, is_listed) {
-                return Poll::Ready(false);
-            }
-            is_listed = true;
-            Poll::Pending
+            let is_over = self.is_late(until, cx) || self.is_stopped(cx);
+            // A task that has had its share of the thread is woken again, and nothing is listed.
+            self.is_listed = has_budget_remaining();
+            if is_over { Poll::Ready(false) } else { Poll::Pending }
         })
         .await
     }
 
-    /// Whether the wait is over without bytes. Timer and end wake the connection's task, which is
-    /// one and the same as long as it lives: once each knows it, a look at its state is enough.
-    fn is_over(&mut self, cx: &mut Context<'_>, is_listed: bool) -> bool {
-        let idle = self.idle.as_mut();
-        let late = idle.is_some_and(|idle| match is_listed {
-            true => idle.is_elapsed(),
-            false => idle.as_mut().poll(cx).is_ready(),
-        });
-        let stopped = match self.is_listed {
-            true => match self.shutdown.has_changed() {
-                Ok(changed) => changed && *self.shutdown.borrow_and_update(),
-                Err(_) => true,
-            },
-            false => self.stopping.as_mut().poll(cx).is_ready(),
-        };
-        self.is_listed = true;
-        late || stopped
+    fn is_late(&mut self, until: Instant, cx: &mut Context<'_>) -> bool {
+        let idle = self.idle.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        if idle.deadline() > until {
+            // A reload made the waits shorter.
+            idle.as_mut().reset(until);
+        }
+        if self.is_listed && !idle.is_elapsed() {
+            return false;
+        }
+        if idle.as_mut().poll(cx).is_ready() && idle.deadline() < until {
+            // It was set for a wait that bytes ended.
+            idle.as_mut().reset(until);
+        }
+        idle.as_mut().poll(cx).is_ready()
+    }
+
+    fn is_stopped(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.is_listed {
+            return self.stopping.as_mut().poll(cx).is_ready();
+        }
+        match self.shutdown.has_changed() {
+            Ok(changed) => changed && *self.shutdown.borrow_and_update(),
+            Err(_) => true,
+        }
     }
 }
 

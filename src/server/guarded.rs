@@ -7,6 +7,7 @@
 //! turn wait here. Over HTTP/2 all bytes pass, and their frames are watched.
 
 mod digests;
+mod transport;
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,8 +17,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use pingora::protocols::SocketDigest;
 use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::{SocketDigest, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::{Frames, Owed};
@@ -25,6 +26,8 @@ use super::pace::{Pace, Wait};
 use crate::clock::{Clock, Nanos};
 use crate::config::Bounds;
 use crate::proxy::{Cut, Framing, Link, Reason, WireHead};
+
+pub(super) use transport::Transport;
 
 /// Bytes that are read at once before somebody says how many he wants.
 const READ: usize = 8 * 1024;
@@ -50,10 +53,10 @@ pub(super) struct Watch {
 
 /// A stream that is watched.
 pub(super) struct Guarded {
-    inner: Stream,
+    inner: Transport,
     watch: Watch,
     proxy_digest: Arc<ProxyDigest>,
-    socket_digest: Option<Arc<SocketDigest>>,
+    socket_digest: Arc<SocketDigest>,
     stage: Stage,
     /// What came and was not given on.
     ahead: BytesMut,
@@ -93,15 +96,15 @@ struct FrameWatch {
 impl Guarded {
     /// Watches a stream. `socket_digest` says who is at the other end.
     pub(super) fn new(
-        inner: Stream,
+        inner: Transport,
         watch: Watch,
-        socket_digest: Option<Arc<SocketDigest>>,
+        socket_digest: Arc<SocketDigest>,
     ) -> pingora::Result<Self> {
         let rate = watch.bounds.body_min_rate;
         let write_credit = Nanos::from(watch.bounds.write_timeout);
         Ok(Self {
             proxy_digest: Arc::new(watch.link.digest()?),
-            socket_digest: socket_digest.or_else(|| inner.get_socket_digest()),
+            socket_digest,
             inner,
             stage: Stage::Between,
             ahead: BytesMut::new(),
@@ -147,8 +150,7 @@ impl Guarded {
 
     /// Gives on one request, whose head was scanned and lies ahead.
     pub(super) fn begin(&mut self, head: WireHead) {
-        let rate = self.watch.bounds.body_min_rate;
-        self.inbound.pace = Pace::new(Nanos::from(BODY_CREDIT), rate);
+        self.inbound.pace.renew();
         self.body = 0;
         self.stage = Stage::Head(head.size, Framing::new(head.body));
         self.watch.link.begin(Some(head.scanned));
@@ -296,11 +298,8 @@ impl Guarded {
         let now = self.now();
         loop {
             ready!(self.outbound.poll_over(now, None, cx));
-            let acknowledged = self
-                .socket_digest
-                .as_ref()
-                .and_then(|digest| digest.tcp_info())
-                .map_or(self.acknowledged, |tcp| tcp.tcpi_bytes_acked);
+            let acknowledged =
+                self.socket_digest.tcp_info().map_or(self.acknowledged, |tcp| tcp.tcpi_bytes_acked);
             let taken = acknowledged.saturating_sub(self.acknowledged);
             if taken == 0 {
                 return Poll::Ready(Cut(Reason::BodyRate).into());

@@ -33,6 +33,12 @@ impl Pace {
         Self { most, left: most, per_byte, since: None }
     }
 
+    /// The credit is full again, as in the beginning.
+    pub(super) const fn renew(&mut self) {
+        self.left = self.most;
+        self.since = None;
+    }
+
     /// We wait from now on, if not already. `Some` when it is a new wait, with its longest length.
     pub(super) fn wait(&mut self, now: Nanos) -> Option<Nanos> {
         if self.since.is_some() {

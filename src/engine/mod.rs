@@ -138,7 +138,8 @@ impl Engine {
         }
     }
 
-    fn decide_alone(
+    /// The same without a store of many nodes, for nothing has to be waited for then.
+    pub(crate) fn decide_alone(
         &self,
         generation: &Generation,
         facts: &Facts<'_>,

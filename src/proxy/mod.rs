@@ -157,8 +157,19 @@ impl ProxyHttp for Tollgate {
     /// None: compression is not what this proxy is for.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
-    async fn request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<bool> {
-        request::judge(self, session, ctx).await
+    /// (By hand, as what would be made of an `async fn` whose future holds less.)
+    fn request_filter<'gate, 'session, 'ctx, 'r>(
+        &'gate self,
+        session: &'session mut Session,
+        ctx: &'ctx mut Self::CTX,
+    ) -> request::Judging<'r>
+    where
+        'gate: 'r,
+        'session: 'r,
+        'ctx: 'r,
+        Self: 'r,
+    {
+        request::judge(self, session, ctx)
     }
 
     async fn request_body_filter(

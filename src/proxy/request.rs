@@ -2,27 +2,81 @@
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Version;
+use pingora::http::RequestHeader;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use super::gate::{self, Clean, Head, Reason};
+use super::gate::{self, Clean, GateBounds, Head, Reason, Scanned};
 use super::{Asking, Context, Ending, Link, Tollgate, render, respond, turn};
 use crate::clock::Nanos;
-use crate::engine::Outcome;
+use crate::engine::{Decision, Outcome};
 use crate::policy::{Facts, client};
 
-/// Answers the request and says `true`, or lets it pass with `false`.
-pub(super) async fn judge(
+/// What `request_filter` gives the framework.
+pub(super) type Judging<'r> = Pin<Box<dyn Future<Output = Result<bool>> + Send + 'r>>;
+
+/// Answers the request and says `true`, or lets it pass with `false`. What need not wait is done
+/// here and now: a future that holds a request's facts and its decision costs as much as these.
+pub(super) fn judge<'r>(
+    gate: &'r Tollgate,
+    session: &'r mut Session,
+    ctx: &'r mut Context,
+) -> Judging<'r> {
+    prepare(gate, session, ctx);
+    let scanned = match session.req_header().version {
+        Version::HTTP_2 => None,
+        _ => Link::of(session).and_then(|link| link.take_scanned()),
+    };
+    if gate.engine.remote().is_some() {
+        return Box::pin(judge_with_store(gate, session, ctx, scanned));
+    }
+    let head = session.req_header();
+    let judged = read(head, scanned.as_ref(), ctx.live.gate_bounds()).map(|clean| {
+        let facts = facts(ctx, head, &clean);
+        let generation = &ctx.live.generation;
+        let decision = ctx.decision.insert(generation.undecided(ctx.began));
+        gate.engine.decide_alone(generation, &facts, decision, &mut ctx.pending);
+        keep(ctx, head, &clean, scanned.as_ref());
+    });
+    let passes = |decision: &Decision| {
+        decision.outcome == Outcome::Allowed && decision.wait() == Nanos::ZERO
+    };
+    match ctx.decision.as_ref().is_some_and(passes) {
+        true => Box::pin(std::future::ready(Ok(false))),
+        false => Box::pin(conclude(gate, session, ctx, judged)),
+    }
+}
+
+/// The same where a store of many nodes is asked.
+async fn judge_with_store(
     gate: &Tollgate,
     session: &mut Session,
     ctx: &mut Context,
+    scanned: Option<Scanned>,
 ) -> Result<bool> {
-    let now = gate.engine.now();
-    ctx.began = now;
+    let head = session.req_header();
+    let judged = match read(head, scanned.as_ref(), ctx.live.gate_bounds()) {
+        Ok(clean) => {
+            let facts = facts(ctx, head, &clean);
+            let generation = &ctx.live.generation;
+            let decision = ctx.decision.insert(generation.undecided(ctx.began));
+            gate.engine.decide_into(generation, &facts, decision, &mut ctx.pending).await;
+            keep(ctx, head, &clean, scanned.as_ref());
+            Ok(())
+        }
+        Err(reason) => Err(reason),
+    };
+    conclude(gate, session, ctx, judged).await
+}
+
+/// Notes when it began and who asks, and says who bounds what.
+fn prepare(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
+    ctx.began = gate.engine.now();
     // The stream under the session bounds what HTTP/1 writes; of HTTP/2 it cannot tell the streams
     // apart, and one whose window does not open must not wait for ever.
     let http2 = session.req_header().version == Version::HTTP_2;
@@ -35,30 +89,30 @@ pub(super) async fn judge(
     if gate.leaving.load(std::sync::atomic::Ordering::Relaxed) {
         session.set_keepalive(None);
     }
-
     let peer = session.client_addr().and_then(|address| address.as_inet()).map(|peer| peer.ip());
     // Only a socket without an address (a test's pipe) has no peer.
     let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let head = session.req_header();
-    let client_ip = client::resolve(peer, &head.headers, &ctx.live.clients);
-    ctx.client_ip = Some(client_ip);
-    ctx.peer_trusted = ctx.live.clients.trusts(peer);
-    let (link, bounds) = (Link::of(session), ctx.live.gate_bounds());
-    let scanned = link.filter(|_| !http2).and_then(|link| link.take_scanned());
-    let read = scanned.as_ref().and_then(|one| gate::pass_scanned(one, head.raw_path(), bounds));
-    let clean = match read.unwrap_or_else(|| gate::pass(Head::of(head), bounds)) {
-        Ok(clean) => clean,
-        Err(reason) => {
-            ctx.rejected = Some(reason);
-            ctx.ending = Some(Ending::Rejected);
-            Box::pin(respond::rejected(session, ctx, reason)).await?;
-            return Ok(true);
-        }
-    };
-    let facts = Facts {
-        client_ip,
+    let clients = &ctx.live.clients;
+    ctx.client_ip = Some(client::resolve(peer, &session.req_header().headers, clients));
+    ctx.peer_trusted = clients.trusts(peer);
+}
+
+/// Lets a head through the gate.
+fn read<'r>(
+    head: &'r RequestHeader,
+    scanned: Option<&'r Scanned>,
+    bounds: GateBounds,
+) -> Result<Clean<'r>, Reason> {
+    scanned
+        .and_then(|one| gate::pass_scanned(one, head.raw_path(), bounds))
+        .unwrap_or_else(|| gate::pass(Head::of(head), bounds))
+}
+
+fn facts<'r>(ctx: &Context, head: &'r RequestHeader, clean: &'r Clean<'r>) -> Facts<'r> {
+    Facts {
+        client_ip: ctx.client_ip.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
         peer_trusted: ctx.peer_trusted,
-        now: now.wall,
+        now: ctx.began.wall,
         method: head.method.as_str(),
         host: &clean.host,
         path: &clean.path,
@@ -66,15 +120,34 @@ pub(super) async fn judge(
         query: clean.query,
         headers: &head.headers,
         ipv6_prefix: ctx.live.ipv6_prefix,
-    };
-    let generation = &ctx.live.generation;
-    let decision = ctx.decision.insert(generation.undecided(now));
-    gate.engine.decide_into(generation, &facts, decision, &mut ctx.pending).await;
-    ctx.rewritten = rewritten(&clean, head.raw_path());
-    ctx.has_rare = scanned.as_ref().is_none_or(|scanned| scanned.rare);
-    ctx.host = match &scanned {
+    }
+}
+
+/// Keeps what is needed of a clean head when it is forwarded.
+fn keep(ctx: &mut Context, head: &RequestHeader, clean: &Clean<'_>, scanned: Option<&Scanned>) {
+    ctx.rewritten = rewritten(clean, head.raw_path());
+    ctx.has_rare = scanned.is_none_or(|scanned| scanned.rare);
+    ctx.host = match scanned {
         Some(scanned) => Arc::clone(&scanned.host),
         None => Arc::from(&*clean.host),
+    };
+}
+
+/// What follows a decision: its turn, and the answer of who is let through no further.
+async fn conclude(
+    gate: &Tollgate,
+    session: &mut Session,
+    ctx: &mut Context,
+    judged: Result<(), Reason>,
+) -> Result<bool> {
+    if let Err(reason) = judged {
+        ctx.rejected = Some(reason);
+        ctx.ending = Some(Ending::Rejected);
+        Box::pin(respond::rejected(session, ctx, reason)).await?;
+        return Ok(true);
+    }
+    let Some(decision) = &mut ctx.decision else {
+        return Ok(false);
     };
     let turn = match decision.wait() {
         Nanos::ZERO => Ok(()),

@@ -30,7 +30,7 @@ pub(super) fn choose(
     session: &Session,
     ctx: &mut Context,
 ) -> Result<Box<HttpPeer>> {
-    let live = Arc::clone(&ctx.live);
+    let live = &*ctx.live;
     let route = ctx.decision.as_ref().and_then(|decision| decision.route);
     let Some(route) = route.map(|route| live.generation.policy().route(route)) else {
         return Error::e_explain(

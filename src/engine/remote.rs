@@ -13,7 +13,7 @@ use super::aside::Aside;
 use super::due::Due;
 use super::generation::Counter;
 use super::pending::{Pending, Spent};
-use super::settle::{Kinds, answer};
+use super::settle::{Kinds, Tentative, answer};
 use super::{Decision, Engine, Generation, Outcome};
 use crate::clock::Nanos;
 use crate::limit::Verdict;
@@ -41,22 +41,26 @@ impl Engine {
         decision: &mut Decision,
         pending: &mut Pending,
     ) {
-        let tentative = self.charge_first(generation, dues, decision);
-        let exact = generation.stored(dues);
+        let mut first = Tentative::default();
+        self.charge_first(generation, dues, decision, &mut first);
         let refused = decision.refusing().next().is_some()
-            || denied_at_home(remote, generation, &exact, decision);
+            || denied_at_home(remote, generation, &first.exact, decision);
         let spent = match refused {
             true => None,
-            false => self.settle_places(remote, generation, &exact, decision).await,
+            false => self.settle_places(remote, generation, &first.exact, decision).await,
         };
         let goes_through = spent.is_some();
         match spent {
-            Some((exact, spent)) => tentative.keep(generation, &exact, spent, pending),
+            Some((exact, spent)) => {
+                // In the order in which the places were asked.
+                first.exact = exact;
+                first.keep(generation, spent, pending);
+            }
             None => {
                 if decision.outcome != Outcome::Outage {
                     decision.outcome = Outcome::Limited;
                 }
-                self.give_back(generation, dues, tentative, decision);
+                self.give_back(generation, dues, &mut first, decision);
             }
         }
         for due in dues.iter().filter(|due| due.shadow) {

@@ -16,9 +16,12 @@ use crate::store::{Charge, Issued, Slot};
 
 /// What was charged before the exact tier was asked, and is given back if that refuses.
 #[derive(Default)]
-pub(super) struct Tentative {
+pub(super) struct Tentative<'d> {
     estimates: SmallVec<[(usize, LimitIndex, Receipt); 4]>,
     slots: Vec<(usize, Slot)>,
+    /// What the exact tier is to be asked for: the enforcing limits that count in a store, but for
+    /// keys that are refused without.
+    pub(super) exact: SmallVec<[&'d Due; 4]>,
 }
 
 /// Where the charges of the exact tier were spent, in the order of the dues, or nothing where no
@@ -34,20 +37,20 @@ impl Engine {
         decision: &mut Decision,
         pending: &mut Pending,
     ) {
-        let tentative = self.charge_first(generation, dues, decision);
+        let mut first = Tentative::default();
+        self.charge_first(generation, dues, decision, &mut first);
         let may_spend = decision.refusing().next().is_none();
-        let exact = generation.stored(dues);
-        let spent = if exact.is_empty() {
+        let spent = if first.exact.is_empty() {
             may_spend.then(Vec::new)
         } else {
-            self.settle_exact(generation, &exact, may_spend, Kinds::NORMAL, decision)
+            self.settle_exact(generation, &first.exact, may_spend, Kinds::NORMAL, decision)
         };
         let goes_through = spent.is_some();
         match spent {
-            Some(spent) => tentative.keep(generation, &exact, spent, pending),
+            Some(spent) => first.keep(generation, spent, pending),
             None => {
                 decision.outcome = Outcome::Limited;
-                self.give_back(generation, dues, tentative, decision);
+                self.give_back(generation, dues, &mut first, decision);
             }
         }
         for due in dues.iter().filter(|due| due.shadow) {
@@ -57,38 +60,40 @@ impl Engine {
     }
 
     /// What needs no store: keys that an exception refuses, limits of the estimate tier, places in
-    /// flight. Each for itself.
-    pub(super) fn charge_first(
+    /// flight. Each for itself. `first`, which is empty, keeps what was charged and what is left.
+    pub(super) fn charge_first<'d>(
         &self,
         generation: &Generation,
-        dues: &[Due],
+        dues: &'d [Due],
         decision: &mut Decision,
-    ) -> Tentative {
+        first: &mut Tentative<'d>,
+    ) {
         let now = decision.at;
-        let mut tentative = Tentative::default();
         for due in dues.iter().filter(|due| !due.shadow) {
             let place = decision.answers.len();
-            let tier = generation.counting(due.limit).tier();
-            let verdict = match &generation.counting(due.limit).counter {
+            let counting = generation.counting(due.limit);
+            let verdict = match &counting.counter {
                 _ if due.refused => generation.refused(due, now),
                 Counter::Estimate(estimate) => {
                     let (verdict, receipt) = estimate.charge(&self.confirm, due.key, due.cost, now);
                     if verdict.allowed {
-                        tentative.estimates.push((place, due.limit, receipt));
+                        first.estimates.push((place, due.limit, receipt));
                     }
                     verdict
                 }
                 Counter::InFlight(table, most) => {
                     let (slot, held) = table.take(due.key, due.cost, *most, false);
                     let verdict = places(*most, held, due.cost, slot.is_some());
-                    tentative.slots.extend(slot.map(|slot| (place, slot)));
+                    first.slots.extend(slot.map(|slot| (place, slot)));
                     verdict
                 }
-                Counter::Exact(_) => continue,
+                Counter::Exact(_) => {
+                    first.exact.push(due);
+                    continue;
+                }
             };
-            decision.answers.push(answer(due, tier, verdict, Kinds::NORMAL));
+            decision.answers.push(answer(due, counting.tier(), verdict, Kinds::NORMAL));
         }
-        tentative
     }
 
     /// Charges cells of the embedded store all or none. `kinds`: how the verdicts are booked.
@@ -200,10 +205,10 @@ impl Engine {
         &self,
         generation: &Generation,
         dues: &[Due],
-        tentative: Tentative,
+        first: &mut Tentative<'_>,
         decision: &mut Decision,
     ) {
-        for (place, limit, receipt) in tentative.estimates {
+        for (place, limit, receipt) in first.estimates.drain(..) {
             let Counter::Estimate(estimate) = &generation.counting(limit).counter else {
                 continue;
             };
@@ -213,7 +218,7 @@ impl Engine {
                     estimate.judge(&self.confirm, due.key, decision.at);
             }
         }
-        for (place, slot) in tentative.slots {
+        for (place, slot) in first.slots.drain(..) {
             drop(slot);
             let answer = &mut decision.answers[place];
             let left = answer.verdict.remaining.saturating_add(answer.cost);
@@ -329,17 +334,19 @@ impl Engine {
     }
 }
 
-impl Tentative {
+impl Tentative<'_> {
     /// The request goes through: places are held, and what the answer may change stays open.
     pub(super) fn keep(
-        self,
+        &mut self,
         generation: &Generation,
-        exact: &[&Due],
         spent: Vec<Spent>,
         pending: &mut Pending,
     ) {
-        pending.slots.extend(self.slots.into_iter().map(|(_, slot)| slot));
-        for (due, spent) in exact.iter().zip(spent) {
+        if self.slots.is_empty() && spent.is_empty() {
+            return;
+        }
+        pending.slots.extend(self.slots.drain(..).map(|(_, slot)| slot));
+        for (due, spent) in self.exact.iter().zip(spent) {
             let counting = generation.counting(due.limit);
             if counting.returns
                 && let Counter::Exact(exact) = &counting.counter
@@ -351,16 +358,6 @@ impl Tentative {
 }
 
 impl Generation {
-    /// The enforcing limits that count in a store, but for keys that are refused without.
-    pub(super) fn stored<'d>(&self, dues: &'d [Due]) -> SmallVec<[&'d Due; 4]> {
-        let counts = |due: &&Due| {
-            !due.shadow
-                && !due.refused
-                && matches!(self.counting(due.limit).counter, Counter::Exact(_))
-        };
-        dues.iter().filter(counts).collect()
-    }
-
     /// Whether an answer may change what one of these is charged.
     pub(super) fn may_return(&self, dues: &[&Due]) -> bool {
         dues.iter().any(|due| self.counting(due.limit).returns)

@@ -180,6 +180,9 @@ impl HeadScan {
 
 const LINE_END: &[u8] = b"\r\n";
 
+/// How nearly every request line ends.
+const USUAL: &[u8] = b"HTTP/1.1\r\n";
+
 /// Whether a line ends here; `None` while that is not to be seen.
 fn line_end(rest: &[u8]) -> Result<Option<()>, Reason> {
     if rest.starts_with(LINE_END) {
@@ -211,8 +214,21 @@ fn request_line(rest: &[u8]) -> Result<Option<(RequestLine, usize)>, Reason> {
         Some((b' ' | b'\r', _)) => return Err(Reason::Syntax),
         Some(_) => return Err(Reason::Target),
     };
-    let named = &after[..bytes::lead(after, bytes::TARGET)];
-    let Some(()) = line_end(&after[named.len()..])? else {
+    let (version, named) = match after.starts_with(USUAL) {
+        true => (Version::HTTP_11, USUAL.len() - LINE_END.len()),
+        false => match version(after)? {
+            Some(found) => found,
+            None => return Ok(None),
+        },
+    };
+    let size = target.to + 1 + named + LINE_END.len();
+    Ok(Some((RequestLine { method: Span { from: 0, to: method }, target, version }, size)))
+}
+
+/// The version that `rest` begins with, and its bytes; `None` while its line is not whole.
+fn version(rest: &[u8]) -> Result<Option<(Version, usize)>, Reason> {
+    let named = &rest[..bytes::lead(rest, bytes::TARGET)];
+    let Some(()) = line_end(&rest[named.len()..])? else {
         return Ok(None);
     };
     let version = match named {
@@ -223,8 +239,7 @@ fn request_line(rest: &[u8]) -> Result<Option<(RequestLine, usize)>, Reason> {
         }
         _ => return Err(Reason::Syntax),
     };
-    let size = target.to + 1 + named.len() + LINE_END.len();
-    Ok(Some((RequestLine { method: Span { from: 0, to: method }, target, version }, size)))
+    Ok(Some((version, named.len())))
 }
 
 fn is_number(version: &[u8]) -> bool {

@@ -71,9 +71,10 @@ def read(dump):
 
 
 def total(pid, prefix):
-    """Instructions since the last dump, and calls."""
+    """Instructions since the last dump, calls, and when that was."""
     before = set(glob.glob(prefix + "*"))
     subprocess.run(["callgrind_control", "--dump", str(pid)], capture_output=True, check=True)
+    at = time.monotonic()
     new = set()
     while not new:
         time.sleep(0.5)
@@ -81,7 +82,7 @@ def total(pid, prefix):
     time.sleep(1)
     dumps = [read(name) for name in set(glob.glob(prefix + "*")) - before]
     count = sum(count for count, _ in dumps)
-    return count, {what: sum(calls[what] for _, calls in dumps) for what in CALLS}
+    return count, {what: sum(calls[what] for _, calls in dumps) for what in CALLS}, at
 
 
 def measure(peer, folder, args):
@@ -96,16 +97,13 @@ def measure(peer, folder, args):
     if status == 429 and peer.name == "tollgate":
         ask(clients[:1], 1, 200)
     ask(clients, 500 // args.connections + 1, status)
-    total(pid, prefix)
-    began = time.monotonic()
+    _, _, began = total(pid, prefix)
     rounds = args.requests // args.connections
     ask(clients, rounds, status)
-    took = time.monotonic() - began
-    busy, busy_calls = total(pid, prefix)
-    began = time.monotonic()
-    time.sleep(took)
-    idle, idle_calls = total(pid, prefix)
-    share = took / (time.monotonic() - began)
+    busy, busy_calls, asked = total(pid, prefix)
+    time.sleep(max(0, asked - time.monotonic() + asked - began))
+    idle, idle_calls, ended = total(pid, prefix)
+    share = (asked - began) / (ended - asked)
     for client in clients:
         client.close()
     peer.stop()
@@ -133,7 +131,7 @@ def main():
                     peer = make(folder, mode, (free_port(), 0), server, "", "")
                     counts.append(measure(peer, folder, args))
                 (own, calls), (base, others) = counts
-                print(f"| {mode} | {own:.0f} | {base:.0f} | {own / base:.2f} "
+                print(f"| {mode} | {own:.0f} | {base:.0f} | {own / base:.3f} "
                       f"| {calls['own clock']:.1f}, {calls['clock']:.1f}; {others['clock']:.1f} "
                       f"| {calls['allocations']:.1f}, {others['allocations']:.1f} |", flush=True)
         finally:

@@ -1,10 +1,10 @@
 //! From a tree to a configuration: every section in turn, every mistake noted.
 
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::error::{ConfigError, ConfigErrors, Warning};
+use super::files::read_steady;
 use super::limits::limits;
 use super::origins::origins;
 use super::read::{At, Errors, Map};
@@ -45,13 +45,8 @@ pub fn load(file: &Path) -> Result<Loaded, ConfigErrors> {
 /// Reads no more than a configuration can have, so that a wrong file (a device, a log) does no
 /// harm.
 pub(super) fn read_bounded(file: &Path) -> Result<String, String> {
-    let opened = std::fs::File::open(file).map_err(|error| format!("cannot be read: {error}"))?;
-    let mut bytes = Vec::new();
-    let most = MAX_BYTES as u64 + 1;
-    opened
-        .take(most)
-        .read_to_end(&mut bytes)
-        .map_err(|error| format!("cannot be read: {error}"))?;
+    let bytes =
+        read_steady(file, MAX_BYTES as u64).map_err(|error| format!("cannot be read: {error}"))?;
     String::from_utf8(bytes)
         .map_err(|error| format!("is not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
 }

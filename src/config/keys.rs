@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
-use super::files::read_bounded;
+use super::files::{MAX_NAMED, read_bounded};
 use super::read::{At, did_you_mean};
 use super::scalars::whole;
 use crate::policy::key::{Claim, MAX_KEY_PARTS};
@@ -17,9 +17,6 @@ const MAX_SHARDS: u64 = 65_536;
 
 /// The last segment that `path_segment` may name: a pattern has no more.
 const MAX_SEGMENT: u64 = 64;
-
-/// The largest file of keys for tokens.
-const MAX_KEYS_FILE: u64 = 1 << 20;
 
 /// One source, or a list of them.
 pub(super) fn key(at: &At<'_>, folder: &Path) -> Option<KeySpec> {
@@ -105,7 +102,7 @@ fn claim(at: &At<'_>, folder: &Path) -> Option<Claim> {
     let (file_at, tokens) = match (jwks, secret) {
         (Some(at), None) => {
             let read = |text: &str| {
-                let bytes = read_bounded(&folder.join(text), MAX_KEYS_FILE)?;
+                let bytes = read_bounded(&folder.join(text), MAX_NAMED)?;
                 let json = String::from_utf8(bytes).map_err(|_| format!("{text}: is not UTF-8"))?;
                 Tokens::of_jwks(&json).map_err(|error| format!("{text}: {error}"))
             };
@@ -114,7 +111,7 @@ fn claim(at: &At<'_>, folder: &Path) -> Option<Claim> {
         }
         (None, Some(at)) => {
             let read = |text: &str| {
-                let bytes = read_bounded(&folder.join(text), MAX_KEYS_FILE)?;
+                let bytes = read_bounded(&folder.join(text), MAX_NAMED)?;
                 // Editors and shells end a file with a newline that nobody means.
                 let secret = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
                 Tokens::of_secret(secret).map_err(|error| format!("{text}: {error}"))

@@ -1,13 +1,14 @@
 //! `listeners`, `admin` and `clients`.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use http::HeaderName;
 use ipnet::IpNet;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::files::{MAX_NAMED, read_bounded};
 use super::read::{At, Map};
 use super::scalars::{boolean, whole};
 use super::{Admin, Certificate, Listener};
@@ -112,13 +113,11 @@ pub(super) fn admin(root: &mut Map<'_>, folder: &Path) -> Option<Admin> {
 }
 
 /// The first line of a file. Its value is in no error.
-fn token(at: &At<'_>, file: &PathBuf) -> Option<String> {
-    let text = match std::fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(error) => {
-            at.error(format!("{}: {error}", file.display()));
-            return None;
-        }
+fn token(at: &At<'_>, file: &Path) -> Option<String> {
+    let bytes = read_bounded(file, MAX_NAMED).map_err(|error| at.error(error)).ok()?;
+    let Ok(text) = String::from_utf8(bytes) else {
+        at.error(format!("{}: is not UTF-8", file.display()));
+        return None;
     };
     let token = text.trim();
     if token.len() < 16 {

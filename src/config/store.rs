@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
 
+use super::files::{MAX_NAMED, read_bounded};
 use super::read::{At, Map};
 use super::scalars::some_duration;
 use super::sockets::certificates_in;
@@ -227,7 +228,7 @@ fn tls(at: &At<'_>, folder: &Path) -> Option<RedisTls> {
 }
 
 fn content(at: &At<'_>, file: &Path) -> Option<Vec<u8>> {
-    std::fs::read(file).map_err(|error| at.error(format!("{}: {error}", file.display()))).ok()
+    read_bounded(file, MAX_NAMED).map_err(|error| at.error(error)).ok()
 }
 
 /// What a file holds, without the blanks around it. Its value is in no error.

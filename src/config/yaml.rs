@@ -61,7 +61,7 @@ impl Node {
 /// Reads a whole file. Syntax errors end the reading; all others are collected.
 pub(super) fn parse(text: &str) -> Result<Node, Vec<ConfigError>> {
     if text.len() > MAX_BYTES {
-        let message = format!("the file has {} bytes, more than {MAX_BYTES}", text.len());
+        let message = format!("the file has more than {MAX_BYTES} bytes");
         return Err(vec![error(Place { line: 1, column: 1 }, message, None)]);
     }
     let mut reader = TreeReader { parser: Parser::new_from_str(text), errors: Vec::new() };

@@ -80,9 +80,9 @@ def drive(peer, protocol, seconds, folder):
         wrk(peer, seconds) if protocol == "HTTP/1" else h2load(peer, seconds, folder))
     took, spent = time.monotonic() - began, peer.cpu() - before
     look(peer, protocol)
-    want = total if peer.mode == "refused" else 0
-    if total == 0 or refused != want:
-        raise WrongAnswer(f"{peer.name}, {peer.mode}, {protocol}: {refused} of {total} refused, not {want}")
+    wrong = total - refused if peer.mode == "refused" else refused
+    if total == 0 or wrong > peer.may_pass:
+        raise WrongAnswer(f"{peer.name}, {peer.mode}, {protocol}: {refused} of {total} refused")
     return {"cpu": spent / total * 1e6, "rps": total / took, "p50": p50, "p99": p99, "mib": peer.memory()}
 
 

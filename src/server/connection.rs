@@ -22,7 +22,7 @@ use pingora::server::ShutdownWatch;
 use std::os::fd::AsRawFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::coop::has_budget_remaining;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::guarded::{Guarded, Transport, Watch};
 use super::seats::{Seat, Seats};
@@ -213,7 +213,7 @@ where
             let live = self.live.load();
             (live.bounds.idle_timeout, live.bounds.header_timeout, live.gate_bounds())
         };
-        if stream.ahead().is_empty() && !waiting.hears(stream, idle_timeout).await {
+        if stream.ahead().is_empty() && !waiting.hears(stream, idle_timeout, &*self.clock).await {
             return Err(None);
         }
         let mut search = HeadSearch { scan: HeadScan::default(), fresh: true, gate, last };
@@ -317,13 +317,14 @@ impl Waiting {
     }
 
     /// Waits for bytes. False when none come in time, or never will, or nobody is to be served.
-    async fn hears(&mut self, stream: &mut Guarded, most: Duration) -> bool {
-        let until = Instant::now() + most;
+    async fn hears(&mut self, stream: &mut Guarded, most: Duration, clock: &dyn Clock) -> bool {
+        let began = clock.now().mono;
         std::future::poll_fn(|cx| {
             if let Poll::Ready(more) = stream.poll_ahead(cx) {
                 return Poll::Ready(matches!(more, Ok(1..)));
             }
-            let is_over = self.is_late(until, cx) || self.is_stopped(cx);
+            let waited = || Duration::from(clock.now().mono.saturating_sub(began));
+            let is_over = self.is_late(most, waited, cx) || self.is_stopped(cx);
             // A task that has had its share of the thread is woken again, and nothing is listed.
             self.is_listed = has_budget_remaining();
             if is_over { Poll::Ready(false) } else { Poll::Pending }
@@ -331,20 +332,25 @@ impl Waiting {
         .await
     }
 
-    fn is_late(&mut self, until: Instant, cx: &mut Context<'_>) -> bool {
-        let idle = self.idle.get_or_insert_with(|| Box::pin(sleep_until(until)));
-        if idle.deadline() > until {
-            // A reload made the waits shorter.
-            idle.as_mut().reset(until);
-        }
+    fn is_late(
+        &mut self,
+        most: Duration,
+        waited: impl Fn() -> Duration,
+        cx: &mut Context<'_>,
+    ) -> bool {
+        let idle = self.idle.get_or_insert_with(|| Box::pin(sleep(most)));
         if self.is_listed && !idle.is_elapsed() {
             return false;
         }
-        if idle.as_mut().poll(cx).is_ready() && idle.deadline() < until {
+        while idle.as_mut().poll(cx).is_ready() {
+            let left = most.saturating_sub(waited());
+            if left.is_zero() {
+                return true;
+            }
             // It was set for a wait that bytes ended.
-            idle.as_mut().reset(until);
+            idle.set(sleep(left));
         }
-        idle.as_mut().poll(cx).is_ready()
+        false
     }
 
     fn is_stopped(&mut self, cx: &mut Context<'_>) -> bool {

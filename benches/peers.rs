@@ -27,11 +27,15 @@ use tollgate::store::{Charge, Claim, Embedded, Issued, Room, SHARDS};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Decisions that are timed together.
-const TURN: usize = 1_000_000;
+/// Decisions that are timed together: short, so that what else the machine does meets all contenders
+/// of a round alike.
+const TURN: usize = 200_000;
 
-/// Turns of each, alternating.
-const TURNS: usize = 5;
+/// Turns of each, alternating; the first of a round is another one each time.
+const TURNS: usize = 25;
+
+/// Decisions of a thread while two are set beside one.
+const THREAD_TURN: usize = 1_000_000;
 
 /// The keys of a load: texts as a header carries them, one after the other. (They lie in that order, as
 /// a request has just been read when its key is: reading them is not what is measured.)
@@ -52,8 +56,10 @@ impl Keys {
         texts
     }
 
-    fn each(&self, decide: impl FnMut(&String)) {
-        self.texts.iter().cycle().take(TURN).for_each(decide);
+    /// The keys of a turn that begins where others ended, and over and over again.
+    fn each(&self, from: usize, turn: usize, decide: impl FnMut(&String)) {
+        let first = self.texts[from % self.texts.len()..].iter();
+        first.chain(self.texts.iter().cycle()).take(turn).for_each(decide);
     }
 }
 
@@ -142,9 +148,9 @@ fn window() -> Quota {
 }
 
 /// Nanoseconds for each decision of a turn.
-fn timed(keys: &Keys, decide: impl FnMut(&String)) -> f64 {
+fn timed(keys: &Keys, from: usize, decide: impl FnMut(&String)) -> f64 {
     let began = Instant::now();
-    keys.each(decide);
+    keys.each(from, TURN, decide);
     began.elapsed().as_secs_f64() * 1e9 / TURN as f64
 }
 
@@ -173,32 +179,51 @@ fn beside_governor(count: usize, meant: Meant) {
         });
     }
     let checked = |allowed: bool| assert!(allowed == (meant == Meant::Admitted));
-    let mut figures = vec![Vec::new(); ours.len() + 2];
-    let (mut clock, mut hash) = (Vec::new(), Vec::new());
-    for _ in 0..TURNS {
-        figures[0].push(timed(&keys, |text| checked(governor.check_key(text).is_ok())));
+    let mut contenders: Vec<Contender<'_>> = vec![
+        (
+            "governor",
+            Box::new(|from| timed(&keys, from, |text| checked(governor.check_key(text).is_ok()))),
+        ),
         // (Of a million suspects the confirm table holds a part: some are refused, some are not.)
-        figures[1].push(timed(&keys, |text| _ = black_box(estimate.decide(text))));
-        clock.push(timed(&keys, |_| _ = black_box(ours[0].1.clock.now())));
-        hash.push(timed(&keys, |text| _ = black_box(ours[0].1.hash(text))));
-        for (place, (_, one)) in ours.iter().enumerate() {
-            figures[place + 2].push(timed(&keys, |text| checked(one.decide(text))));
+        (
+            "estimate",
+            Box::new(|from| timed(&keys, from, |text| _ = black_box(estimate.decide(text)))),
+        ),
+        (CLOCK, Box::new(|from| timed(&keys, from, |_| _ = black_box(estimate.ours.clock.now())))),
+        (HASH, Box::new(|from| timed(&keys, from, |text| _ = black_box(estimate.ours.hash(text))))),
+    ];
+    for (name, one) in &ours {
+        contenders
+            .push((name, Box::new(|from| timed(&keys, from, |text| checked(one.decide(text))))));
+    }
+    println!("| {count} keys, 1 thread, {} | ns | of governor |\n|---|---|---|", meant.name());
+    for (name, ns, ratio) in alternated(&contenders) {
+        println!("| {name} | {ns:.0} | {ratio:.2} |");
+    }
+    println!();
+}
+
+/// A name, and what takes a turn from a place in the keys on.
+type Contender<'c> = (&'c str, Box<dyn Fn(usize) -> f64 + 'c>);
+
+/// What each of ours does too, alone.
+const CLOCK: &str = "(the clock of each of ours)";
+const HASH: &str = "(the key's hash of each of ours)";
+
+/// The median of each one's turns, and of its ratios to the first one's turn of the same round.
+fn alternated<'c>(contenders: &[Contender<'c>]) -> Vec<(&'c str, f64, f64)> {
+    let mut figures = vec![Vec::new(); contenders.len()];
+    for round in 0..TURNS {
+        for place in 0..contenders.len() {
+            let place = (place + round) % contenders.len();
+            figures[place].push(contenders[place].1(round * TURN));
         }
     }
-    let mut figures = figures.into_iter().map(median);
-    let governed = figures.next().unwrap();
-    println!("| {count} keys, 1 thread, {} | ns | of governor |\n|---|---|---|", meant.name());
-    println!("| governor | {governed:.0} | 1.00 |");
-    for (name, ns) in
-        ["estimate"].into_iter().chain(ours.iter().map(|(name, _)| *name)).zip(figures)
-    {
-        println!("| {name} | {ns:.0} | {:.2} |", ns / governed);
-    }
-    println!(
-        "of each of ours: the clock {:.0} ns, the key's hash {:.0} ns\n",
-        median(clock),
-        median(hash)
-    );
+    let ratios =
+        |of: &[f64]| median(of.iter().zip(&figures[0]).map(|(one, first)| one / first).collect());
+    let row =
+        |((name, _), of): (&Contender<'c>, &Vec<f64>)| (*name, median(of.clone()), ratios(of));
+    contenders.iter().zip(&figures).map(row).collect()
 }
 
 /// The estimate tier, by hand too.
@@ -235,10 +260,10 @@ fn two_threads(count: usize) {
         let began = Instant::now();
         std::thread::scope(|scope| {
             for keys in &keys[..threads] {
-                scope.spawn(|| keys.each(decide));
+                scope.spawn(|| keys.each(0, THREAD_TURN, decide));
             }
         });
-        (threads * TURN) as f64 / began.elapsed().as_secs_f64()
+        (threads * THREAD_TURN) as f64 / began.elapsed().as_secs_f64()
     };
     // What shares nothing shows what the machine's two cores are worth.
     for (what, decide) in [

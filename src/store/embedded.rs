@@ -35,9 +35,10 @@ pub struct Embedded {
     broom: AtomicUsize,
 }
 
-/// A line of the processor's cache of its own, so that neighbours do not slow each other.
+/// Lines of the processor's cache of its own, so that neighbours do not slow each other; two, which
+/// are fetched together (see `table::NEAR`).
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(align(128))]
 struct Shard {
     cells: Mutex<Table>,
 }
@@ -129,9 +130,30 @@ impl Embedded {
         when_full: impl FnOnce() -> Verdict,
     ) -> (bool, Verdict) {
         let mut table = self.shards[shard_of(charge.key)].cells.lock();
+        if let Some((entry, _)) = find(&mut table, charge.key, None) {
+            return self.settle_entry(entry, charge, may_spend, now);
+        }
         let judged = self.judge(&mut table, charge, now, when_full);
         let spent = may_spend && judged.verdict.allowed;
         (spent, self.conclude(&mut table, charge, &judged, spent, now))
+    }
+
+    /// The same where the cell exists: it is looked for once.
+    fn settle_entry(
+        &self,
+        entry: &mut Entry,
+        charge: &Charge<'_>,
+        may_spend: bool,
+        now: Now,
+    ) -> (bool, Verdict) {
+        let (verdict, later) = self.judge_entry(entry, charge, now);
+        let quota = later.as_ref().unwrap_or(charge.quota);
+        match (verdict.allowed, may_spend) {
+            (true, true) => self.spend_entry(entry, quota, charge.cost, now),
+            (true, false) => return (false, quota.quota.judge(Some(&entry.cell), 0, now)),
+            (false, _) => {}
+        }
+        (verdict.allowed, verdict)
     }
 
     /// Takes back up to `units` of what a key was charged, where they still count.
@@ -238,10 +260,26 @@ impl Embedded {
             let verdict = wanted.quota.judge(None, charge.cost, now);
             return Judged { verdict, later: None, found: Found::New };
         };
-        let later = self.read_as(entry, wanted, now);
-        let quota = later.as_ref().unwrap_or(wanted);
-        let verdict = quota.quota.judge(Some(&entry.cell), charge.cost, now);
+        let (verdict, later) = self.judge_entry(entry, charge, now);
         Judged { verdict, later, found: Found::Cell(place) }
+    }
+
+    /// What is said of a charge to a cell; and the quota it is kept under, where that is a later one.
+    fn judge_entry(
+        &self,
+        entry: &mut Entry,
+        charge: &Charge<'_>,
+        now: Now,
+    ) -> (Verdict, Option<Arc<Issued>>) {
+        let later = self.read_as(entry, charge.quota, now);
+        let quota = later.as_ref().unwrap_or(charge.quota);
+        (quota.quota.judge(Some(&entry.cell), charge.cost, now), later)
+    }
+
+    fn spend_entry(&self, entry: &mut Entry, quota: &Issued, cost: u32, now: Now) {
+        let before = entry.cell.weight();
+        quota.quota.charge(&mut entry.cell, cost, now);
+        quota.room.reweigh(before, entry.cell.weight(), &self.pool);
     }
 
     /// Makes a cell one of `wanted`, unless a later generation has already made it its own: then
@@ -292,9 +330,7 @@ impl Embedded {
             }
             Found::Cell(place) => {
                 if let Some((entry, _)) = find(table, charge.key, Some(place)) {
-                    let before = entry.cell.weight();
-                    quota.quota.charge(&mut entry.cell, charge.cost, now);
-                    quota.room.reweigh(before, entry.cell.weight(), &self.pool);
+                    self.spend_entry(entry, quota, charge.cost, now);
                 }
             }
         }

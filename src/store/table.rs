@@ -16,6 +16,8 @@
 
 use std::num::NonZeroU32;
 
+use smallvec::SmallVec;
+
 use crate::limit::Cell;
 use crate::policy::KeyHash;
 
@@ -27,6 +29,11 @@ const TAIL: usize = 16;
 
 /// The same of an array of one block.
 const SHORT_TAIL: usize = 8;
+
+/// Blocks that are found without another step: with these a shard is two neighbouring lines of the
+/// processor's cache, which are fetched at once, and a million keys need about as many. Each step
+/// that is not in the cache costs a decision as much as everything else in it.
+const NEAR: usize = 11;
 
 /// How full the homes may be: what is looked for is then two slots from home on average.
 const MOST_LOAD: (usize, usize) = (4, 5);
@@ -48,8 +55,8 @@ type Block = [Option<Entry>; BLOCK];
 /// The cells of one shard.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    #[expect(clippy::vec_box, reason = "blocks stay where they are while others are added")]
-    blocks: Vec<Box<Block>>,
+    /// Each stays where it is while others are added.
+    blocks: SmallVec<[Box<Block>; NEAR]>,
     /// Slots that are somebody's home; what is displaced from the last of them stands behind.
     homes: usize,
     len: usize,
@@ -93,7 +100,8 @@ const fn order(key: KeyHash) -> (u64, u32) {
 impl Table {
     /// Bytes of its array.
     pub(super) fn bytes(&self) -> usize {
-        self.blocks.len() * size_of::<Block>() + self.blocks.capacity() * size_of::<Box<Block>>()
+        let listed = if self.blocks.spilled() { self.blocks.capacity() } else { 0 };
+        self.blocks.len() * size_of::<Block>() + listed * size_of::<Box<Block>>()
     }
 
     /// Finds a key. `hint`: where it was found before.
@@ -104,8 +112,9 @@ impl Table {
             return Place::At(at);
         }
         let wanted = order(key);
+        let blocks = self.blocks.as_slice();
         let mut at = home(key.low, self.homes);
-        while let Some(entry) = self.slot(at) {
+        while let Some(entry) = slot(blocks, at) {
             match entry.order().cmp(&wanted) {
                 std::cmp::Ordering::Less => at += 1,
                 std::cmp::Ordering::Equal => return Place::At(at),
@@ -124,9 +133,7 @@ impl Table {
     pub(super) fn insert(&mut self, key: KeyHash, entry: Entry) {
         let (part, whole) = MOST_LOAD;
         if (self.len + 1) * whole > self.homes * part {
-            let entries = self.drain(|_| true);
-            self.hold(self.blocks.len() + (self.blocks.len() / 8).max(1));
-            self.refill(entries);
+            self.grow();
         }
         let Place::Absent(mut at) = self.find(key, None) else {
             return;
@@ -149,59 +156,80 @@ impl Table {
         if !self.blocks.iter().flat_map(|block| block.iter().flatten()).any(&is_idle) {
             return;
         }
-        let kept = self.drain(|entry| {
+        let mut len = 0;
+        self.place(0, |entry| {
             let idle = is_idle(entry);
             if idle {
                 dropped(entry);
             }
+            len += usize::from(!idle);
             !idle
         });
+        self.len = len;
         let (part, whole) = MOST_LOAD;
-        let needed = (kept.len() * whole).div_ceil(part) + TAIL;
+        let needed = (len * whole).div_ceil(part) + TAIL;
         // Some room to grow, and none of the memory of a flood.
         let blocks = (needed + needed / 8).div_ceil(BLOCK);
-        if kept.is_empty() {
+        if len == 0 {
             *self = Self::default();
-        } else if blocks < self.blocks.len() * 3 / 4 {
-            self.hold(blocks);
-        }
-        self.refill(kept);
-    }
-
-    /// Makes the empty array one of so many blocks.
-    fn hold(&mut self, blocks: usize) {
-        if blocks < self.blocks.len() {
-            self.blocks.truncate(blocks);
+        } else if blocks < blocks_of(self.homes) * 3 / 4 {
+            self.homes = homes(blocks);
+            let end = self.place(0, |_| true);
+            self.blocks.truncate(blocks.max(end.div_ceil(BLOCK)));
             self.blocks.shrink_to_fit();
         }
-        self.blocks.reserve_exact(blocks - self.blocks.len());
+    }
+
+    /// Makes room for more: an eighth, or a block.
+    ///
+    /// In place, since memory for a moment would have to come from the system under the shard's
+    /// lock: all move to the end, the last one first, and from there to their new places.
+    fn grow(&mut self) {
+        let blocks = self.blocks.len() + (self.blocks.len() / 8).max(1);
+        self.homes = homes(blocks);
+        let entries = self.blocks.iter().flat_map(|block| block.iter().flatten());
+        let end = entries.fold(0, |next, entry| home(entry.low, self.homes).max(next) + 1);
+        let blocks = blocks.max(end.div_ceil(BLOCK));
+        let before = self.blocks.len();
+        self.blocks.reserve_exact(blocks - before);
         self.blocks.resize_with(blocks, || Box::new([const { None }; BLOCK]));
-        self.homes = blocks * BLOCK - if blocks > 1 { TAIL } else { SHORT_TAIL };
-    }
-
-    /// Takes all entries out, in order; those that `keep` refuses are dropped.
-    fn drain(&mut self, mut keep: impl FnMut(&Entry) -> bool) -> Vec<Entry> {
-        let mut entries = Vec::with_capacity(self.len);
-        for slot in self.blocks.iter_mut().flat_map(|block| block.iter_mut()) {
-            entries.extend(slot.take().filter(|entry| keep(entry)));
+        let all = self.blocks.as_mut_slice();
+        let mut first = blocks * BLOCK;
+        for block in (0..before).rev() {
+            for slot in (0..BLOCK).rev() {
+                if let Some(entry) = all[block][slot].take() {
+                    first -= 1;
+                    all[first / BLOCK][first % BLOCK] = Some(entry);
+                }
+            }
         }
-        self.len = 0;
-        entries
+        self.place(first / BLOCK, |_| true);
     }
 
-    /// Puts entries that are in order into the empty array.
-    fn refill(&mut self, entries: Vec<Entry>) {
+    /// Moves the entries of all blocks from one on to the places that they have among these homes,
+    /// the first one first; those that `keep` refuses are dropped. Returns where the next one would
+    /// stand.
+    ///
+    /// No entry may have its place behind where it is: they stand at the end, or the homes are no
+    /// more than they were.
+    fn place(&mut self, first: usize, mut keep: impl FnMut(&Entry) -> bool) -> usize {
+        let all = self.blocks.as_mut_slice();
         let mut next = 0;
-        for entry in entries {
-            let at = home(entry.low, self.homes).max(next);
-            *self.slot_mut(at) = Some(entry);
-            next = at + 1;
-            self.len += 1;
+        for block in first..all.len() {
+            for slot in 0..BLOCK {
+                let Some(entry) = all[block][slot].take().filter(&mut keep) else {
+                    continue;
+                };
+                let at = home(entry.low, self.homes).max(next);
+                all[at / BLOCK][at % BLOCK] = Some(entry);
+                next = at + 1;
+            }
         }
+        next
     }
 
     fn slot(&self, at: usize) -> Option<&Entry> {
-        self.blocks.get(at / BLOCK)?[at % BLOCK].as_ref()
+        slot(&self.blocks, at)
     }
 
     /// A slot, of one block more where it is behind the last: more are displaced from the last
@@ -212,6 +240,20 @@ impl Table {
         }
         &mut self.blocks[at / BLOCK][at % BLOCK]
     }
+}
+
+fn slot(blocks: &[Box<Block>], at: usize) -> Option<&Entry> {
+    blocks.get(at / BLOCK)?[at % BLOCK].as_ref()
+}
+
+/// Slots of so many blocks that are somebody's home.
+const fn homes(blocks: usize) -> usize {
+    blocks * BLOCK - if blocks > 1 { TAIL } else { SHORT_TAIL }
+}
+
+/// The blocks that so many homes were made of; there may be more, behind the last home.
+const fn blocks_of(homes: usize) -> usize {
+    (homes + SHORT_TAIL).div_ceil(BLOCK)
 }
 
 /// The place of a hash in so many homes: in order, so that the array is sorted.

@@ -298,6 +298,8 @@ impl HeadSearch<'_> {
 /// time: a new one for each wait would be entered into the runtime's wheel and taken out again. So
 /// is the wait for the end of the process, which is entered into a list under a lock.
 struct Waiting {
+    /// One timer for all waits: their length is the same for as long as the process lives (a reload
+    /// that changes `idle_timeout` is refused).
     idle: Option<Pin<Box<Sleep>>>,
     shutdown: ShutdownWatch,
     stopping: Pin<Box<dyn Future<Output = ()> + Send>>,

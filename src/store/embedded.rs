@@ -43,6 +43,8 @@ struct Shard {
     cells: Mutex<Table>,
 }
 
+const _: () = assert!(size_of::<Shard>() == 128);
+
 type Locked<'s> = SmallVec<[(usize, MutexGuard<'s, Table>); 4]>;
 
 impl Default for Embedded {

@@ -31,8 +31,8 @@ const TAIL: usize = 16;
 const SHORT_TAIL: usize = 8;
 
 /// Blocks that are found without another step: with these a shard is two neighbouring lines of the
-/// processor's cache, which are fetched at once, and a million keys need about as many. Each step
-/// that is not in the cache costs a decision as much as everything else in it.
+/// processor's cache, which are fetched at once, and a million keys need about as many. A step
+/// that is not in the cache costs a decision more than everything else in it.
 const NEAR: usize = 11;
 
 /// How full the homes may be: what is looked for is then two slots from home on average.

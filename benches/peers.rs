@@ -94,6 +94,7 @@ impl Ours {
 
     fn decide(&self, text: &str) -> bool {
         let charge = Charge { key: self.hash(text), quota: &self.quota, cost: 1 };
+        self.store.prefetch(std::iter::once(charge.key));
         let now = self.clock.now();
         self.store.settle_one(&charge, true, now, || panic!("there is room")).0
     }

@@ -148,6 +148,8 @@ impl Engine {
     ) {
         let mut dues = Dues::new();
         if self.begin(generation, facts, decision, &mut dues) {
+            let stored = dues.iter().filter(|due| generation.is_stored(due));
+            self.store.prefetch(stored.map(|due| due.key));
             if !self.banned(generation, &dues, decision) {
                 self.settle(generation, &dues, decision, pending);
             }

@@ -365,7 +365,12 @@ impl Generation {
 
     /// Whether one of these counts in a store.
     pub(super) fn any_stored(&self, dues: &[Due]) -> bool {
-        dues.iter().any(|due| matches!(self.counting(due.limit).counter, Counter::Exact(_)))
+        dues.iter().any(|due| self.is_stored(due))
+    }
+
+    /// Whether it counts in a store.
+    pub(super) fn is_stored(&self, due: &Due) -> bool {
+        matches!(self.counting(due.limit).counter, Counter::Exact(_))
     }
 
     /// What a key is told that an exception refuses: it never will be let through.

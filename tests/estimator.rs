@@ -223,6 +223,7 @@ proptest! {
     fn nobody_is_denied_for_what_others_sent(
         steps in proptest::collection::vec((0u64..40, 0u64..400), 200..1_500),
         keys in 1u64..60,
+        alike: bool,
     ) {
         let limit = EstimateLimit::new(Rate::new(5, MINUTE).unwrap(), 1, at(0, 0));
         let table = ConfirmTable::new(16);
@@ -237,7 +238,9 @@ proptest! {
             let chosen = chosen % keys;
             let fits = counted.fits(chosen, window, millis, 5);
             let error = limit.confirm_error(&table);
-            let admitted = allowed(&limit, &table, key(3, chosen), now);
+            // Alike: of one set, and with one tag there.
+            let key = if alike { KeyHash { high: 3, low: chosen } } else { key(3, chosen) };
+            let admitted = allowed(&limit, &table, key, now);
             prop_assert!(admitted || !fits, "key {chosen} was denied within its limit");
             if admitted {
                 let sum = counted.0.entry((chosen, window)).or_default();

@@ -9,6 +9,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use prefetch_index::prefetch_index;
 
 use crate::clock::{Nanos, Now};
 use crate::limit::{SlidingWindow, Verdict, WindowPair};
@@ -26,12 +27,34 @@ const SWEEP_SETS: usize = CONFIRM_CELLS / WAYS / 8;
 /// The table.
 #[derive(Debug)]
 pub struct ConfirmTable {
-    sets: Box<[Mutex<[ConfirmCell; WAYS]>]>,
+    sets: Box<[Set]>,
     /// Cells in use. Errs on the high side: one that went idle counts until it is swept.
     live: AtomicUsize,
     /// Where the next sweep begins.
     broom: AtomicUsize,
 }
+
+/// What is looked at for one key. Begins a line of the processor's cache, so that the lock and the
+/// tags are one: most keys are no suspects, and are known to be absent by that line alone.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Set {
+    ways: Mutex<Ways>,
+}
+
+const _: () = assert!(size_of::<Set>() == 512);
+
+/// (Laid out as it is written: the tags stand before the cells.)
+#[derive(Debug, Default)]
+#[repr(C)]
+struct Ways {
+    /// Of each cell; [`UNUSED`] where there is none.
+    tags: [u32; WAYS],
+    cells: [ConfirmCell; WAYS],
+}
+
+/// The tag of a cell that nobody uses.
+const UNUSED: u32 = 0;
 
 /// One key under one limit. Unused without a quota.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,7 +85,7 @@ impl ConfirmTable {
     pub fn new(cells: usize) -> Self {
         let sets = cells.div_ceil(WAYS).next_power_of_two();
         Self {
-            sets: (0..sets).map(|_| Mutex::default()).collect(),
+            sets: (0..sets).map(|_| Set::default()).collect(),
             live: AtomicUsize::new(0),
             broom: AtomicUsize::new(0),
         }
@@ -86,6 +109,11 @@ impl ConfirmTable {
         cells.div_ceil(2 * free).next_power_of_two() as u64
     }
 
+    /// Asks the processor for what a key is looked for in, while something else is done.
+    pub(super) fn prefetch(&self, key: KeyHash) {
+        prefetch_index(&self.sets, self.place(key));
+    }
+
     /// Judges, and charges when allowed. A key without a cell gets one if it is a suspect:
     /// `unseen` is then what it may have sent before without being watched.
     pub(super) fn charge(
@@ -96,12 +124,12 @@ impl ConfirmTable {
         unseen: Option<u32>,
         now: Nanos,
     ) -> Charged {
-        let mut set = self.set(key).lock();
+        let mut ways = self.ways(key).lock();
         let mut inherited = None;
-        let cell = match (find(&mut set, key), unseen) {
+        let cell = match (ways.find(key), unseen) {
             (Some(cell), _) => cell,
             (None, Some(unseen)) => {
-                let (cell, uncertain) = self.admit(&mut set, key, quota, unseen, now);
+                let (cell, uncertain) = self.admit(&mut ways, key, quota, unseen, now);
                 inherited = Some(uncertain);
                 cell
             }
@@ -120,8 +148,8 @@ impl ConfirmTable {
 
     /// Where a key stands.
     pub(super) fn judge(&self, key: KeyHash, quota: SlidingWindow, now: Nanos) -> Verdict {
-        let mut set = self.set(key).lock();
-        let counted = find(&mut set, key).map(|cell| {
+        let mut ways = self.ways(key).lock();
+        let counted = ways.find(key).map(|cell| {
             cell.read_as(quota, now);
             cell.counted
         });
@@ -130,8 +158,8 @@ impl ConfirmTable {
 
     /// Takes back what was charged at `charged`, if the key is still here.
     pub(super) fn give_back(&self, key: KeyHash, cost: u32, charged: Nanos) {
-        let mut set = self.set(key).lock();
-        if let Some(cell) = find(&mut set, key)
+        let mut ways = self.ways(key).lock();
+        if let Some(cell) = ways.find(key)
             && let Some(quota) = cell.quota
         {
             quota.give_back(&mut cell.counted, cost, charged);
@@ -142,10 +170,11 @@ impl ConfirmTable {
     pub fn sweep(&self, now: Now) {
         for _ in 0..SWEEP_SETS.min(self.sets.len()) {
             let place = self.broom.fetch_add(1, Ordering::Relaxed) % self.sets.len();
-            let mut set = self.sets[place].lock();
-            for cell in set.iter_mut().filter(|cell| cell.quota.is_some()) {
+            let mut ways = self.sets[place].ways.lock();
+            let Ways { tags, cells } = &mut *ways;
+            for (tag, cell) in tags.iter_mut().zip(cells).filter(|(tag, _)| **tag != UNUSED) {
                 if cell.is_idle(now.wall) {
-                    *cell = ConfirmCell::default();
+                    (*tag, *cell) = (UNUSED, ConfirmCell::default());
                     self.live.fetch_sub(1, Ordering::Relaxed);
                 }
             }
@@ -155,7 +184,7 @@ impl ConfirmTable {
     /// Gives a newcomer a cell: an unused one, an idle one, or the smallest.
     fn admit<'s>(
         &self,
-        set: &'s mut [ConfirmCell; WAYS],
+        ways: &'s mut Ways,
         key: KeyHash,
         quota: SlidingWindow,
         unseen: u32,
@@ -163,8 +192,8 @@ impl ConfirmTable {
     ) -> (&'s mut ConfirmCell, u32) {
         let mut smallest = 0;
         let mut least = u32::MAX;
-        for (place, cell) in set.iter().enumerate() {
-            if cell.quota.is_none() {
+        for (place, (tag, cell)) in ways.tags.iter().zip(&ways.cells).enumerate() {
+            if *tag == UNUSED {
                 self.live.fetch_add(1, Ordering::Relaxed);
                 (smallest, least) = (place, 0);
                 break;
@@ -177,15 +206,33 @@ impl ConfirmTable {
         let uncertain = least.max(unseen);
         let mut inherited = WindowPair::default();
         quota.charge(&mut inherited, uncertain, now);
-        let cell = &mut set[smallest];
+        ways.tags[smallest] = tag(key);
+        let cell = &mut ways.cells[smallest];
         *cell = ConfirmCell { key, quota: Some(quota), counted: WindowPair::default(), inherited };
         (cell, uncertain)
     }
 
-    fn set(&self, key: KeyHash) -> &Mutex<[ConfirmCell; WAYS]> {
-        // A power of two of sets; the high half is as random as the low one.
-        &self.sets[key.high as usize & (self.sets.len() - 1)]
+    fn ways(&self, key: KeyHash) -> &Mutex<Ways> {
+        &self.sets[self.place(key)].ways
     }
+
+    fn place(&self, key: KeyHash) -> usize {
+        // A power of two of sets; the high half is as random as the low one.
+        key.high as usize & (self.sets.len() - 1)
+    }
+}
+
+impl Ways {
+    fn find(&mut self, key: KeyHash) -> Option<&mut ConfirmCell> {
+        let wanted = tag(key);
+        let tagged = self.tags.iter().zip(&mut self.cells).filter(|(tag, _)| **tag == wanted);
+        tagged.map(|(_, cell)| cell).find(|cell| cell.key == key)
+    }
+}
+
+/// What tells the keys of a set apart, but for one pair in two thousand million.
+const fn tag(key: KeyHash) -> u32 {
+    (key.low >> 32) as u32 | 1
 }
 
 impl ConfirmCell {
@@ -215,8 +262,4 @@ impl ConfirmCell {
             quota.sum(self.counted, now).saturating_add(quota.sum(self.inherited, now))
         })
     }
-}
-
-fn find(set: &mut [ConfirmCell; WAYS], key: KeyHash) -> Option<&mut ConfirmCell> {
-    set.iter_mut().find(|cell| cell.key == key && cell.quota.is_some())
 }

@@ -108,6 +108,7 @@ impl EstimateLimit {
         cost: u32,
         now: Now,
     ) -> (Verdict, Receipt) {
+        table.prefetch(key);
         let (sum, slot) = self.sketch.charge(key, cost);
         let threshold = self.threshold(table);
         // A suspect may have sent, unwatched, what the sketch read before, below the threshold.

@@ -169,33 +169,45 @@ fn beside_governor(count: usize, meant: Meant) {
         .into_iter()
         .map(|(name, quota)| (name, Ours::new(quota, 20_000_000)))
         .collect();
-    let estimate = Estimate::new(meant);
+    let estimates = [Estimate::new(meant, 1), Estimate::new(meant, u32::MAX)];
+    let estimate_names = estimates
+        .each_ref()
+        .map(|one| format!("estimate, a sketch of {} KiB", one.limit.bytes() / 1_024));
     for _ in 0..2 {
         keys.shuffled().into_iter().for_each(|text| {
             let _ = governor.check_key(text);
             for (_, one) in &ours {
                 one.decide(text);
             }
-            estimate.decide(text);
+            for one in &estimates {
+                one.decide(text);
+            }
         });
     }
     let checked = |allowed: bool| assert!(allowed == (meant == Meant::Admitted));
+    // (Of a million suspects the confirm table holds a part: some are refused, some are not.)
+    let decided = |allowed: bool| assert!(allowed || meant == Meant::Refused);
     let mut contenders: Vec<Contender<'_>> = vec![
         (
             "governor",
             Box::new(|from| timed(&keys, from, |text| checked(governor.check_key(text).is_ok()))),
         ),
-        // (Of a million suspects the confirm table holds a part: some are refused, some are not.)
         (
-            "estimate",
-            Box::new(|from| timed(&keys, from, |text| _ = black_box(estimate.decide(text)))),
+            CLOCK,
+            Box::new(|from| timed(&keys, from, |_| _ = black_box(estimates[0].ours.clock.now()))),
         ),
-        (CLOCK, Box::new(|from| timed(&keys, from, |_| _ = black_box(estimate.ours.clock.now())))),
-        (HASH, Box::new(|from| timed(&keys, from, |text| _ = black_box(estimate.ours.hash(text))))),
+        (
+            HASH,
+            Box::new(|from| timed(&keys, from, |text| _ = black_box(estimates[0].ours.hash(text)))),
+        ),
     ];
     for (name, one) in &ours {
         contenders
             .push((name, Box::new(|from| timed(&keys, from, |text| checked(one.decide(text))))));
+    }
+    for (name, one) in estimate_names.iter().zip(&estimates) {
+        contenders
+            .push((name, Box::new(|from| timed(&keys, from, |text| decided(one.decide(text))))));
     }
     println!("| {count} keys, 1 thread, {} | ns | of governor |\n|---|---|---|", meant.name());
     for (name, ns, ratio) in alternated(&contenders) {
@@ -235,12 +247,12 @@ struct Estimate {
 }
 
 impl Estimate {
-    fn new(meant: Meant) -> Self {
+    /// The more requests are expected the larger is the sketch: up to the largest there is.
+    fn new(meant: Meant, expect_per_second: u32) -> Self {
         let ours = Ours::new(window(), 1);
-        let (count, secs) =
-            if meant == Meant::Admitted { (4_000_000_000, 60) } else { (1, 86_400) };
+        let (count, secs) = if meant == Meant::Admitted { (10_000_000, 60) } else { (1, 60) };
         let rate = Rate::new(count, tollgate::clock::Nanos::from_secs(secs)).unwrap();
-        let limit = EstimateLimit::new(rate, 50_000, ours.clock.now());
+        let limit = EstimateLimit::new(rate, expect_per_second, ours.clock.now());
         Self { ours, limit, table: ConfirmTable::default() }
     }
 

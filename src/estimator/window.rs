@@ -24,7 +24,7 @@ use crate::policy::KeyHash;
 const PROBES: u64 = 64;
 
 /// What a key is for the rows, which hash it again, four times for each slot: half of the hash is as
-/// random as the whole, and takes half the time.
+/// random as the whole, and less to hash.
 const fn row_key(key: KeyHash) -> u64 {
     key.low
 }

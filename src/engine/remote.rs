@@ -137,6 +137,9 @@ impl Engine {
                 Err(
                     Failure::Timeout
                     | Failure::Unreachable
+                    | Failure::Lost
+                    | Failure::Withdrawn
+                    | Failure::QueueFull
                     | Failure::Refused
                     | Failure::Invalid
                     | Failure::Unreadable,

@@ -9,14 +9,20 @@ use crate::histogram::Histogram;
 pub enum Failure {
     /// No answer in time: it may have been spent.
     Timeout,
-    /// No connection, or one that broke: it may have been spent if it had gone out.
+    /// No connection: it was not sent, and nothing was spent.
     Unreachable,
+    /// The connection broke while the call was away: it may have been spent.
+    Lost,
     /// The server answered that it will not: nothing was spent.
     Refused,
     /// An answer that means nothing: it may have been spent.
     Invalid,
     /// A cell of the call holds what tollgate did not write: nothing was spent.
     Unreadable,
+    /// Its deadline passed before it was sent: nothing was spent.
+    Withdrawn,
+    /// The queue is full: it was not sent, and nothing was spent.
+    QueueFull,
     /// More wait for this cell than its limit could admit: it was not asked.
     LineFull,
 }
@@ -54,11 +60,26 @@ impl CallOutcome {
 }
 
 impl Failure {
+    /// Whether the charge may have been spent all the same.
+    pub const fn may_have_charged(self) -> bool {
+        match self {
+            Self::Timeout | Self::Lost | Self::Invalid => true,
+            Self::Unreachable
+            | Self::Refused
+            | Self::Unreadable
+            | Self::Withdrawn
+            | Self::QueueFull
+            | Self::LineFull => false,
+        }
+    }
+
     /// How a call that failed so is counted.
     pub(super) const fn outcome(self) -> CallOutcome {
         match self {
-            Self::Timeout => CallOutcome::Timeout,
-            Self::Unreachable | Self::LineFull => CallOutcome::Unreachable,
+            Self::Timeout | Self::Withdrawn => CallOutcome::Timeout,
+            Self::Unreachable | Self::Lost | Self::QueueFull | Self::LineFull => {
+                CallOutcome::Unreachable
+            }
             Self::Refused => CallOutcome::Refused,
             Self::Invalid | Self::Unreadable => CallOutcome::Invalid,
         }

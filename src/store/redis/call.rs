@@ -66,6 +66,8 @@ impl Spend {
 pub enum Order {
     /// Judge, and spend if all admit.
     Spend,
+    /// Judge, and spend nothing.
+    Ask,
     /// Spend without judging, up to the limit: what was admitted while the store was away.
     Post,
     /// Spend without judging, whatever the limit is: what a request cost above what was reserved.
@@ -99,6 +101,9 @@ pub struct Answered {
     pub at: u64,
     /// Of each part, the first number told of its cell before the charge.
     pub before: SmallVec<[u64; 4]>,
+    /// What each part would say of a charge of nothing before this one: what is left once it is
+    /// given back.
+    pub without: Verdicts,
 }
 
 /// The cells and charges of one call.
@@ -203,6 +208,7 @@ impl Call {
         let runs = self.runs.iter().flat_map(|run| {
             let (op, second) = match run.order {
                 Order::Spend => ("s", u64::from(run.many)),
+                Order::Ask => ("q", 1),
                 Order::Post => ("c", 1),
                 Order::Debit => ("d", 1),
                 Order::GiveBack(at) => ("r", at),
@@ -239,7 +245,8 @@ impl Call {
         for run in &self.runs {
             if run.order != Order::Spend {
                 let settlement = Settlement { spent: true, verdicts: Verdicts::new() };
-                answers.push(Answered { settlement, at, before: SmallVec::new() });
+                let (before, without) = (SmallVec::new(), Verdicts::new());
+                answers.push(Answered { settlement, at, before, without });
                 continue;
             }
             let (&many, numbers) = rest.split_first()?;
@@ -257,8 +264,10 @@ impl Call {
             }
             for n in 0..run.many {
                 let before = parts.iter().map(|part| part.before_charge(n)).collect();
+                let without =
+                    parts.iter().map(|part| part.quota.judge(Some(&part.cell), 0, now)).collect();
                 let settlement = replay(&mut parts, n < spent, now)?;
-                answers.push(Answered { settlement, at, before });
+                answers.push(Answered { settlement, at, before, without });
             }
         }
         rest.is_empty().then_some(answers)
@@ -333,7 +342,7 @@ fn above(quota: &Quota, numbers: &[u64], cost: u32, spent: u32, many: u32) -> u3
 /// Charges of one kind go together: those that give back change a log's list at once.
 const fn kind(order: Order) -> u8 {
     match order {
-        Order::Spend | Order::Post | Order::Debit => 0,
+        Order::Spend | Order::Ask | Order::Post | Order::Debit => 0,
         Order::GiveBack(_) => 1,
     }
 }

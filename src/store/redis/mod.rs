@@ -21,6 +21,7 @@ mod said;
 mod server;
 mod slots;
 mod topology;
+mod transport;
 mod wagon;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,6 +39,7 @@ use crate::policy::KeyHash;
 pub use address::{Address, Login, Servers, Settings, Tls};
 pub use books::{CallOutcome, Failure, StoreBooks};
 pub use call::{Answered, Argument, Arguments, Call, Charge, Order, Spend};
+pub use transport::{Readiness, Transport};
 
 use home::Home;
 use mailbox::Mailboxes;

@@ -42,7 +42,7 @@ impl Owed {
         });
         if !Arc::ptr_eq(&debt.quota, &spend.quota) {
             let cell = std::mem::replace(&mut debt.cell, quota.fresh());
-            debt.cell = quota.convert(debt.quota.quota(), cell, now);
+            debt.cell = quota.convert(spend.quota.windows(), debt.quota.quota(), cell, now);
             debt.quota = Arc::clone(&spend.quota);
         }
         quota.charge(&mut debt.cell, spend.cost, now);

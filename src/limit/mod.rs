@@ -241,8 +241,8 @@ impl Quota {
         }
     }
 
-    /// Whether cells that `old` wrote can be read by this quota as they are, where the windows of
-    /// both limits are the same.
+    /// Whether cells that `old` wrote can be read by this quota as they are, if the windows of both
+    /// limits are the same.
     pub const fn reads(&self, old: &Self) -> bool {
         matches!(
             (self, old),

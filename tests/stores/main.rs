@@ -29,6 +29,7 @@ mod script;
 mod servers;
 mod settling;
 mod stand_in;
+mod windows;
 
 /// What a proxy is started with: one limit by API key, in a store.
 fn policy(origin: &servers::Origin, store: &str, limit: &str) -> String {

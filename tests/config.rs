@@ -359,6 +359,44 @@ fn stores() {
     );
 }
 
+/// Names of limits, routes and origins: `[a-zA-Z0-9_-]{1,64}`, as typed.
+#[test]
+fn names() {
+    let names = |limit: &str, route: &str, origin: &str| {
+        format!(
+            "version: 1
+listeners: [{{ address: 127.0.0.1:1 }}]
+origins: {{ {origin}: {{ servers: [127.0.0.1:1] }} }}
+limits: {{ {limit}: {{ tier: exact, rate: 5/s, key: client_ip }} }}
+routes: [{{ name: {route}, origin: {origin}, limits: [{limit}] }}]
+"
+        )
+    };
+    let longest = "Z".repeat(64);
+    for name in
+        ["Writes", "per_user", "_", "-a", "A-1_b", "True", "NULL", "1_000", "0x1F", &longest]
+    {
+        let found = errors(&names(name, name, name));
+        assert_eq!(found, [""; 0], "{name}");
+    }
+    for name in ["a.b", "a/b", "caf\u{e9}", &format!("{longest}Z")] {
+        let found = errors(&names(name, name, name));
+        let cure = format!(": {name:?} is not a name; use a-z, A-Z, 0-9, _ and -, at most 64");
+        assert_eq!(found.len(), 3, "{found:#?}");
+        assert!(found.iter().all(|error| error.ends_with(&cure)), "{found:#?}");
+    }
+    // Names that differ in case are different names, in lists too.
+    check(
+        "limits:\n  Writes: { tier: exact, rate: 5/s, key: client_ip }\n  writes: { tier: exact, rate: 9/s, key: client_ip }\n\
+         routes: [{ name: r, limits: [writes, Writes] }, { name: R, limits: [Writes] }]\n",
+        &[],
+    );
+    check(
+        "limits:\n  Writes: { tier: exact, rate: 5/s, key: client_ip }\nroutes: [{ name: r, limits: [writes] }]\n",
+        &["f:6:30: routes[0].limits[0]: unknown limit \"writes\"; did you mean \"Writes\"?"],
+    );
+}
+
 #[test]
 fn routes() {
     check(
@@ -366,8 +404,8 @@ fn routes() {
         &["f:4:31: routes[1].name: route \"r\" stands twice"],
     );
     check(
-        "routes: [{ name: R_1 }]\n",
-        &["f:4:18: routes[0].name: \"R_1\" is not a name; use a-z, 0-9 and -, at most 64"],
+        "routes: [{ name: R.1 }]\n",
+        &["f:4:18: routes[0].name: \"R.1\" is not a name; use a-z, A-Z, 0-9, _ and -, at most 64"],
     );
     check(
         "routes: [{ name: r, match: { path: api, host: \"http://a\", methods: [post] } }]\n",

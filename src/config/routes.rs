@@ -9,7 +9,7 @@ use super::costs::{cost, refuse_misfit};
 use super::limits::Limits;
 use super::read::{At, Map, did_you_mean};
 use super::responses::responses;
-use super::scalars::is_name;
+use super::scalars::{NAME_CURE, is_name};
 use super::sockets::network;
 use crate::policy::{
     HostPattern, LimitIndex, MAX_LIMITS_PER_ROUTE, Match, MethodSet, PathPattern, Route, Use,
@@ -101,7 +101,7 @@ fn route<'n>(
     let name_at = name_at?;
     let name = name_at.text()?;
     if !is_name(name) {
-        name_at.error_with(format!("{name:?} is not a name"), "use a-z, 0-9 and -, at most 64");
+        name_at.error_with(format!("{name:?} is not a name"), NAME_CURE);
     }
     let with_defaults = with_defaults.flatten().unwrap_or(true);
     let before = if with_defaults { defaults.limits.as_slice() } else { &[] };

@@ -359,6 +359,59 @@ fn stores() {
     );
 }
 
+/// A request cannot leave in turn under two limits that let it wait: such routes are refused by name.
+#[test]
+fn two_delays() {
+    let refused = |line: usize, column: usize, route: usize, one: &str, other: &str| {
+        format!(
+            "f:{line}:{column}: routes[{route}]: limits {one:?} and {other:?} would both let a request wait, and it \
+             cannot leave in turn under both; leave max_delay out of one of them (a leaky_bucket is then a \
+             token_bucket), or part their routes"
+        )
+    };
+    let line = "{ tier: exact, algorithm: leaky_bucket, rate: 2/s, max_delay: 2s, key: client_ip }";
+    let keyed = "{ tier: exact, algorithm: leaky_bucket, rate: 9/s, max_delay: 1s, key: header:x, missing_key: { limit: line } }";
+    let smooth = "{ tier: exact, algorithm: token_bucket, rate: 1/s, max_delay: 1s, key: header:y, missing_key: skip }";
+    let planned = "{ tier: exact, algorithm: token_bucket, rate: 1/s, key: header:y, missing_key: { limit: smooth } }";
+    let watched = "{ tier: exact, algorithm: leaky_bucket, rate: 1/s, max_delay: 1s, key: client_ip, mode: shadow }";
+    let rolled = "{ tier: exact, algorithm: leaky_bucket, rate: 1/s, max_delay: 1s, key: client_ip, rollout: 5% }";
+    let bucket = "{ tier: exact, algorithm: token_bucket, rate: 1/s, key: client_ip }";
+    let limits = format!(
+        "limits:\n  line: {line}\n  keyed: {keyed}\n  smooth: {smooth}\n  planned: {planned}\n  watched: {watched}\n  rolled: {rolled}\n  bucket: {bucket}\n"
+    );
+    let route = |limits_of_route: &str, defaults: &str, expected: &[String]| {
+        let route = format!("routes:\n  - {{ name: r, limits: [{limits_of_route}] }}\n");
+        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+        check(&format!("{limits}{defaults}{route}"), &expected);
+    };
+    // One alone, beside limits that let nobody wait, and what stands in its place.
+    for accepted in [
+        "line",
+        "line, watched, bucket",
+        "keyed",
+        "smooth, watched",
+        "planned",
+        "rolled",
+        "planned, smooth",
+    ] {
+        route(accepted, "", &[]);
+    }
+    route("line, smooth", "", &[refused(13, 5, 0, "line", "smooth")]);
+    route("bucket, line, watched, rolled", "", &[refused(13, 5, 0, "line", "rolled")]);
+    // By way of a missing key, on either side.
+    route("keyed, line", "", &[refused(13, 5, 0, "keyed", "line")]);
+    route("line, keyed", "", &[refused(13, 5, 0, "line", "keyed")]);
+    route("line, planned", "", &[refused(13, 5, 0, "line", "smooth")]);
+    // By way of the defaults.
+    route("smooth", "defaults: { limits: [line] }\n", &[refused(14, 5, 0, "line", "smooth")]);
+    // Whichever rate holds.
+    let gold = "  gold: { tier: exact, algorithm: leaky_bucket, rate: 1/s, max_delay: 1s, key: client_ip, plans: { by: header:x-plan, rates: { gold: { rate: 9/s } } } }\n";
+    check(
+        &format!("{limits}{gold}routes:\n  - {{ name: r, limits: [gold, line] }}\n"),
+        &[&refused(14, 5, 0, "gold", "line")],
+    );
+}
+
 /// Names of limits, routes and origins: `[a-zA-Z0-9_-]{1,64}`, as typed.
 #[test]
 fn names() {

@@ -376,3 +376,43 @@ routes: [{ name: r }]";
     let (decision, _) = bench.decide(&generation, &[("x-key", "k")]);
     assert_eq!(decision.date, before);
 }
+
+/// In turn: under one limit that lets wait, beside others that do not and one that takes its place, a request
+/// leaves no sooner than an emission after the one before it, whatever the mixture.
+#[test]
+fn what_waits_leaves_in_turn_beside_other_limits() {
+    let limits = "limits:
+  line: { tier: exact, algorithm: leaky_bucket, rate: 2/s, max_delay: 5s, key: header:x-a, missing_key: { limit: anybody } }
+  anybody: { tier: exact, algorithm: leaky_bucket, rate: 1/s, max_delay: 3s, key: client_ip }
+  bucket: { tier: exact, algorithm: token_bucket, rate: 2/s, burst: 5, key: header:x-b, missing_key: skip }
+  watched: { tier: exact, algorithm: leaky_bucket, rate: 1/10s, max_delay: 60s, key: header:x-b, missing_key: skip, mode: shadow }
+routes: [{ name: r, limits: [line, bucket, watched] }]";
+    let mut random = fastrand::Rng::with_seed(7);
+    let bench = Bench::new();
+    let generation = bench.load(limits, None);
+    let mut leaves: [Vec<Nanos>; 3] = Default::default();
+    let (mut waited, mut refused) = (0, 0);
+    for _ in 0..5_000 {
+        bench.clock.advance(Nanos::from_millis(random.u64(..250)));
+        let (a, b) = (random.usize(..3), random.usize(..4));
+        let keys = ["1", "2", "3"];
+        let mut headers = Vec::new();
+        headers.extend((a > 0).then(|| ("x-a", keys[a - 1])));
+        headers.extend((b > 0).then(|| ("x-b", keys[b - 1])));
+        let (decision, _pending) = bench.decide(&generation, &headers);
+        match decision.outcome {
+            Outcome::Allowed => {
+                waited += u32::from(decision.wait() > Nanos::ZERO);
+                leaves[a].push(decision.at.mono.saturating_add(decision.wait()));
+            }
+            _ => refused += 1,
+        }
+    }
+    assert!(waited > 500 && refused > 500, "{waited} waited, {refused} were refused");
+    for (times, emission) in leaves.iter().zip([1_000, 500, 500]) {
+        let close = times
+            .windows(2)
+            .filter(|pair| pair[1].saturating_sub(pair[0]) < Nanos::from_millis(emission));
+        assert_eq!(close.count(), 0, "of {} that left", times.len());
+    }
+}

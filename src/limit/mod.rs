@@ -182,6 +182,14 @@ impl Quota {
         }
     }
 
+    /// How long a request may wait for its units.
+    pub const fn max_delay(&self) -> Nanos {
+        match self {
+            Self::TokenBucket(bucket) => bucket.max_delay(),
+            Self::SlidingWindow(_) | Self::SlidingLog(_) | Self::FixedWindow(_) => Nanos::ZERO,
+        }
+    }
+
     /// Whether the cell equals an absent one, now and for ever after.
     pub fn is_idle(&self, cell: &Cell, now: Now) -> bool {
         match (self, cell) {

@@ -220,10 +220,16 @@ impl TimeLines {
 
     fn at(&self, mono: u64) -> Now {
         let offset = match self.offset.load(Ordering::Acquire) {
-            SLEWING => self.slew.read().offset(mono),
+            SLEWING => self.slewing(mono),
             offset => offset,
         };
         Now { mono: Nanos(mono), wall: Nanos(mono.saturating_add(offset)) }
+    }
+
+    /// (Apart, so that what every decision reads stays small.)
+    #[cold]
+    fn slewing(&self, mono: u64) -> u64 {
+        self.slew.read().offset(mono)
     }
 
     fn date(&self, at: Now) -> Nanos {

@@ -100,6 +100,12 @@ fn generation(cell: &impl Cell, kind: Kind, rates: &[Numbers]) -> Vec<Arc<Issued
 struct Charged(Vec<(u64, u32)>);
 
 impl Charged {
+    /// Whether nothing counts in any window used.
+    fn is_idle(&self, at: u64) -> bool {
+        const LONGEST: u64 = 600_000_000;
+        self.0.last().is_none_or(|(when, _)| when + LONGEST < at)
+    }
+
     /// What counts under a rate at an instant, of charges from `since` on.
     fn counted(&self, kind: Kind, (_, period): Numbers, at: u64, since: u64) -> u64 {
         let length = period * 1_000;
@@ -184,6 +190,10 @@ fn a_change_keeps_what_was_spent<C: Cell>(
         if n > 0 && now != (n - 1) / each {
             changed = at;
         }
+        if charged.is_idle(at) {
+            // The cell has gone, and with it the windows that this generation does not need.
+            counts_since.retain(|length, _| generations[now].iter().any(|one| one.1 == *length));
+        }
         for (_, length) in generations[now] {
             // A cell gets its windows when it is charged under the generation; until then nothing
             // that it lacks has been charged under it either.
@@ -251,6 +261,9 @@ proptest! {
             at += step.pause;
             let node = usize::from(step.rate >= 4);
             let (issued, rates) = &all[node];
+            if charged.is_idle(at) {
+                met = [0, 0];
+            }
             let rate = step.rate % rates.len();
             let since = if met[node] == 0 { at } else { met[node] };
             let known = charged.counted(kind, rates[rate], at, since) + u64::from(step.cost);

@@ -462,7 +462,7 @@ local function drop_unneeded(cell)
     if not oldest then break end
     table.remove(kept, oldest)
   end
-  cell.counters = kept
+  if #kept < #cell.counters then cell.counters, cell.changed = kept, true end
 end
 
 -- Gives a cell the windows that its limit has. A new one begins with what is known of it: with the

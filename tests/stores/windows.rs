@@ -100,10 +100,9 @@ fn generation(cell: &impl Cell, kind: Kind, rates: &[Numbers]) -> Vec<Arc<Issued
 struct Charged(Vec<(u64, u32)>);
 
 impl Charged {
-    /// Whether nothing counts in any window used.
-    fn is_idle(&self, at: u64) -> bool {
-        const LONGEST: u64 = 600_000_000;
-        self.0.last().is_none_or(|(when, _)| when + LONGEST < at)
+    /// Whether nothing counts in any of these windows: the cell may have gone.
+    fn is_idle<'l>(&self, kind: Kind, lengths: impl IntoIterator<Item = &'l u64>, at: u64) -> bool {
+        lengths.into_iter().all(|length| self.counted(kind, (1, *length), at, 0) == 0)
     }
 
     /// What counts under a rate at an instant, of charges from `since` on.
@@ -190,7 +189,7 @@ fn a_change_keeps_what_was_spent<C: Cell>(
         if n > 0 && now != (n - 1) / each {
             changed = at;
         }
-        if charged.is_idle(at) {
+        if charged.is_idle(kind, counts_since.keys(), at) {
             // The cell has gone, and with it the windows that this generation does not need.
             counts_since.retain(|length, _| generations[now].iter().any(|one| one.1 == *length));
         }
@@ -261,7 +260,8 @@ proptest! {
             at += step.pause;
             let node = usize::from(step.rate >= 4);
             let (issued, rates) = &all[node];
-            if charged.is_idle(at) {
+            let lengths = all.iter().flat_map(|(_, rates)| rates.iter().map(|(_, length)| length));
+            if charged.is_idle(kind, lengths, at) {
                 met = [0, 0];
             }
             let rate = step.rate % rates.len();

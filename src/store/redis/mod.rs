@@ -152,7 +152,7 @@ impl Remote {
     }
 
     /// Charges that can be settled together have the same place.
-    pub fn place(&self, spend: &Spend) -> u16 {
+    pub fn slot(&self, spend: &Spend) -> u16 {
         self.place_of(spend.key, spend.family)
     }
 
@@ -161,31 +161,33 @@ impl Remote {
     }
 
     /// What a charge is answered without asking, if it was denied a moment ago.
-    pub fn denied_at_home(&self, spend: &Spend, generation: u64, now: Now) -> Option<Verdict> {
-        if spend.returns { None } else { self.home.denied(spend.charged(), generation, now.mono) }
+    pub fn cached_denial(&self, spend: &Spend, generation: u64, now: Nanos) -> Option<Verdict> {
+        if spend.returns { None } else { self.home.denied(spend.charged(), generation, now) }
     }
 
-    /// Charges all parts or none; they have the same [`Remote::place`]. `now`: any instant before.
+    /// Charges all parts or none; they have the same [`Remote::slot`]. `now`: any instant before.
     pub async fn settle(
         self: &Arc<Self>,
-        spends: SmallVec<[Spend; 4]>,
+        charge: Charge,
         generation: u64,
-        now: Now,
+        _deadline: Nanos,
+        now: Nanos,
     ) -> Result<Answered, Failure> {
+        let Charge { order, spends } = charge;
         let charges: SmallVec<[_; 4]> =
             spends.iter().map(|spend| (spend.charged(), spend.returns)).collect();
-        let waits = Mailboxes::post(self, Charge { order: Order::Spend, spends })?;
+        let waits = Mailboxes::post(self, Charge { order, spends })?;
         let answered = waits.await.unwrap_or(Err(Failure::Unreachable))?;
         for ((charged, returns), verdict) in charges.iter().zip(&answered.settlement.verdicts) {
             if !verdict.allowed && !returns {
-                self.home.note(*charged, generation, now.mono, *verdict);
+                self.home.note(*charged, generation, now, *verdict);
             }
         }
         Ok(answered)
     }
 
     /// Gives back what was spent by a charge; nobody waits for it.
-    pub fn give_back(self: &Arc<Self>, mut spends: SmallVec<[Spend; 4]>, answered: &Answered) {
+    pub fn refund(self: &Arc<Self>, mut spends: SmallVec<[Spend; 4]>, answered: &Answered) {
         for (spend, before) in spends.iter_mut().zip(&answered.before) {
             spend.before = *before;
         }
@@ -194,7 +196,7 @@ impl Remote {
 
     /// Gives back some units of a charge that was spent at an instant of the store's clock; its
     /// `before` is what the store told then. Nobody waits for it.
-    pub fn give_back_some(self: &Arc<Self>, spend: Spend, units: u32, at: u64) {
+    pub fn refund_some(self: &Arc<Self>, spend: Spend, units: u32, at: u64) {
         self.post(Order::GiveBack(at), SmallVec::from_iter([spend.part(units)]));
     }
 
@@ -214,12 +216,12 @@ impl Remote {
     }
 
     /// Notes what was admitted at home while the store was away.
-    pub fn owe(&self, spend: &Spend, now: Now) {
+    pub fn record_unreported(&self, spend: &Spend, now: Now) {
         self.owed.add(spend, now);
     }
 
     /// What was admitted at home is given back at home.
-    pub fn owe_less(&self, key: KeyHash, units: u32, receipt: Receipt, now: Now) {
+    pub fn reduce_unreported(&self, key: KeyHash, units: u32, receipt: Receipt, now: Now) {
         self.owed.take_back(key, units, receipt, now);
     }
 
@@ -312,13 +314,13 @@ impl Remote {
     async fn pay(&self) {
         tokio::time::sleep(JITTER.mul_f64(fastrand::f64())).await;
         let mut owed = self.owed.take(self.common.clock.now());
-        owed.sort_by_key(|charge| charge.spends.first().map(|spend| self.place(spend)));
+        owed.sort_by_key(|charge| charge.spends.first().map(|spend| self.slot(spend)));
         let mut rest = owed.as_slice();
         while let Some(first) = rest.first().and_then(|charge| charge.spends.first()) {
-            let place = self.place(first);
+            let place = self.slot(first);
             let (mut call, mut many) = (Call::default(), 0);
             for charge in rest {
-                let there = charge.spends.first().map(|spend| self.place(spend)) == Some(place);
+                let there = charge.spends.first().map(|spend| self.slot(spend)) == Some(place);
                 if !there || !call.add(charge) {
                     break;
                 }

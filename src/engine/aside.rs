@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::smallvec;
 use tokio::sync::oneshot;
 
 use super::due::Due;
@@ -11,7 +11,7 @@ use super::pending::{OnTheWay, Open, Pending, Spent};
 use super::{Decision, Engine, Generation, Trial, VerdictKind};
 use crate::clock::Now;
 use crate::store::Issued;
-use crate::store::redis::{Answered, Failure, Remote, Spend};
+use crate::store::redis::{Answered, Charge, Failure, Order, Remote, Spend};
 
 /// What came of a charge.
 type Settled = Result<Answered, Failure>;
@@ -30,14 +30,14 @@ impl Aside<'_> {
     pub(super) fn watch(self, decision: &Decision, pending: &mut Pending) {
         let tally = Arc::clone(&self.generation.counting(self.due.limit).tally);
         let (number, now) = (self.generation.number(), decision.at);
-        if self.remote.denied_at_home(&self.spend(), number, now).is_some() {
+        if self.remote.cached_denial(&self.spend(), number, now.mono).is_some() {
             tally.count(VerdictKind::ShadowDenied);
             return;
         }
         self.ask(now, pending, move |settled| {
             tally.count(match settled {
                 Ok(answered) if answered.settlement.spent => VerdictKind::Allowed,
-                Ok(_) | Err(Failure::LineFull) => VerdictKind::ShadowDenied,
+                Ok(_) => VerdictKind::ShadowDenied,
                 Err(_) => VerdictKind::DegradedAllowed,
             });
         });
@@ -49,7 +49,6 @@ impl Aside<'_> {
         let trial = trial.clone();
         self.ask(decision.at, pending, move |settled| match settled {
             Ok(answered) => trial.answered(&tally, answered.settlement.spent),
-            Err(Failure::LineFull) => trial.answered(&tally, false),
             // Without the store a candidate says nothing.
             Err(_) => {}
         });
@@ -75,7 +74,9 @@ impl Aside<'_> {
         let (number, remote) = (self.generation.number(), Arc::clone(self.remote));
         let on_the_way = OnTheWay::new(&self.engine.asides);
         tokio::spawn(async move {
-            let settled = remote.settle(SmallVec::from_iter([spend.clone()]), number, now).await;
+            let charge = Charge { order: Order::Spend, spends: smallvec![spend.clone()] };
+            let deadline = now.mono.saturating_add(remote.timeout().into());
+            let settled = remote.settle(charge, number, deadline, now.mono).await;
             count(&settled);
             drop(on_the_way);
             if let (Ok(answered), Some(told)) = (settled, change)

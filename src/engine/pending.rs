@@ -163,13 +163,13 @@ impl Engine {
             (Spent::Owed(receipt), Change::GiveBack(units)) => {
                 self.store.give_back(key, &quota, units, receipt, now);
                 if let Some(remote) = &self.remote {
-                    remote.owe_less(key, units, receipt, now);
+                    remote.reduce_unreported(key, units, receipt, now);
                 }
             }
             (Spent::Owed(_), Change::Debit(units)) => {
                 self.store.debit(key, &quota, units, now);
                 if let Some(remote) = &self.remote {
-                    remote.owe(&Spend::of(key, family, quota, units), now);
+                    remote.record_unreported(&Spend::of(key, family, quota, units), now);
                 }
             }
             (Spent::Overflow(estimate, receipt), Change::GiveBack(units)) => {
@@ -200,7 +200,7 @@ impl Change {
     /// Tells the store. `spend` is the whole charge, with what the store told of its cell.
     pub(super) fn post(self, remote: &Arc<Remote>, spend: Spend, at: u64) {
         match self {
-            Self::GiveBack(units) => remote.give_back_some(spend, units, at),
+            Self::GiveBack(units) => remote.refund_some(spend, units, at),
             Self::Debit(units) => remote.debit(Spend { cost: units, before: 0, ..spend }),
         }
     }

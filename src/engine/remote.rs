@@ -5,7 +5,6 @@
 //! one refuses. Where the store does not answer, each limit says who judges instead.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -18,7 +17,7 @@ use super::{Decision, Engine, Generation, Outcome};
 use crate::clock::Nanos;
 use crate::limit::Verdict;
 use crate::policy::{OnStoreFailure, Tier};
-use crate::store::redis::{Answered, Failure, Remote, Spend};
+use crate::store::redis::{Answered, Charge, Order, Remote, Spend};
 
 /// Dues whose cells lie in one place.
 type Group<'d> = SmallVec<[&'d Due; 4]>;
@@ -44,7 +43,7 @@ impl Engine {
         let mut first = Tentative::default();
         self.charge_first(generation, dues, decision, &mut first);
         let refused = decision.refusing().next().is_some()
-            || denied_at_home(remote, generation, &first.exact, decision);
+            || cached_denials(remote, generation, &first.exact, decision);
         let spent = match refused {
             true => None,
             false => self.settle_places(remote, generation, &first.exact, decision).await,
@@ -96,26 +95,17 @@ impl Engine {
         decision: &mut Decision,
     ) -> Option<(Group<'d>, Vec<Spent>)> {
         let mut paid: SmallVec<[Paid<'d>; 2]> = SmallVec::new();
-        let mut alone = Group::new();
+        // Where the store does not answer; of these, what it may have charged all the same.
+        let (mut alone, mut charged) = (Group::new(), Group::new());
         let mut refused = false;
-        let mut began = None;
+        let deadline = decision.at.mono.saturating_add(Nanos::from(remote.timeout()));
         for group in groups(remote, generation, dues) {
             let spends: SmallVec<[Spend; 4]> =
                 group.iter().filter_map(|due| spend(generation, due)).collect();
             let first = decision.answers.len();
-            let settling = remote.settle(spends.clone(), generation.number(), decision.at);
-            // The first place waits for its call; what follows has what is left of one deadline, or a
-            // quarter of it where the first had to wait for its turn.
-            let settled = match began {
-                None => settling.await,
-                Some(began) => {
-                    let passed = Duration::from(self.now().mono.saturating_sub(began));
-                    let left = remote.timeout().saturating_sub(passed).max(remote.timeout() / 4);
-                    let settled = tokio::time::timeout(left, settling).await;
-                    settled.unwrap_or(Err(Failure::Timeout))
-                }
-            };
-            began = began.or(Some(decision.at.mono));
+            let charge = Charge { order: Order::Spend, spends: spends.clone() };
+            let settled =
+                remote.settle(charge, generation.number(), deadline, decision.at.mono).await;
             match settled {
                 Ok(answered) => {
                     for (due, verdict) in group.iter().zip(&answered.settlement.verdicts) {
@@ -127,23 +117,12 @@ impl Engine {
                         paid.push(Paid { dues: group, spends, answered, places });
                     }
                 }
-                Err(Failure::LineFull) => {
-                    if let Some((due, spend)) = group.first().zip(spends.first()) {
-                        let verdict = crowded(spend, decision);
-                        decision.answers.push(answer(due, Tier::Exact, verdict, Kinds::NORMAL));
+                Err(failure) => {
+                    if failure.may_have_charged() {
+                        charged.extend(group.iter().copied());
                     }
-                    refused = true;
+                    alone.extend(group);
                 }
-                Err(
-                    Failure::Timeout
-                    | Failure::Unreachable
-                    | Failure::Lost
-                    | Failure::Withdrawn
-                    | Failure::QueueFull
-                    | Failure::Refused
-                    | Failure::Invalid
-                    | Failure::Unreadable,
-                ) => alone.extend(group),
             }
             if refused {
                 break;
@@ -151,7 +130,7 @@ impl Engine {
         }
         let judged = match refused {
             true => None,
-            false => self.judge_alone(remote, generation, &alone, decision),
+            false => self.judge_alone(remote, generation, &alone, &charged, decision),
         };
         let Some((mut all, mut spent)) = judged else {
             for one in paid {
@@ -160,7 +139,7 @@ impl Engine {
                     verdict.remaining =
                         verdict.remaining.saturating_add(answer.cost).min(verdict.limit);
                 }
-                remote.give_back(one.spends, &one.answered);
+                remote.refund(one.spends, &one.answered);
             }
             return None;
         };
@@ -181,6 +160,7 @@ impl Engine {
         remote: &Remote,
         generation: &Generation,
         dues: &[&'d Due],
+        charged: &[&'d Due],
         decision: &mut Decision,
     ) -> Option<(Group<'d>, Vec<Spent>)> {
         let mut local = Group::new();
@@ -211,8 +191,10 @@ impl Engine {
             return Some((local, Vec::new()));
         }
         let mut spent = self.settle_exact(generation, &local, true, Kinds::DEGRADED, decision)?;
-        for spend in local.iter().filter_map(|due| spend(generation, due)) {
-            remote.owe(&spend, decision.at);
+        let certainly_not = |due: &&&Due| !charged.iter().any(|other| std::ptr::eq(*other, **due));
+        let uncharged = local.iter().filter(certainly_not);
+        for spend in uncharged.filter_map(|due| spend(generation, due)) {
+            remote.record_unreported(&spend, decision.at);
         }
         for spent in &mut spent {
             if let Spent::Embedded(receipt) = spent {
@@ -228,7 +210,7 @@ impl Engine {
 }
 
 /// Whether one of them was denied a moment ago, and cannot succeed yet.
-fn denied_at_home(
+fn cached_denials(
     remote: &Remote,
     generation: &Generation,
     dues: &[&Due],
@@ -236,21 +218,15 @@ fn denied_at_home(
 ) -> bool {
     let mut any = false;
     for due in dues {
-        let (number, now) = (decision.generation, decision.at);
+        let (number, now) = (decision.generation, decision.at.mono);
         let denied =
-            spend(generation, due).and_then(|spend| remote.denied_at_home(&spend, number, now));
+            spend(generation, due).and_then(|spend| remote.cached_denial(&spend, number, now));
         if let Some(verdict) = denied {
             decision.answers.push(answer(due, Tier::Exact, verdict, Kinds::NORMAL));
             any = true;
         }
     }
     any
-}
-
-/// More wait for this cell than its limit could admit: what comes on top is over it.
-fn crowded(spend: &Spend, decision: &Decision) -> Verdict {
-    let fresh = spend.quota.quota().judge(None, spend.cost, decision.at);
-    Verdict { allowed: false, remaining: 0, retry_after: Some(Nanos::SECOND), ..fresh }
 }
 
 /// Dues by the place of their cells, in the order of the route.
@@ -261,7 +237,7 @@ fn groups<'d>(
 ) -> SmallVec<[Group<'d>; 1]> {
     let mut groups: SmallVec<[(u16, Group<'d>); 1]> = SmallVec::new();
     for due in dues {
-        let place = spend(generation, due).map_or(0, |spend| remote.place(&spend));
+        let place = spend(generation, due).map_or(0, |spend| remote.slot(&spend));
         match groups.iter_mut().find(|(other, _)| *other == place) {
             Some((_, group)) => group.push(due),
             None => groups.push((place, Group::from_iter([*due]))),

@@ -62,7 +62,7 @@ impl Node {
     }
 
     pub fn calls(&self, outcome: CallOutcome) -> u64 {
-        self.remote.books().calls(outcome)
+        self.remote.metrics().calls(outcome)
     }
 
     /// The name of the cell of a request under a limit.

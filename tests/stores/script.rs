@@ -357,7 +357,7 @@ fn what_tollgate_did_not_write_is_told_and_left_alone() {
             let mut call = Call::default();
             let quota = quota(kind, (10, 60_000, 10, 0));
             // The cell before it can be read, and must not be written either.
-            call.add(&charge([spend(0, quota, 1), spend(1, quota, 1)]));
+            call.add(&charge([spend(0, quota, 1), spend(1, quota, 1)])).unwrap();
             let error = server.run(&call.arguments(9, "t", false)).unwrap_err().to_string();
             assert!(error.contains("was not written by tollgate"), "{text}: {error}");
             assert_eq!(server.writes(), 0);
@@ -383,7 +383,7 @@ fn a_list_that_tollgate_did_not_write_is_told_or_read_without_harm() {
         let kept = list.iter().map(|&one| one.to_owned()).collect();
         server.put(&format!("t:{}", key(0)), Kept::List(kept));
         let mut call = Call::default();
-        call.add(&charge([spend(0, quota, 8)]));
+        call.add(&charge([spend(0, quota, 8)])).unwrap();
         match server.run(&call.arguments(9, "t", false)) {
             Ok(_) => {}
             Err(error) => {

@@ -44,8 +44,8 @@ impl Spend {
         Self { key, family, quota, cost, before: 0, returns: false }
     }
 
-    /// What a denial of it is remembered by.
-    pub(super) fn charged(&self) -> (KeyHash, u32, u32) {
+    /// What its denial is cached by.
+    pub(super) fn id(&self) -> (KeyHash, u32, u32) {
         (self.key, self.quota.number(), self.cost)
     }
 
@@ -106,6 +106,15 @@ pub struct Answered {
     pub without: Verdicts,
 }
 
+/// Why a call does not take a charge: it belongs into another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAdded {
+    /// There is no room for it.
+    Full,
+    /// It names a cell under another quota, or is of another kind than the charges of this call.
+    Differs,
+}
+
 /// The cells and charges of one call.
 #[derive(Debug, Default)]
 pub struct Call {
@@ -130,14 +139,17 @@ struct RunPart {
 }
 
 impl Call {
-    /// Adds a charge; false when there is no room for it.
-    pub fn add(&mut self, charge: &Charge) -> bool {
+    /// Adds a charge, or says why it belongs into another call.
+    pub fn add(&mut self, charge: &Charge) -> Result<(), NotAdded> {
         let new = |spend: &&Spend| self.place(spend).is_none();
         let new = charge.spends.iter().filter(new).count();
         let mixed = self.runs.first().is_some_and(|run| kind(run.order) != kind(charge.order));
         let full = self.charges == MAX_CHARGES || self.cells.len() + new > MAX_CELLS;
-        if full || mixed || charge.spends.iter().any(|spend| self.is_otherwise(spend)) {
-            return false;
+        if full {
+            return Err(NotAdded::Full);
+        }
+        if mixed || charge.spends.iter().any(|spend| self.is_otherwise(spend)) {
+            return Err(NotAdded::Differs);
         }
         let parts: SmallVec<[RunPart; 4]> = charge
             .spends
@@ -161,7 +173,7 @@ impl Call {
             }
             _ => self.runs.push(Run { order: charge.order, many: 1, parts }),
         }
-        true
+        Ok(())
     }
 
     /// Whether a cell is named under another quota: a call knows each under one.

@@ -9,7 +9,7 @@ use super::exceptions::Exceptions;
 use super::{Decision, Engine, Outcome, Tally};
 use crate::clock::Now;
 use crate::estimator::EstimateLimit;
-use crate::limit::{Quota, Rate};
+use crate::limit::{Quota, Rate, Windows};
 use crate::policy::key::KeyHasher;
 use crate::policy::{
     Count, Limit, LimitIndex, Mode, OnStoreFailure, Policy, RateIndex, Tier, WhenFull,
@@ -98,7 +98,7 @@ impl Generation {
             let before = previous.and_then(|previous| previous.counting_of(&limit.name));
             let family = families.iter().find(|family| family.members.contains(&place));
             let family = family.map(|family| (family.parts, engine.secret.family_hasher()));
-            let (one, fate) = Counting::build(engine, number, limit, family, before, now);
+            let (one, fate) = Counting::build(engine, limit, family, before, now);
             let list = match fate {
                 _ if before.is_none() => &mut report.added,
                 Fate::Kept => &mut report.kept,
@@ -230,7 +230,6 @@ impl Counting {
 
     fn build(
         engine: &Engine,
-        generation: u64,
         limit: &Limit,
         family: Option<(usize, KeyHasher)>,
         before: Option<&Self>,
@@ -248,12 +247,18 @@ impl Counting {
                 // The room is the limit's whatever its key: old cells fill it until they are swept.
                 let room = before.and_then(|before| before.counter.room());
                 let room = room.cloned().unwrap_or_default();
-                let mut claims = vec![Claim { quota: *quota, room, generation }];
-                for other in &limit.terms.quotas {
-                    claims.push(Claim { quota: *other, ..claims[0].clone() });
-                }
-                let candidate = limit.terms.candidate;
-                let candidate = candidate.map(|quota| Claim { quota, ..claims[0].clone() });
+                let variants = || std::iter::once(quota).chain(&limit.terms.quotas);
+                let windows = Windows::of(variants());
+                let claim = |quota: &Quota| Claim {
+                    quota: *quota,
+                    windows: windows.clone(),
+                    room: Arc::clone(&room),
+                };
+                let claims = variants().map(claim).collect();
+                // A candidate has cells of its own.
+                let candidate = limit.terms.candidate.as_ref();
+                let candidate =
+                    candidate.map(|quota| Claim { windows: Windows::of([quota]), ..claim(quota) });
                 let rules = (*when_full, *max_keys, *on_store_failure);
                 Counter::exact(engine, claims, candidate, rules, same)
             }

@@ -205,7 +205,7 @@ impl Usage {
         let under = quota.quota();
         if !Arc::ptr_eq(&self.quota, quota) {
             let cell = std::mem::replace(&mut self.cell, under.fresh());
-            self.cell = under.convert(self.quota.quota(), cell, now);
+            self.cell = under.convert(quota.windows(), self.quota.quota(), cell, now);
             self.quota = Arc::clone(quota);
         }
         under.charge(&mut self.cell, cost, now);
@@ -246,7 +246,8 @@ mod tests {
     fn quota(secs: u64) -> Arc<Issued> {
         let rate = Rate::new(100, Nanos::from_secs(secs)).ok();
         let quota = Quota::FixedWindow(FixedWindow::new(rate.unwrap_or(Rate::ONE_A_SECOND)));
-        let claim = Claim { quota, room: Arc::<Room>::default(), generation: 1 };
+        let windows = crate::limit::Windows::of([&quota]);
+        let claim = Claim { quota, windows, room: Arc::<Room>::default() };
         Embedded::default().issue(claim, None)
     }
 

@@ -5,6 +5,7 @@
 
 #[path = "../policies/all.rs"]
 mod all;
+mod batching;
 mod charging;
 mod conformance;
 mod engines;
@@ -28,6 +29,7 @@ mod script;
 mod servers;
 mod settling;
 mod stand_in;
+mod virtual_store;
 
 /// What a proxy is started with: one limit by API key, in a store.
 fn policy(origin: &servers::Origin, store: &str, limit: &str) -> String {

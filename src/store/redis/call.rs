@@ -85,13 +85,6 @@ pub struct Charge {
     pub spends: SmallVec<[Spend; 4]>,
 }
 
-impl Charge {
-    /// Whether it gives back; such charges go by themselves.
-    pub(super) const fn gives_back(&self) -> bool {
-        matches!(self.order, Order::GiveBack(_))
-    }
-}
-
 /// What became of a charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
@@ -187,11 +180,6 @@ impl Call {
             *key == spend.key && *family == spend.family
         };
         self.cells.iter().position(same)
-    }
-
-    /// The first part of the first charge: where the call goes.
-    pub(super) fn outermost(&self) -> Option<(KeyHash, Option<KeyHash>)> {
-        self.cells.first().map(|(key, family, _)| (*key, *family))
     }
 
     /// Charges in it.

@@ -190,7 +190,10 @@ async fn what_was_charged_is_refunded_in_an_outage() {
     assert_eq!(decision.outcome, Outcome::Outage);
     assert_eq!(told(&decision), [(0, Allowed, 9), (1, DegradedDenied, 0), (2, Allowed, 9)]);
     quiet(&node).await;
-    assert_eq!(cluster.take_seen(), [(a, "s"), (b, "s"), (c, "q"), (a, "r")]);
+    let mut seen = cluster.take_seen();
+    // What certainly was not sent may be tried again within the deadline.
+    seen.dedup();
+    assert_eq!(seen, [(a, "s"), (b, "s"), (c, "q"), (a, "r")]);
     assert_eq!(spent(&cluster, &node), [0, 0, 0]);
 }
 

@@ -37,19 +37,19 @@ pub(super) struct Counting {
     pub(super) family: Option<(usize, KeyHasher)>,
     /// For whom the limit is another one.
     pub(super) exceptions: Option<Exceptions>,
-    /// Whether what was charged may come back: a denial is then not to be repeated unasked.
-    pub(super) returns: bool,
+    /// Whether the answer of the origin may change a charge: a denial is then not cached.
+    pub(super) may_change: bool,
     /// Equal texts mean that cells of the one can be read as the other's.
     identity: String,
 }
 
 pub(super) enum Counter {
     Estimate(Arc<EstimateLimit>),
-    Exact(Exact),
+    Exact(ExactLimit),
     InFlight(Arc<InFlight>, u32),
 }
 
-pub(super) struct Exact {
+pub(super) struct ExactLimit {
     /// The limit's own rate, and those of plans and exceptions.
     pub(super) quotas: Vec<Arc<Issued>>,
     /// A rate that is judged beside the own one.
@@ -109,7 +109,7 @@ impl Generation {
             counting.push(one);
         }
         for limit in policy.limits_with_late_cost() {
-            counting[limit.0].returns = true;
+            counting[limit.0].may_change = true;
         }
         if let Some(previous) = previous {
             let gone = previous.policy.limits.iter().map(|limit| &limit.name);
@@ -182,7 +182,7 @@ impl Generation {
     }
 
     /// Counts the verdicts of a decision.
-    pub(super) fn book(&self, decision: &Decision) {
+    pub(super) fn record(&self, decision: &Decision) {
         for answer in &decision.answers {
             self.tally(answer.limit).count(answer.kind);
         }
@@ -217,6 +217,11 @@ impl Generation {
 }
 
 impl Counting {
+    /// Whether the limit counts in a store.
+    pub(super) const fn is_exact(&self) -> bool {
+        matches!(self.counter, Counter::Exact(_))
+    }
+
     pub(super) const fn tier(&self) -> Tier {
         match self.counter {
             Counter::Estimate(_) => Tier::Estimate,
@@ -263,8 +268,8 @@ impl Counting {
         let hasher = engine.secret.hasher(limit);
         let exceptions = Exceptions::of(limit, &hasher);
         let tally = engine.tally(&limit.name);
-        let returns = limit.counted.asks();
-        (Self { hasher, tally, counter, family, exceptions, returns, identity }, fate)
+        let may_change = limit.counted.asks();
+        (Self { hasher, tally, counter, family, exceptions, may_change, identity }, fate)
     }
 }
 
@@ -307,13 +312,14 @@ impl Counter {
             Some(before) => (before.quotas.clone(), before.overflow.clone()),
             None => {
                 let overflow = claims.iter().map(|_| OnceLock::new()).collect();
-                let issue = |claim| engine.store.issue(claim, None);
+                let issue = |claim| engine.exact.embedded.issue(claim, None);
                 (claims.into_iter().map(issue).collect(), overflow)
             }
         };
         let candidate_before = before.and_then(|before| before.candidate.as_ref());
-        let candidate = candidate.map(|claim| engine.store.issue(claim, candidate_before));
-        let exact = Exact { quotas, candidate, when_full, on_store_failure, max_keys, overflow };
+        let candidate = candidate.map(|claim| engine.exact.embedded.issue(claim, candidate_before));
+        let exact =
+            ExactLimit { quotas, candidate, when_full, on_store_failure, max_keys, overflow };
         (Self::Exact(exact), fate)
     }
 
@@ -336,7 +342,7 @@ impl Counter {
     }
 }
 
-impl Exact {
+impl ExactLimit {
     /// The quota of a rate.
     pub(super) fn quota(&self, rate: RateIndex) -> &Arc<Issued> {
         self.quotas.get(rate as usize).unwrap_or(&self.quotas[0])

@@ -5,7 +5,9 @@
 
 #[path = "../policies/all.rs"]
 mod all;
+mod batching;
 mod charging;
+mod cluster;
 mod conformance;
 mod engines;
 mod faults;
@@ -29,7 +31,9 @@ mod script;
 #[expect(dead_code, reason = "the end-to-end tests use the rest")]
 mod servers;
 mod settling;
+mod slots;
 mod stand_in;
+mod virtual_store;
 mod windows;
 
 /// What a proxy is started with: one limit by API key, in a store.

@@ -378,7 +378,7 @@ fn what_tollgate_did_not_write_is_told_and_left_alone() {
             let mut call = Call::default();
             let quota = quota(kind, (10, 60_000, 10, 0));
             // The cell before it can be read, and must not be written either.
-            assert!(call.add(&charge([spend(0, quota, 1), spend(1, quota, 1)])));
+            call.add(&charge([spend(0, quota, 1), spend(1, quota, 1)])).unwrap();
             let error = server.run(&call.arguments(9, "t", false)).unwrap_err().to_string();
             assert!(error.contains("was not written by tollgate"), "{text}: {error}");
             assert_eq!(server.writes(), 0);
@@ -419,10 +419,10 @@ fn a_log_that_tollgate_did_not_write_is_told_or_read_without_harm() {
         server.set_time(BEGIN + 1);
         server.put(&name, kept.clone());
         let mut call = Call::default();
-        assert!(call.add(&charge([spend(0, quota, 8)])));
+        call.add(&charge([spend(0, quota, 8)])).unwrap();
         let mut back = charge([spend(0, quota, 8)]);
         back.order = Order::GiveBack(BEGIN);
-        assert!(call.add(&back));
+        call.add(&back).unwrap();
         match server.run(&call.arguments(9, "t", false)) {
             Ok(_) => {}
             Err(error) => {

@@ -119,7 +119,7 @@ impl Server {
     pub fn settle(&self, charges: &[Charge]) -> Vec<Answered> {
         let mut call = Call::default();
         for charge in charges {
-            assert!(call.add(charge), "the call is full");
+            call.add(charge).unwrap();
         }
         let reply = self.run(&call.arguments(9, "t", false)).unwrap();
         call.answers(9, &reply)

@@ -50,8 +50,8 @@ impl Spend {
         Self { key, family, quota, cost, before: 0, returns: false }
     }
 
-    /// What a denial of it is remembered by.
-    pub(super) fn charged(&self) -> (KeyHash, u32, u32) {
+    /// What its denial is cached by.
+    pub(super) fn id(&self) -> (KeyHash, u32, u32) {
         (self.key, self.quota.number(), self.cost)
     }
 
@@ -105,6 +105,13 @@ pub struct Answered {
     pub without: Verdicts,
 }
 
+/// Why a call does not take a charge: it belongs into another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAdded {
+    /// There is no room for it.
+    Full,
+}
+
 /// The cells and charges of one call.
 #[derive(Debug, Default)]
 pub struct Call {
@@ -149,11 +156,10 @@ struct RunPart {
 }
 
 impl Call {
-    /// Adds a charge; false when there is no room for it, and then the call is as it was.
-    #[must_use = "a charge that is not in the call is not settled by it"]
-    pub fn add(&mut self, charge: &Charge) -> bool {
+    /// Adds a charge, or says why it belongs into another call, and then this one is as it was.
+    pub fn add(&mut self, charge: &Charge) -> Result<(), NotAdded> {
         if self.charges == MAX_CHARGES || !self.has_room_for_cells(charge) {
-            return false;
+            return Err(NotAdded::Full);
         }
         let mut parts = SmallVec::new();
         for spend in &charge.spends {
@@ -172,7 +178,7 @@ impl Call {
             }
             _ => self.runs.push(Run { order: charge.order, many: 1, parts }),
         }
-        true
+        Ok(())
     }
 
     fn has_room_for_cells(&self, charge: &Charge) -> bool {
@@ -221,11 +227,6 @@ impl Call {
     /// Where a cell stands among those of the call. Of another family it lies elsewhere.
     fn index(&self, spend: &Spend) -> Option<usize> {
         self.cells.iter().position(|cell| cell.key == spend.key && cell.family == spend.family)
-    }
-
-    /// The first part of the first charge: where the call goes.
-    pub(super) fn outermost(&self) -> Option<(KeyHash, Option<KeyHash>)> {
-        self.cells.first().map(|cell| (cell.key, cell.family))
     }
 
     /// Charges in it.

@@ -1,361 +1,225 @@
 //! The exact tier in servers that speak the protocol of Redis: one number for every node.
 //!
 //! ```text
-//!   settle -> home (denied of late?) -> mailbox (one call at a time per cell)
-//!          -> wagon (those of many cells that wait share a call) -> call -> server
-//!                                                                     |
-//!              topology (which server keeps the slot) <- MOVED, ASK --+
+//!   settle -> batcher (queue -> batch -> call) -> Transport (servers, slots, redirects)
 //! ```
 //!
-//! A charge that may have been spent is never sent again: only answers that say "not executed"
-//! (MOVED, ASK, TRYAGAIN, NOSCRIPT) are followed, within the deadline.
+//! A charge that may have been spent is never sent again.
 
 mod address;
 mod bans;
-mod books;
+mod batcher;
 mod call;
-mod home;
-mod mailbox;
-mod owed;
-mod said;
+mod denial_cache;
+mod metrics;
+mod pending;
+mod queue;
+mod redis_transport;
+mod reporter;
 mod server;
+mod server_info;
 mod slots;
 mod topology;
 mod transport;
-mod wagon;
+mod unreported;
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use redis::{Cmd, Value};
 use smallvec::SmallVec;
-use tokio::sync::Notify;
 
 use crate::clock::{Clock, Nanos, Now};
 use crate::limit::{Receipt, Verdict};
 use crate::policy::KeyHash;
 
 pub use address::{Address, Login, Servers, Settings, Tls};
-pub use books::{CallOutcome, Failure, StoreBooks};
-pub use call::{Answered, Argument, Arguments, Call, Charge, Order, Spend};
+pub use call::{Answered, Argument, Arguments, Call, Charge, NotAdded, Order, Spend};
+pub use metrics::{CallOutcome, Failure, StoreMetrics};
 pub use transport::{Readiness, Transport};
 
-use home::Home;
-use mailbox::Mailboxes;
-use owed::Owed;
-use server::{Common, Server, Trouble};
-use topology::Topology;
-use wagon::Wagon;
+use batcher::Batcher;
+use denial_cache::DenialCache;
+use redis_transport::RedisTransport;
 
 /// The script that settles charges.
 pub const SCRIPT: &str = include_str!("charge.lua");
 
-/// How often one call follows an answer that says "not executed".
-const MOST_HOPS: usize = 16;
-
-/// Between two attempts where a server says that the moment is wrong.
+/// Between two attempts where a server says that the moment is wrong, or is still being connected
+/// to.
 const SOON: Duration = Duration::from_millis(2);
 
-/// All nodes of a site find a store back at once: each waits up to this before it tells what it
-/// owes.
-const JITTER: Duration = Duration::from_millis(500);
+/// How long a refund or a debit, which nobody waits for, may wait in the queue: longer than a
+/// decision, since it is only late then, not refused.
+const UNATTENDED_TIMEOUT: Nanos = Nanos::SECOND;
 
 /// A store of many nodes.
 pub struct Remote {
-    topology: Arc<Topology>,
-    common: Arc<Common>,
-    mailboxes: Mailboxes,
-    wagon: Wagon,
-    home: Home,
-    owed: Owed,
-    timeout: Duration,
-    sha: String,
+    batcher: Arc<Batcher>,
+    /// The batcher's transport, where it leads to real servers.
+    servers: Option<Arc<RedisTransport>>,
+    denials: DenialCache,
     /// Whether bans are shared yet.
     shares_bans: OnceLock<()>,
-    calls: AtomicU32,
 }
 
 impl Remote {
     /// Begins to connect, on the runtime that this is called in. Ready or not, charges can be
     /// settled: while no server answers they fail at once.
     pub fn start(settings: Settings, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let common = Arc::new(Common {
-            login: settings.login,
-            tls: settings.tls,
-            prefix: settings.prefix,
-            clock,
-            books: StoreBooks::default(),
-            look_again: Notify::new(),
-            back: Notify::new(),
-        });
-        let remote = Arc::new(Self {
-            topology: Topology::start(settings.servers, Arc::clone(&common)),
-            common,
-            mailboxes: Mailboxes::default(),
-            wagon: Wagon::default(),
-            home: Home::default(),
-            owed: Owed::default(),
-            timeout: settings.timeout,
-            sha: redis::Script::new(SCRIPT).get_hash().to_owned(),
-            shares_bans: OnceLock::new(),
-            // Not from the same number each time: a late answer to another process is not ours.
-            calls: AtomicU32::new(fastrand::u32(..)),
-        });
-        tokio::spawn(pay(Arc::downgrade(&remote)));
+        let (prefix, timeout) = (settings.prefix.clone(), settings.timeout);
+        let servers = RedisTransport::start(settings, Arc::clone(&clock));
+        // Not from the same number each time: a late answer to another process is not ours.
+        let first_call = fastrand::u32(..);
+        let transport = Arc::clone(&servers) as Arc<dyn Transport>;
+        Self::with(transport, Some(servers), prefix, timeout, clock, first_call)
+    }
+
+    /// A store behind another transport, on the runtime that this is called in: for tests.
+    pub fn over(
+        transport: Arc<dyn Transport>,
+        prefix: String,
+        timeout: Duration,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Self> {
+        Self::with(transport, None, prefix, timeout, clock, 0)
+    }
+
+    fn with(
+        transport: Arc<dyn Transport>,
+        servers: Option<Arc<RedisTransport>>,
+        prefix: String,
+        timeout: Duration,
+        clock: Arc<dyn Clock>,
+        first_call: u32,
+    ) -> Arc<Self> {
+        let batcher = Batcher::start(Arc::clone(&transport), prefix, timeout, clock, first_call);
+        let (denials, shares_bans) = (DenialCache::default(), OnceLock::new());
+        let remote = Arc::new(Self { batcher, servers, denials, shares_bans });
+        tokio::spawn(reporter::run(Arc::downgrade(&remote), transport, u64::from(first_call)));
         remote
     }
 
-    /// Waits until the store answers, for `most` at most. Says whether it does.
-    pub async fn ready(&self, most: Duration) -> bool {
+    /// Waits until the store answers, for `limit` at most. Returns whether it does.
+    pub async fn ready(&self, limit: Duration) -> bool {
         let up = async {
             while !self.is_up() {
                 tokio::time::sleep(SOON).await;
             }
         };
-        tokio::time::timeout(most, up).await.is_ok()
+        tokio::time::timeout(limit, up).await.is_ok()
     }
 
     /// Whether every server that keeps something answers.
     pub fn is_up(&self) -> bool {
-        self.topology.is_up()
+        self.batcher.transport.is_up()
     }
 
     /// Bytes that the servers hold, as they say.
     pub fn bytes(&self) -> u64 {
-        self.topology.servers().iter().map(|one| one.said.bytes.load(Ordering::Relaxed)).sum()
+        self.servers.as_ref().map_or(0, |servers| servers.bytes())
     }
 
     /// Whether a server may drop cells that have not refilled.
     pub fn may_evict(&self) -> bool {
-        self.topology.servers().iter().any(|one| one.said.may_evict.load(Ordering::Relaxed))
+        self.servers.as_ref().is_some_and(|servers| servers.may_evict())
     }
 
     /// Whether a server keeps nothing on disk.
     pub fn keeps_nothing(&self) -> bool {
-        self.topology.servers().iter().any(|one| one.said.keeps_nothing.load(Ordering::Relaxed))
+        self.servers.as_ref().is_some_and(|servers| servers.keeps_nothing())
     }
 
-    /// How long a decision waits.
-    pub const fn timeout(&self) -> Duration {
-        self.timeout
+    /// How long a decision waits at most.
+    pub fn timeout(&self) -> Duration {
+        self.batcher.timeout
     }
 
-    /// What is counted of calls.
-    pub fn books(&self) -> &StoreBooks {
-        &self.common.books
+    /// How calls and charges ended.
+    pub fn metrics(&self) -> &StoreMetrics {
+        &self.batcher.metrics
     }
 
     /// Whether cells lie in slots, those of a family together.
     pub fn has_slots(&self) -> bool {
-        self.topology.has_slots()
+        self.batcher.has_slots
     }
 
-    /// Charges that can be settled together have the same place.
-    pub fn place(&self, spend: &Spend) -> u16 {
-        self.place_of(spend.key, spend.family)
+    /// Cells that can be charged together have the same slot.
+    pub fn slot(&self, spend: &Spend) -> u16 {
+        self.batcher.slot((spend.key, spend.family))
     }
 
-    fn place_of(&self, key: KeyHash, family: Option<KeyHash>) -> u16 {
-        if self.has_slots() { slots::slot_of(&self.common.prefix, key, family) } else { 0 }
+    /// The cached denial of a charge, if the store denied it a moment ago.
+    pub fn cached_denial(&self, spend: &Spend, generation: u64, now: Nanos) -> Option<Verdict> {
+        if spend.returns { None } else { self.denials.get(spend.id(), generation, now) }
     }
 
-    /// What a charge is answered without asking, if it was denied a moment ago.
-    pub fn denied_at_home(&self, spend: &Spend, generation: u64, now: Now) -> Option<Verdict> {
-        if spend.returns { None } else { self.home.denied(spend.charged(), generation, now.mono) }
-    }
-
-    /// Charges all parts or none; they have the same [`Remote::place`]. `now`: any instant before.
+    /// Charges or asks all parts or none ([`Order::Spend`], [`Order::Ask`]); the parts have the same
+    /// [`Remote::slot`]. Ends by `deadline`. Denials are cached for `generation`; `now` is any
+    /// instant before.
+    ///
+    /// Dropping the future withdraws a charge that was not sent; one that was sent stays charged.
     pub async fn settle(
-        self: &Arc<Self>,
-        spends: SmallVec<[Spend; 4]>,
+        &self,
+        charge: Charge,
         generation: u64,
-        now: Now,
+        deadline: Nanos,
+        now: Nanos,
     ) -> Result<Answered, Failure> {
-        let charges: SmallVec<[_; 4]> =
-            spends.iter().map(|spend| (spend.charged(), spend.returns)).collect();
-        let waits = Mailboxes::post(self, Charge { order: Order::Spend, spends })?;
-        let answered = waits.await.unwrap_or(Err(Failure::Unreachable))?;
-        for ((charged, returns), verdict) in charges.iter().zip(&answered.settlement.verdicts) {
+        let ids: SmallVec<[_; 4]> =
+            charge.spends.iter().map(|spend| (spend.id(), spend.returns)).collect();
+        let answered = self.batcher.submit(charge, deadline)?.await?;
+        for ((id, returns), verdict) in ids.iter().zip(&answered.settlement.verdicts) {
             if !verdict.allowed && !returns {
-                self.home.note(*charged, generation, now.mono, *verdict);
+                self.denials.record(*id, generation, now, *verdict);
             }
         }
         Ok(answered)
     }
 
-    /// Gives back what was spent by a charge; nobody waits for it.
-    pub fn give_back(self: &Arc<Self>, mut spends: SmallVec<[Spend; 4]>, answered: &Answered) {
+    /// Refunds what a charge spent; nobody waits for it.
+    pub fn refund(&self, mut spends: SmallVec<[Spend; 4]>, answered: &Answered) {
         for (spend, before) in spends.iter_mut().zip(&answered.before) {
             spend.before = *before;
         }
-        self.post(Order::GiveBack(answered.at), spends);
+        self.submit(Order::GiveBack(answered.at), spends);
     }
 
-    /// Gives back some units of a charge that was spent at an instant of the store's clock; its
-    /// `before` is what the store told then. Nobody waits for it.
-    pub fn give_back_some(self: &Arc<Self>, spend: Spend, units: u32, at: u64) {
-        self.post(Order::GiveBack(at), SmallVec::from_iter([spend.part(units)]));
+    /// Refunds some units of a charge that was spent at an instant of the store's clock; its
+    /// `before` is what the store answered then. Nobody waits for it.
+    pub fn refund_some(&self, spend: Spend, units: u32, at: u64) {
+        self.submit(Order::GiveBack(at), SmallVec::from_iter([spend.part(units)]));
     }
 
-    /// Charges without asking; nobody waits for it.
-    pub fn debit(self: &Arc<Self>, spend: Spend) {
-        self.post(Order::Debit, SmallVec::from_iter([spend]));
+    /// Charges without judging; nobody waits for it.
+    pub fn debit(&self, spend: Spend) {
+        self.submit(Order::Debit, SmallVec::from_iter([spend]));
     }
 
-    fn post(self: &Arc<Self>, order: Order, spends: SmallVec<[Spend; 4]>) {
-        // What cannot be told leaves what was spent as it is.
-        let _ = Mailboxes::post(self, Charge { order, spends });
+    fn submit(&self, order: Order, spends: SmallVec<[Spend; 4]>) {
+        let deadline = self.batcher.clock.now().mono.saturating_add(UNATTENDED_TIMEOUT);
+        self.batcher.submit_unattended(Charge { order, spends }, deadline);
     }
 
     /// Whether no charge waits or is away.
     pub fn is_quiet(&self) -> bool {
-        self.mailboxes.is_empty()
+        self.batcher.is_quiet()
     }
 
-    /// Notes what was admitted at home while the store was away.
-    pub fn owe(&self, spend: &Spend, now: Now) {
-        self.owed.add(spend, now);
+    /// Records what this node admitted by itself, to be reported to the store later. Not for a
+    /// charge whose failure [may have charged](Failure::may_have_charged): it counts as charged.
+    pub fn record_unreported(&self, spend: &Spend, now: Now) {
+        self.batcher.unreported.record(spend, now, &self.batcher.metrics);
     }
 
-    /// What was admitted at home is given back at home.
-    pub fn owe_less(&self, key: KeyHash, units: u32, receipt: Receipt, now: Now) {
-        self.owed.take_back(key, units, receipt, now);
-    }
-
-    /// One call, and what it says of each charge.
-    async fn call(&self, call: &Call) -> Result<Vec<Answered>, Failure> {
-        let place = call.outermost().map_or(0, |(key, family)| self.place_of(key, family));
-        let server = self.topology.of_slot(place).filter(|server| server.is_up());
-        let Some(server) = server else {
-            return Err(Failure::Unreachable);
-        };
-        let books = &self.common.books;
-        books.batches.count(call.len() as u64);
-        let began = self.common.clock.now().mono;
-        let settled = self.follow(call, server, began).await;
-        books.durations.observe(self.common.clock.now().mono.saturating_sub(began));
-        books
-            .called(settled.as_ref().map_or_else(|failure| failure.outcome(), |_| CallOutcome::Ok));
-        settled
-    }
-
-    /// Sends a call to where its cells lie.
-    async fn follow(
-        &self,
-        call: &Call,
-        mut server: Arc<Server>,
-        began: Nanos,
-    ) -> Result<Vec<Answered>, Failure> {
-        let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        let cmd = self.command(call, number);
-        let deadline = began.saturating_add(Nanos::from(self.timeout));
-        let mut asking = false;
-        for _ in 0..MOST_HOPS {
-            let left = Duration::from(deadline.saturating_sub(self.common.clock.now().mono));
-            match server.send(&cmd, asking, left).await {
-                Ok(value) => {
-                    let answers = numbers(&value).and_then(|reply| call.answers(number, &reply));
-                    return answers.ok_or_else(|| {
-                        server.failed(Failure::Invalid, "an answer that means nothing");
-                        Failure::Invalid
-                    });
-                }
-                Err(Trouble::Failed(failure, why)) => {
-                    server.failed(failure, &why);
-                    return Err(failure);
-                }
-                Err(Trouble::Moved { slot, to }) => {
-                    (server, asking) = (self.topology.moved(slot, &to), false);
-                    self.until_up(&server, deadline).await;
-                }
-                Err(Trouble::Ask { to }) => {
-                    (server, asking) = (self.topology.server(&to), true);
-                    self.until_up(&server, deadline).await;
-                }
-                Err(Trouble::TryAgain) => tokio::time::sleep(SOON).await,
-                Err(Trouble::NoScript) => {
-                    if let Err(Trouble::Failed(failure, why)) = server.load(left).await {
-                        server.failed(failure, &why);
-                        return Err(failure);
-                    }
-                }
-            }
-        }
-        Err(Failure::Refused)
-    }
-
-    /// A server that was never heard of is being connected to.
-    async fn until_up(&self, server: &Server, deadline: Nanos) {
-        while !server.is_up() && self.common.clock.now().mono < deadline {
-            tokio::time::sleep(SOON).await;
-        }
-    }
-
-    fn command(&self, call: &Call, number: u32) -> Cmd {
-        let arguments = call.arguments(number, &self.common.prefix, self.topology.has_slots());
-        let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(&self.sha).arg(arguments.keys.len());
-        for key in &arguments.keys {
-            cmd.arg(key.as_bytes());
-        }
-        for argument in &arguments.rest {
-            match argument {
-                Argument::Word(word) => cmd.arg(word.as_bytes()),
-                Argument::Number(number) => cmd.arg(*number),
-            };
-        }
-        cmd
-    }
-
-    /// Tells the store what was admitted without it. Best effort: what fails is not told again.
-    async fn pay(&self) {
-        tokio::time::sleep(JITTER.mul_f64(fastrand::f64())).await;
-        let mut owed = self.owed.take(self.common.clock.now());
-        owed.sort_by_key(|charge| charge.spends.first().map(|spend| self.place(spend)));
-        let mut rest = owed.as_slice();
-        while let Some(first) = rest.first().and_then(|charge| charge.spends.first()) {
-            let place = self.place(first);
-            let (mut call, mut many) = (Call::default(), 0);
-            for charge in rest {
-                let there = charge.spends.first().map(|spend| self.place(spend)) == Some(place);
-                if !there || !call.add(charge) {
-                    break;
-                }
-                many += 1;
-            }
-            if many == 0 || self.call(&call).await.is_err() {
-                return;
-            }
-            rest = &rest[many..];
-        }
+    /// What this node admitted by itself is refunded.
+    pub fn reduce_unreported(&self, key: KeyHash, units: u32, receipt: Receipt, now: Now) {
+        self.batcher.unreported.reduce(key, units, receipt, now);
     }
 }
 
-/// The numbers of a reply.
-fn numbers(value: &Value) -> Option<Vec<u64>> {
-    let Value::Array(values) = value else {
-        return None;
-    };
-    let number = |value: &Value| match value {
-        Value::Int(number) => u64::try_from(*number).ok(),
-        _ => None,
-    };
-    values.iter().map(number).collect()
-}
-
-/// Pays whenever a server is back, until nobody holds the store any more.
-async fn pay(remote: std::sync::Weak<Remote>) {
-    loop {
-        let Some(held) = remote.upgrade() else {
-            return;
-        };
-        let common = Arc::clone(&held.common);
-        drop(held);
-        common.back.notified().await;
-        let Some(held) = remote.upgrade() else {
-            return;
-        };
-        held.pay().await;
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.batcher.close();
     }
 }

@@ -12,6 +12,7 @@ mod faults;
 mod lies;
 mod links;
 mod load;
+#[path = "../support/lua.rs"]
 mod lua;
 #[path = "../model/run.rs"]
 mod model_run;

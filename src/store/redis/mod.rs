@@ -64,6 +64,8 @@ const JITTER: Duration = Duration::from_millis(500);
 /// A store of many nodes.
 pub struct Remote {
     topology: Arc<Topology>,
+    /// Carries calls in place of the topology.
+    carrier: Option<Arc<dyn Transport>>,
     common: Arc<Common>,
     mailboxes: Mailboxes,
     wagon: Wagon,
@@ -89,14 +91,55 @@ impl Remote {
             look_again: Notify::new(),
             back: Notify::new(),
         });
+        let topology = Topology::start(settings.servers, Arc::clone(&common));
+        Self::made(topology, None, common, settings.timeout)
+    }
+
+    /// A store behind any transport: for tests, which put a simulated one there.
+    pub fn over(
+        transport: Arc<dyn Transport>,
+        prefix: String,
+        timeout: Duration,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Self> {
+        let common = Arc::new(Common {
+            login: Login::default(),
+            tls: None,
+            prefix,
+            clock,
+            books: StoreBooks::default(),
+            look_again: Notify::new(),
+            back: Notify::new(),
+        });
+        let topology = Topology::nothing(Arc::clone(&common));
+        let remote = Self::made(topology, Some(Arc::clone(&transport)), common, timeout);
+        let common = Arc::clone(&remote.common);
+        tokio::spawn(async move {
+            loop {
+                transport.changed().await;
+                if transport.is_up() {
+                    common.back.notify_one();
+                }
+            }
+        });
+        remote
+    }
+
+    fn made(
+        topology: Arc<Topology>,
+        carrier: Option<Arc<dyn Transport>>,
+        common: Arc<Common>,
+        timeout: Duration,
+    ) -> Arc<Self> {
         let remote = Arc::new(Self {
-            topology: Topology::start(settings.servers, Arc::clone(&common)),
+            topology,
+            carrier,
             common,
             mailboxes: Mailboxes::default(),
             wagon: Wagon::default(),
             home: Home::default(),
             owed: Owed::default(),
-            timeout: settings.timeout,
+            timeout,
             sha: redis::Script::new(SCRIPT).get_hash().to_owned(),
             shares_bans: OnceLock::new(),
             // Not from the same number each time: a late answer to another process is not ours.
@@ -118,6 +161,9 @@ impl Remote {
 
     /// Whether every server that keeps something answers.
     pub fn is_up(&self) -> bool {
+        if let Some(carrier) = &self.carrier {
+            return carrier.is_up();
+        }
         self.topology.is_up()
     }
 
@@ -148,6 +194,9 @@ impl Remote {
 
     /// Whether cells lie in slots, those of a family together.
     pub fn has_slots(&self) -> bool {
+        if let Some(carrier) = &self.carrier {
+            return carrier.has_slots();
+        }
         self.topology.has_slots()
     }
 
@@ -226,6 +275,18 @@ impl Remote {
     /// One call, and what it says of each charge.
     async fn call(&self, call: &Call) -> Result<Vec<Answered>, Failure> {
         let place = call.outermost().map_or(0, |(key, family)| self.place_of(key, family));
+        if let Some(carrier) = &self.carrier {
+            if carrier.readiness(place) != Readiness::Ready {
+                return Err(Failure::Unreachable);
+            }
+            let number = self.calls.fetch_add(1, Ordering::Relaxed);
+            let arguments = call.arguments(number, &self.common.prefix, self.has_slots());
+            let reply = carrier.call(place, &arguments, self.timeout).await?;
+            return call.answers(number, &reply).ok_or_else(|| {
+                carrier.distrust(place);
+                Failure::Invalid
+            });
+        }
         let server = self.topology.of_slot(place).filter(|server| server.is_up());
         let Some(server) = server else {
             return Err(Failure::Unreachable);
@@ -312,7 +373,9 @@ impl Remote {
     async fn pay(&self) {
         tokio::time::sleep(JITTER.mul_f64(fastrand::f64())).await;
         let mut owed = self.owed.take(self.common.clock.now());
-        owed.sort_by_key(|charge| charge.spends.first().map(|spend| self.place(spend)));
+        owed.sort_by_key(|charge| {
+            charge.spends.first().map(|one| (self.place(one), one.key.high, one.key.low))
+        });
         let mut rest = owed.as_slice();
         while let Some(first) = rest.first().and_then(|charge| charge.spends.first()) {
             let place = self.place(first);

@@ -61,6 +61,13 @@ impl Topology {
         topology
     }
 
+    /// No servers: something else carries the calls.
+    pub(super) fn nothing(common: Arc<Common>) -> Arc<Self> {
+        let layout = ArcSwap::from_pointee(Layout { by_slot: Box::new([None]) });
+        let servers = Servers::Cluster(Vec::new());
+        Arc::new(Self { servers, common, layout, known: Mutex::default() })
+    }
+
     /// Whether cells lie in slots.
     pub(super) const fn has_slots(&self) -> bool {
         matches!(self.servers, Servers::Cluster(_))

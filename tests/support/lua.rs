@@ -1,0 +1,352 @@
+//! The script in an interpreter of its own, on a small stand-in for the server: strings, lists and
+//! hashes that expire, and a clock that is turned by hand. One line of the script asks what time it
+//! is.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use mlua::{Error, Function, IntoLua, Lua, Table, Value, Variadic};
+use tollgate::store::redis::{Answered, Argument, Arguments, Call, Charge, SCRIPT};
+
+/// What a server keeps.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kept {
+    Text(String),
+    List(Vec<String>),
+    Hash(BTreeMap<String, String>),
+}
+
+/// Commands that write nothing.
+const READS: [&str; 11] = [
+    "TIME", "GET", "LINDEX", "LRANGE", "LLEN", "HGET", "HMGET", "HGETALL", "HLEN", "EXISTS", "STRLEN",
+];
+
+#[derive(Default)]
+struct Keep {
+    /// Microseconds since the epoch.
+    now: u64,
+    kept: BTreeMap<String, (Kept, u64)>,
+    writes: usize,
+    /// What every command that writes is answered, if the server takes none.
+    refuses_writes: Option<&'static str>,
+}
+
+/// The stand-in, with the script loaded.
+pub struct Server {
+    lua: Lua,
+    script: Function,
+    keep: Arc<Mutex<Keep>>,
+}
+
+impl Server {
+    pub fn new() -> Self {
+        let lua = Lua::new();
+        let keep = Arc::<Mutex<Keep>>::default();
+        let redis = lua.create_table().unwrap();
+        let inner = Arc::clone(&keep);
+        let call = move |lua: &Lua, words: Variadic<Value>| {
+            let words = words.iter().map(text).collect::<Vec<_>>();
+            inner.lock().unwrap().call(lua, &words)
+        };
+        redis.set("call", lua.create_function(call).unwrap()).unwrap();
+        let refuse = |_: &Lua, text: String| -> mlua::Result<Table> { Err(Error::runtime(text)) };
+        redis.set("error_reply", lua.create_function(refuse).unwrap()).unwrap();
+        lua.globals().set("redis", redis).unwrap();
+        let script = lua.load(SCRIPT).into_function().unwrap();
+        Self { lua, script, keep }
+    }
+
+    pub fn set_time(&self, micros: u64) {
+        self.keep.lock().unwrap().now = micros;
+    }
+
+    pub fn put(&self, key: &str, kept: Kept) {
+        self.keep.lock().unwrap().kept.insert(key.to_owned(), (kept, u64::MAX));
+    }
+
+    /// What stands under a key, and when it expires.
+    pub fn get(&self, key: &str) -> Option<(Kept, u64)> {
+        let keep = self.keep.lock().unwrap();
+        keep.kept.get(key).filter(|(_, until)| *until > keep.now).cloned()
+    }
+
+    /// From now on commands that write fail with this error, or succeed again.
+    pub fn refuse_writes(&self, error: Option<&'static str>) {
+        self.keep.lock().unwrap().refuses_writes = error;
+    }
+
+    /// Forgets one key.
+    pub fn forget(&self, key: &str) {
+        self.keep.lock().unwrap().kept.remove(key);
+    }
+
+    /// Every key that is there, and what stands under it.
+    pub fn all(&self) -> Vec<(String, Kept)> {
+        let keep = self.keep.lock().unwrap();
+        let live = keep.kept.iter().filter(|(_, (_, until))| *until > keep.now);
+        live.map(|(key, (kept, _))| (key.clone(), kept.clone())).collect()
+    }
+
+    pub fn writes(&self) -> usize {
+        self.keep.lock().unwrap().writes
+    }
+
+    pub fn run(&self, arguments: &Arguments) -> Result<Vec<u64>, Error> {
+        let word = |one: &Argument| match one {
+            Argument::Word(word) => (*word).to_owned(),
+            Argument::Number(number) => number.to_string(),
+        };
+        let rest: Vec<String> = arguments.rest.iter().map(word).collect();
+        self.run_words(&arguments.keys, &rest)
+    }
+
+    pub fn run_words(&self, keys: &[String], rest: &[String]) -> Result<Vec<u64>, Error> {
+        let globals = self.lua.globals();
+        globals.set("KEYS", keys)?;
+        globals.set("ARGV", rest)?;
+        let reply: Vec<f64> = self.script.call(())?;
+        // As a server turns a number into an integer.
+        Ok(reply.into_iter().map(|number| number as u64).collect())
+    }
+
+    /// Forgets everything.
+    pub fn empty(&self) {
+        self.keep.lock().unwrap().kept.clear();
+    }
+
+    /// Charges that go out as one call.
+    pub fn settle(&self, charges: &[Charge]) -> Vec<Answered> {
+        let mut call = Call::default();
+        for charge in charges {
+            assert!(call.add(charge), "the call is full");
+        }
+        let reply = self.run(&call.arguments(9, "t", false)).unwrap();
+        call.answers(9, &reply)
+            .unwrap_or_else(|| panic!("{reply:?} contradicts itself: {charges:?}"))
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.to_str().unwrap().to_owned(),
+        Value::Integer(number) => number.to_string(),
+        Value::Number(number) => format!("{number:.0}"),
+        other => panic!("{other:?} is no argument of a command"),
+    }
+}
+
+fn wrong_type() -> Error {
+    Error::runtime("WRONGTYPE Operation against a key holding the wrong kind of value")
+}
+
+impl Keep {
+    /// What stands under a key. What has expired is gone.
+    fn live(&mut self, key: &str) -> Option<&mut Kept> {
+        if self.kept.get(key).is_some_and(|(_, until)| *until <= self.now) {
+            self.kept.remove(key);
+        }
+        self.kept.get_mut(key).map(|(kept, _)| kept)
+    }
+
+    fn made(&mut self, key: &str, fresh: Kept) -> &mut Kept {
+        self.live(key);
+        &mut self.kept.entry(key.to_owned()).or_insert((fresh, u64::MAX)).0
+    }
+
+    /// As a server does: what is empty is no key.
+    fn drop_empty(&mut self, key: &str) {
+        let empty = match self.live(key) {
+            Some(Kept::List(list)) => list.is_empty(),
+            Some(Kept::Hash(hash)) => hash.is_empty(),
+            Some(Kept::Text(_)) | None => false,
+        };
+        if empty {
+            self.kept.remove(key);
+        }
+    }
+
+    fn list(&mut self, key: &str, make: bool) -> mlua::Result<Option<&mut Vec<String>>> {
+        let kept = match make {
+            true => Some(self.made(key, Kept::List(Vec::new()))),
+            false => self.live(key),
+        };
+        match kept {
+            None => Ok(None),
+            Some(Kept::List(list)) => Ok(Some(list)),
+            Some(Kept::Text(_) | Kept::Hash(_)) => Err(wrong_type()),
+        }
+    }
+
+    fn hash(
+        &mut self,
+        key: &str,
+        make: bool,
+    ) -> mlua::Result<Option<&mut BTreeMap<String, String>>> {
+        let kept = match make {
+            true => Some(self.made(key, Kept::Hash(BTreeMap::new()))),
+            false => self.live(key),
+        };
+        match kept {
+            None => Ok(None),
+            Some(Kept::Hash(hash)) => Ok(Some(hash)),
+            Some(Kept::Text(_) | Kept::List(_)) => Err(wrong_type()),
+        }
+    }
+
+    fn call(&mut self, lua: &Lua, words: &[String]) -> mlua::Result<Value> {
+        let word = words[0].as_str();
+        if !READS.contains(&word) {
+            if let Some(error) = self.refuses_writes {
+                return Err(Error::runtime(error));
+            }
+            self.writes += 1;
+        }
+        match word {
+            "TIME" => {
+                let (seconds, micros) = (self.now / 1_000_000, self.now % 1_000_000);
+                vec![seconds.to_string(), micros.to_string()].into_lua(lua)
+            }
+            "GET" => match self.live(&words[1]) {
+                Some(Kept::Text(text)) => text.clone().into_lua(lua),
+                None => none(),
+                Some(Kept::List(_) | Kept::Hash(_)) => Err(wrong_type()),
+            },
+            "STRLEN" => match self.live(&words[1]) {
+                Some(Kept::Text(text)) => number(text.len()),
+                None => number(0),
+                Some(Kept::List(_) | Kept::Hash(_)) => Err(wrong_type()),
+            },
+            "SET" => {
+                let until = match words.get(3).map(String::as_str) {
+                    None => u64::MAX,
+                    Some("PX") => self.now + words[4].parse::<u64>().unwrap() * 1_000,
+                    Some(other) => panic!("SET with {other}"),
+                };
+                self.kept.insert(words[1].clone(), (Kept::Text(words[2].clone()), until));
+                "OK".into_lua(lua)
+            }
+            "EXISTS" => number(words[1..].iter().filter(|key| self.live(key).is_some()).count()),
+            "DEL" | "UNLINK" => {
+                let there = words[1..].iter().filter(|key| self.live(key).is_some()).count();
+                words[1..].iter().for_each(|key| drop(self.kept.remove(key)));
+                number(there)
+            }
+            "PEXPIRE" => {
+                let until = self.now + words[2].parse::<u64>().unwrap() * 1_000;
+                self.live(&words[1]);
+                let kept = self.kept.get_mut(&words[1]);
+                let there = usize::from(kept.is_some());
+                if let Some((_, ends)) = kept {
+                    *ends = until;
+                }
+                number(there)
+            }
+            word if word.starts_with('H') => self.call_hash(lua, words),
+            _ => self.call_list(lua, words),
+        }
+    }
+
+    fn call_list(&mut self, lua: &Lua, words: &[String]) -> mlua::Result<Value> {
+        let key = words[1].as_str();
+        let place = |list: &[String], n: usize| -> i64 {
+            let at: i64 = words[n].parse().unwrap();
+            if at < 0 { at + list.len() as i64 } else { at }
+        };
+        match words[0].as_str() {
+            "LLEN" => number(self.list(key, false)?.map_or(0, |list| list.len())),
+            "LINDEX" => {
+                let Some(list) = self.list(key, false)? else { return none() };
+                match usize::try_from(place(list, 2)).ok().and_then(|at| list.get(at)) {
+                    Some(text) => text.clone().into_lua(lua),
+                    None => none(),
+                }
+            }
+            "LRANGE" | "LTRIM" => {
+                let Some(list) = self.list(key, false)? else {
+                    return Vec::<String>::new().into_lua(lua);
+                };
+                let (first, last) = (place(list, 2).max(0) as usize, place(list, 3));
+                let end = usize::try_from(last + 1).unwrap_or(0).min(list.len());
+                let part = list.get(first..end).unwrap_or_default().to_vec();
+                if words[0] == "LTRIM" {
+                    *list = part;
+                    self.drop_empty(key);
+                    return "OK".into_lua(lua);
+                }
+                part.into_lua(lua)
+            }
+            "RPUSH" => {
+                let Some(list) = self.list(key, true)? else { return number(0) };
+                list.extend_from_slice(&words[2..]);
+                number(list.len())
+            }
+            "RPOP" => {
+                let last = self.list(key, false)?.and_then(Vec::pop);
+                self.drop_empty(key);
+                match last {
+                    Some(text) => text.into_lua(lua),
+                    None => none(),
+                }
+            }
+            other => Err(Error::runtime(format!("the script calls {other}"))),
+        }
+    }
+
+    fn call_hash(&mut self, lua: &Lua, words: &[String]) -> mlua::Result<Value> {
+        let key = words[1].as_str();
+        let field = |hash: Option<&BTreeMap<String, String>>, name: &String| match hash
+            .and_then(|hash| hash.get(name))
+        {
+            Some(text) => text.clone().into_lua(lua),
+            None => none(),
+        };
+        match words[0].as_str() {
+            "HGET" => field(self.hash(key, false)?.as_deref(), &words[2]),
+            "HMGET" => {
+                let hash = self.hash(key, false)?.map(|hash| &*hash);
+                let found = words[2..].iter().map(|name| field(hash, name));
+                found.collect::<mlua::Result<Vec<Value>>>()?.into_lua(lua)
+            }
+            "HGETALL" => {
+                let hash = self.hash(key, false)?;
+                let flat = hash.into_iter().flatten().flat_map(|(name, text)| [&**name, &**text]);
+                flat.map(str::to_owned).collect::<Vec<_>>().into_lua(lua)
+            }
+            "HLEN" => number(self.hash(key, false)?.map_or(0, |hash| hash.len())),
+            "HSET" => {
+                let Some(hash) = self.hash(key, true)? else { return number(0) };
+                let pairs = words[2..].chunks(2);
+                let new = pairs.filter(|pair| {
+                    hash.insert(pair[0].clone(), pair[1].clone()).is_none()
+                });
+                number(new.count())
+            }
+            "HDEL" => {
+                let hash = self.hash(key, false)?;
+                let gone = hash.map_or(0, |hash| {
+                    words[2..].iter().filter(|name| hash.remove(*name).is_some()).count()
+                });
+                self.drop_empty(key);
+                number(gone)
+            }
+            "HINCRBY" => {
+                let Some(hash) = self.hash(key, true)? else { return number(0) };
+                let text = hash.entry(words[2].clone()).or_insert_with(|| "0".to_owned());
+                let not_whole = || Error::runtime("ERR hash value is not an integer");
+                let sum = text.parse::<i64>().map_err(|_| not_whole())?
+                    + words[3].parse::<i64>().map_err(|_| not_whole())?;
+                *text = sum.to_string();
+                Ok(Value::Number(sum as f64))
+            }
+            other => Err(Error::runtime(format!("the script calls {other}"))),
+        }
+    }
+}
+
+fn none() -> mlua::Result<Value> {
+    Ok(Value::Boolean(false))
+}
+
+fn number(count: usize) -> mlua::Result<Value> {
+    Ok(Value::Number(count as f64))
+}

@@ -18,8 +18,9 @@ pub(crate) const TRAVEL: u64 = 3 * SECOND;
 /// As long as a denial may be answered from memory.
 const REMEMBERED: u64 = SECOND;
 
-/// The resolution of the runtime's timers.
-const TIMER: u64 = 1_000_000;
+/// How late a timer of the runtime goes off: at a whole millisecond, and as far behind that as the
+/// clock was when it was last turned by hand.
+const TIMER: u64 = 2 * super::world::MILLISECOND;
 
 /// Where a key is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +66,8 @@ pub(crate) struct Oracle {
     pub(crate) store: bool,
     /// Whether cells lie on several servers.
     pub(crate) cluster: bool,
+    /// Whether there is room for a few keys only.
+    pub(crate) crowded: bool,
     /// Wall time of the beginning.
     pub(crate) base: u64,
     /// How far a server's clock may be off.
@@ -76,6 +79,8 @@ pub(crate) struct Oracle {
     pub(crate) changes: Vec<Change>,
     /// When something went wrong last, of each node.
     pub(crate) disturbed: Vec<Option<u64>>,
+    /// By how much wall clocks were set back.
+    pub(crate) back: Vec<u64>,
     /// Denials that count towards a ban.
     pub(crate) denials: Vec<(usize, String, u64)>,
     /// Requests in flight: what they weigh, and whether they hold it for sure.
@@ -105,9 +110,10 @@ impl Oracle {
                 held.insert(id, (due.cost, false));
                 continue;
             }
+            let from = (self.base + now).saturating_sub(self.slack);
+            let entry = Entry { request: id, from, to: OPEN, sure: 0, maybe: due.cost };
+            self.cell(Place::Node(node), due);
             if self.store && !due.refused {
-                let from = (self.base + now).saturating_sub(self.slack);
-                let entry = Entry { request: id, from, to: OPEN, sure: 0, maybe: due.cost };
                 self.cell(Place::Store, due).entries.push(entry);
             }
         }
@@ -193,6 +199,8 @@ impl Oracle {
         }
         let place = match answer.kind {
             VerdictKind::OverflowAllowed | VerdictKind::OverflowDenied => return Ok(()),
+            // A limit that watches does not say whether it was for lack of room.
+            VerdictKind::ShadowDenied if self.crowded => return Ok(()),
             VerdictKind::DegradedAllowed | VerdictKind::DegradedDenied => {
                 if !self.store {
                     return Err(format!("{who}: degraded without a store"));
@@ -301,7 +309,8 @@ impl Oracle {
             let overflown = matches!(one.kind, VerdictKind::OverflowAllowed | VerdictKind::OverflowDenied);
             if through && one.verdict.allowed && !overflown {
                 let at = local(due, decision);
-                let entry = Entry { request: id, from: at, to: at, sure: due.cost, maybe: 0 };
+                let to = at + self.ahead(request.node, due);
+                let entry = Entry { request: id, from: at, to, sure: due.cost, maybe: 0 };
                 self.cell(Place::Node(request.node), due).entries.push(entry);
                 return Some(Place::Node(request.node));
             }
@@ -348,7 +357,8 @@ impl Oracle {
             return place;
         }
         let at = local(due, decision);
-        let (from, to) = (at, at + (told.at - request.began));
+        let to = at + (told.at - request.began) + self.ahead(request.node, due);
+        let from = at;
         let entry = Entry { request: id, from, to, sure: due.cost, maybe: 0 };
         self.cell(Place::Node(request.node), due).entries.push(entry);
         // It is told to the store later, as far as it still counts.
@@ -374,6 +384,15 @@ impl Oracle {
         let count = times.len();
         let who = format!("l{} {}", due.limit, due.key);
         if enough { Ok(()) } else { Err(format!("{who}: banned after {count} denials at {now}")) }
+    }
+
+    /// How far a window may lie ahead of the clock, which was set back: what comes then is counted
+    /// in that one.
+    pub(crate) fn ahead(&self, node: usize, due: &Due) -> u64 {
+        match due.variant.algorithm {
+            Algorithm::Fixed | Algorithm::Sliding => self.back[node],
+            _ => 0,
+        }
     }
 
     pub(crate) const fn place(&self) -> Place {

@@ -143,6 +143,7 @@ impl Schedule {
         let oracle = Oracle {
             store,
             cluster: plan.servers > 1,
+            crowded: plan.scope.crowded,
             base: plan.base,
             slack,
             timeout: if store { timeout.as_nanos() as u64 } else { 0 },
@@ -151,6 +152,7 @@ impl Schedule {
             requests: BTreeMap::new(),
             changes: Vec::new(),
             disturbed: vec![None; plan.nodes],
+            back: vec![0; plan.nodes],
             denials: Vec::new(),
             held: BTreeMap::new(),
             penalties: plan.policy.limits.iter().map(|limit| limit.penalty).collect(),

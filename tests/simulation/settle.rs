@@ -92,7 +92,8 @@ impl Oracle {
                 use super::draw::Algorithm::{Fixed, Sliding};
                 let windows = matches!(due.variant.algorithm, Fixed | Sliding);
                 let at = if windows { walls[node] } else { now + super::world::MONO };
-                let entry = Entry { request: id, from: at, to: at, sure: units, maybe: 0 };
+                let to = at + self.ahead(node, due);
+                let entry = Entry { request: id, from: at, to, sure: units, maybe: 0 };
                 self.cell(place, due).entries.push(entry);
                 if self.store {
                     let to = store_to + due.variant.memory();
@@ -155,6 +156,7 @@ impl Oracle {
 
     /// The wall clock of a node was set back: windows that it counted in lie ahead.
     pub(crate) fn stepped_back(&mut self, node: usize, by: u64) {
+        self.back[node] += by;
         for ((place, _, _), cell) in &mut self.cells {
             if *place == Place::Node(node) {
                 for entry in &mut cell.entries {

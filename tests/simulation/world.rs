@@ -20,6 +20,9 @@ use super::server::Server;
 /// What a node's monotonic clock says at the beginning, so that nothing depends on a young process.
 pub(crate) const MONO: u64 = 3_600 * SECOND;
 
+/// The resolution of the runtime's timers.
+pub(crate) const MILLISECOND: u64 = 1_000_000;
+
 /// Turns that other tasks are given before time goes on: more than any chain of wake-ups is long.
 const TURNS: usize = 32;
 
@@ -138,14 +141,17 @@ impl World {
                     _ => None,
                 };
             }
-            // Timers of the runtime go off at whole milliseconds.
-            let whole = self.origin + Duration::from_millis(at / 1_000_000);
+            // The runtime's own time goes on in whole milliseconds from where it is.
+            let part = self.now() % MILLISECOND;
+            let whole = at.saturating_sub(part) / MILLISECOND;
+            let whole = self.origin + Duration::from_millis(whole);
             tokio::select! {
                 biased;
                 () = self.woken.notified() => {}
                 () = tokio::time::sleep_until(whole) => {
                     let left = at.saturating_sub(self.now());
-                    if left > 0 && self.state().events.first_key_value().is_none_or(|((next, _), _)| *next >= at) {
+                    let first = self.state().events.first_key_value().map(|((at, _), _)| *at);
+                    if left > 0 && first.is_none_or(|first| first >= at) {
                         tokio::time::advance(Duration::from_nanos(left)).await;
                     }
                 }

@@ -159,8 +159,7 @@ fn decisions(c: &mut Criterion) {
                 {
                     *value = next;
                 }
-                let (decision, _) =
-                    engine.decide_embedded(&generation, &facts("/", None, &headers));
+                let (decision, _) = engine.decide_now(&generation, &facts("/", None, &headers));
                 black_box(decision.route);
             };
             (0..count).for_each(&mut decide);
@@ -196,7 +195,7 @@ fn threads(c: &mut Criterion) {
         .collect();
     let decide = |keys: &[HeaderMap]| {
         for headers in keys.iter().cycle().take(EACH) {
-            black_box(engine.decide_embedded(&generation, &facts("/", None, headers)).0.route);
+            black_box(engine.decide_now(&generation, &facts("/", None, headers)).0.route);
         }
     };
     let mut group = c.benchmark_group("decide/threads");
@@ -220,8 +219,8 @@ fn fields(c: &mut Criterion) {
     let responses = Arc::clone(&loaded.config.responses[0]);
     let (engine, generation) = engine(policy);
     let headers = HeaderMap::new();
-    let (allowed, _) = engine.decide_embedded(&generation, &facts("/", None, &headers));
-    let (refused, _) = engine.decide_embedded(&generation, &facts("/", None, &headers));
+    let (allowed, _) = engine.decide_now(&generation, &facts("/", None, &headers));
+    let (refused, _) = engine.decide_now(&generation, &facts("/", None, &headers));
     let policy = generation.policy();
     let mut group = c.benchmark_group("fields");
     group.bench_function("allowed", |b| {

@@ -65,7 +65,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
             headers: &map,
             ipv6_prefix: 64,
         };
-        self.engine.decide_embedded(generation, &facts)
+        self.engine.decide_now(generation, &facts)
     }
 }
 

@@ -528,8 +528,8 @@ fn keys() {
             headers: &headers,
             ipv6_prefix: 64,
         };
-        let (first, _) = engine.decide_embedded(&generation, &facts);
-        let (second, _) = engine.decide_embedded(&generation, &facts);
+        let (first, _) = engine.decide_now(&generation, &facts);
+        let (second, _) = engine.decide_now(&generation, &facts);
         let known = matches!(first.outcome, Outcome::Allowed | Outcome::RepeatedKey { .. });
         prop_assert!(known, "{:?}", first.outcome);
         prop_assert_eq!(first.outcome, second.outcome);
@@ -621,7 +621,7 @@ responses: { body: [problem, { file: tests/policies/keys/denied.html, type: text
             headers: &headers,
             ipv6_prefix: 64,
         };
-        let (mut decision, mut pending) = engine.decide_embedded(&generation, &facts);
+        let (mut decision, mut pending) = engine.decide_now(&generation, &facts);
         prop_assert!(matches!(decision.outcome, Outcome::Allowed | Outcome::Limited));
         for answer in &decision.answers {
             prop_assert!((1..=50).contains(&answer.cost), "{answer:?}");

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use tollgate::clock::{Nanos, Now};
 use tollgate::limit::{
-    Cell, FixedWindow, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, Verdict,
+    Cell, FixedWindow, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, Verdict, Windows,
 };
 
 /// Where the schedules begin, on both time lines: the edge of a window of every period used.
@@ -337,7 +337,7 @@ proptest! {
             prop_assert_eq!(verdict.retry_after.is_none(), cost > one.limit());
             // Beyond what fits too: a store may charge late what it admitted before.
             one.charge(&mut cell, cost, now);
-            other.judge(Some(&other.convert(&one, cell.clone(), now)), cost, now);
+            other.judge(Some(&other.convert(&Windows::of([&other]), &one, cell.clone(), now)), cost, now);
             one.is_idle(&cell, now);
         }
     }
@@ -416,7 +416,7 @@ proptest! {
         let now = at(offset);
         let left = old.judge(Some(&cell), 0, now).remaining;
         let spent = old.limit() - left;
-        let converted = new.convert(&old, cell, now);
+        let converted = new.convert(&Windows::of([&new]), &old, cell, now);
         let left = new.judge(Some(&converted), 0, now).remaining;
         let expected = new.limit().saturating_sub(spent);
         // Units of a bucket are whole only in what is left: the part of one in between may fall

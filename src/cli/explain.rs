@@ -133,7 +133,7 @@ impl Question {
         let clock = Arc::new(ManualClock::new(facts.now));
         let engine = Engine::new(clock, KeySecret::new([0; 16]));
         let (generation, _) = engine.generation(config.policy, None);
-        let (decision, _) = engine.decide_embedded(&generation, &facts);
+        let (decision, _) = engine.decide_now(&generation, &facts);
         Ok(answer(&generation, &decision, &facts, &origins))
     }
 }

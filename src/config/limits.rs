@@ -9,7 +9,7 @@ use super::keys::key;
 use super::read::{At, Map, did_you_mean};
 use super::scalars::{is_name, rate, whole};
 use super::terms::{Given, terms};
-use crate::limit::{Quota, Rate};
+use crate::limit::{MAX_WINDOWS, Quota, Rate, Windows};
 use crate::policy::{
     Cost, Count, Counted, KeySpec, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, Terms,
     WhenFull,
@@ -174,6 +174,9 @@ fn counting(
                 }
             };
             let quota = quota(shape.as_ref(), rate, rate_at.as_ref());
+            if let (Some(quota), Some(terms), Some(at)) = (&quota, &terms, &rate_at) {
+                few_windows(quota, terms, at);
+            }
             Some((exact_count(quota?, rules?), terms?, counted?))
         }
         Some(false) => {
@@ -196,6 +199,17 @@ fn counting(
             know_all(map);
             None
         }
+    }
+}
+
+/// Every charge counts in each window that the limit's rates have.
+fn few_windows(quota: &Quota, terms: &Terms, at: &At<'_>) {
+    let windows = Windows::of(std::iter::once(quota).chain(&terms.quotas)).lengths().len();
+    if windows > MAX_WINDOWS {
+        at.error_with(
+            format!("this limit and its plans and overrides have {windows} different windows, at most {MAX_WINDOWS} are possible"),
+            "write their rates over fewer different durations",
+        );
     }
 }
 

@@ -3,6 +3,8 @@
 use smallvec::SmallVec;
 
 use super::VerdictKind;
+use super::tally::VerdictKinds;
+use super::target::Target;
 use super::trial::Trial;
 use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
@@ -61,7 +63,7 @@ pub struct Answer {
     pub rate: RateIndex,
     /// Its tier.
     pub tier: Tier,
-    /// How it went into the books.
+    /// How it is counted.
     pub kind: VerdictKind,
     /// The verdict with its numbers.
     pub verdict: Verdict,
@@ -76,6 +78,26 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// The answer of an enforcing limit.
+    pub(super) const fn new(
+        target: &Target,
+        tier: Tier,
+        verdict: Verdict,
+        kinds: VerdictKinds,
+    ) -> Self {
+        Self {
+            limit: target.limit,
+            rate: target.rate,
+            tier,
+            kind: if verdict.allowed { kinds.allowed } else { kinds.denied },
+            verdict,
+            cost: target.cost,
+            shadow: false,
+            banned: false,
+            authenticated: target.authenticated,
+        }
+    }
+
     /// Whether this limit refuses the request.
     pub const fn refuses(&self) -> bool {
         !self.shadow && !self.verdict.allowed

@@ -9,7 +9,7 @@ use super::exceptions::Exceptions;
 use super::{Decision, Engine, Outcome, Tally};
 use crate::clock::Now;
 use crate::estimator::EstimateLimit;
-use crate::limit::{Quota, Rate};
+use crate::limit::{Quota, Rate, Windows};
 use crate::policy::key::KeyHasher;
 use crate::policy::{
     Count, Limit, LimitIndex, Mode, OnStoreFailure, Policy, RateIndex, Tier, WhenFull,
@@ -37,19 +37,19 @@ pub(super) struct Counting {
     pub(super) family: Option<(usize, KeyHasher)>,
     /// For whom the limit is another one.
     pub(super) exceptions: Option<Exceptions>,
-    /// Whether what was charged may come back: a denial is then not to be repeated unasked.
-    pub(super) returns: bool,
+    /// Whether the answer of the origin may change a charge: a denial is then not cached.
+    pub(super) may_change: bool,
     /// Equal texts mean that cells of the one can be read as the other's.
     identity: String,
 }
 
 pub(super) enum Counter {
     Estimate(Arc<EstimateLimit>),
-    Exact(Exact),
+    Exact(ExactLimit),
     InFlight(Arc<InFlight>, u32),
 }
 
-pub(super) struct Exact {
+pub(super) struct ExactLimit {
     /// The limit's own rate, and those of plans and exceptions.
     pub(super) quotas: Vec<Arc<Issued>>,
     /// A rate that is judged beside the own one.
@@ -98,7 +98,7 @@ impl Generation {
             let before = previous.and_then(|previous| previous.counting_of(&limit.name));
             let family = families.iter().find(|family| family.members.contains(&place));
             let family = family.map(|family| (family.parts, engine.secret.family_hasher()));
-            let (one, fate) = Counting::build(engine, number, limit, family, before, now);
+            let (one, fate) = Counting::build(engine, limit, family, before, now);
             let list = match fate {
                 _ if before.is_none() => &mut report.added,
                 Fate::Kept => &mut report.kept,
@@ -109,7 +109,7 @@ impl Generation {
             counting.push(one);
         }
         for limit in policy.limits_with_late_cost() {
-            counting[limit.0].returns = true;
+            counting[limit.0].may_change = true;
         }
         if let Some(previous) = previous {
             let gone = previous.policy.limits.iter().map(|limit| &limit.name);
@@ -181,7 +181,7 @@ impl Generation {
     }
 
     /// Counts the verdicts of a decision.
-    pub(super) fn book(&self, decision: &Decision) {
+    pub(super) fn record(&self, decision: &Decision) {
         for answer in &decision.answers {
             self.tally(answer.limit).count(answer.kind);
         }
@@ -216,6 +216,11 @@ impl Generation {
 }
 
 impl Counting {
+    /// Whether the limit counts in a store.
+    pub(super) const fn is_exact(&self) -> bool {
+        matches!(self.counter, Counter::Exact(_))
+    }
+
     pub(super) const fn tier(&self) -> Tier {
         match self.counter {
             Counter::Estimate(_) => Tier::Estimate,
@@ -225,7 +230,6 @@ impl Counting {
 
     fn build(
         engine: &Engine,
-        generation: u64,
         limit: &Limit,
         family: Option<(usize, KeyHasher)>,
         before: Option<&Self>,
@@ -243,12 +247,18 @@ impl Counting {
                 // The room is the limit's whatever its key: old cells fill it until they are swept.
                 let room = before.and_then(|before| before.counter.room());
                 let room = room.cloned().unwrap_or_default();
-                let mut claims = vec![Claim { quota: *quota, room, generation }];
-                for other in &limit.terms.quotas {
-                    claims.push(Claim { quota: *other, ..claims[0].clone() });
-                }
-                let candidate = limit.terms.candidate;
-                let candidate = candidate.map(|quota| Claim { quota, ..claims[0].clone() });
+                let variants = || std::iter::once(quota).chain(&limit.terms.quotas);
+                let windows = Windows::of(variants());
+                let claim = |quota: &Quota| Claim {
+                    quota: *quota,
+                    windows: windows.clone(),
+                    room: Arc::clone(&room),
+                };
+                let claims = variants().map(claim).collect();
+                // A candidate has cells of its own.
+                let candidate = limit.terms.candidate.as_ref();
+                let candidate =
+                    candidate.map(|quota| Claim { windows: Windows::of([quota]), ..claim(quota) });
                 let rules = (*when_full, *max_keys, *on_store_failure);
                 Counter::exact(engine, claims, candidate, rules, same)
             }
@@ -257,8 +267,8 @@ impl Counting {
         let hasher = engine.secret.hasher(limit);
         let exceptions = Exceptions::of(limit, &hasher);
         let tally = engine.tally(&limit.name);
-        let returns = limit.counted.asks();
-        (Self { hasher, tally, counter, family, exceptions, returns, identity }, fate)
+        let may_change = limit.counted.asks();
+        (Self { hasher, tally, counter, family, exceptions, may_change, identity }, fate)
     }
 }
 
@@ -301,13 +311,14 @@ impl Counter {
             Some(before) => (before.quotas.clone(), before.overflow.clone()),
             None => {
                 let overflow = claims.iter().map(|_| OnceLock::new()).collect();
-                let issue = |claim| engine.store.issue(claim, None);
+                let issue = |claim| engine.exact.embedded.issue(claim, None);
                 (claims.into_iter().map(issue).collect(), overflow)
             }
         };
         let candidate_before = before.and_then(|before| before.candidate.as_ref());
-        let candidate = candidate.map(|claim| engine.store.issue(claim, candidate_before));
-        let exact = Exact { quotas, candidate, when_full, on_store_failure, max_keys, overflow };
+        let candidate = candidate.map(|claim| engine.exact.embedded.issue(claim, candidate_before));
+        let exact =
+            ExactLimit { quotas, candidate, when_full, on_store_failure, max_keys, overflow };
         (Self::Exact(exact), fate)
     }
 
@@ -330,7 +341,7 @@ impl Counter {
     }
 }
 
-impl Exact {
+impl ExactLimit {
     /// The quota of a rate.
     pub(super) fn quota(&self, rate: RateIndex) -> &Arc<Issued> {
         self.quotas.get(rate as usize).unwrap_or(&self.quotas[0])

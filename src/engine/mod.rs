@@ -4,17 +4,20 @@
 //! limit name, the secret of the keys and the clock. A [`Generation`] is one loaded policy. A
 //! request is decided under one generation from beginning to end.
 
-mod aside;
+mod background;
 mod connect;
 mod decision;
-mod due;
+mod embedded;
+mod exact;
 mod exceptions;
 mod generation;
 mod penalties;
 mod pending;
-mod remote;
-mod settle;
+mod shadow;
+mod shared;
 mod tally;
+mod target;
+mod tentative;
 mod trial;
 
 use std::fmt;
@@ -27,15 +30,18 @@ use parking_lot::Mutex;
 use crate::clock::{Clock, Now};
 use crate::estimator::ConfirmTable;
 use crate::policy::{Facts, KeySecret, Policy, Tier};
+use crate::store::Bans;
 use crate::store::redis::Remote;
-use crate::store::{Bans, Embedded};
 
 pub use decision::{Answer, Decision, Outcome};
-pub use due::{Due, Dues, Unclean};
 pub use generation::{Generation, ReloadReport};
 pub use pending::{Pending, Said};
 pub use tally::{Durations, Tally, VerdictKind};
 pub use trial::{Trial, TrialKind};
+
+use exact::{ExactOutcome, ExactPart, ExactRequest, ExactTier, Settled};
+use target::{KeyError, Target, Targets};
+use tentative::Tentative;
 
 /// Shards of the store that one turn of the housekeeping sweeps: all of them in 3 to 4 seconds.
 const SWEEP_SHARDS: usize = 128;
@@ -43,17 +49,23 @@ const SWEEP_SHARDS: usize = 128;
 /// One decision in this many is timed; a power of two.
 const TIMED_ONE_IN: u64 = 64;
 
+/// A request that the shared store has yet to judge. Dropping it frees its slots in flight and gives
+/// nothing else back, as every request that is aborted.
+#[must_use = "the request is not decided yet"]
+pub(crate) struct Unsettled {
+    targets: Targets,
+    tentative: Tentative,
+}
+
 /// What decides, and what it has counted so far.
 pub struct Engine {
     clock: Arc<dyn Clock>,
     secret: KeySecret,
-    store: Embedded,
-    /// Where the exact tier counts for many nodes; `None`: in `store`.
-    remote: Option<Arc<Remote>>,
+    exact: ExactTier,
     confirm: ConfirmTable,
     bans: Arc<Bans>,
-    /// Charges that are on their way to the store while nobody waits for them.
-    asides: Arc<AtomicUsize>,
+    /// Charges in the shared store that no request waits for.
+    background: Arc<AtomicUsize>,
     generations: AtomicU64,
     /// Counters by limit name: they never start again while the process lives.
     tallies: Mutex<HashMap<Arc<str>, Arc<Tally>>>,
@@ -66,11 +78,10 @@ impl Engine {
         Self {
             clock,
             secret,
-            store: Embedded::default(),
-            remote: None,
+            exact: ExactTier::default(),
             confirm: ConfirmTable::default(),
             bans: Arc::default(),
-            asides: Arc::default(),
+            background: Arc::default(),
             generations: AtomicU64::new(0),
             tallies: Mutex::default(),
             durations: Durations::default(),
@@ -79,12 +90,13 @@ impl Engine {
 
     /// An engine whose exact tier counts in a store of many nodes. `secret` is theirs in common.
     pub fn with_store(clock: Arc<dyn Clock>, secret: KeySecret, remote: Arc<Remote>) -> Self {
-        Self { remote: Some(remote), ..Self::new(clock, secret) }
+        let exact = ExactTier { shared: Some(remote), ..ExactTier::default() };
+        Self { exact, ..Self::new(clock, secret) }
     }
 
-    /// The store of many nodes, if there is one.
+    /// The store that many nodes share, if there is one.
     pub const fn remote(&self) -> Option<&Arc<Remote>> {
-        self.remote.as_ref()
+        self.exact.shared.as_ref()
     }
 
     /// The present instant on the engine's clock.
@@ -101,138 +113,189 @@ impl Engine {
     ) -> (Generation, ReloadReport) {
         let number = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         let (generation, report) = Generation::build(self, number, policy, previous, self.now());
-        if let Some(remote) = &self.remote
+        if let Some(remote) = self.remote()
             && generation.bans
         {
             remote.share_bans(&self.bans);
         }
-        self.store.share_out(generation.policy().max_keys, &generation.rooms());
+        self.exact.embedded.share_out(generation.policy().max_keys, &generation.rooms());
         (generation, report)
     }
 
-    /// Decides a request. Waits for nothing, unless the route has an exact limit and the store is
-    /// of many nodes: then for one answer of it, or its deadline.
+    /// Decides a request. It waits only where an exact limit counts in the shared store: for the
+    /// answers of that store, and no longer than its timeout.
     ///
     /// Hold [`Pending`] until the request has ended, and tell [`Engine::finish`] of the answer.
     pub async fn decide(&self, generation: &Generation, facts: &Facts<'_>) -> (Decision, Pending) {
-        let mut decided = (generation.undecided(self.now()), Pending::default());
-        self.decide_into(generation, facts, &mut decided.0, &mut decided.1).await;
-        decided
+        let (mut decision, mut pending) = (generation.undecided(self.now()), Pending::default());
+        let unsettled = self.begin(generation, facts, &mut decision, &mut pending);
+        if let Some(unsettled) = unsettled {
+            self.settle(generation, unsettled, &mut decision, &mut pending).await;
+        }
+        (decision, pending)
     }
 
-    /// The same, for callers that have just read the engine's clock and have a place for what is
-    /// decided: a [`Generation::undecided`] decision, and an empty [`Pending`].
-    pub async fn decide_into(
+    /// Decides a request without any wait, for callers that cannot. Exact limits of a shared store do
+    /// as their `on_store_failure` says.
+    pub fn decide_now(&self, generation: &Generation, facts: &Facts<'_>) -> (Decision, Pending) {
+        let (mut decision, mut pending) = (generation.undecided(self.now()), Pending::default());
+        let unsettled = self.begin(generation, facts, &mut decision, &mut pending);
+        if let Some(Unsettled { targets, tentative }) = unsettled {
+            let mut settled = Settled::default();
+            let request = self.exact_request(generation, &targets, &tentative, &decision);
+            let outcome = self.exact.settle_without(&request, &mut settled);
+            let settled = (outcome, settled);
+            self.conclude(generation, &targets, tentative, settled, &mut decision, &mut pending);
+        }
+        (decision, pending)
+    }
+
+    /// The part of [`Engine::decide`] that needs no wait, for callers that have a place for what is
+    /// decided: a [`Generation::undecided`] decision and an empty [`Pending`]. `None`: it is decided.
+    /// Otherwise the shared store has to be asked, by [`Engine::settle`].
+    ///
+    /// A future that holds facts and decision would cost as much as a decision.
+    pub(crate) fn begin(
         &self,
         generation: &Generation,
         facts: &Facts<'_>,
         decision: &mut Decision,
         pending: &mut Pending,
-    ) {
-        match &self.remote {
-            None => self.decide_alone(generation, facts, decision, pending),
-            // Boxed, so that those who wait for nothing do not carry its state along.
-            Some(remote) => {
-                Box::pin(self.decide_with(remote, generation, facts, decision, pending)).await;
-            }
+    ) -> Option<Unsettled> {
+        let mut targets = Targets::new();
+        if !self.find_targets(generation, facts, decision, &mut targets) {
+            return None;
         }
+        if self.remote().is_none() {
+            let exact =
+                targets.iter().filter(|target| generation.counting(target.limit).is_exact());
+            self.exact.embedded.prefetch(exact.map(|target| target.key));
+        }
+        if self.banned(generation, &targets, decision) {
+            self.end(generation, &targets, decision);
+            return None;
+        }
+        let mut tentative = Tentative::default();
+        self.charge_tentatively(generation, &targets, decision, &mut tentative);
+        let mut settled = Settled::default();
+        let outcome = {
+            let request = self.exact_request(generation, &targets, &tentative, decision);
+            self.exact.settle_now(&request, &mut settled)
+        };
+        let Some(outcome) = outcome else {
+            return Some(Unsettled { targets, tentative });
+        };
+        let settled = (outcome, settled);
+        self.conclude(generation, &targets, tentative, settled, decision, pending);
+        None
     }
 
-    /// The same without a store of many nodes, for nothing has to be waited for then.
-    pub(crate) fn decide_alone(
+    /// Finishes what [`Engine::begin`] began: waits for the shared store.
+    pub(crate) async fn settle(
         &self,
         generation: &Generation,
-        facts: &Facts<'_>,
+        unsettled: Unsettled,
         decision: &mut Decision,
         pending: &mut Pending,
     ) {
-        let mut dues = Dues::new();
-        if self.begin(generation, facts, decision, &mut dues) {
-            let stored = dues.iter().filter(|due| generation.is_stored(due));
-            self.store.prefetch(stored.map(|due| due.key));
-            if !self.banned(generation, &dues, decision) {
-                self.settle(generation, &dues, decision, pending);
-            }
-            self.end(generation, &dues, decision);
-        }
+        let Unsettled { targets, tentative } = unsettled;
+        let mut settled = Settled::default();
+        let request = self.exact_request(generation, &targets, &tentative, decision);
+        let outcome = self.exact.settle(&request, &mut settled).await;
+        self.conclude(generation, &targets, tentative, (outcome, settled), decision, pending);
     }
 
-    async fn decide_with(
-        &self,
-        remote: &Arc<Remote>,
-        generation: &Generation,
-        facts: &Facts<'_>,
-        decision: &mut Decision,
-        pending: &mut Pending,
-    ) {
-        let mut dues = Dues::new();
-        if self.begin(generation, facts, decision, &mut dues) {
-            if !self.banned(generation, &dues, decision) {
-                if generation.any_stored(&dues) {
-                    self.settle_remote(remote, generation, &dues, decision, pending).await;
-                } else {
-                    self.settle(generation, &dues, decision, pending);
-                }
-            }
-            self.end(generation, &dues, decision);
-        }
-    }
-
-    /// What [`Engine::decide`] does with an embedded store, for callers that cannot wait.
-    pub fn decide_embedded(
-        &self,
-        generation: &Generation,
-        facts: &Facts<'_>,
-    ) -> (Decision, Pending) {
-        let mut decided = (generation.undecided(self.now()), Pending::default());
-        self.decide_alone(generation, facts, &mut decided.0, &mut decided.1);
-        decided
-    }
-
-    /// Puts the answers in the order of the route, and books what was decided.
-    fn end(&self, generation: &Generation, dues: &[Due], decision: &mut Decision) {
-        if decision.answers.len() > 1 {
-            let place = |limit| dues.iter().position(|due| due.limit == limit);
-            decision.answers.sort_by_key(|answer| place(answer.limit));
-        }
-        self.punish(generation, dues, decision);
-        generation.book(decision);
-        self.time(decision);
-    }
-
-    /// The route, and what is due under its limits, into an empty list; `false`: nothing is, and the
-    /// decision stands.
-    fn begin(
+    /// Finds the route, and the targets of its limits. `false`: nothing is charged, and the decision
+    /// stands.
+    fn find_targets(
         &self,
         generation: &Generation,
         facts: &Facts<'_>,
         decision: &mut Decision,
-        dues: &mut Dues,
+        targets: &mut Targets,
     ) -> bool {
         let policy = generation.policy();
-        let Some(place) = policy.find(facts) else {
+        let Some(index) = policy.find(facts) else {
             return false;
         };
-        decision.route = Some(place);
-        if !due::reads_alike(generation, facts, place) {
+        decision.route = Some(index);
+        if !target::reads_alike(generation, facts, index) {
             decision.outcome = Outcome::AmbiguousPath;
             return false;
         }
         decision.outcome = Outcome::Allowed;
-        let route = policy.route(place);
+        let route = policy.route(index);
         if route.limits.is_empty() || route.exempt.covers(facts) {
             return false;
         }
-        match due::dues(generation, facts, place, dues) {
+        match target::resolve(generation, facts, index, targets) {
             Ok(()) => return true,
-            Err(Unclean::Missing { limit, status }) => {
+            Err(KeyError::Missing { limit, status }) => {
                 decision.outcome = Outcome::MissingKey { limit, status };
             }
-            Err(Unclean::Repeated { limit }) => {
+            Err(KeyError::Repeated { limit }) => {
                 decision.outcome = Outcome::RepeatedKey { limit };
             }
         }
         false
+    }
+
+    /// What the exact tier is asked for.
+    fn exact_request<'r>(
+        &'r self,
+        generation: &'r Generation,
+        targets: &'r [Target],
+        tentative: &Tentative,
+        decision: &Decision,
+    ) -> ExactRequest<'r> {
+        let parts = tentative.exact.iter();
+        ExactRequest {
+            parts: parts.filter_map(|&index| ExactPart::new(generation, &targets[index])).collect(),
+            may_charge: decision.refusing().next().is_none(),
+            generation: generation.number(),
+            confirm: &self.confirm,
+            now: decision.at,
+        }
+    }
+
+    /// Makes the decision of what all tiers say, then asks shadow limits and candidates.
+    fn conclude(
+        &self,
+        generation: &Generation,
+        targets: &[Target],
+        tentative: Tentative,
+        (outcome, mut settled): (ExactOutcome, Settled),
+        decision: &mut Decision,
+        pending: &mut Pending,
+    ) {
+        decision.answers.extend(settled.answers);
+        match outcome {
+            ExactOutcome::Charged => {
+                tentative.keep(pending);
+                pending.open.append(&mut settled.open);
+            }
+            ExactOutcome::Refused | ExactOutcome::Outage => {
+                decision.outcome = match outcome {
+                    ExactOutcome::Outage => Outcome::Outage,
+                    ExactOutcome::Charged | ExactOutcome::Refused => Outcome::Limited,
+                };
+                self.give_back(generation, targets, tentative, decision);
+            }
+        }
+        self.watch_all(generation, targets, decision, pending);
+        self.try_candidates(generation, targets, decision, pending);
+        self.end(generation, targets, decision);
+    }
+
+    /// Puts the answers in the order of the route, and counts what was decided.
+    fn end(&self, generation: &Generation, targets: &[Target], decision: &mut Decision) {
+        if decision.answers.len() > 1 {
+            let index = |limit| targets.iter().position(|target| target.limit == limit);
+            decision.answers.sort_by_key(|answer| index(answer.limit));
+        }
+        self.punish(generation, targets, decision);
+        generation.record(decision);
+        self.time(decision);
     }
 
     /// Turns sketches, sweeps a part of the store. Called ten times a second or so, by one task;
@@ -243,7 +306,7 @@ impl Engine {
             estimate.turn(now);
         }
         self.confirm.sweep(now);
-        self.store.sweep(SWEEP_SHARDS, now);
+        self.exact.embedded.sweep(SWEEP_SHARDS, now);
     }
 
     /// The table in which suspects of the estimate tier are counted.
@@ -253,8 +316,8 @@ impl Engine {
 
     /// Whether nothing is on its way to the store.
     pub fn is_quiet(&self) -> bool {
-        self.asides.load(Ordering::Acquire) == 0
-            && self.remote.as_ref().is_none_or(|remote| remote.is_quiet())
+        self.background.load(Ordering::Acquire) == 0
+            && self.remote().is_none_or(|remote| remote.is_quiet())
     }
 
     /// Who is banned.
@@ -264,7 +327,7 @@ impl Engine {
 
     /// Quotas that cells of the store can be written under now: does not grow with reloads.
     pub fn issued_quotas(&self) -> usize {
-        self.store.issued_quotas()
+        self.exact.embedded.issued_quotas()
     }
 
     /// How long decisions take.

@@ -1,10 +1,10 @@
-//! Bans: who was denied too often is refused at the door.
+//! Bans: a key that was denied too often is refused for a while, and charged nothing.
 
 use std::net::IpAddr;
 
-use super::due::Due;
-use super::settle::{Kinds, answer};
-use super::{Decision, Engine, Generation, Outcome, VerdictKind};
+use super::tally::VerdictKinds;
+use super::target::Target;
+use super::{Answer, Decision, Engine, Generation, Outcome, VerdictKind};
 use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
 
@@ -13,48 +13,51 @@ impl Engine {
     pub(super) fn banned(
         &self,
         generation: &Generation,
-        dues: &[Due],
+        targets: &[Target],
         decision: &mut Decision,
     ) -> bool {
         if !generation.bans {
             return false;
         }
-        for due in dues.iter().filter(|due| !due.shadow) {
-            let limit = generation.policy().limit(due.limit);
+        for target in targets.iter().filter(|target| !target.shadow) {
+            let limit = generation.policy().limit(target.limit);
             if limit.penalty.is_none() {
                 continue;
             }
-            let Some(left) = self.bans.left(due.key, decision.at.mono) else {
+            let Some(left) = self.bans.left(target.key, decision.at.mono) else {
                 continue;
             };
             let verdict = Verdict {
                 allowed: false,
-                limit: limit.quota(due.rate).map_or(0, |quota| quota.limit()),
+                limit: limit.quota(target.rate).map_or(0, |quota| quota.limit()),
                 remaining: 0,
                 wait: Nanos::ZERO,
                 reset: left,
                 retry_after: Some(left),
             };
-            let banned = answer(due, limit.count.tier(), verdict, Kinds::NORMAL);
-            decision.answers.push(super::Answer { banned: true, ..banned });
+            let tier = limit.count.tier();
+            let answer = Answer::new(target, tier, verdict, VerdictKinds::NORMAL);
+            decision.answers.push(Answer { banned: true, ..answer });
             decision.outcome = Outcome::Limited;
             return true;
         }
         false
     }
 
-    /// Counts denials, and bans who has too many of them. An exception that refuses is no denial
-    /// of the limit, and no more is a lack of room, or a store that is away.
-    pub(super) fn punish(&self, generation: &Generation, dues: &[Due], decision: &Decision) {
+    /// Counts denials, and bans keys that have too many. An override that denies is no denial of the
+    /// limit, neither is a lack of room, nor a store that fails: with `local`, this node's own count
+    /// denies.
+    pub(super) fn punish(&self, generation: &Generation, targets: &[Target], decision: &Decision) {
         if decision.outcome != Outcome::Limited || !generation.bans {
             return;
         }
         for answer in decision.refusing().filter(|answer| !answer.banned) {
             let counts = matches!(answer.kind, VerdictKind::Denied | VerdictKind::DegradedDenied);
             let limit = generation.policy().limit(answer.limit);
-            let due = dues.iter().find(|due| due.limit == answer.limit && !due.refused);
-            if let (true, Some(rule), Some(due)) = (counts, &limit.penalty, due)
-                && let Some(span) = self.bans.denied(due.key, rule, decision.at.mono)
+            let mut targets = targets.iter().filter(|target| !target.denied);
+            let target = targets.find(|target| target.limit == answer.limit);
+            if let (true, Some(rule), Some(target)) = (counts, &limit.penalty, target)
+                && let Some(span) = self.bans.denied(target.key, rule, decision.at.mono)
             {
                 generation.tally(answer.limit).count_ban();
                 log::info!("limit {} bans a key for {span:?}", limit.name);

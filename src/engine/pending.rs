@@ -1,7 +1,7 @@
-//! What a decision leaves open until the request ends: places of requests in flight, and charges
-//! that the answer may change.
+//! What a decision leaves open until the request ends: its slots in flight, and charges that the
+//! answer may change.
 //!
-//! No answer means spent: dropping a [`Pending`] frees the places and leaves the charges.
+//! Without an answer the charges stay: dropping a [`Pending`] only frees the slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::HeaderMap;
 use tokio::sync::oneshot;
 
-use super::due::Due;
+use super::target::Target;
 use super::{Decision, Engine, Generation};
 use crate::clock::{Nanos, Now};
 use crate::estimator::{self, EstimateLimit};
@@ -20,10 +20,10 @@ use crate::store::{Issued, Slot};
 
 /// What is open of one request. Hold it until the request has ended.
 #[derive(Debug, Default)]
-#[must_use = "dropping it ends the request: its places in flight are free"]
+#[must_use = "dropping it ends the request and frees its slots in flight"]
 pub struct Pending {
     pub(super) slots: Vec<Slot>,
-    pub(super) open: Vec<Open>,
+    pub(super) open: Vec<OpenCharge>,
 }
 
 /// What is said of a request at its end.
@@ -37,73 +37,83 @@ pub struct Said<'r> {
     pub by_origin: bool,
 }
 
-/// A charge that may change.
+/// A charge that the answer may change.
 #[derive(Debug)]
-pub(super) struct Open {
-    pub(super) limit: LimitIndex,
-    /// Which of the route's uses of limits led there.
-    pub(super) used: u32,
+pub(super) struct OpenCharge {
+    limit: LimitIndex,
+    /// The index of this limit among the limits of the route.
+    route_limit: u32,
     pub(super) key: KeyHash,
-    pub(super) family: Option<KeyHash>,
-    pub(super) quota: Arc<Issued>,
-    pub(super) cost: u32,
-    pub(super) spent: Spent,
-    /// Whether its verdict is told to the client.
+    family: Option<KeyHash>,
+    quota: Arc<Issued>,
+    cost: u32,
+    charged: ChargedIn,
+    /// How the shared store learns of it, if it was charged in this process because that one failed.
+    pub(super) degraded: Option<Degraded>,
+    /// Whether the client is told of its verdict.
     pub(super) told: bool,
 }
 
-/// Where a charge was spent, and what it takes to change it there.
+/// Where a charge was made, and what it takes to change it there.
 #[derive(Debug)]
-pub(super) enum Spent {
+pub(super) enum ChargedIn {
     /// Nowhere: the key passed uncounted.
     Nowhere,
-    /// In this process.
+    /// In the embedded store.
     Embedded(limit::Receipt),
-    /// In this process, while the store was away: it is to be told to it.
-    Owed(limit::Receipt),
     /// In the sketch that counts keys for which there is no room.
     Overflow(Arc<EstimateLimit>, estimator::Receipt),
-    /// In the store, at an instant of its clock.
-    Remote { at: u64, before: u64 },
-    /// Somebody waits for the store, and is told what to change then.
-    Awaited(oneshot::Sender<(Change, OnTheWay)>),
+    /// In the shared store, at an instant of its clock; `before` is what it told of the cell.
+    Shared { at: u64, before: u64 },
+    /// In the shared store, by a task that awaits its answer and then makes the change.
+    Background(oneshot::Sender<(Change, InBackground)>),
 }
 
-/// Something that is on its way to the store; counted until it is dropped.
-#[derive(Debug)]
-pub(super) struct OnTheWay(Arc<AtomicUsize>);
+/// How the shared store learns of a charge that was made without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Degraded {
+    /// It is recorded as unreported usage.
+    Unreported,
+    /// It may be charged there already, and counts as such.
+    Ambiguous,
+}
 
-impl OnTheWay {
+/// Work in the background; counted until it is dropped.
+#[derive(Debug)]
+pub(super) struct InBackground(Arc<AtomicUsize>);
+
+impl InBackground {
     pub(super) fn new(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::Release);
         Self(Arc::clone(count))
     }
 }
 
-impl Drop for OnTheWay {
+impl Drop for InBackground {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// What the answer changes.
+/// How an answer changes a charge, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    GiveBack(u32),
+    Refund(u32),
     Debit(u32),
 }
 
-impl Open {
-    pub(super) fn of(due: &Due, quota: &Arc<Issued>, spent: Spent) -> Self {
+impl OpenCharge {
+    pub(super) fn new(target: &Target, quota: &Arc<Issued>, charged: ChargedIn) -> Self {
         Self {
-            limit: due.limit,
-            used: due.used,
-            key: due.key,
-            family: due.family,
+            limit: target.limit,
+            route_limit: target.route_limit,
+            key: target.key,
+            family: target.family,
             quota: Arc::clone(quota),
-            cost: due.cost,
-            spent,
-            told: !due.shadow,
+            cost: target.cost,
+            charged,
+            degraded: None,
+            told: !target.shadow,
         }
     }
 }
@@ -116,8 +126,8 @@ impl Pending {
 }
 
 impl Engine {
-    /// The request has its answer: charges that depend on it are settled, and the decision says so.
-    /// Places in flight are held until `pending` is dropped.
+    /// Settles the charges that depend on the answer of a request, and corrects the decision. Slots in
+    /// flight are held until `pending` is dropped.
     pub fn finish(
         &self,
         generation: &Generation,
@@ -132,87 +142,102 @@ impl Engine {
         let now = self.now();
         for open in pending.open.drain(..) {
             let counted = &policy.limit(open.limit).counted;
-            let back = counted.gives_back(said.status, said.by_origin);
-            let late = route.limits.get(open.used as usize).filter(|_| said.by_origin);
+            let refunds = counted.gives_back(said.status, said.by_origin);
+            let late = route.limits.get(open.route_limit as usize).filter(|_| said.by_origin);
             let change = match late.and_then(|one| one.cost.of_answer(said.headers)) {
-                _ if back => Change::GiveBack(open.cost),
+                _ if refunds => Change::Refund(open.cost),
                 Some(cost) if cost > open.cost => Change::Debit(cost - open.cost),
-                Some(cost) if cost < open.cost => Change::GiveBack(open.cost - cost),
+                Some(cost) if cost < open.cost => Change::Refund(open.cost - cost),
                 Some(_) | None => continue,
             };
             if open.told {
                 let quota = *open.quota.quota();
-                let told = decision.answers.iter_mut().filter(|one| !one.shadow);
-                told.filter(|one| one.limit == open.limit)
-                    .for_each(|one| change.tell(&quota, &mut one.verdict));
+                let told = decision.answers.iter_mut().filter(|answer| !answer.shadow);
+                told.filter(|answer| answer.limit == open.limit)
+                    .for_each(|answer| change.correct(&quota, &mut answer.verdict));
             }
             self.change(open, change, now);
         }
     }
 
-    fn change(&self, open: Open, change: Change, now: Now) {
-        let Open { key, family, quota, cost, spent, .. } = open;
-        match (spent, change) {
-            (Spent::Nowhere, _) => {}
-            (Spent::Embedded(receipt), Change::GiveBack(units)) => {
-                self.store.give_back(key, &quota, units, receipt, now);
+    fn change(&self, open: OpenCharge, change: Change, now: Now) {
+        self.change_unreported(&open, change, now);
+        let OpenCharge { key, family, quota, cost, charged, .. } = open;
+        let embedded = &self.exact.embedded;
+        match (charged, change) {
+            (ChargedIn::Nowhere, _) => {}
+            (ChargedIn::Embedded(receipt), Change::Refund(units)) => {
+                embedded.give_back(key, &quota, units, receipt, now);
             }
-            (Spent::Embedded(_), Change::Debit(units)) => {
-                self.store.debit(key, &quota, units, now);
+            (ChargedIn::Embedded(_), Change::Debit(units)) => {
+                embedded.debit(key, &quota, units, now);
             }
-            (Spent::Owed(receipt), Change::GiveBack(units)) => {
-                self.store.give_back(key, &quota, units, receipt, now);
-                if let Some(remote) = &self.remote {
-                    remote.owe_less(key, units, receipt, now);
-                }
-            }
-            (Spent::Owed(_), Change::Debit(units)) => {
-                self.store.debit(key, &quota, units, now);
-                if let Some(remote) = &self.remote {
-                    remote.owe(&Spend::of(key, family, quota, units), now);
-                }
-            }
-            (Spent::Overflow(estimate, receipt), Change::GiveBack(units)) => {
+            (ChargedIn::Overflow(sketch, receipt), Change::Refund(units)) => {
                 // A sketch takes back whole charges: of a part, the rest is charged again.
-                estimate.give_back(&self.confirm, receipt);
+                sketch.give_back(&self.confirm, receipt);
                 if units < cost {
-                    estimate.charge(&self.confirm, key, cost - units, now);
+                    sketch.charge(&self.confirm, key, cost - units, now);
                 }
             }
-            (Spent::Overflow(estimate, _), Change::Debit(units)) => {
-                estimate.charge(&self.confirm, key, units, now);
+            (ChargedIn::Overflow(sketch, _), Change::Debit(units)) => {
+                sketch.charge(&self.confirm, key, units, now);
             }
-            (Spent::Remote { at, before }, change) => {
-                if let Some(remote) = &self.remote {
+            (ChargedIn::Shared { at, before }, change) => {
+                if let Some(remote) = self.remote() {
                     let spend = Spend { before, ..Spend::of(key, family, quota, cost) };
                     change.post(remote, spend, at);
                 }
             }
-            (Spent::Awaited(tell), change) => {
-                // Where nobody is there any more the charge was not spent: nothing is to be changed.
-                let _ = tell.send((change, OnTheWay::new(&self.asides)));
+            (ChargedIn::Background(sender), change) => {
+                // The task is gone where the charge was not made: there is nothing to change.
+                let _ = sender.send((change, InBackground::new(&self.background)));
+            }
+        }
+    }
+
+    /// Corrects what the shared store is yet to learn of a charge that was made without it.
+    fn change_unreported(&self, open: &OpenCharge, change: Change, now: Now) {
+        let (Some(degraded), Some(remote)) = (open.degraded, self.remote()) else {
+            return;
+        };
+        let OpenCharge { key, family, ref quota, ref charged, .. } = *open;
+        match (degraded, change) {
+            (Degraded::Unreported, Change::Refund(units)) => {
+                let receipt = match charged {
+                    ChargedIn::Embedded(receipt) => receipt,
+                    // A key without room has no receipt that fits: it is reported in full.
+                    _ => return,
+                };
+                remote.reduce_unreported(key, units, *receipt, now);
+            }
+            // Nobody knows whether the store has the charge: a refund could create units there.
+            (Degraded::Ambiguous, Change::Refund(_)) => {}
+            // The store certainly does not have what exceeds the charge.
+            (_, Change::Debit(units)) => {
+                remote.record_unreported(&Spend::of(key, family, Arc::clone(quota), units), now);
             }
         }
     }
 }
 
 impl Change {
-    /// Tells the store. `spend` is the whole charge, with what the store told of its cell.
+    /// Changes a charge of the shared store. `spend` is the whole charge, with what the store told of
+    /// its cell.
     pub(super) fn post(self, remote: &Arc<Remote>, spend: Spend, at: u64) {
         match self {
-            Self::GiveBack(units) => remote.give_back_some(spend, units, at),
+            Self::Refund(units) => remote.refund_some(spend, units, at),
             Self::Debit(units) => remote.debit(Spend { cost: units, before: 0, ..spend }),
         }
     }
 
-    /// What a client is told after it.
-    fn tell(self, quota: &Quota, verdict: &mut Verdict) {
+    /// Corrects a verdict as if it had been made with the changed charge.
+    fn correct(self, quota: &Quota, verdict: &mut Verdict) {
         let emission = match quota {
             Quota::TokenBucket(bucket) => bucket.emission(),
             Quota::SlidingWindow(_) | Quota::SlidingLog(_) | Quota::FixedWindow(_) => Nanos::ZERO,
         };
         match self {
-            Self::GiveBack(units) => {
+            Self::Refund(units) => {
                 let span = emission.saturating_mul(u64::from(units));
                 verdict.reset = verdict.reset.saturating_sub(span);
                 verdict.remaining = verdict.remaining.saturating_add(units).min(verdict.limit);

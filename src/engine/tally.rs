@@ -7,7 +7,7 @@ use crate::policy::Tier;
 
 use super::trial::TrialKind;
 
-/// How one limit's verdict went into the books.
+/// How one limit's verdict is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerdictKind {
     /// The charge fits.
@@ -55,6 +55,27 @@ impl VerdictKind {
             Self::DegradedDenied => "degraded_denied",
         }
     }
+}
+
+/// How the two verdicts of a limit are counted.
+#[derive(Clone, Copy)]
+pub(super) struct VerdictKinds {
+    pub(super) allowed: VerdictKind,
+    pub(super) denied: VerdictKind,
+}
+
+impl VerdictKinds {
+    /// The limit was judged where it counts.
+    pub(super) const NORMAL: Self =
+        Self { allowed: VerdictKind::Allowed, denied: VerdictKind::Denied };
+
+    /// There was no room for the key.
+    pub(super) const OVERFLOW: Self =
+        Self { allowed: VerdictKind::OverflowAllowed, denied: VerdictKind::OverflowDenied };
+
+    /// The store failed.
+    pub(super) const DEGRADED: Self =
+        Self { allowed: VerdictKind::DegradedAllowed, denied: VerdictKind::DegradedDenied };
 }
 
 /// How many places a limit's verdicts are counted in: two cores of some dozen seldom write to the

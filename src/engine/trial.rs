@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::due::Due;
-use super::generation::{Counter, Exact};
+use super::generation::{Counter, ExactLimit};
+use super::target::Target;
 use super::{Decision, Generation, Tally};
 use crate::policy::{KeyHash, LimitIndex};
 use crate::store::Issued;
@@ -19,7 +19,7 @@ pub struct Trial {
     pub candidate: Arc<OnceLock<bool>>,
 }
 
-/// How a candidate's verdict went into the books.
+/// How a candidate's verdict is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrialKind {
     /// It says what the rate in force says.
@@ -54,17 +54,17 @@ impl Trial {
         })
     }
 
-    /// Whether the request would go through with the candidate in the limit's place, as far as the
-    /// others say.
-    pub(super) fn would_go_through(&self, decision: &Decision) -> bool {
+    /// Whether the request would pass with the candidate in the limit's place, as far as the other
+    /// limits say.
+    pub(super) fn would_pass(&self, decision: &Decision) -> bool {
         decision.refusing().all(|answer| answer.limit == self.limit)
     }
 
-    /// The charge of the candidate: the limit's, on a cell of its own.
-    pub(super) fn due(&self, due: &Due) -> Due {
+    /// The target of the candidate: the limit's, with a cell of its own.
+    pub(super) fn target(&self, target: &Target) -> Target {
         // Keys are hashes: one that differs by a constant is as far from all others as any.
-        let key = KeyHash { high: due.key.high ^ APART, low: due.key.low ^ APART };
-        Due { key, ..*due }
+        let key = KeyHash { high: target.key.high ^ APART, low: target.key.low ^ APART };
+        Target { key, ..*target }
     }
 
     /// The candidate has been asked.
@@ -80,19 +80,19 @@ impl Trial {
 const APART: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Generation {
-    /// The candidate of a due limit, unless the key has a rate of its own.
+    /// The candidate of a limit, unless the key has a rate of its own.
     pub(super) fn trial(
         &self,
-        due: &Due,
+        target: &Target,
         decision: &Decision,
-    ) -> Option<(&Exact, &Arc<Issued>, Trial)> {
-        let Counter::Exact(exact) = &self.counting(due.limit).counter else {
+    ) -> Option<(&ExactLimit, &Arc<Issued>, Trial)> {
+        let Counter::Exact(exact) = &self.counting(target.limit).counter else {
             return None;
         };
-        let quota = exact.candidate.as_ref().filter(|_| due.rate == 0 && !due.refused)?;
-        let live = decision.answers.iter().find(|answer| answer.limit == due.limit)?;
+        let quota = exact.candidate.as_ref().filter(|_| target.rate == 0 && !target.denied)?;
+        let live = decision.answers.iter().find(|answer| answer.limit == target.limit)?;
         let trial =
-            Trial { limit: due.limit, live: live.verdict.allowed, candidate: Arc::default() };
+            Trial { limit: target.limit, live: live.verdict.allowed, candidate: Arc::default() };
         Some((exact, quota, trial))
     }
 }

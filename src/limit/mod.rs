@@ -15,6 +15,7 @@ mod sketch;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
+mod windows;
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -28,6 +29,9 @@ pub use sketch::{SKETCH_ROWS, SketchSize};
 pub use sliding_log::{Log, MAX_LOG_LIMIT, SlidingLog};
 pub use sliding_window::{SlidingWindow, WindowPair};
 pub use token_bucket::{Refilled, TokenBucket};
+use windows::wall_secs;
+
+pub use windows::{Counters, MAX_WINDOWS, Windows};
 
 /// The longest span a rate may be written over: 366 days. Keeps every product of the arithmetic
 /// far from the end of 64 bits.
@@ -51,6 +55,11 @@ impl Rate {
             return Err(QuotaError::Period);
         }
         Ok(Self { count, period })
+    }
+
+    /// One unit per period, where only the period matters; it comes from a rate.
+    pub(crate) const fn per(period: Nanos) -> Self {
+        Self { count: NonZeroU32::MIN, period }
     }
 
     /// Units per period.
@@ -126,8 +135,9 @@ pub enum Quota {
     FixedWindow(FixedWindow),
 }
 
-/// What one key has spent under one quota. A cell is read with the quota that wrote it, or
-/// converted first ([`Quota::convert`]).
+/// What one key has spent under one limit. A cell is read by the quota that wrote it, by another one
+/// of the same limit if that has the same windows and is no bucket, or it is converted first
+/// ([`Quota::convert`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cell {
     /// Of a [`TokenBucket`].
@@ -138,6 +148,10 @@ pub enum Cell {
     Log(Box<Log>),
     /// Of a [`FixedWindow`].
     Counter(Counter),
+    /// Of a [`SlidingWindow`] whose limit has windows of several lengths.
+    WindowPairs(Box<Counters<WindowPair>>),
+    /// Of a [`FixedWindow`] whose limit has windows of several lengths.
+    WindowCounters(Box<Counters<Counter>>),
 }
 
 impl Quota {
@@ -149,6 +163,12 @@ impl Quota {
             (Self::SlidingWindow(q), Some(Cell::WindowPair(c))) => q.judge(*c, cost, now.wall),
             (Self::SlidingLog(q), Some(Cell::Log(c))) => q.judge(c, cost, now.mono),
             (Self::FixedWindow(q), Some(Cell::Counter(c))) => q.judge(*c, cost, now.wall),
+            (Self::SlidingWindow(q), Some(Cell::WindowPairs(all))) => {
+                q.judge(all.of(q.rate().period()), cost, now.wall)
+            }
+            (Self::FixedWindow(q), Some(Cell::WindowCounters(all))) => {
+                q.judge(all.of(q.rate().period()), cost, now.wall)
+            }
             // Absent; a cell of another algorithm cannot be met, since the algorithm is in the key.
             (Self::TokenBucket(q), _) => q.judge(Refilled::default(), cost, now.mono),
             (Self::SlidingWindow(q), _) => q.judge(WindowPair::default(), cost, now.wall),
@@ -164,6 +184,12 @@ impl Quota {
             (Self::SlidingWindow(q), Cell::WindowPair(c)) => q.charge(c, cost, now.wall),
             (Self::SlidingLog(q), Cell::Log(c)) => q.charge(c, cost, now.mono),
             (Self::FixedWindow(q), Cell::Counter(c)) => q.charge(c, cost, now.wall),
+            (Self::SlidingWindow(q), Cell::WindowPairs(all)) => {
+                all.charge::<SlidingWindow>(q.rate().period(), cost, now.wall);
+            }
+            (Self::FixedWindow(q), Cell::WindowCounters(all)) => {
+                all.charge::<FixedWindow>(q.rate().period(), cost, now.wall);
+            }
             (_, cell) => {
                 *cell = self.fresh();
                 // `fresh` is of this quota's kind, so this goes one level deep.
@@ -172,13 +198,29 @@ impl Quota {
         }
     }
 
-    /// A cell that has spent nothing.
+    /// A cell that has spent nothing, of a limit whose variants have windows of one length.
     pub fn fresh(&self) -> Cell {
         match self {
             Self::TokenBucket(_) => Cell::Refilled(Refilled::default()),
             Self::SlidingWindow(_) => Cell::WindowPair(WindowPair::default()),
-            Self::SlidingLog(_) => Cell::Log(Box::default()),
+            Self::SlidingLog(q) => Cell::Log(Box::new(Log::keeping(q.rate().period()))),
             Self::FixedWindow(_) => Cell::Counter(Counter::default()),
+        }
+    }
+
+    /// A cell that has spent nothing. `windows`: of all variants of the limit.
+    pub fn fresh_in(&self, windows: &Windows, now: Now) -> Cell {
+        match self {
+            Self::SlidingWindow(_) if windows.lengths().len() > 1 => {
+                Cell::WindowPairs(Box::new(Counters::fresh(windows, wall_secs(now))))
+            }
+            Self::FixedWindow(_) if windows.lengths().len() > 1 => {
+                Cell::WindowCounters(Box::new(Counters::fresh(windows, wall_secs(now))))
+            }
+            Self::SlidingLog(q) => {
+                Cell::Log(Box::new(Log::keeping(windows.longest().max(q.rate().period()))))
+            }
+            _ => self.fresh(),
         }
     }
 
@@ -187,29 +229,75 @@ impl Quota {
         match (self, cell) {
             (Self::TokenBucket(q), Cell::Refilled(c)) => q.is_idle(*c, now.mono),
             (Self::SlidingWindow(q), Cell::WindowPair(c)) => q.is_idle(*c, now.wall),
-            (Self::SlidingLog(q), Cell::Log(c)) => q.is_idle(c, now.mono),
+            (Self::SlidingLog(_), Cell::Log(c)) => c.is_idle(now.mono),
             (Self::FixedWindow(q), Cell::Counter(c)) => q.is_idle(*c, now.wall),
+            (Self::SlidingWindow(_), Cell::WindowPairs(all)) => {
+                all.is_idle::<SlidingWindow>(now.wall)
+            }
+            (Self::FixedWindow(_), Cell::WindowCounters(all)) => {
+                all.is_idle::<FixedWindow>(now.wall)
+            }
             _ => true,
         }
     }
 
+    /// Whether cells that `old` wrote can be read by this quota as they are, where the windows of
+    /// both limits are the same.
+    pub const fn reads(&self, old: &Self) -> bool {
+        matches!(
+            (self, old),
+            (Self::SlidingWindow(_), Self::SlidingWindow(_))
+                | (Self::SlidingLog(_), Self::SlidingLog(_))
+                | (Self::FixedWindow(_), Self::FixedWindow(_))
+        )
+    }
+
     /// Reads a cell that was written under `old` as a cell of this quota: what was spent stays
     /// spent, in units. Raising a limit helps at once by the difference; lowering it leaves what
-    /// is above as debt. A cell of another algorithm starts afresh.
-    pub fn convert(&self, old: &Self, cell: Cell, now: Now) -> Cell {
+    /// is above as debt. `windows`: of all variants of this quota's limit; lengths that the cell
+    /// does not have yet are added. A cell of another algorithm starts afresh.
+    pub fn convert(&self, windows: &Windows, old: &Self, cell: Cell, now: Now) -> Cell {
         match (self, old, cell) {
             (Self::TokenBucket(q), Self::TokenBucket(old), Cell::Refilled(c)) => {
                 Cell::Refilled(q.convert(old, c, now.mono))
             }
             (Self::SlidingWindow(q), Self::SlidingWindow(old), Cell::WindowPair(c)) => {
-                Cell::WindowPair(q.convert(old, c, now.wall))
+                let of = Counters::single(old.rate().period(), c, wall_secs(now));
+                q.aligned(Box::new(of), windows, now)
             }
-            (Self::SlidingLog(_), Self::SlidingLog(_), cell @ Cell::Log(_)) => cell,
+            (Self::SlidingWindow(q), Self::SlidingWindow(_), Cell::WindowPairs(all)) => {
+                q.aligned(all, windows, now)
+            }
             (Self::FixedWindow(q), Self::FixedWindow(old), Cell::Counter(c)) => {
-                Cell::Counter(q.convert(old, c, now.wall))
+                let of = Counters::single(old.rate().period(), c, wall_secs(now));
+                q.aligned(Box::new(of), windows, now)
             }
-            _ => self.fresh(),
+            (Self::FixedWindow(q), Self::FixedWindow(_), Cell::WindowCounters(all)) => {
+                q.aligned(all, windows, now)
+            }
+            (Self::SlidingLog(q), Self::SlidingLog(_), Cell::Log(mut log)) => {
+                log.keep(windows.longest().max(q.rate().period()), now.mono);
+                Cell::Log(log)
+            }
+            _ => self.fresh_in(windows, now),
         }
+    }
+
+    /// Gives back memory that the cell does not need any more. Says whether there was any.
+    pub fn tidy(&self, windows: &Windows, cell: &mut Cell, now: Now) -> bool {
+        let before = cell.heap_bytes();
+        match (self, &mut *cell) {
+            (Self::SlidingLog(q), Cell::Log(log)) => {
+                log.keep(windows.longest().max(q.rate().period()), now.mono);
+                log.tidy(now.mono);
+            }
+            (_, Cell::WindowPairs(_) | Cell::WindowCounters(_)) => {
+                let old = std::mem::replace(cell, Cell::Refilled(Refilled::default()));
+                *cell = self.convert(windows, self, old, now);
+            }
+            _ => {}
+        }
+        cell.heap_bytes() != before
     }
 
     /// The most a key can spend at once.
@@ -232,6 +320,16 @@ impl Quota {
         }
     }
 
+    /// The length of its window; a bucket has none.
+    pub fn window_length(&self) -> Option<Nanos> {
+        match self {
+            Self::TokenBucket(_) => None,
+            Self::SlidingWindow(q) => Some(q.rate().period()),
+            Self::SlidingLog(q) => Some(q.rate().period()),
+            Self::FixedWindow(q) => Some(q.rate().period()),
+        }
+    }
+
     /// What its cells are called; equal words mean that the one can be read as the other.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -244,11 +342,41 @@ impl Quota {
 }
 
 impl Cell {
-    /// What the cell costs of `max_keys`: one, and for a log one per four times.
-    pub fn weight(&self) -> usize {
+    /// Bytes that the cell holds besides itself.
+    pub fn heap_bytes(&self) -> usize {
         match self {
-            Self::Log(log) => 1 + log.len() / 4,
-            Self::Refilled(_) | Self::WindowPair(_) | Self::Counter(_) => 1,
+            Self::Refilled(_) | Self::WindowPair(_) | Self::Counter(_) => 0,
+            Self::Log(log) => log.heap_bytes(),
+            Self::WindowPairs(all) => all.heap_bytes(),
+            Self::WindowCounters(all) => all.heap_bytes(),
+        }
+    }
+
+    /// Bytes that it will hold besides itself after one more charge: a log that is full grows.
+    pub fn heap_bytes_after_charge(&self, now: Now) -> usize {
+        match self {
+            Self::Log(log) => log.heap_bytes_after_charge(now.mono),
+            _ => self.heap_bytes(),
+        }
+    }
+}
+
+impl SlidingWindow {
+    fn aligned(&self, mut all: Box<Counters<WindowPair>>, windows: &Windows, now: Now) -> Cell {
+        all.align::<Self>(windows, now.wall);
+        match all.alone(self.rate().period()) {
+            Some(alone) => Cell::WindowPair(alone),
+            None => Cell::WindowPairs(all),
+        }
+    }
+}
+
+impl FixedWindow {
+    fn aligned(&self, mut all: Box<Counters<Counter>>, windows: &Windows, now: Now) -> Cell {
+        all.align::<Self>(windows, now.wall);
+        match all.alone(self.rate().period()) {
+            Some(alone) => Cell::Counter(alone),
+            None => Cell::WindowCounters(all),
         }
     }
 }

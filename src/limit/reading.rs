@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `token_bucket` | spent, as the time it takes to come back |
 //! | `sliding_window` | the window's number since the epoch; units in it; units in the one before |
-//! | `sliding_log` | units in the window; until the last leaves it; until the refused charge fits |
+//! | `sliding_log` | in which chunk the charge stands, for its receipt; units in the window; until the last leaves it; until the refused charge fits |
 //! | `fixed_window` | the window's number since the epoch; units in it |
 
 use super::{Cell, Counter, Log, Quota, WindowPair};
@@ -22,7 +22,8 @@ impl Quota {
         match self {
             Self::TokenBucket(_) => 1,
             Self::FixedWindow(_) => 2,
-            Self::SlidingWindow(_) | Self::SlidingLog(_) => 3,
+            Self::SlidingWindow(_) => 3,
+            Self::SlidingLog(_) => 4,
         }
     }
 
@@ -38,7 +39,7 @@ impl Quota {
             (Self::FixedWindow(_), [window, count]) => {
                 Cell::Counter(Counter::of(*window, units(*count)?))
             }
-            (Self::SlidingLog(q), [sum, reset, fits]) => {
+            (Self::SlidingLog(q), [_, sum, reset, fits]) => {
                 let sum = units(*sum)?;
                 let (reset, fits) = (micros(*reset), micros(*fits));
                 let period = q.rate().period();

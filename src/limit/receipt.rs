@@ -1,6 +1,6 @@
 //! What is needed to take a charge back later, when other charges have come between.
 
-use super::{Cell, Quota, Verdict};
+use super::{Cell, FixedWindow, Quota, SlidingWindow, Verdict};
 use crate::clock::{Nanos, Now};
 
 /// A charge that was spent and may be given back, in whole or in part.
@@ -51,6 +51,12 @@ impl Quota {
             }
             (Self::SlidingLog(q), Cell::Log(c)) => q.give_back(c, units, receipt.at.mono),
             (Self::FixedWindow(q), Cell::Counter(c)) => q.give_back(c, units, receipt.at.wall),
+            (Self::SlidingWindow(_), Cell::WindowPairs(all)) => {
+                all.give_back::<SlidingWindow>(units, receipt.at.wall);
+            }
+            (Self::FixedWindow(_), Cell::WindowCounters(all)) => {
+                all.give_back::<FixedWindow>(units, receipt.at.wall);
+            }
             // Of another algorithm: it began afresh since.
             _ => {}
         }

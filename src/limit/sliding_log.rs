@@ -1,35 +1,126 @@
 //! `sliding_log`: never more than the limit in any window, whatever the timing.
 //!
 //! One time and cost per admitted charge. A charge counts from its instant until one window later,
-//! that instant excluded.
+//! that instant excluded. Variants of a limit share the log: each sums over its own window, and times
+//! are kept for the longest of them.
 
 use std::collections::VecDeque;
 use std::fmt;
 
+use super::windows::keeps_for;
 use super::{QuotaError, Rate, Verdict};
 use crate::clock::Nanos;
 
 /// The largest limit of a log: 10,000 times are 160 KB for one key.
 pub const MAX_LOG_LIMIT: u32 = 10_000;
 
+/// Most times that a log keeps. Beyond it the two oldest become one, at the later of both: no variant
+/// admits more than [`MAX_LOG_LIMIT`] units, so what lies that far back only counts again when a
+/// quarter of a full log is given back, and then for too long rather than too short.
+const MAX_LOG_TIMES: usize = MAX_LOG_LIMIT as usize * 5 / 4;
+
+/// A log grows by this many times at least, and by a quarter.
+const GROWTH: usize = 4;
+
 /// Admitted charges, oldest first: when (monotonic), and how much.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log(VecDeque<(Nanos, u32)>);
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    times: VecDeque<(Nanos, u32)>,
+    /// How long a time is kept.
+    keep: Nanos,
+    /// When a charge last needed times to be kept so long (monotonic): a generation with shorter
+    /// windows keeps them for a while yet, since another one may still ask.
+    needed: Nanos,
+}
+
+/// Two logs are equal that say the same.
+impl PartialEq for Log {
+    fn eq(&self, other: &Self) -> bool {
+        self.times == other.times
+    }
+}
+
+impl Eq for Log {}
 
 impl Log {
+    /// An empty log. `keep`: the longest window of the limit's variants.
+    pub(super) fn keeping(keep: Nanos) -> Self {
+        Self { keep, ..Self::default() }
+    }
+
     /// How many charges are kept.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.times.len()
     }
 
     /// A log that was never charged in this process: these charges, oldest first.
     pub(super) fn of(charges: impl IntoIterator<Item = (Nanos, u32)>) -> Self {
-        Self(charges.into_iter().filter(|(_, cost)| *cost > 0).collect())
+        let times = charges.into_iter().filter(|(_, cost)| *cost > 0).collect();
+        Self { times, ..Self::default() }
     }
 
     /// Whether none is kept.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.times.is_empty()
+    }
+
+    /// The windows of the limit have changed: from now on times are kept for the longest of them, and
+    /// for longer where that was needed of late.
+    pub(super) fn keep(&mut self, longest: Nanos, now: Nanos) {
+        let unused = now.secs().saturating_sub(self.needed.secs());
+        if longest >= self.keep || unused > keeps_for(self.keep) {
+            (self.keep, self.needed) = (longest, now);
+        }
+    }
+
+    pub(super) fn is_idle(&self, now: Nanos) -> bool {
+        self.times.back().is_none_or(|(at, _)| at.saturating_add(self.keep) <= now)
+    }
+
+    /// Drops times that have left every window, and memory that a burst has left behind.
+    pub(super) fn tidy(&mut self, now: Nanos) {
+        self.drop_expired(now);
+        if self.times.capacity() > 2 * (self.times.len() + GROWTH) {
+            self.times.shrink_to(self.times.len() + GROWTH);
+        }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        size_of::<Self>() + self.times.capacity() * size_of::<(Nanos, u32)>()
+    }
+
+    /// Bytes after one more charge at `now`.
+    pub(super) fn heap_bytes_after_charge(&self, now: Nanos) -> usize {
+        let full = self.times.len() == self.times.capacity();
+        let first_stays =
+            self.times.front().is_none_or(|(at, _)| at.saturating_add(self.keep) > now);
+        let more = if full && first_stays { self.growth() } else { 0 };
+        self.heap_bytes() + more * size_of::<(Nanos, u32)>()
+    }
+
+    /// How many times more a full log makes room for.
+    fn growth(&self) -> usize {
+        (self.times.len() / 4).max(GROWTH).min(MAX_LOG_TIMES.saturating_sub(self.times.len()))
+    }
+
+    fn drop_expired(&mut self, now: Nanos) {
+        let keep = self.keep;
+        while self.times.front().is_some_and(|(at, _)| at.saturating_add(keep) <= now) {
+            self.times.pop_front();
+        }
+    }
+
+    fn push(&mut self, at: Nanos, cost: u32) {
+        if self.times.len() >= MAX_LOG_TIMES
+            && let Some((_, oldest)) = self.times.pop_front()
+            && let Some((_, next)) = self.times.front_mut()
+        {
+            *next = next.saturating_add(oldest);
+        }
+        if self.times.len() == self.times.capacity() {
+            self.times.reserve_exact(self.growth().max(1));
+        }
+        self.times.push_back((at, cost));
     }
 }
 
@@ -59,7 +150,7 @@ impl SlidingLog {
         let after = spent.saturating_add(cost);
         let allowed = cost == 0 || after <= limit;
         let left = if allowed { after } else { spent };
-        let last = cell.0.back().map(|(at, _)| *at);
+        let last = cell.times.back().map(|(at, _)| *at);
         // As it will be charged: never before an older one.
         let newest = if allowed && cost > 0 { last.max(Some(now)) } else { last };
         Verdict {
@@ -79,35 +170,32 @@ impl SlidingLog {
     }
 
     pub(super) fn charge(&self, cell: &mut Log, cost: u32, now: Nanos) {
-        while cell.0.front().is_some_and(|(at, _)| self.until_gone(*at, now) == Nanos::ZERO) {
-            cell.0.pop_front();
+        if self.rate.period() >= cell.keep {
+            (cell.keep, cell.needed) = (self.rate.period(), now);
         }
+        cell.drop_expired(now);
         if cost == 0 {
             return;
         }
         // A clock that ran back must not put a time before an older one.
-        let at = cell.0.back().map_or(now, |(last, _)| now.max(*last));
-        match cell.0.back_mut() {
+        let at = cell.times.back().map_or(now, |(last, _)| now.max(*last));
+        match cell.times.back_mut() {
             Some((last, sum)) if *last == at => *sum = sum.saturating_add(cost),
-            _ => cell.0.push_back((at, cost)),
+            _ => cell.push(at, cost),
         }
     }
 
     /// Takes back up to `cost` units that stand at `charged`; what has left the window is not
     /// there any more, and nobody else's units are taken for it.
     pub(super) fn give_back(&self, cell: &mut Log, cost: u32, charged: Nanos) {
-        let Ok(place) = cell.0.binary_search_by_key(&charged, |(at, _)| *at) else {
+        let Ok(index) = cell.times.binary_search_by_key(&charged, |(at, _)| *at) else {
             return;
         };
-        let (_, sum) = &mut cell.0[place];
+        let (_, sum) = &mut cell.times[index];
         *sum = sum.saturating_sub(cost);
         if *sum == 0 {
-            cell.0.remove(place);
+            cell.times.remove(index);
         }
-    }
-
-    pub(super) fn is_idle(&self, cell: &Log, now: Nanos) -> bool {
-        self.live(cell, now).next().is_none()
     }
 
     /// Until at least `excess` units have left the window.
@@ -122,9 +210,15 @@ impl SlidingLog {
         Nanos::ZERO
     }
 
+    /// The charges in the window, which may be shorter than times are kept.
     fn live<'c>(&self, cell: &'c Log, now: Nanos) -> impl Iterator<Item = (Nanos, u32)> + use<'c> {
-        let this = *self;
-        cell.0.iter().copied().skip_while(move |(at, _)| this.until_gone(*at, now) == Nanos::ZERO)
+        let first = match cell.times.front() {
+            Some((at, _)) if self.until_gone(*at, now) == Nanos::ZERO => {
+                cell.times.partition_point(|(at, _)| self.until_gone(*at, now) == Nanos::ZERO)
+            }
+            Some(_) | None => 0,
+        };
+        cell.times.range(first..).copied()
     }
 
     fn until_gone(&self, at: Nanos, now: Nanos) -> Nanos {

@@ -222,8 +222,8 @@ fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         MetricType::GAUGE,
         warnings.to_vec(),
     ));
-    let books = remote.books();
-    let calls = CallOutcome::ALL.map(|one| counter(&[("outcome", one.name())], books.calls(one)));
+    let metrics = remote.metrics();
+    let calls = CallOutcome::ALL.map(|one| counter(&[("outcome", one.name())], metrics.calls(one)));
     families.push(family(
         "tollgate_store_calls_total",
         "Calls to the store, by how they ended.",
@@ -234,13 +234,13 @@ fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         "tollgate_store_call_duration_seconds",
         "How long calls took, whatever came of them.",
         MetricType::HISTOGRAM,
-        vec![histogram(&[], &books.durations)],
+        vec![histogram(&[], &metrics.durations)],
     ));
     families.push(family(
         "tollgate_store_batch_size",
         "Charges in a call.",
         MetricType::HISTOGRAM,
-        vec![histogram_of(&[], &books.batches, 1.0)],
+        vec![histogram_of(&[], &metrics.batches, 1.0)],
     ));
 }
 

@@ -14,7 +14,7 @@ use pingora_proxy::Session;
 use super::gate::{self, Clean, GateBounds, Head, Reason, Scanned};
 use super::{Asking, Context, Ending, Link, Tollgate, render, respond, turn};
 use crate::clock::Nanos;
-use crate::engine::{Decision, Outcome};
+use crate::engine::{Decision, Outcome, Unsettled};
 use crate::policy::{Facts, client};
 
 /// What `request_filter` gives the framework.
@@ -32,17 +32,18 @@ pub(super) fn judge<'r>(
         Version::HTTP_2 => None,
         _ => Link::of(session).and_then(|link| link.take_scanned()),
     };
-    if gate.engine.remote().is_some() {
-        return Box::pin(judge_with_store(gate, session, ctx, scanned));
-    }
     let head = session.req_header();
+    let mut unsettled = None;
     let judged = read(head, scanned.as_ref(), ctx.live.gate_bounds()).map(|clean| {
         let facts = facts(ctx, head, &clean);
         let generation = &ctx.live.generation;
         let decision = ctx.decision.insert(generation.undecided(ctx.began));
-        gate.engine.decide_alone(generation, &facts, decision, &mut ctx.pending);
+        unsettled = gate.engine.begin(generation, &facts, decision, &mut ctx.pending);
         keep(ctx, head, &clean, scanned.as_ref());
     });
+    if let Some(unsettled) = unsettled {
+        return Box::pin(settle(gate, session, ctx, unsettled));
+    }
     let passes = |decision: &Decision| {
         decision.outcome == Outcome::Allowed && decision.wait() == Nanos::ZERO
     };
@@ -52,26 +53,18 @@ pub(super) fn judge<'r>(
     }
 }
 
-/// The same where a store of many nodes is asked.
-async fn judge_with_store(
+/// Waits for the shared store, then answers as [`judge`] does.
+async fn settle(
     gate: &Tollgate,
     session: &mut Session,
     ctx: &mut Context,
-    scanned: Option<Scanned>,
+    unsettled: Unsettled,
 ) -> Result<bool> {
-    let head = session.req_header();
-    let judged = match read(head, scanned.as_ref(), ctx.live.gate_bounds()) {
-        Ok(clean) => {
-            let facts = facts(ctx, head, &clean);
-            let generation = &ctx.live.generation;
-            let decision = ctx.decision.insert(generation.undecided(ctx.began));
-            gate.engine.decide_into(generation, &facts, decision, &mut ctx.pending).await;
-            keep(ctx, head, &clean, scanned.as_ref());
-            Ok(())
-        }
-        Err(reason) => Err(reason),
-    };
-    conclude(gate, session, ctx, judged).await
+    if let Some(decision) = &mut ctx.decision {
+        let generation = &ctx.live.generation;
+        gate.engine.settle(generation, unsettled, decision, &mut ctx.pending).await;
+    }
+    conclude(gate, session, ctx, Ok(())).await
 }
 
 /// Notes when it began and who asks, and says who bounds what.

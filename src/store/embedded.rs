@@ -13,10 +13,10 @@ use smallvec::SmallVec;
 
 use super::quotas::Quotas;
 use super::room::Pool;
-use super::table::{Entry, Place, Table};
+use super::table::{CELL_BYTES, Entry, Place, Table};
 use super::{Charge, Claim, Issued, Room, Settlement, Verdicts};
 use crate::clock::Now;
-use crate::limit::{Cell, Quota, Receipt, Verdict};
+use crate::limit::{Cell, Receipt, Verdict};
 use crate::policy::KeyHash;
 
 /// How many shards: with this many, two of some dozen threads seldom meet at one, and each is so
@@ -33,7 +33,7 @@ pub struct Embedded {
     quotas: Quotas,
     pool: Pool,
     /// Where the next sweep begins.
-    broom: AtomicUsize,
+    cursor: AtomicUsize,
 }
 
 /// Lines of the processor's cache of its own, so that neighbours do not slow each other; two, which
@@ -54,7 +54,7 @@ impl Default for Embedded {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             quotas: Quotas::default(),
             pool: Pool::default(),
-            broom: AtomicUsize::new(0),
+            cursor: AtomicUsize::new(0),
         }
     }
 }
@@ -62,9 +62,9 @@ impl Default for Embedded {
 /// What is known of one charge while its shard is locked.
 struct Judged {
     verdict: Verdict,
-    /// The quota the cell is kept under, where it is a later one than the charge's.
-    later: Option<Arc<Issued>>,
     found: Found,
+    /// Weight that was taken for what the charge adds; given back if it is not spent.
+    taken: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ enum Found {
     Cell(Place),
     /// It does not, and room was taken for it.
     New,
-    /// It does not, and there is no room: somebody else judged.
+    /// There is no room for it, or for what the charge would add to it: somebody else judged.
     Nowhere,
 }
 
@@ -149,7 +149,7 @@ impl Embedded {
     ) -> (bool, Verdict) {
         let mut table = self.shards[shard_of(charge.key)].cells.lock();
         if let Some((entry, _)) = find(&mut table, charge.key, None) {
-            return self.settle_entry(entry, charge, may_spend, now);
+            return self.settle_entry(entry, charge, may_spend, now, when_full);
         }
         let judged = self.judge(&mut table, charge, now, when_full);
         let spent = may_spend && judged.verdict.allowed;
@@ -163,15 +163,21 @@ impl Embedded {
         charge: &Charge<'_>,
         may_spend: bool,
         now: Now,
+        when_full: impl FnOnce() -> Verdict,
     ) -> (bool, Verdict) {
-        let (verdict, later) = self.judge_entry(entry, charge, now);
-        let quota = later.as_ref().unwrap_or(charge.quota);
-        match (verdict.allowed, may_spend) {
-            (true, true) => self.spend_entry(entry, quota, charge.cost, now),
-            (true, false) => return (false, quota.quota.judge(Some(&entry.cell), 0, now)),
-            (false, _) => {}
+        let verdict = self.judge_entry(entry, charge.quota, charge.cost, now);
+        if !verdict.allowed {
+            return (false, verdict);
         }
-        (verdict.allowed, verdict)
+        if !may_spend {
+            return (false, self.judge_entry(entry, charge.quota, 0, now));
+        }
+        let Some(taken) = self.take_growth(entry, charge, now) else {
+            let verdict = when_full();
+            return (verdict.allowed, verdict);
+        };
+        self.spend_entry(entry, charge.quota, charge.cost, taken, now);
+        (true, verdict)
     }
 
     /// Takes back up to `units` of what a key was charged, where they still count.
@@ -185,52 +191,66 @@ impl Embedded {
     ) {
         let mut table = self.shards[shard_of(key)].cells.lock();
         if let Some((entry, _)) = find(&mut table, key, None) {
-            let later = self.read_as(entry, quota, now);
-            let quota = later.as_ref().unwrap_or(quota);
-            let before = entry.cell.weight();
+            let before = weight(&entry.cell);
+            self.adopt(entry, quota, now);
             quota.quota.give_back(&mut entry.cell, units, receipt, now);
-            quota.room.reweigh(before, entry.cell.weight(), &self.pool);
+            quota.room.reweigh(before, weight(&entry.cell), &self.pool);
         }
     }
 
-    /// Charges a key without asking: what is above the limit has to come back first. Says whether
-    /// there was room for it.
-    pub fn debit(&self, key: KeyHash, quota: &Arc<Issued>, units: u32, now: Now) -> bool {
-        let charge = Charge { key, quota, cost: units };
+    /// Charges a key without asking: what is above the limit has to come back first. Never refused,
+    /// also where there is no room: its request was admitted, and those in flight are bounded.
+    pub fn debit(&self, key: KeyHash, quota: &Arc<Issued>, units: u32, now: Now) {
         let mut table = self.shards[shard_of(key)].cells.lock();
-        let judged = self.judge(&mut table, &charge, now, || quota.quota.judge(None, units, now));
-        self.spend(&mut table, &charge, &judged, now);
-        judged.found != Found::Nowhere
+        match find(&mut table, key, None) {
+            Some((entry, _)) => self.spend_entry(entry, quota, units, 0, now),
+            None => {
+                quota.room.add_cell(quota.new_weight, &self.pool);
+                let charge = Charge { key, quota, cost: units };
+                self.insert(&mut table, &charge, quota.new_weight, now);
+            }
+        }
     }
 
     /// Drops cells that equal an absent one from the next `shards` shards. Returns how many.
     pub fn sweep(&self, shards: usize, now: Now) -> usize {
         let mut dropped = 0;
-        let quotas = self.quotas.all();
         for _ in 0..shards.min(SHARDS) {
-            let place = self.broom.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            dropped += self.sweep_shard(&self.shards[place], &quotas, now);
+            let index = self.cursor.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            dropped += self.sweep_shard(&self.shards[index], now);
         }
-        if self.broom.load(Ordering::Relaxed).is_multiple_of(SHARDS) {
-            let mut rooms: Vec<&Arc<Room>> = quotas.iter().map(|issued| &issued.room).collect();
-            rooms.sort_by_key(|room| Arc::as_ptr(room));
-            rooms.dedup_by_key(|room| Arc::as_ptr(room));
-            self.pool.recount(rooms.into_iter().map(|room| &**room));
+        if self.cursor.load(Ordering::Relaxed).is_multiple_of(SHARDS) {
+            let quotas = self.quotas.all();
+            self.pool.recount(rooms(&quotas).into_iter());
         }
         dropped
     }
 
-    fn sweep_shard(&self, shard: &Shard, quotas: &[Arc<Issued>], now: Now) -> usize {
+    fn sweep_shard(&self, shard: &Shard, now: Now) -> usize {
         /// What is dropped of one quota; told to all at once, since all cores write there.
         struct Dropped {
             quota: u32,
             cells: usize,
             weight: usize,
         }
+        let mut cells = shard.cells.lock();
+        // Read under the lock: a number that a cell of this shard names is not given to another quota
+        // before the cell has gone.
+        let quotas = self.quotas.all();
         let quota_of = |number: u32| quotas.get(number as usize);
+        cells.for_each(|entry| {
+            if entry.cell.heap_bytes() > 0
+                && let Some(issued) = quota_of(entry.quota())
+            {
+                let before = weight(&entry.cell);
+                if issued.quota.tidy(&issued.windows, &mut entry.cell, now) {
+                    issued.room.reweigh(before, weight(&entry.cell), &self.pool);
+                }
+            }
+        });
         let mut all: SmallVec<[Dropped; 8]> = SmallVec::new();
         let mut count = |entry: &Entry| {
-            let (quota, weight) = (entry.quota(), entry.cell.weight());
+            let (quota, weight) = (entry.quota(), weight(&entry.cell));
             match all.iter_mut().find(|one| one.quota == quota) {
                 Some(one) => (one.cells, one.weight) = (one.cells + 1, one.weight + weight),
                 None => all.push(Dropped { quota, cells: 1, weight }),
@@ -239,7 +259,8 @@ impl Embedded {
         let idle = |entry: &Entry| {
             quota_of(entry.quota()).is_some_and(|one| one.quota.is_idle(&entry.cell, now))
         };
-        shard.cells.lock().sweep(idle, &mut count);
+        cells.sweep(idle, &mut count);
+        drop(cells);
         for Dropped { quota, cells, weight } in &all {
             if let Some(issued) = quota_of(*quota) {
                 issued.room.drop_cells(*cells, *weight, &self.pool);
@@ -249,9 +270,15 @@ impl Embedded {
         all.iter().map(|one| one.cells).sum()
     }
 
-    /// Memory of all cells, gaps included; logs' times are not counted.
+    /// Memory of all cells, gaps and logs included.
     pub fn bytes(&self) -> usize {
-        self.shards.iter().map(|shard| size_of::<Shard>() + shard.cells.lock().bytes()).sum()
+        let tables: usize =
+            self.shards.iter().map(|shard| size_of::<Shard>() + shard.cells.lock().bytes()).sum();
+        let quotas = self.quotas.all();
+        let heaps = rooms(&quotas)
+            .into_iter()
+            .map(|room| room.weight().saturating_sub(room.cells()).saturating_mul(CELL_BYTES));
+        tables + heaps.sum::<usize>()
     }
 
     /// Locks the shards of all charges, in ascending order.
@@ -272,53 +299,81 @@ impl Embedded {
     ) -> Judged {
         let wanted = charge.quota;
         let Some((entry, place)) = find(table, charge.key, None) else {
-            if !wanted.room.take_cell(&self.pool) {
-                return Judged { verdict: when_full(), later: None, found: Found::Nowhere };
+            let taken = wanted.new_weight;
+            if !wanted.room.take_cell(taken, &self.pool) {
+                return Judged { verdict: when_full(), found: Found::Nowhere, taken: 0 };
             }
             let verdict = wanted.quota.judge(None, charge.cost, now);
-            return Judged { verdict, later: None, found: Found::New };
+            return Judged { verdict, found: Found::New, taken };
         };
-        let (verdict, later) = self.judge_entry(entry, charge, now);
-        Judged { verdict, later, found: Found::Cell(place) }
+        let verdict = self.judge_entry(entry, wanted, charge.cost, now);
+        if !verdict.allowed {
+            return Judged { verdict, found: Found::Cell(place), taken: 0 };
+        }
+        match self.take_growth(entry, charge, now) {
+            Some(taken) => Judged { verdict, found: Found::Cell(place), taken },
+            None => Judged { verdict: when_full(), found: Found::Nowhere, taken: 0 },
+        }
     }
 
-    /// What is said of a charge to a cell; and the quota it is kept under, where that is a later one.
-    fn judge_entry(
-        &self,
-        entry: &mut Entry,
-        charge: &Charge<'_>,
-        now: Now,
-    ) -> (Verdict, Option<Arc<Issued>>) {
-        let later = self.read_as(entry, charge.quota, now);
-        let quota = later.as_ref().unwrap_or(charge.quota);
-        (quota.quota.judge(Some(&entry.cell), charge.cost, now), later)
+    /// Takes room for what a charge adds to a cell; `None`: there is none.
+    fn take_growth(&self, entry: &Entry, charge: &Charge<'_>, now: Now) -> Option<usize> {
+        if charge.cost == 0 || entry.cell.heap_bytes() == 0 {
+            return Some(0);
+        }
+        let more = weight_of(entry.cell.heap_bytes_after_charge(now)) - weight(&entry.cell);
+        let has_room = more == 0 || charge.quota.room.take_weight(more, &self.pool);
+        has_room.then_some(more)
     }
 
-    fn spend_entry(&self, entry: &mut Entry, quota: &Issued, cost: u32, now: Now) {
-        let before = entry.cell.weight();
-        quota.quota.charge(&mut entry.cell, cost, now);
-        quota.room.reweigh(before, entry.cell.weight(), &self.pool);
-    }
-
-    /// Makes a cell one of `wanted`, unless a later generation has already made it its own: then
-    /// that one's quota.
-    fn read_as(&self, entry: &mut Entry, wanted: &Arc<Issued>, now: Now) -> Option<Arc<Issued>> {
+    /// What a quota says of a charge to a cell, which stays as it is.
+    fn judge_entry(&self, entry: &Entry, wanted: &Issued, cost: u32, now: Now) -> Verdict {
         if entry.quota() == wanted.number {
-            return None;
+            return wanted.quota.judge(Some(&entry.cell), cost, now);
         }
         let quotas = self.quotas.all();
-        let written = quotas.get(entry.quota() as usize)?;
-        if written.generation > wanted.generation {
-            return Some(Arc::clone(written));
+        match quotas.get(entry.quota() as usize) {
+            Some(written) if !reads(wanted, written) => {
+                let cell = entry.cell.clone();
+                let read = wanted.quota.convert(&wanted.windows, &written.quota, cell, now);
+                wanted.quota.judge(Some(&read), cost, now)
+            }
+            Some(_) | None => wanted.quota.judge(Some(&entry.cell), cost, now),
         }
-        let before = entry.cell.weight();
-        let cell = std::mem::replace(&mut entry.cell, wanted.quota.fresh());
-        entry.cell = wanted.quota.convert(&written.quota, cell, now);
+    }
+
+    /// Spends; `taken`: weight that was taken for it before.
+    fn spend_entry(
+        &self,
+        entry: &mut Entry,
+        quota: &Arc<Issued>,
+        cost: u32,
+        taken: usize,
+        now: Now,
+    ) {
+        let before = weight(&entry.cell) + taken;
+        self.adopt(entry, quota, now);
+        quota.quota.charge(&mut entry.cell, cost, now);
+        quota.room.reweigh(before, weight(&entry.cell), &self.pool);
+    }
+
+    /// Makes a cell one of `wanted`. Only what writes a cell does so: a bucket's units are rounded up
+    /// each time, and questions alone must not fill it.
+    fn adopt(&self, entry: &mut Entry, wanted: &Arc<Issued>, now: Now) {
+        if entry.quota() == wanted.number {
+            return;
+        }
+        let quotas = self.quotas.all();
+        let Some(written) = quotas.get(entry.quota() as usize) else {
+            return;
+        };
+        if !reads(wanted, written) {
+            let cell = std::mem::replace(&mut entry.cell, wanted.quota.fresh());
+            entry.cell = wanted.quota.convert(&wanted.windows, &written.quota, cell, now);
+        }
         entry.set_quota(wanted.number);
-        wanted.room.reweigh(before, entry.cell.weight(), &self.pool);
         written.cells.fetch_sub(1, Ordering::Release);
         wanted.cells.fetch_add(1, Ordering::Release);
-        None
     }
 
     fn conclude(
@@ -336,45 +391,71 @@ impl Embedded {
     }
 
     fn spend(&self, table: &mut Table, charge: &Charge<'_>, judged: &Judged, now: Now) -> Verdict {
-        let quota = judged.later.as_ref().unwrap_or(charge.quota);
         match judged.found {
             Found::Nowhere => {}
-            Found::New => {
-                let mut cell = quota.quota.fresh();
-                quota.quota.charge(&mut cell, charge.cost, now);
-                quota.room.reweigh(1, cell.weight(), &self.pool);
-                quota.cells.fetch_add(1, Ordering::Release);
-                table.insert(charge.key, Entry::new(charge.key, cell, quota.number));
-            }
+            Found::New => self.insert(table, charge, judged.taken, now),
             Found::Cell(place) => {
                 if let Some((entry, _)) = find(table, charge.key, Some(place)) {
-                    self.spend_entry(entry, quota, charge.cost, now);
+                    self.spend_entry(entry, charge.quota, charge.cost, judged.taken, now);
                 }
             }
         }
         judged.verdict
     }
 
+    /// A new cell, for which `taken` was taken.
+    fn insert(&self, table: &mut Table, charge: &Charge<'_>, taken: usize, now: Now) {
+        let quota = charge.quota;
+        let mut cell = quota.quota.fresh_in(&quota.windows, now);
+        quota.quota.charge(&mut cell, charge.cost, now);
+        quota.room.reweigh(taken, weight(&cell), &self.pool);
+        quota.cells.fetch_add(1, Ordering::Release);
+        table.insert(charge.key, Entry::new(charge.key, cell, quota.number));
+    }
+
     /// Nothing is spent: an allowed verdict is asked again for what is there without the charge.
     fn leave(&self, table: &mut Table, charge: &Charge<'_>, judged: &Judged, now: Now) -> Verdict {
-        let quota = judged.later.as_ref().unwrap_or(charge.quota);
-        let peek = |quota: &Quota, cell: Option<&Cell>| match judged.verdict.allowed {
-            true => quota.judge(cell, 0, now),
-            false => judged.verdict,
-        };
+        let quota = charge.quota;
+        let allowed = judged.verdict.allowed;
         match judged.found {
             Found::Nowhere => judged.verdict,
             Found::New => {
-                quota.room.drop_cells(1, 1, &self.pool);
-                peek(&quota.quota, None)
+                quota.room.drop_cells(1, judged.taken, &self.pool);
+                if allowed { quota.quota.judge(None, 0, now) } else { judged.verdict }
             }
-            Found::Cell(_) if !judged.verdict.allowed => judged.verdict,
             Found::Cell(place) => {
-                let found = find(table, charge.key, Some(place));
-                peek(&quota.quota, found.map(|(entry, _)| &entry.cell))
+                quota.room.drop_cells(0, judged.taken, &self.pool);
+                match find(table, charge.key, Some(place)) {
+                    Some((entry, _)) if allowed => self.judge_entry(entry, quota, 0, now),
+                    Some(_) | None => judged.verdict,
+                }
             }
         }
     }
+}
+
+/// What a cell costs of `max_keys`: one, and one more for every [`CELL_BYTES`] that it holds besides,
+/// so that `max_keys` bounds memory.
+fn weight(cell: &Cell) -> usize {
+    weight_of(cell.heap_bytes())
+}
+
+/// The weight of a cell with so many bytes besides itself.
+pub(super) const fn weight_of(heap_bytes: usize) -> usize {
+    1 + heap_bytes.div_ceil(CELL_BYTES)
+}
+
+/// Whether a cell that `written` wrote can be read by `wanted` as it is.
+fn reads(wanted: &Issued, written: &Issued) -> bool {
+    wanted.quota.reads(&written.quota) && wanted.windows == written.windows
+}
+
+/// The rooms of these quotas, each once.
+fn rooms(quotas: &[Arc<Issued>]) -> Vec<&Room> {
+    let mut rooms: Vec<&Arc<Room>> = quotas.iter().map(|issued| &issued.room).collect();
+    rooms.sort_by_key(|room| Arc::as_ptr(room));
+    rooms.dedup_by_key(|room| Arc::as_ptr(room));
+    rooms.into_iter().map(|room| &**room).collect()
 }
 
 /// The first bits of the high half choose the shard, the low half the place within.

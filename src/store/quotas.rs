@@ -11,16 +11,20 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::Room;
-use crate::limit::Quota;
+use super::embedded::weight_of;
+use crate::clock::{Nanos, Now};
+use crate::limit::{Quota, Windows};
 
 /// A quota that was given a number.
 #[derive(Debug)]
 pub struct Issued {
     pub(super) number: u32,
     pub(super) quota: Quota,
-    /// The order in which generations meant it: a cell of a later quota is never converted back.
-    pub(super) generation: u64,
+    /// The window lengths of all variants of its limit.
+    pub(super) windows: Windows,
     pub(super) room: Arc<Room>,
+    /// What a new cell costs of `max_keys`, with its first charge.
+    pub(super) new_weight: usize,
     /// Cells that name this number.
     pub(super) cells: AtomicUsize,
 }
@@ -30,10 +34,10 @@ pub struct Issued {
 pub struct Claim {
     /// The quota.
     pub quota: Quota,
+    /// The window lengths of all variants of the limit.
+    pub windows: Windows,
     /// The limit's room; the same for every quota the limit ever has.
     pub room: Arc<Room>,
-    /// The number of the generation that asks.
-    pub generation: u64,
 }
 
 /// All quotas in use, at the place of their number.
@@ -50,6 +54,7 @@ impl Quotas {
     pub(super) fn issue(&self, claim: Claim, previous: Option<&Arc<Issued>>) -> Arc<Issued> {
         if let Some(previous) = previous
             && previous.quota == claim.quota
+            && previous.windows == claim.windows
             && Arc::ptr_eq(&previous.room, &claim.room)
         {
             return Arc::clone(previous);
@@ -63,8 +68,9 @@ impl Quotas {
         let number = free.unwrap_or(list.len());
         let issued = Arc::new(Issued {
             number: u32::try_from(number).unwrap_or(u32::MAX),
+            new_weight: new_weight(&claim),
             quota: claim.quota,
-            generation: claim.generation,
+            windows: claim.windows,
             room: claim.room,
             cells: AtomicUsize::new(0),
         });
@@ -82,6 +88,16 @@ impl Quotas {
     }
 }
 
+fn new_weight(claim: &Claim) -> usize {
+    // Of any instant: how much a cell takes depends on none.
+    let now = Now { mono: Nanos::ZERO, wall: Nanos::ZERO };
+    let cell = claim.quota.fresh_in(&claim.windows, now);
+    match cell.heap_bytes() {
+        0 => 1,
+        _ => weight_of(cell.heap_bytes_after_charge(now)),
+    }
+}
+
 impl Issued {
     /// Its number: of two quotas in use no two have the same.
     pub(super) const fn number(&self) -> u32 {
@@ -91,6 +107,11 @@ impl Issued {
     /// The quota.
     pub fn quota(&self) -> &Quota {
         &self.quota
+    }
+
+    /// The window lengths of all variants of its limit.
+    pub const fn windows(&self) -> &Windows {
+        &self.windows
     }
 
     /// The limit's room.

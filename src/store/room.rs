@@ -42,19 +42,34 @@ impl Room {
         self.most.load(Ordering::Relaxed)
     }
 
-    /// Takes room for one more cell, or says that there is none.
-    pub(super) fn take_cell(&self, pool: &Pool) -> bool {
-        let before = self.weight.fetch_add(1, Ordering::Relaxed);
-        if before >= self.most.load(Ordering::Relaxed) {
-            self.weight.fetch_sub(1, Ordering::Relaxed);
-            return false;
+    /// Takes room for one more cell of a weight, or says that there is none.
+    #[must_use = "without room there is no cell"]
+    pub(super) fn take_cell(&self, weight: usize, pool: &Pool) -> bool {
+        let has_room = self.take_weight(weight, pool);
+        if has_room {
+            self.cells.fetch_add(1, Ordering::Relaxed);
         }
-        if before >= self.share.load(Ordering::Relaxed) && !pool.lend() {
-            self.weight.fetch_sub(1, Ordering::Relaxed);
-            return false;
-        }
+        has_room
+    }
+
+    /// One more cell of a weight, whether there is room or not.
+    pub(super) fn add_cell(&self, weight: usize, pool: &Pool) {
         self.cells.fetch_add(1, Ordering::Relaxed);
-        true
+        self.reweigh(0, weight, pool);
+    }
+
+    /// Takes room for a cell that grows, or says that there is none.
+    #[must_use = "without room the cell does not grow"]
+    pub(super) fn take_weight(&self, weight: usize, pool: &Pool) -> bool {
+        let before = self.weight.fetch_add(weight, Ordering::Relaxed);
+        let after = before + weight;
+        let borrowed = after.saturating_sub(self.share.load(Ordering::Relaxed).max(before));
+        let has_room =
+            after <= self.most.load(Ordering::Relaxed) && (borrowed == 0 || pool.lend(borrowed));
+        if !has_room {
+            self.weight.fetch_sub(weight, Ordering::Relaxed);
+        }
+        has_room
     }
 
     /// Gives back so many cells of `weight` in all.
@@ -63,8 +78,8 @@ impl Room {
         self.lighter(weight, pool);
     }
 
-    /// A cell that exists grew or shrank. Growth is bounded by the cell's own algorithm (a log
-    /// holds at most its limit), so it is counted and never refused.
+    /// A cell's weight is another one than was taken for it. What it grew by is counted and not
+    /// refused: units that are charged without asking, and counters of other windows after a reload.
     pub(super) fn reweigh(&self, before: usize, after: usize, pool: &Pool) {
         if after == before {
             // Nearly always: what all requests share is not written to.
@@ -87,12 +102,14 @@ impl Room {
 }
 
 impl Pool {
-    fn lend(&self) -> bool {
-        if self.lent.fetch_add(1, Ordering::Relaxed) < self.size.load(Ordering::Relaxed) {
-            return true;
+    #[must_use = "what is not lent must not be used"]
+    fn lend(&self, count: usize) -> bool {
+        let lent = self.lent.fetch_add(count, Ordering::Relaxed) + count;
+        let has_room = lent <= self.size.load(Ordering::Relaxed);
+        if !has_room {
+            self.give_back(count);
         }
-        self.give_back(1);
-        false
+        has_room
     }
 
     fn give_back(&self, count: usize) {

@@ -72,7 +72,7 @@ pub(super) enum Place {
 }
 
 /// Memory of one cell, gaps included, when there are many; a log needs 16 bytes more for each
-/// charge.
+/// charge, and each is counted in `max_keys`.
 pub const CELL_BYTES: usize = size_of::<Option<Entry>>() * 11 / 8;
 
 impl Entry {
@@ -154,6 +154,11 @@ impl Table {
             at += 1;
         }
         self.len += 1;
+    }
+
+    /// Shows every entry.
+    pub(super) fn for_each(&mut self, mut show: impl FnMut(&mut Entry)) {
+        self.blocks.iter_mut().flat_map(|block| block.iter_mut().flatten()).for_each(&mut show);
     }
 
     /// Drops the entries that `is_idle`, each shown to `dropped`, and blocks that are not needed any

@@ -181,7 +181,7 @@ routes:
     for task in tasks {
         task.await.unwrap();
     }
-    let (calls, charges) = node.remote.books().batches.totals();
+    let (calls, charges) = node.remote.metrics().batches.totals();
     assert_eq!(charges, 25_600);
     assert!(charges > calls * 8, "{charges} charges in {calls} calls");
 

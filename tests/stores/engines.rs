@@ -8,8 +8,10 @@ use http::{HeaderMap, HeaderValue};
 use tollgate::clock::SystemClock;
 use tollgate::config;
 use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending};
-use tollgate::policy::{Facts, KeySecret, Route};
-use tollgate::store::redis::{Address, CallOutcome, Login, Remote, Servers, Settings};
+use tollgate::limit::{FixedWindow, Quota, Rate, Windows};
+use tollgate::policy::{Facts, KeyHash, KeySecret, Route};
+use tollgate::store::redis::{Address, CallOutcome, Login, Remote, Servers, Settings, Spend};
+use tollgate::store::{Claim, Embedded, Room};
 
 /// One node.
 pub struct Node {
@@ -62,30 +64,42 @@ impl Node {
     }
 
     pub fn calls(&self, outcome: CallOutcome) -> u64 {
-        self.remote.books().calls(outcome)
+        self.remote.metrics().calls(outcome)
     }
 
     /// The name of the cell of a request under a limit.
     pub fn cell(&self, limit: &str, keys: &[(&'static str, &str)]) -> String {
+        format!("t:{}", self.key(limit, keys))
+    }
+
+    /// The slot of that cell.
+    pub fn slot(&self, limit: &str, keys: &[(&'static str, &str)]) -> u16 {
+        let quota = Quota::FixedWindow(FixedWindow::new(Rate::ONE_A_SECOND));
+        let windows = Windows::of([&quota]);
+        let claim = Claim { quota, windows, room: Arc::<Room>::default() };
+        let quota = Embedded::default().issue(claim, None);
+        self.remote.slot(&Spend::of(self.key(limit, keys), None, quota, 1))
+    }
+
+    fn key(&self, limit: &str, keys: &[(&'static str, &str)]) -> KeyHash {
         let headers = headers(keys);
         let policy = self.generation.policy();
         let limit = policy.limits.iter().find(|one| &*one.name == limit).unwrap();
         let route: &Route = &policy.routes[0];
-        let key = limit.key.hash(&secret().hasher(limit), &facts("/", &headers), route);
-        format!("t:{}", key.unwrap())
+        limit.key.hash(&secret().hasher(limit), &facts("/", &headers), route).unwrap()
     }
 }
 
-fn secret() -> KeySecret {
+pub fn secret() -> KeySecret {
     KeySecret::new([5; 16])
 }
 
-fn headers(keys: &[(&'static str, &str)]) -> HeaderMap {
+pub fn headers(keys: &[(&'static str, &str)]) -> HeaderMap {
     let value = |text: &str| HeaderValue::try_from(text).unwrap();
     keys.iter().map(|(name, text)| (http::HeaderName::from_static(name), value(text))).collect()
 }
 
-fn facts<'f>(path: &'f str, headers: &'f HeaderMap) -> Facts<'f> {
+pub fn facts<'f>(path: &'f str, headers: &'f HeaderMap) -> Facts<'f> {
     Facts {
         client_ip: [192, 0, 2, 1].into(),
         peer_trusted: false,

@@ -6,6 +6,7 @@
 #[path = "../policies/all.rs"]
 mod all;
 mod charging;
+mod cluster;
 mod conformance;
 mod engines;
 mod faults;
@@ -28,6 +29,7 @@ mod script;
 #[expect(dead_code, reason = "the end-to-end tests use the rest")]
 mod servers;
 mod settling;
+mod slots;
 mod stand_in;
 
 /// What a proxy is started with: one limit by API key, in a store.

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use tollgate::clock::{Nanos, Now};
 use tollgate::limit::{
     Cell, FixedWindow, MICROSECOND, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, Verdict,
+    Windows,
 };
 use tollgate::policy::KeyHash;
 use tollgate::store::redis::{Call, Charge, Order, Spend};
@@ -26,13 +27,18 @@ fn key(n: usize) -> KeyHash {
     KeyHash { high: 7, low: n as u64 }
 }
 
-fn issue(quota: Quota) -> Arc<Issued> {
-    let claim = Claim { quota, room: Arc::<Room>::default(), generation: 1 };
+fn issue(quota: Quota, windows: Windows) -> Arc<Issued> {
+    let claim = Claim { quota, windows, room: Arc::<Room>::default() };
     Embedded::default().issue(claim, None)
 }
 
 fn spend(n: usize, quota: Quota, cost: u32) -> Spend {
-    Spend::of(key(n), None, issue(quota), cost)
+    spend_in(n, quota, Windows::of([&quota]), cost)
+}
+
+/// `windows`: of all rates of the limit.
+fn spend_in(n: usize, quota: Quota, windows: Windows, cost: u32) -> Spend {
+    Spend::of(key(n), None, issue(quota, windows), cost)
 }
 
 fn charge(spends: impl IntoIterator<Item = Spend>) -> Charge {
@@ -78,43 +84,38 @@ fn numbers() -> impl Strategy<Value = Numbers> {
     (1u32..40, periods, 1u32..40, 0u64..4)
 }
 
-/// The embedded algorithms on cells that are kept as a store keeps them: converted when they are
-/// met under another quota, whatever becomes of the charge.
+/// One limit's part of a charge: which cell, under which rate, the windows of its limit, the cost.
+type Part = (usize, Quota, Windows, u32);
+
+/// The embedded algorithms on cells that are kept as a store keeps them: read as the rate that asks,
+/// and written so when a charge is spent.
 #[derive(Default)]
 struct Oracle(Vec<Option<(Quota, Cell)>>);
 
 impl Oracle {
-    fn cell(&self, n: usize, quota: &Quota, now: Now) -> Cell {
-        match self.0.get(n) {
-            Some(Some((old, cell))) if old == quota => cell.clone(),
-            Some(Some((old, cell))) => quota.convert(old, cell.clone(), now),
-            _ => quota.fresh(),
+    fn cell(&self, (n, quota, windows, _): &Part, now: Now) -> Cell {
+        match self.0.get(*n) {
+            Some(Some((old, cell))) => quota.convert(windows, old, cell.clone(), now),
+            _ => quota.fresh_in(windows, now),
         }
     }
 
-    fn settle(&mut self, parts: &[(usize, Quota, u32)], now: Now) -> (bool, Vec<Verdict>) {
-        for (n, quota, _) in parts {
-            let cell = self.cell(*n, quota, now);
-            if let Some(Some(kept)) = self.0.get_mut(*n) {
-                *kept = (*quota, cell);
-            }
-        }
-        let judged =
-            |one: &Self, (n, quota, cost): &(usize, Quota, u32), cost_of: fn(u32) -> u32| {
-                quota.judge(Some(&one.cell(*n, quota, now)), cost_of(*cost), now)
-            };
+    fn settle(&mut self, parts: &[Part], now: Now) -> (bool, Vec<Verdict>) {
+        let judged = |one: &Self, part: &Part, cost: u32| {
+            part.1.judge(Some(&one.cell(part, now)), cost, now)
+        };
         let mut verdicts: Vec<Verdict> =
-            parts.iter().map(|part| judged(self, part, |cost| cost)).collect();
+            parts.iter().map(|part| judged(self, part, part.3)).collect();
         let spent = verdicts.iter().all(|verdict| verdict.allowed);
         for (part, verdict) in parts.iter().zip(&mut verdicts) {
             if spent {
-                let (n, quota, cost) = part;
-                let mut cell = self.cell(*n, quota, now);
+                let (n, quota, _, cost) = part;
+                let mut cell = self.cell(part, now);
                 quota.charge(&mut cell, *cost, now);
                 self.0.resize(self.0.len().max(n + 1), None);
                 self.0[*n] = Some((*quota, cell));
             } else if verdict.allowed {
-                *verdict = judged(self, part, |_| 0);
+                *verdict = judged(self, part, 0);
             }
         }
         (spent, verdicts)
@@ -172,6 +173,7 @@ proptest! {
     #[test]
     fn the_script_answers_as_the_embedded_store_does(
         kinds in prop::array::uniform3(kinds()),
+        one_limit in any::<bool>(),
         before in prop::array::uniform3(numbers()),
         mut after in prop::array::uniform3(numbers()),
         steps in steps(),
@@ -190,11 +192,21 @@ proptest! {
             at += step.pause * before[0].1;
             server.set_time(at);
             let numbers = if step.generation { &after } else { &before };
-            let parts: Vec<(usize, Quota, u32)> = (0..3)
+            let parts: Vec<Part> = (0..3)
                 .filter(|n| step.cells & (1 << n) != 0)
-                .map(|n| (n, quota(kinds[n], numbers[n]), step.costs[n]))
+                .map(|n| {
+                    let rates = [before[n], after[n]].map(|numbers| quota(kinds[n], numbers));
+                    let quota = quota(kinds[n], numbers[n]);
+                    let windows =
+                        if one_limit { Windows::of(&rates) } else { Windows::of([&quota]) };
+                    (n, quota, windows, step.costs[n])
+                })
                 .collect();
-            let spends = || parts.iter().map(|(n, quota, cost)| spend(*n, *quota, *cost));
+            let spends = || {
+                parts.iter().map(|(n, quota, windows, cost)| {
+                    spend_in(*n, *quota, windows.clone(), *cost)
+                })
+            };
             let charges: Vec<Charge> = (0..step.many).map(|_| charge(spends())).collect();
             for answered in server.settle(&charges) {
                 let (spent, verdicts) = oracle.settle(&parts, now(at));
@@ -202,7 +214,7 @@ proptest! {
                 prop_assert_eq!(answered.settlement.spent, spent);
                 prop_assert_eq!(answered.settlement.verdicts.as_slice(), verdicts.as_slice());
             }
-            for (n, _, _) in &parts {
+            for (n, ..) in &parts {
                 let ends = server.get(&format!("t:{}", key(*n))).map(|(_, until)| until);
                 let Some(idle) = oracle.idle_at(*n, at) else { continue };
                 let ends = ends.unwrap_or(0);
@@ -357,7 +369,7 @@ fn what_tollgate_did_not_write_is_told_and_left_alone() {
             let mut call = Call::default();
             let quota = quota(kind, (10, 60_000, 10, 0));
             // The cell before it can be read, and must not be written either.
-            call.add(&charge([spend(0, quota, 1), spend(1, quota, 1)]));
+            call.add(&charge([spend(0, quota, 1), spend(1, quota, 1)])).unwrap();
             let error = server.run(&call.arguments(9, "t", false)).unwrap_err().to_string();
             assert!(error.contains("was not written by tollgate"), "{text}: {error}");
             assert_eq!(server.writes(), 0);
@@ -367,28 +379,48 @@ fn what_tollgate_did_not_write_is_told_and_left_alone() {
 }
 
 #[test]
-fn a_list_that_tollgate_did_not_write_is_told_or_read_without_harm() {
-    let lists = [
-        vec!["x"],
-        vec!["0 0", "x"],
-        vec!["x", "1 1"],
-        vec!["0 0", "x", "1800057600000000 5"],
-        vec!["0 0", "1 1", "x", "y", "z", "1800057600000000 9"],
-        vec!["1 1"],
+fn a_log_that_tollgate_did_not_write_is_told_or_read_without_harm() {
+    let directories = [
+        "",
+        "x",
+        "1800057600000000 60000000 1800057600;",
+        "1800057600000000 60000000 1800057600;x",
+        "1800057600000000 60000000 1800057600;1 1800057600000000 1 5;",
+        "1800057600000000 60000000 1800057600;1 5 9 9;2 4 1 1;",
+        "99999999999999999999 60000000 1800057600;1 1 1 1;",
+        "1 1 1;1 1 1 1;",
     ];
+    let chunks = ["", "x", "1800057600000000 5", "1800057600000000 5;", "9 9;8 8;", ";;;"];
     let quota = quota(Kind::Log, (10, 60_000, 10, 0));
-    for list in lists {
+    let name = format!("t:{}", key(0));
+    let mut cells = vec![
+        Kept::Text("w1 1 1 1 1".to_owned()),
+        Kept::List(vec!["0 0".to_owned()]),
+        Kept::Hash([("a".to_owned(), "b".to_owned())].into()),
+    ];
+    for directory in directories {
+        for chunk in chunks {
+            let fields = [("h", directory), ("1", chunk)];
+            let fields = fields.map(|(field, text)| (field.to_owned(), text.to_owned()));
+            cells.push(Kept::Hash(fields.into()));
+        }
+    }
+    for kept in cells {
         let server = Server::new();
         server.set_time(BEGIN + 1);
-        let kept = list.iter().map(|&one| one.to_owned()).collect();
-        server.put(&format!("t:{}", key(0)), Kept::List(kept));
+        server.put(&name, kept.clone());
         let mut call = Call::default();
-        call.add(&charge([spend(0, quota, 8)]));
+        call.add(&charge([spend(0, quota, 8)])).unwrap();
+        let mut back = charge([spend(0, quota, 8)]);
+        back.order = Order::GiveBack(BEGIN);
+        call.add(&back).unwrap();
         match server.run(&call.arguments(9, "t", false)) {
             Ok(_) => {}
             Err(error) => {
                 let error = error.to_string();
-                assert!(error.contains("was not written by tollgate"), "{list:?}: {error}");
+                let told = ["was not written by tollgate", "WRONGTYPE"];
+                assert!(told.iter().any(|words| error.contains(words)), "{kept:?}: {error}");
+                assert_eq!(server.writes(), 0, "{kept:?}");
             }
         }
     }
@@ -429,7 +461,8 @@ fn the_largest_numbers_are_exact() {
             server.set_time(at);
             let cost = (quota.limit() / 7).max(1);
             let answered = server.settle(&[charge([spend(0, quota, cost)])]).remove(0);
-            let (spent, verdicts) = oracle.settle(&[(0, quota, cost)], now(at));
+            let (spent, verdicts) =
+                oracle.settle(&[(0, quota, Windows::of([&quota]), cost)], now(at));
             assert_eq!(answered.settlement.spent, spent, "{kind:?} {n}");
             assert_eq!(
                 answered.settlement.verdicts.as_slice(),

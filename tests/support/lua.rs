@@ -18,7 +18,8 @@ pub enum Kept {
 
 /// Commands that write nothing.
 const READS: [&str; 11] = [
-    "TIME", "GET", "LINDEX", "LRANGE", "LLEN", "HGET", "HMGET", "HGETALL", "HLEN", "EXISTS", "STRLEN",
+    "TIME", "GET", "LINDEX", "LRANGE", "LLEN", "HGET", "HMGET", "HGETALL", "HLEN", "EXISTS",
+    "STRLEN",
 ];
 
 #[derive(Default)]
@@ -118,7 +119,7 @@ impl Server {
     pub fn settle(&self, charges: &[Charge]) -> Vec<Answered> {
         let mut call = Call::default();
         for charge in charges {
-            assert!(call.add(charge), "the call is full");
+            call.add(charge).unwrap();
         }
         let reply = self.run(&call.arguments(9, "t", false)).unwrap();
         call.answers(9, &reply)
@@ -316,9 +317,8 @@ impl Keep {
             "HSET" => {
                 let Some(hash) = self.hash(key, true)? else { return number(0) };
                 let pairs = words[2..].chunks(2);
-                let new = pairs.filter(|pair| {
-                    hash.insert(pair[0].clone(), pair[1].clone()).is_none()
-                });
+                let new =
+                    pairs.filter(|pair| hash.insert(pair[0].clone(), pair[1].clone()).is_none());
                 number(new.count())
             }
             "HDEL" => {

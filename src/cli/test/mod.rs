@@ -65,7 +65,7 @@ impl Store for Embedded {
         generation: &Generation,
         facts: &Facts<'_>,
     ) -> (Decision, Pending) {
-        engine.decide_embedded(generation, facts)
+        engine.decide_now(generation, facts)
     }
 }
 

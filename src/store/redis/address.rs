@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use redis::{Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult};
-use redis::{ClientTlsConfig, TlsCertificates};
+use redis::{Client, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
+use redis::{ClientTlsConfig, RedisResult, TlsCertificates};
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -100,8 +100,13 @@ impl fmt::Debug for Settings {
 }
 
 /// What opens connections to a server.
-pub(super) fn client(address: &Address, login: &Login, tls: Option<&Tls>) -> RedisResult<Client> {
-    let place = match (address, tls) {
+pub(super) fn client(
+    address: &Address,
+    login: &Login,
+    tls: Option<&Tls>,
+    protocol: ProtocolVersion,
+) -> RedisResult<Client> {
+    let connection = match (address, tls) {
         (Address::Unix(path), _) => ConnectionAddr::Unix(path.clone()),
         (Address::Tcp(host, port), None) => ConnectionAddr::Tcp(host.clone(), *port),
         (Address::Tcp(host, port), Some(_)) => ConnectionAddr::TcpTls {
@@ -112,6 +117,7 @@ pub(super) fn client(address: &Address, login: &Login, tls: Option<&Tls>) -> Red
         },
     };
     let mut settings = RedisConnectionInfo::default()
+        .set_protocol(protocol)
         .set_db(i64::from(login.database))
         .set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
     if !login.username.is_empty() {
@@ -120,7 +126,7 @@ pub(super) fn client(address: &Address, login: &Login, tls: Option<&Tls>) -> Red
     if !login.password.is_empty() {
         settings = settings.set_password(&login.password);
     }
-    let wanted = place.into_connection_info()?.set_redis_settings(settings);
+    let wanted = connection.into_connection_info()?.set_redis_settings(settings);
     let Some(tls) = tls.filter(|_| matches!(address, Address::Tcp(..))) else {
         return Client::open(wanted);
     };

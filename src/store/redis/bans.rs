@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::server::Trouble;
+use super::redis_transport::RedisTransport;
+use super::server::CommandError;
+use super::transport::Transport;
 use super::{Remote, slots};
 use crate::clock::Nanos;
 use crate::limit::MICROSECOND;
@@ -30,11 +32,15 @@ const TAG: &str = "bans";
 impl Remote {
     /// Shares the bans of this node with the others, from now on. Once is enough.
     pub fn share_bans(self: &Arc<Self>, bans: &Arc<Bans>) {
-        if self.shares_bans.set(()).is_ok() {
-            tokio::spawn(share(Arc::downgrade(self), Arc::clone(bans)));
+        if let Some(servers) = &self.servers
+            && self.shares_bans.set(()).is_ok()
+        {
+            tokio::spawn(share(Arc::downgrade(servers), Arc::clone(bans)));
         }
     }
+}
 
+impl RedisTransport {
     /// Tells and hears. `since`: what the last answer said; the answer: what to ask with next.
     async fn exchange(
         &self,
@@ -45,11 +51,11 @@ impl Remote {
         let server = self.topology.of_slot(slot).ok_or("nobody keeps their slot")?;
         let value = match server.send(&self.ban_command(told, since), false, TIMEOUT).await {
             Ok(value) => value,
-            Err(Trouble::Moved { slot, to }) => {
+            Err(CommandError::Moved { slot, to }) => {
                 self.topology.moved(slot, &to);
                 return Err("their slot has moved".to_owned());
             }
-            Err(Trouble::Failed(_, why)) => return Err(why),
+            Err(CommandError::Failed(_, why)) => return Err(why),
             Err(_) => return Err("their slot is on its way".to_owned()),
         };
         heard(&value).ok_or_else(|| "an answer that means nothing".to_owned())
@@ -72,25 +78,25 @@ impl Remote {
 }
 
 /// Until nobody holds the store any more.
-async fn share(remote: Weak<Remote>, bans: Arc<Bans>) {
+async fn share(servers: Weak<RedisTransport>, bans: Arc<Bans>) {
     let mut since = "0".to_owned();
     let mut failing = false;
     loop {
         tokio::time::sleep(EVERY).await;
-        let Some(remote) = remote.upgrade() else {
+        let Some(servers) = servers.upgrade() else {
             return;
         };
-        if !remote.is_up() {
+        if !servers.is_up() {
             continue;
         }
         let told = bans.take_untold();
-        match remote.exchange(&told, &since).await {
+        match servers.exchange(&told, &since).await {
             Ok((next, heard)) => {
                 since = next;
                 if std::mem::take(&mut failing) {
                     log::info!("bans are shared with the other nodes again");
                 }
-                let now = remote.common.clock.now().mono;
+                let now = servers.common.clock.now().mono;
                 heard.into_iter().for_each(|(key, left)| bans.heard(key, left, now));
             }
             // Told or not: a ban that is told twice is made once.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::clock::{Nanos, Now};
-use crate::limit::{Cell, MICROSECOND, Quota};
+use crate::limit::{Cell, MAX_WINDOWS, MICROSECOND, Quota, Rate};
 use crate::policy::KeyHash;
 use crate::store::{Issued, Settlement, Verdicts};
 
@@ -19,7 +19,13 @@ use crate::store::{Issued, Settlement, Verdicts};
 pub(super) const MAX_CHARGES: usize = 64;
 
 /// Most cells of one call.
-pub(super) const MAX_CELLS: usize = 256;
+const MAX_CELLS: usize = 256;
+
+/// Most logs of one call: each may take a tenth of a millisecond when it is full.
+const MAX_LOGS: usize = 8;
+
+/// Most windows of one cell in a call: those of its limit, in two generations.
+const MAX_CELL_WINDOWS: usize = 2 * MAX_WINDOWS;
 
 /// One limit's part of a charge.
 #[derive(Clone, Debug)]
@@ -44,8 +50,8 @@ impl Spend {
         Self { key, family, quota, cost, before: 0, returns: false }
     }
 
-    /// What a denial of it is remembered by.
-    pub(super) fn charged(&self) -> (KeyHash, u32, u32) {
+    /// What its denial is cached by.
+    pub(super) fn id(&self) -> (KeyHash, u32, u32) {
         (self.key, self.quota.number(), self.cost)
     }
 
@@ -85,13 +91,6 @@ pub struct Charge {
     pub spends: SmallVec<[Spend; 4]>,
 }
 
-impl Charge {
-    /// Whether it gives back; such charges go by themselves.
-    pub(super) const fn gives_back(&self) -> bool {
-        matches!(self.order, Order::GiveBack(_))
-    }
-}
-
 /// What became of a charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
@@ -106,12 +105,38 @@ pub struct Answered {
     pub without: Verdicts,
 }
 
+/// Why a call does not take a charge: it belongs into another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAdded {
+    /// There is no room for it.
+    Full,
+}
+
 /// The cells and charges of one call.
 #[derive(Debug, Default)]
 pub struct Call {
-    cells: Vec<(KeyHash, Option<KeyHash>, Quota)>,
+    cells: Vec<CallCell>,
     runs: Vec<Run>,
     charges: usize,
+}
+
+/// A cell that a call names.
+#[derive(Debug)]
+struct CallCell {
+    key: KeyHash,
+    family: Option<KeyHash>,
+    algorithm: Algorithm,
+    /// The lengths of the windows of its limit, ascending.
+    windows: SmallVec<[Nanos; 2]>,
+}
+
+/// What a cell is, in the script's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Algorithm {
+    TokenBucket = 1,
+    SlidingWindow = 2,
+    SlidingLog = 3,
+    FixedWindow = 4,
 }
 
 #[derive(Debug)]
@@ -123,33 +148,25 @@ struct Run {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RunPart {
-    /// Its place in the list of cells.
+    /// Its index in the list of cells.
     cell: usize,
+    quota: Quota,
     cost: u32,
     before: u64,
 }
 
 impl Call {
-    /// Adds a charge; false when there is no room for it.
-    pub fn add(&mut self, charge: &Charge) -> bool {
-        let new = |spend: &&Spend| self.place(spend).is_none();
-        let new = charge.spends.iter().filter(new).count();
-        let mixed = self.runs.first().is_some_and(|run| kind(run.order) != kind(charge.order));
-        let full = self.charges == MAX_CHARGES || self.cells.len() + new > MAX_CELLS;
-        if full || mixed || charge.spends.iter().any(|spend| self.is_otherwise(spend)) {
-            return false;
+    /// Adds a charge, or says why it belongs into another call, and then this one is as it was.
+    pub fn add(&mut self, charge: &Charge) -> Result<(), NotAdded> {
+        if self.charges == MAX_CHARGES || !self.has_room_for_cells(charge) {
+            return Err(NotAdded::Full);
         }
-        let parts: SmallVec<[RunPart; 4]> = charge
-            .spends
-            .iter()
-            .map(|spend| {
-                let cell = self.place(spend).unwrap_or_else(|| {
-                    self.cells.push((spend.key, spend.family, *spend.quota.quota()));
-                    self.cells.len() - 1
-                });
-                RunPart { cell, cost: spend.cost, before: spend.before }
-            })
-            .collect();
+        let mut parts = SmallVec::new();
+        for spend in &charge.spends {
+            let quota = *spend.quota.quota();
+            let cell = self.cell(spend);
+            parts.push(RunPart { cell, quota, cost: spend.cost, before: spend.before });
+        }
         self.charges += 1;
         match self.runs.last_mut() {
             Some(run)
@@ -161,25 +178,60 @@ impl Call {
             }
             _ => self.runs.push(Run { order: charge.order, many: 1, parts }),
         }
-        true
+        Ok(())
     }
 
-    /// Whether a cell is named under another quota: a call knows each under one.
-    fn is_otherwise(&self, spend: &Spend) -> bool {
-        self.place(spend).is_some_and(|place| self.cells[place].2 != *spend.quota.quota())
+    fn has_room_for_cells(&self, charge: &Charge) -> bool {
+        let is_log = |one: Algorithm| one == Algorithm::SlidingLog;
+        let mut cells = self.cells.len();
+        let mut logs = self.cells.iter().filter(|cell| is_log(cell.algorithm)).count();
+        for spend in &charge.spends {
+            let algorithm = Algorithm::of(spend.quota.quota());
+            match self.index(spend) {
+                None => {
+                    cells += 1;
+                    logs += usize::from(is_log(algorithm));
+                }
+                Some(index) => {
+                    let cell = &self.cells[index];
+                    // (A key's hash names the algorithm too: another one cannot be met.)
+                    if cell.algorithm != algorithm || cell.more_windows(spend) > MAX_CELL_WINDOWS {
+                        return false;
+                    }
+                }
+            }
+        }
+        cells <= MAX_CELLS && logs <= MAX_LOGS
+    }
+
+    /// The index of a cell in the list; it is added, or given the windows that it lacks.
+    fn cell(&mut self, spend: &Spend) -> usize {
+        let index = self.index(spend).unwrap_or_else(|| {
+            self.cells.push(CallCell {
+                key: spend.key,
+                family: spend.family,
+                algorithm: Algorithm::of(spend.quota.quota()),
+                windows: SmallVec::new(),
+            });
+            self.cells.len() - 1
+        });
+        let windows = &mut self.cells[index].windows;
+        for length in spend.quota.windows().lengths() {
+            if let Err(at) = windows.binary_search(length) {
+                windows.insert(at, *length);
+            }
+        }
+        index
     }
 
     /// Where a cell stands among those of the call. Of another family it lies elsewhere.
-    fn place(&self, spend: &Spend) -> Option<usize> {
-        let same = |(key, family, _): &(KeyHash, Option<KeyHash>, Quota)| {
-            *key == spend.key && *family == spend.family
-        };
-        self.cells.iter().position(same)
+    fn index(&self, spend: &Spend) -> Option<usize> {
+        self.cells.iter().position(|cell| cell.key == spend.key && cell.family == spend.family)
     }
 
     /// The first part of the first charge: where the call goes.
     pub(super) fn outermost(&self) -> Option<(KeyHash, Option<KeyHash>)> {
-        self.cells.first().map(|(key, family, _)| (*key, *family))
+        self.cells.first().map(|cell| (cell.key, cell.family))
     }
 
     /// Charges in it.
@@ -192,20 +244,21 @@ impl Call {
         self.charges == 0
     }
 
-    /// The names of the cells, the call's number, the numbers of each quota, the runs. `tagged`:
-    /// a family's cells share a slot.
+    /// The names of the cells, the call's number, the windows of each cell, the runs. `tagged`: a
+    /// family's cells share a slot.
     pub fn arguments(&self, number: u32, prefix: &str, tagged: bool) -> Arguments {
-        let name = |(key, family, _): &(KeyHash, Option<KeyHash>, Quota)| match family {
-            Some(family) if tagged => format!("{prefix}:{{{family}}}{key}"),
-            _ => format!("{prefix}:{key}"),
+        let name = |cell: &CallCell| match cell.family {
+            Some(family) if tagged => format!("{prefix}:{{{family}}}{}", cell.key),
+            _ => format!("{prefix}:{}", cell.key),
         };
-        let mut numbers = Vec::with_capacity(1 + self.cells.len() * 4);
-        numbers.push(u64::from(number));
-        for (_, _, quota) in &self.cells {
-            numbers.extend(quota_numbers(quota));
+        let mut rest = Vec::with_capacity(1 + self.cells.len() * 3 + self.runs.len() * 8);
+        rest.push(u64::from(number).into());
+        for cell in &self.cells {
+            rest.push((cell.algorithm as u64).into());
+            rest.push((cell.windows.len() as u64).into());
+            rest.extend(cell.windows.iter().map(|length| Argument::from(micros(*length))));
         }
-        let numbers = numbers.into_iter().map(Argument::Number);
-        let runs = self.runs.iter().flat_map(|run| {
+        for run in &self.runs {
             let (op, second) = match run.order {
                 Order::Spend => ("s", u64::from(run.many)),
                 Order::Ask => ("q", 1),
@@ -213,20 +266,17 @@ impl Call {
                 Order::Debit => ("d", 1),
                 Order::GiveBack(at) => ("r", at),
             };
-            let head = [Argument::Word(op), Argument::Number(second)];
-            let with_before = kind(run.order) == kind(Order::GiveBack(0));
-            let parts = run.parts.iter().flat_map(move |part| {
-                let before = with_before.then_some(Argument::Number(part.before));
-                let first = Argument::Number(part.cell as u64 + 1);
-                [Some(first), Some(Argument::Number(u64::from(part.cost))), before]
-            });
-            let parts = parts.flatten();
-            head.into_iter().chain([Argument::Number(run.parts.len() as u64)]).chain(parts)
-        });
-        Arguments {
-            keys: self.cells.iter().map(name).collect(),
-            rest: numbers.chain(runs).collect(),
+            let parts = run.parts.len() as u64;
+            rest.extend([Argument::Word(op), second.into(), parts.into()]);
+            for part in &run.parts {
+                rest.extend([part.cell as u64 + 1, u64::from(part.cost)].map(Argument::from));
+                push_quota(&mut rest, &part.quota);
+                if matches!(run.order, Order::GiveBack(_)) {
+                    rest.push(part.before.into());
+                }
+            }
         }
+        Arguments { keys: self.cells.iter().map(name).collect(), rest }
     }
 
     /// What a reply says of each charge, in order; `None` when it contradicts itself, or answers
@@ -243,7 +293,8 @@ impl Call {
         let now = Now { mono: now, wall: now };
         let mut answers = Vec::with_capacity(self.charges);
         for run in &self.runs {
-            if run.order != Order::Spend {
+            let judges = matches!(run.order, Order::Spend | Order::Ask);
+            if !judges {
                 let settlement = Settlement { spent: true, verdicts: Verdicts::new() };
                 let (before, without) = (SmallVec::new(), Verdicts::new());
                 answers.push(Answered { settlement, at, before, without });
@@ -254,7 +305,7 @@ impl Call {
             let spent = u32::try_from(many).ok().filter(|spent| *spent <= run.many)?;
             let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
             for part in &run.parts {
-                let quota = self.cells[part.cell].2;
+                let quota = part.quota;
                 let (numbers, after) = rest.split_at_checked(quota.reading_len())?;
                 rest = after;
                 let above = above(&quota, numbers, part.cost, spent, run.many);
@@ -266,7 +317,10 @@ impl Call {
                 let before = parts.iter().map(|part| part.before_charge(n)).collect();
                 let without =
                     parts.iter().map(|part| part.quota.judge(Some(&part.cell), 0, now)).collect();
-                let settlement = replay(&mut parts, n < spent, now)?;
+                let settlement = match run.order {
+                    Order::Ask => asked(&parts, n < spent, now)?,
+                    _ => replay(&mut parts, n < spent, now)?,
+                };
                 answers.push(Answered { settlement, at, before, without });
             }
         }
@@ -304,11 +358,18 @@ impl Part {
     fn before_charge(&self, n: u32) -> u64 {
         let each = match &self.quota {
             Quota::TokenBucket(q) => q.emission().get() / MICROSECOND.get(),
-            Quota::SlidingWindow(_) | Quota::FixedWindow(_) => 0,
-            Quota::SlidingLog(_) => 1,
+            Quota::SlidingWindow(_) | Quota::SlidingLog(_) | Quota::FixedWindow(_) => 0,
         };
         self.before.saturating_add(each * u64::from(self.cost) * u64::from(n))
     }
+}
+
+/// A charge that was judged and not spent, as the script must have judged it.
+fn asked(parts: &[Part], fits: bool, now: Now) -> Option<Settlement> {
+    let judge = |part: &Part| part.quota.judge(Some(&part.cell), part.cost, now);
+    let verdicts: Verdicts = parts.iter().map(judge).collect();
+    let agree = verdicts.iter().all(|verdict| verdict.allowed) == fits;
+    agree.then_some(Settlement { spent: false, verdicts })
 }
 
 /// One charge of a run, as the script must have settled it.
@@ -334,30 +395,57 @@ fn above(quota: &Quota, numbers: &[u64], cost: u32, spent: u32, many: u32) -> u3
     if !matches!(quota, Quota::SlidingLog(_)) || spent == many || cost > limit {
         return 0;
     }
-    let sum = numbers.first().copied().unwrap_or(0);
+    let sum = numbers.get(1).copied().unwrap_or(0);
     let after = sum.saturating_add((u64::from(spent) + 1) * u64::from(cost));
     u32::try_from(after.saturating_sub(u64::from(limit))).unwrap_or(u32::MAX)
 }
 
-/// Charges of one kind go together: those that give back change a log's list at once.
-const fn kind(order: Order) -> u8 {
-    match order {
-        Order::Spend | Order::Ask | Order::Post | Order::Debit => 0,
-        Order::GiveBack(_) => 1,
+impl CallCell {
+    /// How many windows it has with those of a charge.
+    fn more_windows(&self, spend: &Spend) -> usize {
+        let new = |length: &&Nanos| !self.windows.contains(length);
+        self.windows.len() + spend.quota.windows().lengths().iter().filter(new).count()
     }
 }
 
-fn quota_numbers(quota: &Quota) -> [u64; 4] {
-    let micros = |span: Nanos| span.get() / MICROSECOND.get();
+impl Algorithm {
+    const fn of(quota: &Quota) -> Self {
+        match quota {
+            Quota::TokenBucket(_) => Self::TokenBucket,
+            Quota::SlidingWindow(_) => Self::SlidingWindow,
+            Quota::SlidingLog(_) => Self::SlidingLog,
+            Quota::FixedWindow(_) => Self::FixedWindow,
+        }
+    }
+}
+
+impl From<u64> for Argument {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+const fn micros(span: Nanos) -> u64 {
+    span.get() / MICROSECOND.get()
+}
+
+/// The numbers of a rate, as the script takes them.
+fn push_quota(rest: &mut Vec<Argument>, quota: &Quota) {
+    let mut window = |rate: Rate| {
+        rest.extend([u64::from(rate.count()), micros(rate.period())].map(Argument::from));
+    };
     match quota {
-        Quota::TokenBucket(q) if q.max_delay() > Nanos::ZERO => {
-            [5, micros(q.emission()), u64::from(q.burst()), micros(q.max_delay())]
-        }
-        Quota::TokenBucket(q) => {
-            [1, micros(q.emission()), u64::from(q.burst()), micros(q.refill_every())]
-        }
-        Quota::SlidingWindow(q) => [2, u64::from(q.rate().count()), micros(q.rate().period()), 0],
-        Quota::SlidingLog(q) => [3, u64::from(q.rate().count()), micros(q.rate().period()), 0],
-        Quota::FixedWindow(q) => [4, u64::from(q.rate().count()), micros(q.rate().period()), 0],
+        Quota::SlidingWindow(q) => window(q.rate()),
+        Quota::SlidingLog(q) => window(q.rate()),
+        Quota::FixedWindow(q) => window(q.rate()),
+        Quota::TokenBucket(q) => rest.extend(
+            [
+                micros(q.emission()),
+                u64::from(q.burst()),
+                micros(q.refill_every()),
+                micros(q.max_delay()),
+            ]
+            .map(Argument::from),
+        ),
     }
 }

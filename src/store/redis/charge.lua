@@ -2,48 +2,55 @@
 --
 -- KEYS[i]        the i-th cell of the call
 -- ARGV[1]        the number of the call, told back
--- ARGV           then for each cell four numbers:
---                  kind   a          b                c
---                  1      emission   burst            refill_every    token_bucket
---                  2      limit      window           0               sliding_window
---                  3      limit      window           0               sliding_log
---                  4      limit      window           0               fixed_window
---                  5      emission   burst            max_delay       token_bucket that lets wait
+-- ARGV           then for each cell its kind and the lengths of the windows that its limit has:
+--                  1 0                token_bucket
+--                  2 w length x w     sliding_window
+--                  3 w length x w     sliding_log
+--                  4 w length x w     fixed_window
 --                then run after run of equal charges:
---                  's' n  m  (cell cost) x m   judges n charges, spends each that every cell admits
---                  'c' 1  m  (cell cost) x m   spends without judging, up to the limit
---                  'd' 1  m  (cell cost) x m   spends without judging, above the limit too
---                  'r' at m  (cell cost before) x m   gives back what was spent at the instant
---                                              `at`; `before`: the first number told of the cell
--- returns        the call's number, the server's time, then for each run of 's': how many were
---                admitted, and for each of its cells what it was before the run
+--                  's' n m  part x m  judges n charges, spends each that every cell admits
+--                  'q' 1 m  part x m  judges a charge and spends nothing
+--                  'c' 1 m  part x m  spends without judging, up to the limit
+--                  'd' 1 m  part x m  spends without judging, above the limit too
+--                  'r' at m (part before) x m   gives back what was spent at the instant `at`;
+--                                     `before`: the first number told of the cell then
+--                a part is a cell, a cost, and the numbers of the rate it is charged under:
+--                  cell cost emission burst refill_every max_delay    of a token_bucket
+--                  cell cost limit length                             of the others
+-- returns        the call's number, the server's time, then for each run of 's' and 'q': how many
+--                were admitted, and for each of its cells what it was before the run
 --                (limit/reading.rs has the table)
 --
 -- Every time is in microseconds since the epoch, every number a whole one below 2^53, where
 -- arithmetic on doubles is exact.
 --
 -- Example: two charges of 1 on a fresh cell of 60 in a minute, at 1700000000000000:
---   KEYS  tollgate:x        ARGV  9  2 60 60000000 0  s 2 1 1 1
+--   KEYS  tollgate:x        ARGV  9  2 1 60000000  s 2 1  1 1 60 60000000
 --   reply 9  1700000000000000  2  28333333 0 0
 --   and `tollgate:x` is then `w1 28333333 2 0 60000000`, which ends with the window after this one.
 --
--- Promise: all cells of a charge are spent or none; a refusal spends nothing. Every cell is read
--- before the first is written, so a cell that cannot be read, or a server that takes no writes,
--- leaves all as it was. Every write expires at the moment the cell equals an absent one. A stored
--- time ahead of the server's clock (the clock was set back, another server took over) is pulled
--- back to it: nothing is forgotten, and nobody is locked out for longer than a full refill.
--- A cell names the quota it was written under; under another one it is converted, in units, and
--- written so, whatever becomes of the charge: it refills as whoever met it last says.
+-- Promise: all cells of a charge are spent or none; a refusal spends and writes nothing. Every cell
+-- is read before the first is written, so a cell that cannot be read, or a server that takes no
+-- writes, leaves all as it was. Every write expires at the moment the cell equals an absent one. A
+-- stored time ahead of the server's clock (the clock was set back, another server took over) is
+-- pulled back to it: nothing is forgotten, and no key is locked out for longer than a full refill.
+--
+-- Rates of one limit share a cell. Of window algorithms a cell has a counter for each length of
+-- window: a charge is judged on the counter of its own rate and added to all (limit/windows.rs says
+-- why). A bucket is converted, in units, when it is charged under another rate.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local clock = call('TIME') -- the one line that asks what time it is
 local now = clock[1] * 1000000 + clock[2]
+local seconds = tonumber(clock[1])
 
 local fmod, floor, ceil, min, max = math.fmod, math.floor, math.ceil, math.min, math.max
-local format, match = string.format, string.match
-local BUCKET, SLIDING, LOG, DELAYED = '1', '2', '3', '5'
-local MOST = 9007199254740991 -- 2^53 - 1
-local MOST_UNITS = 4294967295 -- 2^32 - 1
+local format, match, gmatch, concat = string.format, string.match, string.gmatch, table.concat
+local BUCKET, SLIDING, LOG = '1', '2', '3'
+local MAX_NUMBER = 9007199254740991 -- 2^53 - 1
+local MAX_UNITS = 4294967295 -- 2^32 - 1
+local MAX_COUNTERS = 16 -- of one cell: limit/windows.rs
+local KEEP_UNUSED = 3600 -- seconds: limit/windows.rs
 
 -- A script's functions are made anew each time it runs: few here, and what most calls need is
 -- written where it is used.
@@ -55,7 +62,7 @@ end
 -- a * b / c, rounded up; exact for a < 2^49 and b, c < 2^45
 local function scaled(a, b, c)
   local product = a * b
-  if product <= MOST then
+  if product <= MAX_NUMBER then
     local rest = fmod(product, c)
     return (product - rest) / c + (rest > 0 and 1 or 0)
   end
@@ -76,120 +83,295 @@ local function stepped(time, step)
   return time - fmod(time, step)
 end
 
--- What a sliding_log needs, made when a call names one. It is a list of `time total`, oldest first;
--- `total` is the sum of all costs so far. The first has left the window: what it says is what the
--- sum begins from.
+-- Units that a bucket has spent, in the time they take to come back at another rate, rounded up.
+local function spent_at(cell, emission)
+  local spent = cell.spent
+  if spent == 0 or cell.emission == emission then return spent end
+  local part = fmod(spent, cell.emission)
+  spent = (spent - part) / cell.emission * emission + scaled(part, emission, cell.emission)
+  return min(spent, MAX_NUMBER / 2)
+end
+
+-- Units that count of a counter now.
+local function counted(counter)
+  local spent = counter.current
+  if counter.previous > 0 then
+    local length = counter.length
+    spent = spent + scaled(counter.previous, length - fmod(counter.at, length), length)
+  end
+  return spent
+end
+
+-- What a sliding_log needs, made when a call names one. It is a hash: the field `h` is a directory,
+-- `time keep needed` and then for each chunk of times `id first count sum`, oldest first, and each
+-- chunk stands in a field of its own as `time cost;` again and again. `time` is the newest, `keep` the
+-- longest window, `needed` when a charge last needed times to be kept so long, in seconds. So whatever
+-- happens to a log of ten thousand times, a call reads its directory and a few chunks.
 local function make_log()
   local kind = {}
+  local MAX_CHUNK = 128 -- times in a chunk
+  local SMALL_CHUNK = 48 -- two neighbours with no more together become one
+  local MAX_TIMES = 12500 -- limit/sliding_log.rs
 
-  local function entry(text)
-    local time, total = match(text or '', '^(%d+) (%d+)$')
-    return tonumber(time), tonumber(total)
+  local function text_of(cell, chunk)
+    if not chunk.text then chunk.text = call('HGET', cell.key, chunk.id) or '' end
+    return chunk.text
   end
 
-  -- The first place from `low` to `high` whose entry fulfils `wanted`, which all after it do too.
-  local function first_of(key, low, high, wanted)
+  -- The last chunk that begins at or before `edge`; 0: all begin after it.
+  local function chunk_at(cell, edge)
+    local low, high = 0, #cell.chunks
     while low < high do
-      local middle = floor((low + high) / 2)
-      local time, total = entry(call('LINDEX', key, middle))
-      if wanted(time or 0, total or 0) then high = middle else low = middle + 1 end
+      local middle = ceil((low + high) / 2)
+      if cell.chunks[middle].first <= edge then low = middle else high = middle - 1 end
     end
     return low
   end
 
-  local function left(cell, time)
-    return min(time, now) + cell.b - now
-  end
-
   function kind.load(cell)
-    cell.total, cell.base, cell.first = 0, 0, 1
-    local last = call('LINDEX', cell.key, -1)
-    if not last then return true end
-    cell.time, cell.total = entry(last)
-    local two = call('LRANGE', cell.key, 0, 1)
-    local time, total = entry(two[2])
-    local _, base = entry(two[1])
-    if not (cell.time and time and base) then return false end
-    if cell.time + cell.b <= now then
+    local text = call('HGET', cell.key, 'h')
+    cell.chunks, cell.added, cell.times, cell.gone_chunks = {}, 0, 0, {}
+    cell.keep, cell.needed, cell.spent_of = cell.longest, seconds, {}
+    if not text then return call('EXISTS', cell.key) == 0 end
+    local newest, keep, needed, rest = match(text, '^(%d+) (%d+) (%d+);(.*)$')
+    newest, keep, needed = tonumber(newest), tonumber(keep), tonumber(needed)
+    if not newest or newest > MAX_NUMBER then return false end
+    if newest + max(keep, cell.longest) <= now then
       -- All have left: it equals an absent one.
-      cell.time, cell.total, cell.gone = nil, 0, true
+      cell.gone = true
       return true
     end
-    if cell.time > now then cell.changed = true end
-    if time + cell.b <= now then
-      cell.first = first_of(cell.key, 2, call('LLEN', cell.key) - 1, function(one)
-        return one + cell.b > now
-      end)
-      _, base = entry(call('LINDEX', cell.key, cell.first - 1))
-      if not base then return false end
+    if keep > cell.longest and seconds - needed <= max(KEEP_UNUSED, 2 * quotient(keep, 1000000)) then
+      cell.keep, cell.needed = keep, needed
     end
-    cell.base = base
-    cell.spent = cell.total - base
+    local chunks, number = cell.chunks, 0
+    for id, first, count, sum in gmatch(rest, '(%d+) (%d+) (%d+) (%d+);') do
+      number = number + 1
+      chunks[number] = {
+        id = id, first = tonumber(first), count = tonumber(count), sum = tonumber(sum),
+      }
+      cell.times = cell.times + tonumber(count)
+    end
+    if number == 0 then return false end
+    cell.newest = newest
+    if newest > now then cell.changed = true end
     return true
   end
 
-  -- `above`: how far the refused charge is above the limit.
-  function kind.numbers(cell, reply, above)
-    local reset, fits = 0, 0
-    if cell.current > 0 then reset = cell.b elseif cell.time then reset = left(cell, cell.time) end
-    if above > cell.spent - cell.current then
-      fits = cell.b
-    elseif above > 0 then
-      local place = first_of(cell.key, cell.first, call('LLEN', cell.key) - 1, function(_, sum)
-        return sum - cell.base >= above
-      end)
-      fits = left(cell, entry(call('LINDEX', cell.key, place)) or now)
+  -- Units of the log that count in a window of this length, without those of this call.
+  function kind.spent(cell, length)
+    local spent = cell.spent_of[length]
+    if spent then return spent end
+    spent = 0
+    if cell.newest and cell.newest + length > now then
+      local edge = now - length
+      local at = chunk_at(cell, edge)
+      if at > 0 then
+        for time, cost in gmatch(text_of(cell, cell.chunks[at]), '(%d+) (%d+);') do
+          if tonumber(time) > edge then spent = spent + tonumber(cost) end
+        end
+      end
+      for n = at + 1, #cell.chunks do spent = spent + cell.chunks[n].sum end
     end
+    cell.spent_of[length] = spent
+    return spent
+  end
+
+  -- When `above` units of those that count have left the window, from now on.
+  local function leaves(cell, length, above)
+    local edge, freed = now - length, 0
+    for n = max(1, chunk_at(cell, edge)), #cell.chunks do
+      local chunk = cell.chunks[n]
+      if chunk.first <= edge or freed + chunk.sum >= above then
+        for time, cost in gmatch(text_of(cell, chunk), '(%d+) (%d+);') do
+          time = tonumber(time)
+          if time > edge then
+            freed = freed + tonumber(cost)
+            if freed >= above then return min(time, now) + length - now end
+          end
+        end
+      else
+        freed = freed + chunk.sum
+      end
+    end
+    return 0
+  end
+
+  -- `above`: how far the refused charge is above the limit.
+  function kind.numbers(cell, reply, length, above)
+    local reset, fits = 0, 0
+    local stored = kind.spent(cell, length)
+    if cell.added > 0 then
+      reset = length
+    elseif cell.newest then
+      reset = max(0, min(cell.newest, now) + length - now)
+    end
+    if above > stored then
+      fits = length
+    elseif above > 0 then
+      fits = leaves(cell, length, above)
+    end
+    local last = cell.chunks[#cell.chunks]
+    local id = 1
+    if last then id = last.count < MAX_CHUNK and last.id or last.id + 1 end
     local n = #reply
-    reply[n + 1], reply[n + 2], reply[n + 3] = cell.spent, reset, fits
+    reply[n + 1], reply[n + 2] = tonumber(id), stored + cell.added
+    reply[n + 3], reply[n + 4] = reset, fits
+  end
+
+  -- The chunk of a time that was charged: where it was written, or where it was moved to since.
+  local function chunk_of(cell, time, id)
+    for n = #cell.chunks, 1, -1 do
+      local chunk = cell.chunks[n]
+      if tonumber(chunk.id) == id and chunk.first <= time then return chunk end
+    end
+    return cell.chunks[chunk_at(cell, time)]
+  end
+
+  local function take_back(cell, chunk, units, at)
+    local word = format('%.0f ', at)
+    local text = text_of(cell, chunk)
+    local from = string.find(text, word, 1, true)
+    if not from or (from > 1 and string.sub(text, from - 1, from - 1) ~= ';') then return nil end
+    local cost = match(text, '^(%d+);', from + #word)
+    if not cost then return nil end
+    local rest = from + #word + #cost + 1
+    local gone = min(units, tonumber(cost))
+    local left = tonumber(cost) - gone
+    if left > 0 then
+      chunk.text = concat({ string.sub(text, 1, from - 1), word, format('%.0f;', left),
+        string.sub(text, rest) })
+    else
+      chunk.text = string.sub(text, 1, from - 1) .. string.sub(text, rest)
+      chunk.count, cell.times = chunk.count - 1, cell.times - 1
+      chunk.first = tonumber(match(chunk.text, '^%d+')) or chunk.first
+    end
+    chunk.sum, chunk.changed = chunk.sum - gone, true
+    return gone
+  end
+
+  function kind.give(cell, units, at, id)
+    if #cell.chunks == 0 then return end
+    local chunk = chunk_of(cell, at, id)
+    if not chunk then return end
+    local gone = take_back(cell, chunk, units, at)
+    if not gone then
+      chunk = cell.chunks[chunk_at(cell, at)]
+      gone = chunk and take_back(cell, chunk, units, at)
+    end
+    if not gone then return end
+    cell.changed = true
+    for length, spent in pairs(cell.spent_of) do
+      if at > now - length then cell.spent_of[length] = spent - gone end
+    end
+  end
+
+  local function remove(cell, n)
+    local chunk = table.remove(cell.chunks, n)
+    cell.times = cell.times - chunk.count
+    cell.gone_chunks[#cell.gone_chunks + 1] = chunk.id
+  end
+
+  -- The times of chunk `n` move to the front of the next one, or to the end of the one before.
+  local function merge(cell, n)
+    local one, two = cell.chunks[n], cell.chunks[n + 1]
+    two.text = text_of(cell, one) .. text_of(cell, two)
+    two.first, two.count, two.sum = one.first, one.count + two.count, one.sum + two.sum
+    two.changed = true
+    cell.times = cell.times + one.count
+    remove(cell, n)
+  end
+
+  -- What is ahead of the clock, and what is of this very instant, is one time, now.
+  local function pull_back(cell)
+    while #cell.chunks > 0 and cell.newest >= now do
+      local last = cell.chunks[#cell.chunks]
+      if last.first >= now then
+        cell.added = cell.added + last.sum
+        remove(cell, #cell.chunks)
+        last = cell.chunks[#cell.chunks]
+        cell.newest = last and (tonumber(match(text_of(cell, last), '(%d+) %d+;$')) or 0) or 0
+      else
+        local kept, count, sum, newest = {}, 0, 0, last.first
+        for time, cost in gmatch(text_of(cell, last), '(%d+) (%d+);') do
+          if tonumber(time) < now then
+            count, sum, newest = count + 1, sum + tonumber(cost), tonumber(time)
+            kept[count] = time .. ' ' .. cost .. ';'
+          end
+        end
+        cell.times, cell.added = cell.times - last.count + count, cell.added + last.sum - sum
+        last.text, last.count, last.sum, last.changed = concat(kept), count, sum, true
+        cell.newest = newest
+      end
+    end
+  end
+
+  local function add(cell)
+    local last = cell.chunks[#cell.chunks]
+    if not last or last.count >= MAX_CHUNK then
+      local id = last and format('%.0f', last.id + 1) or '1'
+      last = { id = id, first = now, count = 0, sum = 0, text = '' }
+      cell.chunks[#cell.chunks + 1] = last
+    end
+    last.text = text_of(cell, last) .. format('%.0f %.0f;', now, cell.added)
+    if last.count == 0 then last.first = now end
+    last.count, last.sum, last.changed = last.count + 1, last.sum + cell.added, true
+    cell.times, cell.newest, cell.added = cell.times + 1, now, 0
+  end
+
+  -- Drops chunks that have left every window, and keeps the directory short: what is empty goes,
+  -- small neighbours become one, and of too many times the oldest chunk becomes one time.
+  local function tidy(cell)
+    while #cell.chunks > 1 and cell.chunks[2].first + cell.keep <= now do remove(cell, 1) end
+    for n = #cell.chunks, 1, -1 do
+      local chunk, next = cell.chunks[n], cell.chunks[n + 1]
+      if chunk.count == 0 then
+        remove(cell, n)
+      elseif next and chunk.count + next.count <= SMALL_CHUNK then
+        merge(cell, n)
+      end
+    end
+    if cell.times > MAX_TIMES and #cell.chunks > 1 then
+      local chunk = cell.chunks[1]
+      local time = match(text_of(cell, chunk), '(%d+) %d+;$')
+      cell.times = cell.times - chunk.count + 1
+      chunk.text, chunk.first = format('%s %.0f;', time, chunk.sum), tonumber(time)
+      chunk.count, chunk.changed = 1, true
+      merge(cell, 1)
+    end
   end
 
   function kind.save(cell)
-    local text = format('%.0f %.0f', now, cell.total + cell.current)
-    if cell.gone then call('DEL', cell.key) end
-    if not cell.time then
-      call('RPUSH', cell.key, '0 0', text)
-    else
-      if cell.first > 1 then call('LTRIM', cell.key, cell.first - 1, -1) end
-      -- What is ahead of the clock, and what is of this very instant, is one entry.
-      while cell.time >= now and call('LLEN', cell.key) > 1 do
-        call('RPOP', cell.key)
-        cell.time = entry(call('LINDEX', cell.key, -1))
-      end
-      call('RPUSH', cell.key, text)
-    end
-    call('PEXPIRE', cell.key, format('%.0f', ceil(cell.b / 1000) + 1))
-  end
-
-  -- Directly on the list: calls that give back do nothing else.
-  function kind.give(cell, units, at)
-    local later = {}
-    local time, total = entry(call('LINDEX', cell.key, -1))
-    while time and time > at do
-      later[#later + 1] = { time, total }
-      call('RPOP', cell.key)
-      time, total = entry(call('LINDEX', cell.key, -1))
-    end
-    local gone = 0
-    if time == at and call('LLEN', cell.key) > 1 then
-      call('RPOP', cell.key)
-      local _, before = entry(call('LINDEX', cell.key, -1))
-      gone = min(units, total - before)
-      if total - gone > before then
-        call('RPUSH', cell.key, format('%.0f %.0f', time, total - gone))
-      end
-    end
-    for n = #later, 1, -1 do
-      call('RPUSH', cell.key, format('%.0f %.0f', later[n][1], later[n][2] - gone))
-    end
-    local newest = entry(call('LINDEX', cell.key, -1))
-    if call('LLEN', cell.key) < 2 then
+    if cell.gone then
       call('DEL', cell.key)
-    else
-      -- (All may have left by now.)
-      local rest = max(0, left(cell, newest))
-      call('PEXPIRE', cell.key, format('%.0f', ceil(rest / 1000) + 1))
+    elseif cell.newest then
+      pull_back(cell)
     end
+    if cell.added > 0 then add(cell) end
+    tidy(cell)
+    local last = cell.chunks[#cell.chunks]
+    if not last then
+      call('DEL', cell.key)
+      return
+    end
+    if cell.longest >= cell.keep then cell.keep, cell.needed = cell.longest, seconds end
+    cell.newest = tonumber(match(text_of(cell, last), '(%d+) %d+;$')) or last.first
+    local directory = { format('%.0f %.0f %.0f;', cell.newest, cell.keep, cell.needed) }
+    local fields = { 'HSET', cell.key, 'h', '' }
+    for n = 1, #cell.chunks do
+      local chunk = cell.chunks[n]
+      directory[n + 1] =
+        format('%s %.0f %.0f %.0f;', chunk.id, chunk.first, chunk.count, chunk.sum)
+      if chunk.changed then
+        fields[#fields + 1], fields[#fields + 2] = chunk.id, chunk.text
+      end
+    end
+    fields[4] = concat(directory)
+    -- First, since a number may be used again.
+    if #cell.gone_chunks > 0 then call('HDEL', cell.key, unpack(cell.gone_chunks)) end
+    call(unpack(fields))
+    local rest = max(0, cell.newest + cell.keep - now)
+    call('PEXPIRE', cell.key, format('%.0f', ceil(rest / 1000) + 1))
   end
 
   return kind
@@ -201,94 +383,176 @@ local function unreadable(cell)
   return redis.error_reply('TOLLGATE the cell ' .. cell.key .. ' was not written by tollgate')
 end
 
--- Reads every cell. `spent` is what is taken of `most`, `unit` what a cost of one takes.
+-- One counter as of now: another window of its own, and nothing of those that have passed.
+local function as_of_now(counter, sliding)
+  local length, written = counter.length, counter.window
+  local index = quotient(now, length)
+  counter.at = now
+  if written == index + 1 then
+    -- The clock may have run back by a moment: read as of its window's beginning.
+    index, counter.at = written, written * length
+  elseif written > index then
+    -- Of a clock that was ahead: pulled back.
+    written, counter.pulled = index, true
+  end
+  if index == written + 1 then
+    counter.current, counter.previous = 0, sliding and counter.current or 0
+  elseif index > written then
+    counter.current, counter.previous = 0, 0
+  end
+  counter.window = index
+end
+
+-- Reads the counters of a cell of windows. `w1 window current previous length` is one counter of a
+-- sliding_window, `f1 window current length` one of a fixed_window; with several windows the cell is
+-- `w2` or `f2` and then `window current previous length judged` for each; `judged`: in which second a
+-- charge was last judged on it.
+local function load_counters(cell)
+  local text = call('GET', cell.key)
+  if not text then return true end
+  local head = cell.kind == SLIDING and 'w' or 'f'
+  local counters = cell.counters
+  local window, current, previous, length
+  if cell.kind == SLIDING then
+    window, current, previous, length = match(text, '^w1 (%d+) (%d+) (%d+) (%d+)$')
+  else
+    window, current, length = match(text, '^f1 (%d+) (%d+) (%d+)$')
+    previous = 0
+  end
+  if window then
+    counters[1] = {
+      window = tonumber(window), current = tonumber(current), previous = tonumber(previous),
+      length = tonumber(length), judged = seconds,
+    }
+  elseif match(text, '^' .. head .. '2[ %d]+$') then
+    for w, c, p, l, j in gmatch(text, ' (%d+) (%d+) (%d+) (%d+) (%d+)') do
+      counters[#counters + 1] = {
+        window = tonumber(w), current = tonumber(c), previous = tonumber(p),
+        length = tonumber(l), judged = tonumber(j),
+      }
+    end
+  end
+  if #counters == 0 or #counters > 2 * MAX_COUNTERS then return false end
+  for n = 1, #counters do
+    local one = counters[n]
+    if one.length == 0 or one.current > MAX_UNITS or one.previous > MAX_UNITS then return false end
+    as_of_now(one, cell.kind == SLIDING)
+    if one.pulled then cell.changed = true end
+  end
+  return true
+end
+
+-- Drops windows that nobody needs: those that are idle, that no charge was judged on for long, or for
+-- which there is no room, the longest unused first.
+local function drop_unneeded(cell)
+  local kept = {}
+  for n = 1, #cell.counters do
+    local one = cell.counters[n]
+    local unused = seconds - one.judged
+    local long = max(KEEP_UNUSED, 2 * quotient(one.length, 1000000))
+    if one.needed or (unused <= long and one.current + one.previous > 0) then
+      kept[#kept + 1] = one
+    end
+  end
+  while #kept > MAX_COUNTERS do
+    local oldest
+    for n = 1, #kept do
+      local one = kept[n]
+      if not one.needed and not (oldest and kept[oldest].judged <= one.judged) then oldest = n end
+    end
+    if not oldest then break end
+    table.remove(kept, oldest)
+  end
+  cell.counters = kept
+end
+
+-- Gives a cell the windows that its limit has. A new one begins with what is known of it: with the
+-- units of the shortest window that covers it, else with those of the longest.
+local function align(cell, lengths)
+  local counters, known = cell.counters, #cell.counters
+  for i = 1, #lengths do
+    local length, found, source, longest = lengths[i], nil, nil, nil
+    for n = 1, known do
+      local one = counters[n]
+      if one.length == length then found = one end
+      if one.length > length and not (source and source.length <= one.length) then source = one end
+      if not (longest and longest.length >= one.length) then longest = one end
+    end
+    if not found then
+      source = source or longest
+      local current, at = 0, now
+      if source then current, at = min(counted(source), MAX_UNITS), source.at end
+      found = {
+        window = quotient(at, length), current = current, previous = 0, length = length,
+        judged = seconds, at = at,
+      }
+      if found.window == quotient(now, length) then
+        found.at = now
+      else
+        found.at = found.window * length
+      end
+      counters[#counters + 1] = found
+    end
+    found.needed = true
+    cell.by_length[length] = found
+  end
+  if #counters > #lengths then drop_unneeded(cell) end
+end
+
+-- Reads every cell.
 local cells, next_arg = {}, 2
 for n = 1, #KEYS do
-  local kind = ARGV[next_arg]
-  local a, b = tonumber(ARGV[next_arg + 1]), tonumber(ARGV[next_arg + 2])
-  local c, delay = tonumber(ARGV[next_arg + 3]), 0
-  next_arg = next_arg + 4
-  if kind == DELAYED then kind, c, delay = BUCKET, 0, c end
-  local cell = {
-    key = KEYS[n], kind = kind, a = a, b = b, c = c,
-    spent = 0, most = a, unit = 1,
-    window = 0, current = 0, previous = 0, at = now, changed = false,
-  }
+  local kind, windows = ARGV[next_arg], tonumber(ARGV[next_arg + 1])
+  next_arg = next_arg + 2
+  local cell = { key = KEYS[n], kind = kind, changed = false }
   cells[n] = cell
-  if kind == LOG then
-    log = log or make_log()
-    if not log.load(cell) then return unreadable(cell) end
-  elseif kind == BUCKET then
+  if kind == BUCKET then
     -- `b1 full at emission refill_every`: full again at `full`, written at `at`
-    cell.most, cell.unit, cell.at = a * b + delay, a, stepped(now, c)
+    cell.spent, cell.emission, cell.step = 0, 1, 0
     local text = call('GET', cell.key)
     if text then
       local full, at, emission, step = match(text, '^b1 (%d+) (%d+) (%d+) (%d+)$')
       if not full then return unreadable(cell) end
       full, at, emission, step = tonumber(full), tonumber(at), tonumber(emission), tonumber(step)
-      if emission == 0 or full > MOST or at > MOST then return unreadable(cell) end
+      if emission == 0 or full > MAX_NUMBER or at > MAX_NUMBER then return unreadable(cell) end
       local from = stepped(now, step)
       if at > now then
         full = full - (stepped(at, step) - from)
         cell.changed = true
       end
-      local spent = max(0, full - from)
-      if emission ~= a then
-        local part = fmod(spent, emission)
-        spent = (spent - part) / emission * a + scaled(part, a, emission)
-      end
-      if emission ~= a or step ~= c then cell.changed = true end
-      cell.spent = min(spent, MOST / 2)
+      cell.spent, cell.emission, cell.step = min(max(0, full - from), MAX_NUMBER / 2), emission, step
     end
   else
-    -- `w1 window current previous length` of a sliding_window, `f1 window current length` of a
-    -- fixed_window
-    local window = quotient(now, b)
-    local text = call('GET', cell.key)
-    if text then
-      local written, current, previous, length
-      if kind == SLIDING then
-        written, current, previous, length = match(text, '^w1 (%d+) (%d+) (%d+) (%d+)$')
-      else
-        written, current, length = match(text, '^f1 (%d+) (%d+) (%d+)$')
-      end
-      if not written then return unreadable(cell) end
-      written, length = tonumber(written), tonumber(length)
-      current, previous = tonumber(current), tonumber(previous or 0)
-      if length == 0 or current > MOST_UNITS or previous > MOST_UNITS then
-        return unreadable(cell)
-      end
-      local index = length == b and window or quotient(now, length)
-      if written == index + 1 then
-        -- The clock may have run back by a moment: read as of its window's beginning.
-        index, cell.at = written, written * length
-      elseif written > index then
-        written, cell.changed = index, true
-      end
-      if index == written + 1 then
-        current, previous = 0, current
-      elseif index > written then
-        current, previous = 0, 0
-      end
-      if length == b then
-        window = index
-      else
-        -- Another grid of windows: what counts now is carried into the current one.
-        if kind == SLIDING then
-          current = current + scaled(previous, length - fmod(cell.at, length), length)
-        end
-        window, current, previous = quotient(cell.at, b), min(current, MOST_UNITS), 0
-        cell.changed = true
-        if window == quotient(now, b) then cell.at = now else cell.at = window * b end
-      end
-      cell.current = current
-      if kind == SLIDING then
-        cell.previous = previous
-        if previous > 0 then current = current + scaled(previous, b - fmod(cell.at, b), b) end
-      end
-      cell.spent = current
+    local lengths = {}
+    for i = 1, windows do lengths[i] = tonumber(ARGV[next_arg + i - 1]) end
+    next_arg = next_arg + windows
+    cell.longest = lengths[windows]
+    if kind == LOG then
+      log = log or make_log()
+      if not log.load(cell) then return unreadable(cell) end
+    else
+      cell.counters, cell.by_length = {}, {}
+      if not load_counters(cell) then return unreadable(cell) end
+      align(cell, lengths)
     end
-    cell.window = window
+  end
+end
+
+-- Adds units to a cell, under the rate of a part.
+local function spend(cell, units, a, b_or_length, c)
+  cell.changed = true
+  if cell.kind == BUCKET then
+    cell.spent = spent_at(cell, a) + units * a
+    cell.emission, cell.step = a, c
+  elseif cell.kind == LOG then
+    cell.added = cell.added + units
+  else
+    local counters = cell.counters
+    for n = 1, #counters do
+      local one = counters[n]
+      one.current = min(one.current + units, MAX_UNITS)
+    end
+    cell.by_length[b_or_length].judged = seconds
   end
 end
 
@@ -297,100 +561,137 @@ local reply = { tonumber(ARGV[1]), now }
 while ARGV[next_arg] do
   local op, n, m = ARGV[next_arg], tonumber(ARGV[next_arg + 1]), tonumber(ARGV[next_arg + 2])
   next_arg = next_arg + 3
-  if op == 'r' then
-    for i = next_arg, next_arg + 3 * m - 1, 3 do
-      local cell, units = cells[tonumber(ARGV[i])], tonumber(ARGV[i + 1])
-      if cell.kind == LOG then
-        log.give(cell, units, n)
-        cell.changed = false
+  local parts, many = {}, n
+  for i = 1, m do
+    local cell, cost = cells[tonumber(ARGV[next_arg])], tonumber(ARGV[next_arg + 1])
+    local a, b = tonumber(ARGV[next_arg + 2]), tonumber(ARGV[next_arg + 3])
+    local c, room, unit = 0, 0, 1
+    next_arg = next_arg + 4
+    if cell.kind == BUCKET then
+      local delay = tonumber(ARGV[next_arg + 1])
+      c = tonumber(ARGV[next_arg])
+      next_arg = next_arg + 2
+      room, unit = max(0, a * b + delay - spent_at(cell, a)), a
+    elseif cell.kind == LOG then
+      room = max(0, a - log.spent(cell, b) - cell.added)
+    else
+      room = max(0, a - counted(cell.by_length[b]))
+    end
+    if op == 'r' then
+      -- of one cell each, in order
+      local before = tonumber(ARGV[next_arg])
+      next_arg = next_arg + 1
+      if cell.kind == BUCKET then
+        -- What came back since and would not have without the charge (the bucket would have been
+        -- full) is not given back again.
+        local came = max(0, stepped(now, c) - stepped(n, c) - before)
+        cell.spent = max(0, spent_at(cell, a) - max(0, cost * a - came))
+        cell.emission, cell.step, cell.changed = a, c, true
+      elseif cell.kind == LOG then
+        log.give(cell, cost, n, before)
       else
-        cell.changed = true
-        if cell.kind == BUCKET then
-          -- What came back since and would not have without the charge (the bucket would have been
-          -- full) is not given back again.
-          local came = max(0, cell.at - stepped(n, cell.c) - tonumber(ARGV[i + 2]))
-          cell.spent = max(0, cell.spent - max(0, units * cell.unit - came))
-        elseif cell.window == quotient(n, cell.b) then
-          cell.current = max(0, cell.current - units)
-        elseif cell.window == quotient(n, cell.b) + 1 then
-          cell.previous = max(0, cell.previous - units)
-        end
-      end
-    end
-    next_arg = next_arg + 3 * m
-  else
-    local last = next_arg + 2 * m - 1
-    local many = n
-    for i = next_arg, last, 2 do
-      local cell, cost = cells[tonumber(ARGV[i])], tonumber(ARGV[i + 1])
-      local room = max(0, cell.most - cell.spent)
-      if op == 'c' or op == 'd' then
-        local units = cost
-        if op == 'c' then
-          units = min(cost, quotient(room, cell.unit))
-        elseif cell.kind == BUCKET then
-          units = max(0, min(cost, quotient(MOST / 2 - cell.spent, cell.unit)))
-        else
-          units = max(0, min(cost, MOST_UNITS - cell.spent))
-        end
-        cell.spent, cell.current = cell.spent + units * cell.unit, cell.current + units
-        cell.changed = true
-      elseif cost > 0 then
-        many = min(many, quotient(room, cost * cell.unit))
-      end
-    end
-    if op == 's' then
-      reply[#reply + 1] = many
-      for i = next_arg, last, 2 do
-        local cell, cost = cells[tonumber(ARGV[i])], tonumber(ARGV[i + 1])
-        local kind, at = cell.kind, #reply
-        if kind == BUCKET then
-          reply[at + 1] = cell.spent
-        elseif kind == LOG then
-          local above = 0
-          if many < n and cost > 0 and cost <= cell.a then
-            above = max(0, cell.spent + (many + 1) * cost - cell.a)
+        for k = 1, #cell.counters do
+          local one = cell.counters[k]
+          local window = quotient(n, one.length)
+          if one.window == window then
+            one.current = max(0, one.current - cost)
+          elseif one.window == window + 1 then
+            one.previous = max(0, one.previous - cost)
           end
-          log.numbers(cell, reply, above)
-        else
-          reply[at + 1], reply[at + 2] = cell.window, cell.current
-          if kind == SLIDING then reply[at + 3] = cell.previous end
         end
-        local units = many * cost
-        if units > 0 then
-          cell.spent, cell.current = cell.spent + units * cell.unit, cell.current + units
-          cell.changed = true
-        end
+        cell.changed = true
       end
+    elseif op == 'c' then
+      local units = min(cost, quotient(room, unit))
+      if units > 0 then spend(cell, units, a, b, c) end
+    elseif op == 'd' then
+      local units = cost
+      if cell.kind == BUCKET then
+        units = max(0, min(cost, quotient(MAX_NUMBER / 2 - spent_at(cell, a), unit)))
+      elseif cell.kind == LOG then
+        units = max(0, min(cost, MAX_UNITS - log.spent(cell, b) - cell.added))
+      end
+      if units > 0 then spend(cell, units, a, b, c) end
+    else
+      if cost > 0 then many = min(many, quotient(room, cost * unit)) end
+      parts[i] = { cell = cell, cost = cost, a = a, b = b, c = c }
     end
-    next_arg = last + 1
   end
+  if op == 's' or op == 'q' then
+    reply[#reply + 1] = many
+    for i = 1, m do
+      local part = parts[i]
+      local cell, kind, at = part.cell, part.cell.kind, #reply
+      if kind == BUCKET then
+        reply[at + 1] = spent_at(cell, part.a)
+      elseif kind == LOG then
+        local above = 0
+        if many < n and part.cost > 0 and part.cost <= part.a then
+          local spent = log.spent(cell, part.b) + cell.added
+          above = max(0, spent + (many + 1) * part.cost - part.a)
+        end
+        log.numbers(cell, reply, part.b, above)
+      else
+        local counter = cell.by_length[part.b]
+        reply[at + 1], reply[at + 2] = counter.window, counter.current
+        if kind == SLIDING then reply[at + 3] = counter.previous end
+      end
+      local units = many * part.cost
+      if op == 's' and units > 0 then spend(cell, units, part.a, part.b, part.c) end
+    end
+  end
+end
+
+-- Until when a counter counts, or nil.
+local function idle_at(counter, sliding)
+  if counter.current + counter.previous == 0 then return nil end
+  if sliding then return (counter.window + (counter.current > 0 and 2 or 1)) * counter.length end
+  return (counter.window + 1) * counter.length
+end
+
+-- The text of a cell of windows and when it is idle, or nil.
+local function counters_text(cell)
+  local sliding, kept = cell.kind == SLIDING, cell.counters
+  local idle
+  for n = 1, #kept do
+    local at = idle_at(kept[n], sliding)
+    if at and not (idle and idle >= at) then idle = at end
+  end
+  if not idle then return nil end
+  local one = kept[1]
+  if #kept > 1 then
+    local texts = { sliding and 'w2' or 'f2' }
+    for n = 1, #kept do
+      one = kept[n]
+      texts[n + 1] = format('%.0f %.0f %.0f %.0f %.0f', one.window, one.current, one.previous,
+        one.length, one.judged)
+    end
+    return concat(texts, ' '), idle
+  end
+  if sliding then
+    return format('w1 %.0f %.0f %.0f %.0f', one.window, one.current, one.previous, one.length), idle
+  end
+  return format('f1 %.0f %.0f %.0f', one.window, one.current, one.length), idle
 end
 
 -- Writes what changed, until it equals an absent one.
 for n = 1, #cells do
   local cell = cells[n]
-  local kind, length = cell.kind, cell.b
   if not cell.changed then
     -- as it was
-  elseif kind == LOG then
+  elseif cell.kind == LOG then
     log.save(cell)
   else
     local text, idle
-    if kind == BUCKET then
+    if cell.kind == BUCKET then
       if cell.spent > 0 then
-        local full = cell.at + cell.spent
-        text = format('b1 %.0f %.0f %.0f %.0f', full, now, cell.a, cell.c)
-        idle = cell.c > 0 and stepped(full + cell.c - 1, cell.c) or full
+        local step = cell.step
+        local full = stepped(now, step) + cell.spent
+        text = format('b1 %.0f %.0f %.0f %.0f', full, now, cell.emission, step)
+        idle = step > 0 and stepped(full + step - 1, step) or full
       end
-    elseif cell.current + cell.previous > 0 then
-      if kind == SLIDING then
-        text = format('w1 %.0f %.0f %.0f %.0f', cell.window, cell.current, cell.previous, length)
-        idle = (cell.window + (cell.current > 0 and 2 or 1)) * length
-      else
-        text = format('f1 %.0f %.0f %.0f', cell.window, cell.current, length)
-        idle = (cell.window + 1) * length
-      end
+    else
+      text, idle = counters_text(cell)
     end
     if text then
       call('SET', cell.key, text, 'PX', format('%.0f', ceil((idle - now) / 1000) + 1))

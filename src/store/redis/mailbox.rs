@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::Remote;
-use super::books::Failure;
 use super::call::{Answered, Call, Charge, Order};
+use super::metrics::Failure;
 use super::wagon::Wagon;
 use crate::policy::KeyHash;
 
@@ -87,8 +87,8 @@ impl Mailboxes {
         let ticket = Ticket { charge, answer };
         let mut open = remote.mailboxes.shard(key).lock();
         match open.get_mut(&key) {
-            Some(line) if asks && line.asking >= most => return Err(Failure::LineFull),
-            Some(line) if line.tickets.len() >= 2 * MOST_WAITING => return Err(Failure::LineFull),
+            Some(line) if asks && line.asking >= most => return Err(Failure::QueueFull),
+            Some(line) if line.tickets.len() >= 2 * MOST_WAITING => return Err(Failure::QueueFull),
             Some(line) => {
                 line.asking += usize::from(asks);
                 line.tickets.push_back(ticket);
@@ -158,7 +158,7 @@ impl Clerk {
 fn next(line: &mut Line) -> Vec<Ticket> {
     let (mut call, mut tickets) = (Call::default(), Vec::new());
     while let Some(ticket) = line.tickets.pop_front() {
-        if !call.add(&ticket.charge) {
+        if call.add(&ticket.charge).is_err() {
             line.tickets.push_front(ticket);
             break;
         }

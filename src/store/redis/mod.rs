@@ -1,78 +1,71 @@
 //! The exact tier in servers that speak the protocol of Redis: one number for every node.
 //!
 //! ```text
-//!   settle -> home (denied of late?) -> mailbox (one call at a time per cell)
-//!          -> wagon (those of many cells that wait share a call) -> call -> server
-//!                                                                     |
-//!              topology (which server keeps the slot) <- MOVED, ASK --+
+//!   settle -> denial cache -> queue -> batch -> call -> Transport (servers, slots, redirects)
 //! ```
 //!
-//! A charge that may have been spent is never sent again: only answers that say "not executed"
-//! (MOVED, ASK, TRYAGAIN, NOSCRIPT) are followed, within the deadline.
+//! A charge that may have been spent is never sent again.
 
 mod address;
 mod bans;
-mod books;
 mod call;
-mod home;
+mod denial_cache;
 mod mailbox;
-mod owed;
-mod said;
+mod metrics;
+mod redis_transport;
 mod server;
+mod server_info;
 mod slots;
 mod topology;
 mod transport;
+mod unreported;
 mod wagon;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use redis::{Cmd, Value};
 use smallvec::SmallVec;
-use tokio::sync::Notify;
 
 use crate::clock::{Clock, Nanos, Now};
 use crate::limit::{Receipt, Verdict};
 use crate::policy::KeyHash;
 
 pub use address::{Address, Login, Servers, Settings, Tls};
-pub use books::{CallOutcome, Failure, StoreBooks};
-pub use call::{Answered, Argument, Arguments, Call, Charge, Order, Spend};
+pub use call::{Answered, Argument, Arguments, Call, Charge, NotAdded, Order, Spend};
+pub use metrics::{CallOutcome, Failure, StoreMetrics};
 pub use transport::{Readiness, Transport};
 
-use home::Home;
+use denial_cache::DenialCache;
 use mailbox::Mailboxes;
-use owed::Owed;
-use server::{Common, Server, Trouble};
-use topology::Topology;
+use redis_transport::RedisTransport;
+use unreported::Unreported;
 use wagon::Wagon;
 
 /// The script that settles charges.
 pub const SCRIPT: &str = include_str!("charge.lua");
 
-/// How often one call follows an answer that says "not executed".
-const MOST_HOPS: usize = 16;
-
-/// Between two attempts where a server says that the moment is wrong.
+/// Between two attempts where a server says that the moment is wrong, or is still being connected
+/// to.
 const SOON: Duration = Duration::from_millis(2);
 
-/// All nodes of a site find a store back at once: each waits up to this before it tells what it
-/// owes.
+/// All nodes of a site find a store back at once: each waits up to this before it reports what was
+/// admitted without it.
 const JITTER: Duration = Duration::from_millis(500);
 
 /// A store of many nodes.
 pub struct Remote {
-    topology: Arc<Topology>,
-    /// Carries calls in place of the topology.
-    carrier: Option<Arc<dyn Transport>>,
-    common: Arc<Common>,
+    transport: Arc<dyn Transport>,
+    /// The same as `transport`, where it leads to real servers.
+    servers: Option<Arc<RedisTransport>>,
+    clock: Arc<dyn Clock>,
+    metrics: StoreMetrics,
     mailboxes: Mailboxes,
     wagon: Wagon,
-    home: Home,
-    owed: Owed,
+    denials: DenialCache,
+    unreported: Unreported,
+    prefix: String,
     timeout: Duration,
-    sha: String,
     /// Whether bans are shared yet.
     shares_bans: OnceLock<()>,
     calls: AtomicU32,
@@ -82,178 +75,149 @@ impl Remote {
     /// Begins to connect, on the runtime that this is called in. Ready or not, charges can be
     /// settled: while no server answers they fail at once.
     pub fn start(settings: Settings, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let common = Arc::new(Common {
-            login: settings.login,
-            tls: settings.tls,
-            prefix: settings.prefix,
-            clock,
-            books: StoreBooks::default(),
-            look_again: Notify::new(),
-            back: Notify::new(),
-        });
-        let topology = Topology::start(settings.servers, Arc::clone(&common));
-        Self::made(topology, None, common, settings.timeout)
+        let (prefix, timeout) = (settings.prefix.clone(), settings.timeout);
+        let servers = RedisTransport::start(settings, Arc::clone(&clock));
+        // Not from the same number each time: a late answer to another process is not ours.
+        let first_call = fastrand::u32(..);
+        let transport = Arc::clone(&servers) as Arc<dyn Transport>;
+        Self::with(transport, Some(servers), prefix, timeout, clock, first_call)
     }
 
-    /// A store behind any transport: for tests, which put a simulated one there.
+    /// A store behind another transport, on the runtime that this is called in: for tests.
     pub fn over(
         transport: Arc<dyn Transport>,
         prefix: String,
         timeout: Duration,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
-        let common = Arc::new(Common {
-            login: Login::default(),
-            tls: None,
-            prefix,
-            clock,
-            books: StoreBooks::default(),
-            look_again: Notify::new(),
-            back: Notify::new(),
-        });
-        let topology = Topology::nothing(Arc::clone(&common));
-        let remote = Self::made(topology, Some(Arc::clone(&transport)), common, timeout);
-        let common = Arc::clone(&remote.common);
-        tokio::spawn(async move {
-            loop {
-                transport.changed().await;
-                if transport.is_up() {
-                    common.back.notify_one();
-                }
-            }
-        });
-        remote
+        Self::with(transport, None, prefix, timeout, clock, 0)
     }
 
-    fn made(
-        topology: Arc<Topology>,
-        carrier: Option<Arc<dyn Transport>>,
-        common: Arc<Common>,
+    fn with(
+        transport: Arc<dyn Transport>,
+        servers: Option<Arc<RedisTransport>>,
+        prefix: String,
         timeout: Duration,
+        clock: Arc<dyn Clock>,
+        first_call: u32,
     ) -> Arc<Self> {
-        let remote = Arc::new(Self {
-            topology,
-            carrier,
-            common,
+        Arc::new(Self {
+            transport,
+            servers,
+            clock,
+            metrics: StoreMetrics::default(),
             mailboxes: Mailboxes::default(),
             wagon: Wagon::default(),
-            home: Home::default(),
-            owed: Owed::default(),
+            denials: DenialCache::default(),
+            unreported: Unreported::default(),
+            prefix,
             timeout,
-            sha: redis::Script::new(SCRIPT).get_hash().to_owned(),
             shares_bans: OnceLock::new(),
-            // Not from the same number each time: a late answer to another process is not ours.
-            calls: AtomicU32::new(fastrand::u32(..)),
-        });
-        tokio::spawn(pay(Arc::downgrade(&remote)));
-        remote
+            calls: AtomicU32::new(first_call),
+        })
     }
 
-    /// Waits until the store answers, for `most` at most. Says whether it does.
-    pub async fn ready(&self, most: Duration) -> bool {
+    /// Waits until the store answers, for `limit` at most. Returns whether it does.
+    pub async fn ready(&self, limit: Duration) -> bool {
         let up = async {
             while !self.is_up() {
                 tokio::time::sleep(SOON).await;
             }
         };
-        tokio::time::timeout(most, up).await.is_ok()
+        tokio::time::timeout(limit, up).await.is_ok()
     }
 
     /// Whether every server that keeps something answers.
     pub fn is_up(&self) -> bool {
-        if let Some(carrier) = &self.carrier {
-            return carrier.is_up();
-        }
-        self.topology.is_up()
+        self.transport.is_up()
     }
 
     /// Bytes that the servers hold, as they say.
     pub fn bytes(&self) -> u64 {
-        self.topology.servers().iter().map(|one| one.said.bytes.load(Ordering::Relaxed)).sum()
+        self.servers.as_ref().map_or(0, |servers| servers.bytes())
     }
 
     /// Whether a server may drop cells that have not refilled.
     pub fn may_evict(&self) -> bool {
-        self.topology.servers().iter().any(|one| one.said.may_evict.load(Ordering::Relaxed))
+        self.servers.as_ref().is_some_and(|servers| servers.may_evict())
     }
 
     /// Whether a server keeps nothing on disk.
     pub fn keeps_nothing(&self) -> bool {
-        self.topology.servers().iter().any(|one| one.said.keeps_nothing.load(Ordering::Relaxed))
+        self.servers.as_ref().is_some_and(|servers| servers.keeps_nothing())
     }
 
-    /// How long a decision waits.
+    /// How long a decision waits at most.
     pub const fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// What is counted of calls.
-    pub fn books(&self) -> &StoreBooks {
-        &self.common.books
+    /// How calls and charges ended.
+    pub const fn metrics(&self) -> &StoreMetrics {
+        &self.metrics
     }
 
     /// Whether cells lie in slots, those of a family together.
     pub fn has_slots(&self) -> bool {
-        if let Some(carrier) = &self.carrier {
-            return carrier.has_slots();
-        }
-        self.topology.has_slots()
+        self.transport.has_slots()
     }
 
-    /// Charges that can be settled together have the same place.
-    pub fn place(&self, spend: &Spend) -> u16 {
-        self.place_of(spend.key, spend.family)
+    /// Cells that can be charged together have the same slot.
+    pub fn slot(&self, spend: &Spend) -> u16 {
+        if self.has_slots() { slots::slot_of(&self.prefix, spend.key, spend.family) } else { 0 }
     }
 
-    fn place_of(&self, key: KeyHash, family: Option<KeyHash>) -> u16 {
-        if self.has_slots() { slots::slot_of(&self.common.prefix, key, family) } else { 0 }
+    /// The cached denial of a charge, if the store denied it a moment ago.
+    pub fn cached_denial(&self, spend: &Spend, generation: u64, now: Nanos) -> Option<Verdict> {
+        if spend.returns { None } else { self.denials.get(spend.id(), generation, now) }
     }
 
-    /// What a charge is answered without asking, if it was denied a moment ago.
-    pub fn denied_at_home(&self, spend: &Spend, generation: u64, now: Now) -> Option<Verdict> {
-        if spend.returns { None } else { self.home.denied(spend.charged(), generation, now.mono) }
-    }
-
-    /// Charges all parts or none; they have the same [`Remote::place`]. `now`: any instant before.
+    /// Charges or asks all parts or none ([`Order::Spend`], [`Order::Ask`]); the parts have the same
+    /// [`Remote::slot`]. Ends by `deadline`. Denials are cached for `generation`; `now` is any
+    /// instant before.
+    ///
+    /// Dropping the future withdraws a charge that was not sent; one that was sent stays charged.
     pub async fn settle(
         self: &Arc<Self>,
-        spends: SmallVec<[Spend; 4]>,
+        charge: Charge,
         generation: u64,
-        now: Now,
+        deadline: Nanos,
+        now: Nanos,
     ) -> Result<Answered, Failure> {
-        let charges: SmallVec<[_; 4]> =
-            spends.iter().map(|spend| (spend.charged(), spend.returns)).collect();
-        let waits = Mailboxes::post(self, Charge { order: Order::Spend, spends })?;
-        let answered = waits.await.unwrap_or(Err(Failure::Unreachable))?;
-        for ((charged, returns), verdict) in charges.iter().zip(&answered.settlement.verdicts) {
+        let ids: SmallVec<[_; 4]> =
+            charge.spends.iter().map(|spend| (spend.id(), spend.returns)).collect();
+        let waits = Mailboxes::post(self, charge)?;
+        let left = deadline.saturating_sub(self.clock.now().mono).into();
+        let settled = tokio::time::timeout(left, waits).await.map_err(|_| Failure::Timeout)?;
+        let answered = settled.unwrap_or(Err(Failure::Unreachable))?;
+        for ((id, returns), verdict) in ids.iter().zip(&answered.settlement.verdicts) {
             if !verdict.allowed && !returns {
-                self.home.note(*charged, generation, now.mono, *verdict);
+                self.denials.record(*id, generation, now, *verdict);
             }
         }
         Ok(answered)
     }
 
-    /// Gives back what was spent by a charge; nobody waits for it.
-    pub fn give_back(self: &Arc<Self>, mut spends: SmallVec<[Spend; 4]>, answered: &Answered) {
+    /// Refunds what a charge spent; nobody waits for it.
+    pub fn refund(self: &Arc<Self>, mut spends: SmallVec<[Spend; 4]>, answered: &Answered) {
         for (spend, before) in spends.iter_mut().zip(&answered.before) {
             spend.before = *before;
         }
-        self.post(Order::GiveBack(answered.at), spends);
+        self.submit(Order::GiveBack(answered.at), spends);
     }
 
-    /// Gives back some units of a charge that was spent at an instant of the store's clock; its
-    /// `before` is what the store told then. Nobody waits for it.
-    pub fn give_back_some(self: &Arc<Self>, spend: Spend, units: u32, at: u64) {
-        self.post(Order::GiveBack(at), SmallVec::from_iter([spend.part(units)]));
+    /// Refunds some units of a charge that was spent at an instant of the store's clock; its
+    /// `before` is what the store answered then. Nobody waits for it.
+    pub fn refund_some(self: &Arc<Self>, spend: Spend, units: u32, at: u64) {
+        self.submit(Order::GiveBack(at), SmallVec::from_iter([spend.part(units)]));
     }
 
-    /// Charges without asking; nobody waits for it.
+    /// Charges without judging; nobody waits for it.
     pub fn debit(self: &Arc<Self>, spend: Spend) {
-        self.post(Order::Debit, SmallVec::from_iter([spend]));
+        self.submit(Order::Debit, SmallVec::from_iter([spend]));
     }
 
-    fn post(self: &Arc<Self>, order: Order, spends: SmallVec<[Spend; 4]>) {
-        // What cannot be told leaves what was spent as it is.
+    fn submit(self: &Arc<Self>, order: Order, spends: SmallVec<[Spend; 4]>) {
         let _ = Mailboxes::post(self, Charge { order, spends });
     }
 
@@ -262,163 +226,33 @@ impl Remote {
         self.mailboxes.is_empty()
     }
 
-    /// Notes what was admitted at home while the store was away.
-    pub fn owe(&self, spend: &Spend, now: Now) {
-        self.owed.add(spend, now);
+    /// Records what this node admitted by itself, to be reported to the store later. Not for a
+    /// charge whose failure [may have charged](Failure::may_have_charged): it counts as charged.
+    pub fn record_unreported(&self, spend: &Spend, now: Now) {
+        self.unreported.record(spend, now, &self.metrics);
     }
 
-    /// What was admitted at home is given back at home.
-    pub fn owe_less(&self, key: KeyHash, units: u32, receipt: Receipt, now: Now) {
-        self.owed.take_back(key, units, receipt, now);
+    /// What this node admitted by itself is refunded.
+    pub fn reduce_unreported(&self, key: KeyHash, units: u32, receipt: Receipt, now: Now) {
+        self.unreported.reduce(key, units, receipt, now);
     }
 
-    /// One call, and what it says of each charge.
-    async fn call(&self, call: &Call) -> Result<Vec<Answered>, Failure> {
-        let place = call.outermost().map_or(0, |(key, family)| self.place_of(key, family));
-        if let Some(carrier) = &self.carrier {
-            if carrier.readiness(place) != Readiness::Ready {
-                return Err(Failure::Unreachable);
-            }
-            let number = self.calls.fetch_add(1, Ordering::Relaxed);
-            let arguments = call.arguments(number, &self.common.prefix, self.has_slots());
-            let reply = carrier.call(place, &arguments, self.timeout).await?;
-            return call.answers(number, &reply).ok_or_else(|| {
-                carrier.distrust(place);
-                Failure::Invalid
-            });
-        }
-        let server = self.topology.of_slot(place).filter(|server| server.is_up());
-        let Some(server) = server else {
-            return Err(Failure::Unreachable);
-        };
-        let books = &self.common.books;
-        books.batches.count(call.len() as u64);
-        let began = self.common.clock.now().mono;
-        let settled = self.follow(call, server, began).await;
-        books.durations.observe(self.common.clock.now().mono.saturating_sub(began));
-        books
-            .called(settled.as_ref().map_or_else(|failure| failure.outcome(), |_| CallOutcome::Ok));
-        settled
-    }
-
-    /// Sends a call to where its cells lie.
-    async fn follow(
-        &self,
-        call: &Call,
-        mut server: Arc<Server>,
-        began: Nanos,
-    ) -> Result<Vec<Answered>, Failure> {
+    /// One call, and the answer to each of its charges.
+    async fn call(&self, call: &Call, slot: u16) -> Result<Vec<Answered>, Failure> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        let cmd = self.command(call, number);
-        let deadline = began.saturating_add(Nanos::from(self.timeout));
-        let mut asking = false;
-        for _ in 0..MOST_HOPS {
-            let left = Duration::from(deadline.saturating_sub(self.common.clock.now().mono));
-            match server.send(&cmd, asking, left).await {
-                Ok(value) => {
-                    let answers = numbers(&value).and_then(|reply| call.answers(number, &reply));
-                    return answers.ok_or_else(|| {
-                        server.failed(Failure::Invalid, "an answer that means nothing");
-                        Failure::Invalid
-                    });
-                }
-                Err(Trouble::Failed(failure, why)) => {
-                    server.failed(failure, &why);
-                    return Err(failure);
-                }
-                Err(Trouble::Moved { slot, to }) => {
-                    (server, asking) = (self.topology.moved(slot, &to), false);
-                    self.until_up(&server, deadline).await;
-                }
-                Err(Trouble::Ask { to }) => {
-                    (server, asking) = (self.topology.server(&to), true);
-                    self.until_up(&server, deadline).await;
-                }
-                Err(Trouble::TryAgain) => tokio::time::sleep(SOON).await,
-                Err(Trouble::NoScript) => {
-                    if let Err(Trouble::Failed(failure, why)) = server.load(left).await {
-                        server.failed(failure, &why);
-                        return Err(failure);
-                    }
-                }
-            }
-        }
-        Err(Failure::Refused)
-    }
-
-    /// A server that was never heard of is being connected to.
-    async fn until_up(&self, server: &Server, deadline: Nanos) {
-        while !server.is_up() && self.common.clock.now().mono < deadline {
-            tokio::time::sleep(SOON).await;
-        }
-    }
-
-    fn command(&self, call: &Call, number: u32) -> Cmd {
-        let arguments = call.arguments(number, &self.common.prefix, self.topology.has_slots());
-        let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(&self.sha).arg(arguments.keys.len());
-        for key in &arguments.keys {
-            cmd.arg(key.as_bytes());
-        }
-        for argument in &arguments.rest {
-            match argument {
-                Argument::Word(word) => cmd.arg(word.as_bytes()),
-                Argument::Number(number) => cmd.arg(*number),
-            };
-        }
-        cmd
-    }
-
-    /// Tells the store what was admitted without it. Best effort: what fails is not told again.
-    async fn pay(&self) {
-        tokio::time::sleep(JITTER.mul_f64(fastrand::f64())).await;
-        let mut owed = self.owed.take(self.common.clock.now());
-        owed.sort_by_key(|charge| {
-            charge.spends.first().map(|one| (self.place(one), one.key.high, one.key.low))
+        let arguments = call.arguments(number, &self.prefix, self.has_slots());
+        self.metrics.batches.count(call.len() as u64);
+        let began = self.clock.now().mono;
+        let reply = self.transport.call(slot, &arguments, self.timeout).await;
+        let settled = reply.and_then(|reply| {
+            call.answers(number, &reply).ok_or_else(|| {
+                self.transport.distrust(slot);
+                Failure::Invalid
+            })
         });
-        let mut rest = owed.as_slice();
-        while let Some(first) = rest.first().and_then(|charge| charge.spends.first()) {
-            let place = self.place(first);
-            let (mut call, mut many) = (Call::default(), 0);
-            for charge in rest {
-                let there = charge.spends.first().map(|spend| self.place(spend)) == Some(place);
-                if !there || !call.add(charge) {
-                    break;
-                }
-                many += 1;
-            }
-            if many == 0 || self.call(&call).await.is_err() {
-                return;
-            }
-            rest = &rest[many..];
-        }
-    }
-}
-
-/// The numbers of a reply.
-fn numbers(value: &Value) -> Option<Vec<u64>> {
-    let Value::Array(values) = value else {
-        return None;
-    };
-    let number = |value: &Value| match value {
-        Value::Int(number) => u64::try_from(*number).ok(),
-        _ => None,
-    };
-    values.iter().map(number).collect()
-}
-
-/// Pays whenever a server is back, until nobody holds the store any more.
-async fn pay(remote: std::sync::Weak<Remote>) {
-    loop {
-        let Some(held) = remote.upgrade() else {
-            return;
-        };
-        let common = Arc::clone(&held.common);
-        drop(held);
-        common.back.notified().await;
-        let Some(held) = remote.upgrade() else {
-            return;
-        };
-        held.pay().await;
+        self.metrics.durations.observe(self.clock.now().mono.saturating_sub(began));
+        let outcome = settled.as_ref().map_or_else(|one| one.outcome(), |_| CallOutcome::Ok);
+        self.metrics.record_call(outcome);
+        settled
     }
 }

@@ -1,35 +1,50 @@
-//! One server: its connection, whether it is worth asking, and who looks after both.
+//! One server: its connection, whether it is worth asking, and the task that maintains both.
 //!
-//! Requests never connect and never probe. A task of the server's own does, again and again while
-//! it is away: it connects, loads the script and writes a key, so that a server that answers but
-//! takes no writes (out of memory, read only, still loading) stays out of the way.
+//! Requests never connect and never probe; the server's own task does. It connects, loads the
+//! script and writes a key, so that a server that answers but takes no writes (out of memory, read
+//! only, still loading) stays away.
+//!
+//! ```text
+//!             probe wrote                     connection closed
+//!   away  ------------------>  ready  ---------------------------->  reconnecting
+//!    ^ ^                       |   ^                                   |       |
+//!    | '-- calls unanswered ---'   '---------- probe wrote ------------'       |
+//!    '-------------- no connection within the store's timeout -----------------'
+//! ```
 
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind};
+use redis::{RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::SCRIPT;
 use super::address::{Address, Login, Tls, client};
-use super::books::{Failure, StoreBooks};
-use super::said::Said;
+use super::metrics::Failure;
+use super::server_info::ServerInfo;
+use super::transport::Readiness;
 use crate::clock::{Clock, Nanos};
 use crate::store::breaker::Breaker;
 
 /// How long a connection may take to be opened, and a probe to be answered.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Between two probes of a server that is away: it is back soon after it is back.
+/// Probe interval while the server is away; bounds the recovery delay.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 
 /// Between two looks at a server that is well, so that one that dies at night is found out before
 /// the first request in the morning.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Between the beginnings of two attempts to connect: a server that closes every connection at once
+/// is not flooded with new ones.
+const CONNECT_EVERY: Nanos = Nanos::from_millis(10);
 
 /// What servers have in common.
 pub(super) struct Common {
@@ -37,45 +52,52 @@ pub(super) struct Common {
     pub(super) tls: Option<Tls>,
     pub(super) prefix: String,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) books: StoreBooks,
-    /// Told when a server fails or comes back, or names another one.
+    /// How long a call may take; a lost connection may take as long to be opened again.
+    pub(super) timeout: Duration,
+    /// Notified when a server fails or comes back, or names another one.
     pub(super) look_again: Notify,
-    /// Told when a server comes back.
-    pub(super) back: Notify,
+    /// Notified when the readiness of a server may have changed.
+    pub(super) changed: Notify,
 }
 
 /// One server.
 pub(super) struct Server {
     pub(super) address: Address,
     common: Arc<Common>,
-    connection: ArcSwapOption<MultiplexedConnection>,
+    connection: ArcSwapOption<Connection>,
     breaker: Breaker,
-    /// Since when it is away, and why.
-    away: Mutex<Option<(Nanos, String)>>,
-    /// Told when it fails.
-    failed: Notify,
+    /// Since when it is away.
+    away: Mutex<Option<Nanos>>,
+    /// Wakes the task that maintains the connection.
+    wake: Notify,
     /// A slot that it keeps, so that a probe can write; of a Cluster's server.
-    slot: std::sync::atomic::AtomicU16,
+    slot: AtomicU16,
     /// What it says of itself.
-    pub(super) said: Said,
+    pub(super) info: ServerInfo,
+}
+
+/// An open connection, and whether the server has closed it.
+struct Connection {
+    commands: MultiplexedConnection,
+    closed: Arc<AtomicBool>,
 }
 
 /// What went wrong with one command.
-pub(super) enum Trouble {
-    /// Nobody knows whether it was executed, or it certainly was not; see [`Failure`].
+pub(super) enum CommandError {
+    /// See [`Failure`] for whether it was executed; with the reason in words.
     Failed(Failure, String),
     /// The slot is elsewhere: not executed.
     Moved { slot: u16, to: Address },
-    /// The slot is on its way: not executed; may be asked there, once.
+    /// The slot is being moved: not executed; may be asked there, once.
     Ask { to: Address },
-    /// The slot is on its way, its keys are here and there: not executed.
+    /// The slot is being moved, its keys are here and there: not executed.
     TryAgain,
     /// The script is not loaded: not executed.
     NoScript,
 }
 
 impl Server {
-    /// A server, and the task that looks after it as long as somebody holds it.
+    /// A server, and the task that maintains it as long as somebody holds it.
     pub(super) fn start(address: Address, common: Arc<Common>) -> Arc<Self> {
         let server = Arc::new(Self {
             address,
@@ -83,52 +105,72 @@ impl Server {
             connection: ArcSwapOption::empty(),
             breaker: Breaker::default(),
             away: Mutex::new(None),
-            failed: Notify::new(),
-            slot: 0.into(),
-            said: Said::default(),
+            wake: Notify::new(),
+            slot: AtomicU16::new(0),
+            info: ServerInfo::default(),
         });
-        tokio::spawn(look_after(Arc::downgrade(&server)));
+        tokio::spawn(maintain(Arc::downgrade(&server)));
         server
     }
 
-    /// Whether it answers.
+    /// Whether it answers. (A connection that is being opened again is no outage yet.)
     pub(super) fn is_up(&self) -> bool {
         !self.breaker.is_open()
     }
 
-    pub(super) fn keeps(&self, slot: u16) {
-        self.slot.store(slot, std::sync::atomic::Ordering::Relaxed);
+    /// Whether a command would be sent now.
+    pub(super) fn readiness(&self) -> Readiness {
+        if !self.is_up() {
+            return Readiness::Away;
+        }
+        match self.connection.load().as_deref() {
+            Some(connection) if connection.is_open() => Readiness::Ready,
+            Some(_) | None => Readiness::Reconnecting,
+        }
     }
 
-    /// Sends one command, within `most`.
+    pub(super) fn keeps(&self, slot: u16) {
+        self.slot.store(slot, Ordering::Relaxed);
+    }
+
+    /// Sends one command, within `limit`.
     pub(super) async fn send(
         &self,
         cmd: &Cmd,
         asking: bool,
-        most: Duration,
-    ) -> Result<Value, Trouble> {
-        let Some(connection) = self.connection.load_full().filter(|_| self.is_up()) else {
-            return Err(Trouble::Failed(Failure::Unreachable, "not connected".to_owned()));
+        limit: Duration,
+    ) -> Result<Value, CommandError> {
+        let connection = self.connection.load_full().filter(|one| self.is_up() && one.is_open());
+        let Some(connection) = connection else {
+            return Err(CommandError::Failed(Failure::Unreachable, "not connected".to_owned()));
         };
-        let mut connection = MultiplexedConnection::clone(&connection);
+        // From here on the command may have been written, whatever error follows.
+        let mut commands = connection.commands.clone();
         let sending = async {
             if !asking {
-                return connection.send_packed_command(cmd).await;
+                return commands.send_packed_command(cmd).await;
             }
             let mut both = redis::pipe();
             both.cmd("ASKING").ignore();
             both.add_command(cmd.clone());
-            let values: RedisResult<Vec<Value>> = both.query_async(&mut connection).await;
+            let values: RedisResult<Vec<Value>> = both.query_async(&mut commands).await;
             values.map(|mut values| values.pop().unwrap_or(Value::Nil))
         };
-        match timeout(most, sending).await {
-            Ok(Ok(Value::ServerError(error))) => Err(self.trouble(&error.into())),
+        match timeout(limit, sending).await {
+            Ok(Ok(Value::ServerError(error))) => Err(self.command_error(&error.into())),
             Ok(Ok(value)) => {
                 self.breaker.answered();
                 Ok(value)
             }
-            Ok(Err(error)) => Err(self.trouble(&error)),
-            Err(_) => Err(Trouble::Failed(Failure::Timeout, format!("no answer in {most:?}"))),
+            Ok(Err(error)) => {
+                if matches!(error.kind(), ErrorKind::Io) {
+                    connection.closed.store(true, Ordering::Release);
+                }
+                Err(self.command_error(&error))
+            }
+            Err(_) => {
+                Err(CommandError::Failed(Failure::Timeout, format!("no answer in {limit:?}")))
+            }
         }
     }
 
@@ -138,161 +180,230 @@ impl Server {
     }
 
     /// Loads the script again: somebody flushed it.
-    pub(super) async fn load(&self, most: Duration) -> Result<(), Trouble> {
+    pub(super) async fn load(&self, limit: Duration) -> Result<(), CommandError> {
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(SCRIPT);
-        self.send(&load, false, most).await.map(|_| ())
+        self.send(&load, false, limit).await.map(|_| ())
     }
 
-    fn trouble(&self, error: &RedisError) -> Trouble {
+    fn command_error(&self, error: &RedisError) -> CommandError {
         let words = error.to_string();
         let named = error.redirect_node();
         let to = || Address::named(named?.0, &self.address);
         match error.code() {
             Some("MOVED") => match (named, to()) {
-                (Some((_, slot)), Some(to)) => Trouble::Moved { slot, to },
-                _ => Trouble::Failed(Failure::Invalid, words),
+                (Some((_, slot)), Some(to)) => CommandError::Moved { slot, to },
+                _ => CommandError::Failed(Failure::Invalid, words),
             },
             Some("ASK") => match to() {
-                Some(to) => Trouble::Ask { to },
-                None => Trouble::Failed(Failure::Invalid, words),
+                Some(to) => CommandError::Ask { to },
+                None => CommandError::Failed(Failure::Invalid, words),
             },
-            Some("TRYAGAIN") => Trouble::TryAgain,
-            Some("NOSCRIPT") => Trouble::NoScript,
-            Some("TOLLGATE" | "WRONGTYPE") => Trouble::Failed(Failure::Unreadable, words),
-            Some(_) => Trouble::Failed(Failure::Refused, words),
+            Some("TRYAGAIN") => CommandError::TryAgain,
+            Some("NOSCRIPT") => CommandError::NoScript,
+            Some("TOLLGATE" | "WRONGTYPE") => CommandError::Failed(Failure::Unreadable, words),
+            Some(_) => CommandError::Failed(Failure::Refused, words),
             None if matches!(error.kind(), ErrorKind::Io) => {
-                Trouble::Failed(Failure::Unreachable, words)
+                CommandError::Failed(Failure::Lost, words)
             }
-            None => Trouble::Failed(Failure::Invalid, words),
+            None => CommandError::Failed(Failure::Invalid, words),
         }
     }
 
-    /// Books a failure: after a few the server is not asked until it is seen to be well.
+    /// Records a failed call. After a few calls without an answer the server is away until a probe
+    /// has written; a lost connection is opened again first.
     pub(super) fn failed(&self, failure: Failure, why: &str) {
-        if failure == Failure::Unreadable {
-            // The server is well; what somebody else wrote there is not.
-            log::error!("the store at {}: {why}", self.address);
-            return;
+        let opens = match failure {
+            Failure::Unreadable => {
+                // The server is well; what somebody else wrote there is not.
+                log::error!("the store at {}: {why}", self.address);
+                return;
+            }
+            // Nothing was sent, so this says nothing about the server.
+            Failure::Unreachable | Failure::Withdrawn | Failure::QueueFull => return,
+            // The connection is marked as closed.
+            Failure::Lost => false,
+            Failure::Invalid => {
+                // What comes next over this connection may be the answer to something else.
+                self.connection.store(None);
+                self.breaker.failed(false)
+            }
+            Failure::Timeout | Failure::Refused => self.breaker.failed(false),
+        };
+        if opens {
+            self.went_away(why);
         }
-        let gone = failure == Failure::Unreachable;
-        if matches!(failure, Failure::Invalid | Failure::Unreachable) {
-            // What comes next over this connection may be the answer to something else.
-            self.connection.store(None);
+        if self.readiness() != Readiness::Ready {
+            self.wake.notify_one();
+            self.common.changed.notify_waiters();
         }
-        if self.breaker.failed(gone) {
-            self.went(why);
-        }
-        self.failed.notify_one();
-        self.common.look_again.notify_one();
     }
 
-    fn went(&self, why: &str) {
+    /// The breaker is open now.
+    fn went_away(&self, why: &str) {
         let mut away = self.away.lock();
         if away.is_none() {
             log::error!(
                 "the store at {} is away: {why}; on_store_failure judges until it is back",
                 self.address
             );
-            *away = Some((self.common.clock.now().mono, why.to_owned()));
+            *away = Some(self.common.clock.now().mono);
         }
+        drop(away);
+        self.common.look_again.notify_one();
+        self.common.changed.notify_waiters();
     }
 
     fn came_back(&self) {
-        if let Some((since, _)) = self.away.lock().take() {
+        if let Some(since) = self.away.lock().take() {
             let took = self.common.clock.now().mono.saturating_sub(since);
             log::warn!("the store at {} is back after {took:?}", self.address);
         } else {
             log::info!("the store at {} answers", self.address);
         }
-        self.common.back.notify_waiters();
         self.common.look_again.notify_one();
     }
 
-    /// A connection that was seen to take writes.
-    async fn connect(&self) -> Result<MultiplexedConnection, String> {
-        let told = |error: RedisError| error.to_string();
-        let client: Client =
-            client(&self.address, &self.common.login, self.common.tls.as_ref()).map_err(told)?;
+    /// A connection over which a write was seen to succeed.
+    async fn connect(self: &Arc<Self>) -> Result<Connection, String> {
+        let words = |error: RedisError| error.to_string();
+        let (login, tls) = (&self.common.login, self.common.tls.as_ref());
+        // The older protocol has no notice of a closed connection.
+        let client = client(&self.address, login, tls, ProtocolVersion::RESP3).map_err(words)?;
+        let closed = Arc::<AtomicBool>::default();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PROBE_TIMEOUT))
-            .set_response_timeout(None);
+            .set_response_timeout(None)
+            .set_push_sender(close_notice(Arc::downgrade(self), Arc::clone(&closed)));
         let connecting = async {
-            let mut connection =
-                client.get_multiplexed_async_connection_with_config(&config).await.map_err(told)?;
-            load_script(&mut connection).await.map_err(told)?;
-            self.probe(&mut connection).await?;
-            Ok(connection)
+            let mut commands = client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+                .map_err(words)?;
+            self.load_and_probe(&mut commands).await?;
+            Ok(Connection { commands, closed })
         };
         timeout(PROBE_TIMEOUT, connecting).await.unwrap_or_else(|_| Err("no answer".to_owned()))
     }
 
-    async fn probe(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
-        let slot = self.slot.load(std::sync::atomic::Ordering::Relaxed);
+    /// Loads the script, so that no request has to, and writes a key; in one round trip.
+    async fn load_and_probe(&self, commands: &mut MultiplexedConnection) -> Result<(), String> {
+        let slot = self.slot.load(Ordering::Relaxed);
         let key = super::slots::key_in(&self.common.prefix, slot);
-        let mut write = redis::cmd("SET");
+        let (mut load, mut write) = (redis::cmd("SCRIPT"), redis::cmd("SET"));
+        load.arg("LOAD").arg(SCRIPT);
         write.arg(key).arg(1).arg("PX").arg(1_000);
-        match write.exec_async(connection).await {
+        let mut second = commands.clone();
+        let (loaded, written) =
+            tokio::join!(load.exec_async(commands), write.exec_async(&mut second));
+        match loaded.and(written) {
             Ok(()) => Ok(()),
-            // Another one keeps that slot: this one lives.
+            // Another server keeps that slot: this one answers.
             Err(error) if matches!(error.code(), Some("MOVED" | "ASK")) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
     }
 }
 
-/// Loads the script, so that no request has to.
-async fn load_script(connection: &mut MultiplexedConnection) -> RedisResult<()> {
-    let mut load = redis::cmd("SCRIPT");
-    load.arg("LOAD").arg(SCRIPT);
-    load.exec_async(connection).await
+impl Connection {
+    fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Acquire)
+    }
+}
+
+/// Called by the client when the connection has ended: whatever is sent after that is not written.
+fn close_notice(
+    server: Weak<Server>,
+    closed: Arc<AtomicBool>,
+) -> impl Fn(PushInfo) -> Result<(), std::convert::Infallible> {
+    move |push| {
+        if push.kind == PushKind::Disconnection {
+            closed.store(true, Ordering::Release);
+            if let Some(server) = server.upgrade() {
+                server.wake.notify_one();
+                server.common.changed.notify_waiters();
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Connects, probes and connects again, until nobody holds the server any more.
-async fn look_after(server: Weak<Server>) {
+async fn maintain(server: Weak<Server>) {
+    let mut last_attempt = None;
     loop {
         let Some(held) = server.upgrade() else {
             return;
         };
-        let wait = held.look().await;
-        let failed = held.failed.notified();
+        let wait = held.look(&mut last_attempt).await;
         tokio::select! {
+            biased;
+            () = held.wake.notified() => {}
             () = tokio::time::sleep(wait) => {}
-            // A failure that opened the breaker is looked at soon; others can wait.
-            () = failed => tokio::time::sleep(PROBE_EVERY / 10).await,
         }
     }
 }
 
 impl Server {
-    /// One look; says when the next is due.
-    async fn look(&self) -> Duration {
-        let connection = self.connection.load_full();
-        if self.is_up()
-            && let Some(connection) = connection
+    /// One look; returns the time until the next.
+    async fn look(self: &Arc<Self>, last_attempt: &mut Option<Nanos>) -> Duration {
+        if self.readiness() == Readiness::Ready
+            && let Some(connection) = self.connection.load_full()
         {
-            let mut connection = MultiplexedConnection::clone(&connection);
-            let looked = timeout(PROBE_TIMEOUT, self.said.look(&mut connection)).await;
-            let why = match looked {
+            let mut commands = connection.commands.clone();
+            let why = match timeout(PROBE_TIMEOUT, self.info.look(&mut commands)).await {
                 Ok(Ok(())) => return LOOK_EVERY,
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "no answer to INFO".to_owned(),
             };
-            self.failed(Failure::Unreachable, &why);
+            self.connection.store(None);
+            if connection.is_open() && self.breaker.failed(true) {
+                self.went_away(&why);
+            }
         }
-        match self.connect().await {
+        let now = self.common.clock.now().mono;
+        if let Some(last) = *last_attempt {
+            let pause = last.saturating_add(CONNECT_EVERY).saturating_sub(now);
+            if pause > Nanos::ZERO {
+                tokio::time::sleep(pause.into()).await;
+            }
+        }
+        *last_attempt = Some(self.common.clock.now().mono);
+        self.reconnect().await
+    }
+
+    /// One attempt to connect. The server is away when it does not succeed within the timeout of
+    /// the store; the attempt itself may take longer, so that a far server comes back too.
+    async fn reconnect(self: &Arc<Self>) -> Duration {
+        let connecting = self.connect();
+        tokio::pin!(connecting);
+        let connected = match timeout(self.common.timeout, &mut connecting).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                if self.breaker.failed(true) {
+                    self.went_away("the connection was lost, and opening another takes too long");
+                }
+                connecting.await
+            }
+        };
+        match connected {
             Ok(connection) => {
-                self.said.warn(&mut connection.clone(), &self.address).await;
+                let mut commands = connection.commands.clone();
                 self.connection.store(Some(Arc::new(connection)));
                 if self.breaker.close() {
                     self.came_back();
                 }
+                self.common.changed.notify_waiters();
+                let warn = self.info.warn(&mut commands, &self.address);
+                let _ = timeout(PROBE_TIMEOUT, warn).await;
                 LOOK_EVERY
             }
             Err(why) => {
                 self.breaker.failed(true);
-                self.went(&why);
-                PROBE_EVERY + PROBE_EVERY.mul_f64(fastrand::f64())
+                self.went_away(&why);
+                // Not cut short by the notice that this attempt's connection was closed.
+                tokio::time::sleep(PROBE_EVERY + PROBE_EVERY.mul_f64(fastrand::f64())).await;
+                Duration::ZERO
             }
         }
     }

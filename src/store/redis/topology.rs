@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use redis::Value;
+use redis::{ProtocolVersion, Value};
 use tokio::time::timeout;
 
 use super::address::{Address, Login, Servers, client};
@@ -61,13 +61,6 @@ impl Topology {
         topology
     }
 
-    /// No servers: something else carries the calls.
-    pub(super) fn nothing(common: Arc<Common>) -> Arc<Self> {
-        let layout = ArcSwap::from_pointee(Layout { by_slot: Box::new([None]) });
-        let servers = Servers::Cluster(Vec::new());
-        Arc::new(Self { servers, common, layout, known: Mutex::default() })
-    }
-
     /// Whether cells lie in slots.
     pub(super) const fn has_slots(&self) -> bool {
         matches!(self.servers, Servers::Cluster(_))
@@ -76,8 +69,8 @@ impl Topology {
     /// Who keeps a slot.
     pub(super) fn of_slot(&self, slot: u16) -> Option<Arc<Server>> {
         let layout = self.layout.load();
-        let place = if layout.by_slot.len() == 1 { 0 } else { usize::from(slot) };
-        layout.by_slot.get(place)?.clone()
+        let index = if layout.by_slot.len() == 1 { 0 } else { usize::from(slot) };
+        layout.by_slot.get(index)?.clone()
     }
 
     /// The server at an address, heard of or new.
@@ -92,11 +85,12 @@ impl Topology {
         let server = self.server(to);
         self.layout.rcu(|layout| {
             let mut by_slot = layout.by_slot.clone();
-            if let Some(place) = by_slot.get_mut(usize::from(slot)) {
-                *place = Some(Arc::clone(&server));
+            if let Some(keeper) = by_slot.get_mut(usize::from(slot)) {
+                *keeper = Some(Arc::clone(&server));
             }
             Layout { by_slot }
         });
+        self.common.changed.notify_waiters();
         self.common.look_again.notify_one();
         server
     }
@@ -168,6 +162,7 @@ impl Topology {
                 let server = self.server(&address);
                 self.known.lock().retain(|known, _| *known == address);
                 self.layout.store(Arc::new(Layout { by_slot: Box::new([Some(server)]) }));
+                self.common.changed.notify_waiters();
             }
             return;
         }
@@ -176,7 +171,8 @@ impl Topology {
     /// Asks a server to which there is no connection.
     async fn ask(&self, address: &Address, login: &Login, cmd: &redis::Cmd) -> Option<Value> {
         let asking = async {
-            let client = client(address, login, self.common.tls.as_ref()).ok()?;
+            let tls = self.common.tls.as_ref();
+            let client = client(address, login, tls, ProtocolVersion::RESP2).ok()?;
             let mut connection = client.get_multiplexed_async_connection().await.ok()?;
             connection.send_packed_command(cmd).await.ok()
         };
@@ -197,8 +193,8 @@ impl Topology {
             };
             let server = self.server(&address);
             server.keeps(first);
-            for place in by_slot.iter_mut().take(usize::from(last) + 1).skip(usize::from(first)) {
-                *place = Some(Arc::clone(&server));
+            for keeper in by_slot.iter_mut().take(usize::from(last) + 1).skip(usize::from(first)) {
+                *keeper = Some(Arc::clone(&server));
             }
             any = true;
         }
@@ -208,6 +204,7 @@ impl Topology {
             };
             self.known.lock().retain(|address, _| kept(address));
             self.layout.store(Arc::new(Layout { by_slot }));
+            self.common.changed.notify_waiters();
         }
         any
     }

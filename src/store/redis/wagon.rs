@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::Remote;
-use super::books::Failure;
 use super::call::{Answered, Call, Charge, MAX_CHARGES};
+use super::metrics::Failure;
 
 /// Calls that may be away at once before others wait: enough that nobody waits for a server that is
 /// merely far, few enough that those who wait for a busy one share a trip.
@@ -60,7 +60,7 @@ impl Wagon {
             return waits.await.unwrap_or(Err(Failure::Unreachable));
         }
         let away = Away { remote: Arc::clone(remote), done: false };
-        let settled = remote.call(&call_of(charges)).await;
+        let settled = remote.call(&call_of(charges), slot_of(remote, charges)).await;
         away.go_on();
         settled
     }
@@ -93,7 +93,7 @@ impl Away {
                 loads
             };
             let call = call_of(loads.iter().flat_map(|load| &load.charges));
-            match self.remote.call(&call).await {
+            match self.remote.call(&call, 0).await {
                 Ok(answers) => {
                     let mut answers = answers.into_iter();
                     for load in loads {
@@ -105,7 +105,7 @@ impl Away {
                 // One of them named a cell that cannot be read: the others go by themselves.
                 Err(Failure::Unreadable) if loads.len() > 1 => {
                     for load in loads {
-                        let settled = self.remote.call(&call_of(&load.charges)).await;
+                        let settled = self.remote.call(&call_of(&load.charges), 0).await;
                         let _ = load.tell.send(settled);
                     }
                 }
@@ -119,10 +119,14 @@ impl Away {
     }
 }
 
+fn slot_of(remote: &Remote, charges: &[Charge]) -> u16 {
+    charges.first().and_then(|one| one.spends.first()).map_or(0, |spend| remote.slot(spend))
+}
+
 fn call_of<'c>(charges: impl IntoIterator<Item = &'c Charge>) -> Call {
     let mut call = Call::default();
     for charge in charges {
-        call.add(charge);
+        let _ = call.add(charge);
     }
     call
 }
@@ -154,21 +158,16 @@ fn next(waiting: &mut VecDeque<Load>) -> Vec<Load> {
 struct Room {
     charges: usize,
     cells: usize,
-    gives_back: Option<bool>,
 }
 
 impl Room {
     fn takes(&mut self, charges: &[Charge]) -> bool {
-        let gives_back = charges.first().is_some_and(Charge::gives_back);
         let cells: usize = charges.iter().map(|charge| charge.spends.len()).sum();
         let first = self.charges == 0;
-        let fits = self.charges + charges.len() <= MAX_CHARGES
-            && self.cells + cells <= super::call::MAX_CELLS
-            && self.gives_back.is_none_or(|same| same == gives_back);
+        let fits = self.charges + charges.len() <= MAX_CHARGES && self.cells + cells <= 256;
         if first || fits {
             self.charges += charges.len();
             self.cells += cells;
-            self.gives_back = Some(gives_back);
         }
         first || fits
     }

@@ -10,7 +10,7 @@ use super::address::Address;
 
 /// What a server last said. One that does not say is not blamed.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct ServerInfo {
     /// Bytes that it holds.
     pub(super) bytes: AtomicU64,
     /// It may drop cells that have not refilled.
@@ -19,7 +19,7 @@ pub(super) struct Said {
     pub(super) keeps_nothing: AtomicBool,
 }
 
-impl Said {
+impl ServerInfo {
     /// Asks how many bytes it holds; an answer shows that it lives.
     pub(super) async fn look(&self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
         let told = info(connection, "memory").await?;

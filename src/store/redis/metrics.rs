@@ -1,4 +1,4 @@
-//! What is counted of calls: plain atomics, read by whoever shows them.
+//! Metrics of the store: how calls and charges end. Plain atomics, read by the exporter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,8 +23,6 @@ pub enum Failure {
     Withdrawn,
     /// The queue is full: it was not sent, and nothing was spent.
     QueueFull,
-    /// More wait for this cell than its limit could admit: it was not asked.
-    LineFull,
 }
 
 /// How a call ended.
@@ -34,7 +32,7 @@ pub enum CallOutcome {
     Ok,
     /// See [`Failure::Timeout`].
     Timeout,
-    /// See [`Failure::Unreachable`].
+    /// See [`Failure::Unreachable`] and [`Failure::Lost`].
     Unreachable,
     /// See [`Failure::Refused`].
     Refused,
@@ -47,7 +45,7 @@ impl CallOutcome {
     pub const ALL: [Self; 5] =
         [Self::Ok, Self::Timeout, Self::Unreachable, Self::Refused, Self::Invalid];
 
-    /// The word of the metrics.
+    /// The label value in the metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -68,8 +66,7 @@ impl Failure {
             | Self::Refused
             | Self::Unreadable
             | Self::Withdrawn
-            | Self::QueueFull
-            | Self::LineFull => false,
+            | Self::QueueFull => false,
         }
     }
 
@@ -77,43 +74,53 @@ impl Failure {
     pub(super) const fn outcome(self) -> CallOutcome {
         match self {
             Self::Timeout | Self::Withdrawn => CallOutcome::Timeout,
-            Self::Unreachable | Self::Lost | Self::QueueFull | Self::LineFull => {
-                CallOutcome::Unreachable
-            }
+            Self::Unreachable | Self::Lost | Self::QueueFull => CallOutcome::Unreachable,
             Self::Refused => CallOutcome::Refused,
             Self::Invalid | Self::Unreadable => CallOutcome::Invalid,
         }
     }
 }
 
-/// What is counted of calls.
+/// Counters of calls and of the charges they carry.
 #[derive(Debug)]
-pub struct StoreBooks {
+pub struct StoreMetrics {
     calls: [AtomicU64; CallOutcome::ALL.len()],
-    /// How long calls took, whatever came of them.
+    /// How long calls took, whatever their outcome.
     pub durations: Histogram<12>,
     /// Charges in a call.
     pub batches: Histogram<7>,
+    unreported_lost: AtomicU64,
 }
 
-impl Default for StoreBooks {
+impl Default for StoreMetrics {
     fn default() -> Self {
         Self {
             calls: Default::default(),
             // From 50 microseconds, a loopback's round trip, to a tenth of a second.
             durations: Histogram::growing(50_000, 2),
             batches: Histogram::growing(1, 2),
+            unreported_lost: AtomicU64::new(0),
         }
     }
 }
 
-impl StoreBooks {
-    pub(super) fn called(&self, outcome: CallOutcome) {
+impl StoreMetrics {
+    pub(super) fn record_call(&self, outcome: CallOutcome) {
         self.calls[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn record_unreported_lost(&self, units: u64) {
+        self.unreported_lost.fetch_add(units, Ordering::Relaxed);
     }
 
     /// How many calls ended so.
     pub fn calls(&self, outcome: CallOutcome) -> u64 {
         self.calls[outcome as usize].load(Ordering::Relaxed)
+    }
+
+    /// Units that were admitted, refunded or debited without the store and will never be reported
+    /// to it, because the list of what is unreported was full.
+    pub fn unreported_lost(&self) -> u64 {
+        self.unreported_lost.load(Ordering::Relaxed)
     }
 }

@@ -1,0 +1,87 @@
+//! Charges in the shared store that no request waits for: of shadow limits and of candidates.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use super::exact::ExactPart;
+use super::pending::{ChargedIn, InBackground, Pending};
+use super::{Decision, Engine, Generation, Trial, VerdictKind};
+use crate::clock::Nanos;
+use crate::store::redis::{Answered, Charge, Failure, Order, Remote, Spend};
+
+/// The result of a charge.
+type Answer = Result<Answered, Failure>;
+
+/// One cell that is charged while the request goes on.
+pub(super) struct Background<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) remote: &'a Arc<Remote>,
+    pub(super) generation: &'a Generation,
+    pub(super) part: ExactPart<'a>,
+}
+
+impl Background<'_> {
+    /// Charges a shadow limit and counts its verdict.
+    pub(super) fn watch(self, decision: &Decision, pending: &mut Pending) {
+        let tally = Arc::clone(&self.generation.counting(self.part.target.limit).tally);
+        let number = self.generation.number();
+        if self.remote.cached_denial(&self.part.spend(), number, decision.at.mono).is_some() {
+            tally.count(VerdictKind::ShadowDenied);
+            return;
+        }
+        self.charge(decision, pending, move |answer| {
+            tally.count(match answer {
+                Ok(answered) if answered.settlement.spent => VerdictKind::Allowed,
+                Ok(_) => VerdictKind::ShadowDenied,
+                Err(_) => VerdictKind::DegradedAllowed,
+            });
+        });
+    }
+
+    /// Charges a candidate and counts its verdict. While the store fails a candidate says nothing.
+    pub(super) fn try_candidate(self, trial: &Trial, decision: &Decision, pending: &mut Pending) {
+        let tally = Arc::clone(&self.generation.counting(self.part.target.limit).tally);
+        let trial = trial.clone();
+        self.charge(decision, pending, move |answer| {
+            if let Ok(answered) = answer {
+                trial.answered(&tally, answered.settlement.spent);
+            }
+        });
+    }
+
+    /// Charges. What the answer of the origin changes is sent once the store has answered.
+    fn charge(
+        self,
+        decision: &Decision,
+        pending: &mut Pending,
+        count: impl FnOnce(&Answer) + Send + 'static,
+    ) {
+        let spend = self.part.spend();
+        let change = self.part.may_change.then(|| {
+            let (sender, change) = oneshot::channel();
+            let mut open = self.part.open(ChargedIn::Background(sender));
+            open.told = false;
+            pending.open.push(open);
+            change
+        });
+        let (number, remote, now) =
+            (self.generation.number(), Arc::clone(self.remote), decision.at.mono);
+        let deadline = now.saturating_add(Nanos::from(remote.timeout()));
+        let in_background = InBackground::new(&self.engine.background);
+        tokio::spawn(async move {
+            let charge =
+                Charge { order: Order::Spend, spends: SmallVec::from_iter([spend.clone()]) };
+            let answer = remote.settle(charge, number, deadline, now).await;
+            count(&answer);
+            drop(in_background);
+            if let (Ok(answered), Some(change)) = (answer, change)
+                && let (true, Some(before)) = (answered.settlement.spent, answered.before.first())
+                && let Ok((change, _in_background)) = change.await
+            {
+                change.post(&remote, Spend { before: *before, ..spend }, answered.at);
+            }
+        });
+    }
+}

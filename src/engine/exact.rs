@@ -1,0 +1,148 @@
+//! The exact tier behind one seam: with every store, the exact limits of a request are settled in one
+//! operation.
+//!
+//! A request names its parts, which are charged all or none. [`ExactTier::settle_now`] settles what
+//! needs no wait. Only a request that the shared store has to judge is left to
+//! [`ExactTier::settle`] (`shared.rs`).
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::generation::{Counter, ExactLimit};
+use super::pending::{ChargedIn, OpenCharge};
+use super::tally::VerdictKinds;
+use super::target::Target;
+use super::{Answer, Generation};
+use crate::clock::Now;
+use crate::estimator::ConfirmTable;
+use crate::limit::Verdict;
+use crate::policy::Tier;
+use crate::store::redis::{Remote, Spend};
+use crate::store::{Charge, Embedded, Issued};
+
+/// Where the cells of the exact tier are.
+#[derive(Default)]
+pub(super) struct ExactTier {
+    /// The store in this process. With a shared store, it counts what this node admits while that
+    /// store fails.
+    pub(super) embedded: Embedded,
+    /// The store that many nodes share.
+    pub(super) shared: Option<Arc<Remote>>,
+}
+
+/// The exact limits of one request.
+pub(super) struct ExactRequest<'r> {
+    /// Charged all or none.
+    pub(super) parts: Parts<'r>,
+    /// Whether the parts are charged if all admit; otherwise they are judged only.
+    pub(super) may_charge: bool,
+    /// The number of the generation that decides.
+    pub(super) generation: u64,
+    pub(super) confirm: &'r ConfirmTable,
+    /// When the request arrived.
+    pub(super) now: Now,
+}
+
+/// Parts of a request, in the order of the route.
+pub(super) type Parts<'r> = SmallVec<[ExactPart<'r>; 4]>;
+
+/// One exact limit of a request.
+#[derive(Clone, Copy)]
+pub(super) struct ExactPart<'r> {
+    pub(super) target: &'r Target,
+    pub(super) limit: &'r ExactLimit,
+    pub(super) quota: &'r Arc<Issued>,
+    /// Whether the answer of the origin may change the charge.
+    pub(super) may_change: bool,
+}
+
+/// What the exact tier says of each part.
+#[derive(Default)]
+pub(super) struct Settled {
+    /// The answers, in no particular order. A part without one was not asked.
+    pub(super) answers: SmallVec<[Answer; 4]>,
+    /// Charges that the answer of the origin may change.
+    pub(super) open: Vec<OpenCharge>,
+}
+
+/// What the exact tier says of a request as a whole.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExactOutcome {
+    /// Every part is charged.
+    Charged,
+    /// No part is charged: a limit refuses.
+    Refused,
+    /// No part is charged: the store fails, and a limit requires it.
+    Outage,
+}
+
+impl ExactTier {
+    /// Settles a request whose outcome depends on no wait. `None`: the shared store has to judge it.
+    pub(super) fn settle_now(
+        &self,
+        request: &ExactRequest<'_>,
+        settled: &mut Settled,
+    ) -> Option<ExactOutcome> {
+        let parts = request.parts.as_slice();
+        let charged = match &self.shared {
+            _ if parts.is_empty() => request.may_charge,
+            None => {
+                let kinds = VerdictKinds::NORMAL;
+                self.charge_embedded(request, parts, request.may_charge, kinds, settled)
+            }
+            Some(remote) => {
+                // A flood that is refused without the store must not reach it.
+                if request.may_charge && !has_cached_denial(remote, request, settled) {
+                    return None;
+                }
+                false
+            }
+        };
+        Some(if charged { ExactOutcome::Charged } else { ExactOutcome::Refused })
+    }
+}
+
+/// Whether the shared store denied one of the parts a moment ago, so that it cannot succeed yet.
+fn has_cached_denial(remote: &Remote, request: &ExactRequest<'_>, settled: &mut Settled) -> bool {
+    for part in &request.parts {
+        let denial = remote.cached_denial(&part.spend(), request.generation, request.now.mono);
+        if let Some(verdict) = denial {
+            settled.answers.push(part.answer(verdict, VerdictKinds::NORMAL));
+        }
+    }
+    !settled.answers.is_empty()
+}
+
+impl<'r> ExactPart<'r> {
+    /// The part of a target, if its limit counts in a store.
+    pub(super) fn new(generation: &'r Generation, target: &'r Target) -> Option<Self> {
+        let counting = generation.counting(target.limit);
+        let Counter::Exact(limit) = &counting.counter else {
+            return None;
+        };
+        let quota = limit.quota(target.rate);
+        Some(Self { target, limit, quota, may_change: counting.may_change })
+    }
+
+    /// The charge of the embedded store.
+    pub(super) const fn charge(&self) -> Charge<'r> {
+        Charge { key: self.target.key, quota: self.quota, cost: self.target.cost }
+    }
+
+    /// The charge of the shared store.
+    pub(super) fn spend(&self) -> Spend {
+        let Target { key, family, cost, .. } = *self.target;
+        Spend { returns: self.may_change, ..Spend::of(key, family, Arc::clone(self.quota), cost) }
+    }
+
+    pub(super) fn answer(&self, verdict: Verdict, kinds: VerdictKinds) -> Answer {
+        Answer::new(self.target, Tier::Exact, verdict, kinds)
+    }
+
+    /// The charge that the answer of the origin may change.
+    pub(super) fn open(&self, charged: ChargedIn) -> OpenCharge {
+        OpenCharge::new(self.target, self.quota, charged)
+    }
+}

@@ -5,6 +5,7 @@
 
 #[path = "../policies/all.rs"]
 mod all;
+mod batching;
 mod charging;
 mod cluster;
 mod conformance;
@@ -31,6 +32,7 @@ mod servers;
 mod settling;
 mod slots;
 mod stand_in;
+mod virtual_store;
 
 /// What a proxy is started with: one limit by API key, in a store.
 fn policy(origin: &servers::Origin, store: &str, limit: &str) -> String {

@@ -229,11 +229,6 @@ impl Call {
         self.cells.iter().position(|cell| cell.key == spend.key && cell.family == spend.family)
     }
 
-    /// The first part of the first charge: where the call goes.
-    pub(super) fn outermost(&self) -> Option<(KeyHash, Option<KeyHash>)> {
-        self.cells.first().map(|cell| (cell.key, cell.family))
-    }
-
     /// Charges in it.
     pub const fn len(&self) -> usize {
         self.charges

@@ -1,27 +1,28 @@
 //! The exact tier in servers that speak the protocol of Redis: one number for every node.
 //!
 //! ```text
-//!   settle -> denial cache -> queue -> batch -> call -> Transport (servers, slots, redirects)
+//!   settle -> batcher (queue -> batch -> call) -> Transport (servers, slots, redirects)
 //! ```
 //!
 //! A charge that may have been spent is never sent again.
 
 mod address;
 mod bans;
+mod batcher;
 mod call;
 mod denial_cache;
-mod mailbox;
 mod metrics;
+mod pending;
+mod queue;
 mod redis_transport;
+mod reporter;
 mod server;
 mod server_info;
 mod slots;
 mod topology;
 mod transport;
 mod unreported;
-mod wagon;
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -36,11 +37,9 @@ pub use call::{Answered, Argument, Arguments, Call, Charge, NotAdded, Order, Spe
 pub use metrics::{CallOutcome, Failure, StoreMetrics};
 pub use transport::{Readiness, Transport};
 
+use batcher::Batcher;
 use denial_cache::DenialCache;
-use mailbox::Mailboxes;
 use redis_transport::RedisTransport;
-use unreported::Unreported;
-use wagon::Wagon;
 
 /// The script that settles charges.
 pub const SCRIPT: &str = include_str!("charge.lua");
@@ -49,26 +48,18 @@ pub const SCRIPT: &str = include_str!("charge.lua");
 /// to.
 const SOON: Duration = Duration::from_millis(2);
 
-/// All nodes of a site find a store back at once: each waits up to this before it reports what was
-/// admitted without it.
-const JITTER: Duration = Duration::from_millis(500);
+/// How long a refund or a debit, which nobody waits for, may wait in the queue: longer than a
+/// decision, since it is only late then, not refused.
+const UNATTENDED_TIMEOUT: Nanos = Nanos::SECOND;
 
 /// A store of many nodes.
 pub struct Remote {
-    transport: Arc<dyn Transport>,
-    /// The same as `transport`, where it leads to real servers.
+    batcher: Arc<Batcher>,
+    /// The batcher's transport, where it leads to real servers.
     servers: Option<Arc<RedisTransport>>,
-    clock: Arc<dyn Clock>,
-    metrics: StoreMetrics,
-    mailboxes: Mailboxes,
-    wagon: Wagon,
     denials: DenialCache,
-    unreported: Unreported,
-    prefix: String,
-    timeout: Duration,
     /// Whether bans are shared yet.
     shares_bans: OnceLock<()>,
-    calls: AtomicU32,
 }
 
 impl Remote {
@@ -101,20 +92,11 @@ impl Remote {
         clock: Arc<dyn Clock>,
         first_call: u32,
     ) -> Arc<Self> {
-        Arc::new(Self {
-            transport,
-            servers,
-            clock,
-            metrics: StoreMetrics::default(),
-            mailboxes: Mailboxes::default(),
-            wagon: Wagon::default(),
-            denials: DenialCache::default(),
-            unreported: Unreported::default(),
-            prefix,
-            timeout,
-            shares_bans: OnceLock::new(),
-            calls: AtomicU32::new(first_call),
-        })
+        let batcher = Batcher::start(Arc::clone(&transport), prefix, timeout, clock, first_call);
+        let (denials, shares_bans) = (DenialCache::default(), OnceLock::new());
+        let remote = Arc::new(Self { batcher, servers, denials, shares_bans });
+        tokio::spawn(reporter::run(Arc::downgrade(&remote), transport, u64::from(first_call)));
+        remote
     }
 
     /// Waits until the store answers, for `limit` at most. Returns whether it does.
@@ -129,7 +111,7 @@ impl Remote {
 
     /// Whether every server that keeps something answers.
     pub fn is_up(&self) -> bool {
-        self.transport.is_up()
+        self.batcher.transport.is_up()
     }
 
     /// Bytes that the servers hold, as they say.
@@ -148,23 +130,23 @@ impl Remote {
     }
 
     /// How long a decision waits at most.
-    pub const fn timeout(&self) -> Duration {
-        self.timeout
+    pub fn timeout(&self) -> Duration {
+        self.batcher.timeout
     }
 
     /// How calls and charges ended.
-    pub const fn metrics(&self) -> &StoreMetrics {
-        &self.metrics
+    pub fn metrics(&self) -> &StoreMetrics {
+        &self.batcher.metrics
     }
 
     /// Whether cells lie in slots, those of a family together.
     pub fn has_slots(&self) -> bool {
-        self.transport.has_slots()
+        self.batcher.has_slots
     }
 
     /// Cells that can be charged together have the same slot.
     pub fn slot(&self, spend: &Spend) -> u16 {
-        if self.has_slots() { slots::slot_of(&self.prefix, spend.key, spend.family) } else { 0 }
+        self.batcher.slot((spend.key, spend.family))
     }
 
     /// The cached denial of a charge, if the store denied it a moment ago.
@@ -178,7 +160,7 @@ impl Remote {
     ///
     /// Dropping the future withdraws a charge that was not sent; one that was sent stays charged.
     pub async fn settle(
-        self: &Arc<Self>,
+        &self,
         charge: Charge,
         generation: u64,
         deadline: Nanos,
@@ -186,10 +168,7 @@ impl Remote {
     ) -> Result<Answered, Failure> {
         let ids: SmallVec<[_; 4]> =
             charge.spends.iter().map(|spend| (spend.id(), spend.returns)).collect();
-        let waits = Mailboxes::post(self, charge)?;
-        let left = deadline.saturating_sub(self.clock.now().mono).into();
-        let settled = tokio::time::timeout(left, waits).await.map_err(|_| Failure::Timeout)?;
-        let answered = settled.unwrap_or(Err(Failure::Unreachable))?;
+        let answered = self.batcher.submit(charge, deadline)?.await?;
         for ((id, returns), verdict) in ids.iter().zip(&answered.settlement.verdicts) {
             if !verdict.allowed && !returns {
                 self.denials.record(*id, generation, now, *verdict);
@@ -199,7 +178,7 @@ impl Remote {
     }
 
     /// Refunds what a charge spent; nobody waits for it.
-    pub fn refund(self: &Arc<Self>, mut spends: SmallVec<[Spend; 4]>, answered: &Answered) {
+    pub fn refund(&self, mut spends: SmallVec<[Spend; 4]>, answered: &Answered) {
         for (spend, before) in spends.iter_mut().zip(&answered.before) {
             spend.before = *before;
         }
@@ -208,51 +187,39 @@ impl Remote {
 
     /// Refunds some units of a charge that was spent at an instant of the store's clock; its
     /// `before` is what the store answered then. Nobody waits for it.
-    pub fn refund_some(self: &Arc<Self>, spend: Spend, units: u32, at: u64) {
+    pub fn refund_some(&self, spend: Spend, units: u32, at: u64) {
         self.submit(Order::GiveBack(at), SmallVec::from_iter([spend.part(units)]));
     }
 
     /// Charges without judging; nobody waits for it.
-    pub fn debit(self: &Arc<Self>, spend: Spend) {
+    pub fn debit(&self, spend: Spend) {
         self.submit(Order::Debit, SmallVec::from_iter([spend]));
     }
 
-    fn submit(self: &Arc<Self>, order: Order, spends: SmallVec<[Spend; 4]>) {
-        let _ = Mailboxes::post(self, Charge { order, spends });
+    fn submit(&self, order: Order, spends: SmallVec<[Spend; 4]>) {
+        let deadline = self.batcher.clock.now().mono.saturating_add(UNATTENDED_TIMEOUT);
+        self.batcher.submit_unattended(Charge { order, spends }, deadline);
     }
 
     /// Whether no charge waits or is away.
     pub fn is_quiet(&self) -> bool {
-        self.mailboxes.is_empty()
+        self.batcher.is_quiet()
     }
 
     /// Records what this node admitted by itself, to be reported to the store later. Not for a
     /// charge whose failure [may have charged](Failure::may_have_charged): it counts as charged.
     pub fn record_unreported(&self, spend: &Spend, now: Now) {
-        self.unreported.record(spend, now, &self.metrics);
+        self.batcher.unreported.record(spend, now, &self.batcher.metrics);
     }
 
     /// What this node admitted by itself is refunded.
     pub fn reduce_unreported(&self, key: KeyHash, units: u32, receipt: Receipt, now: Now) {
-        self.unreported.reduce(key, units, receipt, now);
+        self.batcher.unreported.reduce(key, units, receipt, now);
     }
+}
 
-    /// One call, and the answer to each of its charges.
-    async fn call(&self, call: &Call, slot: u16) -> Result<Vec<Answered>, Failure> {
-        let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        let arguments = call.arguments(number, &self.prefix, self.has_slots());
-        self.metrics.batches.count(call.len() as u64);
-        let began = self.clock.now().mono;
-        let reply = self.transport.call(slot, &arguments, self.timeout).await;
-        let settled = reply.and_then(|reply| {
-            call.answers(number, &reply).ok_or_else(|| {
-                self.transport.distrust(slot);
-                Failure::Invalid
-            })
-        });
-        self.metrics.durations.observe(self.clock.now().mono.saturating_sub(began));
-        let outcome = settled.as_ref().map_or_else(|one| one.outcome(), |_| CallOutcome::Ok);
-        self.metrics.record_call(outcome);
-        settled
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.batcher.close();
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Entry {
     pub(crate) to: u64,
     pub(crate) sure: u32,
     pub(crate) maybe: u32,
+    /// Of a bucket: the time between two units that it was charged under.
+    pub(crate) unit: u64,
 }
 
 impl Variant {
@@ -70,11 +72,9 @@ impl Variant {
     }
 
     /// The least and the most that is spent when it is judged at some instant from `lo` to `hi`.
-    /// `units`: the fastest and the slowest rate of a bucket that the key was met under.
     pub(crate) fn spent<'e>(
         &self,
         entries: impl Iterator<Item = &'e Entry> + Clone,
-        units: (u64, u64),
         lo: u64,
         hi: u64,
     ) -> (u64, u64) {
@@ -90,7 +90,7 @@ impl Variant {
                 let most = any.filter(|one| one.to.saturating_add(self.period) > lo);
                 (least, most.map(|one| u64::from(one.sure + one.maybe)).sum())
             }
-            Algorithm::Bucket | Algorithm::Leaky => self.bucket(sure, any, units, lo, hi),
+            Algorithm::Bucket | Algorithm::Leaky => self.bucket(sure, any, lo, hi),
             Algorithm::InFlight => (0, 0),
         }
     }
@@ -157,10 +157,11 @@ impl Variant {
         &self,
         sure: impl Iterator<Item = &'e Entry> + Clone,
         any: impl Iterator<Item = &'e Entry> + Clone,
-        (fast, slow): (u64, u64),
         lo: u64,
         hi: u64,
     ) -> (u64, u64) {
+        let units = any.clone().map(|one| one.unit).chain([self.unit]);
+        let (fast, slow) = (units.clone().min().unwrap_or(1), units.max().unwrap_or(1));
         let run = |charges: &mut Vec<(u64, u64)>| {
             charges.sort_unstable();
             charges.iter().fold(0u64, |full, (at, span)| full.max(*at).saturating_add(*span))

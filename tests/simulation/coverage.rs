@@ -51,6 +51,39 @@ impl Coverage {
     }
 }
 
+/// In how many of a hundred schedules everything stands at least.
+const LEAST_SHARE: u64 = 3;
+
+/// How many features and faults there are.
+const FEATURES: usize = 26 + 16;
+
+/// What must have happened so often in a thousand schedules.
+const LEAST_COUNTS: [(&str, u64); 9] = [
+    ("decision", 100_000),
+    ("allowed", 30_000),
+    ("denial", 30_000),
+    ("degraded", 3_000),
+    ("outage", 500),
+    ("banned", 500),
+    ("refund", 2_000),
+    ("debit", 300),
+    ("retry told", 100),
+];
+
+impl Coverage {
+    /// Panics where too little was met for a test to mean anything.
+    pub(crate) fn assert_enough(&self) {
+        assert_eq!(self.shares.len(), FEATURES, "{self}");
+        for (name, count) in &self.shares {
+            assert!(count * 100 >= self.schedules * LEAST_SHARE, "{name}: only {count}");
+        }
+        for (name, least) in LEAST_COUNTS {
+            let count = self.counts.get(name).copied().unwrap_or(0);
+            assert!(count * 1_000 >= least * self.schedules, "{name}: only {count}");
+        }
+    }
+}
+
 impl fmt::Display for Coverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} schedules", self.schedules)?;

@@ -1,5 +1,6 @@
 //! Random policies: every feature of an exact limit, in any mixture that the reader takes.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use fastrand::Rng;
@@ -146,8 +147,10 @@ impl Policy {
     pub(crate) fn changed(&self, random: &mut Rng) -> Self {
         let mut next = self.clone();
         for limit in &mut next.limits {
-            if random.bool() {
-                limit.draw_rates(random, self.scope);
+            match random.u8(0..4) {
+                0 => limit.draw_rates(random, self.scope),
+                1 => limit.draw_counts(random),
+                _ => {}
             }
         }
         next
@@ -330,6 +333,38 @@ impl Limit {
             Algorithm::Leaky => 1,
             _ => random.u32(3..8),
         });
+    }
+
+    /// Other numbers of units, in the same windows.
+    fn draw_counts(&mut self, random: &mut Rng) {
+        let even = self.step.is_some();
+        let mut draw = |rate: &mut Rate| {
+            let count = random.u32(3..9);
+            rate.count = if even { count.next_multiple_of(2) } else { count };
+        };
+        draw(&mut self.rate);
+        self.gold.iter_mut().for_each(&mut draw);
+        self.tin.iter_mut().for_each(&mut draw);
+        for action in [&mut self.exceptions.0, &mut self.exceptions.1] {
+            if let Some(Action::Rate(rate)) = action {
+                draw(rate);
+            }
+        }
+    }
+
+    /// The lengths of its windows, if it has windows.
+    pub(crate) fn windows(&self) -> BTreeSet<u64> {
+        use Algorithm::{Bucket, InFlight, Leaky};
+        if matches!(self.algorithm, Bucket | Leaky | InFlight) {
+            return BTreeSet::new();
+        }
+        let rate = |action: Option<Action>| match action {
+            Some(Action::Rate(rate)) => Some(rate),
+            _ => None,
+        };
+        let (by_key, by_network) = (rate(self.exceptions.0), rate(self.exceptions.1));
+        let all = [Some(self.rate), self.gold, self.tin, by_key, by_network];
+        all.into_iter().flatten().map(|rate| rate.period).collect()
     }
 
     fn write(&self, text: &mut String, place: usize, store: bool) {

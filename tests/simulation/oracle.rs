@@ -3,7 +3,7 @@
 //! Every promise is checked the moment a decision is told. A charge whose fate nobody knows counts
 //! towards the most that a key may have spent, and not towards the least.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate::engine::{Answer, Decision, Outcome, VerdictKind};
 
@@ -18,9 +18,9 @@ pub(crate) const TRAVEL: u64 = 3 * SECOND;
 /// As long as a denial may be answered from memory.
 const REMEMBERED: u64 = SECOND;
 
-/// How late a timer of the runtime goes off: at a whole millisecond, and as far behind that as the
-/// clock was when it was last turned by hand.
-const TIMER: u64 = 2 * super::world::MILLISECOND;
+/// How late timers of the runtime go off: each at a whole millisecond, and as far behind that as the
+/// clock was when it was last turned by hand; one may start another.
+const TIMER: u64 = 4 * super::world::MILLISECOND;
 
 /// Where a key is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,8 +36,6 @@ pub(crate) type CellId = (Place, usize, String);
 #[derive(Debug, Default)]
 pub(crate) struct Charges {
     pub(crate) entries: Vec<Entry>,
-    /// The fastest and the slowest rate that it was met under.
-    units: Option<(u64, u64)>,
 }
 
 /// A request that was sent.
@@ -79,6 +77,10 @@ pub(crate) struct Oracle {
     pub(crate) changes: Vec<Change>,
     /// When something went wrong last, of each node.
     pub(crate) disturbed: Vec<Option<u64>>,
+    /// The lengths of windows of each limit, in the beginning.
+    pub(crate) windows: Vec<BTreeSet<u64>>,
+    /// Whether generations of a limit differ in the lengths of its windows.
+    pub(crate) mixed: Vec<bool>,
     /// By how much wall clocks were set back.
     pub(crate) back: Vec<u64>,
     /// Denials that count towards a ban.
@@ -111,8 +113,7 @@ impl Oracle {
                 continue;
             }
             let from = (self.base + now).saturating_sub(self.slack);
-            let entry = Entry { request: id, from, to: OPEN, sure: 0, maybe: due.cost };
-            self.cell(Place::Node(node), due);
+            let entry = Entry { request: id, from, to: OPEN, sure: 0, maybe: due.cost, unit: due.variant.unit };
             if self.store && !due.refused {
                 self.cell(Place::Store, due).entries.push(entry);
             }
@@ -221,8 +222,12 @@ impl Oracle {
             None => (0, 0),
             Some(cell) => {
                 let others = cell.entries.iter().filter(|one| one.request != id);
-                let units = cell.units.unwrap_or((due.variant.unit, due.variant.unit));
-                due.variant.spent(others, units, lo, hi)
+                match self.mixed[due.limit] {
+                    // Counters of one length begin with those of another: what exactly they begin
+                    // with is no promise.
+                    true => (0, others.map(|one| u64::from(one.sure + one.maybe)).sum()),
+                    false => due.variant.spent(others, lo, hi),
+                }
             }
         };
         let charged = through && answer.verdict.allowed;
@@ -310,7 +315,7 @@ impl Oracle {
             if through && one.verdict.allowed && !overflown {
                 let at = local(due, decision);
                 let to = at + self.ahead(request.node, due);
-                let entry = Entry { request: id, from: at, to, sure: due.cost, maybe: 0 };
+                let entry = Entry { request: id, from: at, to, sure: due.cost, maybe: 0, unit: due.variant.unit };
                 self.cell(Place::Node(request.node), due).entries.push(entry);
                 return Some(Place::Node(request.node));
             }
@@ -359,11 +364,11 @@ impl Oracle {
         let at = local(due, decision);
         let to = at + (told.at - request.began) + self.ahead(request.node, due);
         let from = at;
-        let entry = Entry { request: id, from, to, sure: due.cost, maybe: 0 };
+        let entry = Entry { request: id, from, to, sure: due.cost, maybe: 0, unit: due.variant.unit };
         self.cell(Place::Node(request.node), due).entries.push(entry);
         // It is told to the store later, as far as it still counts.
         let to = late + due.variant.memory();
-        let entry = Entry { request: id, from: now - slack, to, sure: 0, maybe: due.cost };
+        let entry = Entry { request: id, from: now - slack, to, sure: 0, maybe: due.cost, unit: due.variant.unit };
         self.cell(Place::Store, due).entries.push(entry);
         Some(Place::Node(request.node))
     }
@@ -400,11 +405,7 @@ impl Oracle {
     }
 
     pub(crate) fn cell(&mut self, place: Place, due: &Due) -> &mut Charges {
-        let cell = self.cells.entry((place, due.limit, due.key.clone())).or_default();
-        let unit = due.variant.unit;
-        let (fast, slow) = cell.units.unwrap_or((unit, unit));
-        cell.units = Some((fast.min(unit), slow.max(unit)));
-        cell
+        self.cells.entry((place, due.limit, due.key.clone())).or_default()
     }
 
     pub(crate) fn own(&mut self, place: Place, due: &Due, id: u64) -> impl Iterator<Item = &mut Entry> {

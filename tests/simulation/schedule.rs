@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::client::{Open, Results};
 use super::coverage::Coverage;
-use super::draw::{Algorithm, Cost, Policy, SECOND, Scope};
+use super::draw::{Algorithm, Cost, Limit, Policy, SECOND, Scope};
 use super::fault::{CLOCK_STEP, Fault};
 use super::node::Node;
 use super::oracle::Oracle;
@@ -18,7 +18,10 @@ use super::server::Server;
 use super::world::{Event, World};
 
 /// Whether the variants of a limit differ in their windows.
-const WINDOWS_DIFFER: bool = false;
+const WINDOWS_DIFFER: bool = true;
+
+/// Most steps of a schedule.
+pub(crate) const MAX_STEPS: usize = 70;
 
 /// A day's begin.
 const EPOCH: u64 = 1_800_057_600 * SECOND;
@@ -74,7 +77,7 @@ impl Plan {
             true if random.u8(0..4) == 0 => 3,
             true => 1,
         };
-        let steps = random.usize(20..70);
+        let steps = random.usize(20..MAX_STEPS);
         let policy = Arc::new(Policy::random(random, scope));
         let faults = if random.u8(0..3) == 0 { 0 } else { random.usize(1..5) };
         let faults = (0..faults)
@@ -152,6 +155,8 @@ impl Schedule {
             requests: BTreeMap::new(),
             changes: Vec::new(),
             disturbed: vec![None; plan.nodes],
+            windows: plan.policy.limits.iter().map(Limit::windows).collect(),
+            mixed: vec![false; plan.policy.limits.len()],
             back: vec![0; plan.nodes],
             denials: Vec::new(),
             held: BTreeMap::new(),
@@ -259,6 +264,7 @@ impl Schedule {
         }
         for (at, node, policy) in &plan.reloads {
             if *at == step {
+                self.world.oracle().reloaded(policy);
                 self.nodes[*node].reload(policy);
                 let mut state = self.world.state();
                 self.world.note(&mut state, format_args!("node {node} reloads:\n{}", policy.yaml()));

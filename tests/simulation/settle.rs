@@ -2,7 +2,7 @@
 //! servers that forget.
 
 use super::cell::Entry;
-use super::draw::SECOND;
+use super::draw::{Policy, SECOND};
 use super::oracle::{Change, Oracle, Place, TRAVEL};
 use super::request::Due;
 
@@ -93,17 +93,17 @@ impl Oracle {
                 let windows = matches!(due.variant.algorithm, Fixed | Sliding);
                 let at = if windows { walls[node] } else { now + super::world::MONO };
                 let to = at + self.ahead(node, due);
-                let entry = Entry { request: id, from: at, to, sure: units, maybe: 0 };
+                let entry = Entry { request: id, from: at, to, sure: units, maybe: 0, unit: due.variant.unit };
                 self.cell(place, due).entries.push(entry);
                 if self.store {
                     let to = store_to + due.variant.memory();
-                    let entry = Entry { request: id, from: store_from, to, sure: 0, maybe: units };
+                    let entry = Entry { request: id, from: store_from, to, sure: 0, maybe: units, unit: due.variant.unit };
                     self.cell(Place::Store, due).entries.push(entry);
                 }
             }
             Place::Store => {
                 let entry =
-                    Entry { request: id, from: store_from, to: store_to, sure: 0, maybe: units };
+                    Entry { request: id, from: store_from, to: store_to, sure: 0, maybe: units, unit: due.variant.unit };
                 self.cell(place, due).entries.push(entry);
                 let watches = due.shadow || due.rolled_out;
                 if !watches {
@@ -151,8 +151,12 @@ impl Oracle {
         }
     }
 
-    /// What was overwritten is taken away.
-    pub(crate) fn mended(&mut self) {}
+    /// A node has another policy now.
+    pub(crate) fn reloaded(&mut self, policy: &Policy) {
+        for (n, limit) in policy.limits.iter().enumerate() {
+            self.mixed[n] |= limit.windows() != self.windows[n];
+        }
+    }
 
     /// The wall clock of a node was set back: windows that it counted in lie ahead.
     pub(crate) fn stepped_back(&mut self, node: usize, by: u64) {

@@ -35,6 +35,8 @@ pub(crate) struct Entry {
     pub(crate) maybe: u32,
     /// Of a bucket: the time between two units that it was charged under.
     pub(crate) unit: u64,
+    /// Units that were given back.
+    pub(crate) back: u32,
 }
 
 impl Variant {
@@ -78,6 +80,7 @@ impl Variant {
         lo: u64,
         hi: u64,
     ) -> (u64, u64) {
+        let all = entries.clone().filter(|one| one.from <= hi);
         // Of what came certainly before, and of what may have come before.
         let sure = entries.clone().filter(|one| one.to <= lo && one.sure > 0);
         let any = entries.filter(|one| one.from <= hi && one.sure + one.maybe > 0);
@@ -90,7 +93,7 @@ impl Variant {
                 let most = any.filter(|one| one.to.saturating_add(self.period) > lo);
                 (least, most.map(|one| u64::from(one.sure + one.maybe)).sum())
             }
-            Algorithm::Bucket | Algorithm::Leaky => self.bucket(sure, any, lo, hi),
+            Algorithm::Bucket | Algorithm::Leaky => self.bucket(all, sure, any, lo, hi),
             Algorithm::InFlight => (0, 0),
         }
     }
@@ -155,12 +158,14 @@ impl Variant {
     /// for the least.
     fn bucket<'e>(
         &self,
+        all: impl Iterator<Item = &'e Entry> + Clone,
         sure: impl Iterator<Item = &'e Entry> + Clone,
         any: impl Iterator<Item = &'e Entry> + Clone,
         lo: u64,
         hi: u64,
     ) -> (u64, u64) {
-        let units = any.clone().map(|one| one.unit).chain([self.unit]);
+        // What was given back has converted the bucket all the same.
+        let units = all.clone().map(|one| one.unit).chain([self.unit]);
         let (fast, slow) = (units.clone().min().unwrap_or(1), units.max().unwrap_or(1));
         let run = |charges: &mut Vec<(u64, u64)>| {
             charges.sort_unstable();
@@ -171,7 +176,14 @@ impl Variant {
         let mut most: Vec<(u64, u64)> = any
             .map(|one| (one.to.min(hi), u64::from(one.sure + one.maybe) * slow))
             .collect();
-        let least = run(&mut least).saturating_sub(hi);
+        // Where several charges are open at once, each of them remembers what was spent before it,
+        // and what of that is given back later. So the bucket may get back more than had been
+        // spent without them, by what was given back at most.
+        let again: u64 = all
+            .filter(|one| one.from.saturating_add(2 * (self.most + self.step)) > lo)
+            .map(|one| u64::from(one.back) * slow)
+            .sum();
+        let least = run(&mut least).saturating_sub(hi).saturating_sub(again);
         let most = run(&mut most).saturating_sub(lo.saturating_sub(self.step));
         if fast == slow {
             return (least, most);

@@ -35,6 +35,7 @@ impl Schedule {
         }
         self.end_all();
         self.pass(HEALED, base).await;
+        self.end_all();
         self.check_quiet();
         self.look_at_all(base).await;
         if !self.is_broken() {

@@ -59,10 +59,13 @@ impl Oracle {
 
     fn give_back(&mut self, id: u64, node: usize, due: &Due, place: Place, units: u32, now: u64) {
         // A bucket takes no more back than what had not come back by itself.
-        let keeps = due.variant.is_bucket();
+        // And a window that lies ahead of a clock which was set back is not found again.
+        let stepped = self.slack > 0 || self.back[node] > 0;
+        let keeps = due.variant.is_bucket() || stepped;
         for entry in self.own(place, due, id) {
             let part = units.min(entry.sure);
             entry.sure -= part;
+            entry.back += part;
             if place == Place::Store || keeps {
                 entry.maybe += part;
             }
@@ -93,17 +96,17 @@ impl Oracle {
                 let windows = matches!(due.variant.algorithm, Fixed | Sliding);
                 let at = if windows { walls[node] } else { now + super::world::MONO };
                 let to = at + self.ahead(node, due);
-                let entry = Entry { request: id, from: at, to, sure: units, maybe: 0, unit: due.variant.unit };
+                let entry = Entry { request: id, from: at, to, sure: units, maybe: 0, unit: due.variant.unit, back: 0 };
                 self.cell(place, due).entries.push(entry);
                 if self.store {
                     let to = store_to + due.variant.memory();
-                    let entry = Entry { request: id, from: store_from, to, sure: 0, maybe: units, unit: due.variant.unit };
+                    let entry = Entry { request: id, from: store_from, to, sure: 0, maybe: units, unit: due.variant.unit, back: 0 };
                     self.cell(Place::Store, due).entries.push(entry);
                 }
             }
             Place::Store => {
                 let entry =
-                    Entry { request: id, from: store_from, to: store_to, sure: 0, maybe: units, unit: due.variant.unit };
+                    Entry { request: id, from: store_from, to: store_to, sure: 0, maybe: units, unit: due.variant.unit, back: 0 };
                 self.cell(place, due).entries.push(entry);
                 let watches = due.shadow || due.rolled_out;
                 if !watches {

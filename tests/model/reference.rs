@@ -82,6 +82,8 @@ pub(crate) struct Judged {
     pub(crate) answers: Vec<(usize, bool, u32, bool)>,
     /// Charges that were spent.
     spent: Vec<Charge>,
+    /// Whether an override denies it.
+    pub(crate) denied: bool,
 }
 
 #[derive(Clone)]
@@ -334,7 +336,8 @@ impl Model {
     }
 
     pub(crate) fn judge(&mut self, asked: &Asked, now: u64) -> Judged {
-        let mut judged = Judged { outcome: "allowed", answers: Vec::new(), spent: Vec::new() };
+        let mut judged =
+            Judged { outcome: "allowed", answers: Vec::new(), spent: Vec::new(), denied: false };
         let mut dues: Vec<Due> = Vec::new();
         for (limit, cost) in self.policy.routes[asked.route].clone() {
             match self.due(asked, limit, cost) {
@@ -356,6 +359,7 @@ impl Model {
         let mut through = true;
         for due in dues.iter().filter(|due| !due.shadow) {
             through &= fits(self, due);
+            judged.denied |= due.refused;
         }
         if !through {
             judged.outcome = "limited";

@@ -231,6 +231,12 @@ fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         calls.to_vec(),
     ));
     families.push(family(
+        "tollgate_store_unreported_lost_total",
+        "Units that the store will never be told of, because the list of them was full.",
+        MetricType::COUNTER,
+        vec![counter(&[], metrics.unreported_lost())],
+    ));
+    families.push(family(
         "tollgate_store_call_duration_seconds",
         "How long calls took, whatever came of them.",
         MetricType::HISTOGRAM,

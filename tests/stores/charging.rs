@@ -268,36 +268,88 @@ routes: [{ name: r, limits: [one] }]
     assert!(node.allows("/", &[("x-key", "k")]).await, "the mailbox is not stuck");
 }
 
-/// No more wait for a cell than its limit could admit at once: what comes on top is over it.
+/// However many wait for a cell: a store that does not answer is a failing store, and the node judges
+/// by itself. Nobody is denied because of the queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_line_of_a_cell_is_bounded_by_its_limit() {
+async fn a_queue_behind_a_store_that_stopped_denies_nobody() {
     let _alone = crate::alone().await;
     let redis = Redis::start(&[]).await;
     let policy = "
 limits: { few: { tier: exact, algorithm: fixed_window, rate: 7/30d, key: header:x-key, missing_key: deny } }
 routes: [{ name: r, limits: [few] }]
 ";
-    let node = Arc::new(Node::start(one(redis.port), Duration::from_secs(5), policy).await);
+    let timeout = Duration::from_millis(200);
+    let node = Arc::new(Node::start(one(redis.port), timeout, policy).await);
     redis.signal("STOP");
+    let began = now();
     let tasks: Vec<_> = (0..50)
         .map(|_| {
             let node = Arc::clone(&node);
             tokio::spawn(async move { node.decide("/", &[("x-key", "k")]).await })
         })
         .collect();
-    // One is away and seven wait; the rest is answered although the server says nothing.
-    let crowd = eventually(Duration::from_secs(2), || async {
-        tasks.iter().filter(|task| task.is_finished()).count() == 50 - 8
-    });
-    assert!(crowd.await);
-    redis.signal("CONT");
-    let (mut admitted, mut waits) = (0, Vec::new());
+    let mut admitted = 0;
     for task in tasks {
         let decision = task.await.unwrap();
+        assert!(decision.is_degraded(), "{decision:?}");
         admitted += usize::from(decision.outcome == Outcome::Allowed);
-        waits.extend(decision.retry_after());
     }
-    assert_eq!((admitted, waits.len()), (7, 43));
-    let told = |secs| move |wait: &&tollgate::clock::Nanos| wait.secs_ceil() == secs;
-    assert_eq!(waits.iter().filter(told(1)).count(), 42, "Retry-After 1");
+    let took = began.elapsed();
+    redis.signal("CONT");
+    assert_eq!(admitted, 7);
+    assert!(took < 2 * timeout, "{took:?}");
+}
+
+/// The server closes every connection ten times a second, at five decisions in a millisecond: only
+/// what was away at that moment is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_the_server_closes_degrade_few_decisions() {
+    let _alone = crate::alone().await;
+    let redis = Arc::new(Redis::start(&[]).await);
+    let policy = "
+limits: { one: { tier: exact, algorithm: fixed_window, rate: 100000000/30d, key: header:x-key, missing_key: deny } }
+routes: [{ name: r, limits: [one] }]
+";
+    let node = Arc::new(Node::start(one(redis.port), Duration::from_millis(100), policy).await);
+    let stop = Arc::<std::sync::atomic::AtomicBool>::default();
+    let (server, told) = (Arc::clone(&redis), Arc::clone(&stop));
+    let killer = std::thread::spawn(move || {
+        let mut kills = 0;
+        while !told.load(std::sync::atomic::Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(100));
+            let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+            kills += usize::from(server.try_ask::<i64>(&kill).is_ok());
+        }
+        kills
+    });
+    let mut pace = tokio::time::interval(Duration::from_millis(1));
+    let mut tasks = Vec::new();
+    for round in 0..4_000u64 {
+        pace.tick().await;
+        for n in 0..5 {
+            let (node, key) = (Arc::clone(&node), ((round * 5 + n) % 200).to_string());
+            tasks.push(tokio::spawn(async move {
+                node.decide("/", &[("x-key", &key)]).await.is_degraded()
+            }));
+        }
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let (all, mut degraded) = (tasks.len(), 0);
+    for task in tasks {
+        degraded += usize::from(task.await.unwrap());
+    }
+    let kills = killer.join().unwrap();
+    let (calls, nanos) = node.remote.metrics().durations.totals();
+    let call = Duration::from_nanos(nanos / calls.max(1));
+    let percent = degraded as f64 * 100.0 / all as f64;
+    println!(
+        "{kills} times all connections closed, a call takes {call:?}: {degraded} of {all} degraded, \
+         {percent:.2} %"
+    );
+    assert!(kills >= 20, "{kills}");
+    // Five arrive in a millisecond. What is away when a connection is closed may have been charged;
+    // on a busy machine that is more than the hundredth of an idle one.
+    let away = 5.0 * (call.as_secs_f64() * 4_000.0 + 1.0);
+    assert!((degraded as f64) < away * kills as f64, "{degraded}, {away:.0} for each time");
+    assert!(percent < 1.0 || call > Duration::from_micros(300), "{percent:.2} %");
 }

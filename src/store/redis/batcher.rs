@@ -347,9 +347,6 @@ impl Worker {
                 }
                 () = &mut timer, if armed.is_some() => armed = None,
             }
-            if armed.is_some_and(|armed| armed <= now) {
-                armed = None;
-            }
         }
     }
 

@@ -265,29 +265,26 @@ impl Server {
     }
 
     /// A connection over which a write was seen to succeed.
-    async fn connect(self: &Arc<Self>) -> Result<Connection, String> {
-        let words = |error: RedisError| error.to_string();
+    async fn connect(self: &Arc<Self>) -> Result<Connection, ConnectError> {
         let (login, tls) = (&self.common.login, self.common.tls.as_ref());
         // The older protocol has no notice of a closed connection.
-        let client = client(&self.address, login, tls, ProtocolVersion::RESP3).map_err(words)?;
+        let client = client(&self.address, login, tls, ProtocolVersion::RESP3)?;
         let closed = Arc::<AtomicBool>::default();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PROBE_TIMEOUT))
             .set_response_timeout(None)
             .set_push_sender(close_notice(Arc::downgrade(self), Arc::clone(&closed)));
         let connecting = async {
-            let mut commands = client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await
-                .map_err(words)?;
+            let mut commands = client.get_multiplexed_async_connection_with_config(&config).await?;
             self.load_and_probe(&mut commands).await?;
             Ok(Connection { commands, closed })
         };
-        timeout(PROBE_TIMEOUT, connecting).await.unwrap_or_else(|_| Err("no answer".to_owned()))
+        let no_answer = |_| Err(ConnectError { why: "no answer".to_owned(), broken: false });
+        timeout(PROBE_TIMEOUT, connecting).await.unwrap_or_else(no_answer)
     }
 
     /// Loads the script, so that no request has to, and writes a key; in one round trip.
-    async fn load_and_probe(&self, commands: &mut MultiplexedConnection) -> Result<(), String> {
+    async fn load_and_probe(&self, commands: &mut MultiplexedConnection) -> RedisResult<()> {
         let slot = self.slot.load(Ordering::Relaxed);
         let key = super::slots::key_in(&self.common.prefix, slot);
         let (mut load, mut write) = (redis::cmd("SCRIPT"), redis::cmd("SET"));
@@ -300,8 +297,22 @@ impl Server {
             Ok(()) => Ok(()),
             // Another server keeps that slot: this one answers.
             Err(error) if matches!(error.code(), Some("MOVED" | "ASK")) => Ok(()),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error),
         }
+    }
+}
+
+/// Why a connection could not be opened.
+struct ConnectError {
+    why: String,
+    /// The server took the connection and closed it: another attempt may succeed at once.
+    broken: bool,
+}
+
+impl From<RedisError> for ConnectError {
+    fn from(error: RedisError) -> Self {
+        let broken = error.is_io_error() && !error.is_connection_refusal() && !error.is_timeout();
+        Self { why: error.to_string(), broken }
     }
 }
 
@@ -353,11 +364,15 @@ impl Server {
             let mut commands = connection.commands.clone();
             let why = match timeout(PROBE_TIMEOUT, self.info.look(&mut commands)).await {
                 Ok(Ok(())) => return LOOK_EVERY,
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "no answer to INFO".to_owned(),
+                // The connection was closed: it is opened again below.
+                Ok(Err(error)) if error.is_io_error() => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => Some("no answer to INFO".to_owned()),
             };
             self.connection.store(None);
-            if connection.is_open() && self.breaker.failed(true) {
+            if let Some(why) = why
+                && self.breaker.failed(true)
+            {
                 self.went_away(&why);
             }
         }
@@ -372,10 +387,19 @@ impl Server {
         self.reconnect().await
     }
 
-    /// One attempt to connect. The server is away when it does not succeed within the timeout of
-    /// the store; the attempt itself may take longer, so that a far server comes back too.
+    /// Connects. The server is away when that does not succeed within the timeout of the store; the
+    /// attempt itself may take longer, so that a far server comes back too.
     async fn reconnect(self: &Arc<Self>) -> Duration {
-        let connecting = self.connect();
+        let connecting = async {
+            loop {
+                match self.connect().await {
+                    Err(error) if error.broken && self.is_up() => {
+                        tokio::time::sleep(CONNECT_EVERY.into()).await;
+                    }
+                    other => return other,
+                }
+            }
+        };
         tokio::pin!(connecting);
         let connected = match timeout(self.common.timeout, &mut connecting).await {
             Ok(connected) => connected,
@@ -398,9 +422,9 @@ impl Server {
                 let _ = timeout(PROBE_TIMEOUT, warn).await;
                 LOOK_EVERY
             }
-            Err(why) => {
+            Err(error) => {
                 self.breaker.failed(true);
-                self.went_away(&why);
+                self.went_away(&error.why);
                 // Not cut short by the notice that this attempt's connection was closed.
                 tokio::time::sleep(PROBE_EVERY + PROBE_EVERY.mul_f64(fastrand::f64())).await;
                 Duration::ZERO

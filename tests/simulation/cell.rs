@@ -1,0 +1,195 @@
+//! What a key may have spent at an instant: the least and the most, by plain sums over everything
+//! that it was charged.
+//!
+//! Nobody outside knows when exactly a server ran a call, so each charge has an interval, and what
+//! it charged for sure beside what it may have charged.
+
+use super::draw::{Algorithm, Limit, Rate, SECOND};
+
+/// Not known yet.
+pub(crate) const OPEN: u64 = u64::MAX;
+
+/// One rate of a limit, in numbers. Times in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Variant {
+    pub(crate) algorithm: Algorithm,
+    /// What [`tollgate::limit::Verdict::limit`] says.
+    pub(crate) limit: u32,
+    pub(crate) period: u64,
+    /// What a unit takes of `most`: time of a bucket, else 1.
+    pub(crate) unit: u64,
+    /// What can be spent at once.
+    pub(crate) most: u64,
+    /// What can be spent without waiting.
+    pub(crate) full: u64,
+    pub(crate) step: u64,
+}
+
+/// What one request was charged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) request: u64,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) sure: u32,
+    pub(crate) maybe: u32,
+    /// Of a bucket: the time between two units that it was charged under.
+    pub(crate) unit: u64,
+    /// Units that were given back.
+    pub(crate) back: u32,
+}
+
+impl Variant {
+    /// `tick`: the unit of the store's clock.
+    pub(crate) fn of(limit: &Limit, rate: Rate, tick: u64) -> Self {
+        let period = rate.period * SECOND;
+        let plain = Self {
+            algorithm: limit.algorithm,
+            limit: rate.count,
+            period,
+            unit: 1,
+            most: u64::from(rate.count),
+            full: u64::from(rate.count),
+            step: 0,
+        };
+        if !matches!(limit.algorithm, Algorithm::Bucket | Algorithm::Leaky) {
+            return plain;
+        }
+        let unit = period.div_ceil(u64::from(rate.count)).next_multiple_of(tick);
+        let burst = limit.burst.unwrap_or(rate.count);
+        let delay = limit.max_delay.unwrap_or(0) * 1_000_000;
+        let full = unit * u64::from(burst);
+        let limit_units = burst + (delay / unit) as u32;
+        let step = limit.step.unwrap_or(0) * SECOND;
+        Self { limit: limit_units, unit, most: full + delay, full, step, ..plain }
+    }
+
+    pub(crate) fn is_bucket(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Bucket | Algorithm::Leaky)
+    }
+
+    /// As long after a charge it may still count somewhere else that heard of it late.
+    pub(crate) fn memory(&self) -> u64 {
+        if self.is_bucket() { 2 * self.most + self.step } else { 2 * self.period }
+    }
+
+    /// The least and the most that is spent when it is judged at some instant from `lo` to `hi`.
+    pub(crate) fn spent<'e>(
+        &self,
+        entries: impl Iterator<Item = &'e Entry> + Clone,
+        lo: u64,
+        hi: u64,
+    ) -> (u64, u64) {
+        let all = entries.clone().filter(|one| one.from <= hi);
+        // Of what came certainly before, and of what may have come before.
+        let sure = entries.clone().filter(|one| one.to <= lo && one.sure > 0);
+        let any = entries.filter(|one| one.from <= hi && one.sure + one.maybe > 0);
+        match self.algorithm {
+            Algorithm::Fixed => self.fixed(sure, any, lo, hi),
+            Algorithm::Sliding => self.sliding(sure, any, lo, hi),
+            Algorithm::Log => {
+                let least = sure.filter(|one| one.from + self.period > hi);
+                let least = least.map(|one| u64::from(one.sure)).sum();
+                let most = any.filter(|one| one.to.saturating_add(self.period) > lo);
+                (least, most.map(|one| u64::from(one.sure + one.maybe)).sum())
+            }
+            Algorithm::Bucket | Algorithm::Leaky => self.bucket(all, sure, any, lo, hi),
+            Algorithm::InFlight => (0, 0),
+        }
+    }
+
+    fn fixed<'e>(
+        &self,
+        sure: impl Iterator<Item = &'e Entry> + Clone,
+        any: impl Iterator<Item = &'e Entry> + Clone,
+        lo: u64,
+        hi: u64,
+    ) -> (u64, u64) {
+        let (mut least, mut most) = (u64::MAX, 0);
+        for window in lo / self.period..=hi / self.period {
+            let in_it = |one: &&Entry| one.from / self.period >= window;
+            let sum: u64 = sure.clone().filter(in_it).map(|one| u64::from(one.sure)).sum();
+            least = least.min(sum);
+            let may = |one: &&Entry| one.to / self.period >= window;
+            let sum = any.clone().filter(may).map(|one| u64::from(one.sure + one.maybe)).sum();
+            most = most.max(sum);
+        }
+        (least, most)
+    }
+
+    fn sliding<'e>(
+        &self,
+        sure: impl Iterator<Item = &'e Entry> + Clone,
+        any: impl Iterator<Item = &'e Entry> + Clone,
+        lo: u64,
+        hi: u64,
+    ) -> (u64, u64) {
+        let share = |previous: u64, at: u64| {
+            (u128::from(previous) * u128::from(self.period - at % self.period))
+                .div_ceil(u128::from(self.period)) as u64
+        };
+        let (mut least, mut most) = (u64::MAX, 0);
+        for window in lo / self.period..=hi / self.period {
+            // Within a window less and less is spent.
+            let last = hi.min((window + 1) * self.period - 1);
+            let first = lo.max(window * self.period);
+            let sum = |later: bool, wanted: u64| -> u64 {
+                let units = |one: &Entry| match later {
+                    true => one.sure + one.maybe,
+                    false => one.sure,
+                };
+                let at = |one: &Entry| {
+                    let at = if later { one.to } else { one.from };
+                    (at / self.period).min(window)
+                };
+                match later {
+                    true => any.clone().filter(|one| at(one) == wanted).map(|one| u64::from(units(one))).sum(),
+                    false => sure.clone().filter(|one| at(one) == wanted).map(|one| u64::from(units(one))).sum(),
+                }
+            };
+            let before = window.wrapping_sub(1);
+            least = least.min(sum(false, window) + share(sum(false, before), last));
+            most = most.max(sum(true, window) + share(sum(true, before), first));
+        }
+        (least, most)
+    }
+
+    /// Units that were charged at another rate are worth the slowest for the most, and the fastest
+    /// for the least.
+    fn bucket<'e>(
+        &self,
+        all: impl Iterator<Item = &'e Entry> + Clone,
+        sure: impl Iterator<Item = &'e Entry> + Clone,
+        any: impl Iterator<Item = &'e Entry> + Clone,
+        lo: u64,
+        hi: u64,
+    ) -> (u64, u64) {
+        // What was given back has converted the bucket all the same.
+        let units = all.clone().map(|one| one.unit).chain([self.unit]);
+        let (fast, slow) = (units.clone().min().unwrap_or(1), units.max().unwrap_or(1));
+        let run = |charges: &mut Vec<(u64, u64)>| {
+            charges.sort_unstable();
+            charges.iter().fold(0u64, |full, (at, span)| full.max(*at).saturating_add(*span))
+        };
+        let mut least: Vec<(u64, u64)> =
+            sure.map(|one| (one.from.saturating_sub(self.step), u64::from(one.sure) * fast)).collect();
+        let mut most: Vec<(u64, u64)> = any
+            .map(|one| (one.to.min(hi), u64::from(one.sure + one.maybe) * slow))
+            .collect();
+        // Where several charges are open at once, each of them remembers what was spent before it,
+        // and what of that is given back later. So the bucket may get back more than had been
+        // spent without them, by what was given back at most.
+        let again: u64 = all
+            .filter(|one| one.from.saturating_add(2 * (self.most + self.step)) > lo)
+            .map(|one| u64::from(one.back) * slow)
+            .sum();
+        let least = run(&mut least).saturating_sub(hi).saturating_sub(again);
+        let most = run(&mut most).saturating_sub(lo.saturating_sub(self.step));
+        if fast == slow {
+            return (least, most);
+        }
+        // In units of this rate; what is converted is rounded up, each time by less than a unit.
+        let scaled = |span: u64, from: u64| (u128::from(span) * u128::from(self.unit) / u128::from(from)) as u64;
+        (scaled(least, fast).saturating_sub(self.unit), scaled(most, slow) + self.unit)
+    }
+}

@@ -1,0 +1,463 @@
+//! The log of what was asked, told and charged, and what must hold of it.
+//!
+//! Every promise is checked the moment a decision is told. A charge whose fate nobody knows counts
+//! towards the most that a key may have spent, and not towards the least.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tollgate::engine::{Answer, Decision, Outcome, VerdictKind};
+
+use super::cell::{Entry, OPEN};
+use super::coverage::Coverage;
+use super::draw::{Algorithm, OnFailure, Penalty, Policy, SECOND};
+use super::request::{Asked, Due};
+
+/// As long as a message may travel: a charge that nobody waits for is made by then.
+pub(crate) const TRAVEL: u64 = 3 * SECOND;
+
+/// As long as a denial may be answered from memory.
+const REMEMBERED: u64 = SECOND;
+
+/// How late timers of the runtime go off: each at a whole millisecond, and as far behind that as the
+/// clock was when it was last turned by hand; one may start another.
+const TIMER: u64 = 4 * super::world::MILLISECOND;
+
+/// Where a key is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    Store,
+    Node(usize),
+}
+
+/// A cell: where, of which limit, of which key.
+pub(crate) type CellId = (Place, usize, String);
+
+/// What a cell was charged.
+#[derive(Debug, Default)]
+pub(crate) struct Charges {
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// A request that was sent.
+pub(crate) struct Request {
+    pub(crate) node: usize,
+    pub(crate) began: u64,
+    pub(crate) asked: Asked,
+    pub(crate) dues: Result<Vec<Due>, ()>,
+    /// Of each due, where it is charged, once that is told.
+    pub(crate) charged: Vec<Option<Place>>,
+}
+
+/// Something that is on its way to the store, which nobody tells the end of.
+pub(crate) struct Change {
+    pub(crate) node: usize,
+    pub(crate) since: u64,
+    pub(crate) cell: CellId,
+    pub(crate) request: u64,
+    pub(crate) units: u32,
+    /// More is charged; else something comes back.
+    pub(crate) debit: bool,
+}
+
+/// What happened, and whether it may have.
+pub(crate) struct Oracle {
+    pub(crate) store: bool,
+    /// Whether cells lie on several servers.
+    pub(crate) cluster: bool,
+    /// Whether there is room for a few keys only.
+    pub(crate) crowded: bool,
+    /// Wall time of the beginning.
+    pub(crate) base: u64,
+    /// How far a server's clock may be off.
+    pub(crate) slack: u64,
+    pub(crate) timeout: u64,
+    pub(crate) tick: u64,
+    pub(crate) cells: BTreeMap<CellId, Charges>,
+    pub(crate) requests: BTreeMap<u64, Request>,
+    pub(crate) changes: Vec<Change>,
+    /// When something went wrong last, of each node.
+    pub(crate) disturbed: Vec<Option<u64>>,
+    /// The lengths of windows of each limit, in the beginning.
+    pub(crate) windows: Vec<BTreeSet<u64>>,
+    /// Whether generations of a limit differ in the lengths of its windows.
+    pub(crate) mixed: Vec<bool>,
+    /// By how much wall clocks were set back.
+    pub(crate) back: Vec<u64>,
+    /// Denials that count towards a ban.
+    pub(crate) denials: Vec<(usize, String, u64)>,
+    /// Requests in flight: what they weigh, and whether they hold it for sure.
+    pub(crate) held: BTreeMap<(usize, usize, String), BTreeMap<u64, (u32, bool)>>,
+    pub(crate) penalties: Vec<Option<Penalty>>,
+    /// For each cell a request that leads to it alone.
+    pub(crate) samples: BTreeMap<(usize, String), Asked>,
+    pub(crate) seen: Coverage,
+}
+
+/// When a decision was asked for and told, and whether the store may have been charged unseen.
+#[derive(Clone, Copy)]
+pub(crate) struct Told {
+    pub(crate) at: u64,
+    pub(crate) ambiguous: bool,
+}
+
+impl Oracle {
+    /// A node is about to decide.
+    pub(crate) fn asked(&mut self, id: u64, node: usize, asked: &Asked, policy: &Policy, now: u64) {
+        let dues = asked.dues(policy, self.tick);
+        for due in dues.iter().flatten() {
+            let alone = Asked { route: 2 + due.limit, ..asked.clone() };
+            self.samples.entry((due.limit, due.key.clone())).or_insert(alone);
+            if due.variant.algorithm == Algorithm::InFlight {
+                let held = self.held.entry((node, due.limit, due.key.clone())).or_default();
+                held.insert(id, (due.cost, false));
+                continue;
+            }
+            let from = (self.base + now).saturating_sub(self.slack);
+            let entry = Entry { request: id, from, to: OPEN, sure: 0, maybe: due.cost, unit: due.variant.unit, back: 0 };
+            if self.store && !due.refused {
+                self.cell(Place::Store, due).entries.push(entry);
+            }
+        }
+        let charged = dues.iter().flatten().map(|_| None).collect();
+        let request = Request { node, began: now, asked: asked.clone(), dues, charged };
+        self.requests.insert(id, request);
+    }
+
+    /// The client left before the node had decided.
+    pub(crate) fn left(&mut self, id: u64, now: u64) {
+        let Some(request) = self.requests.remove(&id) else { return };
+        for due in request.dues.iter().flatten() {
+            self.release(request.node, due, id);
+            let to = self.base + now + TRAVEL + self.slack;
+            for entry in self.own(Place::Store, due, id) {
+                entry.to = to;
+            }
+        }
+    }
+
+    /// The node has decided.
+    pub(crate) fn decided(&mut self, id: u64, told: Told, decision: &Decision) -> Result<(), String> {
+        let Some(mut request) = self.requests.remove(&id) else { return Ok(()) };
+        let took = told.at - request.began;
+        if took > self.timeout + TIMER {
+            return Err(format!("deadline: a decision took {} us", took / 1_000));
+        }
+        self.seen.decided(decision);
+        let dues = match &request.dues {
+            Ok(dues) => dues.clone(),
+            Err(()) => {
+                let lacks = matches!(decision.outcome, Outcome::MissingKey { .. });
+                return if lacks { Ok(()) } else { Err("a key is missing, and it passes".to_owned()) };
+            }
+        };
+        if decision.is_banned() {
+            for due in &dues {
+                self.release(request.node, due, id);
+                self.forget(Place::Store, due, id);
+            }
+            return self.check_ban(&dues, decision, told.at);
+        }
+        let mut wrong = Ok(());
+        for (n, due) in dues.iter().enumerate() {
+            let answer = decision.answers.iter().find(|one| one.limit.0 == due.limit);
+            let checked = self.check(id, &request, told, due, answer, decision);
+            request.charged[n] = self.charge(id, &request, told, due, answer, decision);
+            wrong = wrong.and(checked);
+        }
+        if decision.outcome == Outcome::Allowed {
+            self.requests.insert(id, request);
+        }
+        wrong
+    }
+
+    fn check(
+        &self,
+        id: u64,
+        request: &Request,
+        told: Told,
+        due: &Due,
+        answer: Option<&Answer>,
+        decision: &Decision,
+    ) -> Result<(), String> {
+        let through = decision.outcome == Outcome::Allowed;
+        let who = format!("l{} {}", due.limit, due.key);
+        let Some(answer) = answer else {
+            // Of a limit that watches the store is asked later; where one refuses, others may not be
+            // asked at all.
+            let watches = due.shadow || due.rolled_out;
+            let fine = !through || (watches && self.store);
+            return if fine { Ok(()) } else { Err(format!("{who}: not asked, and it passes")) };
+        };
+        if due.refused {
+            let fine = !answer.verdict.allowed && (!through || answer.shadow);
+            return if fine { Ok(()) } else { Err(format!("{who}: denied by the file, and passes")) };
+        }
+        if through && answer.refuses() {
+            return Err(format!("{who} refuses, and it passes"));
+        }
+        if due.variant.algorithm == Algorithm::InFlight {
+            return self.check_held(id, request, due, answer, through);
+        }
+        let place = match answer.kind {
+            VerdictKind::OverflowAllowed | VerdictKind::OverflowDenied => return Ok(()),
+            // A limit that watches does not say whether it was for lack of room.
+            VerdictKind::ShadowDenied if self.crowded => return Ok(()),
+            VerdictKind::DegradedAllowed | VerdictKind::DegradedDenied => {
+                if !self.store {
+                    return Err(format!("{who}: degraded without a store"));
+                }
+                match due.on_failure {
+                    OnFailure::Local => Place::Node(request.node),
+                    OnFailure::Allow => return Ok(()),
+                    OnFailure::Deny => {
+                        let fine = decision.outcome == Outcome::Outage;
+                        return if fine { Ok(()) } else { Err(format!("{who}: an outage is told as {:?}", decision.outcome)) };
+                    }
+                }
+            }
+            VerdictKind::Allowed | VerdictKind::Denied | VerdictKind::ShadowDenied => self.place(),
+        };
+        let (lo, hi) = self.interval(place, request, told, due, answer, decision);
+        let (least, most) = match self.cells.get(&(place, due.limit, due.key.clone())) {
+            None => (0, 0),
+            Some(cell) => {
+                let others = cell.entries.iter().filter(|one| one.request != id);
+                match self.mixed[due.limit] {
+                    // Counters of one length begin with those of another: what exactly they begin
+                    // with is no promise.
+                    true => (0, others.map(|one| u64::from(one.sure + one.maybe)).sum()),
+                    false => due.variant.spent(others, lo, hi),
+                }
+            }
+        };
+        let charged = through && answer.verdict.allowed;
+        verdict(due, answer, charged, least, most).map_err(|why| format!("{who} at {place:?}: {why}"))
+    }
+
+    /// Between which instants the cell was judged, on its own time line.
+    fn interval(
+        &self,
+        place: Place,
+        request: &Request,
+        told: Told,
+        due: &Due,
+        answer: &Answer,
+        decision: &Decision,
+    ) -> (u64, u64) {
+        if place == Place::Store {
+            let remembered = if answer.verdict.allowed { 0 } else { REMEMBERED };
+            let lo = (self.base + request.began).saturating_sub(self.slack + remembered);
+            return (lo, self.base + told.at + self.slack);
+        }
+        let at = local(due, decision);
+        (at, at + (told.at - request.began))
+    }
+
+    fn check_held(
+        &self,
+        id: u64,
+        request: &Request,
+        due: &Due,
+        answer: &Answer,
+        through: bool,
+    ) -> Result<(), String> {
+        let who = format!("l{} {} in flight", due.limit, due.key);
+        let held = self.held.get(&(request.node, due.limit, due.key.clone()));
+        let others = || held.into_iter().flatten().filter(|(other, _)| **other != id);
+        let sure: u32 = others().filter(|(_, (_, sure))| *sure).map(|(_, (cost, _))| cost).sum();
+        let most: u32 = others().map(|(_, (cost, _))| cost).sum();
+        let limit = due.variant.limit;
+        // Where it only watches, it holds places above the limit too.
+        if answer.verdict.allowed && through && !answer.shadow && sure + due.cost > limit {
+            return Err(format!("{who}: bound: {sure} + {} of {limit}", due.cost));
+        }
+        if !answer.verdict.allowed && most + due.cost <= limit {
+            return Err(format!("{who}: false refusal: {most} + {} of {limit}", due.cost));
+        }
+        Ok(())
+    }
+
+    /// Books what a decision charged; says where.
+    fn charge(
+        &mut self,
+        id: u64,
+        request: &Request,
+        told: Told,
+        due: &Due,
+        answer: Option<&Answer>,
+        decision: &Decision,
+    ) -> Option<Place> {
+        let through = decision.outcome == Outcome::Allowed;
+        if due.variant.algorithm == Algorithm::InFlight {
+            let key = (request.node, due.limit, due.key.clone());
+            if let Some(held) = self.held.get_mut(&key) {
+                held.remove(&id);
+                if through && answer.is_some_and(|one| one.verdict.allowed || one.shadow) {
+                    held.insert(id, (due.cost, answer.is_some_and(|one| one.verdict.allowed)));
+                }
+            }
+            return None;
+        }
+        if due.refused {
+            return None;
+        }
+        let counts = answer.is_some_and(|one| {
+            decision.outcome == Outcome::Limited
+                && one.refuses()
+                && matches!(one.kind, VerdictKind::Denied | VerdictKind::DegradedDenied)
+        });
+        if counts {
+            self.denials.push((due.limit, due.key.clone(), told.at));
+        }
+        if !self.store {
+            let one = answer?;
+            let overflown = matches!(one.kind, VerdictKind::OverflowAllowed | VerdictKind::OverflowDenied);
+            if through && one.verdict.allowed && !overflown {
+                let at = local(due, decision);
+                let to = at + self.ahead(request.node, due);
+                let entry = Entry { request: id, from: at, to, sure: due.cost, maybe: 0, unit: due.variant.unit, back: 0 };
+                self.cell(Place::Node(request.node), due).entries.push(entry);
+                return Some(Place::Node(request.node));
+            }
+            return None;
+        }
+        self.charge_store(id, request, told, due, answer, decision)
+    }
+
+    fn charge_store(
+        &mut self,
+        id: u64,
+        request: &Request,
+        told: Told,
+        due: &Due,
+        answer: Option<&Answer>,
+        decision: &Decision,
+    ) -> Option<Place> {
+        let through = decision.outcome == Outcome::Allowed;
+        let (now, slack) = (self.base + told.at, self.slack);
+        let watches = answer.map_or(due.shadow || due.rolled_out, |one| one.shadow);
+        let late = now + TRAVEL + slack;
+        let (sure, maybe, to, place) = match answer.map(|one| one.kind) {
+            _ if watches && through => (0, due.cost, late, Some(Place::Store)),
+            _ if watches => (0, 0, 0, None),
+            Some(VerdictKind::Allowed) if through => (due.cost, 0, now + slack, Some(Place::Store)),
+            Some(VerdictKind::Allowed) if self.cluster => {
+                let cell = (Place::Store, due.limit, due.key.clone());
+                let (node, units) = (request.node, due.cost);
+                let change = Change { node, since: told.at, cell, request: id, units, debit: false };
+                self.changes.push(change);
+                (0, due.cost, late, None)
+            }
+            _ if told.ambiguous => (0, due.cost, late, None),
+            _ => (0, 0, 0, None),
+        };
+        if sure + maybe == 0 {
+            self.forget(Place::Store, due, id);
+        }
+        for entry in self.own(Place::Store, due, id) {
+            (entry.sure, entry.maybe, entry.to) = (sure, maybe, to);
+        }
+        let degraded = answer.is_some_and(|one| one.kind == VerdictKind::DegradedAllowed);
+        if !(through && degraded && due.on_failure == OnFailure::Local) {
+            return place;
+        }
+        let at = local(due, decision);
+        let to = at + (told.at - request.began) + self.ahead(request.node, due);
+        let from = at;
+        let entry = Entry { request: id, from, to, sure: due.cost, maybe: 0, unit: due.variant.unit, back: 0 };
+        self.cell(Place::Node(request.node), due).entries.push(entry);
+        // It is told to the store later, as far as it still counts.
+        let to = late + due.variant.memory();
+        let entry = Entry { request: id, from: now - slack, to, sure: 0, maybe: due.cost, unit: due.variant.unit, back: 0 };
+        self.cell(Place::Store, due).entries.push(entry);
+        Some(Place::Node(request.node))
+    }
+
+    fn check_ban(&mut self, dues: &[Due], decision: &Decision, now: u64) -> Result<(), String> {
+        let Some(banned) = decision.answers.iter().find(|one| one.banned) else { return Ok(()) };
+        let Some(due) = dues.iter().find(|due| due.limit == banned.limit.0) else {
+            return Err("banned by a limit that it does not meet".to_owned());
+        };
+        let Some(Penalty { after, within, .. }) = self.penalties[due.limit] else {
+            return Err("banned by a limit without a penalty".to_owned());
+        };
+        let own = self.denials.iter().filter(|(limit, key, _)| *limit == due.limit && *key == due.key);
+        let times: Vec<u64> = own.map(|(_, _, at)| *at).collect();
+        let enough = times.windows(after as usize).any(|some| {
+            some[some.len() - 1] - some[0] < within * SECOND + self.timeout + TIMER
+        });
+        let count = times.len();
+        let who = format!("l{} {}", due.limit, due.key);
+        if enough { Ok(()) } else { Err(format!("{who}: banned after {count} denials at {now}")) }
+    }
+
+    /// How far a window may lie ahead of the clock, which was set back: what comes then is counted
+    /// in that one.
+    pub(crate) fn ahead(&self, node: usize, due: &Due) -> u64 {
+        match due.variant.algorithm {
+            Algorithm::Fixed | Algorithm::Sliding => self.back[node],
+            _ => 0,
+        }
+    }
+
+    pub(crate) const fn place(&self) -> Place {
+        if self.store { Place::Store } else { Place::Node(0) }
+    }
+
+    pub(crate) fn cell(&mut self, place: Place, due: &Due) -> &mut Charges {
+        self.cells.entry((place, due.limit, due.key.clone())).or_default()
+    }
+
+    pub(crate) fn own(&mut self, place: Place, due: &Due, id: u64) -> impl Iterator<Item = &mut Entry> {
+        let cell = self.cells.get_mut(&(place, due.limit, due.key.clone()));
+        cell.into_iter().flat_map(|cell| cell.entries.iter_mut()).filter(move |one| one.request == id)
+    }
+
+    fn forget(&mut self, place: Place, due: &Due, id: u64) {
+        if let Some(cell) = self.cells.get_mut(&(place, due.limit, due.key.clone())) {
+            cell.entries.retain(|one| one.request != id);
+        }
+    }
+
+    pub(crate) fn release(&mut self, node: usize, due: &Due, id: u64) {
+        if let Some(held) = self.held.get_mut(&(node, due.limit, due.key.clone())) {
+            held.remove(&id);
+        }
+    }
+}
+
+/// When a node judged by itself, on the time line of the algorithm.
+fn local(due: &Due, decision: &Decision) -> u64 {
+    match due.variant.algorithm {
+        Algorithm::Fixed | Algorithm::Sliding => decision.at.wall.get(),
+        _ => decision.at.mono.get(),
+    }
+}
+
+/// Whether a verdict is possible when between `least` and `most` was spent before it.
+fn verdict(due: &Due, answer: &Answer, charged: bool, least: u64, most: u64) -> Result<(), String> {
+    let (variant, verdict) = (&due.variant, &answer.verdict);
+    let need = u64::from(due.cost) * variant.unit;
+    let spent = format!("{least} to {most} spent of {}, {need} wanted", variant.most);
+    if verdict.limit != variant.limit {
+        return Err(format!("told a limit of {}, which is {}", verdict.limit, variant.limit));
+    }
+    if verdict.allowed && least + need > variant.most {
+        return Err(format!("bound: admitted with {spent}"));
+    }
+    if !verdict.allowed && most + need <= variant.most {
+        return Err(format!("false refusal: refused with {spent}"));
+    }
+    let own = if charged { need } else { 0 };
+    let left = |spent: u64| variant.most.saturating_sub(spent + own) / variant.unit;
+    let remaining = u64::from(verdict.remaining);
+    if remaining < left(most) || remaining > left(least) {
+        return Err(format!("told that {remaining} remain with {spent}"));
+    }
+    let waits = |spent: u64| (spent + own).saturating_sub(variant.full);
+    let wait = verdict.wait.get();
+    if charged && variant.is_bucket() && (wait < waits(least) || wait > waits(most)) {
+        return Err(format!("told to wait {wait} ns with {spent}"));
+    }
+    Ok(())
+}

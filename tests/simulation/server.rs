@@ -1,0 +1,65 @@
+//! A server of the store: the script in an interpreter, a clock of its own, and moods.
+
+use tollgate::store::redis::{Arguments, Failure};
+
+use super::lua::{Kept, Server as Scripted};
+
+/// One server.
+pub(crate) struct Server {
+    script: Scripted,
+    pub(crate) up: bool,
+    /// What it answers to commands that write, if it takes none.
+    pub(crate) refuses: Option<&'static str>,
+    /// How far its clock is off, in microseconds.
+    pub(crate) off: i64,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        Self { script: Scripted::new(), up: true, refuses: None, off: 0 }
+    }
+
+    /// Runs the script at `now`, nanoseconds since the epoch.
+    pub(crate) fn call(&self, arguments: &Arguments, now: u64) -> Result<Vec<u64>, Failure> {
+        self.script.set_time((now / 1_000).saturating_add_signed(self.off));
+        self.script.refuse_writes(self.refuses);
+        self.script.run(arguments).map_err(|error| {
+            let text = error.to_string();
+            if text.contains("was not written by tollgate") || text.contains("WRONGTYPE") {
+                Failure::Unreadable
+            } else if text.contains("OOM") || text.contains("READONLY") {
+                Failure::Refused
+            } else {
+                panic!("the script fails: {text}");
+            }
+        })
+    }
+
+    /// It restarts with nothing on disk.
+    pub(crate) fn empty(&self) {
+        self.script.empty();
+    }
+
+    /// Somebody else writes where a cell lies; says which, if there is any.
+    pub(crate) fn spoil(&self, n: usize) -> Option<String> {
+        let all = self.script.all();
+        let (key, _) = all.get(n % all.len().max(1))?;
+        self.script.put(key, Kept::Text("not a cell".to_owned()));
+        Some(key.clone())
+    }
+
+    /// What was spoilt is taken away.
+    pub(crate) fn mend(&self) {
+        let spoilt = Kept::Text("not a cell".to_owned());
+        for (key, kept) in self.script.all() {
+            if kept == spoilt {
+                self.script.forget(&key);
+            }
+        }
+    }
+
+    /// What it keeps, for a trace.
+    pub(crate) fn kept(&self) -> Vec<String> {
+        self.script.all().iter().map(|(key, kept)| format!("{key} = {kept:?}")).collect()
+    }
+}

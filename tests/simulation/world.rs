@@ -67,7 +67,12 @@ pub(crate) struct State {
 }
 
 impl World {
-    pub(crate) fn new(random: Rng, servers: Vec<Server>, nodes: usize, oracle: Oracle) -> Arc<Self> {
+    pub(crate) fn new(
+        random: Rng,
+        servers: Vec<Server>,
+        nodes: usize,
+        oracle: Oracle,
+    ) -> Arc<Self> {
         let links = (0..nodes).map(|_| servers.iter().map(|_| Link::default()).collect()).collect();
         let state = State {
             random,
@@ -190,5 +195,9 @@ impl Clock for NodeClock {
         let now = (Instant::now() - self.origin).as_nanos() as u64;
         let wall = (self.base + now).saturating_add_signed(self.off.load(Ordering::SeqCst));
         Now { mono: Nanos::new(MONO + now), wall: Nanos::new(wall) }
+    }
+
+    fn date(&self, at: Now) -> Nanos {
+        at.wall
     }
 }

@@ -113,7 +113,15 @@ impl Oracle {
                 continue;
             }
             let from = (self.base + now).saturating_sub(self.slack);
-            let entry = Entry { request: id, from, to: OPEN, sure: 0, maybe: due.cost, unit: due.variant.unit, back: 0 };
+            let entry = Entry {
+                request: id,
+                from,
+                to: OPEN,
+                sure: 0,
+                maybe: due.cost,
+                unit: due.variant.unit,
+                back: 0,
+            };
             if self.store && !due.refused {
                 self.cell(Place::Store, due).entries.push(entry);
             }
@@ -136,7 +144,12 @@ impl Oracle {
     }
 
     /// The node has decided.
-    pub(crate) fn decided(&mut self, id: u64, told: Told, decision: &Decision) -> Result<(), String> {
+    pub(crate) fn decided(
+        &mut self,
+        id: u64,
+        told: Told,
+        decision: &Decision,
+    ) -> Result<(), String> {
         let Some(mut request) = self.requests.remove(&id) else { return Ok(()) };
         let took = told.at - request.began;
         if took > self.timeout + TIMER {
@@ -147,7 +160,11 @@ impl Oracle {
             Ok(dues) => dues.clone(),
             Err(()) => {
                 let lacks = matches!(decision.outcome, Outcome::MissingKey { .. });
-                return if lacks { Ok(()) } else { Err("a key is missing, and it passes".to_owned()) };
+                return if lacks {
+                    Ok(())
+                } else {
+                    Err("a key is missing, and it passes".to_owned())
+                };
             }
         };
         if decision.is_banned() {
@@ -190,7 +207,11 @@ impl Oracle {
         };
         if due.refused {
             let fine = !answer.verdict.allowed && (!through || answer.shadow);
-            return if fine { Ok(()) } else { Err(format!("{who}: denied by the file, and passes")) };
+            return if fine {
+                Ok(())
+            } else {
+                Err(format!("{who}: denied by the file, and passes"))
+            };
         }
         if through && answer.refuses() {
             return Err(format!("{who} refuses, and it passes"));
@@ -211,7 +232,11 @@ impl Oracle {
                     OnFailure::Allow => return Ok(()),
                     OnFailure::Deny => {
                         let fine = decision.outcome == Outcome::Outage;
-                        return if fine { Ok(()) } else { Err(format!("{who}: an outage is told as {:?}", decision.outcome)) };
+                        return if fine {
+                            Ok(())
+                        } else {
+                            Err(format!("{who}: an outage is told as {:?}", decision.outcome))
+                        };
                     }
                 }
             }
@@ -231,7 +256,8 @@ impl Oracle {
             }
         };
         let charged = through && answer.verdict.allowed;
-        verdict(due, answer, charged, least, most).map_err(|why| format!("{who} at {place:?}: {why}"))
+        verdict(due, answer, charged, least, most)
+            .map_err(|why| format!("{who} at {place:?}: {why}"))
     }
 
     /// Between which instants the cell was judged, on its own time line.
@@ -311,11 +337,20 @@ impl Oracle {
         }
         if !self.store {
             let one = answer?;
-            let overflown = matches!(one.kind, VerdictKind::OverflowAllowed | VerdictKind::OverflowDenied);
+            let overflown =
+                matches!(one.kind, VerdictKind::OverflowAllowed | VerdictKind::OverflowDenied);
             if through && one.verdict.allowed && !overflown {
                 let at = local(due, decision);
                 let to = at + self.ahead(request.node, due);
-                let entry = Entry { request: id, from: at, to, sure: due.cost, maybe: 0, unit: due.variant.unit, back: 0 };
+                let entry = Entry {
+                    request: id,
+                    from: at,
+                    to,
+                    sure: due.cost,
+                    maybe: 0,
+                    unit: due.variant.unit,
+                    back: 0,
+                };
                 self.cell(Place::Node(request.node), due).entries.push(entry);
                 return Some(Place::Node(request.node));
             }
@@ -344,7 +379,8 @@ impl Oracle {
             Some(VerdictKind::Allowed) if self.cluster => {
                 let cell = (Place::Store, due.limit, due.key.clone());
                 let (node, units) = (request.node, due.cost);
-                let change = Change { node, since: told.at, cell, request: id, units, debit: false };
+                let change =
+                    Change { node, since: told.at, cell, request: id, units, debit: false };
                 self.changes.push(change);
                 (0, due.cost, late, None)
             }
@@ -364,11 +400,27 @@ impl Oracle {
         let at = local(due, decision);
         let to = at + (told.at - request.began) + self.ahead(request.node, due);
         let from = at;
-        let entry = Entry { request: id, from, to, sure: due.cost, maybe: 0, unit: due.variant.unit, back: 0 };
+        let entry = Entry {
+            request: id,
+            from,
+            to,
+            sure: due.cost,
+            maybe: 0,
+            unit: due.variant.unit,
+            back: 0,
+        };
         self.cell(Place::Node(request.node), due).entries.push(entry);
         // It is told to the store later, as far as it still counts.
         let to = late + due.variant.memory();
-        let entry = Entry { request: id, from: now - slack, to, sure: 0, maybe: due.cost, unit: due.variant.unit, back: 0 };
+        let entry = Entry {
+            request: id,
+            from: now - slack,
+            to,
+            sure: 0,
+            maybe: due.cost,
+            unit: due.variant.unit,
+            back: 0,
+        };
         self.cell(Place::Store, due).entries.push(entry);
         Some(Place::Node(request.node))
     }
@@ -381,11 +433,12 @@ impl Oracle {
         let Some(Penalty { after, within, .. }) = self.penalties[due.limit] else {
             return Err("banned by a limit without a penalty".to_owned());
         };
-        let own = self.denials.iter().filter(|(limit, key, _)| *limit == due.limit && *key == due.key);
+        let own =
+            self.denials.iter().filter(|(limit, key, _)| *limit == due.limit && *key == due.key);
         let times: Vec<u64> = own.map(|(_, _, at)| *at).collect();
-        let enough = times.windows(after as usize).any(|some| {
-            some[some.len() - 1] - some[0] < within * SECOND + self.timeout + TIMER
-        });
+        let enough = times
+            .windows(after as usize)
+            .any(|some| some[some.len() - 1] - some[0] < within * SECOND + self.timeout + TIMER);
         let count = times.len();
         let who = format!("l{} {}", due.limit, due.key);
         if enough { Ok(()) } else { Err(format!("{who}: banned after {count} denials at {now}")) }
@@ -408,9 +461,16 @@ impl Oracle {
         self.cells.entry((place, due.limit, due.key.clone())).or_default()
     }
 
-    pub(crate) fn own(&mut self, place: Place, due: &Due, id: u64) -> impl Iterator<Item = &mut Entry> {
+    pub(crate) fn own(
+        &mut self,
+        place: Place,
+        due: &Due,
+        id: u64,
+    ) -> impl Iterator<Item = &mut Entry> {
         let cell = self.cells.get_mut(&(place, due.limit, due.key.clone()));
-        cell.into_iter().flat_map(|cell| cell.entries.iter_mut()).filter(move |one| one.request == id)
+        cell.into_iter()
+            .flat_map(|cell| cell.entries.iter_mut())
+            .filter(move |one| one.request == id)
     }
 
     fn forget(&mut self, place: Place, due: &Due, id: u64) {

@@ -96,17 +96,40 @@ impl Oracle {
                 let windows = matches!(due.variant.algorithm, Fixed | Sliding);
                 let at = if windows { walls[node] } else { now + super::world::MONO };
                 let to = at + self.ahead(node, due);
-                let entry = Entry { request: id, from: at, to, sure: units, maybe: 0, unit: due.variant.unit, back: 0 };
+                let entry = Entry {
+                    request: id,
+                    from: at,
+                    to,
+                    sure: units,
+                    maybe: 0,
+                    unit: due.variant.unit,
+                    back: 0,
+                };
                 self.cell(place, due).entries.push(entry);
                 if self.store {
                     let to = store_to + due.variant.memory();
-                    let entry = Entry { request: id, from: store_from, to, sure: 0, maybe: units, unit: due.variant.unit, back: 0 };
+                    let entry = Entry {
+                        request: id,
+                        from: store_from,
+                        to,
+                        sure: 0,
+                        maybe: units,
+                        unit: due.variant.unit,
+                        back: 0,
+                    };
                     self.cell(Place::Store, due).entries.push(entry);
                 }
             }
             Place::Store => {
-                let entry =
-                    Entry { request: id, from: store_from, to: store_to, sure: 0, maybe: units, unit: due.variant.unit, back: 0 };
+                let entry = Entry {
+                    request: id,
+                    from: store_from,
+                    to: store_to,
+                    sure: 0,
+                    maybe: units,
+                    unit: due.variant.unit,
+                    back: 0,
+                };
                 self.cell(place, due).entries.push(entry);
                 let watches = due.shadow || due.rolled_out;
                 if !watches {

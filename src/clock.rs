@@ -2,15 +2,30 @@
 //!
 //! Everything below takes a [`Now`] as an argument. It carries two readings of one instant:
 //! `mono` never jumps and carries refills and logs; `wall` counts from the Unix epoch and only
-//! aligns windows (and dates the `X-RateLimit-Reset` header).
+//! aligns windows. A third, [`Clock::date`], is the system's clock as it is: tokens expire by it,
+//! rollouts begin by it, and it stands in header fields and logs.
 //!
-//! `wall` follows the system's clock forwards and never backwards: after the system's clock was
-//! set back, `wall` goes on at the pace of `mono`, so windows go on turning and no key is locked
-//! out by the step.
+//! The two differ where the system's clock is set back. The date follows at once. `wall` never
+//! runs back, since windows that were counted once would be counted again, or keys be locked out
+//! until their window comes; it slews:
+//!
+//! ```text
+//!   wall                          the system's clock was ahead from a to b
+//!    │           ┌──────────────────··  while ahead, a thousandth slower than mono
+//!    │           │        ··──
+//!    │           │   .─'' the date
+//!    │         .─│─''
+//!    └─────────a─b──────────────────► mono
+//! ```
+//!
+//! Nothing is forgotten or locked out: while `wall` comes back, a window lasts a thousandth longer,
+//! and `Retry-After` of a window may be short by as much.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::RwLock;
 
 /// Nanoseconds: an instant on one of the two time lines of [`Now`], or a span between two of them.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,7 +106,7 @@ impl fmt::Debug for Nanos {
 pub struct Now {
     /// Since an origin of the process; never jumps, never runs back.
     pub mono: Nanos,
-    /// Since the Unix epoch; may jump forwards, never runs back.
+    /// Since the Unix epoch, for windows; may jump forwards, never runs back.
     pub wall: Nanos,
 }
 
@@ -99,15 +114,18 @@ pub struct Now {
 pub trait Clock: Send + Sync + 'static {
     /// The present instant.
     fn now(&self) -> Now;
+
+    /// The date at an instant that this clock has just given: the system's clock as it is, since
+    /// the Unix epoch. It may run back. No clock is read for it.
+    fn date(&self, at: Now) -> Nanos;
 }
 
 /// The system's clocks. One monotonic reading per call; the wall clock is read again at most once
-/// a second, since a window's edge needs no more.
+/// a second, since neither a window's edge nor a date in seconds needs more.
 #[derive(Debug)]
 pub struct SystemClock {
     origin: Instant,
-    /// `wall - mono`, in nanoseconds; only grows.
-    offset: AtomicU64,
+    lines: TimeLines,
     /// When (on `mono`) the wall clock is to be read again.
     next_reading: AtomicU64,
 }
@@ -118,7 +136,7 @@ impl SystemClock {
     pub fn new() -> Self {
         Self {
             origin: Instant::now(),
-            offset: AtomicU64::new(system_wall()),
+            lines: TimeLines::new(system_wall()),
             next_reading: AtomicU64::new(Nanos::SECOND.0),
         }
     }
@@ -135,10 +153,108 @@ impl Clock for SystemClock {
         let mono = Nanos::from(self.origin.elapsed()).0;
         if mono >= self.next_reading.load(Ordering::Relaxed) {
             self.next_reading.store(mono.saturating_add(Nanos::SECOND.0), Ordering::Relaxed);
-            self.offset.fetch_max(system_wall().saturating_sub(mono), Ordering::Relaxed);
+            self.lines.follow(mono, system_wall());
         }
-        let wall = mono.saturating_add(self.offset.load(Ordering::Relaxed));
-        Now { mono: Nanos(mono), wall: Nanos(wall) }
+        self.lines.at(mono)
+    }
+
+    fn date(&self, at: Now) -> Nanos {
+        self.lines.date(at)
+    }
+}
+
+/// By which part of `mono`'s pace `wall` slows down while it is ahead of the system's clock: the
+/// thousandth that a bucket's rate may also be rounded by. A step of a minute is made good in 17
+/// hours. A faster return would refuse keys that keep to their limit; a slower one helps nobody.
+const SLEW_DIVISOR: u64 = 1_000;
+
+/// Differences below this are left as they are: a reading of two clocks that was interrupted
+/// between them looks like a step of some milliseconds.
+const SLEW_TOLERANCE: u64 = 100_000_000;
+
+/// How long after it is decided a slew begins, so that all threads agree on `wall` until then.
+const SLEW_NOTICE: u64 = Nanos::SECOND.0;
+
+/// Instead of an offset: `wall` is slewing.
+const SLEWING: u64 = u64::MAX;
+
+/// How `wall` and the date lie to `mono`. Each is a function of `mono` that changes only where the
+/// system's clock is read.
+#[derive(Debug)]
+struct TimeLines {
+    /// `wall - mono`, or [`SLEWING`].
+    offset: AtomicU64,
+    /// The date less `mono`.
+    date_offset: AtomicU64,
+    /// What holds while `offset` is [`SLEWING`]. Otherwise only locked once a second.
+    slew: RwLock<Slew>,
+}
+
+/// `wall - mono` while it shrinks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slew {
+    /// Before it begins.
+    offset: u64,
+    /// When (on `mono`) it begins to shrink.
+    from: u64,
+    /// By how much it shrinks in the end.
+    by: u64,
+}
+
+impl Slew {
+    const fn offset(self, mono: u64) -> u64 {
+        let shrunk = mono.saturating_sub(self.from) / SLEW_DIVISOR;
+        let shrunk = if shrunk < self.by { shrunk } else { self.by };
+        self.offset.saturating_sub(shrunk)
+    }
+}
+
+impl TimeLines {
+    fn new(offset: u64) -> Self {
+        Self {
+            offset: AtomicU64::new(offset),
+            date_offset: AtomicU64::new(offset),
+            slew: RwLock::default(),
+        }
+    }
+
+    fn at(&self, mono: u64) -> Now {
+        let offset = match self.offset.load(Ordering::Acquire) {
+            SLEWING => self.slewing(mono),
+            offset => offset,
+        };
+        Now { mono: Nanos(mono), wall: Nanos(mono.saturating_add(offset)) }
+    }
+
+    /// (Apart, so that what every decision reads stays small.)
+    #[cold]
+    fn slewing(&self, mono: u64) -> u64 {
+        self.slew.read().offset(mono)
+    }
+
+    fn date(&self, at: Now) -> Nanos {
+        Nanos(at.mono.0.saturating_add(self.date_offset.load(Ordering::Relaxed)))
+    }
+
+    /// Follows the system's clock, which says `system` at `mono`: `wall` forwards at once, back by
+    /// a slew. One that is under way ends before another begins.
+    fn follow(&self, mono: u64, system: u64) {
+        let wanted = system.saturating_sub(mono);
+        self.date_offset.store(wanted, Ordering::Relaxed);
+        let mut slew = self.slew.write();
+        let before = self.offset.load(Ordering::Relaxed);
+        let (offset, steady) = match before {
+            SLEWING => (slew.offset(mono), slew.offset(mono) == slew.offset(u64::MAX)),
+            offset => (offset, true),
+        };
+        if wanted >= offset {
+            self.offset.store(wanted, Ordering::Release);
+        } else if steady && offset - wanted > SLEW_TOLERANCE {
+            *slew = Slew { offset, from: mono.saturating_add(SLEW_NOTICE), by: offset - wanted };
+            self.offset.store(SLEWING, Ordering::Release);
+        } else if steady {
+            self.offset.store(offset, Ordering::Release);
+        }
     }
 }
 
@@ -152,29 +268,44 @@ fn system_wall() -> u64 {
 #[derive(Debug)]
 pub struct ManualClock {
     mono: AtomicU64,
-    wall: AtomicU64,
+    /// What the system's clock would say.
+    system: AtomicU64,
+    lines: TimeLines,
 }
 
 impl ManualClock {
     /// `mono` starts at one hour, so that nothing depends on a process that has just started;
     /// `wall` at the given time since the epoch.
     pub fn new(wall: Nanos) -> Self {
-        Self { mono: AtomicU64::new(3_600 * Nanos::SECOND.0), wall: AtomicU64::new(wall.0) }
+        let mono = 3_600 * Nanos::SECOND.0;
+        Self {
+            mono: AtomicU64::new(mono),
+            system: AtomicU64::new(wall.0),
+            lines: TimeLines::new(wall.0.saturating_sub(mono)),
+        }
     }
 
-    /// Lets `span` pass on both time lines.
+    /// Lets `span` pass on all time lines.
     pub fn advance(&self, span: Nanos) {
-        self.mono.fetch_add(span.0, Ordering::SeqCst);
-        self.wall.fetch_add(span.0, Ordering::SeqCst);
+        let mono = self.mono.fetch_add(span.0, Ordering::SeqCst).saturating_add(span.0);
+        let system = self.system.fetch_add(span.0, Ordering::SeqCst).saturating_add(span.0);
+        self.lines.follow(mono, system);
+    }
+
+    /// Sets the system's clock, forwards or back, while no time passes.
+    pub fn set_date(&self, date: Nanos) {
+        self.system.store(date.0, Ordering::SeqCst);
+        self.lines.follow(self.mono.load(Ordering::SeqCst), date.0);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Now {
-        Now {
-            mono: Nanos(self.mono.load(Ordering::SeqCst)),
-            wall: Nanos(self.wall.load(Ordering::SeqCst)),
-        }
+        self.lines.at(self.mono.load(Ordering::SeqCst))
+    }
+
+    fn date(&self, at: Now) -> Nanos {
+        self.lines.date(at)
     }
 }
 
@@ -191,6 +322,82 @@ mod tests {
             assert!(now.mono >= last.mono && now.wall >= last.wall);
             last = now;
         }
+    }
+
+    const DAY: Nanos = Nanos::from_secs(86_400);
+    const EPOCH: Nanos = Nanos::from_secs(1_800_000_000);
+
+    fn date(clock: &ManualClock) -> Nanos {
+        clock.date(clock.now())
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_comes_back() {
+        let clock = ManualClock::new(EPOCH);
+        clock.set_date(EPOCH.saturating_add(DAY));
+        assert_eq!(clock.now().wall, EPOCH.saturating_add(DAY), "forwards at once");
+        clock.advance(Nanos::from_secs(60));
+        clock.set_date(EPOCH.saturating_add(Nanos::from_secs(60)));
+        assert_eq!(date(&clock), EPOCH.saturating_add(Nanos::from_secs(60)), "the date at once");
+        let wall = clock.now().wall;
+        clock.advance(Nanos::from_secs(1_001));
+        let passed = clock.now().wall.saturating_sub(wall);
+        assert_eq!(passed, Nanos::from_secs(1_000), "a thousandth slower, but for the notice");
+        clock.advance(DAY.saturating_mul(1_000));
+        clock.advance(Nanos::ZERO);
+        assert_eq!(clock.now().wall, date(&clock), "and in the end it is there");
+        let before = clock.now().wall;
+        clock.advance(DAY);
+        assert_eq!(clock.now().wall, before.saturating_add(DAY), "at the full pace again");
+    }
+
+    #[test]
+    fn a_clock_that_is_stepped_at_random_never_runs_back_and_always_returns() {
+        for seed in 0..200 {
+            let random = fastrand::Rng::with_seed(seed);
+            check_steps(random);
+        }
+    }
+
+    fn check_steps(mut random: fastrand::Rng) {
+        let clock = ManualClock::new(EPOCH);
+        let mut last = clock.now();
+        for _ in 0..200 {
+            if random.u8(..4) == 0 {
+                let step = Nanos::from_millis(random.u64(..7_200_000));
+                let now = date(&clock);
+                clock.set_date(match random.bool() {
+                    true => now.saturating_add(step),
+                    false => now.saturating_sub(step),
+                });
+            }
+            let span = Nanos::from_millis(random.u64(..2_000));
+            let stepped = clock.now();
+            clock.advance(span);
+            let now = clock.now();
+            assert!(stepped.wall >= last.wall && now.wall >= stepped.wall, "never back");
+            let slowest = span.get() - span.get().div_ceil(SLEW_DIVISOR);
+            let pace = now.wall.saturating_sub(stepped.wall).get();
+            assert!(pace >= slowest, "{pace} of {span:?} at {now:?}");
+            assert!(now.wall.get() + SLEW_TOLERANCE >= date(&clock).get(), "never behind");
+            last = now;
+        }
+        let ahead = last.wall.saturating_sub(date(&clock));
+        // A slew that was under way ends first, and the next finds what is left.
+        for _ in 0..4 {
+            clock.advance(ahead.saturating_mul(SLEW_DIVISOR).saturating_add(Nanos::SECOND));
+        }
+        let apart = clock.now().wall.get().abs_diff(date(&clock).get());
+        assert!(apart <= SLEW_TOLERANCE, "{apart}");
+    }
+
+    #[test]
+    fn threads_agree_on_the_wall_while_a_slew_begins() {
+        let lines = TimeLines::new(EPOCH.get());
+        let before = lines.at(5 * Nanos::SECOND.0 + SLEW_NOTICE).wall;
+        lines.follow(5 * Nanos::SECOND.0, EPOCH.get());
+        // A thread that read its offset before the step, and one that reads it after.
+        assert_eq!(lines.at(5 * Nanos::SECOND.0 + SLEW_NOTICE).wall, before);
     }
 
     #[test]

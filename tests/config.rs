@@ -359,6 +359,97 @@ fn stores() {
     );
 }
 
+/// A request cannot leave in turn under two limits that let it wait: such routes are refused by name.
+#[test]
+fn two_delays() {
+    let refused = |line: usize, column: usize, route: usize, one: &str, other: &str| {
+        format!(
+            "f:{line}:{column}: routes[{route}]: limits {one:?} and {other:?} would both let a request wait, and it \
+             cannot leave in turn under both; leave max_delay out of one of them (a leaky_bucket is then a \
+             token_bucket), or part their routes"
+        )
+    };
+    let line = "{ tier: exact, algorithm: leaky_bucket, rate: 2/s, max_delay: 2s, key: client_ip }";
+    let keyed = "{ tier: exact, algorithm: leaky_bucket, rate: 9/s, max_delay: 1s, key: header:x, missing_key: { limit: line } }";
+    let smooth = "{ tier: exact, algorithm: token_bucket, rate: 1/s, max_delay: 1s, key: header:y, missing_key: skip }";
+    let planned = "{ tier: exact, algorithm: token_bucket, rate: 1/s, key: header:y, missing_key: { limit: smooth } }";
+    let watched = "{ tier: exact, algorithm: leaky_bucket, rate: 1/s, max_delay: 1s, key: client_ip, mode: shadow }";
+    let rolled = "{ tier: exact, algorithm: leaky_bucket, rate: 1/s, max_delay: 1s, key: client_ip, rollout: 5% }";
+    let bucket = "{ tier: exact, algorithm: token_bucket, rate: 1/s, key: client_ip }";
+    let limits = format!(
+        "limits:\n  line: {line}\n  keyed: {keyed}\n  smooth: {smooth}\n  planned: {planned}\n  watched: {watched}\n  rolled: {rolled}\n  bucket: {bucket}\n"
+    );
+    let route = |limits_of_route: &str, defaults: &str, expected: &[String]| {
+        let route = format!("routes:\n  - {{ name: r, limits: [{limits_of_route}] }}\n");
+        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+        check(&format!("{limits}{defaults}{route}"), &expected);
+    };
+    // One alone, beside limits that let nobody wait, and what stands in its place.
+    for accepted in [
+        "line",
+        "line, watched, bucket",
+        "keyed",
+        "smooth, watched",
+        "planned",
+        "rolled",
+        "planned, smooth",
+    ] {
+        route(accepted, "", &[]);
+    }
+    route("line, smooth", "", &[refused(13, 5, 0, "line", "smooth")]);
+    route("bucket, line, watched, rolled", "", &[refused(13, 5, 0, "line", "rolled")]);
+    // By way of a missing key, on either side.
+    route("keyed, line", "", &[refused(13, 5, 0, "keyed", "line")]);
+    route("line, keyed", "", &[refused(13, 5, 0, "line", "keyed")]);
+    route("line, planned", "", &[refused(13, 5, 0, "line", "smooth")]);
+    // By way of the defaults.
+    route("smooth", "defaults: { limits: [line] }\n", &[refused(14, 5, 0, "line", "smooth")]);
+    // Whichever rate holds.
+    let gold = "  gold: { tier: exact, algorithm: leaky_bucket, rate: 1/s, max_delay: 1s, key: client_ip, plans: { by: header:x-plan, rates: { gold: { rate: 9/s } } } }\n";
+    check(
+        &format!("{limits}{gold}routes:\n  - {{ name: r, limits: [gold, line] }}\n"),
+        &[&refused(14, 5, 0, "gold", "line")],
+    );
+}
+
+/// Names of limits, routes and origins: `[a-zA-Z0-9_-]{1,64}`, as typed.
+#[test]
+fn names() {
+    let names = |limit: &str, route: &str, origin: &str| {
+        format!(
+            "version: 1
+listeners: [{{ address: 127.0.0.1:1 }}]
+origins: {{ {origin}: {{ servers: [127.0.0.1:1] }} }}
+limits: {{ {limit}: {{ tier: exact, rate: 5/s, key: client_ip }} }}
+routes: [{{ name: {route}, origin: {origin}, limits: [{limit}] }}]
+"
+        )
+    };
+    let longest = "Z".repeat(64);
+    for name in
+        ["Writes", "per_user", "_", "-a", "A-1_b", "True", "NULL", "1_000", "0x1F", &longest]
+    {
+        let found = errors(&names(name, name, name));
+        assert_eq!(found, [""; 0], "{name}");
+    }
+    for name in ["a.b", "a/b", "caf\u{e9}", &format!("{longest}Z")] {
+        let found = errors(&names(name, name, name));
+        let cure = format!(": {name:?} is not a name; use a-z, A-Z, 0-9, _ and -, at most 64");
+        assert_eq!(found.len(), 3, "{found:#?}");
+        assert!(found.iter().all(|error| error.ends_with(&cure)), "{found:#?}");
+    }
+    // Names that differ in case are different names, in lists too.
+    check(
+        "limits:\n  Writes: { tier: exact, rate: 5/s, key: client_ip }\n  writes: { tier: exact, rate: 9/s, key: client_ip }\n\
+         routes: [{ name: r, limits: [writes, Writes] }, { name: R, limits: [Writes] }]\n",
+        &[],
+    );
+    check(
+        "limits:\n  Writes: { tier: exact, rate: 5/s, key: client_ip }\nroutes: [{ name: r, limits: [writes] }]\n",
+        &["f:6:30: routes[0].limits[0]: unknown limit \"writes\"; did you mean \"Writes\"?"],
+    );
+}
+
 #[test]
 fn routes() {
     check(
@@ -366,8 +457,8 @@ fn routes() {
         &["f:4:31: routes[1].name: route \"r\" stands twice"],
     );
     check(
-        "routes: [{ name: R_1 }]\n",
-        &["f:4:18: routes[0].name: \"R_1\" is not a name; use a-z, 0-9 and -, at most 64"],
+        "routes: [{ name: R.1 }]\n",
+        &["f:4:18: routes[0].name: \"R.1\" is not a name; use a-z, A-Z, 0-9, _ and -, at most 64"],
     );
     check(
         "routes: [{ name: r, match: { path: api, host: \"http://a\", methods: [post] } }]\n",

@@ -238,7 +238,7 @@ proptest! {
             let chosen = chosen % keys;
             let fits = counted.fits(chosen, window, millis, 5);
             let error = limit.confirm_error(&table);
-            // Alike: of one set, and with one tag there.
+            // Alike: one half of the hash is equal, and the other nearly.
             let key = if alike { KeyHash { high: 3, low: chosen } } else { key(3, chosen) };
             let admitted = allowed(&limit, &table, key, now);
             prop_assert!(admitted || !fits, "key {chosen} was denied within its limit");

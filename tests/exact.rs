@@ -56,7 +56,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
         let facts = Facts {
             client_ip: [192, 0, 2, 1].into(),
             peer_trusted: false,
-            now: tollgate::clock::Nanos::ZERO,
+            now: self.engine.date(self.engine.now()),
             method: "POST",
             host: "a",
             path: "/",
@@ -324,4 +324,95 @@ responses: { retry_after_jitter: 40s }";
         refusal.unwrap().unwrap().head.headers["retry-after"].to_str().unwrap().to_owned()
     };
     assert_eq!([told(0.0), told(0.5), told(0.999)], ["10", "30", "50"]);
+}
+
+/// The system's clock is a day ahead for a moment: windows begin anew once, and when it is set back
+/// nothing is forgotten, and nobody waits longer than the windows that hold what was spent.
+#[test]
+fn a_clock_that_was_a_day_ahead_gives_one_window_more_and_locks_nobody_out() {
+    let day = Nanos::from_secs(86_400);
+    for (algorithm, windows) in [("fixed_window", 1), ("sliding_window", 2)] {
+        let bench = Bench::new();
+        let generation = bench.load(&one_limit(algorithm, "10/1m"), None);
+        let spend = || (0..15).filter(|_| bench.allowed(&generation, &[("x-key", "k")])).count();
+        assert_eq!(spend(), 10, "{algorithm}");
+        bench.clock.set_date(EPOCH.saturating_add(day));
+        assert_eq!(spend(), 10, "{algorithm}: a new window");
+        bench.clock.set_date(EPOCH);
+        assert_eq!(spend(), 0, "{algorithm}: what was spent is not forgotten");
+        bench.clock.advance(Nanos::from_secs(60 * windows + 1));
+        assert_eq!(spend(), 10, "{algorithm}: nobody is locked out");
+        assert_eq!(spend(), 0, "{algorithm}");
+    }
+}
+
+/// What is told, and what begins at an instant, goes by the date, which comes back with the system's clock.
+#[test]
+fn a_clock_that_was_a_day_ahead_leaves_no_trace_in_dates() {
+    let bench = Bench::new();
+    let rolled = "10/1m, from: 2027-01-15T12:00:00Z";
+    let generation = bench.load(&one_limit("fixed_window", rolled), None);
+    let policy = generation.policy();
+    let text = "version: 1
+listeners: [{ address: 127.0.0.1:1 }]
+origins: { s: { servers: [127.0.0.1:1] } }
+routes: [{ name: r }]";
+    let responses = config::read_text(text, "f", Path::new("")).unwrap().config.default_responses;
+    let reset = || {
+        let (decision, _) = bench.decide(&generation, &[("x-key", "k")]);
+        let fields = tollgate::proxy::fields_beside(&decision, policy, &responses).unwrap();
+        let reset = fields.get("x-ratelimit-reset").map(|at| at.to_str().unwrap().to_owned());
+        reset.map(|at| at.parse::<u64>().unwrap())
+    };
+    // 2027-01-15T10:40:00Z: it watches yet, so nothing is told.
+    let before = Nanos::from_secs(1_800_009_600);
+    bench.clock.set_date(before);
+    assert_eq!(reset(), None, "not yet in force");
+    bench.clock.set_date(EPOCH);
+    assert_eq!(reset(), Some(EPOCH.secs() + 60));
+    bench.clock.set_date(before);
+    assert_eq!(reset(), None, "not in force again");
+    let generation = bench.load(&one_limit("fixed_window", "10/1m"), None);
+    let (decision, _) = bench.decide(&generation, &[("x-key", "k")]);
+    assert_eq!(decision.date, before);
+}
+
+/// In turn: under one limit that lets wait, beside others that do not and one that takes its place, a request
+/// leaves no sooner than an emission after the one before it, whatever the mixture.
+#[test]
+fn what_waits_leaves_in_turn_beside_other_limits() {
+    let limits = "limits:
+  line: { tier: exact, algorithm: leaky_bucket, rate: 2/s, max_delay: 5s, key: header:x-a, missing_key: { limit: anybody } }
+  anybody: { tier: exact, algorithm: leaky_bucket, rate: 1/s, max_delay: 3s, key: client_ip }
+  bucket: { tier: exact, algorithm: token_bucket, rate: 2/s, burst: 5, key: header:x-b, missing_key: skip }
+  watched: { tier: exact, algorithm: leaky_bucket, rate: 1/10s, max_delay: 60s, key: header:x-b, missing_key: skip, mode: shadow }
+routes: [{ name: r, limits: [line, bucket, watched] }]";
+    let mut random = fastrand::Rng::with_seed(7);
+    let bench = Bench::new();
+    let generation = bench.load(limits, None);
+    let mut leaves: [Vec<Nanos>; 3] = Default::default();
+    let (mut waited, mut refused) = (0, 0);
+    for _ in 0..5_000 {
+        bench.clock.advance(Nanos::from_millis(random.u64(..250)));
+        let (a, b) = (random.usize(..3), random.usize(..4));
+        let keys = ["1", "2", "3"];
+        let mut headers = Vec::new();
+        headers.extend((a > 0).then(|| ("x-a", keys[a - 1])));
+        headers.extend((b > 0).then(|| ("x-b", keys[b - 1])));
+        let (decision, _pending) = bench.decide(&generation, &headers);
+        match decision.outcome {
+            Outcome::Allowed => {
+                waited += u32::from(decision.wait() > Nanos::ZERO);
+                leaves[a].push(decision.at.mono.saturating_add(decision.wait()));
+            }
+            _ => refused += 1,
+        }
+    }
+    assert!(waited > 500 && refused > 500, "{waited} waited, {refused} were refused");
+    for (times, emission) in leaves.iter().zip([1_000, 500, 500]) {
+        let close = times
+            .windows(2)
+            .filter(|pair| pair[1].saturating_sub(pair[0]) < Nanos::from_millis(emission));
+        assert_eq!(close.count(), 0, "of {} that left", times.len());
+    }
 }

@@ -55,6 +55,12 @@ fn what_is_wrong_is_marked() {
     let good = "{ version: 1, listeners: [{ address: a }], origins: { o: { servers: [a] } }, \
                 limits: { l: { tier: exact, rate: 1/s, key: client_ip } }, routes: [{ name: r }] }";
     assert!(validator.is_valid(&as_json(good)));
+    for (from, to) in
+        [("{ name: r }", "{ name: R_1-a }"), ("l: {", "Per_User: {"), ("o: {", "O_: {")]
+    {
+        assert!(good.contains(from));
+        assert!(validator.is_valid(&as_json(&good.replacen(from, to, 1))), "{from} -> {to}");
+    }
     for (from, to) in [
         ("rate: 1/s", "rate: 1"),
         ("rate: 1/s", "rate: 1/w"),
@@ -68,9 +74,9 @@ fn what_is_wrong_is_marked() {
         ("rate: 1/s", "rate: 1/s, penalty: { after: 2 }"),
         ("rate: 1/s", "rate: 1/s, cost: { header: x }"),
         ("rate: 1/s", "rate: 1/s, overrides: [{ action: deny }]"),
-        ("{ name: r }", "{ name: R }"),
+        ("{ name: r }", "{ name: r.1 }"),
         ("version: 1", "version: 2"),
-        ("l: {", "L: {"),
+        ("l: {", "l.1: {"),
     ] {
         assert!(good.contains(from));
         assert!(!validator.is_valid(&as_json(&good.replacen(from, to, 1))), "{from} -> {to}");

@@ -117,10 +117,11 @@ impl Question {
                 }));
             }
         };
+        let clock = SystemClock::new();
         let facts = Facts {
             client_ip: client::resolve(self.peer, &self.headers, &config.clients),
             peer_trusted: config.clients.trusts(self.peer),
-            now: SystemClock::new().now().wall,
+            now: clock.date(clock.now()),
             method: self.method.as_str(),
             host: &clean.host,
             path: &clean.path,

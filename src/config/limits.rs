@@ -7,7 +7,7 @@ use super::bounds::MOST_KEYS;
 use super::costs::{cost, counted, penalty, refuse_misfit};
 use super::keys::key;
 use super::read::{At, Map, did_you_mean};
-use super::scalars::{is_name, rate, whole};
+use super::scalars::{NAME_CURE, is_name, rate, whole};
 use super::terms::{Given, terms};
 use crate::limit::{MAX_WINDOWS, Quota, Rate, Windows};
 use crate::policy::{
@@ -61,7 +61,7 @@ pub(super) fn limits<'n>(root: &mut Map<'n>, given: &Given<'_>) -> Limits<'n> {
     let mut all = Limits { limits: Vec::new(), places: Vec::new() };
     for (name, at) in &named {
         if !is_name(name) {
-            at.error_with(format!("{name:?} is not a name"), "use a-z, 0-9 and -, at most 64");
+            at.error_with(format!("{name:?} is not a name"), NAME_CURE);
         }
         all.limits.push(limit(name, at, &names, given).unwrap_or_else(|| stand_in(name)));
         all.places.push(at.clone());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::keys::source;
 use super::read::{At, Map};
-use super::scalars::{is_name, some_duration, whole};
+use super::scalars::{NAME_CURE, is_name, some_duration, whole};
 use super::sockets::certificates_in;
 use super::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls};
 
@@ -26,7 +26,7 @@ pub(super) fn origins<'n>(root: &mut Map<'n>, folder: &Path) -> Vec<(Origin, At<
     }
     let one = |(name, at): (&str, At<'n>)| {
         if !is_name(name) {
-            at.error_with(format!("{name:?} is not a name"), "use a-z, 0-9 and -, at most 64");
+            at.error_with(format!("{name:?} is not a name"), NAME_CURE);
         }
         Some((origin(name, &at, folder)?, at))
     };

@@ -9,10 +9,11 @@ use super::costs::{cost, refuse_misfit};
 use super::limits::Limits;
 use super::read::{At, Map, did_you_mean};
 use super::responses::responses;
-use super::scalars::is_name;
+use super::scalars::{NAME_CURE, is_name};
 use super::sockets::network;
 use crate::policy::{
-    HostPattern, LimitIndex, MAX_LIMITS_PER_ROUTE, Match, MethodSet, PathPattern, Route, Use,
+    HostPattern, Limit, LimitIndex, MAX_LIMITS_PER_ROUTE, Match, MethodSet, MissingKey,
+    PathPattern, Route, Use,
 };
 
 /// What stands before a route's own.
@@ -101,7 +102,7 @@ fn route<'n>(
     let name_at = name_at?;
     let name = name_at.text()?;
     if !is_name(name) {
-        name_at.error_with(format!("{name:?} is not a name"), "use a-z, 0-9 and -, at most 64");
+        name_at.error_with(format!("{name:?} is not a name"), NAME_CURE);
     }
     let with_defaults = with_defaults.flatten().unwrap_or(true);
     let before = if with_defaults { defaults.limits.as_slice() } else { &[] };
@@ -109,6 +110,7 @@ fn route<'n>(
     if limits.len() > MAX_LIMITS_PER_ROUTE {
         at.error(format!("{} limits on one route, more than {MAX_LIMITS_PER_ROUTE}", limits.len()));
     }
+    refuse_two_delays(at, &limits, &known.limits.limits);
     let origin = match (&origin_at, defaults.origin) {
         (Some(at), _) => origin(at, known)?,
         (None, Some(origin)) => origin,
@@ -123,6 +125,44 @@ fn route<'n>(
     let exempt = responses.exempt;
     let route = Route { name: Arc::from(name), matches, limits, origin, exempt };
     Some((route, responses, name_at))
+}
+
+/// Two limits that let a request wait. It would wait for the longer of both delays and leave later
+/// than the turn that it was given in the other bucket, together with those whose turn it is then:
+/// more would leave under that limit than it promises. The later turn cannot be kept for it
+/// either, since requests that wait for the first limit alone would be refused for turns that pass
+/// unused.
+fn refuse_two_delays(at: &At<'_>, uses: &[Use], limits: &[Limit]) {
+    let mut before: Vec<LimitIndex> = Vec::new();
+    for one in uses {
+        // (Of the limits to which one use leads by `missing_key` one applies, so they may all delay.)
+        let delaying = chain(one.limit, limits).filter(|limit| limits[limit.0].delays());
+        let delaying: Vec<LimitIndex> = delaying.collect();
+        let pairs = before.iter().flat_map(|one| delaying.iter().map(move |other| (one, other)));
+        if let Some((one, other)) = pairs.into_iter().find(|(one, other)| one != other) {
+            let (one, other) = (&limits[one.0].name, &limits[other.0].name);
+            at.error_with(
+                format!(
+                    "limits {one:?} and {other:?} would both let a request wait, and it cannot leave in turn under both"
+                ),
+                "leave max_delay out of one of them (a leaky_bucket is then a token_bucket), or part their routes",
+            );
+            return;
+        }
+        before.extend(delaying);
+    }
+}
+
+/// A limit, and those that apply instead where a key is missing.
+fn chain(first: LimitIndex, limits: &[Limit]) -> impl Iterator<Item = LimitIndex> {
+    let next = |limit: &LimitIndex| match limits[limit.0].missing_key {
+        MissingKey::Limit(next) => Some(next),
+        MissingKey::Impossible | MissingKey::Skip | MissingKey::Deny(_) | MissingKey::ClientIp => {
+            None
+        }
+    };
+    // A chain that leads back to itself is refused elsewhere.
+    std::iter::successors(Some(first), next).take(limits.len())
 }
 
 /// The defaults first; where a route uses one of them itself, its cost counts.

@@ -83,10 +83,16 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// `[a-z0-9-]{1,64}`.
+/// The longest name of a limit, a route or an origin: each stands in metrics, logs and fields.
+const MAX_NAME: usize = 64;
+
+/// What a name is made of, for those that are not one.
+pub(super) const NAME_CURE: &str = "use a-z, A-Z, 0-9, _ and -, at most 64";
+
+/// `[a-zA-Z0-9_-]{1,64}`. Names that differ in case are different names.
 pub(super) fn is_name(text: &str) -> bool {
-    (1..=64).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    (1..=MAX_NAME).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
 }
 
 /// `100%` or `12.5%`, in parts of a million.
@@ -122,6 +128,9 @@ mod tests {
         assert_eq!(share("100%"), Ok(1_000_000));
         assert_eq!(share("2.5%"), Ok(25_000));
         assert!(share("101%").is_err() && share("5").is_err());
-        assert!(is_name("a-1") && !is_name("A") && !is_name("") && !is_name(&"a".repeat(65)));
+        assert!(is_name("a-1") && is_name("_A_b-") && is_name(&"Z".repeat(64)));
+        for text in ["", "a.b", "a b", "a\"", "a\0", "\u{e9}", &"a".repeat(65)] {
+            assert!(!is_name(text), "{text:?}");
+        }
     }
 }

@@ -17,6 +17,8 @@ pub struct Decision {
     pub generation: u64,
     /// When.
     pub at: Now,
+    /// The date then, as the request's facts have it.
+    pub date: Nanos,
     /// The route, if one matched.
     pub route: Option<RouteIndex>,
     /// What happens to the request.

@@ -139,6 +139,7 @@ impl Generation {
         Decision {
             generation: self.number,
             at,
+            date: at.wall,
             route: None,
             outcome: Outcome::NoRoute,
             answers: SmallVec::new(),

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::clock::{Clock, Now};
+use crate::clock::{Clock, Nanos, Now};
 use crate::estimator::ConfirmTable;
 use crate::policy::{Facts, KeySecret, Policy, Tier};
 use crate::store::Bans;
@@ -102,6 +102,11 @@ impl Engine {
     /// The present instant on the engine's clock.
     pub fn now(&self) -> Now {
         self.clock.now()
+    }
+
+    /// The date at an instant that the engine's clock has just given.
+    pub fn date(&self, at: Now) -> Nanos {
+        self.clock.date(at)
     }
 
     /// Builds the next generation whole; nobody is decided under it before it is published by
@@ -215,6 +220,7 @@ impl Engine {
         targets: &mut Targets,
     ) -> bool {
         let policy = generation.policy();
+        decision.date = facts.now;
         let Some(index) = policy.find(facts) else {
             return false;
         };

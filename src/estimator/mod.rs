@@ -7,10 +7,12 @@
 //! ```
 //!
 //! Both have a fixed size whatever the number of keys. A collision in the sketch makes a suspect,
-//! never a denial; a full table lets a key exceed its limit by a bounded number
-//! ([`EstimateLimit::confirm_error`]), and never denies a key for what others sent.
+//! never a denial. A full table has no cell for some keys and lets them exceed their limit, by at
+//! most [`EstimateLimit::confirm_error`], and never denies a key for what others sent.
 
 mod confirm;
+mod set;
+mod spot;
 mod window;
 
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use crate::clock::{Nanos, Now};
 use crate::limit::{Rate, SketchSize, SlidingWindow, Verdict, WindowPair};
 use crate::policy::KeyHash;
 
+use confirm::{Attempt, Suspect};
 pub use confirm::{CONFIRM_CELLS, ConfirmTable};
 use window::{SlotReceipt, Window};
 
@@ -40,8 +43,9 @@ pub struct Receipt {
     at: Nanos,
 }
 
-/// The largest errors of the present window and of the one before: what newcomers inherited, and
-/// what keys could send unwatched. Turned by the housekeeping; late, it only shows too much.
+/// The largest errors of the present window and of the one before: what keys sent that no cell
+/// counts, and what keys could send unwatched. Turned by the housekeeping; late, it only shows too
+/// much.
 #[derive(Debug, Default)]
 struct Errors {
     window: AtomicU64,
@@ -108,18 +112,20 @@ impl EstimateLimit {
         cost: u32,
         now: Now,
     ) -> (Verdict, Receipt) {
-        table.prefetch(key);
+        let spot = table.locate(key);
         let (sum, slot) = self.sketch.charge(key, cost);
         let threshold = self.threshold(table);
-        // A suspect may have sent, unwatched, what the sketch read before, below the threshold.
-        let before = sum.saturating_sub(u64::from(cost)).min(threshold - 1);
-        let unseen = (sum >= threshold).then(|| u32::try_from(before).unwrap_or(u32::MAX));
-        if unseen.is_none() {
+        let suspect = (sum >= threshold).then(|| Suspect {
+            sent: saturated(sum.saturating_sub(u64::from(cost))),
+            unwatched: saturated(threshold - 1),
+        });
+        if suspect.is_none() {
             self.errors.note(threshold - 1);
         }
-        let charged = table.charge(key, self.quota, cost, unseen, now.wall);
-        if let Some(inherited) = charged.inherited {
-            self.errors.note(u64::from(inherited));
+        let attempt = Attempt { spot, quota: self.quota, cost, suspect, now: now.wall };
+        let charged = table.charge(attempt);
+        if let Some(unseen) = charged.unseen {
+            self.errors.note(u64::from(unseen));
         }
         if !charged.verdict.allowed {
             self.sketch.give_back(slot);
@@ -175,8 +181,8 @@ impl EstimateLimit {
     }
 
     /// How far a key can exceed this limit in the present window or the one before: what it may
-    /// send before it is watched, or what a newcomer to a full table was not charged for,
-    /// whichever is more.
+    /// send before it is watched, or what it sent while a full table had no cell for it (as the
+    /// sketch reads it, which is never too little), whichever is more.
     pub fn confirm_error(&self, table: &ConfirmTable) -> u64 {
         // At a threshold of 1 the very first request is counted: the error is none.
         self.errors.largest().max(self.threshold(table) - 1)
@@ -192,4 +198,8 @@ impl EstimateLimit {
     fn threshold(&self, table: &ConfirmTable) -> u64 {
         table.threshold().min(u64::from(self.rate().count())).max(1)
     }
+}
+
+fn saturated(units: u64) -> u32 {
+    u32::try_from(units).unwrap_or(u32::MAX)
 }

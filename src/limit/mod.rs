@@ -203,7 +203,7 @@ impl Quota {
         match self {
             Self::TokenBucket(_) => Cell::Refilled(Refilled::default()),
             Self::SlidingWindow(_) => Cell::WindowPair(WindowPair::default()),
-            Self::SlidingLog(q) => Cell::Log(Box::new(Log::keeping(q.rate().period()))),
+            Self::SlidingLog(_) => Cell::Log(Box::default()),
             Self::FixedWindow(_) => Cell::Counter(Counter::default()),
         }
     }
@@ -218,9 +218,18 @@ impl Quota {
                 Cell::WindowCounters(Box::new(Counters::fresh(windows, wall_secs(now))))
             }
             Self::SlidingLog(q) => {
-                Cell::Log(Box::new(Log::keeping(windows.longest().max(q.rate().period()))))
+                let longest = windows.longest().max(q.rate().period());
+                Cell::Log(Box::new(Log::keeping(longest, now.mono)))
             }
             _ => self.fresh(),
+        }
+    }
+
+    /// How long a request may wait for its units.
+    pub const fn max_delay(&self) -> Nanos {
+        match self {
+            Self::TokenBucket(bucket) => bucket.max_delay(),
+            Self::SlidingWindow(_) | Self::SlidingLog(_) | Self::FixedWindow(_) => Nanos::ZERO,
         }
     }
 
@@ -241,8 +250,8 @@ impl Quota {
         }
     }
 
-    /// Whether cells that `old` wrote can be read by this quota as they are, where the windows of
-    /// both limits are the same.
+    /// Whether cells that `old` wrote can be read by this quota as they are, if the windows of both
+    /// limits are the same.
     pub const fn reads(&self, old: &Self) -> bool {
         matches!(
             (self, old),

@@ -44,8 +44,8 @@ impl Eq for Log {}
 
 impl Log {
     /// An empty log. `keep`: the longest window of the limit's variants.
-    pub(super) fn keeping(keep: Nanos) -> Self {
-        Self { keep, ..Self::default() }
+    pub(super) fn keeping(keep: Nanos, now: Nanos) -> Self {
+        Self { keep, needed: now, ..Self::default() }
     }
 
     /// How many charges are kept.

@@ -189,7 +189,8 @@ impl TokenBucket {
         cell.0 <= self.stepped(now)
     }
 
-    pub(super) fn convert(&self, old: &Self, cell: Refilled, now: Nanos) -> Refilled {
+    /// Reads a cell of `old` as one of this bucket: units carry over, rounded up.
+    pub fn convert(&self, old: &Self, cell: Refilled, now: Nanos) -> Refilled {
         let spent = cell.0.saturating_sub(old.stepped(now)).get();
         if spent == 0 {
             return Refilled::default();

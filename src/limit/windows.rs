@@ -229,21 +229,16 @@ impl<C: Copy + Default + PartialEq> Counters<C> {
             self.0.push(OfLength { length: *length, counter, judged: whole_secs(now) });
         }
         self.0.sort_unstable_by_key(|one| one.length);
-        self.drop_unused::<A>(windows, now);
+        self.drop_unused(windows, now);
     }
 
-    /// Drops lengths that the present generation does not need: those that are idle, that no charge
-    /// has been judged on for long, or for which there is no room, the longest unused first.
-    fn drop_unused<A>(&mut self, windows: &Windows, now: Nanos)
-    where
-        A: WindowAlgorithm<Counter = C>,
-    {
+    /// Drops lengths that the present generation does not need: those that no charge has been judged
+    /// on for long, or for which there is no room, the longest unused first.
+    fn drop_unused(&mut self, windows: &Windows, now: Nanos) {
         let needed = |one: &OfLength<C>| windows.lengths().contains(&one.length);
         self.0.retain(|one| {
             let unused = u64::from(whole_secs(now).saturating_sub(one.judged));
-            let keep = keeps_for(one.length);
-            let idle = A::of_length(one.length).is_unused(one.counter, now);
-            needed(one) || (unused <= keep && !idle)
+            needed(one) || unused <= keeps_for(one.length)
         });
         while self.0.len() > MAX_COUNTERS {
             let foreign = self.0.iter().enumerate().filter(|(_, one)| !needed(one));

@@ -38,7 +38,7 @@ impl Log for OperatorLog {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            let at = timestamp(self.clock.now().wall.into());
+            let at = timestamp(self.clock.date(self.clock.now()).into());
             let level = record.level().as_str().to_ascii_lowercase();
             // A line is a line, whatever an origin or a client put into an error.
             let text = record.args().to_string().replace(['\n', '\r'], " ");

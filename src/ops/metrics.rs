@@ -136,6 +136,7 @@ fn doors(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     }
     let waiting = gauge(&[], sources.books.waiting() as f64);
     let banned = gauge(&[], sources.engine.bans().live(sources.engine.now().mono) as f64);
+    let forgotten = counter(&[], sources.engine.bans().forgotten());
     let tokens = Disbelief::ALL.map(|why| counter(&[("reason", why.name())], why.count()));
     let all = [
         ("tollgate_in_flight", "What requests in flight hold.", MetricType::GAUGE, in_flight),
@@ -147,6 +148,12 @@ fn doors(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         ),
         ("tollgate_banned_keys", "Keys that are banned now.", MetricType::GAUGE, vec![banned]),
         ("tollgate_bans_total", "Bans that this node made.", MetricType::COUNTER, bans),
+        (
+            "tollgate_bans_forgotten_total",
+            "Keys whose denials were forgotten: too many keys were denied at once.",
+            MetricType::COUNTER,
+            vec![forgotten],
+        ),
         (
             "tollgate_candidate_verdicts_total",
             "How often a candidate agrees with the rate in force.",

@@ -59,7 +59,7 @@ impl Reloader {
                 log::error!("reload refused; generation {generation} stays in force");
             }
         }
-        self.status.reloaded(self.engine.now(), outcome.clone());
+        self.status.reloaded(self.engine.date(self.engine.now()), outcome.clone());
         super::supervisor::ready();
         outcome
     }

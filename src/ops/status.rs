@@ -37,14 +37,14 @@ pub enum ReloadOutcome {
 }
 
 impl Status {
-    /// Not ready yet.
-    pub const fn new(started: Now) -> Self {
+    /// Not ready yet. `date`: that of `started`.
+    pub const fn new(started: Now, date: Nanos) -> Self {
         Self {
             started,
             ready: AtomicBool::new(false),
             applied: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            last_success: AtomicU64::new(started.wall.get()),
+            last_success: AtomicU64::new(date.get()),
             last: Mutex::new(None),
         }
     }
@@ -59,18 +59,18 @@ impl Status {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Notes how a reload went.
-    pub fn reloaded(&self, at: Now, outcome: ReloadOutcome) {
+    /// Notes how a reload went, and its date.
+    pub fn reloaded(&self, date: Nanos, outcome: ReloadOutcome) {
         match outcome {
             ReloadOutcome::Applied { .. } => {
                 self.applied.fetch_add(1, Ordering::Relaxed);
-                self.last_success.store(at.wall.get(), Ordering::Relaxed);
+                self.last_success.store(date.get(), Ordering::Relaxed);
             }
             ReloadOutcome::Refused { .. } => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
             }
         }
-        *self.last.lock() = Some((at.wall, outcome));
+        *self.last.lock() = Some((date, outcome));
     }
 
     /// When the process started.

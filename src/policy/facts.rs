@@ -14,7 +14,8 @@ pub struct Facts<'r> {
     pub client_ip: IpAddr,
     /// Whether the peer is a trusted proxy: what it says of the client's plan is believed.
     pub peer_trusted: bool,
-    /// When the request came (wall time): tokens expire.
+    /// The date ([`crate::clock::Clock::date`]) when the request came: tokens expire by it, and
+    /// rollouts begin.
     pub now: Nanos,
     /// The method as sent, for example `GET`.
     pub method: &'r str,

@@ -16,6 +16,7 @@ mod terms;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::clock::Nanos;
 use crate::limit::{Quota, Rate};
 
 pub use cost::{Cost, RepeatedCost};
@@ -230,6 +231,17 @@ impl Limit {
             }
             Count::Estimate { .. } | Count::InFlight { .. } => None,
         }
+    }
+
+    /// Whether a request may wait for its turn under one of the limit's rates. Those that watch let
+    /// nobody wait.
+    pub fn delays(&self) -> bool {
+        let own = match &self.count {
+            Count::Exact { quota, .. } => Some(quota),
+            Count::Estimate { .. } | Count::InFlight { .. } => None,
+        };
+        let mut quotas = own.into_iter().chain(&self.terms.quotas);
+        self.mode == Mode::Enforce && quotas.any(|quota| quota.max_delay() > Nanos::ZERO)
     }
 
     /// A text that is equal for two limits exactly when cells of one can be read as the other's:

@@ -74,7 +74,7 @@ pub enum Action {
 pub struct Rollout {
     /// The share of the keys, in parts of a million.
     pub ppm: u32,
-    /// Since when (wall time).
+    /// Since which date.
     pub from: Nanos,
 }
 
@@ -88,7 +88,7 @@ impl Default for Rollout {
 const WHOLE: u32 = 1_000_000;
 
 impl Rollout {
-    /// Whether a key is refused at `now`. `hash`: a fixed one of the key, so that all nodes agree,
+    /// Whether a key is refused at the date `now`. `hash`: a fixed one of the key, so that all nodes agree,
     /// and a key that is in stays in while the share grows.
     pub fn includes(&self, now: Nanos, hash: impl FnOnce() -> u64) -> bool {
         now >= self.from && (self.ppm >= WHOLE || hash() % u64::from(WHOLE) < u64::from(self.ppm))

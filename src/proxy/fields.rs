@@ -62,7 +62,7 @@ impl Standing<'_> {
             return None;
         }
         let answer = self.decision.tightest(|answer| self.is_visible(answer))?;
-        let reset = self.decision.at.wall.saturating_add(answer.verdict.reset).secs_ceil();
+        let reset = self.decision.date.saturating_add(answer.verdict.reset).secs_ceil();
         let verdict = &answer.verdict;
         Some(Triple { limit: verdict.limit, remaining: verdict.remaining, reset })
     }

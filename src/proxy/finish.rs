@@ -90,7 +90,7 @@ pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
     let head = session.req_header();
     let target = ctx.rewritten.as_deref().unwrap_or(head.uri.path());
     let record = AccessRecord {
-        at: now.wall,
+        at: gate.engine.date(now),
         request_id: request_id.as_str(),
         client_ip: ctx.client_ip,
         method: head.method.as_str(),

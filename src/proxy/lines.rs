@@ -182,11 +182,11 @@ pub(super) fn number(out: &mut Vec<u8>, value: u64) {
 const DATE: usize = 29;
 
 /// The date of an answer. It changes once a second, and is written as often.
-pub(super) fn date(wall: Nanos) -> [u8; DATE] {
+pub(super) fn date(date: Nanos) -> [u8; DATE] {
     thread_local! {
         static LAST: Cell<(u64, [u8; DATE])> = const { Cell::new((u64::MAX, [b' '; DATE])) };
     }
-    let second = wall.secs();
+    let second = date.secs();
     let (of, text) = LAST.get();
     if of == second {
         return text;

@@ -22,7 +22,7 @@ pub(super) struct Member {
 impl Member {
     /// The member of a limit at one of its rates, of which `units` is the most.
     pub(super) fn new(limit: &Limit, rate: RateIndex, units: u32) -> Self {
-        // Names are [a-z0-9-], so nothing in them is to be escaped.
+        // Names are [a-zA-Z0-9_-], so nothing in them is to be escaped.
         let remaining = format!("\"{}\";r=", limit.name).into_bytes();
         let mut text = format!("\"{}\";q=", limit.name).into_bytes();
         number(&mut text, units.into());

@@ -79,6 +79,8 @@ pub struct Tollgate {
 pub struct Context {
     live: Arc<Live>,
     began: Now,
+    /// The date then.
+    date: Nanos,
     client_ip: Option<std::net::IpAddr>,
     peer_trusted: bool,
     host: Arc<str>,
@@ -133,6 +135,7 @@ impl ProxyHttp for Tollgate {
         Box::new(Context {
             live: self.live.load_full(),
             began: Now { mono: Nanos::ZERO, wall: Nanos::ZERO },
+            date: Nanos::ZERO,
             client_ip: None,
             peer_trusted: false,
             host: Arc::default(),

@@ -124,7 +124,7 @@ impl Limiter {
                 let facts = Facts {
                     client_ip: client::resolve(peer, &head.headers, &loaded.clients),
                     peer_trusted: loaded.clients.trusts(peer),
-                    now: self.engine.now().wall,
+                    now: self.engine.date(self.engine.now()),
                     method: head.method.as_str(),
                     host: &clean.host,
                     path: &clean.path,

@@ -44,14 +44,15 @@ impl Porter {
     pub fn refuse(&self, peer: IpAddr, began: Nanos, reason: Reason) -> Bytes {
         let live = self.live.load();
         let now = self.engine.now();
+        let date = self.engine.date(now);
         self.books.reject(reason);
         live.tally(None).count(Ending::Rejected);
         if !self.access.takes(Ending::Rejected, false, &live.access_log) {
-            return answer(reason, now.wall);
+            return answer(reason, date);
         }
         let request_id = upstream::RequestId::new();
         let record = AccessRecord {
-            at: now.wall,
+            at: date,
             request_id: request_id.as_str(),
             client_ip: Some(peer),
             method: "",
@@ -74,13 +75,13 @@ impl Porter {
             duration: now.mono.saturating_sub(began),
         };
         self.access.record(&record, &live.access_log);
-        answer(reason, now.wall)
+        answer(reason, date)
     }
 }
 
 /// The bytes of an HTTP/1 answer that ends a connection.
-fn answer(reason: Reason, wall: Nanos) -> Bytes {
+fn answer(reason: Reason, date: Nanos) -> Bytes {
     let mut bytes = Vec::with_capacity(512);
-    render::rejected(reason, reason.status()).write(&mut bytes, wall, false, false);
+    render::rejected(reason, reason.status()).write(&mut bytes, date, false, false);
     Bytes::from(bytes)
 }

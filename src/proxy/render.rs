@@ -92,7 +92,7 @@ impl Reply {
     }
 
     /// As bytes of HTTP/1.1 (RFC 9112); `keeps`: whether the connection goes on.
-    pub(super) fn write(&self, out: &mut Vec<u8>, wall: Nanos, keeps: bool, without_body: bool) {
+    pub(super) fn write(&self, out: &mut Vec<u8>, date: Nanos, keeps: bool, without_body: bool) {
         match self.status {
             StatusCode::TOO_MANY_REQUESTS => {
                 out.extend_from_slice(b"HTTP/1.1 429 Too Many Requests\r\n");
@@ -105,7 +105,7 @@ impl Reply {
             }
         }
         out.extend_from_slice(self.lines.as_bytes());
-        field(out, "Date: ", |out| out.extend_from_slice(&lines::date(wall)));
+        field(out, "Date: ", |out| out.extend_from_slice(&lines::date(date)));
         let connection: &[u8] = if keeps { b"keep-alive" } else { b"close" };
         field(out, "Connection: ", |out| out.extend_from_slice(connection));
         out.extend_from_slice(b"\r\n");

@@ -70,6 +70,7 @@ async fn settle(
 /// Notes when it began and who asks, and says who bounds what.
 fn prepare(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
     ctx.began = gate.engine.now();
+    ctx.date = gate.engine.date(ctx.began);
     // The stream under the session bounds what HTTP/1 writes; of HTTP/2 it cannot tell the streams
     // apart, and one whose window does not open must not wait for ever.
     let http2 = session.req_header().version == Version::HTTP_2;
@@ -105,7 +106,7 @@ fn facts<'r>(ctx: &Context, head: &'r RequestHeader, clean: &'r Clean<'r>) -> Fa
     Facts {
         client_ip: ctx.client_ip.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
         peer_trusted: ctx.peer_trusted,
-        now: ctx.began.wall,
+        now: ctx.date,
         method: head.method.as_str(),
         host: &clean.host,
         path: &clean.path,

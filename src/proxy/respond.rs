@@ -132,7 +132,7 @@ fn hand_over(session: &Session, ctx: &mut Context, reply: &Reply) -> bool {
     link.refuse(ctx.live.bounds.discard_bytes);
     let keeps = session.get_keepalive().is_some();
     let without_body = session.req_header().method == Method::HEAD;
-    link.reply(|out| reply.write(out, ctx.began.wall, keeps, without_body));
+    link.reply(|out| reply.write(out, ctx.date, keeps, without_body));
     ctx.answered = Some(reply.status.as_u16());
     true
 }

@@ -43,7 +43,7 @@ pub(super) fn choose(
     let facts = Facts {
         client_ip: ctx.client_ip.unwrap_or(IpAddr::from([0, 0, 0, 0])),
         peer_trusted: ctx.peer_trusted,
-        now: ctx.decision.as_ref().map(|one| one.at.wall).unwrap_or_default(),
+        now: ctx.date,
         method: head.method.as_str(),
         host: &ctx.host,
         path: ctx.rewritten.as_deref().map_or(head.uri.path(), |target| {

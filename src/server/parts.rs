@@ -68,7 +68,8 @@ impl Parts {
         let engine = Arc::new(engine.map_err(StartError::Secret)?);
         let (live, _) = beside.block_on(Live::build(config, &engine, &books, None));
         let live = Arc::new(ArcSwap::from_pointee(live));
-        let status = Arc::new(Status::new(engine.now()));
+        let started = engine.now();
+        let status = Arc::new(Status::new(started, engine.date(started)));
         Ok(Self {
             clock,
             engine,

@@ -2,7 +2,8 @@
 //! told of bans and tells of those that others made (`redis/bans.rs`).
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -11,11 +12,11 @@ use crate::clock::Nanos;
 use crate::policy::{KeyHash, Penalty};
 
 /// Locks among which the keys are spread.
-const SHARDS: usize = 64;
+const SHARDS: usize = 1_024;
 
-/// Most keys of one shard whose denials are counted: 65,536 in all. Beyond that the stalest is
-/// forgotten: a flood of denied keys costs no memory.
-const MOST: usize = 1_024;
+/// Most keys of one shard whose denials are counted: 65,536 in all, so a flood of denied keys costs no
+/// memory. Small, since all records of a full shard are looked at to make room for a key.
+const SHARD_KEYS: usize = 64;
 
 /// Most bans that wait to be told to the store.
 const MOST_UNTOLD: usize = 4_096;
@@ -23,12 +24,36 @@ const MOST_UNTOLD: usize = 4_096;
 /// Denials and bans, by key. (A key's hash names its limit too.)
 #[derive(Debug)]
 pub struct Bans {
-    shards: Box<[Mutex<HashMap<KeyHash, Record>>]>,
+    shards: Box<[Mutex<Shard>]>,
+    /// Says in which shard a key is. A secret of this process: the hash of a key may be known to
+    /// all, and a shard could be flooded by aim.
+    spread: RandomState,
     /// Bans that the store has not been told of.
     untold: Mutex<Vec<Ban>>,
     /// Whether a ban was ever made or heard of: while none was, nobody is looked up.
     any: AtomicUsize,
+    /// Records that were dropped, or never made, for want of room.
+    forgotten: AtomicU64,
 }
+
+/// How much a record matters: where there is no room, the least goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Weight {
+    /// Whether anything is lost with it: a ban, a level, or a denial that counts.
+    matters: bool,
+    /// No ban goes before what is none.
+    banned: bool,
+    /// Whether the key has been banned.
+    was_banned: bool,
+    /// A flood of new keys has one each; a key that was banned has none.
+    denials: usize,
+    /// The ban that ends first goes first.
+    until: Nanos,
+    /// Then the oldest.
+    last: Nanos,
+}
+
+type Shard = HashMap<KeyHash, Record>;
 
 /// A ban that was made here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,9 +68,14 @@ pub struct Ban {
 struct Record {
     /// The times of the latest denials, at most as many as make a ban.
     denials: VecDeque<Nanos>,
+    /// The latest one. (What weighs a record lies in it: that of a full shard are weighed for each new key.)
+    last: Nanos,
+    /// How long a denial counts.
+    within: Nanos,
     /// Banned until then (monotonic).
     until: Nanos,
-    /// Bans that are not forgiven.
+    /// Bans of this node that are not forgiven. Those that it heard of are counted by the store,
+    /// which makes the next one longer and says so.
     level: u32,
     /// As long after a ban a level is forgiven.
     forgive: Nanos,
@@ -55,8 +85,10 @@ impl Default for Bans {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            spread: RandomState::new(),
             untold: Mutex::default(),
             any: AtomicUsize::new(0),
+            forgotten: AtomicU64::new(0),
         }
     }
 }
@@ -71,14 +103,12 @@ impl Bans {
         (until > now).then(|| until.saturating_sub(now))
     }
 
-    /// Notes a denial. Says how long the ban is that it leads to, if it does.
+    /// Notes a denial. Says how long the ban is that it leads to, if it does. Where there is room
+    /// for banned keys only, the denial is not counted.
     pub fn denied(&self, key: KeyHash, rule: &Penalty, now: Nanos) -> Option<Nanos> {
         let mut shard = self.shard(key).lock();
-        if shard.len() >= MOST && !shard.contains_key(&key) {
-            make_room(&mut shard, now);
-        }
-        let record = shard.entry(key).or_default();
-        record.forgive = rule.forgive;
+        let record = self.record(&mut shard, key, Nanos::ZERO, now)?;
+        (record.forgive, record.within) = (rule.forgive, rule.within);
         if record.until > now {
             return None;
         }
@@ -86,6 +116,7 @@ impl Bans {
             record.denials.pop_front();
         }
         record.denials.push_back(now);
+        record.last = now;
         if record.denials.len() < rule.after as usize {
             return None;
         }
@@ -99,16 +130,16 @@ impl Bans {
         Some(span)
     }
 
-    /// The store says that a key is banned for so long yet: what it says holds on every node.
+    /// The store says that a key is banned for so long yet: what it says holds on every node. Where
+    /// there is room for banned keys only, the ban that ends first goes.
     pub fn heard(&self, key: KeyHash, left: Nanos, now: Nanos) {
+        let until = now.saturating_add(left);
         let mut shard = self.shard(key).lock();
-        if shard.len() >= MOST && !shard.contains_key(&key) {
-            make_room(&mut shard, now);
+        if let Some(record) = self.record(&mut shard, key, until, now) {
+            record.until = until;
+            record.denials.clear();
+            self.any.store(1, Ordering::Relaxed);
         }
-        let record = shard.entry(key).or_default();
-        record.until = now.saturating_add(left);
-        record.denials.clear();
-        self.any.store(1, Ordering::Relaxed);
     }
 
     /// Bans that were made here since the last call.
@@ -125,14 +156,40 @@ impl Bans {
 
     /// Keys that are banned at `now`.
     pub fn live(&self, now: Nanos) -> usize {
-        let live = |shard: &Mutex<HashMap<KeyHash, Record>>| {
+        let live = |shard: &Mutex<Shard>| {
             shard.lock().values().filter(|record| record.until > now).count()
         };
         if self.any.load(Ordering::Relaxed) == 0 { 0 } else { self.shards.iter().map(live).sum() }
     }
 
-    fn shard(&self, key: KeyHash) -> &Mutex<HashMap<KeyHash, Record>> {
-        &self.shards[(key.high % SHARDS as u64) as usize]
+    /// Records that were dropped while they counted, or never made, for want of room.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::Relaxed)
+    }
+
+    fn shard(&self, key: KeyHash) -> &Mutex<Shard> {
+        &self.shards[(self.spread.hash_one(key) % SHARDS as u64) as usize]
+    }
+
+    /// A key's record, a new one if need be. `until`: how long the key is to be banned. `None`: all
+    /// others matter more.
+    fn record<'s>(
+        &self,
+        shard: &'s mut Shard,
+        key: KeyHash,
+        until: Nanos,
+        now: Nanos,
+    ) -> Option<&'s mut Record> {
+        if shard.len() >= SHARD_KEYS && !shard.contains_key(&key) {
+            let weighed = shard.iter().map(|(key, record)| (record.weight(now), *key));
+            let (weight, least) = weighed.min_by_key(|(weight, _)| *weight)?;
+            self.forgotten.fetch_add(weight.matters.into(), Ordering::Relaxed);
+            if weight.banned && weight.until >= until {
+                return None;
+            }
+            shard.remove(&least);
+        }
+        Some(shard.entry(key).or_default())
     }
 }
 
@@ -150,22 +207,125 @@ impl Record {
         span
     }
 
-    /// Whether nothing is lost with it.
-    fn is_stale(&self, now: Nanos) -> bool {
+    fn weight(&self, now: Nanos) -> Weight {
         let forgiven = self.until.saturating_add(self.forgive.saturating_mul(self.level.into()));
-        self.until <= now
-            && (self.level == 0 || forgiven <= now)
-            && self.denials.back().is_none_or(|at| now.saturating_sub(*at) > Nanos::SECOND)
+        let counts = !self.denials.is_empty() && now.saturating_sub(self.last) < self.within;
+        let banned = self.until > now;
+        Weight {
+            matters: banned || counts || (self.level > 0 && forgiven > now),
+            banned,
+            was_banned: self.level > 0,
+            denials: self.denials.len(),
+            until: self.until,
+            last: self.last,
+        }
     }
 }
 
-/// Forgets who has nothing to lose; if nobody is so, one who is not banned.
-fn make_room(shard: &mut HashMap<KeyHash, Record>, now: Nanos) {
-    shard.retain(|_, record| !record.is_stale(now));
-    if shard.len() >= MOST {
-        let last = |record: &Record| record.denials.back().copied().unwrap_or(record.until);
-        let stalest = shard.iter().min_by_key(|(_, one)| (one.until > now, last(one)));
-        let stalest = stalest.map(|(key, _)| *key);
-        stalest.and_then(|key| shard.remove(&key));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULE: Penalty = Penalty {
+        after: 5,
+        within: Nanos::from_secs(600),
+        ban: Nanos::from_secs(60),
+        double_up_to: Nanos::from_secs(60),
+        forgive: Nanos::from_secs(60),
+        at_connection: false,
+    };
+
+    const ALL: usize = SHARDS * SHARD_KEYS;
+
+    const GUESSER: KeyHash = KeyHash { high: 0, low: 7 };
+
+    /// The n-th of other keys: all of them end in the same bits, as an attacker may choose them who knows
+    /// how keys are hashed.
+    fn other(n: u64) -> KeyHash {
+        KeyHash { high: n << 32, low: n }
+    }
+
+    #[test]
+    fn who_guesses_slowly_is_banned_while_others_are_denied() {
+        let bans = Bans::default();
+        for guess in 0..5 {
+            let now = Nanos::from_secs(1_000 + 10 * guess);
+            let banned = bans.denied(GUESSER, &RULE, now);
+            assert_eq!(banned.is_some(), guess == 4, "guess {guess}");
+            for n in 0..25_000 {
+                let now = now.saturating_add(Nanos::new(400_000 * n));
+                assert_eq!(bans.denied(other(1 + guess * 25_000 + n), &RULE, now), None);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_denied_more_than_once_outlives_any_flood_of_new_keys() {
+        let bans = Bans::default();
+        let mut now = Nanos::from_secs(1_000);
+        assert_eq!([(); 4].map(|()| bans.denied(GUESSER, &RULE, now)), [None; 4]);
+        for n in 1..3 * ALL as u64 {
+            now = now.saturating_add(Nanos::new(10_000));
+            bans.denied(other(n), &RULE, now);
+        }
+        assert!(bans.forgotten() > ALL as u64, "{}", bans.forgotten());
+        assert!(bans.denied(GUESSER, &RULE, now).is_some());
+    }
+
+    #[test]
+    fn denials_that_no_longer_count_make_room_first() {
+        let bans = Bans::default();
+        let then = Nanos::from_secs(1_000);
+        for n in 0..2 * ALL as u64 {
+            for _ in 0..4 {
+                bans.denied(other(n), &RULE, then);
+            }
+        }
+        let (now, forgotten) = (then.saturating_add(RULE.within), bans.forgotten());
+        for n in 0..ALL as u64 / 4 {
+            bans.denied(other(n << 8), &RULE, now);
+        }
+        assert_eq!(bans.forgotten(), forgotten, "nothing that counts was dropped");
+    }
+
+    #[test]
+    fn a_flood_lifts_no_ban() {
+        let bans = Bans::default();
+        let mut now = Nanos::from_secs(1_000);
+        for n in 1..=1_000 {
+            for guess in 1..=RULE.after {
+                assert_eq!(bans.denied(other(n), &RULE, now).is_some(), guess == RULE.after);
+            }
+        }
+        for n in 1_001..2 * ALL as u64 {
+            now = now.saturating_add(Nanos::new(10_000));
+            bans.denied(other(n), &RULE, now);
+            bans.denied(other(n), &RULE, now);
+        }
+        assert_eq!(bans.live(now), 1_000);
+        assert!((1..=1_000).all(|n| bans.left(other(n), now).is_some()));
+    }
+
+    #[test]
+    fn bans_beyond_the_room_replace_those_that_end_first() {
+        let bans = Bans::default();
+        let now = Nanos::from_secs(1_000);
+        for n in 1..=2 * ALL as u64 {
+            bans.heard(other(n), Nanos::from_secs(n), now);
+        }
+        assert_eq!(bans.live(now), ALL, "all that there is room for");
+        let last = (2 * ALL as u64 - 1_000)..=(2 * ALL as u64);
+        assert!(last.clone().all(|n| bans.left(other(n), now).is_some()), "the longest");
+        // Whoever is not banned has no room, and takes nobody's.
+        bans.heard(GUESSER, Nanos::SECOND, now);
+        assert_eq!([(); 9].map(|()| bans.denied(GUESSER, &RULE, now)), [None; 9]);
+        assert_eq!(bans.live(now), ALL);
+        // A second before nobody is banned any more, everybody else is stale.
+        let later = now.saturating_add(Nanos::from_secs(2 * ALL as u64 - 1));
+        assert_eq!((bans.live(later), bans.denied(GUESSER, &RULE, later)), (1, None));
+        assert_eq!(
+            [(); 4].map(|()| bans.denied(GUESSER, &RULE, later).is_some()),
+            [false, false, false, true]
+        );
     }
 }

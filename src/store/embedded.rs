@@ -16,7 +16,7 @@ use super::room::Pool;
 use super::table::{CELL_BYTES, Entry, Place, Table};
 use super::{Charge, Claim, Issued, Room, Settlement, Verdicts};
 use crate::clock::Now;
-use crate::limit::{Cell, Receipt, Verdict};
+use crate::limit::{Cell, Quota, Receipt, Verdict};
 use crate::policy::KeyHash;
 
 /// How many shards: with this many, two of some dozen threads seldom meet at one, and each is so
@@ -326,20 +326,25 @@ impl Embedded {
         has_room.then_some(more)
     }
 
-    /// What a quota says of a charge to a cell, which stays as it is.
-    fn judge_entry(&self, entry: &Entry, wanted: &Issued, cost: u32, now: Now) -> Verdict {
-        if entry.quota() == wanted.number {
-            return wanted.quota.judge(Some(&entry.cell), cost, now);
-        }
-        let quotas = self.quotas.all();
-        match quotas.get(entry.quota() as usize) {
-            Some(written) if !reads(wanted, written) => {
-                let cell = entry.cell.clone();
-                let read = wanted.quota.convert(&wanted.windows, &written.quota, cell, now);
-                wanted.quota.judge(Some(&read), cost, now)
+    /// What a quota says of a charge to a cell.
+    ///
+    /// Windows that the cell does not have yet are added for good, since what they begin with is to be
+    /// read once. A bucket is only read as one of the quota: units are rounded up when they are
+    /// converted, and questions alone must not fill it.
+    fn judge_entry(&self, entry: &mut Entry, wanted: &Arc<Issued>, cost: u32, now: Now) -> Verdict {
+        if entry.quota() != wanted.number {
+            if let (Quota::TokenBucket(quota), Cell::Refilled(cell)) = (&wanted.quota, &entry.cell)
+                && let Some(written) = self.quotas.all().get(entry.quota() as usize)
+                && let Quota::TokenBucket(written) = &written.quota
+            {
+                let read = Cell::Refilled(quota.convert(written, *cell, now.mono));
+                return wanted.quota.judge(Some(&read), cost, now);
             }
-            Some(_) | None => wanted.quota.judge(Some(&entry.cell), cost, now),
+            let before = weight(&entry.cell);
+            self.adopt(entry, wanted, now);
+            wanted.room.reweigh(before, weight(&entry.cell), &self.pool);
         }
+        wanted.quota.judge(Some(&entry.cell), cost, now)
     }
 
     /// Spends; `taken`: weight that was taken for it before.
@@ -357,8 +362,7 @@ impl Embedded {
         quota.room.reweigh(before, weight(&entry.cell), &self.pool);
     }
 
-    /// Makes a cell one of `wanted`. Only what writes a cell does so: a bucket's units are rounded up
-    /// each time, and questions alone must not fill it.
+    /// Makes a cell one of `wanted`.
     fn adopt(&self, entry: &mut Entry, wanted: &Arc<Issued>, now: Now) {
         if entry.quota() == wanted.number {
             return;

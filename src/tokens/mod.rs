@@ -109,7 +109,7 @@ impl Tokens {
     }
 
     /// A claim of a token as text: a string, a number or a truth value as it is written. `now` is
-    /// wall time.
+    /// the date.
     pub fn claim(&self, token: &[u8], claim: &str, now: Nanos) -> Option<String> {
         match self.believe(token, claim, now) {
             Ok(value) => Some(value),

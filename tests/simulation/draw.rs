@@ -123,7 +123,12 @@ impl Policy {
         for place in 0..random.usize(1..5) {
             let takes = |n: &usize| limits[*n].key == KeyOf::Ip && limits[*n].takes_other_costs();
             let by_ip: Vec<usize> = (0..place).filter(takes).collect();
-            let limit = Limit::random(random, scope, &by_ip);
+            // Two limits of a route must not both let a request wait.
+            let may_wait = limits.iter().all(|limit| limit.max_delay.is_none());
+            let mut limit = Limit::random(random, scope, &by_ip);
+            while limit.max_delay.is_some() && !may_wait {
+                limit = Limit::random(random, scope, &by_ip);
+            }
             limits.push(limit);
         }
         let mut routes: Vec<Vec<(usize, Option<Cost>)>> = Vec::new();

@@ -14,6 +14,7 @@ mod faults;
 mod lies;
 mod links;
 mod load;
+mod logs;
 #[path = "../support/lua.rs"]
 mod lua;
 #[path = "../model/run.rs"]
@@ -33,6 +34,7 @@ mod settling;
 mod slots;
 mod stand_in;
 mod virtual_store;
+mod windows;
 
 /// What a proxy is started with: one limit by API key, in a store.
 fn policy(origin: &servers::Origin, store: &str, limit: &str) -> String {

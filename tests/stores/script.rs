@@ -101,6 +101,15 @@ impl Oracle {
     }
 
     fn settle(&mut self, parts: &[Part], now: Now) -> (bool, Vec<Verdict>) {
+        for part in parts {
+            // What a window begins with is read once; a bucket is only read as another one.
+            let cell = self.cell(part, now);
+            if let Some(Some(kept)) = self.0.get_mut(part.0)
+                && part.1.name() != "token_bucket"
+            {
+                *kept = (part.1, cell);
+            }
+        }
         let judged = |one: &Self, part: &Part, cost: u32| {
             part.1.judge(Some(&one.cell(part, now)), cost, now)
         };

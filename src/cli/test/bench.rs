@@ -185,7 +185,7 @@ impl<'s> Bench<'s> {
         let facts = Facts {
             client_ip,
             peer_trusted: self.clients.trusts(send.ip),
-            now: self.clock.now().wall,
+            now: self.clock.date(self.clock.now()),
             method: send.method.as_str(),
             host: &clean.host,
             path: &clean.path,

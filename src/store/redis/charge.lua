@@ -29,7 +29,8 @@
 --   reply 9  1700000000000000  2  28333333 0 0
 --   and `tollgate:x` is then `w1 28333333 2 0 60000000`, which ends with the window after this one.
 --
--- Promise: all cells of a charge are spent or none; a refusal spends and writes nothing. Every cell
+-- Promise: all cells of a charge are spent or none; a refusal spends nothing, and writes nothing but
+-- windows that a cell did not have yet and times that are pulled back. Every cell
 -- is read before the first is written, so a cell that cannot be read, or a server that takes no
 -- writes, leaves all as it was. Every write expires at the moment the cell equals an absent one. A
 -- stored time ahead of the server's clock (the clock was set back, another server took over) is
@@ -442,17 +443,15 @@ local function load_counters(cell)
   return true
 end
 
--- Drops windows that nobody needs: those that are idle, that no charge was judged on for long, or for
--- which there is no room, the longest unused first.
+-- Drops windows that nobody needs: those that no charge was judged on for long, or for which there is
+-- no room, the longest unused first.
 local function drop_unneeded(cell)
   local kept = {}
   for n = 1, #cell.counters do
     local one = cell.counters[n]
     local unused = seconds - one.judged
     local long = max(KEEP_UNUSED, 2 * quotient(one.length, 1000000))
-    if one.needed or (unused <= long and one.current + one.previous > 0) then
-      kept[#kept + 1] = one
-    end
+    if one.needed or unused <= long then kept[#kept + 1] = one end
   end
   while #kept > MAX_COUNTERS do
     local oldest
@@ -463,7 +462,7 @@ local function drop_unneeded(cell)
     if not oldest then break end
     table.remove(kept, oldest)
   end
-  cell.counters = kept
+  if #kept < #cell.counters then cell.counters, cell.changed = kept, true end
 end
 
 -- Gives a cell the windows that its limit has. A new one begins with what is known of it: with the
@@ -492,6 +491,8 @@ local function align(cell, lengths)
         found.at = found.window * length
       end
       counters[#counters + 1] = found
+      -- Kept also when the charge is refused: what it begins with is read once.
+      if known > 0 then cell.changed = true end
     end
     found.needed = true
     cell.by_length[length] = found

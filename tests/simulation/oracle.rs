@@ -157,7 +157,11 @@ impl Oracle {
             }
             return self.check_ban(&dues, decision, told.at);
         }
-        let mut wrong = Ok(());
+        let refuses = decision.refusing().next().is_some();
+        let mut wrong = match decision.outcome {
+            Outcome::Limited if !refuses => Err("refused, and no limit refuses".to_owned()),
+            _ => Ok(()),
+        };
         for (n, due) in dues.iter().enumerate() {
             let answer = decision.answers.iter().find(|one| one.limit.0 == due.limit);
             let checked = self.check(id, &request, told, due, answer, decision);

@@ -143,8 +143,16 @@ impl Variant {
                     (at / self.period).min(window)
                 };
                 match later {
-                    true => any.clone().filter(|one| at(one) == wanted).map(|one| u64::from(units(one))).sum(),
-                    false => sure.clone().filter(|one| at(one) == wanted).map(|one| u64::from(units(one))).sum(),
+                    true => any
+                        .clone()
+                        .filter(|one| at(one) == wanted)
+                        .map(|one| u64::from(units(one)))
+                        .sum(),
+                    false => sure
+                        .clone()
+                        .filter(|one| at(one) == wanted)
+                        .map(|one| u64::from(units(one)))
+                        .sum(),
                 }
             };
             let before = window.wrapping_sub(1);
@@ -171,11 +179,11 @@ impl Variant {
             charges.sort_unstable();
             charges.iter().fold(0u64, |full, (at, span)| full.max(*at).saturating_add(*span))
         };
-        let mut least: Vec<(u64, u64)> =
-            sure.map(|one| (one.from.saturating_sub(self.step), u64::from(one.sure) * fast)).collect();
-        let mut most: Vec<(u64, u64)> = any
-            .map(|one| (one.to.min(hi), u64::from(one.sure + one.maybe) * slow))
+        let mut least: Vec<(u64, u64)> = sure
+            .map(|one| (one.from.saturating_sub(self.step), u64::from(one.sure) * fast))
             .collect();
+        let mut most: Vec<(u64, u64)> =
+            any.map(|one| (one.to.min(hi), u64::from(one.sure + one.maybe) * slow)).collect();
         // Where several charges are open at once, each of them remembers what was spent before it,
         // and what of that is given back later. So the bucket may get back more than had been
         // spent without them, by what was given back at most.
@@ -189,7 +197,9 @@ impl Variant {
             return (least, most);
         }
         // In units of this rate; what is converted is rounded up, each time by less than a unit.
-        let scaled = |span: u64, from: u64| (u128::from(span) * u128::from(self.unit) / u128::from(from)) as u64;
+        let scaled = |span: u64, from: u64| {
+            (u128::from(span) * u128::from(self.unit) / u128::from(from)) as u64
+        };
         (scaled(least, fast).saturating_sub(self.unit), scaled(most, slow) + self.unit)
     }
 }

@@ -62,7 +62,8 @@ impl Schedule {
         let (world, node) = (Arc::clone(&self.world), Arc::clone(node));
         let (open, results) = (Arc::clone(&self.open), Arc::clone(&self.results));
         tokio::spawn(async move {
-            let Some((generation, decision, pending)) = decide(&world, &node, id, &asked, left).await
+            let Some((generation, decision, pending)) =
+                decide(&world, &node, id, &asked, left).await
             else {
                 return;
             };
@@ -95,7 +96,11 @@ impl Schedule {
             let said = random.u8(0..8) > 0;
             self.world.note(
                 &mut state,
-                format_args!("node {}: request {id} ends: {:?}", one.node.index, said.then_some(answered)),
+                format_args!(
+                    "node {}: request {id} ends: {:?}",
+                    one.node.index,
+                    said.then_some(answered)
+                ),
             );
             said.then_some(answered)
         };
@@ -161,14 +166,18 @@ async fn decide(
     let at = world.now();
     let Some((decision, pending)) = decided else {
         let mut state = world.state();
-        world.note(&mut state, format_args!("node {}: request {id}: the client leaves", node.index));
+        world
+            .note(&mut state, format_args!("node {}: request {id}: the client leaves", node.index));
         drop(state);
         world.oracle().left(id, at);
         return None;
     };
     let ambiguous = {
         let mut state = world.state();
-        world.note(&mut state, format_args!("node {}: request {id}: {}", node.index, words(&decision)));
+        world.note(
+            &mut state,
+            format_args!("node {}: request {id}: {}", node.index, words(&decision)),
+        );
         state.is_ambiguous(node.index, began)
     };
     let checked = world.oracle().decided(id, Told { at, ambiguous }, &decision);

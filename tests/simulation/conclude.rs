@@ -67,7 +67,12 @@ impl Schedule {
         }
     }
 
-    async fn ask_and_wait(&self, node: &Arc<Node>, asked: Asked, base: u64) -> Option<(u64, Decision)> {
+    async fn ask_and_wait(
+        &self,
+        node: &Arc<Node>,
+        asked: Asked,
+        base: u64,
+    ) -> Option<(u64, Decision)> {
         let id = self.send(node, asked, None, None);
         self.rest(base).await;
         let end = self.world.now() + self.timeout.as_nanos() as u64 + SECOND / 500;
@@ -87,7 +92,8 @@ impl Schedule {
             (samples, self.random.lock().unwrap().usize(..))
         };
         let Some(sample) = samples.get(route % samples.len().max(1)).cloned() else { return };
-        let asked = Asked { route: if route % 2 == 0 { sample.route } else { (route / 2) % 2 }, ..sample };
+        let asked =
+            Asked { route: if route % 2 == 0 { sample.route } else { (route / 2) % 2 }, ..sample };
         let node = Arc::clone(&self.nodes[route % self.nodes.len()]);
         let policy = node.present().1;
         let Ok(dues) = asked.dues(&policy, self.world.oracle().tick) else { return };
@@ -100,7 +106,9 @@ impl Schedule {
             return;
         }
         for _ in 0..MOST_TO_SPEND {
-            let Some((at, decision)) = self.ask_and_wait(&node, asked.clone(), base).await else { return };
+            let Some((at, decision)) = self.ask_and_wait(&node, asked.clone(), base).await else {
+                return;
+            };
             self.end_all();
             if self.is_broken() || decision.is_degraded() {
                 return;
@@ -119,8 +127,9 @@ impl Schedule {
         if told.answers.iter().any(|one| full(one.kind)) {
             return;
         }
-        let Some(wait) = told.retry_after().map(Nanos::get)else { return };
-        let patience = if self.random.lock().unwrap().u8(0..8) == 0 { 60 * PATIENCE } else { PATIENCE };
+        let Some(wait) = told.retry_after().map(Nanos::get) else { return };
+        let patience =
+            if self.random.lock().unwrap().u8(0..8) == 0 { 60 * PATIENCE } else { PATIENCE };
         if wait > patience {
             return;
         }
@@ -129,14 +138,28 @@ impl Schedule {
         let wait = wait.next_multiple_of(tick);
         // A denial that is remembered names its own limit; the others were not asked.
         let dues = asked.dues(&node.present().1, tick).unwrap_or_default();
+        // A bucket that was charged under another rate is judged as if it refilled at this one; until
+        // it is charged it does not.
+        let mixed = dues.iter().any(|due| {
+            let oracle = self.world.oracle();
+            let cell = oracle.cells.get(&(oracle.place(), due.limit, due.key.clone()));
+            due.variant.is_bucket()
+                && cell.is_some_and(|cell| cell.has_other_rates(due.variant.unit))
+        });
+        if mixed {
+            return;
+        }
         let all = dues.iter().all(|due| told.answers.iter().any(|one| one.limit.0 == due.limit));
         self.world.oracle().seen.count("retry told", 1);
         if wait > tick {
             self.pass((at + wait - tick).saturating_sub(self.world.now()), base).await;
-            let Some((_, early)) = self.ask_and_wait(node, asked.clone(), base).await else { return };
+            let Some((_, early)) = self.ask_and_wait(node, asked.clone(), base).await else {
+                return;
+            };
             self.end_all();
             if early.outcome == Outcome::Allowed {
-                self.world.fail(format!("told to come back in {wait} ns, and passes {tick} ns earlier"));
+                self.world
+                    .fail(format!("told to come back in {wait} ns, and passes {tick} ns earlier"));
                 return;
             }
         }

@@ -173,7 +173,8 @@ check: { silence: [] }\n"
         }
         if self.scope.store {
             let timeout = self.scope.timeout;
-            writeln!(text, "store: {{ redis: {{ url: redis://a, timeout: {timeout}ms }} }}").unwrap();
+            writeln!(text, "store: {{ redis: {{ url: redis://a, timeout: {timeout}ms }} }}")
+                .unwrap();
         }
         text.push_str("limits:\n");
         for (place, limit) in self.limits.iter().enumerate() {
@@ -458,7 +459,8 @@ impl Limit {
         if let Some(gold) = self.gold {
             let tin = self.tin.map(|tin| format!(", tin: {}", rate(tin))).unwrap_or_default();
             let gold = rate(gold);
-            write!(text, ", plans: {{ by: header:x-plan, rates: {{ gold: {gold}{tin} }} }}").unwrap();
+            write!(text, ", plans: {{ by: header:x-plan, rates: {{ gold: {gold}{tin} }} }}")
+                .unwrap();
         }
         if let Some(candidate) = self.candidate {
             write!(text, ", candidate: {{ rate: {} }}", rate(candidate)).unwrap();

@@ -86,7 +86,12 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    pub(crate) fn random(random: &mut Rng, store: bool, steps: usize, shape: (usize, usize)) -> Self {
+    pub(crate) fn random(
+        random: &mut Rng,
+        store: bool,
+        steps: usize,
+        shape: (usize, usize),
+    ) -> Self {
         let kinds: Vec<Kind> =
             Kind::ALL.into_iter().filter(|kind| store || !kind.needs_store()).collect();
         let kind = *random.choice(&kinds).unwrap();
@@ -110,13 +115,16 @@ impl Schedule {
         let Fault { kind, node, server, size, .. } = *fault;
         let world = &self.world;
         let mut state = world.state();
-        world.note(&mut state, format_args!("{} begins: node {node}, server {server}", kind.name()));
+        world
+            .note(&mut state, format_args!("{} begins: node {node}, server {server}", kind.name()));
         let timeout = self.timeout.as_micros() as u64;
         if kind.needs_store() && state.links[node].is_empty() {
             return;
         }
         match kind {
-            Kind::Slow => state.links[node][server].delay = (timeout / 4, timeout / 4 + size % timeout),
+            Kind::Slow => {
+                state.links[node][server].delay = (timeout / 4, timeout / 4 + size % timeout)
+            }
             Kind::Jitter => state.links[node][server].delay = (0, timeout / 2),
             Kind::LoseRequests => state.links[node][server].loses_requests = 20 + (size % 60) as u8,
             Kind::LoseReplies => state.links[node][server].loses_replies = 20 + (size % 60) as u8,
@@ -132,20 +140,22 @@ impl Schedule {
                 state.servers[server].up = false;
                 if kind == Kind::RestartEmpty {
                     state.servers[server].empty();
-                    world.oracle().forgot();
+                    world.oracle().forgot(world.now());
                 }
                 drop(state);
                 (0..self.nodes.len()).for_each(|node| self.break_link(node, server));
             }
             Kind::OutOfMemory => {
-                state.servers[server].refuses = Some("OOM command not allowed when used memory > 'maxmemory'.");
+                state.servers[server].refuses =
+                    Some("OOM command not allowed when used memory > 'maxmemory'.");
             }
             Kind::ReadOnly => {
-                state.servers[server].refuses = Some("READONLY You can't write against a read only replica.");
+                state.servers[server].refuses =
+                    Some("READONLY You can't write against a read only replica.");
             }
             Kind::Spoil => {
                 if state.servers[server].spoil(size as usize % 64).is_some() {
-                    world.oracle().forgot();
+                    world.oracle().forgot(world.now());
                 }
             }
             Kind::ServerClock => {
@@ -153,7 +163,8 @@ impl Schedule {
                 state.servers[server].off = by;
             }
             Kind::WallForwards | Kind::WallBack => {
-                let span = *[1u64, 700, 15_000, 3_600_000, 90_000_000].get(size as usize % 5).unwrap();
+                let span =
+                    *[1u64, 700, 15_000, 3_600_000, 90_000_000].get(size as usize % 5).unwrap();
                 let span = span * 1_000_000;
                 drop(state);
                 if kind == Kind::WallForwards {
@@ -186,7 +197,7 @@ impl Schedule {
             Kind::OutOfMemory | Kind::ReadOnly => state.servers[server].refuses = None,
             Kind::Spoil => {
                 state.servers[server].mend();
-                world.oracle().forgot();
+                world.oracle().forgot(world.now());
             }
             Kind::ServerClock => {}
             Kind::WallForwards | Kind::WallBack => {}

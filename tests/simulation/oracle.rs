@@ -36,6 +36,16 @@ pub(crate) type CellId = (Place, usize, String);
 #[derive(Debug, Default)]
 pub(crate) struct Charges {
     pub(crate) entries: Vec<Entry>,
+    /// Units of charges that a server forgot, and that were given back all the same: they are
+    /// missing from the others.
+    pub(crate) robbed: u32,
+}
+
+impl Charges {
+    /// Whether it was charged under another rate than this.
+    pub(crate) fn has_other_rates(&self, unit: u64) -> bool {
+        self.entries.iter().any(|one| one.unit != unit)
+    }
 }
 
 /// A request that was sent.
@@ -83,6 +93,8 @@ pub(crate) struct Oracle {
     pub(crate) mixed: Vec<bool>,
     /// By how much wall clocks were set back.
     pub(crate) back: Vec<u64>,
+    /// When a server forgot something last.
+    pub(crate) forgot: Option<u64>,
     /// Denials that count towards a ban.
     pub(crate) denials: Vec<(usize, String, u64)>,
     /// Requests in flight: what they weigh, and whether they hold it for sure.
@@ -113,7 +125,15 @@ impl Oracle {
                 continue;
             }
             let from = (self.base + now).saturating_sub(self.slack);
-            let entry = Entry { request: id, from, to: OPEN, sure: 0, maybe: due.cost, unit: due.variant.unit, back: 0 };
+            let entry = Entry {
+                request: id,
+                from,
+                to: OPEN,
+                sure: 0,
+                maybe: due.cost,
+                unit: due.variant.unit,
+                back: 0,
+            };
             if self.store && !due.refused {
                 self.cell(Place::Store, due).entries.push(entry);
             }
@@ -136,7 +156,12 @@ impl Oracle {
     }
 
     /// The node has decided.
-    pub(crate) fn decided(&mut self, id: u64, told: Told, decision: &Decision) -> Result<(), String> {
+    pub(crate) fn decided(
+        &mut self,
+        id: u64,
+        told: Told,
+        decision: &Decision,
+    ) -> Result<(), String> {
         let Some(mut request) = self.requests.remove(&id) else { return Ok(()) };
         let took = told.at - request.began;
         if took > self.timeout + TIMER {
@@ -147,7 +172,11 @@ impl Oracle {
             Ok(dues) => dues.clone(),
             Err(()) => {
                 let lacks = matches!(decision.outcome, Outcome::MissingKey { .. });
-                return if lacks { Ok(()) } else { Err("a key is missing, and it passes".to_owned()) };
+                return if lacks {
+                    Ok(())
+                } else {
+                    Err("a key is missing, and it passes".to_owned())
+                };
             }
         };
         if decision.is_banned() {
@@ -194,7 +223,11 @@ impl Oracle {
         };
         if due.refused {
             let fine = !answer.verdict.allowed && (!through || answer.shadow);
-            return if fine { Ok(()) } else { Err(format!("{who}: denied by the file, and passes")) };
+            return if fine {
+                Ok(())
+            } else {
+                Err(format!("{who}: denied by the file, and passes"))
+            };
         }
         if through && answer.refuses() {
             return Err(format!("{who} refuses, and it passes"));
@@ -215,7 +248,11 @@ impl Oracle {
                     OnFailure::Allow => return Ok(()),
                     OnFailure::Deny => {
                         let fine = decision.outcome == Outcome::Outage;
-                        return if fine { Ok(()) } else { Err(format!("{who}: an outage is told as {:?}", decision.outcome)) };
+                        return if fine {
+                            Ok(())
+                        } else {
+                            Err(format!("{who}: an outage is told as {:?}", decision.outcome))
+                        };
                     }
                 }
             }
@@ -230,12 +267,17 @@ impl Oracle {
                     // Counters of one length begin with those of another: what exactly they begin
                     // with is no promise.
                     true => (0, others.map(|one| u64::from(one.sure + one.maybe)).sum()),
-                    false => due.variant.spent(others, lo, hi),
+                    false => {
+                        let (least, most) = due.variant.spent(others, lo, hi);
+                        let robbed = u64::from(cell.robbed) * due.variant.unit;
+                        (least.saturating_sub(robbed), most)
+                    }
                 }
             }
         };
         let charged = through && answer.verdict.allowed;
-        verdict(due, answer, charged, least, most).map_err(|why| format!("{who} at {place:?}: {why}"))
+        verdict(due, answer, charged, least, most)
+            .map_err(|why| format!("{who} at {place:?}: {why}"))
     }
 
     /// Between which instants the cell was judged, on its own time line.
@@ -315,11 +357,20 @@ impl Oracle {
         }
         if !self.store {
             let one = answer?;
-            let overflown = matches!(one.kind, VerdictKind::OverflowAllowed | VerdictKind::OverflowDenied);
+            let overflown =
+                matches!(one.kind, VerdictKind::OverflowAllowed | VerdictKind::OverflowDenied);
             if through && one.verdict.allowed && !overflown {
                 let at = local(due, decision);
                 let to = at + self.ahead(request.node, due);
-                let entry = Entry { request: id, from: at, to, sure: due.cost, maybe: 0, unit: due.variant.unit, back: 0 };
+                let entry = Entry {
+                    request: id,
+                    from: at,
+                    to,
+                    sure: due.cost,
+                    maybe: 0,
+                    unit: due.variant.unit,
+                    back: 0,
+                };
                 self.cell(Place::Node(request.node), due).entries.push(entry);
                 return Some(Place::Node(request.node));
             }
@@ -348,7 +399,11 @@ impl Oracle {
             Some(VerdictKind::Allowed) if self.cluster => {
                 let cell = (Place::Store, due.limit, due.key.clone());
                 let (node, units) = (request.node, due.cost);
-                let change = Change { node, since: told.at, cell, request: id, units, debit: false };
+                let change =
+                    Change { node, since: told.at, cell, request: id, units, debit: false };
+                if self.forgot.is_some_and(|at| at >= request.began) {
+                    self.cell(Place::Store, due).robbed += due.cost;
+                }
                 self.changes.push(change);
                 (0, due.cost, late, None)
             }
@@ -368,11 +423,27 @@ impl Oracle {
         let at = local(due, decision);
         let to = at + (told.at - request.began) + self.ahead(request.node, due);
         let from = at;
-        let entry = Entry { request: id, from, to, sure: due.cost, maybe: 0, unit: due.variant.unit, back: 0 };
+        let entry = Entry {
+            request: id,
+            from,
+            to,
+            sure: due.cost,
+            maybe: 0,
+            unit: due.variant.unit,
+            back: 0,
+        };
         self.cell(Place::Node(request.node), due).entries.push(entry);
         // It is told to the store later, as far as it still counts.
         let to = late + due.variant.memory();
-        let entry = Entry { request: id, from: now - slack, to, sure: 0, maybe: due.cost, unit: due.variant.unit, back: 0 };
+        let entry = Entry {
+            request: id,
+            from: now - slack,
+            to,
+            sure: 0,
+            maybe: due.cost,
+            unit: due.variant.unit,
+            back: 0,
+        };
         self.cell(Place::Store, due).entries.push(entry);
         Some(Place::Node(request.node))
     }
@@ -385,11 +456,12 @@ impl Oracle {
         let Some(Penalty { after, within, .. }) = self.penalties[due.limit] else {
             return Err("banned by a limit without a penalty".to_owned());
         };
-        let own = self.denials.iter().filter(|(limit, key, _)| *limit == due.limit && *key == due.key);
+        let own =
+            self.denials.iter().filter(|(limit, key, _)| *limit == due.limit && *key == due.key);
         let times: Vec<u64> = own.map(|(_, _, at)| *at).collect();
-        let enough = times.windows(after as usize).any(|some| {
-            some[some.len() - 1] - some[0] < within * SECOND + self.timeout + TIMER
-        });
+        let enough = times
+            .windows(after as usize)
+            .any(|some| some[some.len() - 1] - some[0] < within * SECOND + self.timeout + TIMER);
         let count = times.len();
         let who = format!("l{} {}", due.limit, due.key);
         if enough { Ok(()) } else { Err(format!("{who}: banned after {count} denials at {now}")) }
@@ -412,9 +484,16 @@ impl Oracle {
         self.cells.entry((place, due.limit, due.key.clone())).or_default()
     }
 
-    pub(crate) fn own(&mut self, place: Place, due: &Due, id: u64) -> impl Iterator<Item = &mut Entry> {
+    pub(crate) fn own(
+        &mut self,
+        place: Place,
+        due: &Due,
+        id: u64,
+    ) -> impl Iterator<Item = &mut Entry> {
         let cell = self.cells.get_mut(&(place, due.limit, due.key.clone()));
-        cell.into_iter().flat_map(|cell| cell.entries.iter_mut()).filter(move |one| one.request == id)
+        cell.into_iter()
+            .flat_map(|cell| cell.entries.iter_mut())
+            .filter(move |one| one.request == id)
     }
 
     fn forget(&mut self, place: Place, due: &Due, id: u64) {

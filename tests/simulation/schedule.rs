@@ -80,9 +80,8 @@ impl Plan {
         let steps = random.usize(20..MAX_STEPS);
         let policy = Arc::new(Policy::random(random, scope));
         let faults = if random.u8(0..3) == 0 { 0 } else { random.usize(1..5) };
-        let faults = (0..faults)
-            .map(|_| Fault::random(random, store, steps, (nodes, servers)))
-            .collect();
+        let faults =
+            (0..faults).map(|_| Fault::random(random, store, steps, (nodes, servers))).collect();
         let mut reloads = Vec::new();
         let mut last = Arc::clone(&policy);
         for _ in 0..if random.bool() { random.usize(1..4) } else { 0 } {
@@ -158,6 +157,7 @@ impl Schedule {
             windows: plan.policy.limits.iter().map(Limit::windows).collect(),
             mixed: vec![false; plan.policy.limits.len()],
             back: vec![0; plan.nodes],
+            forgot: None,
             denials: Vec::new(),
             held: BTreeMap::new(),
             penalties: plan.policy.limits.iter().map(|limit| limit.penalty).collect(),
@@ -267,7 +267,8 @@ impl Schedule {
                 self.world.oracle().reloaded(policy);
                 self.nodes[*node].reload(policy);
                 let mut state = self.world.state();
-                self.world.note(&mut state, format_args!("node {node} reloads:\n{}", policy.yaml()));
+                self.world
+                    .note(&mut state, format_args!("node {node} reloads:\n{}", policy.yaml()));
             }
         }
         let mut random = self.random.lock().unwrap();
@@ -295,7 +296,10 @@ impl Plan {
     /// What the schedule has.
     fn tell(&self, seen: &mut Coverage) {
         seen.schedules = 1;
-        self.faults.iter().filter(|fault| fault.from < self.steps).for_each(|fault| seen.has(fault.kind.name()));
+        self.faults
+            .iter()
+            .filter(|fault| fault.from < self.steps)
+            .for_each(|fault| seen.has(fault.kind.name()));
         let scope = self.scope;
         let policies = self.reloads.iter().map(|(_, _, policy)| policy).chain([&self.policy]);
         for limit in policies.flat_map(|policy| &policy.limits) {

@@ -67,7 +67,12 @@ pub(crate) struct State {
 }
 
 impl World {
-    pub(crate) fn new(random: Rng, servers: Vec<Server>, nodes: usize, oracle: Oracle) -> Arc<Self> {
+    pub(crate) fn new(
+        random: Rng,
+        servers: Vec<Server>,
+        nodes: usize,
+        oracle: Oracle,
+    ) -> Arc<Self> {
         let links = (0..nodes).map(|_| servers.iter().map(|_| Link::default()).collect()).collect();
         let state = State {
             random,

@@ -131,7 +131,7 @@ fn run(connection: &mut redis::Connection, call: &Call) -> Vec<u64> {
 fn call(charges: impl IntoIterator<Item = Charge>) -> Call {
     let mut call = Call::default();
     for charge in charges {
-        assert!(call.add(&charge), "the call is full");
+        call.add(&charge).unwrap();
     }
     call
 }

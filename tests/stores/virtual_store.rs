@@ -34,6 +34,10 @@ impl Clock for VirtualClock {
         // The beginning of a window of thirty days.
         Now { mono, wall: since.saturating_add(Nanos::from_secs(1_798_848_000)) }
     }
+
+    fn date(&self, at: Now) -> Nanos {
+        at.wall
+    }
 }
 
 /// What becomes of a call, and when.

@@ -75,3 +75,14 @@ fuzz: tools-run
 compare-redis: tools-run
 	@./scripts/install-tools redis-server
 	./scripts/with-redis env TOLLGATE_BENCH_REDIS=PORT $(CARGO) bench --bench remote
+
+.PHONY: simulate planted
+
+# Whole fleets on virtual time, for SECONDS, each under another seed.
+simulate: tools-run
+	TOLLGATE_SIMULATE_SECONDS=$(SECONDS) $(CARGO) test --test simulation a_fleet -- --nocapture
+
+# Bugs that break one rule each, planted into a copy: whether each is found, and how soon.
+planted: tools-run
+	@./scripts/install-tools redis-server python3
+	./scripts/planted

@@ -40,14 +40,20 @@ pub(crate) enum Cost {
 pub(crate) enum Action {
     Allow,
     Deny,
-    Rate(u32),
+    Rate(Rate),
+}
+
+/// Units, and nanoseconds: every rate of a limit has a window of its own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rate {
+    count: u32,
+    period: u64,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
     algorithm: Algorithm,
-    count: u32,
-    period: u64,
+    rate: Rate,
     key: KeyOf,
     missing: Missing,
     shadow: bool,
@@ -56,7 +62,7 @@ pub(crate) struct Limit {
     refunds_5xx: bool,
     /// For x-a = a1 (where the key is x-a alone), then for 198.51.100.0/24.
     exceptions: (Option<Action>, Option<Action>),
-    gold: Option<u32>,
+    gold: Option<Rate>,
 }
 
 pub(crate) struct Policy {
@@ -91,7 +97,7 @@ struct Charge {
     limit: usize,
     key: String,
     cost: u32,
-    count: u32,
+    rate: Rate,
     at: u64,
     /// Of a bucket: what was spent before.
     before: u64,
@@ -119,7 +125,7 @@ struct Due {
     limit: usize,
     key: String,
     cost: u32,
-    count: u32,
+    rate: Rate,
     shadow: bool,
     refused: bool,
     late: Option<u32>,
@@ -144,12 +150,10 @@ impl Asked {
 }
 
 impl Policy {
-    /// `flips`: a bucket may be met under several rates. (Met under another one it is converted, and
-    /// where a request is refused unasked it is not met.)
-    pub(crate) fn random(random: &mut Rng, flips: bool) -> Self {
+    pub(crate) fn random(random: &mut Rng) -> Self {
         let mut limits: Vec<Limit> = Vec::new();
         for place in 0..random.usize(1..5) {
-            let count = random.u32(1..7);
+            let rate = Rate { count: random.u32(1..7), ..Rate::random(random) };
             let key = *random.choice(&[KeyOf::Ip, KeyOf::A, KeyOf::AB]).unwrap();
             let by_ip: Vec<usize> = (0..place).filter(|n| limits[*n].key == KeyOf::Ip).collect();
             let missing = match (random.u8(0..4), random.choice(&by_ip)) {
@@ -161,40 +165,30 @@ impl Policy {
             let action = |random: &mut Rng| match random.u8(0..9) {
                 0 => Some(Action::Allow),
                 1 => Some(Action::Deny),
-                2 => Some(Action::Rate(random.u32(1..9))),
+                2 => Some(Action::Rate(Rate::random(random))),
                 _ => None,
             };
             limits.push(Limit {
                 algorithm: *random
                     .choice(&[Algorithm::Fixed, Algorithm::Log, Algorithm::Bucket])
                     .unwrap(),
-                count,
-                period: *random.choice(&[10 * SECOND, 60 * SECOND]).unwrap(),
+                rate,
                 key,
                 missing,
                 shadow: random.u8(0..6) == 0,
-                cost: Cost::random(random, count),
+                cost: Cost::random(random, rate.count),
                 counts_401: random.u8(0..5) == 0,
                 refunds_5xx: random.u8(0..5) == 0,
                 exceptions: (action(random).filter(|_| key == KeyOf::A), action(random)),
-                gold: (random.u8(0..3) == 0).then(|| random.u32(1..9)),
+                gold: (random.u8(0..3) == 0).then(|| Rate::random(random)),
             });
-        }
-        for limit in limits.iter_mut().filter(|limit| limit.algorithm == Algorithm::Bucket) {
-            if !flips {
-                let is_rate = |one: &Action| matches!(one, Action::Rate(_));
-                let (by_key, by_network) = limit.exceptions;
-                limit.exceptions =
-                    (by_key.filter(|one| !is_rate(one)), by_network.filter(|one| !is_rate(one)));
-                limit.gold = None;
-            }
         }
         let route = |random: &mut Rng| {
             let mut uses: Vec<(usize, Option<Cost>)> = Vec::new();
             for (place, limit) in limits.iter().enumerate() {
                 if random.u8(0..3) > 0 {
                     let own = random.u8(0..4) == 0;
-                    uses.push((place, own.then(|| Cost::random(random, limit.count))));
+                    uses.push((place, own.then(|| Cost::random(random, limit.rate.count))));
                 }
             }
             random.shuffle(&mut uses);
@@ -235,6 +229,21 @@ limits:\n"
     }
 }
 
+impl Rate {
+    fn random(random: &mut Rng) -> Self {
+        let period = *random.choice(&[10 * SECOND, 60 * SECOND, 3_600 * SECOND]).unwrap();
+        Self { count: random.u32(1..9), period }
+    }
+
+    fn yaml(self) -> String {
+        format!("{}/{}s", self.count, self.period / SECOND)
+    }
+
+    fn emission(self, tick: u64) -> u64 {
+        self.period.div_ceil(u64::from(self.count)).next_multiple_of(tick)
+    }
+}
+
 impl Cost {
     fn random(random: &mut Rng, count: u32) -> Self {
         match random.u8(0..6) {
@@ -269,17 +278,13 @@ impl Cost {
 }
 
 impl Limit {
-    fn rate(&self, count: u32) -> String {
-        format!("{count}/{}s", self.period / SECOND)
-    }
-
     fn write(&self, text: &mut String, place: usize) {
         let algorithm = match self.algorithm {
             Algorithm::Fixed => "fixed_window",
             Algorithm::Log => "sliding_log",
             Algorithm::Bucket => "token_bucket",
         };
-        let (rate, cost) = (self.rate(self.count), self.cost.yaml());
+        let (rate, cost) = (self.rate.yaml(), self.cost.yaml());
         write!(
             text,
             "  l{place}: {{ tier: exact, algorithm: {algorithm}, rate: {rate}, cost: {cost}"
@@ -301,7 +306,7 @@ impl Limit {
         let action = |action: Action| match action {
             Action::Allow => "action: allow".to_owned(),
             Action::Deny => "action: deny".to_owned(),
-            Action::Rate(count) => format!("rate: {}", self.rate(count)),
+            Action::Rate(rate) => format!("rate: {}", rate.yaml()),
         };
         let mut overrides = Vec::new();
         overrides.extend(self.exceptions.0.map(|one| format!("{{ key: a1, {} }}", action(one))));
@@ -312,7 +317,7 @@ impl Limit {
             write!(text, ", overrides: [{}]", overrides.join(", ")).unwrap();
         }
         if let Some(gold) = self.gold {
-            let rate = self.rate(gold);
+            let rate = gold.yaml();
             write!(text, ", plans: {{ by: header:x-plan, rates: {{ gold: {rate} }} }}").unwrap();
         }
         for (holds, words) in [
@@ -323,10 +328,6 @@ impl Limit {
             text.push_str(if holds { words } else { "" });
         }
         text.push_str(" }\n");
-    }
-
-    fn emission(&self, count: u32, tick: u64) -> u64 {
-        self.period.div_ceil(u64::from(count)).next_multiple_of(tick)
     }
 }
 
@@ -355,7 +356,7 @@ impl Model {
                 }
             }
         }
-        let fits = |model: &mut Self, due: &Due| !due.refused && model.fits(due, now);
+        let fits = |model: &Self, due: &Due| !due.refused && model.fits(due, now);
         let mut through = true;
         for due in dues.iter().filter(|due| !due.shadow) {
             through &= fits(self, due);
@@ -432,7 +433,7 @@ impl Model {
             limit: place,
             key,
             cost: cost.at_door(asked),
-            count: limit.gold.filter(|_| is_gold).unwrap_or(limit.count),
+            rate: limit.gold.filter(|_| is_gold).unwrap_or(limit.rate),
             shadow: limit.shadow,
             refused: false,
             late: match cost {
@@ -443,18 +444,19 @@ impl Model {
         match by_key.or(by_network) {
             Some(Action::Allow) => return Ok(None),
             Some(Action::Deny) => due.refused = true,
-            Some(Action::Rate(count)) => due.count = count,
+            Some(Action::Rate(rate)) => due.rate = rate,
             None => {}
         }
         Ok(Some(due))
     }
 
     /// What is spent: of a window in units, of a bucket in time.
-    fn spent(&mut self, limit: usize, key: &str, count: u32, now: u64) -> u64 {
-        let meant = &self.policy.limits[limit];
-        let (period, emission) = (meant.period, meant.emission(count, self.tick));
-        let algorithm = meant.algorithm;
-        let cell = self.cells.entry((limit, key.to_owned())).or_default();
+    fn spent(&self, limit: usize, key: &str, rate: Rate, now: u64) -> u64 {
+        let (period, emission) = (rate.period, rate.emission(self.tick));
+        let algorithm = self.policy.limits[limit].algorithm;
+        let Some(cell) = self.cells.get(&(limit, key.to_owned())) else {
+            return 0;
+        };
         let sum = |counts: &dyn Fn(u64) -> bool| {
             let live = cell.charges.iter().filter(|(at, _)| counts(*at));
             live.map(|(_, cost)| u64::from(*cost)).sum()
@@ -467,40 +469,38 @@ impl Model {
                 if spent == 0 || cell.emission == emission {
                     return spent;
                 }
-                // Units stay spent, whatever they are worth now.
+                // Units stay spent, whatever they are worth now. (Only a charge converts the cell.)
                 let scaled = u128::from(spent) * u128::from(emission);
                 let spent = scaled.div_ceil(u128::from(cell.emission)) as u64;
-                let spent = spent.next_multiple_of(self.tick);
-                (cell.full, cell.emission) = (now + spent, emission);
-                spent
+                spent.next_multiple_of(self.tick)
             }
         }
     }
 
-    fn fits(&mut self, due: &Due, now: u64) -> bool {
-        let unit = self.unit(due.limit, due.count);
-        let spent = self.spent(due.limit, &due.key, due.count, now);
-        spent + u64::from(due.cost) * unit <= u64::from(due.count) * unit
+    fn fits(&self, due: &Due, now: u64) -> bool {
+        let unit = self.unit(due.limit, due.rate);
+        let spent = self.spent(due.limit, &due.key, due.rate, now);
+        spent + u64::from(due.cost) * unit <= u64::from(due.rate.count) * unit
     }
 
-    fn remaining(&mut self, due: &Due, now: u64) -> u32 {
-        let unit = self.unit(due.limit, due.count);
-        let spent = self.spent(due.limit, &due.key, due.count, now);
-        ((u64::from(due.count) * unit).saturating_sub(spent) / unit) as u32
+    fn remaining(&self, due: &Due, now: u64) -> u32 {
+        let unit = self.unit(due.limit, due.rate);
+        let spent = self.spent(due.limit, &due.key, due.rate, now);
+        ((u64::from(due.rate.count) * unit).saturating_sub(spent) / unit) as u32
     }
 
-    fn unit(&self, limit: usize, count: u32) -> u64 {
+    fn unit(&self, limit: usize, rate: Rate) -> u64 {
         let limit = &self.policy.limits[limit];
-        if limit.algorithm == Algorithm::Bucket { limit.emission(count, self.tick) } else { 1 }
+        if limit.algorithm == Algorithm::Bucket { rate.emission(self.tick) } else { 1 }
     }
 
     fn charge(&mut self, due: &Due, now: u64) -> Charge {
-        let before = self.spent(due.limit, &due.key, due.count, now);
+        let before = self.spent(due.limit, &due.key, due.rate, now);
         let charge = Charge {
             limit: due.limit,
             key: due.key.clone(),
             cost: due.cost,
-            count: due.count,
+            rate: due.rate,
             at: now,
             before,
             late: due.late,
@@ -510,8 +510,8 @@ impl Model {
     }
 
     fn add(&mut self, charge: &Charge, now: u64) {
-        let unit = self.unit(charge.limit, charge.count);
-        let spent = self.spent(charge.limit, &charge.key, charge.count, now);
+        let unit = self.unit(charge.limit, charge.rate);
+        let spent = self.spent(charge.limit, &charge.key, charge.rate, now);
         let cell = self.cells.entry((charge.limit, charge.key.clone())).or_default();
         cell.charges.push((now, charge.cost));
         (cell.full, cell.emission) = (now + spent + u64::from(charge.cost) * unit, unit);
@@ -520,8 +520,8 @@ impl Model {
     /// Windows: as if it had never been. A bucket: but for what came back meanwhile and would not
     /// have, had the bucket been full.
     fn take_back(&mut self, charge: &Charge, units: u32, now: u64) {
-        let unit = self.unit(charge.limit, charge.count);
-        let spent = self.spent(charge.limit, &charge.key, charge.count, now);
+        let unit = self.unit(charge.limit, charge.rate);
+        let spent = self.spent(charge.limit, &charge.key, charge.rate, now);
         let cell = self.cells.entry((charge.limit, charge.key.clone())).or_default();
         let mut left = units;
         for (_, cost) in cell.charges.iter_mut().filter(|(at, _)| *at == charge.at) {

@@ -107,7 +107,7 @@ const CACHED: u64 = 1_000_000_000;
 /// were compared with all that their limits say.
 pub(crate) fn run(seed: u64, store: &dyn Store, yaml: &str, tick: u64) -> usize {
     let mut random = Rng::with_seed(seed);
-    let policy = Policy::random(&mut random, yaml.is_empty());
+    let policy = Policy::random(&mut random);
     let text = format!("{}{yaml}", policy.yaml());
     let bench = Bench::new(&text, store);
     let mut model = Model::new(policy, tick);

@@ -4,7 +4,10 @@
 //! Nobody outside knows when exactly a server ran a call, so each charge has an interval, and what
 //! it charged for sure beside what it may have charged.
 
+use tollgate::engine::Answer;
+
 use super::draw::{Algorithm, Limit, Rate, SECOND};
+use super::request::Due;
 
 /// Not known yet.
 pub(crate) const OPEN: u64 = u64::MAX;
@@ -202,4 +205,38 @@ impl Variant {
         };
         (scaled(least, fast).saturating_sub(self.unit), scaled(most, slow) + self.unit)
     }
+}
+
+/// Whether a verdict is possible when between `least` and `most` was spent before it.
+pub(crate) fn verdict(
+    due: &Due,
+    answer: &Answer,
+    charged: bool,
+    least: u64,
+    most: u64,
+) -> Result<(), String> {
+    let (variant, verdict) = (&due.variant, &answer.verdict);
+    let need = u64::from(due.cost) * variant.unit;
+    let spent = format!("{least} to {most} spent of {}, {need} wanted", variant.most);
+    if verdict.limit != variant.limit {
+        return Err(format!("told a limit of {}, which is {}", verdict.limit, variant.limit));
+    }
+    if verdict.allowed && least + need > variant.most {
+        return Err(format!("bound: admitted with {spent}"));
+    }
+    if !verdict.allowed && most + need <= variant.most {
+        return Err(format!("false refusal: refused with {spent}"));
+    }
+    let own = if charged { need } else { 0 };
+    let left = |spent: u64| variant.most.saturating_sub(spent + own) / variant.unit;
+    let remaining = u64::from(verdict.remaining);
+    if remaining < left(most) || remaining > left(least) {
+        return Err(format!("told that {remaining} remain with {spent}"));
+    }
+    let waits = |spent: u64| (spent + own).saturating_sub(variant.full);
+    let wait = verdict.wait.get();
+    if charged && variant.is_bucket() && (wait < waits(least) || wait > waits(most)) {
+        return Err(format!("told to wait {wait} ns with {spent}"));
+    }
+    Ok(())
 }

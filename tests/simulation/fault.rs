@@ -140,7 +140,7 @@ impl Schedule {
                 state.servers[server].up = false;
                 if kind == Kind::RestartEmpty {
                     state.servers[server].empty();
-                    world.oracle().forgot();
+                    world.oracle().forgot(world.now());
                 }
                 drop(state);
                 (0..self.nodes.len()).for_each(|node| self.break_link(node, server));
@@ -155,7 +155,7 @@ impl Schedule {
             }
             Kind::Spoil => {
                 if state.servers[server].spoil(size as usize % 64).is_some() {
-                    world.oracle().forgot();
+                    world.oracle().forgot(world.now());
                 }
             }
             Kind::ServerClock => {
@@ -197,7 +197,7 @@ impl Schedule {
             Kind::OutOfMemory | Kind::ReadOnly => state.servers[server].refuses = None,
             Kind::Spoil => {
                 state.servers[server].mend();
-                world.oracle().forgot();
+                world.oracle().forgot(world.now());
             }
             Kind::ServerClock => {}
             Kind::WallForwards | Kind::WallBack => {}

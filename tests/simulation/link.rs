@@ -72,7 +72,6 @@ pub(crate) struct Flight {
     arguments: Arguments,
     reply: Result<Vec<u64>, Failure>,
     tell: Option<oneshot::Sender<Result<Vec<u64>, Failure>>>,
-    pub(crate) sent: u64,
     pub(crate) ended: Option<u64>,
     /// Whether it may have charged and the node does not know.
     pub(crate) ambiguous: bool,
@@ -193,7 +192,6 @@ impl Wire {
             arguments: arguments.clone(),
             reply: Err(Failure::Lost),
             tell: Some(tell),
-            sent: self.world.now(),
             ended: None,
             ambiguous: false,
         };

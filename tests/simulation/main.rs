@@ -10,6 +10,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
 mod cell;
+mod charged;
 mod client;
 mod conclude;
 mod coverage;
@@ -26,6 +27,7 @@ mod schedule;
 mod server;
 mod settle;
 mod world;
+mod yaml;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate::engine::{Answer, Decision, Outcome, VerdictKind};
 
-use super::cell::{Entry, OPEN};
+use super::cell::{Entry, OPEN, verdict};
 use super::coverage::Coverage;
 use super::draw::{Algorithm, OnFailure, Penalty, Policy, SECOND};
 use super::request::{Asked, Due};
@@ -36,13 +36,22 @@ pub(crate) type CellId = (Place, usize, String);
 #[derive(Debug, Default)]
 pub(crate) struct Charges {
     pub(crate) entries: Vec<Entry>,
+    /// Units of charges that a server forgot, and that were given back all the same: they are
+    /// missing from the others.
+    pub(crate) robbed: u32,
+}
+
+impl Charges {
+    /// Whether it was charged under another rate than this.
+    pub(crate) fn has_other_rates(&self, unit: u64) -> bool {
+        self.entries.iter().any(|one| one.unit != unit)
+    }
 }
 
 /// A request that was sent.
 pub(crate) struct Request {
     pub(crate) node: usize,
     pub(crate) began: u64,
-    pub(crate) asked: Asked,
     pub(crate) dues: Result<Vec<Due>, ()>,
     /// Of each due, where it is charged, once that is told.
     pub(crate) charged: Vec<Option<Place>>,
@@ -83,6 +92,8 @@ pub(crate) struct Oracle {
     pub(crate) mixed: Vec<bool>,
     /// By how much wall clocks were set back.
     pub(crate) back: Vec<u64>,
+    /// When a server forgot something last.
+    pub(crate) forgot: Option<u64>,
     /// Denials that count towards a ban.
     pub(crate) denials: Vec<(usize, String, u64)>,
     /// Requests in flight: what they weigh, and whether they hold it for sure.
@@ -127,7 +138,7 @@ impl Oracle {
             }
         }
         let charged = dues.iter().flatten().map(|_| None).collect();
-        let request = Request { node, began: now, asked: asked.clone(), dues, charged };
+        let request = Request { node, began: now, dues, charged };
         self.requests.insert(id, request);
     }
 
@@ -174,7 +185,11 @@ impl Oracle {
             }
             return self.check_ban(&dues, decision, told.at);
         }
-        let mut wrong = Ok(());
+        let refuses = decision.refusing().next().is_some();
+        let mut wrong = match decision.outcome {
+            Outcome::Limited if !refuses => Err("refused, and no limit refuses".to_owned()),
+            _ => Ok(()),
+        };
         for (n, due) in dues.iter().enumerate() {
             let answer = decision.answers.iter().find(|one| one.limit.0 == due.limit);
             let checked = self.check(id, &request, told, due, answer, decision);
@@ -251,7 +266,11 @@ impl Oracle {
                     // Counters of one length begin with those of another: what exactly they begin
                     // with is no promise.
                     true => (0, others.map(|one| u64::from(one.sure + one.maybe)).sum()),
-                    false => due.variant.spent(others, lo, hi),
+                    false => {
+                        let (least, most) = due.variant.spent(others, lo, hi);
+                        let robbed = u64::from(cell.robbed) * due.variant.unit;
+                        (least.saturating_sub(robbed), most)
+                    }
                 }
             }
         };
@@ -303,128 +322,6 @@ impl Oracle {
         Ok(())
     }
 
-    /// Books what a decision charged; says where.
-    fn charge(
-        &mut self,
-        id: u64,
-        request: &Request,
-        told: Told,
-        due: &Due,
-        answer: Option<&Answer>,
-        decision: &Decision,
-    ) -> Option<Place> {
-        let through = decision.outcome == Outcome::Allowed;
-        if due.variant.algorithm == Algorithm::InFlight {
-            let key = (request.node, due.limit, due.key.clone());
-            if let Some(held) = self.held.get_mut(&key) {
-                held.remove(&id);
-                if through && answer.is_some_and(|one| one.verdict.allowed || one.shadow) {
-                    held.insert(id, (due.cost, answer.is_some_and(|one| one.verdict.allowed)));
-                }
-            }
-            return None;
-        }
-        if due.refused {
-            return None;
-        }
-        let counts = answer.is_some_and(|one| {
-            decision.outcome == Outcome::Limited
-                && one.refuses()
-                && matches!(one.kind, VerdictKind::Denied | VerdictKind::DegradedDenied)
-        });
-        if counts {
-            self.denials.push((due.limit, due.key.clone(), told.at));
-        }
-        if !self.store {
-            let one = answer?;
-            let overflown =
-                matches!(one.kind, VerdictKind::OverflowAllowed | VerdictKind::OverflowDenied);
-            if through && one.verdict.allowed && !overflown {
-                let at = local(due, decision);
-                let to = at + self.ahead(request.node, due);
-                let entry = Entry {
-                    request: id,
-                    from: at,
-                    to,
-                    sure: due.cost,
-                    maybe: 0,
-                    unit: due.variant.unit,
-                    back: 0,
-                };
-                self.cell(Place::Node(request.node), due).entries.push(entry);
-                return Some(Place::Node(request.node));
-            }
-            return None;
-        }
-        self.charge_store(id, request, told, due, answer, decision)
-    }
-
-    fn charge_store(
-        &mut self,
-        id: u64,
-        request: &Request,
-        told: Told,
-        due: &Due,
-        answer: Option<&Answer>,
-        decision: &Decision,
-    ) -> Option<Place> {
-        let through = decision.outcome == Outcome::Allowed;
-        let (now, slack) = (self.base + told.at, self.slack);
-        let watches = answer.map_or(due.shadow || due.rolled_out, |one| one.shadow);
-        let late = now + TRAVEL + slack;
-        let (sure, maybe, to, place) = match answer.map(|one| one.kind) {
-            _ if watches && through => (0, due.cost, late, Some(Place::Store)),
-            _ if watches => (0, 0, 0, None),
-            Some(VerdictKind::Allowed) if through => (due.cost, 0, now + slack, Some(Place::Store)),
-            Some(VerdictKind::Allowed) if self.cluster => {
-                let cell = (Place::Store, due.limit, due.key.clone());
-                let (node, units) = (request.node, due.cost);
-                let change =
-                    Change { node, since: told.at, cell, request: id, units, debit: false };
-                self.changes.push(change);
-                (0, due.cost, late, None)
-            }
-            _ if told.ambiguous => (0, due.cost, late, None),
-            _ => (0, 0, 0, None),
-        };
-        if sure + maybe == 0 {
-            self.forget(Place::Store, due, id);
-        }
-        for entry in self.own(Place::Store, due, id) {
-            (entry.sure, entry.maybe, entry.to) = (sure, maybe, to);
-        }
-        let degraded = answer.is_some_and(|one| one.kind == VerdictKind::DegradedAllowed);
-        if !(through && degraded && due.on_failure == OnFailure::Local) {
-            return place;
-        }
-        let at = local(due, decision);
-        let to = at + (told.at - request.began) + self.ahead(request.node, due);
-        let from = at;
-        let entry = Entry {
-            request: id,
-            from,
-            to,
-            sure: due.cost,
-            maybe: 0,
-            unit: due.variant.unit,
-            back: 0,
-        };
-        self.cell(Place::Node(request.node), due).entries.push(entry);
-        // It is told to the store later, as far as it still counts.
-        let to = late + due.variant.memory();
-        let entry = Entry {
-            request: id,
-            from: now - slack,
-            to,
-            sure: 0,
-            maybe: due.cost,
-            unit: due.variant.unit,
-            back: 0,
-        };
-        self.cell(Place::Store, due).entries.push(entry);
-        Some(Place::Node(request.node))
-    }
-
     fn check_ban(&mut self, dues: &[Due], decision: &Decision, now: u64) -> Result<(), String> {
         let Some(banned) = decision.answers.iter().find(|one| one.banned) else { return Ok(()) };
         let Some(due) = dues.iter().find(|due| due.limit == banned.limit.0) else {
@@ -473,7 +370,7 @@ impl Oracle {
             .filter(move |one| one.request == id)
     }
 
-    fn forget(&mut self, place: Place, due: &Due, id: u64) {
+    pub(super) fn forget(&mut self, place: Place, due: &Due, id: u64) {
         if let Some(cell) = self.cells.get_mut(&(place, due.limit, due.key.clone())) {
             cell.entries.retain(|one| one.request != id);
         }
@@ -487,37 +384,9 @@ impl Oracle {
 }
 
 /// When a node judged by itself, on the time line of the algorithm.
-fn local(due: &Due, decision: &Decision) -> u64 {
+pub(crate) fn local(due: &Due, decision: &Decision) -> u64 {
     match due.variant.algorithm {
         Algorithm::Fixed | Algorithm::Sliding => decision.at.wall.get(),
         _ => decision.at.mono.get(),
     }
-}
-
-/// Whether a verdict is possible when between `least` and `most` was spent before it.
-fn verdict(due: &Due, answer: &Answer, charged: bool, least: u64, most: u64) -> Result<(), String> {
-    let (variant, verdict) = (&due.variant, &answer.verdict);
-    let need = u64::from(due.cost) * variant.unit;
-    let spent = format!("{least} to {most} spent of {}, {need} wanted", variant.most);
-    if verdict.limit != variant.limit {
-        return Err(format!("told a limit of {}, which is {}", verdict.limit, variant.limit));
-    }
-    if verdict.allowed && least + need > variant.most {
-        return Err(format!("bound: admitted with {spent}"));
-    }
-    if !verdict.allowed && most + need <= variant.most {
-        return Err(format!("false refusal: refused with {spent}"));
-    }
-    let own = if charged { need } else { 0 };
-    let left = |spent: u64| variant.most.saturating_sub(spent + own) / variant.unit;
-    let remaining = u64::from(verdict.remaining);
-    if remaining < left(most) || remaining > left(least) {
-        return Err(format!("told that {remaining} remain with {spent}"));
-    }
-    let waits = |spent: u64| (spent + own).saturating_sub(variant.full);
-    let wait = verdict.wait.get();
-    if charged && variant.is_bucket() && (wait < waits(least) || wait > waits(most)) {
-        return Err(format!("told to wait {wait} ns with {spent}"));
-    }
-    Ok(())
 }

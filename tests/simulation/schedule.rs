@@ -157,6 +157,7 @@ impl Schedule {
             windows: plan.policy.limits.iter().map(Limit::windows).collect(),
             mixed: vec![false; plan.policy.limits.len()],
             back: vec![0; plan.nodes],
+            forgot: None,
             denials: Vec::new(),
             held: BTreeMap::new(),
             penalties: plan.policy.limits.iter().map(|limit| limit.penalty).collect(),

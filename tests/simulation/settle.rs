@@ -62,13 +62,18 @@ impl Oracle {
         // And a window that lies ahead of a clock which was set back is not found again.
         let stepped = self.slack > 0 || self.back[node] > 0;
         let keeps = due.variant.is_bucket() || stepped;
+        let mut missing = units;
         for entry in self.own(place, due, id) {
             let part = units.min(entry.sure);
+            missing = missing.saturating_sub(part);
             entry.sure -= part;
             entry.back += part;
             if place == Place::Store || keeps {
                 entry.maybe += part;
             }
+        }
+        if place == Place::Store {
+            self.cell(place, due).robbed += missing;
         }
         if place == Place::Store && !keeps {
             let cell = (place, due.limit, due.key.clone());
@@ -169,7 +174,13 @@ impl Oracle {
     }
 
     /// A server forgot what it knew: nothing of it is sure any more.
-    pub(crate) fn forgot(&mut self) {
+    pub(crate) fn forgot(&mut self, now: u64) {
+        self.forgot = Some(now);
+        for change in self.changes.iter().filter(|change| !change.debit) {
+            if let Some(cell) = self.cells.get_mut(&change.cell) {
+                cell.robbed += change.units;
+            }
+        }
         for ((place, _, _), cell) in &mut self.cells {
             if *place == Place::Store {
                 cell.entries.iter_mut().for_each(unsure);

@@ -95,7 +95,10 @@ struct Oracle(Vec<Option<(Quota, Cell)>>);
 impl Oracle {
     fn cell(&self, (n, quota, windows, _): &Part, now: Now) -> Cell {
         match self.0.get(*n) {
-            Some(Some((old, cell))) => quota.convert(windows, old, cell.clone(), now),
+            // One that is idle has gone.
+            Some(Some((old, cell))) if !old.is_idle(cell, now) => {
+                quota.convert(windows, old, cell.clone(), now)
+            }
             _ => quota.fresh_in(windows, now),
         }
     }

@@ -124,6 +124,30 @@ impl Charged {
     }
 }
 
+/// Which windows the cell has, and since when each counts everything.
+#[derive(Default)]
+struct Present(std::collections::BTreeMap<u64, u64>);
+
+impl Present {
+    /// A generation with these windows meets the cell. Says since when a window counts.
+    fn meets(
+        &mut self,
+        (kind, charged): (Kind, &Charged),
+        rates: &[Numbers],
+        length: u64,
+        at: u64,
+    ) -> u64 {
+        if charged.is_idle(kind, self.0.keys(), at) {
+            // It may have gone, and with it what others need of it.
+            self.0.clear();
+        }
+        for (_, length) in rates {
+            self.0.entry(*length).or_insert(at);
+        }
+        self.0[&length]
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Step {
     /// Microseconds.
@@ -178,39 +202,30 @@ fn a_change_keeps_what_was_spent<C: Cell>(
     generations: [&[Numbers]; 3],
     steps: &[Step],
 ) {
-    let (mut cell, mut charged, mut at, mut changed) = (C::new(), Charged::default(), BEGIN, 0);
+    let (mut cell, mut charged, mut at) = (C::new(), Charged::default(), BEGIN);
     let issued = generations.map(|rates| generation(&cell, kind, rates));
     let each = steps.len().div_ceil(3);
-    // Of each length of window: since when every charge has been counted in it.
-    let mut counts_since = std::collections::HashMap::<u64, u64>::new();
+    let mut present = Present::default();
     for (n, step) in steps.iter().enumerate() {
         at += step.pause;
         let now = n / each;
-        if n > 0 && now != (n - 1) / each {
-            changed = at;
-        }
-        if charged.is_idle(kind, counts_since.keys(), at) {
-            // The cell has gone, and with it the windows that this generation does not need.
-            counts_since.retain(|length, _| generations[now].iter().any(|one| one.1 == *length));
-        }
-        for (_, length) in generations[now] {
-            // A cell gets its windows when it is charged under the generation; until then nothing
-            // that it lacks has been charged under it either.
-            counts_since.entry(*length).or_insert(changed);
-        }
         let rates = generations[now];
         let rate = step.rate % rates.len();
         let numbers = rates[rate];
-        let since = counts_since[&numbers.1];
+        let since = present.meets((kind, &charged), rates, numbers.1, at);
         let most = u64::from(numbers.0);
         let known = charged.counted(kind, numbers, at, since) + u64::from(step.cost);
         let admitted = cell.charge(&issued[now][rate], step.cost, at);
         let place = || format!("{kind:?} {generations:?}, {now}.{rate} at {}", at - BEGIN);
         assert!(!admitted || known <= most, "{}: {known} of {most}", place());
-        let windows = if kind == Kind::Sliding { 2 } else { 1 };
-        let began = (at / (numbers.1 * 1_000)).saturating_sub(windows - 1) * numbers.1 * 1_000;
-        let began = if kind == Kind::Log { at - numbers.1 * 1_000 } else { began };
-        if since <= BEGIN || began > since + numbers.1 * 1_000 {
+        // A window that began after it was there is exact.
+        let length = numbers.1 * 1_000;
+        let began = match kind {
+            Kind::Log => at - length,
+            Kind::Fixed => at / length * length,
+            Kind::Sliding => (at / length - 1) * length,
+        };
+        if began > since + length {
             let all = charged.counted(kind, numbers, at, 0) + u64::from(step.cost);
             assert_eq!(admitted, all <= most, "{}: {all} of {most}", place());
         }
@@ -255,23 +270,17 @@ proptest! {
     ) {
         let (mut cell, mut charged, mut at) = (Scripted::new(), Charged::default(), BEGIN);
         let all = [one, two].map(|rates| (generation(&cell, kind, &rates), rates));
-        let mut met = [0, 0];
+        let mut present = Present::default();
         for step in steps {
             at += step.pause;
-            let node = usize::from(step.rate >= 4);
-            let (issued, rates) = &all[node];
-            let lengths = all.iter().flat_map(|(_, rates)| rates.iter().map(|(_, length)| length));
-            if charged.is_idle(kind, lengths, at) {
-                met = [0, 0];
-            }
+            let (issued, rates) = &all[usize::from(step.rate >= 4)];
             let rate = step.rate % rates.len();
-            let since = if met[node] == 0 { at } else { met[node] };
+            let since = present.meets((kind, &charged), rates, rates[rate].1, at);
             let known = charged.counted(kind, rates[rate], at, since) + u64::from(step.cost);
             let admitted = cell.charge(&issued[rate], step.cost, at);
             prop_assert!(!admitted || known <= u64::from(rates[rate].0));
             if admitted {
                 charged.0.push((at, step.cost));
-                met[node] = since;
             }
         }
     }

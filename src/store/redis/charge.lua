@@ -150,6 +150,9 @@ local function make_log()
     end
     if keep > cell.longest and seconds - needed <= max(KEEP_UNUSED, 2 * quotient(keep, 1000000)) then
       cell.keep, cell.needed = keep, needed
+    elseif keep < cell.longest then
+      -- Kept for longer from now on, also when the charge is refused.
+      cell.changed = true
     end
     local chunks, number = cell.chunks, 0
     for id, first, count, sum in gmatch(rest, '(%d+) (%d+) (%d+) (%d+);') do

@@ -264,8 +264,11 @@ impl Quota {
     /// Reads a cell that was written under `old` as a cell of this quota: what was spent stays
     /// spent, in units. Raising a limit helps at once by the difference; lowering it leaves what
     /// is above as debt. `windows`: of all variants of this quota's limit; lengths that the cell
-    /// does not have yet are added. A cell of another algorithm starts afresh.
+    /// does not have yet are added. A cell that is idle, or of another algorithm, starts afresh.
     pub fn convert(&self, windows: &Windows, old: &Self, cell: Cell, now: Now) -> Cell {
+        if old.is_idle(&cell, now) {
+            return self.fresh_in(windows, now);
+        }
         match (self, old, cell) {
             (Self::TokenBucket(q), Self::TokenBucket(old), Cell::Refilled(c)) => {
                 Cell::Refilled(q.convert(old, c, now.mono))

@@ -143,7 +143,7 @@ local function make_log()
     local newest, keep, needed, rest = match(text, '^(%d+) (%d+) (%d+);(.*)$')
     newest, keep, needed = tonumber(newest), tonumber(keep), tonumber(needed)
     if not newest or newest > MAX_NUMBER then return false end
-    if newest + max(keep, cell.longest) <= now then
+    if newest + keep <= now then
       -- All have left: it equals an absent one.
       cell.gone = true
       return true
@@ -464,12 +464,16 @@ local function make_windows()
       end
     end
     if #counters == 0 or #counters > 2 * MAX_COUNTERS then return false end
+    local units = 0
     for n = 1, #counters do
       local one = counters[n]
       if one.length == 0 or one.current > MAX_UNITS or one.previous > MAX_UNITS then return false end
       as_of_now(one, cell.kind == SLIDING)
       cell.changed = cell.changed or one.changed
+      units = units + one.current + one.previous
     end
+    -- One that is idle and has not expired yet is as one that has.
+    if units == 0 then cell.counters = {} end
     return true
   end
 

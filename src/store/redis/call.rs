@@ -18,11 +18,12 @@ use crate::store::{Issued, Settlement, Verdicts};
 /// is not held up.
 pub(super) const MAX_CHARGES: usize = 64;
 
-/// Most cells of one call.
-const MAX_CELLS: usize = 256;
+/// Most counters of one call, one for each window of each cell: each takes the server some
+/// microseconds, and no call shall keep it busy for longer than about a millisecond.
+const MAX_COUNTERS: usize = 96;
 
 /// Most logs of one call: each may take a tenth of a millisecond when it is full.
-const MAX_LOGS: usize = 8;
+const MAX_LOGS: usize = 4;
 
 /// Most windows of one cell in a call: those of its limit, in two generations.
 const MAX_CELL_WINDOWS: usize = 2 * MAX_WINDOWS;
@@ -181,27 +182,30 @@ impl Call {
         Ok(())
     }
 
+    /// Whether its cells fit. (A charge by itself always does, however many limits its route has.)
     fn has_room_for_cells(&self, charge: &Charge) -> bool {
+        if self.charges == 0 {
+            return true;
+        }
         let is_log = |one: Algorithm| one == Algorithm::SlidingLog;
-        let mut cells = self.cells.len();
+        let mut counters: usize = self.cells.iter().map(CallCell::counters).sum();
         let mut logs = self.cells.iter().filter(|cell| is_log(cell.algorithm)).count();
         for spend in &charge.spends {
             let algorithm = Algorithm::of(spend.quota.quota());
-            match self.index(spend) {
-                None => {
-                    cells += 1;
-                    logs += usize::from(is_log(algorithm));
-                }
-                Some(index) => {
-                    let cell = &self.cells[index];
-                    // (A key's hash names the algorithm too: another one cannot be met.)
-                    if cell.algorithm != algorithm || cell.more_windows(spend) > MAX_CELL_WINDOWS {
-                        return false;
-                    }
-                }
+            let Some(index) = self.index(spend) else {
+                counters += spend.quota.windows().lengths().len().max(1);
+                logs += usize::from(is_log(algorithm));
+                continue;
+            };
+            let cell = &self.cells[index];
+            let windows = cell.more_windows(spend);
+            // (A key's hash names the algorithm too: another one cannot be met.)
+            if cell.algorithm != algorithm || windows > MAX_CELL_WINDOWS {
+                return false;
             }
+            counters += windows - cell.windows.len();
         }
-        cells <= MAX_CELLS && logs <= MAX_LOGS
+        counters <= MAX_COUNTERS && logs <= MAX_LOGS
     }
 
     /// The index of a cell in the list; it is added, or given the windows that it lacks.
@@ -396,6 +400,10 @@ fn above(quota: &Quota, numbers: &[u64], cost: u32, spent: u32, many: u32) -> u3
 }
 
 impl CallCell {
+    fn counters(&self) -> usize {
+        self.windows.len().max(1)
+    }
+
     /// How many windows it has with those of a charge.
     fn more_windows(&self, spend: &Spend) -> usize {
         let new = |length: &&Nanos| !self.windows.contains(length);

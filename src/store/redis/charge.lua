@@ -110,13 +110,19 @@ end
 -- happens to a log of ten thousand times, a call reads its directory and a few chunks.
 local function make_log()
   local kind = {}
-  local MAX_CHUNK = 128 -- times in a chunk
-  local SMALL_CHUNK = 48 -- two neighbours with no more together become one
+  local MAX_CHUNK = 256 -- times in a chunk
+  local SMALL_CHUNK = 64 -- two neighbours with no more together become one
+  local MANY_EXPIRED = 64 -- times at the front that are worth a new text
   local MAX_TIMES = 12500 -- limit/sliding_log.rs
 
   local function text_of(cell, chunk)
     if not chunk.text then chunk.text = call('HGET', cell.key, chunk.id) or '' end
     return chunk.text
+  end
+
+  -- The time of the last entry of a chunk's text. (Its end only: a pattern is tried at every place.)
+  local function last_time(text)
+    return match(string.sub(text, -40), '(%d+) %d+;$')
   end
 
   -- The last chunk that begins at or before `edge`; 0: all begin after it.
@@ -132,7 +138,7 @@ local function make_log()
   function kind.load(cell)
     local text = call('HGET', cell.key, 'h')
     cell.chunks, cell.added, cell.times, cell.gone_chunks = {}, 0, 0, {}
-    cell.keep, cell.needed, cell.spent_of = cell.longest, seconds, {}
+    cell.keep, cell.needed, cell.spent_of, cell.leaves_at = cell.longest, seconds, {}, {}
     if not text then return call('EXISTS', cell.key) == 0 end
     local newest, keep, needed, rest = match(text, '^(%d+) (%d+) (%d+);(.*)$')
     newest, keep, needed = tonumber(newest), tonumber(keep), tonumber(needed)
@@ -159,6 +165,16 @@ local function make_log()
     return true
   end
 
+  -- Of a chunk: how many times are at or before `edge`, their units, and where the text goes on.
+  local function expired(cell, chunk, edge)
+    local count, units, from = 0, 0, 1
+    for time, cost, after in gmatch(text_of(cell, chunk), '(%d+) (%d+);()') do
+      if tonumber(time) > edge then break end
+      count, units, from = count + 1, units + tonumber(cost), after
+    end
+    return count, units, from
+  end
+
   -- Units of the log that count in a window of this length, without those of this call.
   function kind.spent(cell, length)
     local spent = cell.spent_of[length]
@@ -168,9 +184,8 @@ local function make_log()
       local edge = now - length
       local at = chunk_at(cell, edge)
       if at > 0 then
-        for time, cost in gmatch(text_of(cell, cell.chunks[at]), '(%d+) (%d+);') do
-          if tonumber(time) > edge then spent = spent + tonumber(cost) end
-        end
+        local _, gone = expired(cell, cell.chunks[at], edge)
+        spent = cell.chunks[at].sum - gone
       end
       for n = at + 1, #cell.chunks do spent = spent + cell.chunks[n].sum end
     end
@@ -210,7 +225,9 @@ local function make_log()
     if above > stored then
       fits = length
     elseif above > 0 then
-      fits = leaves(cell, length, above)
+      local key = length .. ' ' .. above
+      fits = cell.leaves_at[key] or leaves(cell, length, above)
+      cell.leaves_at[key] = fits
     end
     local last = cell.chunks[#cell.chunks]
     local id = 1
@@ -231,9 +248,13 @@ local function make_log()
 
   local function take_back(cell, chunk, units, at)
     local word = format('%.0f ', at)
-    local text = text_of(cell, chunk)
-    local from = string.find(text, word, 1, true)
-    if not from or (from > 1 and string.sub(text, from - 1, from - 1) ~= ';') then return nil end
+    local text, from = text_of(cell, chunk), 1
+    if string.sub(text, 1, #word) ~= word then
+      -- (With the mark before it: a digit would be met at every other place.)
+      from = string.find(text, ';' .. word, 1, true)
+      if not from then return nil end
+      from = from + 1
+    end
     local cost = match(text, '^(%d+);', from + #word)
     if not cost then return nil end
     local rest = from + #word + #cost + 1
@@ -261,7 +282,7 @@ local function make_log()
       gone = chunk and take_back(cell, chunk, units, at)
     end
     if not gone then return end
-    cell.changed = true
+    cell.changed, cell.moved, cell.leaves_at = true, true, {}
     for length, spent in pairs(cell.spent_of) do
       if at > now - length then cell.spent_of[length] = spent - gone end
     end
@@ -291,7 +312,7 @@ local function make_log()
         cell.added = cell.added + last.sum
         remove(cell, #cell.chunks)
         last = cell.chunks[#cell.chunks]
-        cell.newest = last and (tonumber(match(text_of(cell, last), '(%d+) %d+;$')) or 0) or 0
+        cell.newest = last and tonumber(last_time(text_of(cell, last))) or 0
       else
         local kept, count, sum, newest = {}, 0, 0, last.first
         for time, cost in gmatch(text_of(cell, last), '(%d+) (%d+);') do
@@ -324,6 +345,15 @@ local function make_log()
   -- small neighbours become one, and of too many times the oldest chunk becomes one time.
   local function tidy(cell)
     while #cell.chunks > 1 and cell.chunks[2].first + cell.keep <= now do remove(cell, 1) end
+    local front = cell.chunks[1]
+    if front and front.first + cell.keep <= now then
+      local count, units, from = expired(cell, front, now - cell.keep)
+      if count >= MANY_EXPIRED or count == front.count then
+        front.text, front.changed = string.sub(text_of(cell, front), from), true
+        front.count, front.sum, cell.times = front.count - count, front.sum - units, cell.times - count
+        front.first = tonumber(match(front.text, '^%d+')) or now
+      end
+    end
     for n = #cell.chunks, 1, -1 do
       local chunk, next = cell.chunks[n], cell.chunks[n + 1]
       if chunk.count == 0 then
@@ -334,7 +364,7 @@ local function make_log()
     end
     if cell.times > MAX_TIMES and #cell.chunks > 1 then
       local chunk = cell.chunks[1]
-      local time = match(text_of(cell, chunk), '(%d+) %d+;$')
+      local time = last_time(text_of(cell, chunk)) or '0'
       cell.times = cell.times - chunk.count + 1
       chunk.text, chunk.first = format('%s %.0f;', time, chunk.sum), tonumber(time)
       chunk.count, chunk.changed = 1, true
@@ -356,7 +386,7 @@ local function make_log()
       return
     end
     if cell.longest >= cell.keep then cell.keep, cell.needed = cell.longest, seconds end
-    cell.newest = tonumber(match(text_of(cell, last), '(%d+) %d+;$')) or last.first
+    if cell.moved then cell.newest = tonumber(last_time(text_of(cell, last))) or last.first end
     local directory = { format('%.0f %.0f %.0f;', cell.newest, cell.keep, cell.needed) }
     local fields = { 'HSET', cell.key, 'h', '' }
     for n = 1, #cell.chunks do
@@ -394,7 +424,7 @@ local function as_of_now(counter, sliding)
     index, counter.at = written, written * length
   elseif written > index then
     -- Of a clock that was ahead: pulled back.
-    written, counter.pulled = index, true
+    written, counter.changed = index, true
   end
   if index == written + 1 then
     counter.current, counter.previous = 0, sliding and counter.current or 0
@@ -404,101 +434,115 @@ local function as_of_now(counter, sliding)
   counter.window = index
 end
 
--- Reads the counters of a cell of windows. `w1 window current previous length` is one counter of a
--- sliding_window, `f1 window current length` one of a fixed_window; with several windows the cell is
--- `w2` or `f2` and then `window current previous length judged` for each; `judged`: in which second a
--- charge was last judged on it.
-local function load_counters(cell)
-  local text = call('GET', cell.key)
-  if not text then return true end
-  local head = cell.kind == SLIDING and 'w' or 'f'
-  local counters = cell.counters
-  local window, current, previous, length
-  if cell.kind == SLIDING then
-    window, current, previous, length = match(text, '^w1 (%d+) (%d+) (%d+) (%d+)$')
-  else
-    window, current, length = match(text, '^f1 (%d+) (%d+) (%d+)$')
-    previous = 0
-  end
-  if window then
-    counters[1] = {
-      window = tonumber(window), current = tonumber(current), previous = tonumber(previous),
-      length = tonumber(length), judged = seconds,
-    }
-  elseif match(text, '^' .. head .. '2[ %d]+$') then
-    for w, c, p, l, j in gmatch(text, ' (%d+) (%d+) (%d+) (%d+) (%d+)') do
-      counters[#counters + 1] = {
-        window = tonumber(w), current = tonumber(c), previous = tonumber(p),
-        length = tonumber(l), judged = tonumber(j),
-      }
-    end
-  end
-  if #counters == 0 or #counters > 2 * MAX_COUNTERS then return false end
-  for n = 1, #counters do
-    local one = counters[n]
-    if one.length == 0 or one.current > MAX_UNITS or one.previous > MAX_UNITS then return false end
-    as_of_now(one, cell.kind == SLIDING)
-    if one.pulled then cell.changed = true end
-  end
-  return true
-end
+-- What cells with several windows need, made when a call names one. Such a cell is `w2` or `f2` and
+-- then `window current previous length judged` for each window; `judged`: in which second a charge was
+-- last judged on it.
+local function make_windows()
+  local kind = {}
 
--- Drops windows that nobody needs: those that no charge was judged on for long, or for which there is
--- no room, the longest unused first.
-local function drop_unneeded(cell)
-  local kept = {}
-  for n = 1, #cell.counters do
-    local one = cell.counters[n]
-    local unused = seconds - one.judged
-    local long = max(KEEP_UNUSED, 2 * quotient(one.length, 1000000))
-    if one.needed or unused <= long then kept[#kept + 1] = one end
-  end
-  while #kept > MAX_COUNTERS do
-    local oldest
-    for n = 1, #kept do
-      local one = kept[n]
-      if not one.needed and not (oldest and kept[oldest].judged <= one.judged) then oldest = n end
+  local function read(cell, text)
+    local counters, head = cell.counters, cell.kind == SLIDING and 'w' or 'f'
+    local window, current, length = match(text, '^' .. head .. '1 (%d+) (%d+) (%d+)')
+    local previous = 0
+    if window and head == 'w' then
+      window, current, previous, length = match(text, '^w1 (%d+) (%d+) (%d+) (%d+)$')
     end
-    if not oldest then break end
-    table.remove(kept, oldest)
-  end
-  if #kept < #cell.counters then cell.counters, cell.changed = kept, true end
-end
-
--- Gives a cell the windows that its limit has. A new one begins with what is known of it: with the
--- units of the shortest window that covers it, else with those of the longest.
-local function align(cell, lengths)
-  local counters, known = cell.counters, #cell.counters
-  for i = 1, #lengths do
-    local length, found, source, longest = lengths[i], nil, nil, nil
-    for n = 1, known do
-      local one = counters[n]
-      if one.length == length then found = one end
-      if one.length > length and not (source and source.length <= one.length) then source = one end
-      if not (longest and longest.length >= one.length) then longest = one end
-    end
-    if not found then
-      source = source or longest
-      local current, at = 0, now
-      if source then current, at = min(counted(source), MAX_UNITS), source.at end
-      found = {
-        window = quotient(at, length), current = current, previous = 0, length = length,
-        judged = seconds, at = at,
+    if window then
+      counters[1] = {
+        window = tonumber(window), current = tonumber(current), previous = tonumber(previous),
+        length = tonumber(length), judged = seconds,
       }
-      if found.window == quotient(now, length) then
-        found.at = now
-      else
-        found.at = found.window * length
+    elseif match(text, '^' .. head .. '2[ %d]+$') then
+      for w, c, p, l, j in gmatch(text, ' (%d+) (%d+) (%d+) (%d+) (%d+)') do
+        counters[#counters + 1] = {
+          window = tonumber(w), current = tonumber(c), previous = tonumber(p),
+          length = tonumber(l), judged = tonumber(j),
+        }
       end
-      counters[#counters + 1] = found
-      -- Kept also when the charge is refused: what it begins with is read once.
-      if known > 0 then cell.changed = true end
     end
-    found.needed = true
-    cell.by_length[length] = found
+    if #counters == 0 or #counters > 2 * MAX_COUNTERS then return false end
+    for n = 1, #counters do
+      local one = counters[n]
+      if one.length == 0 or one.current > MAX_UNITS or one.previous > MAX_UNITS then return false end
+      as_of_now(one, cell.kind == SLIDING)
+      cell.changed = cell.changed or one.changed
+    end
+    return true
   end
-  if #counters > #lengths then drop_unneeded(cell) end
+
+  -- Drops windows that nobody needs: those that no charge was judged on for long, or for which there
+  -- is no room, the longest unused first.
+  local function drop_unneeded(cell)
+    local kept = {}
+    for n = 1, #cell.counters do
+      local one = cell.counters[n]
+      local long = max(KEEP_UNUSED, 2 * quotient(one.length, 1000000))
+      if one.needed or seconds - one.judged <= long then kept[#kept + 1] = one end
+    end
+    while #kept > MAX_COUNTERS do
+      local oldest
+      for n = 1, #kept do
+        local one = kept[n]
+        if not one.needed and not (oldest and kept[oldest].judged <= one.judged) then oldest = n end
+      end
+      if not oldest then break end
+      table.remove(kept, oldest)
+    end
+    if #kept < #cell.counters then cell.counters, cell.changed = kept, true end
+  end
+
+  -- Gives a cell the windows that its limit has. A new one begins with what is known of it: with the
+  -- units of the shortest window that covers it, else with those of the longest.
+  local function align(cell, lengths)
+    local counters, known = cell.counters, #cell.counters
+    for i = 1, #lengths do
+      local length, found, source, longest = lengths[i], nil, nil, nil
+      for n = 1, known do
+        local one = counters[n]
+        if one.length == length then found = one end
+        if one.length > length and not (source and source.length <= one.length) then source = one end
+        if not (longest and longest.length >= one.length) then longest = one end
+      end
+      if not found then
+        source = source or longest
+        local current, at = 0, now
+        if source then current, at = min(counted(source), MAX_UNITS), source.at end
+        found = {
+          window = quotient(at, length), current = current, previous = 0, length = length,
+          judged = seconds,
+        }
+        found.at = found.window == quotient(now, length) and now or found.window * length
+        counters[#counters + 1] = found
+        -- Kept also when the charge is refused: what it begins with is read once.
+        if known > 0 then cell.changed = true end
+      end
+      found.needed = true
+      cell.by_length[length] = found
+    end
+    if #counters > #lengths then drop_unneeded(cell) end
+  end
+
+  function kind.load(cell, text, lengths)
+    cell.counters, cell.by_length = {}, {}
+    if text and not read(cell, text) then return false end
+    align(cell, lengths)
+    return true
+  end
+
+  function kind.text(cell)
+    local texts = { cell.kind == SLIDING and 'w2' or 'f2' }
+    for n = 1, #cell.counters do
+      local one = cell.counters[n]
+      texts[n + 1] = format('%.0f %.0f %.0f %.0f %.0f', one.window, one.current, one.previous,
+        one.length, one.judged)
+    end
+    return concat(texts, ' ')
+  end
+
+  return kind
 end
+
+local several
 
 -- Reads every cell.
 local cells, next_arg = {}, 2
@@ -523,37 +567,68 @@ for n = 1, #KEYS do
       end
       cell.spent, cell.emission, cell.step = min(max(0, full - from), MAX_NUMBER / 2), emission, step
     end
-  else
-    local lengths = {}
-    for i = 1, windows do lengths[i] = tonumber(ARGV[next_arg + i - 1]) end
+  elseif kind == LOG then
+    cell.longest = tonumber(ARGV[next_arg + windows - 1])
     next_arg = next_arg + windows
-    cell.longest = lengths[windows]
-    if kind == LOG then
-      log = log or make_log()
-      if not log.load(cell) then return unreadable(cell) end
-    else
-      cell.counters, cell.by_length = {}, {}
-      if not load_counters(cell) then return unreadable(cell) end
-      align(cell, lengths)
+    log = log or make_log()
+    if not log.load(cell) then return unreadable(cell) end
+  else
+    -- `w1 window current previous length` of a sliding_window, `f1 window current length` of a
+    -- fixed_window: the only counter of the cell, which it is itself
+    local text, length = call('GET', cell.key), tonumber(ARGV[next_arg])
+    local window, current, previous, written, is_one
+    if text and windows == 1 then
+      if kind == SLIDING then
+        window, current, previous, written = match(text, '^w1 (%d+) (%d+) (%d+) (%d+)$')
+      else
+        window, current, written = match(text, '^f1 (%d+) (%d+) (%d+)$')
+      end
+      is_one = window and tonumber(written) == length
     end
+    if is_one then
+      cell.window, cell.current, cell.previous = tonumber(window), tonumber(current), tonumber(previous or 0)
+      cell.length = length
+      if cell.current > MAX_UNITS or cell.previous > MAX_UNITS then return unreadable(cell) end
+      as_of_now(cell, kind == SLIDING)
+    elseif windows == 1 and not text then
+      cell.window, cell.current, cell.previous = quotient(now, length), 0, 0
+      cell.length, cell.at = length, now
+    else
+      local lengths = {}
+      for i = 1, windows do lengths[i] = tonumber(ARGV[next_arg + i - 1]) end
+      several = several or make_windows()
+      if not several.load(cell, text, lengths) then return unreadable(cell) end
+    end
+    next_arg = next_arg + windows
   end
 end
 
 -- Adds units to a cell, under the rate of a part.
-local function spend(cell, units, a, b_or_length, c)
+local function spend(cell, units, a, b, c)
   cell.changed = true
   if cell.kind == BUCKET then
     cell.spent = spent_at(cell, a) + units * a
     cell.emission, cell.step = a, c
   elseif cell.kind == LOG then
     cell.added = cell.added + units
+  elseif not cell.counters then
+    cell.current = min(cell.current + units, MAX_UNITS)
   else
-    local counters = cell.counters
-    for n = 1, #counters do
-      local one = counters[n]
+    for n = 1, #cell.counters do
+      local one = cell.counters[n]
       one.current = min(one.current + units, MAX_UNITS)
     end
-    cell.by_length[b_or_length].judged = seconds
+    cell.by_length[b].judged = seconds
+  end
+end
+
+-- Gives back what a counter was charged at an instant, where it still counts.
+local function give_back(counter, units, at)
+  local window = quotient(at, counter.length)
+  if counter.window == window then
+    counter.current = max(0, counter.current - units)
+  elseif counter.window == window + 1 then
+    counter.previous = max(0, counter.previous - units)
   end
 end
 
@@ -562,83 +637,80 @@ local reply = { tonumber(ARGV[1]), now }
 while ARGV[next_arg] do
   local op, n, m = ARGV[next_arg], tonumber(ARGV[next_arg + 1]), tonumber(ARGV[next_arg + 2])
   next_arg = next_arg + 3
-  local parts, many = {}, n
-  for i = 1, m do
-    local cell, cost = cells[tonumber(ARGV[next_arg])], tonumber(ARGV[next_arg + 1])
-    local a, b = tonumber(ARGV[next_arg + 2]), tonumber(ARGV[next_arg + 3])
-    local c, room, unit = 0, 0, 1
+  local first, many = next_arg, n
+  local cell, cost, a, b, c
+  for _ = 1, m do
+    cell, cost = cells[tonumber(ARGV[next_arg])], tonumber(ARGV[next_arg + 1])
+    a, b, c = tonumber(ARGV[next_arg + 2]), tonumber(ARGV[next_arg + 3]), 0
     next_arg = next_arg + 4
-    if cell.kind == BUCKET then
-      local delay = tonumber(ARGV[next_arg + 1])
-      c = tonumber(ARGV[next_arg])
+    local kind, room, unit = cell.kind, 0, 1
+    if kind == BUCKET then
+      c, unit = tonumber(ARGV[next_arg]), a
+      room = max(0, a * b + ARGV[next_arg + 1] - spent_at(cell, a))
       next_arg = next_arg + 2
-      room, unit = max(0, a * b + delay - spent_at(cell, a)), a
-    elseif cell.kind == LOG then
+    elseif kind == LOG then
       room = max(0, a - log.spent(cell, b) - cell.added)
     else
-      room = max(0, a - counted(cell.by_length[b]))
+      room = max(0, a - counted(cell.counters and cell.by_length[b] or cell))
     end
-    if op == 'r' then
-      -- of one cell each, in order
+    if op == 's' or op == 'q' then
+      if cost > 0 then many = min(many, quotient(room, cost * unit)) end
+    elseif op == 'r' then
       local before = tonumber(ARGV[next_arg])
       next_arg = next_arg + 1
-      if cell.kind == BUCKET then
+      if kind == BUCKET then
         -- What came back since and would not have without the charge (the bucket would have been
         -- full) is not given back again.
         local came = max(0, stepped(now, c) - stepped(n, c) - before)
         cell.spent = max(0, spent_at(cell, a) - max(0, cost * a - came))
         cell.emission, cell.step, cell.changed = a, c, true
-      elseif cell.kind == LOG then
+      elseif kind == LOG then
         log.give(cell, cost, n, before)
       else
-        for k = 1, #cell.counters do
-          local one = cell.counters[k]
-          local window = quotient(n, one.length)
-          if one.window == window then
-            one.current = max(0, one.current - cost)
-          elseif one.window == window + 1 then
-            one.previous = max(0, one.previous - cost)
-          end
-        end
+        local counters = cell.counters or { cell }
+        for k = 1, #counters do give_back(counters[k], cost, n) end
         cell.changed = true
       end
-    elseif op == 'c' then
-      local units = min(cost, quotient(room, unit))
-      if units > 0 then spend(cell, units, a, b, c) end
-    elseif op == 'd' then
+    else
       local units = cost
-      if cell.kind == BUCKET then
+      if op == 'c' then
+        units = min(cost, quotient(room, unit))
+      elseif kind == BUCKET then
         units = max(0, min(cost, quotient(MAX_NUMBER / 2 - spent_at(cell, a), unit)))
-      elseif cell.kind == LOG then
+      elseif kind == LOG then
         units = max(0, min(cost, MAX_UNITS - log.spent(cell, b) - cell.added))
       end
       if units > 0 then spend(cell, units, a, b, c) end
-    else
-      if cost > 0 then many = min(many, quotient(room, cost * unit)) end
-      parts[i] = { cell = cell, cost = cost, a = a, b = b, c = c }
     end
   end
   if op == 's' or op == 'q' then
     reply[#reply + 1] = many
-    for i = 1, m do
-      local part = parts[i]
-      local cell, kind, at = part.cell, part.cell.kind, #reply
+    local from = first
+    for _ = 1, m do
+      if m > 1 then
+        cell, cost = cells[tonumber(ARGV[from])], tonumber(ARGV[from + 1])
+        a, b = tonumber(ARGV[from + 2]), tonumber(ARGV[from + 3])
+        from = from + 4
+        if cell.kind == BUCKET then
+          c, from = tonumber(ARGV[from]), from + 2
+        end
+      end
+      local kind, at = cell.kind, #reply
       if kind == BUCKET then
-        reply[at + 1] = spent_at(cell, part.a)
+        reply[at + 1] = spent_at(cell, a)
       elseif kind == LOG then
         local above = 0
-        if many < n and part.cost > 0 and part.cost <= part.a then
-          local spent = log.spent(cell, part.b) + cell.added
-          above = max(0, spent + (many + 1) * part.cost - part.a)
+        if many < n and cost > 0 and cost <= a then
+          above = max(0, log.spent(cell, b) + cell.added + (many + 1) * cost - a)
         end
-        log.numbers(cell, reply, part.b, above)
+        log.numbers(cell, reply, b, above)
       else
-        local counter = cell.by_length[part.b]
+        local counter = cell.counters and cell.by_length[b] or cell
         reply[at + 1], reply[at + 2] = counter.window, counter.current
         if kind == SLIDING then reply[at + 3] = counter.previous end
       end
-      local units = many * part.cost
-      if op == 's' and units > 0 then spend(cell, units, part.a, part.b, part.c) end
+      local units = many * cost
+      if op == 's' and units > 0 then spend(cell, units, a, b, c) end
     end
   end
 end
@@ -648,31 +720,6 @@ local function idle_at(counter, sliding)
   if counter.current + counter.previous == 0 then return nil end
   if sliding then return (counter.window + (counter.current > 0 and 2 or 1)) * counter.length end
   return (counter.window + 1) * counter.length
-end
-
--- The text of a cell of windows and when it is idle, or nil.
-local function counters_text(cell)
-  local sliding, kept = cell.kind == SLIDING, cell.counters
-  local idle
-  for n = 1, #kept do
-    local at = idle_at(kept[n], sliding)
-    if at and not (idle and idle >= at) then idle = at end
-  end
-  if not idle then return nil end
-  local one = kept[1]
-  if #kept > 1 then
-    local texts = { sliding and 'w2' or 'f2' }
-    for n = 1, #kept do
-      one = kept[n]
-      texts[n + 1] = format('%.0f %.0f %.0f %.0f %.0f', one.window, one.current, one.previous,
-        one.length, one.judged)
-    end
-    return concat(texts, ' '), idle
-  end
-  if sliding then
-    return format('w1 %.0f %.0f %.0f %.0f', one.window, one.current, one.previous, one.length), idle
-  end
-  return format('f1 %.0f %.0f %.0f', one.window, one.current, one.length), idle
 end
 
 -- Writes what changed, until it equals an absent one.
@@ -692,7 +739,21 @@ for n = 1, #cells do
         idle = step > 0 and stepped(full + step - 1, step) or full
       end
     else
-      text, idle = counters_text(cell)
+      local sliding = cell.kind == SLIDING
+      if cell.counters then
+        for k = 1, #cell.counters do
+          local at = idle_at(cell.counters[k], sliding)
+          if at and not (idle and idle >= at) then idle = at end
+        end
+        if idle then text = several.text(cell) end
+      else
+        idle = idle_at(cell, sliding)
+        if idle and sliding then
+          text = format('w1 %.0f %.0f %.0f %.0f', cell.window, cell.current, cell.previous, cell.length)
+        elseif idle then
+          text = format('f1 %.0f %.0f %.0f', cell.window, cell.current, cell.length)
+        end
+      end
     end
     if text then
       call('SET', cell.key, text, 'PX', format('%.0f', ceil((idle - now) / 1000) + 1))

@@ -1,5 +1,4 @@
 //! The bugs that `make planted` plants still fit: each is a patch of the code as it is.
-#![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
 use std::path::Path;
 use std::process::Command;

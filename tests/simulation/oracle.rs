@@ -32,6 +32,9 @@ pub(crate) enum Place {
 /// A cell: where, of which limit, of which key.
 pub(crate) type CellId = (Place, usize, String);
 
+/// Requests that hold places in flight: what each weighs, and whether it holds it for sure.
+type Held = BTreeMap<u64, (u32, bool)>;
+
 /// What a cell was charged.
 #[derive(Debug, Default)]
 pub(crate) struct Charges {
@@ -96,8 +99,8 @@ pub(crate) struct Oracle {
     pub(crate) forgot: Option<u64>,
     /// Denials that count towards a ban.
     pub(crate) denials: Vec<(usize, String, u64)>,
-    /// Requests in flight: what they weigh, and whether they hold it for sure.
-    pub(crate) held: BTreeMap<(usize, usize, String), BTreeMap<u64, (u32, bool)>>,
+    /// Requests in flight, of each node, limit and key.
+    pub(crate) held: BTreeMap<(usize, usize, String), Held>,
     pub(crate) penalties: Vec<Option<Penalty>>,
     /// For each cell a request that leads to it alone.
     pub(crate) samples: BTreeMap<(usize, String), Asked>,

@@ -11,6 +11,7 @@ mod proxy;
 use std::alloc::System;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use pingora::server::Server;
@@ -18,13 +19,20 @@ use pingora::server::configuration::ServerConf;
 use pingora_proxy::http_proxy_service;
 use proxy::Plain;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use tollgate::clock::{Nanos, Now};
+use tollgate::limit::{Quota, Rate, SlidingLog, Windows, log_bytes};
 use tollgate::ops::Signals;
+use tollgate::policy::KeyHash;
+use tollgate::store::{Charge, Claim, Embedded, Room, SHARDS};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// What the issue of this file is about: allocations that tollgate may add to a forwarded request.
 const MOST_ADDED: f64 = 4.0;
+
+/// The allocator counts for the whole process: one test at a time.
+static ALONE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 
 const REQUESTS: usize = 2_000;
 
@@ -155,6 +163,7 @@ fn counted(port: u16, request: &[u8], status: &[u8]) -> f64 {
 
 #[test]
 fn a_request_costs_few_allocations_beside_one_without_a_policy() {
+    let _alone = ALONE.lock();
     let origin = origin();
     let ours = tollgate(origin);
     let (plain, refusing) = (plain(origin, false), plain(origin, true));
@@ -167,4 +176,56 @@ fn a_request_costs_few_allocations_beside_one_without_a_policy() {
     let (own, base) = (counted(ours, &refused, b"429"), counted(refusing, REQUEST, b"429"));
     println!("refused: {own:.1} allocations, {base:.1} of a bare 429: {:+.1}", own - base);
     assert!(own - base <= MOST_ADDED, "{own} instead of {base}");
+}
+
+/// Keys that burst under a `sliding_log` and then ask once in a while: what the store says that it
+/// holds is what the allocator gave it, and what is left is what `check` says of such a key.
+#[test]
+fn a_log_gives_back_what_it_does_not_need_and_says_what_it_holds() {
+    let _alone = ALONE.lock();
+    const KEYS: u64 = 10_000;
+    const MINUTE: u64 = 60_000_000_000;
+    let (store, room) = (Embedded::default(), Arc::<Room>::default());
+    store.share_out(100_000_000, &[(&*room, None)]);
+    let rate = Rate::new(500, Nanos::new(MINUTE)).unwrap();
+    let quota = Quota::SlidingLog(SlidingLog::new(rate).unwrap());
+    let claim = Claim { quota, windows: Windows::of([&quota]), room: Arc::clone(&room) };
+    let quota = store.issue(claim, None);
+    let key = |n: u64| KeyHash { high: n << 50 | n, low: n.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
+    let keys: Vec<KeyHash> = (0..KEYS).map(key).collect();
+    let ask = |key: KeyHash, at: u64| {
+        let now = Now { mono: Nanos::new(at), wall: Nanos::new(at) };
+        let charge = Charge { key, quota: &quota, cost: 1 };
+        store.settle_one(&charge, true, now, || panic!("there is room")).0
+    };
+    let sweep = |at: u64| {
+        let now = Now { mono: Nanos::new(at), wall: Nanos::new(at) };
+        (0..SHARDS / 128).for_each(|_| {
+            store.sweep(128, now);
+        });
+    };
+    let empty = store.bytes();
+    let region = Region::new(ALLOCATOR);
+    let held = || {
+        let change = region.change();
+        change.bytes_allocated as f64 - change.bytes_deallocated as f64
+    };
+    let check = |what: &str, expected: f64, within: f64| {
+        let told = (store.bytes() - empty) as f64;
+        println!("{what}: the store says {told}, the allocator {}, expected {expected}", held());
+        assert!((told / held() - 1.0).abs() < 0.2, "{what}: {told} told, {} held", held());
+        assert!(expected == 0.0 || (told / expected - 1.0).abs() < within, "{what}: {told}");
+    };
+    for n in 0..500 {
+        keys.iter().for_each(|key| assert!(ask(*key, MINUTE + n)));
+    }
+    check("after the burst", 0.0, 0.0);
+    keys.iter().for_each(|key| assert!(ask(*key, 3 * MINUTE)));
+    sweep(3 * MINUTE + 1);
+    // So few keys lie in blocks of their own, one in each shard.
+    let tables = (SHARDS * 2_048) as f64;
+    let few = KEYS as f64 * log_bytes(1) as f64;
+    check("after the window", tables + few, 0.1);
+    sweep(5 * MINUTE);
+    assert_eq!((room.cells(), store.bytes()), (0, empty));
 }

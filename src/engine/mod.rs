@@ -336,6 +336,12 @@ impl Engine {
         self.exact.embedded.issued_quotas()
     }
 
+    /// Memory of the cells that this process keeps, logs and gaps included. Looks at every shard: not
+    /// for the request path.
+    pub fn cell_bytes(&self) -> usize {
+        self.exact.embedded.bytes()
+    }
+
     /// How long decisions take.
     pub const fn durations(&self) -> &Durations {
         &self.durations

@@ -26,9 +26,9 @@ pub use fixed_window::{Counter, FixedWindow};
 pub use reading::MICROSECOND;
 pub use receipt::Receipt;
 pub use sketch::{SKETCH_ROWS, SketchSize};
-pub use sliding_log::{Log, MAX_LOG_LIMIT, SlidingLog};
+pub use sliding_log::{Log, MAX_LOG_LIMIT, SlidingLog, log_bytes};
 pub use sliding_window::{SlidingWindow, WindowPair};
-pub use token_bucket::{Refilled, TokenBucket};
+pub use token_bucket::{Refill, Refilled, TokenBucket};
 use windows::wall_secs;
 
 pub use windows::{Counters, MAX_WINDOWS, Windows};
@@ -174,6 +174,36 @@ impl Quota {
             (Self::SlidingWindow(q), _) => q.judge(WindowPair::default(), cost, now.wall),
             (Self::SlidingLog(q), _) => q.judge(&Log::default(), cost, now.mono),
             (Self::FixedWindow(q), _) => q.judge(Counter::default(), cost, now.wall),
+        }
+    }
+
+    /// The same of a bucket's cell that `old`, another rate of the limit, has charged last. The cell is
+    /// not converted: it refills as before until it is charged, and what is said of the future is true
+    /// of that.
+    pub fn judge_as_is(&self, old: &Self, cell: &Cell, cost: u32, now: Now) -> Verdict {
+        match (self, old, cell) {
+            (Self::TokenBucket(q), Self::TokenBucket(old), Cell::Refilled(cell)) if q != old => {
+                let verdict = q.judge(q.convert(old, *cell, now.mono), cost, now.mono);
+                q.while_refilling(old.refill(*cell, now.mono), verdict, cost, now.mono)
+            }
+            _ => self.judge(Some(cell), cost, now),
+        }
+    }
+
+    /// The same of a cell that a store tells of, with how it refills until it is charged.
+    pub(crate) fn judge_refilling(
+        &self,
+        cell: &Cell,
+        refill: Option<Refill>,
+        cost: u32,
+        now: Now,
+    ) -> Verdict {
+        let verdict = self.judge(Some(cell), cost, now);
+        match (self, refill) {
+            (Self::TokenBucket(q), Some(refill)) => {
+                q.while_refilling(refill, verdict, cost, now.mono)
+            }
+            _ => verdict,
         }
     }
 

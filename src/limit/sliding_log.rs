@@ -22,6 +22,12 @@ const MAX_LOG_TIMES: usize = MAX_LOG_LIMIT as usize * 5 / 4;
 /// A log grows by this many times at least, and by a quarter.
 const GROWTH: usize = 4;
 
+/// Bytes that a log of so many times holds, with the room that it keeps for more.
+pub const fn log_bytes(times: usize) -> usize {
+    let room = if times / 4 > GROWTH { times / 8 } else { GROWTH };
+    size_of::<Log>() + (times + room) * size_of::<(Nanos, u32)>()
+}
+
 /// Admitted charges, oldest first: when (monotonic), and how much.
 #[derive(Clone, Debug, Default)]
 pub struct Log {

@@ -28,6 +28,15 @@ const MAX_REFILL: u128 = 100 * 366 * 86_400 * 1_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refilled(Nanos);
 
+/// How a cell refills: what is spent, and the time between two units, of the rate that charged it last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refill {
+    /// Between two units.
+    pub emission: Nanos,
+    /// What is spent, as the time it takes to come back.
+    pub spent: Nanos,
+}
+
 /// `burst` units at once, then one per emission interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
@@ -189,8 +198,42 @@ impl TokenBucket {
         cell.0 <= self.stepped(now)
     }
 
+    /// What is said of a cell that another rate of the limit has charged last, and that refills at that
+    /// rate until it is charged under this one: `verdict` is of the cell as this bucket reads it.
+    pub(super) fn while_refilling(
+        &self,
+        refill: Refill,
+        verdict: Verdict,
+        cost: u32,
+        now: Nanos,
+    ) -> Verdict {
+        if verdict.allowed && cost > 0 {
+            return verdict;
+        }
+        let at = self.stepped(now);
+        let until = |spent: Nanos| self.wait_from(now, at.saturating_add(spent));
+        let mut told = Verdict { reset: until(refill.spent), ..verdict };
+        if !verdict.allowed && verdict.retry_after.is_some() {
+            let room =
+                self.capacity().saturating_sub(self.emission.saturating_mul(u64::from(cost)));
+            let room = room.get() - room.get() % self.tick.get();
+            // The most that may be spent at the other rate, so that no more than `room` is here.
+            let most = u128::from(room) * u128::from(refill.emission.get())
+                / u128::from(self.emission.get());
+            let most = Nanos::new(u64::try_from(most).unwrap_or(u64::MAX));
+            let wait = until(refill.spent.saturating_sub(most)).max(self.tick);
+            told.retry_after = Some(Nanos::new(wait.get().next_multiple_of(self.tick.get())));
+        }
+        told
+    }
+
+    /// How a cell that this bucket has charged refills.
+    pub(super) fn refill(&self, cell: Refilled, now: Nanos) -> Refill {
+        Refill { emission: self.emission, spent: cell.0.saturating_sub(self.stepped(now)) }
+    }
+
     /// Reads a cell of `old` as one of this bucket: units carry over, rounded up.
-    pub fn convert(&self, old: &Self, cell: Refilled, now: Nanos) -> Refilled {
+    pub(super) fn convert(&self, old: &Self, cell: Refilled, now: Nanos) -> Refilled {
         let spent = cell.0.saturating_sub(old.stepped(now)).get();
         if spent == 0 {
             return Refilled::default();

@@ -14,7 +14,6 @@ use crate::histogram::Histogram;
 use crate::policy::{LimitIndex, Tier};
 use crate::proxy::{Books, Ending, Live, OriginTally, Reason};
 use crate::store::redis::CallOutcome;
-use crate::store::{CELL_BYTES, Room};
 use crate::tokens::Disbelief;
 
 /// The framework's version, for `tollgate_build_info`.
@@ -204,14 +203,10 @@ fn estimator(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
 }
 
 fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
-    let generation = &sources.live.generation;
-    let limits = 0..generation.policy().limits.len();
-    let weight = |place| generation.room(LimitIndex(place)).map_or(0, Room::weight);
-    let cells: usize = limits.map(weight).sum();
     let remote = sources.engine.remote();
     // The embedded store is a part of the process: it is up while somebody can ask.
     let up = remote.is_none_or(|remote| remote.is_up());
-    let bytes = remote.map_or((cells * CELL_BYTES) as u64, |remote| remote.bytes());
+    let bytes = remote.map_or_else(|| sources.engine.cell_bytes() as u64, |one| one.bytes());
     let mut one = |name, help, value| {
         families.push(family(name, help, MetricType::GAUGE, vec![gauge(&[], value)]));
     };

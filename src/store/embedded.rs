@@ -16,7 +16,7 @@ use super::room::Pool;
 use super::table::{CELL_BYTES, Entry, Place, Table};
 use super::{Charge, Claim, Issued, Room, Settlement, Verdicts};
 use crate::clock::Now;
-use crate::limit::{Cell, Quota, Receipt, Verdict};
+use crate::limit::{Cell, Receipt, Verdict};
 use crate::policy::KeyHash;
 
 /// How many shards: with this many, two of some dozen threads seldom meet at one, and each is so
@@ -333,12 +333,10 @@ impl Embedded {
     /// converted, and questions alone must not fill it.
     fn judge_entry(&self, entry: &mut Entry, wanted: &Arc<Issued>, cost: u32, now: Now) -> Verdict {
         if entry.quota() != wanted.number {
-            if let (Quota::TokenBucket(quota), Cell::Refilled(cell)) = (&wanted.quota, &entry.cell)
+            if matches!(entry.cell, Cell::Refilled(_))
                 && let Some(written) = self.quotas.all().get(entry.quota() as usize)
-                && let Quota::TokenBucket(written) = &written.quota
             {
-                let read = Cell::Refilled(quota.convert(written, *cell, now.mono));
-                return wanted.quota.judge(Some(&read), cost, now);
+                return wanted.quota.judge_as_is(&written.quota, &entry.cell, cost, now);
             }
             let before = weight(&entry.cell);
             self.adopt(entry, wanted, now);

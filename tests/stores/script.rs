@@ -113,8 +113,13 @@ impl Oracle {
                 *kept = (part.1, cell);
             }
         }
-        let judged = |one: &Self, part: &Part, cost: u32| {
-            part.1.judge(Some(&one.cell(part, now)), cost, now)
+        let judged = |one: &Self, part: &Part, cost: u32| match one.0.get(part.0) {
+            Some(Some((old, cell)))
+                if !old.is_idle(cell, now) && part.1.name() == "token_bucket" =>
+            {
+                part.1.judge_as_is(old, cell, cost, now)
+            }
+            _ => part.1.judge(Some(&one.cell(part, now)), cost, now),
         };
         let mut verdicts: Vec<Verdict> =
             parts.iter().map(|part| judged(self, part, part.3)).collect();

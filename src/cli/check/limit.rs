@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use crate::clock::Nanos;
 use crate::config::{Config, Store};
-use crate::limit::{Quota, SketchSize};
+use crate::limit::{Quota, SketchSize, log_bytes};
 use crate::policy::{
     Action, Cost, Count, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, Policy, Rollout,
     WhenFull, Who,
@@ -57,7 +57,17 @@ fn tell_exact(
         WhenFull::Allow => "new keys pass uncounted",
     };
     let mib = (most * CELL_BYTES).div_ceil(1 << 20);
-    let own = format!("about {CELL_BYTES} bytes for each live key, {mib} MiB at {most}");
+    let own = match quota {
+        Quota::SlidingLog(_) => {
+            let longest = limit.terms.quotas.iter().map(Quota::limit).fold(quota.limit(), u32::max);
+            let full = CELL_BYTES + log_bytes(longest as usize);
+            let few = CELL_BYTES + log_bytes(1);
+            format!(
+                "about {few} bytes for each live key, {full} with a full log; {mib} MiB at most"
+            )
+        }
+        _ => format!("about {CELL_BYTES} bytes for each live key, {mib} MiB at {most}"),
+    };
     if config.store == Store::Embedded {
         told.line("memory", own)?;
         return told.line("when full", format!("above {most} live keys {full}"));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::clock::{Nanos, Now};
-use crate::limit::{Cell, MAX_WINDOWS, MICROSECOND, Quota, Rate};
+use crate::limit::{Cell, MAX_WINDOWS, MICROSECOND, Quota, Rate, Refill, Verdict};
 use crate::policy::KeyHash;
 use crate::store::{Issued, Settlement, Verdicts};
 
@@ -310,12 +310,12 @@ impl Call {
                 let above = above(&quota, numbers, part.cost, spent, run.many);
                 let cell = quota.cell_of(numbers, now.wall, above)?;
                 let before = *numbers.first()?;
-                parts.push(Part { quota, cell, cost: part.cost, before });
+                let refill = quota.refill_of(numbers);
+                parts.push(Part { quota, cell, refill, cost: part.cost, before });
             }
             for n in 0..run.many {
                 let before = parts.iter().map(|part| part.before_charge(n)).collect();
-                let without =
-                    parts.iter().map(|part| part.quota.judge(Some(&part.cell), 0, now)).collect();
+                let without = parts.iter().map(|part| part.judge(0, now)).collect();
                 let settlement = match run.order {
                     Order::Ask => asked(&parts, n < spent, now)?,
                     _ => replay(&mut parts, n < spent, now)?,
@@ -348,11 +348,17 @@ pub enum Argument {
 struct Part {
     quota: Quota,
     cell: Cell,
+    /// How the cell refills until it is charged under the quota, if otherwise than that.
+    refill: Option<Refill>,
     cost: u32,
     before: u64,
 }
 
 impl Part {
+    fn judge(&self, cost: u32, now: Now) -> Verdict {
+        self.quota.judge_refilling(&self.cell, self.refill, cost, now)
+    }
+
     /// The first number told of the cell, before the n-th charge of the run.
     fn before_charge(&self, n: u32) -> u64 {
         let each = match &self.quota {
@@ -365,7 +371,7 @@ impl Part {
 
 /// A charge that was judged and not spent, as the script must have judged it.
 fn asked(parts: &[Part], fits: bool, now: Now) -> Option<Settlement> {
-    let judge = |part: &Part| part.quota.judge(Some(&part.cell), part.cost, now);
+    let judge = |part: &Part| part.judge(part.cost, now);
     let verdicts: Verdicts = parts.iter().map(judge).collect();
     let agree = verdicts.iter().all(|verdict| verdict.allowed) == fits;
     agree.then_some(Settlement { spent: false, verdicts })
@@ -373,16 +379,16 @@ fn asked(parts: &[Part], fits: bool, now: Now) -> Option<Settlement> {
 
 /// One charge of a run, as the script must have settled it.
 fn replay(parts: &mut [Part], spent: bool, now: Now) -> Option<Settlement> {
-    let mut verdicts: Verdicts =
-        parts.iter().map(|part| part.quota.judge(Some(&part.cell), part.cost, now)).collect();
+    let mut verdicts: Verdicts = parts.iter().map(|part| part.judge(part.cost, now)).collect();
     if verdicts.iter().all(|verdict| verdict.allowed) != spent {
         return None;
     }
     for (part, verdict) in parts.iter_mut().zip(&mut verdicts) {
         if spent {
             part.quota.charge(&mut part.cell, part.cost, now);
+            part.refill = None;
         } else if verdict.allowed {
-            *verdict = part.quota.judge(Some(&part.cell), 0, now);
+            *verdict = part.judge(0, now);
         }
     }
     Some(Settlement { spent, verdicts })

@@ -704,7 +704,7 @@ while ARGV[next_arg] do
       end
       local kind, at = cell.kind, #reply
       if kind == BUCKET then
-        reply[at + 1] = spent_at(cell, a)
+        reply[at + 1], reply[at + 2], reply[at + 3] = spent_at(cell, a), cell.emission, cell.spent
       elseif kind == LOG then
         local above = 0
         if many < n and cost > 0 and cost <= a then

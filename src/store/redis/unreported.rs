@@ -61,7 +61,7 @@ pub(super) enum Item {
     /// Units that were admitted.
     Usage(KeyHash, Usage),
     /// A refund or a debit.
-    Correction(Correction),
+    Correction(Box<Correction>),
 }
 
 impl Unreported {
@@ -119,7 +119,7 @@ impl Unreported {
         {
             if correction.charge.spends.iter().all(&can_be_sent) {
                 let charge = correction.charge.clone();
-                taken.push((Item::Correction(correction), charge));
+                taken.push((Item::Correction(Box::new(correction)), charge));
             } else {
                 kept.push_back(correction);
             }
@@ -148,7 +148,7 @@ impl Unreported {
     pub(super) fn put_back(&self, item: Item, now: Now, metrics: &StoreMetrics) {
         let mut inner = self.0.lock();
         match item {
-            Item::Correction(correction) => inner.put_correction(correction, now, metrics),
+            Item::Correction(correction) => inner.put_correction(*correction, now, metrics),
             Item::Usage(key, mut usage) => {
                 let id = (key.high, key.low);
                 if let Some(newer) = inner.usage.remove(&id) {

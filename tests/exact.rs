@@ -203,15 +203,18 @@ limits_of_this_proxy: { max_keys: 1000 }
 }
 
 #[test]
-fn a_request_of_an_older_generation_is_decided_by_the_cells_quota() {
+fn a_request_of_an_older_generation_is_decided_by_its_own_rate_and_counts_for_all() {
     let bench = Bench::new();
     let old = bench.load(&one_limit("fixed_window", "5/1h"), None);
     let key = [("x-key", "k")];
     assert!((0..5).all(|_| bench.allowed(&old, &key)) && !bench.allowed(&old, &key));
     let new = bench.load(&one_limit("fixed_window", "8/1h"), Some(&old));
     assert!(bench.allowed(&new, &key), "raised by three");
-    assert!(bench.allowed(&old, &key), "the cell is the new one's, whoever asks");
-    assert!(bench.allowed(&new, &key) && !bench.allowed(&old, &key) && !bench.allowed(&new, &key));
+    assert!(!bench.allowed(&old, &key), "six are spent of five");
+    assert!(bench.allowed(&new, &key) && bench.allowed(&new, &key) && !bench.allowed(&new, &key));
+    let lower = bench.load(&one_limit("fixed_window", "9/1d"), Some(&new));
+    assert!(bench.allowed(&lower, &key) && !bench.allowed(&lower, &key), "eight are spent of nine");
+    assert!(!bench.allowed(&new, &key), "nine are spent of eight");
 }
 
 #[test]

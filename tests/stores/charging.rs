@@ -31,12 +31,12 @@ fn spent(ask: &dyn Fn(&[&str]) -> redis::Value, cell: &str) -> u64 {
         text.split(' ').filter_map(|word| word.parse().ok()).collect()
     };
     match ask(&["TYPE", cell]) {
-        redis::Value::SimpleString(kind) if kind == "list" => {
-            let total = |place: &str| match ask(&["LINDEX", cell, place]) {
-                redis::Value::BulkString(text) => words(text)[1],
-                other => panic!("{other:?}"),
-            };
-            total("-1") - total("0")
+        redis::Value::SimpleString(kind) if kind == "hash" => {
+            let redis::Value::BulkString(text) = ask(&["HGET", cell, "h"]) else { panic!() };
+            let text = String::from_utf8(text).unwrap();
+            // After the first part come chunks: number, first time, times, units.
+            let chunks = text.trim_end_matches(';').split(';').skip(1);
+            chunks.map(|chunk| words(chunk.as_bytes().to_vec())[3]).sum()
         }
         redis::Value::SimpleString(kind) if kind == "string" => {
             let redis::Value::BulkString(text) = ask(&["GET", cell]) else { panic!() };

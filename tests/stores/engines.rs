@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::virtual_store::VirtualStore;
 use http::{HeaderMap, HeaderValue};
 use tollgate::clock::SystemClock;
 use tollgate::config;
@@ -38,14 +39,15 @@ impl Node {
         let remote = Remote::start(settings, Arc::clone(&clock) as _);
         assert!(remote.ready(Duration::from_secs(10)).await, "the store does not answer");
         let engine = Engine::with_store(clock, secret(), Arc::clone(&remote));
-        let text = format!(
-            "version: 1\nlisteners: [{{ address: 127.0.0.1:1 }}]\n\
-             origins: {{ site: {{ servers: [127.0.0.1:1] }} }}\n\
-             store: {{ redis: {{ url: redis://a }} }}\n{policy}"
-        );
-        let loaded = config::read_text(&text, "node.yaml", Path::new(""));
-        let loaded = loaded.unwrap_or_else(|errors| panic!("{errors}"));
-        let (generation, _) = engine.generation(loaded.config.policy, None);
+        let generation = generation(&engine, policy);
+        Self { engine, generation, remote }
+    }
+
+    /// Over a store that stands in for one.
+    pub fn over(store: &VirtualStore, remote: Arc<Remote>, policy: &str) -> Self {
+        let clock = Arc::clone(&store.clock);
+        let engine = Engine::with_store(clock, secret(), Arc::clone(&remote));
+        let generation = generation(&engine, policy);
         Self { engine, generation, remote }
     }
 
@@ -90,6 +92,18 @@ impl Node {
     }
 }
 
+/// The generation of `limits` and `routes` of a configuration.
+fn generation(engine: &Engine, policy: &str) -> Generation {
+    let text = format!(
+        "version: 1\nlisteners: [{{ address: 127.0.0.1:1 }}]\n\
+         origins: {{ site: {{ servers: [127.0.0.1:1] }} }}\n\
+         store: {{ redis: {{ url: redis://a }} }}\n{policy}"
+    );
+    let loaded = config::read_text(&text, "node.yaml", Path::new(""));
+    let loaded = loaded.unwrap_or_else(|errors| panic!("{errors}"));
+    engine.generation(loaded.config.policy, None).0
+}
+
 pub fn secret() -> KeySecret {
     KeySecret::new([5; 16])
 }
@@ -102,7 +116,7 @@ pub fn headers(keys: &[(&'static str, &str)]) -> HeaderMap {
 pub fn facts<'f>(path: &'f str, headers: &'f HeaderMap) -> Facts<'f> {
     Facts {
         client_ip: [192, 0, 2, 1].into(),
-        peer_trusted: false,
+        peer_trusted: true,
         now: tollgate::clock::Nanos::ZERO,
         method: "POST",
         host: "h",

@@ -16,7 +16,9 @@ mod links;
 mod load;
 mod logs;
 #[path = "../support/lua.rs"]
+#[expect(dead_code, reason = "the simulator uses the rest")]
 mod lua;
+mod mixtures;
 #[path = "../model/run.rs"]
 mod model_run;
 #[path = "../end_to_end/moody.rs"]

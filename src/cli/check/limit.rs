@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use crate::clock::Nanos;
 use crate::config::{Config, Store};
-use crate::limit::{Quota, SketchSize, log_bytes};
+use crate::limit::{Quota, SketchSize, Windows, log_bytes};
 use crate::policy::{
     Action, Cost, Count, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, Policy, Rollout,
     WhenFull, Who,
@@ -50,6 +50,11 @@ fn tell_exact(
         return Ok(());
     };
     told.line("promise", format!("{}: {quota}", quota.name()))?;
+    let windows = Windows::of(std::iter::once(quota).chain(&limit.terms.quotas));
+    if windows.lengths().len() > 1 {
+        let lengths: Vec<String> = windows.lengths().iter().map(|one| format!("{one:?}")).collect();
+        told.line("windows", format!("{}: every charge counts in each", lengths.join(", ")))?;
+    }
     let most = max_keys.unwrap_or(config.policy.max_keys).min(config.policy.max_keys);
     let full = match when_full {
         WhenFull::Estimate => "new keys are counted in the estimate tier",

@@ -26,11 +26,21 @@ const POLICY: &str = "
 version: 1
 listeners: [{ address: 127.0.0.1:1 }]
 origins: { site: { servers: [127.0.0.1:1] } }
+clients: { trusted_proxies: [10.0.0.0/8] }
 store: { redis: { url: redis://127.0.0.1 } }
 limits:
   hot: { tier: exact, algorithm: fixed_window, rate: 4000000000/1h, key: header:x-key, missing_key: deny }
   spent: { tier: exact, algorithm: fixed_window, rate: 1/30d, key: header:x-key, missing_key: deny }
+  user: { tier: exact, algorithm: fixed_window, rate: 4000000000/1h, key: header:x-key, missing_key: deny }
+  org:
+    tier: exact
+    algorithm: fixed_window
+    rate: 4000000000/1h
+    key: header:x-org
+    missing_key: deny
+    plans: { by: header:x-plan, rates: { gold: 4100000000/1h, silver: 4200000000/1d } }
 routes:
+  - { name: org, match: { path: /org }, limits: [user, org] }
   - { name: spent, match: { path: /spent }, limits: [spent] }
   - { name: r, limits: [hot] }
 ";
@@ -60,14 +70,14 @@ impl Node {
 
     async fn decide(&self, path: &str, headers: &HeaderMap) {
         let decided = self.spend(path, headers).await;
-        let expected = if path == "/" { Outcome::Allowed } else { Outcome::Limited };
+        let expected = if path == "/spent" { Outcome::Limited } else { Outcome::Allowed };
         assert_eq!(decided, (expected, false), "outcome, and whether the store was away");
     }
 
     async fn spend(&self, path: &str, headers: &HeaderMap) -> (Outcome, bool) {
         let facts = Facts {
             client_ip: [192, 0, 2, 1].into(),
-            peer_trusted: false,
+            peer_trusted: true,
             now: tollgate::clock::Nanos::ZERO,
             method: "POST",
             host: "h",
@@ -102,11 +112,22 @@ impl Bare {
     async fn decide(&self, path: &str, key: u64) {
         static TICKET: AtomicU64 = AtomicU64::new(0);
         let ticket = TICKET.fetch_add(1, Ordering::Relaxed);
-        let most: u64 = if path == "/" { 4_000_000_000 } else { 1 };
+        let most: u64 = if path == "/spent" { 1 } else { 4_000_000_000 };
+        let hour = 3_600_000_000_u64;
+        // The cells, the call's number, each cell's kind and window, one charge of all of them.
+        let cells: Vec<String> = match path {
+            "/org" => vec![format!("bench:bare:user:{key}"), "bench:bare:org".to_owned()],
+            _ => vec![format!("bench:bare{path}:{key}")],
+        };
         let mut call = redis::cmd("EVALSHA");
-        call.arg(&self.sha).arg(1).arg(format!("bench:bare{path}:{key}")).arg(ticket);
-        call.arg(4).arg(most).arg(3_600_000_000_u64).arg(0);
-        call.arg("s").arg(1).arg(1).arg(1).arg(1);
+        call.arg(&self.sha).arg(cells.len()).arg(&cells).arg(ticket);
+        for _ in &cells {
+            call.arg(4).arg(1).arg(hour);
+        }
+        call.arg("s").arg(1).arg(cells.len());
+        for n in 1..=cells.len() {
+            call.arg(n).arg(1).arg(most).arg(hour);
+        }
         let mut connection = self.connections[ticket as usize % self.connections.len()].clone();
         let _: Vec<u64> = call.query_async(&mut connection).await.unwrap();
     }
@@ -115,6 +136,9 @@ impl Bare {
 fn key(n: u64) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert("x-key", HeaderValue::try_from(n.to_string()).unwrap());
+    headers.insert("x-org", HeaderValue::from_static("one"));
+    let plan = ["gold", "silver", "none"][n as usize % 3];
+    headers.insert("x-plan", HeaderValue::from_static(plan));
     headers
 }
 
@@ -247,6 +271,12 @@ async fn main() {
         Load { name: "a hot key, 1,024 callers", path: "/", callers: 1_024, keys: 1 },
         Load { name: "100,000 keys, 256 callers", path: "/", callers: 256, keys: 100_000 },
         Load { name: "100,000 keys, 1,024 callers", path: "/", callers: 1_024, keys: 100_000 },
+        Load {
+            name: "three plans of one organisation, 256 callers",
+            path: "/org",
+            callers: 256,
+            keys: 256,
+        },
         Load { name: "a key that is spent, 256 callers", path: "/spent", callers: 256, keys: 1 },
     ] {
         in_turn(load, &node, &bare, port).await;

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{HeaderMap, HeaderValue};
-use tollgate::clock::{ManualClock, Nanos};
+use tollgate::clock::{ManualClock, Nanos, Now};
 use tollgate::config;
-use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending};
-use tollgate::policy::{Facts, KeySecret, LimitIndex};
+use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending, VerdictKind};
+use tollgate::limit::{Quota, Rate, TokenBucket, Windows};
+use tollgate::policy::{Facts, KeyHash, KeySecret, LimitIndex};
+use tollgate::store::{Charge, Claim, Embedded, Room};
 
 /// A day's begin, so that windows begin with the test.
 const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
@@ -417,5 +419,65 @@ routes: [{ name: r, limits: [line, bucket, watched] }]";
             .windows(2)
             .filter(|pair| pair[1].saturating_sub(pair[0]) < Nanos::from_millis(emission));
         assert_eq!(close.count(), 0, "of {} that left", times.len());
+    }
+}
+
+/// A limit that is dropped and comes back finds its cells, and the room that they were counted in.
+#[test]
+fn a_limit_that_comes_back_has_the_room_of_its_cells() {
+    let bench = Bench::new();
+    let with = one_limit("fixed_window", "5/20s");
+    let keys: Vec<String> = (0..5).map(|n| format!("k{n}")).collect();
+    let ask = |generation: &Generation| {
+        keys.iter().all(|key| bench.allowed(generation, &[("x-key", &**key)]))
+    };
+    let first = bench.load(&with, None);
+    assert!(ask(&first));
+    let without = bench.load("routes: [{ name: r }]", Some(&first));
+    let again = bench.load(&with, Some(&without));
+    assert!(ask(&again));
+    let room = again.room(LimitIndex(0)).unwrap();
+    assert_eq!((room.cells(), room.weight()), (5, 5));
+    bench.clock.advance(Nanos::from_secs(40));
+    (0..64).for_each(|_| bench.engine.tick(&again));
+    assert_eq!((room.cells(), room.weight()), (0, 0));
+    assert!(bench.allowed(&again, &[("x-key", "new")]));
+    assert_eq!(again.tally(LimitIndex(0)).get(VerdictKind::OverflowAllowed), 0);
+}
+
+/// What corrects an earlier charge of a slow rate leaves a bucket at the rate that it has.
+#[test]
+fn a_late_correction_does_not_slow_a_bucket_down() {
+    let bucket = |count, period, burst| {
+        let rate = Rate::new(count, Nanos::from_secs(period)).unwrap();
+        Quota::TokenBucket(TokenBucket::new(rate, burst, Nanos::ZERO, Nanos::new(1)).unwrap())
+    };
+    let (store, room) = (Embedded::default(), Arc::<Room>::default());
+    store.share_out(100, &[(&*room, None)]);
+    let issue = |quota| {
+        let claim = Claim { quota, windows: Windows::of([&quota]), room: Arc::clone(&room) };
+        store.issue(claim, None)
+    };
+    let (slow, fast) = (issue(bucket(10, 3_600, 10)), issue(bucket(1_000, 1, 1_000)));
+    let key = KeyHash { high: 1, low: 2 };
+    let at = |millis: u64| {
+        let at = Nanos::from_millis(1_000_000 + millis);
+        Now { mono: at, wall: at }
+    };
+    let settle = |quota: &Arc<_>, cost, millis| {
+        let charge = Charge { key, quota, cost };
+        store.settle_one(&charge, true, at(millis), || panic!("there is room"))
+    };
+    for debit in [false, true] {
+        let start = if debit { 100_000 } else { 0 };
+        let (spent, verdict) = settle(&slow, 1, start);
+        assert!(spent);
+        let receipt = slow.quota().receipt(&verdict, 1, at(start));
+        assert!(settle(&fast, 900, start + 10).0);
+        match debit {
+            true => store.debit(key, &slow, 5, at(start + 20)),
+            false => store.give_back(key, &slow, 1, receipt, at(start + 20)),
+        }
+        assert!(settle(&fast, 1_000, start + 2_000).0, "full again after a second, debit: {debit}");
     }
 }

@@ -246,8 +246,7 @@ impl Counting {
             }
             Count::Exact { quota, when_full, max_keys, on_store_failure } => {
                 // The room is the limit's whatever its key: old cells fill it until they are swept.
-                let room = before.and_then(|before| before.counter.room());
-                let room = room.cloned().unwrap_or_default();
+                let room = engine.room(&limit.name);
                 let variants = || std::iter::once(quota).chain(&limit.terms.quotas);
                 let windows = Windows::of(variants());
                 let claim = |quota: &Quota| Claim {
@@ -331,13 +330,6 @@ impl Counter {
                 (Self::InFlight(Arc::clone(table), most), fate)
             }
             _ => (Self::InFlight(Arc::default(), most), Fate::Restarted),
-        }
-    }
-
-    fn room(&self) -> Option<&Arc<Room>> {
-        match self {
-            Self::Estimate(_) | Self::InFlight(..) => None,
-            Self::Exact(exact) => Some(exact.room()),
         }
     }
 }

@@ -30,8 +30,8 @@ use parking_lot::Mutex;
 use crate::clock::{Clock, Nanos, Now};
 use crate::estimator::ConfirmTable;
 use crate::policy::{Facts, KeySecret, Policy, Tier};
-use crate::store::Bans;
 use crate::store::redis::Remote;
+use crate::store::{Bans, Room};
 
 pub use decision::{Answer, Decision, Outcome};
 pub use generation::{Generation, ReloadReport};
@@ -69,6 +69,9 @@ pub struct Engine {
     generations: AtomicU64,
     /// Counters by limit name: they never start again while the process lives.
     tallies: Mutex<HashMap<Arc<str>, Arc<Tally>>>,
+    /// Rooms by limit name: the cells of a limit that is dropped and comes back lie in the room that
+    /// they were counted in.
+    rooms: Mutex<HashMap<Arc<str>, Arc<Room>>>,
     durations: Durations,
 }
 
@@ -84,6 +87,7 @@ impl Engine {
             background: Arc::default(),
             generations: AtomicU64::new(0),
             tallies: Mutex::default(),
+            rooms: Mutex::default(),
             durations: Durations::default(),
         }
     }
@@ -355,6 +359,10 @@ impl Engine {
             let tier = if exact { Tier::Exact } else { Tier::Estimate };
             self.durations.of(tier).observe(self.now().mono.saturating_sub(began));
         }
+    }
+
+    fn room(&self, name: &Arc<str>) -> Arc<Room> {
+        Arc::clone(self.rooms.lock().entry(Arc::clone(name)).or_default())
     }
 
     fn tally(&self, name: &Arc<str>) -> Arc<Tally> {

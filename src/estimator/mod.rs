@@ -65,8 +65,8 @@ impl Errors {
         let before = self.window.swap(window, Ordering::Relaxed);
         if before < window {
             let ended = self.current.swap(0, Ordering::Relaxed);
-            let next = if before + 1 == window { ended } else { 0 };
-            self.previous.store(next, Ordering::Relaxed);
+            // Also after a gap: a late turn has left errors of the window before in it.
+            self.previous.store(ended, Ordering::Relaxed);
         }
     }
 

@@ -394,6 +394,14 @@ impl Cell {
         }
     }
 
+    /// Makes room for one more charge without more memory: a log that is full joins its two oldest
+    /// times, at the later of both.
+    pub fn make_room(&mut self, now: Now) {
+        if let Self::Log(log) = self {
+            log.make_room(now.mono);
+        }
+    }
+
     /// Bytes that it will hold besides itself after one more charge: a log that is full grows.
     pub fn heap_bytes_after_charge(&self, now: Now) -> usize {
         match self {

@@ -35,6 +35,28 @@ impl Quota {
         Receipt { at: Now { mono, ..now }, before, cost }
     }
 
+    /// The same where `old`, another rate of the limit, has charged a bucket last: what is given back is
+    /// converted, rounded down, and the bucket goes on at its rate.
+    pub fn give_back_as_is(
+        &self,
+        old: &Self,
+        cell: &mut Cell,
+        units: u32,
+        receipt: Receipt,
+        now: Now,
+    ) {
+        match (self, old, &mut *cell) {
+            (Self::TokenBucket(q), Self::TokenBucket(old), Cell::Refilled(c)) if q != old => {
+                let units = units.min(receipt.cost);
+                let kept = q.emission().saturating_mul(u64::from(receipt.cost - units));
+                let before = receipt.before.saturating_add(kept);
+                let back = q.back(units, receipt.at.mono, before, now.mono);
+                old.take(c, q.worth(back, old), now.mono);
+            }
+            _ => self.give_back(cell, units, receipt, now),
+        }
+    }
+
     /// Takes back up to `units` of a charge, where they still count. Never more than is there
     /// because of it: who gives back at once leaves the cell as it was, who gives back late leaves
     /// no more room than if the charge had never been.

@@ -116,12 +116,26 @@ impl Log {
         }
     }
 
-    fn push(&mut self, at: Nanos, cost: u32) {
-        if self.times.len() >= MAX_LOG_TIMES
+    /// Makes room for one more time without more memory.
+    pub(super) fn make_room(&mut self, now: Nanos) {
+        self.drop_expired(now);
+        if self.times.len() == self.times.capacity() {
+            self.join_oldest();
+        }
+    }
+
+    fn join_oldest(&mut self) {
+        if self.times.len() > 1
             && let Some((_, oldest)) = self.times.pop_front()
             && let Some((_, next)) = self.times.front_mut()
         {
             *next = next.saturating_add(oldest);
+        }
+    }
+
+    fn push(&mut self, at: Nanos, cost: u32) {
+        if self.times.len() >= MAX_LOG_TIMES {
+            self.join_oldest();
         }
         if self.times.len() == self.times.capacity() {
             self.times.reserve_exact(self.growth().max(1));

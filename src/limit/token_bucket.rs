@@ -187,10 +187,27 @@ impl TokenBucket {
         before: Nanos,
         now: Nanos,
     ) {
-        let at = self.stepped(now);
-        let came = at.saturating_sub(self.stepped(charged)).saturating_sub(before);
-        let units = self.emission.saturating_mul(u64::from(cost)).saturating_sub(came);
-        let spent = cell.0.saturating_sub(at).saturating_sub(units);
+        self.take(cell, self.back(cost, charged, before, now), now);
+    }
+
+    /// What is given back of `cost` units, as the time they take to come.
+    pub(super) fn back(&self, cost: u32, charged: Nanos, before: Nanos, now: Nanos) -> Nanos {
+        let passed = self.stepped(now).saturating_sub(self.stepped(charged));
+        let came = passed.saturating_sub(before);
+        self.emission.saturating_mul(u64::from(cost)).saturating_sub(came)
+    }
+
+    /// What a span of this bucket's units is worth in another one's, rounded down.
+    pub(super) fn worth(&self, span: Nanos, other: &Self) -> Nanos {
+        let scaled = u128::from(span.get()) * u128::from(other.emission.get())
+            / u128::from(self.emission.get());
+        let scaled = u64::try_from(scaled).unwrap_or(u64::MAX);
+        Nanos::new(scaled - scaled % other.tick.get())
+    }
+
+    /// Takes a span out of what is spent.
+    pub(super) fn take(&self, cell: &mut Refilled, span: Nanos, now: Nanos) {
+        let spent = cell.0.saturating_sub(self.stepped(now)).saturating_sub(span);
         *cell = if spent == Nanos::ZERO { Refilled::default() } else { self.spent(spent, now) };
     }
 

@@ -62,6 +62,10 @@ pub struct Ban {
     pub key: KeyHash,
     /// By which rule.
     pub rule: Penalty,
+    /// When it was made (monotonic).
+    pub at: Nanos,
+    /// When it ends here: then there is nothing to tell any more.
+    pub until: Nanos,
 }
 
 #[derive(Debug, Default)]
@@ -125,7 +129,7 @@ impl Bans {
         self.any.store(1, Ordering::Relaxed);
         let mut untold = self.untold.lock();
         if untold.len() < MOST_UNTOLD {
-            untold.push(Ban { key, rule: *rule });
+            untold.push(Ban { key, rule: *rule, at: now, until: now.saturating_add(span) });
         }
         Some(span)
     }
@@ -142,9 +146,13 @@ impl Bans {
         }
     }
 
-    /// Bans that were made here since the last call.
-    pub fn take_untold(&self) -> Vec<Ban> {
-        std::mem::take(&mut *self.untold.lock())
+    /// Bans that were made here and not told yet, at most `max` at once; those that have ended are
+    /// forgotten.
+    pub fn take_untold(&self, max: usize, now: Nanos) -> Vec<Ban> {
+        let mut untold = self.untold.lock();
+        untold.retain(|ban| ban.until > now);
+        let max = max.min(untold.len());
+        untold.drain(..max).collect()
     }
 
     /// These could not be told: they are taken along next time.

@@ -63,8 +63,27 @@ impl Default for Embedded {
 struct Judged {
     verdict: Verdict,
     found: Found,
-    /// Weight that was taken for what the charge adds; given back if it is not spent.
-    taken: usize,
+    /// What the charge adds.
+    growth: Growth,
+}
+
+/// How a cell makes room for one more charge.
+#[derive(Clone, Copy)]
+enum Growth {
+    /// So much weight was taken for it; given back if it is not spent.
+    Taken(usize),
+    /// There is none: a log joins its two oldest times, at the later of both. What is spent stays
+    /// counted, and may count for longer; a key that is known is never handed to `when_full`.
+    InPlace,
+}
+
+impl Growth {
+    const fn weight(self) -> usize {
+        match self {
+            Self::Taken(weight) => weight,
+            Self::InPlace => 0,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,7 +92,7 @@ enum Found {
     Cell(Place),
     /// It does not, and room was taken for it.
     New,
-    /// There is no room for it, or for what the charge would add to it: somebody else judged.
+    /// It does not, and there is no room: somebody else judged.
     Nowhere,
 }
 
@@ -149,7 +168,7 @@ impl Embedded {
     ) -> (bool, Verdict) {
         let mut table = self.shards[shard_of(charge.key)].cells.lock();
         if let Some((entry, _)) = find(&mut table, charge.key, None) {
-            return self.settle_entry(entry, charge, may_spend, now, when_full);
+            return self.settle_entry(entry, charge, may_spend, now);
         }
         let judged = self.judge(&mut table, charge, now, when_full);
         let spent = may_spend && judged.verdict.allowed;
@@ -163,7 +182,6 @@ impl Embedded {
         charge: &Charge<'_>,
         may_spend: bool,
         now: Now,
-        when_full: impl FnOnce() -> Verdict,
     ) -> (bool, Verdict) {
         let verdict = self.judge_entry(entry, charge.quota, charge.cost, now);
         if !verdict.allowed {
@@ -172,11 +190,8 @@ impl Embedded {
         if !may_spend {
             return (false, self.judge_entry(entry, charge.quota, 0, now));
         }
-        let Some(taken) = self.take_growth(entry, charge, now) else {
-            let verdict = when_full();
-            return (verdict.allowed, verdict);
-        };
-        self.spend_entry(entry, charge.quota, charge.cost, taken, now);
+        let growth = self.take_growth(entry, charge, now);
+        self.spend_entry(entry, charge.quota, charge.cost, growth, now);
         (true, verdict)
     }
 
@@ -192,8 +207,15 @@ impl Embedded {
         let mut table = self.shards[shard_of(key)].cells.lock();
         if let Some((entry, _)) = find(&mut table, key, None) {
             let before = weight(&entry.cell);
-            self.adopt(entry, quota, now);
-            quota.quota.give_back(&mut entry.cell, units, receipt, now);
+            match self.bucket_of(entry, quota, now) {
+                Some(old) => {
+                    quota.quota.give_back_as_is(&old.quota, &mut entry.cell, units, receipt, now);
+                }
+                None => {
+                    self.adopt(entry, quota, now);
+                    quota.quota.give_back(&mut entry.cell, units, receipt, now);
+                }
+            }
             quota.room.reweigh(before, weight(&entry.cell), &self.pool);
         }
     }
@@ -203,7 +225,12 @@ impl Embedded {
     pub fn debit(&self, key: KeyHash, quota: &Arc<Issued>, units: u32, now: Now) {
         let mut table = self.shards[shard_of(key)].cells.lock();
         match find(&mut table, key, None) {
-            Some((entry, _)) => self.spend_entry(entry, quota, units, 0, now),
+            Some((entry, _)) => {
+                // Its request is admitted: a bucket goes on at the rate that it has.
+                let written = self.bucket_of(entry, quota, now);
+                let quota = written.as_ref().unwrap_or(quota);
+                self.spend_entry(entry, quota, units, Growth::Taken(0), now);
+            }
             None => {
                 quota.room.add_cell(quota.new_weight, &self.pool);
                 let charge = Charge { key, quota, cost: units };
@@ -301,29 +328,28 @@ impl Embedded {
         let Some((entry, place)) = find(table, charge.key, None) else {
             let taken = wanted.new_weight;
             if !wanted.room.take_cell(taken, &self.pool) {
-                return Judged { verdict: when_full(), found: Found::Nowhere, taken: 0 };
+                let growth = Growth::Taken(0);
+                return Judged { verdict: when_full(), found: Found::Nowhere, growth };
             }
             let verdict = wanted.quota.judge(None, charge.cost, now);
-            return Judged { verdict, found: Found::New, taken };
+            return Judged { verdict, found: Found::New, growth: Growth::Taken(taken) };
         };
         let verdict = self.judge_entry(entry, wanted, charge.cost, now);
-        if !verdict.allowed {
-            return Judged { verdict, found: Found::Cell(place), taken: 0 };
-        }
-        match self.take_growth(entry, charge, now) {
-            Some(taken) => Judged { verdict, found: Found::Cell(place), taken },
-            None => Judged { verdict: when_full(), found: Found::Nowhere, taken: 0 },
-        }
+        let growth = match verdict.allowed {
+            true => self.take_growth(entry, charge, now),
+            false => Growth::Taken(0),
+        };
+        Judged { verdict, found: Found::Cell(place), growth }
     }
 
-    /// Takes room for what a charge adds to a cell; `None`: there is none.
-    fn take_growth(&self, entry: &Entry, charge: &Charge<'_>, now: Now) -> Option<usize> {
+    /// Takes room for what a charge adds to a cell, if there is any.
+    fn take_growth(&self, entry: &Entry, charge: &Charge<'_>, now: Now) -> Growth {
         if charge.cost == 0 || entry.cell.heap_bytes() == 0 {
-            return Some(0);
+            return Growth::Taken(0);
         }
         let more = weight_of(entry.cell.heap_bytes_after_charge(now)) - weight(&entry.cell);
         let has_room = more == 0 || charge.quota.room.take_weight(more, &self.pool);
-        has_room.then_some(more)
+        if has_room { Growth::Taken(more) } else { Growth::InPlace }
     }
 
     /// What a quota says of a charge to a cell.
@@ -345,19 +371,29 @@ impl Embedded {
         wanted.quota.judge(Some(&entry.cell), cost, now)
     }
 
-    /// Spends; `taken`: weight that was taken for it before.
     fn spend_entry(
         &self,
         entry: &mut Entry,
         quota: &Arc<Issued>,
         cost: u32,
-        taken: usize,
+        growth: Growth,
         now: Now,
     ) {
-        let before = weight(&entry.cell) + taken;
+        let before = weight(&entry.cell) + growth.weight();
         self.adopt(entry, quota, now);
+        if matches!(growth, Growth::InPlace) {
+            entry.cell.make_room(now);
+        }
         quota.quota.charge(&mut entry.cell, cost, now);
         quota.room.reweigh(before, weight(&entry.cell), &self.pool);
+    }
+
+    /// The quota by which a bucket refills, where that is another one than `wanted` and something is
+    /// spent: what corrects an earlier charge leaves it so.
+    fn bucket_of(&self, entry: &Entry, wanted: &Issued, now: Now) -> Option<Arc<Issued>> {
+        let is_other = entry.quota() != wanted.number && matches!(entry.cell, Cell::Refilled(_));
+        let written = is_other.then(|| self.quotas.all().get(entry.quota() as usize).cloned());
+        written.flatten().filter(|written| !written.quota.is_idle(&entry.cell, now))
     }
 
     /// Makes a cell one of `wanted`.
@@ -395,10 +431,10 @@ impl Embedded {
     fn spend(&self, table: &mut Table, charge: &Charge<'_>, judged: &Judged, now: Now) -> Verdict {
         match judged.found {
             Found::Nowhere => {}
-            Found::New => self.insert(table, charge, judged.taken, now),
+            Found::New => self.insert(table, charge, judged.growth.weight(), now),
             Found::Cell(place) => {
                 if let Some((entry, _)) = find(table, charge.key, Some(place)) {
-                    self.spend_entry(entry, charge.quota, charge.cost, judged.taken, now);
+                    self.spend_entry(entry, charge.quota, charge.cost, judged.growth, now);
                 }
             }
         }
@@ -422,11 +458,11 @@ impl Embedded {
         match judged.found {
             Found::Nowhere => judged.verdict,
             Found::New => {
-                quota.room.drop_cells(1, judged.taken, &self.pool);
+                quota.room.drop_cells(1, judged.growth.weight(), &self.pool);
                 if allowed { quota.quota.judge(None, 0, now) } else { judged.verdict }
             }
             Found::Cell(place) => {
-                quota.room.drop_cells(0, judged.taken, &self.pool);
+                quota.room.drop_cells(0, judged.growth.weight(), &self.pool);
                 match find(table, charge.key, Some(place)) {
                     Some((entry, _)) if allowed => self.judge_entry(entry, quota, 0, now),
                     Some(_) | None => judged.verdict,

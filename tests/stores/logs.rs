@@ -237,8 +237,8 @@ async fn no_call_keeps_the_server_busy_for_long() {
         told(case, busy(connection, (0..40).map(|_| call((0..charges).map(stack)))));
     }
     println!("worst: {worst} us");
-    // What is aimed at is a millisecond; a processor that is shared with others takes longer.
-    assert!(worst <= 4_000, "{worst} us");
+    // What is aimed at is a millisecond on an idle machine; one that is shared takes several times that.
+    assert!(worst <= 10_000, "{worst} us");
 }
 
 /// Keys that burst and then ask once in a while: what they held comes back, what is told is what is
@@ -278,23 +278,25 @@ fn a_log_holds_no_more_than_it_needs() {
     assert_eq!((room.cells(), room.weight()), (0, 0));
 }
 
-/// What a log would grow by is asked for first: without room the charge is nobody's here.
+/// A log that finds no room does not grow: it joins its oldest times. What is spent stays counted, the
+/// limit holds, and nobody else judges a key that is known.
 #[test]
 fn a_log_that_finds_no_room_does_not_grow() {
     let (store, room) = (Embedded::default(), Arc::<Room>::default());
     store.share_out(100, &[(&*room, None)]);
-    let quota = log(10_000, Nanos::from_secs(60));
+    let quota = log(600, Nanos::from_secs(60));
     let quota = issue(&store, &room, quota, &Windows::of([&quota]));
+    let ask = |at: u64| {
+        let at = Nanos::new(at * 1_000);
+        let charge = store::Charge { key: KeyHash { high: 1, low: 1 }, quota: &quota, cost: 1 };
+        store.settle_one(&charge, true, Now { mono: at, wall: at }, || panic!("it is known")).0
+    };
     let mut spent = 0;
     for n in 0..1_000u64 {
-        let at = Nanos::new((BEGIN + n) * 1_000);
-        let charge = store::Charge { key: KeyHash { high: 1, low: 1 }, quota: &quota, cost: 1 };
-        let full = || tollgate::limit::Verdict {
-            allowed: false,
-            ..quota.quota().judge(None, 1, Now { mono: at, wall: at })
-        };
-        spent += u64::from(store.settle_one(&charge, true, Now { mono: at, wall: at }, full).0);
+        spent += u64::from(ask(BEGIN + n * 1_000));
         assert!(room.weight() <= 100, "{} at {n}", room.weight());
     }
-    assert!((100..300).contains(&spent), "{spent}");
+    assert_eq!(spent, 600);
+    // The last have left a minute after they came: no later than that all is free again.
+    assert!(ask(BEGIN + MINUTE + 600_000));
 }

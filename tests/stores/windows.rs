@@ -124,9 +124,9 @@ impl Charged {
     }
 }
 
-/// Which windows the cell has, and since when each counts everything.
+/// Which windows the cell has, and since when each counts everything; whether it is there.
 #[derive(Default)]
-struct Present(std::collections::BTreeMap<u64, u64>);
+struct Present(std::collections::BTreeMap<u64, u64>, bool);
 
 impl Present {
     /// A generation with these windows meets the cell. Says since when a window counts.
@@ -139,12 +139,20 @@ impl Present {
     ) -> u64 {
         if charged.is_idle(kind, self.0.keys(), at) {
             // It may have gone, and with it what others need of it.
-            self.0.clear();
+            *self = Self::default();
         }
         for (_, length) in rates {
             self.0.entry(*length).or_insert(at);
         }
         self.0[&length]
+    }
+
+    /// What came of it: a charge that is refused makes no cell where there was none.
+    fn met(&mut self, admitted: bool) {
+        self.1 |= admitted;
+        if !self.1 {
+            self.0.clear();
+        }
     }
 }
 
@@ -216,6 +224,7 @@ fn a_change_keeps_what_was_spent<C: Cell>(
         let most = u64::from(numbers.0);
         let known = charged.counted(kind, numbers, at, since) + u64::from(step.cost);
         let admitted = cell.charge(&issued[now][rate], step.cost, at);
+        present.met(admitted);
         let place = || format!("{kind:?} {generations:?}, {now}.{rate} at {}", at - BEGIN);
         assert!(!admitted || known <= most, "{}: {known} of {most}", place());
         // A window that began after it was there is exact.
@@ -278,6 +287,7 @@ proptest! {
             let since = present.meets((kind, &charged), rates, rates[rate].1, at);
             let known = charged.counted(kind, rates[rate], at, since) + u64::from(step.cost);
             let admitted = cell.charge(&issued[rate], step.cost, at);
+            present.met(admitted);
             prop_assert!(!admitted || known <= u64::from(rates[rate].0));
             if admitted {
                 charged.0.push((at, step.cost));

@@ -5,19 +5,20 @@
 --                at which the last ends, the time that forgives one
 -- KEYS[3]        when nothing of a key will be left: a sorted set, by the instant
 -- ARGV[1]        since when to tell
--- ARGV           then for each new ban: key, ban, most, forgive
+-- ARGV           then for each new ban: key, ban, most, forgive, how long ago it was made
 -- returns        since when to ask next, then for each ban since ARGV[1] that holds: the key, and how
 --                long it holds yet
 --
 -- Every time is in microseconds since the epoch. A ban is twice as long for each that is not
--- forgiven, up to `most`. Who is banned already is not banned again by another node's news.
+-- forgiven, up to `most`, and begins when its node made it: news that come late, or twice, ban no key
+-- for longer. Who is banned already is not banned again by another node's news.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local floor, max, min = math.floor, math.max, math.min
 local format, match = string.format, string.match
-local MOST_TOLD = 4096 -- in one answer
+local MOST_TOLD = 128 -- in one answer
 local MOST_KEPT = 65536 -- keys; the one that is over first makes room
 
 local function read(key)
@@ -35,13 +36,14 @@ local function drop(keys)
 end
 
 drop(call('ZRANGEBYSCORE', KEYS[3], '-inf', format('%.0f', now), 'LIMIT', 0, 256))
-for n = 2, #ARGV - 3, 4 do
+for n = 2, #ARGV - 4, 5 do
   local key, ban = ARGV[n], tonumber(ARGV[n + 1])
   local most, forgive = tonumber(ARGV[n + 2]), max(1, tonumber(ARGV[n + 3]))
   local level, till = read(key)
-  if till <= now then
-    level = max(0, level - floor((now - till) / forgive))
-    till = now + min(max(ban, most), ban * 2 ^ min(level, 40))
+  local at = now - tonumber(ARGV[n + 4])
+  if till <= at then
+    level = max(0, level - floor((at - till) / forgive))
+    till = at + min(max(ban, most), ban * 2 ^ min(level, 40))
     level = level + 1
     call('HSET', KEYS[2], key, format('%d %.0f %.0f', level, till, forgive))
     call('ZADD', KEYS[3], format('%.0f', till + forgive * level), key)

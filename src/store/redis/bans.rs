@@ -23,6 +23,9 @@ const SCRIPT: &str = include_str!("bans.lua");
 /// Between two questions: a ban travels for at most two of them.
 const EVERY: Duration = Duration::from_millis(300);
 
+/// Most bans that are told at once: the server is busy with them for about a millisecond.
+const MAX_TOLD: usize = 64;
+
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -69,9 +72,11 @@ impl RedisTransport {
         }
         cmd.arg(since);
         let micros = |span: Nanos| span.get() / MICROSECOND.get();
-        for Ban { key, rule } in told {
+        let now = self.common.clock.now().mono;
+        for Ban { key, rule, at, .. } in told {
             cmd.arg(key.to_string()).arg(micros(rule.ban));
             cmd.arg(micros(rule.double_up_to)).arg(micros(rule.forgive));
+            cmd.arg(micros(now.saturating_sub(*at)));
         }
         cmd
     }
@@ -89,7 +94,7 @@ async fn share(servers: Weak<RedisTransport>, bans: Arc<Bans>) {
         if !servers.is_up() {
             continue;
         }
-        let told = bans.take_untold();
+        let told = bans.take_untold(MAX_TOLD, servers.common.clock.now().mono);
         match servers.exchange(&told, &since).await {
             Ok((next, heard)) => {
                 since = next;
@@ -99,7 +104,7 @@ async fn share(servers: Weak<RedisTransport>, bans: Arc<Bans>) {
                 let now = servers.common.clock.now().mono;
                 heard.into_iter().for_each(|(key, left)| bans.heard(key, left, now));
             }
-            // Told or not: a ban that is told twice is made once.
+            // Told or not: a ban that is told twice is made once, since it says how old it is.
             Err(why) => {
                 bans.untold(told);
                 if !std::mem::replace(&mut failing, true) {

@@ -669,8 +669,13 @@ while ARGV[next_arg] do
         -- What came back since and would not have without the charge (the bucket would have been
         -- full) is not given back again.
         local came = max(0, stepped(now, c) - stepped(n, c) - before)
-        cell.spent = max(0, spent_at(cell, a) - max(0, cost * a - came))
-        cell.emission, cell.step, cell.changed = a, c, true
+        local back = max(0, cost * a - came)
+        if cell.spent > 0 and cell.emission ~= a then
+          -- Converted, rounded down: the bucket goes on at the rate that charged it last.
+          local part = fmod(back, a)
+          back = (back - part) / a * cell.emission + max(0, scaled(part, cell.emission, a) - 1)
+        end
+        cell.spent, cell.changed = max(0, cell.spent - back), true
       elseif kind == LOG then
         log.give(cell, cost, n, before)
       else
@@ -687,7 +692,13 @@ while ARGV[next_arg] do
       elseif kind == LOG then
         units = max(0, min(cost, MAX_UNITS - log.spent(cell, b) - cell.added))
       end
-      if units > 0 then spend(cell, units, a, b, c) end
+      if units > 0 and kind == BUCKET and cell.spent > 0 then
+        -- What corrects an earlier charge leaves the bucket at the rate that it has.
+        cell.spent = min(cell.spent + units * cell.emission, MAX_NUMBER / 2)
+        cell.changed = true
+      elseif units > 0 then
+        spend(cell, units, a, b, c)
+      end
     end
   end
   if op == 's' or op == 'q' then
@@ -746,20 +757,24 @@ for n = 1, #cells do
         idle = step > 0 and stepped(full + step - 1, step) or full
       end
     else
-      local sliding = cell.kind == SLIDING
-      if cell.counters then
-        for k = 1, #cell.counters do
-          local at = idle_at(cell.counters[k], sliding)
+      local sliding, one, counters = cell.kind == SLIDING, cell, cell.counters
+      if counters then
+        one = counters[1]
+        for k = 1, #counters do
+          local at = idle_at(counters[k], sliding)
           if at and not (idle and idle >= at) then idle = at end
         end
-        if idle then text = several.text(cell) end
       else
         idle = idle_at(cell, sliding)
-        if idle and sliding then
-          text = format('w1 %.0f %.0f %.0f %.0f', cell.window, cell.current, cell.previous, cell.length)
-        elseif idle then
-          text = format('f1 %.0f %.0f %.0f', cell.window, cell.current, cell.length)
-        end
+      end
+      if not idle then
+        -- It equals an absent one.
+      elseif counters and #counters > 1 then
+        text = several.text(cell)
+      elseif sliding then
+        text = format('w1 %.0f %.0f %.0f %.0f', one.window, one.current, one.previous, one.length)
+      else
+        text = format('f1 %.0f %.0f %.0f', one.window, one.current, one.length)
       end
     end
     if text then

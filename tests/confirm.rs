@@ -9,6 +9,9 @@ use tollgate::estimator::{CONFIRM_CELLS, ConfirmTable, EstimateLimit};
 use tollgate::limit::Rate;
 use tollgate::policy::KeyHash;
 
+/// Makes the n-th key of an attack.
+type Craft = fn(u64) -> KeyHash;
+
 const MINUTE: Nanos = Nanos::from_secs(60);
 
 /// The limit of every test here: 100 a minute.
@@ -128,7 +131,7 @@ fn half_a_table_of_heavy_keys_is_held_to_the_limit() {
 fn an_attacker_who_knows_the_hash_gains_nothing() {
     // Bits that agree in all keys of a crafted group: those that chose a set and a tag before, and
     // whole halves of the hash.
-    let crafted: [(&str, fn(u64) -> KeyHash); 4] = [
+    let crafted: [(&str, Craft); 4] = [
         ("equal high halves", |n| KeyHash { high: 3, low: mix(n) }),
         ("equal low halves", |n| KeyHash { high: mix(n), low: 3 }),
         ("equal set and tag bits", |n| KeyHash { high: mix(n) << 20, low: mix(!n) & 0xffff_ffff }),

@@ -25,6 +25,10 @@ const MAX_COUNTERS: usize = 96;
 /// Most logs of one call: each may take a tenth of a millisecond when it is full.
 const MAX_LOGS: usize = 4;
 
+/// Most runs of one call that name a log: a refund behind thousands of times takes some twenty
+/// microseconds.
+const MAX_LOG_RUNS: usize = 24;
+
 /// Most windows of one cell in a call: those of its limit, in two generations.
 const MAX_CELL_WINDOWS: usize = 2 * MAX_WINDOWS;
 
@@ -118,6 +122,8 @@ pub enum NotAdded {
 pub struct Call {
     cells: Vec<CallCell>,
     runs: Vec<Run>,
+    /// Runs that name a log.
+    log_runs: usize,
     charges: usize,
 }
 
@@ -162,7 +168,7 @@ impl Call {
         if self.charges == MAX_CHARGES || !self.has_room_for_cells(charge) {
             return Err(NotAdded::Full);
         }
-        let mut parts = SmallVec::new();
+        let mut parts: SmallVec<[RunPart; 4]> = SmallVec::new();
         for spend in &charge.spends {
             let quota = *spend.quota.quota();
             let cell = self.cell(spend);
@@ -177,7 +183,11 @@ impl Call {
             {
                 run.many += 1;
             }
-            _ => self.runs.push(Run { order: charge.order, many: 1, parts }),
+            _ => {
+                let names_log = |part: &RunPart| matches!(part.quota, Quota::SlidingLog(_));
+                self.log_runs += usize::from(parts.iter().any(names_log));
+                self.runs.push(Run { order: charge.order, many: 1, parts });
+            }
         }
         Ok(())
     }
@@ -205,7 +215,7 @@ impl Call {
             }
             counters += windows - cell.windows.len();
         }
-        counters <= MAX_COUNTERS && logs <= MAX_LOGS
+        counters <= MAX_COUNTERS && logs <= MAX_LOGS && (logs == 0 || self.log_runs < MAX_LOG_RUNS)
     }
 
     /// The index of a cell in the list; it is added, or given the windows that it lacks.

@@ -397,8 +397,7 @@ impl Model {
                 _ => charge.cost,
             };
             if cost > charge.cost {
-                let more = Charge { cost: cost - charge.cost, ..charge.clone() };
-                self.add(&more, now);
+                self.debit(charge, cost - charge.cost, now);
             } else if cost < charge.cost {
                 self.take_back(charge, charge.cost - cost, now);
             }
@@ -517,6 +516,18 @@ impl Model {
         (cell.full, cell.emission) = (now + spent + u64::from(charge.cost) * unit, unit);
     }
 
+    /// What a request cost above its reserve: a bucket goes on at the rate that charged it last.
+    fn debit(&mut self, charge: &Charge, units: u32, now: u64) {
+        let unit = self.unit(charge.limit, charge.rate);
+        let cell = self.cells.entry((charge.limit, charge.key.clone())).or_default();
+        if cell.full > now && cell.emission != unit {
+            cell.charges.push((now, units));
+            cell.full += u64::from(units) * cell.emission;
+            return;
+        }
+        self.add(&Charge { cost: units, ..charge.clone() }, now);
+    }
+
     /// Windows: as if it had never been. A bucket: but for what came back meanwhile and would not
     /// have, had the bucket been full.
     fn take_back(&mut self, charge: &Charge, units: u32, now: u64) {
@@ -532,6 +543,14 @@ impl Model {
         let kept = u64::from(charge.cost - units) * unit;
         let came = (now - charge.at).saturating_sub(charge.before + kept);
         let back = (u64::from(units) * unit).saturating_sub(came);
-        (cell.full, cell.emission) = (now + spent.saturating_sub(back), unit);
+        let own = cell.full.saturating_sub(now);
+        if own > 0 && cell.emission != unit {
+            // The bucket goes on at the rate that charged it last; what comes back is rounded down.
+            let worth = u128::from(back) * u128::from(cell.emission) / u128::from(unit);
+            let worth = worth as u64 / self.tick * self.tick;
+            cell.full = now + own.saturating_sub(worth);
+        } else {
+            (cell.full, cell.emission) = (now + spent.saturating_sub(back), unit);
+        }
     }
 }

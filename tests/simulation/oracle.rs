@@ -277,6 +277,11 @@ impl Oracle {
                 }
             }
         };
+        // A log that finds no room joins its oldest times, which then count for longer.
+        let most = match due.variant.algorithm == Algorithm::Log && self.crowded {
+            true => most.max(due.variant.most),
+            false => most,
+        };
         let charged = through && answer.verdict.allowed;
         verdict(due, answer, charged, least, most)
             .map_err(|why| format!("{who} at {place:?}: {why}"))

@@ -673,7 +673,9 @@ while ARGV[next_arg] do
         if cell.spent > 0 and cell.emission ~= a then
           -- Converted, rounded down: the bucket goes on at the rate that charged it last.
           local part = fmod(back, a)
-          back = (back - part) / a * cell.emission + max(0, scaled(part, cell.emission, a) - 1)
+          local worth, product = scaled(part, cell.emission, a), part * cell.emission
+          if worth > 0 and (product > MAX_NUMBER or fmod(product, a) > 0) then worth = worth - 1 end
+          back = (back - part) / a * cell.emission + worth
         end
         cell.spent, cell.changed = max(0, cell.spent - back), true
       elseif kind == LOG then

@@ -84,7 +84,7 @@ fn a_long_log_says_what_a_plain_list_says() {
                     listed[index].1 = 0;
                     returned += 1;
                 }
-                for part in back.chunks(20) {
+                for part in back.chunks(10) {
                     server.settle(part);
                 }
             }
@@ -173,8 +173,8 @@ async fn no_call_keeps_the_server_busy_for_long() {
         issue(&store, &room, long, &windows),
         issue(&store, &room, log(10_000, Nanos::from_secs(600)), &windows),
     );
-    // Four logs are as many as a call takes.
-    let written = fill(connection, &long, 4, 9_900);
+    // Two logs are as many as a call takes.
+    let written = fill(connection, &long, 2, 9_900);
     let mut worst = 0;
     let mut told = |case: &str, took: u64| {
         println!("{case}: {took} us");
@@ -189,33 +189,33 @@ async fn no_call_keeps_the_server_busy_for_long() {
     let cases: [(&str, Make<'_>); 5] = [
         ("one charge", Box::new(|_| call([charge(Order::Spend, 0, (0, 0), &long)]))),
         (
-            "23 refunds to one log, and a charge",
+            "11 refunds to one log, and a charge",
             Box::new(|turn| {
-                let refunds = (0..23).map(|n| charge(back, 0, any(n + 23 * turn), &long));
+                let refunds = (0..11).map(|n| charge(back, 0, any(n + 11 * turn), &long));
                 call(refunds.chain([charge(Order::Spend, 0, (0, 0), &long)]))
             }),
         ),
         (
-            "23 refunds to four logs, and a charge",
+            "11 refunds to two logs, and a charge",
             Box::new(|turn| {
                 let refunds =
-                    (0..23).map(|n| charge(back, n as u64 % 4, any(n + 23 * turn + 1_000), &long));
+                    (0..11).map(|n| charge(back, n as u64 % 2, any(n + 11 * turn + 1_000), &long));
                 call(refunds.chain([charge(Order::Spend, 0, (0, 0), &short)]))
             }),
         ),
         (
-            "24 refused charges under two windows on four logs",
+            "12 refused charges under two windows on two logs",
             Box::new(|_| {
-                call((0..24).map(|n| {
-                    one(if n % 2 == 0 { &long } else { &short }, n % 4, Order::Spend, 9_000, 0)
+                call((0..12).map(|n| {
+                    one(if n % 2 == 0 { &long } else { &short }, n / 2 % 2, Order::Spend, 9_000, 0)
                 }))
             }),
         ),
         (
-            "24 charges under two windows on four logs",
+            "12 charges under two windows on two logs",
             Box::new(|_| {
-                call((0..24).map(|n| {
-                    one(if n % 2 == 0 { &long } else { &short }, n % 4, Order::Spend, 1, 0)
+                call((0..12).map(|n| {
+                    one(if n % 2 == 0 { &long } else { &short }, n / 2 % 2, Order::Spend, 1, 0)
                 }))
             }),
         ),
@@ -228,8 +228,8 @@ async fn no_call_keeps_the_server_busy_for_long() {
     let eight = Windows::new((0..8).map(|n| Nanos::from_secs(600 << n)));
     for (case, windows, cells, charges) in [
         ("64 charges of a cell each", Windows::of([&plain]), 1, 64),
-        ("24 charges of four cells each", Windows::of([&plain]), 4, 24),
-        ("3 charges of four cells of eight windows each", eight, 4, 3),
+        ("16 charges of four cells each", Windows::of([&plain]), 4, 16),
+        ("2 charges of four cells of eight windows each", eight, 4, 2),
     ] {
         let quota = issue(&store, &room, plain, &windows);
         let stack = |n: u64| {

@@ -20,14 +20,14 @@ pub(super) const MAX_CHARGES: usize = 64;
 
 /// Most counters of one call, one for each window of each cell: each takes the server some
 /// microseconds, and no call shall keep it busy for longer than about a millisecond.
-const MAX_COUNTERS: usize = 96;
+const MAX_COUNTERS: usize = 64;
 
-/// Most logs of one call: each may take a tenth of a millisecond when it is full.
-const MAX_LOGS: usize = 4;
+/// Most logs of one call: each may take a fifth of a millisecond when it is full.
+const MAX_LOGS: usize = 2;
 
-/// Most runs of one call that name a log: a refund behind thousands of times takes some twenty
+/// Most runs of one call that name a log: a refund behind thousands of times takes some forty
 /// microseconds.
-const MAX_LOG_RUNS: usize = 24;
+const MAX_LOG_RUNS: usize = 12;
 
 /// Most windows of one cell in a call: those of its limit, in two generations.
 const MAX_CELL_WINDOWS: usize = 2 * MAX_WINDOWS;

@@ -450,6 +450,40 @@ routes: [{{ name: {route}, origin: {origin}, limits: [{limit}] }}]
     );
 }
 
+/// Each charge is written to every window and bucket of its key, so there are few.
+#[test]
+fn a_limit_has_few_windows_and_rates() {
+    let text = |algorithm: &str, rates: &mut dyn Iterator<Item = String>| {
+        let plans: Vec<String> =
+            rates.enumerate().map(|(n, rate)| format!("p{n}: {rate}")).collect();
+        let plans = plans.join(", ");
+        format!(
+            "limits:\n  a: {{ tier: exact, algorithm: {algorithm}, rate: 100/1s, key: client_ip, plans: {{ by: header:x-plan, rates: {{ {plans} }} }} }}\n\
+             routes: [{{ name: r, limits: [a] }}]\n"
+        )
+    };
+    let rates = |count: u32| (1..=count).map(|n| format!("{n}/1s"));
+    let windows = |count: u32| (2..2 + count).map(|n| format!("100/{n}s"));
+    check(&text("token_bucket", &mut rates(7)), &[]);
+    check(&text("token_bucket", &mut windows(7)), &[]);
+    check(&text("sliding_window", &mut rates(20)), &[]);
+    check(&text("sliding_window", &mut windows(7)), &[]);
+    let bucket = "f:5:52: limits.a.rate: this limit and its plans";
+    let window = "f:5:54: limits.a.rate: this limit and its plans";
+    check(
+        &text("token_bucket", &mut rates(8)),
+        &[&format!(
+            "{bucket} have 9 different rates, at most 8 are possible of a bucket; write fewer plans, or a limit for some of them"
+        )],
+    );
+    check(
+        &text("sliding_window", &mut windows(8)),
+        &[&format!(
+            "{window} and overrides have 9 different windows, at most 8 are possible; write their rates over fewer different durations"
+        )],
+    );
+}
+
 #[test]
 fn routes() {
     check(

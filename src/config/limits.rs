@@ -1,5 +1,6 @@
 //! `limits`: each by itself first, then what leads from one to another.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::algorithm::{Shape, shape};
@@ -9,7 +10,7 @@ use super::keys::key;
 use super::read::{At, Map, did_you_mean};
 use super::scalars::{NAME_CURE, is_name, rate, whole};
 use super::terms::{Given, terms};
-use crate::limit::{MAX_WINDOWS, Quota, Rate, Windows};
+use crate::limit::{MAX_RATES, MAX_WINDOWS, Quota, Rate, Windows};
 use crate::policy::{
     Cost, Count, Counted, KeySpec, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, Terms,
     WhenFull,
@@ -175,7 +176,7 @@ fn counting(
             };
             let quota = quota(shape.as_ref(), rate, rate_at.as_ref());
             if let (Some(quota), Some(terms), Some(at)) = (&quota, &terms, &rate_at) {
-                few_windows(quota, terms, at);
+                few_variants(quota, terms, at);
             }
             Some((exact_count(quota?, rules?), terms?, counted?))
         }
@@ -202,13 +203,26 @@ fn counting(
     }
 }
 
-/// Every charge counts in each window that the limit's rates have.
-fn few_windows(quota: &Quota, terms: &Terms, at: &At<'_>) {
+/// Every charge counts in each window that the limit's rates have, and in the bucket of each rate that its
+/// key has met: of any plan. (An override belongs to a key, or to few.)
+fn few_variants(quota: &Quota, terms: &Terms, at: &At<'_>) {
     let windows = Windows::of(std::iter::once(quota).chain(&terms.quotas)).lengths().len();
     if windows > MAX_WINDOWS {
         at.error_with(
             format!("this limit and its plans and overrides have {windows} different windows, at most {MAX_WINDOWS} are possible"),
             "write their rates over fewer different durations",
+        );
+    }
+    let of_plans = terms.plans.iter().flat_map(|plans| &plans.rates);
+    let of_plans =
+        of_plans.filter_map(|(_, rate)| terms.quotas.get((*rate as usize).checked_sub(1)?));
+    let buckets = std::iter::once(quota).chain(of_plans);
+    let buckets: HashSet<&Quota> = buckets.filter(|one| one.window_length().is_none()).collect();
+    if buckets.len() > MAX_RATES {
+        let count = buckets.len();
+        at.error_with(
+            format!("this limit and its plans have {count} different rates, at most {MAX_RATES} are possible of a bucket"),
+            "write fewer plans, or a limit for some of them",
         );
     }
 }

@@ -94,11 +94,13 @@ impl Generation {
         let mut counting = Vec::with_capacity(policy.limits.len());
         let slots = engine.remote().is_some_and(|remote| remote.has_slots());
         let families = if slots { policy.families() } else { Vec::new() };
+        let late = policy.limits_with_late_cost();
         for (place, limit) in policy.limits.iter().enumerate() {
             let before = previous.and_then(|previous| previous.counting_of(&limit.name));
             let family = families.iter().find(|family| family.members.contains(&place));
             let family = family.map(|family| (family.parts, engine.secret.family_hasher()));
-            let (one, fate) = Counting::build(engine, limit, family, before, now);
+            let may_change = limit.counted.asks() || late.contains(&LimitIndex(place));
+            let (one, fate) = Counting::build(engine, limit, family, may_change, before, now);
             let list = match fate {
                 _ if before.is_none() => &mut report.added,
                 Fate::Kept => &mut report.kept,
@@ -107,9 +109,6 @@ impl Generation {
             };
             list.push(Arc::clone(&limit.name));
             counting.push(one);
-        }
-        for limit in policy.limits_with_late_cost() {
-            counting[limit.0].may_change = true;
         }
         if let Some(previous) = previous {
             let gone = previous.policy.limits.iter().map(|limit| &limit.name);
@@ -233,6 +232,7 @@ impl Counting {
         engine: &Engine,
         limit: &Limit,
         family: Option<(usize, KeyHasher)>,
+        may_change: bool,
         before: Option<&Self>,
         now: Now,
     ) -> (Self, Fate) {
@@ -250,7 +250,7 @@ impl Counting {
                 let variants = || std::iter::once(quota).chain(&limit.terms.quotas);
                 let windows = Windows::of(variants());
                 let claim = |quota: &Quota| Claim {
-                    quota: *quota,
+                    quota: quota.returning(may_change),
                     windows: windows.clone(),
                     room: Arc::clone(&room),
                 };
@@ -267,7 +267,6 @@ impl Counting {
         let hasher = engine.secret.hasher(limit);
         let exceptions = Exceptions::of(limit, &hasher);
         let tally = engine.tally(&limit.name);
-        let may_change = limit.counted.asks();
         (Self { hasher, tally, counter, family, exceptions, may_change, identity }, fate)
     }
 }

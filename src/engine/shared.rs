@@ -1,9 +1,9 @@
 //! The exact tier in the store that many nodes share.
 //!
-//! Parts whose cells are in one slot are one call. Slots are charged in turn; after a refusal the
-//! slots that were not charged are asked without charging, so that the answer names every refusing
-//! limit, and the charged ones are refunded. All of it ends by one deadline: the arrival of the
-//! request plus the store's timeout.
+//! Parts whose cells are in one slot are one call. Several slots are first asked, all at once; if all
+//! admit, they are charged, all at once. Between the two another request may have taken what was there:
+//! the charged ones are refunded then. All of it ends by one deadline: the arrival of the request plus
+//! the store's timeout.
 //!
 //! A part whose slot does not answer is judged as its limit's `on_store_failure` says.
 
@@ -18,7 +18,7 @@ use super::tally::VerdictKinds;
 use crate::clock::Nanos;
 use crate::limit::Verdict;
 use crate::policy::OnStoreFailure;
-use crate::store::redis::{Answered, Charge, Failure, Order, Remote};
+use crate::store::redis::{Answered, Charge, Failure, Order, Remote, Spend};
 
 /// Parts whose cells are in one slot.
 struct SlotParts<'r> {
@@ -26,12 +26,14 @@ struct SlotParts<'r> {
     parts: Parts<'r>,
 }
 
+type Slots<'r> = SmallVec<[SlotParts<'r>; 1]>;
+
 /// How far a request has come.
 #[derive(Default)]
 struct Progress<'r> {
     charged: SmallVec<[(Parts<'r>, Answered); 2]>,
-    /// Parts that the store did not judge.
-    failed: SmallVec<[(ExactPart<'r>, Failure); 4]>,
+    /// Parts that the store did not judge, and whether it may have charged them all the same.
+    failed: SmallVec<[(ExactPart<'r>, bool); 4]>,
     /// Whether a limit refuses.
     refused: bool,
 }
@@ -45,9 +47,9 @@ impl ExactTier {
     ) -> ExactOutcome {
         let mut progress = Progress::default();
         match &self.shared {
-            Some(remote) => ask_slots(remote, request, &mut progress, settled).await,
+            Some(remote) => charge_slots(remote, request, &mut progress, settled).await,
             // `settle_now` settles everything then.
-            None => progress.fail(&request.parts, Failure::Unreachable),
+            None => progress.fail(&request.parts, false),
         }
         self.conclude(request, progress, settled)
     }
@@ -59,7 +61,7 @@ impl ExactTier {
         settled: &mut Settled,
     ) -> ExactOutcome {
         let mut progress = Progress::default();
-        progress.fail(&request.parts, Failure::Withdrawn);
+        progress.fail(&request.parts, false);
         self.conclude(request, progress, settled)
     }
 
@@ -121,8 +123,8 @@ impl ExactTier {
         if !charged {
             return false;
         }
-        for (part, failure) in local {
-            let degraded = match failure.may_have_charged() {
+        for (part, may_have_charged) in local {
+            let degraded = match may_have_charged {
                 // It counts as charged in the store, where nothing of it can be changed.
                 true => Degraded::Ambiguous,
                 false => Degraded::Unreported,
@@ -139,57 +141,87 @@ impl ExactTier {
     }
 }
 
-/// Charges slot after slot. Once it is clear that the request will not pass, the rest is only asked.
-async fn ask_slots<'r>(
+/// Charges the parts. Those of several slots are asked first, so that a request that will not pass
+/// charges nothing, not even for the moment until it is refunded: in that moment others would be refused.
+async fn charge_slots<'r>(
     remote: &Arc<Remote>,
     request: &ExactRequest<'r>,
     progress: &mut Progress<'r>,
     settled: &mut Settled,
 ) {
-    let deadline = request.now.mono.saturating_add(Nanos::from(remote.timeout()));
-    let mut slots = slots(remote, &request.parts).into_iter();
-    for slot in slots.by_ref() {
-        let answer = settle(remote, request, Order::Spend, &slot.parts, deadline).await;
+    let mut slots = slots(remote, &request.parts);
+    let returns = slots.len() > 1;
+    if returns {
+        slots = ask_slots(remote, request, slots, progress, settled).await;
+    }
+    for (slot, answer) in settle(remote, request, Order::Spend, returns, slots).await {
         match answer {
             Ok(answered) if answered.settlement.spent => {
                 progress.charged.push((slot.parts, answered));
             }
             Ok(answered) => progress.refuse(&slot.parts, &answered, settled),
-            Err(failure) => progress.fail(&slot.parts, failure),
-        }
-        if progress.refused || progress.is_outage() {
-            break;
-        }
-    }
-    let rest: SmallVec<[SlotParts<'r>; 2]> = slots.collect();
-    let asked = rest.iter().map(|slot| settle(remote, request, Order::Ask, &slot.parts, deadline));
-    for (slot, answer) in rest.iter().zip(join_all(asked).await) {
-        match answer {
-            Ok(answered) => progress.refuse(&slot.parts, &answered, settled),
-            Err(failure) => progress.fail(&slot.parts, failure),
+            Err(failure) => progress.fail(&slot.parts, failure.may_have_charged()),
         }
     }
 }
 
-async fn settle(
+/// Asks all slots without charging. The slots that are to be charged then; none, if the request does not
+/// pass.
+async fn ask_slots<'r>(
+    remote: &Arc<Remote>,
+    request: &ExactRequest<'r>,
+    slots: Slots<'r>,
+    progress: &mut Progress<'r>,
+    settled: &mut Settled,
+) -> Slots<'r> {
+    let mut asked = Vec::with_capacity(slots.len());
+    for (slot, answer) in settle(remote, request, Order::Ask, false, slots).await {
+        match answer {
+            Ok(answered) => asked.push((slot, answered)),
+            Err(_) => progress.fail(&slot.parts, false),
+        }
+    }
+    let admits = |(_, answered): &(SlotParts<'_>, Answered)| {
+        answered.settlement.verdicts.iter().all(|verdict| verdict.allowed)
+    };
+    if asked.iter().all(admits) && !progress.is_outage() {
+        return asked.into_iter().map(|(slot, _)| slot).collect();
+    }
+    for (slot, answered) in &asked {
+        progress.refuse(&slot.parts, answered, settled);
+    }
+    Slots::new()
+}
+
+/// Charges or asks slots, all at once. `returns`: what is charged may be refunded at once, so a denial is
+/// true for a moment only.
+async fn settle<'r>(
     remote: &Arc<Remote>,
     request: &ExactRequest<'_>,
     order: Order,
-    parts: &[ExactPart<'_>],
-    deadline: Nanos,
-) -> Result<Answered, Failure> {
-    let charge = Charge { order, spends: parts.iter().map(ExactPart::spend).collect() };
-    let answered = remote.settle(charge, request.generation, deadline, request.now.mono).await?;
-    // Every part is told of: `call.rs` finds a reply invalid that says otherwise.
-    match answered.settlement.verdicts.len() == parts.len() {
-        true => Ok(answered),
-        false => Err(Failure::Invalid),
-    }
+    returns: bool,
+    slots: Slots<'r>,
+) -> Vec<(SlotParts<'r>, Result<Answered, Failure>)> {
+    let deadline = request.now.mono.saturating_add(Nanos::from(remote.timeout()));
+    let (generation, now) = (request.generation, request.now.mono);
+    let answers = slots.iter().map(async |slot| {
+        let spends = slot.parts.iter().map(ExactPart::spend);
+        let spends = spends.map(|spend| Spend { returns: spend.returns || returns, ..spend });
+        let charge = Charge { order, spends: spends.collect() };
+        let answered = remote.settle(charge, generation, deadline, now).await?;
+        // Every part is told of: `call.rs` finds a reply invalid that says otherwise.
+        match answered.settlement.verdicts.len() == slot.parts.len() {
+            true => Ok(answered),
+            false => Err(Failure::Invalid),
+        }
+    });
+    let answers = join_all(answers).await;
+    slots.into_iter().zip(answers).collect()
 }
 
 /// Parts by the slot of their cells, in the order of the route.
-fn slots<'r>(remote: &Remote, parts: &[ExactPart<'r>]) -> SmallVec<[SlotParts<'r>; 1]> {
-    let mut slots: SmallVec<[SlotParts<'r>; 1]> = SmallVec::new();
+fn slots<'r>(remote: &Remote, parts: &[ExactPart<'r>]) -> Slots<'r> {
+    let mut slots = Slots::new();
     for part in parts {
         let slot = remote.slot(&part.spend());
         match slots.iter_mut().find(|other| other.slot == slot) {
@@ -207,8 +239,8 @@ impl<'r> Progress<'r> {
         self.failed.iter().any(|(part, _)| requires(part))
     }
 
-    fn fail(&mut self, parts: &[ExactPart<'r>], failure: Failure) {
-        self.failed.extend(parts.iter().map(|part| (*part, failure)));
+    fn fail(&mut self, parts: &[ExactPart<'r>], may_have_charged: bool) {
+        self.failed.extend(parts.iter().map(|part| (*part, may_have_charged)));
     }
 
     /// Keeps what the store says of parts that it did not charge.

@@ -8,6 +8,7 @@
 //! [`Quota::judge`] never changes a cell and [`Quota::charge`] is only called after every limit of
 //! the request has allowed it, so a refusal spends nothing anywhere.
 
+mod buckets;
 mod fixed_window;
 mod reading;
 mod receipt;
@@ -22,13 +23,14 @@ use std::num::NonZeroU32;
 
 use crate::clock::{Nanos, Now};
 
+pub use buckets::{Buckets, MAX_RATES};
 pub use fixed_window::{Counter, FixedWindow};
 pub use reading::MICROSECOND;
 pub use receipt::Receipt;
 pub use sketch::{SKETCH_ROWS, SketchSize};
 pub use sliding_log::{Log, MAX_LOG_LIMIT, SlidingLog, log_bytes};
 pub use sliding_window::{SlidingWindow, WindowPair};
-pub use token_bucket::{Refill, Refilled, TokenBucket};
+pub use token_bucket::{Refilled, TokenBucket};
 use windows::wall_secs;
 
 pub use windows::{Counters, MAX_WINDOWS, Windows};
@@ -136,12 +138,14 @@ pub enum Quota {
 }
 
 /// What one key has spent under one limit. A cell is read by the quota that wrote it, by another one
-/// of the same limit if that has the same windows and is no bucket, or it is converted first
-/// ([`Quota::convert`]).
+/// of the same limit that [reads](Quota::reads) it, or it is converted first ([`Quota::convert`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cell {
     /// Of a [`TokenBucket`].
     Refilled(Refilled),
+    /// Of a [`TokenBucket`] of a key that has been charged under several rates, or whose charges may be
+    /// given back.
+    Buckets(Box<Buckets>),
     /// Of a [`SlidingWindow`].
     WindowPair(WindowPair),
     /// Of a [`SlidingLog`]; boxed, so that the other cells stay small.
@@ -160,6 +164,7 @@ impl Quota {
     pub fn judge(&self, cell: Option<&Cell>, cost: u32, now: Now) -> Verdict {
         match (self, cell) {
             (Self::TokenBucket(q), Some(Cell::Refilled(c))) => q.judge(*c, cost, now.mono),
+            (Self::TokenBucket(q), Some(Cell::Buckets(c))) => q.judge(c.full(q), cost, now.mono),
             (Self::SlidingWindow(q), Some(Cell::WindowPair(c))) => q.judge(*c, cost, now.wall),
             (Self::SlidingLog(q), Some(Cell::Log(c))) => q.judge(c, cost, now.mono),
             (Self::FixedWindow(q), Some(Cell::Counter(c))) => q.judge(*c, cost, now.wall),
@@ -177,40 +182,18 @@ impl Quota {
         }
     }
 
-    /// The same of a bucket's cell that `old`, another rate of the limit, has charged last. The cell is
-    /// not converted: it refills as before until it is charged, and what is said of the future is true
-    /// of that.
-    pub fn judge_as_is(&self, old: &Self, cell: &Cell, cost: u32, now: Now) -> Verdict {
-        match (self, old, cell) {
-            (Self::TokenBucket(q), Self::TokenBucket(old), Cell::Refilled(cell)) if q != old => {
-                let verdict = q.judge(q.convert(old, *cell, now.mono), cost, now.mono);
-                q.while_refilling(old.refill(*cell, now.mono), verdict, cost, now.mono)
-            }
-            _ => self.judge(Some(cell), cost, now),
-        }
-    }
-
-    /// The same of a cell that a store tells of, with how it refills until it is charged.
-    pub(crate) fn judge_refilling(
-        &self,
-        cell: &Cell,
-        refill: Option<Refill>,
-        cost: u32,
-        now: Now,
-    ) -> Verdict {
-        let verdict = self.judge(Some(cell), cost, now);
-        match (self, refill) {
-            (Self::TokenBucket(q), Some(refill)) => {
-                q.while_refilling(refill, verdict, cost, now.mono)
-            }
-            _ => verdict,
-        }
-    }
-
     /// Spends `cost`, whether it fits or not: ask [`Quota::judge`] first.
     pub fn charge(&self, cell: &mut Cell, cost: u32, now: Now) {
-        match (self, cell) {
-            (Self::TokenBucket(q), Cell::Refilled(c)) => q.charge(c, cost, now.mono),
+        match (self, &mut *cell) {
+            (Self::TokenBucket(q), Cell::Refilled(c)) if !q.returns() => {
+                q.charge(c, cost, now.mono);
+            }
+            (Self::TokenBucket(q), Cell::Refilled(c)) => {
+                let mut buckets = Box::new(Buckets::of(q, *c, now.mono));
+                buckets.charge(q, cost, now.mono);
+                *cell = Cell::Buckets(buckets);
+            }
+            (Self::TokenBucket(q), Cell::Buckets(c)) => c.charge(q, cost, now.mono),
             (Self::SlidingWindow(q), Cell::WindowPair(c)) => q.charge(c, cost, now.wall),
             (Self::SlidingLog(q), Cell::Log(c)) => q.charge(c, cost, now.mono),
             (Self::FixedWindow(q), Cell::Counter(c)) => q.charge(c, cost, now.wall),
@@ -220,7 +203,7 @@ impl Quota {
             (Self::FixedWindow(q), Cell::WindowCounters(all)) => {
                 all.charge::<FixedWindow>(q.rate().period(), cost, now.wall);
             }
-            (_, cell) => {
+            _ => {
                 *cell = self.fresh();
                 // `fresh` is of this quota's kind, so this goes one level deep.
                 self.charge(cell, cost, now);
@@ -251,7 +234,19 @@ impl Quota {
                 let longest = windows.longest().max(q.rate().period());
                 Cell::Log(Box::new(Log::keeping(longest, now.mono)))
             }
+            Self::TokenBucket(q) if q.returns() => {
+                Cell::Buckets(Box::new(Buckets::of(q, Refilled::default(), now.mono)))
+            }
             _ => self.fresh(),
+        }
+    }
+
+    /// The same, whose charges may be given back.
+    pub const fn returning(self, returns: bool) -> Self {
+        match self {
+            Self::TokenBucket(bucket) => Self::TokenBucket(bucket.returning(returns)),
+            // A window gives back what was charged in it, whatever came since.
+            other => other,
         }
     }
 
@@ -267,6 +262,7 @@ impl Quota {
     pub fn is_idle(&self, cell: &Cell, now: Now) -> bool {
         match (self, cell) {
             (Self::TokenBucket(q), Cell::Refilled(c)) => q.is_idle(*c, now.mono),
+            (Self::TokenBucket(_), Cell::Buckets(c)) => c.is_idle(now.mono),
             (Self::SlidingWindow(q), Cell::WindowPair(c)) => q.is_idle(*c, now.wall),
             (Self::SlidingLog(_), Cell::Log(c)) => c.is_idle(now.mono),
             (Self::FixedWindow(q), Cell::Counter(c)) => q.is_idle(*c, now.wall),
@@ -282,26 +278,34 @@ impl Quota {
 
     /// Whether cells that `old` wrote can be read by this quota as they are, if the windows of both
     /// limits are the same.
-    pub const fn reads(&self, old: &Self) -> bool {
-        matches!(
-            (self, old),
+    pub fn reads(&self, old: &Self) -> bool {
+        match (self, old) {
+            (Self::TokenBucket(q), Self::TokenBucket(old)) => q.refill() == old.refill(),
             (Self::SlidingWindow(_), Self::SlidingWindow(_))
-                | (Self::SlidingLog(_), Self::SlidingLog(_))
-                | (Self::FixedWindow(_), Self::FixedWindow(_))
-        )
+            | (Self::SlidingLog(_), Self::SlidingLog(_))
+            | (Self::FixedWindow(_), Self::FixedWindow(_)) => true,
+            _ => false,
+        }
     }
 
     /// Reads a cell that was written under `old` as a cell of this quota: what was spent stays
     /// spent, in units. Raising a limit helps at once by the difference; lowering it leaves what
-    /// is above as debt. `windows`: of all variants of this quota's limit; lengths that the cell
-    /// does not have yet are added. A cell that is idle, or of another algorithm, starts afresh.
+    /// is above as debt in a window, and empties a bucket. `windows`: of all variants of this quota's
+    /// limit; lengths that the cell does not have yet are added. A cell that is idle, or of another
+    /// algorithm, starts afresh.
     pub fn convert(&self, windows: &Windows, old: &Self, cell: Cell, now: Now) -> Cell {
         if old.is_idle(&cell, now) {
             return self.fresh_in(windows, now);
         }
         match (self, old, cell) {
             (Self::TokenBucket(q), Self::TokenBucket(old), Cell::Refilled(c)) => {
-                Cell::Refilled(q.convert(old, c, now.mono))
+                let mut buckets = Box::new(Buckets::of(old, c, now.mono));
+                buckets.add(q, now.mono);
+                Cell::Buckets(buckets)
+            }
+            (Self::TokenBucket(q), Self::TokenBucket(_), Cell::Buckets(mut buckets)) => {
+                buckets.add(q, now.mono);
+                Cell::Buckets(buckets)
             }
             (Self::SlidingWindow(q), Self::SlidingWindow(old), Cell::WindowPair(c)) => {
                 let of = Counters::single(old.rate().period(), c, wall_secs(now));
@@ -388,24 +392,28 @@ impl Cell {
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::Refilled(_) | Self::WindowPair(_) | Self::Counter(_) => 0,
+            Self::Buckets(buckets) => buckets.heap_bytes(),
             Self::Log(log) => log.heap_bytes(),
             Self::WindowPairs(all) => all.heap_bytes(),
             Self::WindowCounters(all) => all.heap_bytes(),
         }
     }
 
-    /// Makes room for one more charge without more memory: a log that is full joins its two oldest
-    /// times, at the later of both.
+    /// Makes room for one more charge without more memory: a list that is full joins its two oldest
+    /// entries, at the later of both times.
     pub fn make_room(&mut self, now: Now) {
-        if let Self::Log(log) = self {
-            log.make_room(now.mono);
+        match self {
+            Self::Log(log) => log.make_room(now.mono),
+            Self::Buckets(buckets) => buckets.make_room(),
+            _ => {}
         }
     }
 
-    /// Bytes that it will hold besides itself after one more charge: a log that is full grows.
+    /// Bytes that it will hold besides itself after one more charge: a list that is full grows.
     pub fn heap_bytes_after_charge(&self, now: Now) -> usize {
         match self {
             Self::Log(log) => log.heap_bytes_after_charge(now.mono),
+            Self::Buckets(buckets) => buckets.heap_bytes_after_charge(),
             _ => self.heap_bytes(),
         }
     }

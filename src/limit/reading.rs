@@ -5,12 +5,12 @@
 //!
 //! | quota | numbers, times in microseconds |
 //! |---|---|
-//! | `token_bucket` | spent, as the time it takes to come back at this rate; at the rate that charged the cell last: the time between two units, and what is spent |
+//! | `token_bucket` | spent, as the time it takes to come back |
 //! | `sliding_window` | the window's number since the epoch; units in it; units in the one before |
 //! | `sliding_log` | in which chunk the charge stands, for its receipt; units in the window; until the last leaves it; until the refused charge fits |
 //! | `fixed_window` | the window's number since the epoch; units in it |
 
-use super::{Cell, Counter, Log, Quota, Refill, WindowPair};
+use super::{Cell, Counter, Log, Quota, WindowPair};
 use crate::clock::Nanos;
 
 /// One microsecond: the unit in which a store elsewhere counts time.
@@ -20,8 +20,9 @@ impl Quota {
     /// How many numbers tell of a cell of this quota.
     pub const fn reading_len(&self) -> usize {
         match self {
+            Self::TokenBucket(_) => 1,
             Self::FixedWindow(_) => 2,
-            Self::TokenBucket(_) | Self::SlidingWindow(_) => 3,
+            Self::SlidingWindow(_) => 3,
             Self::SlidingLog(_) => 4,
         }
     }
@@ -31,7 +32,7 @@ impl Quota {
     /// limit, for a log: the third number belongs to it.
     pub fn cell_of(&self, numbers: &[u64], now: Nanos, refused: u32) -> Option<Cell> {
         Some(match (self, numbers) {
-            (Self::TokenBucket(q), [spent, ..]) => Cell::Refilled(q.spent(micros(*spent), now)),
+            (Self::TokenBucket(q), [spent]) => Cell::Refilled(q.refill().cell(micros(*spent), now)),
             (Self::SlidingWindow(_), [window, current, previous]) => {
                 Cell::WindowPair(WindowPair::of(*window, units(*current)?, units(*previous)?))
             }
@@ -53,17 +54,6 @@ impl Quota {
             }
             _ => return None,
         })
-    }
-}
-
-impl Quota {
-    /// How a bucket's cell refills until it is charged under this quota; `None`: as one of this quota.
-    pub(crate) fn refill_of(&self, numbers: &[u64]) -> Option<Refill> {
-        let (Self::TokenBucket(q), [_, emission, spent]) = (self, numbers) else {
-            return None;
-        };
-        let (emission, spent) = (micros(*emission), micros(*spent));
-        (emission != q.emission() && spent > Nanos::ZERO).then_some(Refill { emission, spent })
     }
 }
 

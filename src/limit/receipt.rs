@@ -1,30 +1,19 @@
 //! What is needed to take a charge back later, when other charges have come between.
 
 use super::{Cell, FixedWindow, Quota, SlidingWindow, Verdict};
-use crate::clock::{Nanos, Now};
+use crate::clock::Now;
 
 /// A charge that was spent and may be given back, in whole or in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// When it was charged.
     at: Now,
-    /// What was spent before it, as the time it takes to come back; of a bucket only, and never
-    /// more than there was.
-    before: Nanos,
     cost: u32,
 }
 
 impl Quota {
     /// The receipt of a charge that was allowed with this verdict.
     pub fn receipt(&self, verdict: &Verdict, cost: u32, now: Now) -> Receipt {
-        let before = match self {
-            // `reset` is what is spent after the charge, rounded up to a step of the refill.
-            Self::TokenBucket(q) => verdict
-                .reset
-                .saturating_sub(q.emission().saturating_mul(u64::from(cost)))
-                .saturating_sub(q.refill_every()),
-            Self::SlidingWindow(_) | Self::SlidingLog(_) | Self::FixedWindow(_) => Nanos::ZERO,
-        };
         let mono = match self {
             // A log's charge stands with the newest one, if that came later.
             Self::SlidingLog(q) => {
@@ -32,29 +21,7 @@ impl Quota {
             }
             Self::TokenBucket(_) | Self::SlidingWindow(_) | Self::FixedWindow(_) => now.mono,
         };
-        Receipt { at: Now { mono, ..now }, before, cost }
-    }
-
-    /// The same where `old`, another rate of the limit, has charged a bucket last: what is given back is
-    /// converted, rounded down, and the bucket goes on at its rate.
-    pub fn give_back_as_is(
-        &self,
-        old: &Self,
-        cell: &mut Cell,
-        units: u32,
-        receipt: Receipt,
-        now: Now,
-    ) {
-        match (self, old, &mut *cell) {
-            (Self::TokenBucket(q), Self::TokenBucket(old), Cell::Refilled(c)) if q != old => {
-                let units = units.min(receipt.cost);
-                let kept = q.emission().saturating_mul(u64::from(receipt.cost - units));
-                let before = receipt.before.saturating_add(kept);
-                let back = q.back(units, receipt.at.mono, before, now.mono);
-                old.take(c, q.worth(back, old), now.mono);
-            }
-            _ => self.give_back(cell, units, receipt, now),
-        }
+        Receipt { at: Now { mono, ..now }, cost }
     }
 
     /// Takes back up to `units` of a charge, where they still count. Never more than is there
@@ -64,10 +31,9 @@ impl Quota {
         let units = units.min(receipt.cost);
         match (self, cell) {
             (Self::TokenBucket(q), Cell::Refilled(c)) => {
-                let kept = q.emission().saturating_mul(u64::from(receipt.cost - units));
-                let before = receipt.before.saturating_add(kept);
-                q.give_back(c, units, receipt.at.mono, before, now.mono);
+                q.give_back(c, units, receipt.at.mono, now.mono);
             }
+            (Self::TokenBucket(_), Cell::Buckets(c)) => c.give_back(units, receipt.at.mono),
             (Self::SlidingWindow(q), Cell::WindowPair(c)) => {
                 q.give_back(c, units, receipt.at.wall);
             }

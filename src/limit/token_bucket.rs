@@ -25,16 +25,18 @@ use crate::clock::Nanos;
 const MAX_REFILL: u128 = 100 * 366 * 86_400 * 1_000_000_000;
 
 /// The instant (monotonic) at which the bucket is full again. The default is a full bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refilled(Nanos);
 
-/// How a cell refills: what is spent, and the time between two units, of the rate that charged it last.
+/// How a bucket refills: of variants of a limit with the same numbers, a cell has one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refill {
+pub(super) struct Refill {
     /// Between two units.
-    pub emission: Nanos,
-    /// What is spent, as the time it takes to come back.
-    pub spent: Nanos,
+    pub(super) emission: Nanos,
+    /// What can be spent at once, by those who wait too, as the time it takes to come.
+    pub(super) capacity: Nanos,
+    /// Between two refills; zero: units come one by one.
+    step: Nanos,
 }
 
 /// `burst` units at once, then one per emission interval.
@@ -52,6 +54,52 @@ pub struct TokenBucket {
     tick: Nanos,
     /// The most that can be spent at once, by those who wait too.
     limit: u32,
+    /// Whether charges may be given back: cells then remember the last ones.
+    returns: bool,
+}
+
+impl Refill {
+    /// `now`, or the last refill before it.
+    pub(super) const fn stepped(&self, now: Nanos) -> Nanos {
+        match self.step.get() {
+            0 => now,
+            step => Nanos::new(now.get() - now.get() % step),
+        }
+    }
+
+    /// Units, as the time they take to come.
+    pub(super) const fn span(&self, units: u32) -> Nanos {
+        self.emission.saturating_mul(units as u64)
+    }
+
+    /// What is spent.
+    pub(super) const fn spent(&self, cell: Refilled, now: Nanos) -> Nanos {
+        cell.0.saturating_sub(self.stepped(now))
+    }
+
+    /// A cell of which so much is spent.
+    pub(super) const fn cell(&self, spent: Nanos, now: Nanos) -> Refilled {
+        match spent.get() {
+            0 => Refilled(Nanos::ZERO),
+            _ => Refilled(self.stepped(now).saturating_add(spent)),
+        }
+    }
+
+    /// Spends, whatever the limit is.
+    pub(super) fn charge(&self, cell: Refilled, units: u32, now: Nanos) -> Refilled {
+        Refilled(cell.0.max(self.stepped(now)).saturating_add(self.span(units)))
+    }
+
+    /// Spends until the bucket is empty, and no more.
+    pub(super) fn charge_what_is_there(&self, cell: Refilled, units: u32, now: Nanos) -> Refilled {
+        let empty = self.stepped(now).saturating_add(self.capacity);
+        cell.max(self.charge(cell, units, now).min(Refilled(empty)))
+    }
+
+    /// Gives back units, and no more than there were.
+    pub(super) fn give_back(&self, cell: Refilled, units: u32) -> Refilled {
+        Refilled(cell.0.saturating_sub(self.span(units)))
+    }
 }
 
 impl TokenBucket {
@@ -85,7 +133,7 @@ impl TokenBucket {
         }
         let emission = Nanos::new(emission);
         let (step, max_delay) = (refill_every, Nanos::ZERO);
-        Ok(Self { rate, burst, emission, step, max_delay, tick, limit: burst })
+        Ok(Self { rate, burst, emission, step, max_delay, tick, limit: burst, returns: false })
     }
 
     /// The same bucket, whose requests wait for their units up to `max_delay`.
@@ -96,6 +144,16 @@ impl TokenBucket {
         let max_delay = Nanos::new(max_delay.get() - max_delay.get() % self.tick.get());
         let waiting = u32::try_from(max_delay.get() / self.emission.get()).unwrap_or(u32::MAX);
         Ok(Self { max_delay, limit: self.burst.saturating_add(waiting), ..self })
+    }
+
+    /// The same bucket, whose charges may be given back.
+    pub const fn returning(self, returns: bool) -> Self {
+        Self { returns, ..self }
+    }
+
+    /// Whether charges may be given back.
+    pub const fn returns(&self) -> bool {
+        self.returns
     }
 
     /// Units and the time they take to come.
@@ -128,9 +186,9 @@ impl TokenBucket {
         self.step
     }
 
-    /// A cell of which so much time's worth of units is spent at `now`.
-    pub(super) fn spent(&self, spent: Nanos, now: Nanos) -> Refilled {
-        Refilled(self.stepped(now).saturating_add(spent))
+    /// How it refills.
+    pub(super) const fn refill(&self) -> Refill {
+        Refill { emission: self.emission, capacity: self.capacity(), step: self.step }
     }
 
     /// How long an empty bucket takes to fill.
@@ -144,7 +202,7 @@ impl TokenBucket {
     }
 
     pub(super) fn judge(&self, cell: Refilled, cost: u32, now: Nanos) -> Verdict {
-        let at = self.stepped(now);
+        let at = self.refill().stepped(now);
         let spent = cell.0.saturating_sub(at);
         let after = spent.saturating_add(self.emission.saturating_mul(u64::from(cost)));
         let capacity = self.capacity();
@@ -172,103 +230,30 @@ impl TokenBucket {
     }
 
     pub(super) fn charge(&self, cell: &mut Refilled, cost: u32, now: Nanos) {
-        let from = cell.0.max(self.stepped(now));
-        cell.0 = from.saturating_add(self.emission.saturating_mul(u64::from(cost)));
+        *cell = self.refill().charge(*cell, cost, now);
     }
 
-    /// Takes back `cost` units that were charged at `charged`, when `before` was spent. What came
-    /// back since and would not have without the charge (the bucket would have been full) is not
-    /// given back again.
-    pub(super) fn give_back(
-        &self,
-        cell: &mut Refilled,
-        cost: u32,
-        charged: Nanos,
-        before: Nanos,
-        now: Nanos,
-    ) {
-        self.take(cell, self.back(cost, charged, before, now), now);
-    }
-
-    /// What is given back of `cost` units, as the time they take to come.
-    pub(super) fn back(&self, cost: u32, charged: Nanos, before: Nanos, now: Nanos) -> Nanos {
-        let passed = self.stepped(now).saturating_sub(self.stepped(charged));
-        let came = passed.saturating_sub(before);
-        self.emission.saturating_mul(u64::from(cost)).saturating_sub(came)
-    }
-
-    /// What a span of this bucket's units is worth in another one's, rounded down.
-    pub(super) fn worth(&self, span: Nanos, other: &Self) -> Nanos {
-        let scaled = u128::from(span.get()) * u128::from(other.emission.get())
-            / u128::from(self.emission.get());
-        let scaled = u64::try_from(scaled).unwrap_or(u64::MAX);
-        Nanos::new(scaled - scaled % other.tick.get())
-    }
-
-    /// Takes a span out of what is spent.
-    pub(super) fn take(&self, cell: &mut Refilled, span: Nanos, now: Nanos) {
-        let spent = cell.0.saturating_sub(self.stepped(now)).saturating_sub(span);
-        *cell = if spent == Nanos::ZERO { Refilled::default() } else { self.spent(spent, now) };
+    /// Takes back units that were charged at `charged`, where the cell does not remember charges: all
+    /// but what came back since, which would have come for nothing had the bucket been full.
+    pub(super) fn give_back(&self, cell: &mut Refilled, cost: u32, charged: Nanos, now: Nanos) {
+        let refill = self.refill();
+        let came = refill.stepped(now).saturating_sub(refill.stepped(charged));
+        let spent = refill.spent(*cell, now);
+        *cell = refill.cell(spent.saturating_sub(refill.span(cost).saturating_sub(came)), now);
     }
 
     pub(super) fn is_idle(&self, cell: Refilled, now: Nanos) -> bool {
-        cell.0 <= self.stepped(now)
+        self.refill().spent(cell, now) == Nanos::ZERO
     }
 
-    /// What is said of a cell that another rate of the limit has charged last, and that refills at that
-    /// rate until it is charged under this one: `verdict` is of the cell as this bucket reads it.
-    pub(super) fn while_refilling(
-        &self,
-        refill: Refill,
-        verdict: Verdict,
-        cost: u32,
-        now: Nanos,
-    ) -> Verdict {
-        if verdict.allowed && cost > 0 {
-            return verdict;
-        }
-        let at = self.stepped(now);
-        let until = |spent: Nanos| self.wait_from(now, at.saturating_add(spent));
-        let mut told = Verdict { reset: until(refill.spent), ..verdict };
-        if !verdict.allowed && verdict.retry_after.is_some() {
-            let room =
-                self.capacity().saturating_sub(self.emission.saturating_mul(u64::from(cost)));
-            let room = room.get() - room.get() % self.tick.get();
-            // The most that may be spent at the other rate, so that no more than `room` is here.
-            let most = u128::from(room) * u128::from(refill.emission.get())
-                / u128::from(self.emission.get());
-            let most = Nanos::new(u64::try_from(most).unwrap_or(u64::MAX));
-            let wait = until(refill.spent.saturating_sub(most)).max(self.tick);
-            told.retry_after = Some(Nanos::new(wait.get().next_multiple_of(self.tick.get())));
-        }
-        told
-    }
-
-    /// How a cell that this bucket has charged refills.
-    pub(super) fn refill(&self, cell: Refilled, now: Nanos) -> Refill {
-        Refill { emission: self.emission, spent: cell.0.saturating_sub(self.stepped(now)) }
-    }
-
-    /// Reads a cell of `old` as one of this bucket: units carry over, rounded up.
-    pub(super) fn convert(&self, old: &Self, cell: Refilled, now: Nanos) -> Refilled {
-        let spent = cell.0.saturating_sub(old.stepped(now)).get();
-        if spent == 0 {
-            return Refilled::default();
-        }
-        // Spent units and the part of a unit, carried over in proportion and rounded up.
-        let scaled = (u128::from(spent) * u128::from(self.emission.get()))
-            .div_ceil(u128::from(old.emission.get()))
-            .next_multiple_of(u128::from(self.tick.get()));
-        let scaled = Nanos::new(u64::try_from(scaled).unwrap_or(u64::MAX));
-        Refilled(self.stepped(now).saturating_add(scaled))
-    }
-
-    /// `now`, or the last step of the refill before it.
-    fn stepped(&self, now: Nanos) -> Nanos {
-        match self.step.get() {
-            0 => now,
-            step => Nanos::new(now.get() - now.get() % step),
-        }
+    /// What this bucket begins with, where a key was charged under another rate so far: units carry
+    /// over, rounded up, and at most empty it.
+    pub(super) fn carried(&self, other: &Refill, cell: Refilled, now: Nanos) -> Refilled {
+        let spent = u128::from(other.spent(cell, now).get()) * u128::from(self.emission.get());
+        let spent = spent.div_ceil(u128::from(other.emission.get()));
+        let spent = spent.next_multiple_of(u128::from(self.tick.get()));
+        let spent = Nanos::new(u64::try_from(spent).unwrap_or(u64::MAX));
+        self.refill().cell(spent.min(self.capacity()), now)
     }
 
     /// From `now` to `due`, or to the first step of the refill at or after it.

@@ -207,15 +207,13 @@ impl Embedded {
         let mut table = self.shards[shard_of(key)].cells.lock();
         if let Some((entry, _)) = find(&mut table, key, None) {
             let before = weight(&entry.cell);
-            match self.bucket_of(entry, quota, now) {
-                Some(old) => {
-                    quota.quota.give_back_as_is(&old.quota, &mut entry.cell, units, receipt, now);
-                }
-                None => {
-                    self.adopt(entry, quota, now);
-                    quota.quota.give_back(&mut entry.cell, units, receipt, now);
-                }
+            match entry.cell {
+                // Of all rates.
+                Cell::Buckets(_) => {}
+                Cell::Refilled(_) if !self.is_of(entry, quota) => return,
+                _ => self.adopt(entry, quota, now),
             }
+            quota.quota.give_back(&mut entry.cell, units, receipt, now);
             quota.room.reweigh(before, weight(&entry.cell), &self.pool);
         }
     }
@@ -226,9 +224,6 @@ impl Embedded {
         let mut table = self.shards[shard_of(key)].cells.lock();
         match find(&mut table, key, None) {
             Some((entry, _)) => {
-                // Its request is admitted: a bucket goes on at the rate that it has.
-                let written = self.bucket_of(entry, quota, now);
-                let quota = written.as_ref().unwrap_or(quota);
                 self.spend_entry(entry, quota, units, Growth::Taken(0), now);
             }
             None => {
@@ -352,18 +347,10 @@ impl Embedded {
         if has_room { Growth::Taken(more) } else { Growth::InPlace }
     }
 
-    /// What a quota says of a charge to a cell.
-    ///
-    /// Windows that the cell does not have yet are added for good, since what they begin with is to be
-    /// read once. A bucket is only read as one of the quota: units are rounded up when they are
-    /// converted, and questions alone must not fill it.
+    /// What a quota says of a charge to a cell. Windows and rates that the cell does not have yet are
+    /// added for good, also when the charge is refused: what they begin with is to be read once.
     fn judge_entry(&self, entry: &mut Entry, wanted: &Arc<Issued>, cost: u32, now: Now) -> Verdict {
         if entry.quota() != wanted.number {
-            if matches!(entry.cell, Cell::Refilled(_))
-                && let Some(written) = self.quotas.all().get(entry.quota() as usize)
-            {
-                return wanted.quota.judge_as_is(&written.quota, &entry.cell, cost, now);
-            }
             let before = weight(&entry.cell);
             self.adopt(entry, wanted, now);
             wanted.room.reweigh(before, weight(&entry.cell), &self.pool);
@@ -388,12 +375,11 @@ impl Embedded {
         quota.room.reweigh(before, weight(&entry.cell), &self.pool);
     }
 
-    /// The quota by which a bucket refills, where that is another one than `wanted` and something is
-    /// spent: what corrects an earlier charge leaves it so.
-    fn bucket_of(&self, entry: &Entry, wanted: &Issued, now: Now) -> Option<Arc<Issued>> {
-        let is_other = entry.quota() != wanted.number && matches!(entry.cell, Cell::Refilled(_));
-        let written = is_other.then(|| self.quotas.all().get(entry.quota() as usize).cloned());
-        written.flatten().filter(|written| !written.quota.is_idle(&entry.cell, now))
+    /// Whether a cell can be read by a quota as it is.
+    fn is_of(&self, entry: &Entry, wanted: &Issued) -> bool {
+        let is_same = entry.quota() == wanted.number;
+        is_same
+            || self.quotas.all().get(entry.quota() as usize).is_some_and(|one| reads(wanted, one))
     }
 
     /// Makes a cell one of `wanted`.

@@ -92,10 +92,7 @@ fn new_weight(claim: &Claim) -> usize {
     // Of any instant: how much a cell takes depends on none.
     let now = Now { mono: Nanos::ZERO, wall: Nanos::ZERO };
     let cell = claim.quota.fresh_in(&claim.windows, now);
-    match cell.heap_bytes() {
-        0 => 1,
-        _ => weight_of(cell.heap_bytes_after_charge(now)),
-    }
+    weight_of(cell.heap_bytes_after_charge(now))
 }
 
 impl Issued {

@@ -99,8 +99,6 @@ struct Charge {
     cost: u32,
     rate: Rate,
     at: u64,
-    /// Of a bucket: what was spent before.
-    before: u64,
     late: Option<u32>,
 }
 
@@ -109,9 +107,115 @@ struct Charge {
 struct Cell {
     /// Windows: every charge with its time.
     charges: Vec<(u64, u32)>,
-    /// A bucket: full again at, and the emission that is meant by.
-    full: u64,
+    /// A bucket of each rate that it was charged under.
+    buckets: Vec<Bucket>,
+    /// What they remember: the last instant of a sum, and its units.
+    sums: Vec<(u64, u32)>,
+}
+
+struct Bucket {
+    rate: Rate,
     emission: u64,
+    /// Full again at.
+    full: u64,
+    /// The same without what is remembered, which begins here.
+    base: u64,
+    since: u64,
+}
+
+impl Bucket {
+    fn spent(&self, now: u64) -> u64 {
+        self.full.saturating_sub(now)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.emission * u64::from(self.rate.count)
+    }
+
+    /// Empty at most.
+    fn after(&self, full: u64, units: u32, at: u64) -> u64 {
+        let after = full.max(at) + u64::from(units) * self.emission;
+        full.max(after.min(at + self.capacity()))
+    }
+}
+
+impl Cell {
+    fn add_bucket(&mut self, rate: Rate, tick: u64, now: u64) {
+        if self.buckets.iter().all(|one| one.spent(now) == 0) {
+            (self.buckets, self.sums) = (Vec::new(), Vec::new());
+        }
+        if self.buckets.iter().any(|one| one.rate == rate) {
+            return;
+        }
+        let emission = rate.emission(tick);
+        let mut by_speed: Vec<&Bucket> = self.buckets.iter().collect();
+        by_speed.sort_by_key(|one| one.emission);
+        let slower = by_speed.iter().find(|one| one.emission >= emission);
+        let capacity = emission * u64::from(rate.count);
+        let carried = |full: u64, at: u64, of: &Bucket| {
+            let spent = u128::from(full.saturating_sub(at)) * u128::from(emission);
+            let spent = spent.div_ceil(u128::from(of.emission)).next_multiple_of(u128::from(tick));
+            at + capacity.min(spent as u64)
+        };
+        let (full, base, since) = slower.or(by_speed.last()).map_or((now, now, now), |one| {
+            (carried(one.full, now, one), carried(one.base, one.since, one), one.since)
+        });
+        self.buckets.push(Bucket { rate, emission, full, base, since });
+    }
+
+    fn charge_buckets(&mut self, rate: Rate, units: u32, returns: bool, now: u64) {
+        if returns || !self.sums.is_empty() {
+            let fill = self.buckets.iter().map(Bucket::capacity).min().unwrap();
+            let step = fill / 16 / 1_000 * 1_000;
+            match self.sums.last_mut() {
+                Some(last) if last.0 / step == now / step => *last = (now, last.1 + units),
+                last => {
+                    if last.is_none() {
+                        self.buckets
+                            .iter_mut()
+                            .for_each(|one| (one.base, one.since) = (one.full, now));
+                    }
+                    self.sums.push((now, units));
+                }
+            }
+            if self.sums.len() > 16 {
+                let (at, units) = self.sums.remove(0);
+                for one in self.buckets.iter_mut().filter(|one| one.since <= at) {
+                    (one.base, one.since) = (one.after(one.base, units, at), at + 1);
+                }
+            }
+        }
+        for one in &mut self.buckets {
+            one.full = match one.rate == rate {
+                true => one.full.max(now) + u64::from(units) * one.emission,
+                false => one.after(one.full, units, now),
+            };
+        }
+    }
+
+    fn give_buckets_back(&mut self, rate: Rate, units: u32, returns: bool, charged: u64, now: u64) {
+        if !returns && self.sums.is_empty() {
+            if let [one] = self.buckets.as_mut_slice()
+                && one.rate == rate
+            {
+                let back = (u64::from(units) * one.emission).saturating_sub(now - charged);
+                one.full = now + one.spent(now).saturating_sub(back);
+            }
+            return;
+        }
+        if self.buckets.iter().all(|one| one.since > charged) {
+            return;
+        }
+        let Some(sum) = self.sums.iter_mut().find(|(last, _)| *last >= charged) else { return };
+        let units = units.min(sum.1);
+        sum.1 -= units;
+        for one in self.buckets.iter_mut().filter(|one| one.since <= charged) {
+            let known = self.sums.iter().filter(|(last, _)| *last >= one.since);
+            let anew = known.fold(one.base, |full, (at, units)| one.after(full, *units, *at));
+            let least = one.full.saturating_sub(u64::from(units) * one.emission);
+            one.full = one.full.min(anew.max(least));
+        }
+    }
 }
 
 pub(crate) struct Model {
@@ -119,6 +223,8 @@ pub(crate) struct Model {
     cells: HashMap<(usize, String), Cell>,
     /// The unit of the store's clock.
     tick: u64,
+    /// Of each limit, whether what it is charged may be given back.
+    returns: Vec<bool>,
 }
 
 struct Due {
@@ -196,6 +302,23 @@ impl Policy {
         };
         let routes = [route(random), route(random)];
         Self { limits, routes }
+    }
+
+    fn returns(&self) -> Vec<bool> {
+        let asks = |limit: &Limit| limit.counts_401 || limit.refunds_5xx;
+        let mut returns: Vec<bool> = self.limits.iter().map(asks).collect();
+        for (limit, own) in self.routes.iter().flatten() {
+            let cost = own.unwrap_or(self.limits[*limit].cost);
+            let mut next = matches!(cost, Cost::Response { .. }).then_some(*limit);
+            while let Some(limit) = next {
+                returns[limit] = true;
+                next = match self.limits[limit].missing {
+                    Missing::Limit(after) => Some(after),
+                    _ => None,
+                };
+            }
+        }
+        returns
     }
 
     pub(crate) fn yaml(&self) -> String {
@@ -333,7 +456,8 @@ impl Limit {
 
 impl Model {
     pub(crate) fn new(policy: Policy, tick: u64) -> Self {
-        Self { policy, cells: HashMap::new(), tick }
+        let returns = policy.returns();
+        Self { policy, cells: HashMap::new(), tick, returns }
     }
 
     pub(crate) fn judge(&mut self, asked: &Asked, now: u64) -> Judged {
@@ -355,6 +479,9 @@ impl Model {
                     }
                 }
             }
+        }
+        for due in dues.iter().filter(|due| !due.refused) {
+            self.meet(due, now);
         }
         let fits = |model: &Self, due: &Due| !due.refused && model.fits(due, now);
         let mut through = true;
@@ -397,7 +524,7 @@ impl Model {
                 _ => charge.cost,
             };
             if cost > charge.cost {
-                self.debit(charge, cost - charge.cost, now);
+                self.add(charge, cost - charge.cost, now);
             } else if cost < charge.cost {
                 self.take_back(charge, charge.cost - cost, now);
             }
@@ -449,9 +576,21 @@ impl Model {
         Ok(Some(due))
     }
 
+    /// A rate that a key meets for the first time has a bucket of its own from then on, which begins
+    /// with what is spent.
+    fn meet(&mut self, due: &Due, now: u64) {
+        let bucket = self.policy.limits[due.limit].algorithm == Algorithm::Bucket;
+        let tick = self.tick;
+        if let Some(cell) = self.cells.get_mut(&(due.limit, due.key.clone()))
+            && bucket
+        {
+            cell.add_bucket(due.rate, tick, now);
+        }
+    }
+
     /// What is spent: of a window in units, of a bucket in time.
     fn spent(&self, limit: usize, key: &str, rate: Rate, now: u64) -> u64 {
-        let (period, emission) = (rate.period, rate.emission(self.tick));
+        let period = rate.period;
         let algorithm = self.policy.limits[limit].algorithm;
         let Some(cell) = self.cells.get(&(limit, key.to_owned())) else {
             return 0;
@@ -464,14 +603,8 @@ impl Model {
             Algorithm::Fixed => sum(&|at| at / period == now / period),
             Algorithm::Log => sum(&|at| at + period > now),
             Algorithm::Bucket => {
-                let spent = cell.full.saturating_sub(now);
-                if spent == 0 || cell.emission == emission {
-                    return spent;
-                }
-                // Units stay spent, whatever they are worth now. (Only a charge converts the cell.)
-                let scaled = u128::from(spent) * u128::from(emission);
-                let spent = scaled.div_ceil(u128::from(cell.emission)) as u64;
-                spent.next_multiple_of(self.tick)
+                let own = cell.buckets.iter().find(|one| one.rate == rate);
+                own.map_or(0, |one| one.spent(now))
             }
         }
     }
@@ -494,45 +627,29 @@ impl Model {
     }
 
     fn charge(&mut self, due: &Due, now: u64) -> Charge {
-        let before = self.spent(due.limit, &due.key, due.rate, now);
         let charge = Charge {
             limit: due.limit,
             key: due.key.clone(),
             cost: due.cost,
             rate: due.rate,
             at: now,
-            before,
             late: due.late,
         };
-        self.add(&charge, now);
+        self.add(&charge, charge.cost, now);
         charge
     }
 
-    fn add(&mut self, charge: &Charge, now: u64) {
-        let unit = self.unit(charge.limit, charge.rate);
-        let spent = self.spent(charge.limit, &charge.key, charge.rate, now);
+    fn add(&mut self, charge: &Charge, units: u32, now: u64) {
+        let (tick, returns) = (self.tick, self.returns[charge.limit]);
         let cell = self.cells.entry((charge.limit, charge.key.clone())).or_default();
-        cell.charges.push((now, charge.cost));
-        (cell.full, cell.emission) = (now + spent + u64::from(charge.cost) * unit, unit);
+        cell.charges.push((now, units));
+        cell.add_bucket(charge.rate, tick, now);
+        cell.charge_buckets(charge.rate, units, returns, now);
     }
 
-    /// What a request cost above its reserve: a bucket goes on at the rate that charged it last.
-    fn debit(&mut self, charge: &Charge, units: u32, now: u64) {
-        let unit = self.unit(charge.limit, charge.rate);
-        let cell = self.cells.entry((charge.limit, charge.key.clone())).or_default();
-        if cell.full > now && cell.emission != unit {
-            cell.charges.push((now, units));
-            cell.full += u64::from(units) * cell.emission;
-            return;
-        }
-        self.add(&Charge { cost: units, ..charge.clone() }, now);
-    }
-
-    /// Windows: as if it had never been. A bucket: but for what came back meanwhile and would not
-    /// have, had the bucket been full.
+    /// As if it had never been.
     fn take_back(&mut self, charge: &Charge, units: u32, now: u64) {
-        let unit = self.unit(charge.limit, charge.rate);
-        let spent = self.spent(charge.limit, &charge.key, charge.rate, now);
+        let returns = self.returns[charge.limit];
         let cell = self.cells.entry((charge.limit, charge.key.clone())).or_default();
         let mut left = units;
         for (_, cost) in cell.charges.iter_mut().filter(|(at, _)| *at == charge.at) {
@@ -540,17 +657,6 @@ impl Model {
             *cost -= taken;
             left -= taken;
         }
-        let kept = u64::from(charge.cost - units) * unit;
-        let came = (now - charge.at).saturating_sub(charge.before + kept);
-        let back = (u64::from(units) * unit).saturating_sub(came);
-        let own = cell.full.saturating_sub(now);
-        if own > 0 && cell.emission != unit {
-            // The bucket goes on at the rate that charged it last; what comes back is rounded down.
-            let worth = u128::from(back) * u128::from(cell.emission) / u128::from(unit);
-            let worth = worth as u64 / self.tick * self.tick;
-            cell.full = now + own.saturating_sub(worth);
-        } else {
-            (cell.full, cell.emission) = (now + spent.saturating_sub(back), unit);
-        }
+        cell.give_buckets_back(charge.rate, units, returns, charge.at, now);
     }
 }

@@ -36,10 +36,23 @@ pub(crate) struct Entry {
     pub(crate) to: u64,
     pub(crate) sure: u32,
     pub(crate) maybe: u32,
-    /// Of a bucket: the time between two units that it was charged under.
-    pub(crate) unit: u64,
+    /// Under which rate: `unit` and `most` of it.
+    pub(crate) rate: (u64, u64),
     /// Units that were given back.
     pub(crate) back: u32,
+}
+
+impl Entry {
+    /// `when`: the earliest and the latest instant; `units`: for sure, and perhaps.
+    pub(crate) const fn new(
+        request: u64,
+        variant: &Variant,
+        when: (u64, u64),
+        units: (u32, u32),
+    ) -> Self {
+        let ((from, to), (sure, maybe)) = (when, units);
+        Self { request, from, to, sure, maybe, rate: variant.rate(), back: 0 }
+    }
 }
 
 impl Variant {
@@ -65,6 +78,16 @@ impl Variant {
         let limit_units = burst + (delay / unit) as u32;
         let step = limit.step.unwrap_or(0) * SECOND;
         Self { limit: limit_units, unit, most: full + delay, full, step, ..plain }
+    }
+
+    /// Buckets of one rate are one.
+    pub(crate) const fn rate(&self) -> (u64, u64) {
+        (self.unit, self.most)
+    }
+
+    /// Whether a bucket still remembers what it was charged so long ago.
+    pub(crate) const fn remembers(&self, age: u64) -> bool {
+        age < self.most / 16 * 15
     }
 
     pub(crate) fn is_bucket(&self) -> bool {
@@ -165,8 +188,8 @@ impl Variant {
         (least, most)
     }
 
-    /// Units that were charged at another rate are worth the slowest for the most, and the fastest
-    /// for the least.
+    /// What other rates charged counts as well, until the bucket is empty; where a rate comes late, it
+    /// begins with what is spent of another one, which may refill slower.
     fn bucket<'e>(
         &self,
         all: impl Iterator<Item = &'e Entry> + Clone,
@@ -175,35 +198,28 @@ impl Variant {
         lo: u64,
         hi: u64,
     ) -> (u64, u64) {
-        // What was given back has converted the bucket all the same.
-        let units = all.clone().map(|one| one.unit).chain([self.unit]);
-        let (fast, slow) = (units.clone().min().unwrap_or(1), units.max().unwrap_or(1));
         let run = |charges: &mut Vec<(u64, u64)>| {
             charges.sort_unstable();
             charges.iter().fold(0u64, |full, (at, span)| full.max(*at).saturating_add(*span))
         };
-        let mut least: Vec<(u64, u64)> = sure
-            .map(|one| (one.from.saturating_sub(self.step), u64::from(one.sure) * fast))
+        let own = sure.filter(|one| one.rate == self.rate());
+        let mut least: Vec<(u64, u64)> = own
+            .map(|one| (one.from.saturating_sub(self.step), u64::from(one.sure) * self.unit))
             .collect();
+        let least = run(&mut least).saturating_sub(hi);
+        let slow = all.clone().map(|one| one.rate.0).fold(self.unit, u64::max);
         let mut most: Vec<(u64, u64)> =
             any.map(|one| (one.to.min(hi), u64::from(one.sure + one.maybe) * slow)).collect();
-        // Where several charges are open at once, each of them remembers what was spent before it,
-        // and what of that is given back later. So the bucket may get back more than had been
-        // spent without them, by what was given back at most.
-        let again: u64 = all
-            .filter(|one| one.from.saturating_add(2 * (self.most + self.step)) > lo)
-            .map(|one| u64::from(one.back) * slow)
-            .sum();
-        let least = run(&mut least).saturating_sub(hi).saturating_sub(again);
-        let most = run(&mut most).saturating_sub(lo.saturating_sub(self.step));
-        if fast == slow {
-            return (least, most);
+        let mut most = run(&mut most).saturating_sub(lo.saturating_sub(self.step));
+        if slow > self.unit {
+            let scaled = u128::from(most) * u128::from(self.unit) / u128::from(slow);
+            most = scaled as u64 + self.unit;
         }
-        // In units of this rate; what is converted is rounded up, each time by less than a unit.
-        let scaled = |span: u64, from: u64| {
-            (u128::from(span) * u128::from(self.unit) / u128::from(from)) as u64
-        };
-        (scaled(least, fast).saturating_sub(self.unit), scaled(most, slow) + self.unit)
+        // What is remembered is summed up, at the last instant of a sum.
+        if all.clone().any(|one| one.back > 0) {
+            most += self.most / 16 + self.step;
+        }
+        (least, most)
     }
 }
 

@@ -47,15 +47,7 @@ impl Oracle {
             if through && one.verdict.allowed && !overflown {
                 let at = local(due, decision);
                 let to = at + self.ahead(request.node, due);
-                let entry = Entry {
-                    request: id,
-                    from: at,
-                    to,
-                    sure: due.cost,
-                    maybe: 0,
-                    unit: due.variant.unit,
-                    back: 0,
-                };
+                let entry = Entry::new(id, &due.variant, (at, to), (due.cost, 0));
                 self.cell(Place::Node(request.node), due).entries.push(entry);
                 return Some(Place::Node(request.node));
             }
@@ -108,27 +100,11 @@ impl Oracle {
         let at = local(due, decision);
         let to = at + (told.at - request.began) + self.ahead(request.node, due);
         let from = at;
-        let entry = Entry {
-            request: id,
-            from,
-            to,
-            sure: due.cost,
-            maybe: 0,
-            unit: due.variant.unit,
-            back: 0,
-        };
+        let entry = Entry::new(id, &due.variant, (from, to), (due.cost, 0));
         self.cell(Place::Node(request.node), due).entries.push(entry);
         // It is told to the store later, as far as it still counts.
         let to = late + due.variant.memory();
-        let entry = Entry {
-            request: id,
-            from: now - slack,
-            to,
-            sure: 0,
-            maybe: due.cost,
-            unit: due.variant.unit,
-            back: 0,
-        };
+        let entry = Entry::new(id, &due.variant, (now - slack, to), (0, due.cost));
         self.cell(Place::Store, due).entries.push(entry);
         Some(Place::Node(request.node))
     }

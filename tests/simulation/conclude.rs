@@ -138,17 +138,6 @@ impl Schedule {
         let wait = wait.next_multiple_of(tick);
         // A denial that is remembered names its own limit; the others were not asked.
         let dues = asked.dues(&node.present().1, tick).unwrap_or_default();
-        // A bucket that was charged under another rate is judged as if it refilled at this one; until
-        // it is charged it does not.
-        let mixed = dues.iter().any(|due| {
-            let oracle = self.world.oracle();
-            let cell = oracle.cells.get(&(oracle.place(), due.limit, due.key.clone()));
-            due.variant.is_bucket()
-                && cell.is_some_and(|cell| cell.has_other_rates(due.variant.unit))
-        });
-        if mixed {
-            return;
-        }
         let all = dues.iter().all(|due| told.answers.iter().any(|one| one.limit.0 == due.limit));
         self.world.oracle().seen.count("retry told", 1);
         if wait > tick {

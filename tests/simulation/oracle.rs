@@ -44,13 +44,6 @@ pub(crate) struct Charges {
     pub(crate) robbed: u32,
 }
 
-impl Charges {
-    /// Whether it was charged under another rate than this.
-    pub(crate) fn has_other_rates(&self, unit: u64) -> bool {
-        self.entries.iter().any(|one| one.unit != unit)
-    }
-}
-
 /// A request that was sent.
 pub(crate) struct Request {
     pub(crate) node: usize,
@@ -127,15 +120,7 @@ impl Oracle {
                 continue;
             }
             let from = (self.base + now).saturating_sub(self.slack);
-            let entry = Entry {
-                request: id,
-                from,
-                to: OPEN,
-                sure: 0,
-                maybe: due.cost,
-                unit: due.variant.unit,
-                back: 0,
-            };
+            let entry = Entry::new(id, &due.variant, (from, OPEN), (0, due.cost));
             if self.store && !due.refused {
                 self.cell(Place::Store, due).entries.push(entry);
             }
@@ -277,11 +262,10 @@ impl Oracle {
                 }
             }
         };
-        // A log that finds no room joins its oldest times, which then count for longer.
-        let most = match due.variant.algorithm == Algorithm::Log && self.crowded {
-            true => most.max(due.variant.most),
-            false => most,
-        };
+        // A log that finds no room joins its oldest times, which then count for longer; so does what a
+        // bucket remembers.
+        let joins = due.variant.algorithm == Algorithm::Log || due.variant.is_bucket();
+        let most = if joins && self.crowded { most.max(due.variant.most) } else { most };
         let charged = through && answer.verdict.allowed;
         verdict(due, answer, charged, least, most)
             .map_err(|why| format!("{who} at {place:?}: {why}"))

@@ -58,10 +58,11 @@ impl Oracle {
     }
 
     fn give_back(&mut self, id: u64, node: usize, due: &Due, place: Place, units: u32, now: u64) {
-        // A bucket takes no more back than what had not come back by itself.
-        // And a window that lies ahead of a clock which was set back is not found again.
+        // A window that lies ahead of a clock which was set back is not found again. A bucket forgets
+        // what it was charged long ago, and what it was charged before it met another rate.
         let stepped = self.slack > 0 || self.back[node] > 0;
-        let keeps = due.variant.is_bucket() || stepped;
+        let keeps =
+            stepped || (due.variant.is_bucket() && !self.is_remembered(id, due, place, now));
         let mut missing = units;
         for entry in self.own(place, due, id) {
             let part = units.min(entry.sure);
@@ -80,6 +81,16 @@ impl Oracle {
             let change = Change { node, since: now, cell, request: id, units, debit: false };
             self.changes.push(change);
         }
+    }
+
+    fn is_remembered(&self, id: u64, due: &Due, place: Place, now: u64) -> bool {
+        let cell = self.cells.get(&(place, due.limit, due.key.clone()));
+        let all = || cell.into_iter().flat_map(|cell| &cell.entries);
+        let begin = if place == Place::Store { self.base } else { super::world::MONO };
+        let own = |one: &&Entry| one.request == id;
+        let remembered =
+            |one: &Entry| due.variant.remembers((begin + now + TRAVEL).saturating_sub(one.from));
+        all().all(|one| one.rate == due.variant.rate()) && all().filter(own).all(remembered)
     }
 
     #[expect(clippy::too_many_arguments, reason = "one caller")]
@@ -101,40 +112,16 @@ impl Oracle {
                 let windows = matches!(due.variant.algorithm, Fixed | Sliding);
                 let at = if windows { walls[node] } else { now + super::world::MONO };
                 let to = at + self.ahead(node, due);
-                let entry = Entry {
-                    request: id,
-                    from: at,
-                    to,
-                    sure: units,
-                    maybe: 0,
-                    unit: due.variant.unit,
-                    back: 0,
-                };
+                let entry = Entry::new(id, &due.variant, (at, to), (units, 0));
                 self.cell(place, due).entries.push(entry);
                 if self.store {
                     let to = store_to + due.variant.memory();
-                    let entry = Entry {
-                        request: id,
-                        from: store_from,
-                        to,
-                        sure: 0,
-                        maybe: units,
-                        unit: due.variant.unit,
-                        back: 0,
-                    };
+                    let entry = Entry::new(id, &due.variant, (store_from, to), (0, units));
                     self.cell(Place::Store, due).entries.push(entry);
                 }
             }
             Place::Store => {
-                let entry = Entry {
-                    request: id,
-                    from: store_from,
-                    to: store_to,
-                    sure: 0,
-                    maybe: units,
-                    unit: due.variant.unit,
-                    back: 0,
-                };
+                let entry = Entry::new(id, &due.variant, (store_from, store_to), (0, units));
                 self.cell(place, due).entries.push(entry);
                 let watches = due.shadow || due.rolled_out;
                 if !watches {

@@ -40,10 +40,14 @@ fn spent(ask: &dyn Fn(&[&str]) -> redis::Value, cell: &str) -> u64 {
         }
         redis::Value::SimpleString(kind) if kind == "string" => {
             let redis::Value::BulkString(text) = ask(&["GET", cell]) else { panic!() };
-            let bucket = text.starts_with(b"b1");
+            let kind = text[..2].to_vec();
             let numbers = words(text);
             // A bucket: what it has to refill, in units, rounded up.
-            if bucket { (numbers[0] - numbers[1]).div_ceil(numbers[2]) } else { numbers[1] }
+            match kind.as_slice() {
+                b"b1" => (numbers[0] - numbers[1]).div_ceil(numbers[2]),
+                b"b2" => (numbers[5] - numbers[0]).div_ceil(numbers[2]),
+                _ => numbers[1],
+            }
         }
         _ => 0,
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tollgate::clock::{Nanos, Now};
 use tollgate::limit::{
-    Cell, FixedWindow, MICROSECOND, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, Verdict,
-    Windows,
+    Cell, FixedWindow, MICROSECOND, Quota, Rate, Receipt, SlidingLog, SlidingWindow, TokenBucket,
+    Verdict, Windows,
 };
 use tollgate::policy::KeyHash;
 use tollgate::store::redis::{Call, Charge, Order, Spend};
@@ -97,7 +97,10 @@ impl Oracle {
         match self.0.get(*n) {
             // One that is idle has gone.
             Some(Some((old, cell))) if !old.is_idle(cell, now) => {
-                quota.convert(windows, old, cell.clone(), now)
+                match quota.name() == "token_bucket" && quota.reads(old) {
+                    true => cell.clone(),
+                    false => quota.convert(windows, old, cell.clone(), now),
+                }
             }
             _ => quota.fresh_in(windows, now),
         }
@@ -105,21 +108,16 @@ impl Oracle {
 
     fn settle(&mut self, parts: &[Part], now: Now) -> (bool, Vec<Verdict>) {
         for part in parts {
-            // What a window begins with is read once; a bucket is only read as another one.
+            // What a window or a bucket begins with is read once.
             let cell = self.cell(part, now);
             if let Some(Some(kept)) = self.0.get_mut(part.0)
-                && part.1.name() != "token_bucket"
+                && !kept.0.is_idle(&kept.1, now)
             {
                 *kept = (part.1, cell);
             }
         }
-        let judged = |one: &Self, part: &Part, cost: u32| match one.0.get(part.0) {
-            Some(Some((old, cell)))
-                if !old.is_idle(cell, now) && part.1.name() == "token_bucket" =>
-            {
-                part.1.judge_as_is(old, cell, cost, now)
-            }
-            _ => part.1.judge(Some(&one.cell(part, now)), cost, now),
+        let judged = |one: &Self, part: &Part, cost: u32| {
+            part.1.judge(Some(&one.cell(part, now)), cost, now)
         };
         let mut verdicts: Vec<Verdict> =
             parts.iter().map(|part| judged(self, part, part.3)).collect();
@@ -136,6 +134,19 @@ impl Oracle {
             }
         }
         (spent, verdicts)
+    }
+
+    /// As the embedded store gives back: a bucket does so under all its rates.
+    fn give_back(&mut self, part: &Part, units: u32, receipt: Receipt, now: Now) {
+        let (n, quota, ..) = part;
+        let cell = self.cell(part, now);
+        let Some(Some((old, kept))) = self.0.get_mut(*n) else { return };
+        match kept {
+            Cell::Buckets(_) => {}
+            Cell::Refilled(_) if !quota.reads(old) => return,
+            _ => (*old, *kept) = (*quota, cell),
+        }
+        quota.give_back(kept, units, receipt, now);
     }
 
     /// Microseconds after which the cell equals an absent one, rounded up.
@@ -164,20 +175,30 @@ struct Step {
     costs: [u32; 3],
     /// How many equal charges stand in the call.
     many: usize,
+    /// Which of the earlier charges is given back after it, and how many units.
+    back: Option<(prop::sample::Index, u32)>,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let pause =
         prop_oneof![4 => Just(0u64), 8 => 0u64..200, 2 => 200u64..1_500, 1 => 1_500u64..9_000];
-    let step =
-        (pause, prop::bool::weighted(0.2), 1u8..8, prop::array::uniform3(1u32..12), 1usize..6)
-            .prop_map(|(pause, generation, cells, costs, many)| Step {
-                pause,
-                generation,
-                cells,
-                costs,
-                many,
-            });
+    let back = prop::option::weighted(0.4, (any::<prop::sample::Index>(), 1u32..12));
+    let step = (
+        pause,
+        prop::bool::weighted(0.2),
+        1u8..8,
+        prop::array::uniform3(1u32..12),
+        1usize..6,
+        back,
+    )
+        .prop_map(|(pause, generation, cells, costs, many, back)| Step {
+            pause,
+            generation,
+            cells,
+            costs,
+            many,
+            back,
+        });
     prop::collection::vec(step, 1..40)
 }
 
@@ -191,6 +212,7 @@ proptest! {
     fn the_script_answers_as_the_embedded_store_does(
         kinds in prop::array::uniform3(kinds()),
         one_limit in any::<bool>(),
+        returns in prop::array::uniform3(any::<bool>()),
         before in prop::array::uniform3(numbers()),
         mut after in prop::array::uniform3(numbers()),
         steps in steps(),
@@ -205,6 +227,7 @@ proptest! {
         let server = Server::new();
         let mut oracle = Oracle::default();
         let mut at = BEGIN;
+        let mut open: Vec<(Part, Receipt, u64, u64)> = Vec::new();
         for step in steps {
             at += step.pause * before[0].1;
             server.set_time(at);
@@ -212,8 +235,9 @@ proptest! {
             let parts: Vec<Part> = (0..3)
                 .filter(|n| step.cells & (1 << n) != 0)
                 .map(|n| {
-                    let rates = [before[n], after[n]].map(|numbers| quota(kinds[n], numbers));
-                    let quota = quota(kinds[n], numbers[n]);
+                    let quota = |numbers| quota(kinds[n], numbers).returning(returns[n]);
+                    let rates = [before[n], after[n]].map(quota);
+                    let quota = quota(numbers[n]);
                     let windows =
                         if one_limit { Windows::of(&rates) } else { Windows::of([&quota]) };
                     (n, quota, windows, step.costs[n])
@@ -230,6 +254,22 @@ proptest! {
                 prop_assert_eq!(answered.at, at);
                 prop_assert_eq!(answered.settlement.spent, spent);
                 prop_assert_eq!(answered.settlement.verdicts.as_slice(), verdicts.as_slice());
+                let told = parts.iter().zip(&verdicts).zip(&answered.before);
+                open.extend(told.filter(|_| spent).map(|((part, verdict), before)| {
+                    let receipt = part.1.receipt(verdict, part.3, now(at));
+                    (part.clone(), receipt, answered.at, *before)
+                }));
+            }
+            if let Some((which, units)) = step.back
+                && !open.is_empty()
+            {
+                let (part, receipt, charged, before) = open.swap_remove(which.index(open.len()));
+                let units = units.min(part.3);
+                oracle.give_back(&part, units, receipt, now(at));
+                let mut back = charge([spend_in(part.0, part.1, part.2, units)]);
+                back.order = Order::GiveBack(charged);
+                back.spends[0].before = before;
+                server.settle(&[back]);
             }
             for (n, ..) in &parts {
                 let ends = server.get(&format!("t:{}", key(*n))).map(|(_, until)| until);

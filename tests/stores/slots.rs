@@ -185,15 +185,22 @@ async fn what_was_charged_is_refunded_in_an_outage() {
     let cluster = Cluster::start();
     let node = cluster.node(&policy(["9/1m"; 3], ["", ", on_store_failure: deny", ""]));
     let [a, b, c] = slots(&node);
-    cluster.fail(b, Fate::Failed(Failure::Unreachable));
+    cluster.set_fates(move |seen| match seen {
+        (slot, "s") if slot == b => Fate::Failed(Failure::Unreachable),
+        _ => Fate::Answered,
+    });
     let decision = node.decide("/", &KEYS).await;
     assert_eq!(decision.outcome, Outcome::Outage);
     assert_eq!(told(&decision), [(0, Allowed, 9), (1, DegradedDenied, 0), (2, Allowed, 9)]);
     quiet(&node).await;
     let mut seen = cluster.take_seen();
     // What certainly was not sent may be tried again within the deadline.
+    seen.sort_unstable();
     seen.dedup();
-    assert_eq!(seen, [(a, "s"), (b, "s"), (c, "q"), (a, "r")]);
+    let mut expected =
+        [(a, "q"), (b, "q"), (c, "q"), (a, "s"), (b, "s"), (c, "s"), (a, "r"), (c, "r")];
+    expected.sort_unstable();
+    assert_eq!(seen, expected);
     assert_eq!(spent(&cluster, &node), [0, 0, 0]);
 }
 
@@ -202,20 +209,20 @@ async fn what_was_charged_is_refunded_in_an_outage() {
 #[tokio::test(start_paused = true)]
 async fn a_refund_that_cannot_be_sent_is_made_later() {
     let cluster = Cluster::start();
-    let node = cluster.node(&policy(["9/1d", "1/1d", "9/1d"], ["", "", ""]));
-    let [a, ..] = slots(&node);
-    spend(&node, &KEYS[1..2], 1).await;
+    let node = cluster.node(&policy(["9/1d"; 3], ["", ", on_store_failure: deny", ""]));
+    let [a, b, _] = slots(&node);
     cluster.set_fates(move |seen| match seen {
         (slot, "r") if slot == a => Fate::Failed(Failure::Unreachable),
+        (slot, "s") if slot == b => Fate::Failed(Failure::Unreachable),
         _ => Fate::Answered,
     });
     let decision = node.decide("/", &KEYS).await;
-    assert_eq!(told(&decision), [(0, Allowed, 9), (1, Denied, 0), (2, Allowed, 9)]);
+    assert_eq!(told(&decision), [(0, Allowed, 9), (1, DegradedDenied, 0), (2, Allowed, 9)]);
     tokio::time::sleep(REPORTED).await;
-    assert_eq!(spent(&cluster, &node), [1, 1, 0]);
+    assert_eq!(spent(&cluster, &node), [1, 0, 0]);
     cluster.set_fates(|_| Fate::Answered);
     tokio::time::sleep(REPORTED).await;
-    assert_eq!(spent(&cluster, &node), [0, 1, 0]);
+    assert_eq!(spent(&cluster, &node), [0, 0, 0]);
 }
 
 /// What was admitted without the store is reported to it, but for what was refunded before.
@@ -296,7 +303,10 @@ async fn a_lost_reply_is_charged_once_in_the_store() {
         let refund = ", refund: { status: [503] }";
         let node = cluster.node(&policy(["9/1d"; 3], [refund, "", ""]));
         let [a, ..] = slots(&node);
-        cluster.fail(a, Fate::Executed(failure));
+        cluster.set_fates(move |seen| match seen {
+            (slot, "s") if slot == a => Fate::Executed(failure),
+            _ => Fate::Answered,
+        });
         let (mut decision, mut pending) = node.open("/", &KEYS).await;
         assert_eq!(told(&decision), [(0, DegradedAllowed, 8), (1, Allowed, 8), (2, Allowed, 8)]);
         cluster.set_fates(|_| Fate::Answered);
@@ -312,17 +322,52 @@ async fn a_lost_reply_is_charged_once_in_the_store() {
     }
 }
 
+/// A question whose answer was lost has charged nothing: what this node admits instead is reported.
+#[tokio::test(start_paused = true)]
+async fn a_question_that_is_lost_charges_nothing() {
+    let cluster = Cluster::start();
+    let node = cluster.node(&policy(["9/1d"; 3], ["", "", ""]));
+    let [a, ..] = slots(&node);
+    cluster.fail(a, Fate::Executed(Failure::Lost));
+    let decision = node.decide("/", &KEYS).await;
+    assert_eq!(told(&decision), [(0, DegradedAllowed, 8), (1, Allowed, 8), (2, Allowed, 8)]);
+    cluster.set_fates(|_| Fate::Answered);
+    tokio::time::sleep(REPORTED).await;
+    assert_eq!(spent(&cluster, &node), [1, 1, 1]);
+}
+
+/// A request that one slot refuses charges nothing anywhere, so nobody else is refused for it.
+#[tokio::test]
+async fn a_request_that_is_refused_disturbs_nobody() {
+    let cluster = Cluster::start();
+    let node = cluster.node(&policy(["1/1m", "1/1m", "9/1m"], ["", "", ""]));
+    let [a, b, c] = slots(&node);
+    spend(&node, &KEYS[1..2], 1).await;
+    cluster.take_seen();
+    assert_eq!(node.decide("/", &KEYS).await.outcome, Outcome::Limited);
+    let mut seen = cluster.take_seen();
+    seen.sort_unstable();
+    let mut expected = [(a, "q"), (b, "q"), (c, "q")];
+    expected.sort_unstable();
+    assert_eq!(seen, expected);
+    spend(&node, &KEYS[..1], 1).await;
+}
+
 /// One deadline holds for all slots together.
 #[tokio::test]
 async fn all_slots_share_one_deadline() {
     let cluster = Cluster::start();
     let node = cluster.node(&policy(["9/1m"; 3], ["", "", ""]));
-    let [a, b, _] = slots(&node);
+    let [a, b, c] = slots(&node);
     cluster.set_latency(Nanos::from_millis(15));
     let began = cluster.clock().now().mono;
     let decision = node.decide("/", &KEYS).await;
-    assert_eq!(cluster.take_seen(), [(a, "s"), (b, "s")], "the third slot is asked too late");
+    let mut seen = cluster.take_seen();
+    seen.sort_unstable();
+    let mut expected = [(a, "q"), (b, "q"), (c, "q")];
+    expected.sort_unstable();
+    assert_eq!(seen, expected, "the first slot is charged too late");
     assert!(decision.is_degraded() && decision.outcome == Outcome::Allowed);
     let took = cluster.clock().now().mono.saturating_sub(began);
-    assert!(took <= Nanos::from_millis(30), "{took:?}");
+    assert!(took <= Nanos::from_millis(45), "{took:?}");
 }

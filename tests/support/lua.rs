@@ -115,15 +115,24 @@ impl Server {
         self.keep.lock().unwrap().kept.clear();
     }
 
-    /// Charges that go out as one call.
+    /// Charges that go out as one call, or as several where a call does not hold them all.
     pub fn settle(&self, charges: &[Charge]) -> Vec<Answered> {
-        let mut call = Call::default();
-        for charge in charges {
-            call.add(charge).unwrap();
+        let mut answered = Vec::new();
+        let mut rest = charges;
+        while !rest.is_empty() {
+            let mut call = Call::default();
+            let taken = rest.iter().take_while(|charge| call.add(charge).is_ok()).count();
+            assert!(taken > 0, "a call holds any charge by itself");
+            let reply = self.run(&call.arguments(9, "t", false)).unwrap();
+            let answers = call.answers(9, &reply);
+            answered.extend(
+                answers.unwrap_or_else(|| {
+                    panic!("{reply:?} contradicts itself: {:?}", &rest[..taken])
+                }),
+            );
+            rest = &rest[taken..];
         }
-        let reply = self.run(&call.arguments(9, "t", false)).unwrap();
-        call.answers(9, &reply)
-            .unwrap_or_else(|| panic!("{reply:?} contradicts itself: {charges:?}"))
+        answered
     }
 }
 

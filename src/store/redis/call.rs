@@ -10,7 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::clock::{Nanos, Now};
-use crate::limit::{Cell, MAX_WINDOWS, MICROSECOND, Quota, Rate, Refill, Verdict};
+use crate::limit::{Cell, MAX_WINDOWS, MICROSECOND, Quota, Rate, Verdict};
 use crate::policy::KeyHash;
 use crate::store::{Issued, Settlement, Verdicts};
 
@@ -21,6 +21,9 @@ pub(super) const MAX_CHARGES: usize = 64;
 /// Most counters of one call, one for each window of each cell: each takes the server some
 /// microseconds, and no call shall keep it busy for longer than about a millisecond.
 const MAX_COUNTERS: usize = 64;
+
+/// What a bucket that remembers charges takes, in counters.
+const REMEMBERING: usize = 4;
 
 /// Most logs of one call: each may take a fifth of a millisecond when it is full.
 const MAX_LOGS: usize = 2;
@@ -60,15 +63,9 @@ impl Spend {
         (self.key, self.quota.number(), self.cost)
     }
 
-    /// The part of a charge that is given back: what was spent before it, and by the rest of it.
-    pub(super) fn part(mut self, units: u32) -> Self {
-        let units = units.min(self.cost);
-        if let Quota::TokenBucket(bucket) = self.quota.quota() {
-            let each = bucket.emission().get() / MICROSECOND.get();
-            self.before = self.before.saturating_add(each * u64::from(self.cost - units));
-        }
-        self.cost = units;
-        self
+    /// The part of a charge that is given back.
+    pub(super) fn part(self, units: u32) -> Self {
+        Self { cost: units.min(self.cost), ..self }
     }
 }
 
@@ -103,7 +100,8 @@ pub struct Answered {
     pub settlement: Settlement,
     /// When, on the server's clock, in microseconds.
     pub at: u64,
-    /// Of each part, the first number told of its cell before the charge.
+    /// Of each part, the first number told of its cell before the charge: of a log, in which chunk the
+    /// charge stands.
     pub before: SmallVec<[u64; 4]>,
     /// What each part would say of a charge of nothing before this one: what is left once it is
     /// given back.
@@ -135,6 +133,8 @@ struct CallCell {
     algorithm: Algorithm,
     /// The lengths of the windows of its limit, ascending.
     windows: SmallVec<[Nanos; 2]>,
+    /// Whether it is a bucket that remembers what it was charged lately.
+    remembers: bool,
 }
 
 /// What a cell is, in the script's words.
@@ -170,7 +170,8 @@ impl Call {
         }
         let mut parts: SmallVec<[RunPart; 4]> = SmallVec::new();
         for spend in &charge.spends {
-            let quota = *spend.quota.quota();
+            // (Whether its cell remembers is said of the cell.)
+            let quota = spend.quota.quota().returning(false);
             let cell = self.cell(spend);
             parts.push(RunPart { cell, quota, cost: spend.cost, before: spend.before });
         }
@@ -203,7 +204,7 @@ impl Call {
         for spend in &charge.spends {
             let algorithm = Algorithm::of(spend.quota.quota());
             let Some(index) = self.index(spend) else {
-                counters += spend.quota.windows().lengths().len().max(1);
+                counters += spend.quota.windows().lengths().len().max(weight(spend));
                 logs += usize::from(is_log(algorithm));
                 continue;
             };
@@ -226,9 +227,11 @@ impl Call {
                 family: spend.family,
                 algorithm: Algorithm::of(spend.quota.quota()),
                 windows: SmallVec::new(),
+                remembers: false,
             });
             self.cells.len() - 1
         });
+        self.cells[index].remembers |= remembers(spend);
         let windows = &mut self.cells[index].windows;
         for length in spend.quota.windows().lengths() {
             if let Err(at) = windows.binary_search(length) {
@@ -264,7 +267,8 @@ impl Call {
         rest.push(u64::from(number).into());
         for cell in &self.cells {
             rest.push((cell.algorithm as u64).into());
-            rest.push((cell.windows.len() as u64).into());
+            let second = if cell.remembers { 1 } else { cell.windows.len() as u64 };
+            rest.push(second.into());
             rest.extend(cell.windows.iter().map(|length| Argument::from(micros(*length))));
         }
         for run in &self.runs {
@@ -320,11 +324,10 @@ impl Call {
                 let above = above(&quota, numbers, part.cost, spent, run.many);
                 let cell = quota.cell_of(numbers, now.wall, above)?;
                 let before = *numbers.first()?;
-                let refill = quota.refill_of(numbers);
-                parts.push(Part { quota, cell, refill, cost: part.cost, before });
+                parts.push(Part { quota, cell, cost: part.cost, before });
             }
             for n in 0..run.many {
-                let before = parts.iter().map(|part| part.before_charge(n)).collect();
+                let before = parts.iter().map(|part| part.before).collect();
                 let without = parts.iter().map(|part| part.judge(0, now)).collect();
                 let settlement = match run.order {
                     Order::Ask => asked(&parts, n < spent, now)?,
@@ -358,24 +361,13 @@ pub enum Argument {
 struct Part {
     quota: Quota,
     cell: Cell,
-    /// How the cell refills until it is charged under the quota, if otherwise than that.
-    refill: Option<Refill>,
     cost: u32,
     before: u64,
 }
 
 impl Part {
     fn judge(&self, cost: u32, now: Now) -> Verdict {
-        self.quota.judge_refilling(&self.cell, self.refill, cost, now)
-    }
-
-    /// The first number told of the cell, before the n-th charge of the run.
-    fn before_charge(&self, n: u32) -> u64 {
-        let each = match &self.quota {
-            Quota::TokenBucket(q) => q.emission().get() / MICROSECOND.get(),
-            Quota::SlidingWindow(_) | Quota::SlidingLog(_) | Quota::FixedWindow(_) => 0,
-        };
-        self.before.saturating_add(each * u64::from(self.cost) * u64::from(n))
+        self.quota.judge(Some(&self.cell), cost, now)
     }
 }
 
@@ -396,7 +388,6 @@ fn replay(parts: &mut [Part], spent: bool, now: Now) -> Option<Settlement> {
     for (part, verdict) in parts.iter_mut().zip(&mut verdicts) {
         if spent {
             part.quota.charge(&mut part.cell, part.cost, now);
-            part.refill = None;
         } else if verdict.allowed {
             *verdict = part.judge(0, now);
         }
@@ -415,9 +406,21 @@ fn above(quota: &Quota, numbers: &[u64], cost: u32, spent: u32, many: u32) -> u3
     u32::try_from(after.saturating_sub(u64::from(limit))).unwrap_or(u32::MAX)
 }
 
+/// Whether a cell is to remember a charge, since it may be given back.
+fn remembers(spend: &Spend) -> bool {
+    let returns =
+        |quota: &Quota| matches!(quota, Quota::TokenBucket(q) if spend.returns || q.returns());
+    returns(spend.quota.quota())
+}
+
+/// What a cell takes the server, in counters, besides those of its windows.
+fn weight(spend: &Spend) -> usize {
+    if remembers(spend) { REMEMBERING } else { 1 }
+}
+
 impl CallCell {
     fn counters(&self) -> usize {
-        self.windows.len().max(1)
+        self.windows.len().max(if self.remembers { REMEMBERING } else { 1 })
     }
 
     /// How many windows it has with those of a charge.

@@ -3,7 +3,7 @@
 -- KEYS[i]        the i-th cell of the call
 -- ARGV[1]        the number of the call, told back
 -- ARGV           then for each cell its kind and the lengths of the windows that its limit has:
---                  1 0                token_bucket
+--                  1 remembers        token_bucket; 1: what it is charged may be given back
 --                  2 w length x w     sliding_window
 --                  3 w length x w     sliding_log
 --                  4 w length x w     fixed_window
@@ -13,7 +13,7 @@
 --                  'c' 1 m  part x m  spends without judging, up to the limit
 --                  'd' 1 m  part x m  spends without judging, above the limit too
 --                  'r' at m (part before) x m   gives back what was spent at the instant `at`;
---                                     `before`: the first number told of the cell then
+--                                     `before`: the first number told of the cell then, of a log
 --                a part is a cell, a cost, and the numbers of the rate it is charged under:
 --                  cell cost emission burst refill_every max_delay    of a token_bucket
 --                  cell cost limit length                             of the others
@@ -30,15 +30,15 @@
 --   and `tollgate:x` is then `w1 28333333 2 0 60000000`, which ends with the window after this one.
 --
 -- Promise: all cells of a charge are spent or none; a refusal spends nothing, and writes nothing but
--- windows that a cell did not have yet and times that are pulled back. Every cell
+-- windows and rates that a cell did not have yet and times that are pulled back. Every cell
 -- is read before the first is written, so a cell that cannot be read, or a server that takes no
 -- writes, leaves all as it was. Every write expires at the moment the cell equals an absent one. A
 -- stored time ahead of the server's clock (the clock was set back, another server took over) is
 -- pulled back to it: nothing is forgotten, and no key is locked out for longer than a full refill.
 --
 -- Rates of one limit share a cell. Of window algorithms a cell has a counter for each length of
--- window: a charge is judged on the counter of its own rate and added to all (limit/windows.rs says
--- why). A bucket is converted, in units, when it is charged under another rate.
+-- window, of buckets a time for each rate: a charge is judged on its own and added to all
+-- (limit/windows.rs and limit/buckets.rs say why).
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local clock = call('TIME') -- the one line that asks what time it is
@@ -52,6 +52,7 @@ local MAX_NUMBER = 9007199254740991 -- 2^53 - 1
 local MAX_UNITS = 4294967295 -- 2^32 - 1
 local MAX_COUNTERS = 16 -- of one cell: limit/windows.rs
 local KEEP_UNUSED = 3600 -- seconds: limit/windows.rs
+local MAX_RATES, MAX_RECENT, SUMS_PER_FILL = 8, 16, 16 -- of one cell: limit/buckets.rs
 
 -- A script's functions are made anew each time it runs: few here, and what most calls need is
 -- written where it is used.
@@ -84,13 +85,14 @@ local function stepped(time, step)
   return time - fmod(time, step)
 end
 
--- Units that a bucket has spent, in the time they take to come back at another rate, rounded up.
-local function spent_at(cell, emission)
-  local spent = cell.spent
-  if spent == 0 or cell.emission == emission then return spent end
-  local part = fmod(spent, cell.emission)
-  spent = (spent - part) / cell.emission * emission + scaled(part, emission, cell.emission)
-  return min(spent, MAX_NUMBER / 2)
+-- What a bucket begins with where a key was charged under another rate so far: units carry over, rounded
+-- up, and at most empty it.
+local function carried(spent, from, emission, capacity)
+  if spent > 0 and from ~= emission then
+    local part = fmod(spent, from)
+    spent = (spent - part) / from * emission + scaled(part, emission, from)
+  end
+  return min(spent, capacity)
 end
 
 -- Units that count of a counter now.
@@ -413,6 +415,205 @@ end
 
 local log
 
+-- What a bucket needs that is charged under several rates or remembers charges, made when a call names
+-- one. Such a cell is `b2 at rates` and then for each rate `emission step capacity full base since
+-- judged`, and for each sum of what was charged lately, oldest first, `last units`: limit/buckets.rs says
+-- what they are.
+local function make_buckets()
+  local kind = {}
+
+  -- Spends until the bucket is empty, and no more.
+  local function charged(rate, full, units, at)
+    local from = stepped(at, rate.step)
+    return max(full, min(max(full, from) + units * rate.emission, from + rate.capacity))
+  end
+
+  local function put(cell, emission, step, capacity, full)
+    local rate = {
+      emission = emission, step = step, capacity = capacity, full = full, base = full, since = now,
+      judged = seconds,
+    }
+    cell.rates[#cell.rates + 1] = rate
+    return rate
+  end
+
+  -- A cell that had one rate and no memory.
+  function kind.begin(cell)
+    cell.rates, cell.recent = {}, {}
+    if cell.spent > 0 then
+      put(cell, cell.emission, cell.step, cell.capacity, stepped(now, cell.step) + cell.spent)
+    end
+  end
+
+  function kind.load(cell, text)
+    local at, count, rest = match(text, '^b2 (%d+) (%d+)([ %d]*)$')
+    at, count = tonumber(at), tonumber(count)
+    if not at or at > MAX_NUMBER or count == 0 or count > MAX_RATES then return false end
+    cell.rates, cell.recent = {}, {}
+    local numbers, many = {}, 0
+    for number in gmatch(rest, '%d+') do
+      many = many + 1
+      numbers[many] = tonumber(number)
+      if numbers[many] > MAX_NUMBER then return false end
+    end
+    if many < 7 * count or fmod(many - 7 * count, 2) > 0 then return false end
+    local idle = true
+    for n = 0, count - 1 do
+      local first = 7 * n
+      local rate = {
+        emission = numbers[first + 1], step = numbers[first + 2], capacity = numbers[first + 3],
+        full = numbers[first + 4], base = numbers[first + 5], since = numbers[first + 6],
+        judged = numbers[first + 7],
+      }
+      if rate.emission == 0 then return false end
+      if at > now then
+        local ahead = stepped(at, rate.step) - stepped(now, rate.step)
+        rate.full, rate.base = max(0, rate.full - ahead), max(0, rate.base - ahead)
+        rate.since = min(rate.since, now)
+      end
+      cell.rates[n + 1] = rate
+      idle = idle and rate.full <= stepped(now, rate.step)
+    end
+    for n = 7 * count + 1, many, 2 do
+      cell.recent[#cell.recent + 1] = { last = min(numbers[n], now), units = numbers[n + 1] }
+    end
+    -- One that is idle and has not expired yet is as one that has.
+    if idle then
+      cell.rates, cell.recent, cell.changed = {}, {}, true
+    elseif at > now then
+      cell.changed = true
+    end
+    return true
+  end
+
+  -- The bucket of a rate; it is made where the cell has none.
+  function kind.rate(cell, emission, step, capacity)
+    local rates, slower, slowest = cell.rates, nil, nil
+    for n = 1, #rates do
+      local one = rates[n]
+      if one.emission == emission and one.step == step and one.capacity == capacity then return one end
+      if one.emission >= emission and not (slower and slower.emission <= one.emission) then
+        slower = one
+      end
+      if not (slowest and slowest.emission > one.emission) then slowest = one end
+    end
+    local source = slower or slowest
+    local function carry(time, at)
+      local spent = max(0, time - stepped(at, source.step))
+      spent = carried(spent, source.emission, emission, capacity)
+      return spent > 0 and stepped(at, step) + spent or 0
+    end
+    if #rates >= MAX_RATES then
+      local oldest = 1
+      for n = 2, #rates do
+        if rates[n].judged < rates[oldest].judged then oldest = n end
+      end
+      table.remove(rates, oldest)
+    end
+    local own = put(cell, emission, step, capacity, 0)
+    if source then
+      -- What is given back later of what was charged under the others comes back here too.
+      own.full = carry(source.full, now)
+      own.base, own.since, cell.changed = carry(source.base, source.since), source.since, true
+    end
+    return own
+  end
+
+  local function remember(cell, units)
+    local rates, recent, fastest = cell.rates, cell.recent, MAX_NUMBER
+    for n = 1, #rates do fastest = min(fastest, rates[n].capacity) end
+    local step, last = max(1, quotient(fastest, SUMS_PER_FILL)), recent[#recent]
+    if last and quotient(now, step) <= quotient(last.last, step) then
+      last.last, last.units = now, min(last.units + units, MAX_UNITS)
+      return
+    end
+    if not last then
+      for n = 1, #rates do rates[n].base, rates[n].since = rates[n].full, now end
+    end
+    if #recent >= MAX_RECENT then
+      local oldest = table.remove(recent, 1)
+      for n = 1, #rates do
+        local one = rates[n]
+        if oldest.last >= one.since then
+          one.base = charged(one, one.base, oldest.units, oldest.last)
+          one.since = oldest.last + 1
+        end
+      end
+    end
+    recent[#recent + 1] = { last = now, units = units }
+  end
+
+  -- Spends under a rate, whether it fits or not; under the others at most what is there.
+  function kind.spend(cell, units, own)
+    cell.changed = true
+    local idle = true
+    for n = 1, #cell.rates do
+      local one = cell.rates[n]
+      idle = idle and one.full <= stepped(now, one.step)
+    end
+    if idle then
+      own.full, own.base, own.since = 0, 0, now
+      cell.rates, cell.recent = { own }, {}
+    end
+    if cell.remembers or cell.recent[1] then remember(cell, units) end
+    for n = 1, #cell.rates do
+      local one = cell.rates[n]
+      if one == own then
+        one.full = min(max(one.full, stepped(now, one.step)) + units * one.emission, MAX_NUMBER)
+        one.judged = seconds
+      else
+        one.full = charged(one, one.full, units, now)
+      end
+    end
+  end
+
+  -- Gives back what was charged at an instant, where it is remembered.
+  function kind.give(cell, units, at)
+    local recent, sum = cell.recent, nil
+    for n = #recent, 1, -1 do
+      if recent[n].last < at then break end
+      sum = recent[n]
+    end
+    local known = false
+    for n = 1, #cell.rates do known = known or at >= cell.rates[n].since end
+    if not sum or not known then return end
+    units = min(units, sum.units)
+    sum.units, cell.changed = sum.units - units, true
+    for n = 1, #cell.rates do
+      local one = cell.rates[n]
+      if at >= one.since then
+        local anew = one.base
+        for k = 1, #recent do
+          if recent[k].last >= one.since then anew = charged(one, anew, recent[k].units, recent[k].last) end
+        end
+        one.full = min(one.full, max(anew, one.full - units * one.emission))
+      end
+    end
+  end
+
+  -- What is written, and until when it counts; nothing if it equals an absent one.
+  function kind.text(cell)
+    local texts, idle = { format('b2 %.0f %d', now, #cell.rates) }, now
+    for n = 1, #cell.rates do
+      local one = cell.rates[n]
+      texts[n + 1] = format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', one.emission, one.step, one.capacity,
+        one.full, one.base, one.since, one.judged)
+      if one.full > stepped(now, one.step) then
+        idle = max(idle, one.step > 0 and stepped(one.full + one.step - 1, one.step) or one.full)
+      end
+    end
+    if idle <= now then return nil end
+    for n = 1, #cell.recent do
+      texts[#texts + 1] = format('%.0f %.0f', cell.recent[n].last, cell.recent[n].units)
+    end
+    return concat(texts, ' '), idle
+  end
+
+  return kind
+end
+
+local buckets
+
 local function unreadable(cell)
   return redis.error_reply('TOLLGATE the cell ' .. cell.key .. ' was not written by tollgate')
 end
@@ -559,12 +760,13 @@ for n = 1, #KEYS do
   local cell = { key = KEYS[n], kind = kind, changed = false }
   cells[n] = cell
   if kind == BUCKET then
-    -- `b1 full at emission refill_every`: full again at `full`, written at `at`
-    cell.spent, cell.emission, cell.step = 0, 1, 0
+    -- `b1 full at emission step capacity`: full again at `full`, written at `at`
+    cell.spent, cell.emission, cell.step, cell.capacity = 0, 1, 0, 0
+    cell.remembers = windows == 1
     local text = call('GET', cell.key)
-    if text then
-      local full, at, emission, step = match(text, '^b1 (%d+) (%d+) (%d+) (%d+)$')
-      if not full then return unreadable(cell) end
+    local full, at, emission, step, capacity
+    if text then full, at, emission, step, capacity = match(text, '^b1 (%d+) (%d+) (%d+) (%d+) (%d+)$') end
+    if full then
       full, at, emission, step = tonumber(full), tonumber(at), tonumber(emission), tonumber(step)
       if emission == 0 or full > MAX_NUMBER or at > MAX_NUMBER then return unreadable(cell) end
       local from = stepped(now, step)
@@ -573,6 +775,10 @@ for n = 1, #KEYS do
         cell.changed = true
       end
       cell.spent, cell.emission, cell.step = min(max(0, full - from), MAX_NUMBER / 2), emission, step
+      cell.capacity = tonumber(capacity)
+    elseif text then
+      buckets = buckets or make_buckets()
+      if not buckets.load(cell, text) then return unreadable(cell) end
     end
   elseif kind == LOG then
     cell.longest = tonumber(ARGV[next_arg + windows - 1])
@@ -610,12 +816,30 @@ for n = 1, #KEYS do
   end
 end
 
--- Adds units to a cell, under the rate of a part.
-local function spend(cell, units, a, b, c)
+-- The bucket that a part is judged on: the cell itself, where it has one rate and remembers nothing.
+local function bucket_of(cell, emission, step, capacity)
+  if not cell.rates then
+    if not cell.remembers then
+      if cell.spent == 0 then cell.emission, cell.step, cell.capacity = emission, step, capacity end
+      if cell.emission == emission and cell.step == step and cell.capacity == capacity then return cell end
+    end
+    buckets = buckets or make_buckets()
+    buckets.begin(cell)
+  end
+  return buckets.rate(cell, emission, step, capacity)
+end
+
+local function spent_of(bucket)
+  return bucket.spent or max(0, bucket.full - stepped(now, bucket.step))
+end
+
+-- Adds units to a cell; to a bucket under the rate `own`.
+local function spend(cell, units, b, own)
   cell.changed = true
-  if cell.kind == BUCKET then
-    cell.spent = spent_at(cell, a) + units * a
-    cell.emission, cell.step = a, c
+  if own == cell then
+    cell.spent = cell.spent + units * cell.emission
+  elseif own then
+    buckets.spend(cell, units, own)
   elseif cell.kind == LOG then
     cell.added = cell.added + units
   elseif not cell.counters then
@@ -645,16 +869,21 @@ while ARGV[next_arg] do
   local op, n, m = ARGV[next_arg], tonumber(ARGV[next_arg + 1]), tonumber(ARGV[next_arg + 2])
   next_arg = next_arg + 3
   local first, many = next_arg, n
-  local cell, cost, a, b, c
+  local cell, cost, a, b, own
   for _ = 1, m do
     cell, cost = cells[tonumber(ARGV[next_arg])], tonumber(ARGV[next_arg + 1])
-    a, b, c = tonumber(ARGV[next_arg + 2]), tonumber(ARGV[next_arg + 3]), 0
+    a, b, own = tonumber(ARGV[next_arg + 2]), tonumber(ARGV[next_arg + 3]), nil
     next_arg = next_arg + 4
     local kind, room, unit = cell.kind, 0, 1
     if kind == BUCKET then
-      c, unit = tonumber(ARGV[next_arg]), a
-      room = max(0, a * b + ARGV[next_arg + 1] - spent_at(cell, a))
-      next_arg = next_arg + 2
+      local step, capacity = tonumber(ARGV[next_arg]), a * b + ARGV[next_arg + 1]
+      if op ~= 'r' then
+        own = bucket_of(cell, a, step, capacity)
+        room = max(0, capacity - spent_of(own))
+      elseif not cell.rates and cell.emission == a and cell.step == step and cell.capacity == capacity then
+        own = cell
+      end
+      unit, next_arg = a, next_arg + 2
     elseif kind == LOG then
       room = max(0, a - log.spent(cell, b) - cell.added)
     else
@@ -665,19 +894,14 @@ while ARGV[next_arg] do
     elseif op == 'r' then
       local before = tonumber(ARGV[next_arg])
       next_arg = next_arg + 1
-      if kind == BUCKET then
-        -- What came back since and would not have without the charge (the bucket would have been
-        -- full) is not given back again.
-        local came = max(0, stepped(now, c) - stepped(n, c) - before)
-        local back = max(0, cost * a - came)
-        if cell.spent > 0 and cell.emission ~= a then
-          -- Converted, rounded down: the bucket goes on at the rate that charged it last.
-          local part = fmod(back, a)
-          local worth, product = scaled(part, cell.emission, a), part * cell.emission
-          if worth > 0 and (product > MAX_NUMBER or fmod(product, a) > 0) then worth = worth - 1 end
-          back = (back - part) / a * cell.emission + worth
-        end
-        cell.spent, cell.changed = max(0, cell.spent - back), true
+      if cell.rates then
+        buckets.give(cell, cost, n)
+      elseif own then
+        -- Not remembered: all but what came back since.
+        local came = max(0, stepped(now, cell.step) - stepped(n, cell.step))
+        cell.spent, cell.changed = max(0, cell.spent - max(0, cost * a - came)), true
+      elseif kind == BUCKET then
+        -- Of another rate, and charged before this one: nothing is left of it.
       elseif kind == LOG then
         log.give(cell, cost, n, before)
       else
@@ -690,17 +914,11 @@ while ARGV[next_arg] do
       if op == 'c' then
         units = min(cost, quotient(room, unit))
       elseif kind == BUCKET then
-        units = max(0, min(cost, quotient(MAX_NUMBER / 2 - spent_at(cell, a), unit)))
+        units = max(0, min(cost, quotient(MAX_NUMBER / 2 - spent_of(own), unit)))
       elseif kind == LOG then
         units = max(0, min(cost, MAX_UNITS - log.spent(cell, b) - cell.added))
       end
-      if units > 0 and kind == BUCKET and cell.spent > 0 then
-        -- What corrects an earlier charge leaves the bucket at the rate that it has.
-        cell.spent = min(cell.spent + units * cell.emission, MAX_NUMBER / 2)
-        cell.changed = true
-      elseif units > 0 then
-        spend(cell, units, a, b, c)
-      end
+      if units > 0 then spend(cell, units, b, own) end
     end
   end
   if op == 's' or op == 'q' then
@@ -709,15 +927,16 @@ while ARGV[next_arg] do
     for _ = 1, m do
       if m > 1 then
         cell, cost = cells[tonumber(ARGV[from])], tonumber(ARGV[from + 1])
-        a, b = tonumber(ARGV[from + 2]), tonumber(ARGV[from + 3])
+        a, b, own = tonumber(ARGV[from + 2]), tonumber(ARGV[from + 3]), nil
         from = from + 4
         if cell.kind == BUCKET then
-          c, from = tonumber(ARGV[from]), from + 2
+          own = bucket_of(cell, a, tonumber(ARGV[from]), a * b + ARGV[from + 1])
+          from = from + 2
         end
       end
       local kind, at = cell.kind, #reply
       if kind == BUCKET then
-        reply[at + 1], reply[at + 2], reply[at + 3] = spent_at(cell, a), cell.emission, cell.spent
+        reply[at + 1] = spent_of(own)
       elseif kind == LOG then
         local above = 0
         if many < n and cost > 0 and cost <= a then
@@ -730,7 +949,7 @@ while ARGV[next_arg] do
         if kind == SLIDING then reply[at + 3] = counter.previous end
       end
       local units = many * cost
-      if op == 's' and units > 0 then spend(cell, units, a, b, c) end
+      if op == 's' and units > 0 then spend(cell, units, b, own) end
     end
   end
 end
@@ -751,11 +970,13 @@ for n = 1, #cells do
     log.save(cell)
   else
     local text, idle
-    if cell.kind == BUCKET then
+    if cell.rates then
+      text, idle = buckets.text(cell)
+    elseif cell.kind == BUCKET then
       if cell.spent > 0 then
         local step = cell.step
         local full = stepped(now, step) + cell.spent
-        text = format('b1 %.0f %.0f %.0f %.0f', full, now, cell.emission, step)
+        text = format('b1 %.0f %.0f %.0f %.0f %.0f', full, now, cell.emission, step, cell.capacity)
         idle = step > 0 and stepped(full + step - 1, step) or full
       end
     else

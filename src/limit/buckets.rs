@@ -1,0 +1,234 @@
+//! Buckets of one key: under several rates, or such that charges may be given back.
+//!
+//! **Several rates.** A limit's plans and overrides have rates of their own. A key then has a time for
+//! each rate that it was charged under: a charge is judged on its own rate's and spent in all, so what
+//! one plan used is not there for another. It may empty the bucket of another rate, and never more: who
+//! spent a thousand units of a fast plan owes nothing to the slow one, he only finds it empty. A rate
+//! that comes later begins with the units that are spent under the next slower one, at most empty.
+//!
+//! ```text
+//!   rate: 10/1h, plans: { gold: 100/1s }
+//!
+//!                 ┌ 10/1h   full at 15:07     ◄── judges requests without the plan
+//!   key ─ cell ───┤
+//!                 └ 100/1s  full at 14:13:02  ◄── judges requests of gold
+//!                           every charge spends in both
+//! ```
+//!
+//! **Giving back.** What a charge leaves behind depends on all that come after it: a bucket that is full
+//! takes no more, so units that came for nothing must not come again. So the cell remembers what it was
+//! charged lately, summed up in steps of a sixteenth of the time that the bucket takes to fill; a refund
+//! takes its units out of the sum and computes the times anew. A sum counts as if it had been charged at
+//! once, at its last instant: a bucket is never fuller than it would be without the charge, and less full
+//! by a sixteenth of its burst at most. What is older than sixteen steps is not given back any more: the
+//! bucket would have filled since.
+
+use super::token_bucket::{Refill, Refilled};
+use super::windows::whole_secs;
+use super::{MICROSECOND, TokenBucket};
+use crate::clock::Nanos;
+
+/// Most rates of one key: each is written by every charge. With more, the one that no charge was judged
+/// under for the longest time begins anew.
+pub const MAX_RATES: usize = 8;
+
+/// Most sums of what was charged lately.
+const MAX_RECENT: usize = 16;
+
+/// A sum spans this part of the time that the fastest bucket takes to fill.
+const SUMS_PER_FILL: u64 = 16;
+
+/// The buckets of one key by rate, at least one, in the order in which they came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    rates: Vec<OfRate>,
+    /// What was charged lately, oldest first; nothing where charges are not given back.
+    recent: Vec<Recent>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OfRate {
+    refill: Refill,
+    full: Refilled,
+    /// The same without what is remembered: what was charged before `since`.
+    base: Refilled,
+    /// Charges of this instant and later are remembered.
+    since: Nanos,
+    /// When a charge was last judged under it, in whole seconds.
+    judged: u32,
+}
+
+/// Units that were charged within a step, by whatever rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Recent {
+    /// The last instant.
+    last: Nanos,
+    units: u32,
+}
+
+impl OfRate {
+    fn new(refill: Refill, full: Refilled, now: Nanos) -> Self {
+        Self { refill, full, base: full, since: now, judged: whole_secs(now) }
+    }
+
+    /// The most that can be spent when the remembered charges are what they are now.
+    fn anew(&self, recent: &[Recent]) -> Refilled {
+        let later = recent.iter().filter(|one| one.last >= self.since);
+        later.fold(self.base, |full, one| {
+            self.refill.charge_what_is_there(full, one.units, one.last)
+        })
+    }
+}
+
+impl Buckets {
+    /// Of a key that was charged under one rate so far.
+    pub(super) fn of(bucket: &TokenBucket, full: Refilled, now: Nanos) -> Self {
+        Self { rates: vec![OfRate::new(bucket.refill(), full, now)], recent: Vec::new() }
+    }
+
+    /// The time of a rate; one that is not there has spent nothing.
+    pub(super) fn full(&self, bucket: &TokenBucket) -> Refilled {
+        let refill = bucket.refill();
+        let own = self.rates.iter().find(|one| one.refill == refill);
+        own.map_or(Refilled::default(), |one| one.full)
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn heap_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.rates.capacity() * size_of::<OfRate>()
+            + self.recent.capacity() * size_of::<Recent>()
+    }
+
+    /// The same after one more charge: the list of sums doubles when it is full.
+    pub(super) fn heap_bytes_after_charge(&self) -> usize {
+        let more = if self.is_full() { self.recent.capacity().max(1) } else { 0 };
+        self.heap_bytes() + more * size_of::<Recent>()
+    }
+
+    /// Whether one more sum takes more memory.
+    const fn is_full(&self) -> bool {
+        self.recent.len() == self.recent.capacity() && self.recent.len() < MAX_RECENT
+    }
+
+    /// Makes room for one more charge without more memory: the two oldest sums are joined, at the later
+    /// of both instants. (Of a single one nothing is remembered any more.)
+    pub(super) fn make_room(&mut self) {
+        if !self.is_full() || self.recent.is_empty() {
+            return;
+        }
+        let oldest = self.recent.remove(0);
+        match self.recent.first_mut() {
+            Some(next) => next.units = next.units.saturating_add(oldest.units),
+            None => self.retire(oldest),
+        }
+    }
+
+    /// What is not remembered any more.
+    fn retire(&mut self, oldest: Recent) {
+        for one in self.rates.iter_mut().filter(|one| oldest.last >= one.since) {
+            one.base = one.refill.charge_what_is_there(one.base, oldest.units, oldest.last);
+            one.since = oldest.last.saturating_add(Nanos::new(1));
+        }
+    }
+
+    /// Gives the key a bucket of this rate, if it has none.
+    pub(super) fn add(&mut self, bucket: &TokenBucket, now: Nanos) {
+        let refill = bucket.refill();
+        if self.rates.iter().any(|one| one.refill == refill) {
+            return;
+        }
+        let slower = self.rates.iter().filter(|one| one.refill.emission >= refill.emission);
+        let source = slower.min_by_key(|one| one.refill.emission);
+        let source = source.or(self.rates.iter().max_by_key(|one| one.refill.emission));
+        let mut own = OfRate::new(refill, Refilled::default(), now);
+        if let Some(other) = source {
+            let carried = |cell, at| bucket.carried(&other.refill, cell, at);
+            // What is given back later of what was charged under the others comes back here too.
+            own.full = carried(other.full, now);
+            (own.base, own.since) = (carried(other.base, other.since), other.since);
+        }
+        if self.rates.len() >= MAX_RATES
+            && let Some(oldest) = (0..self.rates.len()).min_by_key(|n| self.rates[*n].judged)
+        {
+            self.rates.remove(oldest);
+        }
+        self.rates.reserve_exact(1);
+        self.rates.push(own);
+    }
+
+    /// Spends under a rate, whether it fits or not; under the others at most what is there.
+    pub(super) fn charge(&mut self, bucket: &TokenBucket, cost: u32, now: Nanos) {
+        if self.is_idle(now) {
+            self.forget();
+        }
+        self.add(bucket, now);
+        if bucket.returns() || !self.recent.is_empty() {
+            self.remember(cost, now);
+        }
+        let own = bucket.refill();
+        for one in &mut self.rates {
+            if one.refill == own {
+                one.full = own.charge(one.full, cost, now);
+                one.judged = whole_secs(now);
+            } else {
+                one.full = one.refill.charge_what_is_there(one.full, cost, now);
+            }
+        }
+    }
+
+    /// Takes back units of a charge, where it is remembered.
+    pub(super) fn give_back(&mut self, units: u32, charged: Nanos) {
+        let Some(sum) = self.recent.iter_mut().find(|one| one.last >= charged) else {
+            return;
+        };
+        if self.rates.iter().all(|one| charged < one.since) {
+            return;
+        }
+        let units = units.min(sum.units);
+        sum.units -= units;
+        for one in &mut self.rates {
+            if charged >= one.since {
+                let anew = one.anew(&self.recent).max(one.refill.give_back(one.full, units));
+                one.full = one.full.min(anew);
+            }
+        }
+    }
+
+    /// Whether every bucket is full.
+    pub(super) fn is_idle(&self, now: Nanos) -> bool {
+        self.rates.iter().all(|one| one.refill.spent(one.full, now) == Nanos::ZERO)
+    }
+
+    /// Every bucket is full, whatever was charged before.
+    fn forget(&mut self) {
+        self.rates.clear();
+        self.recent.clear();
+    }
+
+    fn remember(&mut self, cost: u32, now: Nanos) {
+        let fastest = self.rates.iter().map(|one| one.refill.capacity).min().unwrap_or_default();
+        // In the unit of every store's clock, so that all sum up alike.
+        let step = (fastest.get() / SUMS_PER_FILL / MICROSECOND.get()).max(1) * MICROSECOND.get();
+        if let Some(last) = self.recent.last_mut()
+            && now.get() / step <= last.last.get() / step
+        {
+            last.last = last.last.max(now);
+            last.units = last.units.saturating_add(cost);
+            return;
+        }
+        if self.recent.is_empty() {
+            for one in &mut self.rates {
+                (one.base, one.since) = (one.full, now);
+            }
+        }
+        if self.recent.len() >= MAX_RECENT {
+            let oldest = self.recent.remove(0);
+            self.retire(oldest);
+        }
+        if self.is_full() {
+            self.recent.reserve_exact(self.recent.capacity().max(1));
+        }
+        self.recent.push(Recent { last: now, units: cost });
+    }
+}

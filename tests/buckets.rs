@@ -1,0 +1,199 @@
+//! Buckets under several rates and with refunds, against lists of what was charged.
+#![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
+
+use proptest::prelude::*;
+use tollgate::clock::{Nanos, Now};
+use tollgate::limit::{Cell, Quota, Rate, Receipt, TokenBucket, Windows};
+
+const BEGIN: u64 = 7_200_000_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+fn at(offset: u64) -> Now {
+    let at = Nanos::new(BEGIN + offset);
+    Now { mono: at, wall: at }
+}
+
+/// Units, seconds, burst.
+type Numbers = (u32, u64, u32);
+
+fn bucket((count, period, burst): Numbers) -> TokenBucket {
+    let rate = Rate::new(count, Nanos::from_secs(period)).unwrap();
+    TokenBucket::new(rate, burst, Nanos::ZERO, Nanos::new(1_000)).unwrap()
+}
+
+fn numbers() -> impl Strategy<Value = Numbers> {
+    (1u32..40, prop_oneof![Just(1u64), Just(10), Just(60), Just(3_600)], 1u32..40)
+}
+
+/// A key of a limit with several rates, as a store keeps it.
+struct Key {
+    windows: Windows,
+    cell: Option<(Quota, Cell)>,
+}
+
+impl Key {
+    fn new() -> Self {
+        Self { windows: Windows::default(), cell: None }
+    }
+
+    /// The cell, readable by a quota.
+    fn cell(&mut self, quota: &Quota, now: Now) -> &mut Cell {
+        let cell = match self.cell.take() {
+            Some((old, cell)) if !old.is_idle(&cell, now) => match quota.reads(&old) {
+                true => cell,
+                false => quota.convert(&self.windows, &old, cell, now),
+            },
+            _ => quota.fresh_in(&self.windows, now),
+        };
+        &mut self.cell.insert((*quota, cell)).1
+    }
+
+    fn charge(&mut self, quota: &Quota, cost: u32, now: Now) -> Result<Receipt, Option<Nanos>> {
+        let cell = self.cell(quota, now);
+        let verdict = quota.judge(Some(cell), cost, now);
+        if !verdict.allowed {
+            return Err(verdict.retry_after);
+        }
+        quota.charge(cell, cost, now);
+        Ok(quota.receipt(&verdict, cost, now))
+    }
+
+    fn give_back(&mut self, quota: &Quota, units: u32, receipt: Receipt, now: Now) {
+        quota.give_back(self.cell(quota, now), units, receipt, now);
+    }
+}
+
+/// What is spent of a bucket that was charged so, as the time it takes to come.
+fn spent(charges: &[(u64, u32)], emission: u64, now: u64) -> u64 {
+    let full =
+        charges.iter().fold(0u64, |full, (at, units)| full.max(*at) + u64::from(*units) * emission);
+    full.saturating_sub(now)
+}
+
+/// At most `burst + rate x T` in any interval `T`.
+fn check_bound(
+    (_, _, burst): Numbers,
+    emission: u64,
+    kept: &[(u64, u32)],
+) -> Result<(), TestCaseError> {
+    let most = spent(kept, emission, kept.last().map_or(0, |(at, _)| *at));
+    let mut full = 0u64;
+    for (at, units) in kept {
+        full = full.max(*at) + u64::from(*units) * emission;
+        prop_assert!(full - at <= u64::from(burst) * emission, "{most} of {burst}: {kept:?}");
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    /// Under each rate at most its bucket, whatever is charged under the others; a refusal tells when
+    /// the same charge fits, and it fits then, if nobody else comes.
+    #[test]
+    fn each_rate_keeps_its_own_promise(
+        rates in prop::collection::vec(numbers(), 1..5),
+        returns in any::<bool>(),
+        steps in prop::collection::vec((0u64..40, 0usize..5, 1u32..20), 1..60),
+    ) {
+        let quotas: Vec<Quota> =
+            rates.iter().map(|one| Quota::TokenBucket(bucket(*one).returning(returns))).collect();
+        let mut key = Key::new();
+        let mut kept = vec![Vec::new(); rates.len()];
+        let mut now = 0u64;
+        for (pause, which, cost) in steps {
+            now += pause * pause * SECOND / 50;
+            let which = which % rates.len();
+            match key.charge(&quotas[which], cost, at(now)) {
+                Ok(_) => kept[which].push((now, cost)),
+                Err(None) => prop_assert!(cost > rates[which].2),
+                Err(Some(wait)) => {
+                    prop_assert!(wait <= quotas[which].window(), "{wait:?}");
+                    now += wait.get();
+                    prop_assert!(key.charge(&quotas[which], cost, at(now)).is_ok(), "too early");
+                    kept[which].push((now, cost));
+                }
+            }
+            for (one, kept) in rates.iter().zip(&kept) {
+                check_bound(*one, bucket(*one).emission().get(), kept)?;
+            }
+        }
+    }
+
+    /// However refunds overlap, the bucket is never fuller than without what was given back, and what is
+    /// given back within the time that it takes to fill is missing by a sixteenth of the burst at most.
+    #[test]
+    fn a_refund_leaves_what_would_be_there_without_the_charge(
+        numbers in numbers(),
+        steps in prop::collection::vec((0u64..1_000, 1u32..8, 0u8..4, any::<prop::sample::Index>()), 1..80),
+    ) {
+        let quota = Quota::TokenBucket(bucket(numbers).returning(true));
+        let (emission, capacity) = (bucket(numbers).emission().get(), quota.window().get());
+        let mut key = Key::new();
+        let mut charges: Vec<(u64, u32)> = Vec::new();
+        let mut open: Vec<(usize, Receipt)> = Vec::new();
+        let (mut now, mut prompt) = (0u64, true);
+        for (pause, cost, what, which) in steps {
+            now += pause * pause * (capacity / 4_000_000);
+            if what > 0 || open.is_empty() {
+                if let Ok(receipt) = key.charge(&quota, cost, at(now)) {
+                    open.push((charges.len(), receipt));
+                    charges.push((now, cost));
+                }
+            } else {
+                let (index, receipt) = open.swap_remove(which.index(open.len()));
+                let units = cost.min(charges[index].1);
+                charges[index].1 -= units;
+                prompt &= charges[index].0 + capacity * 15 / 16 > now;
+                key.give_back(&quota, units, receipt, at(now));
+            }
+            let truth = spent(&charges, emission, now);
+            let verdict = quota.judge(Some(key.cell(&quota, at(now))), 0, at(now));
+            let counted = verdict.reset.get();
+            prop_assert!(counted >= truth, "{counted} counted, {truth} spent");
+            let most = truth + capacity / 16 + 1_000;
+            prop_assert!(!prompt || counted <= most, "{counted} counted, {truth} spent");
+        }
+    }
+}
+
+/// `10/1h` with a plan of `100/1s`: what the plan's bucket gives does not depend on the other rate.
+#[test]
+fn a_fast_plan_is_not_locked_out_by_a_slow_rate() {
+    let slow = Quota::TokenBucket(bucket((10, 3_600, 10)));
+    let fast = Quota::TokenBucket(bucket((100, 1, 100)));
+    let mut key = Key::new();
+    let mut admitted = 0;
+    for second in 0..60 {
+        let now = at(second * SECOND);
+        if second % 10 == 0 {
+            // The slow rate is used up by what the fast one spent.
+            assert_eq!(key.charge(&slow, 1, now).is_ok(), second == 0, "{second}");
+        }
+        admitted += (0..99).filter(|_| key.charge(&fast, 1, now).is_ok()).count();
+    }
+    assert_eq!(admitted, 60 * 99);
+    // Nobody owes what the plan spent: a unit of the slow rate has come after six minutes.
+    let now = 59 * SECOND;
+    let Err(Some(wait)) = key.charge(&slow, 1, at(now)) else { panic!("it is empty") };
+    assert_eq!(wait, Nanos::from_secs(360));
+    assert!(key.charge(&slow, 1, at(now + wait.get())).is_ok());
+}
+
+/// Requests that are all given back leave every bucket full, also that of a slower rate which they had
+/// emptied together.
+#[test]
+fn what_is_given_back_comes_back_under_every_rate() {
+    let slow = Quota::TokenBucket(bucket((10, 3_600, 10)).returning(true));
+    let fast = Quota::TokenBucket(bucket((100, 1, 100)).returning(true));
+    let mut key = Key::new();
+    key.charge(&slow, 1, at(0)).unwrap();
+    let receipts: Vec<Receipt> =
+        (0..50).map(|n| key.charge(&fast, 1, at(SECOND + n)).unwrap()).collect();
+    assert!(key.charge(&slow, 1, at(SECOND + 60)).is_err());
+    for receipt in receipts {
+        key.give_back(&fast, 1, receipt, at(SECOND + 100_000));
+    }
+    assert!((0..9).all(|_| key.charge(&slow, 1, at(SECOND + 200_000)).is_ok()));
+    assert!(key.charge(&slow, 1, at(SECOND + 200_000)).is_err());
+}

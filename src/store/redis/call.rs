@@ -18,9 +18,9 @@ use crate::store::{Issued, Settlement, Verdicts};
 /// is not held up.
 pub(super) const MAX_CHARGES: usize = 64;
 
-/// Most counters of one call, one for each window of each cell: each takes the server some
-/// microseconds, and no call shall keep it busy for longer than about a millisecond.
-const MAX_COUNTERS: usize = 64;
+/// Most counters of one call, one for each window of each cell: each takes the server up to twenty
+/// microseconds, and no call shall keep it busy for longer than a millisecond.
+const MAX_COUNTERS: usize = 32;
 
 /// What a bucket that remembers charges takes, in counters.
 const REMEMBERING: usize = 4;
@@ -30,7 +30,7 @@ const MAX_LOGS: usize = 2;
 
 /// Most runs of one call that name a log: a refund behind thousands of times takes some forty
 /// microseconds.
-const MAX_LOG_RUNS: usize = 12;
+const MAX_LOG_RUNS: usize = 4;
 
 /// Most windows of one cell in a call: those of its limit, in two generations.
 const MAX_CELL_WINDOWS: usize = 2 * MAX_WINDOWS;
@@ -162,6 +162,33 @@ struct RunPart {
     before: u64,
 }
 
+impl Run {
+    /// Whether a charge can be told in one with these: equal ones, and refunds of what was spent at one
+    /// instant.
+    fn takes(&self, order: Order, parts: &[RunPart]) -> bool {
+        match order {
+            Order::Spend => self.order == order && self.parts.as_slice() == parts,
+            Order::GiveBack(_) => {
+                let same =
+                    |one: &RunPart, other: &RunPart| RunPart { cost: other.cost, ..*one } == *other;
+                self.order == order
+                    && self.parts.len() == parts.len()
+                    && self.parts.iter().zip(parts).all(|(one, other)| same(one, other))
+            }
+            Order::Ask | Order::Post | Order::Debit => false,
+        }
+    }
+
+    fn take(&mut self, parts: &[RunPart]) {
+        self.many += 1;
+        if let Order::GiveBack(_) = self.order {
+            for (one, more) in self.parts.iter_mut().zip(parts) {
+                one.cost = one.cost.saturating_add(more.cost);
+            }
+        }
+    }
+}
+
 impl Call {
     /// Adds a charge, or says why it belongs into another call, and then this one is as it was.
     pub fn add(&mut self, charge: &Charge) -> Result<(), NotAdded> {
@@ -177,13 +204,7 @@ impl Call {
         }
         self.charges += 1;
         match self.runs.last_mut() {
-            Some(run)
-                if run.order == Order::Spend
-                    && charge.order == Order::Spend
-                    && run.parts == parts =>
-            {
-                run.many += 1;
-            }
+            Some(run) if run.takes(charge.order, &parts) => run.take(&parts),
             _ => {
                 let names_log = |part: &RunPart| matches!(part.quota, Quota::SlidingLog(_));
                 self.log_runs += usize::from(parts.iter().any(names_log));
@@ -310,7 +331,8 @@ impl Call {
             if !judges {
                 let settlement = Settlement { spent: true, verdicts: Verdicts::new() };
                 let (before, without) = (SmallVec::new(), Verdicts::new());
-                answers.push(Answered { settlement, at, before, without });
+                let done = Answered { settlement, at, before, without };
+                answers.extend((0..run.many).map(|_| done.clone()));
                 continue;
             }
             let (&many, numbers) = rest.split_first()?;

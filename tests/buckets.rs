@@ -88,24 +88,38 @@ fn check_bound(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// Under each rate at most its bucket, whatever is charged under the others; a refusal tells when
+    /// Under each rate at most its bucket, whatever is charged and given back under the others; a refusal tells when
     /// the same charge fits, and it fits then, if nobody else comes.
     #[test]
     fn each_rate_keeps_its_own_promise(
         rates in prop::collection::vec(numbers(), 1..5),
         returns in any::<bool>(),
-        steps in prop::collection::vec((0u64..40, 0usize..5, 1u32..20), 1..60),
+        steps in prop::collection::vec(
+            (0u64..40, 0usize..5, 1u32..20, prop::option::weighted(0.3, any::<prop::sample::Index>())),
+            1..60,
+        ),
     ) {
         let quotas: Vec<Quota> =
             rates.iter().map(|one| Quota::TokenBucket(bucket(*one).returning(returns))).collect();
         let mut key = Key::new();
         let mut kept = vec![Vec::new(); rates.len()];
+        let mut open: Vec<(usize, usize, Receipt)> = Vec::new();
         let mut now = 0u64;
-        for (pause, which, cost) in steps {
+        for (pause, which, cost, back) in steps {
             now += pause * pause * SECOND / 50;
             let which = which % rates.len();
+            if let Some(index) = back.filter(|_| !open.is_empty()) {
+                let (which, n, receipt) = open.swap_remove(index.index(open.len()));
+                let charge: &mut (u64, u32) = &mut kept[which][n];
+                let units = cost.min(charge.1);
+                charge.1 -= units;
+                key.give_back(&quotas[which], units, receipt, at(now));
+            }
             match key.charge(&quotas[which], cost, at(now)) {
-                Ok(_) => kept[which].push((now, cost)),
+                Ok(receipt) => {
+                    open.push((which, kept[which].len(), receipt));
+                    kept[which].push((now, cost));
+                }
                 Err(None) => prop_assert!(cost > rates[which].2),
                 Err(Some(wait)) => {
                     prop_assert!(wait <= quotas[which].window(), "{wait:?}");
@@ -180,6 +194,25 @@ fn a_fast_plan_is_not_locked_out_by_a_slow_rate() {
     assert!(key.charge(&slow, 1, at(now + wait.get())).is_ok());
 }
 
+/// What is given back at once leaves the bucket as it was, whatever is summed up with it.
+#[test]
+fn a_prompt_refund_is_exact() {
+    let quota = Quota::TokenBucket(bucket((100, 60, 100)).returning(true));
+    let mut key = Key::new();
+    let left = |key: &mut Key, now| quota.judge(Some(key.cell(&quota, now)), 0, now).reset;
+    for n in 0..200u64 {
+        let now = at(n * SECOND / 3);
+        if n % 2 == 0 {
+            let _ = key.charge(&quota, 1, now);
+            continue;
+        }
+        let before = left(&mut key, now);
+        let receipt = key.charge(&quota, 5, now).unwrap();
+        key.give_back(&quota, 5, receipt, now);
+        assert_eq!(left(&mut key, now), before, "{n}");
+    }
+}
+
 /// Requests that are all given back leave every bucket full, also that of a slower rate which they had
 /// emptied together.
 #[test]
@@ -188,12 +221,15 @@ fn what_is_given_back_comes_back_under_every_rate() {
     let fast = Quota::TokenBucket(bucket((100, 1, 100)).returning(true));
     let mut key = Key::new();
     key.charge(&slow, 1, at(0)).unwrap();
-    let receipts: Vec<Receipt> =
-        (0..50).map(|n| key.charge(&fast, 1, at(SECOND + n)).unwrap()).collect();
-    assert!(key.charge(&slow, 1, at(SECOND + 60)).is_err());
-    for receipt in receipts {
-        key.give_back(&fast, 1, receipt, at(SECOND + 100_000));
+    // At once, and over more steps than the fast bucket takes to fill.
+    for (begin, gap) in [(1, 1), (2, SECOND / 10)] {
+        let charge = |n| key.charge(&fast, 1, at(begin * SECOND + n * gap)).unwrap();
+        let receipts: Vec<Receipt> = (0..50).map(charge).collect();
+        assert!(key.charge(&slow, 1, at(begin * SECOND + 50 * gap)).is_err());
+        for receipt in receipts {
+            key.give_back(&fast, 1, receipt, at(begin * SECOND + 51 * gap));
+        }
     }
-    assert!((0..9).all(|_| key.charge(&slow, 1, at(SECOND + 200_000)).is_ok()));
-    assert!(key.charge(&slow, 1, at(SECOND + 200_000)).is_err());
+    assert!((0..9).all(|_| key.charge(&slow, 1, at(10 * SECOND)).is_ok()));
+    assert!(key.charge(&slow, 1, at(10 * SECOND)).is_err());
 }

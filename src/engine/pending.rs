@@ -208,7 +208,8 @@ impl Engine {
                     // A key without room has no receipt that fits: it is reported in full.
                     _ => return,
                 };
-                remote.reduce_unreported(key, units, *receipt, now);
+                let spend = Spend::of(key, family, Arc::clone(quota), units);
+                remote.reduce_unreported(&spend, units, *receipt, now);
             }
             // Nobody knows whether the store has the charge: a refund could create units there.
             (Degraded::Ambiguous, Change::Refund(_)) => {}

@@ -2,9 +2,9 @@
 //!
 //! **Several rates.** A limit's plans and overrides have rates of their own. A key then has a time for
 //! each rate that it was charged under: a charge is judged on its own rate's and spent in all, so what
-//! one plan used is not there for another. It may empty the bucket of another rate, and never more: who
-//! spent a thousand units of a fast plan owes nothing to the slow one, he only finds it empty. A rate
-//! that comes later begins with the units that are spent under the next slower one, at most empty.
+//! one plan used is not there for another. A charge under a fast rate can empty the slow rate's bucket, but
+//! never puts it into debt. A rate that comes later begins with the units that are spent under the next
+//! slower one, or else under the slowest there is; at most empty.
 //!
 //! ```text
 //!   rate: 10/1h, plans: { gold: 100/1s }
@@ -19,9 +19,10 @@
 //! takes no more, so units that came for nothing must not come again. So the cell remembers what it was
 //! charged lately, summed up in steps of a sixteenth of the time that the bucket takes to fill; a refund
 //! takes its units out of the sum and computes the times anew. A sum counts as if it had been charged at
-//! once, at its last instant: a bucket is never fuller than it would be without the charge, and less full
-//! by a sixteenth of its burst at most. What is older than sixteen steps is not given back any more: the
-//! bucket would have filled since.
+//! once, at its last instant: a bucket is never fuller than it would be without the charge, and less full by
+//! a step at most. What is older than the time that the slowest bucket takes to fill is not given back any
+//! more: it would have filled since. Where that takes more sums than there are (a key has met a fast rate and
+//! a slow one, or `max_keys` leaves no room), those that are closest in time are joined.
 
 use super::token_bucket::{Refill, Refilled};
 use super::windows::whole_secs;
@@ -35,7 +36,7 @@ pub const MAX_RATES: usize = 8;
 /// Most sums of what was charged lately.
 const MAX_RECENT: usize = 16;
 
-/// A sum spans this part of the time that the fastest bucket takes to fill.
+/// A sum spans this part of the time that the fastest bucket takes to fill, `max_delay` included.
 const SUMS_PER_FILL: u64 = 16;
 
 /// The buckets of one key by rate, at least one, in the order in which they came.
@@ -71,8 +72,8 @@ impl OfRate {
         Self { refill, full, base: full, since: now, judged: whole_secs(now) }
     }
 
-    /// The most that can be spent when the remembered charges are what they are now.
-    fn anew(&self, recent: &[Recent]) -> Refilled {
+    /// When the bucket is full again, as the remembered charges say.
+    fn recomputed(&self, recent: &[Recent]) -> Refilled {
         let later = recent.iter().filter(|one| one.last >= self.since);
         later.fold(self.base, |full, one| {
             self.refill.charge_what_is_there(full, one.units, one.last)
@@ -111,16 +112,25 @@ impl Buckets {
         self.recent.len() == self.recent.capacity() && self.recent.len() < MAX_RECENT
     }
 
-    /// Makes room for one more charge without more memory: the two oldest sums are joined, at the later
-    /// of both instants. (Of a single one nothing is remembered any more.)
+    /// Makes room for one more charge without more memory: two sums become one. (Of a single one nothing
+    /// is remembered any more.)
     pub(super) fn make_room(&mut self) {
-        if !self.is_full() || self.recent.is_empty() {
-            return;
+        if self.is_full() && self.recent.len() > 1 {
+            self.join();
+        } else if self.is_full()
+            && let Some(only) = self.recent.pop()
+        {
+            self.retire(only);
         }
-        let oldest = self.recent.remove(0);
-        match self.recent.first_mut() {
-            Some(next) => next.units = next.units.saturating_add(oldest.units),
-            None => self.retire(oldest),
+    }
+
+    /// Joins the two neighbours that are closest in time, at the later instant.
+    fn join(&mut self) {
+        let gap = |n: &usize| self.recent[n + 1].last.saturating_sub(self.recent[*n].last);
+        if let Some(closest) = (0..self.recent.len().saturating_sub(1)).min_by_key(gap) {
+            let earlier = self.recent.remove(closest);
+            let later = &mut self.recent[closest];
+            later.units = later.units.saturating_add(earlier.units);
         }
     }
 
@@ -178,7 +188,10 @@ impl Buckets {
     }
 
     /// Takes back units of a charge, where it is remembered.
-    pub(super) fn give_back(&mut self, units: u32, charged: Nanos) {
+    ///
+    /// Two bounds say how full the bucket can be without them: the remembered charges; and, where no other
+    /// rate has found it empty, what is spent less the units, but for what can have come back since.
+    pub(super) fn give_back(&mut self, units: u32, charged: Nanos, now: Nanos) {
         let Some(sum) = self.recent.iter_mut().find(|one| one.last >= charged) else {
             return;
         };
@@ -187,10 +200,16 @@ impl Buckets {
         }
         let units = units.min(sum.units);
         sum.units -= units;
+        let is_alone = self.rates.len() == 1;
         for one in &mut self.rates {
             if charged >= one.since {
-                let anew = one.anew(&self.recent).max(one.refill.give_back(one.full, units));
-                one.full = one.full.min(anew);
+                let least = one.refill.give_back(one.full, units);
+                let mut anew = one.recomputed(&self.recent);
+                if is_alone {
+                    let came = one.refill.stepped(now).saturating_sub(one.refill.stepped(charged));
+                    anew = anew.min(least.later(came));
+                }
+                one.full = one.full.min(anew.max(least));
             }
         }
     }
@@ -223,8 +242,14 @@ impl Buckets {
             }
         }
         if self.recent.len() >= MAX_RECENT {
-            let oldest = self.recent.remove(0);
-            self.retire(oldest);
+            let slowest = self.rates.iter().map(|one| one.refill.capacity).max();
+            let forgets = self.recent[0].last.saturating_add(slowest.unwrap_or_default()) <= now;
+            if forgets {
+                let oldest = self.recent.remove(0);
+                self.retire(oldest);
+            } else {
+                self.join();
+            }
         }
         if self.is_full() {
             self.recent.reserve_exact(self.recent.capacity().max(1));

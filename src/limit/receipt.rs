@@ -33,7 +33,9 @@ impl Quota {
             (Self::TokenBucket(q), Cell::Refilled(c)) => {
                 q.give_back(c, units, receipt.at.mono, now.mono);
             }
-            (Self::TokenBucket(_), Cell::Buckets(c)) => c.give_back(units, receipt.at.mono),
+            (Self::TokenBucket(_), Cell::Buckets(c)) => {
+                c.give_back(units, receipt.at.mono, now.mono);
+            }
             (Self::SlidingWindow(q), Cell::WindowPair(c)) => {
                 q.give_back(c, units, receipt.at.wall);
             }

@@ -28,6 +28,13 @@ const MAX_REFILL: u128 = 100 * 366 * 86_400 * 1_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refilled(Nanos);
 
+impl Refilled {
+    /// So much more is spent.
+    pub(super) const fn later(self, span: Nanos) -> Self {
+        Self(self.0.saturating_add(span))
+    }
+}
+
 /// How a bucket refills: of variants of a limit with the same numbers, a cell has one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refill {

@@ -178,11 +178,17 @@ impl Cell {
                     self.sums.push((now, units));
                 }
             }
-            if self.sums.len() > 16 {
+            // Of more than sixteen the oldest is forgotten, or two become one; not the one that came now.
+            let slowest = self.buckets.iter().map(Bucket::capacity).max().unwrap();
+            if self.sums.len() > 16 && self.sums[0].0 + slowest <= now {
                 let (at, units) = self.sums.remove(0);
                 for one in self.buckets.iter_mut().filter(|one| one.since <= at) {
                     (one.base, one.since) = (one.after(one.base, units, at), at + 1);
                 }
+            } else if self.sums.len() > 16 {
+                let closest = (0..15).min_by_key(|n| self.sums[n + 1].0 - self.sums[*n].0).unwrap();
+                let (_, units) = self.sums.remove(closest);
+                self.sums[closest].1 += units;
             }
         }
         for one in &mut self.buckets {
@@ -209,10 +215,12 @@ impl Cell {
         let Some(sum) = self.sums.iter_mut().find(|(last, _)| *last >= charged) else { return };
         let units = units.min(sum.1);
         sum.1 -= units;
+        let alone = self.buckets.len() == 1;
         for one in self.buckets.iter_mut().filter(|one| one.since <= charged) {
             let known = self.sums.iter().filter(|(last, _)| *last >= one.since);
             let anew = known.fold(one.base, |full, (at, units)| one.after(full, *units, *at));
             let least = one.full.saturating_sub(u64::from(units) * one.emission);
+            let anew = if alone { anew.min(least + (now - charged)) } else { anew };
             one.full = one.full.min(anew.max(least));
         }
     }

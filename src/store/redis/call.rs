@@ -18,8 +18,9 @@ use crate::store::{Issued, Settlement, Verdicts};
 /// is not held up.
 pub(super) const MAX_CHARGES: usize = 64;
 
-/// Most counters of one call, one for each window of each cell: each takes the server up to twenty
-/// microseconds, and no call shall keep it busy for longer than a millisecond.
+/// Most counters of one call, one for each window of a cell; a bucket counts as one, and one that
+/// remembers as [`REMEMBERING`]. Each takes the server up to twenty microseconds, and no call shall keep it
+/// busy for longer than a millisecond. (A single charge may exceed it.)
 const MAX_COUNTERS: usize = 32;
 
 /// What a bucket that remembers charges takes, in counters.
@@ -235,7 +236,9 @@ impl Call {
             if cell.algorithm != algorithm || windows > MAX_CELL_WINDOWS {
                 return false;
             }
+            let more = REMEMBERING - cell.windows.len().max(1);
             counters += windows - cell.windows.len();
+            counters += if remembers(spend) && !cell.remembers { more } else { 0 };
         }
         counters <= MAX_COUNTERS && logs <= MAX_LOGS && (logs == 0 || self.log_runs < MAX_LOG_RUNS)
     }

@@ -520,8 +520,10 @@ local function make_buckets()
   end
 
   local function remember(cell, units)
-    local rates, recent, fastest = cell.rates, cell.recent, MAX_NUMBER
-    for n = 1, #rates do fastest = min(fastest, rates[n].capacity) end
+    local rates, recent, fastest, slowest = cell.rates, cell.recent, MAX_NUMBER, 0
+    for n = 1, #rates do
+      fastest, slowest = min(fastest, rates[n].capacity), max(slowest, rates[n].capacity)
+    end
     local step, last = max(1, quotient(fastest, SUMS_PER_FILL)), recent[#recent]
     if last and quotient(now, step) <= quotient(last.last, step) then
       last.last, last.units = now, min(last.units + units, MAX_UNITS)
@@ -530,7 +532,7 @@ local function make_buckets()
     if not last then
       for n = 1, #rates do rates[n].base, rates[n].since = rates[n].full, now end
     end
-    if #recent >= MAX_RECENT then
+    if #recent >= MAX_RECENT and recent[1].last + slowest <= now then
       local oldest = table.remove(recent, 1)
       for n = 1, #rates do
         local one = rates[n]
@@ -539,6 +541,15 @@ local function make_buckets()
           one.since = oldest.last + 1
         end
       end
+    elseif #recent >= MAX_RECENT then
+      -- The two that are closest in time become one.
+      local closest = 1
+      for n = 2, #recent - 1 do
+        local gap = recent[n + 1].last - recent[n].last
+        if gap < recent[closest + 1].last - recent[closest].last then closest = n end
+      end
+      local earlier = table.remove(recent, closest)
+      recent[closest].units = min(recent[closest].units + earlier.units, MAX_UNITS)
     end
     recent[#recent + 1] = { last = now, units = units }
   end
@@ -586,7 +597,13 @@ local function make_buckets()
         for k = 1, #recent do
           if recent[k].last >= one.since then anew = charged(one, anew, recent[k].units, recent[k].last) end
         end
-        one.full = min(one.full, max(anew, one.full - units * one.emission))
+        -- Without them it is as full as the remembered charges say; or, where no other rate has found it
+        -- empty, as it is less the units, but for what can have come back since.
+        local least = one.full - units * one.emission
+        if #cell.rates == 1 then
+          anew = min(anew, least + max(0, stepped(now, one.step) - stepped(at, one.step)))
+        end
+        one.full = min(one.full, max(least, anew))
       end
     end
   end

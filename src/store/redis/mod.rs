@@ -30,7 +30,6 @@ use smallvec::SmallVec;
 
 use crate::clock::{Clock, Nanos, Now};
 use crate::limit::{Receipt, Verdict};
-use crate::policy::KeyHash;
 
 pub use address::{Address, Login, Servers, Settings, Tls};
 pub use call::{Answered, Argument, Arguments, Call, Charge, NotAdded, Order, Spend};
@@ -213,8 +212,8 @@ impl Remote {
     }
 
     /// What this node admitted by itself is refunded.
-    pub fn reduce_unreported(&self, key: KeyHash, units: u32, receipt: Receipt, now: Now) {
-        self.batcher.unreported.reduce(key, units, receipt, now);
+    pub fn reduce_unreported(&self, spend: &Spend, units: u32, receipt: Receipt, now: Now) {
+        self.batcher.unreported.reduce(spend, units, receipt, now);
     }
 }
 

@@ -153,8 +153,11 @@ impl Server {
             let mut both = redis::pipe();
             both.cmd("ASKING").ignore();
             both.add_command(cmd.clone());
-            let values: RedisResult<Vec<Value>> = both.query_async(&mut commands).await;
-            values.map(|mut values| values.pop().unwrap_or(Value::Nil))
+            // An error of a pipeline does not say which one it is; each answer by itself does.
+            both.ignore_errors();
+            let answers: RedisResult<Vec<RedisResult<Value>>> =
+                both.query_async(&mut commands).await;
+            answers?.pop().unwrap_or(Ok(Value::Nil))
         };
         match timeout(limit, sending).await {
             Ok(Ok(Value::ServerError(error))) => Err(self.command_error(&error.into())),

@@ -1,8 +1,8 @@
 //! What the store does not know yet: units that this node admitted by itself while the store did
 //! not answer, and refunds and debits that certainly were not executed.
 //!
-//! Usage is kept as a cell of its own for each key, so that what has refilled before the report is
-//! not reported.
+//! Usage is kept as a cell of its own for each key and rate, so that what has refilled before the report
+//! is not reported, and the rest under the rate that admitted it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::limit::{Cell, Receipt};
 use crate::policy::KeyHash;
 use crate::store::Issued;
 
-/// Keys at most: a flood during an outage takes at most a few megabytes.
+/// Keys, under each of their rates, at most: a flood during an outage takes at most a few megabytes.
 const MAX_KEYS: usize = 65_536;
 
 /// Refunds and debits at most.
@@ -32,7 +32,7 @@ pub(super) struct Unreported(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    usage: BTreeMap<(u64, u64), Usage>,
+    usage: BTreeMap<UsageId, Usage>,
     corrections: VecDeque<Correction>,
     /// When a full list was last searched for what has refilled.
     purged: Option<Nanos>,
@@ -40,7 +40,10 @@ struct Inner {
     loss_logged: bool,
 }
 
-/// Of one key.
+/// A key, and the number of its quota.
+type UsageId = (u64, u64, u32);
+
+/// Of one key under one rate.
 #[derive(Debug)]
 pub(super) struct Usage {
     family: Option<KeyHash>,
@@ -68,7 +71,7 @@ impl Unreported {
     /// A charge was admitted without the store.
     pub(super) fn record(&self, spend: &Spend, now: Now, metrics: &StoreMetrics) {
         let mut inner = self.0.lock();
-        let id = (spend.key.high, spend.key.low);
+        let id = (spend.key.high, spend.key.low, spend.quota.number());
         if inner.usage.len() >= MAX_KEYS && !inner.usage.contains_key(&id) {
             inner.purge(now);
             if inner.usage.len() >= MAX_KEYS {
@@ -76,18 +79,19 @@ impl Unreported {
                 return;
             }
         }
-        let quota = spend.quota.quota();
+        let quota = *spend.quota.quota();
         let usage = inner.usage.entry(id).or_insert_with(|| Usage {
             family: spend.family,
             quota: Arc::clone(&spend.quota),
             cell: quota.fresh(),
         });
-        usage.charge(&spend.quota, spend.cost, now);
+        quota.charge(&mut usage.cell, spend.cost, now);
     }
 
     /// A charge that was admitted without the store is refunded.
-    pub(super) fn reduce(&self, key: KeyHash, units: u32, receipt: Receipt, now: Now) {
-        if let Some(usage) = self.0.lock().usage.get_mut(&(key.high, key.low)) {
+    pub(super) fn reduce(&self, spend: &Spend, units: u32, receipt: Receipt, now: Now) {
+        let id = (spend.key.high, spend.key.low, spend.quota.number());
+        if let Some(usage) = self.0.lock().usage.get_mut(&id) {
             usage.quota.quota().give_back(&mut usage.cell, units, receipt, now);
         }
     }
@@ -150,10 +154,10 @@ impl Unreported {
         match item {
             Item::Correction(correction) => inner.put_correction(*correction, now, metrics),
             Item::Usage(key, mut usage) => {
-                let id = (key.high, key.low);
+                let id = (key.high, key.low, usage.quota.number());
                 if let Some(newer) = inner.usage.remove(&id) {
                     let cost = newer.units(now);
-                    usage.charge(&newer.quota, cost, now);
+                    usage.quota.quota().charge(&mut usage.cell, cost, now);
                 } else if inner.usage.len() >= MAX_KEYS {
                     let cost = usage.units(now);
                     inner.lose(u64::from(cost), metrics);
@@ -201,23 +205,13 @@ impl Inner {
 }
 
 impl Usage {
-    fn charge(&mut self, quota: &Arc<Issued>, cost: u32, now: Now) {
-        let under = quota.quota();
-        if !Arc::ptr_eq(&self.quota, quota) {
-            let cell = std::mem::replace(&mut self.cell, under.fresh());
-            self.cell = under.convert(quota.windows(), self.quota.quota(), cell, now);
-            self.quota = Arc::clone(quota);
-        }
-        under.charge(&mut self.cell, cost, now);
-    }
-
     /// What has not refilled.
     fn units(&self, now: Now) -> u32 {
         let verdict = self.quota.quota().judge(Some(&self.cell), 0, now);
         verdict.limit.saturating_sub(verdict.remaining)
     }
 
-    fn report(&self, id: (u64, u64), now: Now) -> Charge {
+    fn report(&self, id: UsageId, now: Now) -> Charge {
         let quota = Arc::clone(&self.quota);
         let spend = Spend::of(key_of(id), self.family, quota, self.units(now));
         Charge { order: Order::Post, spends: smallvec![spend] }
@@ -233,7 +227,7 @@ impl Correction {
     }
 }
 
-const fn key_of((high, low): (u64, u64)) -> KeyHash {
+const fn key_of((high, low, _): UsageId) -> KeyHash {
     KeyHash { high, low }
 }
 
@@ -278,6 +272,33 @@ mod tests {
         }
         assert_eq!(costs(&list, at(105)), [8]);
         assert!(list.is_empty());
+    }
+
+    /// A key that is met under two rates is reported under both, each with what it admitted.
+    #[test]
+    fn each_rate_reports_what_it_admitted() {
+        let (list, metrics) = (Unreported::default(), StoreMetrics::default());
+        let store = Embedded::default();
+        let room = Arc::<Room>::default();
+        let issue = |secs| {
+            let quota = *quota(secs).quota();
+            let windows = crate::limit::Windows::of([&quota]);
+            store.issue(Claim { quota, windows, room: Arc::clone(&room) }, None)
+        };
+        let (short, long) = (issue(10), issue(1_000));
+        list.record(&spend(1, &short, 5), at(100), &metrics);
+        list.record(&spend(1, &long, 7), at(101), &metrics);
+        list.record(&spend(1, &short, 2), at(102), &metrics);
+        let receipt = short.quota().receipt(&short.quota().judge(None, 2, at(102)), 2, at(102));
+        list.reduce(&spend(1, &short, 2), 1, receipt, at(103));
+        let mut told: Vec<(u64, u32)> = list
+            .take(usize::MAX, at(104), |_| true)
+            .iter()
+            .map(|(_, charge)| &charge.spends[0])
+            .map(|spend| (spend.quota.quota().window().secs(), spend.cost))
+            .collect();
+        told.sort_unstable();
+        assert_eq!(told, [(10, 6), (1_000, 7)]);
     }
 
     #[test]

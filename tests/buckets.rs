@@ -59,7 +59,8 @@ impl Key {
     }
 
     fn give_back(&mut self, quota: &Quota, units: u32, receipt: Receipt, now: Now) {
-        quota.give_back(self.cell(quota, now), units, receipt, now);
+        let windows = Windows::default();
+        quota.give_back(&windows, self.cell(quota, now), units, receipt, now);
     }
 }
 
@@ -232,4 +233,43 @@ fn what_is_given_back_comes_back_under_every_rate() {
     }
     assert!((0..9).all(|_| key.charge(&slow, 1, at(10 * SECOND)).is_ok()));
     assert!(key.charge(&slow, 1, at(10 * SECOND)).is_err());
+}
+
+/// A rate that comes late begins with the most units that any other knows, whatever lies between.
+#[test]
+fn a_late_rate_finds_what_was_spent() {
+    let of = |count, burst| Quota::TokenBucket(bucket((count, 3_600, burst)));
+    let (own, gold, silver) = (of(1, 1), of(1_000, 1_000), of(999, 999));
+    let mut key = Key::new();
+    assert!(key.charge(&own, 1, at(0)).is_ok());
+    assert!(key.charge(&gold, 998, at(1)).is_ok());
+    assert!(key.charge(&silver, 1, at(2)).is_err());
+}
+
+/// More rates than a key has room for: those that are full soonest begin anew, never the slow one.
+#[test]
+fn many_rates_do_not_reset_a_slow_one() {
+    let own = Quota::TokenBucket(bucket((10, 3_600, 10)));
+    let fast: Vec<Quota> = (0..12).map(|n| Quota::TokenBucket(bucket((60 + n, 60, 60)))).collect();
+    let mut key = Key::new();
+    assert!(key.charge(&own, 10, at(0)).is_ok());
+    for round in 1..10 {
+        let now = at(round * 30 * SECOND);
+        assert!(fast.iter().all(|rate| key.charge(rate, 1, now).is_ok()));
+        assert!(key.charge(&own, 1, now).is_err(), "{round}");
+    }
+}
+
+/// An empty bucket lets wait: what another rate spent takes nothing of the delay.
+#[test]
+fn another_rate_does_not_use_up_the_delay() {
+    let delay = Nanos::from_secs(10);
+    let own = Quota::TokenBucket(bucket((1, 1, 1)).delayed(delay).unwrap());
+    let gold = Quota::TokenBucket(bucket((100, 1, 100)));
+    let mut key = Key::new();
+    assert!(key.charge(&own, 1, at(0)).is_ok());
+    assert!(key.charge(&gold, 20, at(1)).is_ok());
+    let cell = key.cell(&own, at(2));
+    let verdict = own.judge(Some(cell), 1, at(2));
+    assert!(verdict.allowed && verdict.wait <= Nanos::SECOND, "{verdict:?}");
 }

@@ -450,6 +450,34 @@ routes: [{{ name: {route}, origin: {origin}, limits: [{limit}] }}]
     );
 }
 
+/// What has left in its turn cannot be taken back: those behind it have theirs.
+#[test]
+fn what_waits_is_not_given_back() {
+    let limit = |more: &str| {
+        format!(
+            "limits:\n  a: {{ tier: exact, algorithm: leaky_bucket, rate: 5/1s, max_delay: 1s, key: client_ip{more} }}\n"
+        )
+    };
+    let why = "does not go with max_delay: those behind a request that is given back have their turns; leave one of the two out";
+    check(
+        &format!("{}routes: [{{ name: r, limits: [a] }}]\n", limit(", count: { status: [401] }")),
+        &[&format!("f:5:96: limits.a.count: count {why}")],
+    );
+    check(
+        &format!("{}routes: [{{ name: r, limits: [a] }}]\n", limit(", refund: { status: [503] }")),
+        &[&format!("f:5:97: limits.a.refund: refund {why}")],
+    );
+    check(
+        &format!(
+            "{}routes: [{{ name: r, limits: [{{ limit: a, cost: {{ response_header: x-used, reserve: 1, max: 3 }} }}] }}]\n",
+            limit("")
+        ),
+        &[
+            "f:6:10: routes[0]: limit \"a\" has a max_delay, and its cost here is told by the answer; leave one of the two out",
+        ],
+    );
+}
+
 /// Each charge is written to every window and bucket of its key, so there are few.
 #[test]
 fn a_limit_has_few_windows_and_rates() {

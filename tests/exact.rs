@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{ManualClock, Nanos, Now};
 use tollgate::config;
 use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending, VerdictKind};
-use tollgate::limit::{Quota, Rate, TokenBucket, Windows};
+use tollgate::limit::{FixedWindow, Quota, Rate, SlidingWindow, TokenBucket, Windows};
 use tollgate::policy::{Facts, KeyHash, KeySecret, LimitIndex};
 use tollgate::store::{Charge, Claim, Embedded, Room};
 
@@ -443,6 +443,40 @@ fn a_limit_that_comes_back_has_the_room_of_its_cells() {
     assert_eq!((room.cells(), room.weight()), (0, 0));
     assert!(bench.allowed(&again, &[("x-key", "new")]));
     assert_eq!(again.tally(LimitIndex(0)).get(VerdictKind::OverflowAllowed), 0);
+}
+
+/// A refund takes nothing out of a window that a reload brought after the charge: it was never in it.
+#[test]
+fn a_late_refund_takes_nothing_from_a_window_that_began_later() {
+    for sliding in [false, true] {
+        let (store, room) = (Embedded::default(), Arc::<Room>::default());
+        store.share_out(100, &[(&*room, None)]);
+        let issue = |secs| {
+            let rate = Rate::new(10, Nanos::from_secs(secs)).unwrap();
+            let quota = match sliding {
+                true => Quota::SlidingWindow(SlidingWindow::new(rate)),
+                false => Quota::FixedWindow(FixedWindow::new(rate)),
+            };
+            let claim = Claim { quota, windows: Windows::of([&quota]), room: Arc::clone(&room) };
+            store.issue(claim, None)
+        };
+        let (short, long) = (issue(2), issue(3_600));
+        let key = KeyHash { high: 1, low: 2 };
+        let at = |secs: u64| {
+            let at = Nanos::from_secs(3_600_000 + secs);
+            Now { mono: at, wall: at }
+        };
+        let settle = |quota: &Arc<_>, cost, secs| {
+            let charge = Charge { key, quota, cost };
+            store.settle_one(&charge, true, at(secs), || panic!("there is room"))
+        };
+        let (spent, verdict) = settle(&short, 10, 0);
+        assert!(spent);
+        let receipt = short.quota().receipt(&verdict, 10, at(0));
+        assert!(settle(&long, 10, 10).0);
+        store.give_back(key, &short, 10, receipt, at(20));
+        assert!(!settle(&long, 1, 30).0, "sliding: {sliding}");
+    }
 }
 
 /// What corrects an earlier charge of a slow rate does not slow the bucket of a fast one down.

@@ -108,6 +108,11 @@ impl Shape<'_> {
         }
     }
 
+    /// Whether requests may wait for their units.
+    pub(super) const fn delays(&self) -> bool {
+        self.max_delay.is_some()
+    }
+
     fn bucket(&self, rate: Rate, rate_at: &At<'_>, burst: Option<&At<'_>>) -> Option<Quota> {
         let burst_at = burst.or(self.burst.as_ref());
         let burst = match burst_at {

@@ -165,6 +165,14 @@ fn counting(
                 );
             }
             let shape = shape(map, given.tick);
+            if shape.as_ref().is_some_and(Shape::delays) {
+                refuse(
+                    map,
+                    &["count", "refund"],
+                    "does not go with max_delay: those behind a request that is given back have their turns",
+                    "leave one of the two out",
+                );
+            }
             let counted = counted(map);
             let rules = rules(map);
             let terms = match &shape {

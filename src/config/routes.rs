@@ -111,6 +111,7 @@ fn route<'n>(
         at.error(format!("{} limits on one route, more than {MAX_LIMITS_PER_ROUTE}", limits.len()));
     }
     refuse_two_delays(at, &limits, &known.limits.limits);
+    refuse_late_costs_that_wait(at, &limits, &known.limits.limits);
     let origin = match (&origin_at, defaults.origin) {
         (Some(at), _) => origin(at, known)?,
         (None, Some(origin)) => origin,
@@ -150,6 +151,23 @@ fn refuse_two_delays(at: &At<'_>, uses: &[Use], limits: &[Limit]) {
             return;
         }
         before.extend(delaying);
+    }
+}
+
+/// What the answer tells of a cost gives back what was reserved above it; those behind a request that
+/// waited have their turns.
+fn refuse_late_costs_that_wait(at: &At<'_>, uses: &[Use], limits: &[Limit]) {
+    for one in uses.iter().filter(|one| one.cost.is_late()) {
+        let mut all = chain(one.limit, limits).map(|limit| &limits[limit.0]);
+        if let Some(limit) = all.find(|limit| limit.has_max_delay()) {
+            at.error_with(
+                format!(
+                    "limit {:?} has a max_delay, and its cost here is told by the answer",
+                    limit.name
+                ),
+                "leave one of the two out",
+            );
+        }
     }
 }
 

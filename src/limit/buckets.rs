@@ -3,8 +3,8 @@
 //! **Several rates.** A limit's plans and overrides have rates of their own. A key then has a time for
 //! each rate that it was charged under: a charge is judged on its own rate's and spent in all, so what
 //! one plan used is not there for another. A charge under a fast rate can empty the slow rate's bucket, but
-//! never puts it into debt. A rate that comes later begins with the units that are spent under the next
-//! slower one, or else under the slowest there is; at most empty.
+//! never puts it into debt. A rate that comes later begins with the most units that are spent under any
+//! other, empty at most.
 //!
 //! ```text
 //!   rate: 10/1h, plans: { gold: 100/1s }
@@ -25,18 +25,17 @@
 //! a slow one, or `max_keys` leaves no room), those that are closest in time are joined.
 
 use super::token_bucket::{Refill, Refilled};
-use super::windows::whole_secs;
 use super::{MICROSECOND, TokenBucket};
 use crate::clock::Nanos;
 
-/// Most rates of one key: each is written by every charge. With more, the one that no charge was judged
-/// under for the longest time begins anew.
+/// Most rates of one key: each is written by every charge. With more, the bucket that is full first begins
+/// anew.
 pub const MAX_RATES: usize = 8;
 
 /// Most sums of what was charged lately.
 const MAX_RECENT: usize = 16;
 
-/// A sum spans this part of the time that the fastest bucket takes to fill, `max_delay` included.
+/// A sum spans this part of the time that the fastest bucket takes to fill.
 const SUMS_PER_FILL: u64 = 16;
 
 /// The buckets of one key by rate, at least one, in the order in which they came.
@@ -50,13 +49,13 @@ pub struct Buckets {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OfRate {
     refill: Refill,
+    /// The most that its own charges spend, by those who wait too.
+    capacity: Nanos,
     full: Refilled,
     /// The same without what is remembered: what was charged before `since`.
     base: Refilled,
     /// Charges of this instant and later are remembered.
     since: Nanos,
-    /// When a charge was last judged under it, in whole seconds.
-    judged: u32,
 }
 
 /// Units that were charged within a step, by whatever rate.
@@ -68,15 +67,16 @@ struct Recent {
 }
 
 impl OfRate {
-    fn new(refill: Refill, full: Refilled, now: Nanos) -> Self {
-        Self { refill, full, base: full, since: now, judged: whole_secs(now) }
+    fn new(bucket: &TokenBucket, full: Refilled, now: Nanos) -> Self {
+        let (refill, capacity) = (bucket.refill(), bucket.capacity());
+        Self { refill, capacity, full, base: full, since: now }
     }
 
     /// When the bucket is full again, as the remembered charges say.
     fn recomputed(&self, recent: &[Recent]) -> Refilled {
         let later = recent.iter().filter(|one| one.last >= self.since);
         later.fold(self.base, |full, one| {
-            self.refill.charge_what_is_there(full, one.units, one.last)
+            self.refill.charge_up_to(self.capacity, full, one.units, one.last)
         })
     }
 }
@@ -84,7 +84,7 @@ impl OfRate {
 impl Buckets {
     /// Of a key that was charged under one rate so far.
     pub(super) fn of(bucket: &TokenBucket, full: Refilled, now: Nanos) -> Self {
-        Self { rates: vec![OfRate::new(bucket.refill(), full, now)], recent: Vec::new() }
+        Self { rates: vec![OfRate::new(bucket, full, now)], recent: Vec::new() }
     }
 
     /// The time of a rate; one that is not there has spent nothing.
@@ -102,8 +102,9 @@ impl Buckets {
     }
 
     /// The same after one more charge: the list of sums doubles when it is full.
-    pub(super) fn heap_bytes_after_charge(&self) -> usize {
-        let more = if self.is_full() { self.recent.capacity().max(1) } else { 0 };
+    pub(super) fn heap_bytes_after_charge(&self, now: Nanos) -> usize {
+        let more =
+            if self.is_full() && !self.joins_last(now) { self.recent.capacity().max(1) } else { 0 };
         self.heap_bytes() + more * size_of::<Recent>()
     }
 
@@ -112,15 +113,23 @@ impl Buckets {
         self.recent.len() == self.recent.capacity() && self.recent.len() < MAX_RECENT
     }
 
-    /// Makes room for one more charge without more memory: two sums become one. (Of a single one nothing
-    /// is remembered any more.)
-    pub(super) fn make_room(&mut self) {
-        if self.is_full() && self.recent.len() > 1 {
-            self.join();
-        } else if self.is_full()
-            && let Some(only) = self.recent.pop()
-        {
-            self.retire(only);
+    /// Whether a charge is added to the last sum.
+    fn joins_last(&self, now: Nanos) -> bool {
+        let fastest = self.rates.iter().map(|one| one.refill.fill).min().unwrap_or_default();
+        // In the unit of every store's clock, so that all sum up alike.
+        let step = (fastest.get() / SUMS_PER_FILL / MICROSECOND.get()).max(1) * MICROSECOND.get();
+        self.recent.last().is_some_and(|last| now.get() / step <= last.last.get() / step)
+    }
+
+    /// Makes room for one more charge without more memory: two sums become one, or the charge joins the
+    /// only one.
+    pub(super) fn make_room(&mut self, now: Nanos) {
+        if !self.is_full() || self.joins_last(now) {
+            return;
+        }
+        match self.recent.as_mut_slice() {
+            [only] => only.last = only.last.max(now),
+            _ => self.join(),
         }
     }
 
@@ -137,7 +146,7 @@ impl Buckets {
     /// What is not remembered any more.
     fn retire(&mut self, oldest: Recent) {
         for one in self.rates.iter_mut().filter(|one| oldest.last >= one.since) {
-            one.base = one.refill.charge_what_is_there(one.base, oldest.units, oldest.last);
+            one.base = one.refill.charge_up_to(one.capacity, one.base, oldest.units, oldest.last);
             one.since = oldest.last.saturating_add(Nanos::new(1));
         }
     }
@@ -145,23 +154,24 @@ impl Buckets {
     /// Gives the key a bucket of this rate, if it has none.
     pub(super) fn add(&mut self, bucket: &TokenBucket, now: Nanos) {
         let refill = bucket.refill();
-        if self.rates.iter().any(|one| one.refill == refill) {
+        if let Some(own) = self.rates.iter_mut().find(|one| one.refill == refill) {
+            own.capacity = own.capacity.max(bucket.capacity());
             return;
         }
-        let slower = self.rates.iter().filter(|one| one.refill.emission >= refill.emission);
-        let source = slower.min_by_key(|one| one.refill.emission);
-        let source = source.or(self.rates.iter().max_by_key(|one| one.refill.emission));
-        let mut own = OfRate::new(refill, Refilled::default(), now);
-        if let Some(other) = source {
+        let mut own = OfRate::new(bucket, Refilled::default(), now);
+        for other in &self.rates {
             let carried = |cell, at| bucket.carried(&other.refill, cell, at);
-            // What is given back later of what was charged under the others comes back here too.
-            own.full = carried(other.full, now);
-            (own.base, own.since) = (carried(other.base, other.since), other.since);
+            let full = carried(other.full, now);
+            if full > own.full {
+                own.full = full;
+                // What is given back later of what was charged under the other comes back here too.
+                (own.base, own.since) = (carried(other.base, other.since), other.since);
+            }
         }
         if self.rates.len() >= MAX_RATES
-            && let Some(oldest) = (0..self.rates.len()).min_by_key(|n| self.rates[*n].judged)
+            && let Some(soonest) = (0..self.rates.len()).min_by_key(|n| self.rates[*n].full)
         {
-            self.rates.remove(oldest);
+            self.rates.remove(soonest);
         }
         self.rates.reserve_exact(1);
         self.rates.push(own);
@@ -180,9 +190,8 @@ impl Buckets {
         for one in &mut self.rates {
             if one.refill == own {
                 one.full = own.charge(one.full, cost, now);
-                one.judged = whole_secs(now);
             } else {
-                one.full = one.refill.charge_what_is_there(one.full, cost, now);
+                one.full = one.refill.charge_up_to(one.refill.fill, one.full, cost, now);
             }
         }
     }
@@ -226,11 +235,8 @@ impl Buckets {
     }
 
     fn remember(&mut self, cost: u32, now: Nanos) {
-        let fastest = self.rates.iter().map(|one| one.refill.capacity).min().unwrap_or_default();
-        // In the unit of every store's clock, so that all sum up alike.
-        let step = (fastest.get() / SUMS_PER_FILL / MICROSECOND.get()).max(1) * MICROSECOND.get();
-        if let Some(last) = self.recent.last_mut()
-            && now.get() / step <= last.last.get() / step
+        if self.joins_last(now)
+            && let Some(last) = self.recent.last_mut()
         {
             last.last = last.last.max(now);
             last.units = last.units.saturating_add(cost);
@@ -242,7 +248,7 @@ impl Buckets {
             }
         }
         if self.recent.len() >= MAX_RECENT {
-            let slowest = self.rates.iter().map(|one| one.refill.capacity).max();
+            let slowest = self.rates.iter().map(|one| one.refill.fill).max();
             let forgets = self.recent[0].last.saturating_add(slowest.unwrap_or_default()) <= now;
             if forgets {
                 let oldest = self.recent.remove(0);

@@ -404,7 +404,7 @@ impl Cell {
     pub fn make_room(&mut self, now: Now) {
         match self {
             Self::Log(log) => log.make_room(now.mono),
-            Self::Buckets(buckets) => buckets.make_room(),
+            Self::Buckets(buckets) => buckets.make_room(now.mono),
             _ => {}
         }
     }
@@ -413,7 +413,7 @@ impl Cell {
     pub fn heap_bytes_after_charge(&self, now: Now) -> usize {
         match self {
             Self::Log(log) => log.heap_bytes_after_charge(now.mono),
-            Self::Buckets(buckets) => buckets.heap_bytes_after_charge(),
+            Self::Buckets(buckets) => buckets.heap_bytes_after_charge(now.mono),
             _ => self.heap_bytes(),
         }
     }

@@ -1,6 +1,6 @@
 //! What is needed to take a charge back later, when other charges have come between.
 
-use super::{Cell, FixedWindow, Quota, SlidingWindow, Verdict};
+use super::{Cell, FixedWindow, Quota, SlidingWindow, Verdict, Windows};
 use crate::clock::Now;
 
 /// A charge that was spent and may be given back, in whole or in part.
@@ -27,7 +27,16 @@ impl Quota {
     /// Takes back up to `units` of a charge, where they still count. Never more than is there
     /// because of it: who gives back at once leaves the cell as it was, who gives back late leaves
     /// no more room than if the charge had never been.
-    pub fn give_back(&self, cell: &mut Cell, units: u32, receipt: Receipt, now: Now) {
+    ///
+    /// `windows`: of all variants of the limit when it was charged.
+    pub fn give_back(
+        &self,
+        windows: &Windows,
+        cell: &mut Cell,
+        units: u32,
+        receipt: Receipt,
+        now: Now,
+    ) {
         let units = units.min(receipt.cost);
         match (self, cell) {
             (Self::TokenBucket(q), Cell::Refilled(c)) => {
@@ -42,10 +51,10 @@ impl Quota {
             (Self::SlidingLog(q), Cell::Log(c)) => q.give_back(c, units, receipt.at.mono),
             (Self::FixedWindow(q), Cell::Counter(c)) => q.give_back(c, units, receipt.at.wall),
             (Self::SlidingWindow(_), Cell::WindowPairs(all)) => {
-                all.give_back::<SlidingWindow>(units, receipt.at.wall);
+                all.give_back::<SlidingWindow>(windows, units, receipt.at.wall);
             }
             (Self::FixedWindow(_), Cell::WindowCounters(all)) => {
-                all.give_back::<FixedWindow>(units, receipt.at.wall);
+                all.give_back::<FixedWindow>(windows, units, receipt.at.wall);
             }
             // Of another algorithm: it began afresh since.
             _ => {}

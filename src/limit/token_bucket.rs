@@ -40,8 +40,8 @@ impl Refilled {
 pub(super) struct Refill {
     /// Between two units.
     pub(super) emission: Nanos,
-    /// What can be spent at once, by those who wait too, as the time it takes to come.
-    pub(super) capacity: Nanos,
+    /// How long an empty bucket takes to fill.
+    pub(super) fill: Nanos,
     /// Between two refills; zero: units come one by one.
     step: Nanos,
 }
@@ -97,9 +97,15 @@ impl Refill {
         Refilled(cell.0.max(self.stepped(now)).saturating_add(self.span(units)))
     }
 
-    /// Spends until the bucket is empty, and no more.
-    pub(super) fn charge_what_is_there(&self, cell: Refilled, units: u32, now: Nanos) -> Refilled {
-        let empty = self.stepped(now).saturating_add(self.capacity);
+    /// Spends, and no more than that so much is spent then.
+    pub(super) fn charge_up_to(
+        &self,
+        most: Nanos,
+        cell: Refilled,
+        units: u32,
+        now: Nanos,
+    ) -> Refilled {
+        let empty = self.stepped(now).saturating_add(most);
         cell.max(self.charge(cell, units, now).min(Refilled(empty)))
     }
 
@@ -195,7 +201,7 @@ impl TokenBucket {
 
     /// How it refills.
     pub(super) const fn refill(&self) -> Refill {
-        Refill { emission: self.emission, capacity: self.capacity(), step: self.step }
+        Refill { emission: self.emission, fill: self.full_refill(), step: self.step }
     }
 
     /// How long an empty bucket takes to fill.
@@ -260,7 +266,7 @@ impl TokenBucket {
         let spent = spent.div_ceil(u128::from(other.emission.get()));
         let spent = spent.next_multiple_of(u128::from(self.tick.get()));
         let spent = Nanos::new(u64::try_from(spent).unwrap_or(u64::MAX));
-        self.refill().cell(spent.min(self.capacity()), now)
+        self.refill().cell(spent.min(self.full_refill()), now)
     }
 
     /// From `now` to `due`, or to the first step of the refill at or after it.

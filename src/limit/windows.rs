@@ -34,9 +34,23 @@ const MAX_COUNTERS: usize = 2 * MAX_WINDOWS;
 /// that was judged on it, at least. (And for two of its windows.)
 const KEEP_UNUSED: Nanos = Nanos::from_secs(3_600);
 
-/// The distinct window lengths of all variants of one limit, ascending; none for a bucket.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Windows(Arc<[Nanos]>);
+/// The distinct window lengths of all variants of one limit; of buckets, how many rates they have.
+/// (Cells do not depend on that number: two are equal when their lengths are.)
+#[derive(Clone, Debug, Default)]
+pub struct Windows {
+    /// Ascending; none for a bucket.
+    lengths: Arc<[Nanos]>,
+    /// Distinct buckets.
+    buckets: usize,
+}
+
+impl PartialEq for Windows {
+    fn eq(&self, other: &Self) -> bool {
+        self.lengths == other.lengths
+    }
+}
+
+impl Eq for Windows {}
 
 impl Windows {
     /// Of these lengths, in any order.
@@ -44,22 +58,31 @@ impl Windows {
         let mut all: Vec<Nanos> = lengths.into_iter().collect();
         all.sort_unstable();
         all.dedup();
-        Self(all.into())
+        Self { lengths: all.into(), buckets: 0 }
     }
 
     /// Of all variants of one limit.
     pub fn of<'q>(quotas: impl IntoIterator<Item = &'q Quota>) -> Self {
-        Self::new(quotas.into_iter().filter_map(Quota::window_length))
+        let (windows, buckets): (Vec<&Quota>, Vec<&Quota>) =
+            quotas.into_iter().partition(|quota| quota.window_length().is_some());
+        let distinct = |n: &usize| !buckets[..*n].contains(&buckets[*n]);
+        let buckets = (0..buckets.len()).filter(distinct).count();
+        Self { buckets, ..Self::new(windows.into_iter().filter_map(Quota::window_length)) }
     }
 
     /// The lengths, ascending.
     pub fn lengths(&self) -> &[Nanos] {
-        &self.0
+        &self.lengths
+    }
+
+    /// How many different buckets a key may have.
+    pub const fn buckets(&self) -> usize {
+        self.buckets
     }
 
     /// The longest; zero where there is none.
     pub(super) fn longest(&self) -> Nanos {
-        self.0.last().copied().unwrap_or_default()
+        self.lengths.last().copied().unwrap_or_default()
     }
 }
 
@@ -189,12 +212,13 @@ impl<C: Copy + Default + PartialEq> Counters<C> {
         }
     }
 
-    /// Takes back a charge where it still counts.
-    pub(super) fn give_back<A>(&mut self, cost: u32, charged: Nanos)
+    /// Takes back a charge where it still counts: in the windows that its limit had then, since others
+    /// may have begun later.
+    pub(super) fn give_back<A>(&mut self, windows: &Windows, cost: u32, charged: Nanos)
     where
         A: WindowAlgorithm<Counter = C>,
     {
-        for one in &mut self.0 {
+        for one in self.0.iter_mut().filter(|one| windows.lengths().contains(&one.length)) {
             A::of_length(one.length).take_back(&mut one.counter, cost, charged);
         }
     }

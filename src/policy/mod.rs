@@ -236,12 +236,17 @@ impl Limit {
     /// Whether a request may wait for its turn under one of the limit's rates. Those that watch let
     /// nobody wait.
     pub fn delays(&self) -> bool {
+        self.mode == Mode::Enforce && self.has_max_delay()
+    }
+
+    /// The same in either mode.
+    pub fn has_max_delay(&self) -> bool {
         let own = match &self.count {
             Count::Exact { quota, .. } => Some(quota),
             Count::Estimate { .. } | Count::InFlight { .. } => None,
         };
         let mut quotas = own.into_iter().chain(&self.terms.quotas);
-        self.mode == Mode::Enforce && quotas.any(|quota| quota.max_delay() > Nanos::ZERO)
+        quotas.any(|quota| quota.max_delay() > Nanos::ZERO)
     }
 
     /// A text that is equal for two limits exactly when cells of one can be read as the other's:

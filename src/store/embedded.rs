@@ -213,7 +213,7 @@ impl Embedded {
                 Cell::Refilled(_) if !self.is_of(entry, quota) => return,
                 _ => self.adopt(entry, quota, now),
             }
-            quota.quota.give_back(&mut entry.cell, units, receipt, now);
+            quota.quota.give_back(&quota.windows, &mut entry.cell, units, receipt, now);
             quota.room.reweigh(before, weight(&entry.cell), &self.pool);
         }
     }

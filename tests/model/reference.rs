@@ -148,18 +148,19 @@ impl Cell {
             return;
         }
         let emission = rate.emission(tick);
-        let mut by_speed: Vec<&Bucket> = self.buckets.iter().collect();
-        by_speed.sort_by_key(|one| one.emission);
-        let slower = by_speed.iter().find(|one| one.emission >= emission);
         let capacity = emission * u64::from(rate.count);
         let carried = |full: u64, at: u64, of: &Bucket| {
             let spent = u128::from(full.saturating_sub(at)) * u128::from(emission);
             let spent = spent.div_ceil(u128::from(of.emission)).next_multiple_of(u128::from(tick));
             at + capacity.min(spent as u64)
         };
-        let (full, base, since) = slower.or(by_speed.last()).map_or((now, now, now), |one| {
-            (carried(one.full, now, one), carried(one.base, one.since, one), one.since)
-        });
+        let (mut full, mut base, mut since) = (now, now, now);
+        for one in &self.buckets {
+            let spent = carried(one.full, now, one);
+            if spent > full {
+                (full, base, since) = (spent, carried(one.base, one.since, one), one.since);
+            }
+        }
         self.buckets.push(Bucket { rate, emission, full, base, since });
     }
 

@@ -103,6 +103,7 @@ impl Variant {
     pub(crate) fn spent<'e>(
         &self,
         entries: impl Iterator<Item = &'e Entry> + Clone,
+        slowest: u64,
         lo: u64,
         hi: u64,
     ) -> (u64, u64) {
@@ -119,7 +120,7 @@ impl Variant {
                 let most = any.filter(|one| one.to.saturating_add(self.period) > lo);
                 (least, most.map(|one| u64::from(one.sure + one.maybe)).sum())
             }
-            Algorithm::Bucket | Algorithm::Leaky => self.bucket(all, sure, any, lo, hi),
+            Algorithm::Bucket | Algorithm::Leaky => self.bucket(all, sure, any, slowest, lo, hi),
             Algorithm::InFlight => (0, 0),
         }
     }
@@ -195,6 +196,7 @@ impl Variant {
         all: impl Iterator<Item = &'e Entry> + Clone,
         sure: impl Iterator<Item = &'e Entry> + Clone,
         any: impl Iterator<Item = &'e Entry> + Clone,
+        slowest: u64,
         lo: u64,
         hi: u64,
     ) -> (u64, u64) {
@@ -207,7 +209,7 @@ impl Variant {
             .map(|one| (one.from.saturating_sub(self.step), u64::from(one.sure) * self.unit))
             .collect();
         let least = run(&mut least).saturating_sub(hi);
-        let slow = all.clone().map(|one| one.rate.0).fold(self.unit, u64::max);
+        let slow = slowest.max(self.unit);
         let mut most: Vec<(u64, u64)> =
             any.map(|one| (one.to.min(hi), u64::from(one.sure + one.maybe) * slow)).collect();
         let mut most = run(&mut most).saturating_sub(lo.saturating_sub(self.step));

@@ -243,6 +243,7 @@ impl Limit {
         }
         if limit.max_delay.is_some() {
             limit.cost = Cost::Fixed(1);
+            (limit.counts_401, limit.refunds_5xx) = (false, false);
         }
         limit.draw_rates(random, scope);
         limit

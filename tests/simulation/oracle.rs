@@ -39,6 +39,8 @@ type Held = BTreeMap<u64, (u32, bool)>;
 #[derive(Debug, Default)]
 pub(crate) struct Charges {
     pub(crate) entries: Vec<Entry>,
+    /// The longest time between two units of any rate under which it was asked.
+    pub(crate) slowest: u64,
     /// Units of charges that a server forgot, and that were given back all the same: they are
     /// missing from the others.
     pub(crate) robbed: u32,
@@ -121,6 +123,11 @@ impl Oracle {
             }
             let from = (self.base + now).saturating_sub(self.slack);
             let entry = Entry::new(id, &due.variant, (from, OPEN), (0, due.cost));
+            let unit = due.variant.unit;
+            for place in [Place::Store, Place::Node(node)] {
+                let cell = self.cell(place, due);
+                cell.slowest = cell.slowest.max(unit);
+            }
             if self.store && !due.refused {
                 self.cell(Place::Store, due).entries.push(entry);
             }
@@ -255,7 +262,7 @@ impl Oracle {
                     // with is no promise.
                     true => (0, others.map(|one| u64::from(one.sure + one.maybe)).sum()),
                     false => {
-                        let (least, most) = due.variant.spent(others, lo, hi);
+                        let (least, most) = due.variant.spent(others, cell.slowest, lo, hi);
                         let robbed = u64::from(cell.robbed) * due.variant.unit;
                         (least.saturating_sub(robbed), most)
                     }

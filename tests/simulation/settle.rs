@@ -59,10 +59,12 @@ impl Oracle {
 
     fn give_back(&mut self, id: u64, node: usize, due: &Due, place: Place, units: u32, now: u64) {
         // A window that lies ahead of a clock which was set back is not found again. A bucket forgets
-        // what it was charged long ago, and what it was charged before it met another rate.
+        // what it was charged long ago, and what it was charged before it met another rate. A window
+        // that a reload brought may have begun after the charge.
         let stepped = self.slack > 0 || self.back[node] > 0;
-        let keeps =
-            stepped || (due.variant.is_bucket() && !self.is_remembered(id, due, place, now));
+        let keeps = stepped
+            || self.mixed[due.limit]
+            || (due.variant.is_bucket() && !self.is_remembered(id, due, place, now));
         let mut missing = units;
         for entry in self.own(place, due, id) {
             let part = units.min(entry.sure);

@@ -45,7 +45,7 @@ fn spent(ask: &dyn Fn(&[&str]) -> redis::Value, cell: &str) -> u64 {
             // A bucket: what it has to refill, in units, rounded up.
             match kind.as_slice() {
                 b"b1" => (numbers[0] - numbers[1]).div_ceil(numbers[2]),
-                b"b2" => (numbers[5] - numbers[0]).div_ceil(numbers[2]),
+                b"b2" => (numbers[6] - numbers[0]).div_ceil(numbers[2]),
                 _ => numbers[1],
             }
         }

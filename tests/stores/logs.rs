@@ -258,27 +258,31 @@ async fn no_call_keeps_the_server_busy_for_long() {
         };
         told(case, busy(connection, (0..40).map(|_| call_of((0..charges).map(stack)))));
     }
-    for (case, cells, rates, order) in [
-        ("charges of buckets that remember", 64, 1, Order::Spend),
-        ("charges of buckets of eight rates that remember", 64, 8, Order::Spend),
-        ("refunds to a bucket of eight rates", 1, 8, back),
-        ("refunds to buckets of eight rates", 64, 8, back),
+    for (case, cells, rates, returns, order) in [
+        ("charges of buckets that remember", 64, 1, true, Order::Spend),
+        ("charges of buckets of two rates", 64, 2, false, Order::Spend),
+        ("charges of buckets of eight rates", 64, 8, false, Order::Spend),
+        ("charges of buckets of eight rates that remember", 64, 8, true, Order::Spend),
+        ("refunds to a bucket", 1, 1, true, back),
+        ("refunds to a bucket of eight rates", 1, 8, true, back),
+        ("refunds to buckets of eight rates", 64, 8, true, back),
     ] {
-        let rates: Vec<Arc<Issued>> = (0..rates)
+        let quotas: Vec<Quota> = (0..rates)
             .map(|n| {
                 // All take about half a second to fill, and remember as long.
                 let rate = Rate::new(1_000 + n, Nanos::from_secs(1)).unwrap();
                 let step = Nanos::new(1_000);
                 let bucket = TokenBucket::new(rate, 500, Nanos::ZERO, step).unwrap();
-                issue(
-                    &store,
-                    &room,
-                    Quota::TokenBucket(bucket.returning(true)),
-                    &Windows::default(),
-                )
+                Quota::TokenBucket(bucket.returning(returns))
             })
             .collect();
-        let key = |n: u64| KeyHash { high: 20 + cells, low: n % cells };
+        let variants = Windows::of(&quotas);
+        let rates: Vec<Arc<Issued>> =
+            quotas.iter().map(|quota| issue(&store, &room, *quota, &variants)).collect();
+        let key = |n: u64| KeyHash {
+            high: 20 + quotas.len() as u64 + 9 * u64::from(returns),
+            low: n % cells,
+        };
         let one = |n: u64, order| {
             let quota = &rates[n as usize % rates.len()];
             let spends = SmallVec::from_iter([Spend::of(key(n / 8), None, Arc::clone(quota), 1)]);

@@ -138,7 +138,7 @@ impl Oracle {
 
     /// As the embedded store gives back: a bucket does so under all its rates.
     fn give_back(&mut self, part: &Part, units: u32, receipt: Receipt, now: Now) {
-        let (n, quota, ..) = part;
+        let (n, quota, windows, _) = part;
         let cell = self.cell(part, now);
         let Some(Some((old, kept))) = self.0.get_mut(*n) else { return };
         match kept {
@@ -146,7 +146,7 @@ impl Oracle {
             Cell::Refilled(_) if !quota.reads(old) => return,
             _ => (*old, *kept) = (*quota, cell),
         }
-        quota.give_back(kept, units, receipt, now);
+        quota.give_back(windows, kept, units, receipt, now);
     }
 
     /// Microseconds after which the cell equals an absent one, rounded up.

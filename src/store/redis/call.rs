@@ -10,7 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::clock::{Nanos, Now};
-use crate::limit::{Cell, MAX_WINDOWS, MICROSECOND, Quota, Rate, Verdict};
+use crate::limit::{Cell, MAX_RATES, MAX_WINDOWS, MICROSECOND, Quota, Rate, Verdict, Windows};
 use crate::policy::KeyHash;
 use crate::store::{Issued, Settlement, Verdicts};
 
@@ -18,13 +18,13 @@ use crate::store::{Issued, Settlement, Verdicts};
 /// is not held up.
 pub(super) const MAX_CHARGES: usize = 64;
 
-/// Most counters of one call, one for each window of a cell; a bucket counts as one, and one that
-/// remembers as [`REMEMBERING`]. Each takes the server up to twenty microseconds, and no call shall keep it
-/// busy for longer than a millisecond. (A single charge may exceed it.)
+/// Most counters of one call, one for each window of a cell, and for buckets as [`bucket_counters`] says.
+/// Each takes the server up to twenty microseconds, and no call shall keep it busy for longer than a
+/// millisecond. (A single charge may exceed it.)
 const MAX_COUNTERS: usize = 32;
 
-/// What a bucket that remembers charges takes, in counters.
-const REMEMBERING: usize = 4;
+/// Most times that the refunds of one call compute anew: each takes some five microseconds.
+const MAX_RECOMPUTED: usize = 48;
 
 /// Most logs of one call: each may take a fifth of a millisecond when it is full.
 const MAX_LOGS: usize = 2;
@@ -123,6 +123,8 @@ pub struct Call {
     runs: Vec<Run>,
     /// Runs that name a log.
     log_runs: usize,
+    /// Times that its refunds compute anew.
+    recomputed: usize,
     charges: usize,
 }
 
@@ -134,6 +136,8 @@ struct CallCell {
     algorithm: Algorithm,
     /// The lengths of the windows of its limit, ascending.
     windows: SmallVec<[Nanos; 2]>,
+    /// Of a bucket: how many rates its key may have met.
+    rates: usize,
     /// Whether it is a bucket that remembers what it was charged lately.
     remembers: bool,
 }
@@ -154,13 +158,15 @@ struct Run {
     parts: SmallVec<[RunPart; 4]>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct RunPart {
     /// Its index in the list of cells.
     cell: usize,
     quota: Quota,
     cost: u32,
     before: u64,
+    /// Of a refund: the windows that the limit had when it was charged.
+    windows: Windows,
 }
 
 impl Run {
@@ -170,8 +176,9 @@ impl Run {
         match order {
             Order::Spend => self.order == order && self.parts.as_slice() == parts,
             Order::GiveBack(_) => {
-                let same =
-                    |one: &RunPart, other: &RunPart| RunPart { cost: other.cost, ..*one } == *other;
+                let same = |one: &RunPart, other: &RunPart| {
+                    RunPart { cost: other.cost, ..one.clone() } == *other
+                };
                 self.order == order
                     && self.parts.len() == parts.len()
                     && self.parts.iter().zip(parts).all(|(one, other)| same(one, other))
@@ -201,7 +208,12 @@ impl Call {
             // (Whether its cell remembers is said of the cell.)
             let quota = spend.quota.quota().returning(false);
             let cell = self.cell(spend);
-            parts.push(RunPart { cell, quota, cost: spend.cost, before: spend.before });
+            let windows = match charge.order {
+                Order::GiveBack(_) => spend.quota.windows().clone(),
+                Order::Spend | Order::Ask | Order::Post | Order::Debit => Windows::default(),
+            };
+            let (cost, before) = (spend.cost, spend.before);
+            parts.push(RunPart { cell, quota, cost, before, windows });
         }
         self.charges += 1;
         match self.runs.last_mut() {
@@ -209,6 +221,9 @@ impl Call {
             _ => {
                 let names_log = |part: &RunPart| matches!(part.quota, Quota::SlidingLog(_));
                 self.log_runs += usize::from(parts.iter().any(names_log));
+                if matches!(charge.order, Order::GiveBack(_)) {
+                    self.recomputed += charge.spends.iter().map(rates).sum::<usize>();
+                }
                 self.runs.push(Run { order: charge.order, many: 1, parts });
             }
         }
@@ -226,7 +241,8 @@ impl Call {
         for spend in &charge.spends {
             let algorithm = Algorithm::of(spend.quota.quota());
             let Some(index) = self.index(spend) else {
-                counters += spend.quota.windows().lengths().len().max(weight(spend));
+                let windows = spend.quota.windows().lengths().len();
+                counters += windows.max(bucket_counters(rates(spend), remembers(spend)));
                 logs += usize::from(is_log(algorithm));
                 continue;
             };
@@ -236,9 +252,15 @@ impl Call {
             if cell.algorithm != algorithm || windows > MAX_CELL_WINDOWS {
                 return false;
             }
-            let more = REMEMBERING - cell.windows.len().max(1);
-            counters += windows - cell.windows.len();
-            counters += if remembers(spend) && !cell.remembers { more } else { 0 };
+            let more =
+                bucket_counters(cell.rates.max(rates(spend)), cell.remembers || remembers(spend));
+            counters += windows.max(more) - cell.counters();
+        }
+        if matches!(charge.order, Order::GiveBack(_)) {
+            let recomputed: usize = charge.spends.iter().map(rates).sum();
+            if self.recomputed + recomputed > MAX_RECOMPUTED {
+                return false;
+            }
         }
         counters <= MAX_COUNTERS && logs <= MAX_LOGS && (logs == 0 || self.log_runs < MAX_LOG_RUNS)
     }
@@ -251,11 +273,13 @@ impl Call {
                 family: spend.family,
                 algorithm: Algorithm::of(spend.quota.quota()),
                 windows: SmallVec::new(),
+                rates: 0,
                 remembers: false,
             });
             self.cells.len() - 1
         });
         self.cells[index].remembers |= remembers(spend);
+        self.cells[index].rates = self.cells[index].rates.max(rates(spend));
         let windows = &mut self.cells[index].windows;
         for length in spend.quota.windows().lengths() {
             if let Err(at) = windows.binary_search(length) {
@@ -309,7 +333,8 @@ impl Call {
                 rest.extend([part.cell as u64 + 1, u64::from(part.cost)].map(Argument::from));
                 push_quota(&mut rest, &part.quota);
                 if matches!(run.order, Order::GiveBack(_)) {
-                    rest.push(part.before.into());
+                    let cell = &self.cells[part.cell];
+                    rest.push(cell.mask(&part.windows).unwrap_or(part.before).into());
                 }
             }
         }
@@ -438,14 +463,26 @@ fn remembers(spend: &Spend) -> bool {
     returns(spend.quota.quota())
 }
 
-/// What a cell takes the server, in counters, besides those of its windows.
-fn weight(spend: &Spend) -> usize {
-    if remembers(spend) { REMEMBERING } else { 1 }
+/// How many rates the bucket of a charge may have.
+fn rates(spend: &Spend) -> usize {
+    spend.quota.windows().buckets().min(MAX_RATES)
+}
+
+/// What a bucket takes the server, in counters: as measured.
+const fn bucket_counters(rates: usize, remembers: bool) -> usize {
+    1 + rates / 2 + if remembers { 3 } else { 0 }
 }
 
 impl CallCell {
+    /// Which of its windows are among these, as bits; nothing of an algorithm without counters.
+    fn mask(&self, windows: &Windows) -> Option<u64> {
+        let counts = matches!(self.algorithm, Algorithm::SlidingWindow | Algorithm::FixedWindow);
+        let bit = |n: usize| u64::from(windows.lengths().contains(&self.windows[n])) << n;
+        counts.then(|| (0..self.windows.len()).map(bit).sum())
+    }
+
     fn counters(&self) -> usize {
-        self.windows.len().max(if self.remembers { REMEMBERING } else { 1 })
+        self.windows.len().max(bucket_counters(self.rates, self.remembers))
     }
 
     /// How many windows it has with those of a charge.

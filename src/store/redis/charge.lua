@@ -13,7 +13,8 @@
 --                  'c' 1 m  part x m  spends without judging, up to the limit
 --                  'd' 1 m  part x m  spends without judging, above the limit too
 --                  'r' at m (part before) x m   gives back what was spent at the instant `at`;
---                                     `before`: the first number told of the cell then, of a log
+--                                     `before`: the first number told of the cell then, of a log; of
+--                                     counters, which windows of the cell the limit had then, as bits
 --                a part is a cell, a cost, and the numbers of the rate it is charged under:
 --                  cell cost emission burst refill_every max_delay    of a token_bucket
 --                  cell cost limit length                             of the others
@@ -87,12 +88,12 @@ end
 
 -- What a bucket begins with where a key was charged under another rate so far: units carry over, rounded
 -- up, and at most empty it.
-local function carried(spent, from, emission, capacity)
+local function carried(spent, from, emission, fill)
   if spent > 0 and from ~= emission then
     local part = fmod(spent, from)
     spent = (spent - part) / from * emission + scaled(part, emission, from)
   end
-  return min(spent, capacity)
+  return min(spent, fill)
 end
 
 -- Units that count of a counter now.
@@ -416,22 +417,22 @@ end
 local log
 
 -- What a bucket needs that is charged under several rates or remembers charges, made when a call names
--- one. Such a cell is `b2 at rates` and then for each rate `emission step capacity full base since
--- judged`, and for each sum of what was charged lately, oldest first, `last units`: limit/buckets.rs says
+-- one. Such a cell is `b2 at rates` and then for each rate `emission step fill capacity full
+-- base since`,
+-- and for each sum of what was charged lately, oldest first, `last units`: limit/buckets.rs says
 -- what they are.
 local function make_buckets()
   local kind = {}
 
-  -- Spends until the bucket is empty, and no more.
-  local function charged(rate, full, units, at)
+  -- Spends, and no more than that so much is spent then.
+  local function charged(rate, most, full, units, at)
     local from = stepped(at, rate.step)
-    return max(full, min(max(full, from) + units * rate.emission, from + rate.capacity))
+    return max(full, min(max(full, from) + units * rate.emission, from + most))
   end
 
-  local function put(cell, emission, step, capacity, full)
+  local function put(cell, emission, step, fill, capacity, full)
     local rate = {
-      emission = emission, step = step, capacity = capacity, full = full, base = full, since = now,
-      judged = seconds,
+      emission = emission, step = step, fill = fill, capacity = capacity, full = full, base = full, since = now,
     }
     cell.rates[#cell.rates + 1] = rate
     return rate
@@ -441,7 +442,7 @@ local function make_buckets()
   function kind.begin(cell)
     cell.rates, cell.recent = {}, {}
     if cell.spent > 0 then
-      put(cell, cell.emission, cell.step, cell.capacity, stepped(now, cell.step) + cell.spent)
+      put(cell, cell.emission, cell.step, cell.fill, cell.fill, stepped(now, cell.step) + cell.spent)
     end
   end
 
@@ -461,9 +462,9 @@ local function make_buckets()
     for n = 0, count - 1 do
       local first = 7 * n
       local rate = {
-        emission = numbers[first + 1], step = numbers[first + 2], capacity = numbers[first + 3],
-        full = numbers[first + 4], base = numbers[first + 5], since = numbers[first + 6],
-        judged = numbers[first + 7],
+        emission = numbers[first + 1], step = numbers[first + 2], fill = numbers[first + 3],
+        capacity = numbers[first + 4], full = numbers[first + 5], base = numbers[first + 6],
+        since = numbers[first + 7],
       }
       if rate.emission == 0 then return false end
       if at > now then
@@ -486,35 +487,38 @@ local function make_buckets()
     return true
   end
 
-  -- The bucket of a rate; it is made where the cell has none.
-  function kind.rate(cell, emission, step, capacity)
-    local rates, slower, slowest = cell.rates, nil, nil
+  -- The bucket of a rate; it is made where the cell has none, and begins with the most units that are
+  -- spent under any other.
+  function kind.rate(cell, emission, step, fill, capacity)
+    local rates = cell.rates
     for n = 1, #rates do
       local one = rates[n]
-      if one.emission == emission and one.step == step and one.capacity == capacity then return one end
-      if one.emission >= emission and not (slower and slower.emission <= one.emission) then
-        slower = one
+      if one.emission == emission and one.step == step and one.fill == fill then
+        one.capacity = max(one.capacity, capacity)
+        return one
       end
-      if not (slowest and slowest.emission > one.emission) then slowest = one end
     end
-    local source = slower or slowest
-    local function carry(time, at)
-      local spent = max(0, time - stepped(at, source.step))
-      spent = carried(spent, source.emission, emission, capacity)
+    local function carry(other, time, at)
+      local spent = max(0, time - stepped(at, other.step))
+      spent = carried(spent, other.emission, emission, fill)
       return spent > 0 and stepped(at, step) + spent or 0
     end
-    if #rates >= MAX_RATES then
-      local oldest = 1
-      for n = 2, #rates do
-        if rates[n].judged < rates[oldest].judged then oldest = n end
-      end
-      table.remove(rates, oldest)
+    local full, source = 0, nil
+    for n = 1, #rates do
+      local other = carry(rates[n], rates[n].full, now)
+      if other > full then full, source = other, rates[n] end
     end
-    local own = put(cell, emission, step, capacity, 0)
+    if #rates >= MAX_RATES then
+      local soonest = 1
+      for n = 2, #rates do
+        if rates[n].full < rates[soonest].full then soonest = n end
+      end
+      table.remove(rates, soonest)
+    end
+    local own = put(cell, emission, step, fill, capacity, full)
     if source then
-      -- What is given back later of what was charged under the others comes back here too.
-      own.full = carry(source.full, now)
-      own.base, own.since, cell.changed = carry(source.base, source.since), source.since, true
+      -- What is given back later of what was charged under the other comes back here too.
+      own.base, own.since, cell.changed = carry(source, source.base, source.since), source.since, true
     end
     return own
   end
@@ -522,7 +526,7 @@ local function make_buckets()
   local function remember(cell, units)
     local rates, recent, fastest, slowest = cell.rates, cell.recent, MAX_NUMBER, 0
     for n = 1, #rates do
-      fastest, slowest = min(fastest, rates[n].capacity), max(slowest, rates[n].capacity)
+      fastest, slowest = min(fastest, rates[n].fill), max(slowest, rates[n].fill)
     end
     local step, last = max(1, quotient(fastest, SUMS_PER_FILL)), recent[#recent]
     if last and quotient(now, step) <= quotient(last.last, step) then
@@ -537,7 +541,7 @@ local function make_buckets()
       for n = 1, #rates do
         local one = rates[n]
         if oldest.last >= one.since then
-          one.base = charged(one, one.base, oldest.units, oldest.last)
+          one.base = charged(one, one.capacity, one.base, oldest.units, oldest.last)
           one.since = oldest.last + 1
         end
       end
@@ -571,9 +575,8 @@ local function make_buckets()
       local one = cell.rates[n]
       if one == own then
         one.full = min(max(one.full, stepped(now, one.step)) + units * one.emission, MAX_NUMBER)
-        one.judged = seconds
       else
-        one.full = charged(one, one.full, units, now)
+        one.full = charged(one, one.fill, one.full, units, now)
       end
     end
   end
@@ -595,7 +598,9 @@ local function make_buckets()
       if at >= one.since then
         local anew = one.base
         for k = 1, #recent do
-          if recent[k].last >= one.since then anew = charged(one, anew, recent[k].units, recent[k].last) end
+          if recent[k].last >= one.since then
+            anew = charged(one, one.capacity, anew, recent[k].units, recent[k].last)
+          end
         end
         -- Without them it is as full as the remembered charges say; or, where no other rate has found it
         -- empty, as it is less the units, but for what can have come back since.
@@ -613,8 +618,8 @@ local function make_buckets()
     local texts, idle = { format('b2 %.0f %d', now, #cell.rates) }, now
     for n = 1, #cell.rates do
       local one = cell.rates[n]
-      texts[n + 1] = format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', one.emission, one.step, one.capacity,
-        one.full, one.base, one.since, one.judged)
+      texts[n + 1] = format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', one.emission, one.step, one.fill,
+        one.capacity, one.full, one.base, one.since)
       if one.full > stepped(now, one.step) then
         idle = max(idle, one.step > 0 and stepped(one.full + one.step - 1, one.step) or one.full)
       end
@@ -748,7 +753,7 @@ local function make_windows()
   end
 
   function kind.load(cell, text, lengths)
-    cell.counters, cell.by_length = {}, {}
+    cell.counters, cell.by_length, cell.lengths = {}, {}, lengths
     if text and not read(cell, text) then return false end
     align(cell, lengths)
     return true
@@ -777,12 +782,12 @@ for n = 1, #KEYS do
   local cell = { key = KEYS[n], kind = kind, changed = false }
   cells[n] = cell
   if kind == BUCKET then
-    -- `b1 full at emission step capacity`: full again at `full`, written at `at`
-    cell.spent, cell.emission, cell.step, cell.capacity = 0, 1, 0, 0
+    -- `b1 full at emission step fill`: full again at `full`, written at `at`
+    cell.spent, cell.emission, cell.step, cell.fill = 0, 1, 0, 0
     cell.remembers = windows == 1
     local text = call('GET', cell.key)
-    local full, at, emission, step, capacity
-    if text then full, at, emission, step, capacity = match(text, '^b1 (%d+) (%d+) (%d+) (%d+) (%d+)$') end
+    local full, at, emission, step, fill
+    if text then full, at, emission, step, fill = match(text, '^b1 (%d+) (%d+) (%d+) (%d+) (%d+)$') end
     if full then
       full, at, emission, step = tonumber(full), tonumber(at), tonumber(emission), tonumber(step)
       if emission == 0 or full > MAX_NUMBER or at > MAX_NUMBER then return unreadable(cell) end
@@ -792,7 +797,7 @@ for n = 1, #KEYS do
         cell.changed = true
       end
       cell.spent, cell.emission, cell.step = min(max(0, full - from), MAX_NUMBER / 2), emission, step
-      cell.capacity = tonumber(capacity)
+      cell.fill = tonumber(fill)
     elseif text then
       buckets = buckets or make_buckets()
       if not buckets.load(cell, text) then return unreadable(cell) end
@@ -834,16 +839,16 @@ for n = 1, #KEYS do
 end
 
 -- The bucket that a part is judged on: the cell itself, where it has one rate and remembers nothing.
-local function bucket_of(cell, emission, step, capacity)
+local function bucket_of(cell, emission, step, fill, capacity)
   if not cell.rates then
     if not cell.remembers then
-      if cell.spent == 0 then cell.emission, cell.step, cell.capacity = emission, step, capacity end
-      if cell.emission == emission and cell.step == step and cell.capacity == capacity then return cell end
+      if cell.spent == 0 then cell.emission, cell.step, cell.fill = emission, step, fill end
+      if cell.emission == emission and cell.step == step and cell.fill == fill then return cell end
     end
     buckets = buckets or make_buckets()
     buckets.begin(cell)
   end
-  return buckets.rate(cell, emission, step, capacity)
+  return buckets.rate(cell, emission, step, fill, capacity)
 end
 
 local function spent_of(bucket)
@@ -893,11 +898,12 @@ while ARGV[next_arg] do
     next_arg = next_arg + 4
     local kind, room, unit = cell.kind, 0, 1
     if kind == BUCKET then
-      local step, capacity = tonumber(ARGV[next_arg]), a * b + ARGV[next_arg + 1]
+      local step, fill = tonumber(ARGV[next_arg]), a * b
       if op ~= 'r' then
-        own = bucket_of(cell, a, step, capacity)
+        local capacity = fill + ARGV[next_arg + 1]
+        own = bucket_of(cell, a, step, fill, capacity)
         room = max(0, capacity - spent_of(own))
-      elseif not cell.rates and cell.emission == a and cell.step == step and cell.capacity == capacity then
+      elseif not cell.rates and cell.emission == a and cell.step == step and cell.fill == fill then
         own = cell
       end
       unit, next_arg = a, next_arg + 2
@@ -922,8 +928,15 @@ while ARGV[next_arg] do
       elseif kind == LOG then
         log.give(cell, cost, n, before)
       else
-        local counters = cell.counters or { cell }
-        for k = 1, #counters do give_back(counters[k], cost, n) end
+        -- `before` has a bit for each window of the cell in the call that the limit had at the charge.
+        if cell.counters then
+          for k = 1, #cell.lengths do
+            if fmod(before, 2) == 1 then give_back(cell.by_length[cell.lengths[k]], cost, n) end
+            before = floor(before / 2)
+          end
+        elseif before > 0 then
+          give_back(cell, cost, n)
+        end
         cell.changed = true
       end
     else
@@ -947,7 +960,7 @@ while ARGV[next_arg] do
         a, b, own = tonumber(ARGV[from + 2]), tonumber(ARGV[from + 3]), nil
         from = from + 4
         if cell.kind == BUCKET then
-          own = bucket_of(cell, a, tonumber(ARGV[from]), a * b + ARGV[from + 1])
+          own = bucket_of(cell, a, tonumber(ARGV[from]), a * b, a * b + ARGV[from + 1])
           from = from + 2
         end
       end
@@ -993,7 +1006,7 @@ for n = 1, #cells do
       if cell.spent > 0 then
         local step = cell.step
         local full = stepped(now, step) + cell.spent
-        text = format('b1 %.0f %.0f %.0f %.0f %.0f', full, now, cell.emission, step, cell.capacity)
+        text = format('b1 %.0f %.0f %.0f %.0f %.0f', full, now, cell.emission, step, cell.fill)
         idle = step > 0 and stepped(full + step - 1, step) or full
       end
     else

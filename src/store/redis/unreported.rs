@@ -92,7 +92,8 @@ impl Unreported {
     pub(super) fn reduce(&self, spend: &Spend, units: u32, receipt: Receipt, now: Now) {
         let id = (spend.key.high, spend.key.low, spend.quota.number());
         if let Some(usage) = self.0.lock().usage.get_mut(&id) {
-            usage.quota.quota().give_back(&mut usage.cell, units, receipt, now);
+            let (quota, windows) = (*usage.quota.quota(), usage.quota.windows().clone());
+            quota.give_back(&windows, &mut usage.cell, units, receipt, now);
         }
     }
 

@@ -133,8 +133,8 @@ impl Decision {
         waits.max().unwrap_or_default()
     }
 
-    /// Too many wait already: the request is refused instead, and may come back when its turn
-    /// would have been. What it was charged passes unused.
+    /// Refuses the request instead, because too many wait already. It may be sent again when its turn
+    /// would have come. Its charge still uses up its slot.
     pub fn refuse_to_wait(&mut self) {
         for answer in self.answers.iter_mut().filter(|one| !one.shadow) {
             let verdict = &mut answer.verdict;

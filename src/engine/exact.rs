@@ -1,7 +1,8 @@
-//! The exact tier behind one seam: with every store, the exact limits of a request are settled in one
-//! operation.
+//! The exact tier behind one seam: with every store, the exact limits of a request are charged all or
+//! none.
 //!
-//! A request names its parts, which are charged all or none. [`ExactTier::settle_now`] settles what
+//! The embedded store, and a single slot of the shared store, settle a request in one operation. Several
+//! slots are asked first and then charged, within one deadline. [`ExactTier::settle_now`] settles what
 //! needs no wait. Only a request that the shared store has to judge is left to
 //! [`ExactTier::settle`] (`shared.rs`).
 

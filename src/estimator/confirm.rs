@@ -329,8 +329,9 @@ impl ConfirmTable {
         }
     }
 
-    /// What a suspect without a cell may have sent before. Where no key was ever without a cell,
-    /// only what it sent below the threshold.
+    /// What a suspect without a cell may have sent before, at most. If in the last two windows no key
+    /// with the same first set was displaced or found no cell (two windows of that key's limit), only
+    /// what it sent below the threshold.
     fn unseen(&self, spot: Spot, suspect: Suspect, now: Nanos) -> u32 {
         if self.sets[spot.first].has_spilled(now) {
             suspect.sent

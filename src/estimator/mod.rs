@@ -2,9 +2,11 @@
 //! counts exactly says who is denied.
 //!
 //! ```text
-//!   request ──► sketch (two slots, unweighted) ──► below the threshold: certain, allowed
-//!                                              └─► a suspect ──► confirm table ──► verdict
+//!   request ──► sketch (two slots, unweighted) ──► below the threshold, no cell: allowed
+//!                                              └─► a suspect, or a cell ──► confirm table ──► verdict
 //! ```
+//!
+//! A key that has a cell in the confirm table is judged there, whatever the sketch reads.
 //!
 //! Both have a fixed size whatever the number of keys. A collision in the sketch makes a suspect,
 //! never a denial. A full table has no cell for some keys and lets them exceed their limit, by at
@@ -133,7 +135,7 @@ impl EstimateLimit {
         (charged.verdict, Receipt { slot, at: now.wall })
     }
 
-    /// Takes back an allowed charge, because another limit refused the request.
+    /// Takes back an allowed charge: another limit refused the request, or the origin's answer refunds it.
     pub fn give_back(&self, table: &ConfirmTable, receipt: Receipt) {
         self.sketch.give_back(receipt.slot);
         table.give_back(receipt.slot.key(), receipt.slot.cost(), receipt.at);

@@ -114,8 +114,8 @@ pub struct Verdict {
     pub limit: u32,
     /// What can be spent at once after this verdict (after the charge, when it is allowed).
     pub remaining: u32,
-    /// How long the request waits for its turn, if it is allowed: only a bucket with `max_delay`
-    /// lets wait.
+    /// How long the request waits for its turn, if it is allowed. Only a bucket with `max_delay` delays
+    /// requests.
     pub wait: Nanos,
     /// Until the cell is full again, if nothing more is spent.
     pub reset: Nanos,
@@ -174,7 +174,8 @@ impl Quota {
             (Self::FixedWindow(q), Some(Cell::WindowCounters(all))) => {
                 q.judge(all.of(q.rate().period()), cost, now.wall)
             }
-            // Absent; a cell of another algorithm cannot be met, since the algorithm is in the key.
+            // Absent. A cell of another algorithm cannot be met, since the algorithm is in the key; it
+            // would count as absent.
             (Self::TokenBucket(q), _) => q.judge(Refilled::default(), cost, now.mono),
             (Self::SlidingWindow(q), _) => q.judge(WindowPair::default(), cost, now.wall),
             (Self::SlidingLog(q), _) => q.judge(&Log::default(), cost, now.mono),
@@ -291,8 +292,7 @@ impl Quota {
     /// Reads a cell that was written under `old` as a cell of this quota: what was spent stays
     /// spent, in units. Raising a limit helps at once by the difference; lowering it leaves what
     /// is above as debt in a window, and empties a bucket. `windows`: of all variants of this quota's
-    /// limit; lengths that the cell does not have yet are added. A cell that is idle, or of another
-    /// algorithm, starts afresh.
+    /// limit; lengths that the cell does not have yet are added. An idle cell starts afresh.
     pub fn convert(&self, windows: &Windows, old: &Self, cell: Cell, now: Now) -> Cell {
         if old.is_idle(&cell, now) {
             return self.fresh_in(windows, now);
@@ -356,7 +356,8 @@ impl Quota {
         }
     }
 
-    /// The span that [`Quota::limit`] belongs to: the window, or the time a bucket takes to fill.
+    /// The span that [`Quota::limit`] belongs to: the window; for a bucket, the time in which its `limit`
+    /// units come, which is its fill time plus `max_delay`.
     pub fn window(&self) -> Nanos {
         match self {
             Self::TokenBucket(q) => q.capacity(),
@@ -376,7 +377,8 @@ impl Quota {
         }
     }
 
-    /// What its cells are called; equal words mean that the one can be read as the other.
+    /// The algorithm's word. It is part of the key's hash, so limits of different algorithms never meet
+    /// the same cell.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::TokenBucket(_) => "token_bucket",
@@ -399,8 +401,8 @@ impl Cell {
         }
     }
 
-    /// Makes room for one more charge without more memory: a list that is full joins its two oldest
-    /// entries, at the later of both times.
+    /// Makes room for one more charge without more memory: in a list that is full two entries become
+    /// one, at the later of both times. A log joins its two oldest, a bucket those closest in time.
     pub fn make_room(&mut self, now: Now) {
         match self {
             Self::Log(log) => log.make_room(now.mono),

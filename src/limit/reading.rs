@@ -28,8 +28,8 @@ impl Quota {
     }
 
     /// The cell that these numbers tell of at `now` (the store's own clock). `None` when they
-    /// cannot be of such a cell. `refused` is how far the charge that was refused is above the
-    /// limit, for a log: the third number belongs to it.
+    /// cannot be of such a cell. `refused` matters for a log only: how far the refused charge is above
+    /// the limit. The fourth number belongs to it.
     pub fn cell_of(&self, numbers: &[u64], now: Nanos, refused: u32) -> Option<Cell> {
         Some(match (self, numbers) {
             (Self::TokenBucket(q), [spent]) => Cell::Refilled(q.refill().cell(micros(*spent), now)),

@@ -24,9 +24,10 @@ impl Quota {
         Receipt { at: Now { mono, ..now }, cost }
     }
 
-    /// Takes back up to `units` of a charge, where they still count. Never more than is there
-    /// because of it: who gives back at once leaves the cell as it was, who gives back late leaves
-    /// no more room than if the charge had never been.
+    /// Takes back up to `units` of a charge, where they still count, and never more than is there
+    /// because of it. An immediate refund restores the cell; a late one leaves no more room than if the
+    /// charge had never been made. (A bucket may be left less full than that, by a step or where sums
+    /// were joined: `buckets.rs` has the bounds.)
     ///
     /// `windows`: of all variants of the limit when it was charged.
     pub fn give_back(
@@ -56,7 +57,7 @@ impl Quota {
             (Self::FixedWindow(_), Cell::WindowCounters(all)) => {
                 all.give_back::<FixedWindow>(windows, units, receipt.at.wall);
             }
-            // Of another algorithm: it began afresh since.
+            // A cell of another algorithm cannot be met: see `judge`.
             _ => {}
         }
     }

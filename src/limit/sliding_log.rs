@@ -11,7 +11,7 @@ use super::windows::keeps_for;
 use super::{QuotaError, Rate, Verdict};
 use crate::clock::Nanos;
 
-/// The largest limit of a log: 10,000 times are 160 KB for one key.
+/// The largest limit of a log. It keeps at most `MAX_LOG_TIMES`, 12,500, times: 200 KB for one key.
 pub const MAX_LOG_LIMIT: u32 = 10_000;
 
 /// Most times that a log keeps. Beyond it the two oldest become one, at the later of both: no variant
@@ -39,7 +39,7 @@ pub struct Log {
     needed: Nanos,
 }
 
-/// Two logs are equal that say the same.
+/// Logs are equal if their charges are equal.
 impl PartialEq for Log {
     fn eq(&self, other: &Self) -> bool {
         self.times == other.times

@@ -274,12 +274,12 @@ impl<C: Copy + Default + PartialEq> Counters<C> {
     }
 }
 
-/// For how many seconds a window of this length is kept that nobody needs.
+/// How long a window of this length is kept after it was last needed, in seconds.
 pub(super) fn keeps_for(length: Nanos) -> u64 {
     (2 * length.secs()).max(KEEP_UNUSED.secs())
 }
 
-/// Whole seconds of wall time. (Until the year 2106.)
+/// Whole seconds of a clock, saturating. (Wall time saturates in the year 2106.)
 pub(super) fn whole_secs(now: Nanos) -> u32 {
     u32::try_from(now.secs()).unwrap_or(u32::MAX)
 }

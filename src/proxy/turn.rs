@@ -29,8 +29,9 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Waits for so long, until it is the request's turn. A client that leaves keeps its place, which passes unused:
-/// its request is not forwarded. Whether one with a body has left shows when that is read.
+/// Waits for so long, until it is the request's turn. A client that disconnects while waiting still uses
+/// up its slot; its request is not forwarded. If the request has a body, a disconnect shows only when the
+/// body is read.
 pub(super) async fn take(
     gate: &Tollgate,
     session: &mut Session,

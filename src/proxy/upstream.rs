@@ -147,7 +147,8 @@ pub(super) fn introduce(
 /// Takes out what an origin must not be told.
 fn drop_rare(request: &mut RequestHeader, peer_trusted: bool) {
     if request.headers.get_all(header::UPGRADE).iter().any(is_to_http) {
-        // Requests inside another HTTP would pass unjudged; who asks may be answered in this one.
+        // Requests on the upgraded connection would bypass the limiter. This one is forwarded without
+        // the upgrade.
         request.remove_header(&header::UPGRADE);
         request.remove_header(&header::CONNECTION);
     }

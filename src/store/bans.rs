@@ -1,5 +1,5 @@
-//! Who is banned, and who was denied how often of late. On this node; a store of many nodes is
-//! told of bans and tells of those that others made (`redis/bans.rs`).
+//! Bans, and recent denials by key. Both are kept on this node; with a shared store, nodes tell each
+//! other of bans (`redis/bans.rs`).
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};

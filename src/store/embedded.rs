@@ -72,8 +72,10 @@ struct Judged {
 enum Growth {
     /// So much weight was taken for it; given back if it is not spent.
     Taken(usize),
-    /// There is none: a log joins its two oldest times, at the later of both. What is spent stays
-    /// counted, and may count for longer; a key that is known is never handed to `when_full`.
+    /// There is none, so two entries become one, at the later of both times: a log joins its two oldest
+    /// times, a bucket that remembers charges joins the two sums that are closest in time. (An only sum
+    /// is no longer remembered.) What is spent stays counted, and may count for longer; a key that is
+    /// known is never handed to `when_full`.
     InPlace,
 }
 

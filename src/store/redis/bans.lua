@@ -1,13 +1,13 @@
 -- Tells of bans, and hears of those that other nodes made.
 --
--- KEYS[1]        when each key was last banned: a sorted set, by the instant
+-- KEYS[1]        when news of each key last came: a sorted set, by the instant
 -- KEYS[2]        a hash, of each key `level until forgive`: bans that are not forgiven, the instant
 --                at which the last ends, the time that forgives one
 -- KEYS[3]        when nothing of a key will be left: a sorted set, by the instant
 -- ARGV[1]        since when to tell
 -- ARGV           then for each new ban: key, ban, most, forgive, how long ago it was made
--- returns        since when to ask next, then for each ban since ARGV[1] that holds: the key, and how
---                long it holds yet
+-- returns        since when to ask next, then for each key with news since ARGV[1] that is still
+--                banned: the key, and for how long
 --
 -- Every time is in microseconds since the epoch. A ban is twice as long for each that is not
 -- forgiven, up to `most`, and begins when its node made it: news that come late, or twice, ban no key

@@ -1,5 +1,5 @@
-//! The batcher: one worker owns the queue, builds calls of what is ready, and matches each reply to
-//! the charges that its call was built of.
+//! The batcher: one worker owns the queue and builds calls of what is ready. Each call has a task
+//! (`carry`), which sends it and matches the reply to the charges that the call was built of.
 //!
 //! Time in the queue counts against a charge's deadline: one that misses it before it is sent is
 //! withdrawn, unspent. A call has the whole timeout of the store from when it is sent, so a charge

@@ -47,7 +47,7 @@ pub struct Spend {
     pub quota: Arc<Issued>,
     /// How much.
     pub cost: u32,
-    /// To give back: what [`Answered::before`] said.
+    /// Used to give back to a log only: the chunk in which the charge stands ([`Answered::before`]).
     pub before: u64,
     /// Whether what is charged may come back: a denial is then true for a moment only.
     pub returns: bool,
@@ -101,8 +101,8 @@ pub struct Answered {
     pub settlement: Settlement,
     /// When, on the server's clock, in microseconds.
     pub at: u64,
-    /// Of each part, the first number told of its cell before the charge: of a log, in which chunk the
-    /// charge stands.
+    /// Of each part, the first number told of its cell before the charge. Used for a log only: the chunk
+    /// in which the charge stands.
     pub before: SmallVec<[u64; 4]>,
     /// What each part would say of a charge of nothing before this one: what is left once it is
     /// given back.
@@ -248,7 +248,7 @@ impl Call {
             };
             let cell = &self.cells[index];
             let windows = cell.more_windows(spend);
-            // (A key's hash names the algorithm too: another one cannot be met.)
+            // (Another algorithm cannot be met, since the algorithm is in the key.)
             if cell.algorithm != algorithm || windows > MAX_CELL_WINDOWS {
                 return false;
             }
@@ -304,7 +304,8 @@ impl Call {
         self.charges == 0
     }
 
-    /// The names of the cells, the call's number, the windows of each cell, the runs. `tagged`: a
+    /// The names of the cells; then the call's number, the algorithm and windows of each cell, and the
+    /// runs. A bucket has no windows: its second number says whether it remembers charges. `tagged`: a
     /// family's cells share a slot.
     pub fn arguments(&self, number: u32, prefix: &str, tagged: bool) -> Arguments {
         let name = |cell: &CallCell| match cell.family {

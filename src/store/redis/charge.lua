@@ -13,8 +13,8 @@
 --                  'c' 1 m  part x m  spends without judging, up to the limit
 --                  'd' 1 m  part x m  spends without judging, above the limit too
 --                  'r' at m (part before) x m   gives back what was spent at the instant `at`;
---                                     `before`: the first number told of the cell then, of a log; of
---                                     counters, which windows of the cell the limit had then, as bits
+--                                     `before`: of a log, the chunk in which it stands; of counters,
+--                                     which windows of the cell the limit had then, as bits
 --                a part is a cell, a cost, and the numbers of the rate it is charged under:
 --                  cell cost emission burst refill_every max_delay    of a token_bucket
 --                  cell cost limit length                             of the others
@@ -30,12 +30,14 @@
 --   reply 9  1700000000000000  2  28333333 0 0
 --   and `tollgate:x` is then `w1 28333333 2 0 60000000`, which ends with the window after this one.
 --
--- Promise: all cells of a charge are spent or none; a refusal spends nothing, and writes nothing but
--- windows and rates that a cell did not have yet and times that are pulled back. Every cell
--- is read before the first is written, so a cell that cannot be read, or a server that takes no
--- writes, leaves all as it was. Every write expires at the moment the cell equals an absent one. A
--- stored time ahead of the server's clock (the clock was set back, another server took over) is
--- pulled back to it: nothing is forgotten, and no key is locked out for longer than a full refill.
+-- Promise: all cells of a charge are spent or none. A refusal spends nothing. It writes only windows
+-- and rates that a cell did not have yet, how long a log keeps its times, and times that are pulled
+-- back; and it may drop what is not needed any more. The value of every cell, of a log its directory,
+-- is read before the first write, so a cell that cannot be read, or a server that takes no writes,
+-- leaves all as it was. Chunks of a log may be read later; a missing chunk counts as empty. Every
+-- write expires at the moment the cell equals an absent one. A stored time ahead of the server's clock
+-- (the clock was set back, another server took over) is pulled back to it: nothing is forgotten, and
+-- no key is locked out for longer than a full refill.
 --
 -- Rates of one limit share a cell. Of window algorithms a cell has a counter for each length of
 -- window, of buckets a time for each rate: a charge is judged on its own and added to all
@@ -774,7 +776,7 @@ end
 
 local several
 
--- Reads every cell.
+-- Reads every cell; of a log, its directory.
 local cells, next_arg = {}, 2
 for n = 1, #KEYS do
   local kind, windows = ARGV[next_arg], tonumber(ARGV[next_arg + 1])

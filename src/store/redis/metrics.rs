@@ -13,7 +13,7 @@ pub enum Failure {
     Unreachable,
     /// The connection broke while the call was away: it may have been spent.
     Lost,
-    /// The server answered that it will not: nothing was spent.
+    /// The server refused it, redirects did not end, or no call can carry it: nothing was spent.
     Refused,
     /// An answer that means nothing: it may have been spent.
     Invalid,
@@ -25,18 +25,19 @@ pub enum Failure {
     QueueFull,
 }
 
-/// How a call ended.
+/// How a call ended. Only calls that were sent are counted: no charge that failed in the queue, and no call
+/// that found no connection ([`Failure::Unreachable`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// Settled.
+    /// The reply was valid, whatever it said of the charges.
     Ok,
     /// See [`Failure::Timeout`].
     Timeout,
-    /// See [`Failure::Unreachable`] and [`Failure::Lost`].
+    /// See [`Failure::Lost`]. ([`Failure::Unreachable`] is not counted.)
     Unreachable,
     /// See [`Failure::Refused`].
     Refused,
-    /// See [`Failure::Invalid`].
+    /// See [`Failure::Invalid`] and [`Failure::Unreadable`].
     Invalid,
 }
 
@@ -70,7 +71,8 @@ impl Failure {
         }
     }
 
-    /// How a call that failed so is counted.
+    /// How a call that failed so is counted. (`Unreachable`, `Withdrawn` and `QueueFull` stand for calls
+    /// that were not sent, and are not counted.)
     pub(super) const fn outcome(self) -> CallOutcome {
         match self {
             Self::Timeout | Self::Withdrawn => CallOutcome::Timeout,

@@ -38,8 +38,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Probe interval while the server is away; bounds the recovery delay.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 
-/// Between two looks at a server that is well, so that one that dies at night is found out before
-/// the first request in the morning.
+/// Probe interval of a healthy server; an idle server's failure is noticed before the next request.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Between the beginnings of two attempts to connect: a server that closes every connection at once

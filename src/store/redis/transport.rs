@@ -1,7 +1,8 @@
 //! The seam below the batcher: it carries one call to a server and brings one reply back.
 //!
 //! The batcher decides which charges share a call. A transport knows servers, slots, connections and
-//! redirects, and nothing of limits. The real one is `topology.rs`; tests put a simulated one here.
+//! redirects, and nothing of limits. The real one is `redis_transport.rs`, which asks `topology.rs` for
+//! the servers; tests put a simulated one here.
 //! A call that may have been executed is never sent again: only answers that say "not executed" are
 //! followed.
 

@@ -273,3 +273,20 @@ fn another_rate_does_not_use_up_the_delay() {
     let verdict = own.judge(Some(cell), 1, at(2));
     assert!(verdict.allowed && verdict.wait <= Nanos::SECOND, "{verdict:?}");
 }
+
+/// What a late cost spent above the burst stays spent when another rate gives something back.
+#[test]
+fn a_refund_under_one_rate_leaves_the_debt_of_another() {
+    let of = |numbers| Quota::TokenBucket(bucket(numbers).returning(true));
+    let (own, gold) = (of((4, 60, 7)), of((8, 60, 7)));
+    let mut key = Key::new();
+    assert!(key.charge(&own, 7, at(0)).is_ok());
+    // The answer tells of three more.
+    own.charge(key.cell(&own, at(1)), 3, at(1));
+    let left = |key: &mut Key, now| own.judge(Some(key.cell(&own, now)), 0, now).reset;
+    let now = at(100 * SECOND);
+    let before = left(&mut key, now);
+    let receipt = key.charge(&gold, 2, now).unwrap();
+    key.give_back(&gold, 2, receipt, now);
+    assert_eq!(left(&mut key, now), before);
+}

@@ -49,8 +49,8 @@ pub struct Buckets {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OfRate {
     refill: Refill,
-    /// The most that its own charges spend, by those who wait too.
-    capacity: Nanos,
+    /// The most that was ever spent after its own charges, by those who wait and by late costs too.
+    most: Nanos,
     full: Refilled,
     /// The same without what is remembered: what was charged before `since`.
     base: Refilled,
@@ -68,15 +68,16 @@ struct Recent {
 
 impl OfRate {
     fn new(bucket: &TokenBucket, full: Refilled, now: Nanos) -> Self {
-        let (refill, capacity) = (bucket.refill(), bucket.capacity());
-        Self { refill, capacity, full, base: full, since: now }
+        let refill = bucket.refill();
+        let most = bucket.capacity().max(refill.spent(full, now));
+        Self { refill, most, full, base: full, since: now }
     }
 
     /// When the bucket is full again, as the remembered charges say.
     fn recomputed(&self, recent: &[Recent]) -> Refilled {
         let later = recent.iter().filter(|one| one.last >= self.since);
         later.fold(self.base, |full, one| {
-            self.refill.charge_up_to(self.capacity, full, one.units, one.last)
+            self.refill.charge_up_to(self.most, full, one.units, one.last)
         })
     }
 }
@@ -146,7 +147,7 @@ impl Buckets {
     /// What is not remembered any more.
     fn retire(&mut self, oldest: Recent) {
         for one in self.rates.iter_mut().filter(|one| oldest.last >= one.since) {
-            one.base = one.refill.charge_up_to(one.capacity, one.base, oldest.units, oldest.last);
+            one.base = one.refill.charge_up_to(one.most, one.base, oldest.units, oldest.last);
             one.since = oldest.last.saturating_add(Nanos::new(1));
         }
     }
@@ -155,7 +156,7 @@ impl Buckets {
     pub(super) fn add(&mut self, bucket: &TokenBucket, now: Nanos) {
         let refill = bucket.refill();
         if let Some(own) = self.rates.iter_mut().find(|one| one.refill == refill) {
-            own.capacity = own.capacity.max(bucket.capacity());
+            own.most = own.most.max(bucket.capacity());
             return;
         }
         let mut own = OfRate::new(bucket, Refilled::default(), now);
@@ -190,6 +191,7 @@ impl Buckets {
         for one in &mut self.rates {
             if one.refill == own {
                 one.full = own.charge(one.full, cost, now);
+                one.most = one.most.max(own.spent(one.full, now));
             } else {
                 one.full = one.refill.charge_up_to(one.refill.fill, one.full, cost, now);
             }

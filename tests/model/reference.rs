@@ -121,6 +121,8 @@ struct Bucket {
     /// The same without what is remembered, which begins here.
     base: u64,
     since: u64,
+    /// The most that was spent after one of its own charges.
+    most: u64,
 }
 
 impl Bucket {
@@ -132,10 +134,10 @@ impl Bucket {
         self.emission * u64::from(self.rate.count)
     }
 
-    /// Empty at most.
-    fn after(&self, full: u64, units: u32, at: u64) -> u64 {
+    /// With so much spent at most.
+    fn after(&self, most: u64, full: u64, units: u32, at: u64) -> u64 {
         let after = full.max(at) + u64::from(units) * self.emission;
-        full.max(after.min(at + self.capacity()))
+        full.max(after.min(at + most))
     }
 }
 
@@ -161,7 +163,7 @@ impl Cell {
                 (full, base, since) = (spent, carried(one.base, one.since, one), one.since);
             }
         }
-        self.buckets.push(Bucket { rate, emission, full, base, since });
+        self.buckets.push(Bucket { rate, emission, full, base, since, most: capacity });
     }
 
     fn charge_buckets(&mut self, rate: Rate, units: u32, returns: bool, now: u64) {
@@ -184,7 +186,7 @@ impl Cell {
             if self.sums.len() > 16 && self.sums[0].0 + slowest <= now {
                 let (at, units) = self.sums.remove(0);
                 for one in self.buckets.iter_mut().filter(|one| one.since <= at) {
-                    (one.base, one.since) = (one.after(one.base, units, at), at + 1);
+                    (one.base, one.since) = (one.after(one.most, one.base, units, at), at + 1);
                 }
             } else if self.sums.len() > 16 {
                 let closest = (0..15).min_by_key(|n| self.sums[n + 1].0 - self.sums[*n].0).unwrap();
@@ -195,8 +197,11 @@ impl Cell {
         for one in &mut self.buckets {
             one.full = match one.rate == rate {
                 true => one.full.max(now) + u64::from(units) * one.emission,
-                false => one.after(one.full, units, now),
+                false => one.after(one.capacity(), one.full, units, now),
             };
+            if one.rate == rate {
+                one.most = one.most.max(one.full - now);
+            }
         }
     }
 
@@ -219,7 +224,8 @@ impl Cell {
         let alone = self.buckets.len() == 1;
         for one in self.buckets.iter_mut().filter(|one| one.since <= charged) {
             let known = self.sums.iter().filter(|(last, _)| *last >= one.since);
-            let anew = known.fold(one.base, |full, (at, units)| one.after(full, *units, *at));
+            let anew =
+                known.fold(one.base, |full, (at, units)| one.after(one.most, full, *units, *at));
             let least = one.full.saturating_sub(u64::from(units) * one.emission);
             let anew = if alone { anew.min(least + (now - charged)) } else { anew };
             one.full = one.full.min(anew.max(least));

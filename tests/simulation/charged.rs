@@ -47,7 +47,9 @@ impl Oracle {
             if through && one.verdict.allowed && !overflown {
                 let at = local(due, decision);
                 let to = at + self.ahead(request.node, due);
-                let entry = Entry::new(id, &due.variant, (at, to), (due.cost, 0));
+                // (The clock may have been set back since the request was asked.)
+                let from = at.saturating_sub(self.ahead(request.node, due));
+                let entry = Entry::new(id, &due.variant, (from, to), (due.cost, 0));
                 self.cell(Place::Node(request.node), due).entries.push(entry);
                 return Some(Place::Node(request.node));
             }
@@ -99,7 +101,7 @@ impl Oracle {
         }
         let at = local(due, decision);
         let to = at + (told.at - request.began) + self.ahead(request.node, due);
-        let from = at;
+        let from = at.saturating_sub(self.ahead(request.node, due));
         let entry = Entry::new(id, &due.variant, (from, to), (due.cost, 0));
         self.cell(Place::Node(request.node), due).entries.push(entry);
         // It is told to the store later, as far as it still counts.

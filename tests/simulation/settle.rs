@@ -143,7 +143,8 @@ impl Oracle {
             .partition(|one| one.node == node && one.since + REMEMBERED < now);
         self.changes = others;
         for change in mine {
-            if disturbed.is_some_and(|at| at >= change.since) {
+            let since = |at: u64| at >= change.since;
+            if disturbed.is_some_and(since) || self.forgot.is_some_and(since) {
                 continue;
             }
             let Some(cell) = self.cells.get_mut(&change.cell) else { continue };

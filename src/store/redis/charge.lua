@@ -419,7 +419,7 @@ end
 local log
 
 -- What a bucket needs that is charged under several rates or remembers charges, made when a call names
--- one. Such a cell is `b2 at rates` and then for each rate `emission step fill capacity full
+-- one. Such a cell is `b2 at rates` and then for each rate `emission step fill most full
 -- base since`,
 -- and for each sum of what was charged lately, oldest first, `last units`: limit/buckets.rs says
 -- what they are.
@@ -432,9 +432,9 @@ local function make_buckets()
     return max(full, min(max(full, from) + units * rate.emission, from + most))
   end
 
-  local function put(cell, emission, step, fill, capacity, full)
+  local function put(cell, emission, step, fill, most, full)
     local rate = {
-      emission = emission, step = step, fill = fill, capacity = capacity, full = full, base = full, since = now,
+      emission = emission, step = step, fill = fill, most = most, full = full, base = full, since = now,
     }
     cell.rates[#cell.rates + 1] = rate
     return rate
@@ -444,7 +444,8 @@ local function make_buckets()
   function kind.begin(cell)
     cell.rates, cell.recent = {}, {}
     if cell.spent > 0 then
-      put(cell, cell.emission, cell.step, cell.fill, cell.fill, stepped(now, cell.step) + cell.spent)
+      put(cell, cell.emission, cell.step, cell.fill, max(cell.fill, cell.spent),
+        stepped(now, cell.step) + cell.spent)
     end
   end
 
@@ -465,7 +466,7 @@ local function make_buckets()
       local first = 7 * n
       local rate = {
         emission = numbers[first + 1], step = numbers[first + 2], fill = numbers[first + 3],
-        capacity = numbers[first + 4], full = numbers[first + 5], base = numbers[first + 6],
+        most = numbers[first + 4], full = numbers[first + 5], base = numbers[first + 6],
         since = numbers[first + 7],
       }
       if rate.emission == 0 then return false end
@@ -496,7 +497,7 @@ local function make_buckets()
     for n = 1, #rates do
       local one = rates[n]
       if one.emission == emission and one.step == step and one.fill == fill then
-        one.capacity = max(one.capacity, capacity)
+        one.most = max(one.most, capacity)
         return one
       end
     end
@@ -543,7 +544,7 @@ local function make_buckets()
       for n = 1, #rates do
         local one = rates[n]
         if oldest.last >= one.since then
-          one.base = charged(one, one.capacity, one.base, oldest.units, oldest.last)
+          one.base = charged(one, one.most, one.base, oldest.units, oldest.last)
           one.since = oldest.last + 1
         end
       end
@@ -577,6 +578,7 @@ local function make_buckets()
       local one = cell.rates[n]
       if one == own then
         one.full = min(max(one.full, stepped(now, one.step)) + units * one.emission, MAX_NUMBER)
+        one.most = max(one.most, one.full - stepped(now, one.step))
       else
         one.full = charged(one, one.fill, one.full, units, now)
       end
@@ -601,7 +603,7 @@ local function make_buckets()
         local anew = one.base
         for k = 1, #recent do
           if recent[k].last >= one.since then
-            anew = charged(one, one.capacity, anew, recent[k].units, recent[k].last)
+            anew = charged(one, one.most, anew, recent[k].units, recent[k].last)
           end
         end
         -- Without them it is as full as the remembered charges say; or, where no other rate has found it
@@ -621,7 +623,7 @@ local function make_buckets()
     for n = 1, #cell.rates do
       local one = cell.rates[n]
       texts[n + 1] = format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', one.emission, one.step, one.fill,
-        one.capacity, one.full, one.base, one.since)
+        one.most, one.full, one.base, one.since)
       if one.full > stepped(now, one.step) then
         idle = max(idle, one.step > 0 and stepped(one.full + one.step - 1, one.step) or one.full)
       end

@@ -92,8 +92,11 @@ impl Oracle {
         if sure + maybe == 0 {
             self.forget(Place::Store, due, id);
         }
+        // Of a request that is refused, what other slots charged comes back.
+        let comes_back = if through { 0 } else { maybe };
         for entry in self.own(Place::Store, due, id) {
             (entry.sure, entry.maybe, entry.to) = (sure, maybe, to);
+            entry.back += comes_back;
         }
         let degraded = answer.is_some_and(|one| one.kind == VerdictKind::DegradedAllowed);
         if !(through && degraded && due.on_failure == OnFailure::Local) {

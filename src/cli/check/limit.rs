@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::clock::Nanos;
+use crate::clock::{Nanos, Now};
 use crate::config::{Config, Store};
 use crate::limit::{Quota, SketchSize, Windows, log_bytes};
 use crate::policy::{
@@ -40,6 +40,12 @@ pub(super) fn tell_limit(out: &mut dyn Write, config: &Config, limit: &Limit) ->
     tell_terms(&mut told, limit)
 }
 
+/// Whether what the limit is charged may be given back.
+fn may_return(policy: &Policy, limit: &Limit) -> bool {
+    let late = policy.limits_with_late_cost();
+    limit.counted.asks() || late.iter().any(|one| policy.limit(*one).name == limit.name)
+}
+
 fn tell_exact(
     told: &mut Told<'_>,
     config: &Config,
@@ -71,7 +77,19 @@ fn tell_exact(
                 "about {few} bytes for each live key, {full} with a full log; {mib} MiB at most"
             )
         }
-        _ => format!("about {CELL_BYTES} bytes for each live key, {mib} MiB at {most}"),
+        _ => {
+            // Of any instant: how much a cell takes depends on none.
+            let now = Now { mono: Nanos::ZERO, wall: Nanos::ZERO };
+            let returns = may_return(&config.policy, limit);
+            let cell = quota.returning(returns).fresh_in(&windows, now);
+            let bytes = CELL_BYTES + cell.heap_bytes_after_charge(now);
+            let more = match (windows.buckets() > 1, bytes > CELL_BYTES) {
+                (false, false) => format!("{mib} MiB at {most}"),
+                (true, _) => format!("more once it has met several rates; {mib} MiB at most"),
+                (false, true) => format!("{mib} MiB at most"),
+            };
+            format!("about {bytes} bytes for each live key, {more}")
+        }
     };
     if config.store == Store::Embedded {
         told.line("memory", own)?;

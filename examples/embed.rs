@@ -27,8 +27,9 @@ impl ProxyHttp for MyProxy {
     async fn request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<bool> {
         let peer = session.client_addr().and_then(|a| a.as_inet()).map(|a| a.ip());
         let peer = peer.unwrap_or_else(|| [0, 0, 0, 0].into());
-        let judged = self.limiter.judge(session.req_header(), peer).await;
+        let mut judged = self.limiter.judge(session.req_header(), peer).await;
         tokio::time::sleep(judged.wait()).await;
+        judged.turn_has_come();
         let refusal = judged.refusal(&session.req_header().headers)?;
         *ctx = Some(judged);
         let Some(refusal) = refusal else {

@@ -303,32 +303,67 @@ routes: [{{ name: r, limits: [l] }}]"
     }
 }
 
-/// What a request that would wait is told when too many wait already, and when it may come back
-/// where answers are spread.
+/// As many requests wait as there is room for: what comes then is judged as if nobody waited. It is
+/// charged nowhere when it is refused, that is no denial that bans a key, and it is told when to come
+/// back, spread where answers are.
 #[test]
-fn who_may_not_wait_comes_back_in_time() {
+fn who_finds_no_room_to_wait_in_is_not_charged() {
     let bench = Bench::new();
-    let limits = "limits: { l: { tier: exact, algorithm: leaky_bucket, rate: 1/10s, max_delay: 60s, key: client_ip } }
-routes: [{ name: r, limits: [l] }]
+    let limits = "limits:
+  pages: { tier: estimate, rate: 1000000/1h, key: client_ip }
+  all: { tier: exact, algorithm: fixed_window, rate: 1000000/1h, key: client_ip }
+  line: { tier: exact, algorithm: leaky_bucket, rate: 100/s, max_delay: 200s, key: header:x-key, missing_key: deny, penalty: { after: 2, within: 1m, ban: 1h } }
+routes: [{ name: r, limits: [pages, all, line] }]
 responses: { retry_after_jitter: 40s }";
     let generation = bench.load(limits, None);
-    assert_eq!(bench.decide(&generation, &[]).0.wait(), Nanos::ZERO);
-    let (mut decision, _pending) = bench.decide(&generation, &[]);
-    assert_eq!(decision.wait(), Nanos::from_secs(10));
-    decision.refuse_to_wait();
-    assert_eq!((decision.outcome, decision.wait()), (Outcome::Limited, Nanos::ZERO));
-    assert_eq!(decision.retry_after(), Some(Nanos::from_secs(10)));
+    let decide = |key: &str| bench.decide(&generation, &[("x-key", key)]);
+    let left = |decision: &Decision| decision.answers[1].verdict.remaining;
+    let emission = Nanos::from_millis(10);
+
+    assert_eq!(decide("a").0.wait(), Nanos::ZERO);
+    let mut waiting: Vec<_> = (0..10_000).map(|_| decide("a")).collect();
+    assert_eq!(waiting[9_999].0.wait(), Nanos::from_secs(100));
+    assert_eq!(bench.engine.waiting(), 10_000);
+
+    // Others that need not wait pass; whoever would have to is refused, and charged nothing.
+    assert_eq!(left(&decide("b").0), 1_000_000 - 10_002);
+    for _ in 0..5 {
+        let (refused, _pending) = decide("b");
+        assert_eq!(refused.outcome, Outcome::Limited);
+        assert_eq!(refused.retry_after(), Some(emission));
+        assert_eq!(left(&refused), 1_000_000 - 10_002);
+    }
+    let (refused, _pending) = decide("a");
+    assert_eq!((refused.outcome, refused.wait()), (Outcome::Limited, Nanos::ZERO));
+    assert_eq!(refused.retry_after(), Some(Nanos::from_secs(100).saturating_add(emission)));
+    assert_eq!(told(&refused, &generation, limits), ["101", "121", "140"]);
+    assert_eq!(generation.tally(LimitIndex(2)).get(VerdictKind::OverflowDenied), 6);
+    assert_eq!(generation.tally(LimitIndex(2)).get(VerdictKind::Denied), 0);
+    assert_eq!(bench.engine.waiting(), 10_000);
+
+    // One turn has come, and one has left: two may wait.
+    waiting[0].1.turn_has_come();
+    drop(waiting.pop());
+    let more = [decide("b"), decide("b"), decide("b")];
+    let outcomes: Vec<_> = more.iter().map(|(decision, _)| decision.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Allowed, Outcome::Allowed, Outcome::Limited]);
+    assert_eq!(more[1].0.wait(), Nanos::from_millis(20), "nothing was spent by who was refused");
+    drop((more, waiting));
+    assert_eq!(bench.engine.waiting(), 0);
+}
+
+/// `Retry-After`, with a jitter of 0, half and nearly the whole of its span.
+fn told(decision: &Decision, generation: &Generation, limits: &str) -> [String; 3] {
     let text = format!(
         "version: 1\nlisteners: [{{ address: 127.0.0.1:1 }}]\norigins: {{ s: {{ servers: [127.0.0.1:1] }} }}\n{limits}"
     );
     let loaded = config::read_text(&text, "f", Path::new("")).unwrap();
-    let told = |chance: f64| {
+    [0.0, 0.5, 0.999].map(|chance| {
         let asking = tollgate::proxy::Asking { headers: &HeaderMap::new(), chance };
         let responses = &loaded.config.default_responses;
-        let refusal = tollgate::proxy::refusal(&decision, generation.policy(), responses, asking);
+        let refusal = tollgate::proxy::refusal(decision, generation.policy(), responses, asking);
         refusal.unwrap().unwrap().head.headers["retry-after"].to_str().unwrap().to_owned()
-    };
-    assert_eq!([told(0.0), told(0.5), told(0.999)], ["10", "30", "50"]);
+    })
 }
 
 /// The system's clock is a day ahead for a moment: windows begin anew once, and when it is set back

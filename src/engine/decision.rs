@@ -133,20 +133,6 @@ impl Decision {
         waits.max().unwrap_or_default()
     }
 
-    /// Refuses the request instead, because too many wait already. It may be sent again when its turn
-    /// would have come. Its charge still uses up its slot.
-    pub fn refuse_to_wait(&mut self) {
-        for answer in self.answers.iter_mut().filter(|one| !one.shadow) {
-            let verdict = &mut answer.verdict;
-            if verdict.wait > Nanos::ZERO {
-                verdict.allowed = false;
-                verdict.retry_after = Some(verdict.wait);
-                verdict.wait = Nanos::ZERO;
-            }
-        }
-        self.outcome = Outcome::Limited;
-    }
-
     /// Whether a ban refuses the request.
     pub fn is_banned(&self) -> bool {
         self.answers.iter().any(|answer| answer.banned)

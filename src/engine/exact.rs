@@ -14,7 +14,7 @@ use super::generation::{Counter, ExactLimit};
 use super::pending::{ChargedIn, OpenCharge};
 use super::tally::VerdictKinds;
 use super::target::Target;
-use super::{Answer, Generation};
+use super::{Answer, Generation, VerdictKind};
 use crate::clock::Now;
 use crate::estimator::ConfirmTable;
 use crate::limit::Verdict;
@@ -56,6 +56,8 @@ pub(super) struct ExactPart<'r> {
     pub(super) quota: &'r Arc<Issued>,
     /// Whether the answer of the origin may change the charge.
     pub(super) may_change: bool,
+    /// Whether the limit delays requests, and there is no room for one more to wait.
+    pub(super) lacks_slot: bool,
 }
 
 /// What the exact tier says of each part.
@@ -117,14 +119,23 @@ fn has_cached_denial(remote: &Remote, request: &ExactRequest<'_>, settled: &mut 
 }
 
 impl<'r> ExactPart<'r> {
-    /// The part of a target, if its limit counts in a store.
-    pub(super) fn new(generation: &'r Generation, target: &'r Target) -> Option<Self> {
+    /// The part of a target, if its limit counts in a store. `may_wait`: whether the request has a slot
+    /// in the waiting room, or would be given one.
+    pub(super) fn new(
+        generation: &'r Generation,
+        target: &'r Target,
+        may_wait: bool,
+    ) -> Option<Self> {
         let counting = generation.counting(target.limit);
         let Counter::Exact(limit) = &counting.counter else {
             return None;
         };
-        let quota = limit.quota(target.rate);
-        Some(Self { target, limit, quota, may_change: counting.may_change })
+        let lacks_slot = !may_wait && limit.delays();
+        let quota = match lacks_slot {
+            true => limit.undelayed(target.rate),
+            false => limit.quota(target.rate),
+        };
+        Some(Self { target, limit, quota, may_change: counting.may_change, lacks_slot })
     }
 
     /// The charge of the embedded store.
@@ -138,7 +149,12 @@ impl<'r> ExactPart<'r> {
         Spend { returns: self.may_change, ..Spend::of(key, family, Arc::clone(self.quota), cost) }
     }
 
+    /// A denial for want of a slot is a lack of room, and no denial of the limit.
     pub(super) fn answer(&self, verdict: Verdict, kinds: VerdictKinds) -> Answer {
+        let kinds = match self.lacks_slot {
+            true => VerdictKinds { denied: VerdictKind::OverflowDenied, ..kinds },
+            false => kinds,
+        };
         Answer::new(self.target, Tier::Exact, verdict, kinds)
     }
 

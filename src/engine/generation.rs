@@ -52,6 +52,9 @@ pub(super) enum Counter {
 pub(super) struct ExactLimit {
     /// The limit's own rate, and those of plans and exceptions.
     pub(super) quotas: Vec<Arc<Issued>>,
+    /// The same without `max_delay`, one for each of [`Self::quotas`], for requests that find no room to
+    /// wait in; nothing where no rate delays.
+    undelayed: Vec<Arc<Issued>>,
     /// A rate that is judged beside the own one.
     pub(super) candidate: Option<Arc<Issued>>,
     pub(super) when_full: WhenFull,
@@ -306,18 +309,28 @@ impl Counter {
             (_, Some(_)) => Fate::Kept,
             (_, None) => Fate::Converted,
         };
-        let (quotas, overflow) = match kept {
-            Some(before) => (before.quotas.clone(), before.overflow.clone()),
+        let issue = |claim| engine.exact.embedded.issue(claim, None);
+        let (quotas, undelayed, overflow) = match kept {
+            Some(before) => {
+                (before.quotas.clone(), before.undelayed.clone(), before.overflow.clone())
+            }
             None => {
+                let undelayed = undelayed(&claims).into_iter().map(issue).collect();
                 let overflow = claims.iter().map(|_| OnceLock::new()).collect();
-                let issue = |claim| engine.exact.embedded.issue(claim, None);
-                (claims.into_iter().map(issue).collect(), overflow)
+                (claims.into_iter().map(issue).collect(), undelayed, overflow)
             }
         };
         let candidate_before = before.and_then(|before| before.candidate.as_ref());
         let candidate = candidate.map(|claim| engine.exact.embedded.issue(claim, candidate_before));
-        let exact =
-            ExactLimit { quotas, candidate, when_full, on_store_failure, max_keys, overflow };
+        let exact = ExactLimit {
+            quotas,
+            undelayed,
+            candidate,
+            when_full,
+            on_store_failure,
+            max_keys,
+            overflow,
+        };
         (Self::Exact(exact), fate)
     }
 
@@ -333,10 +346,32 @@ impl Counter {
     }
 }
 
+/// What the same claims are without `max_delay`; nothing where none delays.
+fn undelayed(claims: &[Claim]) -> Vec<Claim> {
+    if claims.iter().all(|claim| claim.quota.undelayed().is_none()) {
+        return Vec::new();
+    }
+    let undelayed = |claim: &Claim| Claim {
+        quota: claim.quota.undelayed().unwrap_or(claim.quota),
+        ..claim.clone()
+    };
+    claims.iter().map(undelayed).collect()
+}
+
 impl ExactLimit {
     /// The quota of a rate.
     pub(super) fn quota(&self, rate: RateIndex) -> &Arc<Issued> {
         self.quotas.get(rate as usize).unwrap_or(&self.quotas[0])
+    }
+
+    /// The quota of a rate, for a request that cannot wait.
+    pub(super) fn undelayed(&self, rate: RateIndex) -> &Arc<Issued> {
+        self.undelayed.get(rate as usize).unwrap_or_else(|| self.quota(rate))
+    }
+
+    /// Whether a request may have to wait for its turn.
+    pub(super) const fn delays(&self) -> bool {
+        !self.undelayed.is_empty()
     }
 
     fn room(&self) -> &Arc<Room> {

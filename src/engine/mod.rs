@@ -19,6 +19,7 @@ mod tally;
 mod target;
 mod tentative;
 mod trial;
+mod waiting;
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ pub use trial::{Trial, TrialKind};
 use exact::{ExactOutcome, ExactPart, ExactRequest, ExactTier, Settled};
 use target::{KeyError, Target, Targets};
 use tentative::Tentative;
+use waiting::WaitingRoom;
 
 /// Shards of the store that one turn of the housekeeping sweeps: all of them in 3 to 4 seconds.
 const SWEEP_SHARDS: usize = 128;
@@ -64,6 +66,7 @@ pub struct Engine {
     exact: ExactTier,
     confirm: ConfirmTable,
     bans: Arc<Bans>,
+    waiting_room: WaitingRoom,
     /// Charges in the shared store that no request waits for.
     background: Arc<AtomicUsize>,
     generations: AtomicU64,
@@ -84,6 +87,7 @@ impl Engine {
             exact: ExactTier::default(),
             confirm: ConfirmTable::default(),
             bans: Arc::default(),
+            waiting_room: WaitingRoom::default(),
             background: Arc::default(),
             generations: AtomicU64::new(0),
             tallies: Mutex::default(),
@@ -258,9 +262,10 @@ impl Engine {
         tentative: &Tentative,
         decision: &Decision,
     ) -> ExactRequest<'r> {
-        let parts = tentative.exact.iter();
+        let may_wait = tentative.waiting.is_some();
+        let part = |&index: &usize| ExactPart::new(generation, &targets[index], may_wait);
         ExactRequest {
-            parts: parts.filter_map(|&index| ExactPart::new(generation, &targets[index])).collect(),
+            parts: tentative.exact.iter().filter_map(part).collect(),
             may_charge: decision.refusing().next().is_none(),
             generation: generation.number(),
             confirm: &self.confirm,
@@ -281,7 +286,7 @@ impl Engine {
         decision.answers.extend(settled.answers);
         match outcome {
             ExactOutcome::Charged => {
-                tentative.keep(pending);
+                tentative.keep(decision.wait() > Nanos::ZERO, pending);
                 pending.open.append(&mut settled.open);
             }
             ExactOutcome::Refused | ExactOutcome::Outage => {
@@ -328,6 +333,11 @@ impl Engine {
     pub fn is_quiet(&self) -> bool {
         self.background.load(Ordering::Acquire) == 0
             && self.remote().is_none_or(|remote| remote.is_quiet())
+    }
+
+    /// Requests that wait for their turn, and those that are being judged and may have to.
+    pub fn waiting(&self) -> usize {
+        self.waiting_room.waiting()
     }
 
     /// Who is banned.

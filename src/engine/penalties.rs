@@ -45,8 +45,8 @@ impl Engine {
     }
 
     /// Counts denials, and bans keys that have too many. An override that denies is no denial of the
-    /// limit, neither is a lack of room, nor a store that fails: with `local`, this node's own count
-    /// denies.
+    /// limit, neither is a lack of room (for a key, or to wait in), nor a store that fails: with `local`,
+    /// this node's own count denies.
     pub(super) fn punish(&self, generation: &Generation, targets: &[Target], decision: &Decision) {
         if decision.outcome != Outcome::Limited || !generation.bans {
             return;

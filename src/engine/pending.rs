@@ -10,6 +10,7 @@ use http::HeaderMap;
 use tokio::sync::oneshot;
 
 use super::target::Target;
+use super::waiting::WaitingSlot;
 use super::{Decision, Engine, Generation};
 use crate::clock::{Nanos, Now};
 use crate::estimator::{self, EstimateLimit};
@@ -24,6 +25,8 @@ use crate::store::{Issued, Slot};
 pub struct Pending {
     pub(super) slots: Vec<Slot>,
     pub(super) open: Vec<OpenCharge>,
+    /// While the request waits for its turn.
+    pub(super) waiting: Option<WaitingSlot>,
 }
 
 /// What is said of a request at its end.
@@ -119,6 +122,11 @@ impl OpenCharge {
 }
 
 impl Pending {
+    /// The request waits no more: its slot in the waiting room is free.
+    pub fn turn_has_come(&mut self) {
+        self.waiting = None;
+    }
+
     /// Whether the answer is awaited for something.
     pub fn asks(&self) -> bool {
         !self.open.is_empty()

@@ -20,7 +20,7 @@ impl Engine {
     ) {
         let passes = decision.outcome == Outcome::Allowed;
         for target in targets.iter().filter(|target| target.shadow) {
-            let part = ExactPart::new(generation, target).filter(|_| !target.denied);
+            let part = ExactPart::new(generation, target, true).filter(|_| !target.denied);
             match (self.remote(), part) {
                 (Some(remote), Some(part)) if passes => {
                     Background { engine: self, remote, generation, part }.watch(decision, pending);
@@ -97,7 +97,7 @@ impl Engine {
             let passes = trial.would_pass(decision);
             let target = &trial.target(target);
             let may_change = generation.counting(target.limit).may_change;
-            let part = ExactPart { target, limit, quota, may_change };
+            let part = ExactPart { target, limit, quota, may_change, lacks_slot: false };
             match self.remote() {
                 Some(remote) if passes => Background { engine: self, remote, generation, part }
                     .try_candidate(&trial, decision, pending),

@@ -18,7 +18,7 @@ pub enum VerdictKind {
     ShadowDenied,
     /// No room for a new key; it passes.
     OverflowAllowed,
-    /// No room for a new key; it is refused.
+    /// No room for a new key, or none to wait in; it is refused.
     OverflowDenied,
     /// The store is away; it passes.
     DegradedAllowed,

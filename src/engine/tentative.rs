@@ -1,5 +1,6 @@
 //! What is judged before the exact tier: keys that an override denies, estimate limits, and requests
-//! in flight. What they are charged is given back when the request is refused.
+//! in flight. What they are charged is given back when the request is refused. A request that an exact
+//! limit may delay takes its slot in the waiting room here too.
 
 use smallvec::SmallVec;
 
@@ -7,6 +8,7 @@ use super::generation::Counter;
 use super::pending::Pending;
 use super::tally::VerdictKinds;
 use super::target::Target;
+use super::waiting::WaitingSlot;
 use super::{Answer, Decision, Engine, Generation};
 use crate::clock::{Nanos, Now};
 use crate::estimator::Receipt;
@@ -20,6 +22,8 @@ pub(super) struct Tentative {
     estimates: SmallVec<[(usize, usize, Receipt); 4]>,
     /// Each with the index of its answer.
     slots: Vec<(usize, Slot)>,
+    /// Of a request that may have to wait, if there was one.
+    pub(super) waiting: Option<WaitingSlot>,
     /// The indices of the targets that the exact tier judges.
     pub(super) exact: SmallVec<[usize; 4]>,
 }
@@ -53,7 +57,10 @@ impl Engine {
                     tentative.slots.extend(slot.map(|slot| (answer, slot)));
                     verdict
                 }
-                Counter::Exact(_) => {
+                Counter::Exact(limit) => {
+                    if limit.delays() && tentative.waiting.is_none() {
+                        tentative.waiting = self.waiting_room.enter();
+                    }
                     tentative.exact.push(index);
                     continue;
                 }
@@ -90,9 +97,11 @@ impl Engine {
 }
 
 impl Tentative {
-    /// The request passes: it holds its slots in flight until it ends.
-    pub(super) fn keep(self, pending: &mut Pending) {
+    /// The request passes: it holds its slots in flight until it ends, and the one in the waiting room
+    /// if it waits.
+    pub(super) fn keep(self, waits: bool, pending: &mut Pending) {
         pending.slots.extend(self.slots.into_iter().map(|(_, slot)| slot));
+        pending.waiting = self.waiting.filter(|_| waits);
     }
 }
 

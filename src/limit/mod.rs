@@ -251,6 +251,16 @@ impl Quota {
         }
     }
 
+    /// The same without `max_delay`; `None` where nobody waits anyway. Both read the same cells.
+    pub fn undelayed(&self) -> Option<Self> {
+        match self {
+            Self::TokenBucket(bucket) if bucket.max_delay() > Nanos::ZERO => {
+                Some(Self::TokenBucket(bucket.undelayed()))
+            }
+            _ => None,
+        }
+    }
+
     /// How long a request may wait for its units.
     pub const fn max_delay(&self) -> Nanos {
         match self {

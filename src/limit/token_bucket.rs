@@ -159,6 +159,11 @@ impl TokenBucket {
         Ok(Self { max_delay, limit: self.burst.saturating_add(waiting), ..self })
     }
 
+    /// The same bucket, for which nobody waits. Its cells are the same.
+    pub const fn undelayed(self) -> Self {
+        Self { max_delay: Nanos::ZERO, limit: self.burst, ..self }
+    }
+
     /// The same bucket, whose charges may be given back.
     pub const fn returning(self, returns: bool) -> Self {
         Self { returns, ..self }

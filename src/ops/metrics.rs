@@ -133,7 +133,7 @@ fn doors(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
             );
         }
     }
-    let waiting = gauge(&[], sources.books.waiting() as f64);
+    let waiting = gauge(&[], sources.engine.waiting() as f64);
     let banned = gauge(&[], sources.engine.bans().live(sources.engine.now().mono) as f64);
     let forgotten = counter(&[], sources.engine.bans().forgotten());
     let tokens = Disbelief::ALL.map(|why| counter(&[("reason", why.name())], why.count()));

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -145,8 +145,6 @@ pub struct Books {
     routes: Mutex<HashMap<Arc<str>, Arc<RouteTally>>>,
     origins: Mutex<HashMap<Arc<str>, Arc<OriginTally>>>,
     reasons: [AtomicU64; Reason::ALL.len()],
-    /// Requests that wait for their turn.
-    pub(super) waiting: AtomicUsize,
 }
 
 impl Books {
@@ -160,11 +158,6 @@ impl Books {
     /// How many requests were refused for a reason.
     pub fn rejected(&self, reason: Reason) -> u64 {
         self.reasons[reason as usize].load(Ordering::Relaxed)
-    }
-
-    /// Requests that wait for their turn now.
-    pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Every route that ever was, with its tally.

@@ -183,6 +183,12 @@ impl Judged {
         self.decision.as_ref().map(|decision| decision.wait().into()).unwrap_or_default()
     }
 
+    /// The request has waited for its turn. Until it is told, or dropped, it counts as one that waits, of
+    /// which there are at most 10,000.
+    pub fn turn_has_come(&mut self) {
+        self.pending.turn_has_come();
+    }
+
     /// The origin has answered: charges that depend on it become final. Dropping a judged request
     /// frees its place in flight; what was charged and not told of stays spent.
     pub fn finish(&mut self, response: &ResponseHeader) {

@@ -49,7 +49,7 @@ pub(super) fn judge<'r>(
     };
     match ctx.decision.as_ref().is_some_and(passes) {
         true => Box::pin(std::future::ready(Ok(false))),
-        false => Box::pin(conclude(gate, session, ctx, judged)),
+        false => Box::pin(conclude(session, ctx, judged)),
     }
 }
 
@@ -64,7 +64,7 @@ async fn settle(
         let generation = &ctx.live.generation;
         gate.engine.settle(generation, unsettled, decision, &mut ctx.pending).await;
     }
-    conclude(gate, session, ctx, Ok(())).await
+    conclude(session, ctx, Ok(())).await
 }
 
 /// Notes when it began and who asks, and says who bounds what.
@@ -129,7 +129,6 @@ fn keep(ctx: &mut Context, head: &RequestHeader, clean: &Clean<'_>, scanned: Opt
 
 /// What follows a decision: its turn, and the answer of who is let through no further.
 async fn conclude(
-    gate: &Tollgate,
     session: &mut Session,
     ctx: &mut Context,
     judged: Result<(), Reason>,
@@ -145,8 +144,9 @@ async fn conclude(
     };
     let turn = match decision.wait() {
         Nanos::ZERO => Ok(()),
-        wait => Box::pin(turn::take(gate, session, decision, wait)).await,
+        wait => Box::pin(turn::take(session, wait)).await,
     };
+    ctx.pending.turn_has_come();
     let outcome = decision.outcome;
     ctx.rejected = render::reason(decision).map(|(reason, _)| reason);
     turn?;

@@ -185,3 +185,67 @@ async fn refunds_on_a_hot_key_refuse_nothing() {
         assert_eq!(left, 0, "nothing is spent");
     }
 }
+
+/// A line in which 20,000 may wait, beside a limit of everybody in another slot.
+const LINE: &str = "
+limits:
+  all: { tier: exact, algorithm: fixed_window, rate: 1000000/30d, key: client_ip }
+  line: { tier: exact, algorithm: leaky_bucket, rate: 1/s, max_delay: 20000s, key: header:x-key, missing_key: deny }
+routes: [{ name: r, limits: [all, line] }]
+";
+
+/// When as many wait as there is room for, whoever would have to wait is refused and charged nothing;
+/// when there is room again, the denial does not linger.
+async fn a_full_waiting_room(servers: Servers) {
+    let node = Arc::new(Node::start(servers, Duration::from_secs(2), LINE).await);
+    let lines: Vec<_> = (0..100)
+        .map(|_| {
+            let node = Arc::clone(&node);
+            tokio::spawn(async move {
+                let mut waiting = Vec::new();
+                for _ in 0..100 {
+                    waiting.push(node.open("/", &[("x-key", "a")]).await);
+                }
+                waiting
+            })
+        })
+        .collect();
+    let mut waiting = Vec::new();
+    for line in lines {
+        waiting.extend(line.await.unwrap());
+    }
+    waiting.retain(|(decision, _)| decision.wait() > Nanos::ZERO);
+    // The first one needed not wait.
+    waiting.push(node.open("/", &[("x-key", "a")]).await);
+    assert_eq!((waiting.len(), node.engine.waiting()), (10_000, 10_000));
+
+    let b = [("x-key", "b")];
+    assert!(node.allows("/", &b).await, "who need not wait passes");
+    for _ in 0..3 {
+        let refused = node.decide("/", &b).await;
+        assert_eq!((refused.outcome, refused.is_degraded()), (Outcome::Limited, false));
+        let retry = refused.retry_after().unwrap();
+        assert!(retry <= Nanos::SECOND, "{retry:?}");
+    }
+    assert!(!node.allows("/", &[("x-key", "a")]).await);
+    waiting.truncate(9_000);
+    let (waits, _pending) = node.open("/", &b).await;
+    assert_eq!(waits.outcome, Outcome::Allowed, "there is room again");
+    let left = waits.answers[0].verdict.remaining;
+    assert_eq!(left, 1_000_000 - 10_003, "nothing of a refused request is charged");
+    assert!((Nanos::ZERO..=Nanos::SECOND).contains(&waits.wait()), "{:?}", waits.wait());
+    drop(waiting);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_finds_no_room_to_wait_in_is_not_charged() {
+    let redis = Redis::start(&[]).await;
+    a_full_waiting_room(one(redis.port)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_finds_no_room_to_wait_in_is_not_charged_in_a_cluster() {
+    let cluster = Cluster::start().await;
+    let seed = Address::Tcp("127.0.0.1".to_owned(), cluster.servers[0].port);
+    a_full_waiting_room(Servers::Cluster(vec![seed])).await;
+}

@@ -86,6 +86,20 @@ fn check_bound(
     Ok(())
 }
 
+/// The first two charges that are remembered come in the other order of their times: what is given back of
+/// them comes back.
+#[test]
+fn charges_in_the_other_order_are_given_back_too() {
+    let quota = Quota::TokenBucket(bucket((6, 3_600, 6)).returning(true));
+    let mut key = Key::new();
+    let late = key.charge(&quota, 2, at(2_000_000)).unwrap();
+    let early = key.charge(&quota, 3, at(1_000_000)).unwrap();
+    for (units, receipt) in [(3, early), (2, late)] {
+        key.give_back(&quota, units, receipt, at(5_000_000));
+    }
+    assert!(key.charge(&quota, 6, at(6_000_000)).is_ok());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 

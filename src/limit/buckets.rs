@@ -28,9 +28,13 @@ use super::token_bucket::{Refill, Refilled};
 use super::{MICROSECOND, TokenBucket};
 use crate::clock::Nanos;
 
-/// Most rates of one key: each is written by every charge. With more, the bucket that is full first begins
-/// anew.
+/// Most rates of a bucket limit with its plans: each is written by every charge.
 pub const MAX_RATES: usize = 8;
+
+/// Most rates that a key keeps: those of the limit, and as many of the generation before a reload, under
+/// which another node may still charge it. One more takes the place of the rate that was not charged for the
+/// longest time. (The next to be full would be the wrong one to take: that is a fast rate in use.)
+const MAX_KEPT: usize = 2 * MAX_RATES;
 
 /// Most sums of what was charged lately.
 const MAX_RECENT: usize = 16;
@@ -38,7 +42,7 @@ const MAX_RECENT: usize = 16;
 /// A sum spans this part of the time that the fastest bucket takes to fill.
 const SUMS_PER_FILL: u64 = 16;
 
-/// The buckets of one key by rate, at least one, in the order in which they came.
+/// The buckets of one key by rate, at least one; the one that was charged last is the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buckets {
     rates: Vec<OfRate>,
@@ -169,10 +173,8 @@ impl Buckets {
                 (own.base, own.since) = (carried(other.base, other.since), other.since);
             }
         }
-        if self.rates.len() >= MAX_RATES
-            && let Some(soonest) = (0..self.rates.len()).min_by_key(|n| self.rates[*n].full)
-        {
-            self.rates.remove(soonest);
+        if self.rates.len() >= MAX_KEPT {
+            self.rates.remove(0);
         }
         self.rates.reserve_exact(1);
         self.rates.push(own);
@@ -188,6 +190,9 @@ impl Buckets {
             self.remember(cost, now);
         }
         let own = bucket.refill();
+        if let Some(place) = self.rates.iter().position(|one| one.refill == own) {
+            self.rates[place..].rotate_left(1);
+        }
         for one in &mut self.rates {
             if one.refill == own {
                 one.full = own.charge(one.full, cost, now);
@@ -242,6 +247,10 @@ impl Buckets {
         {
             last.last = last.last.max(now);
             last.units = last.units.saturating_add(cost);
+            if self.recent.len() == 1 {
+                // Of two threads the one that read the clock first may come second.
+                self.rates.iter_mut().for_each(|one| one.since = one.since.min(now));
+            }
             return;
         }
         if self.recent.is_empty() {

@@ -55,7 +55,7 @@ local MAX_NUMBER = 9007199254740991 -- 2^53 - 1
 local MAX_UNITS = 4294967295 -- 2^32 - 1
 local MAX_COUNTERS = 16 -- of one cell: limit/windows.rs
 local KEEP_UNUSED = 3600 -- seconds: limit/windows.rs
-local MAX_RATES, MAX_RECENT, SUMS_PER_FILL = 8, 16, 16 -- of one cell: limit/buckets.rs
+local MAX_RATES, MAX_RECENT, SUMS_PER_FILL = 16, 16, 16 -- of one cell: limit/buckets.rs
 
 -- A script's functions are made anew each time it runs: few here, and what most calls need is
 -- written where it is used.
@@ -511,13 +511,7 @@ local function make_buckets()
       local other = carry(rates[n], rates[n].full, now)
       if other > full then full, source = other, rates[n] end
     end
-    if #rates >= MAX_RATES then
-      local soonest = 1
-      for n = 2, #rates do
-        if rates[n].full < rates[soonest].full then soonest = n end
-      end
-      table.remove(rates, soonest)
-    end
+    if #rates >= MAX_RATES then table.remove(rates, 1) end
     local own = put(cell, emission, step, fill, capacity, full)
     if source then
       -- What is given back later of what was charged under the other comes back here too.
@@ -574,8 +568,12 @@ local function make_buckets()
       cell.rates, cell.recent = { own }, {}
     end
     if cell.remembers or cell.recent[1] then remember(cell, units) end
-    for n = 1, #cell.rates do
-      local one = cell.rates[n]
+    -- The one that was charged last is the last.
+    local rates, place = cell.rates, 1
+    while rates[place] ~= own do place = place + 1 end
+    if place < #rates then table.insert(rates, table.remove(rates, place)) end
+    for n = 1, #rates do
+      local one = rates[n]
       if one == own then
         one.full = min(max(one.full, stepped(now, one.step)) + units * one.emission, MAX_NUMBER)
         one.most = max(one.most, one.full - stepped(now, one.step))

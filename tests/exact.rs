@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{ManualClock, Nanos, Now};
 use tollgate::config;
-use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending, VerdictKind};
+use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending, Said, VerdictKind};
 use tollgate::limit::{FixedWindow, Quota, Rate, SlidingWindow, TokenBucket, Windows};
 use tollgate::policy::{Facts, KeyHash, KeySecret, LimitIndex};
 use tollgate::store::{Charge, Claim, Embedded, Room};
@@ -57,7 +57,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
         }
         let facts = Facts {
             client_ip: [192, 0, 2, 1].into(),
-            peer_trusted: false,
+            peer_trusted: true,
             now: self.engine.date(self.engine.now()),
             method: "POST",
             host: "a",
@@ -364,6 +364,80 @@ fn told(decision: &Decision, generation: &Generation, limits: &str) -> [String; 
         let refusal = tollgate::proxy::refusal(decision, generation.policy(), responses, asking);
         refusal.unwrap().unwrap().head.headers["retry-after"].to_str().unwrap().to_owned()
     })
+}
+
+/// A key that was charged under more rates than a cell keeps, over reloads, is neither locked out of the
+/// plans it uses nor given more of them.
+#[test]
+fn reloads_leave_no_plan_without_its_bucket() {
+    let text = |own: u32, gold: u32| {
+        format!(
+            "limits: {{ l: {{ tier: exact, algorithm: token_bucket, rate: {own}/1d, key: header:x-key, \
+             missing_key: deny, plans: {{ by: header:x-plan, rates: {{ gold: {{ rate: 10/1s, burst: {gold} }}, \
+             silver: {{ rate: 5/1s, burst: 5 }} }} }} }} }}\nroutes: [{{ name: r, limits: [l] }}]"
+        )
+    };
+    for reloads in [1, 7, 8, 15, 20, 40] {
+        let bench = Bench::new();
+        let mut generation = bench.load(&text(1_000, 10), None);
+        for n in 1..=reloads {
+            for _ in 0..5 {
+                assert!(bench.allowed(&generation, &[("x-key", "k")]));
+                bench.clock.advance(Nanos::SECOND);
+            }
+            generation = bench.load(&text(1_000 + n, 10), Some(&generation));
+        }
+        let [mut gold, mut silver] = [0, 0];
+        for _ in 0..100 {
+            bench.clock.advance(Nanos::SECOND);
+            gold += u32::from(bench.allowed(&generation, &[("x-key", "k"), ("x-plan", "gold")]));
+            silver +=
+                u32::from(bench.allowed(&generation, &[("x-key", "k"), ("x-plan", "silver")]));
+        }
+        // Each begins with what is spent under the others.
+        assert!(gold >= 99 && silver >= 99, "{reloads} reloads: gold {gold}, silver {silver}");
+        let at_once = (0..1_000)
+            .filter(|n| {
+                let plan = if n % 20 == 0 { "silver" } else { "gold" };
+                bench.allowed(&generation, &[("x-key", "k"), ("x-plan", plan)]) && plan == "gold"
+            })
+            .count();
+        assert!(at_once <= 10, "{reloads} reloads: {at_once} of a burst of 10");
+    }
+}
+
+/// Of several uses that lead to one cell the largest cost stands, also when an answer tells it.
+#[test]
+fn a_late_cost_is_charged_by_whatever_way_the_limit_was_reached() {
+    let cases = [
+        // What the answer says, where the use without a late cost stands first and last.
+        ("1", "{ response_header: x-tokens, reserve: 10, max: 900 }", "500", 500),
+        // What the answer says is less than what another use costs for sure.
+        ("100", "{ response_header: x-tokens, reserve: 1, max: 900 }", "1", 100),
+    ];
+    for (by_ip, by_key, told, each) in cases {
+        for order in ["by_ip, by_key", "by_key, by_ip"] {
+            let bench = Bench::new();
+            let generation = bench.load(
+                &format!(
+                    "limits:
+  by_ip: {{ tier: exact, algorithm: fixed_window, rate: 10000/1h, key: client_ip, cost: {by_ip} }}
+  by_key: {{ tier: exact, algorithm: fixed_window, rate: 10000/1h, key: header:x-key, missing_key: {{ limit: by_ip }}, cost: {by_key} }}
+routes: [{{ name: r, limits: [{order}] }}]"
+                ),
+                None,
+            );
+            let mut headers = HeaderMap::new();
+            headers.insert("x-tokens", HeaderValue::from_static(told));
+            for n in 1..=5 {
+                let (mut decision, mut pending) = bench.decide(&generation, &[]);
+                let said = Said { status: 200, headers: &headers, by_origin: true };
+                bench.engine.finish(&generation, &mut decision, &mut pending, &said);
+                let left = decision.answers[0].verdict.remaining;
+                assert_eq!(left, 10_000 - each * n, "{order}: {by_ip} and {by_key}");
+            }
+        }
+    }
 }
 
 /// The system's clock is a day ahead for a moment: windows begin anew once, and when it is set back

@@ -343,7 +343,7 @@ proptest! {
     }
 
     /// A clock that runs back panics nothing and locks nobody out for longer than one full refill
-    /// or window (two for the pair) after the schedule's latest time.
+    /// or window (two for the pair) after the schedule's latest time; or a second, where that is longer.
     #[test]
     fn a_clock_that_runs_back_does_no_lasting_harm(case in case(), steps in steps(true)) {
         let quota = case.quota();
@@ -363,7 +363,7 @@ proptest! {
         prop_assert!(quota.is_idle(&cell, later(at(latest), refill)));
         // On the wall clock, which others set: after the present time too, however far the step.
         if matches!(case.kind, Kind::Window | Kind::Fixed) {
-            let wait = quota.window().saturating_mul(windows + 1);
+            let wait = quota.window().saturating_mul(windows + 1).max(Nanos::from_secs(3));
             let retry = quota.judge(Some(&cell), case.limit(), at(offset)).retry_after.unwrap();
             prop_assert!(retry <= wait);
             let then = quota.judge(Some(&cell), case.limit(), later(at(offset), retry));
@@ -424,5 +424,40 @@ proptest! {
         // to either side.
         let slack = u32::from(matches!(case.kind, Kind::Bucket | Kind::Stepped));
         prop_assert!(left.abs_diff(expected) <= slack, "{left} left, {expected} expected");
+    }
+}
+
+/// Two threads, one of which read the clock some windows ago, take turns: the late one neither forgets what
+/// the other has counted nor is forgotten.
+#[test]
+fn whoever_comes_windows_late_is_counted() {
+    let rate = Rate::new(5, Nanos::from_millis(10)).unwrap();
+    for quota in
+        [Quota::FixedWindow(FixedWindow::new(rate)), Quota::SlidingWindow(SlidingWindow::new(rate))]
+    {
+        for late in [10, 11, 20, 1_000] {
+            let at = |millis: u64| Now {
+                mono: Nanos::from_millis(3_600_000 + millis),
+                wall: Nanos::from_millis(1_800_057_600_000 + millis),
+            };
+            let mut cell = quota.fresh();
+            let admitted = (0..100).filter(|n| {
+                let now = if n % 2 == 0 { at(2_005) } else { at(2_005 - late) };
+                let verdict = quota.judge(Some(&cell), 1, now);
+                if verdict.allowed {
+                    quota.charge(&mut cell, 1, now);
+                } else {
+                    let again = at(2_005 - late * (n % 2));
+                    let after = verdict.retry_after.unwrap();
+                    let then = Now {
+                        mono: again.mono.saturating_add(after),
+                        wall: again.wall.saturating_add(after),
+                    };
+                    assert!(quota.judge(Some(&cell), 1, then).allowed, "{after:?}");
+                }
+                verdict.allowed
+            });
+            assert_eq!(admitted.count(), 5, "{} ms late: {}", late, quota.name());
+        }
     }
 }

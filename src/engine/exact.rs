@@ -15,7 +15,7 @@ use super::pending::{ChargedIn, OpenCharge};
 use super::tally::VerdictKinds;
 use super::target::Target;
 use super::{Answer, Generation, VerdictKind};
-use crate::clock::Now;
+use crate::clock::{Clock, Now};
 use crate::estimator::ConfirmTable;
 use crate::limit::Verdict;
 use crate::policy::Tier;
@@ -33,6 +33,7 @@ pub(super) struct ExactTier {
 }
 
 /// The exact limits of one request.
+#[derive(Clone)]
 pub(super) struct ExactRequest<'r> {
     /// Charged all or none.
     pub(super) parts: Parts<'r>,
@@ -43,6 +44,8 @@ pub(super) struct ExactRequest<'r> {
     pub(super) confirm: &'r ConfirmTable,
     /// When the request arrived.
     pub(super) now: Now,
+    /// For what is judged after a wait.
+    pub(super) clock: &'r dyn Clock,
 }
 
 /// Parts of a request, in the order of the route.

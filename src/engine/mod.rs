@@ -270,6 +270,7 @@ impl Engine {
             generation: generation.number(),
             confirm: &self.confirm,
             now: decision.at,
+            clock: &*self.clock,
         }
     }
 

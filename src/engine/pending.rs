@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::HeaderMap;
 use tokio::sync::oneshot;
 
-use super::target::Target;
+use super::target::{FinalCost, Target};
 use super::waiting::WaitingSlot;
 use super::{Decision, Engine, Generation};
 use crate::clock::{Nanos, Now};
@@ -44,8 +44,7 @@ pub struct Said<'r> {
 #[derive(Debug)]
 pub(super) struct OpenCharge {
     limit: LimitIndex,
-    /// The index of this limit among the limits of the route.
-    route_limit: u32,
+    final_cost: FinalCost,
     pub(super) key: KeyHash,
     family: Option<KeyHash>,
     quota: Arc<Issued>,
@@ -109,7 +108,7 @@ impl OpenCharge {
     pub(super) fn new(target: &Target, quota: &Arc<Issued>, charged: ChargedIn) -> Self {
         Self {
             limit: target.limit,
-            route_limit: target.route_limit,
+            final_cost: target.final_cost,
             key: target.key,
             family: target.family,
             quota: Arc::clone(quota),
@@ -151,8 +150,8 @@ impl Engine {
         for open in pending.open.drain(..) {
             let counted = &policy.limit(open.limit).counted;
             let refunds = counted.gives_back(said.status, said.by_origin);
-            let late = route.limits.get(open.route_limit as usize).filter(|_| said.by_origin);
-            let change = match late.and_then(|one| one.cost.of_answer(said.headers)) {
+            let told = || open.final_cost.told(route, said.headers);
+            let change = match said.by_origin.then(told).flatten() {
                 _ if refunds => Change::Refund(open.cost),
                 Some(cost) if cost > open.cost => Change::Debit(cost - open.cost),
                 Some(cost) if cost < open.cost => Change::Refund(open.cost - cost),

@@ -122,6 +122,7 @@ impl Engine {
             generation: decision.generation,
             confirm: &self.confirm,
             now: decision.at,
+            clock: &*self.clock,
         };
         let mut settled = Settled::default();
         let kinds = VerdictKinds::NORMAL;

@@ -72,6 +72,9 @@ impl ExactTier {
         mut progress: Progress<'_>,
         settled: &mut Settled,
     ) -> ExactOutcome {
+        // The wait for the store may have been long: judged at its arrival, a request would find the cells
+        // of those that came after it.
+        let request = &ExactRequest { now: request.clock.now(), ..request.clone() };
         let outage = progress.is_outage();
         let may_charge = !outage && !progress.refused;
         let charged = self.judge_local(request, &progress, may_charge, settled);

@@ -1,13 +1,14 @@
 //! The cells that a request is to be charged to, resolved before anything is charged.
 
+use http::HeaderMap;
 use smallvec::SmallVec;
 
 use super::Generation;
 use super::generation::Counting;
 use crate::policy::key::NoKey;
 use crate::policy::{
-    Action, Facts, KeyHash, KeySecret, Limit, LimitIndex, MissingKey, Mode, RateIndex, Route,
-    RouteIndex,
+    Action, Cost, Facts, KeyHash, KeySecret, Limit, LimitIndex, MAX_LIMITS_PER_ROUTE, MissingKey,
+    Mode, RateIndex, Route, RouteIndex,
 };
 
 /// One cell that a request is to be charged to.
@@ -29,8 +30,51 @@ pub(super) struct Target {
     pub(super) shadow: bool,
     /// Whether an override denies the key.
     pub(super) denied: bool,
-    /// The index of this limit among the limits of the route.
-    pub(super) route_limit: u32,
+    /// What it costs after its answer.
+    pub(super) final_cost: FinalCost,
+}
+
+/// What a request costs under a limit when the answer is known: of all uses of the route that lead to its
+/// cell, the largest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FinalCost {
+    /// The largest of those that no answer changes; 0 without one.
+    fixed: u32,
+    /// Those that an answer may change: a bit for each limit of the route.
+    late: u16,
+}
+
+const _: () = assert!(MAX_LIMITS_PER_ROUTE <= u16::BITS as usize);
+
+impl FinalCost {
+    /// Of one use of a route, by its index, that costs so much at the door.
+    const fn of(index: usize, cost: &Cost, at_door: u32) -> Self {
+        match cost.is_late() {
+            true => Self { fixed: 0, late: 1 << index },
+            false => Self { fixed: at_door, late: 0 },
+        }
+    }
+
+    const fn and(self, other: Self) -> Self {
+        let fixed = if self.fixed > other.fixed { self.fixed } else { other.fixed };
+        Self { fixed, late: self.late | other.late }
+    }
+
+    /// What it costs after this answer; `None`: what was charged stands.
+    pub(super) fn told(&self, route: &Route, headers: &HeaderMap) -> Option<u32> {
+        let mut most = None;
+        let mut reserved = self.fixed;
+        for (index, one) in route.limits.iter().enumerate() {
+            if self.late & (1 << index) == 0 {
+                continue;
+            }
+            match one.cost.of_answer(headers) {
+                Some(cost) => most = most.max(Some(cost)),
+                None => reserved = reserved.max(one.cost.least()),
+            }
+        }
+        most.map(|most| most.max(reserved))
+    }
 }
 
 /// All cells of a request; no key stands twice.
@@ -58,7 +102,10 @@ pub(super) fn resolve(
         if let Some(target) = resolve_one(generation, facts, route, index)? {
             // Two limits may lead to one cell by `missing_key`: it is charged once, the larger cost.
             match targets.iter_mut().find(|other| other.key == target.key) {
-                Some(other) => other.cost = other.cost.max(target.cost),
+                Some(other) => {
+                    other.cost = other.cost.max(target.cost);
+                    other.final_cost = other.final_cost.and(target.final_cost);
+                }
                 None => targets.push(target),
             }
         }
@@ -127,7 +174,7 @@ fn resolve_one(
         rate,
         shadow: spec.mode == Mode::Shadow || !is_rolled_out(spec, &found, facts, route),
         denied,
-        route_limit: index as u32,
+        final_cost: FinalCost::of(index, &route.limits[index].cost, cost),
     }))
 }
 

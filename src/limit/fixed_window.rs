@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::windows::windows_ahead;
 use super::{Rate, Verdict};
 use crate::clock::Nanos;
 
@@ -80,7 +81,7 @@ impl FixedWindow {
 
     pub(super) fn convert(&self, old: &Self, cell: Counter, now: Nanos) -> Counter {
         let (live, edge) = old.at(cell, now);
-        // Where another thread was first, `edge` is that of its window.
+        // Where somebody else was first, `edge` is that of its window.
         let ahead = edge.saturating_sub(old.rate.period());
         Counter { window: self.place(now.saturating_add(ahead)).0, count: live.count }
     }
@@ -88,17 +89,17 @@ impl FixedWindow {
     /// The cell as of its own window or that of `now`, whichever is later, and how far it is from
     /// `now` to that window's end.
     ///
-    /// Another thread that read the clock later may have come first, and crossed an edge: then the
-    /// cell stays as it is. Without this the late one would move its count back over the edge,
-    /// where the next charge would forget it. A cell of a window further ahead was written before
-    /// the clock was set back, and is void: nobody is locked out.
+    /// Somebody who read the clock later may have come first, and crossed edges: then the cell stays as
+    /// it is. Without this the late one would move its count back over the edge, where the next charge
+    /// would forget it. A cell of a window far ahead is void: nobody is locked out.
     fn at(&self, cell: Counter, now: Nanos) -> (Counter, Nanos) {
         let (window, elapsed) = self.place(now);
         let edge = self.rate.period().saturating_sub(elapsed);
-        match cell.window.wrapping_sub(window) {
-            0 => (cell, edge),
-            1 => (cell, edge.saturating_add(self.rate.period())),
-            _ => (Counter { window, count: 0 }, edge),
+        match windows_ahead(cell.window, window, self.rate.period()) {
+            Some(ahead) if cell.count > 0 => {
+                (cell, edge.saturating_add(self.rate.period().saturating_mul(ahead)))
+            }
+            Some(_) | None => (Counter { window, count: 0 }, edge),
         }
     }
 

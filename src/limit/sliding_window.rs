@@ -16,6 +16,7 @@
 
 use std::fmt;
 
+use super::windows::windows_ahead;
 use super::{Rate, Verdict};
 use crate::clock::Nanos;
 
@@ -168,20 +169,21 @@ impl SlidingWindow {
 
     /// The cell as of its own window or that of `now`, whichever is later.
     ///
-    /// Another thread that read the clock later may have come first, and crossed an edge: then the
-    /// cell is read as of that edge. Without this the late one would move both counts back by a
-    /// window, and the next charge would forget the older. A cell of a window further ahead was
-    /// written before the clock was set back, and is void: nobody is locked out.
+    /// Somebody who read the clock later may have come first, and crossed edges: then the cell is read as
+    /// of the last one. Without this the late one would move both counts back, and the next charge would
+    /// forget the older. A cell of a window far ahead is void: nobody is locked out.
     fn at(&self, cell: WindowPair, now: Nanos) -> AsOf {
         let (window, elapsed) = self.place(now);
         let (current, previous) = match window.wrapping_sub(cell.window) {
             0 => (cell.current, cell.previous),
             1 => (0, cell.current),
-            u32::MAX => {
-                let ahead = self.rate.period().saturating_sub(elapsed);
-                return AsOf { live: cell, elapsed: Nanos::ZERO, ahead };
-            }
-            _ => (0, 0),
+            _ => match windows_ahead(cell.window, window, self.rate.period()) {
+                Some(ahead) if cell.current > 0 || cell.previous > 0 => {
+                    let ahead = self.rate.period().saturating_mul(ahead).saturating_sub(elapsed);
+                    return AsOf { live: cell, elapsed: Nanos::ZERO, ahead };
+                }
+                Some(_) | None => (0, 0),
+            },
         };
         AsOf { live: WindowPair { window, current, previous }, elapsed, ahead: Nanos::ZERO }
     }

@@ -167,6 +167,17 @@ struct OfLength<C> {
     judged: u32,
 }
 
+/// How late somebody may come who has read the clock, at most, and still find what was counted meanwhile:
+/// longer than a thread is held up between the two.
+const LATE: Nanos = Nanos::SECOND;
+
+/// How many windows the window `cell` is ahead of `now`, both counted modulo 2^32; `None`: it has passed, or
+/// is so far ahead that it was counted before a clock ran back, and is void.
+pub(super) fn windows_ahead(cell: u32, now: u32, length: Nanos) -> Option<u64> {
+    let ahead = u64::from(cell.wrapping_sub(now));
+    (ahead <= (LATE.get() / length.get()).max(1)).then_some(ahead)
+}
+
 impl<C: Copy + Default + PartialEq> Counters<C> {
     /// Of these lengths; nothing is spent.
     pub(super) fn fresh(windows: &Windows, now_secs: u32) -> Self {

@@ -100,6 +100,8 @@ struct Charge {
     rate: Rate,
     at: u64,
     late: Option<u32>,
+    /// The largest cost of the uses that no answer changes.
+    fixed: u32,
 }
 
 /// What one key was charged.
@@ -250,6 +252,7 @@ struct Due {
     shadow: bool,
     refused: bool,
     late: Option<u32>,
+    fixed: u32,
 }
 
 impl Asked {
@@ -489,7 +492,11 @@ impl Model {
                 Ok(Some(due)) => {
                     let same = |other: &&mut Due| other.limit == due.limit && other.key == due.key;
                     match dues.iter_mut().find(same) {
-                        Some(other) => other.cost = other.cost.max(due.cost),
+                        Some(other) => {
+                            other.cost = other.cost.max(due.cost);
+                            other.late = other.late.max(due.late);
+                            other.fixed = other.fixed.max(due.fixed);
+                        }
                         None => dues.push(due),
                     }
                 }
@@ -535,7 +542,7 @@ impl Model {
             let back = not_counted || (limit.refunds_5xx && status >= 500);
             let cost = match (charge.late, used) {
                 _ if back => 0,
-                (Some(max), Some(used)) if by_origin => used.min(max),
+                (Some(max), Some(used)) if by_origin => used.min(max).max(charge.fixed),
                 _ => charge.cost,
             };
             if cost > charge.cost {
@@ -580,6 +587,10 @@ impl Model {
             late: match cost {
                 Cost::Response { max, .. } => Some(max),
                 Cost::Fixed(_) | Cost::Request(_) => None,
+            },
+            fixed: match cost {
+                Cost::Response { .. } => 0,
+                Cost::Fixed(_) | Cost::Request(_) => cost.at_door(asked),
             },
         };
         match by_key.or(by_network) {
@@ -649,6 +660,7 @@ impl Model {
             rate: due.rate,
             at: now,
             late: due.late,
+            fixed: due.fixed,
         };
         self.add(&charge, charge.cost, now);
         charge

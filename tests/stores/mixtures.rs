@@ -6,12 +6,12 @@ use std::time::Duration;
 use http::HeaderMap;
 use tollgate::clock::{Clock, Nanos};
 use tollgate::engine::{Outcome, Said};
-use tollgate::store::redis::{Address, Servers};
+use tollgate::store::redis::{Address, Readiness, Servers};
 
 use crate::engines::{Node, one};
 use crate::redis_servers::{Cluster, Redis};
 use crate::servers::eventually;
-use crate::virtual_store::VirtualStore;
+use crate::virtual_store::{Plan, VirtualStore};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -248,4 +248,51 @@ async fn who_finds_no_room_to_wait_in_is_not_charged_in_a_cluster() {
     let cluster = Cluster::start().await;
     let seed = Address::Tcp("127.0.0.1".to_owned(), cluster.servers[0].port);
     a_full_waiting_room(Servers::Cluster(vec![seed])).await;
+}
+
+/// A store that hangs for three seconds, its timeout, and is away from then on. What waited for it is judged
+/// by this node together with what has just come: nobody by the time at which he came.
+async fn a_hanging_store(algorithm: &str, rate: &str, every: Duration) -> Vec<(Nanos, Outcome)> {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let policy = format!(
+        "limits: {{ l: {{ tier: exact, algorithm: {algorithm}, rate: {rate}, key: client_ip }} }}\n\
+         routes: [{{ name: r, limits: [l] }}]"
+    );
+    let (store, remote) = VirtualStore::start(MS, TIMEOUT);
+    let node = Arc::new(Node::over(&store, remote, &policy));
+    store.plan(Plan::LoseReply);
+    let mut asked = Vec::new();
+    let began = store.clock.now().mono;
+    while Duration::from(store.clock.now().mono.saturating_sub(began)) < 3 * TIMEOUT {
+        if Duration::from(store.clock.now().mono.saturating_sub(began)) >= TIMEOUT {
+            store.set_readiness(Readiness::Away);
+        }
+        let (node, clock) = (Arc::clone(&node), Arc::clone(&store.clock));
+        asked.push(tokio::spawn(async move {
+            let decision = node.decide("/", &[]).await;
+            (clock.now().wall, decision.outcome)
+        }));
+        tokio::time::sleep(every).await;
+    }
+    let mut answered = Vec::new();
+    for one in asked {
+        answered.push(one.await.unwrap());
+    }
+    answered
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waited_for_a_hanging_store_is_judged_when_the_wait_is_over() {
+    for algorithm in ["fixed_window", "sliding_window", "sliding_log", "token_bucket"] {
+        let answered = a_hanging_store(algorithm, "10/1s", 2 * MS).await;
+        let mut seconds = std::collections::BTreeMap::<u64, u32>::new();
+        for (at, _) in answered.iter().filter(|(_, outcome)| *outcome == Outcome::Allowed) {
+            *seconds.entry(at.secs()).or_default() += 1;
+        }
+        // A bucket has its burst and a second's refill in its first second.
+        let most = if algorithm == "token_bucket" { 20 } else { 10 };
+        assert!(seconds.values().all(|admitted| *admitted <= most), "{algorithm}: {seconds:?}");
+    }
+    let answered = a_hanging_store("token_bucket", "10/1s", Duration::from_secs(1)).await;
+    assert!(answered.iter().all(|(_, outcome)| *outcome == Outcome::Allowed), "{answered:?}");
 }

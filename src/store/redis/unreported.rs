@@ -122,6 +122,9 @@ impl Unreported {
         while taken.len() < max
             && let Some(correction) = inner.corrections.pop_front()
         {
+            if correction.has_refilled(now) {
+                continue;
+            }
             if correction.charge.spends.iter().all(&can_be_sent) {
                 let charge = correction.charge.clone();
                 taken.push((Item::Correction(Box::new(correction)), charge));

@@ -31,6 +31,8 @@ pub(crate) struct Due {
     pub(crate) refused: bool,
     /// Charged by the answer, up to so much.
     pub(crate) late: Option<u32>,
+    /// The largest cost of the uses that no answer changes.
+    pub(crate) fixed: u32,
     pub(crate) counts_401: bool,
     pub(crate) refunds_5xx: bool,
     pub(crate) on_failure: OnFailure,
@@ -78,7 +80,11 @@ impl Asked {
             if let Some(due) = self.due(policy, *limit, cost, tick)? {
                 let same = |other: &&mut Due| other.limit == due.limit && other.key == due.key;
                 match dues.iter_mut().find(same) {
-                    Some(other) => other.cost = other.cost.max(due.cost),
+                    Some(other) => {
+                        other.cost = other.cost.max(due.cost);
+                        other.late = other.late.max(due.late);
+                        other.fixed = other.fixed.max(due.fixed);
+                    }
                     None => dues.push(due),
                 }
             }
@@ -137,6 +143,10 @@ impl Asked {
             late: match cost {
                 Cost::Response { max, .. } => Some(max),
                 Cost::Fixed(_) | Cost::Request(_) => None,
+            },
+            fixed: match cost {
+                Cost::Response { .. } => 0,
+                Cost::Fixed(_) | Cost::Request(_) => self.at_door(cost),
             },
             counts_401: limit.counts_401,
             refunds_5xx: limit.refunds_5xx,

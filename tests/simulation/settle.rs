@@ -24,7 +24,7 @@ impl Answered {
         let back = not_counted || (due.refunds_5xx && (500..=599).contains(&self.status));
         match (due.late, self.used) {
             _ if back => 0,
-            (Some(max), Some(used)) if self.by_origin => used.min(max),
+            (Some(max), Some(used)) if self.by_origin => used.min(max).max(due.fixed),
             _ => due.cost,
         }
     }

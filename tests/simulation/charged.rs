@@ -45,7 +45,7 @@ impl Oracle {
             let overflown =
                 matches!(one.kind, VerdictKind::OverflowAllowed | VerdictKind::OverflowDenied);
             if through && one.verdict.allowed && !overflown {
-                let at = local(due, decision);
+                let at = local(due, decision.at);
                 let to = at + self.ahead(request.node, due);
                 // (The clock may have been set back since the request was asked.)
                 let from = at.saturating_sub(self.ahead(request.node, due));
@@ -102,9 +102,8 @@ impl Oracle {
         if !(through && degraded && due.on_failure == OnFailure::Local) {
             return place;
         }
-        let at = local(due, decision);
-        let to = at + (told.at - request.began) + self.ahead(request.node, due);
-        let from = at.saturating_sub(self.ahead(request.node, due));
+        let to = local(due, told.now) + self.ahead(request.node, due);
+        let from = local(due, decision.at).saturating_sub(self.ahead(request.node, due));
         let entry = Entry::new(id, &due.variant, (from, to), (due.cost, 0));
         self.cell(Place::Node(request.node), due).entries.push(entry);
         // It is told to the store later, as far as it still counts.

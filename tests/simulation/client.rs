@@ -180,7 +180,8 @@ async fn decide(
         );
         state.is_ambiguous(node.index, began)
     };
-    let checked = world.oracle().decided(id, Told { at, ambiguous }, &decision);
+    let checked =
+        world.oracle().decided(id, Told { at, now: node.engine.now(), ambiguous }, &decision);
     if let Err(why) = checked {
         world.fail(format!("request {id} at node {}: {why}", node.index));
     }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tollgate::clock::Now;
 use tollgate::engine::{Answer, Decision, Outcome, VerdictKind};
 
 use super::cell::{Entry, OPEN, verdict};
@@ -106,6 +107,8 @@ pub(crate) struct Oracle {
 #[derive(Clone, Copy)]
 pub(crate) struct Told {
     pub(crate) at: u64,
+    /// The same by the node's clock, which may have been set meanwhile.
+    pub(crate) now: Now,
     pub(crate) ambiguous: bool,
 }
 
@@ -293,8 +296,7 @@ impl Oracle {
             let lo = (self.base + request.began).saturating_sub(self.slack + remembered);
             return (lo, self.base + told.at + self.slack);
         }
-        let at = local(due, decision);
-        (at, at + (told.at - request.began))
+        (local(due, decision.at), local(due, told.now))
     }
 
     fn check_held(
@@ -382,10 +384,10 @@ impl Oracle {
     }
 }
 
-/// When a node judged by itself, on the time line of the algorithm.
-pub(crate) fn local(due: &Due, decision: &Decision) -> u64 {
+/// An instant at which a node judged by itself, on the time line of the algorithm.
+pub(crate) fn local(due: &Due, at: Now) -> u64 {
     match due.variant.algorithm {
-        Algorithm::Fixed | Algorithm::Sliding => decision.at.wall.get(),
-        _ => decision.at.mono.get(),
+        Algorithm::Fixed | Algorithm::Sliding => at.wall.get(),
+        _ => at.mono.get(),
     }
 }

@@ -7,6 +7,7 @@
 use tollgate::engine::Answer;
 
 use super::draw::{Algorithm, Limit, Rate, SECOND};
+use super::oracle::Slowest;
 use super::request::Due;
 
 /// Not known yet.
@@ -103,7 +104,7 @@ impl Variant {
     pub(crate) fn spent<'e>(
         &self,
         entries: impl Iterator<Item = &'e Entry> + Clone,
-        slowest: u64,
+        slowest: Slowest,
         lo: u64,
         hi: u64,
     ) -> (u64, u64) {
@@ -196,7 +197,7 @@ impl Variant {
         all: impl Iterator<Item = &'e Entry> + Clone,
         sure: impl Iterator<Item = &'e Entry> + Clone,
         any: impl Iterator<Item = &'e Entry> + Clone,
-        slowest: u64,
+        slowest: Slowest,
         lo: u64,
         hi: u64,
     ) -> (u64, u64) {
@@ -209,13 +210,18 @@ impl Variant {
             .map(|one| (one.from.saturating_sub(self.step), u64::from(one.sure) * self.unit))
             .collect();
         let least = run(&mut least).saturating_sub(hi);
-        let slow = slowest.max(self.unit);
+        let slow = slowest.unit.max(self.unit);
         let mut most: Vec<(u64, u64)> =
             any.map(|one| (one.to.min(hi), u64::from(one.sure + one.maybe) * slow)).collect();
-        let mut most = run(&mut most).saturating_sub(lo.saturating_sub(self.step));
+        let step = slowest.step.max(self.step);
+        let mut most = run(&mut most).saturating_sub(lo.saturating_sub(step));
         if slow > self.unit {
             let scaled = u128::from(most) * u128::from(self.unit) / u128::from(slow);
             most = scaled as u64 + self.unit;
+        }
+        if step > self.step {
+            // What another rate has spent carries over in whole units.
+            most += self.unit;
         }
         // What is remembered is summed up, at the last instant of a sum.
         if all.clone().any(|one| one.back > 0) {

@@ -36,12 +36,20 @@ pub(crate) type CellId = (Place, usize, String);
 /// Requests that hold places in flight: what each weighs, and whether it holds it for sure.
 type Held = BTreeMap<u64, (u32, bool)>;
 
+/// Of all rates under which a cell was asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slowest {
+    /// The longest time between two units.
+    pub(crate) unit: u64,
+    /// The longest time between two refills.
+    pub(crate) step: u64,
+}
+
 /// What a cell was charged.
 #[derive(Debug, Default)]
 pub(crate) struct Charges {
     pub(crate) entries: Vec<Entry>,
-    /// The longest time between two units of any rate under which it was asked.
-    pub(crate) slowest: u64,
+    pub(crate) slowest: Slowest,
     /// Units of charges that a server forgot, and that were given back all the same: they are
     /// missing from the others.
     pub(crate) robbed: u32,
@@ -126,10 +134,10 @@ impl Oracle {
             }
             let from = (self.base + now).saturating_sub(self.slack);
             let entry = Entry::new(id, &due.variant, (from, OPEN), (0, due.cost));
-            let unit = due.variant.unit;
             for place in [Place::Store, Place::Node(node)] {
                 let cell = self.cell(place, due);
-                cell.slowest = cell.slowest.max(unit);
+                cell.slowest.unit = cell.slowest.unit.max(due.variant.unit);
+                cell.slowest.step = cell.slowest.step.max(due.variant.step);
             }
             if self.store && !due.refused {
                 self.cell(Place::Store, due).entries.push(entry);

@@ -123,7 +123,9 @@ impl Oracle {
                 }
             }
             Place::Store => {
-                let entry = Entry::new(id, &due.variant, (store_from, store_to), (0, units));
+                // What a store does not answer to is told to it later, and counts from then on.
+                let late = if self.disturbed[node].is_some() { due.variant.memory() } else { 0 };
+                let entry = Entry::new(id, &due.variant, (store_from, store_to + late), (0, units));
                 self.cell(place, due).entries.push(entry);
                 let watches = due.shadow || due.rolled_out;
                 if !watches {

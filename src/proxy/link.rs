@@ -1,7 +1,7 @@
 //! What a connection and the requests on it tell each other.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use http::HeaderValue;
@@ -12,11 +12,15 @@ use pingora::protocols::raw_connect::ProxyDigest;
 use pingora_proxy::Session;
 
 use super::gate::{Reason, Scanned};
+use crate::clock::Nanos;
 
 /// Shared by a connection's stream and the request that is served on it.
 #[derive(Debug)]
 pub struct Link {
-    answered: AtomicBool,
+    /// How far the origin's answer is.
+    answer: AtomicU8,
+    /// How long the origin may be silent, in nanoseconds.
+    patience: AtomicU64,
     switched: AtomicBool,
     most_body: AtomicUsize,
     cut: OnceLock<Reason>,
@@ -26,6 +30,13 @@ pub struct Link {
     peer_text: OnceLock<HeaderValue>,
     scanned: Mutex<Option<Scanned>>,
 }
+
+/// The origin has not begun its answer.
+const NOT_BEGUN: u8 = 0;
+/// It has begun.
+const BEGUN: u8 = 1;
+/// It is whole.
+const ENDED: u8 = 2;
 
 /// No words.
 const NOTHING: u8 = 0;
@@ -37,7 +48,8 @@ const ANSWER: u8 = 2;
 impl Default for Link {
     fn default() -> Self {
         Self {
-            answered: AtomicBool::new(false),
+            answer: AtomicU8::new(NOT_BEGUN),
+            patience: AtomicU64::new(0),
             switched: AtomicBool::new(false),
             most_body: AtomicUsize::new(usize::MAX),
             cut: OnceLock::new(),
@@ -49,11 +61,23 @@ impl Default for Link {
     }
 }
 
+/// What an exchange waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// The client's body.
+    Body,
+    /// The rest of the origin's answer, which may be silent for so long. Meanwhile the client may take
+    /// its time with what is left of its body.
+    Origin(Nanos),
+    /// Nothing: the answer is whole, and what is left of the body is of no use.
+    Nothing,
+}
+
 impl Link {
     /// A new request begins, in whose head this was found.
     pub fn begin(&self, scanned: Option<Scanned>) {
         *self.scanned.lock() = scanned;
-        self.answered.store(false, Ordering::Relaxed);
+        self.answer.store(NOT_BEGUN, Ordering::Relaxed);
         self.most_body.store(usize::MAX, Ordering::Relaxed);
         self.saying.store(NOTHING, Ordering::Relaxed);
     }
@@ -128,10 +152,16 @@ impl Link {
         self.saying.store(NOTHING, Ordering::Relaxed);
     }
 
-    /// Whether the origin has begun its answer: from then on the client may take its time with
-    /// what is left of its body.
-    pub fn is_answered(&self) -> bool {
-        self.answered.load(Ordering::Relaxed)
+    /// What an exchange over HTTP/1 waits for while nothing comes from its client.
+    pub fn awaits(&self) -> Awaited {
+        match self.answer.load(Ordering::Relaxed) {
+            NOT_BEGUN => Awaited::Body,
+            BEGUN => {
+                let patience = Nanos::new(self.patience.load(Ordering::Relaxed));
+                Awaited::Origin(patience)
+            }
+            _ => Awaited::Nothing,
+        }
     }
 
     /// Whether the origin has agreed to another protocol: from then on bytes are not HTTP.
@@ -149,12 +179,18 @@ impl Link {
         self.cut.get().copied()
     }
 
-    /// The origin answers; with a 101, if it `switches`.
-    pub(super) fn answer(&self, switches: bool) {
-        self.answered.store(true, Ordering::Relaxed);
+    /// The origin, which may be silent for up to `patience`, answers; with a 101, if it `switches`.
+    pub(super) fn answer(&self, switches: bool, patience: Nanos) {
+        self.patience.store(patience.get(), Ordering::Relaxed);
+        self.answer.store(BEGUN, Ordering::Relaxed);
         if switches {
             self.switched.store(true, Ordering::Release);
         }
+    }
+
+    /// The origin's answer is whole.
+    pub(super) fn end_answer(&self) {
+        self.answer.store(ENDED, Ordering::Relaxed);
     }
 
     /// The form in which a stream hands a link to the sessions on it.
@@ -184,10 +220,26 @@ fn is_final_head(bytes: &[u8]) -> bool {
 pub struct Cut(pub Reason);
 
 impl Cut {
+    /// The code of RST_STREAM by which our stream tells the implementation of HTTP/2 above it that an
+    /// exchange is cut. It never goes out. (A client that sends it has its own request counted so.)
+    pub const fn stream_code(reason: Option<Reason>) -> u32 {
+        /// The first of the codes that are nobody's (RFC 9113, section 11.4, gives out the lower ones).
+        const FIRST: u32 = 0xf000_0000;
+        match reason {
+            None => FIRST,
+            Some(_) => FIRST + 1,
+        }
+    }
+
     /// Why a stream was cut, if that is what an error comes from.
     pub(super) fn of(error: &Error) -> Option<Reason> {
-        let error = error.root_cause().downcast_ref::<std::io::Error>()?;
-        error.get_ref()?.downcast_ref::<Self>().map(|cut| cut.0)
+        let cause = error.root_cause();
+        if let Some(error) = cause.downcast_ref::<h2::Error>() {
+            let code = error.reason().map(u32::from);
+            return (code == Some(Self::stream_code(Some(Reason::BodyRate))))
+                .then_some(Reason::BodyRate);
+        }
+        cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<Self>().map(|cut| cut.0)
     }
 }
 

@@ -46,7 +46,7 @@ pub use gate::{
     Clean, Framing, GateBounds, Head, HeadScan, LastHost, Length, Reason, Scanned, WireHead, pass,
     pass_scanned,
 };
-pub use link::{Cut, Link};
+pub use link::{Awaited, Cut, Link};
 pub use live::{Books, Ending, Fixed, Live, RouteTally};
 pub use negotiate::Asking;
 pub use origin::{OriginGroup, OriginTally};
@@ -231,6 +231,19 @@ impl ProxyHttp for Tollgate {
         ctx: &mut Self::CTX,
     ) -> Result<()> {
         response::tell(self, session, response, ctx)
+    }
+
+    fn response_body_filter(
+        &self,
+        session: &mut Session,
+        _body: &mut Option<bytes::Bytes>,
+        end_of_stream: bool,
+        _ctx: &mut Self::CTX,
+    ) -> Result<Option<std::time::Duration>> {
+        if end_of_stream && let Some(link) = Link::of(session) {
+            link.end_answer();
+        }
+        Ok(None)
     }
 
     async fn fail_to_proxy(

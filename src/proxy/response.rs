@@ -1,7 +1,7 @@
 //! `response_filter`: what the client is told beside the origin's answer.
 
 use http::header::{self, HeaderName, HeaderValue};
-use http::{HeaderMap, StatusCode, Version};
+use http::{HeaderMap, Method, StatusCode, Version};
 use pingora::Result;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
@@ -25,7 +25,11 @@ pub(super) fn tell(
     }
     ctx.origin_status = Some(response.status.as_u16());
     if let Some(link) = Link::of(session) {
-        link.answer(switching);
+        let read = ctx.origin.as_ref().map(|origin| origin.meant().timeouts.read);
+        link.answer(switching, read.unwrap_or_default().into());
+        if has_no_body(session, response) {
+            link.end_answer();
+        }
     }
     ctx.ending = Some(Ending::Forwarded);
     if let (Some(origin), Some(asked)) = (&ctx.origin, ctx.origin_asked) {
@@ -54,6 +58,14 @@ pub(super) fn tell(
         response.insert_header(header::CONNECTION, "close")?;
     }
     Ok(())
+}
+
+/// Whether the head is all of an answer (RFC 9112, section 6.3).
+fn has_no_body(session: &Session, response: &ResponseHeader) -> bool {
+    let length = response.headers.get(header::CONTENT_LENGTH);
+    session.req_header().method == Method::HEAD
+        || matches!(response.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+        || length.is_some_and(|length| length == "0")
 }
 
 fn is_http1(session: &Session) -> bool {

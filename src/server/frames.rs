@@ -1,7 +1,8 @@
-//! Frames of HTTP/2 as they pass (RFC 9113, section 4.1): what a client owes us, and how often it
-//! takes back what it asked for. The framework's HTTP/2 has no deadline for any of it.
-
-use hashbrown::HashSet;
+//! Frames of HTTP/2 as they pass (RFC 9113, section 4.1), in both directions of a connection.
+//!
+//! It reads frame by frame, however the bytes are cut, and keeps nothing of them but what
+//! [`super::streams`] judges by: heads, and the numbers of SETTINGS and WINDOW_UPDATE. It decodes no header
+//! block and refuses nothing: the HTTP/2 implementation behind it does.
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEAD: usize = 9;
@@ -9,28 +10,39 @@ const FRAME_HEAD: usize = 9;
 const DATA: u8 = 0x0;
 const HEADERS: u8 = 0x1;
 const RST_STREAM: u8 = 0x3;
+const SETTINGS: u8 = 0x4;
+const GOAWAY: u8 = 0x7;
+const WINDOW_UPDATE: u8 = 0x8;
 const CONTINUATION: u8 = 0x9;
 
 const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
+const ACK: u8 = 0x1;
 
-/// Most request bodies that are watched; `h2_streams` is smaller.
-const MAX_OPEN: usize = 10_000;
+/// One entry of a SETTINGS frame, the longest piece of a payload that is read.
+const SETTING: usize = 6;
+const INITIAL_WINDOW_SIZE: u16 = 0x4;
 
-/// What a client owes us at a moment.
+/// A frame, as far as it matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owed {
-    /// Nothing: it may be idle.
-    Nothing,
-    /// The rest of a preface, of a header block, or of a small frame.
-    Head,
-    /// Parts of a request's body.
-    Body,
+pub(super) enum Frame {
+    /// The head of a header block: a request, an answer, or trailers.
+    Headers { stream: u32, ends: bool },
+    /// So many bytes of a body, padding included.
+    Data { stream: u32, bytes: u32, ends: bool },
+    /// The stream is over.
+    Reset { stream: u32 },
+    /// More may be sent: on a stream, or (stream 0) on the connection.
+    Window { stream: u32, more: u32 },
+    /// What every stream may be sent in the beginning.
+    InitialWindow(u32),
+    /// Anything else.
+    Other,
 }
 
-/// Where one direction of a connection stands.
+/// One direction of a connection.
 #[derive(Debug)]
-struct Place {
+pub(super) struct Reader {
     /// Bytes of the preface that are still to come.
     preface: usize,
     head: [u8; FRAME_HEAD],
@@ -38,24 +50,52 @@ struct Place {
     /// Bytes left of the present frame's payload.
     payload: usize,
     kind: u8,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Frame {
-    kind: u8,
     flags: u8,
     stream: u32,
+    /// The part of a payload that is read so far.
+    part: [u8; SETTING],
+    part_length: usize,
+    /// Whether a header block has begun and not ended: nothing may come between its parts.
+    block: bool,
 }
 
-impl Place {
-    const fn new(preface: usize) -> Self {
-        Self { preface, head: [0; FRAME_HEAD], head_length: 0, payload: 0, kind: 0 }
+impl Reader {
+    /// What a client sends.
+    pub(super) const fn of_client() -> Self {
+        Self::new(PREFACE.len())
     }
 
-    /// Takes bytes up to the end of the next frame's head, if it is among them.
-    fn next(&mut self, bytes: &mut &[u8]) -> Option<Frame> {
+    /// What a server sends.
+    pub(super) const fn of_server() -> Self {
+        Self::new(0)
+    }
+
+    const fn new(preface: usize) -> Self {
+        Self {
+            preface,
+            head: [0; FRAME_HEAD],
+            head_length: 0,
+            payload: 0,
+            kind: 0,
+            flags: 0,
+            stream: 0,
+            part: [0; SETTING],
+            part_length: 0,
+            block: false,
+        }
+    }
+
+    /// Takes bytes up to what is next to be told, if that is among them.
+    pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Option<Frame> {
         loop {
-            let skipped = if self.preface > 0 { &mut self.preface } else { &mut self.payload };
+            let skipped = match self.part_size() {
+                _ if self.preface > 0 => &mut self.preface,
+                0 => &mut self.payload,
+                size => match self.read_part(size, bytes)? {
+                    Some(frame) => return Some(frame),
+                    None => continue,
+                },
+            };
             let taken = bytes.len().min(*skipped);
             *skipped -= taken;
             *bytes = &bytes[taken..];
@@ -65,106 +105,109 @@ impl Place {
             *bytes = rest;
             if self.head_length == FRAME_HEAD {
                 self.head_length = 0;
-                let head = self.head;
-                self.payload = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-                self.kind = head[3];
-                let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-                return Some(Frame { kind: head[3], flags: head[4], stream: stream & !(1 << 31) });
+                return Some(self.begin());
             }
         }
     }
 
-    /// Whether the peer is in the midst of something.
-    const fn is_inside(&self) -> bool {
-        self.preface > 0 || self.head_length > 0 || self.payload > 0
+    /// Whether the peer is in the midst of a frame, of the preface, or of a header block.
+    pub(super) const fn is_inside(&self) -> bool {
+        self.preface > 0 || self.head_length > 0 || self.payload > 0 || self.block
+    }
+
+    /// Whether it is between the parts of a header block.
+    pub(super) const fn is_in_block(&self) -> bool {
+        self.block
+    }
+
+    /// Whether it is in the midst of a body's bytes.
+    pub(super) const fn is_inside_data(&self) -> bool {
+        self.payload > 0 && self.kind == DATA
+    }
+
+    /// A frame's head is whole.
+    fn begin(&mut self) -> Frame {
+        let head = self.head;
+        let bytes = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        (self.payload, self.kind, self.flags) = (bytes as usize, head[3], head[4]);
+        self.stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]) & !(1 << 31);
+        self.part_length = 0;
+        let (stream, ends) = (self.stream, self.flags & END_STREAM != 0);
+        match self.kind {
+            HEADERS => {
+                self.block = self.flags & END_HEADERS == 0;
+                Frame::Headers { stream, ends }
+            }
+            CONTINUATION => {
+                self.block &= self.flags & END_HEADERS == 0;
+                Frame::Other
+            }
+            DATA => Frame::Data { stream, bytes, ends },
+            RST_STREAM => Frame::Reset { stream },
+            _ => Frame::Other,
+        }
+    }
+
+    /// How long the parts are that the present payload is read in; 0: it is skipped.
+    const fn part_size(&self) -> usize {
+        match self.kind {
+            SETTINGS if self.payload > 0 && self.flags & ACK == 0 => SETTING,
+            WINDOW_UPDATE if self.payload > 0 => 4,
+            _ => 0,
+        }
+    }
+
+    /// Reads a part of the payload. `None`: it is not whole; `Some(None)`: it says nothing of matter.
+    fn read_part(&mut self, size: usize, bytes: &mut &[u8]) -> Option<Option<Frame>> {
+        while self.part_length < size && self.payload > 0 {
+            let (&first, rest) = bytes.split_first()?;
+            self.part[self.part_length] = first;
+            self.part_length += 1;
+            self.payload -= 1;
+            *bytes = rest;
+        }
+        let is_whole = self.part_length == size;
+        self.part_length = 0;
+        let part = self.part;
+        Some(match self.kind {
+            _ if !is_whole => None,
+            WINDOW_UPDATE => {
+                let more = u32::from_be_bytes([part[0], part[1], part[2], part[3]]) & !(1 << 31);
+                Some(Frame::Window { stream: self.stream, more })
+            }
+            _ if u16::from_be_bytes([part[0], part[1]]) == INITIAL_WINDOW_SIZE => {
+                let size = u32::from_be_bytes([part[2], part[3], part[4], part[5]]);
+                Some(Frame::InitialWindow(size))
+            }
+            _ => None,
+        })
     }
 }
 
-/// Both directions of one connection.
-#[derive(Debug)]
-pub(super) struct Frames {
-    inbound: Place,
-    outbound: Place,
-    /// In a header block that has not ended.
-    block: bool,
-    /// Streams whose request has not ended and whose answer has not begun.
-    open: HashSet<u32>,
-    /// Frames RST_STREAM since somebody looked.
-    resets: u32,
+/// The bytes of a RST_STREAM.
+pub(super) fn reset(stream: u32, code: u32) -> [u8; FRAME_HEAD + 4] {
+    let mut frame = [0; FRAME_HEAD + 4];
+    frame[2] = 4;
+    frame[3] = RST_STREAM;
+    frame[5..9].copy_from_slice(&stream.to_be_bytes());
+    frame[9..].copy_from_slice(&code.to_be_bytes());
+    frame
 }
 
-impl Frames {
-    pub(super) fn new() -> Self {
-        Self {
-            inbound: Place::new(PREFACE.len()),
-            outbound: Place::new(0),
-            block: false,
-            open: HashSet::new(),
-            resets: 0,
-        }
-    }
-
-    /// Bytes came from the client. Says whether what it was in the midst of has ended among them.
-    pub(super) fn came(&mut self, mut bytes: &[u8]) -> bool {
-        let mut ended = false;
-        while let Some(frame) = self.inbound.next(&mut bytes) {
-            // The parts of a block are one thing, however many there are.
-            ended |= !self.block;
-            let ends = frame.flags & END_STREAM != 0;
-            match frame.kind {
-                HEADERS => {
-                    self.block = frame.flags & END_HEADERS == 0;
-                    if !ends && self.open.len() < MAX_OPEN {
-                        self.open.insert(frame.stream);
-                    }
-                }
-                CONTINUATION => self.block &= frame.flags & END_HEADERS == 0,
-                RST_STREAM => {
-                    self.resets = self.resets.saturating_add(1);
-                    self.open.remove(&frame.stream);
-                }
-                _ => {}
-            }
-            if ends && matches!(frame.kind, DATA | HEADERS) {
-                self.open.remove(&frame.stream);
-            }
-        }
-        ended || !self.block && !self.inbound.is_inside()
-    }
-
-    /// Bytes go to the client.
-    pub(super) fn went(&mut self, mut bytes: &[u8]) {
-        while let Some(frame) = self.outbound.next(&mut bytes) {
-            if matches!(frame.kind, HEADERS | RST_STREAM) {
-                self.open.remove(&frame.stream);
-            }
-        }
-    }
-
-    /// What we wait for.
-    pub(super) fn owed(&self) -> Owed {
-        if self.inbound.payload > 0 && self.inbound.kind == DATA {
-            Owed::Body
-        } else if self.inbound.is_inside() || self.block {
-            Owed::Head
-        } else if self.open.is_empty() {
-            Owed::Nothing
-        } else {
-            Owed::Body
-        }
-    }
-
-    /// Takes back what was counted.
-    pub(super) fn take_resets(&mut self) -> u32 {
-        std::mem::take(&mut self.resets)
-    }
+/// The bytes of a GOAWAY without an error: streams up to `last` were taken.
+pub(super) fn goaway(last: u32) -> [u8; FRAME_HEAD + 8] {
+    let mut frame = [0; FRAME_HEAD + 8];
+    frame[2] = 8;
+    frame[3] = GOAWAY;
+    frame[9..13].copy_from_slice(&last.to_be_bytes());
+    frame
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    pub(in crate::server) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
         let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
         bytes.extend([kind, flags]);
         bytes.extend(stream.to_be_bytes());
@@ -172,55 +215,65 @@ mod tests {
         bytes
     }
 
-    fn begun() -> Frames {
-        let mut frames = Frames::new();
-        assert_eq!(frames.owed(), Owed::Head, "the preface");
-        frames.came(PREFACE);
-        frames.came(&frame(4, 0, 0, &[0; 6]));
-        assert_eq!(frames.owed(), Owed::Nothing);
-        frames
+    fn all(reader: &mut Reader, mut bytes: &[u8]) -> Vec<Frame> {
+        std::iter::from_fn(|| reader.next(&mut bytes)).filter(|one| *one != Frame::Other).collect()
     }
 
     #[test]
-    fn a_header_block_is_owed_until_it_ends() {
-        let mut frames = begun();
-        frames.came(&frame(HEADERS, END_STREAM, 1, b"abc"));
-        assert_eq!(frames.owed(), Owed::Head);
-        frames.came(&frame(CONTINUATION, 0, 1, b""));
-        assert_eq!(frames.owed(), Owed::Head);
-        frames.came(&frame(CONTINUATION, END_HEADERS, 1, b"d"));
-        assert_eq!(frames.owed(), Owed::Nothing);
-    }
-
-    #[test]
-    fn a_body_is_owed_until_it_ends_or_is_answered() {
-        for end in [DATA, RST_STREAM] {
-            let mut frames = begun();
-            frames.came(&frame(HEADERS, END_HEADERS, 1, b"abc"));
-            assert_eq!(frames.owed(), Owed::Body);
-            frames.came(&frame(end, END_STREAM, 1, &[0; 4]));
-            assert_eq!(frames.owed(), Owed::Nothing);
-        }
-        let mut frames = begun();
-        frames.came(&frame(HEADERS, END_HEADERS, 1, b"abc"));
-        frames.went(&frame(HEADERS, END_HEADERS, 1, b"ok"));
-        assert_eq!(frames.owed(), Owed::Nothing);
-    }
-
-    #[test]
-    fn pieces_say_what_the_whole_says() {
+    fn frames_are_read_however_the_bytes_are_cut() {
         let mut bytes = PREFACE.to_vec();
-        bytes.extend(frame(4, 0, 0, &[0; 6]));
+        let settings = [0, 3, 0, 0, 0, 9, 0, 4, 0, 1, 0, 0];
+        bytes.extend(frame(SETTINGS, 0, 0, &settings));
+        bytes.extend(frame(SETTINGS, ACK, 0, &[]));
+        bytes.extend(frame(WINDOW_UPDATE, 0, 0, &[0, 0, 1, 0]));
         bytes.extend(frame(HEADERS, END_HEADERS, 1, b"abc"));
         bytes.extend(frame(DATA, 0, 1, b"0123"));
-        bytes.extend(frame(RST_STREAM, 0, 1, &[0; 4]));
-        bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, 3, b"abc"));
+        bytes.extend(frame(DATA, END_STREAM, 1, b""));
+        bytes.extend(frame(6, 0, 0, &[0; 8]));
+        bytes.extend(frame(HEADERS, END_STREAM, 3, b"abc"));
+        bytes.extend(frame(CONTINUATION, END_HEADERS, 3, b"d"));
+        bytes.extend(reset(3, 8));
+        let expected = [
+            Frame::InitialWindow(65_536),
+            Frame::Window { stream: 0, more: 256 },
+            Frame::Headers { stream: 1, ends: false },
+            Frame::Data { stream: 1, bytes: 4, ends: false },
+            Frame::Data { stream: 1, bytes: 0, ends: true },
+            Frame::Headers { stream: 3, ends: true },
+            Frame::Reset { stream: 3 },
+        ];
         for cut in 0..bytes.len() {
-            let mut frames = Frames::new();
-            frames.came(&bytes[..cut]);
-            assert!(cut < 33 || frames.owed() != Owed::Head || frames.inbound.is_inside());
-            frames.came(&bytes[cut..]);
-            assert_eq!((frames.owed(), frames.take_resets()), (Owed::Nothing, 1), "cut at {cut}");
+            let mut reader = Reader::of_client();
+            let mut read = all(&mut reader, &bytes[..cut]);
+            read.extend(all(&mut reader, &bytes[cut..]));
+            assert_eq!(read, expected, "cut at {cut}");
+            assert!(!reader.is_inside());
+        }
+    }
+
+    #[test]
+    fn a_header_block_is_one_thing() {
+        let mut reader = Reader::of_client();
+        assert!(reader.is_inside(), "the preface");
+        all(&mut reader, PREFACE);
+        assert!(!reader.is_inside());
+        all(&mut reader, &frame(HEADERS, END_STREAM, 1, b"abc"));
+        assert!(reader.is_inside());
+        all(&mut reader, &frame(CONTINUATION, 0, 1, b""));
+        assert!(reader.is_inside());
+        all(&mut reader, &frame(CONTINUATION, END_HEADERS, 1, b"d"));
+        assert!(!reader.is_inside());
+        all(&mut reader, &frame(DATA, 0, 1, b"0123")[..11]);
+        assert!(reader.is_inside_data());
+    }
+
+    /// A payload of the wrong size is the business of who reads it; here it only has to end.
+    #[test]
+    fn payloads_of_a_wrong_size_end() {
+        for (kind, size) in [(SETTINGS, 7), (WINDOW_UPDATE, 3), (WINDOW_UPDATE, 9)] {
+            let mut reader = Reader::of_server();
+            all(&mut reader, &frame(kind, 0, 0, &vec![0; size]));
+            assert!(!reader.is_inside(), "{kind} of {size}");
         }
     }
 }

@@ -7,6 +7,7 @@
 //! turn wait here. Over HTTP/2 all bytes pass, and their frames are watched.
 
 mod digests;
+mod http2;
 mod transport;
 
 use std::io;
@@ -21,11 +22,14 @@ use pingora::protocols::SocketDigest;
 use pingora::protocols::raw_connect::ProxyDigest;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::frames::{Frames, Owed};
+use super::exchanges::Rules;
+use super::frames;
 use super::pace::{Pace, Wait};
 use crate::clock::{Clock, Nanos};
 use crate::config::Bounds;
-use crate::proxy::{Cut, Framing, Link, Reason, WireHead};
+use crate::proxy::{Awaited, Cut, Framing, Link, Reason, WireHead};
+
+use http2::FrameWatch;
 
 pub(super) use transport::Transport;
 
@@ -40,9 +44,6 @@ const GATHER: usize = 4 * 1024;
 
 /// Credit of time with which a body begins: a phone may change its network in between.
 const BODY_CREDIT: Duration = Duration::from_secs(20);
-
-/// In which `h2_resets` are counted.
-const RESET_WINDOW: Nanos = Nanos::new(60_000_000_000);
 
 /// How a connection's stream is watched.
 pub(super) struct Watch {
@@ -67,6 +68,8 @@ pub(super) struct Guarded {
     is_unflushed: bool,
     /// Bytes of the request's body that were given on.
     body: usize,
+    /// How many those were when the answer was found whole.
+    body_at_answer: Option<usize>,
     inbound: Wait,
     outbound: Wait,
     /// Bytes that the client's kernel has acknowledged.
@@ -85,12 +88,6 @@ enum Stage {
     Switched,
     /// Everything, as frames of HTTP/2.
     Frames(Box<FrameWatch>),
-}
-
-struct FrameWatch {
-    frames: Frames,
-    resets: u32,
-    resets_since: Nanos,
 }
 
 impl Guarded {
@@ -112,6 +109,7 @@ impl Guarded {
             written: 0,
             is_unflushed: true,
             body: 0,
+            body_at_answer: None,
             inbound: Wait::new(Pace::new(Nanos::from(BODY_CREDIT), rate)),
             outbound: Wait::new(Pace::new(write_credit, rate)),
             acknowledged: 0,
@@ -121,11 +119,14 @@ impl Guarded {
 
     /// From now on everything passes as frames of HTTP/2.
     pub(super) fn speak_http2(&mut self) {
-        self.stage = Stage::Frames(Box::new(FrameWatch {
-            frames: Frames::new(),
-            resets: 0,
-            resets_since: self.now(),
-        }));
+        let (now, bounds) = (self.now(), &self.watch.bounds);
+        let rules = Rules {
+            body: self.inbound.pace,
+            answer: self.outbound.pace,
+            rest: bounds.discard_time.into(),
+            idle: bounds.idle_timeout.into(),
+        };
+        self.stage = Stage::Frames(Box::new(FrameWatch::new(rules, now)));
     }
 
     /// What the connection and its requests tell each other.
@@ -152,6 +153,7 @@ impl Guarded {
     pub(super) fn begin(&mut self, head: WireHead) {
         self.inbound.pace.renew();
         self.body = 0;
+        self.body_at_answer = None;
         self.stage = Stage::Head(head.size, Framing::new(head.body));
         self.watch.link.begin(Some(head.scanned));
     }
@@ -227,20 +229,22 @@ impl Guarded {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let left = self.watch.link.most_body().saturating_sub(self.body);
-        if left == 0 {
-            // Who waits for the rest of a refused body waits for its own deadline.
-            return Poll::Pending;
+        let awaited = self.watch.link.awaits();
+        if awaited == Awaited::Nothing && self.body_at_answer.is_none() {
+            self.body_at_answer = Some(self.body);
+            self.inbound.pace.renew();
         }
-        let Poll::Ready(read) = self.poll_some(left, cx, buf)? else {
-            let now = self.now();
-            if !self.watch.link.is_answered() && self.inbound.poll_over(now, None, cx).is_ready() {
-                return Poll::Ready(Err(Cut(Reason::BodyRate).into()));
-            }
-            return Poll::Pending;
+        let read = match self.most_body().saturating_sub(self.body) {
+            0 => Poll::Pending,
+            left => self.poll_some(left, cx, buf)?,
         };
-        let now = self.now();
-        self.inbound.pace.moved(read as u64, now);
+        let Poll::Ready(read) = read else {
+            return self.poll_body_over(awaited, cx).map(Err);
+        };
+        if self.body_at_answer.is_none() {
+            let now = self.now();
+            self.inbound.pace.moved(read as u64, now);
+        }
         let taken = framing.take(&buf.filled()[before..]).map_err(Cut)?;
         self.body += taken;
         if taken < read {
@@ -254,41 +258,108 @@ impl Guarded {
         Poll::Ready(Ok(()))
     }
 
+    /// Most bytes of the body that are read.
+    fn most_body(&self) -> usize {
+        let most = self.watch.link.most_body();
+        let rest = self.watch.bounds.discard_bytes;
+        self.body_at_answer.map_or(most, |at| most.min(at.saturating_add(rest)))
+    }
+
+    /// Nothing of the body comes: ready when that has lasted for too long.
+    fn poll_body_over(&mut self, awaited: Awaited, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let now = self.now();
+        let bounds = &self.watch.bounds;
+        let most = match awaited {
+            // Who waits for the rest of a refused body waits for its own deadline.
+            Awaited::Body if self.watch.link.most_body() <= self.body => return Poll::Pending,
+            Awaited::Body => {
+                ready!(self.inbound.poll_over(now, None, cx));
+                return Poll::Ready(Cut(Reason::BodyRate).into());
+            }
+            // The framework ends an answer that pauses for longer. If it has not, the answer is whole,
+            // and its end was told by nothing but the end of the origin's stream.
+            Awaited::Origin(patience) => Duration::from(patience) + BODY_CREDIT,
+            Awaited::Nothing => bounds.discard_time,
+        };
+        ready!(self.inbound.poll_over(now, Some(most), cx));
+        Poll::Ready(io::ErrorKind::ConnectionAborted.into())
+    }
+
     fn poll_frames(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let read = self.poll_through(cx, buf)?;
         let now = self.now();
+        if self.poll_exchanges(now, cx, buf)?.is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        let read = self.poll_through(cx, buf)?;
         let Stage::Frames(watched) = &mut self.stage else {
             return Poll::Ready(Ok(()));
         };
         let Poll::Ready(read) = read else {
-            let (most, reason) = match watched.frames.owed() {
-                Owed::Nothing => {
-                    self.inbound.pace.rest();
-                    return Poll::Pending;
-                }
-                Owed::Head => (Some(self.watch.bounds.header_timeout), Reason::HeaderTimeout),
-                Owed::Body => (None, Reason::BodyRate),
+            if !watched.inbound.is_inside() {
+                self.inbound.pace.rest();
+                return Poll::Pending;
+            }
+            let (most, reason) = match watched.inbound.is_inside_data() {
+                false => (Some(self.watch.bounds.header_timeout), Reason::HeaderTimeout),
+                true => (None, Reason::BodyRate),
             };
             ready!(self.inbound.poll_over(now, most, cx));
             return Poll::Ready(Err(self.watch.link.cut_for(reason).into()));
         };
-        let owed = watched.frames.owed();
-        let ended = watched.frames.came(&buf.filled()[before..]);
-        match owed {
-            Owed::Nothing => self.inbound.pace.rest(),
+        let was_inside = watched.inbound.is_inside();
+        let was_head = was_inside && !watched.inbound.is_inside_data();
+        let ended = watched.came(&buf.filled()[before..], now);
+        match (was_inside, was_head) {
+            (false, _) => self.inbound.pace.rest(),
             // Bytes of a head do not make its deadline later; its end does.
-            Owed::Head if !ended => {}
-            Owed::Head | Owed::Body => self.inbound.pace.moved(read as u64, now),
+            (true, true) if !ended => {}
+            (true, _) => self.inbound.pace.moved(read as u64, now),
         }
-        if now.saturating_sub(watched.resets_since) >= RESET_WINDOW {
-            watched.resets_since = now;
-            watched.resets = 0;
-        }
-        watched.resets = watched.resets.saturating_add(watched.frames.take_resets());
-        if watched.resets > self.watch.bounds.h2_resets {
+        if watched.has_too_many_resets(self.watch.bounds.h2_resets, now) {
             return Poll::Ready(Err(self.watch.link.cut_for(Reason::H2Resets).into()));
         }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends exchanges that are over, and the connection when there have been none for long. Ready: what
+    /// is to be read is in `buf`; without bytes, the end of the connection.
+    ///
+    /// The implementation of HTTP/2 offers no deadline for a stream, and no way to end one from outside.
+    /// So it is told that the client has reset the stream, whereupon it drops what it holds of it; then
+    /// the client is told the same.
+    fn poll_exchanges(
+        &mut self,
+        now: Nanos,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Stage::Frames(watched) = &mut self.stage else {
+            return Poll::Pending;
+        };
+        while watched.poll_timer(now, cx).is_ready() {
+            watched.give_up(now);
+            if !watched.exchanges.has_idled(now) {
+                continue;
+            }
+            let acknowledged = self.socket_digest.tcp_info().map_or(0, |tcp| tcp.tcpi_bytes_acked);
+            if std::mem::replace(&mut watched.acknowledged, acknowledged) != acknowledged {
+                // The kernel still sends what the last answers left with it, or did until lately.
+                watched.exchanges.is_busy(now);
+                continue;
+            }
+            if !watched.outbound.is_inside() {
+                self.gathered.extend_from_slice(&frames::goaway(watched.exchanges.last()));
+            }
+            // Else the end of the connection says it.
+            return self.poll_gathered(cx);
+        }
+        // Nothing may come between the parts of a frame, or of a header block.
+        if watched.injected.is_empty() || watched.inbound.is_inside() || !self.ahead.is_empty() {
+            return Poll::Pending;
+        }
+        let bytes = watched.injected.len().min(buf.remaining());
+        buf.put_slice(&watched.injected.split_to(bytes));
         Poll::Ready(Ok(()))
     }
 
@@ -332,6 +403,12 @@ impl Guarded {
     /// The client takes what is written: a wait for it, if there was one, is over.
     fn taken(&mut self) {
         self.is_unflushed = true;
+        if self.body_at_answer.is_none() && self.inbound.pace.waits() {
+            // Once the answer goes on, a wait for the body begins anew with each part of it.
+            if matches!(self.watch.link.awaits(), Awaited::Origin(_)) {
+                self.inbound.pace.rest();
+            }
+        }
         if self.outbound.pace.waits() {
             let now = self.now();
             self.outbound.pace.moved(0, now);
@@ -399,7 +476,8 @@ impl AsyncWrite for Guarded {
             }
         };
         if let Stage::Frames(watched) = &mut this.stage {
-            watched.frames.went(&buf[..written]);
+            let now = this.watch.clock.now().mono;
+            watched.went(&buf[..written], now);
         }
         Poll::Ready(Ok(written))
     }
@@ -407,6 +485,9 @@ impl AsyncWrite for Guarded {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.watch.link.write_reply(&mut this.gathered);
+        if let Stage::Frames(watched) = &mut this.stage {
+            watched.write_resets(&mut this.gathered);
+        }
         if this.gathered.is_empty() && !this.is_unflushed {
             return Poll::Ready(Ok(()));
         }

@@ -1,6 +1,7 @@
 //! The composition root: builds everything once, and owns the order of start and stop.
 
 mod connection;
+mod exchanges;
 mod frames;
 mod guarded;
 mod handover;

@@ -53,6 +53,11 @@ impl Pace {
         self.since.is_some()
     }
 
+    /// When the wait is over, if there is one and nothing moves.
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        Some(self.since?.saturating_add(self.left))
+    }
+
     /// There is nothing to wait for: the time of a wait that was begun is given back.
     pub(super) fn rest(&mut self) {
         self.since = None;

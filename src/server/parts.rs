@@ -90,7 +90,8 @@ impl Parts {
         options.max_concurrent_streams(bounds.h2_streams);
         options.max_header_list_size(u32::try_from(bounds.header_size).unwrap_or(u32::MAX));
         let mut server_options = HttpServerOptions::default();
-        server_options.h2_idle_timeout = Some(bounds.idle_timeout);
+        // Our stream knows what still flows when all has been queued; the framework does not.
+        server_options.h2_idle_timeout = None;
         // The gate refuses it, with a reason.
         server_options.allow_connect_method_proxying = true;
         let mut proxy = HttpProxy::new(self.tollgate(), conf);

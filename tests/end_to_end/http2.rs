@@ -18,21 +18,21 @@ use crate::lifecycle::resident_kib;
 use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
 use crate::tls::{ONE, folder};
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
+pub const RST_STREAM: u8 = 3;
+pub const SETTINGS: u8 = 4;
 const PING: u8 = 6;
-const GOAWAY: u8 = 7;
+pub const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
 
 /// What the tests allow an attack to cost.
 const MOST_KIB: u64 = 40 * 1024;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
     bytes.extend([kind, flags]);
     bytes.extend(stream.to_be_bytes());
@@ -68,7 +68,7 @@ fn length(block: &mut Vec<u8>, mut value: usize) {
     block.push(value as u8);
 }
 
-fn request(method: &str, path: &str, more: &[(&[u8], &[u8])]) -> Vec<u8> {
+pub fn request(method: &str, path: &str, more: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut all: Vec<(&[u8], &[u8])> = vec![
         (b":method", method.as_bytes()),
         (b":scheme", b"https"),
@@ -136,14 +136,14 @@ async fn silent(port: u16) -> TlsStream<TcpStream> {
     tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap()
 }
 
-struct Attacker(TlsStream<TcpStream>);
+pub struct Attacker(pub TlsStream<TcpStream>);
 
 impl Attacker {
-    async fn new(port: u16) -> Self {
+    pub async fn new(port: u16) -> Self {
         Self::with_settings(port, &[]).await
     }
 
-    async fn with_settings(port: u16, settings: &[u8]) -> Self {
+    pub async fn with_settings(port: u16, settings: &[u8]) -> Self {
         let mut stream = silent(port).await;
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         stream.write_all(&frame(SETTINGS, 0, 0, settings)).await.unwrap();
@@ -151,7 +151,7 @@ impl Attacker {
     }
 
     /// Writes; false when the other side has closed.
-    async fn write(&mut self, bytes: &[u8]) -> bool {
+    pub async fn write(&mut self, bytes: &[u8]) -> bool {
         let writing = async {
             self.0.write_all(bytes).await?;
             self.0.flush().await
@@ -160,7 +160,7 @@ impl Attacker {
     }
 
     /// Kind, flags, stream and payload of the next frame; `None` at the end.
-    async fn read(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
+    pub async fn read(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
         let reading = async {
             let mut head = [0; 9];
             self.0.read_exact(&mut head).await?;
@@ -175,7 +175,7 @@ impl Attacker {
 
     /// The first answer to a stream: a status of the static table, 0 for another one; `None` for
     /// a reset or the end of the connection.
-    async fn answer(&mut self, of: u32) -> Option<u16> {
+    pub async fn answer(&mut self, of: u32) -> Option<u16> {
         loop {
             let (kind, _, stream, payload) = self.read().await?;
             match kind {
@@ -192,7 +192,7 @@ impl Attacker {
     }
 
     /// Reads until the other side closes; how long that took.
-    async fn closed(mut self) -> Duration {
+    pub async fn closed(mut self) -> Duration {
         let began = now();
         while self.read().await.is_some() {}
         began.elapsed()

@@ -7,6 +7,7 @@ mod answers;
 mod commands;
 mod connections;
 mod endings;
+mod exchanges;
 mod http2;
 mod lifecycle;
 mod limiting;

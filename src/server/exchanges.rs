@@ -1,0 +1,440 @@
+//! The exchanges of one HTTP/2 connection: who keeps whom waiting, and since when (RFC 9113, sections 5.2
+//! and 8.1).
+//!
+//! The HTTP/2 implementation has no deadline for any of it, and forgets an answer once it is queued. What
+//! is read here is what has passed on the wire. Time is an argument; nothing here waits.
+//!
+//! - A client owes the bytes of a body while there is window for them and no answer has begun.
+//! - A client owes window while an answer has begun, has not ended, and there is none.
+//! - After the whole answer a client may send the rest of its body for a moment only.
+//! - Otherwise the origin is waited for, and its own timeouts end that.
+
+use hashbrown::HashMap;
+
+use super::frames::Frame;
+use super::pace::Pace;
+use crate::clock::Nanos;
+
+/// The window of a stream and of a connection in the beginning (RFC 9113, section 6.9.2).
+const INITIAL_WINDOW: i64 = 65_535;
+
+/// Most exchanges that are watched at once; the largest `h2_streams` that a file may say.
+const MAX_EXCHANGES: usize = 10_000;
+
+/// How long what may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// A body that the client sends.
+    pub(super) body: Pace,
+    /// An answer that the client takes.
+    pub(super) answer: Pace,
+    /// What is left of a body after the answer.
+    pub(super) rest: Nanos,
+    /// A connection without exchanges.
+    pub(super) idle: Nanos,
+}
+
+/// Why an exchange is over before it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// The client sends its body too slowly.
+    SlowBody,
+    /// It takes the answer too slowly.
+    SlowReader,
+    /// The answer is whole, and the client has not ended its request in the time after it.
+    Rest,
+}
+
+/// All exchanges of a connection.
+#[derive(Debug)]
+pub(super) struct Exchanges {
+    rules: Rules,
+    open: HashMap<u32, Exchange>,
+    /// What the client may send, and what we may send, on the connection as a whole.
+    windows: Windows,
+    /// The same of a new stream.
+    initial: Windows,
+    /// The last stream that the client began.
+    last: u32,
+    /// Since when there has been no exchange.
+    idle_since: Nanos,
+    /// No exchange is over before this.
+    next: Option<Nanos>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Windows {
+    of_client: i64,
+    ours: i64,
+}
+
+#[derive(Debug)]
+struct Exchange {
+    windows: Windows,
+    /// Whether the client may still send parts of its request.
+    is_request_open: bool,
+    answer: Answer,
+    body: Pace,
+    reading: Pace,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    NotBegun,
+    Begun,
+    /// At this instant.
+    Ended(Nanos),
+}
+
+impl Exchanges {
+    pub(super) fn new(rules: Rules, now: Nanos) -> Self {
+        let windows = Windows { of_client: INITIAL_WINDOW, ours: INITIAL_WINDOW };
+        Self {
+            rules,
+            open: HashMap::new(),
+            windows,
+            initial: windows,
+            last: 0,
+            idle_since: now,
+            next: None,
+        }
+    }
+
+    /// A frame came from the client.
+    pub(super) fn came(&mut self, frame: Frame, now: Nanos) {
+        match frame {
+            Frame::Headers { stream, ends } => {
+                if !self.open.contains_key(&stream) {
+                    self.begin(stream);
+                }
+                self.change(stream, now, |one| one.is_request_open &= !ends);
+            }
+            Frame::Data { stream, bytes, ends } => {
+                self.windows.of_client -= i64::from(bytes);
+                self.change(stream, now, |one| {
+                    one.windows.of_client -= i64::from(bytes);
+                    one.is_request_open &= !ends;
+                    one.body.moved(u64::from(bytes), now);
+                });
+                let after = self.windows.of_client;
+                self.connection_changed(after + i64::from(bytes), after, now);
+            }
+            Frame::Window { stream: 0, more } => {
+                let before = self.windows.ours;
+                self.windows.ours += i64::from(more);
+                self.connection_changed(before, self.windows.ours, now);
+            }
+            Frame::Window { stream, more } => {
+                self.change(stream, now, |one| one.windows.ours += i64::from(more));
+            }
+            Frame::InitialWindow(size) => {
+                let more = i64::from(size) - self.initial.ours;
+                self.initial.ours += more;
+                self.change_all(now, |one| one.windows.ours += more);
+            }
+            Frame::Reset { stream } => self.end(stream, now),
+            Frame::Other => {}
+        }
+    }
+
+    /// A frame goes to the client.
+    pub(super) fn went(&mut self, frame: Frame, now: Nanos) {
+        match frame {
+            Frame::Headers { stream, ends } => {
+                self.change(stream, now, |one| one.answer(ends, now))
+            }
+            Frame::Data { stream, bytes, ends } => {
+                let before = self.windows.ours;
+                self.windows.ours -= i64::from(bytes);
+                self.change(stream, now, |one| {
+                    one.windows.ours -= i64::from(bytes);
+                    one.reading.moved(u64::from(bytes), now);
+                    one.answer(ends, now);
+                });
+                self.connection_changed(before, self.windows.ours, now);
+            }
+            Frame::Window { stream: 0, more } => {
+                let before = self.windows.of_client;
+                self.windows.of_client += i64::from(more);
+                self.connection_changed(before, self.windows.of_client, now);
+            }
+            Frame::Window { stream, more } => {
+                self.change(stream, now, |one| one.windows.of_client += i64::from(more));
+            }
+            Frame::InitialWindow(size) => {
+                let more = i64::from(size) - self.initial.of_client;
+                self.initial.of_client += more;
+                self.change_all(now, |one| one.windows.of_client += more);
+            }
+            Frame::Reset { stream } => self.end(stream, now),
+            Frame::Other => {}
+        }
+    }
+
+    /// The exchanges that are over by now; they are forgotten.
+    pub(super) fn over(&mut self, now: Nanos) -> Vec<(u32, Over)> {
+        if self.next.is_none_or(|next| now < next) {
+            return Vec::new();
+        }
+        let rest = self.rules.rest;
+        let over: Vec<_> = self
+            .open
+            .iter()
+            .filter_map(|(stream, one)| {
+                let (at, why) = one.deadline(rest)?;
+                (at <= now).then_some((*stream, why))
+            })
+            .collect();
+        for (stream, _) in &over {
+            self.end(*stream, now);
+        }
+        self.next = self.open.values().filter_map(|one| Some(one.deadline(rest)?.0)).min();
+        over
+    }
+
+    /// When to look again, at the latest.
+    pub(super) fn next(&self) -> Option<Nanos> {
+        match self.is_idle() {
+            true => Some(self.idle_since.saturating_add(self.rules.idle)),
+            false => self.next,
+        }
+    }
+
+    /// Whether there has been no exchange for so long that the connection ends.
+    pub(super) fn has_idled(&self, now: Nanos) -> bool {
+        self.is_idle() && self.idle_since.saturating_add(self.rules.idle) <= now
+    }
+
+    /// Something of an earlier exchange is still on its way: it is idle from now on.
+    pub(super) const fn is_busy(&mut self, now: Nanos) {
+        self.idle_since = now;
+    }
+
+    /// The last stream that the client began.
+    pub(super) const fn last(&self) -> u32 {
+        self.last
+    }
+
+    fn is_idle(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    fn begin(&mut self, stream: u32) {
+        self.last = self.last.max(stream);
+        if self.open.len() >= MAX_EXCHANGES {
+            return;
+        }
+        let Rules { body, answer, .. } = self.rules;
+        self.open.insert(
+            stream,
+            Exchange {
+                windows: self.initial,
+                is_request_open: true,
+                answer: Answer::NotBegun,
+                body,
+                reading: answer,
+            },
+        );
+    }
+
+    fn end(&mut self, stream: u32, now: Nanos) {
+        if self.open.remove(&stream).is_some() && self.is_idle() {
+            self.idle_since = now;
+        }
+    }
+
+    /// Changes an exchange, and says what is waited for afterwards.
+    fn change(&mut self, stream: u32, now: Nanos, change: impl FnOnce(&mut Exchange)) {
+        let Some(one) = self.open.get_mut(&stream) else {
+            return;
+        };
+        change(one);
+        if !one.is_request_open && matches!(one.answer, Answer::Ended(_)) {
+            return self.end(stream, now);
+        }
+        let at = one.await_what_is_owed(self.windows, self.rules.rest, now);
+        self.next = earlier(self.next, at);
+    }
+
+    fn change_all(&mut self, now: Nanos, mut change: impl FnMut(&mut Exchange)) {
+        let mut next = self.next;
+        for one in self.open.values_mut() {
+            change(one);
+            next = earlier(next, one.await_what_is_owed(self.windows, self.rules.rest, now));
+        }
+        self.next = next;
+    }
+
+    /// A window of the connection has changed: when it is used up or opens again, so does what is waited
+    /// for of all exchanges.
+    fn connection_changed(&mut self, before: i64, after: i64, now: Nanos) {
+        if (before > 0) != (after > 0) {
+            self.change_all(now, |_| {});
+        }
+    }
+}
+
+impl Exchange {
+    fn answer(&mut self, ends: bool, now: Nanos) {
+        self.answer = match (self.answer, ends) {
+            (Answer::Ended(at), _) => Answer::Ended(at),
+            (_, true) => Answer::Ended(now),
+            (_, false) => Answer::Begun,
+        };
+    }
+
+    /// Begins the wait for what the client owes, or ends it; when it would be over.
+    fn await_what_is_owed(
+        &mut self,
+        connection: Windows,
+        rest: Nanos,
+        now: Nanos,
+    ) -> Option<Nanos> {
+        let may_send = self.windows.of_client > 0 && connection.of_client > 0;
+        let may_answer = self.windows.ours > 0 && connection.ours > 0;
+        if self.is_request_open && self.answer == Answer::NotBegun && may_send {
+            self.body.wait(now);
+        } else {
+            self.body.rest();
+        }
+        if self.answer == Answer::Begun && !may_answer {
+            self.reading.wait(now);
+        } else {
+            self.reading.rest();
+        }
+        self.deadline(rest).map(|(at, _)| at)
+    }
+
+    /// When it is over, if nothing moves until then, and why.
+    fn deadline(&self, rest: Nanos) -> Option<(Nanos, Over)> {
+        if let Answer::Ended(at) = self.answer {
+            return self.is_request_open.then_some((at.saturating_add(rest), Over::Rest));
+        }
+        let body = self.body.deadline().map(|at| (at, Over::SlowBody));
+        body.or_else(|| self.reading.deadline().map(|at| (at, Over::SlowReader)))
+    }
+}
+
+fn earlier(one: Option<Nanos>, other: Option<Nanos>) -> Option<Nanos> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+
+    fn at(seconds: u64) -> Nanos {
+        Nanos::from_secs(seconds)
+    }
+
+    fn exchanges() -> Exchanges {
+        let rate = NonZeroU64::new(256);
+        let rules = Rules {
+            body: Pace::new(at(20), rate),
+            answer: Pace::new(at(60), rate),
+            rest: at(1),
+            idle: at(30),
+        };
+        Exchanges::new(rules, at(0))
+    }
+
+    const fn head(stream: u32, ends: bool) -> Frame {
+        Frame::Headers { stream, ends }
+    }
+
+    const fn data(stream: u32, bytes: u32, ends: bool) -> Frame {
+        Frame::Data { stream, bytes, ends }
+    }
+
+    /// When what is over, looking only when told to.
+    fn run(all: &mut Exchanges, until: u64) -> Vec<(u64, u32, Over)> {
+        let mut seen = Vec::new();
+        while let Some(next) = all.next().filter(|next| *next <= at(until) && !all.has_idled(*next))
+        {
+            for (stream, why) in all.over(next) {
+                seen.push((next.secs(), stream, why));
+            }
+        }
+        seen.sort_unstable_by_key(|one| (one.0, one.1));
+        seen
+    }
+
+    #[test]
+    fn each_body_has_its_own_credit() {
+        let mut all = exchanges();
+        for stream in [1, 3, 5] {
+            all.came(head(stream, false), at(0));
+        }
+        // One that moves keeps no other alive.
+        for second in 1..30 {
+            assert_eq!(run(&mut all, second - 1).is_empty(), second != 21, "{second}");
+            all.came(data(1, 1_000, false), at(second));
+        }
+        assert_eq!(run(&mut all, 60), [(49, 1, Over::SlowBody)]);
+        assert!(all.has_idled(at(79)) && !all.has_idled(at(78)));
+    }
+
+    #[test]
+    fn a_body_without_window_is_not_owed() {
+        let mut all = exchanges();
+        all.came(head(1, false), at(0));
+        all.came(head(3, false), at(0));
+        all.came(data(1, 65_535, false), at(1));
+        assert_eq!(run(&mut all, 1_000), [], "the connection's window is used up");
+        all.went(Frame::Window { stream: 0, more: 10 }, at(1_000));
+        assert_eq!(run(&mut all, 2_000), [(1_020, 3, Over::SlowBody)]);
+        all.went(Frame::Window { stream: 1, more: 10 }, at(2_000));
+        assert_eq!(run(&mut all, 3_000), [(2_020, 1, Over::SlowBody)]);
+    }
+
+    #[test]
+    fn what_is_left_of_a_body_after_the_answer_has_a_moment() {
+        let mut all = exchanges();
+        for stream in [1, 3, 5] {
+            all.came(head(stream, false), at(0));
+            all.went(head(stream, false), at(1));
+        }
+        assert_eq!(run(&mut all, 1_000), [], "an answer that goes on: the origin is waited for");
+        all.went(data(1, 5, true), at(1_000));
+        all.went(data(3, 5, true), at(1_000));
+        all.came(data(3, 5, true), at(1_000));
+        assert_eq!(run(&mut all, 2_000), [(1_001, 1, Over::Rest)]);
+    }
+
+    #[test]
+    fn who_takes_nothing_is_over_and_who_takes_some_is_not() {
+        let mut all = exchanges();
+        all.came(Frame::InitialWindow(1_000), at(0));
+        for stream in [1, 3] {
+            all.came(head(stream, true), at(0));
+            all.went(head(stream, false), at(0));
+            all.went(data(stream, 1_000, false), at(0));
+        }
+        for second in 1..100 {
+            all.came(Frame::Window { stream: 3, more: 500 }, at(second));
+            all.went(data(3, 500, false), at(second));
+        }
+        assert_eq!(run(&mut all, 99), [(60, 1, Over::SlowReader)]);
+        all.came(Frame::InitialWindow(1_001), at(100));
+        assert_eq!(run(&mut all, 1_000), [], "a window that is there is not owed");
+        all.went(data(3, 1, true), at(1_000));
+        assert!(all.has_idled(at(1_030)));
+    }
+
+    #[test]
+    fn an_answer_that_nobody_resets_is_no_idleness() {
+        let mut all = exchanges();
+        all.came(head(1, true), at(0));
+        all.went(head(1, false), at(5));
+        assert_eq!(all.next(), None);
+        assert!(!all.has_idled(at(10_000)));
+        all.came(Frame::Reset { stream: 1 }, at(10_000));
+        assert!(!all.has_idled(at(10_029)) && all.has_idled(at(10_030)));
+        assert_eq!(all.last(), 1);
+    }
+}

@@ -1,0 +1,147 @@
+//! A connection of HTTP/2 as its stream watches it: what passes, what is over, and what both sides are told
+//! of it.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use tokio::time::Sleep;
+
+use crate::clock::Nanos;
+use crate::proxy::{Cut, Reason};
+use crate::server::exchanges::{Exchanges, Over, Rules};
+use crate::server::frames::{self, Frame, Reader};
+
+/// In which `h2_resets` are counted.
+const RESET_WINDOW: Nanos = Nanos::new(60_000_000_000);
+
+pub(super) struct FrameWatch {
+    pub(super) inbound: Reader,
+    pub(super) outbound: Reader,
+    pub(super) exchanges: Exchanges,
+    /// Frames by which the implementation of HTTP/2 is told that the client has reset streams.
+    pub(super) injected: BytesMut,
+    /// Resets that the client is to be told of, with their codes: once the implementation knows of them, and
+    /// what it has written before is out.
+    pub(super) resets_due: Vec<(u32, u32)>,
+    /// Fires when the next exchange may be over.
+    timer: Option<(Nanos, Pin<Box<Sleep>>)>,
+    /// Bytes that the client's kernel had acknowledged when the connection was last found idle.
+    pub(super) acknowledged: u64,
+    /// RST_STREAM frames from the client.
+    resets: u32,
+    resets_since: Nanos,
+}
+
+impl FrameWatch {
+    /// Watches a connection whose bytes have yet to come.
+    pub(super) fn new(rules: Rules, now: Nanos) -> Self {
+        Self {
+            inbound: Reader::of_client(),
+            outbound: Reader::of_server(),
+            exchanges: Exchanges::new(rules, now),
+            injected: BytesMut::new(),
+            resets_due: Vec::new(),
+            timer: None,
+            acknowledged: 0,
+            resets: 0,
+            resets_since: now,
+        }
+    }
+
+    /// Writes the resets that the client is to be told of, if they may come now.
+    pub(super) fn write_resets(&mut self, out: &mut Vec<u8>) {
+        if self.injected.is_empty() && !self.outbound.is_inside() {
+            for (stream, code) in self.resets_due.drain(..) {
+                out.extend_from_slice(&frames::reset(stream, code));
+            }
+        }
+    }
+
+    /// Bytes came from the client. Says whether what it was in the midst of has ended among them.
+    pub(super) fn came(&mut self, mut bytes: &[u8], now: Nanos) -> bool {
+        let mut ended = false;
+        // The parts of a header block are one thing, however many there are.
+        let mut in_block = self.inbound.is_in_block();
+        while let Some(frame) = self.inbound.next(&mut bytes) {
+            let is_head = !matches!(frame, Frame::Window { .. } | Frame::InitialWindow(_));
+            ended |= is_head && !in_block;
+            in_block = self.inbound.is_in_block();
+            self.resets = self.resets.saturating_add(matches!(frame, Frame::Reset { .. }).into());
+            self.exchanges.came(frame, now);
+        }
+        ended || !self.inbound.is_inside()
+    }
+
+    /// Bytes go to the client.
+    pub(super) fn went(&mut self, mut bytes: &[u8], now: Nanos) {
+        while let Some(frame) = self.outbound.next(&mut bytes) {
+            self.exchanges.went(frame, now);
+        }
+    }
+
+    /// Ends the exchanges that are over.
+    pub(super) fn give_up(&mut self, now: Nanos) {
+        for (stream, why) in self.exchanges.over(now) {
+            let code = Cut::stream_code(why.reason());
+            self.injected.extend_from_slice(&frames::reset(stream, code));
+            self.resets_due.push((stream, why.code()));
+        }
+    }
+
+    /// Whether the client has taken back too many requests lately.
+    pub(super) fn has_too_many_resets(&mut self, most: u32, now: Nanos) -> bool {
+        if now.saturating_sub(self.resets_since) >= RESET_WINDOW {
+            self.resets_since = now;
+            self.resets = 0;
+        }
+        self.resets > most
+    }
+
+    /// Ready when something may be over.
+    pub(super) fn poll_timer(&mut self, now: Nanos, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(next) = self.exchanges.next() else {
+            return Poll::Pending;
+        };
+        if next <= now {
+            return Poll::Ready(());
+        }
+        let left = || tokio::time::sleep(next.saturating_sub(now).into());
+        match &mut self.timer {
+            // One that fires too early is set again then; one for each exchange would cost more.
+            Some((at, timer)) if *at <= next => match timer.as_mut().poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(()) => timer.set(left()),
+            },
+            Some((_, timer)) => timer.set(left()),
+            None => self.timer = Some((next, Box::pin(left()))),
+        }
+        if let Some((at, timer)) = &mut self.timer {
+            *at = next;
+            // It was set just now: this only says whom to wake.
+            return timer.as_mut().poll(cx);
+        }
+        Poll::Pending
+    }
+}
+
+impl Over {
+    /// What a request that fails for it is refused for; none, if it has its answer.
+    const fn reason(self) -> Option<Reason> {
+        match self {
+            Self::SlowBody | Self::SlowReader => Some(Reason::BodyRate),
+            Self::Rest => None,
+        }
+    }
+
+    /// What the client is told (RFC 9113, section 7): that its request need not go on, since the answer
+    /// is whole (section 8.1), or that the stream is not needed any longer.
+    const fn code(self) -> u32 {
+        const NO_ERROR: u32 = 0x0;
+        const CANCEL: u32 = 0x8;
+        match self {
+            Self::Rest => NO_ERROR,
+            Self::SlowBody | Self::SlowReader => CANCEL,
+        }
+    }
+}

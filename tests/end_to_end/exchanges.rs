@@ -1,0 +1,222 @@
+//! Exchanges that one side never ends: each ends all the same, and holds nothing afterwards.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use crate::http2::{
+    Attacker, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, frame, request,
+};
+use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
+use crate::tls::{ONE, folder};
+
+const WINDOW_UPDATE: u8 = 8;
+const NO_ERROR: [u8; 4] = [0, 0, 0, 0];
+const CANCEL: [u8; 4] = [0, 0, 0, 8];
+
+/// Serves each connection on a thread. The address, and how many connections there are.
+fn serve_early(
+    serve: impl Fn(TcpStream) + Copy + Send + 'static,
+) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let held = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&held);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let count = Arc::clone(&count);
+            std::thread::spawn(move || {
+                count.fetch_add(1, Ordering::SeqCst);
+                serve(stream);
+                count.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+    });
+    (address, held)
+}
+
+/// Reads a head; how many bytes came after it.
+fn read_head(stream: &mut TcpStream) -> Option<usize> {
+    use std::io::Read;
+    let mut read = Vec::new();
+    let mut some = [0; 4096];
+    loop {
+        let bytes = stream.read(&mut some).ok().filter(|bytes| *bytes > 0)?;
+        read.extend_from_slice(&some[..bytes]);
+        if let Some(end) = read.windows(4).position(|four| four == b"\r\n\r\n") {
+            return Some(read.len() - end - 4);
+        }
+    }
+}
+
+/// An origin that answers a head at once with these bytes, reads nothing more, and keeps the connection.
+fn early(answer: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
+    use std::io::Write;
+    serve_early(move |mut stream| {
+        if read_head(&mut stream).is_none() || stream.write_all(answer).is_err() {
+            return;
+        }
+        // Until the other side closes; bytes that come are left where they are.
+        let mut some = [0; 64];
+        while !matches!(stream.peek(&mut some), Ok(0) | Err(_)) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    })
+}
+
+const FLIGHT: &str = "
+limits:
+  at_once: { tier: exact, max_in_flight: 1000, key: client_ip }
+routes: [{ name: r, limits: [at_once] }]
+";
+
+async fn gate(origin: SocketAddr, bounds: &str) -> Gate {
+    let (folder, _) = folder(&["one.example"]);
+    let policy = format!("{}{FLIGHT}limits_of_this_proxy: {{ {bounds} }}\n", origin_yaml(origin));
+    Gate::start_in(folder, &policy, ONE).await
+}
+
+/// Nothing is held any more: no connection to the origin, and no slot in flight.
+async fn all_is_free(gate: &Gate, held: &AtomicUsize) {
+    let free = eventually(Duration::from_secs(10), || async {
+        let in_flight = metric(&gate.metrics().await, "tollgate_in_flight{limit=\"at_once\"}");
+        in_flight == 0.0 && held.load(Ordering::SeqCst) == 0
+    });
+    assert!(free.await, "{} connections to the origin", held.load(Ordering::SeqCst));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_does_not_come_after_the_answer_holds_nothing() {
+    for answer in [
+        &b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\nnever"[..],
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nnever\r\n0\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+    ] {
+        let (origin, held) = early(answer);
+        let (tls, plain) = (gate(origin, "").await, early_plain_gate(origin).await);
+
+        // HTTP/1: the answer, and the end of the connection soon after.
+        let began = now();
+        let mut client = tokio::net::TcpStream::connect(("127.0.0.1", plain.port)).await.unwrap();
+        let head = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n";
+        client.write_all(head).await.unwrap();
+        let mut told = Vec::new();
+        let end = timeout(Duration::from_secs(10), client.read_to_end(&mut told)).await;
+        assert!(end.is_ok(), "{}", String::from_utf8_lossy(&told));
+        assert!(told.starts_with(&answer[..12]), "{}", String::from_utf8_lossy(&told));
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        all_is_free(&plain, &held).await;
+        assert!(plain.stdout().contains("\"decision\":\"allowed\""), "{}", plain.stdout());
+
+        // HTTP/2: each stream is reset without an error, and the connection goes on.
+        let mut client = Attacker::new(tls.port).await;
+        let head = request("POST", "/x", &[]);
+        for n in 0..100_u32 {
+            client.write(&frame(HEADERS, END_HEADERS, n * 2 + 1, &head)).await;
+        }
+        let mut reset = 0;
+        while reset < 100 {
+            let Some((kind, _, _, payload)) = client.read().await else {
+                panic!("the connection ended after {reset} resets: {}", tls.log());
+            };
+            if kind == RST_STREAM {
+                assert_eq!(payload, NO_ERROR);
+                reset += 1;
+            }
+            assert_ne!(kind, GOAWAY);
+        }
+        all_is_free(&tls, &held).await;
+        client.write(&frame(HEADERS, END_HEADERS | END_STREAM, 201, &head)).await;
+        assert!(client.answer(201).await.is_some());
+    }
+}
+
+async fn early_plain_gate(origin: SocketAddr) -> Gate {
+    Gate::start(&format!("{}{FLIGHT}", origin_yaml(origin))).await
+}
+
+/// A stream whose body moves keeps no other alive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_stream_has_its_own_deadline_for_its_body() {
+    let origin = Origin::start("site").await;
+    let gate = gate(origin.address, "").await;
+    let mut client = Attacker::new(gate.port).await;
+    let head = request("POST", "/x", &[]);
+    for stream in [1, 3, 5] {
+        client.write(&frame(HEADERS, END_HEADERS, stream, &head)).await;
+    }
+    let began = now();
+    let mut reset = Vec::new();
+    while reset.len() < 2 && began.elapsed() < Duration::from_secs(40) {
+        client.write(&frame(DATA, 0, 1, &[b'x'; 600])).await;
+        if let Ok(Some((kind, _, stream, payload))) =
+            timeout(Duration::from_secs(1), client.read()).await
+            && kind == RST_STREAM
+        {
+            assert_eq!(payload, CANCEL);
+            reset.push(stream);
+        }
+    }
+    reset.sort_unstable();
+    assert_eq!(reset, [3, 5]);
+    let took = began.elapsed();
+    assert!(took > Duration::from_secs(18) && took < Duration::from_secs(25), "{took:?}");
+    client.write(&frame(DATA, END_STREAM, 1, b"x")).await;
+    assert_eq!(client.answer(1).await, Some(200));
+    let counted = eventually(Duration::from_secs(5), || async {
+        metric(&gate.metrics().await, "tollgate_rejected_total{reason=\"body_rate\"}") == 2.0
+    });
+    assert!(counted.await);
+    all_is_free(&gate, &AtomicUsize::new(0)).await;
+}
+
+/// A download that flows is not idle, however long ago the origin was done with it; a connection that is
+/// idle ends with GOAWAY.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_still_flows_is_not_idle() {
+    const SIZE: usize = 300_000;
+    let origin =
+        Origin::with(|_| hyper::Response::new(http_body_util::Full::from(vec![b'x'; SIZE]))).await;
+    let gate = gate(origin.address, "idle_timeout: 1s").await;
+    let mut client = Attacker::new(gate.port).await;
+    let head = request("GET", "/x", &[]);
+    client.write(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &head)).await;
+    let (mut came, mut owed) = (0, 0_u32);
+    let began = now();
+    loop {
+        let (kind, flags, _, payload) = client.read().await.expect("a download that goes on");
+        assert_ne!(kind, GOAWAY, "after {came} bytes");
+        if kind != DATA {
+            continue;
+        }
+        came += payload.len();
+        owed += payload.len() as u32;
+        if flags & END_STREAM != 0 {
+            break;
+        }
+        // As slowly as 60 KB a second.
+        tokio::time::sleep(Duration::from_micros(payload.len() as u64 * 16)).await;
+        if owed > 10_000 {
+            for stream in [0, 1] {
+                client.write(&frame(WINDOW_UPDATE, 0, stream, &owed.to_be_bytes())).await;
+            }
+            owed = 0;
+        }
+    }
+    assert_eq!(came, SIZE);
+    let took = began.elapsed();
+    assert!(took > Duration::from_secs(3), "{took:?}");
+    let began = now();
+    let mut last = None;
+    while let Some((kind, ..)) = client.read().await {
+        last = Some(kind);
+    }
+    assert_eq!(last, Some(GOAWAY));
+    let took = began.elapsed();
+    assert!(took > Duration::from_millis(900) && took < Duration::from_secs(4), "{took:?}");
+}

@@ -15,7 +15,7 @@ const DEFAULT_MAX_KEYS: usize = 1_000_000;
 pub(super) const MOST_KEYS: u64 = 1 << 28;
 
 /// Most connections: more descriptors than a process can have.
-const MOST_CONNECTIONS: u64 = 1 << 20;
+pub(super) const MOST_CONNECTIONS: u64 = 1 << 20;
 
 /// Bounds of the proxy, and `max_keys`.
 pub(super) fn bounds(root: &mut Map<'_>) -> (Bounds, usize) {

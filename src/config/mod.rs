@@ -231,6 +231,8 @@ pub struct Origin {
     pub health_check: Option<HealthCheck>,
     /// How long an origin may take.
     pub timeouts: OriginTimeouts,
+    /// Most exchanges with it at once.
+    pub max_connections: usize,
     /// How often names are resolved again.
     pub resolve_every: Duration,
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::bounds::MOST_CONNECTIONS;
 use super::keys::source;
 use super::read::{At, Map};
 use super::scalars::{NAME_CURE, is_name, some_duration, whole};
@@ -13,6 +14,9 @@ use super::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTl
 
 /// Most servers of one origin.
 const MAX_SERVERS: usize = 1_000;
+
+/// Exchanges with an origin at once, where the file does not say.
+const DEFAULT_MAX_CONNECTIONS: usize = 1_024;
 
 /// Every origin, with the place of its name.
 pub(super) fn origins<'n>(root: &mut Map<'n>, folder: &Path) -> Vec<(Origin, At<'n>)> {
@@ -42,6 +46,7 @@ fn origin(name: &str, at: &At<'_>, folder: &Path) -> Option<Origin> {
     let http = map.get("http").and_then(|at| at.choice(&[("1", false), ("2", true)]));
     let health_check = map.get("health_check").and_then(|at| health_check(&at));
     let timeouts = timeouts(map.get("timeouts"));
+    let most = map.get("max_connections").and_then(|at| at.parse(whole(1, MOST_CONNECTIONS)));
     let resolve_every = map.get("resolve_every").and_then(|at| at.parse(some_duration));
     map.finish();
     let at = servers?;
@@ -58,6 +63,7 @@ fn origin(name: &str, at: &At<'_>, folder: &Path) -> Option<Origin> {
         http2: http.unwrap_or(false),
         health_check,
         timeouts,
+        max_connections: most.map_or(DEFAULT_MAX_CONNECTIONS, |most| most as usize),
         resolve_every: resolve_every.unwrap_or(Duration::from_secs(30)),
     })
 }

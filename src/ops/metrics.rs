@@ -12,7 +12,7 @@ use super::{LineWriter, Status};
 use crate::engine::{Engine, TrialKind, VerdictKind};
 use crate::histogram::Histogram;
 use crate::policy::{LimitIndex, Tier};
-use crate::proxy::{Books, Ending, Live, OriginTally, Reason};
+use crate::proxy::{Books, Ending, Live, OriginTally, Reason, Shed};
 use crate::store::redis::CallOutcome;
 use crate::tokens::Disbelief;
 
@@ -74,6 +74,14 @@ fn requests(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         "Requests refused before or without a limit, by reason.",
         MetricType::COUNTER,
         rejected.to_vec(),
+    ));
+    let shed =
+        Shed::ALL.map(|why| counter(&[("reason", why.name())], sources.books.times_shed(why)));
+    families.push(family(
+        "tollgate_shed_total",
+        "Requests for which there was no room (503), by what was short.",
+        MetricType::COUNTER,
+        shed.to_vec(),
     ));
 }
 
@@ -253,13 +261,20 @@ fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
 }
 
 fn origins(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
-    let (mut answers, mut durations) = (Vec::new(), Vec::new());
+    let (mut answers, mut durations, mut connections) = (Vec::new(), Vec::new(), Vec::new());
     for (origin, tally) in sources.books.origins() {
         for (class, count) in OriginTally::CLASSES.iter().zip(tally.classes()) {
             answers.push(counter(&[("origin", &origin), ("class", class)], count));
         }
         durations.push(histogram(&[("origin", &origin)], &tally.duration));
+        connections.push(gauge(&[("origin", &origin)], tally.slots.taken() as f64));
     }
+    families.push(family(
+        "tollgate_origin_connections",
+        "Exchanges with an origin now, each of which may need a connection.",
+        MetricType::GAUGE,
+        connections,
+    ));
     families.push(family(
         "tollgate_origin_requests_total",
         "Requests sent to an origin, by class of the answer's status.",

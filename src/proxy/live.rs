@@ -139,12 +139,32 @@ impl RouteTally {
     }
 }
 
+/// What there was no room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shed {
+    /// An exchange with an origin.
+    OriginConnections,
+}
+
+impl Shed {
+    /// Every kind, in the order of the counters.
+    pub const ALL: [Self; 1] = [Self::OriginConnections];
+
+    /// The word of the metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OriginConnections => "origin_connections",
+        }
+    }
+}
+
 /// What the proxy counts over all configurations.
 #[derive(Debug, Default)]
 pub struct Books {
     routes: Mutex<HashMap<Arc<str>, Arc<RouteTally>>>,
     origins: Mutex<HashMap<Arc<str>, Arc<OriginTally>>>,
     reasons: [AtomicU64; Reason::ALL.len()],
+    shed: [AtomicU64; Shed::ALL.len()],
 }
 
 impl Books {
@@ -153,6 +173,15 @@ impl Books {
 
     pub(super) fn reject(&self, reason: Reason) {
         self.reasons[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn shed(&self, why: Shed) {
+        self.shed[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How much was refused because there was no room for it.
+    pub fn times_shed(&self, why: Shed) -> u64 {
+        self.shed[why as usize].load(Ordering::Relaxed)
     }
 
     /// How many requests were refused for a reason.

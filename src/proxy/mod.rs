@@ -13,6 +13,7 @@ mod live;
 mod members;
 mod negotiate;
 mod origin;
+mod origin_slots;
 mod plugin;
 mod porter;
 mod proxied;
@@ -38,6 +39,7 @@ use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use crate::clock::{Nanos, Now};
 use crate::engine::{Decision, Engine, Pending, Said};
 use fields::Standing;
+use origin_slots::OriginSlot;
 
 pub use certificates::{CertificateStore, Certificates, Resolver};
 pub use fields::retry_after_secs;
@@ -47,9 +49,10 @@ pub use gate::{
     pass_scanned,
 };
 pub use link::{Awaited, Cut, Link};
-pub use live::{Books, Ending, Fixed, Live, RouteTally};
+pub use live::{Books, Ending, Fixed, Live, RouteTally, Shed};
 pub use negotiate::Asking;
 pub use origin::{OriginGroup, OriginTally};
+pub use origin_slots::{AllOriginSlots, OriginSlots};
 pub use plugin::{Judged, Limiter, LimiterError};
 pub use porter::Porter;
 pub use proxied::{
@@ -71,6 +74,8 @@ pub struct Tollgate {
     pub books: Arc<Books>,
     /// Where a line per request goes.
     pub access: Arc<dyn AccessSink>,
+    /// Exchanges with all origins.
+    pub origin_slots: Arc<AllOriginSlots>,
     /// Whether connections are to be closed after their answer: the process is about to end.
     pub leaving: Arc<std::sync::atomic::AtomicBool>,
 }
@@ -99,6 +104,10 @@ pub struct Context {
     /// Whether it was sent a second time.
     sent_again: bool,
     asked: Option<SocketAddr>,
+    /// Held from the choice of a server to the end of the exchange.
+    origin_slot: Option<OriginSlot>,
+    /// Whether there was none.
+    shed: bool,
     origin: Option<Arc<OriginGroup>>,
     origin_asked: Option<Nanos>,
     origin_status: Option<u16>,
@@ -149,6 +158,8 @@ impl ProxyHttp for Tollgate {
             tried: Vec::new(),
             sent_again: false,
             asked: None,
+            origin_slot: None,
+            shed: false,
             origin: None,
             origin_asked: None,
             origin_status: None,

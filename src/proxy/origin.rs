@@ -21,6 +21,7 @@ use rustls_pki_types::pem::PemObject;
 use tokio::task::JoinHandle;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::OriginSlots;
 use crate::clock::Nanos;
 use crate::config::{Balance, HealthCheck, Origin};
 use crate::histogram::Histogram;
@@ -67,6 +68,8 @@ pub struct OriginTally {
     classes: [AtomicU64; 6],
     /// From the choice of a server to the end of the answer.
     pub duration: Histogram<12>,
+    /// Exchanges at once.
+    pub slots: Arc<OriginSlots>,
 }
 
 impl Default for OriginTally {
@@ -74,7 +77,11 @@ impl Default for OriginTally {
         // From a millisecond in steps of two and a half to about 24 seconds.
         let millis = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000];
         let bounds = millis.map(|millis| Nanos::from_millis(millis).get());
-        Self { classes: Default::default(), duration: Histogram::new(bounds) }
+        Self {
+            classes: Default::default(),
+            duration: Histogram::new(bounds),
+            slots: Arc::default(),
+        }
     }
 }
 

@@ -152,7 +152,7 @@ pub(super) fn reply(standing: Standing<'_>, asking: Asking<'_>) -> Option<Reply>
     let Standing { decision, responses, .. } = standing;
     let mut reply = match reason(decision) {
         None if decision.outcome == Outcome::Limited => limited(standing, asking),
-        None if decision.outcome == Outcome::Outage => outage(),
+        None if decision.outcome == Outcome::Outage => reduced_capacity(None),
         None => return None,
         Some((reason, status)) => rejected(reason, status),
     };
@@ -224,11 +224,16 @@ fn problem_body(
 
 const PROBLEM_JSON: &str = "application/problem+json";
 
-/// 503: the store is away, which is not the client's fault.
-fn outage() -> Reply {
+/// 503: what is short is ours, which is not the client's fault. After so many seconds it may try again,
+/// where that is known.
+pub(super) fn reduced_capacity(retry_after: Option<u32>) -> Reply {
     let status = StatusCode::SERVICE_UNAVAILABLE;
     let body = problem_body(REDUCED_CAPACITY, "Temporarily reduced capacity", status, |_| {});
-    whole(status, PROBLEM_JSON, body)
+    let mut reply = whole(status, PROBLEM_JSON, body);
+    if let Some(seconds) = retry_after {
+        field(reply.lines.bytes(), "Retry-After: ", |out| number(out, seconds.into()));
+    }
+    reply
 }
 
 /// 429, with the time after which it is worth trying again.

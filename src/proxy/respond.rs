@@ -13,6 +13,10 @@ use super::render::{self, Reply};
 use super::{Context, Cut, Ending, Link, Tollgate};
 use crate::engine::Said;
 
+/// After how many seconds a request may be sent again for which there was no room: exchanges end all the
+/// time, and nobody knows when.
+const SHED_RETRY: u32 = 1;
+
 /// Refuses a request that was not clean.
 pub(super) async fn rejected(
     session: &mut Session,
@@ -59,7 +63,10 @@ pub(super) async fn failure(
 
 async fn tell_failure(session: &mut Session, ctx: &Context, status: u16) -> Result<()> {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-    let mut reply = render::problem(status, ctx.rejected.map(Reason::name));
+    let mut reply = match ctx.shed {
+        true => render::reduced_capacity(Some(SHED_RETRY)),
+        false => render::problem(status, ctx.rejected.map(Reason::name)),
+    };
     // The request was charged: its answer says so, whoever gives it.
     if let Some(standing) = ctx.standing() {
         standing.write_lines(reply.lines.bytes());

@@ -9,7 +9,7 @@ use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use super::{Context, Link, MAX_TRIES, Tollgate};
+use super::{Context, Link, MAX_TRIES, Shed, Tollgate};
 use crate::clock::Nanos;
 use crate::policy::{Facts, client};
 
@@ -55,6 +55,18 @@ pub(super) fn choose(
         ipv6_prefix: live.ipv6_prefix,
     };
     ctx.origin = Some(Arc::clone(origin));
+    if ctx.origin_slot.is_none() {
+        let client = client::prefix(facts.client_ip, live.ipv6_prefix);
+        let most = origin.meant().max_connections;
+        ctx.origin_slot = origin.tally().slots.take(client, most, &gate.origin_slots);
+        if ctx.origin_slot.is_none() {
+            ctx.shed = true;
+            gate.books.shed(Shed::OriginConnections);
+            let why =
+                format!("origin {} has no connection left for this client", origin.meant().name);
+            return Err(Error::explain(ErrorType::HTTPStatus(503), why).into_up());
+        }
+    }
     let Some(server) = origin.choose(&facts, route, &ctx.tried) else {
         let why = format!("origin {} has no healthy server", origin.meant().name);
         return Err(Error::explain(ErrorType::HTTPStatus(503), why).into_up());

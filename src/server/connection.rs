@@ -46,9 +46,16 @@ pub(super) struct Connections<A> {
     pub(super) porter: Arc<Porter>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) seats: Arc<Seats>,
-    /// The most connections, where that is not the configuration's to say: at the operators' own
-    /// door, where nobody is banned either.
-    pub(super) most: Option<usize>,
+    pub(super) most: Most,
+}
+
+/// The most connections.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Most {
+    /// So many: at the operators' own door, where nobody is banned either.
+    Fixed(usize),
+    /// As the configuration says, and no more than there are descriptors for.
+    Configured { descriptors: usize },
 }
 
 /// Why a connection ends without an answer; `None`: the client has gone, which is its right.
@@ -65,7 +72,10 @@ where
             self.porter.turn_away(peer.ip(), Reason::Banned);
             return None;
         }
-        let most = self.most.unwrap_or(live.bounds.max_connections);
+        let most = match self.most {
+            Most::Fixed(most) => most,
+            Most::Configured { descriptors } => live.bounds.max_connections.min(descriptors),
+        };
         let mut seat = self.seats.take(most);
         // Behind a PROXY header somebody else is the client.
         if let Some(taken) = &mut seat
@@ -81,7 +91,7 @@ where
     }
 
     fn is_banned(&self, client: IpAddr, live: &Live) -> bool {
-        self.most.is_none() && self.porter.bans(live, client)
+        matches!(self.most, Most::Configured { .. }) && self.porter.bans(live, client)
     }
 
     /// Whether a client may have one more connection. A load balancer holds those of many, who are

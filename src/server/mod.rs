@@ -68,8 +68,8 @@ pub fn run(
     let threads = config.threads.map_or_else(cores, std::num::NonZeroUsize::get);
     let listeners = config.listeners.clone();
     let admin = config.admin.clone();
-    descriptors(bounds.max_connections);
-    let parts = Parts::build(config, Arc::clone(&orders))?;
+    let (descriptors, all) = Descriptors::raised(bounds.max_connections);
+    let parts = Parts::build(config, Arc::clone(&orders), descriptors)?;
     let place = handover::place(file);
     let (sockets, successor) = match (&place, upgrade) {
         (Ok(place), true) => handover::take_over(place, &orders).map_err(StartError::TakeOver)?,
@@ -83,7 +83,10 @@ pub fn run(
     let addresses: Vec<_> = addresses.chain(admin.as_ref().map(|one| one.address)).collect();
     let sockets = Arc::new(sockets.complete(&addresses)?);
 
-    let mut server = Server::new_with_opt_and_conf(None, server_conf(threads, bounds.finish));
+    let mut server = Server::new_with_opt_and_conf(
+        None,
+        server_conf(threads, bounds.finish, kept_connections(all)),
+    );
     server.bootstrap();
     let accepting = Arc::new(Accepting::new(if admin.is_some() { 2 } else { 1 }));
     if let Some(admin) = &admin {
@@ -139,23 +142,59 @@ impl Begun {
     }
 }
 
-/// As many descriptors as the connections need, as far as the system lets.
-fn descriptors(max_connections: usize) {
-    // A connection to an origin for each of a client, and what the process itself needs.
-    let wanted = max_connections as u64 * 2 + 256;
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let most = limit.maximum.unwrap_or(u64::MAX);
-    if limit.current.is_none_or(|current| current >= wanted) {
-        return;
+/// What may be open at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Descriptors {
+    /// Connections of clients.
+    connections: usize,
+    /// Exchanges with origins.
+    exchanges: usize,
+}
+
+impl Descriptors {
+    /// What is kept back from both: for operators, logs, the store, health checks and files.
+    const KEPT_BACK: usize = 256;
+
+    /// Of so many descriptors in all; connections take no more than half of what is not kept back.
+    fn of(all: usize, max_connections: usize) -> Self {
+        // Few descriptors: even then the operators' own door stays open.
+        let kept_back = Self::KEPT_BACK.min(all / 2);
+        let rest = (all - kept_back).saturating_sub(kept_connections(all));
+        let connections = max_connections.min(rest / 2).max(1);
+        Self { connections, exchanges: rest.saturating_sub(connections).max(1) }
     }
-    let raised = Rlimit { current: Some(wanted.min(most)), maximum: limit.maximum };
-    let raised = rustix::process::setrlimit(Resource::Nofile, raised);
-    if raised.is_err() || most < wanted {
-        log::warn!(
-            "max_connections: {max_connections} need {wanted} descriptors and the system allows \
-             {most}; raise the limit (LimitNOFILE=, ulimit -n) or lower max_connections"
-        );
+
+    /// Raises the limit of the process, as far as the system lets, to what the connections need.
+    fn raised(max_connections: usize) -> (Self, usize) {
+        // A connection to an origin for each of a client.
+        let wanted = max_connections * 2 + KEPT_CONNECTIONS + Self::KEPT_BACK;
+        let limit = rustix::process::getrlimit(Resource::Nofile);
+        let most = limit.maximum.unwrap_or(u64::MAX);
+        let mut all = limit.current.unwrap_or(u64::MAX);
+        if all < wanted as u64 {
+            let raised = Rlimit { current: Some(most.min(wanted as u64)), maximum: limit.maximum };
+            if rustix::process::setrlimit(Resource::Nofile, raised).is_ok() {
+                all = most.min(wanted as u64);
+            }
+        }
+        let all = usize::try_from(all).unwrap_or(usize::MAX).min(wanted);
+        let descriptors = Self::of(all, max_connections);
+        if descriptors.connections < max_connections {
+            log::warn!(
+                "max_connections: {max_connections} need {wanted} descriptors and the system allows \
+                 {all}: {} connections are accepted, and {} exchanges with origins; raise the limit \
+                 (LimitNOFILE=, ulimit -n) or lower max_connections",
+                descriptors.connections,
+                descriptors.exchanges,
+            );
+        }
+        (descriptors, all)
     }
+}
+
+/// Of so many descriptors, those for connections to origins that are kept while nobody uses them.
+fn kept_connections(all: usize) -> usize {
+    KEPT_CONNECTIONS.min(all / 8)
 }
 
 /// Connections to origins that are kept while nobody uses them: as many as a busy node has in use at
@@ -163,10 +202,10 @@ fn descriptors(max_connections: usize) {
 /// measured to cost 40 % more processor time a request.
 const KEPT_CONNECTIONS: usize = 1_024;
 
-fn server_conf(threads: usize, finish: Duration) -> ServerConf {
+fn server_conf(threads: usize, finish: Duration, kept: usize) -> ServerConf {
     ServerConf {
         threads,
-        upstream_keepalive_pool_size: KEPT_CONNECTIONS,
+        upstream_keepalive_pool_size: kept,
         // The process ends by itself as soon as it is idle; this is the longest it can take.
         grace_period_seconds: Some(finish.as_secs() + 1),
         graceful_shutdown_timeout_seconds: Some(1),

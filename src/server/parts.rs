@@ -15,20 +15,24 @@ use pingora::protocols::http::v2::server::default_h2_options;
 use pingora::server::configuration::ServerConf;
 use pingora_proxy::HttpProxy;
 
-use super::StartError;
-use super::connection::{Connections, Door};
+use super::connection::{Connections, Door, Most};
 use super::housekeeping::Housekeeping;
 use super::listening::{Accepting, Listening};
 use super::seats::Seats;
 use super::sockets::Sockets;
+use super::{Descriptors, StartError};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Admin, Bounds, Config, Listener};
 use crate::engine::Engine;
 use crate::ops::{AccessLogSink, AdminDoor, Lifecycle, Orders, ReloadSource, Reloader, Status};
-use crate::proxy::{Books, CertificateStore, Live, Porter, Resolver, Tollgate};
+use crate::proxy::{AllOriginSlots, Books, CertificateStore, Live, Porter, Resolver, Tollgate};
 
 /// How long the access log may take to be written when the process ends.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Bytes of an answer that wait in a stream of HTTP/2 until its client takes them: two frames, so that one
+/// is there when the other has gone. (The implementation's own 400 KiB are 40 MB for 100 slow streams.)
+const SEND_BUFFER: usize = 32 * 1024;
 
 /// Connections at once at the operators' own door.
 const ADMIN_CONNECTIONS: usize = 100;
@@ -43,6 +47,8 @@ pub(super) struct Parts {
     access: Arc<AccessLogSink>,
     certificates: Arc<CertificateStore>,
     connections: Arc<AtomicUsize>,
+    descriptors: Descriptors,
+    origin_slots: Arc<AllOriginSlots>,
     leaving: Arc<AtomicBool>,
     orders: Arc<Orders>,
     /// Runs what goes on beside requests: housekeeping, reloads, health checks, names.
@@ -50,7 +56,11 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub(super) fn build(config: Config, orders: Arc<Orders>) -> Result<Self, StartError> {
+    pub(super) fn build(
+        config: Config,
+        orders: Arc<Orders>,
+        descriptors: Descriptors,
+    ) -> Result<Self, StartError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let certificates = Arc::new(CertificateStore::default());
         certificates
@@ -79,6 +89,8 @@ impl Parts {
             access,
             certificates,
             connections: Arc::default(),
+            descriptors,
+            origin_slots: Arc::new(AllOriginSlots::new(descriptors.exchanges)),
             leaving: Arc::default(),
             orders,
             beside,
@@ -88,6 +100,7 @@ impl Parts {
     fn proxy(&self, bounds: &Bounds, conf: Arc<ServerConf>) -> HttpProxy<Tollgate> {
         let mut options = default_h2_options();
         options.max_concurrent_streams(bounds.h2_streams);
+        options.max_send_buffer_size(SEND_BUFFER);
         options.max_header_list_size(u32::try_from(bounds.header_size).unwrap_or(u32::MAX));
         let mut server_options = HttpServerOptions::default();
         // Our stream knows what still flows when all has been queued; the framework does not.
@@ -119,7 +132,7 @@ impl Parts {
         let connections = self.connections(
             Arc::new(HttpServer::new_app(app)),
             Arc::default(),
-            Some(ADMIN_CONNECTIONS),
+            Most::Fixed(ADMIN_CONNECTIONS),
         );
         let door = Arc::new(Door { tls: None, proxy_protocol: false });
         Ok(Listening {
@@ -143,7 +156,10 @@ impl Parts {
     ) -> Result<Listening<HttpProxy<Tollgate>>, StartError> {
         let bounds = self.live.load().bounds.clone();
         let seats = Arc::new(Seats::new(Arc::clone(&self.connections)));
-        let connections = self.connections(Arc::new(self.proxy(&bounds, conf)), seats, None);
+        let connections = {
+            let most = Most::Configured { descriptors: self.descriptors.connections };
+            self.connections(Arc::new(self.proxy(&bounds, conf)), seats, most)
+        };
         Ok(Listening {
             name: "tollgate",
             threads,
@@ -154,12 +170,7 @@ impl Parts {
         })
     }
 
-    fn connections<A>(
-        &self,
-        app: Arc<A>,
-        seats: Arc<Seats>,
-        most: Option<usize>,
-    ) -> Connections<A> {
+    fn connections<A>(&self, app: Arc<A>, seats: Arc<Seats>, most: Most) -> Connections<A> {
         Connections {
             app,
             live: Arc::clone(&self.live),
@@ -200,6 +211,7 @@ impl Parts {
             live: Arc::clone(&self.live),
             books: Arc::clone(&self.books),
             access: Arc::clone(&self.access) as _,
+            origin_slots: Arc::clone(&self.origin_slots),
             leaving: Arc::clone(&self.leaving),
         }
     }

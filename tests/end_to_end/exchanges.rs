@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use crate::http2::{
     Attacker, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, frame, request,
 };
+use crate::lifecycle::resident_kib;
 use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
 use crate::tls::{ONE, folder};
 
@@ -219,4 +220,151 @@ async fn what_still_flows_is_not_idle() {
     assert_eq!(last, Some(GOAWAY));
     let took = began.elapsed();
     assert!(took > Duration::from_millis(900) && took < Duration::from_secs(4), "{took:?}");
+}
+
+/// An origin that takes requests and never answers.
+fn hanging() -> (SocketAddr, Arc<AtomicUsize>) {
+    serve_early(|mut stream| while read_head(&mut stream).is_some() {})
+}
+
+/// A request from one of the addresses of the loopback network.
+async fn ask_from(source: [u8; 4], port: u16) -> tokio::net::TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((source, 0))).unwrap();
+    let mut stream = socket.connect(SocketAddr::from(([127, 0, 0, 1], port))).await.unwrap();
+    stream.write_all(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    stream
+}
+
+/// What was told within a moment; nothing while the origin is waited for.
+async fn told(stream: &mut tokio::net::TcpStream) -> String {
+    let mut told = vec![0; 4096];
+    match timeout(Duration::from_millis(500), stream.read(&mut told)).await {
+        Ok(read) => String::from_utf8_lossy(&told[..read.unwrap()]).into_owned(),
+        Err(_) => String::new(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_origin_has_as_many_exchanges_as_it_may_and_no_client_takes_all() {
+    let (origin, held) = hanging();
+    let origins =
+        format!("origins: {{ site: {{ servers: [\"{origin}\"], max_connections: 8 }} }}\n");
+    let gate = Gate::start(&format!("{origins}{FLIGHT}")).await;
+    let (one, other) = ([127, 0, 0, 2], [127, 0, 0, 3]);
+    let mut held_by_one = Vec::new();
+    for _ in 0..6 {
+        held_by_one.push(ask_from(one, gate.port).await);
+    }
+    assert!(
+        eventually(Duration::from_secs(5), || async { held.load(Ordering::SeqCst) == 6 }).await
+    );
+    let refused = told(&mut ask_from(one, gate.port).await).await;
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    assert!(refused.to_lowercase().contains("retry-after: 1\r\n"), "{refused}");
+    assert!(refused.contains("#temporary-reduced-capacity"), "{refused}");
+    // What is left is for others.
+    let mut held_by_other = Vec::new();
+    for _ in 0..2 {
+        let mut stream = ask_from(other, gate.port).await;
+        assert_eq!(told(&mut stream).await, "");
+        held_by_other.push(stream);
+    }
+    let refused = told(&mut ask_from(other, gate.port).await).await;
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    let metrics = gate.metrics().await;
+    assert_eq!(metric(&metrics, "tollgate_shed_total{reason=\"origin_connections\"}"), 2.0);
+    assert_eq!(metric(&metrics, "tollgate_origin_connections{origin=\"site\"}"), 8.0);
+    drop(held_by_one);
+    all_is_free_but(&gate, &held, 2).await;
+    assert_eq!(told(&mut ask_from(one, gate.port).await).await, "", "there is room again");
+}
+
+async fn all_is_free_but(gate: &Gate, held: &AtomicUsize, most: usize) {
+    let sample = "tollgate_origin_connections{origin=\"site\"}";
+    let free = eventually(Duration::from_secs(10), || async {
+        let slots = metric(&gate.metrics().await, sample) as usize;
+        (slots, held.load(Ordering::SeqCst)) == (most, most)
+    });
+    assert!(free.await, "{} connections to the origin", held.load(Ordering::SeqCst));
+}
+
+/// With few descriptors, neither idle connections nor streams that the origin never answers use up those that
+/// operators need.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn descriptors_are_kept_back() {
+    let (origin, held) = hanging();
+    let (folder, _) = folder(&["one.example"]);
+    let policy = format!("{}{FLIGHT}", origin_yaml(origin));
+    let (port, admin) = Gate::prepare(&folder, &policy, ONE);
+    let mut gate = Gate::run(Arc::new(folder), port, admin, &["nofile=600"]);
+    gate.wait_ready().await;
+    let mut attackers = Vec::new();
+    for _ in 0..4 {
+        let mut attacker = Attacker::new(gate.port).await;
+        let head = request("GET", "/x", &[]);
+        for n in 0..100_u32 {
+            attacker.write(&frame(HEADERS, END_HEADERS | END_STREAM, n * 2 + 1, &head)).await;
+        }
+        attackers.push(attacker);
+    }
+    let mut idle = Vec::new();
+    for _ in 0..500 {
+        if let Ok(Ok(stream)) = timeout(
+            Duration::from_secs(1),
+            tokio::net::TcpStream::connect(("127.0.0.1", gate.port)),
+        )
+        .await
+        {
+            idle.push(stream);
+        }
+    }
+    for path in ["/healthz", "/ready", "/metrics"] {
+        assert_eq!(gate.admin_get(path).await.unwrap().0, 200, "{path}");
+    }
+    let metrics = gate.metrics().await;
+    assert!(metric(&metrics, "tollgate_shed_total{reason=\"origin_connections\"}") >= 200.0);
+    assert!(metric(&metrics, "tollgate_connections") <= 140.0, "{metrics}");
+    assert!(held.load(Ordering::SeqCst) <= 140);
+    assert!(!gate.log().contains("cannot accept"), "{}", gate.log());
+}
+
+/// What a client holds that asks for much and takes nothing: of each stream two frames, and what the framework
+/// has read ahead, nine pieces of 64 KiB. (The HTTP/2 implementation alone held 400 KiB of each.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_readers_hold_little() {
+    const CONNECTIONS: u64 = 5;
+    const MOST_KIB_A_STREAM: u64 = 640;
+    let body = bytes::Bytes::from(vec![b'x'; 4 << 20]);
+    let origin =
+        Origin::with(move |_| hyper::Response::new(http_body_util::Full::from(body.clone()))).await;
+    let (folder, _) = folder(&["one.example"]);
+    let origins = format!(
+        "origins: {{ site: {{ servers: [\"{}\"], timeouts: {{ connect: 20s }} }} }}\n",
+        origin.address
+    );
+    let gate = Gate::start_in(folder, &format!("{origins}{FLIGHT}"), ONE).await;
+    let before = resident_kib(gate.pid());
+    let head = request("GET", "/big", &[]);
+    let mut attackers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut attacker = Attacker::new(gate.port).await;
+        for n in 0..100_u32 {
+            attacker.write(&frame(HEADERS, END_HEADERS | END_STREAM, n * 2 + 1, &head)).await;
+        }
+        attackers.push(attacker);
+    }
+    let sample = "tollgate_origin_connections{origin=\"site\"}";
+    let streams = CONNECTIONS * 100;
+    let all = eventually(Duration::from_secs(20), || async {
+        metric(&gate.metrics().await, sample) as u64 == streams
+    });
+    assert!(all.await);
+    let mut grown = 0;
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        grown = grown.max(resident_kib(gate.pid()).saturating_sub(before));
+    }
+    println!("{streams} slow readers hold {grown} KiB, {} KiB each", grown / streams);
+    assert!(grown < streams * MOST_KIB_A_STREAM, "{grown} KiB");
 }

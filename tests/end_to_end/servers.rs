@@ -148,12 +148,24 @@ impl Gate {
         (port, admin)
     }
 
+    /// Runs it with more arguments; `nofile=600` as the first leaves it so many descriptors.
     pub fn run(folder: Arc<tempfile::TempDir>, port: u16, admin: u16, more: &[&str]) -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (log, out) = (format!("stderr-{number}"), format!("stdout-{number}"));
         let (log, out) = (folder.path().join(log), folder.path().join(out));
-        let child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        // `prlimit` becomes the program that it is given.
+        let mut command = match more.first().and_then(|first| first.strip_prefix("nofile=")) {
+            None => Command::new(env!("CARGO_BIN_EXE_tollgate")),
+            Some(descriptors) => {
+                let mut command = Command::new("prlimit");
+                command.arg(format!("--nofile={descriptors}:{descriptors}"));
+                command.arg(env!("CARGO_BIN_EXE_tollgate"));
+                command
+            }
+        };
+        let more = more.iter().filter(|word| !word.starts_with("nofile="));
+        let child = command
             .args(["run", "--config"])
             .arg(folder.path().join("tollgate.yaml"))
             .args(more)

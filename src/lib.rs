@@ -33,6 +33,8 @@ pub mod estimator;
 #[doc(hidden)]
 pub mod histogram;
 #[doc(hidden)]
+pub mod log_sampler;
+#[doc(hidden)]
 pub mod ops;
 #[doc(hidden)]
 pub mod server;

@@ -6,10 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms from the bottom to the top. Those that share a number never import each other.
-const LAYERS: [(&str, u8); 13] = [
+const LAYERS: [(&str, u8); 14] = [
     ("clock", 0),
     ("histogram", 1),
     ("limit", 1),
+    ("log_sampler", 1),
     ("tokens", 1),
     ("policy", 2),
     ("config", 3),

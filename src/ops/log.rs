@@ -7,6 +7,14 @@ use log::{LevelFilter, Log, Metadata, Record};
 
 use super::LineWriter;
 use crate::clock::{Clock, SystemClock};
+use crate::log_sampler::{LOG_SAMPLER, LogKind};
+
+/// Bytes of a line of the framework that are logged.
+const MAX_FRAMEWORK_LINE: usize = 512;
+
+/// What the framework calls an error and is none: a kept connection to an origin had been closed,
+/// as either side may do at any time, and a new one is made.
+const NO_ERRORS: [&str; 1] = ["failed to acquire reusable stream"];
 
 struct OperatorLog {
     out: LineWriter,
@@ -31,19 +39,27 @@ pub fn init() -> std::io::Result<()> {
 impl Log for OperatorLog {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // The framework narrates its own life at `info`; ours is told by ourselves.
-        metadata.target().starts_with("tollgate")
+        is_ours(metadata)
             || metadata.level() <= log::Level::Warn
             || log::max_level() > LevelFilter::Info
     }
 
     fn log(&self, record: &Record<'_>) {
-        if self.enabled(record.metadata()) {
-            let at = timestamp(self.clock.date(self.clock.now()).into());
-            let level = record.level().as_str().to_ascii_lowercase();
-            // A line is a line, whatever an origin or a client put into an error.
-            let text = record.args().to_string().replace(['\n', '\r'], " ");
-            self.out.write(format!("{at} {level} {text}"));
+        if !self.enabled(record.metadata()) {
+            return;
         }
+        let date = self.clock.date(self.clock.now());
+        // A line is a line, whatever an origin or a client put into an error.
+        let mut text = record.args().to_string().replace(['\n', '\r'], " ");
+        // At finer levels somebody looks for something, and is told all.
+        if !is_ours(record.metadata()) && record.level() <= log::Level::Warn {
+            if NO_ERRORS.contains(&&*text) || !LOG_SAMPLER.admits(LogKind::Framework, date) {
+                return;
+            }
+            text = without_queries(&text);
+        }
+        let (at, level) = (timestamp(date.into()), record.level().as_str().to_ascii_lowercase());
+        self.out.write(format!("{at} {level} {text}"));
     }
 
     fn flush(&self) {
@@ -51,8 +67,48 @@ impl Log for OperatorLog {
     }
 }
 
+fn is_ours(metadata: &Metadata<'_>) -> bool {
+    metadata.target().starts_with("tollgate")
+}
+
+/// A line of the framework without what follows a question mark, up to the next blank: keys stand in
+/// queries.
+fn without_queries(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len().min(MAX_FRAMEWORK_LINE));
+    let mut in_query = false;
+    for character in text.chars() {
+        in_query = !character.is_whitespace() && (in_query || character == '?');
+        if shown.len() >= MAX_FRAMEWORK_LINE {
+            break;
+        }
+        if !in_query {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
 /// A time since the epoch as RFC 3339, in milliseconds.
 pub(super) fn timestamp(since_epoch: Duration) -> String {
     let at: SystemTime = UNIX_EPOCH + since_epoch;
     humantime::format_rfc3339_millis(at).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_cut_out_of_lines() {
+        for (line, shown) in [
+            ("GET /a?key=1, Host: a", "GET /a Host: a"),
+            ("no query", "no query"),
+            ("?a ?b c?", "  c"),
+            ("", ""),
+        ] {
+            assert_eq!(without_queries(line), shown, "{line}");
+        }
+        let long = "\u{fc}".repeat(2_000);
+        assert!((MAX_FRAMEWORK_LINE..=MAX_FRAMEWORK_LINE + 3).contains(&without_queries(&long).len()));
+    }
 }

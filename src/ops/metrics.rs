@@ -11,6 +11,7 @@ use prometheus::{Encoder, TextEncoder};
 use super::{LineWriter, Status};
 use crate::engine::{Engine, TrialKind, VerdictKind};
 use crate::histogram::Histogram;
+use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::policy::{LimitIndex, Tier};
 use crate::proxy::{Books, Ending, Live, OriginTally, Reason, Shed};
 use crate::store::redis::CallOutcome;
@@ -326,6 +327,14 @@ fn process(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         "Log lines dropped because nobody took them in time.",
         MetricType::COUNTER,
         vec![counter(&[], LineWriter::dropped())],
+    ));
+    let suppressed = LogKind::ALL
+        .map(|kind| counter(&[("kind", kind.name())], LOG_SAMPLER.suppressed(kind)));
+    families.push(family(
+        "tollgate_log_suppressed_total",
+        "Lines of the operator's log that were not written, because many of their kind were.",
+        MetricType::COUNTER,
+        suppressed.to_vec(),
     ));
     let versions = [("version", env!("CARGO_PKG_VERSION")), ("pingora", PINGORA)];
     families.push(family(

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use pingora::{Error, ErrorSource};
 use pingora_proxy::Session;
 
 use super::{Context, Ending, Reason, Tollgate, fields, upstream};
@@ -113,11 +112,6 @@ pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
         duration: now.mono.saturating_sub(ctx.began.mono),
     };
     gate.access.record(&record, &ctx.live.access_log);
-}
-
-/// Errors that a client makes by itself do not belong into the operator's log.
-pub(super) fn is_the_clients_own(ctx: &Context, error: &Error) -> bool {
-    *error.esource() == ErrorSource::Downstream || ctx.rejected.is_some()
 }
 
 /// The candidates that disagree, as far as they have answered by now.

@@ -4,6 +4,7 @@
 //! `response` tells the client where it stands, `finish` books what became of it.
 
 mod certificates;
+mod failure_log;
 mod fields;
 mod finish;
 mod gate;
@@ -34,7 +35,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::prelude::HttpPeer;
 use pingora::upstreams::peer::Peer;
-use pingora_proxy::{FailToProxy, ProxyHttp, Session};
+use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
 use crate::clock::{Nanos, Now};
 use crate::engine::{Decision, Engine, Pending, Said};
@@ -215,12 +216,16 @@ impl ProxyHttp for Tollgate {
 
     fn fail_to_connect(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         _peer: &HttpPeer,
         ctx: &mut Self::CTX,
         error: Box<pingora::Error>,
     ) -> Box<pingora::Error> {
-        upstream::try_another(ctx, error)
+        let error = upstream::try_another(ctx, error);
+        if error.retry() {
+            failure_log::retried(self, session, ctx, &error);
+        }
+        error
     }
 
     fn error_while_proxy(
@@ -232,7 +237,12 @@ impl ProxyHttp for Tollgate {
         client_reused: bool,
     ) -> Box<pingora::Error> {
         let error = error.more_context(format!("server {}", peer.address()));
-        upstream::send_again(session, ctx, error, client_reused)
+        let error = upstream::send_again(session, ctx, error, client_reused);
+        // A kept connection that ended meanwhile is no failure of the server.
+        if error.retry() && !client_reused {
+            failure_log::retried(self, session, ctx, &error);
+        }
+        error
     }
 
     async fn response_filter(
@@ -263,16 +273,35 @@ impl ProxyHttp for Tollgate {
         error: &pingora::Error,
         ctx: &mut Self::CTX,
     ) -> FailToProxy {
-        respond::failure(self, session, error, ctx).await
+        let ended = respond::failure(self, session, error, ctx).await;
+        failure_log::failed(self, session, ctx, error, ended.error_code);
+        ended
     }
 
+    /// Always: `fail_to_proxy` has told it, in words that hold nothing of the request.
     fn suppress_error_log(
         &self,
         _session: &Session,
-        ctx: &Self::CTX,
-        error: &pingora::Error,
+        _ctx: &Self::CTX,
+        _error: &pingora::Error,
     ) -> bool {
-        finish::is_the_clients_own(ctx, error)
+        true
+    }
+
+    /// Always: `failure_log` has told it.
+    fn suppress_proxy_warn_log(
+        &self,
+        _session: &Session,
+        _ctx: &Self::CTX,
+        _error: &pingora::Error,
+        _context: ProxyWarnLogContext,
+    ) -> bool {
+        true
+    }
+
+    /// What the framework's lines say of a request: not its target, as by default.
+    fn request_summary(&self, session: &Session, ctx: &Self::CTX) -> String {
+        failure_log::request(ctx, &upstream::RequestId::of(session, ctx))
     }
 
     async fn logging(

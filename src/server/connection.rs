@@ -26,7 +26,7 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use super::guarded::{Guarded, Transport, Watch};
 use super::seats::{Seat, Seats};
-use crate::clock::Clock;
+use crate::clock::{Clock, Nanos};
 use crate::policy::client;
 use crate::proxy::{
     GateBounds, HeadScan, LastHost, Live, PROXY_SIGNATURE, PROXY_V1_MOST, PROXY_V2_FIXED, Porter,
@@ -88,6 +88,11 @@ where
             self.porter.turn_away(peer.ip(), Reason::Connections);
         }
         seat
+    }
+
+    /// The present date.
+    pub(super) fn date(&self) -> Nanos {
+        self.clock.date(self.clock.now())
     }
 
     fn is_banned(&self, client: IpAddr, live: &Live) -> bool {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
+use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::ops::{Orders, Reloader};
 
 /// Between two rounds of the engine's housekeeping.
@@ -32,12 +33,23 @@ impl Housekeeping {
                     let live = self.reloader.live.load_full();
                     self.reloader.engine.tick(&live.generation);
                     self.reloader.forget();
+                    self.tell_suppressed();
                 }
                 // One that is asked for meanwhile is remembered, and begins after this one.
                 () = self.orders.reload.notified(), if reload.is_none() => {
                     reload = self.begin_reload();
                 }
                 () = ended(&mut reload) => reload = None,
+            }
+        }
+    }
+
+    /// Says how many lines were not logged in the last second.
+    fn tell_suppressed(&self) {
+        let date = self.reloader.engine.date(self.reloader.engine.now());
+        for kind in LogKind::ALL {
+            if let Some(lines) = LOG_SAMPLER.take_untold(kind, date) {
+                log::warn!("and {lines} more ({})", kind.name());
             }
         }
     }

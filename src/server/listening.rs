@@ -13,6 +13,7 @@ use pingora::services::Service;
 use tokio::sync::watch;
 
 use super::connection::{Connections, Door};
+use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::ops::Orders;
 
 /// After an accept that failed for want of descriptors or memory: others must end first.
@@ -118,7 +119,9 @@ async fn accept<A>(
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                log::error!("cannot accept: {error}");
+                if LOG_SAMPLER.admits(LogKind::Accept, connections.date()) {
+                    log::error!("cannot accept: {error}");
+                }
                 tokio::time::sleep(BREATHER).await;
             }
         }

@@ -8,6 +8,7 @@ mod commands;
 mod connections;
 mod endings;
 mod exchanges;
+mod error_log;
 mod http2;
 mod lifecycle;
 mod limiting;

@@ -1,0 +1,153 @@
+//! The operator's log of requests that failed. A line holds the request's id and route and what went
+//! wrong at which server. It holds nothing that the request brought: keys stand in queries, paths,
+//! fields and cookies.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use pingora::{Error, ErrorSource, ErrorType};
+use pingora_proxy::Session;
+
+use super::upstream::RequestId;
+use super::{Context, Link, Tollgate};
+use crate::log_sampler::{LOG_SAMPLER, LogKind};
+
+/// A request is over without an answer, or in the middle of one. `status`: our answer, if there was
+/// none before.
+pub(super) fn failed(
+    gate: &Tollgate,
+    session: &Session,
+    ctx: &mut Context,
+    error: &Error,
+    status: u16,
+) {
+    if is_the_clients_own(session, ctx, error) {
+        return;
+    }
+    let by_origin = *error.esource() == ErrorSource::Upstream
+        || *error.esource() == ErrorSource::Downstream;
+    let kind = if by_origin { LogKind::OriginFailed } else { LogKind::Internal };
+    if !LOG_SAMPLER.admits(kind, gate.engine.date(gate.engine.now())) {
+        return;
+    }
+    let id = RequestId::of(session, ctx);
+    let failure = Failure { ctx, error };
+    log::error!("{failure}; answered {status}; {}", request(ctx, &id));
+    // The access log shall show the same id.
+    ctx.request_id = Some(id);
+}
+
+/// A server could not be asked, and the request goes to another one or is sent again.
+pub(super) fn retried(gate: &Tollgate, session: &Session, ctx: &mut Context, error: &Error) {
+    if !LOG_SAMPLER.admits(LogKind::OriginRetried, gate.engine.date(gate.engine.now())) {
+        return;
+    }
+    let id = RequestId::of(session, ctx);
+    log::warn!("{}; tried again; {}", Failure { ctx, error }, request(ctx, &id));
+    ctx.request_id = Some(id);
+}
+
+/// The request as logs name it.
+pub(super) fn request(ctx: &Context, id: &RequestId) -> String {
+    let route = ctx.decision.as_ref().and_then(|decision| decision.route);
+    let route = route.map_or("none", |route| &*ctx.live.generation.policy().route(route).name);
+    format!("route {route}, request {}", id.as_str())
+}
+
+/// Errors that a client makes by itself do not belong into the operator's log; nor does the end of a
+/// tunnel, however it comes.
+fn is_the_clients_own(session: &Session, ctx: &Context, error: &Error) -> bool {
+    let switched = Link::of(session).is_some_and(|link| link.is_switched());
+    switched || *error.esource() == ErrorSource::Downstream || ctx.rejected.is_some()
+}
+
+/// What went wrong, at which server.
+struct Failure<'f> {
+    ctx: &'f Context,
+    error: &'f Error,
+}
+
+impl fmt::Display for Failure<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(origin) = &self.ctx.origin {
+            write!(f, "origin {}: ", origin.meant().name)?;
+        }
+        if let Some(server) = self.server() {
+            write!(f, "server {server} ")?;
+        }
+        f.write_str(what(self.error.root_etype()))?;
+        let cause = self.error.root_cause();
+        if cause.is::<Error>() {
+            // The framework's own, without a cause from outside.
+            return self.handshake().map_or(Ok(()), |why| write!(f, ": {why}"));
+        }
+        // What a connection failed by comes before the request, of which nothing can be in it.
+        match cause.is::<std::io::Error>() || is_connecting(self.error.root_etype()) {
+            true => write!(f, ": {cause}"),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Failure<'_> {
+    fn server(&self) -> Option<SocketAddr> {
+        self.ctx.asked.or_else(|| self.ctx.tried.last().copied())
+    }
+
+    /// Why a handshake failed. It comes before the request, of which nothing can be in it.
+    fn handshake(&self) -> Option<&str> {
+        use ErrorType::{HandshakeError, InvalidCert, TLSHandshakeFailure};
+        let of_tls = matches!(
+            self.error.etype(),
+            HandshakeError | InvalidCert | TLSHandshakeFailure
+        );
+        self.error.context.as_ref().filter(|_| of_tls).map(|context| context.as_str())
+    }
+}
+
+/// Whether an error comes before the first byte of the request.
+const fn is_connecting(error: &ErrorType) -> bool {
+    use ErrorType::{
+        BindError, ConnectError, ConnectNoRoute, ConnectProxyFailure, ConnectRefused,
+        ConnectTimedout, HandshakeError, InvalidCert, SocketError, TLSHandshakeFailure,
+        TLSHandshakeTimedout,
+    };
+    matches!(
+        error,
+        BindError
+            | ConnectError
+            | ConnectNoRoute
+            | ConnectProxyFailure
+            | ConnectRefused
+            | ConnectTimedout
+            | HandshakeError
+            | InvalidCert
+            | SocketError
+            | TLSHandshakeFailure
+            | TLSHandshakeTimedout
+    )
+}
+
+/// In words of our own: the framework's contexts may quote what was received.
+fn what(error: &ErrorType) -> &'static str {
+    use ErrorType::{
+        BindError, ConnectError, ConnectNoRoute, ConnectProxyFailure, ConnectRefused,
+        ConnectTimedout, ConnectionClosed, HTTPStatus, HandshakeError, InvalidCert,
+        InvalidHTTPHeader, ReadError, ReadTimedout, SocketError, TLSHandshakeFailure,
+        TLSHandshakeTimedout, WriteError, WriteTimedout,
+    };
+    match error {
+        ConnectRefused | ConnectNoRoute | ConnectError | ConnectProxyFailure | BindError
+        | SocketError => "cannot be reached",
+        ConnectTimedout => "cannot be reached: no connection within timeouts.connect",
+        TLSHandshakeFailure | InvalidCert | HandshakeError => "does not agree on TLS",
+        TLSHandshakeTimedout => "does not end its TLS handshake in time",
+        ReadTimedout => "sends nothing within timeouts.read",
+        WriteTimedout => "takes nothing within timeouts.write",
+        ReadError | ConnectionClosed => "closed the connection before its answer ended",
+        WriteError => "does not take the request",
+        InvalidHTTPHeader => "sends an answer that is not HTTP",
+        HTTPStatus(503) => "no server is healthy",
+        other => other.as_str(),
+    }
+}

@@ -210,6 +210,8 @@ pub struct Admin {
     pub address: SocketAddr,
     /// The token's value, read from `token_file`.
     pub token: Option<String>,
+    /// Hosts that it answers to besides its address and `localhost`, in lower case.
+    pub hosts: Vec<String>,
 }
 
 /// A group of servers that answer for the same thing.

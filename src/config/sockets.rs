@@ -101,6 +101,8 @@ pub(super) fn admin(root: &mut Map<'_>, folder: &Path) -> Option<Admin> {
     let mut map = root.get("admin")?.map()?;
     let place = map.require("address", "write address: 127.0.0.1:9900");
     let token_at = map.get("token_file");
+    let hosts = map.get("hosts").map(|at| at.one_or_more()).unwrap_or_default();
+    let hosts = hosts.iter().filter_map(|at| at.parse(admin_host)).collect();
     map.finish();
     let token = token_at.as_ref().and_then(|at| token(at, &folder.join(at.text()?)));
     let place = place?;
@@ -109,7 +111,19 @@ pub(super) fn admin(root: &mut Map<'_>, folder: &Path) -> Option<Admin> {
         let cure = "add token_file, or listen on 127.0.0.1";
         place.error_with(format!("{address} can be reached from elsewhere"), cure);
     }
-    Some(Admin { address, token })
+    Some(Admin { address, token, hosts })
+}
+
+/// A name or an address without a port, in lower case.
+fn admin_host(text: &str) -> Result<String, String> {
+    let wrong = || format!("{text:?} is not a host; write admin.example, without scheme and port");
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    if bare.parse::<std::net::IpAddr>().is_ok() {
+        return Ok(bare.to_ascii_lowercase());
+    }
+    let authority: http::uri::Authority = text.parse().map_err(|_| wrong())?;
+    let is_bare = authority.host() == text && !text.starts_with('[') && !text.contains('*');
+    is_bare.then(|| text.to_ascii_lowercase()).ok_or_else(wrong)
 }
 
 /// The first line of a file. Its value is in no error.

@@ -6,17 +6,22 @@
 //! | `/ready` | 200 when new connections are welcome (`degraded` while the store is away), else 503 | no |
 //! | `/metrics` | Prometheus text | when one is configured |
 //! | `/status` | JSON: version, generation, limits, origins, the last reload | when one is configured |
+//!
+//! Other hosts than our own get a 421, except at `/healthz` and `/ready`; pages of other origins get a
+//! 403 ([`super::admin_access`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use http::{Method, Response, StatusCode, header};
+use http::{Method, Response, StatusCode, Version, header};
 use pingora::apps::http_app::ServeHttp;
+use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use serde_json::{Value, json};
 
+use super::admin_access::{AdminAccess, Foreign};
 use super::log::timestamp;
 use super::{MetricSources, ReloadOutcome, Status, render_metrics};
 use crate::engine::Engine;
@@ -37,14 +42,23 @@ pub struct AdminDoor {
     pub connections: Arc<AtomicUsize>,
     /// Who may look at more than health.
     pub token: Option<String>,
+    /// Which hosts and pages are answered.
+    pub access: AdminAccess,
 }
 
 #[async_trait]
 impl ServeHttp for AdminDoor {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        if session.req_header().version == Version::HTTP_10 {
+            // The framework would keep the connection, and such a client wait for its end.
+            session.set_keepalive(None);
+        }
         let head = session.req_header();
         if head.method != Method::GET && head.method != Method::HEAD {
             return plain(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");
+        }
+        if let Err(foreign) = self.check_access(head) {
+            return refused(foreign);
         }
         let token = head.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         let mut answer = self.answer(head.uri.path(), token);
@@ -56,6 +70,15 @@ impl ServeHttp for AdminDoor {
 }
 
 impl AdminDoor {
+    /// Probes ask for addresses and names of all kinds, and health is no secret.
+    fn check_access(&self, head: &RequestHeader) -> Result<(), Foreign> {
+        self.access.check_origin(&head.headers)?;
+        if matches!(head.uri.path(), "/healthz" | "/ready") {
+            return Ok(());
+        }
+        self.access.check_host(&head.headers, &head.uri)
+    }
+
     fn answer(&self, path: &str, token: Option<&[u8]>) -> Response<Vec<u8>> {
         match path {
             "/healthz" => plain(StatusCode::OK, "ok\n"),
@@ -130,6 +153,15 @@ impl AdminDoor {
             "last_reload": last,
         })
     }
+}
+
+fn refused(foreign: Foreign) -> Response<Vec<u8>> {
+    let status = foreign.status();
+    let title = status.canonical_reason();
+    let problem = json!({
+        "type": "about:blank", "title": title, "status": status.as_u16(), "detail": foreign.cure(),
+    });
+    body(status, "application/problem+json", format!("{problem}\n"))
 }
 
 fn plain(status: StatusCode, text: &str) -> Response<Vec<u8>> {

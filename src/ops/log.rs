@@ -109,6 +109,8 @@ mod tests {
             assert_eq!(without_queries(line), shown, "{line}");
         }
         let long = "\u{fc}".repeat(2_000);
-        assert!((MAX_FRAMEWORK_LINE..=MAX_FRAMEWORK_LINE + 3).contains(&without_queries(&long).len()));
+        assert!(
+            (MAX_FRAMEWORK_LINE..=MAX_FRAMEWORK_LINE + 3).contains(&without_queries(&long).len())
+        );
     }
 }

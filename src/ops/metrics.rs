@@ -328,8 +328,8 @@ fn process(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         MetricType::COUNTER,
         vec![counter(&[], LineWriter::dropped())],
     ));
-    let suppressed = LogKind::ALL
-        .map(|kind| counter(&[("kind", kind.name())], LOG_SAMPLER.suppressed(kind)));
+    let suppressed =
+        LogKind::ALL.map(|kind| counter(&[("kind", kind.name())], LOG_SAMPLER.suppressed(kind)));
     families.push(family(
         "tollgate_log_suppressed_total",
         "Lines of the operator's log that were not written, because many of their kind were.",

@@ -2,6 +2,7 @@
 
 mod access_log;
 mod admin;
+mod admin_access;
 mod lifecycle;
 mod line_writer;
 mod log;
@@ -12,6 +13,7 @@ pub mod supervisor;
 
 pub use access_log::AccessLogSink;
 pub use admin::AdminDoor;
+pub use admin_access::AdminAccess;
 pub use lifecycle::{Lifecycle, Orders, Signals};
 pub use line_writer::LineWriter;
 pub use log::init as init_log;

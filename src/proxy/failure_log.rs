@@ -24,8 +24,8 @@ pub(super) fn failed(
     if is_the_clients_own(session, ctx, error) {
         return;
     }
-    let by_origin = *error.esource() == ErrorSource::Upstream
-        || *error.esource() == ErrorSource::Downstream;
+    let by_origin =
+        *error.esource() == ErrorSource::Upstream || *error.esource() == ErrorSource::Downstream;
     let kind = if by_origin { LogKind::OriginFailed } else { LogKind::Internal };
     if !LOG_SAMPLER.admits(kind, gate.engine.date(gate.engine.now())) {
         return;
@@ -97,10 +97,8 @@ impl Failure<'_> {
     /// Why a handshake failed. It comes before the request, of which nothing can be in it.
     fn handshake(&self) -> Option<&str> {
         use ErrorType::{HandshakeError, InvalidCert, TLSHandshakeFailure};
-        let of_tls = matches!(
-            self.error.etype(),
-            HandshakeError | InvalidCert | TLSHandshakeFailure
-        );
+        let of_tls =
+            matches!(self.error.etype(), HandshakeError | InvalidCert | TLSHandshakeFailure);
         self.error.context.as_ref().filter(|_| of_tls).map(|context| context.as_str())
     }
 }

@@ -46,16 +46,11 @@ pub(super) struct Connections<A> {
     pub(super) porter: Arc<Porter>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) seats: Arc<Seats>,
-    pub(super) most: Most,
-}
-
-/// The most connections.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Most {
-    /// So many: at the operators' own door, where nobody is banned either.
-    Fixed(usize),
-    /// As the configuration says, and no more than there are descriptors for.
-    Configured { descriptors: usize },
+    /// Whether they are of operators: [`AdminConnections`](super::admin_connections) bounds these,
+    /// and nobody is banned there.
+    pub(super) is_admin: bool,
+    /// How many there are descriptors for.
+    pub(super) descriptors: usize,
 }
 
 /// Why a connection ends without an answer; `None`: the client has gone, which is its right.
@@ -72,14 +67,15 @@ where
             self.porter.turn_away(peer.ip(), Reason::Banned);
             return None;
         }
-        let most = match self.most {
-            Most::Fixed(most) => most,
-            Most::Configured { descriptors } => live.bounds.max_connections.min(descriptors),
+        let most = match self.is_admin {
+            true => usize::MAX,
+            false => live.bounds.max_connections.min(self.descriptors),
         };
         let mut seat = self.seats.take(most);
         // Behind a PROXY header somebody else is the client.
         if let Some(taken) = &mut seat
             && !door.proxy_protocol
+            && !self.is_admin
             && !Self::is_of(taken, peer.ip(), &live)
         {
             seat = None;
@@ -96,7 +92,7 @@ where
     }
 
     fn is_banned(&self, client: IpAddr, live: &Live) -> bool {
-        matches!(self.most, Most::Configured { .. }) && self.porter.bans(live, client)
+        !self.is_admin && self.porter.bans(live, client)
     }
 
     /// Whether a client may have one more connection. A load balancer holds those of many, who are

@@ -12,6 +12,7 @@ use pingora::services::Service;
 
 use tokio::sync::watch;
 
+use super::admin_connections::AdminConnections;
 use super::connection::{Connections, Door};
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::ops::Orders;
@@ -25,6 +26,8 @@ pub(super) struct Listening<A> {
     pub(super) threads: usize,
     pub(super) connections: Arc<Connections<A>>,
     pub(super) doors: Vec<(TcpListener, Arc<Door>)>,
+    /// Places of operators' connections, where these are served.
+    pub(super) admin: Option<Arc<AdminConnections>>,
     pub(super) accepting: Arc<Accepting>,
     pub(super) orders: Arc<Orders>,
 }
@@ -69,7 +72,8 @@ where
                     let connections = Arc::clone(&self.connections);
                     let shutdown = shutdown.clone();
                     let orders = Arc::clone(&self.orders);
-                    let accept = accept(socket, door, connections, orders, shutdown);
+                    let admin = self.admin.clone();
+                    let accept = accept(socket, door, connections, admin, orders, shutdown);
                     accepting.push(tokio::spawn(accept));
                 }
                 Err(error) => log::error!("{}: cannot listen: {error}", self.name),
@@ -96,6 +100,7 @@ async fn accept<A>(
     socket: tokio::net::TcpListener,
     door: Arc<Door>,
     connections: Arc<Connections<A>>,
+    admin: Option<Arc<AdminConnections>>,
     orders: Arc<Orders>,
     mut shutdown: ShutdownWatch,
 ) where
@@ -114,8 +119,19 @@ async fn accept<A>(
                 let Some(seat) = connections.seat(peer, &door) else {
                     continue;
                 };
-                let (connections, door) = (Arc::clone(&connections), Arc::clone(&door));
-                tokio::spawn(connections.serve(tcp, peer, seat, door, shutdown.clone()));
+                let (serving, door) = (Arc::clone(&connections), Arc::clone(&door));
+                let serving = serving.serve(tcp, peer, seat, door, shutdown.clone());
+                let Some(admin) = &admin else {
+                    tokio::spawn(serving);
+                    continue;
+                };
+                // Those that come after it wait in the kernel's queue, one after the other.
+                let place = tokio::select! {
+                    place = admin.place(peer) => place,
+                    () = &mut replaced => return,
+                    _ = shutdown.wait_for(|stopping| *stopping) => return,
+                };
+                tokio::spawn(place.hold(serving));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {

@@ -1,5 +1,6 @@
 //! The composition root: builds everything once, and owns the order of start and stop.
 
+mod admin_connections;
 mod connection;
 mod exchanges;
 mod frames;

@@ -15,7 +15,8 @@ use pingora::protocols::http::v2::server::default_h2_options;
 use pingora::server::configuration::ServerConf;
 use pingora_proxy::HttpProxy;
 
-use super::connection::{Connections, Door, Most};
+use super::admin_connections::{AdminConnections, AdminServer};
+use super::connection::{Connections, Door};
 use super::housekeeping::Housekeeping;
 use super::listening::{Accepting, Listening};
 use super::seats::Seats;
@@ -24,7 +25,9 @@ use super::{Descriptors, StartError};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Admin, Bounds, Config, Listener};
 use crate::engine::Engine;
-use crate::ops::{AccessLogSink, AdminDoor, Lifecycle, Orders, ReloadSource, Reloader, Status};
+use crate::ops::{
+    AccessLogSink, AdminAccess, AdminDoor, Lifecycle, Orders, ReloadSource, Reloader, Status,
+};
 use crate::proxy::{AllOriginSlots, Books, CertificateStore, Live, Porter, Resolver, Tollgate};
 
 /// How long the access log may take to be written when the process ends.
@@ -33,9 +36,6 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Bytes of an answer that wait in a stream of HTTP/2 until its client takes them: two frames, so that one
 /// is there when the other has gone. (The implementation's own 400 KiB are 40 MB for 100 slow streams.)
 const SEND_BUFFER: usize = 32 * 1024;
-
-/// Connections at once at the operators' own door.
-const ADMIN_CONNECTIONS: usize = 100;
 
 /// Everything that is built once.
 pub(super) struct Parts {
@@ -120,7 +120,7 @@ impl Parts {
         admin: &Admin,
         sockets: &Sockets,
         accepting: &Arc<Accepting>,
-    ) -> Result<Listening<HttpServer<AdminDoor>>, StartError> {
+    ) -> Result<Listening<AdminServer>, StartError> {
         let app = AdminDoor {
             engine: Arc::clone(&self.engine),
             live: Arc::clone(&self.live),
@@ -128,18 +128,21 @@ impl Parts {
             status: Arc::clone(&self.status),
             connections: Arc::clone(&self.connections),
             token: admin.token.clone(),
+            access: AdminAccess { address: admin.address, hosts: admin.hosts.clone() },
         };
-        let connections = self.connections(
-            Arc::new(HttpServer::new_app(app)),
-            Arc::default(),
-            Most::Fixed(ADMIN_CONNECTIONS),
-        );
+        let admin_connections = Arc::new(AdminConnections::new(Arc::clone(&self.clock)));
+        let server = AdminServer {
+            server: Arc::new(HttpServer::new_app(app)),
+            connections: Arc::clone(&admin_connections),
+        };
+        let connections = self.connections(Arc::new(server), Arc::default(), true);
         let door = Arc::new(Door { tls: None, proxy_protocol: false });
         Ok(Listening {
             name: "admin",
             threads: 1,
             connections: Arc::new(connections),
             doors: vec![(socket_of(sockets, admin.address)?, door)],
+            admin: Some(admin_connections),
             accepting: Arc::clone(accepting),
             orders: Arc::clone(&self.orders),
         })
@@ -156,28 +159,27 @@ impl Parts {
     ) -> Result<Listening<HttpProxy<Tollgate>>, StartError> {
         let bounds = self.live.load().bounds.clone();
         let seats = Arc::new(Seats::new(Arc::clone(&self.connections)));
-        let connections = {
-            let most = Most::Configured { descriptors: self.descriptors.connections };
-            self.connections(Arc::new(self.proxy(&bounds, conf)), seats, most)
-        };
+        let connections = self.connections(Arc::new(self.proxy(&bounds, conf)), seats, false);
         Ok(Listening {
             name: "tollgate",
             threads,
             connections: Arc::new(connections),
             doors: self.doors(listeners, sockets)?,
+            admin: None,
             accepting: Arc::clone(accepting),
             orders: Arc::clone(&self.orders),
         })
     }
 
-    fn connections<A>(&self, app: Arc<A>, seats: Arc<Seats>, most: Most) -> Connections<A> {
+    fn connections<A>(&self, app: Arc<A>, seats: Arc<Seats>, is_admin: bool) -> Connections<A> {
         Connections {
             app,
             live: Arc::clone(&self.live),
             porter: self.porter(),
             clock: Arc::clone(&self.clock),
             seats,
-            most,
+            is_admin,
+            descriptors: self.descriptors.connections,
         }
     }
 

@@ -3,12 +3,13 @@
 #![expect(unreachable_pub, reason = "a test binary exports nothing")]
 
 mod admin;
+mod admin_access;
 mod answers;
 mod commands;
 mod connections;
 mod endings;
-mod exchanges;
 mod error_log;
+mod exchanges;
 mod http2;
 mod lifecycle;
 mod limiting;

@@ -1,0 +1,176 @@
+//! Who is answered by the admin listener: no page of another site, whatever its name resolves to,
+//! and operators also while somebody holds connections.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::servers::{Gate, Origin, eventually, now, origin_yaml};
+
+const ROUTE: &str = "routes: [{ name: site }]\n";
+
+/// Sends one request to the admin listener and reads to its end.
+async fn raw(port: u16, request: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+async fn status(port: u16, path: &str, fields: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\n{fields}Connection: close\r\n\r\n");
+    let answer = raw(port, &request).await.unwrap();
+    answer.split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn a_name_that_is_not_ours_is_not_answered() {
+    let origin = Origin::start("site").await;
+    let hosts = "  hosts: [admin.example, \"[fd00::1]\"]\n";
+    let gate = Gate::start(&format!("{hosts}{}{ROUTE}", origin_yaml(origin.address))).await;
+    let port = gate.admin;
+    for (host, expected) in [
+        (format!("127.0.0.1:{port}"), "200"),
+        // Behind a forwarded port.
+        ("127.0.0.1:1".to_owned(), "200"),
+        ("127.0.0.1".to_owned(), "200"),
+        ("localhost".to_owned(), "200"),
+        (format!("LocalHost:{port}"), "200"),
+        ("admin.example".to_owned(), "200"),
+        ("Admin.Example:8443".to_owned(), "200"),
+        ("[fd00::1]:80".to_owned(), "200"),
+        (format!("evil.example:{port}"), "421"),
+        (format!("localhost.evil.example:{port}"), "421"),
+        (format!("admin.example.evil.example:{port}"), "421"),
+        (format!("127.0.0.1.evil.example:{port}"), "421"),
+        (format!("[::1]:{port}"), "421"),
+        (format!("192.0.2.1:{port}"), "421"),
+        ("xadmin.example".to_owned(), "421"),
+    ] {
+        for path in ["/status", "/metrics", "/nothing"] {
+            let expected = if path == "/nothing" && expected == "200" { "404" } else { expected };
+            let got = status(port, path, &format!("Host: {host}\r\n")).await;
+            assert_eq!(got, expected, "{path} of {host}");
+        }
+        for path in ["/healthz", "/ready"] {
+            let got = status(port, path, &format!("Host: {host}\r\n")).await;
+            assert_eq!(got, "200", "probes use addresses: {path} of {host}");
+        }
+    }
+    let old = raw(port, "GET /status HTTP/1.0\r\n\r\n").await.unwrap();
+    assert!(old.starts_with("HTTP/1.1 421") || old.starts_with("HTTP/1.0 421"), "{old}");
+    let old = raw(port, "GET /healthz HTTP/1.0\r\n\r\n").await.unwrap();
+    assert!(old.contains(" 200 "), "{old}");
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_is_refused() {
+    let origin = Origin::start("site").await;
+    let hosts = "  hosts: [admin.example]\n";
+    let gate = Gate::start(&format!("{hosts}{}{ROUTE}", origin_yaml(origin.address))).await;
+    let port = gate.admin;
+    let own = format!("Host: localhost:{port}\r\n");
+    for (origin, expected) in [
+        (format!("http://localhost:{port}"), "200"),
+        ("https://admin.example".to_owned(), "200"),
+        ("http://localhost:3000".to_owned(), "403"),
+        ("http://evil.example".to_owned(), "403"),
+        (format!("http://evil.example:{port}"), "403"),
+        ("null".to_owned(), "403"),
+        (String::new(), "403"),
+        (format!("http://localhost:{port}.evil.example"), "403"),
+        (format!("http://evil.example@localhost:{port}"), "403"),
+        (format!("http://localhost:{port}/x"), "403"),
+        ("file://".to_owned(), "403"),
+    ] {
+        for path in ["/status", "/metrics"] {
+            let fields = format!("{own}Origin: {origin}\r\n");
+            assert_eq!(status(port, path, &fields).await, expected, "{path} from {origin}");
+        }
+    }
+    let two = format!("{own}Origin: http://localhost:{port}\r\nOrigin: http://evil.example\r\n");
+    assert_eq!(status(port, "/status", &two).await, "403");
+    let request = format!("GET /status HTTP/1.1\r\n{own}Origin: null\r\nConnection: close\r\n\r\n");
+    let problem = raw(port, &request).await.unwrap();
+    assert!(problem.contains("application/problem+json"), "{problem}");
+}
+
+/// A hundred connections that say nothing, or a byte now and then, and are opened again at once
+/// when they are closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_idle_connections_do_not_lock_operators_out() {
+    let origin = Origin::start("site").await;
+    let gate = Gate::start(&format!("{}{ROUTE}", origin_yaml(origin.address))).await;
+    let port = gate.admin;
+    let (stop, open) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+    let holders: Vec<_> = (0..100)
+        .map(|n| {
+            let (stop, open) = (Arc::clone(&stop), Arc::clone(&open));
+            tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)).await else {
+                        continue;
+                    };
+                    open.fetch_add(1, Ordering::Relaxed);
+                    match n % 3 {
+                        // Kept open after an answer.
+                        0 => {
+                            let request = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+                            let _ = stream.write_all(request).await;
+                        }
+                        1 => drop(stream.write_all(b"GET /hea").await),
+                        _ => {}
+                    }
+                    let mut chunk = [0; 1024];
+                    while !stop.load(Ordering::Relaxed) {
+                        let read = tokio::time::timeout(
+                            Duration::from_millis(100),
+                            stream.read(&mut chunk),
+                        );
+                        match read.await {
+                            Ok(Ok(0) | Err(_)) => break,
+                            Ok(Ok(_)) => {}
+                            Err(_) if n % 3 == 1 => drop(stream.write_all(b"l").await),
+                            Err(_) => {}
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    let all = eventually(Duration::from_secs(10), || async { open.load(Ordering::Relaxed) >= 100 });
+    assert!(all.await);
+    for n in 0..5 {
+        let began = now();
+        let request = "GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        let answer = tokio::time::timeout(Duration::from_secs(10), raw(port, request)).await;
+        let took = began.elapsed();
+        let answer = answer.unwrap_or_else(|_| panic!("try {n}: nothing after {took:?}")).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "try {n} after {took:?}: {answer:?}");
+        assert!(took < Duration::from_secs(5), "try {n}: {took:?}");
+    }
+    stop.store(true, Ordering::Relaxed);
+    for holder in holders {
+        let _ = holder.await;
+    }
+}
+
+/// Without a lack of room nobody is closed: a scraper keeps its connection.
+#[tokio::test]
+async fn a_connection_is_kept_while_there_is_room() {
+    let origin = Origin::start("site").await;
+    let gate = Gate::start(&format!("{}{ROUTE}", origin_yaml(origin.address))).await;
+    let mut stream = TcpStream::connect(("127.0.0.1", gate.admin)).await.unwrap();
+    for pause in [0, 1_500, 0] {
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"ok\n") {
+            assert!(stream.read_buf(&mut answer).await.unwrap() > 0);
+        }
+    }
+}

@@ -134,6 +134,7 @@ pub(super) fn access_log(root: &mut Map<'_>, folder: &Path) -> AccessLog {
     let mut log = AccessLog {
         to: LogTarget::Stdout,
         sample_ppm: 1_000_000,
+        sample_denied_ppm: 1_000_000,
         client_ip: LogAddress::Full,
         path: LogPath::Full,
     };
@@ -147,6 +148,9 @@ pub(super) fn access_log(root: &mut Map<'_>, folder: &Path) -> AccessLog {
     }
     if let Some(ppm) = map.get("sample").and_then(|at| at.parse(share)) {
         log.sample_ppm = ppm;
+    }
+    if let Some(ppm) = map.get("sample_denied").and_then(|at| at.parse(share)) {
+        log.sample_denied_ppm = ppm;
     }
     let addresses =
         [("full", LogAddress::Full), ("prefix", LogAddress::Prefix), ("none", LogAddress::None)];

@@ -379,8 +379,10 @@ pub struct Bounds {
 pub struct AccessLog {
     /// Where it goes.
     pub to: LogTarget,
-    /// The share of allowed requests that is logged, in parts of a million. Denied ones always are.
+    /// The share of allowed requests that is logged, in parts of a million.
     pub sample_ppm: u32,
+    /// The share of refused requests that is logged, in parts of a million.
+    pub sample_denied_ppm: u32,
     /// How much of the client's address.
     pub client_ip: LogAddress,
     /// Whether the path is cut to the route's name.

@@ -8,7 +8,7 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::line_writer::{self, Shared};
+use super::line_writer::{self, LineWriter, Shared};
 use super::log::timestamp;
 use crate::clock::Nanos;
 use crate::config::{AccessLog, LogAddress, LogPath, LogTarget};
@@ -23,6 +23,8 @@ const MAX_TEXT: usize = 1_024;
 pub struct AccessLogSink {
     out: Shared,
     target: Mutex<LogTarget>,
+    /// The writer before the present one: lines may wait in it when the process ends.
+    previous: Mutex<Option<Arc<LineWriter>>>,
 }
 
 /// A line, in the order of its fields.
@@ -63,7 +65,11 @@ impl AccessLogSink {
     /// A log that goes where the configuration says.
     pub fn new(rules: &AccessLog) -> std::io::Result<Self> {
         let out = line_writer::open(&rules.to)?.map(Arc::new);
-        Ok(Self { out: Arc::new(ArcSwapOption::new(out)), target: Mutex::new(rules.to.clone()) })
+        Ok(Self {
+            out: Arc::new(ArcSwapOption::new(out)),
+            target: Mutex::new(rules.to.clone()),
+            previous: Mutex::new(None),
+        })
     }
 
     /// Goes where the next configuration says. A file is opened again even when its name is the
@@ -73,13 +79,28 @@ impl AccessLogSink {
         if *target == rules.to && !matches!(rules.to, LogTarget::File(_)) {
             return Ok(());
         }
-        self.out.store(line_writer::open(&rules.to)?.map(Arc::new));
+        self.open(&rules.to)?;
         target.clone_from(&rules.to);
         Ok(())
     }
 
-    /// Waits until what was recorded is written, at most `patience`.
+    /// Opens a file again, so that a rotated one is let go.
+    pub fn reopen(&self) -> std::io::Result<()> {
+        let target = self.target.lock();
+        if matches!(*target, LogTarget::File(_)) { self.open(&target) } else { Ok(()) }
+    }
+
+    fn open(&self, target: &LogTarget) -> std::io::Result<()> {
+        let next = line_writer::open(target)?.map(Arc::new);
+        *self.previous.lock() = self.out.swap(next);
+        Ok(())
+    }
+
+    /// Waits until what was recorded is written, at most `patience` for each file.
     pub fn flush(&self, patience: Duration) {
+        if let Some(previous) = self.previous.lock().take() {
+            previous.flush(patience);
+        }
         if let Some(out) = self.out.load().as_deref() {
             out.flush(patience);
         }
@@ -92,7 +113,8 @@ impl AccessSink for AccessLogSink {
             return false;
         }
         let passed = matches!(ending, Ending::Forwarded | Ending::Failed) && !outage;
-        !passed || rules.sample_ppm >= 1_000_000 || fastrand::u32(0..1_000_000) < rules.sample_ppm
+        let share = if passed { rules.sample_ppm } else { rules.sample_denied_ppm };
+        share >= 1_000_000 || fastrand::u32(0..1_000_000) < share
     }
 
     fn record(&self, record: &AccessRecord<'_>, rules: &AccessLog) {

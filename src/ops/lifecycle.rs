@@ -4,16 +4,18 @@
 //! and the process ends as soon as no request is in flight, after `finish` at the latest. A second
 //! TERM, or INT, ends it now. QUIT hands over to a successor; when that one accepts, this one stops
 //! accepting at once, answers those that hold a connection for `drain`, and ends as after TERM.
+//! USR1 opens the access log anew. USR2 does nothing, and a file that may not grow (`RLIMIT_FSIZE`)
+//! is a full disk; both would end the process by default.
 
 use std::os::raw::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals as SignalStream;
 use tokio::sync::{Notify, watch};
 
@@ -23,13 +25,22 @@ use crate::proxy::Live;
 /// How often it is looked whether the last request has ended.
 const IDLE_CHECK: Duration = Duration::from_millis(20);
 
+/// How long requests may go on when the last connection has gone: streams of HTTP/2 whose client
+/// left are dropped one after the other, and each is logged.
+const STRAGGLERS: Duration = Duration::from_millis(100);
+
+type LastWords = Box<dyn Fn() + Send + Sync>;
+
 /// What operators asked for by signals.
-#[derive(Debug)]
 pub struct Orders {
     /// Rings once for any number of HUPs since the last look.
     pub reload: Notify,
     /// Rings once for any number of QUITs since the last look.
     pub hand_over: Notify,
+    /// Rings once for any number of USR1s since the last look.
+    pub reopen: Notify,
+    /// Run before the process ends, however it ends.
+    last_words: OnceLock<LastWords>,
     ending: watch::Sender<Ending>,
 }
 
@@ -49,9 +60,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes HUP, TERM, INT and QUIT.
+    /// Takes every signal that operators, log rotation and limits of the system send.
     pub fn take() -> std::io::Result<Self> {
-        Ok(Self { stream: SignalStream::new([SIGHUP, SIGTERM, SIGINT, SIGQUIT])? })
+        let signals = [SIGHUP, SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGXFSZ];
+        Ok(Self { stream: SignalStream::new(signals)? })
     }
 
     /// Starts a thread that turns signals into orders.
@@ -59,6 +71,8 @@ impl Signals {
         let orders = Arc::new(Orders {
             reload: Notify::new(),
             hand_over: Notify::new(),
+            reopen: Notify::new(),
+            last_words: OnceLock::new(),
             ending: watch::Sender::new(Ending::NotYet),
         });
         let given = Arc::clone(&orders);
@@ -105,13 +119,30 @@ impl Orders {
                     };
                 });
                 if *self.ending.borrow() == Ending::Now {
-                    exit_now(1);
+                    self.exit(1);
                 }
             }
-            SIGINT => exit_now(130),
+            SIGINT => self.exit(130),
             SIGQUIT => self.hand_over.notify_one(),
+            SIGUSR1 => self.reopen.notify_one(),
+            // USR2, and XFSZ: the write that caused it fails, and its line is dropped and counted.
             _ => {}
         }
+    }
+
+    /// Says what is to be done before the process ends. Only the first one is heard.
+    pub fn set_last_words(&self, words: impl Fn() + Send + Sync + 'static) {
+        // There is one process with one access log.
+        let _ = self.last_words.set(Box::new(words));
+    }
+
+    /// Ends the process after the logs are written.
+    fn exit(&self, code: i32) -> ! {
+        if let Some(words) = self.last_words.get() {
+            words();
+        }
+        log::logger().flush();
+        std::process::exit(code)
     }
 }
 
@@ -127,8 +158,6 @@ pub struct Lifecycle {
     pub leaving: Arc<AtomicBool>,
     /// Connections that exist.
     pub connections: Arc<AtomicUsize>,
-    /// Run before the process ends.
-    pub last_words: Box<dyn Fn() + Send + Sync>,
 }
 
 #[async_trait]
@@ -172,28 +201,37 @@ impl Lifecycle {
             "closing the listeners; finishing {} connections",
             connections.load(Ordering::Relaxed)
         );
-        (self.last_words)();
+        let (orders, live) = (Arc::clone(&self.orders), Arc::clone(&self.live));
         let spawned = std::thread::Builder::new().name("finish".to_owned()).spawn(move || {
             for _ in 0..rounds {
+                // First of all: what was connected to while the listeners close is accepted and counted.
                 std::thread::sleep(IDLE_CHECK);
                 if connections.load(Ordering::Acquire) == 0 {
-                    exit_now(0);
+                    await_stragglers(&live);
+                    orders.exit(0);
                 }
             }
             log::warn!(
                 "finish is over; {} connections are cut",
                 connections.load(Ordering::Relaxed)
             );
-            exit_now(0);
+            orders.exit(0);
         });
         if spawned.is_err() {
-            exit_now(0);
+            self.orders.exit(0);
         }
     }
 }
 
-/// Ends the process after the log is written.
-fn exit_now(code: i32) -> ! {
-    log::logger().flush();
-    std::process::exit(code)
+/// Waits until no request holds the configuration any more: its line has been handed to the log.
+fn await_stragglers(live: &ArcSwap<Live>) {
+    /// The configuration's own place, and the one that is looked at.
+    const OURS: usize = 2;
+    let rounds = STRAGGLERS.as_millis() / IDLE_CHECK.as_millis();
+    for _ in 0..rounds {
+        if Arc::strong_count(&live.load_full()) <= OURS {
+            return;
+        }
+        std::thread::sleep(IDLE_CHECK);
+    }
 }

@@ -1,7 +1,9 @@
 //! Lines on their way out of the process. Whoever writes a line never waits: a full pipe or a slow
 //! disk drops lines and counts them.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -28,7 +30,7 @@ enum Message {
 
 impl LineWriter {
     /// Starts the thread that writes to `out`. It ends when the last clone is dropped.
-    pub fn start(name: &str, out: impl Write + Send + 'static) -> std::io::Result<Self> {
+    pub fn start(name: &str, out: File) -> io::Result<Self> {
         let (queue, waiting) = sync_channel(MAX_WAITING);
         let name = format!("log-{name}");
         std::thread::Builder::new().name(name).spawn(move || write_all(&waiting, out))?;
@@ -61,28 +63,25 @@ impl LineWriter {
 }
 
 /// Writes as many lines at once as are waiting.
-fn write_all(waiting: &Receiver<Message>, mut out: impl Write) {
+fn write_all(waiting: &Receiver<Message>, out: impl Output) {
     /// Bytes after which a write is made even though more lines wait.
     const BATCH: usize = 64 * 1024;
+    let mut lines = WholeLines { out, rest: Vec::new() };
     let mut batch = Vec::with_capacity(BATCH);
     let mut flushes: Vec<SyncSender<()>> = Vec::new();
     while let Ok(first) = waiting.recv() {
-        let mut lines = 0;
         let mut next = Some(first);
         while let Some(message) = next {
             match message {
                 Message::Line(line) => {
                     batch.extend_from_slice(line.as_bytes());
                     batch.push(b'\n');
-                    lines += 1;
                 }
                 Message::Flush(done) => flushes.push(done),
             }
             next = if batch.len() < BATCH { waiting.try_recv().ok() } else { None };
         }
-        if out.write_all(&batch).and_then(|()| out.flush()).is_err() {
-            DROPPED.fetch_add(lines, Ordering::Relaxed);
-        }
+        DROPPED.fetch_add(lines.write(&batch), Ordering::Relaxed);
         batch.clear();
         flushes.drain(..).for_each(|done| {
             let _ = done.try_send(());
@@ -90,13 +89,86 @@ fn write_all(waiting: &Receiver<Message>, mut out: impl Write) {
     }
 }
 
+/// Something to write to that may be full.
+trait Output: Write {
+    /// Takes away the last bytes that were written. False where that is not possible.
+    fn cut(&mut self, bytes: u64) -> bool;
+}
+
+impl Output for File {
+    fn cut(&mut self, bytes: u64) -> bool {
+        let mut cut = || {
+            // Fails for a pipe.
+            let end = self.stream_position()?;
+            let about = self.metadata()?;
+            let start = end.checked_sub(bytes).filter(|_| about.is_file() && about.len() == end);
+            let Some(start) = start else {
+                // Another process has appended to it: its lines are not ours to cut.
+                return Ok(false);
+            };
+            self.set_len(start)?;
+            self.seek(SeekFrom::Start(start)).map(|_| true)
+        };
+        cut().unwrap_or_else(|_: io::Error| false)
+    }
+}
+
+/// Writes lines whole. A full disk takes the beginning of a line and no more: it is cut away again;
+/// where that is not possible (a pipe), the line is completed before anything else is written.
+struct WholeLines<O> {
+    out: O,
+    /// What is missing of a line that was begun.
+    rest: Vec<u8>,
+}
+
+impl<O: Output> WholeLines<O> {
+    /// Writes lines, each with its end. Returns how many were dropped.
+    fn write(&mut self, lines: &[u8]) -> u64 {
+        let rest = std::mem::take(&mut self.rest);
+        let completed = self.write_some(&rest);
+        if let Err(rest) = completed {
+            self.rest = rest;
+            return count(lines);
+        }
+        let Err(unwritten) = self.write_some(lines) else {
+            return 0;
+        };
+        let written = &lines[..lines.len() - unwritten.len()];
+        let begun = written.len() - memchr::memrchr(b'\n', written).map_or(0, |at| at + 1);
+        let mut dropped = count(&unwritten);
+        if begun > 0 && !self.out.cut(begun as u64) {
+            let end = memchr::memchr(b'\n', &unwritten).map_or(unwritten.len(), |at| at + 1);
+            self.rest = unwritten[..end].to_vec();
+            dropped -= 1;
+        }
+        dropped
+    }
+
+    /// `Err`: what could not be written.
+    fn write_some(&mut self, bytes: &[u8]) -> Result<(), Vec<u8>> {
+        let mut left = bytes;
+        while !left.is_empty() {
+            match self.out.write(left) {
+                Ok(written) if written > 0 => left = &left[written.min(left.len())..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => return Err(left.to_vec()),
+            }
+        }
+        self.out.flush().map_err(|_| Vec::new())
+    }
+}
+
+fn count(lines: &[u8]) -> u64 {
+    memchr::memchr_iter(b'\n', lines).count() as u64
+}
+
 /// Where a log goes, as a writer.
-pub(super) fn open(target: &crate::config::LogTarget) -> std::io::Result<Option<LineWriter>> {
+pub(super) fn open(target: &crate::config::LogTarget) -> io::Result<Option<LineWriter>> {
     use crate::config::LogTarget;
     let writer = match target {
         LogTarget::None => return Ok(None),
-        LogTarget::Stdout => LineWriter::start("stdout", std::io::stdout())?,
-        LogTarget::Stderr => LineWriter::start("stderr", std::io::stderr())?,
+        LogTarget::Stdout => LineWriter::start("stdout", owned(io::stdout())?)?,
+        LogTarget::Stderr => LineWriter::start("stderr", owned(io::stderr())?)?,
         LogTarget::File(path) => {
             let file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
             LineWriter::start("file", file)?
@@ -105,5 +177,97 @@ pub(super) fn open(target: &crate::config::LogTarget) -> std::io::Result<Option<
     Ok(Some(writer))
 }
 
+/// The descriptor without the buffer of the standard library, in which a part of a line could stay.
+pub(super) fn owned(stream: impl AsFd) -> io::Result<File> {
+    stream.as_fd().try_clone_to_owned().map(File::from)
+}
+
 /// A writer that several logs share.
 pub(super) type Shared = Arc<arc_swap::ArcSwapOption<LineWriter>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes as many bytes as there is room, in pieces.
+    struct Disk {
+        held: Vec<u8>,
+        room: usize,
+        piece: usize,
+        can_cut: bool,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.piece).min(self.room - self.held.len());
+            self.held.extend_from_slice(&bytes[..taken]);
+            if taken == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(taken) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Output for Disk {
+        fn cut(&mut self, bytes: u64) -> bool {
+            if self.can_cut {
+                self.held.truncate(self.held.len() - bytes as usize);
+            }
+            self.can_cut
+        }
+    }
+
+    /// Whatever room there is and comes: lines are whole, in order, and those that are missing are
+    /// counted.
+    #[test]
+    fn a_disk_that_is_full_at_any_byte_holds_whole_lines() {
+        for seed in 0..2_000 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let disk = Disk {
+                held: Vec::new(),
+                room: rng.usize(0..60),
+                piece: rng.usize(1..20),
+                can_cut: rng.bool(),
+            };
+            let mut lines = WholeLines { out: disk, rest: Vec::new() };
+            let (mut given, mut dropped) = (0, 0);
+            for _ in 0..rng.usize(1..8) {
+                let mut batch = Vec::new();
+                for _ in 0..rng.usize(0..5) {
+                    batch.extend_from_slice(format!("<{given}>\n").as_bytes());
+                    given += 1;
+                }
+                dropped += lines.write(&batch);
+                if lines.out.can_cut {
+                    let held = &lines.out.held;
+                    assert!(held.is_empty() || held.ends_with(b"\n"), "{seed}: torn");
+                }
+                lines.out.room += rng.usize(0..30);
+            }
+            lines.out.room = usize::MAX;
+            dropped += lines.write(b"");
+            let text = String::from_utf8(lines.out.held).unwrap();
+            let numbers: Vec<u64> = text
+                .split_terminator('\n')
+                .map(|line| line.strip_prefix('<').unwrap().strip_suffix('>').unwrap().parse().unwrap())
+                .collect();
+            assert!(numbers.is_sorted() && (text.is_empty() || text.ends_with('\n')), "{text}");
+            assert_eq!(numbers.len() as u64 + dropped, given, "{seed}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_cut_unless_another_process_wrote_to_it() {
+        let path = std::env::temp_dir().join(format!("tollgate-cut-{}", std::process::id()));
+        let open = || std::fs::OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        let (mut ours, mut theirs) = (open(), open());
+        ours.write_all(b"whole\npart").unwrap();
+        assert!(ours.cut(4));
+        ours.write_all(b"part").unwrap();
+        theirs.write_all(b"theirs\n").unwrap();
+        assert!(!ours.cut(4));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "whole\nparttheirs\n");
+        std::fs::remove_file(&path).unwrap();
+    }
+}

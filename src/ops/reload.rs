@@ -57,11 +57,21 @@ impl Reloader {
                 }
                 let generation = self.live.load().generation.number();
                 log::error!("reload refused; generation {generation} stays in force");
+                // Whoever rotates logs sends the same signal, whatever the configuration says.
+                self.reopen_log();
             }
         }
         self.status.reloaded(self.engine.date(self.engine.now()), outcome.clone());
         super::supervisor::ready();
         outcome
+    }
+
+    /// Lets go of a log file that was rotated.
+    pub fn reopen_log(&self) {
+        match self.access.reopen() {
+            Ok(()) => log::info!("the access log is open anew"),
+            Err(error) => log::error!("access_log: {error}; the file that was open stays"),
+        }
     }
 
     async fn attempt(&self) -> Result<ReloadOutcome, Vec<String>> {

@@ -40,6 +40,7 @@ impl Housekeeping {
                     reload = self.begin_reload();
                 }
                 () = ended(&mut reload) => reload = None,
+                () = self.orders.reopen.notified() => self.reloader.reopen_log(),
             }
         }
     }

@@ -236,13 +236,13 @@ impl Parts {
 
     pub(super) fn lifecycle(&self) -> Lifecycle {
         let access = Arc::clone(&self.access);
+        self.orders.set_last_words(move || access.flush(LAST_WORDS));
         Lifecycle {
             orders: Arc::clone(&self.orders),
             status: Arc::clone(&self.status),
             live: Arc::clone(&self.live),
             leaving: Arc::clone(&self.leaving),
             connections: Arc::clone(&self.connections),
-            last_words: Box::new(move || access.flush(LAST_WORDS)),
         }
     }
 }

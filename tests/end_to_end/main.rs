@@ -17,6 +17,7 @@ mod moody;
 mod origins;
 mod reloading;
 mod servers;
+mod signals;
 mod slow;
 mod streams;
 mod tls;

@@ -38,7 +38,7 @@ pub fn folder(names: &[&str]) -> (tempfile::TempDir, Vec<Pair>) {
     (folder, pairs)
 }
 
-fn trusting(pair: &Pair, name: &str, to: SocketAddr) -> reqwest::ClientBuilder {
+pub fn trusting(pair: &Pair, name: &str, to: SocketAddr) -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .no_proxy()
         .tls_certs_only([reqwest::Certificate::from_pem(pair.pem.as_bytes()).unwrap()])

@@ -95,8 +95,10 @@ impl Default for Bounds {
             h2_resets: 100,
             max_connections: 20_000,
             max_connections_per_client: 1_000,
-            drain: Duration::from_secs(10),
-            finish: Duration::from_secs(30),
+            // Together below the 30 s after which Kubernetes kills; without requests in flight below
+            // the 10 s of Docker.
+            drain: Duration::from_secs(5),
+            finish: Duration::from_secs(20),
         }
     }
 }

@@ -111,7 +111,11 @@ where
         door: Arc<Door>,
         shutdown: ShutdownWatch,
     ) {
-        match self.admit(tcp, peer, &door, seat).await {
+        let admitted = tokio::select! {
+            admitted = self.admit(tcp, peer, &door, seat) => admitted,
+            () = stopped(shutdown.clone()) => Err(None),
+        };
+        match admitted {
             Ok((stream, client, _seat)) => self.speak(stream, client, shutdown).await,
             Err(Some(reason)) => self.porter.turn_away(peer.ip(), reason),
             Err(None) => {}
@@ -269,6 +273,13 @@ where
     }
 }
 
+/// Returns when nobody is accepted any more, and handshakes that had begun have had time to end.
+async fn stopped(mut shutdown: ShutdownWatch) {
+    // An error means that whoever could say so has gone.
+    let _ = shutdown.wait_for(|stopping| *stopping).await;
+    sleep(LAST_HANDSHAKES).await;
+}
+
 /// The search for the head of a request in what is ahead.
 struct HeadSearch<'c> {
     scan: HeadScan,
@@ -376,6 +387,10 @@ impl Waiting {
         }
     }
 }
+
+/// How long handshakes may take when the process stops accepting. One that says nothing must not
+/// hold an idle process.
+const LAST_HANDSHAKES: Duration = Duration::from_millis(200);
 
 /// The least time to write an answer.
 const LAST_WORDS: Duration = Duration::from_millis(100);

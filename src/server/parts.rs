@@ -30,8 +30,9 @@ use crate::ops::{
 };
 use crate::proxy::{AllOriginSlots, Books, CertificateStore, Live, Porter, Resolver, Tollgate};
 
-/// How long the access log may take to be written when the process ends.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the access log may take to be written when the process ends. A pipe that nobody reads
+/// takes it never, and an idle process is to be gone within half a second of `drain`.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Bytes of an answer that wait in a stream of HTTP/2 until its client takes them: two frames, so that one
 /// is there when the other has gone. (The implementation's own 400 KiB are 40 MB for 100 slow streams.)

@@ -290,6 +290,8 @@ pub struct OriginTimeouts {
     pub write: Duration,
     /// How long an unused connection is kept.
     pub idle: Duration,
+    /// How long a connection that switched protocols may be idle in both directions.
+    pub tunnel: Duration,
 }
 
 /// How answers of the proxy itself look.

@@ -156,6 +156,7 @@ fn timeouts(at: Option<At<'_>>) -> OriginTimeouts {
         read: minute,
         write: minute,
         idle: minute,
+        tunnel: Duration::from_secs(3_600),
     };
     let Some(mut map) = at.and_then(|at| at.map()) else {
         return timeouts;
@@ -169,6 +170,7 @@ fn timeouts(at: Option<At<'_>>) -> OriginTimeouts {
     set("read", &mut timeouts.read);
     set("write", &mut timeouts.write);
     set("idle", &mut timeouts.idle);
+    set("tunnel", &mut timeouts.tunnel);
     map.finish();
     timeouts
 }

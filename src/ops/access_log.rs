@@ -14,7 +14,7 @@ use crate::clock::Nanos;
 use crate::config::{AccessLog, LogAddress, LogPath, LogTarget};
 use crate::engine::TrialKind;
 use crate::policy::client;
-use crate::proxy::{AccessRecord, AccessSink, Ending};
+use crate::proxy::{AccessRecord, AccessSink, Ending, TunnelEnd};
 
 /// Bytes of a host and of a path that are logged: more is an attack on the log.
 const MAX_TEXT: usize = 1_024;
@@ -47,6 +47,8 @@ struct Line<'r> {
     remaining: Option<u32>,
     retry_after: Option<u64>,
     authenticated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tunnel: Option<&'static str>,
     degraded: bool,
     #[serde(skip_serializing_if = "is_false")]
     banned: bool,
@@ -160,6 +162,7 @@ fn line<'r>(record: &AccessRecord<'r>, rules: &AccessLog) -> Line<'r> {
         remaining,
         retry_after: record.retry_after,
         authenticated,
+        tunnel: record.tunnel.map(TunnelEnd::name),
         degraded: record.degraded,
         banned: record.banned,
         waited_us: (record.waited > Nanos::ZERO).then(|| micros(record.waited)),

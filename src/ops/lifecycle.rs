@@ -8,8 +8,8 @@
 //! is a full disk; both would end the process by default.
 
 use std::os::raw::c_int;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;

@@ -250,7 +250,9 @@ mod tests {
             let text = String::from_utf8(lines.out.held).unwrap();
             let numbers: Vec<u64> = text
                 .split_terminator('\n')
-                .map(|line| line.strip_prefix('<').unwrap().strip_suffix('>').unwrap().parse().unwrap())
+                .map(|line| {
+                    line.strip_prefix('<').unwrap().strip_suffix('>').unwrap().parse().unwrap()
+                })
                 .collect();
             assert!(numbers.is_sorted() && (text.is_empty() || text.ends_with('\n')), "{text}");
             assert_eq!(numbers.len() as u64 + dropped, given, "{seed}: {text}");

@@ -9,7 +9,7 @@ use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
 use super::upstream::RequestId;
-use super::{Context, Link, Tollgate};
+use super::{Context, Tollgate};
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 
 /// A request is over without an answer, or in the middle of one. `status`: our answer, if there was
@@ -21,12 +21,13 @@ pub(super) fn failed(
     error: &Error,
     status: u16,
 ) {
-    if is_the_clients_own(session, ctx, error) {
+    if is_the_clients_own(ctx, error) {
         return;
     }
-    let by_origin =
-        *error.esource() == ErrorSource::Upstream || *error.esource() == ErrorSource::Downstream;
-    let kind = if by_origin { LogKind::OriginFailed } else { LogKind::Internal };
+    let kind = match error.esource() {
+        ErrorSource::Upstream => LogKind::OriginFailed,
+        _ => LogKind::Internal,
+    };
     if !LOG_SAMPLER.admits(kind, gate.engine.date(gate.engine.now())) {
         return;
     }
@@ -56,9 +57,8 @@ pub(super) fn request(ctx: &Context, id: &RequestId) -> String {
 
 /// Errors that a client makes by itself do not belong into the operator's log; nor does the end of a
 /// tunnel, however it comes.
-fn is_the_clients_own(session: &Session, ctx: &Context, error: &Error) -> bool {
-    let switched = Link::of(session).is_some_and(|link| link.is_switched());
-    switched || *error.esource() == ErrorSource::Downstream || ctx.rejected.is_some()
+fn is_the_clients_own(ctx: &Context, error: &Error) -> bool {
+    ctx.tunnel.is_some() || *error.esource() == ErrorSource::Downstream || ctx.rejected.is_some()
 }
 
 /// What went wrong, at which server.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use pingora_proxy::Session;
 
-use super::{Context, Ending, Reason, Tollgate, fields, upstream};
+use super::{Context, Ending, Reason, Tollgate, TunnelEnd, fields, upstream};
 use crate::clock::Nanos;
 use crate::config::AccessLog;
 use crate::engine::{Decision, Outcome, TrialKind};
@@ -44,6 +44,8 @@ pub struct AccessRecord<'r> {
     pub reason: Option<Reason>,
     /// The deciding limit: name, tier, remaining, and whether its key was a credential.
     pub limit: Option<(&'r str, &'static str, u32, bool)>,
+    /// How the tunnel ended, if the origin switched protocols.
+    pub tunnel: Option<TunnelEnd>,
     /// Seconds to wait, if it was limited.
     pub retry_after: Option<u64>,
     /// Whether a limit was judged while the store was away.
@@ -100,6 +102,7 @@ pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
         ending,
         reason: ctx.rejected,
         limit: ctx.decision.as_ref().and_then(|decision| deciding(decision, policy)),
+        tunnel: ctx.tunnel,
         retry_after: ctx.decision.as_ref().and_then(fields::retry_after_secs),
         degraded: ctx.decision.as_ref().is_some_and(Decision::is_degraded),
         outage,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use http::HeaderValue;
 use parking_lot::Mutex;
@@ -28,6 +29,8 @@ pub struct Link {
     saying: AtomicU8,
     words: Mutex<Vec<u8>>,
     peer_text: OnceLock<HeaderValue>,
+    /// Nanoseconds for which the origin may be silent; none where the framework watches that.
+    origin_patience: AtomicU64,
     scanned: Mutex<Option<Scanned>>,
 }
 
@@ -56,6 +59,7 @@ impl Default for Link {
             saying: AtomicU8::new(NOTHING),
             words: Mutex::default(),
             peer_text: OnceLock::new(),
+            origin_patience: AtomicU64::new(0),
             scanned: Mutex::default(),
         }
     }
@@ -80,6 +84,19 @@ impl Link {
         self.answer.store(NOT_BEGUN, Ordering::Relaxed);
         self.most_body.store(usize::MAX, Ordering::Relaxed);
         self.saying.store(NOTHING, Ordering::Relaxed);
+        self.origin_patience.store(0, Ordering::Relaxed);
+    }
+
+    /// Asks the stream to watch that the origin is not silent for longer.
+    pub(super) fn await_origin(&self, patience: Duration) {
+        let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        self.origin_patience.store(nanos, Ordering::Relaxed);
+    }
+
+    /// For how long the origin may be silent, if the stream is to watch that.
+    pub fn origin_patience(&self) -> Option<Duration> {
+        let nanos = self.origin_patience.load(Ordering::Relaxed);
+        (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
     /// What was found in the request's head, for who asks first.
@@ -184,6 +201,7 @@ impl Link {
         self.patience.store(patience.get(), Ordering::Relaxed);
         self.answer.store(BEGUN, Ordering::Relaxed);
         if switches {
+            self.origin_patience.store(0, Ordering::Relaxed);
             self.switched.store(true, Ordering::Release);
         }
     }
@@ -254,6 +272,25 @@ impl std::error::Error for Cut {}
 impl From<Cut> for std::io::Error {
     fn from(cut: Cut) -> Self {
         Self::new(std::io::ErrorKind::TimedOut, cut)
+    }
+}
+
+/// The origin is silent for longer than it may be ([`Link::origin_patience`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the origin is silent")]
+pub struct OriginSilent;
+
+impl OriginSilent {
+    /// Whether an error comes from that.
+    pub(super) fn is_cause_of(error: &Error) -> bool {
+        let error = error.root_cause().downcast_ref::<std::io::Error>();
+        error.and_then(std::io::Error::get_ref).is_some_and(|inner| inner.is::<Self>())
+    }
+}
+
+impl From<OriginSilent> for std::io::Error {
+    fn from(silent: OriginSilent) -> Self {
+        Self::new(std::io::ErrorKind::TimedOut, silent)
     }
 }
 

@@ -22,6 +22,7 @@ mod render;
 mod request;
 mod respond;
 mod response;
+mod tunnel;
 mod turn;
 mod upstream;
 
@@ -49,7 +50,7 @@ pub use gate::{
     Clean, Framing, GateBounds, Head, HeadScan, LastHost, Length, Reason, Scanned, WireHead, pass,
     pass_scanned,
 };
-pub use link::{Awaited, Cut, Link};
+pub use link::{Awaited, Cut, Link, OriginSilent};
 pub use live::{Books, Ending, Fixed, Live, RouteTally, Shed};
 pub use negotiate::Asking;
 pub use origin::{OriginGroup, OriginTally};
@@ -61,6 +62,7 @@ pub use proxied::{
     ProxyVersion, proxied_from, proxy_v2_size, proxy_version,
 };
 pub use render::{Refusal, fields_beside, refusal, write_fields};
+pub use tunnel::TunnelEnd;
 
 /// Servers of its origin that one request tries to connect to.
 const MAX_TRIES: usize = 3;
@@ -114,6 +116,8 @@ pub struct Context {
     origin_status: Option<u16>,
     /// The status of an answer that did not go through the framework.
     answered: Option<u16>,
+    /// How the tunnel ended that the connection became, if it did.
+    tunnel: Option<tunnel::TunnelEnd>,
     body_read: u64,
 }
 
@@ -165,6 +169,7 @@ impl ProxyHttp for Tollgate {
             origin_asked: None,
             origin_status: None,
             answered: None,
+            tunnel: None,
             body_read: 0,
         })
     }
@@ -236,7 +241,7 @@ impl ProxyHttp for Tollgate {
         ctx: &mut Self::CTX,
         client_reused: bool,
     ) -> Box<pingora::Error> {
-        let error = error.more_context(format!("server {}", peer.address()));
+        let error = tunnel::as_origins(error).more_context(format!("server {}", peer.address()));
         let error = upstream::send_again(session, ctx, error, client_reused);
         // A kept connection that ended meanwhile is no failure of the server.
         if error.retry() && !client_reused {

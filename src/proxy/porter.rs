@@ -63,6 +63,7 @@ impl Porter {
             ending: Ending::Rejected,
             reason: Some(reason),
             limit: None,
+            tunnel: None,
             retry_after: None,
             degraded: false,
             outage: false,

@@ -10,7 +10,7 @@ use pingora_proxy::{FailToProxy, Session};
 
 use super::gate::Reason;
 use super::render::{self, Reply};
-use super::{Context, Cut, Ending, Link, Tollgate};
+use super::{Context, Cut, Ending, Link, Tollgate, tunnel};
 use crate::engine::Said;
 
 /// After how many seconds a request may be sent again for which there was no room: exchanges end all the
@@ -38,6 +38,10 @@ pub(super) async fn failure(
     error: &Error,
     ctx: &mut Context,
 ) -> FailToProxy {
+    if tunnel::ended(ctx, error) {
+        // It was forwarded, and is not HTTP any more: nobody is told anything.
+        return FailToProxy { error_code: 0, can_reuse_downstream: false };
+    }
     if let Some(reason) = Cut::of(error) {
         ctx.rejected = Some(reason);
     }

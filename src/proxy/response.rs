@@ -8,13 +8,13 @@ use pingora_proxy::Session;
 
 use super::fields::{Standing, Triple};
 use super::lines::{LIMIT, Lines, RATELIMIT, RATELIMIT_POLICY, REMAINING, RESET};
-use super::{Context, Ending, Link, Tollgate};
+use super::{Context, Ending, Link, Tollgate, tunnel};
 use crate::engine::Said;
 
 /// Adds where the client stands. An origin's own fields are never loosened.
 pub(super) fn tell(
     gate: &Tollgate,
-    session: &Session,
+    session: &mut Session,
     response: &mut ResponseHeader,
     ctx: &mut Context,
 ) -> Result<()> {
@@ -22,6 +22,9 @@ pub(super) fn tell(
     if response.status.is_informational() && !switching {
         // The final answer says it all.
         return Ok(());
+    }
+    if switching {
+        tunnel::begin(session, ctx);
     }
     ctx.origin_status = Some(response.status.as_u16());
     if let Some(link) = Link::of(session) {

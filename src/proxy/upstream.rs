@@ -9,7 +9,7 @@ use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use super::{Context, Link, MAX_TRIES, Shed, Tollgate};
+use super::{Context, Link, MAX_TRIES, Shed, Tollgate, tunnel};
 use crate::clock::Nanos;
 use crate::policy::{Facts, client};
 
@@ -79,7 +79,9 @@ pub(super) fn choose(
         let now = if just_now { ctx.began.mono } else { gate.engine.now().mono };
         ctx.origin_asked = Some(now);
     }
-    Ok(Box::new(origin.peer(server)))
+    let mut peer = Box::new(origin.peer(server));
+    tunnel::prepare(session, ctx, &mut peer);
+    Ok(peer)
 }
 
 /// A connection that could not be made is tried at another server; the request has not been sent.

@@ -27,7 +27,7 @@ use super::frames;
 use super::pace::{Pace, Wait};
 use crate::clock::{Clock, Nanos};
 use crate::config::Bounds;
-use crate::proxy::{Awaited, Cut, Framing, Link, Reason, WireHead};
+use crate::proxy::{Awaited, Cut, Framing, Link, OriginSilent, Reason, WireHead};
 
 use http2::FrameWatch;
 
@@ -187,6 +187,15 @@ impl Guarded {
             }
         }
         Poll::Pending
+    }
+
+    /// The whole request is with the origin, which may be silent for so long and no longer.
+    fn poll_origin(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(patience) = self.watch.link.origin_patience() else {
+            return Poll::Pending;
+        };
+        let now = self.now();
+        self.inbound.poll_over(now, Some(patience), cx).map(|()| Err(OriginSilent.into()))
     }
 
     /// Gives on what is ahead, or else reads; at most so many bytes.
@@ -439,7 +448,10 @@ impl AsyncRead for Guarded {
                 this.stage = Stage::Switched;
                 this.poll_through(cx, buf).map_ok(|_| ())
             }
-            Stage::Body(framing) if framing.is_done() => this.poll_after(cx),
+            Stage::Body(framing) if framing.is_done() => match this.poll_after(cx) {
+                Poll::Pending => this.poll_origin(cx),
+                ready @ Poll::Ready(_) => ready,
+            },
             Stage::Body(framing) => {
                 let framing = *framing;
                 this.poll_body(framing, cx, buf)
@@ -457,6 +469,10 @@ impl AsyncWrite for Guarded {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        if this.watch.link.origin_patience().is_some() {
+            // What is written comes from the origin: it is not silent.
+            this.inbound.pace.rest();
+        }
         if this.gathered.len() + buf.len() > GATHER {
             ready!(this.poll_gathered(cx))?;
         }

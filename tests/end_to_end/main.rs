@@ -21,4 +21,5 @@ mod signals;
 mod slow;
 mod streams;
 mod tls;
+mod tunnels;
 mod uploads;

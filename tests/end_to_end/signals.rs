@@ -16,10 +16,8 @@ async fn get(gate: &Gate, path: &str) -> u16 {
 
 /// A gate whose access log is `access.log` in its folder.
 async fn logging(origin: &Origin, more: &str) -> (Gate, PathBuf) {
-    let policy = format!(
-        "{}{ROUTE}access_log: {{ to: ./access.log{more} }}\n",
-        origin_yaml(origin.address)
-    );
+    let policy =
+        format!("{}{ROUTE}access_log: {{ to: ./access.log{more} }}\n", origin_yaml(origin.address));
     let gate = Gate::start(&policy).await;
     let file = gate.folder.path().join("access.log");
     (gate, file)
@@ -118,7 +116,8 @@ async fn a_full_disk_tears_no_line() {
     assert_eq!(get(&gate, "/first").await, 200);
     assert!(has_line(&file, "/first").await);
     let line = read(&file).len() as u64;
-    let before = prlimit(pid, Resource::Fsize, Rlimit { current: Some(line * 7 / 2), maximum: None });
+    let before =
+        prlimit(pid, Resource::Fsize, Rlimit { current: Some(line * 7 / 2), maximum: None });
     for n in 0..20 {
         assert_eq!(get(&gate, &format!("/full/{n}")).await, 200);
     }

@@ -1,0 +1,85 @@
+//! Connections that switch to another protocol (RFC 9110, section 7.8), as WebSockets do.
+//!
+//! From the 101 on, only `timeouts.tunnel` bounds the silence of both sides together. Before it, and
+//! if the origin answers otherwise, `timeouts.read` holds as for every request. The framework has one
+//! timeout for reading from an origin, which cannot be changed after the request was sent. So for
+//! these requests it has none, and the client's stream watches the time instead
+//! ([`Link::await_origin`]): it is polled as long as the origin is waited for.
+
+use http::{Version, header};
+use pingora::http::RequestHeader;
+use pingora::prelude::HttpPeer;
+use pingora::{Error, ErrorSource, ErrorType};
+use pingora_proxy::Session;
+
+use super::{Context, Link, OriginSilent};
+
+/// How a tunnel ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelEnd {
+    /// A side closed it.
+    Closed,
+    /// Nothing came from either side for `timeouts.tunnel`.
+    Idle,
+    /// A side took nothing of what the other one sent.
+    Stalled,
+}
+
+impl TunnelEnd {
+    /// The word of the access log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Idle => "idle",
+            Self::Stalled => "stalled",
+        }
+    }
+
+    fn by(error: &Error) -> Self {
+        match (error.etype(), error.esource()) {
+            (ErrorType::ReadTimedout, ErrorSource::Downstream) => Self::Idle,
+            (ErrorType::WriteTimedout, _) => Self::Stalled,
+            _ if super::Cut::of(error).is_some() => Self::Stalled,
+            _ => Self::Closed,
+        }
+    }
+}
+
+/// Asks an origin for another protocol, if that is what the client asks for.
+pub(super) fn prepare(session: &Session, ctx: &Context, peer: &mut HttpPeer) {
+    if !ctx.has_rare || !asks_to_switch(session.req_header()) {
+        return;
+    }
+    let http2 = ctx.origin.as_ref().is_some_and(|origin| origin.meant().http2);
+    // Without a stream of ours, the framework's timeout stays.
+    if let (Some(link), Some(read), false) = (Link::of(session), peer.options.read_timeout, http2) {
+        peer.options.read_timeout = None;
+        link.await_origin(read);
+    }
+}
+
+fn asks_to_switch(head: &RequestHeader) -> bool {
+    head.version == Version::HTTP_11 && head.headers.contains_key(header::UPGRADE)
+}
+
+/// The origin switches: from now on both sides may be silent for so long.
+pub(super) fn begin(session: &mut Session, ctx: &mut Context) {
+    let idle = ctx.origin.as_ref().map(|origin| origin.meant().timeouts.tunnel);
+    // The framework begins this wait anew with each byte of either side.
+    session.set_read_timeout(idle);
+    ctx.tunnel = Some(TunnelEnd::Closed);
+}
+
+/// Notes how a tunnel ended; false when the connection is none.
+pub(super) fn ended(ctx: &mut Context, error: &Error) -> bool {
+    let end = ctx.tunnel.as_mut();
+    end.map(|end| *end = TunnelEnd::by(error)).is_some()
+}
+
+/// The stream of the client noticed that the origin is silent, which is the origin's failure.
+pub(super) fn as_origins(error: Box<Error>) -> Box<Error> {
+    if !OriginSilent::is_cause_of(&error) {
+        return error;
+    }
+    Error::explain(ErrorType::ReadTimedout, "the origin is silent").into_up()
+}

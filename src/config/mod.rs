@@ -239,6 +239,18 @@ pub struct Origin {
     pub resolve_every: Duration,
 }
 
+impl Origin {
+    /// What it is called where no client names a host.
+    pub fn own_host(&self) -> &str {
+        match (&self.tls, &self.host, self.servers.first()) {
+            (_, Some(host), _) => host,
+            (Some(tls), None, _) => &tls.sni,
+            (None, None, Some(server)) => &server.address,
+            (None, None, None) => "",
+        }
+    }
+}
+
 /// One server of an origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginServer {

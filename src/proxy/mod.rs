@@ -8,6 +8,7 @@ mod failure_log;
 mod fields;
 mod finish;
 mod gate;
+mod http10;
 mod lines;
 mod link;
 mod live;

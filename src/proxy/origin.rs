@@ -295,13 +295,7 @@ fn health_check(
     check: &HealthCheck,
     roots: Option<Arc<CaType>>,
 ) -> HttpHealthCheck {
-    let host = match (&meant.tls, &meant.host, meant.servers.first()) {
-        (_, Some(host), _) => host.as_str(),
-        (Some(tls), None, _) => tls.sni.as_str(),
-        (None, None, Some(server)) => server.address.as_str(),
-        (None, None, None) => "",
-    };
-    let mut asked = HttpHealthCheck::new(host, meant.tls.is_some());
+    let mut asked = HttpHealthCheck::new(meant.own_host(), meant.tls.is_some());
     let anywhere = SocketAddr::from((IpAddr::from([0, 0, 0, 0]), 1));
     asked.peer_template = peer(meant, anywhere, roots);
     asked.peer_template.options.connection_timeout = Some(check.timeout);

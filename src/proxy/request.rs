@@ -12,7 +12,7 @@ use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
 use super::gate::{self, Clean, GateBounds, Head, Reason, Scanned};
-use super::{Asking, Context, Ending, Link, Tollgate, render, respond, turn};
+use super::{Asking, Context, Ending, Link, Tollgate, http10, render, respond, turn};
 use crate::clock::Nanos;
 use crate::engine::{Decision, Outcome, Unsettled};
 use crate::policy::{Facts, client};
@@ -79,6 +79,10 @@ fn prepare(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
     // The stream under the session waits for nobody too long; who switches protocols may be silent
     // for as long as the origin likes.
     session.set_read_timeout(None);
+    // A client of HTTP/1.0 would take an interim answer for the answer.
+    if http10::is(session) {
+        session.as_downstream_mut().set_ignore_info_resp(true);
+    }
     // Else as the request says: HTTP/1.0 closes unless it is asked to go on.
     if gate.leaving.load(std::sync::atomic::Ordering::Relaxed) {
         session.set_keepalive(None);

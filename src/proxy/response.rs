@@ -8,7 +8,7 @@ use pingora_proxy::Session;
 
 use super::fields::{Standing, Triple};
 use super::lines::{LIMIT, Lines, RATELIMIT, RATELIMIT_POLICY, REMAINING, RESET};
-use super::{Context, Ending, Link, Tollgate, tunnel};
+use super::{Context, Ending, Link, Tollgate, http10, tunnel};
 use crate::engine::Said;
 
 /// Adds where the client stands. An origin's own fields are never loosened.
@@ -25,6 +25,9 @@ pub(super) fn tell(
     }
     if switching {
         tunnel::begin(session, ctx);
+    }
+    if http10::is(session) {
+        http10::answer(session, response);
     }
     ctx.origin_status = Some(response.status.as_u16());
     if let Some(link) = Link::of(session) {

@@ -9,7 +9,7 @@ use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use super::{Context, Link, MAX_TRIES, Shed, Tollgate, tunnel};
+use super::{Context, Link, MAX_TRIES, Shed, Tollgate, http10, tunnel};
 use crate::clock::Nanos;
 use crate::policy::{Facts, client};
 
@@ -141,7 +141,11 @@ pub(super) fn introduce(
         let scheme = HeaderValue::from_static(if tls { "https" } else { "http" });
         request.insert_header("X-Forwarded-Proto", scheme)?;
     }
-    if !(ctx.peer_trusted && request.headers.contains_key(&X_FORWARDED_HOST)) {
+    if ctx.host.is_empty() {
+        // Only HTTP/1.0 comes without one. Nobody is believed that a host was named.
+        request.remove_header(&X_FORWARDED_HOST);
+        http10::name_host(request, ctx)?;
+    } else if !(ctx.peer_trusted && request.headers.contains_key(&X_FORWARDED_HOST)) {
         // Nearly always the field as it came.
         let came = request.headers.get(header::HOST).filter(|host| **host == *ctx.host);
         match came.cloned() {

@@ -7,6 +7,7 @@ mod admin_access;
 mod answers;
 mod commands;
 mod connections;
+mod downloads;
 mod endings;
 mod error_log;
 mod exchanges;

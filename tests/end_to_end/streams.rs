@@ -72,16 +72,16 @@ enum Word {
 }
 
 /// A server of another make, with the file in which it notes what it saw.
-struct Server {
+pub struct Server {
     name: &'static str,
-    port: u16,
+    pub port: u16,
     seen: PathBuf,
     child: Child,
     _folder: tempfile::TempDir,
 }
 
 impl Server {
-    async fn start(name: &'static str) -> Self {
+    pub async fn start(name: &'static str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (port, seen) = (free_port(), folder.path().join("seen"));
         let origins = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/streams/origins");
@@ -117,7 +117,7 @@ impl Server {
     }
 
     /// Host, target as it came, and path as it was read, of everything seen.
-    fn seen(&self) -> Vec<[String; 3]> {
+    pub fn seen(&self) -> Vec<[String; 3]> {
         let bytes = std::fs::read(&self.seen).unwrap_or_default();
         let text: String = bytes.iter().map(|byte| char::from(*byte)).collect();
         let line = |line: &str| {

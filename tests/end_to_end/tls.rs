@@ -178,7 +178,7 @@ async fn grpc_origin(pair: &Pair) -> SocketAddr {
     address
 }
 
-fn futures_stream<T>(items: Vec<T>) -> impl futures_core::Stream<Item = T> {
+pub fn futures_stream<T>(items: Vec<T>) -> impl futures_core::Stream<Item = T> {
     let mut items = items.into_iter();
     futures_util::stream::poll_fn(move |_| std::task::Poll::Ready(items.next()))
 }

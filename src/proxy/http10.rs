@@ -1,0 +1,73 @@
+//! Clients of HTTP/1.0 (RFC 1945; RFC 9112, appendix C.2.2): no chunks, no interim answers, perhaps no
+//! `Host`.
+
+use std::any::Any;
+
+use async_trait::async_trait;
+use http::{Method, StatusCode, Version, header};
+use pingora::Result;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::modules::http::{HttpModule, HttpModuleBuilder, HttpModules, Module};
+use pingora_proxy::Session;
+
+use super::Context;
+
+/// Whether a request came over HTTP/1.0.
+pub(super) fn is(session: &Session) -> bool {
+    session.req_header().version == Version::HTTP_10
+}
+
+/// Bodies without a length end with the connection: such a client would take the chunks of a body for
+/// the body.
+pub(super) fn answer(session: &mut Session, response: &ResponseHeader) {
+    // The framework makes chunks of what has no length, and of an HTTP/2 origin's answer it does so
+    // after our filter. A module sees the head last of all.
+    let mut modules = HttpModules::new();
+    modules.add_module(Box::new(NoChunks));
+    session.downstream_modules_ctx = modules.build_ctx();
+    let has_body = session.req_header().method != Method::HEAD
+        && !matches!(response.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if has_body && !response.headers.contains_key(header::CONTENT_LENGTH) {
+        session.set_keepalive(None);
+    }
+}
+
+/// An origin is asked over HTTP/1.1, which needs a `Host`. Where the client named none, the origin is
+/// told its own name, as its health check is: `host`, `tls.sni`, or the address of its first server.
+pub(super) fn name_host(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+    let named = request.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
+    match &ctx.origin {
+        Some(origin) if !named => request.insert_header(header::HOST, origin.meant().own_host()),
+        _ => Ok(()),
+    }
+}
+
+/// Takes the framing away that HTTP/1.0 does not know.
+struct NoChunks;
+
+impl HttpModuleBuilder for NoChunks {
+    fn init(&self) -> Module {
+        Box::new(Self)
+    }
+}
+
+#[async_trait]
+impl HttpModule for NoChunks {
+    async fn response_header_filter(
+        &mut self,
+        response: &mut ResponseHeader,
+        _end_of_stream: bool,
+    ) -> Result<()> {
+        response.remove_header(&header::TRANSFER_ENCODING);
+        response.remove_header(&header::TRAILER);
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}

@@ -64,13 +64,13 @@ struct Window {
     second: u64,
     lines: u32,
     /// Lines that were suppressed and that no summary has told yet.
-    untold: u64,
+    unreported: u64,
 }
 
 impl Kind {
     const fn new() -> Self {
         Self {
-            window: Mutex::new(Window { second: 0, lines: 0, untold: 0 }),
+            window: Mutex::new(Window { second: 0, lines: 0, unreported: 0 }),
             suppressed: AtomicU64::new(0),
         }
     }
@@ -100,18 +100,18 @@ impl LogSampler {
             window.lines += 1;
             return true;
         }
-        window.untold += 1;
+        window.unreported += 1;
         kind.suppressed.fetch_add(1, Ordering::Relaxed);
         false
     }
 
     /// Lines that were suppressed in a second that is over, each told once.
-    pub fn take_untold(&self, kind: LogKind, date: Nanos) -> Option<u64> {
+    pub fn take_unreported(&self, kind: LogKind, date: Nanos) -> Option<u64> {
         let mut window = self.0[kind as usize].window.lock();
-        if window.untold == 0 || window.second == date.secs() {
+        if window.unreported == 0 || window.second == date.secs() {
             return None;
         }
-        Some(std::mem::take(&mut window.untold))
+        Some(std::mem::take(&mut window.unreported))
     }
 
     /// Lines of a kind that were suppressed so far.
@@ -132,9 +132,9 @@ mod tests {
         let written = |date| (0..10).filter(|_| sampler.admits(kind, date)).count();
         assert_eq!(written(at(1_000)), 3);
         assert_eq!(written(at(1_999)), 0, "the same second");
-        assert_eq!(sampler.take_untold(kind, at(1_999)), None, "the second is not over");
-        assert_eq!(sampler.take_untold(kind, at(2_000)), Some(17));
-        assert_eq!(sampler.take_untold(kind, at(2_000)), None, "told once");
+        assert_eq!(sampler.take_unreported(kind, at(1_999)), None, "the second is not over");
+        assert_eq!(sampler.take_unreported(kind, at(2_000)), Some(17));
+        assert_eq!(sampler.take_unreported(kind, at(2_000)), None, "told once");
         assert_eq!(written(at(2_000)), 3);
         assert_eq!(written(at(1_000)), 3, "a clock that is set back silences nobody");
         assert_eq!(sampler.suppressed(kind), 17 + 7 + 7);

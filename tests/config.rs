@@ -559,6 +559,17 @@ fn sections() {
             "f:4:19: admin.address: 0.0.0.0:9900 can be reached from elsewhere; add token_file, or listen on 127.0.0.1",
         ],
     );
+    let why = "is not a host; write admin.example, without scheme and port";
+    check(
+        &format!(
+            "admin: {{ address: 127.0.0.1:9900, hosts: [\"admin:80\", \"*.b\", \"http://c\", d] }}\n{ROUTE}"
+        ),
+        &[
+            &format!("f:4:43: admin.hosts[0]: \"admin:80\" {why}"),
+            &format!("f:4:55: admin.hosts[1]: \"*.b\" {why}"),
+            &format!("f:4:62: admin.hosts[2]: \"http://c\" {why}"),
+        ],
+    );
     check(
         &format!("access_log: {{ to: sdtout }}\n{ROUTE}"),
         &[

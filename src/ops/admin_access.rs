@@ -89,6 +89,12 @@ impl AdminAccess {
 fn bare_host(authority: &str) -> Option<String> {
     let authority: Authority = authority.parse().ok().filter(|_| !authority.contains('@'))?;
     let host = authority.host();
+    // The type takes any text for a port.
+    let port = authority.as_str().get(host.len()..).unwrap_or_default();
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    if !(port.is_empty() || port.strip_prefix(':').is_some_and(is_port)) {
+        return None;
+    }
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     Some(bare.to_ascii_lowercase())
 }

@@ -29,7 +29,7 @@ const IDLE_CHECK: Duration = Duration::from_millis(20);
 /// left are dropped one after the other, and each is logged.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 
-type LastWords = Box<dyn Fn() + Send + Sync>;
+type ExitHook = Box<dyn Fn() + Send + Sync>;
 
 /// What operators asked for by signals.
 pub struct Orders {
@@ -40,7 +40,7 @@ pub struct Orders {
     /// Rings once for any number of USR1s since the last look.
     pub reopen: Notify,
     /// Run before the process ends, however it ends.
-    last_words: OnceLock<LastWords>,
+    before_exit: OnceLock<ExitHook>,
     ending: watch::Sender<Ending>,
 }
 
@@ -72,7 +72,7 @@ impl Signals {
             reload: Notify::new(),
             hand_over: Notify::new(),
             reopen: Notify::new(),
-            last_words: OnceLock::new(),
+            before_exit: OnceLock::new(),
             ending: watch::Sender::new(Ending::NotYet),
         });
         let given = Arc::clone(&orders);
@@ -131,15 +131,15 @@ impl Orders {
     }
 
     /// Says what is to be done before the process ends. Only the first one is heard.
-    pub fn set_last_words(&self, words: impl Fn() + Send + Sync + 'static) {
+    pub fn before_exit(&self, hook: impl Fn() + Send + Sync + 'static) {
         // There is one process with one access log.
-        let _ = self.last_words.set(Box::new(words));
+        let _ = self.before_exit.set(Box::new(hook));
     }
 
     /// Ends the process after the logs are written.
     fn exit(&self, code: i32) -> ! {
-        if let Some(words) = self.last_words.get() {
-            words();
+        if let Some(hook) = self.before_exit.get() {
+            hook();
         }
         log::logger().flush();
         std::process::exit(code)

@@ -63,10 +63,10 @@ impl LineWriter {
 }
 
 /// Writes as many lines at once as are waiting.
-fn write_all(waiting: &Receiver<Message>, out: impl Output) {
+fn write_all(waiting: &Receiver<Message>, out: impl LogOutput) {
     /// Bytes after which a write is made even though more lines wait.
     const BATCH: usize = 64 * 1024;
-    let mut lines = WholeLines { out, rest: Vec::new() };
+    let mut lines = LineOutput { out, rest: Vec::new() };
     let mut batch = Vec::with_capacity(BATCH);
     let mut flushes: Vec<SyncSender<()>> = Vec::new();
     while let Ok(first) = waiting.recv() {
@@ -90,14 +90,14 @@ fn write_all(waiting: &Receiver<Message>, out: impl Output) {
 }
 
 /// Something to write to that may be full.
-trait Output: Write {
+trait LogOutput: Write {
     /// Takes away the last bytes that were written. False where that is not possible.
     fn cut(&mut self, bytes: u64) -> bool;
 }
 
-impl Output for File {
+impl LogOutput for File {
     fn cut(&mut self, bytes: u64) -> bool {
-        let mut cut = || {
+        let mut cut = || -> io::Result<bool> {
             // Fails for a pipe.
             let end = self.stream_position()?;
             let about = self.metadata()?;
@@ -109,19 +109,19 @@ impl Output for File {
             self.set_len(start)?;
             self.seek(SeekFrom::Start(start)).map(|_| true)
         };
-        cut().unwrap_or_else(|_: io::Error| false)
+        cut().unwrap_or(false)
     }
 }
 
 /// Writes lines whole. A full disk takes the beginning of a line and no more: it is cut away again;
 /// where that is not possible (a pipe), the line is completed before anything else is written.
-struct WholeLines<O> {
+struct LineOutput<O> {
     out: O,
     /// What is missing of a line that was begun.
     rest: Vec<u8>,
 }
 
-impl<O: Output> WholeLines<O> {
+impl<O: LogOutput> LineOutput<O> {
     /// Writes lines, each with its end. Returns how many were dropped.
     fn write(&mut self, lines: &[u8]) -> u64 {
         let rest = std::mem::take(&mut self.rest);
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    impl Output for Disk {
+    impl LogOutput for Disk {
         fn cut(&mut self, bytes: u64) -> bool {
             if self.can_cut {
                 self.held.truncate(self.held.len() - bytes as usize);
@@ -230,7 +230,7 @@ mod tests {
                 piece: rng.usize(1..20),
                 can_cut: rng.bool(),
             };
-            let mut lines = WholeLines { out: disk, rest: Vec::new() };
+            let mut lines = LineOutput { out: disk, rest: Vec::new() };
             let (mut given, mut dropped) = (0, 0);
             for _ in 0..rng.usize(1..8) {
                 let mut batch = Vec::new();

@@ -16,6 +16,9 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Bytes of a line of the framework that are logged.
 const MAX_FRAMEWORK_LINE: usize = 512;
 
+/// Where the framework's lines of health checks come from.
+const HEALTH_CHECKS: &str = "pingora_load_balancing";
+
 /// What the framework calls an error and is none: a kept connection to an origin had been closed,
 /// as either side may do at any time, and a new one is made.
 const NO_ERRORS: [&str; 1] = ["failed to acquire reusable stream"];
@@ -55,8 +58,7 @@ impl Log for OperatorLog {
         let date = self.clock.date(self.clock.now());
         // A line is a line, whatever an origin or a client put into an error.
         let mut text = record.args().to_string().replace(['\n', '\r'], " ");
-        // At finer levels somebody looks for something, and is told all.
-        if !is_ours(record.metadata()) && record.level() <= log::Level::Warn {
+        if is_caused_by_requests(record.metadata()) {
             if is_no_error(&text) || !LOG_SAMPLER.admits(LogKind::Framework, date) {
                 return;
             }
@@ -73,6 +75,13 @@ impl Log for OperatorLog {
 
 fn is_ours(metadata: &Metadata<'_>) -> bool {
     metadata.target().starts_with("tollgate")
+}
+
+/// Whether clients and their requests can cause a line of the framework. Not so those of health checks,
+/// and at finer levels somebody looks for something, and is told all.
+fn is_caused_by_requests(metadata: &Metadata<'_>) -> bool {
+    let by_operators = is_ours(metadata) || metadata.target().starts_with(HEALTH_CHECKS);
+    !by_operators && metadata.level() <= log::Level::Warn
 }
 
 fn is_no_error(text: &str) -> bool {

@@ -91,6 +91,10 @@ impl fmt::Display for Failure<'_> {
 
 impl Failure<'_> {
     fn server(&self) -> Option<SocketAddr> {
+        if matches!(self.error.root_etype(), ErrorType::HTTPStatus(_)) {
+            // None was asked.
+            return None;
+        }
         self.ctx.asked.or_else(|| self.ctx.tried.last().copied())
     }
 

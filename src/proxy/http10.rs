@@ -13,7 +13,7 @@ use pingora_proxy::Session;
 use super::Context;
 
 /// Whether a request came over HTTP/1.0.
-pub(super) fn is(session: &Session) -> bool {
+pub(super) fn is_request(session: &Session) -> bool {
     session.req_header().version == Version::HTTP_10
 }
 

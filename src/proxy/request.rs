@@ -80,7 +80,7 @@ fn prepare(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
     // for as long as the origin likes.
     session.set_read_timeout(None);
     // A client of HTTP/1.0 would take an interim answer for the answer.
-    if http10::is(session) {
+    if http10::is_request(session) {
         session.as_downstream_mut().set_ignore_info_resp(true);
     }
     // Else as the request says: HTTP/1.0 closes unless it is asked to go on.

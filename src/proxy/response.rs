@@ -26,7 +26,7 @@ pub(super) fn tell(
     if switching {
         tunnel::begin(session, ctx);
     }
-    if http10::is(session) {
+    if http10::is_request(session) {
         http10::answer(session, response);
     }
     ctx.origin_status = Some(response.status.as_u16());

@@ -32,6 +32,10 @@ const IDLE_GRACE: Nanos = Nanos::SECOND;
 /// does not take its answer needs longer.
 const BUSY_GRACE: Nanos = Nanos::from_secs(10);
 
+/// From this age on a connection is safe only while a request is served: one that asks again and again
+/// would keep its place for ever.
+const SAFE_AGE: Nanos = Nanos::from_secs(10);
+
 /// The connections that are open.
 pub(super) struct AdminConnections {
     open: Mutex<HashMap<SocketAddr, Open>>,
@@ -41,6 +45,7 @@ pub(super) struct AdminConnections {
 }
 
 struct Open {
+    since: Nanos,
     /// Another connection may take its place from then on.
     replaceable: Nanos,
     /// Dropped when another connection takes the place.
@@ -48,7 +53,7 @@ struct Open {
 }
 
 /// The place of one connection; given up when dropped.
-pub(super) struct AdminPlace {
+pub(super) struct AdminPermit {
     of: Arc<AdminConnections>,
     peer: SocketAddr,
     closed: oneshot::Receiver<()>,
@@ -61,10 +66,10 @@ impl AdminConnections {
 
     /// A place for one more connection. Waits for [`IDLE_GRACE`] at most if any place is idle, else
     /// for [`BUSY_GRACE`].
-    pub(super) async fn place(self: &Arc<Self>, peer: SocketAddr) -> AdminPlace {
+    pub(super) async fn permit(self: &Arc<Self>, peer: SocketAddr) -> AdminPermit {
         loop {
-            let wait = match self.try_place(peer) {
-                Ok(place) => return place,
+            let wait = match self.try_permit(peer) {
+                Ok(permit) => return permit,
                 Err(wait) => wait,
             };
             // Whichever comes first: a connection ends, or may be replaced.
@@ -73,34 +78,45 @@ impl AdminConnections {
     }
 
     /// `Err`: how long until some connection may be replaced.
-    fn try_place(self: &Arc<Self>, peer: SocketAddr) -> Result<AdminPlace, Nanos> {
+    fn try_permit(self: &Arc<Self>, peer: SocketAddr) -> Result<AdminPermit, Nanos> {
         let now = self.clock.now().mono;
         let mut open = self.open.lock();
         if open.len() >= MAX_CONNECTIONS {
-            let first = open.iter().min_by_key(|(_, one)| one.replaceable);
-            if let Some((&longest, one)) = first {
-                if one.replaceable > now {
-                    return Err(one.replaceable.saturating_sub(now));
+            let first = open.iter().min_by_key(|(_, connection)| connection.replaceable);
+            let first = first.map(|(peer, connection)| (*peer, connection.replaceable));
+            if let Some((peer, replaceable)) = first {
+                if replaceable > now {
+                    return Err(replaceable.saturating_sub(now));
                 }
-                open.remove(&longest);
+                open.remove(&peer);
             }
         }
         let (close, closed) = oneshot::channel();
         let replaceable = now.saturating_add(IDLE_GRACE);
-        open.insert(peer, Open { replaceable, _close: close });
-        Ok(AdminPlace { of: Arc::clone(self), peer, closed })
+        open.insert(peer, Open { since: now, replaceable, _close: close });
+        Ok(AdminPermit { of: Arc::clone(self), peer, closed })
     }
 
-    /// A connection is safe for as long from now on.
-    fn keep(&self, peer: SocketAddr, grace: Nanos) {
-        let replaceable = self.clock.now().mono.saturating_add(grace);
-        if let Some(one) = self.open.lock().get_mut(&peer) {
-            one.replaceable = replaceable;
+    /// A request of a connection begins.
+    fn begin(&self, peer: SocketAddr) -> Busy<'_> {
+        let now = self.clock.now().mono;
+        if let Some(connection) = self.open.lock().get_mut(&peer) {
+            connection.replaceable = now.saturating_add(BUSY_GRACE);
+        }
+        Busy(self, peer)
+    }
+
+    /// A request of a connection has ended.
+    fn end(&self, peer: SocketAddr) {
+        let now = self.clock.now().mono;
+        if let Some(connection) = self.open.lock().get_mut(&peer) {
+            let old = connection.since.saturating_add(SAFE_AGE);
+            connection.replaceable = now.saturating_add(IDLE_GRACE).min(old);
         }
     }
 }
 
-impl AdminPlace {
+impl AdminPermit {
     /// Serves the connection until it ends or another one takes its place.
     pub(super) async fn hold(mut self, serving: impl Future<Output = ()>) {
         tokio::select! {
@@ -110,7 +126,7 @@ impl AdminPlace {
     }
 }
 
-impl Drop for AdminPlace {
+impl Drop for AdminPermit {
     fn drop(&mut self) {
         // One that was replaced has nothing to give up: its port may be somebody else's by now.
         if matches!(self.closed.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
@@ -131,7 +147,7 @@ struct Busy<'c>(&'c AdminConnections, SocketAddr);
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.0.keep(self.1, IDLE_GRACE);
+        self.0.end(self.1);
     }
 }
 
@@ -143,18 +159,13 @@ impl HttpServerApp for AdminServer {
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
         let peer = session.client_addr().and_then(|address| address.as_inet()).copied();
-        let _busy = peer.map(|peer| {
-            self.connections.keep(peer, BUSY_GRACE);
-            Busy(&self.connections, peer)
-        });
+        let _busy = peer.map(|peer| self.connections.begin(peer));
         self.server.process_new_http(session, shutdown).await
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::clock::ManualClock;
 
@@ -166,13 +177,13 @@ mod tests {
     fn the_longest_idle_one_is_replaced_and_no_busy_one() {
         let clock = Arc::new(ManualClock::new(Nanos::SECOND));
         let connections = Arc::new(AdminConnections::new(Arc::clone(&clock) as _));
-        let take = |n| connections.try_place(peer(n));
+        let take = |n| connections.try_permit(peer(n));
         let mut held = Vec::new();
         for n in 0..MAX_CONNECTIONS {
             held.push(take(n).ok().unwrap());
             clock.advance(Nanos::from_millis(1));
         }
-        connections.keep(peer(0), BUSY_GRACE);
+        let busy = connections.begin(peer(0));
         // The second is idle for 99 ms.
         assert_eq!(take(500).err(), Some(Nanos::from_millis(901)));
         clock.advance(Nanos::from_millis(901));
@@ -185,7 +196,24 @@ mod tests {
         assert_eq!(connections.open.lock().len(), MAX_CONNECTIONS, "its place is another's");
         drop(newest);
         assert!(take(502).is_ok(), "a place that was given up");
-        drop(held);
-        assert!(Duration::from(IDLE_GRACE) < Duration::from(BUSY_GRACE));
+        drop((busy, held));
+    }
+
+    #[test]
+    fn a_connection_that_asks_again_and_again_is_replaced_between_two_requests() {
+        let clock = Arc::new(ManualClock::new(Nanos::SECOND));
+        let connections = Arc::new(AdminConnections::new(Arc::clone(&clock) as _));
+        let take = |n| connections.try_permit(peer(n));
+        let _held: Vec<_> = (0..MAX_CONNECTIONS).map(|n| take(n).ok().unwrap()).collect();
+        for _ in 0..19 {
+            clock.advance(Nanos::from_millis(500));
+            (0..MAX_CONNECTIONS).for_each(|n| drop(connections.begin(peer(n))));
+            assert!(take(500).is_err(), "each is idle for half a second");
+        }
+        clock.advance(Nanos::from_millis(500));
+        (1..MAX_CONNECTIONS).for_each(|n| std::mem::forget(connections.begin(peer(n))));
+        let newest = take(500);
+        assert!(newest.is_ok(), "the one that is not served is old");
+        assert!(take(501).is_err(), "the others are served");
     }
 }

@@ -49,7 +49,7 @@ impl Housekeeping {
     fn tell_suppressed(&self) {
         let date = self.reloader.engine.date(self.reloader.engine.now());
         for kind in LogKind::ALL {
-            if let Some(lines) = LOG_SAMPLER.take_untold(kind, date) {
+            if let Some(lines) = LOG_SAMPLER.take_unreported(kind, date) {
                 log::warn!("and {lines} more ({})", kind.name());
             }
         }

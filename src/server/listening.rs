@@ -126,12 +126,12 @@ async fn accept<A>(
                     continue;
                 };
                 // Those that come after it wait in the kernel's queue, one after the other.
-                let place = tokio::select! {
-                    place = admin.place(peer) => place,
+                let permit = tokio::select! {
+                    permit = admin.permit(peer) => permit,
                     () = &mut replaced => return,
                     _ = shutdown.wait_for(|stopping| *stopping) => return,
                 };
-                tokio::spawn(place.hold(serving));
+                tokio::spawn(permit.hold(serving));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {

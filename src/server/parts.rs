@@ -237,7 +237,7 @@ impl Parts {
 
     pub(super) fn lifecycle(&self) -> Lifecycle {
         let access = Arc::clone(&self.access);
-        self.orders.set_last_words(move || access.flush(LAST_WORDS));
+        self.orders.before_exit(move || access.flush(LAST_WORDS));
         Lifecycle {
             orders: Arc::clone(&self.orders),
             status: Arc::clone(&self.status),

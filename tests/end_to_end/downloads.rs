@@ -77,7 +77,9 @@ impl Answer {
             // These have no body, whatever would frame it (RFC 9110, section 6.4.1).
             _ if self.status == 204 => closes = false,
             Framing::Length => {
-                out.extend_from_slice(format!("Content-Length: {}\r\n", self.body.len()).as_bytes());
+                out.extend_from_slice(
+                    format!("Content-Length: {}\r\n", self.body.len()).as_bytes(),
+                );
             }
             Framing::Chunks | Framing::Trailers => {
                 out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -314,7 +316,10 @@ async fn an_origin_is_always_told_a_host() {
     for (site, host) in [
         (format!("{{ servers: [\"{address}\"] }}"), address.to_string()),
         (format!("{{ servers: [\"localhost:{port}\"] }}"), format!("localhost:{port}")),
-        (format!("{{ servers: [\"{address}\"], host: site.internal }}"), "site.internal".to_owned()),
+        (
+            format!("{{ servers: [\"{address}\"], host: site.internal }}"),
+            "site.internal".to_owned(),
+        ),
         (format!("{{ servers: [\"{address}\"], http: 2 }}"), address.to_string()),
     ] {
         let gate = Gate::start(&format!("origins: {{ site: {site} }}\n{ROUTE}")).await;
@@ -339,9 +344,10 @@ async fn three_servers_take_what_came_over_http10_without_a_host() {
         assert!(answer.contains(" 200 "), "{name}: {answer}");
         assert!(!answer.to_ascii_lowercase().contains("transfer-encoding"), "{name}: {answer}");
         let seen = eventually(Duration::from_secs(5), || async {
-            server.seen().iter().any(|[host, target, _]| {
-                host.contains("127.0.0.1") && target == "/old"
-            })
+            server
+                .seen()
+                .iter()
+                .any(|[host, target, _]| host.contains("127.0.0.1") && target == "/old")
         });
         assert!(seen.await, "{name}: {:?}", server.seen());
     }
@@ -360,7 +366,8 @@ async fn http10_is_told_no_interim_answer() {
         stream.write_all(answer).await.unwrap();
     });
     let gate = Gate::start(&format!("{}{ROUTE}", origin_yaml(address))).await;
-    let request = "POST / HTTP/1.0\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nab";
+    let request =
+        "POST / HTTP/1.0\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nab";
     let answer = raw10(gate.port, request).await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{answer}");
     origin.await.unwrap();

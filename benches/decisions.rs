@@ -13,7 +13,7 @@ use tollgate::clock::{Nanos, SystemClock};
 use tollgate::config::{self, Loaded};
 use tollgate::engine::{Engine, Generation};
 use tollgate::policy::{Facts, KeySecret};
-use tollgate::proxy::{Asking, fields_beside, refusal};
+use tollgate::proxy::{Asking, GateBounds, Head, fields_beside, pass, refusal};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -76,6 +76,51 @@ fn routing(c: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(count), |b| {
             b.iter(|| generation.policy().find(black_box(&facts)));
         });
+    }
+}
+
+/// Reading a path, and deciding under every way to read it, of the worst paths that pass or are refused.
+/// Each unit is repeated up to a size; beside a plain path of the same sizes.
+fn paths(c: &mut Criterion) {
+    const PATHS: [(&str, usize); 12] = [
+        ("a/", 32_000),
+        ("a/../%252F%2F\\;x//./b", 32_000),
+        ("//", 32_000),
+        ("%61", 32_000),
+        ("%e3%81%82", 32_000),
+        ("a/", 4_000),
+        ("%2F", 64 * 3),
+        ("%252F;x/a/b/c/", 64 * 7),
+        ("/a%3Fb;x//", 20 * 10),
+        ("%252F/..;x/", 15 * 11),
+        ("%252Fabc;x//", 21 * 12),
+        ("a\\/../b;x/", 15 * 11),
+    ];
+    let limits = "limits: { l: { tier: estimate, rate: 1000000000/1h, key: client_ip } }\n";
+    let routes = routes(100).replace("/** }", "/**/end }");
+    let policy = format!("{limits}{routes}  - {{ name: all, limits: [l] }}\n");
+    let (engine, generation) = engine(&policy);
+    let mut headers = HeaderMap::new();
+    headers.insert("host", HeaderValue::from_static("h"));
+    let bounds = GateBounds { header_size: 32 * 1024, header_fields: 100, body_size: None };
+    let mut group = c.benchmark_group("path");
+    for (unit, size) in PATHS {
+        let path = format!("/api/v1/item7/{}", unit.repeat(size / unit.len()));
+        let read = |path: &str| {
+            let head = Head {
+                method: &http::Method::GET,
+                target: path.as_bytes(),
+                authority: None,
+                version: http::Version::HTTP_11,
+                headers: &headers,
+            };
+            let clean = pass(head, bounds).ok()?;
+            let facts = Facts { readings: &clean.readings, ..facts(&clean.path, None, &headers) };
+            let (decision, _) = engine.decide_now(&generation, &facts);
+            Some((decision.outcome, clean.readings.len()))
+        };
+        let name = format!("{unit} to {size}: {:?}", read(&path));
+        group.bench_function(name, |b| b.iter(|| read(black_box(&path))));
     }
 }
 
@@ -240,6 +285,6 @@ criterion_group! {
         .sample_size(10)
         .measurement_time(Duration::from_secs(1))
         .warm_up_time(Duration::from_millis(300));
-    targets = routing, configuration, keys, fields, threads, decisions
+    targets = routing, paths, configuration, keys, fields, threads, decisions
 }
 criterion_main!(benches);

@@ -232,3 +232,61 @@ fn a_log_gives_back_what_it_does_not_need_and_says_what_it_holds() {
     sweep(5 * MINUTE);
     assert_eq!((room.cells(), store.bytes()), (0, empty));
 }
+
+/// What reading the worst paths may take: bytes that are written, in place of time.
+const MOST_WRITTEN: usize = 160 * 1024;
+
+/// Paths of 32 KiB that mean many things: each is looked at in all its meanings, or refused, for as
+/// little as one that means one.
+#[test]
+fn a_path_of_many_meanings_is_read_for_little() {
+    const SIZE: usize = 32 * 1024 - 100;
+    let _alone = ALONE.lock();
+    let repeated = |unit: &str, size: usize| format!("/{}", unit.repeat(size / unit.len()));
+    let mut worst = 0;
+    let long = format!("%252F{};x//", "a".repeat(200));
+    for unit in [
+        &*long,
+        "a/../%252F%2F\\;x//./b",
+        "%252F",
+        "%2F",
+        "//",
+        "a/../",
+        "./",
+        "\\",
+        ";x/",
+        "%3F",
+        "%2525",
+        "%2561",
+        "%61",
+        "%C3%A9",
+        "%c3%a9",
+        "a/",
+    ] {
+        // At its longest, and as long as it may be and pass.
+        let sizes = (4..=SIZE.ilog2()).map(|bits| 1 << bits).chain([SIZE]);
+        for size in sizes {
+            let path = repeated(unit, size);
+            let mut headers = http::HeaderMap::new();
+            headers.insert("host", http::HeaderValue::from_static("h"));
+            let head = tollgate::proxy::Head {
+                method: &http::Method::GET,
+                target: path.as_bytes(),
+                authority: None,
+                version: http::Version::HTTP_11,
+                headers: &headers,
+            };
+            let bounds = tollgate::proxy::GateBounds {
+                header_size: 32 * 1024,
+                header_fields: 100,
+                body_size: None,
+            };
+            let region = Region::new(ALLOCATOR);
+            let readings = tollgate::proxy::pass(head, bounds).map(|clean| clean.readings.len());
+            let written = region.change().bytes_allocated;
+            worst = worst.max(written);
+            assert!(written < MOST_WRITTEN, "{unit} to {size}: {written} bytes, {readings:?}");
+        }
+    }
+    println!("at most {worst} bytes");
+}

@@ -12,7 +12,8 @@ use crate::estimator::EstimateLimit;
 use crate::limit::{Quota, Rate, Windows};
 use crate::policy::key::KeyHasher;
 use crate::policy::{
-    Count, Limit, LimitIndex, Mode, OnStoreFailure, Policy, RateIndex, Tier, WhenFull,
+    Count, Limit, LimitIndex, Mode, OnStoreFailure, Policy, RateIndex, RouteIndex, Source, Tier,
+    WhenFull,
 };
 use crate::store::{Claim, InFlight, Issued, Room};
 
@@ -21,6 +22,8 @@ pub struct Generation {
     number: u64,
     policy: Policy,
     counting: Vec<Counting>,
+    /// Of each route, the parts of its limits' keys that are read from the path.
+    path_sources: Vec<Vec<Source>>,
     /// Limits that ban connections.
     banning: Vec<LimitIndex>,
     /// Whether any limit bans.
@@ -123,7 +126,8 @@ impl Generation {
         });
         let banning = banning.map(|(place, _)| LimitIndex(place)).collect();
         let bans = policy.limits.iter().any(|limit| limit.penalty.is_some());
-        (Self { number, policy, counting, banning, bans }, report)
+        let path_sources = policy.routes.iter().map(|route| policy.path_sources(route)).collect();
+        (Self { number, policy, counting, path_sources, banning, bans }, report)
     }
 
     /// Its number, from 1.
@@ -134,6 +138,11 @@ impl Generation {
     /// Its policy.
     pub const fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// What the limits of a route read from the path.
+    pub(super) fn path_sources(&self, route: RouteIndex) -> &[Source] {
+        &self.path_sources[route.0]
     }
 
     /// A decision in which nothing is decided yet.

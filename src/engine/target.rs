@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::Generation;
 use super::generation::Counting;
-use crate::policy::key::NoKey;
+use crate::policy::key::{NoKey, Part};
 use crate::policy::{
     Action, Cost, Facts, KeyHash, KeySecret, Limit, LimitIndex, MAX_LIMITS_PER_ROUTE, MissingKey,
     Mode, RateIndex, Route, RouteIndex,
@@ -113,19 +113,20 @@ pub(super) fn resolve(
     Ok(())
 }
 
-/// Whether every other reading of the path leads to the same route and to the same cells.
-pub(super) fn reads_alike(generation: &Generation, facts: &Facts<'_>, route: RouteIndex) -> bool {
+/// Whether every other reading of the path leads to the same route, and gives the keys of its limits the
+/// same parts. (What a key has from elsewhere is the same under each.)
+pub(super) fn reads_alike(generation: &Generation, facts: &Facts<'_>, index: RouteIndex) -> bool {
     if facts.readings.is_empty() {
         return true;
     }
-    let targets = |facts: &Facts<'_>| {
-        let mut targets = Targets::new();
-        resolve(generation, facts, route, &mut targets).map(|()| targets)
-    };
-    let expected = targets(facts);
+    let policy = generation.policy();
+    let (route, sources) = (policy.route(index), generation.path_sources(index));
+    let expected: SmallVec<[Part<'_>; 2]> =
+        sources.iter().map(|source| source.part(facts, route)).collect();
     facts.readings.iter().all(|path| {
         let other = Facts { path, readings: &[], ..*facts };
-        generation.policy().find(&other) == Some(route) && targets(&other) == expected
+        policy.find(&other) == Some(index)
+            && sources.iter().zip(&expected).all(|(one, part)| one.part(&other, route) == *part)
     })
 }
 

@@ -203,6 +203,28 @@ impl Policy {
 }
 
 impl Policy {
+    /// The sources of keys and plans that read the path, of all limits that a route can lead to.
+    pub fn path_sources(&self, route: &Route) -> Vec<Source> {
+        let mut found: Vec<Source> = Vec::new();
+        for one in &route.limits {
+            let mut next = Some(one.limit);
+            while let Some(limit) = next.map(|index| self.limit(index)) {
+                let plan = limit.terms.plans.as_ref().map(|plans| &plans.by);
+                for source in limit.key.sources().iter().chain(plan) {
+                    if source.reads_path() && !found.contains(source) {
+                        found.push(source.clone());
+                    }
+                }
+                // A chain without cycles.
+                next = match limit.missing_key {
+                    MissingKey::Limit(after) => Some(after),
+                    _ => None,
+                };
+            }
+        }
+        found
+    }
+
     /// Every limit whose charges an answer can change by what it says of the cost.
     pub fn limits_with_late_cost(&self) -> Vec<LimitIndex> {
         let late = |one: &&Use| one.cost.is_late();

@@ -98,10 +98,11 @@ impl PathPattern {
         if after.is_empty() {
             return true;
         }
-        // What is left after `before`, matched from the right; nothing may be used twice.
-        let left = segments.clone().count();
+        // What is left after `before`, matched from the right; nothing may be used twice. No more of
+        // a long path is looked at than the pattern has pieces.
+        let enough = segments.take(after.len()).count() == after.len();
         let mut tail = path.rsplit('/');
-        after.len() <= left && after.iter().rev().all(|p| tail.next().is_some_and(|s| p.takes(s)))
+        enough && after.iter().rev().all(|p| tail.next().is_some_and(|s| p.takes(s)))
     }
 
     fn ends_in_slash(&self) -> bool {

@@ -121,7 +121,7 @@ impl ServerCertVerifier for Anybody {
 }
 
 /// A connection that agreed on HTTP/2 and has said nothing yet.
-async fn silent(port: u16) -> TlsStream<TcpStream> {
+pub async fn silent(port: u16) -> TlsStream<TcpStream> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

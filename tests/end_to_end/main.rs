@@ -5,6 +5,7 @@
 mod admin;
 mod admin_access;
 mod answers;
+mod clean;
 mod commands;
 mod connections;
 mod downloads;

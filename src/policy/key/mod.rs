@@ -223,6 +223,24 @@ impl Source {
         }
     }
 
+    /// Whether it reads the path, which origins may read otherwise.
+    pub fn reads_path(&self) -> bool {
+        match self {
+            Self::Path | Self::PathSegment(_) => true,
+            Self::Shard { of, .. } => of.reads_path(),
+            Self::ClientIp
+            | Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Jwt(_)
+            | Self::Host
+            | Self::Method
+            | Self::Route => false,
+        }
+    }
+
     /// Whether any client can write what it likes there.
     pub fn is_written_by_clients(&self) -> bool {
         match self {

@@ -11,6 +11,7 @@ mod framing;
 mod head;
 mod host;
 mod path;
+mod readings;
 mod reason;
 mod scanned;
 
@@ -125,7 +126,7 @@ impl Aim {
         };
         let raw = if path.from == path.to { "/" } else { path.of_text(target) };
         let path = path::canonical(raw)?;
-        let readings = if path.ambiguous { path::readings(&path.path)? } else { Vec::new() };
+        let readings = if path.ambiguous { readings::readings(&path.path)? } else { Vec::new() };
         let query = self.query.map(|query| query.of_text(target));
         Ok(Clean { host, path: path.path, readings, query })
     }

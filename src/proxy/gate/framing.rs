@@ -17,6 +17,9 @@ pub enum Length {
     Chunked,
 }
 
+/// The longest body that may be declared: readers that count in signed numbers hold no more.
+const MAX_LENGTH: u64 = i64::MAX.unsigned_abs();
+
 /// Reads the fields that declare a body, all lines of each.
 pub(super) fn length<'l>(
     is_http_11: bool,
@@ -36,6 +39,7 @@ pub(super) fn length<'l>(
             std::str::from_utf8(digits)
                 .ok()
                 .and_then(|digits| digits.parse().ok())
+                .filter(|length| *length <= MAX_LENGTH)
                 .map(Length::Bytes)
                 .ok_or(Reason::Framing)
         }

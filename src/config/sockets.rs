@@ -152,9 +152,12 @@ pub(super) fn clients(root: &mut Map<'_>) -> (ClientRules, u8) {
         rules.trusted_proxies =
             at.one_or_more().iter().filter_map(|at| at.parse(network)).collect();
     }
-    if let Some(at) = map.get("address_header") {
-        rules.address_header = at.parse(address_header);
-    }
+    rules.address_header = match map.get("address_header") {
+        Some(at) => at.parse(address_header).flatten(),
+        // Without it a trusted balancer would be the only client.
+        None if rules.trusted_proxies.is_empty() => None,
+        None => Some(AddressHeader::XForwardedFor),
+    };
     if let Some(bits) = map.get("ipv6_prefix").and_then(|at| at.parse(whole(1, 128))) {
         prefix = bits as u8;
     }
@@ -162,12 +165,14 @@ pub(super) fn clients(root: &mut Map<'_>) -> (ClientRules, u8) {
     (rules, prefix)
 }
 
-fn address_header(text: &str) -> Result<AddressHeader, String> {
+/// `None`: the peer is the client, whatever it says.
+fn address_header(text: &str) -> Result<Option<AddressHeader>, String> {
     match text.to_ascii_lowercase().as_str() {
-        "x-forwarded-for" => Ok(AddressHeader::XForwardedFor),
-        "forwarded" => Ok(AddressHeader::Forwarded),
+        "none" => Ok(None),
+        "x-forwarded-for" => Ok(Some(AddressHeader::XForwardedFor)),
+        "forwarded" => Ok(Some(AddressHeader::Forwarded)),
         name => HeaderName::try_from(name)
-            .map(AddressHeader::Single)
+            .map(|name| Some(AddressHeader::Single(name)))
             .map_err(|_| format!("{text:?} is not the name of a header")),
     }
 }

@@ -1,5 +1,6 @@
 //! Who the client is: the peer, or what trusted proxies say of it.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use http::{HeaderMap, HeaderName};
@@ -27,6 +28,17 @@ pub enum AddressHeader {
     Forwarded,
     /// A single address, such as `X-Real-IP` or `CF-Connecting-IP`.
     Single(HeaderName),
+}
+
+/// The field's name.
+impl fmt::Display for AddressHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::XForwardedFor => f.write_str("x-forwarded-for"),
+            Self::Forwarded => f.write_str("forwarded"),
+            Self::Single(name) => name.fmt(f),
+        }
+    }
 }
 
 impl ClientRules {

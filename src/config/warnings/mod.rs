@@ -12,11 +12,12 @@ use crate::policy::client::ClientRules;
 use crate::policy::{Count, Limit, LimitIndex, Match, MissingKey, Source};
 
 /// Every code there is.
-const CODES: [(&str, Code); 13] = [
+const CODES: [(&str, Code); 14] = [
     ("unreachable-route", Code::UnreachableRoute),
     ("unused-limit", Code::UnusedLimit),
     ("spoofable-key", Code::SpoofableKey),
     ("address-header-untrusted", Code::AddressHeaderUntrusted),
+    ("trusts-everybody", Code::TrustsEverybody),
     ("estimate-noise", Code::EstimateNoise),
     ("fixed-key-secret", Code::FixedKeySecret),
     ("spoofable-cost", Code::SpoofableCost),
@@ -34,6 +35,7 @@ enum Code {
     UnusedLimit,
     SpoofableKey,
     AddressHeaderUntrusted,
+    TrustsEverybody,
     EstimateNoise,
     FixedKeySecret,
     SpoofableCost,
@@ -190,6 +192,13 @@ fn untrusted(looked: &Looked<'_>, found: &mut Found<'_>) {
     {
         let message = "address_header is believed from nobody".to_owned();
         found.add(Code::AddressHeaderUntrusted, at, message, "write trusted_proxies: [10.0.0.0/8]");
+    }
+    let all = looked.clients.trusted_proxies.iter().find(|network| network.prefix_len() == 0);
+    if let (Some(at), Some(all)) = (&looked.clients_at, all) {
+        let message =
+            format!("{all} is every client: each may say that it is another, for a new budget");
+        let cure = "name the networks of your balancers, as trusted_proxies: [10.0.0.0/8]";
+        found.add(Code::TrustsEverybody, at, message, cure);
     }
 }
 

@@ -154,6 +154,7 @@ fn answer(
         Outcome::AmbiguousPath => ("a path that origins may read in other ways", Some(400)),
         Outcome::MissingKey { status, .. } => ("missing key", Some(status)),
         Outcome::RepeatedKey { .. } => ("repeated key", Some(400)),
+        Outcome::UnreadableKey { .. } => ("a key that origins may read in other ways", Some(400)),
     };
     let route = decision.route.map(|route| policy.route(route));
     let limits = decision.answers.iter().map(|one| {
@@ -191,6 +192,7 @@ fn parts(key: &KeySpec, facts: &Facts<'_>, route: &Route) -> Vec<Value> {
             Part::Present(value) => Value::from(String::from_utf8_lossy(&value).into_owned()),
             Part::Absent => Value::Null,
             Part::Repeated => Value::from("(more than one)"),
+            Part::Unreadable => Value::from("(can be read in more than one way)"),
         };
         json!({ "source": source.to_string(), "value": value })
     };

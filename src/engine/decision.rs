@@ -54,6 +54,11 @@ pub enum Outcome {
         /// Which limit.
         limit: LimitIndex,
     },
+    /// It carries a key that origins may decode in different ways.
+    UnreadableKey {
+        /// Which limit.
+        limit: LimitIndex,
+    },
 }
 
 /// What one limit says.

@@ -250,6 +250,9 @@ impl Engine {
             Err(KeyError::Repeated { limit }) => {
                 decision.outcome = Outcome::RepeatedKey { limit };
             }
+            Err(KeyError::Unreadable { limit }) => {
+                decision.outcome = Outcome::UnreadableKey { limit };
+            }
         }
         false
     }

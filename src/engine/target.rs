@@ -87,6 +87,18 @@ pub(super) enum KeyError {
     Missing { limit: LimitIndex, status: u16 },
     /// It carries a key more than once.
     Repeated { limit: LimitIndex },
+    /// Its key may be decoded in different ways.
+    Unreadable { limit: LimitIndex },
+}
+
+impl KeyError {
+    /// Of a limit that has no key for another reason than that there is none.
+    const fn unclean(limit: LimitIndex, why: NoKey) -> Self {
+        match why {
+            NoKey::Unreadable => Self::Unreadable { limit },
+            NoKey::Absent | NoKey::Repeated => Self::Repeated { limit },
+        }
+    }
 }
 
 /// Resolves every limit of a route into an empty list. All keys are read before any is charged, so a
@@ -159,13 +171,15 @@ fn resolve_one(
         Some(Action::Rate(other)) => rate = Some(other),
         None => {}
     }
-    let repeated = KeyError::Repeated { limit };
     let rate = match (rate, &spec.terms.plans) {
         (Some(rate), _) => rate,
         (None, None) => 0,
-        (None, Some(plans)) => plans.rate(facts, route).map_err(|_| repeated)?,
+        (None, Some(plans)) => {
+            plans.rate(facts, route).map_err(|why| KeyError::unclean(limit, why))?
+        }
     };
-    let cost = route.limits[index].cost.at_door(facts).map_err(|_| repeated)?;
+    let cost = route.limits[index].cost.at_door(facts);
+    let cost = cost.map_err(|_| KeyError::Repeated { limit })?;
     Ok(Some(Target {
         limit,
         key: found.key,
@@ -199,7 +213,9 @@ fn find<'g>(
                     .and_then(|(parts, hasher)| spec.key.hash_first(*parts, hasher, facts, route));
                 return Ok(Some(Found { limit, counting, key, family, by_sources: true }));
             }
-            Err(NoKey::Repeated) => return Err(KeyError::Repeated { limit }),
+            Err(why @ (NoKey::Repeated | NoKey::Unreadable)) => {
+                return Err(KeyError::unclean(limit, why));
+            }
             Err(NoKey::Absent) => match spec.missing_key {
                 MissingKey::Skip | MissingKey::Impossible => return Ok(None),
                 MissingKey::Deny(status) => return Err(KeyError::Missing { limit, status }),

@@ -104,6 +104,7 @@ impl Plans {
         match self.by.part(facts, route) {
             Part::Absent => Ok(0),
             Part::Repeated => Err(NoKey::Repeated),
+            Part::Unreadable => Err(NoKey::Unreadable),
             Part::Present(plan) => {
                 let known = self.rates.iter().find(|(name, _)| name.as_bytes() == &*plan);
                 Ok(known.map_or(0, |(_, rate)| *rate))

@@ -197,7 +197,7 @@ impl OriginGroup {
                 };
                 let value = match &part {
                     key::Part::Present(value) => &value[..],
-                    key::Part::Absent | key::Part::Repeated => b"",
+                    key::Part::Absent | key::Part::Repeated | key::Part::Unreadable => b"",
                 };
                 b.select_with(value, MAX_SERVERS_TRIED, accept)
             }

@@ -180,6 +180,9 @@ pub(super) const fn reason(decision: &Decision) -> Option<(Reason, u16)> {
         Outcome::AmbiguousPath => Some((Reason::Path, Reason::Path.status())),
         Outcome::MissingKey { status, .. } => Some((Reason::MissingKey, status)),
         Outcome::RepeatedKey { .. } => Some((Reason::RepeatedKey, Reason::RepeatedKey.status())),
+        Outcome::UnreadableKey { .. } => {
+            Some((Reason::UnreadableKey, Reason::UnreadableKey.status()))
+        }
     }
 }
 

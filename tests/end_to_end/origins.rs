@@ -49,6 +49,20 @@ async fn servers_are_chosen_by_turn_by_weight_by_chance_and_by_key() {
         seen.extend(names);
     }
     assert_eq!(seen.len(), 2, "users are spread");
+    // Of several cookies of one name the first says where a request goes.
+    let hash = format!("{{ servers: {servers}, balance: {{ hash: cookie:user }} }}");
+    let gate = Gate::start(&policy(&hash)).await;
+    let mut seen = std::collections::HashSet::new();
+    for user in 0..20 {
+        let mut names = std::collections::HashSet::new();
+        for cookies in [format!("user=u{user}"), format!("a=1; user=u{user}; user=u{}", user + 1)] {
+            let request = client().get(gate.url("/")).header("cookie", cookies);
+            names.insert(request.send().await.unwrap().text().await.unwrap());
+        }
+        assert_eq!(names.len(), 1, "one user, one server");
+        seen.extend(names);
+    }
+    assert_eq!(seen.len(), 2, "users are spread");
 }
 
 #[tokio::test]
@@ -71,7 +85,7 @@ async fn an_origin_is_told_who_asks() {
     let told = spoofed(&gate).await;
     assert_eq!(told["x-forwarded-for"], "127.0.0.1");
     assert_eq!(told["x-forwarded-proto"], "http");
-    assert_eq!(told["x-forwarded-host"], "127.0.0.1");
+    assert_eq!(told["x-forwarded-host"], *format!("127.0.0.1:{}", gate.port));
     assert!(!told.contains_key("forwarded"));
     assert_eq!(told["x-request-id"].len(), 32);
     assert_eq!(told["host"], format!("127.0.0.1:{}", gate.port));

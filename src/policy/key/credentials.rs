@@ -1,44 +1,117 @@
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::header::AUTHORIZATION;
+use memchr::memchr;
 
 use super::Part;
 use crate::policy::Facts;
 
 /// The token of `Authorization: Bearer TOKEN` (RFC 6750); the scheme's case does not matter.
 pub(super) fn bearer<'r>(facts: &Facts<'r>) -> Part<'r> {
-    credentials(facts, b"bearer", Part::of)
-}
-
-/// The user of `Authorization: Basic` (RFC 7617); what does not decode is absent.
-pub(super) fn basic_user<'r>(facts: &Facts<'r>) -> Part<'r> {
-    credentials(facts, b"basic", |encoded| {
-        let Ok(decoded) = STANDARD.decode(encoded) else {
-            return Part::Absent;
-        };
-        match decoded.iter().position(|b| *b == b':') {
-            Some(at) => Part::of(decoded[..at].to_vec()),
-            None => Part::Absent,
-        }
+    credentials(facts, b"bearer", |token| match is_token(token) {
+        true => Part::of(token),
+        false => Part::Unreadable,
     })
 }
 
-/// What follows the scheme in the only `Authorization` line, if it is that scheme.
+/// The user of `Authorization: Basic` (RFC 7617).
+pub(super) fn basic_user<'r>(facts: &Facts<'r>) -> Part<'r> {
+    credentials(facts, b"basic", |encoded| match user(encoded) {
+        Some(user) => Part::of(user),
+        None => Part::Unreadable,
+    })
+}
+
+/// The only `Authorization` line in one spelling: a scheme that begins with a capital, and one blank.
+pub(super) fn authorization<'r>(facts: &Facts<'r>) -> Part<'r> {
+    match only_line(facts) {
+        Ok(line) => spelt(line),
+        Err(part) => part,
+    }
+}
+
+/// An `Authorization` line in one spelling.
+pub(super) fn spelt(line: &[u8]) -> Part<'_> {
+    if line.contains(&b'\t') {
+        return Part::Unreadable;
+    }
+    let Some(blank) = memchr(b' ', line) else {
+        return Part::of(line);
+    };
+    let (scheme, rest) = (&line[..blank], line[blank..].trim_ascii());
+    let is_read_alike = match scheme.to_ascii_lowercase().as_slice() {
+        b"bearer" => is_token(rest),
+        b"basic" => user(rest).is_some(),
+        _ => true,
+    };
+    let is_spelt = scheme.split_first().is_some_and(|(first, rest)| {
+        !first.is_ascii_lowercase() && !rest.iter().any(u8::is_ascii_uppercase)
+    });
+    match is_read_alike {
+        false => Part::Unreadable,
+        true if is_spelt && line.len() == blank + 1 + rest.len() => Part::of(line),
+        true => {
+            let mut spelt = scheme.to_ascii_lowercase();
+            spelt[..1].make_ascii_uppercase();
+            spelt.push(b' ');
+            spelt.extend_from_slice(rest);
+            Part::of(spelt)
+        }
+    }
+}
+
+/// The only `Authorization` line.
+fn only_line<'r>(facts: &Facts<'r>) -> Result<&'r [u8], Part<'r>> {
+    let mut lines = facts.headers.get_all(AUTHORIZATION).iter();
+    match (lines.next(), lines.next()) {
+        (None, _) => Err(Part::Absent),
+        (Some(line), None) => Ok(line.as_bytes().trim_ascii()),
+        (Some(_), Some(_)) => Err(Part::Repeated),
+    }
+}
+
+/// What follows the scheme in the only `Authorization` line, if it is that scheme. Blanks follow it (RFC
+/// 9110, section 11.4); some origins take other marks for one.
 fn credentials<'r>(
     facts: &Facts<'r>,
     scheme: &[u8],
     read: impl FnOnce(&'r [u8]) -> Part<'r>,
 ) -> Part<'r> {
-    let mut lines = facts.headers.get_all(AUTHORIZATION).iter();
-    let Some(line) = lines.next() else {
-        return Part::Absent;
+    let line = match only_line(facts) {
+        Ok(line) => line,
+        Err(part) => return part,
     };
-    if lines.next().is_some() {
-        return Part::Repeated;
-    }
-    let line = line.as_bytes().trim_ascii();
-    match line.iter().position(|b| *b == b' ') {
-        Some(at) if line[..at].eq_ignore_ascii_case(scheme) => read(line[at..].trim_ascii()),
+    match line.split_at_checked(scheme.len()) {
+        Some((found, rest)) if found.eq_ignore_ascii_case(scheme) => match rest.first() {
+            None => Part::Absent,
+            Some(b' ') => {
+                let blanks = rest.iter().take_while(|byte| **byte == b' ').count();
+                read(&rest[blanks..])
+            }
+            // Of another scheme.
+            Some(byte) if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.') => {
+                Part::Absent
+            }
+            Some(_) => Part::Unreadable,
+        },
         _ => Part::Absent,
     }
+}
+
+/// Whether all readers take the same for the token: those that part the line at blanks or commas, and those
+/// that cut quotes off.
+fn is_token(token: &[u8]) -> bool {
+    token.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b',' | b'"'))
+}
+
+/// The user of basic credentials. `None` where decoders differ: another alphabet, no or needless padding,
+/// control bytes, no colon.
+fn user(encoded: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let mut decoded = STANDARD.decode(encoded).ok()?;
+    let colon = memchr(b':', &decoded)?;
+    let is_text = !decoded.iter().any(u8::is_ascii_control);
+    decoded.truncate(colon);
+    is_text.then_some(Cow::Owned(decoded))
 }

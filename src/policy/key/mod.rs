@@ -8,12 +8,14 @@ mod header;
 mod jwt;
 mod query;
 mod shard;
+mod spelling;
 mod target;
 
 use std::borrow::Cow;
 use std::fmt;
 
 use http::HeaderName;
+use http::header::AUTHORIZATION;
 
 use super::{Facts, Route};
 
@@ -31,7 +33,7 @@ pub enum Source {
     ClientIp,
     /// The value of a header field.
     Header(HeaderName),
-    /// The value of a cookie.
+    /// The value of the first cookie of that name.
     Cookie(String),
     /// The decoded value of a query parameter.
     Query(String),
@@ -69,6 +71,8 @@ pub enum Part<'r> {
     Absent,
     /// More than one value where one is meant: the request is unclean.
     Repeated,
+    /// A value that origins may decode in different ways: the request is unclean.
+    Unreadable,
 }
 
 impl<'r> Part<'r> {
@@ -99,6 +103,8 @@ pub enum NoKey {
     Absent,
     /// A part stands more than once.
     Repeated,
+    /// A part may be decoded in different ways.
+    Unreadable,
 }
 
 impl KeySpec {
@@ -148,6 +154,7 @@ impl KeySpec {
                 // Every part is looked at: a repeated one is unclean whatever else is absent.
                 Part::Absent => absent = true,
                 Part::Repeated => return Err(NoKey::Repeated),
+                Part::Unreadable => return Err(NoKey::Unreadable),
             }
         }
         if absent { Err(NoKey::Absent) } else { Ok(hasher.finish()) }
@@ -168,7 +175,7 @@ impl KeySpec {
         for source in self.0.iter().take(parts) {
             match source.part(facts, route) {
                 Part::Present(value) => hasher.write_part(source.tag(), &value),
-                Part::Absent | Part::Repeated => return None,
+                Part::Absent | Part::Repeated | Part::Unreadable => return None,
             }
         }
         Some(hasher.finish())
@@ -180,7 +187,13 @@ impl KeySpec {
     pub fn hash_parts(&self, hasher: &KeyHasher, parts: &[impl AsRef<[u8]>]) -> KeyHash {
         let mut hasher = *hasher;
         for (source, part) in self.0.iter().zip(parts) {
-            hasher.write_part(source.tag(), part.as_ref());
+            let part = part.as_ref();
+            match source.as_found(part) {
+                Part::Present(part) => hasher.write_part(source.tag(), &part),
+                Part::Absent | Part::Repeated | Part::Unreadable => {
+                    hasher.write_part(source.tag(), part);
+                }
+            }
         }
         hasher.finish()
     }
@@ -206,6 +219,14 @@ impl Source {
         }
     }
 
+    /// What this source would find of a value that is written in a configuration.
+    fn as_found<'p>(&self, part: &'p [u8]) -> Part<'p> {
+        match self {
+            Self::Header(name) if *name == AUTHORIZATION => credentials::spelt(part),
+            _ => Part::of(part),
+        }
+    }
+
     /// Whether a request can be without it. (`host` is always there over HTTP/1.1 and HTTP/2;
     /// HTTP/1.0 may go without, and is then one client of the empty host's bucket: absent.)
     pub fn can_be_absent(&self) -> bool {
@@ -220,6 +241,25 @@ impl Source {
             | Self::Host
             | Self::PathSegment(_) => true,
             Self::Shard { of, .. } => of.can_be_absent(),
+        }
+    }
+
+    /// The field that it reads, where the configuration names one.
+    pub fn header_name(&self) -> Option<&HeaderName> {
+        match self {
+            Self::Header(name) => Some(name),
+            Self::Shard { of, .. } => of.header_name(),
+            Self::ClientIp
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Jwt(_)
+            | Self::Host
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_) => None,
         }
     }
 

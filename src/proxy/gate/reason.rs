@@ -19,6 +19,10 @@ pub enum Reason {
     Framing,
     /// `Connection` nominates a field that belongs to the request.
     ConnectionField,
+    /// The name of a field that an origin may take for one that means something here.
+    AmbiguousField,
+    /// A field names another method than the request's.
+    MethodOverride,
     /// A larger head than is allowed.
     HeaderSize,
     /// More header fields than are allowed.
@@ -33,6 +37,8 @@ pub enum Reason {
     MissingKey,
     /// A key that stands more than once.
     RepeatedKey,
+    /// A key that readers may decode in different ways, or not at all.
+    UnreadableKey,
     /// No route.
     NoRoute,
     /// More connections than are allowed, in all or of this client.
@@ -49,7 +55,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 24] = [
         Self::Syntax,
         Self::Version,
         Self::Target,
@@ -58,6 +64,8 @@ impl Reason {
         Self::Method,
         Self::Framing,
         Self::ConnectionField,
+        Self::AmbiguousField,
+        Self::MethodOverride,
         Self::HeaderSize,
         Self::HeaderFields,
         Self::HeaderTimeout,
@@ -65,6 +73,7 @@ impl Reason {
         Self::BodyRate,
         Self::MissingKey,
         Self::RepeatedKey,
+        Self::UnreadableKey,
         Self::NoRoute,
         Self::Connections,
         Self::Banned,
@@ -84,6 +93,8 @@ impl Reason {
             Self::Method => "method",
             Self::Framing => "framing",
             Self::ConnectionField => "connection_field",
+            Self::AmbiguousField => "ambiguous_field",
+            Self::MethodOverride => "method_override",
             Self::HeaderSize => "header_size",
             Self::HeaderFields => "header_fields",
             Self::HeaderTimeout => "header_timeout",
@@ -91,6 +102,7 @@ impl Reason {
             Self::BodyRate => "body_rate",
             Self::MissingKey => "missing_key",
             Self::RepeatedKey => "repeated_key",
+            Self::UnreadableKey => "unreadable_key",
             Self::NoRoute => "no_route",
             Self::Connections => "connections",
             Self::Banned => "banned",
@@ -118,8 +130,11 @@ impl Reason {
             | Self::Host
             | Self::Framing
             | Self::ConnectionField
+            | Self::AmbiguousField
+            | Self::MethodOverride
             | Self::MissingKey
             | Self::RepeatedKey
+            | Self::UnreadableKey
             | Self::ProxyProtocol
             | Self::TlsHandshake
             | Self::H2Resets => 400,

@@ -1,0 +1,136 @@
+//! Spellings: what one origin reads as a name or a value that another reads otherwise.
+//!
+//! Values are decoded strictly, so that there is one key for all their spellings. A name that only some
+//! origins take for the key's is never that key and never ignored: the request is refused.
+
+use std::borrow::Cow;
+
+/// Decodes the escapes of a value, and `+` for a blank as forms write it. `None` where an escape is broken
+/// or stands for a control byte, or where what they stand for is no UTF-8: decoders differ about it.
+pub(super) fn decoded(value: &[u8], is_form: bool) -> Option<Cow<'_, [u8]>> {
+    if !value.iter().any(|byte| *byte == b'%' || is_form && *byte == b'+') {
+        return Some(Cow::Borrowed(value));
+    }
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((&byte, after)) = rest.split_first() {
+        let (byte, after) = match byte {
+            b'%' => escape(after).filter(|(byte, _)| !byte.is_ascii_control())?,
+            b'+' if is_form => (b' ', after),
+            other => (other, after),
+        };
+        bytes.push(byte);
+        rest = after;
+    }
+    std::str::from_utf8(&bytes).is_ok().then_some(Cow::Owned(bytes))
+}
+
+/// Whether a name is, with its escapes decoded as in forms, the key's.
+pub(super) fn is_name(found: &[u8], name: &[u8]) -> bool {
+    found == name
+        || found.len() > name.len()
+            && Letters { rest: found, overlong: false }.eq(name.iter().copied())
+}
+
+/// Whether a name that is not the key's may be taken for it: by PHP, which writes `_` for dots, blanks and
+/// brackets, cuts leading blanks and stops at a NUL; by those that read `name[]` as a list of the values of `name`; by
+/// decoders that take what is no UTF-8.
+pub(super) fn is_like(found: &[u8], name: &[u8]) -> bool {
+    // Nothing makes a name longer.
+    if found.len() < name.len() {
+        return false;
+    }
+    let mut letters = Letters { rest: found, overlong: true }.skip_while(|byte| *byte == b' ');
+    let folded = |byte| if matches!(byte, b'.' | b' ' | b'[') { b'_' } else { byte };
+    let begins_alike = name.iter().all(|byte| letters.next().map(folded) == Some(folded(*byte)));
+    begins_alike && matches!(letters.next(), None | Some(0 | b'['))
+}
+
+/// The decoded bytes of a name; what is no escape stands for itself.
+struct Letters<'n> {
+    rest: &'n [u8],
+    /// Whether to decode encodings of ASCII that are longer than UTF-8 allows.
+    overlong: bool,
+}
+
+impl Iterator for Letters<'_> {
+    type Item = u8;
+
+    fn next(&mut self) -> Option<u8> {
+        let (&byte, after) = self.rest.split_first()?;
+        self.rest = after;
+        match byte {
+            b'+' => Some(b' '),
+            b'%' => {
+                let Some((byte, after)) = escape(after) else {
+                    return Some(b'%');
+                };
+                self.rest = after;
+                if self.overlong && matches!(byte, 0xc0 | 0xc1) {
+                    let low = after.strip_prefix(b"%").and_then(escape);
+                    if let Some((low, after)) = low {
+                        self.rest = after;
+                        return Some((byte & 1) << 6 | low & 0x3f);
+                    }
+                }
+                Some(byte)
+            }
+            other => Some(other),
+        }
+    }
+}
+
+/// The byte whose two digits these bytes begin with, and what follows.
+fn escape(digits: &[u8]) -> Option<(u8, &[u8])> {
+    let (digits, rest) = digits.split_first_chunk::<2>()?;
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let byte = u8::try_from(digit(digits[0])? * 16 + digit(digits[1])?).ok()?;
+    Some((byte, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_read_alike() {
+        for (found, is, like) in [
+            ("api_key", true, true),
+            ("%61pi_key", true, true),
+            ("api%5fkey", true, true),
+            ("api.key", false, true),
+            ("api+key", false, true),
+            ("api%5Bkey", false, true),
+            ("+%20api_key", false, true),
+            ("api_key[]", false, true),
+            ("api_key%5b0%5d=", false, true),
+            ("api_key%00x", false, true),
+            ("api%c1%9fkey", false, true),
+            ("api-key", false, false),
+            ("apikey", false, false),
+            ("api_ke", false, false),
+            ("api_keys", false, false),
+            ("x_api_key", false, false),
+            ("api%key", false, false),
+            ("%", false, false),
+            ("", false, false),
+        ] {
+            let (found, name) = (found.as_bytes(), b"api_key");
+            assert_eq!((is_name(found, name), is_like(found, name)), (is, like), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn values_are_decoded_strictly() {
+        let read = |value: &'static str, is_form| {
+            decoded(value.as_bytes(), is_form)
+                .map(|value| String::from_utf8_lossy(&value).into_owned())
+        };
+        assert_eq!(read("a+b%2Bc%c3%A9", true).as_deref(), Some("a b+c\u{e9}"));
+        assert_eq!(read("a+b%20c", false).as_deref(), Some("a+b c"));
+        for broken in ["%", "%4", "%zz", "a%00", "%0a", "%7f", "%c1%a1", "%e0%81%a1", "%ff", "%c3"]
+        {
+            assert_eq!(read(broken, true), None, "{broken}");
+        }
+    }
+}

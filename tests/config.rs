@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use tollgate::cli::test::{Embedded, run};
-use tollgate::config::{self, Body, LogTarget};
+use tollgate::config::{self, Body, LogTarget, MethodOverride, Underscores};
+use tollgate::policy::client::AddressHeader;
 
 /// A valid file; `EDIT` marks where a case puts its text.
 const HEAD: &str = "version: 1
@@ -727,6 +728,68 @@ routes:
         codes(&format!("{HEAD}{policy}{silenced}")),
         ["address-header-untrusted", "spoofable-key", "unreachable-route"]
     );
+    for everybody in ["0.0.0.0/0", "\"::/0\""] {
+        let clients = format!("clients: {{ trusted_proxies: [10.0.0.0/8, {everybody}] }}");
+        let text = format!("{HEAD}{clients}\nroutes: [{{ name: r }}]\n");
+        let loaded = config::read_text(&text, "f", Path::new("")).unwrap();
+        let [warning] = &loaded.warnings[..] else { panic!("{:?}", loaded.warnings) };
+        assert_eq!((warning.code, &*warning.path), ("trusts-everybody", "clients"));
+        assert!(warning.message.contains(everybody.trim_matches('"')), "{warning}");
+        assert!(!warning.cure.is_empty());
+    }
+}
+
+#[test]
+fn trusted_proxies_are_believed_by_their_usual_field() {
+    let header = |clients: &str| {
+        let text = format!("{HEAD}clients: {{ {clients} }}\nroutes: [{{ name: r }}]\n");
+        config::read_text(&text, "f", Path::new("")).unwrap().config.clients.address_header
+    };
+    let real_ip = AddressHeader::Single(http::HeaderName::from_static("x-real-ip"));
+    for (clients, expected) in [
+        ("trusted_proxies: []", None),
+        ("ipv6_prefix: 56", None),
+        ("trusted_proxies: [10.0.0.0/8]", Some(AddressHeader::XForwardedFor)),
+        ("trusted_proxies: 10.0.0.1", Some(AddressHeader::XForwardedFor)),
+        ("trusted_proxies: [10.0.0.0/8], address_header: none", None),
+        (
+            "trusted_proxies: [10.0.0.0/8], address_header: forwarded",
+            Some(AddressHeader::Forwarded),
+        ),
+        ("trusted_proxies: [10.0.0.0/8], address_header: X-Real-IP", Some(real_ip)),
+    ] {
+        assert_eq!(header(clients), expected, "{clients}");
+    }
+}
+
+#[test]
+fn words_of_the_bounds_are_known_or_refused_with_a_cure() {
+    let read = |bounds: &str| {
+        let text = format!("{HEAD}limits_of_this_proxy: {{ {bounds} }}\nroutes: [{{ name: r }}]\n");
+        config::read_text(&text, "f", Path::new("")).map(|loaded| loaded.config.bounds)
+    };
+    let standard = read("").unwrap();
+    assert_eq!(standard.underscores, Underscores::RejectAmbiguous);
+    assert_eq!(standard.method_override, MethodOverride::Strip);
+    for (word, expected) in [
+        ("reject_ambiguous", Underscores::RejectAmbiguous),
+        ("pass", Underscores::Pass),
+        ("drop", Underscores::Drop),
+    ] {
+        assert_eq!(read(&format!("underscores: {word}")).unwrap().underscores, expected);
+    }
+    for (word, expected) in [
+        ("reject", MethodOverride::Reject),
+        ("strip", MethodOverride::Strip),
+        ("pass", MethodOverride::Pass),
+    ] {
+        assert_eq!(read(&format!("method_override: {word}")).unwrap().method_override, expected);
+    }
+    for wrong in ["underscores: reject", "method_override: drop"] {
+        let errors = read(wrong).unwrap_err().lines().join("\n");
+        assert!(errors.contains("unknown word") && errors.contains("f:"), "{errors}");
+        assert!(errors.contains("one of") || errors.contains("did you mean"), "{errors}");
+    }
 }
 
 /// Warnings about what a limit's own words come to, each with its cure.

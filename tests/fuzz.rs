@@ -253,7 +253,8 @@ fn paths() {
     fuzz("paths", text_of(FRAGMENTS, 12), |path| {
         if let Ok((found, readings)) = passed(&format!("/{path}"), "h") {
             let path = found.as_str().into();
-            let clean = Clean { host: "h".into(), path, readings, query: None };
+            let rare = tollgate::proxy::Rare::NONE;
+            let clean = Clean { host: "h".into(), path, readings, query: None, rare };
             is_clean(&clean, &Method::GET)?;
         }
         Ok(())

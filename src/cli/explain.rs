@@ -16,7 +16,7 @@ use crate::engine::{Decision, Engine, Generation, Outcome};
 use crate::policy::client;
 use crate::policy::key::Part;
 use crate::policy::{Facts, KeySecret, KeySpec, Route};
-use crate::proxy::{self, GateBounds, Head};
+use crate::proxy::{self, FieldRules, GateBounds, Head};
 
 /// A request on the command line.
 #[derive(Debug, Args)]
@@ -109,7 +109,10 @@ impl Question {
             version: if hosted { Version::HTTP_11 } else { Version::HTTP_10 },
             headers: &self.headers,
         };
-        let clean = match proxy::pass(head, bounds) {
+        let rules = FieldRules::of(&config);
+        let checked = proxy::pass(head, bounds)
+            .and_then(|clean| rules.check(clean.rare, &self.method, &self.headers).map(|()| clean));
+        let clean = match checked {
             Ok(clean) => clean,
             Err(reason) => {
                 return Ok(json!({

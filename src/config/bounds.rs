@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::read::{At, Map};
 use super::scalars::{duration, share, size, some_duration, whole};
-use super::{AccessLog, Bounds, LogAddress, LogPath, LogTarget};
+use super::{AccessLog, Bounds, LogAddress, LogPath, LogTarget, MethodOverride, Underscores};
 
 /// `max_keys` where the file does not say.
 const DEFAULT_MAX_KEYS: usize = 1_000_000;
@@ -64,6 +64,22 @@ pub(super) fn bounds(root: &mut Map<'_>) -> (Bounds, usize) {
     if let Some(rate) = map.get("body_min_rate").and_then(|at| at.parse(body_min_rate)) {
         bounds.body_min_rate = rate;
     }
+    let underscores = [
+        ("reject_ambiguous", Underscores::RejectAmbiguous),
+        ("pass", Underscores::Pass),
+        ("drop", Underscores::Drop),
+    ];
+    if let Some(chosen) = map.get("underscores").and_then(|at| at.choice(&underscores)) {
+        bounds.underscores = chosen;
+    }
+    let overrides = [
+        ("reject", MethodOverride::Reject),
+        ("strip", MethodOverride::Strip),
+        ("pass", MethodOverride::Pass),
+    ];
+    if let Some(chosen) = map.get("method_override").and_then(|at| at.choice(&overrides)) {
+        bounds.method_override = chosen;
+    }
     if let Some(mut map) = map.get("discard").and_then(|at| at.map()) {
         if let Some(bytes) = map.get("bytes").and_then(|at| at.parse(discard_bytes)) {
             bounds.discard_bytes = bytes;
@@ -88,6 +104,8 @@ impl Default for Bounds {
             tls_handshake_timeout: Duration::from_secs(10),
             proxy_protocol_timeout: Duration::from_secs(5),
             body_min_rate: NonZeroU64::new(256),
+            underscores: Underscores::RejectAmbiguous,
+            method_override: MethodOverride::Strip,
             body_size: None,
             discard_bytes: 64 * 1024,
             discard_time: Duration::from_secs(1),

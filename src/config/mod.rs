@@ -368,6 +368,10 @@ pub struct Bounds {
     pub proxy_protocol_timeout: Duration,
     /// Bytes per second that a client shall send of a body, and take of an answer; `None`: any.
     pub body_min_rate: Option<NonZeroU64>,
+    /// What becomes of field names with `_` that would mean something with `-`.
+    pub underscores: Underscores,
+    /// What becomes of fields that name another method.
+    pub method_override: MethodOverride,
     /// Bytes of a request's body; `None`: any.
     pub body_size: Option<u64>,
     /// Of the body of a refused request: bytes that are read and thrown away.
@@ -386,6 +390,28 @@ pub struct Bounds {
     pub drain: Duration,
     /// Then: requests in flight.
     pub finish: Duration,
+}
+
+/// What becomes of fields whose names origins may take for others: `X_Api_Key` for `X-Api-Key`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Underscores {
+    /// The request is answered 400, if the policy or HTTP means something by the other name.
+    RejectAmbiguous,
+    /// They are forwarded.
+    Pass,
+    /// Those that would be refused are not forwarded.
+    Drop,
+}
+
+/// What becomes of fields that name another method than the request's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MethodOverride {
+    /// The request is answered 400.
+    Reject,
+    /// They are not forwarded.
+    Strip,
+    /// They are forwarded.
+    Pass,
 }
 
 /// What is logged of each request.

@@ -16,6 +16,8 @@ mod terms;
 use std::fmt;
 use std::sync::Arc;
 
+use http::HeaderName;
+
 use crate::clock::Nanos;
 use crate::limit::{Quota, Rate};
 
@@ -223,6 +225,23 @@ impl Policy {
             }
         }
         found
+    }
+
+    /// Every field of requests that the policy means something by: of keys, plans, costs and matches.
+    pub fn header_names(&self) -> Vec<HeaderName> {
+        let limits = self.limits.iter();
+        let sources = limits.flat_map(|limit| {
+            let plan = limit.terms.plans.as_ref().map(|plans| &plans.by);
+            limit.key.sources().iter().chain(plan).filter_map(Source::header_name)
+        });
+        let uses = self.routes.iter().flat_map(|route| &route.limits).map(|one| &one.cost);
+        let costs = self.limits.iter().map(|limit| &limit.cost).chain(uses);
+        let costs = costs.filter_map(|cost| match cost {
+            Cost::Request { header, .. } => Some(header),
+            Cost::Fixed(_) | Cost::Response { .. } => None,
+        });
+        let matches = self.routes.iter().flat_map(|route| &route.matches.headers);
+        sources.chain(costs).chain(matches.map(|(name, _)| name)).cloned().collect()
     }
 
     /// Every limit whose charges an answer can change by what it says of the cost.

@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use pingora::protocols::tls::CaType;
 
-use super::gate::{GateBounds, Reason};
+use super::gate::{FieldRules, GateBounds, Reason};
 use super::members::Members;
 use super::origin::{self, OriginGroup, OriginTally};
 use crate::config::{AccessLog, Admin, Bounds, Config, Origin, Responses, Store};
@@ -36,6 +36,8 @@ pub struct Live {
     pub default_responses: Arc<Responses>,
     /// Bounds of the proxy itself.
     pub bounds: Arc<Bounds>,
+    /// What becomes of fields that readers take for others.
+    pub field_rules: FieldRules,
     /// What is logged.
     pub access_log: AccessLog,
     /// What was fixed when the process started.
@@ -210,6 +212,7 @@ impl Live {
         previous: Option<&Self>,
     ) -> (Self, ReloadReport) {
         let fixed = Fixed::of(&config);
+        let field_rules = FieldRules::of(&config);
         let mut origins = Vec::with_capacity(config.origins.len());
         for meant in config.origins {
             let before = previous.and_then(|previous| previous.origin_like(&meant));
@@ -230,6 +233,7 @@ impl Live {
             responses: config.responses,
             default_responses: config.default_responses,
             bounds: Arc::new(config.bounds),
+            field_rules,
             access_log: config.access_log,
             fixed,
             tallies,

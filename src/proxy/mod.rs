@@ -48,8 +48,8 @@ pub use certificates::{CertificateStore, Certificates, Resolver};
 pub use fields::retry_after_secs;
 pub use finish::{AccessRecord, AccessSink};
 pub use gate::{
-    Clean, Framing, GateBounds, Head, HeadScan, LastHost, Length, Reason, Scanned, WireHead, pass,
-    pass_scanned,
+    Clean, FieldRules, Framing, GateBounds, Head, HeadScan, LastHost, Length, Rare, Reason,
+    Scanned, WireHead, pass, pass_scanned,
 };
 pub use link::{Awaited, Cut, Link, OriginSilent};
 pub use live::{Books, Ending, Fixed, Live, RouteTally, Shed};
@@ -94,7 +94,7 @@ pub struct Context {
     peer_trusted: bool,
     host: Arc<str>,
     /// Whether the head may have fields of which an origin is not told all.
-    has_rare: bool,
+    rare: Rare,
     /// The canonical path with the query, where it is not what the client wrote.
     rewritten: Option<Box<str>>,
     request_id: Option<upstream::RequestId>,
@@ -154,7 +154,7 @@ impl ProxyHttp for Tollgate {
             client_ip: None,
             peer_trusted: false,
             host: Arc::default(),
-            has_rare: true,
+            rare: Rare::NONE,
             rewritten: None,
             request_id: None,
             decision: None,

@@ -14,7 +14,7 @@ use pingora::Result;
 use pingora::http::{RequestHeader, ResponseHeader};
 
 use super::Asking;
-use super::gate::{self, GateBounds, Head, Reason};
+use super::gate::{self, FieldRules, GateBounds, Head, Reason};
 use super::render::{self, Refusal};
 use crate::clock::SystemClock;
 use crate::config::{self, Config, ConfigErrors, Responses, Store};
@@ -36,6 +36,7 @@ struct Loaded {
     clients: ClientRules,
     ipv6_prefix: u8,
     bounds: GateBounds,
+    field_rules: FieldRules,
     responses: Vec<Arc<Responses>>,
     default_responses: Arc<Responses>,
 }
@@ -117,7 +118,10 @@ impl Limiter {
     /// forwarding.
     pub async fn judge(&self, head: &RequestHeader, peer: IpAddr) -> Judged {
         let loaded = self.loaded.load_full();
-        let clean = gate::pass(Head::of(head), loaded.bounds);
+        let clean = gate::pass(Head::of(head), loaded.bounds).and_then(|clean| {
+            let checked = loaded.field_rules.check(clean.rare, &head.method, &head.headers);
+            checked.map(|()| clean)
+        });
         let mut pending = Pending::default();
         let decision = match clean {
             Ok(clean) => {
@@ -151,12 +155,14 @@ impl Loaded {
             header_fields: config.bounds.header_fields,
             body_size: config.bounds.body_size,
         };
+        let field_rules = FieldRules::of(&config);
         let (generation, report) = engine.generation(config.policy, previous);
         let loaded = Self {
             generation,
             clients: config.clients,
             ipv6_prefix: config.ipv6_prefix,
             bounds,
+            field_rules,
             responses: config.responses,
             default_responses: config.default_responses,
         };

@@ -34,7 +34,11 @@ pub(super) fn judge<'r>(
     };
     let head = session.req_header();
     let mut unsettled = None;
-    let judged = read(head, scanned.as_ref(), ctx.live.gate_bounds()).map(|clean| {
+    let clean = read(head, scanned.as_ref(), ctx.live.gate_bounds()).and_then(|clean| {
+        let rules = &ctx.live.field_rules;
+        rules.check(clean.rare, &head.method, &head.headers).map(|()| clean)
+    });
+    let judged = clean.map(|clean| {
         let facts = facts(ctx, head, &clean);
         let generation = &ctx.live.generation;
         let decision = ctx.decision.insert(generation.undecided(ctx.began));
@@ -124,7 +128,7 @@ fn facts<'r>(ctx: &Context, head: &'r RequestHeader, clean: &'r Clean<'r>) -> Fa
 /// Keeps what is needed of a clean head when it is forwarded.
 fn keep(ctx: &mut Context, head: &RequestHeader, clean: &Clean<'_>, scanned: Option<&Scanned>) {
     ctx.rewritten = rewritten(clean, head.raw_path());
-    ctx.has_rare = scanned.is_none_or(|scanned| scanned.rare);
+    ctx.rare = clean.rare;
     ctx.host = match scanned {
         Some(scanned) => Arc::clone(&scanned.host),
         None => Arc::from(&*clean.host),

@@ -9,7 +9,7 @@ use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use super::{Context, Link, MAX_TRIES, Shed, Tollgate, http10, tunnel};
+use super::{Context, Link, MAX_TRIES, Rare, Shed, Tollgate, http10, tunnel};
 use crate::clock::Nanos;
 use crate::policy::{Facts, client};
 
@@ -121,8 +121,8 @@ pub(super) fn introduce(
     if let Some(target) = &ctx.rewritten {
         request.set_raw_path(target.as_bytes())?;
     }
-    if ctx.has_rare {
-        drop_rare(request, ctx.peer_trusted);
+    if ctx.rare != Rare::NONE {
+        clean_up(session, request, ctx)?;
     }
     let chain = if ctx.peer_trusted { joined(request, &X_FORWARDED_FOR) } else { None };
     let peer = peer_text(session)?;
@@ -146,11 +146,15 @@ pub(super) fn introduce(
         request.remove_header(&X_FORWARDED_HOST);
         http10::name_host(request, ctx)?;
     } else if !(ctx.peer_trusted && request.headers.contains_key(&X_FORWARDED_HOST)) {
-        // Nearly always the field as it came.
-        let came = request.headers.get(header::HOST).filter(|host| **host == *ctx.host);
-        match came.cloned() {
-            Some(host) => request.insert_header("X-Forwarded-Host", host)?,
-            None => request.insert_header("X-Forwarded-Host", &*ctx.host)?,
+        // As the client wrote it, port and all.
+        let head = session.req_header();
+        let authority = || head.uri.authority().map(|authority| authority.as_str());
+        match head.headers.get(header::HOST) {
+            Some(host) => request.insert_header("X-Forwarded-Host", host.clone())?,
+            None => {
+                let host = authority().unwrap_or(&*ctx.host);
+                request.insert_header("X-Forwarded-Host", host)?;
+            }
         }
     }
     let id = RequestId::of(session, ctx);
@@ -163,18 +167,22 @@ pub(super) fn introduce(
 }
 
 /// Takes out what an origin must not be told.
-fn drop_rare(request: &mut RequestHeader, peer_trusted: bool) {
-    if request.headers.get_all(header::UPGRADE).iter().any(is_to_http) {
-        // Requests on the upgraded connection would bypass the limiter. This one is forwarded without
-        // the upgrade.
-        request.remove_header(&header::UPGRADE);
-        request.remove_header(&header::CONNECTION);
+fn clean_up(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+    if ctx.rare.has(Rare::UPGRADE) {
+        if request.headers.get_all(header::UPGRADE).iter().any(is_to_http) {
+            // Requests on the upgraded connection would bypass the limiter. This one is forwarded without
+            // the upgrade.
+            request.remove_header(&header::UPGRADE);
+            request.remove_header(&header::CONNECTION);
+        }
+        request.remove_header(&HTTP2_SETTINGS);
     }
-    request.remove_header(&HTTP2_SETTINGS);
-    if !peer_trusted {
-        // It says what X-Forwarded-* say; a forged one must not stand beside ours.
-        request.remove_header(&header::FORWARDED);
+    let rules = &ctx.live.field_rules;
+    let method = &session.req_header().method;
+    for name in rules.dropped(ctx.rare, ctx.peer_trusted, method, &request.headers) {
+        request.remove_header(&name);
     }
+    Ok(())
 }
 
 /// The peer's address as an origin is told it: the same for all requests of a connection.

@@ -52,9 +52,8 @@ async fn get_http2(gate: &Gate, target: &str, fields: &[(&str, &str)]) -> u16 {
 /// All lines of a field that the origin saw last.
 fn lines(origin: &Origin, name: &str) -> Vec<String> {
     let Seen { headers, .. } = origin.seen().pop().unwrap();
-    let text = |value: &hyper::header::HeaderValue| {
-        String::from_utf8_lossy(value.as_bytes()).into_owned()
-    };
+    let text =
+        |value: &hyper::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     headers.get_all(name).iter().map(text).collect()
 }
 
@@ -178,7 +177,8 @@ async fn spellings_of_one_credential_are_no_fresh_budgets() {
         let host = format!("Host: h{number}.test");
         let ask = async |target: &str, field: &str| {
             let field = if field.is_empty() { String::new() } else { format!("{field}\r\n") };
-            let head = format!("GET {target} HTTP/1.1\r\n{host}\r\n{field}Connection: close\r\n\r\n");
+            let head =
+                format!("GET {target} HTTP/1.1\r\n{host}\r\n{field}Connection: close\r\n\r\n");
             status(&gate, &head).await
         };
         assert_eq!(ask(target, credential).await, 200, "{target} {credential}");

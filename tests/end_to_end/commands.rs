@@ -29,6 +29,24 @@ fn check_tells_what_is_promised_or_every_mistake() {
         assert!(told.contains(line), "{line} is not in\n{told}");
     }
     let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("behind.yaml");
+    let behind = "version: 1
+listeners: [{ address: 127.0.0.1:1 }]
+clients: { trusted_proxies: [10.0.0.0/8, 0.0.0.0/0] }
+origins: { site: { servers: [127.0.0.1:1] } }
+routes: [{ name: r }]
+limits_of_this_proxy: { underscores: pass, method_override: pass }
+";
+    std::fs::write(&file, behind).unwrap();
+    let told = text(&tollgate(&["check", file.to_str().unwrap()]).stdout);
+    for line in [
+        "address: x-forwarded-for of 10.0.0.0/8, 0.0.0.0/0, else the peer",
+        "behind.yaml:3:10: warning[trusts-everybody]: clients: 0.0.0.0/0 is every client",
+        "fields with _ are forwarded",
+        "fields that name another method are forwarded",
+    ] {
+        assert!(told.contains(line), "{line} is not in\n{told}");
+    }
     let file = folder.path().join("bad.yaml");
     std::fs::write(&file, "version: 2\nlistners: []\n").unwrap();
     let bad = tollgate(&["check", file.to_str().unwrap()]);

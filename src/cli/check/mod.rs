@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use crate::config::{self, Config, Loaded, RedisServers, Store};
+use crate::config::{self, Config, Loaded, MethodOverride, RedisServers, Store, Underscores};
 use crate::policy::{Cost, HostPattern, Match, Mode, Route};
 
 mod limit;
@@ -34,6 +34,7 @@ fn tell(out: &mut dyn Write, file: &str, loaded: &Loaded) -> io::Result<()> {
     for warning in &loaded.warnings {
         writeln!(out, "{warning}")?;
     }
+    tell_clients(out, config)?;
     tell_store(out, config)?;
     writeln!(out, "\nroutes (the first that matches)")?;
     let rows = config.policy.routes.iter().map(|route| route_row(config, route));
@@ -83,6 +84,29 @@ fn matches(matches: &Match) -> String {
     );
     parts.extend(matches.clients.iter().map(|net| format!("from {net}")));
     if parts.is_empty() { "everything".to_owned() } else { parts.join(" ") }
+}
+
+/// Who the clients are, and which fields of theirs are forwarded that others refuse.
+fn tell_clients(out: &mut dyn Write, config: &Config) -> io::Result<()> {
+    let networks: Vec<String> =
+        config.clients.trusted_proxies.iter().map(ToString::to_string).collect();
+    let told = match (&config.clients.address_header, &*networks) {
+        (_, []) => return tell_fields(out, config),
+        (None, _) => "the peer, whatever it says".to_owned(),
+        (Some(header), networks) => format!("{header} of {}, else the peer", networks.join(", ")),
+    };
+    writeln!(out, "\nclients\n  address: {told}")?;
+    tell_fields(out, config)
+}
+
+fn tell_fields(out: &mut dyn Write, config: &Config) -> io::Result<()> {
+    if config.bounds.underscores == Underscores::Pass {
+        writeln!(out, "\nfields with _ are forwarded: an origin may take X_Api_Key for X-Api-Key")?;
+    }
+    if config.bounds.method_override == MethodOverride::Pass {
+        writeln!(out, "\nfields that name another method are forwarded, which no limit sees")?;
+    }
+    Ok(())
 }
 
 /// Where the exact tier counts, and which limits share a slot there.

@@ -10,7 +10,7 @@ use crate::config::{Answer, Case, Config, Expect, Request, Responses, Step};
 use crate::engine::{Decision, Engine, Generation, Pending, Said, Trial, TrialKind};
 use crate::policy::client::{self, ClientRules};
 use crate::policy::{Facts, KeySecret};
-use crate::proxy::{self, Asking, GateBounds, Head, Reason};
+use crate::proxy::{self, Asking, FieldRules, GateBounds, Head, Reason};
 
 /// A day's begin, so that windows of every length begin with each case.
 const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
@@ -58,6 +58,7 @@ struct Bench<'s> {
     clients: ClientRules,
     ipv6_prefix: u8,
     bounds: GateBounds,
+    rules: FieldRules,
     responses: Vec<Arc<Responses>>,
     default_responses: Arc<Responses>,
     /// Requests whose origin takes its time.
@@ -110,8 +111,10 @@ impl<'s> Bench<'s> {
     fn new(config: Config, store: &'s dyn Store) -> Self {
         let clock = Arc::new(ManualClock::new(EPOCH));
         let engine = store.engine(Arc::clone(&clock), KeySecret::new([3; 16]));
+        let rules = FieldRules::of(&config);
         let (generation, _) = engine.generation(config.policy, None);
         Self {
+            rules,
             clock,
             store,
             engine,
@@ -174,7 +177,10 @@ impl<'s> Bench<'s> {
         };
         let client_ip = client::resolve(send.ip, &send.headers, &self.clients);
         let mut answered = Answered { client_ip: client_ip.to_string(), ..Answered::default() };
-        let clean = match proxy::pass(head, self.bounds) {
+        let checked = proxy::pass(head, self.bounds).and_then(|clean| {
+            self.rules.check(clean.rare, &send.method, &send.headers).map(|()| clean)
+        });
+        let clean = match checked {
             Ok(clean) => clean,
             Err(reason) => {
                 answered.status = Some(reason.status());

@@ -1,32 +1,53 @@
 //! Which bytes may stand where, in one table: every byte of a head is looked up once.
 
 /// Of names and methods (RFC 9110, section 5.6.2).
-pub(super) const TOKEN: u8 = 1;
+pub(super) const TOKEN: u16 = 1;
 /// Of a request target on the wire: neither blank nor control byte, and ASCII.
-pub(super) const TARGET: u8 = 1 << 1;
+pub(super) const TARGET: u16 = 1 << 1;
 /// What stands for itself in no query (RFC 3986, appendix A) and no reader's parser takes.
-pub(super) const STRANGE_IN_QUERY: u8 = 1 << 2;
+pub(super) const STRANGE_IN_QUERY: u16 = 1 << 2;
 /// Of a path, as far as [`super::path`] does not know better; a `?` ends it.
-pub(super) const IN_PATH: u8 = 1 << 3;
+pub(super) const IN_PATH: u16 = 1 << 3;
 /// Of a host's name.
-pub(super) const NAME: u8 = 1 << 4;
+pub(super) const NAME: u16 = 1 << 4;
 /// A letter in upper case.
-pub(super) const UPPER: u8 = 1 << 5;
+pub(super) const UPPER: u16 = 1 << 5;
 /// Of a path, and read alike by everybody wherever it stands; `/` and `.` depend on what is before.
-pub(super) const PLAIN: u8 = 1 << 6;
+pub(super) const PLAIN: u16 = 1 << 6;
 /// Of a field's value: no control byte but the tab.
-const VALUE: u8 = 1 << 7;
+const VALUE: u16 = 1 << 7;
+/// Of a field's name, and read alike by everybody: gateways to programs take every other byte for `_`.
+const USUAL_IN_NAME: u16 = 1 << 8;
+/// Of a path, and left as it came: no escape, and none of the marks that [`super::path`] looks at.
+pub(super) const KEPT_IN_PATH: u16 = 1 << 9;
 
-const CLASSES: [u8; 256] = classes();
+const CLASSES: [u16; 256] = classes();
 
 /// All classes of a byte.
-pub(super) const fn of(byte: u8) -> u8 {
+pub(super) const fn of(byte: u8) -> u16 {
     CLASSES[byte as usize]
 }
 
 /// How many bytes at the beginning are of a class.
-pub(super) fn lead(bytes: &[u8], class: u8) -> usize {
+pub(super) fn lead(bytes: &[u8], class: u16) -> usize {
     bytes.iter().position(|byte| of(*byte) & class == 0).unwrap_or(bytes.len())
+}
+
+/// How many bytes at the beginning are a field's name, and whether each of them is a usual one.
+pub(super) fn lead_of_name(bytes: &[u8]) -> (usize, bool) {
+    let mut all = USUAL_IN_NAME;
+    let token = bytes.iter().take_while(|byte| {
+        let class = of(**byte);
+        let is_token = class & TOKEN != 0;
+        all &= if is_token { class } else { all };
+        is_token
+    });
+    (token.count(), all != 0)
+}
+
+/// Whether a byte of a field's name is read alike by everybody.
+pub(super) const fn is_usual_in_name(byte: u8) -> bool {
+    of(byte) & USUAL_IN_NAME != 0
 }
 
 /// How many bytes at the beginning may stand in a field's value. Long values are looked at by the
@@ -44,12 +65,12 @@ const fn is_value(byte: u8) -> bool {
 }
 
 /// Whether any byte is of a class.
-pub(super) fn any(bytes: &[u8], class: u8) -> bool {
+pub(super) fn any(bytes: &[u8], class: u16) -> bool {
     // Without a branch for each: what is not clean is rare, and bounded.
     bytes.iter().fold(0, |seen, byte| seen | of(*byte)) & class != 0
 }
 
-const fn classes() -> [u8; 256] {
+const fn classes() -> [u16; 256] {
     let mut all = [0; 256];
     let mut place = 0;
     while place < all.len() {
@@ -92,6 +113,12 @@ const fn classes() -> [u8; 256] {
         }
         if letter || matches!(byte, b'/' | b'.' | b'-' | b'_' | b'~' | b'@' | b':' | b',' | b'+') {
             classes |= PLAIN;
+        }
+        if matches!(byte, 0x21..0x7f) && !matches!(byte, b'%' | b'#' | b'\\' | b';') {
+            classes |= KEPT_IN_PATH;
+        }
+        if letter || byte == b'-' {
+            classes |= USUAL_IN_NAME;
         }
         if is_value(byte) {
             classes |= VALUE;

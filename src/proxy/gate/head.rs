@@ -10,7 +10,7 @@ use memchr::memchr;
 
 use super::framing::{self, Length};
 use super::scanned::{LastHost, Scanned};
-use super::{GateBounds, Reason, Span, aim, bytes, is_known, nominates_no_end_to_end_field};
+use super::{GateBounds, Rare, Reason, Span, aim, bytes, is_known, nominates_no_end_to_end_field};
 
 /// The longest method of the registry has 17 letters.
 const MAX_METHOD: usize = 32;
@@ -41,7 +41,8 @@ pub struct HeadScan {
     lengths: Few,
     codings: Few,
     nominates: bool,
-    rare: bool,
+    has_cookies: bool,
+    rare: Rare,
 }
 
 /// The first two lines of a field: a second one is all that there is to know of the rest.
@@ -116,7 +117,7 @@ impl HeadScan {
     /// Looks at the line of one field, which `rest` begins with, and keeps what says where the
     /// request ends. The line's size; `None` while it is not whole.
     fn field(&mut self, rest: &[u8]) -> Result<Option<usize>, Reason> {
-        let colon = bytes::lead(rest, bytes::TOKEN);
+        let (colon, is_usual) = bytes::lead_of_name(rest);
         let (name, after) = rest.split_at(colon);
         let after = match after.split_first() {
             None => return Ok(None),
@@ -128,27 +129,28 @@ impl HeadScan {
             return Ok(None);
         };
         let size = Some(colon + 1 + value.len() + LINE_END.len());
+        if !is_usual {
+            self.rare |= Rare::ODD_NAME;
+        }
         let kept = match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => &mut self.hosts,
             10 if name.eq_ignore_ascii_case(b"connection") => {
                 self.nominates |= nominates_no_end_to_end_field(value).is_err();
                 return Ok(size);
             }
-            7 if name.eq_ignore_ascii_case(b"upgrade") => {
-                self.rare = true;
-                return Ok(size);
-            }
-            9 if name.eq_ignore_ascii_case(b"forwarded") => {
-                self.rare = true;
-                return Ok(size);
-            }
-            14 if name.eq_ignore_ascii_case(b"http2-settings") => {
-                self.rare = true;
+            6 if name.eq_ignore_ascii_case(b"cookie") => {
+                if self.has_cookies {
+                    self.rare |= Rare::COOKIES;
+                }
+                self.has_cookies = true;
                 return Ok(size);
             }
             14 if name.eq_ignore_ascii_case(b"content-length") => &mut self.lengths,
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => &mut self.codings,
-            _ => return Ok(size),
+            _ => {
+                self.rare |= Rare::of_name(name);
+                return Ok(size);
+            }
         };
         let from = self.line + colon + 1 + (value.len() - value.trim_ascii_start().len());
         kept.add(Span { from, to: from + value.trim_ascii().len() });

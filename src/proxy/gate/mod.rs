@@ -7,10 +7,12 @@
 //! which the framework has parsed, is looked at by [`pass`].
 
 mod bytes;
+mod fields;
 mod framing;
 mod head;
 mod host;
 mod path;
+mod rare;
 mod readings;
 mod reason;
 mod scanned;
@@ -19,8 +21,10 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, Method, Version, header};
 
+pub use fields::FieldRules;
 pub use framing::{Framing, Length};
 pub use head::{HeadScan, WireHead};
+pub use rare::Rare;
 pub use reason::Reason;
 pub use scanned::{LastHost, Scanned, pass_scanned};
 
@@ -35,6 +39,8 @@ pub struct Clean<'r> {
     pub readings: Vec<String>,
     /// What follows the `?`.
     pub query: Option<&'r str>,
+    /// Fields that need a second look ([`FieldRules`]).
+    pub rare: Rare,
 }
 
 /// What the gate is told to bound.
@@ -69,7 +75,7 @@ pub fn pass(head: Head<'_>, bounds: GateBounds) -> Result<Clean<'_>, Reason> {
     if !is_known(method) {
         return Err(Reason::Method);
     }
-    size(head.headers, bounds)?;
+    let rare = size(head.headers, bounds)?;
     let lines = |name| head.headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
     let length = framing::length(
         head.version == Version::HTTP_11,
@@ -88,7 +94,7 @@ pub fn pass(head: Head<'_>, bounds: GateBounds) -> Result<Clean<'_>, Reason> {
     let authority = head.authority.map(str::as_bytes);
     let (authority, aim) = aim(method, head.target, host, authority, head.version)?;
     let target = std::str::from_utf8(head.target).map_err(|_| Reason::Target)?;
-    aim.read(host::host(authority)?, target)
+    aim.read(host::host(authority)?, target, rare)
 }
 
 /// Where a request's target names what it is directed at.
@@ -119,16 +125,21 @@ impl Span {
 
 impl Aim {
     /// What is to be matched.
-    fn read<'r>(self, host: Cow<'r, str>, target: &'r str) -> Result<Clean<'r>, Reason> {
+    fn read<'r>(
+        self,
+        host: Cow<'r, str>,
+        target: &'r str,
+        rare: Rare,
+    ) -> Result<Clean<'r>, Reason> {
         let Some(path) = self.path else {
             let (path, readings) = (Cow::Borrowed("*"), Vec::new());
-            return Ok(Clean { host, path, readings, query: None });
+            return Ok(Clean { host, path, readings, query: None, rare });
         };
         let raw = if path.from == path.to { "/" } else { path.of_text(target) };
         let path = path::canonical(raw)?;
         let readings = if path.ambiguous { readings::readings(&path.path)? } else { Vec::new() };
         let query = self.query.map(|query| query.of_text(target));
-        Ok(Clean { host, path: path.path, readings, query })
+        Ok(Clean { host, path: path.path, readings, query, rare })
     }
 }
 
@@ -224,15 +235,23 @@ fn is_known(method: &[u8]) -> bool {
     matches!(method, b"GET" | b"POST") || KNOWN.contains(&method)
 }
 
-fn size(headers: &HeaderMap, bounds: GateBounds) -> Result<(), Reason> {
+/// Bounds the fields, and says which of them are rare.
+fn size(headers: &HeaderMap, bounds: GateBounds) -> Result<Rare, Reason> {
     if headers.len() > bounds.header_fields {
         return Err(Reason::HeaderFields);
     }
     // RFC 9113 counts names, values, and 32 bytes for each field; here it is what the wire of
     // HTTP/1 carries: name, colon, blank, value, line end.
-    let total: usize =
-        headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-    if total > bounds.header_size { Err(Reason::HeaderSize) } else { Ok(()) }
+    let (mut total, mut cookies, mut rare) = (0, 0, Rare::NONE);
+    for (name, value) in headers {
+        total += name.as_str().len() + value.len() + 4;
+        cookies += usize::from(name == header::COOKIE);
+        rare |= Rare::of_any_name(name.as_str().as_bytes());
+    }
+    if cookies > 1 {
+        rare |= Rare::COOKIES;
+    }
+    if total > bounds.header_size { Err(Reason::HeaderSize) } else { Ok(rare) }
 }
 
 /// A field that `Connection` nominates is removed on the way: the origin would not see what the

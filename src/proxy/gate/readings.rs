@@ -127,7 +127,9 @@ impl<'p> Marked<'p> {
                     Some(dots) => (Mark::Dots(dots), DOTS),
                     None => continue,
                 },
-                b'%' if decoded && matches!(bytes[at + 1..], [b'3', b'F', ..] | [b'2', b'3', ..]) => {
+                b'%' if decoded
+                    && matches!(bytes[at + 1..], [b'3', b'F', ..] | [b'2', b'3', ..]) =>
+                {
                     (Mark::End, ENDS)
                 }
                 _ => continue,
@@ -318,8 +320,14 @@ mod tests {
             assert!(found.iter().any(|reading| reading == expected), "{path}: {found:?}");
         }
         for path in [
-            "/..", "/a/../..", "/x%2F..%2F..%2Fa", "/x%2500", "/x%250a", "/a%25c1%25a1",
-            "/a%C3%25A9%25e0%2581%25A1", "//..",
+            "/..",
+            "/a/../..",
+            "/x%2F..%2F..%2Fa",
+            "/x%2500",
+            "/x%250a",
+            "/a%25c1%25a1",
+            "/a%C3%25A9%25e0%2581%25A1",
+            "//..",
         ] {
             assert_eq!(readings(path), Err(Reason::Path), "{path}");
         }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::framing::Length;
-use super::{Aim, Clean, GateBounds, Reason, host};
+use super::{Aim, Clean, GateBounds, Rare, Reason, host};
 
 /// The host that a connection's last request asked for. Most ask for the same one again, whose
 /// authority is then not read a second time.
@@ -44,9 +44,8 @@ pub struct Scanned {
     pub(super) body: Length,
     /// Whether `Connection` nominates a field that is not of the connection.
     pub(super) nominates: bool,
-    /// Whether there is a field `Upgrade`, `HTTP2-Settings` or `Forwarded`, of which an origin is not
-    /// told all.
-    pub rare: bool,
+    /// Fields that need a second look.
+    pub(super) rare: Rare,
 }
 
 /// Reads what was scanned out of the parsed head's target. `None`: that is not the target that was
@@ -68,6 +67,6 @@ pub fn pass_scanned<'r>(
     } else if scanned.nominates {
         Err(Reason::ConnectionField)
     } else {
-        scanned.aim.read(Cow::Borrowed(&scanned.host), target)
+        scanned.aim.read(Cow::Borrowed(&scanned.host), target, scanned.rare)
     })
 }

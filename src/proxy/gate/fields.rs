@@ -1,0 +1,118 @@
+//! Fields that an origin may take for others than tollgate does, or for another request.
+
+use hashbrown::HashSet;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+
+use super::rare::{METHOD_OVERRIDES, WRITTEN_HERE, is_claim};
+use super::{Rare, Reason, bytes};
+use crate::config::{Config, MethodOverride, Underscores};
+use crate::policy::client::AddressHeader;
+
+/// Fields that HTTP gives a meaning which decides who asks, for what, and where the request ends.
+const OF_HTTP: [&str; 13] = [
+    "authorization",
+    "connection",
+    "content-length",
+    "cookie",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// What becomes of fields with odd names and of those that name another method.
+#[derive(Debug)]
+pub struct FieldRules {
+    underscores: Underscores,
+    method_override: MethodOverride,
+    /// Names that the policy means something by, as [`plain`] ones.
+    meant: HashSet<Box<[u8]>>,
+}
+
+impl FieldRules {
+    /// Those of a configuration.
+    pub fn of(config: &Config) -> Self {
+        let named = config.policy.header_names();
+        let address = match &config.clients.address_header {
+            Some(AddressHeader::Single(name)) => Some(name.clone()),
+            Some(AddressHeader::XForwardedFor | AddressHeader::Forwarded) | None => None,
+        };
+        let named = named.iter().chain(&address).map(|name| plain(name.as_str().as_bytes()));
+        let fixed = OF_HTTP.iter().chain(&WRITTEN_HERE).chain(&METHOD_OVERRIDES);
+        Self {
+            underscores: config.bounds.underscores,
+            method_override: config.bounds.method_override,
+            meant: named.chain(fixed.map(|name| name.as_bytes().into())).collect(),
+        }
+    }
+
+    /// Refuses what is to be refused of the fields of a request.
+    pub fn check(&self, rare: Rare, method: &Method, headers: &HeaderMap) -> Result<(), Reason> {
+        if rare.has(Rare::ODD_NAME)
+            && self.underscores == Underscores::RejectAmbiguous
+            && headers.keys().any(|name| self.is_ambiguous(name))
+        {
+            return Err(Reason::AmbiguousField);
+        }
+        if rare.has(Rare::METHOD_OVERRIDE)
+            && self.method_override == MethodOverride::Reject
+            && METHOD_OVERRIDES.iter().any(|name| names_another(headers, name, method))
+        {
+            return Err(Reason::MethodOverride);
+        }
+        Ok(())
+    }
+
+    /// The fields that the origin is not told.
+    pub fn dropped(
+        &self,
+        rare: Rare,
+        peer_trusted: bool,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Vec<HeaderName> {
+        let strips = self.method_override == MethodOverride::Strip;
+        let is_dropped = |name: &&HeaderName| {
+            let text = name.as_str();
+            (rare.has(Rare::CLAIM) && !peer_trusted && is_claim(text.as_bytes()))
+                || (rare.has(Rare::ODD_NAME)
+                    && self.underscores == Underscores::Drop
+                    && self.is_ambiguous(name))
+                || (rare.has(Rare::METHOD_OVERRIDE)
+                    && strips
+                    && METHOD_OVERRIDES.contains(&text)
+                    && names_another(headers, text, method))
+        };
+        headers.keys().filter(is_dropped).cloned().collect()
+    }
+
+    /// Whether a name with odd marks would be, with `-`, one that means something.
+    fn is_ambiguous(&self, name: &HeaderName) -> bool {
+        let name = name.as_str().as_bytes();
+        if name.iter().all(|byte| bytes::is_usual_in_name(*byte)) {
+            return false;
+        }
+        let plain = plain(name);
+        self.meant.contains(&plain) || is_claim(&plain)
+    }
+}
+
+/// A name as gateways to programs make it: everything but letters and digits is one mark.
+fn plain(name: &[u8]) -> Box<[u8]> {
+    let usual =
+        |byte: &u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' };
+    name.iter().map(usual).collect()
+}
+
+/// Whether any line of a field names another method than the request's.
+fn names_another(headers: &HeaderMap, name: &str, method: &Method) -> bool {
+    let is_other = |line: &HeaderValue| {
+        !line.as_bytes().trim_ascii().eq_ignore_ascii_case(method.as_str().as_bytes())
+    };
+    headers.get_all(name).iter().any(is_other)
+}

@@ -166,7 +166,7 @@ pub(super) fn introduce(
     Ok(())
 }
 
-/// Takes out what an origin must not be told.
+/// Takes out what an origin must not be told, and makes one line of several cookies.
 fn clean_up(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
     if ctx.rare.has(Rare::UPGRADE) {
         if request.headers.get_all(header::UPGRADE).iter().any(is_to_http) {
@@ -182,7 +182,30 @@ fn clean_up(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Re
     for name in rules.dropped(ctx.rare, ctx.peer_trusted, method, &request.headers) {
         request.remove_header(&name);
     }
+    // HTTP/2 has its own rule for several lines (RFC 9113, section 8.2.3).
+    let is_http2 = ctx.origin.as_ref().is_some_and(|origin| origin.meant().http2);
+    if ctx.rare.has(Rare::COOKIES) && !is_http2 {
+        join_cookies(request)?;
+    }
     Ok(())
+}
+
+/// Browsers split cookies over HTTP/2; origins of HTTP/1 expect one line, and read several in different
+/// ways. The one line has them in the order in which keys are read.
+fn join_cookies(request: &mut RequestHeader) -> Result<()> {
+    let mut joined = Vec::new();
+    for line in request.headers.get_all(header::COOKIE) {
+        let pairs = line.as_bytes().trim_ascii();
+        let pairs = pairs.strip_suffix(b";").unwrap_or(pairs);
+        if !joined.is_empty() && !pairs.is_empty() {
+            joined.extend_from_slice(b"; ");
+        }
+        joined.extend_from_slice(pairs);
+    }
+    let joined = HeaderValue::from_bytes(&joined).map_err(|error| {
+        Error::because(ErrorType::InvalidHTTPHeader, "cookies of several lines", error)
+    })?;
+    request.insert_header(header::COOKIE, joined)
 }
 
 /// The peer's address as an origin is told it: the same for all requests of a connection.

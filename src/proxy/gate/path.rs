@@ -43,10 +43,11 @@ pub(super) fn canonical(raw: &str) -> Result<Canonical<'_>, Reason> {
         return Ok(Canonical { path: Cow::Borrowed(raw), ambiguous: false });
     }
     let mut ambiguities = Ambiguities::of_path(raw.len());
-    let path = decode_unreserved(raw, &mut ambiguities)?;
-    for _ in memmem::find_iter(path.as_bytes(), b"//") {
+    // (Decoding makes no slash.)
+    for _ in memmem::find_iter(raw.as_bytes(), b"//") {
         ambiguities.add()?;
     }
+    let path = decode_unreserved(raw, &mut ambiguities)?;
     for at in memmem::find_iter(path.as_bytes(), b"/.") {
         if matches!(path.as_bytes()[at + 2..], [] | [b'/', ..] | [b'.'] | [b'.', b'/', ..]) {
             ambiguities.add()?;
@@ -90,55 +91,72 @@ fn decode_unreserved<'r>(
     ambiguities: &mut Ambiguities,
 ) -> Result<Cow<'r, str>, Reason> {
     let bytes = raw.as_bytes();
-    let mut canonical = String::new();
+    let mut canonical = Vec::new();
     let (mut at, mut copied) = (0, 0);
-    while let Some(&byte) = bytes.get(at) {
-        match byte {
-            b'%' => {
+    loop {
+        at += bytes::lead(&bytes[at..], bytes::KEPT_IN_PATH);
+        match bytes.get(at) {
+            None => break,
+            Some(b'%') => {
                 let decoded = escape(bytes, at).ok_or(Reason::Path)?;
                 if matches!(decoded, 0..=0x1f | 0x7f) || is_bad_ascii(bytes, at, decoded) {
                     return Err(Reason::Path);
                 }
-                if is_unreserved(decoded) {
-                    canonical.push_str(&raw[copied..at]);
-                    canonical.push(char::from(decoded));
-                    copied = at + 3;
-                } else if bytes[at + 1..at + 3].iter().any(u8::is_ascii_lowercase) {
-                    canonical.push_str(&raw[copied..at]);
-                    push_escape(&mut canonical, decoded);
+                let is_upper = !bytes[at + 1..at + 3].iter().any(u8::is_ascii_lowercase);
+                if is_unreserved(decoded) || !is_upper {
+                    if copied == 0 {
+                        canonical.reserve(bytes.len());
+                    }
+                    canonical.extend_from_slice(&bytes[copied..at]);
+                    match is_unreserved(decoded) {
+                        true => canonical.push(decoded),
+                        false => canonical.extend_from_slice(&escaped(decoded)),
+                    }
                     copied = at + 3;
                 }
                 if may_stand_bare(decoded) {
                     ambiguities.add()?;
                 }
-                at += 2;
+                at += 3;
             }
-            b'#' | 0..=0x20 | 0x7f.. => return Err(Reason::Path),
-            b'\\' | b';' => ambiguities.add()?,
-            _ => {}
+            Some(b'\\' | b';') => {
+                ambiguities.add()?;
+                at += 1;
+            }
+            Some(_) => return Err(Reason::Path),
         }
-        at += 1;
     }
     if copied == 0 {
         return Ok(Cow::Borrowed(raw));
     }
-    canonical.push_str(&raw[copied..]);
-    Ok(Cow::Owned(canonical))
+    canonical.extend_from_slice(&bytes[copied..]);
+    String::from_utf8(canonical).map(Cow::Owned).map_err(|_| Reason::Path)
 }
 
-/// Writes the escape of a byte, in upper case.
-pub(super) fn push_escape(path: &mut String, byte: u8) {
+/// The escape of a byte, in upper case.
+pub(super) const fn escaped(byte: u8) -> [u8; 3] {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    path.push('%');
-    path.push(char::from(DIGITS[usize::from(byte >> 4)]));
-    path.push(char::from(DIGITS[usize::from(byte & 0xf)]));
+    [b'%', DIGITS[(byte >> 4) as usize], DIGITS[(byte & 0xf) as usize]]
 }
 
 /// The byte that an escape at `at` stands for.
 pub(super) fn escape(bytes: &[u8], at: usize) -> Option<u8> {
-    let digit = |place: usize| char::from(*bytes.get(place)?).to_digit(16);
-    u8::try_from(digit(at + 1)? * 16 + digit(at + 2)?).ok()
+    let digits = bytes.get(at + 1..at + 3)?;
+    let (high, low) = (DIGITS[usize::from(digits[0])], DIGITS[usize::from(digits[1])]);
+    (high | low < 16).then_some(high << 4 | low)
 }
+
+/// What each byte is as a hexadecimal digit; 16 and more: none.
+static DIGITS: [u8; 256] = {
+    let mut digits = [0xff; 256];
+    let mut value = 0;
+    while value < 16 {
+        digits[b"0123456789abcdef"[value] as usize] = value as u8;
+        digits[b"0123456789ABCDEF"[value] as usize] = value as u8;
+        value += 1;
+    }
+    digits
+};
 
 /// Whether the escape of `byte` at `at` begins an encoding of an ASCII character that is longer than
 /// UTF-8 allows (RFC 3629, section 3). Some decoders take `%C1%A1` for `a`.

@@ -7,7 +7,7 @@
 use memchr::{memchr, memchr2};
 
 use super::Reason;
-use super::path::{escape, is_bad_ascii, push_escape};
+use super::path::{escape, escaped, is_bad_ascii};
 
 /// Most readings of one path. Escapes within escapes beside parameters and double slashes have twelve;
 /// what has more mixes habits that no site has together.
@@ -52,35 +52,36 @@ pub(super) fn readings(canonical: &str) -> Result<Vec<String>, Reason> {
 /// written as canonical paths are; `?` and `#` are left, since they would not be of the path.
 fn decode(path: &str) -> Result<String, Reason> {
     let bytes = path.as_bytes();
-    let mut decoded = String::with_capacity(path.len());
+    let mut decoded = Vec::with_capacity(path.len());
     let mut copied = 0;
     while let Some(found) = memchr(b'%', &bytes[copied..]) {
         let at = copied + found;
-        decoded.push_str(&path[copied..at]);
+        decoded.extend_from_slice(&bytes[copied..at]);
         copied = at + 3;
         match escape(bytes, at) {
             Some(b'%') => match escape(bytes, at + 2) {
                 // An escape that was escaped.
                 Some(inner) => {
-                    push_escape(&mut decoded, inner);
+                    decoded.extend_from_slice(&escaped(inner));
                     copied = at + 5;
                 }
-                None => decoded.push('%'),
+                None => decoded.push(b'%'),
             },
             Some(0..=0x1f | 0x7f) => return Err(Reason::Path),
-            Some(byte) if byte < 0x80 && !matches!(byte, b' ' | b'?' | b'#') => {
-                decoded.push(char::from(byte));
-            }
-            Some(byte) => push_escape(&mut decoded, byte),
+            Some(byte) if byte < 0x80 && !matches!(byte, b' ' | b'?' | b'#') => decoded.push(byte),
+            Some(byte) => decoded.extend_from_slice(&escaped(byte)),
             // A `%` that was decoded and begins nothing.
             None => {
-                decoded.push('%');
+                decoded.push(b'%');
                 copied = at + 1;
             }
         }
     }
-    decoded.push_str(&path[copied..]);
-    if has_bad_ascii(decoded.as_bytes()) { Err(Reason::Path) } else { Ok(decoded) }
+    decoded.extend_from_slice(&bytes[copied..]);
+    if has_bad_ascii(&decoded) {
+        return Err(Reason::Path);
+    }
+    String::from_utf8(decoded).map_err(|_| Reason::Path)
 }
 
 /// Whether there is an encoding of ASCII, or an escaped control byte, that decoding has brought to light.

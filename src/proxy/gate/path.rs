@@ -107,7 +107,9 @@ fn decode_unreserved<'r>(
                     if copied == 0 {
                         canonical.reserve(bytes.len());
                     }
-                    canonical.extend_from_slice(&bytes[copied..at]);
+                    if copied < at {
+                        canonical.extend_from_slice(&bytes[copied..at]);
+                    }
                     match is_unreserved(decoded) {
                         true => canonical.push(decoded),
                         false => canonical.extend_from_slice(&escaped(decoded)),

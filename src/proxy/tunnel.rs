@@ -12,7 +12,7 @@ use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
-use super::{Context, Link, OriginSilent};
+use super::{Context, Link, OriginSilent, Rare};
 
 /// How a tunnel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl TunnelEnd {
 
 /// Asks an origin for another protocol, if that is what the client asks for.
 pub(super) fn prepare(session: &Session, ctx: &Context, peer: &mut HttpPeer) {
-    if !ctx.has_rare || !asks_to_switch(session.req_header()) {
+    if !ctx.rare.has(Rare::UPGRADE) || !asks_to_switch(session.req_header()) {
         return;
     }
     let http2 = ctx.origin.as_ref().is_some_and(|origin| origin.meant().http2);

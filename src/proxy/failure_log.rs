@@ -75,6 +75,9 @@ impl fmt::Display for Failure<'_> {
         if let Some(server) = self.server() {
             write!(f, "server {server} ")?;
         }
+        if self.ctx.shed {
+            return f.write_str("no connection is left for this client (max_connections)");
+        }
         f.write_str(what(self.error.root_etype()))?;
         let cause = self.error.root_cause();
         if cause.is::<Error>() {

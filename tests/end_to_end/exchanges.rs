@@ -263,6 +263,7 @@ async fn an_origin_has_as_many_exchanges_as_it_may_and_no_client_takes_all() {
     assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
     assert!(refused.to_lowercase().contains("retry-after: 1\r\n"), "{refused}");
     assert!(refused.contains("#temporary-reduced-capacity"), "{refused}");
+    assert!(gate.log().contains("no connection is left for this client"), "{}", gate.log());
     // What is left is for others.
     let mut held_by_other = Vec::new();
     for _ in 0..2 {

@@ -174,8 +174,12 @@ const LATE: Nanos = Nanos::SECOND;
 /// How many windows the window `cell` is ahead of `now`, both counted modulo 2^32; `None`: it has passed, or
 /// is so far ahead that it was counted before a clock ran back, and is void.
 pub(super) fn windows_ahead(cell: u32, now: u32, length: Nanos) -> Option<u64> {
-    let ahead = u64::from(cell.wrapping_sub(now));
-    (ahead <= (LATE.get() / length.get()).max(1)).then_some(ahead)
+    match cell.wrapping_sub(now) {
+        // Nearly always; and whatever the length is, one ahead is an edge that somebody has crossed.
+        ahead @ 0..=1 => Some(ahead.into()),
+        ahead if ahead > u32::MAX / 2 => None,
+        ahead => Some(ahead.into()).filter(|ahead| *ahead <= LATE.get() / length.get()),
+    }
 }
 
 impl<C: Copy + Default + PartialEq> Counters<C> {

@@ -29,6 +29,9 @@ pub enum KeysError {
     /// Nothing in it can be used.
     #[error("has no key for RS256, ES256 or EdDSA")]
     NoKey,
+    /// The system gives no random numbers.
+    #[error("no randomness for the memory of checked tokens: {0}")]
+    Randomness(getrandom::Error),
     /// Too many.
     #[error("has more than {MOST_KEYS} keys")]
     TooMany,

@@ -38,9 +38,18 @@ pub struct Tokens {
     keys: Keys,
     secret: (u64, u64),
     checked: Box<[Mutex<Checked>]>,
+    /// Signatures that were checked.
+    #[cfg(test)]
+    verified: AtomicU64,
 }
 
-type Checked = HashMap<u128, Arc<Claims>>;
+/// Two lists, each of at most [`MOST`]: forged tokens push out no true ones.
+#[derive(Debug, Default)]
+struct Checked {
+    believed: HashMap<u128, Arc<Claims>>,
+    /// Forged once, forged for ever, as long as the keys are these.
+    forged: HashMap<u128, Disbelief>,
+}
 
 /// What a token with a true signature claims.
 #[derive(Debug)]
@@ -94,18 +103,26 @@ static DISBELIEVED: [AtomicU64; Disbelief::ALL.len()] =
 impl Tokens {
     /// Tokens signed with a secret (HS256).
     pub fn of_secret(secret: &[u8]) -> Result<Self, KeysError> {
-        Keys::of_secret(secret).map(Self::new)
+        Keys::of_secret(secret).and_then(Self::new)
     }
 
     /// Tokens signed for the public keys of a JWKS.
     pub fn of_jwks(json: &str) -> Result<Self, KeysError> {
-        Keys::of_jwks(json).map(Self::new)
+        Keys::of_jwks(json).and_then(Self::new)
     }
 
-    fn new(keys: Keys) -> Self {
+    fn new(keys: Keys) -> Result<Self, KeysError> {
         verifier::install();
-        let secret = (fastrand::u64(..), fastrand::u64(..));
-        Self { keys, secret, checked: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        // Nobody may find two tokens of one hash: the second would be believed for the first.
+        let random = || getrandom::u64().map_err(KeysError::Randomness);
+        let secret = (random()?, random()?);
+        Ok(Self {
+            keys,
+            secret,
+            checked: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            #[cfg(test)]
+            verified: AtomicU64::new(0),
+        })
     }
 
     /// A claim of a token as text: a string, a number or a truth value as it is written. `now` is
@@ -145,22 +162,39 @@ impl Tokens {
         hasher.write(token);
         let hash = hasher.finish128().as_u128();
         let shard = &self.checked[hash as usize % SHARDS];
-        if let Some(claims) = shard.lock().get(&hash) {
-            return Ok(Arc::clone(claims));
+        {
+            let shard = shard.lock();
+            if let Some(claims) = shard.believed.get(&hash) {
+                return Ok(Arc::clone(claims));
+            }
+            if let Some(why) = shard.forged.get(&hash) {
+                return Err(*why);
+            }
         }
-        let Verified { claims } = self.keys.verify(token)?;
-        let claims = Arc::new(Claims {
-            until: seconds(&claims, "exp")?,
-            from: seconds(&claims, "nbf")?,
-            claims,
-        });
+        let verified = self.verify(token);
         let mut shard = shard.lock();
-        if shard.len() >= MOST {
-            shard.clear();
+        match &verified {
+            Ok(claims) => remember(&mut shard.believed, hash, Arc::clone(claims)),
+            Err(why) => remember(&mut shard.forged, hash, *why),
         }
-        shard.insert(hash, Arc::clone(&claims));
-        Ok(claims)
+        verified
     }
+
+    fn verify(&self, token: &[u8]) -> Result<Arc<Claims>, Disbelief> {
+        #[cfg(test)]
+        self.verified.fetch_add(1, Ordering::Relaxed);
+        let Verified { claims } = self.keys.verify(token)?;
+        let (until, from) = (seconds(&claims, "exp")?, seconds(&claims, "nbf")?);
+        Ok(Arc::new(Claims { until, from, claims }))
+    }
+}
+
+/// Adds to a list that begins anew when it is full.
+fn remember<T>(list: &mut HashMap<u128, T>, hash: u128, what: T) {
+    if list.len() >= MOST {
+        list.clear();
+    }
+    list.insert(hash, what);
 }
 
 /// A time of a token, in seconds since the epoch; a part of a second does not count.
@@ -179,5 +213,45 @@ fn seconds(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>, Disbe
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tokens(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forged_token_is_checked_once_and_pushes_out_no_true_one() {
+        use base64::Engine;
+        let text = |json: &str| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(json);
+        let secret = [7; 32];
+        let tokens = Tokens::of_secret(&secret).unwrap();
+        let signed = |claims: &str| {
+            let body = format!("{}.{}", text(r#"{"alg":"HS256","typ":"JWT"}"#), text(claims));
+            let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &secret);
+            let tag = ring::hmac::sign(&key, body.as_bytes());
+            let tag = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(tag);
+            format!("{body}.{tag}").into_bytes()
+        };
+        let told = |token: &[u8]| tokens.believe(token, "sub", Nanos::from_secs(100));
+        let checks = || tokens.verified.load(Ordering::Relaxed);
+
+        let good = signed(r#"{"sub":"a"}"#);
+        let mut forged = good.clone();
+        let place = forged.len() - 10;
+        forged[place] = if forged[place] == b'A' { b'B' } else { b'A' };
+        for _ in 0..100 {
+            assert_eq!(told(&good).as_deref(), Ok("a"));
+            assert_eq!(told(&forged), Err(Disbelief::Signature));
+        }
+        assert_eq!(checks(), 2);
+        for n in 0..SHARDS * MOST * 2 {
+            let mut other = forged.clone();
+            other.extend_from_slice(n.to_string().as_bytes());
+            assert!(told(&other).is_err());
+        }
+        let before = checks();
+        assert_eq!(told(&good).as_deref(), Ok("a"));
+        assert_eq!(checks(), before, "it is remembered");
     }
 }

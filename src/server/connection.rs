@@ -53,6 +53,9 @@ pub(super) struct Connections<A> {
     pub(super) descriptors: usize,
 }
 
+/// How many times `h2_resets` a trusted proxy may reset: as many clients may share one of its connections.
+const TRUSTED_RESETS: u32 = 100;
+
 /// Why a connection ends without an answer; `None`: the client has gone, which is its right.
 type Refused = Option<Reason>;
 
@@ -169,6 +172,11 @@ where
             bounds: Arc::clone(bounds),
             clock: Arc::clone(&self.clock),
             link: Arc::default(),
+            // A proxy that speaks for many resets the streams of many.
+            most_resets: match live.clients.trusts(peer.ip()) {
+                true => bounds.h2_resets.saturating_mul(TRUSTED_RESETS),
+                false => bounds.h2_resets,
+            },
         };
         let mut stream = Guarded::new(transport, watch, digest).map_err(|_| None)?;
         if http2 {

@@ -50,6 +50,8 @@ pub(super) struct Watch {
     pub(super) bounds: Arc<Bounds>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) link: Arc<Link>,
+    /// Most RST_STREAM frames in [`http2::RESET_WINDOW`].
+    pub(super) most_resets: u32,
 }
 
 /// A stream that is watched.
@@ -325,7 +327,7 @@ impl Guarded {
             (true, true) if !ended => {}
             (true, _) => self.inbound.pace.moved(read as u64, now),
         }
-        if watched.has_too_many_resets(self.watch.bounds.h2_resets, now) {
+        if watched.has_too_many_resets(self.watch.most_resets, now) {
             return Poll::Ready(Err(self.watch.link.cut_for(Reason::H2Resets).into()));
         }
         Poll::Ready(Ok(()))

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::client::danger::{
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::lifecycle::resident_kib;
-use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
+use crate::servers::{Gate, Origin, Reloaded, eventually, metric, now, origin_yaml};
 use crate::tls::{ONE, folder};
 
 pub const DATA: u8 = 0;
@@ -420,6 +420,15 @@ async fn slow_resets_are_counted_too() {
         resets += 1;
     }
     assert_eq!(resets, 11);
+    // A proxy that is trusted shares its connection among many.
+    let trusted = format!("{policy}clients: {{ trusted_proxies: [127.0.0.0/8] }}\n");
+    assert!(matches!(gate.reload(&trusted, ONE).await, Reloaded::Applied));
+    let mut proxy = Attacker::new(gate.port).await;
+    for n in 0..50_u32 {
+        proxy.write(&frame(HEADERS, END_HEADERS | END_STREAM, n * 2 + 1, &block)).await;
+        assert_eq!(proxy.answer(n * 2 + 1).await, Some(200), "after {n} resets");
+        proxy.write(&frame(RST_STREAM, 0, n * 2 + 1, &8_u32.to_be_bytes())).await;
+    }
     let counted = eventually(Duration::from_secs(5), || async {
         let sample = "tollgate_rejected_total{reason=\"h2_resets\"}";
         metric(&gate.metrics().await, sample) == 1.0

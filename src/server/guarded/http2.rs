@@ -13,7 +13,7 @@ use crate::server::exchanges::{Exchanges, Over, Rules};
 use crate::server::frames::{self, Frame, Reader};
 
 /// In which `h2_resets` are counted.
-const RESET_WINDOW: Nanos = Nanos::new(60_000_000_000);
+pub(super) const RESET_WINDOW: Nanos = Nanos::new(60_000_000_000);
 
 pub(super) struct FrameWatch {
     pub(super) inbound: Reader,

@@ -239,11 +239,11 @@ impl Engine {
         }
         decision.outcome = Outcome::Allowed;
         let route = policy.route(index);
-        if route.limits.is_empty() || route.exempt.covers(facts) {
+        if route.limits.is_empty() {
             return false;
         }
         match target::resolve(generation, facts, index, targets) {
-            Ok(()) => return true,
+            Ok(()) => return !targets.is_empty(),
             Err(KeyError::Missing { limit, status }) => {
                 decision.outcome = Outcome::MissingKey { limit, status };
             }

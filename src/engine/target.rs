@@ -110,7 +110,11 @@ pub(super) fn resolve(
     targets: &mut Targets,
 ) -> Result<(), KeyError> {
     let route = generation.policy().route(route);
+    let is_exempt = route.exempt.covers(facts);
     for index in 0..route.limits.len() {
+        if is_exempt && !generation.policy().limit(route.limits[index].limit).meets_exempt() {
+            continue;
+        }
         if let Some(target) = resolve_one(generation, facts, route, index)? {
             // Two limits may lead to one cell by `missing_key`: it is charged once, the larger cost.
             match targets.iter_mut().find(|other| other.key == target.key) {

@@ -263,6 +263,12 @@ impl Policy {
 }
 
 impl Limit {
+    /// Whether requests that `responses.exempt` names meet it all the same: they bring no credential, cost
+    /// nothing exact, and a flood of them is a flood.
+    pub fn meets_exempt(&self) -> bool {
+        matches!(self.count, Count::Estimate { .. }) && self.key == KeySpec::client_ip()
+    }
+
     /// One of the limit's rates; `None` in the estimate tier and of requests in flight.
     pub fn quota(&self, rate: RateIndex) -> Option<&Quota> {
         match &self.count {

@@ -19,11 +19,11 @@ pub struct Route {
     pub limits: Vec<Use>,
     /// The place of its origin in the configuration's list.
     pub origin: usize,
-    /// Which requests no limit applies to.
+    /// Which requests only estimate limits by address apply to.
     pub exempt: Exempt,
 }
 
-/// Requests that no limit applies to (`responses.exempt`).
+/// Requests that only estimate limits by address apply to (`responses.exempt`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exempt {
     /// A browser that asks whether it may ask.

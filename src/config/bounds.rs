@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::path::Path;
 use std::time::Duration;
 
+use super::machine;
 use super::read::{At, Map};
 use super::scalars::{duration, share, size, some_duration, whole};
 use super::{AccessLog, Bounds, LogAddress, LogPath, LogTarget, MethodOverride, Underscores};
@@ -54,6 +55,9 @@ pub(super) fn bounds(root: &mut Map<'_>) -> (Bounds, usize) {
     }
     if let Some(keys) = number("max_keys", 1, MOST_KEYS) {
         max_keys = keys as usize;
+    }
+    if let Some(bytes) = map.get("memory").and_then(|at| at.parse(memory)) {
+        bounds.memory = bytes;
     }
     if let Some(bytes) = map.get("header_size").and_then(|at| at.parse(header_size)) {
         bounds.header_size = bytes;
@@ -113,12 +117,23 @@ impl Default for Bounds {
             h2_resets: 100,
             max_connections: 20_000,
             max_connections_per_client: 1_000,
+            memory: machine::memory_share(),
             // Together below the 30 s after which Kubernetes kills; without requests in flight below
             // the 10 s of Docker.
             drain: Duration::from_secs(5),
             finish: Duration::from_secs(20),
         }
     }
+}
+
+/// `auto`, or a size. A budget that a few dozen connections use up would refuse everything.
+fn memory(text: &str) -> Result<usize, String> {
+    if text == "auto" {
+        return Ok(machine::memory_share());
+    }
+    let bytes = usize::try_from(size(text)?).unwrap_or(usize::MAX);
+    let fits = (machine::MIN_MEMORY..=1 << 40).contains(&bytes);
+    fits.then_some(bytes).ok_or_else(|| format!("{text:?} is not auto, nor from 16MiB to 1024GiB"))
 }
 
 /// The framework's parser takes at most 1 MiB of header.

@@ -12,6 +12,7 @@ mod error;
 mod files;
 mod keys;
 mod limits;
+mod machine;
 mod origins;
 mod read;
 mod responses;
@@ -386,6 +387,8 @@ pub struct Bounds {
     pub max_connections: usize,
     /// Connections at once of one client.
     pub max_connections_per_client: usize,
+    /// Bytes that connections, TLS, streams, requests and answers may use together.
+    pub memory: usize,
     /// After TERM: not ready, still accepting.
     pub drain: Duration,
     /// Then: requests in flight.

@@ -26,7 +26,7 @@ use super::log::timestamp;
 use super::{MetricSources, ReloadOutcome, Status, render_metrics};
 use crate::engine::Engine;
 use crate::policy::LimitIndex;
-use crate::proxy::{Books, Live};
+use crate::proxy::{Books, Live, MemoryBudget};
 
 /// Answers operators.
 pub struct AdminDoor {
@@ -40,6 +40,8 @@ pub struct AdminDoor {
     pub status: Arc<Status>,
     /// Connections that exist.
     pub connections: Arc<AtomicUsize>,
+    /// Memory that clients make the process use.
+    pub memory: Arc<MemoryBudget>,
     /// Who may look at more than health.
     pub token: Option<String>,
     /// Which hosts and pages are answered.
@@ -98,6 +100,7 @@ impl AdminDoor {
                     books: &self.books,
                     status: &self.status,
                     connections: &self.connections,
+                    memory: &self.memory,
                 });
                 body(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
             }

@@ -13,7 +13,7 @@ use crate::engine::{Engine, TrialKind, VerdictKind};
 use crate::histogram::Histogram;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::policy::{LimitIndex, Tier};
-use crate::proxy::{Books, Ending, Live, OriginTally, Reason, Shed};
+use crate::proxy::{Books, Ending, Live, MemoryBudget, MemoryKind, OriginTally, Reason, Shed};
 use crate::store::redis::CallOutcome;
 use crate::tokens::Disbelief;
 
@@ -33,6 +33,8 @@ pub struct Sources<'s> {
     pub status: &'s Status,
     /// Connections that exist.
     pub connections: &'s AtomicUsize,
+    /// Memory that clients make the process use.
+    pub memory: &'s MemoryBudget,
 }
 
 /// The text exposition format of Prometheus, version 0.0.4.
@@ -80,7 +82,7 @@ fn requests(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         Shed::ALL.map(|why| counter(&[("reason", why.name())], sources.books.times_shed(why)));
     families.push(family(
         "tollgate_shed_total",
-        "Requests for which there was no room (503), by what was short.",
+        "What was refused or cut because there was no room for it, by what was short.",
         MetricType::COUNTER,
         shed.to_vec(),
     ));
@@ -313,6 +315,14 @@ fn process(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     for (name, help, value) in gauges {
         families.push(family(name, help, MetricType::GAUGE, vec![gauge(&[], value)]));
     }
+    let memory = MemoryKind::ALL
+        .map(|kind| gauge(&[("kind", kind.name())], sources.memory.held(kind) as f64));
+    families.push(family(
+        "tollgate_memory_bytes",
+        "The most that connections, TLS, streams, requests and answers can hold now.",
+        MetricType::GAUGE,
+        memory.to_vec(),
+    ));
     families.push(family(
         "tollgate_config_reloads_total",
         "Reloads by outcome.",

@@ -9,7 +9,7 @@ use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
 use super::upstream::RequestId;
-use super::{Context, Tollgate};
+use super::{Context, Shed, Tollgate};
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 
 /// A request is over without an answer, or in the middle of one. `status`: our answer, if there was
@@ -75,8 +75,14 @@ impl fmt::Display for Failure<'_> {
         if let Some(server) = self.server() {
             write!(f, "server {server} ")?;
         }
-        if self.ctx.shed {
-            return f.write_str("no connection is left for this client (max_connections)");
+        match self.ctx.shed {
+            Some(Shed::OriginConnections) => {
+                return f.write_str("no connection is left for this client (max_connections)");
+            }
+            Some(Shed::Memory | Shed::SlowReader) => {
+                return f.write_str("no memory is left for it (limits_of_this_proxy.memory)");
+            }
+            None => {}
         }
         f.write_str(what(self.error.root_etype()))?;
         let cause = self.error.root_cause();

@@ -13,6 +13,7 @@ use pingora::protocols::raw_connect::ProxyDigest;
 use pingora_proxy::Session;
 
 use super::gate::{Reason, Scanned};
+use super::memory::MAX_ANSWER_BYTES;
 use crate::clock::Nanos;
 
 /// Shared by a connection's stream and the request that is served on it.
@@ -32,6 +33,10 @@ pub struct Link {
     /// Nanoseconds for which the origin may be silent; none where the framework watches that.
     origin_patience: AtomicU64,
     scanned: Mutex<Option<Scanned>>,
+    /// Bytes of the present request's head.
+    head_bytes: AtomicUsize,
+    /// Most bytes that the answers in progress can have on their way to the client.
+    expected: AtomicUsize,
 }
 
 /// The origin has not begun its answer.
@@ -61,6 +66,8 @@ impl Default for Link {
             peer_text: OnceLock::new(),
             origin_patience: AtomicU64::new(0),
             scanned: Mutex::default(),
+            head_bytes: AtomicUsize::new(0),
+            expected: AtomicUsize::new(0),
         }
     }
 }
@@ -78,9 +85,10 @@ pub enum Awaited {
 }
 
 impl Link {
-    /// A new request begins, in whose head this was found.
-    pub fn begin(&self, scanned: Option<Scanned>) {
+    /// A new request of HTTP/1 begins, whose head has so many bytes, and in which this was found.
+    pub fn begin(&self, scanned: Option<Scanned>, head_bytes: usize) {
         *self.scanned.lock() = scanned;
+        self.head_bytes.store(head_bytes, Ordering::Relaxed);
         self.answer.store(NOT_BEGUN, Ordering::Relaxed);
         self.most_body.store(usize::MAX, Ordering::Relaxed);
         self.saying.store(NOTHING, Ordering::Relaxed);
@@ -102,6 +110,16 @@ impl Link {
     /// What was found in the request's head, for who asks first.
     pub(super) fn take_scanned(&self) -> Option<Scanned> {
         self.scanned.lock().take()
+    }
+
+    /// Bytes of the present request's head; 0 over HTTP/2.
+    pub(super) fn head_bytes(&self) -> usize {
+        self.head_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Most bytes that all answers in progress on this connection can have on their way to the client.
+    pub fn expected_answers(&self) -> usize {
+        self.expected.load(Ordering::Relaxed)
     }
 
     /// Lines that the stream is to write into the head of the final answer, beside the framework's.
@@ -225,6 +243,29 @@ impl Link {
     }
 }
 
+/// An answer in progress, for as long as this exists.
+#[derive(Debug)]
+pub(super) struct ExpectedAnswer {
+    link: Arc<Link>,
+    bytes: usize,
+}
+
+impl ExpectedAnswer {
+    /// An answer of at most so many bytes has begun; any number, if the origin does not say.
+    pub(super) fn begin(link: &Arc<Link>, length: Option<u64>) -> Self {
+        let length = length.and_then(|length| usize::try_from(length).ok());
+        let bytes = length.unwrap_or(usize::MAX).min(MAX_ANSWER_BYTES);
+        link.expected.fetch_add(bytes, Ordering::Relaxed);
+        Self { link: Arc::clone(link), bytes }
+    }
+}
+
+impl Drop for ExpectedAnswer {
+    fn drop(&mut self) {
+        self.link.expected.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// Whether these bytes are a whole head of HTTP/1, and not one that others follow: `100` and its
 /// kin tell nothing, `101` is the last.
 fn is_final_head(bytes: &[u8]) -> bool {
@@ -245,6 +286,7 @@ impl Cut {
         const FIRST: u32 = 0xf000_0000;
         match reason {
             None => FIRST,
+            Some(Reason::Memory) => FIRST + 2,
             Some(_) => FIRST + 1,
         }
     }
@@ -254,8 +296,8 @@ impl Cut {
         let cause = error.root_cause();
         if let Some(error) = cause.downcast_ref::<h2::Error>() {
             let code = error.reason().map(u32::from);
-            return (code == Some(Self::stream_code(Some(Reason::BodyRate))))
-                .then_some(Reason::BodyRate);
+            let is_cut_for = |reason: &Reason| code == Some(Self::stream_code(Some(*reason)));
+            return [Reason::BodyRate, Reason::Memory].into_iter().find(is_cut_for);
         }
         cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<Self>().map(|cut| cut.0)
     }
@@ -316,7 +358,7 @@ mod tests {
         let switching = written(b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
         assert!(switching.is_some_and(|head| head.contains("A: b")));
         link.tell(|out| out.extend_from_slice(b"A: b\r\n"));
-        link.begin(None);
+        link.begin(None, 0);
         assert_eq!(written(b"HTTP/1.1 200 OK\r\n\r\n"), None, "of the request before");
     }
 

@@ -146,16 +146,22 @@ impl RouteTally {
 pub enum Shed {
     /// An exchange with an origin.
     OriginConnections,
+    /// Memory for one more exchange.
+    Memory,
+    /// Memory for an answer that its client does not take.
+    SlowReader,
 }
 
 impl Shed {
     /// Every kind, in the order of the counters.
-    pub const ALL: [Self; 1] = [Self::OriginConnections];
+    pub const ALL: [Self; 3] = [Self::OriginConnections, Self::Memory, Self::SlowReader];
 
     /// The word of the metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OriginConnections => "origin_connections",
+            Self::Memory => "memory",
+            Self::SlowReader => "slow_reader",
         }
     }
 }
@@ -177,7 +183,8 @@ impl Books {
         self.reasons[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn shed(&self, why: Shed) {
+    /// Counts what there was no room for.
+    pub fn shed(&self, why: Shed) {
         self.shed[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 

@@ -13,6 +13,7 @@ mod lines;
 mod link;
 mod live;
 mod members;
+mod memory;
 mod negotiate;
 mod origin;
 mod origin_slots;
@@ -53,6 +54,10 @@ pub use gate::{
 };
 pub use link::{Awaited, Cut, Link, OriginSilent};
 pub use live::{Books, Ending, Fixed, Live, RouteTally, Shed};
+pub use memory::{
+    EXCHANGE_BYTES, HEAD_COPIES, HeldMemory, MAX_ANSWER_BYTES, MAX_BODY_BYTES, MemoryBudget,
+    MemoryKind,
+};
 pub use negotiate::Asking;
 pub use origin::{OriginGroup, OriginTally};
 pub use origin_slots::{AllOriginSlots, OriginSlots};
@@ -80,6 +85,8 @@ pub struct Tollgate {
     pub access: Arc<dyn AccessSink>,
     /// Exchanges with all origins.
     pub origin_slots: Arc<AllOriginSlots>,
+    /// Memory that clients make the process use.
+    pub memory: Arc<MemoryBudget>,
     /// Whether connections are to be closed after their answer: the process is about to end.
     pub leaving: Arc<std::sync::atomic::AtomicBool>,
 }
@@ -110,8 +117,12 @@ pub struct Context {
     asked: Option<SocketAddr>,
     /// Held from the choice of a server to the end of the exchange.
     origin_slot: Option<OriginSlot>,
-    /// Whether there was none.
-    shed: bool,
+    /// What there was no room for.
+    shed: Option<Shed>,
+    /// What the request holds, from when it waits for something to its end.
+    held: Option<HeldMemory>,
+    /// The answer in progress.
+    expected: Option<link::ExpectedAnswer>,
     origin: Option<Arc<OriginGroup>>,
     origin_asked: Option<Nanos>,
     origin_status: Option<u16>,
@@ -165,7 +176,9 @@ impl ProxyHttp for Tollgate {
             sent_again: false,
             asked: None,
             origin_slot: None,
-            shed: false,
+            shed: None,
+            held: None,
+            expected: None,
             origin: None,
             origin_asked: None,
             origin_status: None,

@@ -12,7 +12,10 @@ use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
 use super::gate::{self, Clean, GateBounds, Head, Reason, Scanned};
-use super::{Asking, Context, Ending, Link, Tollgate, http10, render, respond, turn};
+use super::{
+    Asking, Context, EXCHANGE_BYTES, Ending, HEAD_COPIES, HeldMemory, Link, MAX_BODY_BYTES,
+    MemoryKind, Tollgate, http10, render, respond, turn,
+};
 use crate::clock::Nanos;
 use crate::engine::{Decision, Outcome, Unsettled};
 use crate::policy::{Facts, client};
@@ -53,7 +56,7 @@ pub(super) fn judge<'r>(
     };
     match ctx.decision.as_ref().is_some_and(passes) {
         true => Box::pin(std::future::ready(Ok(false))),
-        false => Box::pin(conclude(session, ctx, judged)),
+        false => Box::pin(conclude(gate, session, ctx, judged)),
     }
 }
 
@@ -64,11 +67,12 @@ async fn settle(
     ctx: &mut Context,
     unsettled: Unsettled,
 ) -> Result<bool> {
+    ctx.held = Some(hold(gate, session));
     if let Some(decision) = &mut ctx.decision {
         let generation = &ctx.live.generation;
         gate.engine.settle(generation, unsettled, decision, &mut ctx.pending).await;
     }
-    conclude(session, ctx, Ok(())).await
+    conclude(gate, session, ctx, Ok(())).await
 }
 
 /// Notes when it began and who asks, and says who bounds what.
@@ -137,6 +141,7 @@ fn keep(ctx: &mut Context, head: &RequestHeader, clean: &Clean<'_>, scanned: Opt
 
 /// What follows a decision: its turn, and the answer of who is let through no further.
 async fn conclude(
+    gate: &Tollgate,
     session: &mut Session,
     ctx: &mut Context,
     judged: Result<(), Reason>,
@@ -152,7 +157,12 @@ async fn conclude(
     };
     let turn = match decision.wait() {
         Nanos::ZERO => Ok(()),
-        wait => Box::pin(turn::take(session, wait)).await,
+        wait => {
+            if ctx.held.is_none() {
+                ctx.held = Some(hold(gate, session));
+            }
+            Box::pin(turn::take(session, wait)).await
+        }
     };
     ctx.pending.turn_has_come();
     let outcome = decision.outcome;
@@ -174,13 +184,30 @@ async fn conclude(
     Ok(true)
 }
 
+/// Counts what a request holds while it waits: for a store, for its turn, for an origin.
+pub(super) fn hold(gate: &Tollgate, session: &Session) -> HeldMemory {
+    let head = session.req_header();
+    let head_bytes = match Link::of(session).map_or(0, |link| link.head_bytes()) {
+        // Over HTTP/2 the head came compressed; 32 bytes stand for the entry of a field (RFC 9113,
+        // section 6.5.2).
+        0 => head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum(),
+        bytes => bytes,
+    };
+    gate.memory.hold(MemoryKind::Requests, EXCHANGE_BYTES + HEAD_COPIES * head_bytes)
+}
+
 /// A body without a declared length is measured as it passes.
 pub(super) fn bound_body(body: Option<&Bytes>, ctx: &mut Context) -> Result<()> {
-    let Some(most) = ctx.live.bounds.body_size else {
+    let Some(body) = body else {
         return Ok(());
     };
-    ctx.body_read = ctx.body_read.saturating_add(body.map_or(0, |body| body.len() as u64));
-    if ctx.body_read <= most {
+    let before = ctx.body_read;
+    ctx.body_read = before.saturating_add(body.len() as u64);
+    if let Some(held) = ctx.held.as_mut().filter(|_| before < MAX_BODY_BYTES as u64) {
+        let more = body.len().min(MAX_BODY_BYTES - before as usize);
+        held.set(held.bytes() + more);
+    }
+    if ctx.live.bounds.body_size.is_none_or(|most| ctx.body_read <= most) {
         return Ok(());
     }
     ctx.rejected = Some(Reason::BodySize);

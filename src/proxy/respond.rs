@@ -68,8 +68,8 @@ pub(super) async fn failure(
 async fn tell_failure(session: &mut Session, ctx: &Context, status: u16) -> Result<()> {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
     let mut reply = match ctx.shed {
-        true => render::reduced_capacity(Some(SHED_RETRY)),
-        false => render::problem(status, ctx.rejected.map(Reason::name)),
+        Some(_) => render::reduced_capacity(Some(SHED_RETRY)),
+        None => render::problem(status, ctx.rejected.map(Reason::name)),
     };
     // The request was charged: its answer says so, whoever gives it.
     if let Some(standing) = ctx.standing() {

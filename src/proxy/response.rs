@@ -8,6 +8,7 @@ use pingora_proxy::Session;
 
 use super::fields::{Standing, Triple};
 use super::lines::{LIMIT, Lines, RATELIMIT, RATELIMIT_POLICY, REMAINING, RESET};
+use super::link::ExpectedAnswer;
 use super::{Context, Ending, Link, Tollgate, http10, tunnel};
 use crate::engine::Said;
 
@@ -35,6 +36,8 @@ pub(super) fn tell(
         link.answer(switching, read.unwrap_or_default().into());
         if has_no_body(session, response) {
             link.end_answer();
+        } else {
+            ctx.expected = Some(ExpectedAnswer::begin(link, length_of(response)));
         }
     }
     ctx.ending = Some(Ending::Forwarded);
@@ -64,6 +67,11 @@ pub(super) fn tell(
         response.insert_header(header::CONNECTION, "close")?;
     }
     Ok(())
+}
+
+/// How long an answer says that it is.
+fn length_of(response: &ResponseHeader) -> Option<u64> {
+    response.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Whether the head is all of an answer (RFC 9112, section 6.3).

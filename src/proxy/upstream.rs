@@ -9,7 +9,7 @@ use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use super::{Context, Link, MAX_TRIES, Rare, Shed, Tollgate, http10, tunnel};
+use super::{Context, Link, MAX_TRIES, Rare, Shed, Tollgate, http10, request, tunnel};
 use crate::clock::Nanos;
 use crate::policy::{Facts, client};
 
@@ -56,15 +56,23 @@ pub(super) fn choose(
     };
     ctx.origin = Some(Arc::clone(origin));
     if ctx.origin_slot.is_none() {
+        if gate.memory.total() > live.bounds.memory {
+            ctx.shed = Some(Shed::Memory);
+            gate.books.shed(Shed::Memory);
+            return Err(Error::explain(ErrorType::HTTPStatus(503), "no memory is left").into_up());
+        }
         let client = client::prefix(facts.client_ip, live.ipv6_prefix);
         let most = origin.meant().max_connections;
         ctx.origin_slot = origin.tally().slots.take(client, most, &gate.origin_slots);
         if ctx.origin_slot.is_none() {
-            ctx.shed = true;
+            ctx.shed = Some(Shed::OriginConnections);
             gate.books.shed(Shed::OriginConnections);
             let why =
                 format!("origin {} has no connection left for this client", origin.meant().name);
             return Err(Error::explain(ErrorType::HTTPStatus(503), why).into_up());
+        }
+        if ctx.held.is_none() {
+            ctx.held = Some(request::hold(gate, session));
         }
     }
     let Some(server) = origin.choose(&facts, route, &ctx.tried) else {

@@ -24,13 +24,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::coop::has_budget_remaining;
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::guarded::{Guarded, Transport, Watch};
+use super::guarded::{ConnectionMemory, Guarded, Transport, Watch};
+use super::memory_watch::SlowReaders;
 use super::seats::{Seat, Seats};
 use crate::clock::{Clock, Nanos};
 use crate::policy::client;
 use crate::proxy::{
-    GateBounds, HeadScan, LastHost, Live, PROXY_SIGNATURE, PROXY_V1_MOST, PROXY_V2_FIXED, Porter,
-    ProxiedFrom, ProxyVersion, Reason, WireHead, proxied_from, proxy_v2_size, proxy_version,
+    GateBounds, HeadScan, LastHost, Live, MemoryBudget, PROXY_SIGNATURE, PROXY_V1_MOST,
+    PROXY_V2_FIXED, Porter, ProxiedFrom, ProxyVersion, Reason, WireHead, proxied_from,
+    proxy_v2_size, proxy_version,
 };
 
 /// One address that is listened on.
@@ -51,6 +53,8 @@ pub(super) struct Connections<A> {
     pub(super) is_admin: bool,
     /// How many there are descriptors for.
     pub(super) descriptors: usize,
+    pub(super) memory: Arc<MemoryBudget>,
+    pub(super) readers: Arc<SlowReaders>,
 }
 
 /// How many times `h2_resets` a trusted proxy may reset: as many clients may share one of its connections.
@@ -156,10 +160,13 @@ where
         let _ = tcp.set_nodelay(true);
         let digest = Arc::new(SocketDigest::from_raw_fd(tcp.as_raw_fd()));
         let _ = digest.peer_addr.set(Some(AnyAddr::Inet(client)));
+        let address = client::prefix(client.ip(), live.ipv6_prefix);
+        let mut memory = ConnectionMemory::new(&self.memory, &self.readers, address);
         let mut http2 = false;
         let transport = match &door.tls {
             None => Transport::Plain(tcp),
             Some(tls) => {
+                memory.begin_tls();
                 let handshake =
                     timeout(bounds.tls_handshake_timeout, tls.tls_handshake(TcpStream::from(tcp)));
                 let agreed = handshake.await.ok().and_then(Result::ok);
@@ -177,6 +184,7 @@ where
                 true => bounds.h2_resets.saturating_mul(TRUSTED_RESETS),
                 false => bounds.h2_resets,
             },
+            memory,
         };
         let mut stream = Guarded::new(transport, watch, digest).map_err(|_| None)?;
         if http2 {

@@ -43,6 +43,21 @@ pub(super) enum Over {
     SlowReader,
     /// The answer is whole, and the client has not ended its request in the time after it.
     Rest,
+    /// It does not take the answer, whose memory others need.
+    Memory,
+}
+
+/// How many exchanges there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Exchanges that have not ended.
+    pub(super) open: usize,
+    /// Those whose answer has begun and not ended.
+    pub(super) answering: usize,
+    /// Those of them that wait for window.
+    pub(super) blocked: usize,
+    /// Bytes of bodies that came and that nobody has read.
+    pub(super) unread: usize,
 }
 
 /// All exchanges of a connection.
@@ -60,6 +75,9 @@ pub(super) struct Exchanges {
     idle_since: Nanos,
     /// No exchange is over before this.
     next: Option<Nanos>,
+    /// Of `open`: how many answers are in progress, and how many of those wait for window.
+    answering: usize,
+    blocked: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +115,27 @@ impl Exchanges {
             last: 0,
             idle_since: now,
             next: None,
+            answering: 0,
+            blocked: 0,
         }
+    }
+
+    /// How many there are.
+    pub(super) fn counts(&self) -> Counts {
+        // The implementation opens the connection's window again as bodies are read, and never beyond this.
+        let unread = usize::try_from(INITIAL_WINDOW - self.windows.of_client).unwrap_or(0);
+        let (open, answering, blocked) = (self.open.len(), self.answering, self.blocked);
+        Counts { open, answering, blocked, unread }
+    }
+
+    /// Ends all exchanges that wait for window, and says which.
+    pub(super) fn shed(&mut self, now: Nanos) -> Vec<(u32, Over)> {
+        let blocked = self.open.iter().filter(|(_, one)| one.reading.waits());
+        let blocked: Vec<_> = blocked.map(|(stream, _)| (*stream, Over::Memory)).collect();
+        for (stream, _) in &blocked {
+            self.end(*stream, now);
+        }
+        blocked
     }
 
     /// A frame came from the client.
@@ -238,7 +276,12 @@ impl Exchanges {
     }
 
     fn end(&mut self, stream: u32, now: Nanos) {
-        if self.open.remove(&stream).is_some() && self.is_idle() {
+        let Some(ended) = self.open.remove(&stream) else {
+            return;
+        };
+        self.answering -= usize::from(ended.answer == Answer::Begun);
+        self.blocked -= usize::from(ended.reading.waits());
+        if self.is_idle() {
             self.idle_since = now;
         }
     }
@@ -248,21 +291,28 @@ impl Exchanges {
         let Some(one) = self.open.get_mut(&stream) else {
             return;
         };
+        let (answering, blocked) = (one.answer == Answer::Begun, one.reading.waits());
         change(one);
-        if !one.is_request_open && matches!(one.answer, Answer::Ended(_)) {
+        let at = one.await_what_is_owed(self.windows, self.rules.rest, now);
+        let is_over = !one.is_request_open && matches!(one.answer, Answer::Ended(_));
+        self.answering += usize::from(one.answer == Answer::Begun);
+        self.answering -= usize::from(answering);
+        self.blocked += usize::from(one.reading.waits());
+        self.blocked -= usize::from(blocked);
+        if is_over {
             return self.end(stream, now);
         }
-        let at = one.await_what_is_owed(self.windows, self.rules.rest, now);
         self.next = earlier(self.next, at);
     }
 
     fn change_all(&mut self, now: Nanos, mut change: impl FnMut(&mut Exchange)) {
-        let mut next = self.next;
+        let (mut next, mut blocked) = (self.next, 0);
         for one in self.open.values_mut() {
             change(one);
             next = earlier(next, one.await_what_is_owed(self.windows, self.rules.rest, now));
+            blocked += usize::from(one.reading.waits());
         }
-        self.next = next;
+        (self.next, self.blocked) = (next, blocked);
     }
 
     /// A window of the connection has changed: when it is used up or opens again, so does what is waited
@@ -424,6 +474,37 @@ mod tests {
         assert_eq!(run(&mut all, 1_000), [], "a window that is there is not owed");
         all.went(data(3, 1, true), at(1_000));
         assert!(all.has_idled(at(1_030)));
+    }
+
+    #[test]
+    fn what_waits_is_counted() {
+        let counts = |all: &Exchanges| {
+            let Counts { open, answering, blocked, unread } = all.counts();
+            (open, answering, blocked, unread)
+        };
+        let mut all = exchanges();
+        all.came(Frame::InitialWindow(1_000), at(0));
+        for stream in [1, 3, 5, 7] {
+            all.came(head(stream, stream != 7), at(0));
+        }
+        assert_eq!(counts(&all), (4, 0, 0, 0));
+        for stream in [1, 3, 5] {
+            all.went(head(stream, false), at(0));
+        }
+        all.went(data(1, 1_000, false), at(0));
+        all.went(data(3, 1_000, false), at(0));
+        all.came(data(7, 500, false), at(0));
+        assert_eq!(counts(&all), (4, 3, 2, 500));
+        all.came(Frame::Window { stream: 1, more: 9 }, at(0));
+        all.went(Frame::Window { stream: 0, more: 400 }, at(0));
+        assert_eq!(counts(&all), (4, 3, 1, 100));
+        // Nothing may be sent on the connection as a whole: all answers wait.
+        all.went(data(5, 63_535, false), at(0));
+        assert_eq!(counts(&all), (4, 3, 3, 100));
+        assert_eq!(all.shed(at(1)).len(), 3);
+        assert_eq!(counts(&all), (1, 0, 0, 100));
+        all.came(Frame::Reset { stream: 7 }, at(1));
+        assert_eq!(counts(&all), (0, 0, 0, 100));
     }
 
     #[test]

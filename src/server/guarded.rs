@@ -8,6 +8,7 @@
 
 mod digests;
 mod http2;
+mod memory;
 mod transport;
 
 use std::io;
@@ -27,10 +28,12 @@ use super::frames;
 use super::pace::{Pace, Wait};
 use crate::clock::{Clock, Nanos};
 use crate::config::Bounds;
-use crate::proxy::{Awaited, Cut, Framing, Link, OriginSilent, Reason, WireHead};
+use crate::proxy::{Awaited, Cut, Framing, Link, MAX_ANSWER_BYTES, OriginSilent, Reason, WireHead};
 
 use http2::FrameWatch;
 
+pub use memory::{ConnectionBytes, connection_bytes};
+pub(super) use memory::{ConnectionMemory, SEND_BUFFER};
 pub(super) use transport::Transport;
 
 /// Bytes that are read at once before somebody says how many he wants.
@@ -52,6 +55,7 @@ pub(super) struct Watch {
     pub(super) link: Arc<Link>,
     /// Most RST_STREAM frames in [`http2::RESET_WINDOW`].
     pub(super) most_resets: u32,
+    pub(super) memory: ConnectionMemory,
 }
 
 /// A stream that is watched.
@@ -129,6 +133,7 @@ impl Guarded {
             idle: bounds.idle_timeout.into(),
         };
         self.stage = Stage::Frames(Box::new(FrameWatch::new(rules, now)));
+        self.count_streams();
     }
 
     /// What the connection and its requests tell each other.
@@ -157,12 +162,13 @@ impl Guarded {
         self.body = 0;
         self.body_at_answer = None;
         self.stage = Stage::Head(head.size, Framing::new(head.body));
-        self.watch.link.begin(Some(head.scanned));
+        self.watch.link.begin(Some(head.scanned), head.size);
     }
 
     /// Ends a request; false when its body was not read to its end, so that nothing may follow.
     pub(super) fn end(&mut self) -> bool {
         let stage = std::mem::replace(&mut self.stage, Stage::Between);
+        self.watch.memory.set_ahead(self.ahead.len());
         matches!(stage, Stage::Body(framing) if framing.is_done())
     }
 
@@ -177,6 +183,7 @@ impl Guarded {
         let mut read = ReadBuf::uninit(&mut space);
         ready!(Pin::new(&mut self.inner).poll_read(cx, &mut read))?;
         self.ahead.extend_from_slice(read.filled());
+        self.watch.memory.set_ahead(self.ahead.len());
         Poll::Ready(Ok(read.filled().len()))
     }
 
@@ -330,6 +337,7 @@ impl Guarded {
         if watched.has_too_many_resets(self.watch.most_resets, now) {
             return Poll::Ready(Err(self.watch.link.cut_for(Reason::H2Resets).into()));
         }
+        self.count_streams();
         Poll::Ready(Ok(()))
     }
 
@@ -345,6 +353,13 @@ impl Guarded {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.watch.memory.is_cut(cx.waker()) {
+            if self.outbound.pace.waits() {
+                // Nothing can be said to the client.
+                return Poll::Ready(Err(self.watch.link.cut_for(Reason::Memory).into()));
+            }
+            self.shed(now);
+        }
         let Stage::Frames(watched) = &mut self.stage else {
             return Poll::Pending;
         };
@@ -377,6 +392,18 @@ impl Guarded {
     /// The client takes nothing: cut when it has taken too little for too long. What its kernel
     /// acknowledged counts, not what fits into ours.
     fn poll_untaken(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let over = self.poll_untaken_over(cx);
+        self.count_waiting();
+        if self.watch.memory.is_cut(cx.waker()) {
+            return Poll::Ready(match self.stage {
+                Stage::Frames(_) => self.watch.link.cut_for(Reason::Memory).into(),
+                _ => Cut(Reason::Memory).into(),
+            });
+        }
+        over
+    }
+
+    fn poll_untaken_over(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let now = self.now();
         loop {
             ready!(self.outbound.poll_over(now, None, cx));
@@ -397,7 +424,7 @@ impl Guarded {
             match Pin::new(&mut self.inner).poll_write(cx, &self.gathered[self.written..]) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(written)) => {
-                    self.taken();
+                    self.taken(written);
                     self.written += written;
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
@@ -412,8 +439,9 @@ impl Guarded {
     }
 
     /// The client takes what is written: a wait for it, if there was one, is over.
-    fn taken(&mut self) {
+    fn taken(&mut self, bytes: usize) {
         self.is_unflushed = true;
+        self.watch.memory.add_written(bytes);
         if self.body_at_answer.is_none() && self.inbound.pace.waits() {
             // Once the answer goes on, a wait for the body begins anew with each part of it.
             if matches!(self.watch.link.awaits(), Awaited::Origin(_)) {
@@ -423,7 +451,37 @@ impl Guarded {
         if self.outbound.pace.waits() {
             let now = self.now();
             self.outbound.pace.moved(0, now);
+            self.count_waiting();
         }
+    }
+
+    /// Ends the answers that wait for window.
+    fn shed(&mut self, now: Nanos) {
+        if let Stage::Frames(watched) = &mut self.stage {
+            watched.shed(now);
+        }
+        self.count_streams();
+        self.watch.memory.was_cut();
+    }
+
+    /// Counts the streams of HTTP/2 that there are now, and what waits in them.
+    fn count_streams(&mut self) {
+        if let Stage::Frames(watched) = &self.stage {
+            self.watch.memory.set_streams(watched.exchanges.counts());
+            self.count_waiting();
+        }
+    }
+
+    /// Counts the answers that wait for the client: those without window, or all while its socket is full.
+    fn count_waiting(&mut self) {
+        let is_full = self.outbound.pace.waits();
+        let waiting = match &self.stage {
+            Stage::Frames(watched) if is_full => watched.exchanges.counts().answering,
+            Stage::Frames(watched) => watched.exchanges.counts().blocked,
+            _ => usize::from(is_full),
+        };
+        let bytes = self.watch.link.expected_answers().min(waiting * MAX_ANSWER_BYTES);
+        self.watch.memory.set_answers(bytes);
     }
 }
 
@@ -487,7 +545,7 @@ impl AsyncWrite for Guarded {
         } else {
             match Pin::new(&mut this.inner).poll_write(cx, buf)? {
                 Poll::Ready(written) => {
-                    this.taken();
+                    this.taken(written);
                     written
                 }
                 Poll::Pending => return this.poll_untaken(cx).map(Err),
@@ -496,6 +554,7 @@ impl AsyncWrite for Guarded {
         if let Stage::Frames(watched) = &mut this.stage {
             let now = this.watch.clock.now().mono;
             watched.went(&buf[..written], now);
+            this.count_streams();
         }
         Poll::Ready(Ok(written))
     }
@@ -513,7 +572,7 @@ impl AsyncWrite for Guarded {
         match Pin::new(&mut this.inner).poll_flush(cx) {
             Poll::Ready(result) => {
                 if result.is_ok() {
-                    this.taken();
+                    this.taken(0);
                     this.is_unflushed = false;
                 }
                 Poll::Ready(result)

@@ -8,6 +8,7 @@ mod guarded;
 mod handover;
 mod housekeeping;
 mod listening;
+mod memory_watch;
 mod pace;
 mod parts;
 mod seats;
@@ -24,6 +25,7 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::config::Config;
 use crate::ops::{Orders, Status, supervisor};
+pub use guarded::{ConnectionBytes, connection_bytes};
 use handover::{Offer, Successor};
 use listening::Accepting;
 use parts::Parts;
@@ -96,6 +98,7 @@ pub fn run(
     let conf = Arc::clone(&server.configuration);
     server.add_service(parts.edge(&listeners, threads, conf, &sockets, &accepting)?);
     parts.beside.spawn(parts.housekeeping(file).go_on());
+    parts.beside.spawn(parts.memory_watch().go_on());
     let status = Arc::clone(&parts.status);
     let begun = Begun { accepting, status, successor, place, sockets, orders };
     parts.beside.spawn(begun.until_replaced());

@@ -17,8 +17,10 @@ use pingora_proxy::HttpProxy;
 
 use super::admin_connections::{AdminConnections, AdminServer};
 use super::connection::{Connections, Door};
+use super::guarded::SEND_BUFFER;
 use super::housekeeping::Housekeeping;
 use super::listening::{Accepting, Listening};
+use super::memory_watch::{MemoryWatch, SlowReaders};
 use super::seats::Seats;
 use super::sockets::Sockets;
 use super::{Descriptors, StartError};
@@ -28,15 +30,13 @@ use crate::engine::Engine;
 use crate::ops::{
     AccessLogSink, AdminAccess, AdminDoor, Lifecycle, Orders, ReloadSource, Reloader, Status,
 };
-use crate::proxy::{AllOriginSlots, Books, CertificateStore, Live, Porter, Resolver, Tollgate};
+use crate::proxy::{
+    AllOriginSlots, Books, CertificateStore, Live, MemoryBudget, Porter, Resolver, Tollgate,
+};
 
 /// How long the access log may take to be written when the process ends. A pipe that nobody reads
 /// takes it never, and an idle process is to be gone within half a second of `drain`.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-
-/// Bytes of an answer that wait in a stream of HTTP/2 until its client takes them: two frames, so that one
-/// is there when the other has gone. (The implementation's own 400 KiB are 40 MB for 100 slow streams.)
-const SEND_BUFFER: usize = 32 * 1024;
 
 /// Everything that is built once.
 pub(super) struct Parts {
@@ -50,6 +50,8 @@ pub(super) struct Parts {
     connections: Arc<AtomicUsize>,
     descriptors: Descriptors,
     origin_slots: Arc<AllOriginSlots>,
+    memory: Arc<MemoryBudget>,
+    readers: Arc<SlowReaders>,
     leaving: Arc<AtomicBool>,
     orders: Arc<Orders>,
     /// Runs what goes on beside requests: housekeeping, reloads, health checks, names.
@@ -92,6 +94,8 @@ impl Parts {
             connections: Arc::default(),
             descriptors,
             origin_slots: Arc::new(AllOriginSlots::new(descriptors.exchanges)),
+            memory: Arc::default(),
+            readers: Arc::default(),
             leaving: Arc::default(),
             orders,
             beside,
@@ -128,6 +132,7 @@ impl Parts {
             books: Arc::clone(&self.books),
             status: Arc::clone(&self.status),
             connections: Arc::clone(&self.connections),
+            memory: Arc::clone(&self.memory),
             token: admin.token.clone(),
             access: AdminAccess { address: admin.address, hosts: admin.hosts.clone() },
         };
@@ -181,6 +186,9 @@ impl Parts {
             seats,
             is_admin,
             descriptors: self.descriptors.connections,
+            // Operators' connections are few, and are served whatever clients do.
+            memory: if is_admin { Arc::default() } else { Arc::clone(&self.memory) },
+            readers: Arc::clone(&self.readers),
         }
     }
 
@@ -215,6 +223,7 @@ impl Parts {
             books: Arc::clone(&self.books),
             access: Arc::clone(&self.access) as _,
             origin_slots: Arc::clone(&self.origin_slots),
+            memory: Arc::clone(&self.memory),
             leaving: Arc::clone(&self.leaving),
         }
     }
@@ -232,6 +241,15 @@ impl Parts {
                 retired: Mutex::default(),
             }),
             orders: Arc::clone(&self.orders),
+        }
+    }
+
+    pub(super) fn memory_watch(&self) -> MemoryWatch {
+        MemoryWatch {
+            budget: Arc::clone(&self.memory),
+            readers: Arc::clone(&self.readers),
+            live: Arc::clone(&self.live),
+            books: Arc::clone(&self.books),
         }
     }
 

@@ -15,6 +15,7 @@ mod exchanges;
 mod http2;
 mod lifecycle;
 mod limiting;
+mod memory;
 mod moody;
 mod origins;
 mod reloading;

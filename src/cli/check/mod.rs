@@ -7,8 +7,10 @@ use crate::config::{self, Config, Loaded, MethodOverride, RedisServers, Store, U
 use crate::policy::{Cost, HostPattern, Match, Mode, Route};
 
 mod limit;
+mod memory;
 
 use limit::tell_limit;
+use memory::tell_memory;
 
 /// Checks every file; says whether all are valid. What cannot be written is nobody's to read.
 pub fn check(files: &[PathBuf], out: &mut dyn Write) -> bool {
@@ -35,6 +37,7 @@ fn tell(out: &mut dyn Write, file: &str, loaded: &Loaded) -> io::Result<()> {
         writeln!(out, "{warning}")?;
     }
     tell_clients(out, config)?;
+    tell_memory(out, config)?;
     tell_store(out, config)?;
     writeln!(out, "\nroutes (the first that matches)")?;
     let rows = config.policy.routes.iter().map(|route| route_row(config, route));

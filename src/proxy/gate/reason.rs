@@ -51,11 +51,13 @@ pub enum Reason {
     TlsHandshake,
     /// More streams of HTTP/2 were reset by the client than is allowed.
     H2Resets,
+    /// The answer that the client does not take uses memory that others need.
+    Memory,
 }
 
 impl Reason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Syntax,
         Self::Version,
         Self::Target,
@@ -80,6 +82,7 @@ impl Reason {
         Self::ProxyProtocol,
         Self::TlsHandshake,
         Self::H2Resets,
+        Self::Memory,
     ];
 
     /// The word of the metric and of the log.
@@ -109,6 +112,7 @@ impl Reason {
             Self::ProxyProtocol => "proxy_protocol",
             Self::TlsHandshake => "tls_handshake",
             Self::H2Resets => "h2_resets",
+            Self::Memory => "memory",
         }
     }
 
@@ -122,7 +126,7 @@ impl Reason {
             Self::HeaderTimeout | Self::BodyRate => 408,
             Self::BodySize => 413,
             Self::NoRoute => 404,
-            Self::Connections => 503,
+            Self::Connections | Self::Memory => 503,
             Self::Banned => 429,
             Self::Syntax
             | Self::Target

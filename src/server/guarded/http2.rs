@@ -82,7 +82,18 @@ impl FrameWatch {
 
     /// Ends the exchanges that are over.
     pub(super) fn give_up(&mut self, now: Nanos) {
-        for (stream, why) in self.exchanges.over(now) {
+        let over = self.exchanges.over(now);
+        self.reset(over);
+    }
+
+    /// Ends the exchanges whose answers wait for window.
+    pub(super) fn shed(&mut self, now: Nanos) {
+        let blocked = self.exchanges.shed(now);
+        self.reset(blocked);
+    }
+
+    fn reset(&mut self, over: Vec<(u32, Over)>) {
+        for (stream, why) in over {
             let code = Cut::stream_code(why.reason());
             self.injected.extend_from_slice(&frames::reset(stream, code));
             self.resets_due.push((stream, why.code()));
@@ -130,18 +141,21 @@ impl Over {
     const fn reason(self) -> Option<Reason> {
         match self {
             Self::SlowBody | Self::SlowReader => Some(Reason::BodyRate),
+            Self::Memory => Some(Reason::Memory),
             Self::Rest => None,
         }
     }
 
     /// What the client is told (RFC 9113, section 7): that its request need not go on, since the answer
-    /// is whole (section 8.1), or that the stream is not needed any longer.
+    /// is whole (section 8.1), that the stream is not needed any longer, or that it is too much.
     const fn code(self) -> u32 {
         const NO_ERROR: u32 = 0x0;
         const CANCEL: u32 = 0x8;
+        const ENHANCE_YOUR_CALM: u32 = 0xb;
         match self {
             Self::Rest => NO_ERROR,
             Self::SlowBody | Self::SlowReader => CANCEL,
+            Self::Memory => ENHANCE_YOUR_CALM,
         }
     }
 }

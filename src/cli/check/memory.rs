@@ -1,0 +1,50 @@
+//! What clients can make the process hold, as `check` tells it.
+
+use std::io::{self, Write};
+
+use crate::config::Config;
+use crate::proxy::{EXCHANGE_BYTES, HEAD_COPIES, MAX_ANSWER_BYTES, MAX_BODY_BYTES};
+use crate::server::connection_bytes;
+
+const MIB: usize = 1 << 20;
+
+/// The budget, what fills it, and what the most expensive connection holds.
+pub(super) fn tell_memory(out: &mut dyn Write, config: &Config) -> io::Result<()> {
+    let bounds = &config.bounds;
+    let budget = bounds.memory;
+    let has_tls = config.listeners.iter().any(|listener| !listener.certificates.is_empty());
+    let connection = connection_bytes(has_tls);
+    let all_idle = connection.idle.saturating_mul(bounds.max_connections);
+    let exchange = EXCHANGE_BYTES + HEAD_COPIES * bounds.header_size;
+    let download = exchange + MAX_ANSWER_BYTES;
+    let upload = exchange + MAX_BODY_BYTES;
+    writeln!(out, "\nmemory of clients (limits_of_this_proxy.memory: {} MiB)", budget / MIB)?;
+    writeln!(
+        out,
+        "  {} connections without a request: {} MiB",
+        bounds.max_connections,
+        all_idle.div_ceil(MIB),
+    )?;
+    writeln!(
+        out,
+        "  an exchange at most: {} KiB of an answer that is not taken, {} KiB of a body that the \
+         origin does not take",
+        download.div_ceil(1024),
+        upload.div_ceil(1024),
+    )?;
+    if has_tls {
+        let streams = bounds.h2_streams as usize;
+        let one = connection.idle + streams * (connection.stream + download);
+        writeln!(
+            out,
+            "  an HTTP/2 connection at most: {} MiB ({streams} streams that are not read)",
+            one.div_ceil(MIB),
+        )?;
+    }
+    let at_once = budget.saturating_sub(all_idle) / download.max(upload);
+    writeln!(
+        out,
+        "  so the budget is enough for {at_once} such exchanges besides; above it new requests are \
+         answered 503 and the slowest readers cut",
+    )
+}

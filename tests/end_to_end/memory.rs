@@ -1,0 +1,207 @@
+//! One budget for what clients make the process hold.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use crate::http2::{Attacker, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, frame, request};
+use crate::servers::{Gate, Origin, eventually, metric, origin_yaml};
+use crate::tls::{ONE, folder};
+
+const ENHANCE_YOUR_CALM: [u8; 4] = [0, 0, 0, 0xb];
+const OBJECT: usize = 4 << 20;
+
+/// An origin of large answers; small ones at `/small`.
+async fn large() -> Origin {
+    Origin::with(|seen| {
+        let size = if seen.target == "/small" { 5 } else { OBJECT };
+        hyper::Response::new(vec![b'x'; size].into())
+    })
+    .await
+}
+
+fn policy(origin: SocketAddr, bounds: &str) -> String {
+    let route = "routes: [{ name: r }]\n";
+    format!("{}{route}limits_of_this_proxy: {{ memory: 16MiB{bounds} }}\n", origin_yaml(origin))
+}
+
+/// A client with an address of its own.
+fn client_at(last: u8) -> reqwest::Client {
+    let address = IpAddr::from([127, 0, 0, last]);
+    reqwest::Client::builder()
+        .local_address(address)
+        .danger_accept_invalid_certs(true)
+        .build()
+        .unwrap()
+}
+
+/// Asks over HTTP/1 from one of the addresses of the loopback network, with small buffers in the kernel.
+async fn ask_from(last: u8, port: u16, request: &[u8]) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(8 * 1024).unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+    let mut stream = socket.connect(SocketAddr::from(([127, 0, 0, 1], port))).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    stream
+}
+
+fn used(metrics: &str, kind: &str) -> f64 {
+    metric(metrics, &format!("tollgate_memory_bytes{{kind=\"{kind}\"}}"))
+}
+
+fn shed(metrics: &str, reason: &str) -> f64 {
+    metric(metrics, &format!("tollgate_shed_total{{reason=\"{reason}\"}}"))
+}
+
+async fn nothing_is_used(gate: &Gate) {
+    let kinds = ["connections", "tls", "streams", "requests", "answers"];
+    let free = eventually(Duration::from_secs(10), || async {
+        let metrics = gate.metrics().await;
+        kinds.iter().all(|kind| used(&metrics, kind) == 0.0)
+    });
+    assert!(free.await, "{}", gate.metrics().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_that_are_not_read_are_reset_and_others_served() {
+    let origin = large().await;
+    let (folder, _) = folder(&["one.example"]);
+    let gate = Gate::start_in(folder, &policy(origin.address, ""), ONE).await;
+    let head = request("GET", "/x", &[]);
+    let mut attackers = Vec::new();
+    for _ in 0..2 {
+        let mut attacker = Attacker::new(gate.port).await;
+        for n in 0..40_u32 {
+            attacker.write(&frame(HEADERS, END_HEADERS | END_STREAM, n * 2 + 1, &head)).await;
+        }
+        attackers.push(attacker);
+    }
+    for attacker in &mut attackers {
+        let mut reset = 0;
+        while reset < 35 {
+            let read = timeout(Duration::from_secs(10), attacker.read()).await;
+            let read = read.unwrap_or_else(|_| panic!("{reset} resets"));
+            let (kind, _, _, payload) = read.expect("only streams are ended");
+            if kind == RST_STREAM {
+                assert_eq!(payload, ENHANCE_YOUR_CALM);
+                reset += 1;
+            }
+        }
+    }
+    let metrics = gate.metrics().await;
+    assert!(shed(&metrics, "slow_reader") >= 2.0, "{metrics}");
+    let total: f64 = ["connections", "tls", "streams", "requests", "answers"]
+        .iter()
+        .map(|kind| used(&metrics, kind))
+        .sum();
+    assert!(total < 16e6, "{total}");
+    let (url, client) = (format!("https://127.0.0.1:{}/small", gate.port), client_at(2));
+    assert_eq!(client.get(url).send().await.unwrap().status(), 200);
+    drop((attackers, client));
+    nothing_is_used(&gate).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_client_with_most_unread_answers_is_cut_first() {
+    let origin = large().await;
+    let gate = Gate::start(&policy(origin.address, "")).await;
+    let ask = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut alone = ask_from(3, gate.port, ask).await;
+    let mut many = Vec::new();
+    for _ in 0..40 {
+        many.push(ask_from(2, gate.port, ask).await);
+    }
+    let cut = eventually(Duration::from_secs(10), || async {
+        shed(&gate.metrics().await, "slow_reader") >= 10.0
+    });
+    assert!(cut.await, "{}", gate.metrics().await);
+    let client = client_at(4);
+    let served = eventually(Duration::from_secs(5), || async {
+        client.get(gate.url("/small")).send().await.unwrap().status() == 200
+    });
+    assert!(served.await);
+    drop(client);
+    // A client that is slow by itself takes its answer to the end.
+    let (mut came, mut some) = (0, vec![0; 64 * 1024]);
+    while came < OBJECT {
+        let read = timeout(Duration::from_secs(10), alone.read(&mut some)).await;
+        let bytes = read.expect("more").unwrap();
+        assert_ne!(bytes, 0, "cut after {came} bytes");
+        came += bytes;
+    }
+    drop((alone, many));
+    nothing_is_used(&gate).await;
+}
+
+/// An origin that reads no more of a request than its kernel takes.
+fn deaf() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let held: Vec<_> = listener.incoming().flatten().collect();
+        drop(held);
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_work_is_refused_while_the_budget_is_used_up() {
+    let timeouts = |policy: String| {
+        policy.replace("servers", "timeouts: { write: 1s, read: 3s }\n    servers")
+    };
+    let gate = Gate::start(&timeouts(policy(deaf(), ""))).await;
+    let head = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n";
+    let mut uploads = Vec::new();
+    for _ in 0..40 {
+        let mut upload = ask_from(2, gate.port, head).await;
+        let part = vec![b'x'; 8 << 20];
+        // Until nobody takes any more.
+        let _ = timeout(Duration::from_millis(100), upload.write_all(&part)).await;
+        uploads.push(upload);
+    }
+    // The last of them found none.
+    let before = shed(&gate.metrics().await, "memory");
+    assert!(before >= 1.0, "{}", gate.metrics().await);
+    let answer = client_at(3).get(gate.url("/small")).send().await.unwrap();
+    assert_eq!(answer.status(), 503);
+    assert_eq!(answer.headers()["retry-after"], "1");
+    let body = answer.text().await.unwrap();
+    assert!(body.contains("#temporary-reduced-capacity"), "{body}");
+    let logged = eventually(Duration::from_secs(5), || async {
+        gate.log().contains("no memory is left for it")
+    });
+    assert!(logged.await, "{}", gate.log());
+    assert_eq!(shed(&gate.metrics().await, "memory"), before + 1.0);
+    // Operators are answered.
+    assert_eq!(gate.admin_get("/ready").await.unwrap().0, 200);
+    // A reload may give it more.
+    let more = timeouts(policy(deaf(), "")).replace("16MiB", "1GiB");
+    gate.reload(&more, "").await;
+    let ask = b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n";
+    let _waits = ask_from(3, gate.port, ask).await;
+    drop(uploads);
+    let free = eventually(Duration::from_secs(10), || async {
+        used(&gate.metrics().await, "requests") < 100_000.0
+    });
+    assert!(free.await, "{}", gate.metrics().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heads_that_do_not_end_are_counted() {
+    let origin = large().await;
+    let gate = Gate::start(&policy(origin.address, "")).await;
+    let half = [&b"GET / HTTP/1.1\r\nHost: a\r\nX: "[..], &[b'x'; 20_000]].concat();
+    let mut held = Vec::new();
+    for _ in 0..10 {
+        held.push(ask_from(2, gate.port, &half).await);
+    }
+    let counted = eventually(Duration::from_secs(10), || async {
+        used(&gate.metrics().await, "connections") > 10.0 * 30_000.0
+    });
+    assert!(counted.await, "{}", gate.metrics().await);
+    drop(held);
+    nothing_is_used(&gate).await;
+}

@@ -720,10 +720,11 @@ routes:
             "unused-limit",
             "estimate-noise",
             "spoofable-key",
+            "unlimited-preflights",
             "unreachable-route"
         ]
     );
-    let silenced = "check: { silence: [unused-limit, estimate-noise] }\n";
+    let silenced = "check: { silence: [unused-limit, estimate-noise, unlimited-preflights] }\n";
     assert_eq!(
         codes(&format!("{HEAD}{policy}{silenced}")),
         ["address-header-untrusted", "spoofable-key", "unreachable-route"]
@@ -799,7 +800,7 @@ fn warnings_about_the_rest_of_a_limit() {
         let text = format!(
             "{HEAD}limits:\n  l: {{ tier: exact, rate: 50/s, {limit} }}
 routes: [{{ name: r, limits: [{used}] }}]
-check: {{ silence: [spoofable-key] }}\n"
+check: {{ silence: [spoofable-key, unlimited-preflights] }}\n"
         );
         let loaded = config::read_text(&text, "f", Path::new(""));
         let loaded = loaded.unwrap_or_else(|errors| panic!("{text}\n{errors}"));
@@ -829,6 +830,46 @@ check: {{ silence: [spoofable-key] }}\n"
     let by_key = format!("key: header:x-key, missing_key: skip, {ban}");
     assert_eq!(codes(&by_key, "l"), [("spoofable-ban", true)]);
     assert_eq!(codes(&format!("{by_ip}, {ban}"), "l"), []);
+}
+
+/// A route tells when its limits spare preflights, and is silent when one does not, or none comes.
+#[test]
+fn a_route_whose_preflights_meet_no_limit_is_told() {
+    let told = |limits: &str, route: &str| -> Vec<String> {
+        let text = format!(
+            "{HEAD}limits:
+  exact: {{ tier: exact, rate: 5/s, key: client_ip }}
+  keyed: {{ tier: estimate, rate: 50/s, key: header:x, missing_key: skip }}
+  watched: {{ tier: estimate, rate: 50/s, key: client_ip, mode: shadow }}
+  floods: {{ tier: estimate, rate: 50/s, key: client_ip }}
+routes: [{{ name: r, limits: [{limits}]{route} }}]\n"
+        );
+        let loaded = config::read_text(&text, "f", Path::new(""));
+        let loaded = loaded.unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+        let about = loaded.warnings.iter().filter(|one| one.code == "unlimited-preflights");
+        about.map(|one| format!("{}: {} {}", one.path, one.message, one.cure)).collect()
+    };
+    for (limits, route, expected) in [
+        ("exact", "", true),
+        ("exact, keyed", "", true),
+        ("exact, watched", "", true),
+        ("exact", ", match: { methods: [GET, OPTIONS] }", true),
+        ("exact", ", responses: { exempt: [preflight] }", true),
+        ("exact, floods", "", false),
+        ("floods", "", false),
+        ("watched", "", false),
+        ("", "", false),
+        ("exact", ", match: { methods: [GET, POST] }", false),
+        ("exact", ", responses: { exempt: [acme] }", false),
+        ("exact", ", responses: { exempt: [] }", false),
+    ] {
+        let told = told(limits, route);
+        assert_eq!(told.len(), usize::from(expected), "{limits}{route}: {told:?}");
+        let is_whole = |one: &String| {
+            one.starts_with("routes[0]") && one.contains("\"r\"") && one.contains("exempt: [acme]")
+        };
+        assert!(told.iter().all(is_whole), "{told:?}");
+    }
 }
 
 fn files() -> Vec<PathBuf> {
@@ -883,6 +924,8 @@ fn the_policies_of_the_readme_are_valid_and_pass_its_cases() {
         blocks.into_iter().partition(|block| block.starts_with("cases:"));
     for policy in &policies {
         assert_eq!(errors(policy), Vec::<String>::new(), "{policy}");
+        let loaded = config::read_text(policy, "README.md", Path::new("")).unwrap();
+        assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     }
     let mut passed = 0;
     for case in cases.iter().flat_map(|cases| config::read_cases(cases, "README.md").unwrap()) {

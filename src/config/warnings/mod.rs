@@ -9,10 +9,10 @@ use super::read::{At, Map};
 use super::routes::Routes;
 use crate::limit::SketchSize;
 use crate::policy::client::ClientRules;
-use crate::policy::{Count, Limit, LimitIndex, Match, MissingKey, Source};
+use crate::policy::{Count, Limit, LimitIndex, Match, MissingKey, Mode, Source};
 
 /// Every code there is.
-const CODES: [(&str, Code); 14] = [
+const CODES: [(&str, Code); 15] = [
     ("unreachable-route", Code::UnreachableRoute),
     ("unused-limit", Code::UnusedLimit),
     ("spoofable-key", Code::SpoofableKey),
@@ -27,6 +27,7 @@ const CODES: [(&str, Code); 14] = [
     ("shared-ban", Code::SharedBan),
     ("spoofable-ban", Code::SpoofableBan),
     ("shadowed-override", Code::ShadowedOverride),
+    ("unlimited-preflights", Code::UnlimitedPreflights),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,7 @@ enum Code {
     SharedBan,
     SpoofableBan,
     ShadowedOverride,
+    UnlimitedPreflights,
 }
 
 /// What there is to look at.
@@ -77,6 +79,7 @@ pub(super) fn warnings(looked: &Looked<'_>, silenced: &Silenced) -> Vec<Warning>
     unreachable(looked, &mut found);
     unused(looked, &mut found);
     spoofable(looked, &mut found);
+    unlimited_preflights(looked, &mut found);
     untrusted(looked, &mut found);
     noisy(looked, &mut found);
     unkeyed(looked, &mut found);
@@ -183,6 +186,26 @@ fn is_chosen_by_client(limit: &Limit) -> bool {
         .sources()
         .iter()
         .any(|source| matches!(source, Source::Header(_) | Source::Cookie(_) | Source::Query(_)))
+}
+
+/// Routes with limits whose preflights meet none of them: anybody can send as many as the origin takes.
+fn unlimited_preflights(looked: &Looked<'_>, found: &mut Found<'_>) {
+    for (route, at) in looked.routes.routes.iter().zip(&looked.routes.places) {
+        let takes_preflights = route.exempt.preflight && route.matches.methods.contains("OPTIONS");
+        let limits = route.limits.iter().map(|one| &looked.limits.limits[one.limit.0]);
+        let mut refusing = limits.filter(|limit| limit.mode == Mode::Enforce).peekable();
+        let is_limited = refusing.peek().is_some();
+        if takes_preflights && is_limited && !refusing.any(Limit::meets_exempt) {
+            let message = format!(
+                "preflights (OPTIONS with Origin) of route {:?} meet no limit: responses.exempt \
+                 spares them exact limits, and no estimate limit by client_ip is here",
+                route.name
+            );
+            let cure = "add a limit with tier: estimate and key: client_ip, or write \
+                        responses: { exempt: [acme] } in the route";
+            found.add(Code::UnlimitedPreflights, at, message, cure);
+        }
+    }
 }
 
 fn untrusted(looked: &Looked<'_>, found: &mut Found<'_>) {

@@ -15,6 +15,10 @@ use tollgate::engine::{Engine, Generation};
 use tollgate::policy::{Facts, KeySecret};
 use tollgate::proxy::{Asking, GateBounds, Head, fields_beside, pass, refusal};
 
+#[path = "../tests/support/tokens.rs"]
+#[expect(dead_code, unreachable_pub, reason = "tests use the rest")]
+mod tokens;
+
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -221,6 +225,36 @@ fn decisions(c: &mut Criterion) {
     }
 }
 
+/// Forged tokens, each another one, from an address that has spent its limit.
+fn forged(c: &mut Criterion) {
+    /// More than are remembered.
+    const TOKENS: usize = 40_000;
+    let policy = "limits:
+  address: { tier: exact, rate: 1/1d, key: client_ip }
+  token: { tier: exact, rate: 60/1m, missing_key: skip,
+           key: { jwt: { jwks_file: tests/policies/keys/jwks.json, claim: sub } } }
+routes: [{ name: r, limits: [address, token] }]\n";
+    let mut group = c.benchmark_group("decide/forged");
+    for (algorithm, key, signature) in
+        [("RS256", "rsa-1", 256), ("ES256", "ec-1", 64), ("EdDSA", "ed-1", 64)]
+    {
+        let (engine, generation) = engine(policy);
+        let map = |n| {
+            let token = tokens::forged_for(algorithm, key, signature, n as u64);
+            let value = HeaderValue::try_from(format!("Bearer {token}"));
+            value.ok().map(|value| HeaderMap::from_iter([(http::header::AUTHORIZATION, value)]))
+        };
+        let all: Vec<HeaderMap> = (0..TOKENS).filter_map(map).collect();
+        let mut headers = all.iter().cycle();
+        let mut decide = || {
+            let headers = headers.next()?;
+            Some(engine.decide_now(&generation, &facts("/", None, headers)).0.outcome)
+        };
+        decide();
+        group.bench_function(algorithm, |b| b.iter(&mut decide));
+    }
+}
+
 /// Two threads on keys of their own, and one: decisions a second.
 fn threads(c: &mut Criterion) {
     const EACH: usize = 100_000;
@@ -285,6 +319,6 @@ criterion_group! {
         .sample_size(10)
         .measurement_time(Duration::from_secs(1))
         .warm_up_time(Duration::from_millis(300));
-    targets = routing, paths, configuration, keys, fields, threads, decisions
+    targets = routing, paths, configuration, keys, fields, forged, threads, decisions
 }
 criterion_main!(benches);

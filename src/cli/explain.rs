@@ -196,6 +196,7 @@ fn parts(key: &KeySpec, facts: &Facts<'_>, route: &Route) -> Vec<Value> {
             Part::Absent => Value::Null,
             Part::Repeated => Value::from("(more than one)"),
             Part::Unreadable => Value::from("(can be read in more than one way)"),
+            Part::Unchecked => Value::from("(not checked)"),
         };
         json!({ "source": source.to_string(), "value": value })
     };

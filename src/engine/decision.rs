@@ -61,6 +61,20 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// The status of the answer that a client gets; 200 stands for the origin's.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::Allowed => 200,
+            Self::Limited => 429,
+            Self::Outage => 503,
+            Self::NoRoute => 404,
+            Self::MissingKey { status, .. } => status,
+            Self::AmbiguousPath | Self::RepeatedKey { .. } | Self::UnreadableKey { .. } => 400,
+        }
+    }
+}
+
 /// What one limit says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {

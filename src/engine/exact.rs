@@ -108,6 +108,36 @@ impl ExactTier {
         };
         Some(if charged { ExactOutcome::Charged } else { ExactOutcome::Refused })
     }
+
+    /// Judges a request and charges nothing, as far as that needs no wait: in the embedded store, or by
+    /// what is known of the shared one without asking it. `None`: no limit is known to refuse.
+    pub(super) fn peek(
+        &self,
+        request: &ExactRequest<'_>,
+        settled: &mut Settled,
+    ) -> Option<ExactOutcome> {
+        let parts = request.parts.as_slice();
+        match &self.shared {
+            _ if parts.is_empty() => None,
+            None => {
+                self.charge_embedded(request, parts, false, VerdictKinds::NORMAL, settled);
+                settled.has_denial().then_some(ExactOutcome::Refused)
+            }
+            // What is refused by now does not look at that store.
+            Some(_) if !request.may_charge => None,
+            Some(remote) if has_cached_denial(remote, request, settled) => {
+                Some(ExactOutcome::Refused)
+            }
+            Some(remote) => self.peek_away(remote, request, settled),
+        }
+    }
+}
+
+impl Settled {
+    /// Whether a limit denies.
+    pub(super) fn has_denial(&self) -> bool {
+        self.answers.iter().any(|answer| !answer.verdict.allowed)
+    }
 }
 
 /// Whether the shared store denied one of the parts a moment ago, so that it cannot succeed yet.

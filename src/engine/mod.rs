@@ -19,6 +19,7 @@ mod tally;
 mod target;
 mod tentative;
 mod trial;
+mod unchecked;
 mod waiting;
 
 use std::fmt;
@@ -41,8 +42,9 @@ pub use tally::{Durations, Tally, VerdictKind};
 pub use trial::{Trial, TrialKind};
 
 use exact::{ExactOutcome, ExactPart, ExactRequest, ExactTier, Settled};
-use target::{KeyError, Target, Targets};
+use target::{Target, Targets};
 use tentative::Tentative;
+use unchecked::Found;
 use waiting::WaitingRoom;
 
 /// Shards of the store that one turn of the housekeeping sweeps: all of them in 3 to 4 seconds.
@@ -51,12 +53,15 @@ const SWEEP_SHARDS: usize = 128;
 /// One decision in this many is timed; a power of two.
 const TIMED_ONE_IN: u64 = 64;
 
-/// A request that the shared store has yet to judge. Dropping it frees its slots in flight and gives
+/// A request that the exact tier has yet to judge. Dropping it frees its slots in flight and gives
 /// nothing else back, as every request that is aborted.
 #[must_use = "the request is not decided yet"]
+#[derive(Default)]
 pub(crate) struct Unsettled {
     targets: Targets,
     tentative: Tentative,
+    /// What becomes of it if no limit refuses it: its token was checked, and is no key.
+    rejected: Option<Outcome>,
 }
 
 /// What decides, and what it has counted so far.
@@ -153,12 +158,14 @@ impl Engine {
     pub fn decide_now(&self, generation: &Generation, facts: &Facts<'_>) -> (Decision, Pending) {
         let (mut decision, mut pending) = (generation.undecided(self.now()), Pending::default());
         let unsettled = self.begin(generation, facts, &mut decision, &mut pending);
-        if let Some(Unsettled { targets, tentative }) = unsettled {
+        if let Some(mut unsettled) = unsettled {
             let mut settled = Settled::default();
-            let request = self.exact_request(generation, &targets, &tentative, &decision);
-            let outcome = self.exact.settle_without(&request, &mut settled);
+            let outcome = {
+                let request = self.exact_request(generation, &unsettled, &decision);
+                self.exact.settle_without(&request, &mut settled)
+            };
             let settled = (outcome, settled);
-            self.conclude(generation, &targets, tentative, settled, &mut decision, &mut pending);
+            self.conclude(generation, &mut unsettled, settled, &mut decision, &mut pending);
         }
         (decision, pending)
     }
@@ -175,31 +182,31 @@ impl Engine {
         decision: &mut Decision,
         pending: &mut Pending,
     ) -> Option<Unsettled> {
-        let mut targets = Targets::new();
-        if !self.find_targets(generation, facts, decision, &mut targets) {
-            return None;
+        let mut unsettled = Unsettled::default();
+        match self.find_targets(generation, facts, &mut unsettled, decision, pending) {
+            Found::Targets => {}
+            Found::Decided => return None,
         }
+        let Unsettled { targets, tentative, .. } = &mut unsettled;
         if self.remote().is_none() {
             let exact =
                 targets.iter().filter(|target| generation.counting(target.limit).is_exact());
             self.exact.embedded.prefetch(exact.map(|target| target.key));
         }
-        if self.banned(generation, &targets, decision) {
-            self.end(generation, &targets, decision);
+        if self.banned(generation, targets, decision) {
+            self.end(generation, targets, decision);
             return None;
         }
-        let mut tentative = Tentative::default();
-        self.charge_tentatively(generation, &targets, decision, &mut tentative);
+        self.charge_tentatively(generation, targets, decision, tentative);
         let mut settled = Settled::default();
         let outcome = {
-            let request = self.exact_request(generation, &targets, &tentative, decision);
+            let request = self.exact_request(generation, &unsettled, decision);
             self.exact.settle_now(&request, &mut settled)
         };
         let Some(outcome) = outcome else {
-            return Some(Unsettled { targets, tentative });
+            return Some(unsettled);
         };
-        let settled = (outcome, settled);
-        self.conclude(generation, &targets, tentative, settled, decision, pending);
+        self.conclude(generation, &mut unsettled, (outcome, settled), decision, pending);
         None
     }
 
@@ -207,64 +214,26 @@ impl Engine {
     pub(crate) async fn settle(
         &self,
         generation: &Generation,
-        unsettled: Unsettled,
+        mut unsettled: Unsettled,
         decision: &mut Decision,
         pending: &mut Pending,
     ) {
-        let Unsettled { targets, tentative } = unsettled;
         let mut settled = Settled::default();
-        let request = self.exact_request(generation, &targets, &tentative, decision);
-        let outcome = self.exact.settle(&request, &mut settled).await;
-        self.conclude(generation, &targets, tentative, (outcome, settled), decision, pending);
-    }
-
-    /// Finds the route, and the targets of its limits. `false`: nothing is charged, and the decision
-    /// stands.
-    fn find_targets(
-        &self,
-        generation: &Generation,
-        facts: &Facts<'_>,
-        decision: &mut Decision,
-        targets: &mut Targets,
-    ) -> bool {
-        let policy = generation.policy();
-        decision.date = facts.now;
-        let Some(index) = policy.find(facts) else {
-            return false;
+        let outcome = {
+            let request = self.exact_request(generation, &unsettled, decision);
+            self.exact.settle(&request, &mut settled).await
         };
-        decision.route = Some(index);
-        if !target::reads_alike(generation, facts, index) {
-            decision.outcome = Outcome::AmbiguousPath;
-            return false;
-        }
-        decision.outcome = Outcome::Allowed;
-        let route = policy.route(index);
-        if route.limits.is_empty() {
-            return false;
-        }
-        match target::resolve(generation, facts, index, targets) {
-            Ok(()) => return !targets.is_empty(),
-            Err(KeyError::Missing { limit, status }) => {
-                decision.outcome = Outcome::MissingKey { limit, status };
-            }
-            Err(KeyError::Repeated { limit }) => {
-                decision.outcome = Outcome::RepeatedKey { limit };
-            }
-            Err(KeyError::Unreadable { limit }) => {
-                decision.outcome = Outcome::UnreadableKey { limit };
-            }
-        }
-        false
+        self.conclude(generation, &mut unsettled, (outcome, settled), decision, pending);
     }
 
     /// What the exact tier is asked for.
     fn exact_request<'r>(
         &'r self,
         generation: &'r Generation,
-        targets: &'r [Target],
-        tentative: &Tentative,
+        unsettled: &'r Unsettled,
         decision: &Decision,
     ) -> ExactRequest<'r> {
+        let Unsettled { targets, tentative, .. } = unsettled;
         let may_wait = tentative.waiting.is_some();
         let part = |&index: &usize| ExactPart::new(generation, &targets[index], may_wait);
         ExactRequest {
@@ -281,12 +250,12 @@ impl Engine {
     fn conclude(
         &self,
         generation: &Generation,
-        targets: &[Target],
-        tentative: Tentative,
+        unsettled: &mut Unsettled,
         (outcome, mut settled): (ExactOutcome, Settled),
         decision: &mut Decision,
         pending: &mut Pending,
     ) {
+        let (targets, tentative) = (&unsettled.targets, std::mem::take(&mut unsettled.tentative));
         decision.answers.extend(settled.answers);
         match outcome {
             ExactOutcome::Charged => {
@@ -304,6 +273,9 @@ impl Engine {
         self.watch_all(generation, targets, decision, pending);
         self.try_candidates(generation, targets, decision, pending);
         self.end(generation, targets, decision);
+        if let (Outcome::Allowed, Some(rejected)) = (decision.outcome, unsettled.rejected) {
+            self.reject(generation, rejected, decision, pending);
+        }
     }
 
     /// Puts the answers in the order of the route, and counts what was decided.

@@ -65,6 +65,29 @@ impl ExactTier {
         self.conclude(request, progress, settled)
     }
 
+    /// Judges the parts whose servers are known to be away, as [`ExactTier::settle`] would, and charges
+    /// nothing. `None`: none of them refuses.
+    pub(super) fn peek_away(
+        &self,
+        remote: &Remote,
+        request: &ExactRequest<'_>,
+        settled: &mut Settled,
+    ) -> Option<ExactOutcome> {
+        let away = request.parts.iter().filter(|part| remote.is_away(&part.spend()));
+        let parts: Parts<'_> = away.copied().collect();
+        if parts.is_empty() {
+            return None;
+        }
+        let request = ExactRequest { parts, may_charge: false, ..request.clone() };
+        let mut judged = Settled::default();
+        let outcome = self.settle_without(&request, &mut judged);
+        if !judged.has_denial() {
+            return None;
+        }
+        settled.answers.extend(judged.answers);
+        Some(outcome)
+    }
+
     /// Judges what the store did not, then keeps all charges or refunds them.
     fn conclude(
         &self,
@@ -76,9 +99,9 @@ impl ExactTier {
         // of those that came after it.
         let request = &ExactRequest { now: request.clock.now(), ..request.clone() };
         let outage = progress.is_outage();
-        let may_charge = !outage && !progress.refused;
+        let may_charge = request.may_charge && !outage && !progress.refused;
         let charged = self.judge_local(request, &progress, may_charge, settled);
-        progress.refused |= settled.answers.iter().any(|answer| !answer.verdict.allowed);
+        progress.refused |= settled.has_denial();
         let refused = progress.refused;
         for (part, _) in &progress.failed {
             let cost = if charged { part.target.cost } else { 0 };

@@ -3,13 +3,14 @@
 use http::HeaderMap;
 use smallvec::SmallVec;
 
-use super::Generation;
 use super::generation::Counting;
+use super::{Generation, Outcome};
 use crate::policy::key::{NoKey, Part};
 use crate::policy::{
     Action, Cost, Facts, KeyHash, KeySecret, Limit, LimitIndex, MAX_LIMITS_PER_ROUTE, MissingKey,
     Mode, RateIndex, Route, RouteIndex,
 };
+use crate::tokens::Signatures;
 
 /// One cell that a request is to be charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,9 @@ pub(super) struct Target {
     pub(super) authenticated: bool,
     /// Which of the limit's rates applies.
     pub(super) rate: RateIndex,
+    /// Whether a token that is not checked yet says which. The limit cannot be judged then, but a ban and
+    /// an override that denies the key hold under every rate.
+    pub(super) unrated: bool,
     /// Whether the limit watches this key without refusing anything.
     pub(super) shadow: bool,
     /// Whether an override denies the key.
@@ -92,41 +96,63 @@ pub(super) enum KeyError {
 }
 
 impl KeyError {
-    /// Of a limit that has no key for another reason than that there is none.
-    const fn unclean(limit: LimitIndex, why: NoKey) -> Self {
-        match why {
-            NoKey::Unreadable => Self::Unreadable { limit },
-            NoKey::Absent | NoKey::Repeated => Self::Repeated { limit },
+    /// What becomes of the request.
+    pub(super) const fn outcome(self) -> Outcome {
+        match self {
+            Self::Missing { limit, status } => Outcome::MissingKey { limit, status },
+            Self::Repeated { limit } => Outcome::RepeatedKey { limit },
+            Self::Unreadable { limit } => Outcome::UnreadableKey { limit },
         }
     }
 }
 
-/// Resolves every limit of a route into an empty list. All keys are read before any is charged, so a
-/// request that is rejected for a key is charged nothing.
+/// Whether all limits of a request are resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Resolved {
+    /// All are.
+    Whole,
+    /// Some wait for the signature of a token; a target may be [`Target::unrated`].
+    Partly,
+}
+
+/// Resolves the limits of a route into an empty list, as far as they are known with these signatures.
 pub(super) fn resolve(
     generation: &Generation,
     facts: &Facts<'_>,
     route: RouteIndex,
+    signatures: Signatures,
     targets: &mut Targets,
-) -> Result<(), KeyError> {
+) -> Result<Resolved, KeyError> {
+    let mut resolved = Resolved::Whole;
     let route = generation.policy().route(route);
     let is_exempt = route.exempt.covers(facts);
     for index in 0..route.limits.len() {
         if is_exempt && !generation.policy().limit(route.limits[index].limit).meets_exempt() {
             continue;
         }
-        if let Some(target) = resolve_one(generation, facts, route, index)? {
-            // Two limits may lead to one cell by `missing_key`: it is charged once, the larger cost.
-            match targets.iter_mut().find(|other| other.key == target.key) {
-                Some(other) => {
-                    other.cost = other.cost.max(target.cost);
-                    other.final_cost = other.final_cost.and(target.final_cost);
+        match resolve_one(generation, facts, route, index, signatures)? {
+            Lead::Target(target) => {
+                if target.unrated {
+                    resolved = Resolved::Partly;
                 }
-                None => targets.push(target),
+                add(targets, target);
             }
+            Lead::Nowhere => {}
+            Lead::Unchecked => resolved = Resolved::Partly,
         }
     }
-    Ok(())
+    Ok(resolved)
+}
+
+/// Adds a target. Two limits may lead to one cell by `missing_key`: it is charged once, the larger cost.
+fn add(targets: &mut Targets, target: Target) {
+    match targets.iter_mut().find(|other| other.key == target.key) {
+        Some(other) => {
+            other.cost = other.cost.max(target.cost);
+            other.final_cost = other.final_cost.and(target.final_cost);
+        }
+        None => targets.push(target),
+    }
 }
 
 /// Whether every other reading of the path leads to the same route, and gives the keys of its limits the
@@ -146,6 +172,16 @@ pub(super) fn reads_alike(generation: &Generation, facts: &Facts<'_>, index: Rou
     })
 }
 
+/// Where a limit of a route leads.
+enum Lead<T> {
+    /// To this.
+    Target(T),
+    /// Nowhere: it does not apply.
+    Nowhere,
+    /// A token says, whose signature is not checked.
+    Unchecked,
+}
+
 /// The limit and the key that one limit of a route leads to.
 struct Found<'g> {
     limit: LimitIndex,
@@ -161,36 +197,43 @@ fn resolve_one(
     facts: &Facts<'_>,
     route: &Route,
     index: usize,
-) -> Result<Option<Target>, KeyError> {
-    let Some(found) = find(generation, facts, route, route.limits[index].limit)? else {
-        return Ok(None);
+    signatures: Signatures,
+) -> Result<Lead<Target>, KeyError> {
+    let found = match find(generation, facts, route, route.limits[index].limit, signatures)? {
+        Lead::Target(found) => found,
+        Lead::Nowhere => return Ok(Lead::Nowhere),
+        Lead::Unchecked => return Ok(Lead::Unchecked),
     };
     let limit = found.limit;
     let spec = generation.policy().limit(limit);
     let mut rate = None;
     let mut denied = false;
     match found.counting.exceptions.as_ref().and_then(|all| all.action(found.key, facts)) {
-        Some(Action::Allow) => return Ok(None),
+        Some(Action::Allow) => return Ok(Lead::Nowhere),
         Some(Action::Deny) => denied = true,
         Some(Action::Rate(other)) => rate = Some(other),
         None => {}
     }
-    let rate = match (rate, &spec.terms.plans) {
-        (Some(rate), _) => rate,
-        (None, None) => 0,
-        (None, Some(plans)) => {
-            plans.rate(facts, route).map_err(|why| KeyError::unclean(limit, why))?
-        }
+    let (rate, unrated) = match (rate, &spec.terms.plans) {
+        (Some(rate), _) => (rate, false),
+        (None, None) => (0, false),
+        (None, Some(plans)) => match plans.rate(facts, route, signatures) {
+            Ok(rate) => (rate, false),
+            Err(NoKey::Unchecked) => (0, true),
+            Err(NoKey::Unreadable) => return Err(KeyError::Unreadable { limit }),
+            Err(NoKey::Absent | NoKey::Repeated) => return Err(KeyError::Repeated { limit }),
+        },
     };
     let cost = route.limits[index].cost.at_door(facts);
     let cost = cost.map_err(|_| KeyError::Repeated { limit })?;
-    Ok(Some(Target {
+    Ok(Lead::Target(Target {
         limit,
         key: found.key,
         family: found.family,
         cost,
         authenticated: found.by_sources && spec.key.is_credential(),
         rate,
+        unrated,
         shadow: spec.mode == Mode::Shadow || !is_rolled_out(spec, &found, facts, route),
         denied,
         final_cost: FinalCost::of(index, &route.limits[index].cost, cost),
@@ -203,29 +246,30 @@ fn find<'g>(
     facts: &Facts<'_>,
     route: &Route,
     mut limit: LimitIndex,
-) -> Result<Option<Found<'g>>, KeyError> {
+    signatures: Signatures,
+) -> Result<Lead<Found<'g>>, KeyError> {
     let policy = generation.policy();
     // `missing_key: { limit: .. }` makes a chain without cycles, so it is no longer than the list.
     for _ in 0..=policy.limits.len() {
         let spec = policy.limit(limit);
         let counting = generation.counting(limit);
         let hasher = &counting.hasher;
-        match spec.key.hash(hasher, facts, route) {
+        match spec.key.hash_with(hasher, facts, route, signatures) {
             Ok(key) => {
                 let family = counting.family.as_ref();
                 let family = family
                     .and_then(|(parts, hasher)| spec.key.hash_first(*parts, hasher, facts, route));
-                return Ok(Some(Found { limit, counting, key, family, by_sources: true }));
+                return Ok(Lead::Target(Found { limit, counting, key, family, by_sources: true }));
             }
-            Err(why @ (NoKey::Repeated | NoKey::Unreadable)) => {
-                return Err(KeyError::unclean(limit, why));
-            }
+            Err(NoKey::Repeated) => return Err(KeyError::Repeated { limit }),
+            Err(NoKey::Unreadable) => return Err(KeyError::Unreadable { limit }),
+            Err(NoKey::Unchecked) => return Ok(Lead::Unchecked),
             Err(NoKey::Absent) => match spec.missing_key {
-                MissingKey::Skip | MissingKey::Impossible => return Ok(None),
+                MissingKey::Skip | MissingKey::Impossible => return Ok(Lead::Nowhere),
                 MissingKey::Deny(status) => return Err(KeyError::Missing { limit, status }),
                 MissingKey::ClientIp => {
                     let key = hasher.hash_client_ip(facts);
-                    return Ok(Some(Found {
+                    return Ok(Lead::Target(Found {
                         limit,
                         counting,
                         key,
@@ -237,7 +281,7 @@ fn find<'g>(
             },
         }
     }
-    Ok(None)
+    Ok(Lead::Nowhere)
 }
 
 /// Whether the rollout of a limit includes this key now.

@@ -8,6 +8,7 @@ use super::key::{NoKey, Part};
 use super::{Facts, Route, Source, client};
 use crate::clock::Nanos;
 use crate::limit::Quota;
+use crate::tokens::Signatures;
 
 /// The place of a rate: 0 is the limit's own, the others are [`Terms::quotas`] from 1.
 pub type RateIndex = u32;
@@ -97,14 +98,20 @@ impl Rollout {
 
 impl Plans {
     /// The rate that a request's plan has. An absent or unknown plan is the limit's own rate.
-    pub fn rate(&self, facts: &Facts<'_>, route: &Route) -> Result<RateIndex, NoKey> {
+    pub fn rate(
+        &self,
+        facts: &Facts<'_>,
+        route: &Route,
+        signatures: Signatures,
+    ) -> Result<RateIndex, NoKey> {
         if !facts.peer_trusted && self.by.is_written_by_clients() {
             return Ok(0);
         }
-        match self.by.part(facts, route) {
+        match self.by.part_with(facts, route, signatures) {
             Part::Absent => Ok(0),
             Part::Repeated => Err(NoKey::Repeated),
             Part::Unreadable => Err(NoKey::Unreadable),
+            Part::Unchecked => Err(NoKey::Unchecked),
             Part::Present(plan) => {
                 let known = self.rates.iter().find(|(name, _)| name.as_bytes() == &*plan);
                 Ok(known.map_or(0, |(_, rate)| *rate))

@@ -197,7 +197,10 @@ impl OriginGroup {
                 };
                 let value = match &part {
                     key::Part::Present(value) => &value[..],
-                    key::Part::Absent | key::Part::Repeated | key::Part::Unreadable => b"",
+                    key::Part::Absent
+                    | key::Part::Repeated
+                    | key::Part::Unreadable
+                    | key::Part::Unchecked => b"",
                 };
                 b.select_with(value, MAX_SERVERS_TRIED, accept)
             }

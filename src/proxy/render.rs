@@ -154,7 +154,12 @@ pub(super) fn reply(standing: Standing<'_>, asking: Asking<'_>) -> Option<Reply>
         None if decision.outcome == Outcome::Limited => limited(standing, asking),
         None if decision.outcome == Outcome::Outage => reduced_capacity(None),
         None => return None,
-        Some((reason, status)) => rejected(reason, status),
+        Some((reason, status)) => {
+            let mut reply = rejected(reason, status);
+            // Of a request that was charged for its forged token; others have nothing to tell.
+            standing.write_lines(reply.lines.bytes());
+            reply
+        }
     };
     let (cors, lines) = (&responses.cors, &mut reply.lines);
     if !matches!(cors, Cors::Only(none) if none.is_empty()) {

@@ -38,9 +38,8 @@ pub struct Tokens {
     keys: Keys,
     secret: (u64, u64),
     checked: Box<[Mutex<Checked>]>,
-    /// Signatures that were checked.
-    #[cfg(test)]
-    verified: AtomicU64,
+    /// How many tokens were checked.
+    checks: AtomicU64,
 }
 
 /// Two lists, each of at most [`MOST`]: forged tokens push out no true ones.
@@ -49,6 +48,26 @@ struct Checked {
     believed: HashMap<u128, Arc<Claims>>,
     /// Forged once, forged for ever, as long as the keys are these.
     forged: HashMap<u128, Disbelief>,
+}
+
+/// Which tokens a caller may have checked. A signature takes as long as some hundred decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signatures {
+    /// All of them.
+    Check,
+    /// None: only the outcome of an earlier check is known.
+    Recall,
+}
+
+/// What a token says of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    /// The claim as text: a string, a number or a truth value as it is written.
+    Value(String),
+    /// Nothing: the token is not believed, or does not have the claim.
+    Nothing,
+    /// Nobody knows: the token is not remembered, and was not to be checked.
+    Unchecked,
 }
 
 /// What a token with a true signature claims.
@@ -100,6 +119,14 @@ impl Disbelief {
 static DISBELIEVED: [AtomicU64; Disbelief::ALL.len()] =
     [const { AtomicU64::new(0) }; Disbelief::ALL.len()];
 
+/// As [`DISBELIEVED`].
+static CHECKED: AtomicU64 = AtomicU64::new(0);
+
+/// How many tokens were checked since the process began; a token that is remembered is not checked again.
+pub fn checked_in_all() -> u64 {
+    CHECKED.load(Ordering::Relaxed)
+}
+
 impl Tokens {
     /// Tokens signed with a secret (HS256).
     pub fn of_secret(secret: &[u8]) -> Result<Self, KeysError> {
@@ -120,44 +147,36 @@ impl Tokens {
             keys,
             secret,
             checked: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            #[cfg(test)]
-            verified: AtomicU64::new(0),
+            checks: AtomicU64::new(0),
         })
     }
 
-    /// A claim of a token as text: a string, a number or a truth value as it is written. `now` is
-    /// the date.
-    pub fn claim(&self, token: &[u8], claim: &str, now: Nanos) -> Option<String> {
-        match self.believe(token, claim, now) {
-            Ok(value) => Some(value),
+    /// A claim of a token. `now` is the date.
+    pub fn claim(&self, token: &[u8], claim: &str, signatures: Signatures, now: Nanos) -> Claimed {
+        let Some(checked) = self.checked(token, signatures) else {
+            return Claimed::Unchecked;
+        };
+        match checked.and_then(|claims| claims.believe(claim, now)) {
+            Ok(value) => Claimed::Value(value),
             Err(why) => {
                 DISBELIEVED[why as usize].fetch_add(1, Ordering::Relaxed);
-                None
+                Claimed::Nothing
             }
         }
     }
 
-    fn believe(&self, token: &[u8], claim: &str, now: Nanos) -> Result<String, Disbelief> {
-        let claims = self.checked(token)?;
-        let now = now.secs();
-        if claims.until.is_some_and(|until| now >= until.saturating_add(LEEWAY.secs())) {
-            return Err(Disbelief::Expired);
-        }
-        if claims.from.is_some_and(|from| now.saturating_add(LEEWAY.secs()) < from) {
-            return Err(Disbelief::NotYet);
-        }
-        match claims.claims.get(claim) {
-            Some(Value::String(text)) => Ok(text.clone()),
-            Some(Value::Number(number)) => Ok(number.to_string()),
-            Some(Value::Bool(value)) => Ok(value.to_string()),
-            Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => {
-                Err(Disbelief::Malformed)
-            }
-        }
+    /// How many tokens were checked with these keys.
+    pub fn checks(&self) -> u64 {
+        self.checks.load(Ordering::Relaxed)
     }
 
-    /// What a token claims if its signature is true, whatever the time is.
-    fn checked(&self, token: &[u8]) -> Result<Arc<Claims>, Disbelief> {
+    /// What a token claims if its signature is true, whatever the time is. `None`: it is not remembered,
+    /// and is not to be checked.
+    fn checked(
+        &self,
+        token: &[u8],
+        signatures: Signatures,
+    ) -> Option<Result<Arc<Claims>, Disbelief>> {
         let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
         hasher.write(token);
         let hash = hasher.finish128().as_u128();
@@ -165,11 +184,14 @@ impl Tokens {
         {
             let shard = shard.lock();
             if let Some(claims) = shard.believed.get(&hash) {
-                return Ok(Arc::clone(claims));
+                return Some(Ok(Arc::clone(claims)));
             }
             if let Some(why) = shard.forged.get(&hash) {
-                return Err(*why);
+                return Some(Err(*why));
             }
+        }
+        if signatures == Signatures::Recall {
+            return None;
         }
         let verified = self.verify(token);
         let mut shard = shard.lock();
@@ -177,15 +199,35 @@ impl Tokens {
             Ok(claims) => remember(&mut shard.believed, hash, Arc::clone(claims)),
             Err(why) => remember(&mut shard.forged, hash, *why),
         }
-        verified
+        Some(verified)
     }
 
     fn verify(&self, token: &[u8]) -> Result<Arc<Claims>, Disbelief> {
-        #[cfg(test)]
-        self.verified.fetch_add(1, Ordering::Relaxed);
+        self.checks.fetch_add(1, Ordering::Relaxed);
+        CHECKED.fetch_add(1, Ordering::Relaxed);
         let Verified { claims } = self.keys.verify(token)?;
         let (until, from) = (seconds(&claims, "exp")?, seconds(&claims, "nbf")?);
         Ok(Arc::new(Claims { until, from, claims }))
+    }
+}
+
+impl Claims {
+    fn believe(&self, claim: &str, now: Nanos) -> Result<String, Disbelief> {
+        let now = now.secs();
+        if self.until.is_some_and(|until| now >= until.saturating_add(LEEWAY.secs())) {
+            return Err(Disbelief::Expired);
+        }
+        if self.from.is_some_and(|from| now.saturating_add(LEEWAY.secs()) < from) {
+            return Err(Disbelief::NotYet);
+        }
+        match self.claims.get(claim) {
+            Some(Value::String(text)) => Ok(text.clone()),
+            Some(Value::Number(number)) => Ok(number.to_string()),
+            Some(Value::Bool(value)) => Ok(value.to_string()),
+            Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => {
+                Err(Disbelief::Malformed)
+            }
+        }
     }
 }
 
@@ -233,25 +275,31 @@ mod tests {
             let tag = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(tag);
             format!("{body}.{tag}").into_bytes()
         };
-        let told = |token: &[u8]| tokens.believe(token, "sub", Nanos::from_secs(100));
-        let checks = || tokens.verified.load(Ordering::Relaxed);
+        let asked = |token: &[u8], signatures| {
+            tokens.claim(token, "sub", signatures, Nanos::from_secs(100))
+        };
+        let told = |token: &[u8]| asked(token, Signatures::Check);
+        let known = Claimed::Value("a".to_owned());
 
         let good = signed(r#"{"sub":"a"}"#);
         let mut forged = good.clone();
         let place = forged.len() - 10;
         forged[place] = if forged[place] == b'A' { b'B' } else { b'A' };
+        assert_eq!(asked(&good, Signatures::Recall), Claimed::Unchecked);
+        assert_eq!(tokens.checks(), 0);
         for _ in 0..100 {
-            assert_eq!(told(&good).as_deref(), Ok("a"));
-            assert_eq!(told(&forged), Err(Disbelief::Signature));
+            assert_eq!((told(&good), told(&forged)), (known.clone(), Claimed::Nothing));
+            assert_eq!(asked(&good, Signatures::Recall), known);
+            assert_eq!(asked(&forged, Signatures::Recall), Claimed::Nothing);
         }
-        assert_eq!(checks(), 2);
+        assert_eq!(tokens.checks(), 2);
         for n in 0..SHARDS * MOST * 2 {
             let mut other = forged.clone();
             other.extend_from_slice(n.to_string().as_bytes());
-            assert!(told(&other).is_err());
+            assert_eq!(told(&other), Claimed::Nothing);
         }
-        let before = checks();
-        assert_eq!(told(&good).as_deref(), Ok("a"));
-        assert_eq!(checks(), before, "it is remembered");
+        let before = tokens.checks();
+        assert_eq!(told(&good), known);
+        assert_eq!(tokens.checks(), before, "it is remembered");
     }
 }

@@ -21,8 +21,12 @@ mod origins;
 mod reloading;
 mod servers;
 mod signals;
+#[path = "../support/tokens.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod signing;
 mod slow;
 mod streams;
 mod tls;
+mod tokens;
 mod tunnels;
 mod uploads;

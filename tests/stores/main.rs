@@ -33,8 +33,12 @@ mod script;
 #[expect(dead_code, reason = "the end-to-end tests use the rest")]
 mod servers;
 mod settling;
+#[path = "../support/tokens.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod signing;
 mod slots;
 mod stand_in;
+mod tokens;
 mod virtual_store;
 mod windows;
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::{Part, credentials};
 use crate::policy::Facts;
-use crate::tokens::Tokens;
+use crate::tokens::{Claimed, Signatures, Tokens};
 
 /// A claim of the bearer token.
 #[derive(Clone)]
@@ -17,12 +17,15 @@ pub struct Claim {
 }
 
 /// The claim's value; a token that is not to be believed has none.
-pub(super) fn part<'r>(facts: &Facts<'r>, claim: &Claim) -> Part<'r> {
+pub(super) fn part<'r>(facts: &Facts<'r>, claim: &Claim, signatures: Signatures) -> Part<'r> {
     match credentials::bearer(facts) {
-        Part::Present(token) => match claim.tokens.claim(&token, &claim.name, facts.now) {
-            Some(value) => Part::of(value.into_bytes()),
-            None => Part::Absent,
-        },
+        Part::Present(token) => {
+            match claim.tokens.claim(&token, &claim.name, signatures, facts.now) {
+                Claimed::Value(value) => Part::of(value.into_bytes()),
+                Claimed::Nothing => Part::Absent,
+                Claimed::Unchecked => Part::Unchecked,
+            }
+        }
         none => none,
     }
 }

@@ -18,6 +18,7 @@ use http::HeaderName;
 use http::header::AUTHORIZATION;
 
 use super::{Facts, Route};
+use crate::tokens::Signatures;
 
 pub use address::bytes as address_bytes;
 pub use hash::{KeyHash, KeyHasher, KeySecret};
@@ -73,6 +74,8 @@ pub enum Part<'r> {
     Repeated,
     /// A value that origins may decode in different ways: the request is unclean.
     Unreadable,
+    /// Something that only the signature of a token tells ([`Signatures::Recall`]).
+    Unchecked,
 }
 
 impl<'r> Part<'r> {
@@ -105,6 +108,8 @@ pub enum NoKey {
     Repeated,
     /// A part may be decoded in different ways.
     Unreadable,
+    /// A part is told by a token whose signature is not checked ([`Signatures::Recall`]).
+    Unchecked,
 }
 
 impl KeySpec {
@@ -140,8 +145,20 @@ impl KeySpec {
         facts: &Facts<'_>,
         route: &Route,
     ) -> Result<KeyHash, NoKey> {
+        self.hash_with(hasher, facts, route, Signatures::Check)
+    }
+
+    /// Hashes the key of a request as far as it is known with these signatures. A key that lacks another
+    /// part is absent, whatever its token says.
+    pub fn hash_with(
+        &self,
+        hasher: &KeyHasher,
+        facts: &Facts<'_>,
+        route: &Route,
+        signatures: Signatures,
+    ) -> Result<KeyHash, NoKey> {
         let mut hasher = *hasher;
-        let mut absent = false;
+        let (mut absent, mut unchecked) = (false, false);
         for source in &self.0 {
             if *source == Source::ClientIp {
                 // The commonest, and the only one that nothing else has in memory.
@@ -149,15 +166,20 @@ impl KeySpec {
                 hasher.write_part(source.tag(), &address);
                 continue;
             }
-            match source.part(facts, route) {
+            match source.part_with(facts, route, signatures) {
                 Part::Present(value) => hasher.write_part(source.tag(), &value),
                 // Every part is looked at: a repeated one is unclean whatever else is absent.
                 Part::Absent => absent = true,
+                Part::Unchecked => unchecked = true,
                 Part::Repeated => return Err(NoKey::Repeated),
                 Part::Unreadable => return Err(NoKey::Unreadable),
             }
         }
-        if absent { Err(NoKey::Absent) } else { Ok(hasher.finish()) }
+        match (absent, unchecked) {
+            (true, _) => Err(NoKey::Absent),
+            (false, true) => Err(NoKey::Unchecked),
+            (false, false) => Ok(hasher.finish()),
+        }
     }
 }
 
@@ -175,7 +197,9 @@ impl KeySpec {
         for source in self.0.iter().take(parts) {
             match source.part(facts, route) {
                 Part::Present(value) => hasher.write_part(source.tag(), &value),
-                Part::Absent | Part::Repeated | Part::Unreadable => return None,
+                Part::Absent | Part::Repeated | Part::Unreadable | Part::Unchecked => {
+                    return None;
+                }
             }
         }
         Some(hasher.finish())
@@ -190,7 +214,7 @@ impl KeySpec {
             let part = part.as_ref();
             match source.as_found(part) {
                 Part::Present(part) => hasher.write_part(source.tag(), &part),
-                Part::Absent | Part::Repeated | Part::Unreadable => {
+                Part::Absent | Part::Repeated | Part::Unreadable | Part::Unchecked => {
                     hasher.write_part(source.tag(), part);
                 }
             }
@@ -202,6 +226,16 @@ impl KeySpec {
 impl Source {
     /// What this source finds in a request.
     pub fn part<'r>(&self, facts: &Facts<'r>, route: &'r Route) -> Part<'r> {
+        self.part_with(facts, route, Signatures::Check)
+    }
+
+    /// What this source finds in a request as far as it is known with these signatures.
+    pub fn part_with<'r>(
+        &self,
+        facts: &Facts<'r>,
+        route: &'r Route,
+        signatures: Signatures,
+    ) -> Part<'r> {
         match self {
             Self::ClientIp => address::part(facts),
             Self::Header(name) => header::part(facts, name),
@@ -209,13 +243,15 @@ impl Source {
             Self::Query(name) => query::part(facts, name),
             Self::Bearer => credentials::bearer(facts),
             Self::BasicUser => credentials::basic_user(facts),
-            Self::Jwt(claim) => jwt::part(facts, claim),
+            Self::Jwt(claim) => jwt::part(facts, claim, signatures),
             Self::Host => Part::of(facts.host.as_bytes()),
             Self::Path => Part::of(facts.path.as_bytes()),
             Self::Method => target::method(facts),
             Self::Route => Part::of(route.name.as_bytes()),
             Self::PathSegment(n) => target::segment(facts, *n),
-            Self::Shard { of, buckets } => shard::part(of.part(facts, route), *buckets),
+            Self::Shard { of, buckets } => {
+                shard::part(of.part_with(facts, route, signatures), *buckets)
+            }
         }
     }
 

@@ -148,6 +148,11 @@ impl Remote {
         self.batcher.slot((spend.key, spend.family))
     }
 
+    /// Whether the server of a charge is known to be away: the charge would fail at once.
+    pub fn is_away(&self, spend: &Spend) -> bool {
+        self.batcher.transport.readiness(self.slot(spend)) == Readiness::Away
+    }
+
     /// The cached denial of a charge, if the store denied it a moment ago.
     pub fn cached_denial(&self, spend: &Spend, generation: u64, now: Nanos) -> Option<Verdict> {
         if spend.returns { None } else { self.denials.get(spend.id(), generation, now) }

@@ -1,0 +1,100 @@
+//! Tokens that are not checked because a limit of a shared store is known to refuse the request.
+
+use std::time::Duration;
+
+use tollgate::engine::Outcome;
+use tollgate::store::redis::{Failure, Readiness};
+
+use crate::engines::Node;
+use crate::signing;
+use crate::virtual_store::{Plan, VirtualStore};
+
+/// An address, and what its tokens say; `failure`: what the address's limit does without the store.
+fn policy(failure: &str, missing: &str) -> String {
+    format!(
+        "limits:
+  address: {{ tier: exact, algorithm: fixed_window, rate: 5/30d, key: client_ip, on_store_failure: {failure} }}
+  token: {{ tier: exact, algorithm: fixed_window, rate: 1000/30d, missing_key: {missing},
+           key: {{ jwt: {{ secret_file: tests/policies/keys/secret, claim: sub }} }} }}
+routes: [{{ name: r, limits: [token, address] }}]"
+    )
+}
+
+fn checks(node: &Node) -> u64 {
+    signing::of(&node.generation).iter().map(|keys| keys.checks()).sum()
+}
+
+async fn send(node: &Node, token: &str) -> Outcome {
+    let bearer = format!("Bearer {token}");
+    node.decide("/", &[("authorization", &bearer)]).await.outcome
+}
+
+const REJECTED: &str = "{ deny: 401 }";
+
+#[tokio::test(start_paused = true)]
+async fn a_cached_denial_answers_before_a_signature_is_checked() {
+    for (missing, slots) in [(REJECTED, false), ("skip", false), ("client_ip", true)] {
+        let (store, remote) =
+            VirtualStore::start_with(Duration::from_millis(1), Duration::from_millis(50), slots);
+        let node = Node::over(&store, remote, &policy("local", missing));
+        let mut outcomes = Vec::new();
+        for n in 0..5 {
+            outcomes.push(send(&node, &signing::forged(n)).await);
+        }
+        let expected = |outcome: &Outcome| match missing {
+            REJECTED => matches!(outcome, Outcome::MissingKey { status: 401, .. }),
+            _ => *outcome == Outcome::Allowed,
+        };
+        assert!(outcomes.iter().all(expected), "{missing}: {outcomes:?}");
+        assert_eq!(store.cell(&node.cell("address", &[])), 5, "{missing}: each was charged");
+        // The store says so once, and is asked again after a second.
+        for second in 1..4 {
+            for n in 0..100 {
+                let outcome = send(&node, &signing::forged(second * 1_000 + n)).await;
+                assert_eq!(outcome, Outcome::Limited, "{missing}");
+            }
+            assert_eq!(checks(&node), 5 + second, "{missing}");
+            tokio::time::sleep(Duration::from_millis(1_100)).await;
+        }
+        let calls = store.calls();
+        for n in 0..100 {
+            let outcome = send(&node, &signing::forged(9_000 + n)).await;
+            assert_eq!(outcome, Outcome::Limited, "{missing}");
+        }
+        assert!(store.calls() <= calls + 2, "{missing}");
+        assert_eq!(store.cell(&node.cell("address", &[])), 5, "{missing}: no denial is charged");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_has_no_more_signatures_checked_than_this_node_admits() {
+    for (failure, checked) in [("local", 5), ("deny", 0), ("allow", 100)] {
+        let (store, remote) =
+            VirtualStore::start(Duration::from_millis(1), Duration::from_millis(50));
+        let node = Node::over(&store, remote, &policy(failure, "skip"));
+        store.set_readiness(Readiness::Away);
+        for n in 0..100 {
+            let outcome = send(&node, &signing::forged(n)).await;
+            let expected = match failure {
+                "deny" => Outcome::Outage,
+                _ if n < checked => Outcome::Allowed,
+                _ => Outcome::Limited,
+            };
+            assert_eq!(outcome, expected, "{failure}, {n}");
+        }
+        assert_eq!(checks(&node), checked, "{failure}");
+        assert_eq!(store.calls(), 0, "{failure}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forged_token_during_a_failure_is_refused_as_the_limits_say() {
+    for (failure, expected) in [("local", 401), ("allow", 401), ("deny", 503)] {
+        let (store, remote) =
+            VirtualStore::start(Duration::from_millis(1), Duration::from_millis(50));
+        let node = Node::over(&store, remote, &policy(failure, REJECTED));
+        store.plan(Plan::Fail(Failure::Refused));
+        assert_eq!(send(&node, &signing::forged(1)).await.status(), expected, "{failure}");
+        assert_eq!(checks(&node), 1, "{failure}");
+    }
+}

@@ -594,6 +594,26 @@ fn sections() {
 }
 
 #[test]
+fn an_origin_is_asked_for_by_a_name() {
+    let tls = |sni: &str| {
+        let servers = "servers: [127.0.0.1:1]";
+        let head = HEAD.replace(servers, &format!("{servers}, tls: {{ sni: {sni} }}"));
+        errors(&format!("{head}{ROUTE}"))
+    };
+    for sni in ["site.internal", "SITE", "a_b.internal", "192.0.2.1", "\"2001:db8::1\""] {
+        assert_eq!(tls(sni), Vec::<String>::new(), "{sni}");
+    }
+    for sni in ["\"\"", "\" \"", "site.internal:443", "https://site", "\"*.internal\"", "a..b"] {
+        let bare = sni.trim_matches('"');
+        let expected = format!(
+            "f:3:56: origins.site.tls.sni: {bare:?} is not a name; write site.internal, the one in \
+             the certificate"
+        );
+        assert_eq!(tls(sni), [expected], "{sni}");
+    }
+}
+
+#[test]
 fn five_mistakes_are_five_errors_with_five_lines() {
     let text = "version: 1
 listeners: [{ address: 8080 }]

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls_pki_types::ServerName;
+
 use super::bounds::MOST_CONNECTIONS;
 use super::keys::source;
 use super::read::{At, Map};
@@ -129,7 +131,15 @@ fn tls(at: &At<'_>, folder: &Path) -> Option<OriginTls> {
     {
         at.error(why);
     }
-    Some(OriginTls { sni: sni?.text()?.to_owned(), ca_file })
+    Some(OriginTls { sni: sni?.parse(server_name)?, ca_file })
+}
+
+/// A DNS name or an address. With anything else no connection to the origin would come about, and
+/// with an empty name its certificate could be anybody's.
+fn server_name(text: &str) -> Result<String, String> {
+    let wrong =
+        |_| format!("{text:?} is not a name; write site.internal, the one in the certificate");
+    ServerName::try_from(text).map(|_| text.to_owned()).map_err(wrong)
 }
 
 fn health_check(at: &At<'_>) -> Option<HealthCheck> {

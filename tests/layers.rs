@@ -33,7 +33,7 @@ const KEPT: [(&str, &[&str]); 10] = [
     ("prometheus", &["ops"]),
     ("redis", &["store"]),
     ("jsonwebtoken", &["tokens"]),
-    ("ring", &["tokens"]),
+    ("ring", &["tokens", "proxy"]),
     ("tokio", &["store", "engine", "proxy", "ops", "server"]),
 ];
 

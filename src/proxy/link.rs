@@ -12,6 +12,7 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora_proxy::Session;
 
+use super::certificates::ServedCertificate;
 use super::gate::{Reason, Scanned};
 use super::memory::MAX_ANSWER_BYTES;
 use crate::clock::Nanos;
@@ -19,6 +20,8 @@ use crate::clock::Nanos;
 /// Shared by a connection's stream and the request that is served on it.
 #[derive(Debug)]
 pub struct Link {
+    /// What the connection was served, where its listener has others too.
+    certificate: Option<ServedCertificate>,
     /// How far the origin's answer is.
     answer: AtomicU8,
     /// How long the origin may be silent, in nanoseconds.
@@ -56,6 +59,7 @@ const ANSWER: u8 = 2;
 impl Default for Link {
     fn default() -> Self {
         Self {
+            certificate: None,
             answer: AtomicU8::new(NOT_BEGUN),
             patience: AtomicU64::new(0),
             switched: AtomicBool::new(false),
@@ -85,6 +89,16 @@ pub enum Awaited {
 }
 
 impl Link {
+    /// The link of a connection that was served a certificate.
+    pub fn over(certificate: Option<ServedCertificate>) -> Self {
+        Self { certificate, ..Self::default() }
+    }
+
+    /// Whether a request for a host came over the wrong connection.
+    pub(super) fn is_misdirected(&self, host: &str) -> bool {
+        self.certificate.as_ref().is_some_and(|served| served.is_misdirected(host))
+    }
+
     /// A new request of HTTP/1 begins, whose head has so many bytes, and in which this was found.
     pub fn begin(&self, scanned: Option<Scanned>, head_bytes: usize) {
         *self.scanned.lock() = scanned;

@@ -24,6 +24,7 @@ mod render;
 mod request;
 mod respond;
 mod response;
+mod session_tickets;
 mod tunnel;
 mod turn;
 mod upstream;
@@ -45,7 +46,7 @@ use crate::engine::{Decision, Engine, Pending, Said};
 use fields::Standing;
 use origin_slots::OriginSlot;
 
-pub use certificates::{CertificateStore, Certificates, Resolver};
+pub use certificates::{CertificateStore, Certificates, Resolver, ServedCertificate};
 pub use fields::retry_after_secs;
 pub use finish::{AccessRecord, AccessSink};
 pub use gate::{
@@ -68,6 +69,7 @@ pub use proxied::{
     ProxyVersion, proxied_from, proxy_v2_size, proxy_version,
 };
 pub use render::{Refusal, fields_beside, refusal, write_fields};
+pub use session_tickets::{ListenerTickets, NoRandomness, TicketKeys};
 pub use tunnel::TunnelEnd;
 
 /// Servers of its origin that one request tries to connect to.

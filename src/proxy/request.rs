@@ -39,7 +39,14 @@ pub(super) fn judge<'r>(
     let mut unsettled = None;
     let clean = read(head, scanned.as_ref(), ctx.live.gate_bounds()).and_then(|clean| {
         let rules = &ctx.live.field_rules;
-        rules.check(clean.rare, &head.method, &head.headers).map(|()| clean)
+        rules.check(clean.rare, &head.method, &head.headers)?;
+        // A trusted proxy sends the requests of many hosts over a connection for one or none.
+        match !ctx.peer_trusted
+            && Link::of(session).is_some_and(|link| link.is_misdirected(&clean.host))
+        {
+            true => Err(Reason::Misdirected),
+            false => Ok(clean),
+        }
     });
     let judged = clean.map(|clean| {
         let facts = facts(ctx, head, &clean);

@@ -13,10 +13,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use pingora::apps::{HttpServerApp, ServerApp};
-use pingora::listeners::tls::Acceptor;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::l4::socket::SocketAddr as AnyAddr;
-use pingora::protocols::l4::stream::Stream as TcpStream;
 use pingora::protocols::{ALPN, SocketDigest, Ssl};
 use pingora::server::ShutdownWatch;
 use std::os::fd::AsRawFd;
@@ -27,17 +25,18 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::guarded::{ConnectionMemory, Guarded, Transport, Watch};
 use super::memory_watch::SlowReaders;
 use super::seats::{Seat, Seats};
+use super::tls::Tls;
 use crate::clock::{Clock, Nanos};
 use crate::policy::client;
 use crate::proxy::{
-    GateBounds, HeadScan, LastHost, Live, MemoryBudget, PROXY_SIGNATURE, PROXY_V1_MOST,
+    GateBounds, HeadScan, LastHost, Link, Live, MemoryBudget, PROXY_SIGNATURE, PROXY_V1_MOST,
     PROXY_V2_FIXED, Porter, ProxiedFrom, ProxyVersion, Reason, WireHead, proxied_from,
     proxy_v2_size, proxy_version,
 };
 
 /// One address that is listened on.
 pub(super) struct Door {
-    pub(super) tls: Option<Acceptor>,
+    pub(super) tls: Option<Tls>,
     pub(super) proxy_protocol: bool,
 }
 
@@ -162,23 +161,22 @@ where
         let _ = digest.peer_addr.set(Some(AnyAddr::Inet(client)));
         let address = client::prefix(client.ip(), live.ipv6_prefix);
         let mut memory = ConnectionMemory::new(&self.memory, &self.readers, address);
-        let mut http2 = false;
+        let (mut http2, mut served) = (false, None);
         let transport = match &door.tls {
             None => Transport::Plain(tcp),
             Some(tls) => {
                 memory.begin_tls();
-                let handshake =
-                    timeout(bounds.tls_handshake_timeout, tls.tls_handshake(TcpStream::from(tcp)));
-                let agreed = handshake.await.ok().and_then(Result::ok);
-                let stream = agreed.ok_or(Some(Reason::TlsHandshake))?;
-                http2 = matches!(stream.selected_alpn_proto(), Some(ALPN::H2));
-                Transport::Tls(Box::new(stream))
+                let agreed = timeout(bounds.tls_handshake_timeout, tls.agree(tcp)).await;
+                let agreed = agreed.ok().flatten().ok_or(Some(Reason::TlsHandshake))?;
+                http2 = matches!(agreed.0.selected_alpn_proto(), Some(ALPN::H2));
+                served = agreed.1;
+                Transport::Tls(agreed.0)
             }
         };
         let watch = Watch {
             bounds: Arc::clone(bounds),
             clock: Arc::clone(&self.clock),
-            link: Arc::default(),
+            link: Arc::new(Link::over(served)),
             // A proxy that speaks for many resets the streams of many.
             most_resets: match live.clients.trusts(peer.ip()) {
                 true => bounds.h2_resets.saturating_mul(TRUSTED_RESETS),

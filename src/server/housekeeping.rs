@@ -8,6 +8,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::ops::{Orders, Reloader};
+use crate::proxy::TicketKeys;
 
 /// Between two rounds of the engine's housekeeping.
 const TICK: Duration = Duration::from_millis(100);
@@ -16,9 +17,10 @@ const TICK: Duration = Duration::from_millis(100);
 /// a while, and who waits for an answer shall not wait for that.
 const RELOAD_NICENESS: i32 = 10;
 
-/// Turns sketches, sweeps cells, reloads when told to.
+/// Turns sketches, sweeps cells, changes the keys of session tickets, reloads when told to.
 pub(super) struct Housekeeping {
     pub(super) reloader: Arc<Reloader>,
+    pub(super) ticket_keys: Arc<TicketKeys>,
     pub(super) orders: Arc<Orders>,
 }
 
@@ -33,6 +35,7 @@ impl Housekeeping {
                     let live = self.reloader.live.load_full();
                     self.reloader.engine.tick(&live.generation);
                     self.reloader.forget();
+                    self.ticket_keys.rotate(self.reloader.engine.now().mono);
                     self.tell_suppressed();
                 }
                 // One that is asked for meanwhile is remembered, and begins after this one.

@@ -13,6 +13,7 @@ mod pace;
 mod parts;
 mod seats;
 mod sockets;
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -25,8 +26,9 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::config::Config;
 use crate::ops::{Orders, Status, supervisor};
+use crate::proxy::NoRandomness;
 pub use guarded::{ConnectionBytes, connection_bytes};
-use handover::{Offer, Successor};
+use handover::{Heritage, Offer, Successor};
 use listening::Accepting;
 use parts::Parts;
 use sockets::Sockets;
@@ -51,6 +53,12 @@ pub enum StartError {
     /// No randomness for the secret of the keys.
     #[error("no randomness for the key secret: {0}")]
     Secret(getrandom::Error),
+    /// No randomness for the keys of session tickets.
+    #[error("{0}")]
+    TicketKeys(NoRandomness),
+    /// TLS cannot be set up.
+    #[error("cannot set up TLS: {0}")]
+    Tls(rustls::Error),
     /// No runtime to build the configuration on.
     #[error("cannot start a runtime: {0}")]
     Runtime(std::io::Error),
@@ -75,7 +83,11 @@ pub fn run(
     let parts = Parts::build(config, Arc::clone(&orders), descriptors)?;
     let place = handover::place(file);
     let (sockets, successor) = match (&place, upgrade) {
-        (Ok(place), true) => handover::take_over(place, &orders).map_err(StartError::TakeOver)?,
+        (Ok(place), true) => {
+            let now = || parts.clock.now().mono;
+            handover::take_over(place, &orders, &parts.ticket_keys, now)
+                .map_err(StartError::TakeOver)?
+        }
         (Err(error), true) => return Err(StartError::TakeOver(error.kind().into())),
         (_, false) => (Sockets::default(), None),
     };
@@ -100,7 +112,12 @@ pub fn run(
     parts.beside.spawn(parts.housekeeping(file).go_on());
     parts.beside.spawn(parts.memory_watch().go_on());
     let status = Arc::clone(&parts.status);
-    let begun = Begun { accepting, status, successor, place, sockets, orders };
+    let heritage = Heritage {
+        sockets,
+        ticket_keys: Arc::clone(&parts.ticket_keys),
+        clock: Arc::clone(&parts.clock),
+    };
+    let begun = Begun { accepting, status, successor, place, heritage, orders };
     parts.beside.spawn(begun.until_replaced());
     let shutdown_signal = Box::new(parts.lifecycle());
     server.run(RunArgs { shutdown_signal });
@@ -113,14 +130,14 @@ struct Begun {
     status: Arc<Status>,
     successor: Option<Successor>,
     place: std::io::Result<std::path::PathBuf>,
-    sockets: Arc<Sockets>,
+    heritage: Heritage,
     orders: Arc<Orders>,
 }
 
 impl Begun {
     async fn until_replaced(self) {
         self.accepting.by_all().await;
-        for address in self.sockets.addresses() {
+        for address in self.heritage.sockets.addresses() {
             log::info!("listening on {address}");
         }
         if let Some(successor) = self.successor
@@ -133,9 +150,9 @@ impl Begun {
         }
         self.status.set_ready(!self.orders.is_ending());
         supervisor::ready();
-        let offer = self.place.and_then(|place| {
-            Offer::new(&place, Arc::clone(&self.sockets), Arc::clone(&self.orders))
-        });
+        let offer = self
+            .place
+            .and_then(|place| Offer::new(&place, self.heritage, Arc::clone(&self.orders)));
         match offer {
             Ok(offer) => {
                 offer.handed_over().await;

@@ -10,7 +10,6 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use pingora::apps::HttpServerOptions;
 use pingora::apps::http_app::HttpServer;
-use pingora::listeners::tls::{Acceptor, TlsSettings};
 use pingora::protocols::http::v2::server::default_h2_options;
 use pingora::server::configuration::ServerConf;
 use pingora_proxy::HttpProxy;
@@ -23,6 +22,7 @@ use super::listening::{Accepting, Listening};
 use super::memory_watch::{MemoryWatch, SlowReaders};
 use super::seats::Seats;
 use super::sockets::Sockets;
+use super::tls::Tls;
 use super::{Descriptors, StartError};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Admin, Bounds, Config, Listener};
@@ -31,7 +31,7 @@ use crate::ops::{
     AccessLogSink, AdminAccess, AdminDoor, Lifecycle, Orders, ReloadSource, Reloader, Status,
 };
 use crate::proxy::{
-    AllOriginSlots, Books, CertificateStore, Live, MemoryBudget, Porter, Resolver, Tollgate,
+    AllOriginSlots, Books, CertificateStore, Live, MemoryBudget, Porter, TicketKeys, Tollgate,
 };
 
 /// How long the access log may take to be written when the process ends. A pipe that nobody reads
@@ -40,13 +40,14 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Everything that is built once.
 pub(super) struct Parts {
-    clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<dyn Clock>,
     engine: Arc<Engine>,
     live: Arc<ArcSwap<Live>>,
     books: Arc<Books>,
     pub(super) status: Arc<Status>,
     access: Arc<AccessLogSink>,
     certificates: Arc<CertificateStore>,
+    pub(super) ticket_keys: Arc<TicketKeys>,
     connections: Arc<AtomicUsize>,
     descriptors: Descriptors,
     origin_slots: Arc<AllOriginSlots>,
@@ -68,6 +69,7 @@ impl Parts {
         let certificates = Arc::new(CertificateStore::default());
         certificates
             .replace(CertificateStore::read(&config.listeners).map_err(StartError::Certificate)?);
+        let ticket_keys = TicketKeys::new(clock.now().mono).map_err(StartError::TicketKeys)?;
         let access =
             Arc::new(AccessLogSink::new(&config.access_log).map_err(StartError::AccessLog)?);
         let books = Arc::new(Books::default());
@@ -91,6 +93,7 @@ impl Parts {
             status,
             access,
             certificates,
+            ticket_keys: Arc::new(ticket_keys),
             connections: Arc::default(),
             descriptors,
             origin_slots: Arc::new(AllOriginSlots::new(descriptors.exchanges)),
@@ -209,11 +212,16 @@ impl Parts {
         let mut doors = Vec::with_capacity(listeners.len());
         for (place, listener) in listeners.iter().enumerate() {
             let tls = !listener.certificates.is_empty();
-            let tls = tls.then(|| acceptor(place, &self.certificates)).transpose()?;
+            let tls = tls.then(|| self.tls(place)).transpose()?;
             let door = Door { tls, proxy_protocol: listener.proxy_protocol };
             doors.push((socket_of(sockets, listener.address)?, Arc::new(door)));
         }
         Ok(doors)
+    }
+
+    fn tls(&self, listener: usize) -> Result<Tls, StartError> {
+        let (certificates, keys) = (Arc::clone(&self.certificates), Arc::clone(&self.ticket_keys));
+        Tls::new(listener, certificates, keys).map_err(StartError::Tls)
     }
 
     fn tollgate(&self) -> Tollgate {
@@ -240,6 +248,7 @@ impl Parts {
                 certificates: Arc::clone(&self.certificates),
                 retired: Mutex::default(),
             }),
+            ticket_keys: Arc::clone(&self.ticket_keys),
             orders: Arc::clone(&self.orders),
         }
     }
@@ -270,14 +279,4 @@ fn socket_of(sockets: &Sockets, address: SocketAddr) -> Result<TcpListener, Star
     let unbound = || std::io::Error::from(std::io::ErrorKind::NotFound);
     let socket = sockets.get(&address).ok_or_else(unbound);
     socket.and_then(TcpListener::try_clone).map_err(|error| StartError::Listen { address, error })
-}
-
-fn acceptor(listener: usize, certificates: &Arc<CertificateStore>) -> Result<Acceptor, StartError> {
-    let resolver = Resolver { store: Arc::clone(certificates), listener };
-    // The paths are not read: the resolver stands for them.
-    let mut settings = TlsSettings::intermediate("", "")
-        .map_err(|error| StartError::Certificate(error.to_string()))?;
-    settings.enable_h2();
-    settings.set_cert_resolver(Arc::new(resolver));
-    Ok(settings.build())
 }

@@ -176,7 +176,7 @@ async fn broken_successors_leave_the_old_one_serving() {
     assert!(logged(&old, "somebody who is no successor").await, "{}", old.log());
     for last_word in ["", "nonsense!\n"] {
         let mut fake = UnixStream::connect(&place).unwrap();
-        std::io::Write::write_all(&mut fake, b"tollgate 1 wait\n").unwrap();
+        std::io::Write::write_all(&mut fake, b"tollgate 2 wait\n").unwrap();
         let before = old.log().matches("does not accept").count();
         old.signal("QUIT");
         let mut said = [0; 8];
@@ -192,7 +192,7 @@ async fn broken_successors_leave_the_old_one_serving() {
 
     // One that takes the sockets and hangs.
     let mut hanging = UnixStream::connect(&place).unwrap();
-    std::io::Write::write_all(&mut hanging, b"tollgate 1 wait\n").unwrap();
+    std::io::Write::write_all(&mut hanging, b"tollgate 2 wait\n").unwrap();
     let before = old.log().matches("does not accept").count();
     old.signal("QUIT");
     let given_up = eventually(Duration::from_secs(20), || async {

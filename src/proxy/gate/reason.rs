@@ -13,6 +13,8 @@ pub enum Reason {
     Path,
     /// No host, two hosts, or something that is none.
     Host,
+    /// A host of another certificate than the connection's.
+    Misdirected,
     /// A method that no standard knows.
     Method,
     /// Length and transfer coding that readers may take for different ones, or a broken chunk.
@@ -63,6 +65,7 @@ impl Reason {
         Self::Target,
         Self::Path,
         Self::Host,
+        Self::Misdirected,
         Self::Method,
         Self::Framing,
         Self::ConnectionField,
@@ -93,6 +96,7 @@ impl Reason {
             Self::Target => "target",
             Self::Path => "path",
             Self::Host => "host",
+            Self::Misdirected => "misdirected",
             Self::Method => "method",
             Self::Framing => "framing",
             Self::ConnectionField => "connection_field",
@@ -127,6 +131,7 @@ impl Reason {
             Self::BodySize => 413,
             Self::NoRoute => 404,
             Self::Connections | Self::Memory => 503,
+            Self::Misdirected => 421,
             Self::Banned => 429,
             Self::Syntax
             | Self::Target

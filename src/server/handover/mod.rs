@@ -2,9 +2,9 @@
 //!
 //! Each process listens on a Unix socket in a private directory. A successor (`--upgrade`), its
 //! configuration loaded, connects there and waits. When the running process is told to (QUIT), it
-//! sends its listening sockets; when the successor says that it accepts, the old one stops
-//! accepting, finishes what it has, and ends. Whatever goes wrong before that word, the old one
-//! serves on as if nothing had been.
+//! sends its listening sockets and the keys of session tickets; when the successor says that it
+//! accepts, the old one stops accepting, finishes what it has, and ends. Whatever goes wrong before
+//! that word, the old one serves on as if nothing had been.
 
 mod offer;
 mod run_dir;
@@ -13,7 +13,7 @@ mod wire;
 
 use std::time::Duration;
 
-pub(super) use offer::Offer;
+pub(super) use offer::{Heritage, Offer};
 pub(super) use run_dir::place;
 pub(super) use takeover::{Successor, take_over};
 

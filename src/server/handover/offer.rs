@@ -11,27 +11,36 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use super::super::sockets::Sockets;
 use super::{MESSAGE, QUIT_IS_GOOD_FOR, WORD_IS_DUE, wire};
+use crate::clock::Clock;
 use crate::ops::Orders;
+use crate::proxy::TicketKeys;
 
 /// Waits for a successor and for the order to hand over, in whatever order they come.
 pub(in crate::server) struct Offer {
     listener: UnixListener,
-    sockets: Arc<Sockets>,
+    heritage: Heritage,
     orders: Arc<Orders>,
+}
+
+/// What a successor is given.
+pub(in crate::server) struct Heritage {
+    pub(in crate::server) sockets: Arc<Sockets>,
+    pub(in crate::server) ticket_keys: Arc<TicketKeys>,
+    pub(in crate::server) clock: Arc<dyn Clock>,
 }
 
 impl Offer {
     /// Listens at a place. A process before that listened there is not found any more.
     pub(in crate::server) fn new(
         place: &Path,
-        sockets: Arc<Sockets>,
+        heritage: Heritage,
         orders: Arc<Orders>,
     ) -> io::Result<Self> {
         let fresh = PathBuf::from(format!("{}.{}", place.display(), std::process::id()));
         let _ = std::fs::remove_file(&fresh);
         let listener = UnixListener::bind(&fresh)?;
         std::fs::rename(&fresh, place)?;
-        Ok(Self { listener, sockets, orders })
+        Ok(Self { listener, heritage, orders })
     }
 
     /// Returns when a successor accepts connections in our place.
@@ -74,14 +83,17 @@ impl Offer {
     }
 
     async fn hand_over(&self, stream: UnixStream) -> io::Result<()> {
-        let sockets = self.sockets.cloned()?;
-        log::info!("QUIT: handing {} sockets over", sockets.len());
+        let Heritage { sockets, ticket_keys, clock } = &self.heritage;
+        let sockets = sockets.cloned()?;
+        let ticket_keys = ticket_keys.export(clock.now().mono);
+        let handed = wire::Handed { sockets, ticket_keys };
+        log::info!("QUIT: handing {} sockets over", handed.sockets.len());
         let mut stream = stream.into_std()?;
         let conversation = tokio::task::spawn_blocking(move || {
             stream.set_nonblocking(false)?;
             stream.set_write_timeout(Some(MESSAGE))?;
             stream.set_read_timeout(Some(WORD_IS_DUE))?;
-            wire::send_sockets(&stream, &sockets)?;
+            wire::hand(&stream, &handed)?;
             wire::expect(&mut stream, wire::ACCEPTING)?;
             wire::say(&mut stream, wire::YOURS)
         });
@@ -89,8 +101,14 @@ impl Offer {
     }
 }
 
-/// A successor that says what it is. It may take its time for nothing else.
+/// A successor that says what it is, of this user or of root: others are told no keys, whatever the
+/// directory lets them do. It may take its time for nothing else.
 async fn introduced(mut stream: UnixStream) -> Option<UnixStream> {
+    let own = rustix::process::geteuid().as_raw();
+    if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0) {
+        log::warn!("another user came to take over");
+        return None;
+    }
     let mut said = vec![0; wire::WAIT.len() + 1];
     let read = timeout(MESSAGE, stream.read_exact(&mut said)).await;
     let known = read.is_ok_and(|read| read.is_ok()) && said.starts_with(wire::WAIT.as_bytes());

@@ -6,16 +6,20 @@ use std::path::Path;
 
 use super::super::sockets::Sockets;
 use super::{LOOK, MESSAGE, SUCCESSOR_WAITS, wire};
+use crate::clock::Nanos;
 use crate::ops::Orders;
+use crate::proxy::TicketKeys;
 
 /// A successor that has sockets and has not said yet that it accepts.
 pub(in crate::server) struct Successor(UnixStream);
 
-/// Waits until the running process hands its sockets over, or this one is told to end. Without
-/// a running process there is nothing to take over.
+/// Waits until the running process hands over its sockets and the keys of session tickets, or this
+/// one is told to end. Without a running process there is nothing to take over.
 pub(in crate::server) fn take_over(
     place: &Path,
     orders: &Orders,
+    ticket_keys: &TicketKeys,
+    now: impl Fn() -> Nanos,
 ) -> io::Result<(Sockets, Option<Successor>)> {
     let mut stream = match UnixStream::connect(place) {
         Ok(stream) => stream,
@@ -34,10 +38,13 @@ pub(in crate::server) fn take_over(
         if orders.is_ending() {
             return Ok((Sockets::default(), None));
         }
-        match wire::receive_sockets(&stream) {
-            Ok(sockets) => {
-                log::info!("{} sockets were handed over", sockets.len());
-                return Ok((Sockets::taken_over(sockets), Some(Successor(stream))));
+        match wire::receive(&stream) {
+            Ok(handed) => {
+                log::info!("{} sockets were handed over", handed.sockets.len());
+                if !ticket_keys.adopt(&handed.ticket_keys, now()) {
+                    log::warn!("no keys of session tickets were handed over: sessions begin anew");
+                }
+                return Ok((Sockets::taken_over(handed.sockets), Some(Successor(stream))));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),

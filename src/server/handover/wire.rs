@@ -1,8 +1,9 @@
 //! What two processes say to each other, one message at a time, over a stream of their own.
 //!
-//! successor: `tollgate 1 wait`; running process: `sockets ADDRESS..` with the descriptors beside
-//! it; successor: `accepting`; running process: `yours`, and accepts no more. Each ends in a line
-//! feed. Anything else ends the conversation.
+//! successor: `tollgate 2 wait`; running process: `sockets ADDRESS..` with the descriptors beside
+//! it, and in the same message `tickets KEY..`, the keys of session tickets; successor: `accepting`;
+//! running process: `yours`, and accepts no more. Each line ends in a line feed. Anything else ends
+//! the conversation. (The first protocol had no keys.)
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -13,9 +14,10 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use zeroize::Zeroizing;
 
 /// The first word of a successor; a later protocol has another number.
-pub(super) const WAIT: &str = "tollgate 1 wait";
+pub(super) const WAIT: &str = "tollgate 2 wait";
 
 /// Its last.
 pub(super) const ACCEPTING: &str = "accepting";
@@ -25,11 +27,20 @@ pub(super) const YOURS: &str = "yours";
 
 const SOCKETS: &str = "sockets";
 
+const TICKETS: &str = "tickets ";
+
 /// Most sockets of one message; the kernel takes 253.
 const MAX_SOCKETS: usize = 64;
 
-/// The longest message: so many addresses of at most 60 bytes.
-const MAX_MESSAGE: usize = 4 * 1024;
+/// The longest message: so many addresses of at most 60 bytes, and the keys.
+const MAX_MESSAGE: usize = 8 * 1024;
+
+/// What is handed over in one message.
+pub(super) struct Handed {
+    pub(super) sockets: Vec<(SocketAddr, TcpListener)>,
+    /// The keys of session tickets, in the words of `TicketKeys::export`.
+    pub(super) ticket_keys: Zeroizing<String>,
+}
 
 /// Says a word.
 pub(super) fn say(stream: &mut UnixStream, word: &str) -> io::Result<()> {
@@ -43,16 +54,19 @@ pub(super) fn expect(stream: &mut UnixStream, word: &str) -> io::Result<()> {
     if said == format!("{word}\n").as_bytes() { Ok(()) } else { Err(unexpected()) }
 }
 
-/// Sends listening sockets.
-pub(super) fn send_sockets(
-    stream: &UnixStream,
-    sockets: &[(SocketAddr, TcpListener)],
-) -> io::Result<()> {
-    let mut line = SOCKETS.to_owned();
+/// Hands everything over.
+pub(super) fn hand(stream: &UnixStream, handed: &Handed) -> io::Result<()> {
+    let sockets = &handed.sockets;
+    // Large enough from the start: a buffer that grows leaves keys behind.
+    let mut lines = Zeroizing::new(String::with_capacity(MAX_MESSAGE));
+    lines.push_str(SOCKETS);
     for (address, _) in sockets {
-        line.push_str(&format!(" {address}"));
+        lines.push_str(&format!(" {address}"));
     }
-    line.push('\n');
+    lines.push('\n');
+    lines.push_str(TICKETS);
+    lines.push_str(&handed.ticket_keys);
+    lines.push('\n');
     let descriptors: Vec<_> = sockets.iter().map(|(_, socket)| socket.as_fd()).collect();
     let mut space =
         vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
@@ -60,34 +74,39 @@ pub(super) fn send_sockets(
     if !beside.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(io::Error::other("too many sockets"));
     }
-    let sent = sendmsg(stream, &[IoSlice::new(line.as_bytes())], &mut beside, SendFlags::NOSIGNAL)?;
+    let bytes = [IoSlice::new(lines.as_bytes())];
+    let sent = sendmsg(stream, &bytes, &mut beside, SendFlags::NOSIGNAL)?;
     // A message this short goes out whole or not at all.
-    if sent == line.len() { Ok(()) } else { Err(unexpected()) }
+    if sent == lines.len() { Ok(()) } else { Err(unexpected()) }
 }
 
-/// Waits for listening sockets. Every descriptor that came is closed on an error.
-pub(super) fn receive_sockets(stream: &UnixStream) -> io::Result<Vec<(SocketAddr, TcpListener)>> {
-    let mut line = vec![0; MAX_MESSAGE];
+/// Waits for what is handed over. Every descriptor that came is closed on an error.
+pub(super) fn receive(stream: &UnixStream) -> io::Result<Handed> {
+    let mut bytes = Zeroizing::new(vec![0; MAX_MESSAGE]);
     let mut space =
         vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let received =
-        recvmsg(stream, &mut [IoSliceMut::new(&mut line)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+        recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
     let mut descriptors = Vec::new();
     for message in beside.drain() {
         if let RecvAncillaryMessage::ScmRights(some) = message {
             descriptors.extend(some);
         }
     }
-    let line = std::str::from_utf8(&line[..received.bytes]).map_err(|_| unexpected())?;
-    let addresses = line.strip_prefix(SOCKETS).and_then(|rest| rest.strip_suffix('\n'));
+    let lines = std::str::from_utf8(&bytes[..received.bytes]).map_err(|_| unexpected())?;
+    let lines = lines.strip_suffix('\n').and_then(|lines| lines.split_once('\n'));
+    let (addresses, keys) = lines.ok_or_else(unexpected)?;
+    let addresses = addresses.strip_prefix(SOCKETS).ok_or_else(unexpected)?;
+    let keys = keys.strip_prefix(TICKETS).ok_or_else(unexpected)?;
     let addresses: Result<Vec<SocketAddr>, _> =
-        addresses.ok_or_else(unexpected)?.split_whitespace().map(str::parse).collect();
+        addresses.split_whitespace().map(str::parse).collect();
     let addresses = addresses.map_err(|_| unexpected())?;
     if addresses.len() != descriptors.len() {
         return Err(unexpected());
     }
-    Ok(addresses.into_iter().zip(descriptors.into_iter().map(TcpListener::from)).collect())
+    let sockets = addresses.into_iter().zip(descriptors.into_iter().map(TcpListener::from));
+    Ok(Handed { sockets: sockets.collect(), ticket_keys: Zeroizing::new(keys.to_owned()) })
 }
 
 fn unexpected() -> io::Error {
@@ -107,24 +126,34 @@ mod tests {
                 (socket.local_addr().unwrap(), socket)
             })
             .collect();
-        send_sockets(&one, &sockets).unwrap();
-        let received = receive_sockets(&two).unwrap();
-        assert_eq!(received.len(), 33);
-        for ((address, _), (sent, _)) in received.iter().zip(&sockets) {
-            assert_eq!(address, sent);
-        }
-        for (address, socket) in &received {
+        let addresses: Vec<_> = sockets.iter().map(|(address, _)| *address).collect();
+        let ticket_keys = Zeroizing::new("a b".to_owned());
+        hand(&one, &Handed { sockets, ticket_keys }).unwrap();
+        let received = receive(&two).unwrap();
+        assert_eq!(*received.ticket_keys, "a b");
+        let arrived: Vec<_> = received.sockets.iter().map(|(address, _)| *address).collect();
+        assert_eq!(arrived, addresses);
+        for (address, socket) in &received.sockets {
             assert_eq!(socket.local_addr().unwrap(), *address);
         }
     }
 
     #[test]
     fn anything_else_is_an_error() {
-        for said in ["", "sockets 127.0.0.1:1\n", "sockets", "garbage\n", "sockets x\n"] {
+        for said in [
+            "",
+            "sockets 127.0.0.1:1\n",
+            "sockets 127.0.0.1:1\ntickets a\n",
+            "sockets",
+            "sockets\n",
+            "sockets\na\n",
+            "garbage\n",
+            "sockets x\ntickets a\n",
+        ] {
             let (mut one, two) = UnixStream::pair().unwrap();
             one.write_all(said.as_bytes()).unwrap();
             drop(one);
-            assert!(receive_sockets(&two).is_err(), "{said:?}");
+            assert!(receive(&two).is_err(), "{said:?}");
         }
         let (mut one, mut two) = UnixStream::pair().unwrap();
         say(&mut one, "nonsense!").unwrap();

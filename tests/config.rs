@@ -614,6 +614,34 @@ fn an_origin_is_asked_for_by_a_name() {
 }
 
 #[test]
+fn handshakes_have_a_rate_or_none() {
+    let bounds = |value: &str| {
+        format!("limits_of_this_proxy: {{ handshakes_per_client: {value} }}\n{ROUTE}")
+    };
+    let read = |value: &str| {
+        let text = format!("{HEAD}{}", bounds(value));
+        config::read_text(&text, "f", Path::new("")).unwrap().config.bounds.handshakes_per_client
+    };
+    let of = |value: &str| read(value).map(|bucket| (bucket.burst(), bucket.rate().period().get()));
+    assert_eq!(of("50/s"), Some((50, 1_000_000_000)));
+    assert_eq!(of("300/5m"), Some((300, 300_000_000_000)));
+    assert_eq!(of("none"), None);
+    let default = config::read_text(&format!("{HEAD}{ROUTE}"), "f", Path::new("")).unwrap();
+    assert_eq!(default.config.bounds.handshakes_per_client, read("50/s"));
+    let place = "f:4:48: limits_of_this_proxy.handshakes_per_client";
+    check(
+        &bounds("50"),
+        &[&format!("{place}: \"50\" is not a rate; write for example 5/s or 60/1m")],
+    );
+    check(
+        &bounds("3000000000/1s"),
+        &[&format!(
+            "{place}: \"3000000000/1s\" is too fast or too slow; write for example 50/s, or none"
+        )],
+    );
+}
+
+#[test]
 fn five_mistakes_are_five_errors_with_five_lines() {
     let text = "version: 1
 listeners: [{ address: 8080 }]

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use super::machine;
 use super::read::{At, Map};
-use super::scalars::{duration, share, size, some_duration, whole};
+use super::scalars::{duration, rate, share, size, some_duration, whole};
 use super::{AccessLog, Bounds, LogAddress, LogPath, LogTarget, MethodOverride, Underscores};
+use crate::clock::Nanos;
+use crate::limit::{Rate, TokenBucket};
 
 /// `max_keys` where the file does not say.
 const DEFAULT_MAX_KEYS: usize = 1_000_000;
@@ -58,6 +60,9 @@ pub(super) fn bounds(root: &mut Map<'_>) -> (Bounds, usize) {
     }
     if let Some(bytes) = map.get("memory").and_then(|at| at.parse(memory)) {
         bounds.memory = bytes;
+    }
+    if let Some(bucket) = map.get("handshakes_per_client").and_then(|at| at.parse(handshakes)) {
+        bounds.handshakes_per_client = bucket;
     }
     if let Some(bytes) = map.get("header_size").and_then(|at| at.parse(header_size)) {
         bounds.header_size = bytes;
@@ -118,6 +123,8 @@ impl Default for Bounds {
             max_connections: 20_000,
             max_connections_per_client: 1_000,
             memory: machine::memory_share(),
+            // A browser opens a handful of connections; an office behind one address some dozens.
+            handshakes_per_client: Rate::new(50, Nanos::SECOND).ok().and_then(handshake_bucket),
             // Together below the 30 s after which Kubernetes kills; without requests in flight below
             // the 10 s of Docker.
             drain: Duration::from_secs(5),
@@ -145,6 +152,19 @@ fn header_size(text: &str) -> Result<usize, String> {
 
 fn body_size(text: &str) -> Result<Option<u64>, String> {
     if text == "none" { Ok(None) } else { size(text).map(Some) }
+}
+
+/// `50/s`: so many TLS handshakes at once, then at that rate; or `none`.
+fn handshakes(text: &str) -> Result<Option<TokenBucket>, String> {
+    if text == "none" {
+        return Ok(None);
+    }
+    let wrong = || format!("{text:?} is too fast or too slow; write for example 50/s, or none");
+    handshake_bucket(rate(text)?).map(Some).ok_or_else(wrong)
+}
+
+fn handshake_bucket(rate: Rate) -> Option<TokenBucket> {
+    TokenBucket::new(rate, rate.count(), Nanos::ZERO, Nanos::ZERO).ok()
 }
 
 /// `256B/s`: bytes in one second, or `none`.

@@ -33,6 +33,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 
+use crate::limit::TokenBucket;
 use crate::policy::client::ClientRules;
 use crate::policy::{Exempt, Policy, Source};
 
@@ -389,6 +390,8 @@ pub struct Bounds {
     pub max_connections_per_client: usize,
     /// Bytes that connections, TLS, streams, requests and answers may use together.
     pub memory: usize,
+    /// TLS handshakes that one client may begin; `None`: any number.
+    pub handshakes_per_client: Option<TokenBucket>,
     /// After TERM: not ready, still accepting.
     pub drain: Duration,
     /// Then: requests in flight.

@@ -141,7 +141,7 @@ impl RouteTally {
     }
 }
 
-/// What there was no room for.
+/// What there was no room for, or what had to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shed {
     /// An exchange with an origin.
@@ -150,11 +150,14 @@ pub enum Shed {
     Memory,
     /// Memory for an answer that its client does not take.
     SlowReader,
+    /// An idle connection of a client: it was closed to make room for another one.
+    IdleConnections,
 }
 
 impl Shed {
     /// Every kind, in the order of the counters.
-    pub const ALL: [Self; 3] = [Self::OriginConnections, Self::Memory, Self::SlowReader];
+    pub const ALL: [Self; 4] =
+        [Self::OriginConnections, Self::Memory, Self::SlowReader, Self::IdleConnections];
 
     /// The word of the metrics.
     pub const fn name(self) -> &'static str {
@@ -162,6 +165,7 @@ impl Shed {
             Self::OriginConnections => "origin_connections",
             Self::Memory => "memory",
             Self::SlowReader => "slow_reader",
+            Self::IdleConnections => "idle_connections",
         }
     }
 }
@@ -188,7 +192,7 @@ impl Books {
         self.shed[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How much was refused because there was no room for it.
+    /// How much was refused or closed because there was no room for it.
     pub fn times_shed(&self, why: Shed) -> u64 {
         self.shed[why as usize].load(Ordering::Relaxed)
     }

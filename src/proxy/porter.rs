@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::finish::{AccessRecord, AccessSink};
 use super::gate::Reason;
-use super::live::{Books, Ending, Live};
+use super::live::{Books, Ending, Live, Shed};
 use super::{render, upstream};
 use crate::clock::Nanos;
 use crate::engine::Engine;
@@ -30,6 +30,11 @@ impl Porter {
     pub fn turn_away(&self, peer: IpAddr, reason: Reason) {
         self.books.reject(reason);
         log::debug!("{peer}: connection refused: {}", reason.name());
+    }
+
+    /// An idle connection is closed to make room for another one.
+    pub fn shed_idle(&self) {
+        self.books.shed(Shed::IdleConnections);
     }
 
     /// Whether connections of a client are refused by a ban. A trusted proxy carries those of many.

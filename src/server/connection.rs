@@ -6,9 +6,7 @@
 //! those that its parser refuses.)
 
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -19,13 +17,14 @@ use pingora::protocols::{ALPN, SocketDigest, Ssl};
 use pingora::server::ShutdownWatch;
 use std::os::fd::AsRawFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::task::coop::has_budget_remaining;
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::guarded::{ConnectionMemory, Guarded, Transport, Watch};
+use super::handshakes::Handshakes;
 use super::memory_watch::SlowReaders;
 use super::seats::{Seat, Seats};
 use super::tls::Tls;
+use super::waiting::Waiting;
 use crate::clock::{Clock, Nanos};
 use crate::policy::client;
 use crate::proxy::{
@@ -47,6 +46,7 @@ pub(super) struct Connections<A> {
     pub(super) porter: Arc<Porter>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) seats: Arc<Seats>,
+    pub(super) handshakes: Handshakes,
     /// Whether they are of operators: [`AdminConnections`](super::admin_connections) bounds these,
     /// and nobody is banned there.
     pub(super) is_admin: bool,
@@ -77,17 +77,16 @@ where
             true => usize::MAX,
             false => live.bounds.max_connections.min(self.descriptors),
         };
-        let mut seat = self.seats.take(most);
         // Behind a PROXY header somebody else is the client.
-        if let Some(taken) = &mut seat
-            && !door.proxy_protocol
-            && !self.is_admin
-            && !Self::is_of(taken, peer.ip(), &live)
-        {
-            seat = None;
-        }
-        if seat.is_none() {
-            self.porter.turn_away(peer.ip(), Reason::Connections);
+        let client = match door.proxy_protocol || self.is_admin {
+            true => None,
+            false => Self::bounded(peer.ip(), &live),
+        };
+        let seat = self.seats.take(most, client, self.clock.now().mono);
+        match &seat {
+            Some(seat) if seat.displaced => self.porter.shed_idle(),
+            Some(_) => {}
+            None => self.porter.turn_away(peer.ip(), Reason::Connections),
         }
         seat
     }
@@ -101,11 +100,20 @@ where
         !self.is_admin && self.porter.bans(live, client)
     }
 
-    /// Whether a client may have one more connection. A load balancer holds those of many, who are
-    /// told apart by a header.
-    fn is_of(seat: &mut Seat, client: IpAddr, live: &Live) -> bool {
+    /// Under which address the connections of a client are bounded, and how many there may be. A load
+    /// balancer holds those of many, who are told apart by a header.
+    fn bounded(client: IpAddr, live: &Live) -> Option<(IpAddr, usize)> {
         let address = client::prefix(client, live.ipv6_prefix);
-        live.clients.trusts(client) || seat.is_of(address, live.bounds.max_connections_per_client)
+        (!live.clients.trusts(client)).then_some((address, live.bounds.max_connections_per_client))
+    }
+
+    /// Whether a client may begin one more TLS handshake.
+    fn may_shake_hands(&self, client: IpAddr, live: &Live) -> bool {
+        let Some((address, _)) = Self::bounded(client, live) else {
+            return true;
+        };
+        let bucket = live.bounds.handshakes_per_client;
+        bucket.is_none_or(|bucket| self.handshakes.admits(address, bucket, self.clock.now()))
     }
 
     /// Serves a connection that was accepted at a door.
@@ -122,7 +130,7 @@ where
             () = stopped(shutdown.clone()) => Err(None),
         };
         match admitted {
-            Ok((stream, client, _seat)) => self.speak(stream, client, shutdown).await,
+            Ok((stream, client, seat)) => self.speak(stream, client, &seat, shutdown).await,
             Err(Some(reason)) => self.porter.turn_away(peer.ip(), reason),
             Err(None) => {}
         }
@@ -151,7 +159,9 @@ where
             if self.is_banned(client.ip(), &live) {
                 return Err(Some(Reason::Banned));
             }
-            if !Self::is_of(&mut seat, client.ip(), &live) {
+            if let Some((address, most)) = Self::bounded(client.ip(), &live)
+                && !seat.is_of(address, most)
+            {
                 return Err(Some(Reason::Connections));
             }
         }
@@ -164,6 +174,9 @@ where
         let (mut http2, mut served) = (false, None);
         let transport = match &door.tls {
             None => Transport::Plain(tcp),
+            Some(_) if !self.may_shake_hands(client.ip(), &live) => {
+                return Err(Some(Reason::Handshakes));
+            }
             Some(tls) => {
                 memory.begin_tls();
                 let agreed = timeout(bounds.tls_handshake_timeout, tls.agree(tcp)).await;
@@ -177,6 +190,7 @@ where
             bounds: Arc::clone(bounds),
             clock: Arc::clone(&self.clock),
             link: Arc::new(Link::over(served)),
+            mark: seat.mark(),
             // A proxy that speaks for many resets the streams of many.
             most_resets: match live.clients.trusts(peer.ip()) {
                 true => bounds.h2_resets.saturating_mul(TRUSTED_RESETS),
@@ -191,7 +205,13 @@ where
         Ok((Box::new(stream), client.ip(), seat))
     }
 
-    async fn speak(&self, stream: Box<Guarded>, client: IpAddr, shutdown: ShutdownWatch) {
+    async fn speak(
+        &self,
+        stream: Box<Guarded>,
+        client: IpAddr,
+        seat: &Seat,
+        shutdown: ShutdownWatch,
+    ) {
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
             let link = stream.link();
             self.app.process_new(stream, &shutdown).await;
@@ -199,13 +219,19 @@ where
                 self.porter.turn_away(client, reason);
             }
         } else {
-            self.speak_http1(stream, client, shutdown).await;
+            self.speak_http1(stream, client, seat, shutdown).await;
         }
     }
 
     /// One request after the other.
-    async fn speak_http1(&self, mut stream: Box<Guarded>, client: IpAddr, shutdown: ShutdownWatch) {
-        let mut waiting = Waiting::new(shutdown.clone());
+    async fn speak_http1(
+        &self,
+        mut stream: Box<Guarded>,
+        client: IpAddr,
+        seat: &Seat,
+        shutdown: ShutdownWatch,
+    ) {
+        let mut waiting = Waiting::new(shutdown.clone(), seat.mark());
         let mut last = LastHost::default();
         loop {
             let head = match self.next_head(&mut stream, client, &mut waiting, &mut last).await {
@@ -326,78 +352,6 @@ impl HeadSearch<'_> {
             if let Some(head) = self.look(stream).map_err(Some)? {
                 return Ok(head);
             }
-        }
-    }
-}
-
-/// A connection between two requests. Its timer is kept, and set forward when it fires before its
-/// time: a new one for each wait would be entered into the runtime's wheel and taken out again. So
-/// is the wait for the end of the process, which is entered into a list under a lock.
-struct Waiting {
-    /// One timer for all waits: their length is the same for as long as the process lives (a reload
-    /// that changes `idle_timeout` is refused).
-    idle: Option<Pin<Box<Sleep>>>,
-    shutdown: ShutdownWatch,
-    stopping: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// Whether `idle` and `stopping` know whom to wake: the connection's task, which is one and the
-    /// same as long as it lives, so that a look at their state is enough from then on.
-    is_listed: bool,
-}
-
-impl Waiting {
-    fn new(shutdown: ShutdownWatch) -> Self {
-        let mut watched = shutdown.clone();
-        let stopping = Box::pin(async move {
-            // An error means that whoever could say so has gone.
-            let _ = watched.wait_for(|stopping| *stopping).await;
-        });
-        Self { idle: None, shutdown, stopping, is_listed: false }
-    }
-
-    /// Waits for bytes. False when none come in time, or never will, or nobody is to be served.
-    async fn hears(&mut self, stream: &mut Guarded, most: Duration, clock: &dyn Clock) -> bool {
-        let began = clock.now().mono;
-        std::future::poll_fn(|cx| {
-            if let Poll::Ready(more) = stream.poll_ahead(cx) {
-                return Poll::Ready(matches!(more, Ok(1..)));
-            }
-            let waited = || Duration::from(clock.now().mono.saturating_sub(began));
-            let is_over = self.is_late(most, waited, cx) || self.is_stopped(cx);
-            // A task that has had its share of the thread is woken again, and nothing is listed.
-            self.is_listed = has_budget_remaining();
-            if is_over { Poll::Ready(false) } else { Poll::Pending }
-        })
-        .await
-    }
-
-    fn is_late(
-        &mut self,
-        most: Duration,
-        waited: impl Fn() -> Duration,
-        cx: &mut Context<'_>,
-    ) -> bool {
-        let idle = self.idle.get_or_insert_with(|| Box::pin(sleep(most)));
-        if self.is_listed && !idle.is_elapsed() {
-            return false;
-        }
-        while idle.as_mut().poll(cx).is_ready() {
-            let left = most.saturating_sub(waited());
-            if left.is_zero() {
-                return true;
-            }
-            // It was set for a wait that bytes ended.
-            idle.set(sleep(left));
-        }
-        false
-    }
-
-    fn is_stopped(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.is_listed {
-            return self.stopping.as_mut().poll(cx).is_ready();
-        }
-        match self.shutdown.has_changed() {
-            Ok(changed) => changed && *self.shutdown.borrow_and_update(),
-            Err(_) => true,
         }
     }
 }

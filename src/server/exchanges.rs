@@ -253,7 +253,8 @@ impl Exchanges {
         self.last
     }
 
-    fn is_idle(&self) -> bool {
+    /// Whether there is no exchange.
+    pub(super) fn is_idle(&self) -> bool {
         self.open.is_empty()
     }
 

@@ -25,6 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::exchanges::Rules;
 use super::frames;
+use super::idle_mark::IdleMark;
 use super::pace::{Pace, Wait};
 use crate::clock::{Clock, Nanos};
 use crate::config::Bounds;
@@ -53,6 +54,8 @@ pub(super) struct Watch {
     pub(super) bounds: Arc<Bounds>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) link: Arc<Link>,
+    /// Where the connection notes whether it is idle, if it may be closed to make room for others.
+    pub(super) mark: Option<Arc<IdleMark>>,
     /// Most RST_STREAM frames in [`http2::RESET_WINDOW`].
     pub(super) most_resets: u32,
     pub(super) memory: ConnectionMemory,
@@ -132,7 +135,9 @@ impl Guarded {
             rest: bounds.discard_time.into(),
             idle: bounds.idle_timeout.into(),
         };
-        self.stage = Stage::Frames(Box::new(FrameWatch::new(rules, now)));
+        let mut watched = FrameWatch::new(rules, now);
+        watched.note(self.watch.mark.as_deref(), now);
+        self.stage = Stage::Frames(Box::new(watched));
         self.count_streams();
     }
 
@@ -328,6 +333,7 @@ impl Guarded {
         let was_inside = watched.inbound.is_inside();
         let was_head = was_inside && !watched.inbound.is_inside_data();
         let ended = watched.came(&buf.filled()[before..], now);
+        watched.note(self.watch.mark.as_deref(), now);
         match (was_inside, was_head) {
             (false, _) => self.inbound.pace.rest(),
             // Bytes of a head do not make its deadline later; its end does.
@@ -360,6 +366,11 @@ impl Guarded {
             }
             self.shed(now);
         }
+        if self.poll_shed(now, cx).is_ready() {
+            // A client that takes nothing is not waited for.
+            let _ = self.poll_goodbye(cx);
+            return Poll::Ready(Ok(()));
+        }
         let Stage::Frames(watched) = &mut self.stage else {
             return Poll::Pending;
         };
@@ -374,11 +385,7 @@ impl Guarded {
                 watched.exchanges.is_busy(now);
                 continue;
             }
-            if !watched.outbound.is_inside() {
-                self.gathered.extend_from_slice(&frames::goaway(watched.exchanges.last()));
-            }
-            // Else the end of the connection says it.
-            return self.poll_gathered(cx);
+            return self.poll_goodbye(cx);
         }
         // Nothing may come between the parts of a frame, or of a header block.
         if watched.injected.is_empty() || watched.inbound.is_inside() || !self.ahead.is_empty() {
@@ -387,6 +394,17 @@ impl Guarded {
         let bytes = watched.injected.len().min(buf.remaining());
         buf.put_slice(&watched.injected.split_to(bytes));
         Poll::Ready(Ok(()))
+    }
+
+    /// Tells the client that no further request is served.
+    fn poll_goodbye(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Stage::Frames(watched) = &self.stage
+            && !watched.outbound.is_inside()
+        {
+            self.gathered.extend_from_slice(&frames::goaway(watched.exchanges.last()));
+        }
+        // Else the end of the connection says it.
+        self.poll_gathered(cx)
     }
 
     /// The client takes nothing: cut when it has taken too little for too long. What its kernel
@@ -554,6 +572,7 @@ impl AsyncWrite for Guarded {
         if let Stage::Frames(watched) = &mut this.stage {
             let now = this.watch.clock.now().mono;
             watched.went(&buf[..written], now);
+            watched.note(this.watch.mark.as_deref(), now);
             this.count_streams();
         }
         Poll::Ready(Ok(written))

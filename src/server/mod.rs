@@ -6,7 +6,9 @@ mod exchanges;
 mod frames;
 mod guarded;
 mod handover;
+mod handshakes;
 mod housekeeping;
+mod idle_mark;
 mod listening;
 mod memory_watch;
 mod pace;
@@ -14,6 +16,7 @@ mod parts;
 mod seats;
 mod sockets;
 mod tls;
+mod waiting;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -17,6 +17,7 @@ use pingora_proxy::HttpProxy;
 use super::admin_connections::{AdminConnections, AdminServer};
 use super::connection::{Connections, Door};
 use super::guarded::SEND_BUFFER;
+use super::handshakes::Handshakes;
 use super::housekeeping::Housekeeping;
 use super::listening::{Accepting, Listening};
 use super::memory_watch::{MemoryWatch, SlowReaders};
@@ -187,6 +188,7 @@ impl Parts {
             porter: self.porter(),
             clock: Arc::clone(&self.clock),
             seats,
+            handshakes: Handshakes::default(),
             is_admin,
             descriptors: self.descriptors.connections,
             // Operators' connections are few, and are served whatever clients do.

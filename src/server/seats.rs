@@ -1,67 +1,214 @@
-//! How many connections there are, in all and of each client.
+//! How many connections there are, in all and of each client, and which one closes when there is no
+//! room for another.
+//!
+//! When all seats are taken, a client that holds more than the newcomer loses a connection that waits
+//! for a request: the clients with the most connections first. So a few addresses cannot keep others
+//! out by holding connections, and a connection with a request in flight is never closed for it.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+
+use super::idle_mark::IdleMark;
+use crate::clock::Nanos;
+
+/// Most clients and connections that one newcomer has looked at for it: some microseconds, about what
+/// accepting it takes.
+const MAX_LOOKS: usize = 256;
+
+/// Most of them that are one client's: a client whose connections are all busy shall not hide those of
+/// others.
+const MAX_LOOKS_PER_CLIENT: usize = 32;
+
+/// Most connections that were told to close and have not yet. Each has a newcomer in its seat already;
+/// so there may be so many more than `max_connections`, and never more than these.
+const MAX_CLOSING: usize = 64;
+
+/// How long the only connection of a client is safe while it is idle: the client may just be sending
+/// its next request.
+const GRACE: Nanos = Nanos::SECOND;
 
 /// Counts connections for as long as they are held.
 #[derive(Debug, Default)]
 pub(super) struct Seats {
     taken: Arc<AtomicUsize>,
-    /// No client is in here without a connection, so it is no larger than `taken`.
-    clients: Mutex<HashMap<IpAddr, usize>>,
+    /// Of those that are taken: connections that were told to close.
+    closing: Arc<AtomicUsize>,
+    clients: Mutex<Clients>,
+}
+
+/// Clients that have connections; no client is in here without one.
+#[derive(Debug, Default)]
+struct Clients {
+    by_address: HashMap<IpAddr, Client>,
+    /// How many connections each has. Of those with as many, the one that came first is the last.
+    by_size: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
+    /// Clients that have come so far.
+    come: u64,
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    number: u64,
+    marks: Vec<Arc<IdleMark>>,
+    /// Set by a connection that becomes idle, taken back by a search.
+    some_idle: Arc<AtomicBool>,
+    /// Where the next search begins.
+    next_look: usize,
+    /// Connections that are to be looked at before none of them is known to be idle.
+    unseen: usize,
 }
 
 /// One connection's place; given up when dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
     seats: Arc<Seats>,
-    client: Option<IpAddr>,
+    client: Option<(IpAddr, Arc<IdleMark>)>,
+    /// Whether an idle connection was told to close for it.
+    pub(super) displaced: bool,
 }
 
 impl Seats {
     /// Counts in a number that others can read.
     pub(super) fn new(taken: Arc<AtomicUsize>) -> Self {
-        Self { taken, clients: Mutex::default() }
+        Self { taken, ..Self::default() }
     }
 
-    /// A place for one more connection, unless `most` are taken.
-    pub(super) fn take(self: &Arc<Self>, most: usize) -> Option<Seat> {
+    /// A place for one more connection of a client who may have so many, unless `most` are taken and
+    /// none of them can be closed for it. Without a client it is nobody's, and not closed for others.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        most: usize,
+        client: Option<(IpAddr, usize)>,
+        now: Nanos,
+    ) -> Option<Seat> {
         let before = self.taken.fetch_add(1, Ordering::AcqRel);
-        let seat = Seat { seats: Arc::clone(self), client: None };
-        (before < most).then_some(seat)
+        let mut seat = Seat { seats: Arc::clone(self), client: None, displaced: false };
+        if client.is_some_and(|(address, most)| !seat.is_of(address, most)) {
+            return None;
+        }
+        let closing = self.closing.load(Ordering::Relaxed);
+        if before.saturating_sub(closing) < most {
+            return Some(seat);
+        }
+        // One that was told to close may stay, when its client's next request comes in time.
+        if closing < MAX_CLOSING && before - most < MAX_CLOSING {
+            let newcomer = client.map(|(address, _)| address);
+            seat.displaced = self.clients.lock().shed(newcomer, now);
+        }
+        seat.displaced.then_some(seat)
+    }
+}
+
+impl Clients {
+    fn shed(&mut self, newcomer: Option<IpAddr>, now: Nanos) -> bool {
+        let own = newcomer.and_then(|address| self.by_address.get(&address));
+        // Its new connection is among them.
+        let held_by_newcomer = own.map_or(0, |client| client.marks.len() - 1);
+        let mut looks = MAX_LOOKS;
+        for (held, _, address) in self.by_size.iter().rev() {
+            let is_own = newcomer == Some(*address);
+            if looks == 0 || *held < held_by_newcomer {
+                break;
+            }
+            looks -= 1;
+            if let Some(client) = self.by_address.get_mut(address)
+                && (is_own || *held > held_by_newcomer)
+                && client.shed(&mut looks, now)
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn resize(&mut self, address: IpAddr, number: u64, before: usize, after: usize) {
+        self.by_size.remove(&(before, Reverse(number), address));
+        if after > 0 {
+            self.by_size.insert((after, Reverse(number), address));
+        }
+    }
+}
+
+impl Client {
+    /// Tells the connection to close that has been idle for the longest time among those looked at.
+    fn shed(&mut self, looks: &mut usize, now: Nanos) -> bool {
+        let all = self.marks.len();
+        // Taken back before the search: a connection that becomes idle from here on sets it again.
+        if self.some_idle.swap(false, Ordering::SeqCst) {
+            self.unseen = all;
+        }
+        let count = self.unseen.min(all).min(*looks).min(MAX_LOOKS_PER_CLIENT);
+        let from = if self.next_look < all { self.next_look } else { 0 };
+        let (before, after) = self.marks.split_at(from);
+        let marks = after.iter().chain(before).take(count);
+        let first =
+            marks.filter_map(|mark| Some((mark.idle_since()?, mark))).min_by_key(|one| one.0);
+        let is_safe = |since: Nanos| all == 1 && now.saturating_sub(since) < GRACE;
+        let is_shed = first.is_some_and(|(since, mark)| !is_safe(since) && mark.shed(since));
+        self.unseen = if first.is_some() { all } else { self.unseen - count };
+        self.next_look = from + count;
+        *looks -= count;
+        is_shed
     }
 }
 
 impl Seat {
     /// Says whose connection this is; false when that client has `most` already.
-    pub(super) fn is_of(&mut self, client: IpAddr, most: usize) -> bool {
+    pub(super) fn is_of(&mut self, address: IpAddr, most: usize) -> bool {
         let mut clients = self.seats.clients.lock();
-        let taken = clients.entry(client).or_default();
-        if *taken >= most {
+        let clients = &mut *clients;
+        let client = clients.by_address.entry(address).or_insert_with(|| {
+            clients.come += 1;
+            Client { number: clients.come, ..Client::default() }
+        });
+        let held = client.marks.len();
+        if held >= most {
             return false;
         }
-        *taken += 1;
-        self.client = Some(client);
+        let (some_idle, closing) = (Arc::clone(&client.some_idle), Arc::clone(&self.seats.closing));
+        let mark = Arc::new(IdleMark::new(some_idle, closing, held));
+        client.marks.push(Arc::clone(&mark));
+        let number = client.number;
+        clients.resize(address, number, held, held + 1);
+        self.client = Some((address, mark));
         true
+    }
+
+    /// Where the connection notes whether it is idle, if it may be closed for others.
+    pub(super) fn mark(&self) -> Option<Arc<IdleMark>> {
+        self.client.as_ref().map(|(_, mark)| Arc::clone(mark))
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         self.seats.taken.fetch_sub(1, Ordering::AcqRel);
-        let Some(client) = self.client else {
+        let Some((address, mark)) = &self.client else {
             return;
         };
+        mark.busy();
         let mut clients = self.seats.clients.lock();
-        if let Some(taken) = clients.get_mut(&client) {
-            *taken -= 1;
-            if *taken == 0 {
-                clients.remove(&client);
-            }
+        let clients = &mut *clients;
+        let Some(client) = clients.by_address.get_mut(address) else {
+            return;
+        };
+        let (place, held) = (mark.place.load(Ordering::Relaxed), client.marks.len());
+        client.marks.swap_remove(place);
+        // One has moved, perhaps to where a search has been.
+        client.unseen = held - 1;
+        if let Some(moved) = client.marks.get(place) {
+            moved.place.store(place, Ordering::Relaxed);
+        }
+        let number = client.number;
+        clients.resize(*address, number, held, held - 1);
+        if held == 1 {
+            clients.by_address.remove(address);
         }
     }
 }
@@ -70,20 +217,131 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
+    const ROOM: usize = 1_000;
+
+    fn client(n: u8) -> Option<(IpAddr, usize)> {
+        Some((IpAddr::from([192, 0, 2, n]), ROOM))
+    }
+
+    fn at(seconds: u64) -> Nanos {
+        Nanos::from_secs(seconds)
+    }
+
+    /// So many connections of a client.
+    fn hold(seats: &Arc<Seats>, n: u8, count: usize) -> Vec<Seat> {
+        (0..count).map(|_| seats.take(usize::MAX, client(n), at(0)).unwrap()).collect()
+    }
+
+    fn idle(seats: &[Seat], since: u64) {
+        seats.iter().for_each(|seat| seat.mark().unwrap().idle(at(since)));
+    }
+
+    fn shed(seats: &[Seat]) -> usize {
+        seats.iter().filter(|seat| seat.mark().unwrap().is_shed()).count()
+    }
+
     #[test]
     fn seats_are_bounded_and_given_back() {
         let seats = Arc::new(Seats::default());
         let (one, two) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
-        let mut held: Vec<Seat> = (0..3).map(|_| seats.take(4).unwrap()).collect();
+        let take = |most| seats.take(most, None, at(0));
+        let mut held: Vec<Seat> = (0..3).map(|_| take(4).unwrap()).collect();
         assert!(held[0].is_of(one, 2) && held[1].is_of(one, 2));
         assert!(!held[2].is_of(one, 2), "a third of the same client");
-        let mut fourth = seats.take(4).unwrap();
+        let mut fourth = take(4).unwrap();
         assert!(fourth.is_of(two, 2));
-        assert!(seats.take(4).is_none(), "a fifth in all");
+        assert!(take(4).is_none(), "a fifth in all");
         held.clear();
-        assert!(seats.take(2).is_some(), "given back, refused ones too");
+        assert!(take(2).is_some(), "given back, refused ones too");
         drop(fourth);
-        assert!(seats.clients.lock().is_empty());
+        assert!(seats.clients.lock().by_address.is_empty());
+        assert!(seats.clients.lock().by_size.is_empty());
         assert_eq!(seats.taken.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn the_largest_holder_makes_room() {
+        let seats = Arc::new(Seats::default());
+        let (large, small) = (hold(&seats, 1, 6), hold(&seats, 2, 3));
+        idle(&small, 1);
+        idle(&large[..2], 5);
+        idle(&large[2..3], 4);
+        let newcomer = seats.take(9, client(3), at(6)).unwrap();
+        assert!(newcomer.displaced);
+        assert!(large[2].mark().unwrap().is_shed(), "the one that is idle for the longest time");
+        assert_eq!((shed(&large), shed(&small)), (1, 0));
+        drop(large);
+        let next = seats.take(9, client(3), at(6)).unwrap();
+        assert!(!next.displaced, "there is room again");
+        assert_eq!(seats.closing.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_busy_connection_never_makes_room() {
+        let seats = Arc::new(Seats::default());
+        let (large, small) = (hold(&seats, 1, 6), hold(&seats, 2, 3));
+        idle(&large, 1);
+        large.iter().for_each(|seat| seat.mark().unwrap().busy());
+        assert!(seats.take(9, client(3), at(9)).is_none());
+        idle(&small, 1);
+        assert!(seats.take(9, client(3), at(9)).is_some(), "the next in size");
+        assert_eq!((shed(&large), shed(&small)), (0, 1));
+        idle(&large[5..], 9);
+        assert!(seats.take(8, client(3), at(9)).is_some(), "idle again, and found again");
+        assert_eq!(shed(&large), 1);
+    }
+
+    #[test]
+    fn nobody_makes_room_for_a_client_that_holds_as_much() {
+        let seats = Arc::new(Seats::default());
+        let (one, two) = (hold(&seats, 1, 3), hold(&seats, 2, 3));
+        idle(&two, 1);
+        assert!(seats.take(6, client(1), at(9)).is_none());
+        idle(&one, 1);
+        assert!(seats.take(6, client(1), at(9)).is_some(), "its own");
+        assert_eq!((shed(&one), shed(&two)), (1, 0));
+        assert!(seats.take(5, None, at(9)).unwrap().displaced, "for a client behind a proxy");
+    }
+
+    #[test]
+    fn the_only_connection_of_a_client_is_safe_for_a_second() {
+        let seats = Arc::new(Seats::default());
+        let only = hold(&seats, 1, 1);
+        idle(&only, 5);
+        assert!(seats.take(1, client(2), Nanos::from_millis(5_999)).is_none());
+        assert!(seats.take(1, client(2), at(6)).is_some());
+    }
+
+    #[test]
+    fn a_request_that_comes_in_time_keeps_its_connection() {
+        let seats = Arc::new(Seats::default());
+        let held = hold(&seats, 1, 2);
+        idle(&held, 1);
+        let newcomer = seats.take(2, client(2), at(9)).unwrap();
+        assert_eq!(shed(&held), 1);
+        held.iter().for_each(|seat| seat.mark().unwrap().busy());
+        assert_eq!(shed(&held), 0);
+        assert!(seats.take(2, client(3), at(9)).is_none(), "there is one too many");
+        drop((newcomer, held));
+        assert_eq!(seats.closing.load(Ordering::Relaxed), 0);
+        assert_eq!(seats.taken.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_a_newcomer_costs_is_bounded() {
+        let seats = Arc::new(Seats::default());
+        let (busy, held) = (hold(&seats, 1, 600), hold(&seats, 2, 500));
+        // Both are looked through from the beginning, a part for each newcomer.
+        idle(&busy, 1);
+        busy.iter().for_each(|seat| seat.mark().unwrap().busy());
+        idle(&held[499..], 1);
+        let take = || seats.take(1_100, client(3), at(9));
+        let refused = (0..1_000).take_while(|_| take().is_none()).count();
+        assert_eq!(refused, 500_usize.div_ceil(MAX_LOOKS_PER_CLIENT) - 1);
+        assert_eq!((shed(&busy), shed(&held)), (0, 1));
+        idle(&held[..400], 2);
+        let come: Vec<_> = (0..100).filter_map(|_| take()).collect();
+        assert_eq!(come.len(), MAX_CLOSING, "until some have closed");
+        assert_eq!((shed(&busy), shed(&held)), (0, MAX_CLOSING));
     }
 }

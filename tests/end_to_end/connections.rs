@@ -11,18 +11,18 @@ use tokio::time::timeout;
 use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
 use crate::tls::{ONE, folder};
 
-const ROUTE: &str = "routes: [{ name: r }]\n";
-const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+pub const ROUTE: &str = "routes: [{ name: r }]\n";
+pub const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
 /// Connects from an address of loopback.
-async fn from(source: [u8; 4], port: u16) -> TcpStream {
+pub async fn from(source: [u8; 4], port: u16) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(IpAddr::from(source), 0)).unwrap();
     socket.connect(SocketAddr::from(([127, 0, 0, 1], port))).await.unwrap()
 }
 
 /// What is answered to some bytes, up to the end; empty when the connection is closed without.
-async fn said(stream: &mut TcpStream, bytes: &[u8]) -> String {
+pub async fn said(stream: &mut TcpStream, bytes: &[u8]) -> String {
     // A connection that is refused may be gone before this is written.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
@@ -30,7 +30,7 @@ async fn said(stream: &mut TcpStream, bytes: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-async fn rejected(gate: &Gate, reason: &str) -> u64 {
+pub async fn rejected(gate: &Gate, reason: &str) -> u64 {
     metric(&gate.metrics().await, &format!("tollgate_rejected_total{{reason=\"{reason}\"}}")) as u64
 }
 
@@ -49,7 +49,10 @@ async fn connections_are_bounded_in_all_and_per_client() {
     assert!(free.await);
     let mut held = Vec::new();
     for _ in 0..5 {
-        held.push(from([127, 0, 0, 2], gate.port).await);
+        let mut stream = from([127, 0, 0, 2], gate.port).await;
+        // One that waits for a request would make room for others.
+        stream.write_all(b"GET ").await.unwrap();
+        held.push(stream);
     }
     assert_eq!(said(&mut from([127, 0, 0, 2], gate.port).await, ASK).await, "");
     assert!(

@@ -20,6 +20,7 @@ mod misdirected;
 mod moody;
 mod origins;
 mod reloading;
+mod room;
 mod servers;
 mod signals;
 #[path = "../support/tokens.rs"]

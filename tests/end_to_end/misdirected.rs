@@ -16,7 +16,7 @@ use crate::servers::{Gate, Origin, metric, origin_yaml};
 use crate::tls::{ONE, folder};
 
 const ROUTE: &str =
-    "routes: [{ name: r }]\n";
+    "routes: [{ name: r }]\nlimits_of_this_proxy: { handshakes_per_client: none }\n";
 
 /// A certificate for each list of names, in files `0.crt`, `0.key` and so on; the `tls` of a listener
 /// that has them all.

@@ -19,7 +19,7 @@ use crate::servers::{Gate, Origin, Reloaded, eventually, free_port, origin_yaml}
 use crate::tls::{ONE, folder};
 
 const ROUTE: &str =
-    "routes: [{ name: r }]\nlimits_of_this_proxy: { drain: 200ms }\n";
+    "routes: [{ name: r }]\nlimits_of_this_proxy: { drain: 200ms, handshakes_per_client: none }\n";
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 

@@ -49,6 +49,8 @@ pub enum Reason {
     Banned,
     /// No PROXY header where one is due, a broken one, or one from a peer that is not trusted.
     ProxyProtocol,
+    /// The client begins more TLS handshakes than is allowed.
+    Handshakes,
     /// TLS could not be agreed on in time.
     TlsHandshake,
     /// More streams of HTTP/2 were reset by the client than is allowed.
@@ -59,7 +61,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Syntax,
         Self::Version,
         Self::Target,
@@ -83,6 +85,7 @@ impl Reason {
         Self::Connections,
         Self::Banned,
         Self::ProxyProtocol,
+        Self::Handshakes,
         Self::TlsHandshake,
         Self::H2Resets,
         Self::Memory,
@@ -114,6 +117,7 @@ impl Reason {
             Self::Connections => "connections",
             Self::Banned => "banned",
             Self::ProxyProtocol => "proxy_protocol",
+            Self::Handshakes => "handshakes",
             Self::TlsHandshake => "tls_handshake",
             Self::H2Resets => "h2_resets",
             Self::Memory => "memory",
@@ -132,7 +136,7 @@ impl Reason {
             Self::NoRoute => 404,
             Self::Connections | Self::Memory => 503,
             Self::Misdirected => 421,
-            Self::Banned => 429,
+            Self::Banned | Self::Handshakes => 429,
             Self::Syntax
             | Self::Target
             | Self::Path

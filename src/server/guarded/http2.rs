@@ -2,18 +2,29 @@
 //! of it.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::BytesMut;
+use pingora::protocols::l4::ext::TCP_INFO;
 use tokio::time::Sleep;
 
+use super::{Guarded, Stage};
 use crate::clock::Nanos;
 use crate::proxy::{Cut, Reason};
 use crate::server::exchanges::{Exchanges, Over, Rules};
 use crate::server::frames::{self, Frame, Reader};
+use crate::server::idle_mark::IdleMark;
 
 /// In which `h2_resets` are counted.
 pub(super) const RESET_WINDOW: Nanos = Nanos::new(60_000_000_000);
+
+/// How long a connection that is to close waits until its client has acknowledged the last answer. One
+/// that takes longer is no idle one: its client is reading.
+const SHED_PATIENCE: Nanos = Nanos::SECOND;
+
+/// Between two looks: acknowledgements come after 40 ms at the latest, unless the way is long.
+const LOOK: Duration = Duration::from_millis(20);
 
 pub(super) struct FrameWatch {
     pub(super) inbound: Reader,
@@ -28,6 +39,10 @@ pub(super) struct FrameWatch {
     timer: Option<(Nanos, Pin<Box<Sleep>>)>,
     /// Bytes that the client's kernel had acknowledged when the connection was last found idle.
     pub(super) acknowledged: u64,
+    /// What was noted last.
+    is_noted_idle: bool,
+    /// Since when the connection is to close, and when it looks again whether it can.
+    shed: Option<(Nanos, Pin<Box<Sleep>>)>,
     /// RST_STREAM frames from the client.
     resets: u32,
     resets_since: Nanos,
@@ -44,6 +59,8 @@ impl FrameWatch {
             resets_due: Vec::new(),
             timer: None,
             acknowledged: 0,
+            is_noted_idle: false,
+            shed: None,
             resets: 0,
             resets_since: now,
         }
@@ -78,6 +95,25 @@ impl FrameWatch {
         while let Some(frame) = self.outbound.next(&mut bytes) {
             self.exchanges.went(frame, now);
         }
+    }
+
+    /// Notes whether the connection is idle: without exchanges, and not in the midst of a frame.
+    pub(super) fn note(&mut self, mark: Option<&IdleMark>, now: Nanos) {
+        let is_idle = self.exchanges.is_idle() && !self.inbound.is_inside();
+        let Some(mark) = mark.filter(|_| is_idle != self.is_noted_idle) else {
+            return;
+        };
+        self.is_noted_idle = is_idle;
+        self.shed = None;
+        if is_idle { mark.idle(now) } else { mark.busy() }
+    }
+
+    /// The connection does not close, though it was told to: it is not idle until something has passed
+    /// again.
+    fn stays(&mut self, mark: &IdleMark) {
+        self.is_noted_idle = false;
+        self.shed = None;
+        mark.busy();
     }
 
     /// Ends the exchanges that are over.
@@ -133,6 +169,35 @@ impl FrameWatch {
             return timer.as_mut().poll(cx);
         }
         Poll::Pending
+    }
+}
+
+impl Guarded {
+    /// Ready when the connection is to close to make room for another one. What its client has not
+    /// acknowledged would be lost with it, so that is waited for a while.
+    pub(super) fn poll_shed(&mut self, now: Nanos, cx: &mut Context<'_>) -> Poll<()> {
+        let Stage::Frames(watched) = &mut self.stage else {
+            return Poll::Pending;
+        };
+        let mark = self.watch.mark.as_deref();
+        let Some(mark) = mark.filter(|mark| mark.poll_shed(cx).is_ready()) else {
+            return Poll::Pending;
+        };
+        let is_written = self.gathered.is_empty() && !self.is_unflushed;
+        let is_taken = |tcp: TCP_INFO| tcp.tcpi_unacked == 0 && tcp.tcpi_notsent_bytes == 0;
+        loop {
+            if is_written && self.socket_digest.tcp_info().is_none_or(is_taken) {
+                return Poll::Ready(());
+            }
+            let look_again = || Box::pin(tokio::time::sleep(LOOK));
+            let (since, again) = watched.shed.get_or_insert_with(|| (now, look_again()));
+            if now.saturating_sub(*since) >= SHED_PATIENCE {
+                watched.stays(mark);
+                return Poll::Pending;
+            }
+            ready!(again.as_mut().poll(cx));
+            *again = look_again();
+        }
     }
 }
 

@@ -79,7 +79,7 @@ impl fmt::Display for Failure<'_> {
             Some(Shed::OriginConnections) => {
                 return f.write_str("no connection is left for this client (max_connections)");
             }
-            Some(Shed::Memory | Shed::SlowReader) => {
+            Some(Shed::Memory | Shed::SlowReader | Shed::IdleConnections) => {
                 return f.write_str("no memory is left for it (limits_of_this_proxy.memory)");
             }
             None => {}

@@ -3,8 +3,9 @@
 //! A connection registers when it first has to wait for its client to read. While the budget is used up,
 //! the watch looks every [`TICK`] for connections that would need longer than [`PATIENCE`] to take what
 //! waits for them, and cuts the largest ones of the client that uses most, until enough is free. So a client
-//! with many small readers is cut before one with a single large one. It knows nothing of HTTP: a connection
-//! that is told so ends the answers that wait.
+//! with many small readers is cut before one with a single large one. Where that is not enough, idle connections
+//! are closed, those of the clients that hold most first. The watch knows nothing of HTTP: a connection that is
+//! told so ends the answers that wait.
 
 use std::collections::BinaryHeap;
 use std::net::IpAddr;
@@ -19,6 +20,8 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
+use super::seats::Seats;
+use crate::clock::Clock;
 use crate::proxy::{Books, Live, MemoryBudget, Shed};
 
 /// Between two looks.
@@ -111,6 +114,8 @@ pub(super) struct MemoryWatch {
     pub(super) readers: Arc<SlowReaders>,
     pub(super) live: Arc<ArcSwap<Live>>,
     pub(super) books: Arc<Books>,
+    pub(super) seats: Arc<Seats>,
+    pub(super) clock: Arc<dyn Clock>,
 }
 
 impl MemoryWatch {
@@ -146,11 +151,19 @@ impl MemoryWatch {
                 }
             })
             .collect();
-        for index in chosen(&seen, total, max) {
+        let cut = chosen(&seen, total, max);
+        let mut freed: usize = seen.iter().filter(|one| one.is_cut).map(|one| one.waiting).sum();
+        for index in cut {
             let (_, reader) = &all[index];
             reader.is_cut.store(true, Ordering::Release);
             reader.waker.wake();
             self.books.shed(Shed::SlowReader);
+            freed += seen[index].waiting;
+        }
+        if total.saturating_sub(freed) > max {
+            for _ in 0..self.seats.shed_idle(self.clock.now().mono) {
+                self.books.shed(Shed::IdleConnections);
+            }
         }
         *before =
             all.iter().map(|(n, reader)| (*n, reader.written.load(Ordering::Relaxed))).collect();

@@ -54,6 +54,7 @@ pub(super) struct Parts {
     origin_slots: Arc<AllOriginSlots>,
     memory: Arc<MemoryBudget>,
     readers: Arc<SlowReaders>,
+    seats: Arc<Seats>,
     leaving: Arc<AtomicBool>,
     orders: Arc<Orders>,
     /// Runs what goes on beside requests: housekeeping, reloads, health checks, names.
@@ -84,6 +85,8 @@ impl Parts {
         let engine = Arc::new(engine.map_err(StartError::Secret)?);
         let (live, _) = beside.block_on(Live::build(config, &engine, &books, None));
         let live = Arc::new(ArcSwap::from_pointee(live));
+        let connections = Arc::<AtomicUsize>::default();
+        let seats = Arc::new(Seats::new(Arc::clone(&connections)));
         let started = engine.now();
         let status = Arc::new(Status::new(started, engine.date(started)));
         Ok(Self {
@@ -95,11 +98,12 @@ impl Parts {
             access,
             certificates,
             ticket_keys: Arc::new(ticket_keys),
-            connections: Arc::default(),
+            connections,
             descriptors,
             origin_slots: Arc::new(AllOriginSlots::new(descriptors.exchanges)),
             memory: Arc::default(),
             readers: Arc::default(),
+            seats,
             leaving: Arc::default(),
             orders,
             beside,
@@ -168,7 +172,7 @@ impl Parts {
         accepting: &Arc<Accepting>,
     ) -> Result<Listening<HttpProxy<Tollgate>>, StartError> {
         let bounds = self.live.load().bounds.clone();
-        let seats = Arc::new(Seats::new(Arc::clone(&self.connections)));
+        let seats = Arc::clone(&self.seats);
         let connections = self.connections(Arc::new(self.proxy(&bounds, conf)), seats, false);
         Ok(Listening {
             name: "tollgate",
@@ -261,6 +265,8 @@ impl Parts {
             readers: Arc::clone(&self.readers),
             live: Arc::clone(&self.live),
             books: Arc::clone(&self.books),
+            seats: Arc::clone(&self.seats),
+            clock: Arc::clone(&self.clock),
         }
     }
 

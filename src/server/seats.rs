@@ -105,6 +105,15 @@ impl Seats {
     }
 }
 
+impl Seats {
+    /// Closes idle connections of the clients that hold most, whoever needs their memory; how many.
+    pub(super) fn shed_idle(&self, now: Nanos) -> usize {
+        let room = MAX_CLOSING.saturating_sub(self.closing.load(Ordering::Relaxed));
+        let mut clients = self.clients.lock();
+        (0..room).take_while(|_| clients.shed(None, now)).count()
+    }
+}
+
 impl Clients {
     fn shed(&mut self, newcomer: Option<IpAddr>, now: Nanos) -> bool {
         let own = newcomer.and_then(|address| self.by_address.get(&address));
@@ -325,6 +334,19 @@ mod tests {
         drop((newcomer, held));
         assert_eq!(seats.closing.load(Ordering::Relaxed), 0);
         assert_eq!(seats.taken.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn idle_connections_close_for_their_memory() {
+        let seats = Arc::new(Seats::default());
+        let (large, small) = (hold(&seats, 1, 100), hold(&seats, 2, 2));
+        idle(&large[10..], 1);
+        idle(&small, 1);
+        assert_eq!(seats.shed_idle(at(9)), MAX_CLOSING, "until some have closed");
+        assert_eq!((shed(&large), shed(&small)), (MAX_CLOSING, 0));
+        assert_eq!(seats.shed_idle(at(9)), 0);
+        drop(large);
+        assert_eq!(seats.shed_idle(at(9)), 2);
     }
 
     #[test]

@@ -205,3 +205,21 @@ async fn heads_that_do_not_end_are_counted() {
     drop(held);
     nothing_is_used(&gate).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_close_for_their_memory() {
+    let origin = large().await;
+    let gate = Gate::start(&policy(origin.address, "")).await;
+    let mut idle = Vec::new();
+    for n in 0..1_400_u16 {
+        idle.push(ask_from(2 + (n % 2) as u8, gate.port, b"").await);
+    }
+    let client = client_at(4);
+    let served = eventually(Duration::from_secs(10), || async {
+        client.get(gate.url("/small")).send().await.unwrap().status() == 200
+    });
+    assert!(served.await, "{}", gate.metrics().await);
+    let metrics = gate.metrics().await;
+    assert!(shed(&metrics, "idle_connections") > 60.0, "{metrics}");
+    assert!(used(&metrics, "connections") < 16.0 * f64::from(1 << 20), "{metrics}");
+}

@@ -61,7 +61,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Syntax,
         Self::Version,
         Self::Target,

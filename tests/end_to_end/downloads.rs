@@ -21,7 +21,7 @@ use crate::tls::{ONE, folder, futures_stream, trusting};
 const ROUTE: &str = "routes: [{ name: site }]\n";
 
 /// Random answers that are asked for.
-const ANSWERS: u64 = 3_000;
+const ANSWERS: u64 = 3_400;
 
 /// How an origin tells where a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

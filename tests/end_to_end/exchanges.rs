@@ -9,13 +9,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::http2::{
-    Attacker, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, frame, request,
+    Attacker, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, WINDOW_UPDATE, frame,
+    request,
 };
-use crate::lifecycle::resident_kib;
-use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
+use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml, resident_kib};
 use crate::tls::{ONE, folder};
 
-const WINDOW_UPDATE: u8 = 8;
 const NO_ERROR: [u8; 4] = [0, 0, 0, 0];
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 

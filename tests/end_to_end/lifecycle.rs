@@ -14,7 +14,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-use crate::servers::{Gate, Origin, client, eventually, metric, now, origin_yaml, signal};
+use crate::servers::{
+    Gate, Origin, client, eventually, metric, now, origin_yaml, resident_kib, signal,
+};
 
 const ROUTE: &str = "routes: [{ name: r }]\nlimits_of_this_proxy: { drain: 500ms, finish: 10s }\n";
 
@@ -310,12 +312,6 @@ async fn a_hup_before_it_is_ready_does_not_kill_it() {
     }
     gate.wait_ready().await;
     assert_eq!(client().get(gate.url("/")).send().await.unwrap().status(), 200);
-}
-
-pub fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").trim().parse().unwrap()
 }
 
 /// Files that must be refused whole, by name.

@@ -5,6 +5,8 @@
 mod admin;
 mod admin_access;
 mod answers;
+#[path = "../support/certificates.rs"]
+mod certificates;
 mod clean;
 mod commands;
 mod connections;
@@ -12,6 +14,8 @@ mod downloads;
 mod endings;
 mod error_log;
 mod exchanges;
+#[path = "../support/frames.rs"]
+mod frames;
 mod http2;
 mod lifecycle;
 mod limiting;

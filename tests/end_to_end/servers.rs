@@ -103,6 +103,11 @@ pub fn free_port() -> u16 {
     }
 }
 
+/// The program under test: the one that `TOLLGATE_BINARY` names, or the one that was built with the tests.
+fn binary() -> std::ffi::OsString {
+    std::env::var_os("TOLLGATE_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_tollgate").into())
+}
+
 /// The binary, serving a configuration in a folder of its own. Killed when dropped.
 pub struct Gate {
     pub folder: Arc<tempfile::TempDir>,
@@ -156,15 +161,11 @@ impl Gate {
         let (log, out) = (folder.path().join(log), folder.path().join(out));
         // `prlimit` becomes the program that it is given.
         let mut command = match more.first().and_then(|first| first.strip_prefix("nofile=")) {
-            // Measurements name another one.
-            None => match std::env::var_os("TOLLGATE_BINARY") {
-                Some(binary) => Command::new(binary),
-                None => Command::new(env!("CARGO_BIN_EXE_tollgate")),
-            },
+            None => Command::new(binary()),
             Some(descriptors) => {
                 let mut command = Command::new("prlimit");
                 command.arg(format!("--nofile={descriptors}:{descriptors}"));
-                command.arg(env!("CARGO_BIN_EXE_tollgate"));
+                command.arg(binary());
                 command
             }
         };
@@ -352,6 +353,13 @@ pub fn metric(text: &str, sample: &str) -> f64 {
 
 pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// What a process has in memory, in KiB (`VmRSS`).
+pub fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse().unwrap()
 }
 
 /// The origin and a policy that leads everything there.

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
+use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml, resident_kib};
 
 const ROUTE: &str = "routes: [{ name: r }]\n";
 
@@ -167,7 +167,7 @@ async fn good_client(gate: &Gate, requests: usize) -> usize {
 async fn thousands_that_say_nothing_or_half_a_head_harm_nobody() {
     let origin = Origin::start("site").await;
     let gate = gate(&origin, "max_connections_per_client: 20000, header_timeout: 5s").await;
-    let before = crate::lifecycle::resident_kib(gate.pid());
+    let before = resident_kib(gate.pid());
     let mut idle = Vec::new();
     for n in 0..3_000 {
         let mut stream = connect(&gate).await;
@@ -179,7 +179,7 @@ async fn thousands_that_say_nothing_or_half_a_head_harm_nobody() {
     let held = metric(&gate.metrics().await, "tollgate_connections");
     assert!(held >= 2_000.0, "{held}");
     assert_eq!(good_client(&gate, 2_000).await, 2_000);
-    let each = (crate::lifecycle::resident_kib(gate.pid()) - before) / 3_000;
+    let each = (resident_kib(gate.pid()) - before) / 3_000;
     assert!(each < 24, "{each} KiB for each of them");
     let cut = eventually(Duration::from_secs(15), || async {
         metric(&gate.metrics().await, "tollgate_rejected_total{reason=\"header_timeout\"}")

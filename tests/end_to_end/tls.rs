@@ -9,43 +9,12 @@ use hyper::body::Frame;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rcgen::{CertificateParams, KeyPair};
 use tokio_rustls::rustls;
 
+use crate::certificates::pair;
+pub use crate::certificates::{ONE, Pair, folder, trusting};
 use crate::limiting::hammer;
 use crate::servers::{Gate, Origin, Reloaded, eventually, metric, origin_yaml};
-
-pub struct Pair {
-    pem: String,
-    key: String,
-}
-
-fn pair(name: &str) -> Pair {
-    let key = KeyPair::generate().unwrap();
-    let certificate =
-        CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap();
-    Pair { pem: certificate.pem(), key: key.serialize_pem() }
-}
-
-/// A folder with a certificate per name.
-pub fn folder(names: &[&str]) -> (tempfile::TempDir, Vec<Pair>) {
-    let folder = tempfile::tempdir().unwrap();
-    let pairs: Vec<Pair> = names.iter().map(|name| pair(name)).collect();
-    for (name, pair) in names.iter().zip(&pairs) {
-        std::fs::write(folder.path().join(format!("{name}.crt")), &pair.pem).unwrap();
-        std::fs::write(folder.path().join(format!("{name}.key")), &pair.key).unwrap();
-    }
-    (folder, pairs)
-}
-
-pub fn trusting(pair: &Pair, name: &str, to: SocketAddr) -> reqwest::ClientBuilder {
-    reqwest::Client::builder()
-        .no_proxy()
-        .tls_certs_only([reqwest::Certificate::from_pem(pair.pem.as_bytes()).unwrap()])
-        .resolve(name, to)
-}
-
-pub const ONE: &str = "tls: { certificate: one.example.crt, private_key: one.example.key }";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_http2_connection_gets_exactly_its_limit() {

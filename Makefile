@@ -69,6 +69,18 @@ SECONDS ?= 600
 fuzz: tools-run
 	TOLLGATE_FUZZ_SECONDS=$(SECONDS) $(CARGO) test --test fuzz -- --nocapture --test-threads 8
 
+.PHONY: soak hostile-figures
+
+# A good client beside 2,000 connections of hostile ones, for SECONDS. (`make test` has 32 s of it, unoptimised.)
+soak: SECONDS = 900
+soak: tools-test build
+	TOLLGATE_BINARY=$(CURDIR)/target/release/tollgate TOLLGATE_SOAK_SECONDS=$(SECONDS) $(CARGO) test --test soak a_good -- --nocapture
+
+# What hostile clients take of a proxy: descriptors, processor time, memory. BINARY is another one's to compare with.
+BINARY ?= $(CURDIR)/target/release/tollgate
+hostile-figures: build
+	TOLLGATE_BINARY=$(BINARY) $(CARGO) test --test soak what_hostile -- --ignored --nocapture
+
 .PHONY: compare-redis
 
 # A decision over a Redis server of its own, beside one bare script call for each.

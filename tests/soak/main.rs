@@ -1,0 +1,33 @@
+//! One good client beside two thousand connections of hostile ones, and what hostile clients take of the proxy.
+#![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
+#![expect(unreachable_pub, reason = "a test binary exports nothing")]
+
+#[path = "../support/certificates.rs"]
+mod certificates;
+mod course;
+mod figures;
+#[path = "../support/frames.rs"]
+#[expect(dead_code, reason = "the end-to-end tests use the rest")]
+mod frames;
+mod good;
+mod hostile;
+mod origin;
+mod report;
+#[path = "../end_to_end/servers.rs"]
+#[expect(dead_code, reason = "the end-to-end tests use the rest")]
+mod servers;
+mod site;
+mod threads;
+mod watch;
+
+/// `make soak SECONDS=900` runs it for longer, with the release build.
+#[test]
+fn a_good_client_is_served_beside_hostile_ones() {
+    course::run();
+}
+
+#[test]
+#[ignore = "prints figures: make hostile-figures"]
+fn what_hostile_clients_take() {
+    figures::print();
+}

@@ -48,7 +48,7 @@ const SLOWER: f64 = 2.0;
 /// for a slice of another thread of the test. (The twin, whose proxy nobody attacks, had 3 to 20 ms in ten runs.)
 const NOISE_MS: f64 = 20.0;
 
-/// Connections that are there at once, at the peak.
+/// Connections at once, at the peak: more than there are without those of the tool.
 const CONNECTIONS: f64 = 2_000.0;
 
 /// The limits of an ordinary site: rates by address, by token, and of what is in flight.
@@ -112,7 +112,7 @@ async fn soak(site: &Site, other: &Site, hostile_for: Duration) -> Report {
 
     let mut report = Report::default();
     judge_served(&mut report, &alone, &coming, &beside);
-    judge_held(&mut report, alone.held, coming.held.most(beside.held), &only);
+    judge_held(&mut report, alone.held, coming.held.max(beside.held), &only);
     let [first, second] = beside.resident_kib.map(mib);
     report.at_most("memory in the second half", second, first + MEMORY_GROWTH, "MiB");
     judge_kinds(&mut report, &hostile, &metrics);
@@ -141,7 +141,7 @@ impl Scene<'_> {
         print_served(name, &served);
         print_served(&format!("{name}, its twin"), &twin);
         let resident_kib = [first.resident_kib, second.resident_kib];
-        Phase { served, twin, held: first.most(second), resident_kib, processors }
+        Phase { served, twin, held: first.max(second), resident_kib, processors }
     }
 }
 
@@ -153,12 +153,12 @@ impl Phase {
 
 /// The most that is held until then, looked at each second.
 async fn watch(site: &Site, until: Instant) -> Held {
-    let mut most = Held::default();
+    let mut peak = Held::default();
     while now() < until {
-        most = most.most(Held::by(&site.gate).await.0);
+        peak = peak.max(Held::by(&site.gate).await.0);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    most
+    peak
 }
 
 /// A number that is to be as at the start, and when it was so for good, after the hostile clients had left.

@@ -33,8 +33,8 @@ impl Held {
         (held, metrics)
     }
 
-    /// The most of both, number by number.
-    pub fn most(self, other: Self) -> Self {
+    /// The larger of both, number by number.
+    pub fn max(self, other: Self) -> Self {
         Self {
             descriptors: self.descriptors.max(other.descriptors),
             resident_kib: self.resident_kib.max(other.resident_kib),
@@ -50,8 +50,8 @@ impl Held {
 pub fn sum(metrics: &str, name: &str) -> u64 {
     let values = metrics.lines().filter_map(|line| {
         let rest = line.strip_prefix(name)?;
-        let whole = rest.starts_with([' ', '{']);
-        whole.then(|| rest.rsplit(' ').next()?.parse::<f64>().ok()).flatten()
+        let name_ends = rest.starts_with([' ', '{']);
+        name_ends.then(|| rest.rsplit(' ').next()?.parse::<f64>().ok()).flatten()
     });
     values.sum::<f64>() as u64
 }

@@ -23,6 +23,7 @@ const fn kind(
 const EARLY: &str = "tollgate_origin_requests_total{origin=\"early\",class=\"4xx\"}";
 const HEADER_TIMEOUT: &str = "tollgate_rejected_total{reason=\"header_timeout\"}";
 const BODY_RATE: &str = "tollgate_rejected_total{reason=\"body_rate\"}";
+const FRAMING: &str = "tollgate_rejected_total{reason=\"framing\"}";
 const PATH: &str = "tollgate_rejected_total{reason=\"path\"}";
 const TOKENS: &str = "tollgate_tokens_refused_total{reason=\"signature\"}";
 const LIMITED: &str = "tollgate_decisions_total{limit=\"few\",tier=\"exact\",verdict=\"denied\"}";
@@ -43,7 +44,7 @@ pub static KINDS: &[Kind] = &[
     kind("forged tokens", 40, 1_000, |aim| http1::forged_tokens(aim, Duration::from_secs(2)).boxed(), Some(TOKENS)),
     kind("pipelined requests", 30, 8_000, |aim| http1::pipelined(aim).boxed(), None),
     kind("extensions of chunks", 40, 1_000, |aim| http1::chunk_extensions(aim).boxed(), None),
-    kind("trailers without end", 40, 1_000, |aim| http1::trailers(aim).boxed(), None),
+    kind("trailers without end", 40, 1_000, |aim| http1::trailers(aim).boxed(), Some(FRAMING)),
     kind("100-continue, and nothing", 60, 1_000, |aim| http1::expects(aim).boxed(), None),
     kind("upgrades that say nothing", 60, 1_000, |aim| http1::upgrade(aim).boxed(), None),
     kind("refused, with a body", 30, 2_000, |aim| http1::refused_body(aim).boxed(), Some(LIMITED)),

@@ -88,7 +88,7 @@ struct Phase {
 /// `TOLLGATE_SOAK_KINDS` leaves the hostile clients whose names have it: whose fault it is.
 pub fn run() {
     threads::raise_descriptors();
-    let seconds = std::env::var("TOLLGATE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    let seconds = std::env::var("TOLLGATE_SOAK_SECONDS").map(|text| text.parse().unwrap());
     let hostile_for = Duration::from_secs(seconds.unwrap_or(SECONDS));
     let origins = threads::runtime(1, 0);
     let report = threads::runtime(1, 0).block_on(async {

@@ -76,10 +76,11 @@ soak: SECONDS = 900
 soak: tools-test build
 	TOLLGATE_BINARY=$(CURDIR)/target/release/tollgate TOLLGATE_SOAK_SECONDS=$(SECONDS) $(CARGO) test --test soak a_good -- --nocapture
 
-# What hostile clients take of a proxy: descriptors, processor time, memory. BINARY is another one's to compare with.
+# What hostile clients take of a proxy: descriptors, processor time, memory. BINARY is another one's to compare with;
+# BOUNDS are its `limits_of_this_proxy`, as 'memory: 128MiB'.
 BINARY ?= $(CURDIR)/target/release/tollgate
 hostile-figures: build
-	TOLLGATE_BINARY=$(BINARY) $(CARGO) test --test soak what_hostile -- --ignored --nocapture
+	TOLLGATE_BINARY=$(BINARY) TOLLGATE_FIGURES_BOUNDS="$(BOUNDS)" $(CARGO) bench --bench hostile
 
 .PHONY: compare-redis
 

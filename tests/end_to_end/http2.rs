@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
 pub use crate::frames::{
-    Attacker, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM,
-    SETTINGS, WINDOW_UPDATE, fields, frame, length, request, silent,
+    Anybody, Attacker, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING,
+    RST_STREAM, SETTINGS, WINDOW_UPDATE, fields, frame, length, request, silent,
 };
 use crate::servers::{Gate, Origin, Reloaded, eventually, metric, now, origin_yaml, resident_kib};
 use crate::tls::{ONE, folder};

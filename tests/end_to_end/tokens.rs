@@ -1,11 +1,6 @@
 //! Forged tokens over real sockets: no more signatures are checked than the address's limit admits.
 
-use std::time::{Duration, Instant};
-
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-
-use crate::servers::{Gate, Origin, client, metric, now, origin_yaml};
+use crate::servers::{Gate, Origin, client, metric, origin_yaml};
 use crate::{signing, tls};
 
 const CHECKED: &str = "tollgate_tokens_checked_total";
@@ -75,91 +70,4 @@ async fn forged_tokens_are_checked_as_often_as_the_address_may_ask() {
         assert_eq!((verdicts("allowed"), verdicts("denied")), (5.0, 195.0), "{missing}");
         assert_eq!(origin.count(), if admitted == 200 { 5 } else { 0 }, "{address}, {missing}");
     }
-}
-
-/// What a flood of forged tokens costs: `TOLLGATE_BINARY=... cargo test --test end_to_end
-/// what_a_flood_of_forged_tokens_costs -- --ignored --nocapture` prints the rows.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement, of a minute"]
-async fn what_a_flood_of_forged_tokens_costs() {
-    println!(
-        "| token | missing_key | connections | requests/s | 429 | time of a request | of a core |"
-    );
-    println!("|---|---|---|---|---|---|---|");
-    for (algorithm, key, signature) in [("RS256", "rsa-1", 256), ("ES256", "ec-1", 64)] {
-        let rows = ["skip", "{ deny: 401 }"].map(|missing| [1, 10, 1_000].map(|n| (missing, n)));
-        for (missing, connections) in rows.into_iter().flatten() {
-            let origin = Origin::start("site").await;
-            let limit = "tier: exact, rate: 100/1m";
-            let policy = format!(
-                "{}{}access_log: {{ to: none }}\n\
-                 limits_of_this_proxy: {{ max_connections_per_client: 2000 }}\n",
-                origin_yaml(origin.address),
-                policy(limit, missing)
-            );
-            let gate = Gate::start(&policy).await;
-            let until = now() + SPAN;
-            let before = processor_time(gate.pid());
-            let clients = (0..connections).map(|client| {
-                let port = gate.port;
-                let forged = move |n| {
-                    signing::forged_for(algorithm, key, signature, client * 10_000_000 + n)
-                };
-                tokio::spawn(flood(port, until, forged))
-            });
-            let (mut sent, mut limited) = (0, 0);
-            for client in clients.collect::<Vec<_>>() {
-                let (one, other) = client.await.unwrap();
-                (sent, limited) = (sent + one, limited + other);
-            }
-            let spent = processor_time(gate.pid()) - before;
-            println!(
-                "| {algorithm} | {missing} | {connections} | {} | {} % | {} us | {} % |",
-                sent / SPAN.as_secs(),
-                100 * limited / sent.max(1),
-                spent.as_micros() as u64 / sent.max(1),
-                100 * spent.as_millis() as u64 / SPAN.as_millis() as u64,
-            );
-        }
-    }
-}
-
-/// How long each row of the table is measured.
-const SPAN: Duration = Duration::from_secs(4);
-
-/// Sends one token after the other over one connection; how many were answered, and how many with 429.
-async fn flood(port: u16, until: Instant, forged: impl Fn(u64) -> String) -> (u64, u64) {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let (mut sent, mut limited, mut answer) = (0, 0, Vec::new());
-    while now() < until {
-        let token = forged(sent);
-        let head = format!("GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n");
-        stream.write_all(head.as_bytes()).await.unwrap();
-        answer.clear();
-        while !is_whole(&answer) {
-            assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "the connection is kept");
-        }
-        sent += 1;
-        limited += u64::from(answer.starts_with(b"HTTP/1.1 429"));
-    }
-    (sent, limited)
-}
-
-/// Whether the answer is there to the end of its body.
-fn is_whole(answer: &[u8]) -> bool {
-    let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
-        return false;
-    };
-    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    answer.len() >= end + 4 + length.unwrap().parse::<usize>().unwrap()
-}
-
-/// What the kernel has counted for a process, of a hundredth of a second.
-fn processor_time(pid: u32) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let after_name = stat.rsplit_once(") ").unwrap().1;
-    let ticks: u64 =
-        after_name.split(' ').skip(11).take(2).map(|one| one.parse::<u64>().unwrap()).sum();
-    Duration::from_millis(ticks * 10)
 }

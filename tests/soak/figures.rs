@@ -10,9 +10,9 @@ use futures_util::FutureExt;
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
-use crate::hostile::{
-    Aim, Attempt, forged_tokens, readings, slow_reader, unfinished_body, unfinished_streams,
-};
+use crate::hostile::http1::{forged_tokens, readings, unfinished_body};
+use crate::hostile::http2::{slow_reader, unfinished_streams};
+use crate::hostile::{Aim, Attempt};
 use crate::origin::{self, Origins};
 use crate::servers::{now, resident_kib};
 use crate::site::Site;
@@ -105,7 +105,9 @@ fn measure(item: &Item, connections: u64) -> Taken {
     let (origins, clients) = (threads::runtime(1, 0), threads::runtime(1, 0));
     let taken = threads::runtime(1, 0).block_on(async {
         let origins: Origins = origins.spawn(origin::start()).await.unwrap();
-        let site = Site::start(origins, POLICY, &[&format!("nofile={DESCRIPTORS}")]).await;
+        let bounds = std::env::var("TOLLGATE_FIGURES_BOUNDS").unwrap_or_default();
+        let policy = format!("{POLICY}limits_of_this_proxy: {{ {bounds} }}\n");
+        let site = Site::start(origins, &policy, &[&format!("nofile={DESCRIPTORS}")]).await;
         take(item, connections, &site, &clients).await
     });
     clients.shutdown_background();

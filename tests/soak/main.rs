@@ -1,11 +1,10 @@
-//! One good client beside two thousand connections of hostile ones, and what hostile clients take of the proxy.
+//! One good client beside two thousand connections of hostile ones.
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 #![expect(unreachable_pub, reason = "a test binary exports nothing")]
 
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod course;
-mod figures;
 #[path = "../support/frames.rs"]
 #[expect(dead_code, reason = "the end-to-end tests use the rest")]
 mod frames;
@@ -24,10 +23,4 @@ mod watch;
 #[test]
 fn a_good_client_is_served_beside_hostile_ones() {
     course::run();
-}
-
-#[test]
-#[ignore = "prints figures: make hostile-figures"]
-fn what_hostile_clients_take() {
-    figures::print();
 }

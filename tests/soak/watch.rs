@@ -16,6 +16,7 @@ pub struct Held {
     pub origin_connections: u64,
     pub in_flight: u64,
     pub waiting: u64,
+    pub memory_bytes: u64,
 }
 
 impl Held {
@@ -29,6 +30,7 @@ impl Held {
             origin_connections: sum(&metrics, "tollgate_origin_connections"),
             in_flight: sum(&metrics, "tollgate_in_flight"),
             waiting: sum(&metrics, "tollgate_waiting"),
+            memory_bytes: sum(&metrics, "tollgate_memory_bytes"),
         };
         (held, metrics)
     }
@@ -42,6 +44,7 @@ impl Held {
             origin_connections: self.origin_connections.max(other.origin_connections),
             in_flight: self.in_flight.max(other.in_flight),
             waiting: self.waiting.max(other.waiting),
+            memory_bytes: self.memory_bytes.max(other.memory_bytes),
         }
     }
 }

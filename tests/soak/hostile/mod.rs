@@ -1,7 +1,7 @@
 //! Hostile clients of every kind, from several addresses, at bounded rates.
 
-mod http1;
-mod http2;
+pub mod http1;
+pub mod http2;
 mod table;
 mod tls;
 mod tool;
@@ -19,8 +19,6 @@ use tokio::time::{sleep, timeout};
 use crate::site::Site;
 use crate::threads;
 
-pub use http1::{forged_tokens, readings, unfinished_body};
-pub use http2::{slow_reader, unfinished_streams};
 use table::KINDS;
 use tool::Tools;
 

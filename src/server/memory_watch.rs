@@ -1,6 +1,6 @@
 //! Which connections do not take their answers, and which of them are cut when memory runs short.
 //!
-//! A connection registers when it first has to wait for its client to read. While the budget is used up,
+//! A connection registers when it first has to wait for its client to read. While the budget is nearly used up,
 //! the watch looks every [`TICK`] for connections that would need longer than [`PATIENCE`] to take what
 //! waits for them, and cuts the largest ones of the client that uses most, until enough is free. So a client
 //! with many small readers is cut before one with a single large one. Where that is not enough, idle connections
@@ -33,8 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Answers that wait on one connection use at most the budget divided by this.
 const CONNECTION_SHARE: usize = 8;
 
-/// The budget divided by this is free after connections were cut, so that the next request does not begin it
-/// again.
+/// Connections are cut when less than the budget divided by this is free, so that slow readers are cut before
+/// anybody's request is refused, until twice as much is free, so that the next request does not begin it again.
 const HEADROOM: usize = 8;
 
 /// Connections whose clients have kept us waiting.
@@ -160,7 +160,7 @@ impl MemoryWatch {
             self.books.shed(Shed::SlowReader);
             freed += seen[index].waiting;
         }
-        if total.saturating_sub(freed) > max {
+        if total.saturating_sub(freed) > max - max / HEADROOM {
             for _ in 0..self.seats.shed_idle(self.clock.now().mono) {
                 self.books.shed(Shed::IdleConnections);
             }
@@ -196,8 +196,8 @@ impl Seen {
 }
 
 /// Which connections are to be cut when `total` of `max` bytes are used: those above a connection's share,
-/// and while the budget is exceeded the largest of the client that uses most. When those of that client are
-/// new, the next look decides: others are not cut in their place.
+/// and while the budget is nearly used up the largest of the client that uses most. When those of that client
+/// are new, the next look decides: others are not cut in their place.
 fn chosen(seen: &[Seen], total: usize, max: usize) -> Vec<usize> {
     let being_freed: usize = seen.iter().filter(|one| one.is_cut).map(|one| one.waiting).sum();
     let mut total = total.saturating_sub(being_freed);
@@ -213,7 +213,8 @@ fn chosen(seen: &[Seen], total: usize, max: usize) -> Vec<usize> {
         *sum += one.waiting;
         connections.push(index);
     }
-    if total <= max {
+    let free = max / HEADROOM;
+    if total <= max - free {
         return cut;
     }
     for (_, connections) in clients.values_mut() {
@@ -221,7 +222,7 @@ fn chosen(seen: &[Seen], total: usize, max: usize) -> Vec<usize> {
     }
     let mut largest: BinaryHeap<(usize, IpAddr)> =
         clients.iter().map(|(client, (sum, _))| (*sum, *client)).collect();
-    while total > max - max / HEADROOM
+    while total > max - 2 * free
         && let Some((sum, client)) = largest.pop()
     {
         let Some(index) = clients.get_mut(&client).and_then(|(_, connections)| connections.pop())
@@ -253,9 +254,9 @@ mod tests {
     #[test]
     fn the_largest_of_the_client_that_uses_most_are_cut() {
         let all = [seen(1, 60), seen(2, 30), seen(2, 25), seen(2, 20), seen(3, 50), seen(2, 10)];
-        assert_eq!(chosen(&all, 900, 1_000), [0; 0], "within the budget");
-        // 125 bytes are to stay free: 130 are needed, client 2 has 85.
-        assert_eq!(chosen(&all, 1_005, 1_000), [1, 0, 2, 4], "of 85, 60, 55 and 50");
+        assert_eq!(chosen(&all, 875, 1_000), [0; 0], "enough is free");
+        // 250 bytes are to be free: 130 are needed, client 2 has 85.
+        assert_eq!(chosen(&all, 880, 1_000), [1, 0, 2, 4], "of 85, 60, 55 and 50");
         let all_of_them = chosen(&all, 9_000, 1_000);
         assert_eq!(all_of_them.len(), all.len());
     }
@@ -264,7 +265,7 @@ mod tests {
     fn clients_that_read_are_left_alone() {
         let fast = Seen { written: Some(6), ..seen(1, 60) };
         let slow = Seen { written: Some(5), ..seen(2, 60) };
-        let new = Seen { written: None, ..seen(3, 60) };
+        let new = Seen { written: None, ..seen(3, 50) };
         let idle = seen(4, 0);
         assert_eq!(chosen(&[fast, slow, new, idle], 2_000, 1_000), [1]);
     }
@@ -273,16 +274,16 @@ mod tests {
     fn nobody_is_cut_for_what_is_new() {
         let new = |number, waiting| Seen { written: None, ..seen(number, waiting) };
         let all = [seen(1, 60), new(2, 50), seen(2, 10), new(2, 40)];
-        assert_eq!(chosen(&all, 1_001, 1_000), [2], "then the largest client has new ones only");
+        assert_eq!(chosen(&all, 876, 1_000), [2], "then the largest client has new ones only");
         let later = [seen(1, 60), seen(2, 50), seen(2, 40)];
-        assert_eq!(chosen(&later, 1_001, 1_000), [1, 0, 2]);
+        assert_eq!(chosen(&later, 876, 1_000), [1, 0, 2]);
     }
 
     #[test]
     fn what_is_being_cut_counts_as_free() {
         let cut = Seen { is_cut: true, ..seen(1, 100) };
-        assert_eq!(chosen(&[cut, seen(1, 90)], 1_050, 1_000), [0; 0]);
-        assert_eq!(chosen(&[cut, seen(1, 90)], 1_150, 1_000), [1]);
+        assert_eq!(chosen(&[cut, seen(1, 90)], 975, 1_000), [0; 0]);
+        assert_eq!(chosen(&[cut, seen(1, 90)], 976, 1_000), [1]);
     }
 
     #[test]

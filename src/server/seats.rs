@@ -342,11 +342,14 @@ mod tests {
         let (large, small) = (hold(&seats, 1, 100), hold(&seats, 2, 2));
         idle(&large[10..], 1);
         idle(&small, 1);
-        assert_eq!(seats.shed_idle(at(9)), MAX_CLOSING, "until some have closed");
-        assert_eq!((shed(&large), shed(&small)), (MAX_CLOSING, 0));
+        // One look may find busy ones only.
+        let look = || (0..20).map(|_| seats.shed_idle(at(9))).sum::<usize>();
+        assert_eq!(look(), MAX_CLOSING, "until some have closed");
+        assert_eq!(shed(&large) + shed(&small), MAX_CLOSING);
+        assert!(shed(&large) >= MAX_CLOSING - 2);
         assert_eq!(seats.shed_idle(at(9)), 0);
-        drop(large);
-        assert_eq!(seats.shed_idle(at(9)), 2);
+        drop((large, small));
+        assert_eq!(seats.closing.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -51,6 +51,9 @@ const SLOWER: f64 = 2.0;
 /// for a slice of another thread of the test. (The twin, whose proxy nobody attacks, had 3 to 20 ms in ten runs.)
 const NOISE_MS: f64 = 20.0;
 
+/// The same where the proxy is the unoptimised one of `make test`, which takes three times as long for what it does.
+const NOISE_UNOPTIMISED_MS: f64 = 60.0;
+
 /// Connections at once, at the peak: more than there are without those of the tool.
 const CONNECTIONS: f64 = 2_000.0;
 
@@ -117,6 +120,10 @@ async fn soak(site: &Site, other: &Site, hostile_for: Duration) -> Report {
     let mut report = Report::default();
     judge_served(&mut report, &alone, &coming, &beside);
     judge_held(&mut report, alone.held, coming.held.max(beside.held), &only);
+    for reason in ["origin_connections", "memory", "slow_reader", "idle_connections"] {
+        let sample = format!("tollgate_shed_total{{reason=\"{reason}\"}}");
+        report.note(&sample, sum(&metrics, &sample) as f64, "");
+    }
     let [first, second] = beside.resident_kib.map(mib);
     report.at_most("memory in the second half", second, first + MEMORY_GROWTH, "MiB");
     judge_kinds(&mut report, &hostile, &metrics);
@@ -234,9 +241,13 @@ fn judge_served(report: &mut Report, alone: &Phase, coming: &Phase, beside: &Pha
     report.note("p99 alone", alone_ms, "ms");
     report.note("p99 of its twin, at a proxy that is not attacked, meanwhile", twin_ms, "ms");
     let (what, beside_ms) = ("p99 beside hostile clients", millis(beside.served.p99));
-    match twin_ms <= NOISE_MS {
+    let noise_ms = match std::env::var_os("TOLLGATE_BINARY") {
+        Some(_) => NOISE_MS,
+        None => NOISE_UNOPTIMISED_MS,
+    };
+    match twin_ms <= noise_ms {
         true => {
-            report.at_most(what, beside_ms, (SLOWER * alone_ms.max(twin_ms)).max(NOISE_MS), "ms")
+            report.at_most(what, beside_ms, (SLOWER * alone_ms.max(twin_ms)).max(noise_ms), "ms")
         }
         // Other programs have the processors: nothing can be told.
         false => {

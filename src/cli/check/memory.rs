@@ -44,7 +44,7 @@ pub(super) fn tell_memory(out: &mut dyn Write, config: &Config) -> io::Result<()
     let at_once = budget.saturating_sub(all_idle) / download.max(upload);
     writeln!(
         out,
-        "  so the budget is enough for {at_once} such exchanges besides; above it new requests are \
-         answered 503 and the slowest readers cut",
+        "  so the budget is enough for {at_once} such exchanges besides; the slowest readers are cut \
+         when an eighth of it is left, and above it new requests are answered 503",
     )
 }

@@ -65,6 +65,31 @@ pub fn proxied_from(header: &[u8]) -> Result<ProxiedFrom, NoProxyHeader> {
             v1::Addresses::Unknown => ProxiedFrom::Unknown,
         });
     }
+    version_2(header)
+}
+
+/// The command of a connection that the load balancer opened for itself.
+const LOCAL: u8 = 0x20;
+
+/// Families with their transports, as one byte. "Other values are unspecified and must be rejected as
+/// invalid by receivers" (section 2.2), which the parser does not: it reads the two halves apart.
+const FAMILIES: [u8; 7] = [0x00, 0x11, 0x12, 0x21, 0x22, 0x31, 0x32];
+
+fn version_2(header: &[u8]) -> Result<ProxiedFrom, NoProxyHeader> {
+    let start = header.first_chunk().ok_or(NoProxyHeader)?;
+    let fixed = header.first_chunk().ok_or(NoProxyHeader)?;
+    if proxy_version(start)? != ProxyVersion::Two || proxy_v2_size(fixed)? != header.len() {
+        return Err(NoProxyHeader);
+    }
+    let (command, family) = (fixed[PROXY_SIGNATURE], fixed[PROXY_SIGNATURE + 1]);
+    // "The receiver must accept this connection as valid and must discard the protocol block including
+    // the family which is ignored."
+    if command == LOCAL {
+        return Ok(ProxiedFrom::Unknown);
+    }
+    if !FAMILIES.contains(&family) {
+        return Err(NoProxyHeader);
+    }
     let header = v2::Header::try_from(header).map_err(|_| NoProxyHeader)?;
     Ok(match (header.command, header.addresses) {
         (v2::Command::Proxy, v2::Addresses::IPv4(ip)) => client(ip.source_address, ip.source_port),
@@ -130,5 +155,19 @@ mod tests {
         assert_eq!(proxied_from(&header(0x21, 0x11, &ipv4[..8])), Err(NoProxyHeader));
         assert_eq!(proxied_from(&header(0x11, 0x11, &ipv4)), Err(NoProxyHeader));
         assert_eq!(proxied_from(&header(0x22, 0x11, &ipv4)), Err(NoProxyHeader));
+        for family in [0x01, 0x02, 0x10, 0x13, 0x20, 0x30, 0x41] {
+            let body = [0; 216];
+            assert_eq!(
+                proxied_from(&header(0x21, family, &body)),
+                Err(NoProxyHeader),
+                "{family:#x}"
+            );
+        }
+        // The rest of a local one means nothing.
+        for (family, body) in [(0x11, &ipv4[..8]), (0x41, &[]), (0xff, &[7; 300])] {
+            let local = header(0x20, family, body);
+            assert_eq!(proxied_from(&local), Ok(ProxiedFrom::Unknown), "{family:#x}");
+            assert_eq!(proxied_from(&local[..local.len() - 1]), Err(NoProxyHeader));
+        }
     }
 }

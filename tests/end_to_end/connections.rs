@@ -97,12 +97,14 @@ async fn proxy_headers_name_the_client() {
         [header, head.as_bytes()].concat()
     };
     let local = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+    let local_with_block = b"\r\n\r\n\0\r\nQUIT\n\x20\x11\0\x04....";
     let cases: Vec<(&str, Vec<u8>, &str)> = vec![
         ("v1", with(b"PROXY TCP4 198.51.100.7 192.0.2.9 4000 80\r\n", ""), "198.51.100.7"),
         ("v1 over IPv6", with(b"PROXY TCP6 2001:db8::7 2001:db8::9 1 2\r\n", ""), "2001:db8::7"),
         ("v2", with(&ipv4([198, 51, 100, 8]), ""), "198.51.100.8"),
         ("unknown", with(b"PROXY UNKNOWN\r\n", ""), "127.0.0.9"),
         ("local", with(local, ""), "127.0.0.9"),
+        ("local, half an address", with(local_with_block, ""), "127.0.0.9"),
         (
             "a client that forges a header",
             with(b"PROXY TCP4 198.51.100.7 192.0.2.9 4000 80\r\n", "X-Forwarded-For: 1.1.1.1\r\n"),
@@ -125,12 +127,13 @@ async fn proxy_headers_name_the_client() {
 
     let good = &cases[0].1;
     assert_eq!(said(&mut from([127, 0, 0, 1], gate.port).await, good).await, "", "not trusted");
-    let broken: [&[u8]; 6] = [
+    let broken: [&[u8]; 7] = [
         ASK,
         b"PROXY TCP4 198.51.100.7 192.0.2.9 4000\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         b"PROXY TCP4 198.51.100.7 192.0.2.9 4000 80\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         b"PROXY TCP4 198.51.100.777 192.0.2.9 4000 80\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         b"\r\n\r\n\0\r\nQUIT\n\x31\x11\0\x0c............",
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x10\0\x0c............",
         b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff............",
     ];
     for bytes in broken {
@@ -142,7 +145,7 @@ async fn proxy_headers_name_the_client() {
     let began = now();
     assert_eq!(said(&mut from([127, 0, 0, 9], gate.port).await, b"PROXY TC").await, "", "too slow");
     assert!(began.elapsed() >= Duration::from_secs(1) && began.elapsed() < Duration::from_secs(2));
-    assert_eq!(rejected(&gate, "proxy_protocol").await, 9);
+    assert_eq!(rejected(&gate, "proxy_protocol").await, 10);
     assert_eq!(origin.count(), served);
 
     // Clients behind a balancer are told apart.

@@ -78,6 +78,11 @@ impl Keys {
     /// Checks the signature with the keys that the token can be for.
     pub(super) fn verify(&self, token: &[u8]) -> Result<Verified, Disbelief> {
         let header = decode_header(token).map_err(|_| Disbelief::Malformed)?;
+        // A token may name extensions that its reader has to understand or refuse it (RFC 7515, section
+        // 4.1.11). None is known here, and the library leaves that to its caller.
+        if header.crit.is_some() {
+            return Err(Disbelief::Malformed);
+        }
         let fitting = self.0.iter().filter(|key| {
             key.algorithm == header.alg
                 && header.kid.as_ref().is_none_or(|kid| {

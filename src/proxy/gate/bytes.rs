@@ -98,8 +98,9 @@ const fn classes() -> [u16; 256] {
         if matches!(byte, 0x21..0x7f) {
             classes |= TARGET;
         }
-        // (A fragment is never sent; parsers drop it, or do not.)
-        if matches!(byte, 0..=0x20 | b'<' | b'>' | b'#' | 0x7f..) {
+        // (A fragment is never sent; parsers drop it, or do not. The framework's takes no quote in a
+        // query, and would answer by itself.)
+        if matches!(byte, 0..=0x20 | b'"' | b'<' | b'>' | b'#' | 0x7f..) {
             classes |= STRANGE_IN_QUERY;
         }
         if !matches!(byte, b'<' | b'>' | b'`' | b'#' | b'?') {

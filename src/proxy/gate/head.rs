@@ -331,6 +331,7 @@ mod tests {
             (b"FOO / HTTP/1.1\r\nHost: h\r\n\r\n", Reason::Method),
             (b"CONNECT h:80 HTTP/1.1\r\nHost: h\r\n\r\n", Reason::Method),
             (b"GET api/x HTTP/1.1\r\nHost: h\r\n\r\n", Reason::Target),
+            (b"GET /?a=\"b\" HTTP/1.1\r\nHost: h\r\n\r\n", Reason::Target),
             (b"GET foo:bar://h/admin HTTP/1.1\r\nHost: h\r\n\r\n", Reason::Target),
             (b"GET http://other/ HTTP/1.1\r\nHost: h\r\n\r\n", Reason::Host),
             (b"GET / HTTP/1.1\r\n\r\n", Reason::Host),

@@ -33,27 +33,39 @@ const ALL: Habits = (1 << 5) - 1;
 pub(super) fn readings(canonical: &str) -> Result<Vec<String>, Reason> {
     let mut all = Vec::new();
     let once = decode(canonical)?;
-    let is_decoded = once == canonical;
-    Marked::new(canonical, is_decoded).read(&mut all)?;
+    let is_decoded = once.path == canonical;
+    let end = if is_decoded { once.end } else { None };
+    Marked::new(canonical, end).read(&mut all, 0)?;
     if is_decoded {
         return Ok(all);
     }
-    let twice = decode(&once)?;
-    Marked::new(&once, true).read(&mut all)?;
-    if twice != once {
-        Marked::new(&twice, true).read(&mut all)?;
-        all.push(twice);
+    let twice = decode(&once.path)?;
+    Marked::new(&once.path, once.end).read(&mut all, 0)?;
+    if twice.path != once.path {
+        Marked::new(&twice.path, twice.end).read(&mut all, 0)?;
+        all.push(twice.path);
+    } else if twice.end != once.end {
+        // Written alike, it ends elsewhere.
+        Marked::new(&twice.path, twice.end).read(&mut all, ENDS)?;
     }
-    all.push(once);
+    all.push(once.path);
     Ok(all)
+}
+
+/// A path after a step of decoding.
+struct Decoded {
+    path: String,
+    /// Where the first `?` or `#` stands that has been decoded, in this step or before. What is written
+    /// `%3F` elsewhere in the path is the escape of one: it came from `%253F`.
+    end: Option<usize>,
 }
 
 /// Decodes escapes of characters that may also stand bare, and of `%`. What is escaped still is
 /// written as canonical paths are; `?` and `#` are left, since they would not be of the path.
-fn decode(path: &str) -> Result<String, Reason> {
+fn decode(path: &str) -> Result<Decoded, Reason> {
     let bytes = path.as_bytes();
     let mut decoded = Vec::with_capacity(path.len());
-    let mut copied = 0;
+    let (mut copied, mut end) = (0, None);
     while let Some(found) = memchr(b'%', &bytes[copied..]) {
         let at = copied + found;
         decoded.extend_from_slice(&bytes[copied..at]);
@@ -69,7 +81,12 @@ fn decode(path: &str) -> Result<String, Reason> {
             },
             Some(0..=0x1f | 0x7f) => return Err(Reason::Path),
             Some(byte) if byte < 0x80 && !matches!(byte, b' ' | b'?' | b'#') => decoded.push(byte),
-            Some(byte) => decoded.extend_from_slice(&escaped(byte)),
+            Some(byte) => {
+                if matches!(byte, b'?' | b'#') {
+                    end = end.or(Some(decoded.len()));
+                }
+                decoded.extend_from_slice(&escaped(byte));
+            }
             // A `%` that was decoded and begins nothing.
             None => {
                 decoded.push(b'%');
@@ -81,7 +98,8 @@ fn decode(path: &str) -> Result<String, Reason> {
     if has_bad_ascii(&decoded) {
         return Err(Reason::Path);
     }
-    String::from_utf8(decoded).map_err(|_| Reason::Path)
+    let path = String::from_utf8(decoded).map_err(|_| Reason::Path)?;
+    Ok(Decoded { path, end })
 }
 
 /// Whether there is an encoding of ASCII, or an escaped control byte, that decoding has brought to light.
@@ -96,6 +114,8 @@ fn has_bad_ascii(path: &[u8]) -> bool {
 struct Marked<'p> {
     path: &'p str,
     marks: Vec<(usize, Mark)>,
+    /// Where it ends for readers that take a decoded `?` or `#` for its end.
+    end: Option<usize>,
     /// The habits that can matter.
     habits: Habits,
 }
@@ -109,14 +129,11 @@ enum Mark {
     SecondSlash,
     /// So many dots at the beginning of a segment, which may be all of it.
     Dots(usize),
-    /// `%3F` or `%23`.
-    End,
 }
 
 impl<'p> Marked<'p> {
-    /// `decoded`: an origin that reads this path has decoded it.
-    fn new(path: &'p str, decoded: bool) -> Self {
-        let (mut marks, mut habits) = (Vec::new(), 0);
+    fn new(path: &'p str, end: Option<usize>) -> Self {
+        let (mut marks, mut habits) = (Vec::new(), if end.is_some() { ENDS } else { 0 });
         let bytes = path.as_bytes();
         for (at, &byte) in bytes.iter().enumerate() {
             let begins = || matches!(bytes[at - 1], b'/' | b'\\');
@@ -128,22 +145,18 @@ impl<'p> Marked<'p> {
                     Some(dots) => (Mark::Dots(dots), DOTS),
                     None => continue,
                 },
-                b'%' if decoded
-                    && matches!(bytes[at + 1..], [b'3', b'F', ..] | [b'2', b'3', ..]) =>
-                {
-                    (Mark::End, ENDS)
-                }
                 _ => continue,
             };
             marks.push((at, mark));
             habits |= matters;
         }
-        Self { path, marks, habits }
+        Self { path, marks, end, habits }
     }
 
-    /// Writes the reading of every choice of habits, but none that does nothing.
-    fn read(&self, all: &mut Vec<String>) -> Result<(), Reason> {
-        for habits in (1..=ALL).filter(|habits| habits & !self.habits == 0) {
+    /// Writes the reading of every choice of habits that has these, but none that does nothing.
+    fn read(&self, all: &mut Vec<String>, needed: Habits) -> Result<(), Reason> {
+        let matters = |habits: &Habits| habits & !self.habits == 0 && habits & needed == needed;
+        for habits in (1..=ALL).filter(matters) {
             let mut reading = Reading { path: String::new(), habits, used: 0 };
             reading.write(self)?;
             // A habit that found nothing to do leaves what is written without it.
@@ -215,7 +228,7 @@ impl Reading {
                     // The next segment follows the slash that is written already.
                     at = (self.segment_end(bytes, place) + 1).min(bytes.len());
                 }
-                Mark::Backslash | Mark::Semicolon | Mark::Dots(_) | Mark::End => {}
+                Mark::Backslash | Mark::Semicolon | Mark::Dots(_) => {}
             }
         }
         self.push(&path[at..]);
@@ -224,9 +237,8 @@ impl Reading {
 
     /// What this reader takes for the path.
     fn up_to_end<'p>(&mut self, marked: &Marked<'p>) -> &'p str {
-        let is_end = |(_, mark): &&(usize, Mark)| matches!(mark, Mark::End);
-        match marked.marks.iter().find(is_end).filter(|_| self.has(ENDS)) {
-            Some(&(end, _)) => {
+        match marked.end.filter(|_| self.has(ENDS)) {
+            Some(end) => {
                 self.used |= ENDS;
                 &marked.path[..end]
             }
@@ -316,6 +328,11 @@ mod tests {
             ("/a%2F..%3Fb", "/"),
             ("/caf%25c3%25a9", "/caf%C3%A9"),
             ("/%2561dmin", "/admin"),
+            // The escape of an escape ends a path only for readers that decode twice.
+            ("/free%253F/../a/b%3Fx", "/a/b"),
+            ("/x%253F%3Fy", "/x%3F"),
+            ("/x%253F%3Fy", "/x"),
+            ("/free%2523/../a/b%23x", "/a/b"),
         ] {
             let found = readings(path).unwrap();
             assert!(found.iter().any(|reading| reading == expected), "{path}: {found:?}");

@@ -57,15 +57,31 @@ pub fn proxy_v2_size(fixed: &[u8; PROXY_V2_FIXED]) -> Result<usize, NoProxyHeade
 
 /// Reads a whole header.
 pub fn proxied_from(header: &[u8]) -> Result<ProxiedFrom, NoProxyHeader> {
-    if header.starts_with(b"PROXY ") {
-        let header = v1::Header::try_from(header).map_err(|_| NoProxyHeader)?;
-        return Ok(match header.addresses {
-            v1::Addresses::Tcp4(tcp) => client(tcp.source_address, tcp.source_port),
-            v1::Addresses::Tcp6(tcp) => client(tcp.source_address, tcp.source_port),
-            v1::Addresses::Unknown => ProxiedFrom::Unknown,
-        });
+    if header.starts_with(b"PROXY ") { version_1(header) } else { version_2(header) }
+}
+
+fn version_1(header: &[u8]) -> Result<ProxiedFrom, NoProxyHeader> {
+    let line = header.strip_suffix(b"\r\n").ok_or(NoProxyHeader)?;
+    // "The receiver must ignore anything presented before the CRLF is found."
+    if line == b"PROXY UNKNOWN" || line.starts_with(b"PROXY UNKNOWN ") {
+        return Ok(ProxiedFrom::Unknown);
     }
-    version_2(header)
+    // The parser also takes signs in ports and a blank before the line end.
+    let parts = || line.split(|byte| *byte == b' ');
+    if parts().count() != 6 || !parts().skip(4).all(is_port) {
+        return Err(NoProxyHeader);
+    }
+    let header = v1::Header::try_from(header).map_err(|_| NoProxyHeader)?;
+    Ok(match header.addresses {
+        v1::Addresses::Tcp4(tcp) => client(tcp.source_address, tcp.source_port),
+        v1::Addresses::Tcp6(tcp) => client(tcp.source_address, tcp.source_port),
+        v1::Addresses::Unknown => ProxiedFrom::Unknown,
+    })
+}
+
+/// Digits without a zero before them (section 2.1).
+fn is_port(text: &[u8]) -> bool {
+    text == b"0" || text.iter().all(u8::is_ascii_digit) && !text.starts_with(b"0")
 }
 
 /// The command of a connection that the load balancer opened for itself.
@@ -115,6 +131,7 @@ mod tests {
             ("PROXY TCP6 2001:db8::1 2001:db8::9 4000 80\r\n", Some("[2001:db8::1]:4000")),
             ("PROXY UNKNOWN\r\n", None),
             ("PROXY UNKNOWN 1.2.3.4 x\r\n", None),
+            ("PROXY UNKNOWN 1 2 3 4 5 6 7 \rX\r\n", None),
         ] {
             let expected = expected.map_or(ProxiedFrom::Unknown, |address| {
                 ProxiedFrom::Client(address.parse().unwrap())
@@ -123,6 +140,12 @@ mod tests {
         }
         for line in [
             "PROXY TCP4 192.0.2.1 192.0.2.9 4000 80\n",
+            "PROXY TCP4 192.0.2.1 192.0.2.9 4000 80 \n",
+            "PROXY UNKNOWN \n",
+            "PROXY UNKNOWNX\r\n",
+            "PROXY TCP4 192.0.2.1 192.0.2.9 +4000 80\r\n",
+            "PROXY TCP4 192.0.2.1 192.0.2.9 4000 +80\r\n",
+            "PROXY TCP4 192.0.2.1 192.0.2.9 04000 80\r\n",
             "PROXY TCP4 192.0.2.1 192.0.2.9 4000\r\n",
             "PROXY TCP4 192.0.2.256 192.0.2.9 4000 80\r\n",
             "PROXY TCP4 192.0.2.1 192.0.2.9 4000 80000\r\n",

@@ -15,6 +15,10 @@ use super::{GateBounds, Rare, Reason, Span, aim, bytes, is_known, nominates_no_e
 /// The longest method of the registry has 17 letters.
 const MAX_METHOD: usize = 32;
 
+/// The longest target, in bytes: the framework keeps it in a `http::Uri`, which takes no longer one, and
+/// would answer by itself. (It matters where `header_size` is larger.)
+const MAX_TARGET: usize = u16::MAX as usize - 1;
+
 /// What a head says of the bytes around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireHead {
@@ -210,6 +214,9 @@ fn request_line(rest: &[u8]) -> Result<Option<(RequestLine, usize)>, Reason> {
     };
     let from = method + 1;
     let target = Span { from, to: from + bytes::lead(after, bytes::TARGET) };
+    if target.to - from > MAX_TARGET {
+        return Err(Reason::HeaderSize);
+    }
     let after = match rest[target.to..].split_first() {
         None => return Ok(None),
         Some((b' ', after)) if target.to > from => after,
@@ -337,6 +344,20 @@ mod tests {
             (b"GET / HTTP/1.1\r\n\r\n", Reason::Host),
         ] {
             assert_eq!(scan(bytes), Err(reason), "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_target_is_no_longer_than_the_framework_takes() {
+        let bounds = GateBounds { header_size: 1 << 20, ..BOUNDS };
+        for (length, fits) in [(MAX_TARGET, true), (MAX_TARGET + 1, false)] {
+            let target = format!("/?{}", "a".repeat(length - 2));
+            let head = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+            let found =
+                HeadScan::default().advance(head.as_bytes(), bounds, &mut LastHost::default());
+            assert_eq!(found.is_ok(), fits, "{length}");
+            let built = pingora::http::RequestHeader::build("GET", target.as_bytes(), None);
+            assert_eq!(built.is_ok(), fits, "{length}");
         }
     }
 

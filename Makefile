@@ -20,6 +20,7 @@ test: tools-test lint unit
 
 lint:
 	$(CARGO) fmt --check
+	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --all-targets --quiet -- -D warnings
 
 unit:
@@ -62,12 +63,16 @@ isolation: build
 	@./scripts/install-tools wrk curl
 	./scripts/isolation
 
-.PHONY: fuzz
+.PHONY: fuzz fuzz-corpus
 
-# Every reader of bytes, for SECONDS each and all at once.
+# Every reader of foreign bytes, for SECONDS each, JOBS at once (all processors): coverage-guided, by
+# AFL++. Fails when an input breaks a promise; `make fuzz-corpus` then makes the corpora anew.
 SECONDS ?= 600
 fuzz: tools-run
-	TOLLGATE_FUZZ_SECONDS=$(SECONDS) $(CARGO) test --test fuzz -- --nocapture --test-threads 8
+	./scripts/fuzz run $(SECONDS)
+
+fuzz-corpus: tools-run
+	./scripts/fuzz minimise
 
 .PHONY: soak hostile-figures
 

@@ -1,0 +1,40 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use tollgate::clock::{ManualClock, Nanos};
+use tollgate::config;
+use tollgate::engine::Engine;
+use tollgate::policy::KeySecret;
+
+/// The text of a configuration. What is accepted can be put in force; what is refused is refused at
+/// places that exist.
+pub fn configurations(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    match config::read_text(text, "f.yaml", Path::new("")) {
+        Ok(loaded) => {
+            for warning in &loaded.warnings {
+                exists(text, warning.place);
+            }
+            let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+            let engine = Engine::new(clock, KeySecret::new([7; 16]));
+            let generation = engine.generation(loaded.config.policy, None).0;
+            engine.tick(&generation);
+        }
+        Err(errors) => {
+            assert!(!errors.errors.is_empty());
+            for error in &errors.errors {
+                assert!(!error.message.is_empty());
+                error.place.into_iter().for_each(|place| exists(text, place));
+            }
+            assert!(errors.lines().iter().all(|line| line.starts_with("f.yaml:")));
+        }
+    }
+}
+
+/// A place is a character of the text, or its end.
+fn exists(text: &str, place: config::Place) {
+    let lines = text.split('\n').count();
+    assert!((1..=lines + 1).contains(&place.line) && place.column >= 1, "{place:?}");
+}

@@ -1,0 +1,220 @@
+use std::sync::{Arc, LazyLock};
+
+use tollgate::clock::Nanos;
+use tollgate::limit::{
+    FixedWindow, MICROSECOND, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, Verdict, Windows,
+};
+use tollgate::policy::KeyHash;
+use tollgate::store::redis::{Answered, Call, Charge, Order, Spend};
+use tollgate::store::{Claim, Embedded, Issued, Room};
+
+/// The call's number.
+const NUMBER: u32 = 7;
+
+static QUOTAS: LazyLock<Vec<Arc<Issued>>> = LazyLock::new(|| {
+    let rate = |count| Rate::new(count, Nanos::from_secs(60)).unwrap();
+    let bucket = |step| TokenBucket::new(rate(60), 10, step, MICROSECOND).unwrap();
+    let quotas = [
+        Quota::FixedWindow(FixedWindow::new(rate(5))),
+        Quota::SlidingWindow(SlidingWindow::new(rate(60))),
+        Quota::TokenBucket(bucket(Nanos::ZERO)),
+        Quota::SlidingLog(SlidingLog::new(rate(20)).unwrap()),
+        Quota::TokenBucket(bucket(Nanos::ZERO).delayed(Nanos::from_secs(3)).unwrap()),
+        Quota::TokenBucket(bucket(Nanos::from_secs(10))),
+        Quota::FixedWindow(FixedWindow::new(rate(u32::MAX))),
+        Quota::SlidingWindow(SlidingWindow::new(rate(u32::MAX))),
+    ];
+    let store = Embedded::default();
+    let issue = |quota: Quota| {
+        let (windows, room) = (Windows::of([&quota]), Arc::<Room>::default());
+        store.issue(Claim { quota, windows, room }, None)
+    };
+    quotas.into_iter().map(issue).collect()
+});
+
+/// One charge a line (`s`pend, `q`uestion, `c`ount, `d`ebit or `r`efund, then CELL:QUOTA:COST for each
+/// part), and after `=` the numbers of a server's reply. What is believed admits what the limits admit
+/// and no more; a reply that is cut, longer, of another call, or that tells another number of admitted
+/// charges is not believed beside it; and a true one is believed.
+pub fn replies(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let (charges, reply) = text.split_once('=').unwrap_or((&text, ""));
+    let mut call = Call::default();
+    let charges: Vec<Charge> = charges.lines().filter_map(charge).collect();
+    let taken = charges.iter().take_while(|charge| call.add(charge).is_ok()).count();
+    let charges = &charges[..taken];
+    let reply: Vec<u64> = reply.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let answers = call.answers(NUMBER, &reply);
+    if let Some(expected) = fixed_windows_say(charges, &reply) {
+        assert_eq!(answers.is_some(), expected, "{charges:?}: {reply:?}");
+    }
+    let Some(answers) = answers else {
+        return;
+    };
+    assert_eq!(answers.len(), charges.len());
+    for (run, answers) in runs(charges, &answers) {
+        is_consistent(&run[0], answers);
+    }
+    is_told(charges, &answers, &reply);
+    assert_eq!(call.answers(NUMBER + 1, &reply), None, "another call's");
+    assert_eq!(call.answers(NUMBER, &[&reply[..], &[0]].concat()), None, "longer");
+    for cut in super::cuts(reply.len()).filter(|cut| *cut < reply.len()) {
+        assert_eq!(call.answers(NUMBER, &reply[..cut]), None, "cut at {cut}");
+    }
+}
+
+fn charge(line: &str) -> Option<Charge> {
+    let mut words = line.split_whitespace();
+    let (order, at) = words.next()?.split_at_checked(1)?;
+    let order = match order {
+        "s" => Order::Spend,
+        "q" => Order::Ask,
+        "c" => Order::Post,
+        "d" => Order::Debit,
+        "r" => Order::GiveBack(at.parse().unwrap_or(0)),
+        _ => return None,
+    };
+    let mut charge = Charge { order, spends: Default::default() };
+    for part in words.take(8) {
+        let mut numbers = part.split(':').map(|number| number.parse::<u64>().unwrap_or(0));
+        let (cell, quota) = (numbers.next()?, numbers.next()? as usize % QUOTAS.len());
+        let cost = u32::try_from(numbers.next()?).unwrap_or(u32::MAX);
+        // The algorithm is in the key.
+        let key = KeyHash { high: quota as u64, low: cell % 64 };
+        if charge.spends.iter().all(|spend| spend.key != key) {
+            charge.spends.push(Spend::of(key, None, Arc::clone(&QUOTAS[quota]), cost));
+        }
+    }
+    (!charge.spends.is_empty()).then_some(charge)
+}
+
+fn judges(charge: &Charge) -> bool {
+    matches!(charge.order, Order::Spend | Order::Ask)
+}
+
+fn parts(charge: &Charge) -> impl Iterator<Item = (KeyHash, &Quota, u32)> {
+    charge.spends.iter().map(|spend| (spend.key, spend.quota.quota(), spend.cost))
+}
+
+/// How many charges from the first on are told together: equal ones that spend.
+fn run_length(charges: &[Charge]) -> usize {
+    let first = &charges[0];
+    let same = |charge: &&Charge| charge.order == first.order && parts(charge).eq(parts(first));
+    match first.order {
+        Order::Spend => charges.iter().take_while(same).count(),
+        Order::Ask | Order::Post | Order::Debit | Order::GiveBack(_) => 1,
+    }
+}
+
+fn runs<'c>(
+    mut charges: &'c [Charge],
+    mut answers: &'c [Answered],
+) -> Vec<(&'c [Charge], &'c [Answered])> {
+    let mut runs = Vec::new();
+    while !charges.is_empty() {
+        let many = run_length(charges);
+        runs.push((&charges[..many], &answers[..many]));
+        (charges, answers) = (&charges[many..], &answers[many..]);
+    }
+    runs
+}
+
+/// Verdicts that go together, and no more admitted than the limits allow.
+fn is_consistent(charge: &Charge, answers: &[Answered]) {
+    if !judges(charge) {
+        let done = |one: &Answered| one.settlement.spent && one.settlement.verdicts.is_empty();
+        return assert!(answers.iter().all(done));
+    }
+    let spent = answers.iter().filter(|one| one.settlement.spent).count() as u64;
+    assert!(charge.order == Order::Spend || spent == 0, "a question spends nothing");
+    for (_, quota, cost) in parts(charge) {
+        assert!(spent * u64::from(cost) <= u64::from(quota.limit()), "{spent} times {cost}");
+    }
+    let first_refused = answers.iter().position(|one| !one.settlement.spent);
+    let later = &answers[first_refused.unwrap_or(answers.len())..];
+    assert!(later.iter().all(|one| !one.settlement.spent), "what was refused is admitted later");
+    for one in answers {
+        let verdicts = &one.settlement.verdicts;
+        assert_eq!((verdicts.len(), one.without.len()), (charge.spends.len(), charge.spends.len()));
+        let fits = verdicts.iter().all(|verdict| verdict.allowed);
+        assert_eq!(fits, one.settlement.spent || charge.order == Order::Ask && fits);
+        for ((verdict, without), (_, quota, cost)) in
+            verdicts.iter().zip(&one.without).zip(parts(charge))
+        {
+            is_true(verdict, quota, cost);
+            assert!(without.allowed && without.remaining <= without.limit);
+            let is_charged = one.settlement.spent && quota.max_delay() == Nanos::ZERO;
+            if is_charged {
+                assert_eq!(verdict.remaining, without.remaining - cost, "{quota:?}");
+            }
+        }
+    }
+}
+
+/// One verdict by itself.
+fn is_true(verdict: &Verdict, quota: &Quota, cost: u32) {
+    assert_eq!(verdict.limit, quota.limit());
+    assert!(verdict.remaining <= verdict.limit && verdict.wait <= quota.max_delay());
+    match verdict.retry_after {
+        Some(Nanos::ZERO) => assert!(verdict.allowed, "{verdict:?}"),
+        Some(_) => assert!(!verdict.allowed && cost <= verdict.limit, "{verdict:?}"),
+        None => assert!(!verdict.allowed && cost > verdict.limit, "{verdict:?}"),
+    }
+}
+
+/// As many were admitted as the server says, and the cells were before as it says.
+fn is_told(charges: &[Charge], answers: &[Answered], reply: &[u64]) {
+    let mut numbers = reply[2..].iter().copied();
+    for (run, answers) in runs(charges, answers).into_iter().filter(|(run, _)| judges(&run[0])) {
+        let admitted = |one: &&Answered| one.settlement.verdicts.iter().all(|one| one.allowed);
+        assert_eq!(numbers.next(), Some(answers.iter().filter(admitted).count() as u64));
+        for (part, (_, quota, _)) in parts(&run[0]).enumerate() {
+            let first = numbers.next().unwrap();
+            assert!(answers.iter().all(|one| one.before[part] == first && one.at == reply[1]));
+            numbers.by_ref().take(quota.reading_len() - 1).for_each(drop);
+        }
+    }
+    assert_eq!(numbers.next(), None);
+}
+
+/// Whether a reply about fixed windows alone is true; `None`: it is about something else, or about
+/// another window than the present one.
+fn fixed_windows_say(charges: &[Charge], reply: &[u64]) -> Option<bool> {
+    const PERIOD: u64 = 60_000_000;
+    let is_fixed = |quota: &Quota| matches!(quota, Quota::FixedWindow(_));
+    if charges.is_empty() || !charges.iter().flat_map(parts).all(|part| is_fixed(part.1)) {
+        return None;
+    }
+    let [number, at, numbers @ ..] = reply else {
+        return Some(false);
+    };
+    // (Nanoseconds of a later time do not fit into 64 bits.)
+    if *at > 10_000_000_000_000_000 {
+        return None;
+    }
+    let (mut numbers, mut rest) = (numbers.iter().copied(), charges);
+    let mut is_right = *number == u64::from(NUMBER);
+    while !rest.is_empty() {
+        let many = run_length(rest);
+        let run = &rest[..many];
+        rest = &rest[many..];
+        if !judges(&run[0]) {
+            continue;
+        }
+        let Some(told) = numbers.next() else { return Some(false) };
+        let mut fit = many as u64;
+        for (_, quota, cost) in parts(&run[0]) {
+            let (Some(window), Some(count)) = (numbers.next(), numbers.next()) else {
+                return Some(false);
+            };
+            if window != at / PERIOD {
+                return None;
+            }
+            is_right &= u32::try_from(count).is_ok();
+            let left = u64::from(quota.limit()).saturating_sub(count);
+            fit = fit.min(left.checked_div(u64::from(cost)).unwrap_or(u64::MAX));
+        }
+        is_right &= told == fit;
+    }
+    Some(is_right && numbers.next().is_none())
+}

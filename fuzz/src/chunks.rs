@@ -21,13 +21,12 @@ pub fn chunks(bytes: &[u8]) {
             assert_eq!(read(length, bytes, cut), whole, "cut at {cut}");
         }
     }
-    // A body that has ended is the shortest one there is; what is refused begins with none.
-    let ends = end_of_chunks(bytes);
-    match read(Length::Chunked, bytes, bytes.len()) {
-        Ok((end, true)) => assert_eq!(Some(end), ends),
-        Ok((taken, false)) => assert_eq!((taken, ends), (bytes.len(), None)),
-        Err(_) => assert_eq!(ends, None),
-    }
+    let expected = match end_of_chunks(bytes) {
+        End::Refused => Err(()),
+        End::Open => Ok((bytes.len(), false)),
+        End::At(end) => Ok((end, true)),
+    };
+    assert_eq!(read(Length::Chunked, bytes, bytes.len()).map_err(drop), expected);
 }
 
 /// How many bytes a body takes, whether it has ended: told in two pieces.
@@ -42,47 +41,80 @@ fn read(length: Length, bytes: &[u8], cut: usize) -> Result<(usize, bool), Reaso
     Ok((first + second, framing.is_done()))
 }
 
-/// Where the chunked body ends that these bytes begin with (RFC 9112, section 7.1), if one does.
-fn end_of_chunks(bytes: &[u8]) -> Option<usize> {
+/// What becomes of a chunked body.
+enum End {
+    Refused,
+    /// It may still become one.
+    Open,
+    At(usize),
+}
+
+/// Where the chunked body ends that these bytes begin with (RFC 9112, section 7.1).
+fn end_of_chunks(bytes: &[u8]) -> End {
     let mut at = 0;
     loop {
-        let line = line(&bytes[at..])?;
-        let mut parts = line.splitn(2, |byte| *byte == b';');
-        let (digits, extension) = (parts.next()?, parts.next().unwrap_or_default());
-        let is_size = (1..=15).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
-        let is_text = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~');
-        if !is_size || extension.len() > MAX_EXTENSION || !extension.iter().all(is_text) {
-            return None;
+        let (line, is_whole) = line(&bytes[at..]);
+        let Some(size) = size(line, is_whole).filter(|_| !bytes[at..].starts_with(b"\r")) else {
+            return End::Refused;
+        };
+        if !is_whole {
+            return End::Open;
         }
-        let size = u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
         // The framework reads the same number, up to the same place.
         let framework = httparse::parse_chunk_size(&bytes[at..]);
         assert_eq!(framework, Ok(httparse::Status::Complete((line.len() + 2, size))));
         at += line.len() + 2;
         if size == 0 {
-            break;
+            return end_of_trailer(bytes, at);
         }
-        at = at.checked_add(usize::try_from(size).ok()?)?;
-        bytes.get(at..)?.strip_prefix(b"\r\n")?;
-        at += 2;
-    }
-    let mut trailer = 0;
-    loop {
-        let line = line(&bytes[at..])?;
-        at += line.len() + 2;
-        if line.is_empty() {
-            return Some(at);
-        }
-        trailer += line.len();
-        let is_text = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
-        if trailer > MAX_TRAILER || !line.iter().all(is_text) {
-            return None;
+        let rest = bytes[at..].get(usize::try_from(size).unwrap()..).unwrap_or_default();
+        match rest {
+            [b'\r', b'\n', ..] => at = bytes.len() - rest.len() + 2,
+            [] | [b'\r'] => return End::Open,
+            _ => return End::Refused,
         }
     }
 }
 
-/// What stands before the first CR LF.
-fn line(bytes: &[u8]) -> Option<&[u8]> {
-    let end = bytes.windows(2).position(|two| two == b"\r\n")?;
-    Some(&bytes[..end])
+fn end_of_trailer(bytes: &[u8], mut at: usize) -> End {
+    let is_text = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
+    let mut length = 0;
+    loop {
+        let (line, is_whole) = line(&bytes[at..]);
+        length += line.len();
+        at += line.len() + 2;
+        match (is_whole, line) {
+            (true, []) => return End::At(at),
+            _ if length > MAX_TRAILER || !line.iter().all(is_text) => return End::Refused,
+            (true, _) => {}
+            (false, _) => return End::Open,
+        }
+    }
+}
+
+/// The number in a line of digits and, behind a `;`, an extension. `None`: it is no such line, or no
+/// beginning of one.
+fn size(line: &[u8], is_whole: bool) -> Option<u64> {
+    let mut parts = line.splitn(2, |byte| *byte == b';');
+    let (digits, extension) = (parts.next()?, parts.next());
+    let is_text = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~');
+    let is_extension = extension
+        .is_none_or(|extension| extension.len() <= MAX_EXTENSION && extension.iter().all(is_text));
+    let is_begun = digits.is_empty() && extension.is_none() && !is_whole;
+    match std::str::from_utf8(digits).ok()? {
+        "" => is_begun.then_some(0),
+        _ if !is_extension || digits.len() > 15 => None,
+        text if text.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            u64::from_str_radix(text, 16).ok()
+        }
+        _ => None,
+    }
+}
+
+/// What stands before the first CR LF, or, where there is none yet, before a CR at the end.
+fn line(bytes: &[u8]) -> (&[u8], bool) {
+    match bytes.windows(2).position(|two| two == b"\r\n") {
+        Some(end) => (&bytes[..end], true),
+        None => (bytes.strip_suffix(b"\r").unwrap_or(bytes), false),
+    }
 }

@@ -33,7 +33,7 @@ const KEPT: [(&str, &[&str]); 10] = [
     ("prometheus", &["ops"]),
     ("redis", &["store"]),
     ("jsonwebtoken", &["tokens"]),
-    ("ring", &["tokens", "proxy"]),
+    ("ring", &["tokens", "proxy", "server"]),
     ("tokio", &["store", "engine", "proxy", "ops", "server"]),
 ];
 

@@ -61,19 +61,26 @@ impl OriginSlots {
         most: usize,
         all: &Arc<AllOriginSlots>,
     ) -> Option<OriginSlot> {
+        // Shares are of what there is, not of what the file hopes for.
+        let most = most.min(all.most);
         let share = (most / SHARES).max(1);
-        let before = self.taken.fetch_add(1, Ordering::AcqRel);
         let mut clients = self.clients.lock();
+        // Changed under the lock only: one that is refused is never counted, not even for a moment.
+        let before = self.taken.load(Ordering::Acquire);
         let held = clients.get(&client).copied().unwrap_or(0);
         let fits = before < most && (held < share || before < most - share);
         if !fits || !all.take() {
-            drop(clients);
-            self.taken.fetch_sub(1, Ordering::AcqRel);
             return None;
         }
+        self.taken.store(before + 1, Ordering::Release);
         clients.insert(client, held + 1);
         drop(clients);
         Some(OriginSlot { slots: Arc::clone(self), all: Arc::clone(all), client })
+    }
+
+    /// How many a client has.
+    pub(super) fn held_by(&self, client: IpAddr) -> usize {
+        self.clients.lock().get(&client).copied().unwrap_or(0)
     }
 
     /// How many are taken.
@@ -91,8 +98,8 @@ impl Drop for OriginSlot {
                 clients.remove(&self.client);
             }
         }
-        drop(clients);
         self.slots.taken.fetch_sub(1, Ordering::AcqRel);
+        drop(clients);
         self.all.taken.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -59,6 +59,10 @@ pub(super) struct Connections<A> {
 /// How many times `h2_resets` a trusted proxy may reset: as many clients may share one of its connections.
 const TRUSTED_RESETS: u32 = 100;
 
+/// Bytes of answers that the kernel takes from us before it has sent them. What is on its way to the client is
+/// bounded by the client's window, and by nothing here.
+const UNSENT_BYTES: u32 = 128 * 1024;
+
 /// Why a connection ends without an answer; `None`: the client has gone, which is its right.
 type Refused = Option<Reason>;
 
@@ -167,6 +171,8 @@ where
         }
         // Answers are written whole; waiting for more to send would only delay them.
         let _ = tcp.set_nodelay(true);
+        // Else the kernel takes megabytes of an answer that its client does not read.
+        let _ = socket2::SockRef::from(&tcp).set_tcp_notsent_lowat(UNSENT_BYTES);
         let digest = Arc::new(SocketDigest::from_raw_fd(tcp.as_raw_fd()));
         let _ = digest.peer_addr.set(Some(AnyAddr::Inet(client)));
         let address = client::prefix(client.ip(), live.ipv6_prefix);

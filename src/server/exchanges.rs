@@ -142,7 +142,9 @@ impl Exchanges {
     pub(super) fn came(&mut self, frame: Frame, now: Nanos) {
         match frame {
             Frame::Headers { stream, ends } => {
-                if !self.open.contains_key(&stream) {
+                // Streams are opened in the order of their numbers (RFC 9113, section 5.1.1): another one has
+                // ended, and what still comes of it is dropped.
+                if stream > self.last {
                     self.begin(stream);
                 }
                 self.change(stream, now, |one| one.is_request_open &= !ends);
@@ -259,7 +261,7 @@ impl Exchanges {
     }
 
     fn begin(&mut self, stream: u32) {
-        self.last = self.last.max(stream);
+        self.last = stream;
         if self.open.len() >= MAX_EXCHANGES {
             return;
         }
@@ -475,6 +477,17 @@ mod tests {
         assert_eq!(run(&mut all, 1_000), [], "a window that is there is not owed");
         all.went(data(3, 1, true), at(1_000));
         assert!(all.has_idled(at(1_030)));
+    }
+
+    #[test]
+    fn what_comes_of_a_stream_that_has_ended_begins_nothing() {
+        let mut all = exchanges();
+        all.came(head(1, false), at(0));
+        all.went(head(1, true), at(0));
+        all.went(Frame::Reset { stream: 1 }, at(0));
+        all.came(head(1, true), at(1));
+        assert_eq!(all.counts().open, 0);
+        assert!(all.has_idled(at(30)));
     }
 
     #[test]

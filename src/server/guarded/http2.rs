@@ -80,13 +80,23 @@ impl FrameWatch {
         let mut ended = false;
         // The parts of a header block are one thing, however many there are.
         let mut in_block = self.inbound.is_in_block();
+        // Each one changes the window of every stream; thousands of them fit into a frame.
+        let mut initial_window = None;
         while let Some(frame) = self.inbound.next(&mut bytes) {
             let is_head = !matches!(frame, Frame::Window { .. } | Frame::InitialWindow(_));
             ended |= is_head && !in_block;
             in_block = self.inbound.is_in_block();
             self.resets = self.resets.saturating_add(matches!(frame, Frame::Reset { .. }).into());
-            self.exchanges.came(frame, now);
+            match frame {
+                Frame::InitialWindow(_) => initial_window = Some(frame),
+                Frame::Other => {}
+                other => {
+                    initial_window.take().into_iter().for_each(|one| self.exchanges.came(one, now));
+                    self.exchanges.came(other, now);
+                }
+            }
         }
+        initial_window.into_iter().for_each(|one| self.exchanges.came(one, now));
         ended || !self.inbound.is_inside()
     }
 

@@ -51,6 +51,11 @@ pub(super) struct FinalCost {
 const _: () = assert!(MAX_LIMITS_PER_ROUTE <= u16::BITS as usize);
 
 impl FinalCost {
+    /// Whether an answer may change it.
+    pub(super) const fn is_late(self) -> bool {
+        self.late != 0
+    }
+
     /// Of one use of a route, by its index, that costs so much at the door.
     const fn of(index: usize, cost: &Cost, at_door: u32) -> Self {
         match cost.is_late() {
@@ -288,10 +293,8 @@ fn find<'g>(
 fn is_rolled_out(limit: &Limit, found: &Found<'_>, facts: &Facts<'_>, route: &Route) -> bool {
     limit.terms.rollout.includes(facts.now, || {
         let hasher = KeySecret::fixed_hasher(limit);
-        let hash = match limit.key.hash(&hasher, facts, route) {
-            Ok(key) if found.by_sources => key,
-            _ => hasher.hash_client_ip(facts),
-        };
-        hash.low
+        // A key that another one stands for may take a signature to read.
+        let own = found.by_sources.then(|| limit.key.hash(&hasher, facts, route).ok()).flatten();
+        own.unwrap_or_else(|| hasher.hash_client_ip(facts)).low
     })
 }

@@ -14,7 +14,7 @@ use super::exact::{ExactOutcome, Settled};
 use super::pending::{Pending, Said};
 use super::target::{self, Resolved, Targets};
 use super::{Decision, Engine, Generation, Outcome, Unsettled};
-use crate::policy::{Facts, RouteIndex};
+use crate::policy::{Count, Facts, RouteIndex, Source};
 use crate::tokens::Signatures;
 
 /// What [`Engine::find_targets`] has found.
@@ -120,13 +120,22 @@ impl Engine {
     }
 }
 
-/// Resolves all limits, with every signature that it takes. Where a key is missing for all that, the
-/// targets stay those that need no signature: they are charged, or forged tokens could be sent, and
-/// checked, without any limit.
+/// Resolves all limits, with every signature that it takes. Where a key is missing for all that, limits by the
+/// client's address are charged, or forged tokens could be sent, and checked, without any limit. Others are not:
+/// nobody shall spend what is not his own with a forged token, hold a slot in flight with it, or have a status
+/// counted that no origin has answered.
 fn check(generation: &Generation, facts: &Facts<'_>, route: RouteIndex, unsettled: &mut Unsettled) {
     let mut targets = Targets::new();
     match target::resolve(generation, facts, route, Signatures::Check, &mut targets) {
         Ok(Resolved::Whole | Resolved::Partly) => unsettled.targets = targets,
-        Err(error) => unsettled.rejected = Some(error.outcome()),
+        Err(error) => {
+            unsettled.rejected = Some(error.outcome());
+            unsettled.targets.retain(|target| {
+                let limit = generation.policy().limit(target.limit);
+                let by_address = limit.key.sources().contains(&Source::ClientIp);
+                let is_rate = !matches!(limit.count, Count::InFlight { .. });
+                by_address && is_rate && !limit.counted.asks() && !target.final_cost.is_late()
+            });
+        }
     }
 }

@@ -55,6 +55,35 @@ pub const HEAD_COPIES: usize = 3;
 /// framework's channel, one is at either end of it, and one is kept in case the request is sent again.
 pub const MAX_BODY_BYTES: usize = 7 * 64 * 1024;
 
+/// Parts of a request's body that may be in the process at once.
+const BODY_PARTS: usize = MAX_BODY_BYTES / (64 * 1024);
+
+/// What one request holds, from when it waits for something to its end.
+#[derive(Debug)]
+pub(super) struct RequestMemory {
+    held: HeldMemory,
+    without_body: usize,
+    /// The sizes of the latest parts of the body; those before them have been sent to the origin.
+    parts: [usize; BODY_PARTS],
+    next_part: usize,
+}
+
+impl RequestMemory {
+    /// A request whose head has so many bytes.
+    pub(super) fn new(budget: &Arc<MemoryBudget>, head_bytes: usize) -> Self {
+        let without_body = EXCHANGE_BYTES + HEAD_COPIES * head_bytes;
+        let held = budget.hold(MemoryKind::Requests, without_body);
+        Self { held, without_body, parts: [0; BODY_PARTS], next_part: 0 }
+    }
+
+    /// One more part of its body came.
+    pub(super) fn add_part(&mut self, bytes: usize) {
+        self.parts[self.next_part] = bytes;
+        self.next_part = (self.next_part + 1) % BODY_PARTS;
+        self.held.set(self.without_body + self.parts.iter().sum::<usize>());
+    }
+}
+
 /// Most bytes of an answer between its origin and its client: four parts of 64 KiB wait in the framework's
 /// channel, up to four are being written, and one is being read.
 pub const MAX_ANSWER_BYTES: usize = 9 * 64 * 1024;
@@ -118,6 +147,24 @@ impl Drop for HeldMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_that_were_sent_are_not_counted() {
+        let budget = Arc::<MemoryBudget>::default();
+        let mut request = RequestMemory::new(&budget, 100);
+        let without_body = EXCHANGE_BYTES + 300;
+        assert_eq!(budget.total(), without_body);
+        for _ in 0..20 {
+            request.add_part(64 * 1024);
+        }
+        assert_eq!(budget.total(), without_body + MAX_BODY_BYTES);
+        for _ in 0..7 {
+            request.add_part(10);
+        }
+        assert_eq!(budget.total(), without_body + 70);
+        drop(request);
+        assert_eq!(budget.total(), 0);
+    }
 
     #[test]
     fn what_is_held_is_counted_once_and_given_back() {

@@ -122,7 +122,7 @@ pub struct Context {
     /// What there was no room for.
     shed: Option<Shed>,
     /// What the request holds, from when it waits for something to its end.
-    held: Option<HeldMemory>,
+    held: Option<memory::RequestMemory>,
     /// The answer in progress.
     expected: Option<link::ExpectedAnswer>,
     origin: Option<Arc<OriginGroup>>,

@@ -12,10 +12,8 @@ use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
 use super::gate::{self, Clean, GateBounds, Head, Reason, Scanned};
-use super::{
-    Asking, Context, EXCHANGE_BYTES, Ending, HEAD_COPIES, HeldMemory, Link, MAX_BODY_BYTES,
-    MemoryKind, Tollgate, http10, render, respond, turn,
-};
+use super::memory::RequestMemory;
+use super::{Asking, Context, Ending, Link, Tollgate, http10, render, respond, turn};
 use crate::clock::Nanos;
 use crate::engine::{Decision, Outcome, Unsettled};
 use crate::policy::{Facts, client};
@@ -159,17 +157,15 @@ async fn conclude(
         Box::pin(respond::rejected(session, ctx, reason)).await?;
         return Ok(true);
     }
+    if ctx.decision.as_ref().is_some_and(|decision| decision.wait() > Nanos::ZERO) {
+        ctx.held.get_or_insert_with(|| hold(gate, session));
+    }
     let Some(decision) = &mut ctx.decision else {
         return Ok(false);
     };
     let turn = match decision.wait() {
         Nanos::ZERO => Ok(()),
-        wait => {
-            if ctx.held.is_none() {
-                ctx.held = Some(hold(gate, session));
-            }
-            Box::pin(turn::take(session, wait)).await
-        }
+        wait => Box::pin(turn::take(session, wait)).await,
     };
     ctx.pending.turn_has_come();
     let outcome = decision.outcome;
@@ -192,7 +188,7 @@ async fn conclude(
 }
 
 /// Counts what a request holds while it waits: for a store, for its turn, for an origin.
-pub(super) fn hold(gate: &Tollgate, session: &Session) -> HeldMemory {
+pub(super) fn hold(gate: &Tollgate, session: &Session) -> RequestMemory {
     let head = session.req_header();
     let head_bytes = match Link::of(session).map_or(0, |link| link.head_bytes()) {
         // Over HTTP/2 the head came compressed; 32 bytes stand for the entry of a field (RFC 9113,
@@ -200,7 +196,7 @@ pub(super) fn hold(gate: &Tollgate, session: &Session) -> HeldMemory {
         0 => head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum(),
         bytes => bytes,
     };
-    gate.memory.hold(MemoryKind::Requests, EXCHANGE_BYTES + HEAD_COPIES * head_bytes)
+    RequestMemory::new(&gate.memory, head_bytes)
 }
 
 /// A body without a declared length is measured as it passes.
@@ -208,11 +204,9 @@ pub(super) fn bound_body(body: Option<&Bytes>, ctx: &mut Context) -> Result<()> 
     let Some(body) = body else {
         return Ok(());
     };
-    let before = ctx.body_read;
-    ctx.body_read = before.saturating_add(body.len() as u64);
-    if let Some(held) = ctx.held.as_mut().filter(|_| before < MAX_BODY_BYTES as u64) {
-        let more = body.len().min(MAX_BODY_BYTES - before as usize);
-        held.set(held.bytes() + more);
+    ctx.body_read = ctx.body_read.saturating_add(body.len() as u64);
+    if let Some(held) = &mut ctx.held {
+        held.add_part(body.len());
     }
     if ctx.live.bounds.body_size.is_none_or(|most| ctx.body_read <= most) {
         return Ok(());

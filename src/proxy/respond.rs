@@ -54,7 +54,9 @@ pub(super) async fn failure(
     });
     if ctx.ending == Some(Ending::Failed) && ctx.origin_status.is_none() && status >= 500 {
         // The origin gave no answer, and this one stands for it.
-        gate.finish(ctx, &Said { status, headers: &HeaderMap::new(), by_origin: false });
+        // Where there was no room, no origin was asked: the answer is certain, and counts as any.
+        let by_origin = ctx.shed.is_some();
+        gate.finish(ctx, &Said { status, headers: &HeaderMap::new(), by_origin });
     }
     if status != 0 && session.response_written().is_none() {
         session.set_keepalive(None);

@@ -9,7 +9,10 @@ use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use super::{Context, Link, MAX_TRIES, Rare, Shed, Tollgate, http10, request, tunnel};
+use super::{
+    Context, EXCHANGE_BYTES, Link, MAX_ANSWER_BYTES, MAX_BODY_BYTES, MAX_TRIES, OriginGroup, Rare,
+    Shed, Tollgate, http10, request, tunnel,
+};
 use crate::clock::Nanos;
 use crate::policy::{Facts, client};
 
@@ -56,12 +59,12 @@ pub(super) fn choose(
     };
     ctx.origin = Some(Arc::clone(origin));
     if ctx.origin_slot.is_none() {
-        if gate.memory.total() > live.bounds.memory {
+        let client = client::prefix(facts.client_ip, live.ipv6_prefix);
+        if !has_memory(gate, origin, client, live.bounds.memory) {
             ctx.shed = Some(Shed::Memory);
             gate.books.shed(Shed::Memory);
             return Err(Error::explain(ErrorType::HTTPStatus(503), "no memory is left").into_up());
         }
-        let client = client::prefix(facts.client_ip, live.ipv6_prefix);
         let most = origin.meant().max_connections;
         ctx.origin_slot = origin.tally().slots.take(client, most, &gate.origin_slots);
         if ctx.origin_slot.is_none() {
@@ -71,9 +74,7 @@ pub(super) fn choose(
                 format!("origin {} has no connection left for this client", origin.meant().name);
             return Err(Error::explain(ErrorType::HTTPStatus(503), why).into_up());
         }
-        if ctx.held.is_none() {
-            ctx.held = Some(request::hold(gate, session));
-        }
+        ctx.held.get_or_insert_with(|| request::hold(gate, session));
     }
     let Some(server) = origin.choose(&facts, route, &ctx.tried) else {
         let why = format!("origin {} has no healthy server", origin.meant().name);
@@ -90,6 +91,18 @@ pub(super) fn choose(
     let mut peer = Box::new(origin.peer(server));
     tunnel::prepare(session, ctx, &mut peer);
     Ok(peer)
+}
+
+/// Whether there is memory for one more exchange of a client. When half of the budget is used, a client has no
+/// more exchanges with an origin than fill a quarter of it: a client that stalls all of its own leaves the rest
+/// to others.
+fn has_memory(gate: &Tollgate, origin: &OriginGroup, client: IpAddr, budget: usize) -> bool {
+    let used = gate.memory.total();
+    if used <= budget / 2 {
+        return true;
+    }
+    let largest = EXCHANGE_BYTES + MAX_BODY_BYTES.max(MAX_ANSWER_BYTES);
+    used <= budget && origin.tally().slots.held_by(client) < (budget / 4 / largest).max(1)
 }
 
 /// A connection that could not be made is tried at another server; the request has not been sent.

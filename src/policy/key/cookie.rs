@@ -23,6 +23,10 @@ pub(super) fn part<'r>(facts: &Facts<'r>, name: &str) -> Part<'r> {
                     continue;
                 };
                 let (found, value) = (piece[..at].trim_ascii(), piece[at + 1..].trim_ascii());
+                // Some origins read on to the closing quote, over the `;`.
+                if value.starts_with(b"\"") && (value.len() == 1 || !value.ends_with(b"\"")) {
+                    return Part::Unreadable;
+                }
                 if found == name && index == 0 && piece.len() == pair.len() {
                     first.get_or_insert(value);
                 } else if spelling::is_like(found, name) {

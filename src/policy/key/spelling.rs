@@ -33,17 +33,18 @@ pub(super) fn is_name(found: &[u8], name: &[u8]) -> bool {
 }
 
 /// Whether a name that is not the key's may be taken for it: by PHP, which writes `_` for dots, blanks and
-/// brackets, cuts leading blanks and stops at a NUL; by those that read `name[]` as a list of the values of `name`; by
-/// decoders that take what is no UTF-8.
+/// brackets, cuts leading blanks and stops at a NUL; by those that read `name[]` as a list of the values of `name`, or
+/// `[name]` as `name` (qs, Rack); by decoders that take what is no UTF-8.
 pub(super) fn is_like(found: &[u8], name: &[u8]) -> bool {
     // Nothing makes a name longer.
     if found.len() < name.len() {
         return false;
     }
-    let mut letters = Letters { rest: found, overlong: true }.skip_while(|byte| *byte == b' ');
+    let letters = Letters { rest: found, overlong: true };
+    let mut letters = letters.skip_while(|byte| matches!(byte, b' ' | b'[' | b']'));
     let folded = |byte| if matches!(byte, b'.' | b' ' | b'[') { b'_' } else { byte };
     let begins_alike = name.iter().all(|byte| letters.next().map(folded) == Some(folded(*byte)));
-    begins_alike && matches!(letters.next(), None | Some(0 | b'['))
+    begins_alike && matches!(letters.next(), None | Some(0 | b'[' | b']'))
 }
 
 /// The decoded bytes of a name; what is no escape stands for itself.
@@ -101,6 +102,9 @@ mod tests {
             ("api.key", false, true),
             ("api+key", false, true),
             ("api%5Bkey", false, true),
+            ("[api_key]", false, true),
+            ("%5Bapi_key%5D", false, true),
+            ("]api_key", false, true),
             ("+%20api_key", false, true),
             ("api_key[]", false, true),
             ("api_key%5b0%5d=", false, true),

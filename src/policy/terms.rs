@@ -113,7 +113,11 @@ impl Plans {
             Part::Unreadable => Err(NoKey::Unreadable),
             Part::Unchecked => Err(NoKey::Unchecked),
             Part::Present(plan) => {
-                let known = self.rates.iter().find(|(name, _)| name.as_bytes() == &*plan);
+                let is_named = |name: &str| match self.by.as_found(name.as_bytes()) {
+                    Part::Present(name) => name == plan,
+                    _ => name.as_bytes() == &*plan,
+                };
+                let known = self.rates.iter().find(|(name, _)| is_named(name));
                 Ok(known.map_or(0, |(_, rate)| *rate))
             }
         }

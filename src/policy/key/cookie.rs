@@ -35,7 +35,12 @@ pub(super) fn part<'r>(facts: &Facts<'r>, name: &str) -> Part<'r> {
             }
         }
     }
-    first.map_or(Part::Absent, |value| read(value).map_or(Part::Unreadable, Part::of))
+    first.map_or(Part::Absent, value)
+}
+
+/// A value as it is written, in a request or in a configuration.
+pub(super) fn value(written: &[u8]) -> Part<'_> {
+    read(written).map_or(Part::Unreadable, Part::of)
 }
 
 /// The value that origins read, some of which cut quotes off, some of which decode escapes. A blank is a

@@ -256,9 +256,10 @@ impl Source {
     }
 
     /// What this source would find of a value that is written in a configuration.
-    fn as_found<'p>(&self, part: &'p [u8]) -> Part<'p> {
+    pub(super) fn as_found<'p>(&self, part: &'p [u8]) -> Part<'p> {
         match self {
             Self::Header(name) if *name == AUTHORIZATION => credentials::spelt(part),
+            Self::Cookie(_) => cookie::value(part),
             _ => Part::of(part),
         }
     }

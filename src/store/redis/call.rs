@@ -23,6 +23,10 @@ pub(super) const MAX_CHARGES: usize = 64;
 /// millisecond. (A single charge may exceed it.)
 const MAX_COUNTERS: usize = 32;
 
+/// No server's clock is later, in microseconds since the epoch: half of what a time can hold here, so that every
+/// window and wait that ends after it can be told.
+const MAX_CLOCK: u64 = u64::MAX / MICROSECOND.get() / 2;
+
 /// Most times that the refunds of one call compute anew: each takes some five microseconds.
 const MAX_RECOMPUTED: usize = 48;
 
@@ -349,7 +353,7 @@ impl Call {
             return None;
         };
         let (at, mut rest) = (*at, rest);
-        if *told != u64::from(number) {
+        if *told != u64::from(number) || at > MAX_CLOCK {
             return None;
         }
         let now = MICROSECOND.saturating_mul(at);

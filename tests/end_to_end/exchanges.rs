@@ -221,6 +221,31 @@ async fn what_still_flows_is_not_idle() {
     assert!(took > Duration::from_millis(900) && took < Duration::from_secs(4), "{took:?}");
 }
 
+/// Trailers of a stream that was refused and reset begin no exchange: the connection idles, and ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_of_a_stream_that_was_reset_keeps_no_connection() {
+    let origin = Origin::start("site").await;
+    let (folder, _) = folder(&["one.example"]);
+    let limits = "
+limits: { few: { tier: exact, rate: 1/1h, key: client_ip } }
+routes: [{ name: r, limits: [few] }]
+limits_of_this_proxy: { idle_timeout: 2s }
+";
+    let policy = format!("{}{limits}", origin_yaml(origin.address));
+    let gate = Gate::start_in(folder, &policy, ONE).await;
+    let mut client = Attacker::new(gate.port).await;
+    let (get, post) = (request("GET", "/x", &[]), request("POST", "/x", &[]));
+    client.write(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &get)).await;
+    assert_eq!(client.answer(1).await, Some(200));
+    client.write(&frame(HEADERS, END_HEADERS, 3, &post)).await;
+    assert!(client.answer(3).await.is_some_and(|status| status != 200));
+    let trailers = crate::http2::fields(&[(b"x-sum", b"1")]);
+    client.write(&frame(HEADERS, END_HEADERS | END_STREAM, 3, &trailers)).await;
+    let streams = "tollgate_memory_bytes{kind=\"streams\"}";
+    assert!(metric(&gate.metrics().await, streams) < 62.0 * 1024.0);
+    assert!(client.closed().await < Duration::from_secs(8));
+}
+
 /// An origin that takes requests and never answers.
 fn hanging() -> (SocketAddr, Arc<AtomicUsize>) {
     serve_early(|mut stream| while read_head(&mut stream).is_some() {})

@@ -127,7 +127,8 @@ async fn the_client_with_most_unread_answers_is_cut_first() {
     assert!(cut.await, "{}", gate.metrics().await);
     let client = client_at(4);
     let served = eventually(Duration::from_secs(5), || async {
-        client.get(gate.url("/small")).send().await.unwrap().status() == 200
+        // Its own idle connection may be among those that close.
+        client.get(gate.url("/small")).send().await.is_ok_and(|answer| answer.status() == 200)
     });
     assert!(served.await);
     drop(client);
@@ -250,10 +251,14 @@ async fn idle_connections_close_for_their_memory() {
     }
     let client = client_at(4);
     let served = eventually(Duration::from_secs(10), || async {
-        client.get(gate.url("/small")).send().await.unwrap().status() == 200
+        // Its own idle connection may be among those that close.
+        client.get(gate.url("/small")).send().await.is_ok_and(|answer| answer.status() == 200)
     });
     assert!(served.await, "{}", gate.metrics().await);
-    let metrics = gate.metrics().await;
-    assert!(shed(&metrics, "idle_connections") > 60.0, "{metrics}");
-    assert!(used(&metrics, "connections") < 16.0 * f64::from(1 << 20), "{metrics}");
+    let closed = eventually(Duration::from_secs(10), || async {
+        let metrics = gate.metrics().await;
+        let fits = used(&metrics, "connections") < 16.0 * f64::from(1 << 20);
+        fits && shed(&metrics, "idle_connections") > 60.0
+    });
+    assert!(closed.await, "{}", gate.metrics().await);
 }

@@ -393,6 +393,7 @@ impl Guarded {
         }
         let bytes = watched.injected.len().min(buf.remaining());
         buf.put_slice(&watched.injected.split_to(bytes));
+        self.count_streams();
         Poll::Ready(Ok(()))
     }
 

@@ -131,6 +131,8 @@ async fn a_body_that_does_not_come_after_the_answer_holds_nothing() {
             assert_ne!(kind, GOAWAY);
         }
         all_is_free(&tls, &held).await;
+        let streams = "tollgate_memory_bytes{kind=\"streams\"}";
+        assert!(metric(&tls.metrics().await, streams) < 62.0 * 1024.0, "of the connection alone");
         client.write(&frame(HEADERS, END_HEADERS | END_STREAM, 201, &head)).await;
         assert!(client.answer(201).await.is_some());
     }

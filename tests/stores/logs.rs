@@ -181,7 +181,7 @@ fn fill(
 async fn no_call_keeps_the_server_busy_for_long() {
     let _alone = crate::alone().await;
     let redis =
-        Redis::start(&["--slowlog-log-slower-than", "40", "--slowlog-max-len", "100000"]).await;
+        Redis::start(&["--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000"]).await;
     let client = redis::Client::open(redis.url()).unwrap();
     let connection = &mut client.get_connection().unwrap();
     let _: String = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query(connection).unwrap();

@@ -920,6 +920,43 @@ routes: [{{ name: r, limits: [{limits}]{route} }}]\n"
     }
 }
 
+/// A route tells when no limit that is asked before a token's signature refuses a client of forged ones.
+#[test]
+fn a_route_that_checks_tokens_without_a_bound_is_told() {
+    let jwt = |claim: &str| format!("{{ jwt: {{ secret_file: keys/secret, claim: {claim} }} }}");
+    let (sub, plan) = (jwt("sub"), jwt("plan"));
+    let told = |limits: &str| -> usize {
+        let text = format!(
+            "{HEAD}limits:
+  key: {{ tier: exact, rate: 5/s, key: {sub}, missing_key: {{ limit: guests }} }}
+  chain: {{ tier: exact, rate: 5/s, key: header:x, missing_key: {{ limit: key }} }}
+  plan: {{ tier: exact, rate: 5/s, key: client_ip, plans: {{ by: {plan}, rates: {{ gold: 9/s }} }} }}
+  guests: {{ tier: exact, rate: 5/s, key: client_ip }}
+  own: {{ tier: estimate, rate: 50/s, key: [client_ip, route] }}
+  watched: {{ tier: estimate, rate: 50/s, key: client_ip, mode: shadow }}
+  counted: {{ tier: exact, rate: 50/s, key: client_ip, count: {{ status: [401] }} }}
+  pages: {{ tier: exact, rate: 50/s, key: [client_ip, path] }}
+  flying: {{ tier: exact, max_in_flight: 5, key: client_ip }}
+  late: {{ tier: exact, rate: 50/s, key: client_ip, cost: {{ response_header: c, reserve: 1, max: 2 }} }}
+routes: [{{ name: r, limits: [{limits}] }}]\n"
+        );
+        let loaded = config::read_text(&text, "f", Path::new("tests/policies"));
+        let loaded = loaded.unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+        let about = loaded.warnings.iter().filter(|one| one.code == "unlimited-token-checks");
+        about.filter(|one| one.path == "routes[0]" && one.cure.contains("client_ip")).count()
+    };
+    for unbounded in ["key", "chain", "plan", "plan, key"] {
+        assert_eq!(told(unbounded), 1, "{unbounded}");
+        for bound in ["guests", "own"] {
+            assert_eq!(told(&format!("{unbounded}, {bound}")), 0, "{unbounded}, {bound}");
+        }
+        for other in ["watched", "counted", "pages", "flying", "late"] {
+            assert_eq!(told(&format!("{unbounded}, {other}")), 1, "{unbounded}, {other}");
+        }
+    }
+    assert_eq!(told("guests, watched"), 0);
+}
+
 fn files() -> Vec<PathBuf> {
     let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
     let listed =

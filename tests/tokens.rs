@@ -46,6 +46,16 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
     }
 
     fn send(&self, client: u8, token: Option<&str>, plan: Option<&str>) -> (Decision, Pending) {
+        self.send_to("/", client, token, plan)
+    }
+
+    fn send_to(
+        &self,
+        path: &str,
+        client: u8,
+        token: Option<&str>,
+        plan: Option<&str>,
+    ) -> (Decision, Pending) {
         let mut headers = HeaderMap::new();
         if let Some(token) = token {
             let value = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
@@ -60,7 +70,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
             now: self.clock.date(self.clock.now()),
             method: "GET",
             host: "h",
-            path: "/",
+            path,
             readings: &[],
             query: None,
             headers: &headers,
@@ -243,6 +253,136 @@ routes: [{{ name: r, limits: [t, other] }}]"
     }
 }
 
+/// Limits behind the token that refuse a client after its first request, each with its name.
+const BEHIND: [(&str, &str); 4] = [
+    ("guests: { tier: exact, rate: 1/1h, key: client_ip }", "{ limit: guests }"),
+    ("guests: { tier: estimate, rate: 1/1h, key: client_ip }", "{ limit: guests }"),
+    (
+        "guests: { tier: exact, rate: 1/1h, key: client_ip, penalty: { after: 2, within: 1h, ban: 2h } }",
+        "{ limit: guests }",
+    ),
+    ("guests: { tier: exact, rate: 1/1h, key: method }", "{ limit: guests }"),
+];
+
+#[test]
+fn a_check_in_vain_is_paid_for_when_a_limit_behind_the_token_refuses() {
+    for paying in [
+        "tier: exact, algorithm: fixed_window, rate: 5/1h, key: client_ip",
+        "tier: exact, algorithm: sliding_log, rate: 5/1h, key: [path, client_ip]",
+        "tier: exact, algorithm: token_bucket, rate: 10/1h, cost: 2, key: client_ip",
+        "tier: exact, algorithm: leaky_bucket, rate: 1/1h, max_delay: 4h, key: client_ip",
+        "tier: exact, rate: 5/1h, key: header:x-none, missing_key: client_ip",
+        "tier: estimate, rate: 5/1h, key: client_ip",
+    ] {
+        for (behind, missing) in BEHIND {
+            for order in ["a, t", "t, a"] {
+                let label = format!("{paying}, {behind}, {order}");
+                let bench = Bench::new(&format!(
+                    "limits:
+  a: {{ {paying} }}
+  {behind}
+  t: {{ tier: exact, rate: 1000/1h, key: {SUBJECT}, missing_key: {missing} }}
+routes: [{{ name: r, limits: [{order}] }}]"
+                ));
+                let mut left = Vec::new();
+                for n in 0..100 {
+                    let (decision, _pending) = bench.send(1, Some(&tokens::forged(n)), None);
+                    let passes = n == 0;
+                    assert_eq!(decision.outcome == Outcome::Allowed, passes, "{label}, {n}");
+                    let mut answers = decision.answers.iter();
+                    let told = answers.find(|answer| answer.limit == bench.index("a"));
+                    left.extend(told.map(|answer| answer.verdict.remaining));
+                }
+                assert_eq!(bench.checks(), 5, "{label}");
+                if !behind.contains("penalty") && !paying.contains("cost") {
+                    assert_eq!(left[..6], [4, 3, 2, 1, 0, 0], "{label}: what is told is true");
+                }
+                // What is remembered is judged whole, and costs nothing more.
+                let good = tokens::signed("{\"sub\":\"a\"}", 0);
+                assert_eq!(bench.outcome(1, &good), Outcome::Limited, "{label}");
+                assert_eq!(bench.outcome(2, &good), Outcome::Allowed, "{label}: a neighbour");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_true_token_that_is_refused_is_charged_nothing() {
+    let plans = "{ jwt: { secret_file: keys/secret, claim: plan } }";
+    for (limit, claims) in [
+        (
+            format!("{{ tier: exact, rate: 1/1h, key: {SUBJECT}, missing_key: skip }}"),
+            "{\"sub\":\"a\"}",
+        ),
+        (
+            format!(
+                "{{ tier: exact, rate: 1/1h, key: method, plans: {{ by: {plans}, rates: {{ gold: 1/2h }} }} }}"
+            ),
+            "{\"plan\":\"nobody knows\"}",
+        ),
+        (
+            format!("{{ tier: exact, rate: 1/1h, key: [{SUBJECT}, path], missing_key: skip }}"),
+            "{\"sub\":\"a\"}",
+        ),
+    ] {
+        let bench = Bench::new(&format!(
+            "limits:
+  a: {{ tier: exact, algorithm: fixed_window, rate: 5/1h, key: client_ip }}
+  t: {limit}
+routes: [{{ name: r, limits: [a, t] }}]"
+        ));
+        for n in 0..20 {
+            let (decision, _pending) = bench.send(1, Some(&tokens::signed(claims, n)), None);
+            assert_eq!(decision.outcome == Outcome::Allowed, n == 0, "{limit}");
+            assert_eq!(decision.answers[0].verdict.remaining, 4, "{limit}");
+        }
+    }
+}
+
+#[test]
+fn a_check_in_vain_is_paid_for_by_every_way_to_the_address() {
+    let plans =
+        "plans: { by: { jwt: { secret_file: keys/secret, claim: plan } }, rates: { gold: 9/1h } }";
+    for (limits, order) in [
+        // Another limit denies what lacks a key.
+        ("u: { tier: exact, rate: 9/1h, key: SUBJECT, missing_key: { limit: a } }", "t, u"),
+        ("u: { tier: exact, rate: 9/1h, key: SUBJECT, missing_key: { limit: a } }", "u, t"),
+        // The rate is in the token.
+        (
+            &*format!(
+                "u: {{ tier: exact, algorithm: fixed_window, rate: 3/1h, key: client_ip, {plans} }}"
+            ),
+            "t, u",
+        ),
+        (
+            &*format!(
+                "u: {{ tier: exact, algorithm: fixed_window, rate: 3/1h, key: client_ip, {plans} }}"
+            ),
+            "u, t",
+        ),
+        ("u: { tier: exact, rate: 3/1h, key: SUBJECT, missing_key: client_ip }", "t, u"),
+    ] {
+        let bench = Bench::new(
+            &format!(
+                "limits:
+  a: {{ tier: exact, algorithm: fixed_window, rate: 3/1h, key: client_ip }}
+  {limits}
+  t: {{ tier: exact, rate: 1000/1h, key: SUBJECT, missing_key: {{ deny: 401 }} }}
+routes: [{{ name: r, limits: [{order}] }}]"
+            )
+            .replace("SUBJECT", SUBJECT),
+        );
+        for n in 0..10 {
+            let (decision, _pending) = bench.send(1, Some(&tokens::forged(n)), None);
+            assert_eq!(
+                decision.outcome.status(),
+                if n < 3 { 401 } else { 429 },
+                "{limits}, {order}, {n}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_request_without_a_token_that_it_needs_is_charged_nothing() {
     let bench = Bench::new(&format!(
@@ -342,7 +482,8 @@ const MIXED: [&str; 12] = [
     "ts: { tier: exact, rate: 2/1m, key: SUBJECT, missing_key: client_ip, mode: shadow }",
 ];
 
-/// Two engines under one policy: the one has every token checked before it decides.
+/// Two engines under one policy: the one has every token checked before it decides. What the other charges for a
+/// check in vain, when the request is refused, the one is charged by a request to each of these limits alone.
 #[test]
 fn mixtures_answer_as_if_every_token_had_been_checked() {
     for seed in 0..60 {
@@ -356,11 +497,17 @@ fn mixtures_answer_as_if_every_token_had_been_checked() {
         names.dedup();
         random.shuffle(&mut names);
         let limits: String = MIXED.map(|one| format!("  {one}\n")).concat();
+        let alone = |one: &str| {
+            format!("  - {{ name: {one}, match: {{ path: /{one} }}, limits: [{one}] }}\n")
+        };
+        let all = MIXED.iter().map(|one| one.split(':').next().unwrap()).chain(["z"]);
+        let alone: String = all.map(alone).collect();
         let policy = format!(
             "clients: {{ trusted_proxies: [192.0.2.0/24] }}
 limits:
 {limits}  z: {{ tier: exact, rate: 3/1m, key: client_ip }}
-routes: [{{ name: r, limits: [{}] }}]",
+routes:
+{alone}  - {{ name: r, limits: [{}] }}",
             names.join(", ")
         );
         let policy = policy.replace("SUBJECT", SUBJECT).replace("MISSING", missing);
@@ -411,11 +558,15 @@ impl Pair {
         let before = self.unknown.checks();
         let (mut one, mut pending_one) = self.known.send(client, token.as_deref(), plan);
         let (mut other, mut pending_other) = self.unknown.send(client, token.as_deref(), plan);
+        let checked = self.unknown.checks() - before;
+        let is_forged = token.as_deref().is_some_and(|token| token == tokens::forged(step));
+        if checked > 0 && is_forged && one.outcome == Outcome::Limited {
+            self.pay(&mut one, client, plan);
+        }
         self.compare(&one, &other, label);
         let needs_no_signature = |name: &String| !name.starts_with(['t', 'z']);
         let early = self.known.names(&one).iter().any(needs_no_signature);
         let needs_one = token.is_some() && names.iter().any(|name| name.starts_with('t'));
-        let checked = self.unknown.checks() - before;
         assert_eq!(checked > 0, needs_one && !early, "{label}: {:?}", self.known.names(&one));
         if one.outcome == Outcome::Allowed {
             let (status, headers) = (*random.choice(&[200, 401, 500]).unwrap(), HeaderMap::new());
@@ -428,6 +579,20 @@ impl Pair {
         self.held.push((pending_one, pending_other));
         if self.held.len() > 4 {
             drop(self.held.remove(0));
+        }
+    }
+
+    /// Charges the engine that knows every token for the check of the other.
+    fn pay(&self, one: &mut Decision, client: u8, plan: Option<&str>) {
+        let admitting =
+            one.answers.iter_mut().filter(|answer| answer.verdict.allowed && !answer.shadow);
+        for answer in admitting {
+            let name = &*self.known.generation.policy().limit(answer.limit).name;
+            if !["d", "e"].contains(&name) {
+                let (paid, _) = self.known.send_to(&format!("/{name}"), client, None, plan);
+                assert_eq!((paid.outcome, paid.answers.len()), (Outcome::Allowed, 1), "{name}");
+                *answer = paid.answers[0];
+            }
         }
     }
 

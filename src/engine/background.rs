@@ -51,6 +51,11 @@ impl Background<'_> {
         });
     }
 
+    /// Charges a limit whose verdict is not asked for. The store's denial is remembered, as every one.
+    pub(super) fn charge_unseen(self, decision: &Decision) {
+        self.charge(decision, &mut Pending::default(), |_| {});
+    }
+
     /// Charges. What the answer of the origin changes is sent once the store has answered.
     fn charge(
         self,

@@ -62,6 +62,9 @@ pub(crate) struct Unsettled {
     tentative: Tentative,
     /// What becomes of it if no limit refuses it: its token was checked, and is no key.
     rejected: Option<Outcome>,
+    /// Whether a token was checked for it that is no true one: its client pays for that, whatever
+    /// becomes of the request.
+    owes_check: bool,
 }
 
 /// What decides, and what it has counted so far.
@@ -187,13 +190,16 @@ impl Engine {
             Found::Targets => {}
             Found::Decided => return None,
         }
-        let Unsettled { targets, tentative, .. } = &mut unsettled;
+        let Unsettled { targets, tentative, owes_check, .. } = &mut unsettled;
         if self.remote().is_none() {
             let exact =
                 targets.iter().filter(|target| generation.counting(target.limit).is_exact());
             self.exact.embedded.prefetch(exact.map(|target| target.key));
         }
         if self.banned(generation, targets, decision) {
+            if *owes_check {
+                self.charge_check(generation, targets, decision);
+            }
             self.end(generation, targets, decision);
             return None;
         }
@@ -268,6 +274,9 @@ impl Engine {
                     ExactOutcome::Charged | ExactOutcome::Refused => Outcome::Limited,
                 };
                 self.give_back(generation, targets, tentative, decision);
+                if unsettled.owes_check {
+                    self.charge_check(generation, targets, decision);
+                }
             }
         }
         self.watch_all(generation, targets, decision, pending);

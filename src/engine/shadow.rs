@@ -115,7 +115,12 @@ impl Engine {
     }
 
     /// Judges one cell of the embedded store, and charges it if `may_charge`.
-    fn charge_alone(&self, part: ExactPart<'_>, may_charge: bool, decision: &Decision) -> Settled {
+    pub(super) fn charge_alone(
+        &self,
+        part: ExactPart<'_>,
+        may_charge: bool,
+        decision: &Decision,
+    ) -> Settled {
         let request = ExactRequest {
             parts: std::iter::once(part).collect(),
             may_charge,

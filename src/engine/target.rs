@@ -8,7 +8,7 @@ use super::{Generation, Outcome};
 use crate::policy::key::{NoKey, Part};
 use crate::policy::{
     Action, Cost, Facts, KeyHash, KeySecret, Limit, LimitIndex, MAX_LIMITS_PER_ROUTE, MissingKey,
-    Mode, RateIndex, Route, RouteIndex,
+    Mode, RateIndex, Route, RouteIndex, Source,
 };
 use crate::tokens::Signatures;
 
@@ -25,6 +25,8 @@ pub(super) struct Target {
     pub(super) cost: u32,
     /// Whether the key came from a credential.
     pub(super) authenticated: bool,
+    /// Whether the client's address is the key or a part of it, so that nobody else spends what is there.
+    pub(super) by_address: bool,
     /// Which of the limit's rates applies.
     pub(super) rate: RateIndex,
     /// Whether a token that is not checked yet says which. The limit cannot be judged then, but a ban and
@@ -120,7 +122,8 @@ pub(super) enum Resolved {
     Partly,
 }
 
-/// Resolves the limits of a route into an empty list, as far as they are known with these signatures.
+/// Resolves the limits of a route into an empty list, as far as they are known with these signatures. The
+/// list is whole with an error too, except for the limits that have one; the error is the first.
 pub(super) fn resolve(
     generation: &Generation,
     facts: &Facts<'_>,
@@ -128,25 +131,30 @@ pub(super) fn resolve(
     signatures: Signatures,
     targets: &mut Targets,
 ) -> Result<Resolved, KeyError> {
-    let mut resolved = Resolved::Whole;
+    let mut resolved = Ok(Resolved::Whole);
     let route = generation.policy().route(route);
     let is_exempt = route.exempt.covers(facts);
     for index in 0..route.limits.len() {
         if is_exempt && !generation.policy().limit(route.limits[index].limit).meets_exempt() {
             continue;
         }
-        match resolve_one(generation, facts, route, index, signatures)? {
-            Lead::Target(target) => {
-                if target.unrated {
-                    resolved = Resolved::Partly;
-                }
+        let is_whole = match resolve_one(generation, facts, route, index, signatures) {
+            Ok(Lead::Target(target)) => {
                 add(targets, target);
+                !target.unrated
             }
-            Lead::Nowhere => {}
-            Lead::Unchecked => resolved = Resolved::Partly,
+            Ok(Lead::Nowhere) => true,
+            Ok(Lead::Unchecked) => false,
+            Err(error) => {
+                resolved = resolved.and(Err(error));
+                continue;
+            }
+        };
+        if !is_whole {
+            resolved = resolved.and(Ok(Resolved::Partly));
         }
     }
-    Ok(resolved)
+    resolved
 }
 
 /// Adds a target. Two limits may lead to one cell by `missing_key`: it is charged once, the larger cost.
@@ -237,6 +245,7 @@ fn resolve_one(
         family: found.family,
         cost,
         authenticated: found.by_sources && spec.key.is_credential(),
+        by_address: !found.by_sources || spec.key.sources().contains(&Source::ClientIp),
         rate,
         unrated,
         shadow: spec.mode == Mode::Shadow || !is_rolled_out(spec, &found, facts, route),

@@ -7,13 +7,19 @@
 //!
 //! A refusal here is what the same limit would say a moment later. It names only the limits that were
 //! asked. A limit whose plan is in the token is not asked, since its rate is not known.
+//!
+//! A check that was in vain is paid for: limits by the client's address are charged for it, also where the
+//! request is refused or rejected. So they bound how many forged tokens of a client are checked.
 
 use http::HeaderMap;
 
-use super::exact::{ExactOutcome, Settled};
+use super::background::Background;
+use super::exact::{ExactOutcome, ExactPart, Settled};
+use super::generation::Counter;
 use super::pending::{Pending, Said};
-use super::target::{self, Resolved, Targets};
+use super::target::{self, Resolved, Target};
 use super::{Decision, Engine, Generation, Outcome, Unsettled};
+use crate::limit::Verdict;
 use crate::policy::{Count, Facts, RouteIndex, Source};
 use crate::tokens::Signatures;
 
@@ -104,6 +110,55 @@ impl Engine {
         false
     }
 
+    /// Charges the limits by the client's address for a token that was checked in vain, each for itself: another
+    /// limit has refused the request, so it was charged nothing, and a sender of forged tokens could go on for
+    /// ever. No request waits for a shared store here.
+    pub(super) fn charge_check(
+        &self,
+        generation: &Generation,
+        targets: &[Target],
+        decision: &mut Decision,
+    ) {
+        let enforced = targets.iter().filter(|target| !target.shadow && !target.denied);
+        for target in enforced.filter(|target| pays_for_checks(generation, target)) {
+            let Some(verdict) = self.charge_target(generation, target, decision) else {
+                continue;
+            };
+            let mut admitting = decision
+                .answers
+                .iter_mut()
+                .filter(|answer| answer.verdict.allowed && !answer.shadow);
+            if let Some(answer) = admitting.find(|answer| answer.limit == target.limit) {
+                answer.verdict = Verdict { allowed: true, ..verdict };
+            }
+        }
+    }
+
+    /// Charges one target. `None`: nothing tells yet what is left there.
+    fn charge_target(
+        &self,
+        generation: &Generation,
+        target: &Target,
+        decision: &Decision,
+    ) -> Option<Verdict> {
+        if let Counter::Estimate(estimate) = &generation.counting(target.limit).counter {
+            let (verdict, _) = estimate.charge(&self.confirm, target.key, target.cost, decision.at);
+            return Some(verdict);
+        }
+        // A limit that delays is charged as for a request that waits.
+        let part = ExactPart::new(generation, target, true)?;
+        match self.remote() {
+            Some(remote) if !remote.is_away(&part.spend()) => {
+                Background { engine: self, remote, generation, part }.charge_unseen(decision);
+                None
+            }
+            Some(_) | None => {
+                let settled = self.charge_alone(part, true, decision);
+                settled.answers.first().map(|answer| answer.verdict)
+            }
+        }
+    }
+
     /// A request that its limits admit is answered by this proxy all the same. Its charges stay, unless the
     /// status of the answer gives them back.
     pub(super) fn reject(
@@ -120,22 +175,29 @@ impl Engine {
     }
 }
 
-/// Resolves all limits, with every signature that it takes. Where a key is missing for all that, limits by the
-/// client's address are charged, or forged tokens could be sent, and checked, without any limit. Others are not:
-/// nobody shall spend what is not his own with a forged token, hold a slot in flight with it, or have a status
-/// counted that no origin has answered.
+/// Resolves all limits, with every signature that it takes. A request that a limit rejects then, for want of a
+/// key, is still charged to limits by the client's address, or forged tokens could be sent, and checked, without
+/// any limit.
 fn check(generation: &Generation, facts: &Facts<'_>, route: RouteIndex, unsettled: &mut Unsettled) {
-    let mut targets = Targets::new();
-    match target::resolve(generation, facts, route, Signatures::Check, &mut targets) {
-        Ok(Resolved::Whole | Resolved::Partly) => unsettled.targets = targets,
-        Err(error) => {
-            unsettled.rejected = Some(error.outcome());
-            unsettled.targets.retain(|target| {
-                let limit = generation.policy().limit(target.limit);
-                let by_address = limit.key.sources().contains(&Source::ClientIp);
-                let is_rate = !matches!(limit.count, Count::InFlight { .. });
-                by_address && is_rate && !limit.counted.asks() && !target.final_cost.is_late()
-            });
-        }
+    let Unsettled { targets, rejected, owes_check, .. } = unsettled;
+    targets.clear();
+    let resolved = target::resolve(generation, facts, route, Signatures::Check, targets);
+    if let Err(error) = resolved {
+        *rejected = Some(error.outcome());
+        targets.retain(|target| pays_for_checks(generation, target));
     }
+    let policy = generation.policy();
+    let reads_token = |source: &Source| source.claim().is_some();
+    let sources = policy.sources(policy.route(route), reads_token);
+    *owes_check = !sources.iter().filter_map(Source::claim).any(|claim| claim.is_believed(facts));
+}
+
+/// Whether a token that was checked in vain is charged to this: to what is certainly the client's own. Nobody
+/// shall spend with a forged token what others need, hold a slot in flight with it, or have a status counted
+/// that no origin has answered.
+fn pays_for_checks(generation: &Generation, target: &Target) -> bool {
+    let limit = generation.policy().limit(target.limit);
+    let is_rate = !matches!(limit.count, Count::InFlight { .. });
+    let is_settled = !limit.counted.asks() && !target.final_cost.is_late();
+    target.by_address && is_rate && is_settled
 }

@@ -207,13 +207,18 @@ impl Policy {
 impl Policy {
     /// The sources of keys and plans that read the path, of all limits that a route can lead to.
     pub fn path_sources(&self, route: &Route) -> Vec<Source> {
+        self.sources(route, Source::reads_path)
+    }
+
+    /// Those sources of keys and plans that are asked for, of all limits that a route can lead to.
+    pub fn sources(&self, route: &Route, is_asked_for: impl Fn(&Source) -> bool) -> Vec<Source> {
         let mut found: Vec<Source> = Vec::new();
         for one in &route.limits {
             let mut next = Some(one.limit);
             while let Some(limit) = next.map(|index| self.limit(index)) {
                 let plan = limit.terms.plans.as_ref().map(|plans| &plans.by);
                 for source in limit.key.sources().iter().chain(plan) {
-                    if source.reads_path() && !found.contains(source) {
+                    if is_asked_for(source) && !found.contains(source) {
                         found.push(source.clone());
                     }
                 }

@@ -165,6 +165,11 @@ impl Tokens {
         }
     }
 
+    /// Whether an earlier check found the token's signature to be true.
+    pub fn is_believed(&self, token: &[u8]) -> bool {
+        matches!(self.checked(token, Signatures::Recall), Some(Ok(_)))
+    }
+
     /// How many tokens were checked with these keys.
     pub fn checks(&self) -> u64 {
         self.checks.load(Ordering::Relaxed)

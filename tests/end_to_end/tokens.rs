@@ -3,6 +3,7 @@
 use crate::servers::{Gate, Origin, client, metric, origin_yaml};
 use crate::{signing, tls};
 
+const GUESTS: &str = "{ limit: guests }";
 const CHECKED: &str = "tollgate_tokens_checked_total";
 
 fn policy(address: &str, missing: &str) -> String {
@@ -11,6 +12,7 @@ fn policy(address: &str, missing: &str) -> String {
         "
 limits:
   address: {{ {address}, key: client_ip }}
+  guests: {{ tier: exact, rate: 1/1h, key: client_ip }}
   token: {{ tier: exact, rate: 1000/1h, key: {{ jwt: {{ jwks_file: {keys}, claim: sub }} }}, missing_key: {missing} }}
 routes: [{{ name: r, limits: [token, address] }}]
 "
@@ -26,6 +28,9 @@ async fn forged_tokens_are_checked_as_often_as_the_address_may_ask() {
         (exact, "skip", 200, false),
         ("tier: estimate, rate: 5/1h", "{ deny: 401 }", 401, false),
         ("tier: estimate, rate: 5/1h", "skip", 200, true),
+        // From the second on the limit behind the token refuses.
+        (exact, GUESTS, 200, false),
+        ("tier: estimate, rate: 5/1h", GUESTS, 200, true),
     ] {
         let origin = Origin::start("site").await;
         let policy = format!("{}{}", origin_yaml(origin.address), policy(address, missing));
@@ -49,15 +54,17 @@ async fn forged_tokens_are_checked_as_often_as_the_address_may_ask() {
         };
         for n in 0..200 {
             let answer = send(n).await;
-            let expected = if n < 5 { admitted } else { 429 };
+            let refused = n >= if missing == GUESTS { 1 } else { 5 };
+            let expected = if refused { 429 } else { admitted };
             assert_eq!(answer.status(), expected, "{address}, {missing}, {n}");
             let told = answer.headers()["ratelimit"].to_str().unwrap();
             let left = 4_u64.saturating_sub(n);
             assert!(told.contains(&format!("\"address\";r={left};")), "{missing}, {n}: {told}");
-            assert_eq!(answer.headers().contains_key("retry-after"), n >= 5);
-            if n >= 5 {
+            assert_eq!(answer.headers().contains_key("retry-after"), refused);
+            if refused {
+                let by = if n < 5 { "guests" } else { "address" };
                 let body = answer.text().await.unwrap();
-                assert!(body.contains("\"violated-policies\":[\"address\"]"), "{body}");
+                assert!(body.contains(&format!("\"violated-policies\":[\"{by}\"]")), "{body}");
             }
         }
         let metrics = gate.metrics().await;
@@ -68,6 +75,11 @@ async fn forged_tokens_are_checked_as_often_as_the_address_may_ask() {
             metric(&metrics, &format!("tollgate_decisions_total{{{labels}}}"))
         };
         assert_eq!((verdicts("allowed"), verdicts("denied")), (5.0, 195.0), "{missing}");
-        assert_eq!(origin.count(), if admitted == 200 { 5 } else { 0 }, "{address}, {missing}");
+        let passed = match (admitted, missing) {
+            (_, GUESTS) => 1,
+            (200, _) => 5,
+            _ => 0,
+        };
+        assert_eq!(origin.count(), passed, "{address}, {missing}");
     }
 }

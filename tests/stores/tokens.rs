@@ -67,6 +67,36 @@ async fn a_cached_denial_answers_before_a_signature_is_checked() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_check_in_vain_is_paid_for_when_a_limit_behind_the_token_refuses() {
+    for (slots, readiness) in
+        [(false, Readiness::Ready), (true, Readiness::Ready), (false, Readiness::Away)]
+    {
+        let (store, remote) =
+            VirtualStore::start_with(Duration::from_millis(1), Duration::from_millis(50), slots);
+        let guests =
+            "guests: { tier: exact, algorithm: fixed_window, rate: 1/30d, key: client_ip }";
+        let policy = policy("local", "{ limit: guests }")
+            .replace("limits:\n", &format!("limits:\n  {guests}\n"));
+        let node = Node::over(&store, remote, &policy);
+        store.set_readiness(readiness);
+        for n in 0..100 {
+            let outcome = send(&node, &signing::forged(n)).await;
+            let expected = if n == 0 { Outcome::Allowed } else { Outcome::Limited };
+            assert_eq!(outcome, expected, "{slots}, {readiness:?}, {n}");
+            // What no request waits for is charged meanwhile.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // The first denial by the address is the store's to say, for a request whose token is checked.
+        let spent = if readiness == Readiness::Ready { 5 + 1 } else { 5 };
+        assert!(checks(&node) <= spent, "{slots}, {readiness:?}: {}", checks(&node));
+        if readiness == Readiness::Ready {
+            assert_eq!(store.cell(&node.cell("address", &[])), 5, "{slots}");
+        }
+        assert!(node.engine.is_quiet());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_store_that_is_away_has_no_more_signatures_checked_than_this_node_admits() {
     for (failure, checked) in [("local", 5), ("deny", 0), ("allow", 100)] {
         let (store, remote) =

@@ -9,10 +9,10 @@ use super::read::{At, Map};
 use super::routes::Routes;
 use crate::limit::SketchSize;
 use crate::policy::client::ClientRules;
-use crate::policy::{Count, Limit, LimitIndex, Match, MissingKey, Mode, Source};
+use crate::policy::{Count, Limit, LimitIndex, Match, MissingKey, Mode, Source, Use};
 
 /// Every code there is.
-const CODES: [(&str, Code); 15] = [
+const CODES: [(&str, Code); 16] = [
     ("unreachable-route", Code::UnreachableRoute),
     ("unused-limit", Code::UnusedLimit),
     ("spoofable-key", Code::SpoofableKey),
@@ -28,6 +28,7 @@ const CODES: [(&str, Code); 15] = [
     ("spoofable-ban", Code::SpoofableBan),
     ("shadowed-override", Code::ShadowedOverride),
     ("unlimited-preflights", Code::UnlimitedPreflights),
+    ("unlimited-token-checks", Code::UnlimitedTokenChecks),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,7 @@ enum Code {
     SpoofableBan,
     ShadowedOverride,
     UnlimitedPreflights,
+    UnlimitedTokenChecks,
 }
 
 /// What there is to look at.
@@ -80,6 +82,7 @@ pub(super) fn warnings(looked: &Looked<'_>, silenced: &Silenced) -> Vec<Warning>
     unused(looked, &mut found);
     spoofable(looked, &mut found);
     unlimited_preflights(looked, &mut found);
+    unlimited_token_checks(looked, &mut found);
     untrusted(looked, &mut found);
     noisy(looked, &mut found);
     unkeyed(looked, &mut found);
@@ -206,6 +209,50 @@ fn unlimited_preflights(looked: &Looked<'_>, found: &mut Found<'_>) {
             found.add(Code::UnlimitedPreflights, at, message, cure);
         }
     }
+}
+
+/// Routes that check signatures without a limit that is asked before: anybody can send as many forged tokens as
+/// the processor takes.
+fn unlimited_token_checks(looked: &Looked<'_>, found: &mut Found<'_>) {
+    let limit = |index: LimitIndex| &looked.limits.limits[index.0];
+    for (route, at) in looked.routes.routes.iter().zip(&looked.routes.places) {
+        let chains = route.limits.iter().flat_map(|one| {
+            std::iter::successors(Some(one.limit), |last| match limit(*last).missing_key {
+                MissingKey::Limit(next) => Some(next),
+                _ => None,
+            })
+            // A chain with a cycle is refused elsewhere.
+            .take(looked.limits.limits.len())
+        });
+        let checks_tokens = chains.into_iter().any(|index| reads_token(limit(index)));
+        let bounds = |one: &Use| bounds_token_checks(limit(one.limit)) && !one.cost.is_late();
+        if checks_tokens && !route.limits.iter().any(bounds) {
+            let message = format!(
+                "route {:?} checks signed tokens, and no limit bounds how many forged ones a client \
+                 may have checked",
+                route.name
+            );
+            let cure = "add a limit by client_ip, as addresses: { tier: estimate, rate: 6000/1m, \
+                        key: client_ip, headers: hidden }";
+            found.add(Code::UnlimitedTokenChecks, at, message, cure);
+        }
+    }
+}
+
+fn reads_token(limit: &Limit) -> bool {
+    let plan = limit.terms.plans.as_ref().map(|plans| &plans.by);
+    limit.key.sources().iter().chain(plan).any(|source| source.claim().is_some())
+}
+
+/// Whether a limit refuses a client of forged tokens, whatever else it sends, and is charged for each of them.
+fn bounds_token_checks(limit: &Limit) -> bool {
+    let fixed = |source: &Source| matches!(source, Source::ClientIp | Source::Route);
+    limit.mode == Mode::Enforce
+        && !matches!(limit.count, Count::InFlight { .. })
+        && !limit.counted.asks()
+        && !reads_token(limit)
+        && limit.key.sources().contains(&Source::ClientIp)
+        && limit.key.sources().iter().all(fixed)
 }
 
 fn untrusted(looked: &Looked<'_>, found: &mut Found<'_>) {

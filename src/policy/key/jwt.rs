@@ -30,6 +30,16 @@ pub(super) fn part<'r>(facts: &Facts<'r>, claim: &Claim, signatures: Signatures)
     }
 }
 
+impl Claim {
+    /// Whether the request has a token that was found to be true by an earlier check, whatever it claims.
+    pub fn is_believed(&self, facts: &Facts<'_>) -> bool {
+        match credentials::bearer(facts) {
+            Part::Present(token) => self.tokens.is_believed(&token),
+            Part::Absent | Part::Repeated | Part::Unreadable | Part::Unchecked => false,
+        }
+    }
+}
+
 impl PartialEq for Claim {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name && self.file == other.file

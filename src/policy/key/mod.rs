@@ -318,6 +318,25 @@ impl Source {
         }
     }
 
+    /// The claim of a signed token that this source reads, if it does.
+    pub fn claim(&self) -> Option<&Claim> {
+        match self {
+            Self::Jwt(claim) => Some(claim),
+            Self::Shard { of, .. } => of.claim(),
+            Self::ClientIp
+            | Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Host
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_) => None,
+        }
+    }
+
     /// Whether any client can write what it likes there.
     pub fn is_written_by_clients(&self) -> bool {
         match self {

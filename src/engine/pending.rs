@@ -15,7 +15,7 @@ use super::{Decision, Engine, Generation};
 use crate::clock::{Nanos, Now};
 use crate::estimator::{self, EstimateLimit};
 use crate::limit::{self, Quota, Verdict};
-use crate::policy::{KeyHash, LimitIndex};
+use crate::policy::{Counted, KeyHash, LimitIndex};
 use crate::store::redis::{Remote, Spend};
 use crate::store::{Issued, Slot};
 
@@ -142,16 +142,43 @@ impl Engine {
         pending: &mut Pending,
         said: &Said<'_>,
     ) {
-        let policy = generation.policy();
-        let Some(route) = decision.route.map(|route| policy.route(route)) else {
+        let Some(route) = decision.route.map(|route| generation.policy().route(route)) else {
             return;
         };
+        self.settle_open(generation, decision, pending, |open, counted| {
+            let told = || open.final_cost.told(route, said.headers);
+            let cost = said.by_origin.then(told).flatten();
+            (cost, counted.gives_back(said.status, said.by_origin))
+        });
+    }
+
+    /// Settles the charges of a request that passed, of which no origin was asked in the end: `status` counts
+    /// as an origin's, and what an answer would have told of the cost is 0.
+    pub fn finish_unforwarded(
+        &self,
+        generation: &Generation,
+        decision: &mut Decision,
+        pending: &mut Pending,
+        status: u16,
+    ) {
+        self.settle_open(generation, decision, pending, |open, counted| {
+            (open.final_cost.unforwarded(), counted.gives_back(status, true))
+        });
+    }
+
+    /// `settled`: what an open charge costs in the end (`None`: what was charged), and whether all of it is
+    /// given back.
+    fn settle_open(
+        &self,
+        generation: &Generation,
+        decision: &mut Decision,
+        pending: &mut Pending,
+        settled: impl Fn(&OpenCharge, &Counted) -> (Option<u32>, bool),
+    ) {
         let now = self.now();
         for open in pending.open.drain(..) {
-            let counted = &policy.limit(open.limit).counted;
-            let refunds = counted.gives_back(said.status, said.by_origin);
-            let told = || open.final_cost.told(route, said.headers);
-            let change = match said.by_origin.then(told).flatten() {
+            let (cost, refunds) = settled(&open, &generation.policy().limit(open.limit).counted);
+            let change = match cost {
                 _ if refunds => Change::Refund(open.cost),
                 Some(cost) if cost > open.cost => Change::Debit(cost - open.cost),
                 Some(cost) if cost < open.cost => Change::Refund(open.cost - cost),

@@ -71,6 +71,11 @@ impl FinalCost {
         Self { fixed, late: self.late | other.late }
     }
 
+    /// What it costs if no origin was asked; `None`: what was charged stands.
+    pub(super) fn unforwarded(self) -> Option<u32> {
+        self.is_late().then_some(self.fixed)
+    }
+
     /// What it costs after this answer; `None`: what was charged stands.
     pub(super) fn told(&self, route: &Route, headers: &HeaderMap) -> Option<u32> {
         let mut most = None;

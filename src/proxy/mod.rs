@@ -121,6 +121,8 @@ pub struct Context {
     origin_slot: Option<OriginSlot>,
     /// What there was no room for.
     shed: Option<Shed>,
+    /// Whether it is certain that no origin was asked, and none will be.
+    is_unforwarded: bool,
     /// What the request holds, from when it waits for something to its end.
     held: Option<memory::RequestMemory>,
     /// The answer in progress.
@@ -152,6 +154,14 @@ impl Tollgate {
             self.engine.finish(&ctx.live.generation, decision, &mut ctx.pending, said);
         }
     }
+
+    /// No origin was asked: what was charged becomes final.
+    fn finish_unforwarded(&self, ctx: &mut Context, status: u16) {
+        if let Some(decision) = ctx.decision.as_mut().filter(|_| ctx.pending.asks()) {
+            let (engine, generation) = (&self.engine, &ctx.live.generation);
+            engine.finish_unforwarded(generation, decision, &mut ctx.pending, status);
+        }
+    }
 }
 
 #[async_trait]
@@ -179,6 +189,7 @@ impl ProxyHttp for Tollgate {
             asked: None,
             origin_slot: None,
             shed: None,
+            is_unforwarded: false,
             held: None,
             expected: None,
             origin: None,

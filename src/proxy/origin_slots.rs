@@ -1,8 +1,14 @@
 //! How many exchanges an origin has at once, in all and of each client.
 //!
-//! Each may need a connection of its own, and so a descriptor and a worker of the origin. When most of the
-//! slots are taken, no client gets more than its share: one that opens streams without end leaves room for
-//! the others.
+//! Each may need a connection of its own, and so a descriptor and a worker of the origin. Nothing is ever
+//! taken away from a client, so the rule bounds what it may take:
+//!
+//! - While more than half of the slots are free, nobody lacks one, and a client may take what it likes.
+//! - Then a client may hold a quarter of them, or three quarters if it is the only one that holds any.
+//! - Of the last quarter a client takes a slot only while it holds fewer than are free (the dynamic threshold of
+//!   Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). So each
+//!   client leaves half of what it finds, and one that holds nothing gets even the last slot.
+//! - A tunnel holds its slot for up to an hour (`timeouts.tunnel`), so its client may hold a quarter always.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,6 +19,15 @@ use parking_lot::Mutex;
 
 /// One client's share is the whole divided by this.
 const SHARES: usize = 4;
+
+/// How long an exchange may hold its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stay {
+    /// To the end of an answer.
+    Exchange,
+    /// As long as a tunnel lives, if the origin switches protocols.
+    Tunnel,
+}
 
 /// Exchanges with one origin, over all generations.
 #[derive(Debug, Default)]
@@ -53,26 +68,25 @@ impl AllOriginSlots {
 }
 
 impl OriginSlots {
-    /// A slot for one more exchange of a client, of `most`. None when all are taken, or when this client
-    /// has its share of them and the others' shares are all that is left.
+    /// A slot for one more exchange of a client, of `most`. None when all are taken, or when what is free
+    /// is left to other clients.
     pub(super) fn take(
         self: &Arc<Self>,
         client: IpAddr,
+        stay: Stay,
         most: usize,
         all: &Arc<AllOriginSlots>,
     ) -> Option<OriginSlot> {
         // Shares are of what there is, not of what the file hopes for.
         let most = most.min(all.most);
-        let share = (most / SHARES).max(1);
         let mut clients = self.clients.lock();
         // Changed under the lock only: one that is refused is never counted, not even for a moment.
-        let before = self.taken.load(Ordering::Acquire);
+        let taken = self.taken.load(Ordering::Acquire);
         let held = clients.get(&client).copied().unwrap_or(0);
-        let fits = before < most && (held < share || before < most - share);
-        if !fits || !all.take() {
+        if !is_fair(held, taken, most, stay) || !all.take() {
             return None;
         }
-        self.taken.store(before + 1, Ordering::Release);
+        self.taken.store(taken + 1, Ordering::Release);
         clients.insert(client, held + 1);
         drop(clients);
         Some(OriginSlot { slots: Arc::clone(self), all: Arc::clone(all), client })
@@ -87,6 +101,21 @@ impl OriginSlots {
     pub fn taken(&self) -> usize {
         self.taken.load(Ordering::Acquire)
     }
+}
+
+/// Whether a client that holds `held` of the `taken` slots may take one more of `most`.
+const fn is_fair(held: usize, taken: usize, most: usize, stay: Stay) -> bool {
+    let Some(free) = most.checked_sub(taken) else {
+        return false;
+    };
+    let share = if most < SHARES { 1 } else { most / SHARES };
+    let allowed = match stay {
+        Stay::Tunnel => share,
+        Stay::Exchange if free > most / 2 => most,
+        Stay::Exchange if held == taken => most - share,
+        Stay::Exchange => share,
+    };
+    free > 0 && (held == 0 || (held < allowed && (free > share || held < free)))
 }
 
 impl Drop for OriginSlot {
@@ -108,26 +137,67 @@ impl Drop for OriginSlot {
 mod tests {
     use super::*;
 
+    fn client(n: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, n])
+    }
+
+    fn take(
+        slots: &Arc<OriginSlots>,
+        n: u8,
+        stay: Stay,
+        most: usize,
+        all: &Arc<AllOriginSlots>,
+    ) -> Vec<OriginSlot> {
+        (0..2 * most).map_while(|_| slots.take(client(n), stay, most, all)).collect()
+    }
+
     #[test]
-    fn one_client_leaves_room_for_the_others() {
+    fn each_client_leaves_room_for_the_next() {
+        for (most, expected) in [
+            (1_024, &[768, 128, 64, 32, 16, 8, 4, 2, 1, 1, 0][..]),
+            (40, &[30, 5, 3, 1, 1, 0]),
+            (8, &[6, 1, 1, 0]),
+            (4, &[3, 1, 0]),
+            (2, &[1, 1, 0]),
+            (1, &[1, 0]),
+        ] {
+            let (slots, all) =
+                (Arc::<OriginSlots>::default(), Arc::new(AllOriginSlots::new(2_000)));
+            let held: Vec<_> =
+                (1..=11).map(|n| take(&slots, n, Stay::Exchange, most, &all)).collect();
+            let counts: Vec<usize> = held.iter().map(Vec::len).collect();
+            assert_eq!(counts[..expected.len()], *expected, "{most}");
+            assert_eq!(slots.taken(), most);
+            drop(held);
+            assert_eq!((slots.taken(), slots.clients.lock().len()), (0, 0));
+            assert_eq!(all.taken.load(Ordering::Relaxed), 0);
+        }
+    }
+
+    #[test]
+    fn a_client_beside_others_holds_a_quarter_when_half_is_taken() {
+        let (slots, all) = (Arc::<OriginSlots>::default(), Arc::new(AllOriginSlots::new(2_000)));
+        let one = slots.take(client(1), Stay::Exchange, 1_000, &all);
+        let held: Vec<_> = (2..=12).map(|n| take(&slots, n, Stay::Exchange, 1_000, &all)).collect();
+        let counts: Vec<usize> = held.iter().map(Vec::len).collect();
+        assert_eq!(counts[..7], [499, 250, 125, 63, 31, 16, 8]);
+        assert_eq!(slots.taken(), 1_000, "eleven clients fill it");
+        drop((one, held));
+        let quarters: Vec<_> =
+            (1..=2).map(|n| take(&slots, n, Stay::Tunnel, 1_000, &all)).collect();
+        assert_eq!(quarters.iter().map(Vec::len).collect::<Vec<_>>(), [250, 250], "tunnels");
+        assert_eq!(slots.held_by(client(1)), 250);
+    }
+
+    #[test]
+    fn no_more_than_there_are_for_all_origins() {
         let (slots, all) = (Arc::<OriginSlots>::default(), Arc::new(AllOriginSlots::new(45)));
-        let (one, other) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
-        let held: Vec<_> = (0..100).map_while(|_| slots.take(one, 40, &all)).collect();
-        assert_eq!(held.len(), 30, "alone it has what is not kept for others");
-        let others: Vec<_> = (0..100).map_while(|_| slots.take(other, 40, &all)).collect();
-        assert_eq!(others.len(), 10);
-        assert_eq!(slots.taken(), 40);
         let elsewhere = Arc::<OriginSlots>::default();
-        let more: Vec<_> = (0..100).map_while(|_| elsewhere.take(other, 1_000, &all)).collect();
-        assert_eq!(more.len(), 5, "of all origins");
+        let held = take(&slots, 1, Stay::Exchange, 40, &all);
+        let more = take(&elsewhere, 2, Stay::Exchange, 1_000, &all);
+        assert_eq!((held.len(), more.len()), (30, 15));
+        assert!(slots.take(client(3), Stay::Exchange, 40, &all).is_none());
         drop(more);
-        drop(held);
-        let others: Vec<_> =
-            (0..100).map_while(|_| slots.take(other, 40, &all)).chain(others).collect();
-        assert_eq!(others.len(), 30);
-        drop(others);
-        assert_eq!((slots.taken(), slots.clients.lock().len()), (0, 0));
-        assert_eq!(all.taken.load(Ordering::Relaxed), 0);
-        assert!(slots.take(one, 1, &all).is_some(), "one slot is everybody's");
+        assert!(slots.take(client(3), Stay::Exchange, 40, &all).is_some());
     }
 }

@@ -53,10 +53,13 @@ pub(super) async fn failure(
         (None, _) => Ending::Failed,
     });
     if ctx.ending == Some(Ending::Failed) && ctx.origin_status.is_none() && status >= 500 {
-        // The origin gave no answer, and this one stands for it.
-        // Where there was no room, no origin was asked: the answer is certain, and counts as any.
-        let by_origin = ctx.shed.is_some();
-        gate.finish(ctx, &Said { status, headers: &HeaderMap::new(), by_origin });
+        match ctx.is_unforwarded {
+            true => gate.finish_unforwarded(ctx, status),
+            // The origin gave no answer, and this one stands for it.
+            false => {
+                gate.finish(ctx, &Said { status, headers: &HeaderMap::new(), by_origin: false });
+            }
+        }
     }
     if status != 0 && session.response_written().is_none() {
         session.set_keepalive(None);

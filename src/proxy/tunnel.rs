@@ -47,7 +47,7 @@ impl TunnelEnd {
 
 /// Asks an origin for another protocol, if that is what the client asks for.
 pub(super) fn prepare(session: &Session, ctx: &Context, peer: &mut HttpPeer) {
-    if !ctx.rare.has(Rare::UPGRADE) || !asks_to_switch(session.req_header()) {
+    if !is_asked_for(session, ctx) {
         return;
     }
     let http2 = ctx.origin.as_ref().is_some_and(|origin| origin.meant().http2);
@@ -56,6 +56,11 @@ pub(super) fn prepare(session: &Session, ctx: &Context, peer: &mut HttpPeer) {
         peer.options.read_timeout = None;
         link.await_origin(read);
     }
+}
+
+/// Whether the client asks for another protocol.
+pub(super) fn is_asked_for(session: &Session, ctx: &Context) -> bool {
+    ctx.rare.has(Rare::UPGRADE) && asks_to_switch(session.req_header())
 }
 
 fn asks_to_switch(head: &RequestHeader) -> bool {

@@ -9,6 +9,7 @@ use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
+use super::origin_slots::Stay;
 use super::{
     Context, EXCHANGE_BYTES, Link, MAX_ANSWER_BYTES, MAX_BODY_BYTES, MAX_TRIES, OriginGroup, Rare,
     Shed, Tollgate, http10, request, tunnel,
@@ -61,14 +62,18 @@ pub(super) fn choose(
     if ctx.origin_slot.is_none() {
         let client = client::prefix(facts.client_ip, live.ipv6_prefix);
         if !has_memory(gate, origin, client, live.bounds.memory) {
-            ctx.shed = Some(Shed::Memory);
+            (ctx.shed, ctx.is_unforwarded) = (Some(Shed::Memory), true);
             gate.books.shed(Shed::Memory);
             return Err(Error::explain(ErrorType::HTTPStatus(503), "no memory is left").into_up());
         }
         let most = origin.meant().max_connections;
-        ctx.origin_slot = origin.tally().slots.take(client, most, &gate.origin_slots);
+        let stay = match tunnel::is_asked_for(session, ctx) {
+            true => Stay::Tunnel,
+            false => Stay::Exchange,
+        };
+        ctx.origin_slot = origin.tally().slots.take(client, stay, most, &gate.origin_slots);
         if ctx.origin_slot.is_none() {
-            ctx.shed = Some(Shed::OriginConnections);
+            (ctx.shed, ctx.is_unforwarded) = (Some(Shed::OriginConnections), true);
             gate.books.shed(Shed::OriginConnections);
             let why =
                 format!("origin {} has no connection left for this client", origin.meant().name);
@@ -77,6 +82,7 @@ pub(super) fn choose(
         ctx.held.get_or_insert_with(|| request::hold(gate, session));
     }
     let Some(server) = origin.choose(&facts, route, &ctx.tried) else {
+        ctx.is_unforwarded = ctx.tried.is_empty();
         let why = format!("origin {} has no healthy server", origin.meant().name);
         return Err(Error::explain(ErrorType::HTTPStatus(503), why).into_up());
     };

@@ -254,11 +254,23 @@ fn hanging() -> (SocketAddr, Arc<AtomicUsize>) {
 }
 
 /// A request from one of the addresses of the loopback network.
-async fn ask_from(source: [u8; 4], port: u16) -> tokio::net::TcpStream {
+async fn connect_from(source: [u8; 4], port: u16) -> tokio::net::TcpStream {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from((source, 0))).unwrap();
-    let mut stream = socket.connect(SocketAddr::from(([127, 0, 0, 1], port))).await.unwrap();
+    socket.connect(SocketAddr::from(([127, 0, 0, 1], port))).await.unwrap()
+}
+
+async fn ask_from(source: [u8; 4], port: u16) -> tokio::net::TcpStream {
+    let mut stream = connect_from(source, port).await;
     stream.write_all(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    stream
+}
+
+/// A client that asks for another protocol.
+async fn ask_to_switch_from(source: [u8; 4], port: u16) -> tokio::net::TcpStream {
+    let mut stream = connect_from(source, port).await;
+    let asked = b"GET /x HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    stream.write_all(asked).await.unwrap();
     stream
 }
 
@@ -296,14 +308,13 @@ async fn an_origin_has_as_many_exchanges_as_it_may_and_no_client_takes_all() {
         gate.log().contains("no connection is left for this client")
     });
     assert!(logged.await, "{}", gate.log());
-    // What is left is for others.
-    let mut held_by_other = Vec::new();
-    for _ in 0..2 {
-        held_by_other.push(ask_from(other, gate.port).await);
-    }
-    assert!(held_are(&held, 8).await);
+    // What is left is for others, and nobody takes all of it.
+    let mut held_by_others = vec![ask_from(other, gate.port).await];
+    assert!(held_are(&held, 7).await);
     let refused = told(&mut ask_from(other, gate.port).await).await;
     assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    held_by_others.push(ask_from([127, 0, 0, 4], gate.port).await);
+    assert!(held_are(&held, 8).await);
     let metrics = gate.metrics().await;
     assert_eq!(metric(&metrics, "tollgate_shed_total{reason=\"origin_connections\"}"), 2.0);
     assert_eq!(metric(&metrics, "tollgate_origin_connections{origin=\"site\"}"), 8.0);
@@ -311,6 +322,66 @@ async fn an_origin_has_as_many_exchanges_as_it_may_and_no_client_takes_all() {
     all_is_free_but(&gate, &held, 2).await;
     let _again = ask_from(one, gate.port).await;
     assert!(held_are(&held, 3).await, "there is room again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tunnels_of_a_client_hold_no_more_than_a_quarter() {
+    let (origin, held) = hanging();
+    let origins =
+        format!("origins: {{ site: {{ servers: [\"{origin}\"], max_connections: 8 }} }}\n");
+    let gate = Gate::start(&format!("{origins}{FLIGHT}")).await;
+    let one = [127, 0, 0, 2];
+    let _held =
+        [ask_to_switch_from(one, gate.port).await, ask_to_switch_from(one, gate.port).await];
+    assert!(held_are(&held, 2).await);
+    let refused = told(&mut ask_to_switch_from(one, gate.port).await).await;
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    let _plain = ask_from(one, gate.port).await;
+    assert!(held_are(&held, 3).await);
+}
+
+/// A request that is refused for want of room, or of a server, costs no unit that only the origin could name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_origin_was_asked_costs_no_reserve() {
+    let (origin, held) = hanging();
+    let limits = "
+limits:
+  units: { tier: exact, rate: 100/1h, key: client_ip, cost: { response_header: x-units, reserve: 10, max: 50 } }
+  failures: { tier: exact, rate: 50/1h, key: client_ip, count: { status: [401] } }
+  calls: { tier: exact, algorithm: fixed_window, rate: 40/1h, key: client_ip }
+routes: [{ name: r, limits: [units, failures, calls] }]
+";
+    let origins =
+        format!("origins: {{ site: {{ servers: [\"{origin}\"], max_connections: 4 }} }}\n");
+    let gate = Gate::start(&format!("{origins}{limits}")).await;
+    let one = [127, 0, 0, 2];
+    let mut held_by_one = Vec::new();
+    for _ in 0..3 {
+        held_by_one.push(ask_from(one, gate.port).await);
+    }
+    assert!(held_are(&held, 3).await);
+    for n in 1..4 {
+        let refused = told(&mut ask_from(one, gate.port).await).await;
+        assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+        for left in ["\"units\";r=70;", "\"failures\";r=47;", &format!("\"calls\";r={};", 37 - n)] {
+            assert!(refused.contains(left), "{refused}");
+        }
+    }
+    drop(held_by_one);
+
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let check = "health_check: { path: /, every: 50ms, timeout: 1s }";
+    let origins = format!("origins: {{ site: {{ servers: [\"{closed}\"], {check} }} }}\n");
+    let gate = Gate::start(&format!("{origins}{limits}")).await;
+    let is_out = eventually(Duration::from_secs(10), || async {
+        gate.admin_get("/status").await.is_ok_and(|(_, told)| told.contains("\"healthy\": 0"))
+    });
+    assert!(is_out.await);
+    let refused = told(&mut ask_from(one, gate.port).await).await;
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    for left in ["\"units\";r=100;", "\"failures\";r=50;", "\"calls\";r=39;"] {
+        assert!(refused.contains(left), "{refused}");
+    }
 }
 
 async fn all_is_free_but(gate: &Gate, held: &AtomicUsize, most: usize) {

@@ -31,7 +31,7 @@ impl Background<'_> {
             tally.count(VerdictKind::ShadowDenied);
             return;
         }
-        self.charge(decision, pending, move |answer| {
+        self.charge(pending, move |answer| {
             tally.count(match answer {
                 Ok(answered) if answered.settlement.spent => VerdictKind::Allowed,
                 Ok(_) => VerdictKind::ShadowDenied,
@@ -41,10 +41,10 @@ impl Background<'_> {
     }
 
     /// Charges a candidate and counts its verdict. While the store fails a candidate says nothing.
-    pub(super) fn try_candidate(self, trial: &Trial, decision: &Decision, pending: &mut Pending) {
+    pub(super) fn try_candidate(self, trial: &Trial, pending: &mut Pending) {
         let tally = Arc::clone(&self.generation.counting(self.part.target.limit).tally);
         let trial = trial.clone();
-        self.charge(decision, pending, move |answer| {
+        self.charge(pending, move |answer| {
             if let Ok(answered) = answer {
                 trial.answered(&tally, answered.settlement.spent);
             }
@@ -52,17 +52,12 @@ impl Background<'_> {
     }
 
     /// Charges a limit whose verdict is not asked for. The store's denial is remembered, as every one.
-    pub(super) fn charge_unseen(self, decision: &Decision) {
-        self.charge(decision, &mut Pending::default(), |_| {});
+    pub(super) fn charge_unseen(self) {
+        self.charge(&mut Pending::default(), |_| {});
     }
 
     /// Charges. What the answer of the origin changes is sent once the store has answered.
-    fn charge(
-        self,
-        decision: &Decision,
-        pending: &mut Pending,
-        count: impl FnOnce(&Answer) + Send + 'static,
-    ) {
+    fn charge(self, pending: &mut Pending, count: impl FnOnce(&Answer) + Send + 'static) {
         let spend = self.part.spend();
         let change = self.part.may_change.then(|| {
             let (sender, change) = oneshot::channel();
@@ -71,8 +66,9 @@ impl Background<'_> {
             pending.open.push(open);
             change
         });
-        let (number, remote, now) =
-            (self.generation.number(), Arc::clone(self.remote), decision.at.mono);
+        let (number, remote) = (self.generation.number(), Arc::clone(self.remote));
+        // The request has used up a part of its own time, for a far store most of it.
+        let now = self.engine.now().mono;
         let deadline = now.saturating_add(Nanos::from(remote.timeout()));
         let in_background = InBackground::new(&self.engine.background);
         tokio::spawn(async move {

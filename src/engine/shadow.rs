@@ -100,7 +100,7 @@ impl Engine {
             let part = ExactPart { target, limit, quota, may_change, lacks_slot: false };
             match self.remote() {
                 Some(remote) if passes => Background { engine: self, remote, generation, part }
-                    .try_candidate(&trial, decision, pending),
+                    .try_candidate(&trial, pending),
                 Some(_) => continue,
                 None => {
                     let mut settled = self.charge_alone(part, passes, decision);

@@ -149,7 +149,7 @@ impl Engine {
         let part = ExactPart::new(generation, target, true)?;
         match self.remote() {
             Some(remote) if !remote.is_away(&part.spend()) => {
-                Background { engine: self, remote, generation, part }.charge_unseen(decision);
+                Background { engine: self, remote, generation, part }.charge_unseen();
                 None
             }
             Some(_) | None => {

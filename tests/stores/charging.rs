@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tollgate::engine::{Outcome, VerdictKind};
+use tollgate::engine::{Outcome, TrialKind, VerdictKind};
 use tollgate::policy::LimitIndex;
 use tollgate::store::redis::{Address, CallOutcome, Servers};
 
 use crate::engines::{Node, one};
 use crate::redis_servers::{Cluster, Redis};
 use crate::servers::{eventually, now};
+use crate::virtual_store::VirtualStore;
 
 const PATIENT: Duration = Duration::from_secs(2);
 
@@ -237,6 +238,38 @@ routes: [{ name: r, limits: [watched] }]
         tally.get(VerdictKind::Allowed) == 3 && tally.get(VerdictKind::ShadowDenied) == 7
     });
     assert!(counted.await);
+}
+
+/// A far store takes most of the time that a decision may take; what no request waits for has its own.
+#[tokio::test(start_paused = true)]
+async fn shadow_limits_and_candidates_report_over_a_far_store() {
+    for (slots, timeout) in [(false, 100), (true, 150)] {
+        let (delay, timeout) = (Duration::from_millis(65), Duration::from_millis(timeout));
+        let (store, remote) = VirtualStore::start_with(delay, timeout, slots);
+        let key = "algorithm: fixed_window, key: header:x-key, missing_key: deny";
+        let policy = format!(
+            "
+limits:
+  tried: {{ tier: exact, rate: 100/30d, {key}, candidate: {{ rate: 4/30d }} }}
+  watched: {{ tier: exact, rate: 3/30d, {key}, mode: shadow }}
+  enforced: {{ tier: exact, rate: 100/30d, {key} }}
+routes: [{{ name: r, limits: [tried, watched, enforced] }}]
+"
+        );
+        let node = Node::over(&store, remote, &policy);
+        for _ in 0..10 {
+            assert!(node.allows("/", &[("x-key", "k")]).await);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let tally = |limit| node.generation.tally(LimitIndex(limit));
+        let watched =
+            [VerdictKind::Allowed, VerdictKind::ShadowDenied, VerdictKind::DegradedAllowed]
+                .map(|kind| tally(1).get(kind));
+        assert_eq!(watched, [3, 7, 0], "{slots}");
+        let tried = TrialKind::ALL.map(|kind| tally(0).trials(kind));
+        assert_eq!(tried, [4, 6, 0], "{slots}");
+        assert!(node.engine.is_quiet());
+    }
 }
 
 /// Callers that go away or stop waiting take nobody else's answer with them.

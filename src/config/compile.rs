@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::error::{ConfigError, ConfigErrors, Warning};
 use super::files::read_steady;
+use super::keys::KeyFiles;
 use super::limits::limits;
 use super::origins::origins;
 use super::read::{At, Errors, Map};
@@ -76,10 +77,11 @@ fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Lo
     let store_at = root.get("store");
     let (bounds, max_keys) = bounds::bounds(&mut root);
     let access_log = bounds::access_log(&mut root, folder);
-    let origins = origins(&mut root, folder);
+    let key_files = &KeyFiles::new(folder);
+    let origins = origins(&mut root, folder, key_files);
     // The unit of time of the clock that the exact tier is read by.
     let tick = if store == Store::Embedded { Nanos::new(1) } else { MICROSECOND };
-    let limits = limits(&mut root, &Given { folder, ipv6_prefix, tick });
+    let limits = limits(&mut root, &Given { folder, key_files, ipv6_prefix, tick });
     let base = match root.get("responses") {
         Some(at) => responses::responses(&at, &responses::standard(), folder),
         None => Arc::new(responses::standard()),

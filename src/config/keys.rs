@@ -1,5 +1,6 @@
 //! Sources of keys.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,9 +20,9 @@ const MAX_SHARDS: u64 = 65_536;
 const MAX_SEGMENT: u64 = 64;
 
 /// One source, or a list of them.
-pub(super) fn key(at: &At<'_>, folder: &Path) -> Option<KeySpec> {
+pub(super) fn key(at: &At<'_>, files: &KeyFiles<'_>) -> Option<KeySpec> {
     let items = at.one_or_more();
-    let sources: Vec<Option<Source>> = items.iter().map(|at| source(at, folder)).collect();
+    let sources: Vec<Option<Source>> = items.iter().map(|at| source(at, files)).collect();
     let sources: Option<Vec<Source>> = sources.into_iter().collect();
     if items.is_empty() || items.len() > MAX_KEY_PARTS {
         at.error(format!("{} sources; a key has 1 to {MAX_KEY_PARTS}", items.len()));
@@ -31,20 +32,20 @@ pub(super) fn key(at: &At<'_>, folder: &Path) -> Option<KeySpec> {
 }
 
 /// One source of a key.
-pub(super) fn source(at: &At<'_>, folder: &Path) -> Option<Source> {
+pub(super) fn source(at: &At<'_>, files: &KeyFiles<'_>) -> Option<Source> {
     if !at.is_map() {
         return source_of_text(at);
     }
     let mut map = at.map()?;
     if let Some(at) = map.get("jwt") {
         map.finish();
-        return claim(&at, folder).map(Source::Jwt);
+        return claim(&at, files).map(Source::Jwt);
     }
     let shard = map.require("shard", "write { shard: client_ip, of: 16 }");
     let of = map.require("of", "write { shard: client_ip, of: 16 }");
     map.finish();
     let inner =
-        shard.and_then(|at| if at.is_map() { at.text().and(None) } else { source(&at, folder) });
+        shard.and_then(|at| if at.is_map() { at.text().and(None) } else { source(&at, files) });
     let buckets = of.and_then(|at| at.parse(whole(1, MAX_SHARDS)));
     Some(Source::Shard { of: Box::new(inner?), buckets: u32::try_from(buckets?).ok()? })
 }
@@ -94,31 +95,14 @@ fn is_token(text: &str) -> bool {
 }
 
 /// A claim of a signed token: `{ jwks_file | secret_file, claim }`.
-fn claim(at: &At<'_>, folder: &Path) -> Option<Claim> {
+fn claim(at: &At<'_>, files: &KeyFiles<'_>) -> Option<Claim> {
     let mut map = at.map()?;
     let (jwks, secret) = (map.get("jwks_file"), map.get("secret_file"));
     let name = map.require("claim", "write claim: sub").and_then(|at| at.text());
     map.finish();
-    let (file_at, tokens) = match (jwks, secret) {
-        (Some(at), None) => {
-            let read = |text: &str| {
-                let bytes = read_bounded(&folder.join(text), MAX_NAMED)?;
-                let json = String::from_utf8(bytes).map_err(|_| format!("{text}: is not UTF-8"))?;
-                Tokens::of_jwks(&json).map_err(|error| format!("{text}: {error}"))
-            };
-            let tokens = at.parse(read);
-            (at, tokens)
-        }
-        (None, Some(at)) => {
-            let read = |text: &str| {
-                let bytes = read_bounded(&folder.join(text), MAX_NAMED)?;
-                // Editors and shells end a file with a newline that nobody means.
-                let secret = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
-                Tokens::of_secret(secret).map_err(|error| format!("{text}: {error}"))
-            };
-            let tokens = at.parse(read);
-            (at, tokens)
-        }
+    let (file_at, kind) = match (jwks, secret) {
+        (Some(at), None) => (at, KeyFile::Jwks),
+        (None, Some(at)) => (at, KeyFile::Secret),
         _ => {
             at.error(
                 "write either { jwks_file: FILE, claim: sub } or { secret_file: FILE, claim: sub }",
@@ -126,6 +110,52 @@ fn claim(at: &At<'_>, folder: &Path) -> Option<Claim> {
             return None;
         }
     };
+    let tokens = file_at.parse(|text| files.tokens(kind, text));
     let file = file_at.text()?;
-    Some(Claim { name: name?.into(), tokens: Arc::new(tokens?), file: file.into() })
+    Some(Claim { name: name?.into(), tokens: tokens?, file: file.into() })
+}
+
+/// What a file of keys holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeyFile {
+    /// Public keys, as JSON.
+    Jwks,
+    /// A secret.
+    Secret,
+}
+
+/// The files of keys for signed tokens. Each is read once, and all its uses share the memory of tokens that
+/// were checked: a token costs one check however many keys and plans it stands for.
+pub(super) struct KeyFiles<'f> {
+    folder: &'f Path,
+    read: RefCell<Vec<(KeyFile, Box<str>, Arc<Tokens>)>>,
+}
+
+impl<'f> KeyFiles<'f> {
+    /// Files are looked for in this folder.
+    pub(super) const fn new(folder: &'f Path) -> Self {
+        Self { folder, read: RefCell::new(Vec::new()) }
+    }
+
+    fn tokens(&self, kind: KeyFile, file: &str) -> Result<Arc<Tokens>, String> {
+        let known = |read: &[(KeyFile, Box<str>, Arc<Tokens>)]| {
+            let same = read.iter().find(|(other, name, _)| *other == kind && **name == *file);
+            same.map(|(.., tokens)| Arc::clone(tokens))
+        };
+        if let Some(tokens) = known(&self.read.borrow()) {
+            return Ok(tokens);
+        }
+        let bytes = read_bounded(&self.folder.join(file), MAX_NAMED)?;
+        let tokens = match kind {
+            KeyFile::Jwks => {
+                let json = String::from_utf8(bytes).map_err(|_| format!("{file}: is not UTF-8"))?;
+                Tokens::of_jwks(&json)
+            }
+            // Editors and shells end a file with a newline that nobody means.
+            KeyFile::Secret => Tokens::of_secret(bytes.strip_suffix(b"\n").unwrap_or(&bytes)),
+        };
+        let tokens = Arc::new(tokens.map_err(|error| format!("{file}: {error}"))?);
+        self.read.borrow_mut().push((kind, file.into(), Arc::clone(&tokens)));
+        Ok(tokens)
+    }
 }

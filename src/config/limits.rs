@@ -94,7 +94,7 @@ fn limit(name: &str, at: &At<'_>, names: &[&str], given: &Given<'_>) -> Option<L
         .and_then(|at| at.choice(&[("estimate", false), ("exact", true)]));
     let key = map
         .require("key", "write for example key: client_ip")
-        .and_then(|at| key(&at, given.folder));
+        .and_then(|at| key(&at, given.key_files));
     let missing = missing_key(&mut map, key.as_ref(), names);
     let mode = map
         .get("mode")

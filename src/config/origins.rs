@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustls_pki_types::ServerName;
 
 use super::bounds::MOST_CONNECTIONS;
-use super::keys::source;
+use super::keys::{KeyFiles, source};
 use super::read::{At, Map};
 use super::scalars::{NAME_CURE, is_name, some_duration, whole};
 use super::sockets::certificates_in;
@@ -21,7 +21,11 @@ const MAX_SERVERS: usize = 1_000;
 const DEFAULT_MAX_CONNECTIONS: usize = 1_024;
 
 /// Every origin, with the place of its name.
-pub(super) fn origins<'n>(root: &mut Map<'n>, folder: &Path) -> Vec<(Origin, At<'n>)> {
+pub(super) fn origins<'n>(
+    root: &mut Map<'n>,
+    folder: &Path,
+    files: &KeyFiles<'_>,
+) -> Vec<(Origin, At<'n>)> {
     let cure = "write origins: { site: { servers: [127.0.0.1:9000] } }";
     let Some(at) = root.require("origins", cure) else {
         return Vec::new();
@@ -34,15 +38,15 @@ pub(super) fn origins<'n>(root: &mut Map<'n>, folder: &Path) -> Vec<(Origin, At<
         if !is_name(name) {
             at.error_with(format!("{name:?} is not a name"), NAME_CURE);
         }
-        Some((origin(name, &at, folder)?, at))
+        Some((origin(name, &at, folder, files)?, at))
     };
     named.into_iter().filter_map(one).collect()
 }
 
-fn origin(name: &str, at: &At<'_>, folder: &Path) -> Option<Origin> {
+fn origin(name: &str, at: &At<'_>, folder: &Path, files: &KeyFiles<'_>) -> Option<Origin> {
     let mut map = at.map()?;
     let servers = map.require("servers", "write servers: [127.0.0.1:9000]");
-    let balance = map.get("balance").and_then(|at| balance(&at, folder));
+    let balance = map.get("balance").and_then(|at| balance(&at, files));
     let host = map.get("host").and_then(|at| at.parse(host_kept_or_set)).flatten();
     let tls = map.get("tls").and_then(|at| tls(&at, folder));
     let http = map.get("http").and_then(|at| at.choice(&[("1", false), ("2", true)]));
@@ -98,7 +102,7 @@ fn host_and_port(text: &str) -> Result<String, String> {
     }
 }
 
-fn balance(at: &At<'_>, folder: &Path) -> Option<Balance> {
+fn balance(at: &At<'_>, files: &KeyFiles<'_>) -> Option<Balance> {
     if !at.is_map() {
         return at
             .choice(&[("round_robin", false), ("random", true)])
@@ -107,7 +111,7 @@ fn balance(at: &At<'_>, folder: &Path) -> Option<Balance> {
     let mut map = at.map()?;
     let hashed = map.require("hash", "write hash: client_ip");
     map.finish();
-    source(&hashed?, folder).map(Balance::Hash)
+    source(&hashed?, files).map(Balance::Hash)
 }
 
 /// `keep`, or the host that the origin shall see.

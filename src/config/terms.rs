@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use super::algorithm::{Shape, other_quota, quota_in};
 use super::files::read_bounded;
-use super::keys::source;
+use super::keys::{KeyFiles, source};
 use super::read::{At, Map};
 use super::scalars::share;
 use super::sockets::network;
@@ -31,6 +31,7 @@ const MAX_PLANS: usize = 64;
 pub(super) struct Given<'g> {
     /// Where files are looked for.
     pub(super) folder: &'g Path,
+    pub(super) key_files: &'g KeyFiles<'g>,
     /// Bits of an IPv6 address that make one client.
     pub(super) ipv6_prefix: u8,
     /// The unit of the clock that the exact tier is read by.
@@ -107,7 +108,7 @@ fn plans(
     let rates = map.require("rates", "write rates: { gold: 600/1m }");
     map.finish();
     let by_at = by_at?;
-    let by = source(&by_at, given.folder)?;
+    let by = source(&by_at, given.key_files)?;
     if !matches!(by, Source::Header(_) | Source::Cookie(_) | Source::Jwt(_)) {
         let cure = "header:NAME, cookie:NAME, or { jwt: { jwks_file: FILE, claim: plan } }";
         by_at.error_with(format!("a plan is not told by {by}"), cure);

@@ -128,7 +128,13 @@ enum KeyFile {
 /// were checked: a token costs one check however many keys and plans it stands for.
 pub(super) struct KeyFiles<'f> {
     folder: &'f Path,
-    read: RefCell<Vec<(KeyFile, Box<str>, Arc<Tokens>)>>,
+    read: RefCell<Vec<ReadKeys>>,
+}
+
+struct ReadKeys {
+    kind: KeyFile,
+    file: Box<str>,
+    tokens: Arc<Tokens>,
 }
 
 impl<'f> KeyFiles<'f> {
@@ -138,12 +144,9 @@ impl<'f> KeyFiles<'f> {
     }
 
     fn tokens(&self, kind: KeyFile, file: &str) -> Result<Arc<Tokens>, String> {
-        let known = |read: &[(KeyFile, Box<str>, Arc<Tokens>)]| {
-            let same = read.iter().find(|(other, name, _)| *other == kind && **name == *file);
-            same.map(|(.., tokens)| Arc::clone(tokens))
-        };
-        if let Some(tokens) = known(&self.read.borrow()) {
-            return Ok(tokens);
+        let is_same = |one: &&ReadKeys| one.kind == kind && *one.file == *file;
+        if let Some(same) = self.read.borrow().iter().find(is_same) {
+            return Ok(Arc::clone(&same.tokens));
         }
         let bytes = read_bounded(&self.folder.join(file), MAX_NAMED)?;
         let tokens = match kind {
@@ -155,7 +158,8 @@ impl<'f> KeyFiles<'f> {
             KeyFile::Secret => Tokens::of_secret(bytes.strip_suffix(b"\n").unwrap_or(&bytes)),
         };
         let tokens = Arc::new(tokens.map_err(|error| format!("{file}: {error}"))?);
-        self.read.borrow_mut().push((kind, file.into(), Arc::clone(&tokens)));
+        let read = ReadKeys { kind, file: file.into(), tokens: Arc::clone(&tokens) };
+        self.read.borrow_mut().push(read);
         Ok(tokens)
     }
 }

@@ -245,9 +245,9 @@ impl Exchanges {
         self.is_idle() && self.idle_since.saturating_add(self.rules.idle) <= now
     }
 
-    /// Something of an earlier exchange is still on its way: it is idle from now on.
-    pub(super) const fn is_busy(&mut self, now: Nanos) {
-        self.idle_since = now;
+    /// What the last exchanges left with the kernel was on its way until then.
+    pub(super) fn idles_since(&mut self, since: Nanos) {
+        self.idle_since = self.idle_since.max(since);
     }
 
     /// The last stream that the client began.

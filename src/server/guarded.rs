@@ -379,11 +379,13 @@ impl Guarded {
             if !watched.exchanges.has_idled(now) {
                 continue;
             }
-            let acknowledged = self.socket_digest.tcp_info().map_or(0, |tcp| tcp.tcpi_bytes_acked);
-            if std::mem::replace(&mut watched.acknowledged, acknowledged) != acknowledged {
-                // The kernel still sends what the last answers left with it, or did until lately.
-                watched.exchanges.is_busy(now);
-                continue;
+            if let Some(since) =
+                self.socket_digest.tcp_info().and_then(|tcp| watched.sent(&tcp, now))
+            {
+                watched.exchanges.idles_since(since);
+                if !watched.exchanges.has_idled(now) {
+                    continue;
+                }
             }
             return self.poll_goodbye(cx);
         }

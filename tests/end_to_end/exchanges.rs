@@ -184,7 +184,7 @@ async fn what_still_flows_is_not_idle() {
     const SIZE: usize = 300_000;
     let origin =
         Origin::with(|_| hyper::Response::new(http_body_util::Full::from(vec![b'x'; SIZE]))).await;
-    let gate = gate(origin.address, "idle_timeout: 1s").await;
+    let gate = gate(origin.address, "idle_timeout: 2s").await;
     let mut client = Attacker::new(gate.port).await;
     let head = request("GET", "/x", &[]);
     client.write(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &head)).await;
@@ -220,7 +220,8 @@ async fn what_still_flows_is_not_idle() {
     }
     assert_eq!(last, Some(GOAWAY));
     let took = began.elapsed();
-    assert!(took > Duration::from_millis(900) && took < Duration::from_secs(4), "{took:?}");
+    // Since the last byte left: the client's kernel may have had it for a while.
+    assert!(took > Duration::from_millis(500) && took < Duration::from_millis(2_800), "{took:?}");
 }
 
 /// Trailers of a stream that was refused and reset begin no exchange: the connection idles, and ends.

@@ -38,7 +38,7 @@ pub(super) struct FrameWatch {
     /// Fires when the next exchange may be over.
     timer: Option<(Nanos, Pin<Box<Sleep>>)>,
     /// Bytes that the client's kernel had acknowledged when the connection was last found idle.
-    pub(super) acknowledged: u64,
+    acknowledged: u64,
     /// What was noted last.
     is_noted_idle: bool,
     /// Since when the connection is to close, and when it looks again whether it can.
@@ -64,6 +64,17 @@ impl FrameWatch {
             resets: 0,
             resets_since: now,
         }
+    }
+
+    /// Until when the kernel has been sending what the last answers left with it. None: it still holds some of
+    /// it, and the client has taken nothing since the last look.
+    pub(super) fn sent(&mut self, tcp: &TCP_INFO, now: Nanos) -> Option<Nanos> {
+        if is_taken(tcp) {
+            return Some(now.saturating_sub(Nanos::from_millis(tcp.tcpi_last_data_sent.into())));
+        }
+        let acknowledged = tcp.tcpi_bytes_acked;
+        let before = std::mem::replace(&mut self.acknowledged, acknowledged);
+        (acknowledged != before).then_some(now)
     }
 
     /// Writes the resets that the client is to be told of, if they may come now.
@@ -194,9 +205,8 @@ impl Guarded {
             return Poll::Pending;
         };
         let is_written = self.gathered.is_empty() && !self.is_unflushed;
-        let is_taken = |tcp: TCP_INFO| tcp.tcpi_unacked == 0 && tcp.tcpi_notsent_bytes == 0;
         loop {
-            if is_written && self.socket_digest.tcp_info().is_none_or(is_taken) {
+            if is_written && self.socket_digest.tcp_info().is_none_or(|tcp| is_taken(&tcp)) {
                 return Poll::Ready(());
             }
             let look_again = || Box::pin(tokio::time::sleep(LOOK));
@@ -209,6 +219,11 @@ impl Guarded {
             *again = look_again();
         }
     }
+}
+
+/// Whether the client's kernel has acknowledged everything.
+const fn is_taken(tcp: &TCP_INFO) -> bool {
+    tcp.tcpi_unacked == 0 && tcp.tcpi_notsent_bytes == 0
 }
 
 impl Over {

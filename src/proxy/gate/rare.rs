@@ -69,74 +69,93 @@ pub(in crate::proxy) const METHOD_OVERRIDES: [&str; 3] =
 pub(super) const WRITTEN_HERE: [&str; 4] =
     ["x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-request-id"];
 
-/// Everything that begins so is a claim, but [`WRITTEN_HERE`].
-const CLAIMING: [&str; 2] = ["x-forwarded", "x-original-"];
+/// Everything that begins so is a claim, but [`WRITTEN_HERE`]: of proxies, clouds and modules for signing in that
+/// drop these fields where they come from outside.
+const CLAIMING: [&str; 11] = [
+    "cloudfront-",
+    "ssl-client-",
+    "x-appengine-",
+    "x-arr-",
+    "x-auth-request-",
+    "x-azure-",
+    "x-client-cert",
+    "x-envoy-",
+    "x-forwarded",
+    "x-original-",
+    "x-ssl-client",
+];
 
-/// Other claims: of the client's address, of the scheme, of the target, and of the proxy that programs
+/// Other claims: of the client's address or name, of the scheme, of the target, and of the proxy that programs
 /// behind CGI would use.
-const CLAIMS: [&str; 27] = [
+const CLAIMS: [&str; 42] = [
+    "akamai-client-ip",
     "cf-connecting-ip",
     "cf-connecting-ipv6",
     "cf-pseudo-ipv4",
     "client-ip",
+    "do-connecting-ip",
     "fastly-client-ip",
+    "fly-client-ip",
     "forwarded",
     "forwarded-for",
     "front-end-https",
+    "http-x-forwarded-for",
+    "incap-client-ip",
     "proxy",
     "proxy-client-ip",
+    "remote-addr",
+    "remote-user",
     "true-client-ip",
     "wl-proxy-client-ip",
-    "x-appengine-user-ip",
-    "x-azure-clientip",
-    "x-azure-socketip",
+    "x-authenticated-user",
+    "x-backend-host",
     "x-client-ip",
     "x-cluster-client-ip",
-    "x-envoy-external-address",
+    "x-gateway-host",
     "x-host",
+    "x-http-destinationurl",
     "x-http-host-override",
+    "x-http-path-override",
     "x-originating-ip",
+    "x-override-url",
+    "x-proxyuser-ip",
     "x-real-ip",
     "x-remote-addr",
+    "x-remote-address",
     "x-remote-ip",
+    "x-remote-user",
     "x-rewrite-url",
     "x-scheme",
     "x-url-scheme",
+    "x-vercel-forwarded-for",
+    "x-waws-unencoded-url",
+    "x-webauth-user",
 ];
 
 /// Whether a field says what only a trusted proxy may say.
 pub(in crate::proxy) fn is_claim(name: &[u8]) -> bool {
-    let Some(first) = name.first() else {
+    let Some(first) = name.first().map(u8::to_ascii_lowercase) else {
         return false;
     };
     // By the first letter and the length nearly every name is none.
-    let lengths = match first.to_ascii_lowercase() {
-        b'c' => const { lengths(b'c') },
-        b'f' => const { lengths(b'f') },
-        b'p' => const { lengths(b'p') },
-        b't' => const { lengths(b't') },
-        b'w' => const { lengths(b'w') },
-        b'x' => const { lengths(b'x') },
-        _ => return false,
-    };
-    let has_length = name.len() < 64 && lengths >> name.len() & 1 != 0;
+    let has_length = name.len() < 64 && LENGTHS[usize::from(first)] >> name.len() & 1 != 0;
+    let may_begin = matches!(first, b'c' | b's' | b'x');
     has_length && CLAIMS.iter().any(|claim| is(name, claim))
-        || CLAIMING.iter().any(|claim| begins(name, claim))
+        || may_begin
+            && CLAIMING.iter().any(|claim| begins(name, claim))
             && !WRITTEN_HERE.iter().any(|own| is(name, own))
 }
 
-/// The lengths of the claims that begin with a letter, a bit for each.
-const fn lengths(first: u8) -> u64 {
-    let (mut lengths, mut index) = (0, 0);
+/// By the first letter, the lengths of the claims that begin with it, a bit for each.
+const LENGTHS: [u64; 256] = {
+    let (mut lengths, mut index) = ([0; 256], 0);
     while index < CLAIMS.len() {
         let name = CLAIMS[index].as_bytes();
-        if name[0] == first {
-            lengths |= 1 << name.len();
-        }
+        lengths[name[0] as usize] |= 1 << name.len();
         index += 1;
     }
     lengths
-}
+};
 
 fn is(name: &[u8], lower: &str) -> bool {
     name.eq_ignore_ascii_case(lower.as_bytes())
@@ -169,13 +188,19 @@ mod tests {
             ("X-Forwarded-Host", Rare::NONE),
             ("X-Originals", Rare::NONE),
             ("X-Real-I", Rare::NONE),
+            ("X-SSL-Client-Verify", Rare::CLAIM),
+            ("X-Envoy-Original-Path", Rare::CLAIM),
+            ("HTTP_X_FORWARDED_FOR", Rare::ODD_NAME),
+            ("X-Requested-With", Rare::NONE),
+            ("X-API-Key", Rare::NONE),
             ("Accept", Rare::NONE),
             ("x", Rare::NONE),
         ] {
             assert_eq!(Rare::of_any_name(name.as_bytes()), expected, "{name}");
         }
-        for name in CLAIMS {
+        for name in CLAIMS.iter().chain(&CLAIMING) {
             assert!(is_claim(name.as_bytes()), "{name}");
+            assert!(is_claim(name.to_ascii_uppercase().as_bytes()), "{name}");
         }
     }
 }

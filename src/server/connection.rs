@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use super::guarded::{ConnectionMemory, Guarded, Transport, Watch};
 use super::handshakes::Handshakes;
+use super::idle_mark::unless_shed;
 use super::memory_watch::SlowReaders;
 use super::seats::{Seat, Seats};
 use super::tls::Tls;
@@ -168,6 +169,7 @@ where
             {
                 return Err(Some(Reason::Connections));
             }
+            seat.begin(self.clock.now().mono);
         }
         // Answers are written whole; waiting for more to send would only delay them.
         let _ = tcp.set_nodelay(true);
@@ -185,7 +187,8 @@ where
             }
             Some(tls) => {
                 memory.begin_tls();
-                let agreed = timeout(bounds.tls_handshake_timeout, tls.agree(tcp)).await;
+                let agreeing = timeout(bounds.tls_handshake_timeout, tls.agree(tcp));
+                let agreed = unless_shed(seat.mark(), agreeing).await.ok_or(None)?;
                 let agreed = agreed.ok().flatten().ok_or(Some(Reason::TlsHandshake))?;
                 http2 = matches!(agreed.0.selected_alpn_proto(), Some(ALPN::H2));
                 served = agreed.1;
@@ -282,13 +285,20 @@ where
         // Most come whole: no time is read, and no timer made.
         let mut found = search.look(stream);
         if let Ok(None) = found {
-            began = Some(self.clock.now().mono);
+            let now = self.clock.now().mono;
+            began = Some(now);
             let reading = timeout(header_timeout, search.read(stream));
-            found = match reading.await.unwrap_or(Err(Some(Reason::HeaderTimeout))) {
+            let mark = waiting.mark();
+            if let Some(mark) = &mark {
+                mark.unfinished(now);
+            }
+            let read = unless_shed(mark, reading).await.ok_or(None)?;
+            found = match read.unwrap_or(Err(Some(Reason::HeaderTimeout))) {
                 Ok(head) => Ok(Some(head)),
                 Err(reason) => Err(reason.ok_or(None)?),
             };
         }
+        waiting.ends();
         let reason = match found {
             Ok(head) => return head.ok_or(None),
             Err(reason) => reason,

@@ -2,8 +2,9 @@
 //! room for another.
 //!
 //! When all seats are taken, a client that holds more than the newcomer loses a connection that waits
-//! for a request: the clients with the most connections first. So a few addresses cannot keep others
-//! out by holding connections, and a connection with a request in flight is never closed for it.
+//! for it: the clients with the most connections first; of theirs, those that wait for a request come before
+//! those that have begun a handshake or a head and not ended it. So a few addresses cannot keep others out by
+//! holding connections, and one whose request has come is never closed for it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use super::idle_mark::IdleMark;
+use super::idle_mark::{IdleMark, Since};
 use crate::clock::Nanos;
 
 /// Most clients and connections that one newcomer has looked at for it: some microseconds, about what
@@ -32,6 +33,10 @@ const MAX_CLOSING: usize = 64;
 /// How long the only connection of a client is safe while it is idle: the client may just be sending
 /// its next request.
 const GRACE: Nanos = Nanos::SECOND;
+
+/// How long it is safe while the client has begun a handshake or a head and not ended it: as long as three
+/// round trips and a lost packet take over a bad link.
+const UNFINISHED_GRACE: Nanos = Nanos::from_secs(5);
 
 /// Counts connections for as long as they are held.
 #[derive(Debug, Default)]
@@ -56,7 +61,7 @@ struct Clients {
 struct Client {
     number: u64,
     marks: Vec<Arc<IdleMark>>,
-    /// Set by a connection that becomes idle, taken back by a search.
+    /// Set by a connection that begins to wait for its client, taken back by a search.
     some_idle: Arc<AtomicBool>,
     /// Where the next search begins.
     next_look: usize,
@@ -94,6 +99,7 @@ impl Seats {
         }
         let closing = self.closing.load(Ordering::Relaxed);
         if before.saturating_sub(closing) < most {
+            seat.begin(now);
             return Some(seat);
         }
         // One that was told to close may stay, when its client's next request comes in time.
@@ -101,6 +107,8 @@ impl Seats {
             let newcomer = client.map(|(address, _)| address);
             seat.displaced = self.clients.lock().shed(newcomer, now);
         }
+        // Not before the search, which would find the newcomer itself.
+        seat.begin(now);
         seat.displaced.then_some(seat)
     }
 }
@@ -145,7 +153,8 @@ impl Clients {
 }
 
 impl Client {
-    /// Tells the connection to close that has been idle for the longest time among those looked at.
+    /// Tells the connection to close that has waited for the longest time among those looked at; idle ones
+    /// come before those that have begun something.
     fn shed(&mut self, looks: &mut usize, now: Nanos) -> bool {
         let all = self.marks.len();
         // Taken back before the search: a connection that becomes idle from here on sets it again.
@@ -156,9 +165,12 @@ impl Client {
         let from = if self.next_look < all { self.next_look } else { 0 };
         let (before, after) = self.marks.split_at(from);
         let marks = after.iter().chain(before).take(count);
-        let first =
-            marks.filter_map(|mark| Some((mark.idle_since()?, mark))).min_by_key(|one| one.0);
-        let is_safe = |since: Nanos| all == 1 && now.saturating_sub(since) < GRACE;
+        let waiting = marks.filter_map(|mark| Some((mark.waits_since()?, mark)));
+        let first = waiting.min_by_key(|(since, _)| (since.is_unfinished(), since.at()));
+        let is_safe = |since: Since| {
+            let grace = if since.is_unfinished() { UNFINISHED_GRACE } else { GRACE };
+            all == 1 && now.saturating_sub(since.at()) < grace
+        };
         let is_shed = first.is_some_and(|(since, mark)| !is_safe(since) && mark.shed(since));
         self.unseen = if first.is_some() { all } else { self.unseen - count };
         self.next_look = from + count;
@@ -187,6 +199,13 @@ impl Seat {
         clients.resize(address, number, held, held + 1);
         self.client = Some((address, mark));
         true
+    }
+
+    /// The connection has yet to send its first request.
+    pub(super) fn begin(&self, now: Nanos) {
+        if let Some((_, mark)) = &self.client {
+            mark.unfinished(now);
+        }
     }
 
     /// Where the connection notes whether it is idle, if it may be closed for others.
@@ -236,9 +255,14 @@ mod tests {
         Nanos::from_secs(seconds)
     }
 
-    /// So many connections of a client.
+    /// So many connections of a client, each with a request.
     fn hold(seats: &Arc<Seats>, n: u8, count: usize) -> Vec<Seat> {
-        (0..count).map(|_| seats.take(usize::MAX, client(n), at(0)).unwrap()).collect()
+        let held = (0..count).map(|_| seats.take(usize::MAX, client(n), at(0)).unwrap());
+        held.inspect(|seat| seat.mark().unwrap().busy()).collect()
+    }
+
+    fn unfinished(seats: &[Seat], since: u64) {
+        seats.iter().for_each(|seat| seat.mark().unwrap().unfinished(at(since)));
     }
 
     fn idle(seats: &[Seat], since: u64) {
@@ -313,12 +337,52 @@ mod tests {
     }
 
     #[test]
-    fn the_only_connection_of_a_client_is_safe_for_a_second() {
+    fn the_only_connection_of_a_client_is_safe_for_a_while() {
         let seats = Arc::new(Seats::default());
         let only = hold(&seats, 1, 1);
         idle(&only, 5);
         assert!(seats.take(1, client(2), Nanos::from_millis(5_999)).is_none());
-        assert!(seats.take(1, client(2), at(6)).is_some());
+        unfinished(&only, 5);
+        assert!(seats.take(1, client(2), at(9)).is_none());
+        assert!(seats.take(1, client(2), at(11)).is_some());
+        assert_eq!(shed(&only), 1);
+    }
+
+    #[test]
+    fn idle_connections_come_before_those_that_have_begun_something() {
+        let seats = Arc::new(Seats::default());
+        let (large, small) = (hold(&seats, 1, 4), hold(&seats, 2, 2));
+        idle(&small, 1);
+        unfinished(&large[..2], 1);
+        idle(&large[2..3], 8);
+        let first = seats.take(6, client(3), at(9)).unwrap();
+        assert!(first.displaced);
+        assert!(large[2].mark().unwrap().is_shed(), "the idle one of the client with most");
+        let second = seats.take(6, client(3), at(9)).unwrap();
+        assert!(second.displaced);
+        drop((first, second));
+        assert_eq!((shed(&large), shed(&small)), (2, 0), "then one that has begun something");
+        // A newcomer has begun a connection itself, and does not make room for itself.
+        large.iter().chain(&small).for_each(|seat| seat.mark().unwrap().busy());
+        assert!(seats.take(6, client(1), at(9)).is_none());
+        let (newcomer, next) = (seats.take(7, client(3), at(9)), seats.take(8, client(3), at(9)));
+        assert_eq!(newcomer.iter().chain(&next).count(), 2);
+        assert!(seats.take(8, client(4), at(9)).unwrap().displaced, "of the client that has two");
+        drop((newcomer, next, large, small));
+        assert_eq!(seats.closing.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn one_that_is_to_close_stays_so_whatever_it_waits_for() {
+        let seats = Arc::new(Seats::default());
+        let held = hold(&seats, 1, 2);
+        unfinished(&held, 1);
+        let _newcomer = seats.take(2, client(2), at(9)).unwrap();
+        idle(&held, 9);
+        unfinished(&held, 9);
+        assert_eq!((shed(&held), seats.closing.load(Ordering::Relaxed)), (1, 1));
+        held.iter().for_each(|seat| seat.mark().unwrap().busy());
+        assert_eq!((shed(&held), seats.closing.load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]
@@ -365,7 +429,8 @@ mod tests {
         assert_eq!(refused, 500_usize.div_ceil(MAX_LOOKS_PER_CLIENT) - 1);
         assert_eq!((shed(&busy), shed(&held)), (0, 1));
         idle(&held[..400], 2);
-        let come: Vec<_> = (0..100).filter_map(|_| take()).collect();
+        let busy_newcomer = |seat: &Seat| seat.mark().unwrap().busy();
+        let come: Vec<_> = (0..100).filter_map(|_| take()).inspect(busy_newcomer).collect();
         assert_eq!(come.len(), MAX_CLOSING, "until some have closed");
         assert_eq!((shed(&busy), shed(&held)), (0, MAX_CLOSING));
     }

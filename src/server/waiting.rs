@@ -53,11 +53,7 @@ impl Waiting {
         }
         std::future::poll_fn(|cx| {
             if let Poll::Ready(more) = stream.poll_ahead(cx) {
-                let hears = matches!(more, Ok(1..));
-                if let Some(mark) = self.mark.as_ref().filter(|_| hears) {
-                    mark.busy();
-                }
-                return Poll::Ready(hears);
+                return Poll::Ready(matches!(more, Ok(1..)));
             }
             let waited = || Duration::from(clock.now().mono.saturating_sub(began));
             let is_over = self.is_late(most, waited, cx) || self.is_stopped(cx) || self.is_shed(cx);
@@ -66,6 +62,18 @@ impl Waiting {
             if is_over { Poll::Ready(false) } else { Poll::Pending }
         })
         .await
+    }
+
+    /// A request has come.
+    pub(super) fn ends(&self) {
+        if let Some(mark) = &self.mark {
+            mark.busy();
+        }
+    }
+
+    /// Where the connection notes what it waits for, if it may be closed to make room for another one.
+    pub(super) fn mark(&self) -> Option<Arc<IdleMark>> {
+        self.mark.clone()
     }
 
     fn is_late(

@@ -87,6 +87,41 @@ async fn a_few_addresses_cannot_fill_all_connections() {
     assert_eq!(closed(&mut silent).await, 5);
 }
 
+/// Addresses that begin something on each connection, and do not go on, keep nobody out: over plain text with a byte
+/// of a head, over TLS with a byte of a handshake, and with a handshake but no request.
+#[tokio::test]
+async fn connections_that_begin_something_keep_nobody_out() {
+    let origin = Origin::start("site").await;
+    let (folder, pairs) = folder(&["one.example"]);
+    let bounds = "max_connections: 40, max_connections_per_client: 10, header_timeout: 60s, tls_handshake_timeout: 60s";
+    let plain = Gate::start(&policy(origin.address, bounds)).await;
+    let tls = Gate::start_in(folder, &policy(origin.address, bounds), ONE).await;
+    for gate in [&plain, &tls] {
+        let mut held = Vec::new();
+        for n in 0..40 {
+            let mut stream = from([127, 0, 0, 2 + n / 10], gate.port).await;
+            stream.write_all(if gate.port == plain.port { b"G" } else { b"\x16" }).await.unwrap();
+            held.push(stream);
+        }
+        taken(gate, 40).await;
+        let mut served = Vec::new();
+        for n in 0..20 {
+            let source = std::net::IpAddr::from([127, 0, 1, n]);
+            let to = SocketAddr::from(([127, 0, 0, 1], gate.port));
+            let client = crate::tls::trusting(&pairs[0], "one.example", to).local_address(source);
+            let (client, url) = match gate.port == plain.port {
+                true => (crate::servers::client_from(source), gate.url("/")),
+                false => (client.build().unwrap(), format!("https://one.example:{}/", gate.port)),
+            };
+            assert_eq!(client.get(url).send().await.unwrap().status(), 200, "{n}");
+            // Its connection stays.
+            served.push(client);
+        }
+        assert_eq!(rejected(gate, "connections").await, 0);
+        assert_eq!((shed(gate).await, closed(&mut held).await), (20, 20));
+    }
+}
+
 #[tokio::test]
 async fn an_exchange_in_flight_is_never_closed_for_another() {
     let origin = Origin::start("site").await;
@@ -107,14 +142,16 @@ async fn an_exchange_in_flight_is_never_closed_for_another() {
     let mut only = from([127, 0, 0, 3], gate.port).await;
     only.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
     taken(&gate, 6).await;
-    // Until it is read, a connection is idle; what was sent to it comes first in any case.
-    let refused = eventually(Duration::from_secs(5), || async {
-        said(&mut from([127, 0, 0, 4], gate.port).await, ASK).await.is_empty()
+    // Of the client with most, what has no whole request makes room; of the one with a single connection not yet.
+    let mut newcomer = from([127, 0, 0, 4], gate.port).await;
+    ask(&mut newcomer).await;
+    newcomer.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n1").await.unwrap();
+    assert!(is_closed(&mut half).await);
+    let refused = eventually(Duration::from_secs(2), || async {
+        said(&mut from([127, 0, 0, 5], gate.port).await, ASK).await.is_empty()
     });
-    assert!(refused.await, "nothing is idle");
+    assert!(refused.await, "nothing else waits for its client");
     assert!(rejected(&gate, "connections").await >= 1);
-    half.write_all(b"Connection: close\r\n\r\n").await.unwrap();
-    assert!(said(&mut half, b"").await.starts_with("HTTP/1.1 200"));
     for stream in &mut bodies {
         stream.write_all(b"23").await.unwrap();
         let mut answer = vec![0; 12];
@@ -122,7 +159,7 @@ async fn an_exchange_in_flight_is_never_closed_for_another() {
         assert_eq!(answer, b"HTTP/1.1 200");
     }
     assert!(said(&mut only, b"Host: a\r\nConnection: close\r\n\r\n").await.contains(" 200 "));
-    assert_eq!(shed(&gate).await, 0);
+    assert_eq!(shed(&gate).await, 1);
 }
 
 #[tokio::test]
@@ -146,7 +183,7 @@ async fn an_http2_connection_without_streams_makes_room_and_says_so() {
         }
     }
     come.wait_for(|late| *late == 1).await.unwrap();
-    let _plain = [from([127, 0, 0, 1], gate.port).await, from([127, 0, 0, 1], gate.port).await];
+    let mut plain = [from([127, 0, 0, 1], gate.port).await, from([127, 0, 0, 1], gate.port).await];
     taken(&gate, 4).await;
     // It wants a handshake: what it gets from a seat is that it is not closed at once.
     let mut newcomer = from([127, 0, 0, 5], gate.port).await;
@@ -161,8 +198,16 @@ async fn an_http2_connection_without_streams_makes_room_and_says_so() {
     taken(&gate, 4).await;
     assert!(!is_closed(&mut newcomer).await);
     assert_eq!(shed(&gate).await, 1);
-    // Nothing else is idle: the two others have yet to begin their handshakes.
-    assert!(is_closed(&mut from([127, 0, 0, 6], gate.port).await).await);
+    // Then those that have yet to begin their handshakes, and never the one with a stream.
+    let mut more = Vec::new();
+    for n in 6..8 {
+        let mut newcomer = from([127, 0, 0, n], gate.port).await;
+        assert!(!is_closed(&mut newcomer).await);
+        more.push(newcomer);
+    }
+    assert_eq!(closed(&mut plain).await, 2);
+    assert!(is_closed(&mut from([127, 0, 0, 8], gate.port).await).await);
+    assert_eq!(shed(&gate).await, 3);
     assert_eq!(busy.answer(3).await, Some(200), "the answer that was waited for");
 }
 

@@ -344,6 +344,12 @@ pub fn client() -> reqwest::Client {
     reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap()
 }
 
+/// The same, from an address of its own.
+pub fn client_from(source: std::net::IpAddr) -> reqwest::Client {
+    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20));
+    client.local_address(source).build().unwrap()
+}
+
 /// The value of one sample of a scrape, 0 when it is not there.
 pub fn metric(text: &str, sample: &str) -> f64 {
     let line =

@@ -13,6 +13,7 @@ use crate::tls::{ONE, folder};
 
 pub const ROUTE: &str = "routes: [{ name: r }]\n";
 pub const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+const BODY_TO_COME: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n";
 
 /// Connects from an address of loopback.
 pub async fn from(source: [u8; 4], port: u16) -> TcpStream {
@@ -50,10 +51,14 @@ async fn connections_are_bounded_in_all_and_per_client() {
     let mut held = Vec::new();
     for _ in 0..5 {
         let mut stream = from([127, 0, 0, 2], gate.port).await;
-        // One that waits for a request would make room for others.
-        stream.write_all(b"GET ").await.unwrap();
+        // One that waits for its client would make room for others; the origin has the head of this one.
+        stream.write_all(BODY_TO_COME).await.unwrap();
         held.push(stream);
     }
+    let begun = eventually(Duration::from_secs(5), || async {
+        metric(&gate.metrics().await, "tollgate_origin_connections{origin=\"site\"}") == 5.0
+    });
+    assert!(begun.await);
     assert_eq!(said(&mut from([127, 0, 0, 2], gate.port).await, ASK).await, "");
     assert!(
         said(&mut from([127, 0, 0, 3], gate.port).await, ASK).await.starts_with("HTTP/1.1 200")

@@ -935,6 +935,7 @@ fn a_route_that_checks_tokens_without_a_bound_is_told() {
   own: {{ tier: estimate, rate: 50/s, key: [client_ip, route] }}
   watched: {{ tier: estimate, rate: 50/s, key: client_ip, mode: shadow }}
   counted: {{ tier: exact, rate: 50/s, key: client_ip, count: {{ status: [401] }} }}
+  partly: {{ tier: exact, rate: 50/s, key: client_ip, rollout: 50% }}
   pages: {{ tier: exact, rate: 50/s, key: [client_ip, path] }}
   flying: {{ tier: exact, max_in_flight: 5, key: client_ip }}
   late: {{ tier: exact, rate: 50/s, key: client_ip, cost: {{ response_header: c, reserve: 1, max: 2 }} }}
@@ -950,7 +951,7 @@ routes: [{{ name: r, limits: [{limits}] }}]\n"
         for bound in ["guests", "own"] {
             assert_eq!(told(&format!("{unbounded}, {bound}")), 0, "{unbounded}, {bound}");
         }
-        for other in ["watched", "counted", "pages", "flying", "late"] {
+        for other in ["watched", "partly", "counted", "pages", "flying", "late"] {
             assert_eq!(told(&format!("{unbounded}, {other}")), 1, "{unbounded}, {other}");
         }
     }

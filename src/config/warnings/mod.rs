@@ -9,7 +9,7 @@ use super::read::{At, Map};
 use super::routes::Routes;
 use crate::limit::SketchSize;
 use crate::policy::client::ClientRules;
-use crate::policy::{Count, Limit, LimitIndex, Match, MissingKey, Mode, Source, Use};
+use crate::policy::{Count, Limit, LimitIndex, Match, MissingKey, Mode, Rollout, Source, Use};
 
 /// Every code there is.
 const CODES: [(&str, Code); 16] = [
@@ -248,6 +248,7 @@ fn reads_token(limit: &Limit) -> bool {
 fn bounds_token_checks(limit: &Limit) -> bool {
     let fixed = |source: &Source| matches!(source, Source::ClientIp | Source::Route);
     limit.mode == Mode::Enforce
+        && limit.terms.rollout.ppm == Rollout::default().ppm
         && !matches!(limit.count, Count::InFlight { .. })
         && !limit.counted.asks()
         && !reads_token(limit)

@@ -96,11 +96,16 @@ async fn ask(port: u16, kept: &mut Option<TcpStream>) -> Result<(), String> {
     Ok(())
 }
 
-/// The socket on which a process waits for successors.
-fn meeting_place(gate: &Gate) -> PathBuf {
+/// The socket on which a process waits for successors, as soon as it is there: a process serves before it waits
+/// for any.
+async fn meeting_place(gate: &Gate) -> PathBuf {
     let folder = gate.folder.path().join("tollgate");
-    let mut sockets = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    sockets.find(|path| path.extension().is_some_and(|extension| extension == "sock")).unwrap()
+    let find = || {
+        let mut entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        entries.find_map(|entry| (entry.path().extension()? == "sock").then(|| entry.path()))
+    };
+    assert!(eventually(Duration::from_secs(5), || async { find().is_some() }).await);
+    find().unwrap()
 }
 
 async fn logged(gate: &Gate, text: &str) -> bool {
@@ -155,7 +160,7 @@ async fn broken_successors_leave_the_old_one_serving() {
     let good = format!("{}{ROUTE}", origin_yaml(origin.address));
     let mut old = Gate::start(&good).await;
     let load = Load::start(old.port);
-    let place = meeting_place(&old);
+    let place = meeting_place(&old).await;
 
     // One that refuses its configuration never comes.
     let text = std::fs::read_to_string(old.file()).unwrap();

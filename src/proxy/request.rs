@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Version;
@@ -15,6 +16,7 @@ use super::gate::{self, Clean, GateBounds, Head, Reason, Scanned};
 use super::memory::RequestMemory;
 use super::{Asking, Context, Ending, Link, Tollgate, http10, render, respond, turn};
 use crate::clock::Nanos;
+use crate::config::Bounds;
 use crate::engine::{Decision, Outcome, Unsettled};
 use crate::policy::{Facts, client};
 
@@ -84,10 +86,9 @@ async fn settle(
 fn prepare(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
     ctx.began = gate.engine.now();
     ctx.date = gate.engine.date(ctx.began);
-    // The stream under the session bounds what HTTP/1 writes; of HTTP/2 it cannot tell the streams
-    // apart, and one whose window does not open must not wait for ever.
+    // The stream under the session bounds what HTTP/1 writes.
     let http2 = session.req_header().version == Version::HTTP_2;
-    session.set_write_timeout(http2.then_some(ctx.live.bounds.write_timeout));
+    session.set_write_timeout(if http2 { part_timeout(&ctx.live.bounds) } else { None });
     session.set_total_drain_timeout(Some(ctx.live.bounds.discard_time));
     // The stream under the session waits for nobody too long; who switches protocols may be silent
     // for as long as the origin likes.
@@ -106,6 +107,17 @@ fn prepare(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
     let clients = &ctx.live.clients;
     ctx.client_ip = Some(client::resolve(peer, &session.req_header().headers, clients));
     ctx.peer_trusted = clients.trusts(peer);
+}
+
+/// How long one part of an answer over HTTP/2 may take. The stream under the session ends one whose window does not
+/// open, and cannot tell apart those that share what a slow client takes: each moves at the least rate of a body,
+/// or is ended here.
+fn part_timeout(bounds: &Bounds) -> Option<Duration> {
+    /// The largest part that the framework writes at once.
+    const PART_BYTES: u64 = 64 * 1024;
+    let rate = bounds.body_min_rate?;
+    let moving = Duration::from_secs(PART_BYTES.div_ceil(rate.get()));
+    Some(bounds.write_timeout.saturating_add(moving))
 }
 
 /// Lets a head through the gate.

@@ -115,6 +115,15 @@ impl Reader {
         self.preface > 0 || self.head_length > 0 || self.payload > 0 || self.block
     }
 
+    /// Bytes up to where the present frame ends, or its head, or the preface.
+    pub(super) const fn left(&self) -> usize {
+        match (self.preface, self.payload) {
+            (0, 0) => FRAME_HEAD - self.head_length,
+            (0, payload) => payload,
+            (preface, _) => preface,
+        }
+    }
+
     /// Whether it is between the parts of a header block.
     pub(super) const fn is_in_block(&self) -> bool {
         self.block

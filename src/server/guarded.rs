@@ -135,8 +135,11 @@ impl Guarded {
             rest: bounds.discard_time.into(),
             idle: bounds.idle_timeout.into(),
         };
-        let mut watched = FrameWatch::new(rules, now);
-        watched.note(self.watch.mark.as_deref(), now);
+        // A client that takes less of an answer takes nothing.
+        let rate = bounds.body_min_rate.map_or(0, |rate| rate.get());
+        let least = rate.saturating_mul(bounds.idle_timeout.as_secs()).max(1);
+        let mut watched = FrameWatch::new(rules, least, now);
+        watched.note(self.watch.mark.as_deref(), false, now);
         self.stage = Stage::Frames(Box::new(watched));
         self.count_streams();
     }
@@ -314,7 +317,11 @@ impl Guarded {
         if self.poll_exchanges(now, cx, buf)?.is_ready() {
             return Poll::Ready(Ok(()));
         }
-        let read = self.poll_through(cx, buf)?;
+        let most = match &self.stage {
+            Stage::Frames(watched) => watched.most_read(),
+            _ => usize::MAX,
+        };
+        let read = self.poll_some(most, cx, buf)?;
         let Stage::Frames(watched) = &mut self.stage else {
             return Poll::Ready(Ok(()));
         };
@@ -323,17 +330,16 @@ impl Guarded {
                 self.inbound.pace.rest();
                 return Poll::Pending;
             }
-            let (most, reason) = match watched.inbound.is_inside_data() {
-                false => (Some(self.watch.bounds.header_timeout), Reason::HeaderTimeout),
-                true => (None, Reason::BodyRate),
-            };
+            let reason = watched.frame_reason();
+            let is_head = !watched.inbound.is_inside_data();
+            let most = is_head.then_some(self.watch.bounds.header_timeout);
             ready!(self.inbound.poll_over(now, most, cx));
             return Poll::Ready(Err(self.watch.link.cut_for(reason).into()));
         };
         let was_inside = watched.inbound.is_inside();
         let was_head = was_inside && !watched.inbound.is_inside_data();
         let ended = watched.came(&buf.filled()[before..], now);
-        watched.note(self.watch.mark.as_deref(), now);
+        watched.note(self.watch.mark.as_deref(), self.watch.link.expected_answers() > 0, now);
         match (was_inside, was_head) {
             (false, _) => self.inbound.pace.rest(),
             // Bytes of a head do not make its deadline later; its end does.
@@ -376,6 +382,13 @@ impl Guarded {
         };
         while watched.poll_timer(now, cx).is_ready() {
             watched.give_up(now);
+            if watched.is_kept_waiting(now) {
+                let reason = watched.frame_reason();
+                return Poll::Ready(Err(self.watch.link.cut_for(reason).into()));
+            }
+            if watched.tells_now() {
+                break;
+            }
             if !watched.exchanges.has_idled(now) {
                 continue;
             }
@@ -389,8 +402,7 @@ impl Guarded {
             }
             return self.poll_goodbye(cx);
         }
-        // Nothing may come between the parts of a frame, or of a header block.
-        if watched.injected.is_empty() || watched.inbound.is_inside() || !self.ahead.is_empty() {
+        if !watched.tells_now() {
             return Poll::Pending;
         }
         let bytes = watched.injected.len().min(buf.remaining());
@@ -575,7 +587,8 @@ impl AsyncWrite for Guarded {
         if let Stage::Frames(watched) = &mut this.stage {
             let now = this.watch.clock.now().mono;
             watched.went(&buf[..written], now);
-            watched.note(this.watch.mark.as_deref(), now);
+            let forwards = this.watch.link.expected_answers() > 0;
+            watched.note(this.watch.mark.as_deref(), forwards, now);
             this.count_streams();
         }
         Poll::Ready(Ok(written))

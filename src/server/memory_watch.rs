@@ -3,9 +3,10 @@
 //! A connection registers when it first has to wait for its client to read. While the budget is nearly used up,
 //! the watch looks every [`TICK`] for connections that would need longer than [`PATIENCE`] to take what
 //! waits for them, and cuts the largest ones of the client that uses most, until enough is free. So a client
-//! with many small readers is cut before one with a single large one. Where that is not enough, idle connections
-//! are closed, those of the clients that hold most first. The watch knows nothing of HTTP: a connection that is
-//! told so ends the answers that wait.
+//! with many small readers is cut before one with a single large one. Idle connections are closed, those of the
+//! clients that hold most first, where that is not enough, and instead while one client's connections are thought to
+//! hold more than what waits for any other. The watch knows nothing of HTTP: a connection that is told so ends
+//! the answers that wait.
 
 use std::collections::BinaryHeap;
 use std::net::IpAddr;
@@ -22,7 +23,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::seats::Seats;
 use crate::clock::Clock;
-use crate::proxy::{Books, Live, MemoryBudget, Shed};
+use crate::proxy::{Books, Live, MemoryBudget, MemoryKind, Shed};
 
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(100);
@@ -30,7 +31,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// A client that takes what waits for it within this is no slow reader.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Answers that wait on one connection use at most the budget divided by this.
+/// Answers that wait on one connection use at most the budget divided by this, when half of it is used.
 const CONNECTION_SHARE: usize = 8;
 
 /// Connections are cut when less than the budget divided by this is free, so that slow readers are cut before
@@ -132,7 +133,7 @@ impl MemoryWatch {
 
     /// Looks once; `before` is what the connections had written at the last look.
     fn look(&self, before: &mut HashMap<u64, u64>) {
-        let (total, max) = (self.budget.total(), self.live.load().bounds.memory);
+        let (mut total, max) = (self.budget.total(), self.live.load().bounds.memory);
         if total <= max / CONNECTION_SHARE {
             before.clear();
             return;
@@ -151,6 +152,13 @@ impl MemoryWatch {
                 }
             })
             .collect();
+        let is_short = |total: usize| total > max - max / HEADROOM;
+        // Half of the headroom is for what idle connections take until they have closed.
+        let may_wait = is_short(total) && total <= max - max / HEADROOM / 2;
+        let idle_first = may_wait && self.largest_holder() > most_waiting(&seen);
+        if idle_first && self.shed_idle() {
+            total = max - max / HEADROOM;
+        }
         let cut = chosen(&seen, total, max);
         let mut freed: usize = seen.iter().filter(|one| one.is_cut).map(|one| one.waiting).sum();
         for index in cut {
@@ -160,14 +168,35 @@ impl MemoryWatch {
             self.books.shed(Shed::SlowReader);
             freed += seen[index].waiting;
         }
-        if total.saturating_sub(freed) > max - max / HEADROOM {
-            for _ in 0..self.seats.shed_idle(self.clock.now().mono) {
-                self.books.shed(Shed::IdleConnections);
-            }
+        if is_short(total.saturating_sub(freed)) {
+            self.shed_idle();
         }
         *before =
             all.iter().map(|(n, reader)| (*n, reader.written.load(Ordering::Relaxed))).collect();
     }
+
+    /// Bytes of the client that has most connections, each as large as the others on average.
+    fn largest_holder(&self) -> usize {
+        let (largest, all) = self.seats.largest();
+        let kinds = [MemoryKind::Connections, MemoryKind::Tls, MemoryKind::Streams];
+        kinds.map(|kind| self.budget.held(kind)).iter().sum::<usize>() / all.max(1) * largest
+    }
+
+    /// Closes idle connections of the clients that hold most; whether there were any.
+    fn shed_idle(&self) -> bool {
+        let shed = self.seats.shed_idle(self.clock.now().mono);
+        (0..shed).for_each(|_| self.books.shed(Shed::IdleConnections));
+        shed > 0
+    }
+}
+
+/// Bytes that wait for the client for which most waits.
+fn most_waiting(seen: &[Seen]) -> usize {
+    let mut clients: HashMap<IpAddr, usize> = HashMap::new();
+    for one in seen {
+        *clients.entry(one.client).or_default() += one.waiting;
+    }
+    clients.into_values().max().unwrap_or(0)
 }
 
 /// A connection as it was seen.
@@ -195,16 +224,17 @@ impl Seen {
     }
 }
 
-/// Which connections are to be cut when `total` of `max` bytes are used: those above a connection's share,
-/// and while the budget is nearly used up the largest of the client that uses most. When those of that client
-/// are new, the next look decides: others are not cut in their place.
+/// Which connections are to be cut when `total` of `max` bytes are used: when half of them are, those above a
+/// connection's share, and while the budget is nearly used up the largest of the client that uses most. When those
+/// of that client are new, the next look decides: others are not cut in their place.
 fn chosen(seen: &[Seen], total: usize, max: usize) -> Vec<usize> {
     let being_freed: usize = seen.iter().filter(|one| one.is_cut).map(|one| one.waiting).sum();
     let mut total = total.saturating_sub(being_freed);
     let mut cut = Vec::new();
     let mut clients: HashMap<IpAddr, (usize, Vec<usize>)> = HashMap::new();
     for (index, one) in seen.iter().enumerate().filter(|(_, one)| one.may_be_slow()) {
-        if one.waiting > max / CONNECTION_SHARE && !one.is_new() {
+        let is_half_used = total > max / 2;
+        if is_half_used && one.waiting > max / CONNECTION_SHARE && !one.is_new() {
             total = total.saturating_sub(one.waiting);
             cut.push(index);
             continue;
@@ -288,7 +318,8 @@ mod tests {
 
     #[test]
     fn one_connection_has_its_share_only() {
-        assert_eq!(chosen(&[seen(1, 126), seen(1, 125)], 300, 1_000), [0]);
+        assert_eq!(chosen(&[seen(1, 126), seen(1, 125)], 501, 1_000), [0]);
+        assert_eq!(chosen(&[seen(1, 450)], 500, 1_000), [0; 0], "nobody needs it");
     }
 
     #[test]

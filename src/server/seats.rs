@@ -120,6 +120,12 @@ impl Seats {
         let mut clients = self.clients.lock();
         (0..room).take_while(|_| clients.shed(None, now)).count()
     }
+
+    /// How many connections the client with most of them has, and how many there are in all.
+    pub(super) fn largest(&self) -> (usize, usize) {
+        let largest = self.clients.lock().by_size.last().map_or(0, |(held, ..)| *held);
+        (largest, self.taken.load(Ordering::Relaxed))
+    }
 }
 
 impl Clients {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
+use crate::frames::{agree, connect};
 use crate::http2::{
     Attacker, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, WINDOW_UPDATE, frame,
     request,
@@ -54,7 +55,7 @@ fn read_head(stream: &mut TcpStream) -> Option<usize> {
 }
 
 /// An origin that answers a head at once with these bytes, reads nothing more, and keeps the connection.
-fn early(answer: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
+pub fn early(answer: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
     use std::io::Write;
     serve_early(move |mut stream| {
         if read_head(&mut stream).is_none() || stream.write_all(answer).is_err() {
@@ -74,7 +75,7 @@ limits:
 routes: [{ name: r, limits: [at_once] }]
 ";
 
-async fn gate(origin: SocketAddr, bounds: &str) -> Gate {
+pub async fn gate(origin: SocketAddr, bounds: &str) -> Gate {
     let (folder, _) = folder(&["one.example"]);
     let policy = format!("{}{FLIGHT}limits_of_this_proxy: {{ {bounds} }}\n", origin_yaml(origin));
     Gate::start_in(folder, &policy, ONE).await
@@ -283,7 +284,7 @@ async fn told(stream: &mut tokio::net::TcpStream) -> String {
 }
 
 /// Whether so many are held by the origin, and nobody more.
-async fn held_are(held: &AtomicUsize, wanted: usize) -> bool {
+pub async fn held_are(held: &AtomicUsize, wanted: usize) -> bool {
     eventually(Duration::from_secs(10), || async { held.load(Ordering::SeqCst) == wanted }).await
 }
 
@@ -472,4 +473,35 @@ async fn slow_readers_hold_little() {
     }
     println!("{streams} slow readers hold {grown} KiB, {} KiB each", grown / streams);
     assert!(grown < streams * MOST_KIB_A_STREAM, "{grown} KiB");
+}
+
+/// Several answers share what a slow client takes: each moves, though a part of it needs longer than `write_timeout`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_share_a_slow_connection_come_whole() {
+    const STREAMS: u32 = 8;
+    const OBJECT: usize = 100_000;
+    let origin = Origin::with(|_| hyper::Response::new(vec![b'x'; OBJECT].into())).await;
+    let gate = gate(origin.address, "write_timeout: 1s, body_min_rate: 4KiB/s").await;
+    let to = SocketAddr::from(([127, 0, 0, 1], gate.port));
+    let tcp = connect([127, 0, 0, 1].into(), to, Some(16 * 1024)).await.unwrap();
+    let mut client = Attacker::begin(agree(tcp).await.unwrap(), &[]).await.unwrap();
+    let mut head = frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes());
+    for n in 0..STREAMS {
+        let (stream, block) = (n * 2 + 1, request("GET", "/x", &[]));
+        head.extend(frame(HEADERS, END_HEADERS | END_STREAM, stream, &block));
+        head.extend(frame(WINDOW_UPDATE, 0, stream, &(1_u32 << 20).to_be_bytes()));
+    }
+    assert!(client.write(&head).await);
+    // 80 kB/s: a tenth of that is for each, far more than the least rate.
+    let (began, mut bytes, mut ended) = (now(), 0, 0);
+    while ended < STREAMS {
+        let (kind, flags, _, payload) = client.read().await.expect("the connection goes on");
+        assert!(kind != RST_STREAM && kind != GOAWAY, "{bytes} bytes, {:?}", began.elapsed());
+        if kind == DATA {
+            (bytes, ended) = (bytes + payload.len(), ended + u32::from(flags & END_STREAM));
+        }
+        let due = Duration::from_secs_f64(bytes as f64 / 80e3);
+        tokio::time::sleep(due.saturating_sub(began.elapsed())).await;
+    }
+    assert_eq!(bytes, STREAMS as usize * OBJECT);
 }

@@ -16,6 +16,7 @@ mod error_log;
 mod exchanges;
 #[path = "../support/frames.rs"]
 mod frames;
+mod half_frames;
 mod http2;
 mod lifecycle;
 mod limiting;

@@ -8,8 +8,10 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use crate::frames::{agree, connect};
-use crate::http2::{Attacker, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, frame, request};
-use crate::servers::{Gate, Origin, eventually, metric, origin_yaml};
+use crate::http2::{
+    Attacker, DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, WINDOW_UPDATE, frame, request,
+};
+use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
 use crate::tls::{ONE, folder};
 
 const ENHANCE_YOUR_CALM: [u8; 4] = [0, 0, 0, 0xb];
@@ -261,4 +263,63 @@ async fn idle_connections_close_for_their_memory() {
         fits && shed(&metrics, "idle_connections") > 60.0
     });
     assert!(closed.await, "{}", gate.metrics().await);
+}
+
+/// A client that reads steadily is not cut for what it asks at once while nobody needs the memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_reads_is_not_cut_while_memory_is_free() {
+    const STREAMS: u32 = 10;
+    const SIZE: usize = 390 << 10;
+    let origin = Origin::with(|_| hyper::Response::new(vec![b'x'; SIZE].into())).await;
+    let (folder, _) = folder(&["one.example"]);
+    let gate = Gate::start_in(folder, &policy(origin.address, ""), ONE).await;
+    let to = SocketAddr::from(([127, 0, 0, 1], gate.port));
+    let tcp = connect([127, 0, 0, 1].into(), to, Some(16 * 1024)).await.unwrap();
+    // INITIAL_WINDOW_SIZE of a MiB (RFC 9113, section 6.5.2), as browsers say it or more.
+    let mut client =
+        Attacker::begin(agree(tcp).await.unwrap(), &[0, 4, 0, 0x10, 0, 0]).await.unwrap();
+    let mut ask = frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes());
+    for n in 0..STREAMS {
+        let head = request("GET", "/x", &[]);
+        ask.extend(frame(HEADERS, END_HEADERS | END_STREAM, n * 2 + 1, &head));
+    }
+    assert!(client.write(&ask).await);
+    let (began, mut bytes) = (now(), 0);
+    while bytes < STREAMS as usize * SIZE {
+        let (kind, _, _, payload) = client.read().await.expect("the connection goes on");
+        assert_ne!(kind, RST_STREAM);
+        bytes += if kind == DATA { payload.len() } else { 0 };
+        let due = Duration::from_secs_f64(bytes as f64 / 1e6);
+        tokio::time::sleep(due.saturating_sub(began.elapsed())).await;
+    }
+    assert_eq!(shed(&gate.metrics().await, "slow_reader"), 0.0);
+}
+
+/// Downloads go on while the memory that is short is that of another client's idle connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn downloads_are_not_cut_for_idle_connections_of_another() {
+    let origin = large().await;
+    let (folder, _) = folder(&["one.example"]);
+    let gate = Gate::start_in(folder, &policy(origin.address, ""), ONE).await;
+    let to = SocketAddr::from(([127, 0, 0, 1], gate.port));
+    let mut readers = Vec::new();
+    for last in 10..13 {
+        let source = IpAddr::from([127, 0, 0, last]);
+        let tcp = connect(source, to, Some(16 * 1024)).await.unwrap();
+        let mut reader = Attacker::begin(agree(tcp).await.unwrap(), &[]).await.unwrap();
+        let head = frame(HEADERS, END_HEADERS | END_STREAM, 1, &request("GET", "/x", &[]));
+        assert!(reader.write(&head).await);
+        assert_eq!(reader.answer(1).await, Some(200));
+        readers.push(reader);
+    }
+    let mut idle = Vec::new();
+    for n in 0..200 {
+        // A client may not begin more handshakes at once.
+        let tcp = connect([127, 0, 1, n % 10].into(), to, None).await.unwrap();
+        idle.push(agree(tcp).await.unwrap());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let metrics = gate.metrics().await;
+    assert!(shed(&metrics, "idle_connections") >= 10.0, "{metrics}");
+    assert_eq!(shed(&metrics, "slow_reader"), 0.0, "{metrics}");
 }

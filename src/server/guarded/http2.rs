@@ -19,9 +19,19 @@ use crate::server::idle_mark::IdleMark;
 /// In which `h2_resets` are counted.
 pub(super) const RESET_WINDOW: Nanos = Nanos::new(60_000_000_000);
 
-/// How long a connection that is to close waits until its client has acknowledged the last answer. One
-/// that takes longer is no idle one: its client is reading.
-const SHED_PATIENCE: Nanos = Nanos::SECOND;
+/// How long a connection that is to close waits for a client that goes on taking the end of its last answer:
+/// what it has not acknowledged would be lost.
+const SHED_PATIENCE: Nanos = Nanos::from_secs(5);
+
+/// How long it waits while the client takes nothing.
+const SHED_STALL: Nanos = Nanos::SECOND;
+
+/// How long the implementation may wait for the end of a frame before it is told of resets: as long as a body
+/// may stall.
+const FRAME_PATIENCE: Nanos = Nanos::from_secs(20);
+
+/// The same, when the memory of the streams is needed.
+const FRAME_PATIENCE_MEMORY: Nanos = Nanos::SECOND;
 
 /// Between two looks: acknowledgements come after 40 ms at the latest, unless the way is long.
 const LOOK: Duration = Duration::from_millis(20);
@@ -32,6 +42,8 @@ pub(super) struct FrameWatch {
     pub(super) exchanges: Exchanges,
     /// Frames by which the implementation of HTTP/2 is told that the client has reset streams.
     pub(super) injected: BytesMut,
+    /// Until when a frame of the client may keep them waiting.
+    injected_by: Option<Nanos>,
     /// Resets that the client is to be told of, with their codes: once the implementation knows of them, and
     /// what it has written before is out.
     pub(super) resets_due: Vec<(u32, u32)>,
@@ -39,42 +51,86 @@ pub(super) struct FrameWatch {
     timer: Option<(Nanos, Pin<Box<Sleep>>)>,
     /// Bytes that the client's kernel had acknowledged when the connection was last found idle.
     acknowledged: u64,
+    /// Fewest bytes that it acknowledges in an idle timeout while it takes an answer.
+    least_acknowledged: u64,
     /// What was noted last.
-    is_noted_idle: bool,
-    /// Since when the connection is to close, and when it looks again whether it can.
-    shed: Option<(Nanos, Pin<Box<Sleep>>)>,
+    noted: State,
+    /// Set while the connection is to close.
+    shedding: Option<Shedding>,
     /// RST_STREAM frames from the client.
     resets: u32,
     resets_since: Nanos,
 }
 
+/// What a connection does, for who needs room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It has no exchange.
+    Idle,
+    /// It waits for its client: for the end of a frame, or for window for what does not come from an origin.
+    Unfinished,
+    Busy,
+}
+
+/// A connection that is to close, and whose client has not taken everything.
+struct Shedding {
+    since: Nanos,
+    /// Bytes that the client's kernel has acknowledged, and when it last acknowledged more.
+    acknowledged: u64,
+    moved: Nanos,
+    /// When to look again.
+    again: Pin<Box<Sleep>>,
+}
+
+impl Shedding {
+    fn new(acknowledged: u64, now: Nanos) -> Self {
+        Self { since: now, acknowledged, moved: now, again: Self::look_again() }
+    }
+
+    fn look_again() -> Pin<Box<Sleep>> {
+        Box::pin(tokio::time::sleep(LOOK))
+    }
+
+    /// Whether the client has had its time, now that it has acknowledged so much.
+    fn is_over(&mut self, acknowledged: u64, now: Nanos) -> bool {
+        if std::mem::replace(&mut self.acknowledged, acknowledged) != acknowledged {
+            self.moved = now;
+        }
+        let lasts = |since: Nanos, patience| now.saturating_sub(since) >= patience;
+        lasts(self.moved, SHED_STALL) || lasts(self.since, SHED_PATIENCE)
+    }
+}
+
 impl FrameWatch {
-    /// Watches a connection whose bytes have yet to come.
-    pub(super) fn new(rules: Rules, now: Nanos) -> Self {
+    /// Watches a connection whose bytes have yet to come. Its client acknowledges at least `least_acknowledged`
+    /// bytes in an idle timeout while it takes an answer.
+    pub(super) fn new(rules: Rules, least_acknowledged: u64, now: Nanos) -> Self {
         Self {
             inbound: Reader::of_client(),
             outbound: Reader::of_server(),
             exchanges: Exchanges::new(rules, now),
             injected: BytesMut::new(),
+            injected_by: None,
             resets_due: Vec::new(),
             timer: None,
             acknowledged: 0,
-            is_noted_idle: false,
-            shed: None,
+            least_acknowledged,
+            noted: State::Busy,
+            shedding: None,
             resets: 0,
             resets_since: now,
         }
     }
 
     /// Until when the kernel has been sending what the last answers left with it. None: it still holds some of
-    /// it, and the client has taken nothing since the last look.
+    /// it, and the client has taken too little since the last look.
     pub(super) fn sent(&mut self, tcp: &TCP_INFO, now: Nanos) -> Option<Nanos> {
         if is_taken(tcp) {
             return Some(now.saturating_sub(Nanos::from_millis(tcp.tcpi_last_data_sent.into())));
         }
         let acknowledged = tcp.tcpi_bytes_acked;
         let before = std::mem::replace(&mut self.acknowledged, acknowledged);
-        (acknowledged != before).then_some(now)
+        (acknowledged.saturating_sub(before) >= self.least_acknowledged).then_some(now)
     }
 
     /// Writes the resets that the client is to be told of, if they may come now.
@@ -118,43 +174,82 @@ impl FrameWatch {
         }
     }
 
-    /// Notes whether the connection is idle: without exchanges, and not in the midst of a frame.
-    pub(super) fn note(&mut self, mark: Option<&IdleMark>, now: Nanos) {
-        let is_idle = self.exchanges.is_idle() && !self.inbound.is_inside();
-        let Some(mark) = mark.filter(|_| is_idle != self.is_noted_idle) else {
+    /// Notes what the connection does; `forwards`: an answer of an origin is on its way.
+    pub(super) fn note(&mut self, mark: Option<&IdleMark>, forwards: bool, now: Nanos) {
+        let state = self.state(forwards);
+        let Some(mark) = mark.filter(|_| state != self.noted) else {
             return;
         };
-        self.is_noted_idle = is_idle;
-        self.shed = None;
-        if is_idle { mark.idle(now) } else { mark.busy() }
+        self.noted = state;
+        match state {
+            State::Idle => mark.idle(now),
+            State::Unfinished => mark.unfinished(now),
+            State::Busy => {
+                self.shedding = None;
+                mark.busy();
+            }
+        }
     }
 
-    /// The connection does not close, though it was told to: it is not idle until something has passed
-    /// again.
-    fn stays(&mut self, mark: &IdleMark) {
-        self.is_noted_idle = false;
-        self.shed = None;
-        mark.busy();
+    fn state(&self, forwards: bool) -> State {
+        let counts = self.exchanges.counts();
+        match (counts.open, self.inbound.is_inside()) {
+            (0, false) => State::Idle,
+            (0, true) => State::Unfinished,
+            // Else a client that never reads a refusal would never make room.
+            (open, _) if open == counts.blocked && !forwards => State::Unfinished,
+            (_, _) => State::Busy,
+        }
     }
 
     /// Ends the exchanges that are over.
     pub(super) fn give_up(&mut self, now: Nanos) {
         let over = self.exchanges.over(now);
-        self.reset(over);
+        self.reset(over, now.saturating_add(FRAME_PATIENCE));
     }
 
     /// Ends the exchanges whose answers wait for window.
     pub(super) fn shed(&mut self, now: Nanos) {
         let blocked = self.exchanges.shed(now);
-        self.reset(blocked);
+        self.reset(blocked, now.saturating_add(FRAME_PATIENCE_MEMORY));
     }
 
-    fn reset(&mut self, over: Vec<(u32, Over)>) {
+    fn reset(&mut self, over: Vec<(u32, Over)>, by: Nanos) {
+        if !over.is_empty() {
+            let before = self.injected_by.filter(|_| !self.injected.is_empty());
+            self.injected_by = Some(before.map_or(by, |before| before.min(by)));
+        }
         for (stream, why) in over {
             let code = Cut::stream_code(why.reason());
             self.injected.extend_from_slice(&frames::reset(stream, code));
             self.resets_due.push((stream, why.code()));
         }
+    }
+
+    /// How many bytes may be read before the implementation is told of resets: those up to the end of a frame,
+    /// since nothing may come between its parts. (A client may never let a read end with a frame.)
+    pub(super) fn most_read(&self) -> usize {
+        if self.injected.is_empty() { usize::MAX } else { self.inbound.left() }
+    }
+
+    /// Whether the client keeps the implementation from being told of resets for too long.
+    pub(super) fn is_kept_waiting(&self, now: Nanos) -> bool {
+        self.inbound.is_inside() && self.told_by().is_some_and(|by| by <= now)
+    }
+
+    /// Whether the implementation can be told of resets now: nothing may come between the parts of a frame, or
+    /// of a header block.
+    pub(super) fn tells_now(&self) -> bool {
+        !self.injected.is_empty() && !self.inbound.is_inside()
+    }
+
+    fn told_by(&self) -> Option<Nanos> {
+        self.injected_by.filter(|_| !self.injected.is_empty())
+    }
+
+    /// Why a client is cut that does not end a frame.
+    pub(super) const fn frame_reason(&self) -> Reason {
+        if self.inbound.is_inside_data() { Reason::BodyRate } else { Reason::HeaderTimeout }
     }
 
     /// Whether the client has taken back too many requests lately.
@@ -168,7 +263,7 @@ impl FrameWatch {
 
     /// Ready when something may be over.
     pub(super) fn poll_timer(&mut self, now: Nanos, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(next) = self.exchanges.next() else {
+        let Some(next) = self.exchanges.next().into_iter().chain(self.told_by()).min() else {
             return Poll::Pending;
         };
         if next <= now {
@@ -201,22 +296,23 @@ impl Guarded {
             return Poll::Pending;
         };
         let mark = self.watch.mark.as_deref();
-        let Some(mark) = mark.filter(|mark| mark.poll_shed(cx).is_ready()) else {
+        if mark.is_none_or(|mark| mark.poll_shed(cx).is_pending()) {
             return Poll::Pending;
-        };
-        let is_written = self.gathered.is_empty() && !self.is_unflushed;
+        }
+        let is_written =
+            self.gathered.is_empty() && !self.is_unflushed && watched.exchanges.is_idle();
         loop {
-            if is_written && self.socket_digest.tcp_info().is_none_or(|tcp| is_taken(&tcp)) {
+            let tcp = self.socket_digest.tcp_info();
+            if is_written && tcp.is_none_or(|tcp| is_taken(&tcp)) {
                 return Poll::Ready(());
             }
-            let look_again = || Box::pin(tokio::time::sleep(LOOK));
-            let (since, again) = watched.shed.get_or_insert_with(|| (now, look_again()));
-            if now.saturating_sub(*since) >= SHED_PATIENCE {
-                watched.stays(mark);
-                return Poll::Pending;
+            let acknowledged = tcp.map_or(0, |tcp| tcp.tcpi_bytes_acked);
+            let shedding = watched.shedding.get_or_insert_with(|| Shedding::new(acknowledged, now));
+            if shedding.is_over(acknowledged, now) {
+                return Poll::Ready(());
             }
-            ready!(again.as_mut().poll(cx));
-            *again = look_again();
+            ready!(shedding.again.as_mut().poll(cx));
+            shedding.again = Shedding::look_again();
         }
     }
 }

@@ -20,7 +20,7 @@ use tollgate::proxy::{Asking, GateBounds, Head, fields_beside, pass, refusal};
 mod tokens;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const HEAD: &str = "version: 1
 listeners: [{ address: 127.0.0.1:1 }]

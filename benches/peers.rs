@@ -25,7 +25,7 @@ use tollgate::policy::{KeyHash, KeySecret, KeySpec};
 use tollgate::store::{Charge, Claim, Embedded, Issued, Room, SHARDS};
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Decisions that are timed together: short, so that what else the machine does meets all contenders
 /// of a round alike.

@@ -20,7 +20,7 @@ use tollgate::policy::{Facts, KeySecret};
 use tollgate::store::redis::{Address, Login, Remote, SCRIPT, Servers, Settings};
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const POLICY: &str = "
 version: 1

@@ -15,7 +15,7 @@ use pingora_proxy::http_proxy_service;
 use proxy::Plain;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// What the command line says.
 struct Arguments {

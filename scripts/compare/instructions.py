@@ -48,7 +48,7 @@ def read_answer(client, status):
 CALLS = {
     "own clock": re.compile(r"SystemClock as .*Clock>::now"),
     "clock": re.compile(r"clock_gettime"),
-    "allocations": re.compile(r"^mi_(malloc|zalloc|realloc)_aligned"),
+    "allocations": re.compile(r"^_rjem_(malloc|mallocx|calloc|realloc|rallocx)$"),
 }
 
 

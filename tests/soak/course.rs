@@ -30,9 +30,9 @@ const MEMORY_BUDGET: f64 = 256.0;
 /// What the process may have in memory, in MiB: the budget, what an idle process has, and what the allocator keeps.
 const MEMORY: f64 = 512.0;
 
-/// What it may keep when the hostile clients have gone, above what it had before the first client came, in MiB. The
-/// allocator gives freed pages back little by little, and only while threads allocate: so the good client goes on.
-const MEMORY_KEPT: f64 = 96.0;
+/// What it may keep when all clients have gone, above what it had before the first came, in MiB. The allocator gives
+/// pages back ten seconds after they were freed.
+const MEMORY_KEPT: f64 = 64.0;
 
 /// In the second half of the time it may have so many more MiB than in the first: what grows for ever is found.
 const MEMORY_GROWTH: f64 = 32.0;
@@ -128,12 +128,9 @@ async fn soak(site: &Site, other: &Site, hostile_for: Duration) -> Report {
     report.at_most("memory in the second half", second, first + MEMORY_GROWTH, "MiB");
     judge_kinds(&mut report, &hostile, &metrics);
     drop(hostile);
-    let left = now();
-    let memory = come_back(site, start, left, &MEMORY_GAUGES).await;
-    judge_back(&mut report, &memory);
     drop(scene);
-    let counts = come_back(site, start, left, &COUNTS).await;
-    judge_back(&mut report, &counts);
+    let back = come_back(site, start).await;
+    judge_back(&mut report, &back);
     assert!(!site.gate.log().contains("panicked"), "{}", site.gate.log());
     report
 }
@@ -182,17 +179,18 @@ struct Back {
     after: Duration,
 }
 
-/// Waits until all of these are back to the start, or patience ends.
-async fn come_back(site: &Site, start: Held, left: Instant, gauges: &[Gauge]) -> Vec<Back> {
+/// Waits until all of it is back to the start, or patience ends.
+async fn come_back(site: &Site, start: Held) -> Vec<Back> {
+    let left = now();
     let first = |&(what, of, more): &Gauge| {
         let start = of(start);
         Back { what, start, end: start, more, after: Duration::ZERO }
     };
-    let mut all: Vec<Back> = gauges.iter().map(first).collect();
+    let mut all: Vec<Back> = GAUGES.iter().map(first).collect();
     loop {
         let held = Held::by(&site.gate).await.0;
         let mut away = false;
-        for (back, (_, of, _)) in all.iter_mut().zip(gauges) {
+        for (back, (_, of, _)) in all.iter_mut().zip(&GAUGES) {
             back.end = of(held);
             if back.end > back.start + back.more {
                 (back.after, away) = (left.elapsed(), true);
@@ -262,10 +260,8 @@ fn judge_served(report: &mut Report, alone: &Phase, coming: &Phase, beside: &Pha
 /// What is to be as at the start, and how much more may be there.
 type Gauge = (&'static str, fn(Held) -> f64, f64);
 
-const MEMORY_GAUGES: [Gauge; 1] = [("memory, MiB", |held| mib(held.resident_kib), MEMORY_KEPT)];
-
-/// When no client is left.
-const COUNTS: [Gauge; 6] = [
+const GAUGES: [Gauge; 7] = [
+    ("memory, MiB", |held| mib(held.resident_kib), MEMORY_KEPT),
     ("memory of clients, bytes", |held| held.memory_bytes as f64, 0.0),
     ("descriptors", |held| held.descriptors as f64, DESCRIPTORS_KEPT),
     ("connections", |held| held.connections as f64, 0.0),

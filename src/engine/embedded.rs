@@ -1,19 +1,19 @@
 //! Charges in the embedded store, and what happens to new keys for which it has no room.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
 use super::exact::{ExactPart, ExactRequest, ExactTier, Settled};
+use super::overflow::OverflowCharge;
 use super::pending::ChargedIn;
 use super::tally::VerdictKinds;
+use super::target::Target;
 use crate::clock::{Nanos, Now};
-use crate::estimator::{ConfirmTable, EstimateLimit, Receipt};
+use crate::estimator::ConfirmTable;
 use crate::limit::Verdict;
 use crate::policy::WhenFull;
 
-/// What the sketch of an overflowing limit was charged, if anything.
-type Overflow = Option<Receipt>;
+/// What the overflow of a limit was charged, if anything.
+type Overflowed = Option<OverflowCharge>;
 
 impl ExactTier {
     /// Charges some parts of a request in the embedded store, all or none, and says whether they are
@@ -31,15 +31,15 @@ impl ExactTier {
         }
         let (confirm, now) = (request.confirm, request.now);
         let charges: SmallVec<[_; 4]> = parts.iter().map(ExactPart::charge).collect();
-        let mut overflows: SmallVec<[(usize, Overflow); 2]> = SmallVec::new();
+        let mut overflows: SmallVec<[(usize, Overflowed); 2]> = SmallVec::new();
         let settlement = self.embedded.settle(&charges, may_charge, now, |index| {
             let (verdict, overflow) = parts[index].charge_overflow(confirm, now);
             overflows.push((index, overflow));
             verdict
         });
         for (index, (part, verdict)) in parts.iter().zip(&settlement.verdicts).enumerate() {
-            let overflow = overflows.iter().find(|(other, _)| *other == index);
-            let overflow = overflow.map(|(_, overflow)| *overflow);
+            let overflow = overflows.iter_mut().find(|(other, _)| *other == index);
+            let overflow = overflow.map(|(_, overflow)| overflow.take());
             let charged = Charged { verdict: *verdict, overflow, spent: settlement.spent };
             charged.conclude(part, request, kinds, settled);
         }
@@ -71,7 +71,7 @@ impl ExactTier {
 struct Charged {
     verdict: Verdict,
     /// There is no room for the key.
-    overflow: Option<Overflow>,
+    overflow: Option<Overflowed>,
     /// Whether all parts of the request are charged.
     spent: bool,
 }
@@ -86,12 +86,13 @@ impl Charged {
         settled: &mut Settled,
     ) {
         let now = request.now;
-        if let (false, Some(Some(receipt))) = (self.spent, self.overflow) {
-            let sketch = part.overflow_sketch(now);
-            sketch.give_back(request.confirm, receipt);
-            self.verdict = sketch.judge(request.confirm, part.target.key, now);
+        let is_overflow = self.overflow.is_some();
+        if !self.spent
+            && let Some(Some(charge)) = self.overflow.take()
+        {
+            self.verdict = charge.refund_and_judge(request.confirm, now);
         }
-        let kinds = if self.overflow.is_some() { VerdictKinds::OVERFLOW } else { kinds };
+        let kinds = if is_overflow { VerdictKinds::OVERFLOW } else { kinds };
         settled.answers.push(part.answer(self.verdict, kinds));
         if !self.spent || !part.may_change {
             return;
@@ -102,20 +103,14 @@ impl Charged {
                 ChargedIn::Embedded(quota.receipt(&self.verdict, part.target.cost, now))
             }
             Some(None) => ChargedIn::Nowhere,
-            Some(Some(receipt)) => {
-                ChargedIn::Overflow(Arc::clone(part.overflow_sketch(now)), receipt)
-            }
+            Some(Some(charge)) => ChargedIn::Overflow(charge),
         }));
     }
 }
 
-impl<'r> ExactPart<'r> {
-    fn overflow_sketch(&self, now: Now) -> &'r Arc<EstimateLimit> {
-        self.limit.overflow(self.target.rate, now)
-    }
-
-    /// Judges a new key for which there is no room. The receipt is there when the sketch was charged.
-    fn charge_overflow(&self, confirm: &ConfirmTable, now: Now) -> (Verdict, Overflow) {
+impl ExactPart<'_> {
+    /// Judges a new key for which there is no room. The charge is there when it was charged.
+    fn charge_overflow(&self, confirm: &ConfirmTable, now: Now) -> (Verdict, Overflowed) {
         let fresh = self.quota.quota().judge(None, self.target.cost, now);
         match self.limit.when_full {
             WhenFull::Allow => (fresh, None),
@@ -125,10 +120,8 @@ impl<'r> ExactPart<'r> {
                 (Verdict { allowed: false, remaining: 0, retry_after, ..fresh }, None)
             }
             WhenFull::Estimate => {
-                let sketch = self.overflow_sketch(now);
-                let (verdict, receipt) =
-                    sketch.charge(confirm, self.target.key, self.target.cost, now);
-                (verdict, verdict.allowed.then_some(receipt))
+                let Target { key, rate, cost, .. } = *self.target;
+                self.overflow.charge(confirm, key, rate, cost, now)
             }
         }
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::generation::{Counter, ExactLimit};
+use super::overflow::Overflow;
 use super::pending::{ChargedIn, OpenCharge};
 use super::tally::VerdictKinds;
 use super::target::Target;
@@ -59,6 +60,8 @@ pub(super) struct ExactPart<'r> {
     pub(super) quota: &'r Arc<Issued>,
     /// Whether the answer of the origin may change the charge.
     pub(super) may_change: bool,
+    /// Where the key is counted if there is no room for it.
+    pub(super) overflow: &'r Arc<Overflow>,
     /// Whether the limit delays requests, and there is no room for one more to wait.
     pub(super) lacks_slot: bool,
 }
@@ -168,7 +171,8 @@ impl<'r> ExactPart<'r> {
             true => limit.undelayed(target.rate),
             false => limit.quota(target.rate),
         };
-        Some(Self { target, limit, quota, may_change: counting.may_change, lacks_slot })
+        let (overflow, may_change) = (&limit.overflow, counting.may_change);
+        Some(Self { target, limit, quota, may_change, overflow, lacks_slot })
     }
 
     /// The charge of the embedded store.

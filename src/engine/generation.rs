@@ -1,11 +1,12 @@
 //! One loaded policy with what its limits count in, and what of it survives a reload.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::exceptions::Exceptions;
+use super::overflow::Overflow;
 use super::{Decision, Engine, Outcome, Tally};
 use crate::clock::Now;
 use crate::estimator::EstimateLimit;
@@ -63,8 +64,10 @@ pub(super) struct ExactLimit {
     pub(super) when_full: WhenFull,
     pub(super) on_store_failure: OnStoreFailure,
     max_keys: Option<usize>,
-    /// One per quota, made when the room is full for the first time: most limits never need it.
-    overflow: Vec<OnceLock<Arc<EstimateLimit>>>,
+    /// Where keys are counted that find no room.
+    pub(super) overflow: Arc<Overflow>,
+    /// The same for the candidate.
+    pub(super) candidate_overflow: Option<Arc<Overflow>>,
 }
 
 /// What a reload did to the limits, by name, in the order of the files.
@@ -207,7 +210,7 @@ impl Generation {
     pub(super) fn estimates(&self) -> impl Iterator<Item = &Arc<EstimateLimit>> {
         self.counting.iter().flat_map(|one| match &one.counter {
             Counter::Estimate(estimate) => vec![estimate],
-            Counter::Exact(exact) => exact.overflow.iter().filter_map(OnceLock::get).collect(),
+            Counter::Exact(exact) => exact.sketches().collect(),
             Counter::InFlight(..) => Vec::new(),
         })
     }
@@ -321,15 +324,21 @@ impl Counter {
         let issue = |claim| engine.exact.embedded.issue(claim, None);
         let (quotas, undelayed, overflow) = match kept {
             Some(before) => {
-                (before.quotas.clone(), before.undelayed.clone(), before.overflow.clone())
+                (before.quotas.clone(), before.undelayed.clone(), Arc::clone(&before.overflow))
             }
             None => {
                 let undelayed = undelayed(&claims).into_iter().map(issue).collect();
-                let overflow = claims.iter().map(|_| OnceLock::new()).collect();
-                (claims.into_iter().map(issue).collect(), undelayed, overflow)
+                let quotas: Vec<Quota> = claims.iter().map(|claim| claim.quota).collect();
+                let overflow = Overflow::new(&quotas[0], &quotas[1..]);
+                (claims.into_iter().map(issue).collect(), undelayed, Arc::new(overflow))
             }
         };
         let candidate_before = before.and_then(|before| before.candidate.as_ref());
+        let candidate_overflow = candidate.as_ref().map(|claim| {
+            let same = candidate_before.is_some_and(|old| *old.quota() == claim.quota);
+            let kept = before.filter(|_| same).and_then(|old| old.candidate_overflow.clone());
+            kept.unwrap_or_else(|| Arc::new(Overflow::new(&claim.quota, &[])))
+        });
         let candidate = candidate.map(|claim| engine.exact.embedded.issue(claim, candidate_before));
         let exact = ExactLimit {
             quotas,
@@ -339,6 +348,7 @@ impl Counter {
             on_store_failure,
             max_keys,
             overflow,
+            candidate_overflow,
         };
         (Self::Exact(exact), fate)
     }
@@ -387,29 +397,11 @@ impl ExactLimit {
         self.quotas[0].room()
     }
 
-    /// Where new keys are counted that have no room: the limit and the window of their quota, in a
-    /// sketch for the traffic that nobody declared.
-    pub(super) fn overflow(&self, rate: RateIndex, now: Now) -> &Arc<EstimateLimit> {
-        /// What a sketch is made for where `expect` does not say: the default of `expect`.
-        const UNDECLARED: u32 = 1_000;
-        let place = if (rate as usize) < self.overflow.len() { rate as usize } else { 0 };
-        self.overflow[place].get_or_init(|| {
-            let rate = as_rate(self.quotas[place].quota());
-            Arc::new(EstimateLimit::new(rate, UNDECLARED, now))
-        })
+    /// The sketches of keys without room.
+    fn sketches(&self) -> impl Iterator<Item = &Arc<EstimateLimit>> {
+        let all = std::iter::once(&self.overflow).chain(&self.candidate_overflow);
+        all.flat_map(|overflow| overflow.sketches())
     }
-}
-
-/// The limit and the window of a quota. A bucket may refill faster than a rate can be written;
-/// then its own rate stands.
-fn as_rate(quota: &Quota) -> Rate {
-    let written = match quota {
-        Quota::TokenBucket(bucket) => bucket.rate(),
-        Quota::SlidingWindow(window) => window.rate(),
-        Quota::SlidingLog(log) => log.rate(),
-        Quota::FixedWindow(window) => window.rate(),
-    };
-    Rate::new(quota.limit(), quota.window()).unwrap_or(written)
 }
 
 impl ReloadReport {

@@ -11,6 +11,7 @@ mod embedded;
 mod exact;
 mod exceptions;
 mod generation;
+mod overflow;
 mod penalties;
 mod pending;
 mod shadow;

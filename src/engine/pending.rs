@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::HeaderMap;
 use tokio::sync::oneshot;
 
+use super::overflow::OverflowCharge;
 use super::target::{FinalCost, Target};
 use super::waiting::WaitingSlot;
 use super::{Decision, Engine, Generation};
 use crate::clock::{Nanos, Now};
-use crate::estimator::{self, EstimateLimit};
 use crate::limit::{self, Quota, Verdict};
 use crate::policy::{Counted, KeyHash, LimitIndex};
 use crate::store::redis::{Remote, Spend};
@@ -63,8 +63,8 @@ pub(super) enum ChargedIn {
     Nowhere,
     /// In the embedded store.
     Embedded(limit::Receipt),
-    /// In the sketch that counts keys for which there is no room.
-    Overflow(Arc<EstimateLimit>, estimator::Receipt),
+    /// Where keys are counted for which there is no room.
+    Overflow(OverflowCharge),
     /// In the shared store, at an instant of its clock; `before` is what it told of the cell.
     Shared { at: u64, before: u64 },
     /// In the shared store, by a task that awaits its answer and then makes the change.
@@ -206,15 +206,11 @@ impl Engine {
             (ChargedIn::Embedded(_), Change::Debit(units)) => {
                 embedded.debit(key, &quota, units, now);
             }
-            (ChargedIn::Overflow(sketch, receipt), Change::Refund(units)) => {
-                // A sketch takes back whole charges: of a part, the rest is charged again.
-                sketch.give_back(&self.confirm, receipt);
-                if units < cost {
-                    sketch.charge(&self.confirm, key, cost - units, now);
-                }
+            (ChargedIn::Overflow(charge), Change::Refund(units)) => {
+                charge.refund_some(&self.confirm, units, cost, now);
             }
-            (ChargedIn::Overflow(sketch, _), Change::Debit(units)) => {
-                sketch.charge(&self.confirm, key, units, now);
+            (ChargedIn::Overflow(charge), Change::Debit(units)) => {
+                charge.debit(&self.confirm, units, now);
             }
             (ChargedIn::Shared { at, before }, change) => {
                 if let Some(remote) = self.remote() {

@@ -97,7 +97,8 @@ impl Engine {
             let passes = trial.would_pass(decision);
             let target = &trial.target(target);
             let may_change = generation.counting(target.limit).may_change;
-            let part = ExactPart { target, limit, quota, may_change, lacks_slot: false };
+            let overflow = limit.candidate_overflow.as_ref().unwrap_or(&limit.overflow);
+            let part = ExactPart { target, limit, quota, may_change, overflow, lacks_slot: false };
             match self.remote() {
                 Some(remote) if passes => Background { engine: self, remote, generation, part }
                     .try_candidate(&trial, pending),

@@ -281,12 +281,27 @@ impl<'r> Progress<'r> {
     }
 
     /// Refunds what was charged. The answers say what is left without it.
+    ///
+    /// A charge under `max_delay` stays: requests behind it may have been given later turns by now, and its turn,
+    /// given back, would be given once more beside theirs.
     fn refund(self, remote: &Arc<Remote>, settled: &mut Settled) {
         for (parts, answered) in self.charged {
-            for (part, verdict) in parts.iter().zip(&answered.without) {
-                settled.answers.push(part.answer(*verdict, VerdictKinds::NORMAL));
+            let verdicts = answered.settlement.verdicts.iter().zip(&answered.without);
+            let mut refunds = SmallVec::new();
+            for (index, (part, (charged, without))) in parts.iter().zip(verdicts).enumerate() {
+                let verdict = match part.limit.delays() {
+                    true => Verdict { wait: Nanos::ZERO, ..*charged },
+                    false => {
+                        let before = answered.before.get(index).copied().unwrap_or(0);
+                        refunds.push(Spend { before, ..part.spend() });
+                        *without
+                    }
+                };
+                settled.answers.push(part.answer(verdict, VerdictKinds::NORMAL));
             }
-            remote.refund(parts.iter().map(ExactPart::spend).collect(), &answered);
+            if !refunds.is_empty() {
+                remote.refund(refunds, answered.at);
+            }
         }
     }
 

@@ -60,11 +60,29 @@ pub struct ConfirmTable {
 pub(super) struct Attempt {
     pub(super) spot: Spot,
     pub(super) quota: SlidingWindow,
-    pub(super) cost: u32,
+    pub(super) spending: Spending,
     /// A suspect gets a cell where there is one.
     pub(super) suspect: Option<Suspect>,
     /// Wall time.
     pub(super) now: Nanos,
+}
+
+/// How units are spent.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Spending {
+    /// If they fit.
+    Charge(u32),
+    /// Whether they fit or not.
+    Debit(u32),
+}
+
+impl Spending {
+    /// The units.
+    pub(super) const fn cost(self) -> u32 {
+        match self {
+            Self::Charge(cost) | Self::Debit(cost) => cost,
+        }
+    }
 }
 
 /// What the sketch knows of a suspect.
@@ -148,11 +166,11 @@ impl ConfirmTable {
 
     /// Judges, and charges when allowed. A suspect without a cell gets one if it can.
     pub(super) fn charge(&self, attempt: Attempt) -> Charged {
-        let Attempt { spot, quota, cost, suspect, now } = attempt;
+        let Attempt { spot, quota, spending, suspect, now } = attempt;
         let set = &self.sets[spot.first];
         let mut ways = set.lock();
         if let Some(cell) = ways.find(spot) {
-            return Charged { verdict: cell.charge(quota, cost, now), unseen: None };
+            return Charged { verdict: cell.spend(quota, spending, now), unseen: None };
         }
         if !set.has_away() {
             let Some(suspect) = suspect else {
@@ -194,11 +212,11 @@ impl ConfirmTable {
 
     /// The key was not found in its first set alone, or that is full.
     fn charge_in_both(&self, attempt: Attempt) -> Charged {
-        let Attempt { spot, quota, cost, suspect, now } = attempt;
+        let Attempt { spot, quota, spending, suspect, now } = attempt;
         let mut pair = self.lock_both(spot);
         // The first set was let go meanwhile: another thread may have admitted the key.
         if let Some(cell) = pair.find(spot) {
-            return Charged { verdict: cell.charge(quota, cost, now), unseen: None };
+            return Charged { verdict: cell.spend(quota, spending, now), unseen: None };
         }
         let Some(suspect) = suspect else {
             return attempt.uncounted();
@@ -253,7 +271,8 @@ impl ConfirmTable {
 
     /// Both sets are full: the newcomer displaces the smallest cell, or passes without one.
     fn contend(&self, mut pair: Pair<'_>, attempt: Attempt, suspect: Suspect) -> Charged {
-        let Attempt { spot, quota, cost, now, .. } = attempt;
+        let Attempt { spot, quota, spending, now, .. } = attempt;
+        let cost = spending.cost();
         let (way, least) = pair.first.smallest(now);
         let (way_in_second, least_of_second) = pair.second.smallest(now);
         let (slot, least) = if least_of_second < least {
@@ -270,7 +289,7 @@ impl ConfirmTable {
             return self.admit_at(slot, least, attempt, suspect);
         }
         let passed = attempt.uncounted();
-        if !passed.verdict.allowed {
+        if !passed.verdict.allowed && matches!(spending, Spending::Charge(_)) {
             // The cost alone is more than the limit.
             return passed;
         }
@@ -300,10 +319,10 @@ impl ConfirmTable {
 
     /// The same, beginning with the rank of the cell that it displaced.
     fn admit_at(&self, slot: Slot<'_>, rank: u64, attempt: Attempt, suspect: Suspect) -> Charged {
-        let Attempt { spot, quota, cost, now, .. } = attempt;
+        let Attempt { spot, quota, spending, now, .. } = attempt;
         let unseen = self.unseen(spot, suspect, now);
         let mut cell = ConfirmCell::new(spot.key, quota, rank, now);
-        let verdict = cell.charge(quota, cost, now);
+        let verdict = cell.spend(quota, spending, now);
         self.put(slot, spot.first, spot.tag, cell);
         Charged { verdict, unseen: Some(unseen) }
     }
@@ -375,7 +394,7 @@ impl Pair<'_> {
 impl Attempt {
     /// The verdict of a key without a cell: nothing is certain of it.
     fn uncounted(self) -> Charged {
-        let verdict = self.quota.judge(WindowPair::default(), self.cost, self.now);
+        let verdict = self.quota.judge(WindowPair::default(), self.spending.cost(), self.now);
         Charged { verdict, unseen: None }
     }
 }

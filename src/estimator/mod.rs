@@ -24,7 +24,7 @@ use crate::clock::{Nanos, Now};
 use crate::limit::{Rate, SketchSize, SlidingWindow, Verdict, WindowPair};
 use crate::policy::KeyHash;
 
-use confirm::{Attempt, Suspect};
+use confirm::{Attempt, Spending, Suspect};
 pub use confirm::{CONFIRM_CELLS, ConfirmTable};
 use window::{SlotReceipt, Window};
 
@@ -106,6 +106,17 @@ impl EstimateLimit {
         }
     }
 
+    /// Another rate of the same window, which counts in the same sketch.
+    pub fn with_rate(&self, rate: Rate) -> Self {
+        debug_assert_eq!(rate.period(), self.rate().period(), "a sketch has one window");
+        Self {
+            quota: SlidingWindow::new(rate),
+            expect_per_second: self.expect_per_second,
+            sketch: Arc::clone(&self.sketch),
+            errors: Arc::clone(&self.errors),
+        }
+    }
+
     /// Judges and adds: what is refused is taken out of the sketch again and spends nothing.
     pub fn charge(
         &self,
@@ -114,6 +125,23 @@ impl EstimateLimit {
         cost: u32,
         now: Now,
     ) -> (Verdict, Receipt) {
+        self.attempt(table, key, Spending::Charge(cost), now)
+    }
+
+    /// Adds, whether it fits or not. What exceeds the limit counts against what comes after it.
+    pub fn debit(&self, table: &ConfirmTable, key: KeyHash, cost: u32, now: Now) -> Receipt {
+        let (_, receipt) = self.attempt(table, key, Spending::Debit(cost), now);
+        receipt
+    }
+
+    fn attempt(
+        &self,
+        table: &ConfirmTable,
+        key: KeyHash,
+        spending: Spending,
+        now: Now,
+    ) -> (Verdict, Receipt) {
+        let cost = spending.cost();
         let spot = table.locate(key);
         let (sum, slot) = self.sketch.charge(key, cost);
         let threshold = self.threshold(table);
@@ -124,12 +152,12 @@ impl EstimateLimit {
         if suspect.is_none() {
             self.errors.note(threshold - 1);
         }
-        let attempt = Attempt { spot, quota: self.quota, cost, suspect, now: now.wall };
+        let attempt = Attempt { spot, quota: self.quota, spending, suspect, now: now.wall };
         let charged = table.charge(attempt);
         if let Some(unseen) = charged.unseen {
             self.errors.note(u64::from(unseen));
         }
-        if !charged.verdict.allowed {
+        if !charged.verdict.allowed && matches!(spending, Spending::Charge(_)) {
             self.sketch.give_back(slot);
         }
         (charged.verdict, Receipt { slot, at: now.wall })

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::confirm::Spending;
 use super::spot::Spot;
 use crate::clock::Nanos;
 use crate::limit::{SlidingWindow, Verdict, WindowPair};
@@ -158,11 +159,17 @@ impl ConfirmCell {
         self.quota
     }
 
-    /// Judges, and charges when allowed.
-    pub(super) fn charge(&mut self, quota: SlidingWindow, cost: u32, now: Nanos) -> Verdict {
+    /// Judges, and spends.
+    pub(super) fn spend(
+        &mut self,
+        quota: SlidingWindow,
+        spending: Spending,
+        now: Nanos,
+    ) -> Verdict {
         self.read_as(quota, now);
+        let cost = spending.cost();
         let verdict = quota.judge(self.counted, cost, now);
-        if verdict.allowed {
+        if verdict.allowed || matches!(spending, Spending::Debit(_)) {
             quota.charge(&mut self.counted, cost, now);
         } else {
             // A single cost beyond the limit shall not keep a cell for long.

@@ -39,6 +39,10 @@ impl FixedWindow {
         self.rate
     }
 
+    pub(super) fn spent(&self, cell: Counter, now: Nanos) -> u32 {
+        self.at(cell, now).0.count
+    }
+
     pub(super) fn judge(&self, cell: Counter, cost: u32, now: Nanos) -> Verdict {
         let limit = self.rate.count();
         let (live, edge) = self.at(cell, now);

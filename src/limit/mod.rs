@@ -183,6 +183,38 @@ impl Quota {
         }
     }
 
+    /// Units that are spent and have not come back: more than the limit where a cost was told late.
+    pub fn spent(&self, cell: &Cell, now: Now) -> u32 {
+        match (self, cell) {
+            (Self::TokenBucket(q), Cell::Refilled(c)) => q.spent(*c, now.mono),
+            (Self::TokenBucket(q), Cell::Buckets(c)) => q.spent(c.full(q), now.mono),
+            (Self::SlidingWindow(q), Cell::WindowPair(c)) => q.spent(*c, now.wall),
+            (Self::SlidingLog(q), Cell::Log(c)) => q.spent(c, now.mono),
+            (Self::FixedWindow(q), Cell::Counter(c)) => q.spent(*c, now.wall),
+            (Self::SlidingWindow(q), Cell::WindowPairs(all)) => {
+                q.spent(all.of(q.rate().period()), now.wall)
+            }
+            (Self::FixedWindow(q), Cell::WindowCounters(all)) => {
+                q.spent(all.of(q.rate().period()), now.wall)
+            }
+            _ => 0,
+        }
+    }
+
+    /// How long a charge of `cost` counts at most, after the cell held the limit's units.
+    pub fn memory(&self, cost: u32) -> Nanos {
+        match self {
+            // A debt comes back unit by unit, however long that takes.
+            Self::TokenBucket(q) => {
+                q.capacity().saturating_add(q.emission().saturating_mul(cost.into()))
+            }
+            // In the window that it was made in and, weighted, in the next.
+            Self::SlidingWindow(_) | Self::SlidingLog(_) | Self::FixedWindow(_) => {
+                self.window().saturating_mul(2)
+            }
+        }
+    }
+
     /// Spends `cost`, whether it fits or not: ask [`Quota::judge`] first.
     pub fn charge(&self, cell: &mut Cell, cost: u32, now: Now) {
         match (self, &mut *cell) {

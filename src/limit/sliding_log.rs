@@ -164,9 +164,13 @@ impl SlidingLog {
         self.rate
     }
 
+    pub(super) fn spent(&self, cell: &Log, now: Nanos) -> u32 {
+        self.live(cell, now).fold(0u32, |sum, (_, cost)| sum.saturating_add(cost))
+    }
+
     pub(super) fn judge(&self, cell: &Log, cost: u32, now: Nanos) -> Verdict {
         let limit = self.rate.count();
-        let spent = self.live(cell, now).fold(0u32, |sum, (_, cost)| sum.saturating_add(cost));
+        let spent = self.spent(cell, now);
         let after = spent.saturating_add(cost);
         let allowed = cost == 0 || after <= limit;
         let left = if allowed { after } else { spent };

@@ -219,6 +219,12 @@ impl TokenBucket {
         self.full_refill().saturating_add(self.max_delay)
     }
 
+    /// Units that have not come back; a unit that has come in part counts.
+    pub(super) fn spent(&self, cell: Refilled, now: Nanos) -> u32 {
+        let units = self.refill().spent(cell, now).get().div_ceil(self.emission.get().max(1));
+        u32::try_from(units).unwrap_or(u32::MAX)
+    }
+
     pub(super) fn judge(&self, cell: Refilled, cost: u32, now: Nanos) -> Verdict {
         let at = self.refill().stepped(now);
         let spent = cell.0.saturating_sub(at);

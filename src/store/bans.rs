@@ -30,6 +30,8 @@ pub struct Bans {
     spread: RandomState,
     /// Bans that the store has not been told of.
     untold: Mutex<Vec<Ban>>,
+    /// Bans that were made while too many waited to be told.
+    untellable: AtomicU64,
     /// Whether a ban was ever made or heard of: while none was, nobody is looked up.
     any: AtomicUsize,
     /// Records that were dropped, or never made, for want of room.
@@ -91,6 +93,7 @@ impl Default for Bans {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             spread: RandomState::new(),
             untold: Mutex::default(),
+            untellable: AtomicU64::new(0),
             any: AtomicUsize::new(0),
             forgotten: AtomicU64::new(0),
         }
@@ -130,6 +133,8 @@ impl Bans {
         let mut untold = self.untold.lock();
         if untold.len() < MOST_UNTOLD {
             untold.push(Ban { key, rule: *rule, at: now, until: now.saturating_add(span) });
+        } else {
+            self.untellable.fetch_add(1, Ordering::Relaxed);
         }
         Some(span)
     }
@@ -159,7 +164,14 @@ impl Bans {
     pub fn untold(&self, bans: Vec<Ban>) {
         let mut untold = self.untold.lock();
         let room = MOST_UNTOLD.saturating_sub(untold.len());
+        let lost = bans.len().saturating_sub(room) as u64;
+        self.untellable.fetch_add(lost, Ordering::Relaxed);
         untold.extend(bans.into_iter().take(room));
+    }
+
+    /// How many bans were made since the last time this was asked, which no other node will be told of.
+    pub fn take_untellable(&self) -> u64 {
+        self.untellable.swap(0, Ordering::Relaxed)
     }
 
     /// Keys that are banned at `now`.

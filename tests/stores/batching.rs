@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tollgate::clock::{Clock, Nanos};
-use tollgate::store::redis::{Answered, CallOutcome, Charge, Failure, Readiness, Remote};
+use tollgate::store::redis::{Answered, CallOutcome, Charge, Failure, Readiness, Remote, Spend};
 
 use crate::virtual_store::{Plan, VirtualStore, charge, key, quota};
 
@@ -274,6 +275,14 @@ async fn an_unreadable_cell_fails_its_own_charges_alone() {
     assert!(store.sent.lock()[0].len() == 30, "they shared a call");
 }
 
+/// Refunds a whole charge.
+fn refund(remote: &Remote, mut spends: SmallVec<[Spend; 4]>, answered: &Answered) {
+    for (spend, before) in spends.iter_mut().zip(&answered.before) {
+        spend.before = *before;
+    }
+    remote.refund(spends, answered.at);
+}
+
 /// Spends and refunds of a hot key are settled in few calls, whatever a call may mix.
 #[tokio::test(start_paused = true)]
 async fn refunds_and_spends_of_a_hot_key_are_batched() {
@@ -288,7 +297,7 @@ async fn refunds_and_spends_of_a_hot_key_are_batched() {
                     let now = clock.now().mono;
                     let deadline = now.saturating_add(Nanos::from_millis(200));
                     let settled = remote.settle(charge.clone(), 1, deadline, now).await;
-                    remote.refund(charge.spends.clone(), &settled.unwrap());
+                    refund(&remote, charge.spends.clone(), &settled.unwrap());
                 }
             })
         })
@@ -321,7 +330,7 @@ async fn unreported_usage_is_reported_exactly_once() {
         }
     }
     remote.debit(spends(4)[0].clone());
-    remote.refund(spends(3), &spent);
+    refund(&remote, spends(3), &spent);
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!([1, 2, 3, 4].map(|n| store.spent(key(n))), [0, 0, 1, 0]);
     store.plan(Plan::Answer);

@@ -250,6 +250,48 @@ async fn who_finds_no_room_to_wait_in_is_not_charged_in_a_cluster() {
     a_full_waiting_room(Servers::Cluster(vec![seed])).await;
 }
 
+/// A line of ten a second, beside a limit of each user in another slot.
+const PACE: &str = "
+limits:
+  pace: { tier: exact, algorithm: leaky_bucket, rate: 10/1s, max_delay: 8s, key: header:x-key, missing_key: deny }
+  user: { tier: exact, algorithm: fixed_window, rate: 10/1h, key: header:x-user, missing_key: deny }
+routes: [{ name: r, limits: [pace, user] }]
+";
+
+/// Requests that another slot refuses after they were given a turn make nobody leave beside others: 1 + rate x T
+/// leave in any interval T.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_in_another_slot_gives_no_turn_away_twice() {
+    let (store, remote) = VirtualStore::start_with(5 * MS, Duration::from_millis(100), true);
+    let node = Arc::new(Node::over(&store, remote, PACE));
+    let mut tasks = Vec::new();
+    for round in 0..2 {
+        for n in 0..60 {
+            let (node, clock) = (Arc::clone(&node), Arc::clone(&store.clock));
+            tasks.push(tokio::spawn(async move {
+                // Two of three are of one user, whose ten units are gone soon.
+                let user = if n % 3 == 0 { format!("{round} {n}") } else { "busy".to_owned() };
+                let keys = [("x-key", "k"), ("x-user", &*user)];
+                let (decision, _pending) = node.open("/", &keys).await;
+                let leaves = clock.now().mono.saturating_add(decision.wait());
+                (decision.outcome == Outcome::Allowed).then_some(leaves)
+            }));
+        }
+        tokio::time::sleep(400 * MS).await;
+    }
+    let mut leaves = Vec::new();
+    for task in tasks {
+        leaves.extend(task.await.unwrap());
+    }
+    leaves.sort_unstable();
+    assert!(leaves.len() > 40, "{leaves:?}");
+    for (index, first) in leaves.iter().enumerate() {
+        let until = first.saturating_add(Nanos::SECOND);
+        let within = leaves[index..].iter().take_while(|at| **at < until).count();
+        assert!(within <= 11, "{within} in a second from {first:?}: {leaves:?}");
+    }
+}
+
 /// A store that hangs for three seconds, its timeout, and is away from then on. What waited for it is judged
 /// by this node together with what has just come: nobody by the time at which he came.
 async fn a_hanging_store(algorithm: &str, rate: &str, every: Duration) -> Vec<(Nanos, Outcome)> {

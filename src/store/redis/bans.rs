@@ -23,6 +23,10 @@ const SCRIPT: &str = include_str!("bans.lua");
 /// Between two questions: a ban travels for at most two of them.
 const EVERY: Duration = Duration::from_millis(300);
 
+/// Between two questions while there is more to tell or to hear than fits into one: the server spends at most a
+/// tenth of its time on this node's bans.
+const EVERY_WHILE_MANY: Duration = Duration::from_millis(10);
+
 /// Most bans that are told at once: the server is busy with them for about a millisecond.
 const MAX_TOLD: usize = 64;
 
@@ -86,8 +90,10 @@ impl RedisTransport {
 async fn share(servers: Weak<RedisTransport>, bans: Arc<Bans>) {
     let mut since = "0".to_owned();
     let mut failing = false;
+    let mut pause = EVERY;
     loop {
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(pause).await;
+        pause = EVERY;
         let Some(servers) = servers.upgrade() else {
             return;
         };
@@ -95,8 +101,15 @@ async fn share(servers: Weak<RedisTransport>, bans: Arc<Bans>) {
             continue;
         }
         let told = bans.take_untold(MAX_TOLD, servers.common.clock.now().mono);
+        let untellable = bans.take_untellable();
+        if untellable > 0 {
+            log::warn!("{untellable} bans are not told to the other nodes: too many at once");
+        }
         match servers.exchange(&told, &since).await {
             Ok((next, heard)) => {
+                if told.len() == MAX_TOLD || heard.len() >= MAX_TOLD {
+                    pause = EVERY_WHILE_MANY;
+                }
                 since = next;
                 if std::mem::take(&mut failing) {
                     log::info!("bans are shared with the other nodes again");

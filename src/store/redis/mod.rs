@@ -181,12 +181,10 @@ impl Remote {
         Ok(answered)
     }
 
-    /// Refunds what a charge spent; nobody waits for it.
-    pub fn refund(&self, mut spends: SmallVec<[Spend; 4]>, answered: &Answered) {
-        for (spend, before) in spends.iter_mut().zip(&answered.before) {
-            spend.before = *before;
-        }
-        self.submit(Order::GiveBack(answered.at), spends);
+    /// Refunds what was spent at an instant of the store's clock; `before` of each is what the store
+    /// answered then. Nobody waits for it.
+    pub fn refund(&self, spends: SmallVec<[Spend; 4]>, at: u64) {
+        self.submit(Order::GiveBack(at), spends);
     }
 
     /// Refunds some units of a charge that was spent at an instant of the store's clock; its

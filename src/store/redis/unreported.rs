@@ -23,6 +23,9 @@ const MAX_KEYS: usize = 65_536;
 /// Refunds and debits at most.
 const MAX_CORRECTIONS: usize = 65_536;
 
+/// Most keys that one search for what can be reported looks at: requests wait for the list meanwhile.
+const MAX_LOOKS: usize = 4_096;
+
 /// Between two searches of a full list for what has refilled: each visits every key.
 const PURGE_EVERY: Nanos = Nanos::SECOND;
 
@@ -33,6 +36,8 @@ pub(super) struct Unreported(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     usage: BTreeMap<UsageId, Usage>,
+    /// Where the next search for what can be reported begins.
+    next: UsageId,
     corrections: VecDeque<Correction>,
     /// When a full list was last searched for what has refilled.
     purged: Option<Nanos>,
@@ -134,20 +139,7 @@ impl Unreported {
         }
         kept.append(&mut inner.corrections);
         inner.corrections = kept;
-        let room = max.saturating_sub(taken.len());
-        let reports = inner.usage.iter().map(|(id, usage)| (*id, usage.report(*id, now)));
-        let reports: Vec<_> = reports
-            .filter(|(_, charge)| charge.spends.iter().all(&can_be_sent))
-            .take(room)
-            .collect();
-        for (id, charge) in reports {
-            // What has refilled is no cost any more.
-            if let Some(usage) = inner.usage.remove(&id)
-                && charge.spends.iter().any(|spend| spend.cost > 0)
-            {
-                taken.push((Item::Usage(key_of(id), usage), charge));
-            }
-        }
+        inner.take_usage(max, now, can_be_sent, &mut taken);
         inner.loss_logged &= !inner.usage.is_empty() || !inner.corrections.is_empty();
         taken
     }
@@ -160,10 +152,10 @@ impl Unreported {
             Item::Usage(key, mut usage) => {
                 let id = (key.high, key.low, usage.quota.number());
                 if let Some(newer) = inner.usage.remove(&id) {
-                    let cost = newer.units(now);
+                    let cost = newer.spent(now);
                     usage.quota.quota().charge(&mut usage.cell, cost, now);
                 } else if inner.usage.len() >= MAX_KEYS {
-                    let cost = usage.units(now);
+                    let cost = usage.spent(now);
                     inner.lose(u64::from(cost), metrics);
                     return;
                 }
@@ -174,6 +166,49 @@ impl Unreported {
 }
 
 impl Inner {
+    /// Takes usage until there are about `max` items. Begins where the last search ended, so that usage which
+    /// cannot be reported does not hide what stands behind it.
+    fn take_usage(
+        &mut self,
+        max: usize,
+        now: Now,
+        can_be_sent: impl Fn(&Spend) -> bool,
+        taken: &mut Vec<(Item, Charge)>,
+    ) {
+        let room = max.saturating_sub(taken.len());
+        let behind = self.usage.range(self.next..);
+        let all = behind.chain(self.usage.range(..self.next)).take(MAX_LOOKS);
+        let mut next = self.next;
+        let mut ids = Vec::new();
+        for (id, usage) in all {
+            if ids.len() == room {
+                break;
+            }
+            next = (id.0, id.1, id.2.saturating_add(1));
+            let spend = Spend::of(key_of(*id), usage.family, Arc::clone(&usage.quota), 0);
+            if can_be_sent(&spend) {
+                ids.push(*id);
+            }
+        }
+        self.next = next;
+        for id in ids {
+            let Some(mut usage) = self.usage.remove(&id) else {
+                continue;
+            };
+            let debt = usage.take_debt(id, now);
+            let report = usage.report(id, now);
+            // What has refilled is no cost any more.
+            if report.spends.iter().any(|spend| spend.cost > 0) {
+                taken.push((Item::Usage(key_of(id), usage), report));
+            }
+            // After the report: of that as much is charged as fits.
+            if let Some(debt) = debt {
+                let correction = Correction { charge: debt.clone(), since: now.mono };
+                taken.push((Item::Correction(Box::new(correction)), debt));
+            }
+        }
+    }
+
     fn put_correction(&mut self, correction: Correction, now: Now, metrics: &StoreMetrics) {
         if self.corrections.len() >= MAX_CORRECTIONS {
             self.purge(now);
@@ -209,23 +244,36 @@ impl Inner {
 }
 
 impl Usage {
-    /// What has not refilled.
-    fn units(&self, now: Now) -> u32 {
-        let verdict = self.quota.quota().judge(Some(&self.cell), 0, now);
-        verdict.limit.saturating_sub(verdict.remaining)
+    /// Units that have not refilled.
+    fn spent(&self, now: Now) -> u32 {
+        self.quota.quota().spent(&self.cell, now)
     }
 
+    fn limit(&self, now: Now) -> u32 {
+        self.quota.quota().judge(None, 0, now).limit
+    }
+
+    /// What was admitted: the store takes as much of it as fits, since other nodes may have admitted as much.
     fn report(&self, id: UsageId, now: Now) -> Charge {
-        let quota = Arc::clone(&self.quota);
-        let spend = Spend::of(key_of(id), self.family, quota, self.units(now));
+        let spend = Spend::of(key_of(id), self.family, Arc::clone(&self.quota), self.spent(now));
         Charge { order: Order::Post, spends: smallvec![spend] }
+    }
+
+    /// Takes out what is spent above the limit: costs that were told late, which the store charges whether they
+    /// fit or not.
+    fn take_debt(&mut self, id: UsageId, now: Now) -> Option<Charge> {
+        let (quota, limit) = (*self.quota.quota(), self.limit(now));
+        let debt = self.spent(now).checked_sub(limit).filter(|debt| *debt > 0)?;
+        self.cell = quota.fresh();
+        quota.charge(&mut self.cell, limit, now);
+        let spend = Spend::of(key_of(id), self.family, Arc::clone(&self.quota), debt);
+        Some(Charge { order: Order::Debit, spends: smallvec![spend] })
     }
 }
 
 impl Correction {
     fn has_refilled(&self, now: Now) -> bool {
-        // A charge counts in the window that it was made in and, weighted, in the next.
-        let counts = |spend: &Spend| spend.quota.quota().window().saturating_mul(2);
+        let counts = |spend: &Spend| spend.quota.quota().memory(spend.cost);
         let longest = self.charge.spends.iter().map(counts).max().unwrap_or_default();
         self.since.saturating_add(longest) <= now.mono
     }
@@ -303,6 +351,62 @@ mod tests {
             .collect();
         told.sort_unstable();
         assert_eq!(told, [(10, 6), (1_000, 7)]);
+    }
+
+    fn bucket() -> Arc<Issued> {
+        let tick = Nanos::new(1_000);
+        let rate = Rate::new(10, Nanos::SECOND).unwrap();
+        let quota = crate::limit::TokenBucket::new(rate, 10, Nanos::ZERO, tick).unwrap();
+        let quota = Quota::TokenBucket(quota);
+        let windows = crate::limit::Windows::of([&quota]);
+        Embedded::default().issue(Claim { quota, windows, room: Arc::<Room>::default() }, None)
+    }
+
+    /// A cost that was told late is reported above the limit too, and nothing of it twice.
+    #[test]
+    fn a_debt_is_reported_whole() {
+        let (list, metrics) = (Unreported::default(), StoreMetrics::default());
+        let quota = bucket();
+        list.record(&spend(1, &quota, 1), at(100), &metrics);
+        list.record(&spend(1, &quota, 599), at(100), &metrics);
+        let told = |now| {
+            let taken = list.take(usize::MAX, now, |_| true);
+            let told: Vec<_> =
+                taken.iter().map(|(_, charge)| (charge.order, charge.spends[0].cost)).collect();
+            (told, taken)
+        };
+        // Twenty have come back.
+        let (first, taken) = told(at(102));
+        assert_eq!(first, [(Order::Post, 10), (Order::Debit, 570)]);
+        for (item, _) in taken {
+            list.put_back(item, at(102), &metrics);
+        }
+        let (again, _) = told(at(102));
+        assert_eq!(again, [(Order::Debit, 570), (Order::Post, 10)], "none was executed");
+        assert!(list.is_empty());
+    }
+
+    /// The debt of a bucket counts until it has come back.
+    #[test]
+    fn a_debit_is_kept_for_as_long_as_it_counts() {
+        let (list, metrics) = (Unreported::default(), StoreMetrics::default());
+        let debit = Charge { order: Order::Debit, spends: smallvec![spend(1, &bucket(), 599)] };
+        list.correct(debit.clone(), at(100), &metrics);
+        assert_eq!(costs(&list, at(160)), [599]);
+        list.correct(debit, at(100), &metrics);
+        assert_eq!(costs(&list, at(161)), [0; 0]);
+    }
+
+    #[test]
+    fn what_cannot_be_sent_hides_nothing() {
+        let (list, metrics) = (Unreported::default(), StoreMetrics::default());
+        let quota = quota(1_000);
+        for n in 0..2 * MAX_LOOKS as u64 {
+            list.record(&spend(n, &quota, 1), at(100), &metrics);
+        }
+        let last = KeyHash { high: 1, low: 2 * MAX_LOOKS as u64 - 1 };
+        let look = || list.take(usize::MAX, at(101), |spend| spend.key == last).len();
+        assert_eq!([look(), look(), look()], [0, 1, 0]);
     }
 
     #[test]

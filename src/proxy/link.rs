@@ -27,6 +27,8 @@ pub struct Link {
     /// How long the origin may be silent, in nanoseconds.
     patience: AtomicU64,
     switched: AtomicBool,
+    /// Whether the request was refused, so that no origin knows of it.
+    refused: AtomicBool,
     most_body: AtomicUsize,
     cut: OnceLock<Reason>,
     /// What `words` are.
@@ -63,6 +65,7 @@ impl Default for Link {
             answer: AtomicU8::new(NOT_BEGUN),
             patience: AtomicU64::new(0),
             switched: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
             most_body: AtomicUsize::new(usize::MAX),
             cut: OnceLock::new(),
             saying: AtomicU8::new(NOTHING),
@@ -104,6 +107,7 @@ impl Link {
         *self.scanned.lock() = scanned;
         self.head_bytes.store(head_bytes, Ordering::Relaxed);
         self.answer.store(NOT_BEGUN, Ordering::Relaxed);
+        self.refused.store(false, Ordering::Relaxed);
         self.most_body.store(usize::MAX, Ordering::Relaxed);
         self.saying.store(NOTHING, Ordering::Relaxed);
         self.origin_patience.store(0, Ordering::Relaxed);
@@ -197,8 +201,14 @@ impl Link {
     /// that came with its head.
     pub(super) fn refuse(&self, most_body: usize) {
         self.most_body.store(most_body, Ordering::Relaxed);
+        self.refused.store(true, Ordering::Relaxed);
         // What was to stand in an origin's answer stands in ours.
         self.saying.store(NOTHING, Ordering::Relaxed);
+    }
+
+    /// Whether the present request of HTTP/1 is refused.
+    pub fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// What an exchange over HTTP/1 waits for while nothing comes from its client.

@@ -1,4 +1,4 @@
-//! How many exchanges an origin has at once, in all and of each client.
+//! How many exchanges an origin has at once, in all and of each client; and how many all origins have.
 //!
 //! Each may need a connection of its own, and so a descriptor and a worker of the origin. Nothing is ever
 //! taken away from a client, so the rule bounds what it may take:
@@ -37,11 +37,12 @@ pub struct OriginSlots {
     clients: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// Exchanges with all origins: as many as there are descriptors for.
+/// Exchanges with all origins: as many as there are descriptors for, by the same rule. (Else a client could take
+/// all of them at a few origins that do not answer.)
 #[derive(Debug)]
 pub struct AllOriginSlots {
-    taken: AtomicUsize,
-    most: usize,
+    slots: OriginSlots,
+    max: usize,
 }
 
 /// One exchange's slot, free again when it is dropped.
@@ -54,46 +55,64 @@ pub(super) struct OriginSlot {
 
 impl AllOriginSlots {
     /// So many, all of them free.
-    pub const fn new(most: usize) -> Self {
-        Self { taken: AtomicUsize::new(0), most }
-    }
-
-    fn take(&self) -> bool {
-        let before = self.taken.fetch_add(1, Ordering::AcqRel);
-        if before >= self.most {
-            self.taken.fetch_sub(1, Ordering::AcqRel);
-        }
-        before < self.most
-    }
-}
-
-impl OriginSlots {
-    /// A slot for one more exchange of a client, of `most`. None when all are taken, or when what is free
-    /// is left to other clients.
-    pub(super) fn take(
-        self: &Arc<Self>,
-        client: IpAddr,
-        stay: Stay,
-        most: usize,
-        all: &Arc<AllOriginSlots>,
-    ) -> Option<OriginSlot> {
-        // Shares are of what there is, not of what the file hopes for.
-        let most = most.min(all.most);
-        let mut clients = self.clients.lock();
-        // Changed under the lock only: one that is refused is never counted, not even for a moment.
-        let taken = self.taken.load(Ordering::Acquire);
-        let held = clients.get(&client).copied().unwrap_or(0);
-        if !is_fair(held, taken, most, stay) || !all.take() {
-            return None;
-        }
-        self.taken.store(taken + 1, Ordering::Release);
-        clients.insert(client, held + 1);
-        drop(clients);
-        Some(OriginSlot { slots: Arc::clone(self), all: Arc::clone(all), client })
+    pub fn new(max: usize) -> Self {
+        Self { slots: OriginSlots::default(), max }
     }
 
     /// How many a client has.
     pub(super) fn held_by(&self, client: IpAddr) -> usize {
+        self.slots.held_by(client)
+    }
+}
+
+impl OriginSlots {
+    /// A slot for one more exchange of a client, of `max`. None when all are taken, here or of all origins, or when
+    /// what is free is left to other clients.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        client: IpAddr,
+        stay: Stay,
+        max: usize,
+        all: &Arc<AllOriginSlots>,
+    ) -> Option<OriginSlot> {
+        // Shares are of what there is, not of what the file hopes for.
+        if !self.count(client, stay, max.min(all.max)) {
+            return None;
+        }
+        if !all.slots.count(client, stay, all.max) {
+            self.give_back(client);
+            return None;
+        }
+        Some(OriginSlot { slots: Arc::clone(self), all: Arc::clone(all), client })
+    }
+
+    /// Counts one more exchange of a client, if it may have one.
+    fn count(&self, client: IpAddr, stay: Stay, max: usize) -> bool {
+        let mut clients = self.clients.lock();
+        // Changed under the lock only: one that is refused is never counted, not even for a moment.
+        let taken = self.taken.load(Ordering::Acquire);
+        let held = clients.get(&client).copied().unwrap_or(0);
+        let is_fair = is_fair(held, taken, max, stay);
+        if is_fair {
+            self.taken.store(taken + 1, Ordering::Release);
+            clients.insert(client, held + 1);
+        }
+        is_fair
+    }
+
+    fn give_back(&self, client: IpAddr) {
+        let mut clients = self.clients.lock();
+        if let Some(held) = clients.get_mut(&client) {
+            *held -= 1;
+            if *held == 0 {
+                clients.remove(&client);
+            }
+        }
+        self.taken.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// How many a client has.
+    fn held_by(&self, client: IpAddr) -> usize {
         self.clients.lock().get(&client).copied().unwrap_or(0)
     }
 
@@ -120,16 +139,8 @@ const fn is_fair(held: usize, taken: usize, most: usize, stay: Stay) -> bool {
 
 impl Drop for OriginSlot {
     fn drop(&mut self) {
-        let mut clients = self.slots.clients.lock();
-        if let Some(held) = clients.get_mut(&self.client) {
-            *held -= 1;
-            if *held == 0 {
-                clients.remove(&self.client);
-            }
-        }
-        self.slots.taken.fetch_sub(1, Ordering::AcqRel);
-        drop(clients);
-        self.all.taken.fetch_sub(1, Ordering::AcqRel);
+        self.slots.give_back(self.client);
+        self.all.slots.give_back(self.client);
     }
 }
 
@@ -152,6 +163,24 @@ mod tests {
     }
 
     #[test]
+    fn one_client_at_several_origins_leaves_room_for_others() {
+        let all = Arc::new(AllOriginSlots::new(1_000));
+        let origins: [Arc<OriginSlots>; 3] = std::array::from_fn(|_| Arc::default());
+        let mut held = Vec::new();
+        for origin in &origins[..2] {
+            held.extend(
+                (0..2_000).map_while(|_| origin.take(client(1), Stay::Exchange, 1_024, &all)),
+            );
+        }
+        assert!(held.len() <= 750, "{}", held.len());
+        let others: Vec<_> =
+            (2..50).map(|n| origins[2].take(client(n), Stay::Exchange, 1_024, &all)).collect();
+        assert!(others.iter().all(Option::is_some));
+        drop((held, others));
+        assert_eq!((all.slots.taken(), origins.map(|origin| origin.taken())), (0, [0; 3]));
+    }
+
+    #[test]
     fn each_client_leaves_room_for_the_next() {
         for (most, expected) in [
             (1_024, &[768, 128, 64, 32, 16, 8, 4, 2, 1, 1, 0][..]),
@@ -170,7 +199,7 @@ mod tests {
             assert_eq!(slots.taken(), most);
             drop(held);
             assert_eq!((slots.taken(), slots.clients.lock().len()), (0, 0));
-            assert_eq!(all.taken.load(Ordering::Relaxed), 0);
+            assert_eq!(all.slots.taken(), 0);
         }
     }
 
@@ -195,9 +224,12 @@ mod tests {
         let elsewhere = Arc::<OriginSlots>::default();
         let held = take(&slots, 1, Stay::Exchange, 40, &all);
         let more = take(&elsewhere, 2, Stay::Exchange, 1_000, &all);
-        assert_eq!((held.len(), more.len()), (30, 15));
-        assert!(slots.take(client(3), Stay::Exchange, 40, &all).is_none());
+        assert_eq!((held.len(), more.len()), (30, 8), "each leaves half of what it finds");
+        let others = (3..).map_while(|n| elsewhere.take(client(n), Stay::Exchange, 1_000, &all));
+        let others: Vec<_> = others.collect();
+        assert_eq!((others.len(), all.slots.taken()), (7, 45));
+        assert!(slots.take(client(20), Stay::Exchange, 40, &all).is_none());
         drop(more);
-        assert!(slots.take(client(3), Stay::Exchange, 40, &all).is_some());
+        assert!(slots.take(client(20), Stay::Exchange, 40, &all).is_some());
     }
 }

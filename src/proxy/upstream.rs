@@ -11,8 +11,8 @@ use pingora_proxy::Session;
 
 use super::origin_slots::Stay;
 use super::{
-    Context, EXCHANGE_BYTES, Link, MAX_ANSWER_BYTES, MAX_BODY_BYTES, MAX_TRIES, OriginGroup, Rare,
-    Shed, Tollgate, http10, request, tunnel,
+    Context, EXCHANGE_BYTES, Link, MAX_ANSWER_BYTES, MAX_BODY_BYTES, MAX_TRIES, Rare, Shed,
+    Tollgate, http10, request, tunnel,
 };
 use crate::clock::Nanos;
 use crate::policy::{Facts, client};
@@ -61,7 +61,7 @@ pub(super) fn choose(
     ctx.origin = Some(Arc::clone(origin));
     if ctx.origin_slot.is_none() {
         let client = client::prefix(facts.client_ip, live.ipv6_prefix);
-        if !has_memory(gate, origin, client, live.bounds.memory) {
+        if !has_memory(gate, client, live.bounds.memory) {
             (ctx.shed, ctx.is_unforwarded) = (Some(Shed::Memory), true);
             gate.books.shed(Shed::Memory);
             return Err(Error::explain(ErrorType::HTTPStatus(503), "no memory is left").into_up());
@@ -100,15 +100,15 @@ pub(super) fn choose(
 }
 
 /// Whether there is memory for one more exchange of a client. When half of the budget is used, a client has no
-/// more exchanges with an origin than fill a quarter of it: a client that stalls all of its own leaves the rest
+/// more exchanges with origins than fill a quarter of it: a client that stalls all of its own leaves the rest
 /// to others.
-fn has_memory(gate: &Tollgate, origin: &OriginGroup, client: IpAddr, budget: usize) -> bool {
+fn has_memory(gate: &Tollgate, client: IpAddr, budget: usize) -> bool {
     let used = gate.memory.total();
     if used <= budget / 2 {
         return true;
     }
     let largest = EXCHANGE_BYTES + MAX_BODY_BYTES.max(MAX_ANSWER_BYTES);
-    used <= budget && origin.tally().slots.held_by(client) < (budget / 4 / largest).max(1)
+    used <= budget && gate.origin_slots.held_by(client) < (budget / 4 / largest).max(1)
 }
 
 /// A connection that could not be made is tried at another server; the request has not been sent.

@@ -172,7 +172,7 @@ impl Exchanges {
                 self.initial.ours += more;
                 self.change_all(now, |one| one.windows.ours += more);
             }
-            Frame::Reset { stream } => self.end(stream, now),
+            Frame::Reset { stream, .. } => self.end(stream, now),
             Frame::Other => {}
         }
     }
@@ -206,7 +206,7 @@ impl Exchanges {
                 self.initial.of_client += more;
                 self.change_all(now, |one| one.windows.of_client += more);
             }
-            Frame::Reset { stream } => self.end(stream, now),
+            Frame::Reset { stream, .. } => self.end(stream, now),
             Frame::Other => {}
         }
     }
@@ -484,7 +484,7 @@ mod tests {
         let mut all = exchanges();
         all.came(head(1, false), at(0));
         all.went(head(1, true), at(0));
-        all.went(Frame::Reset { stream: 1 }, at(0));
+        all.went(Frame::Reset { stream: 1, code: 8 }, at(0));
         all.came(head(1, true), at(1));
         assert_eq!(all.counts().open, 0);
         assert!(all.has_idled(at(30)));
@@ -517,7 +517,7 @@ mod tests {
         assert_eq!(counts(&all), (4, 3, 3, 100));
         assert_eq!(all.shed(at(1)).len(), 3);
         assert_eq!(counts(&all), (1, 0, 0, 100));
-        all.came(Frame::Reset { stream: 7 }, at(1));
+        all.came(Frame::Reset { stream: 7, code: 8 }, at(1));
         assert_eq!(counts(&all), (0, 0, 0, 100));
     }
 
@@ -528,7 +528,7 @@ mod tests {
         all.went(head(1, false), at(5));
         assert_eq!(all.next(), None);
         assert!(!all.has_idled(at(10_000)));
-        all.came(Frame::Reset { stream: 1 }, at(10_000));
+        all.came(Frame::Reset { stream: 1, code: 8 }, at(10_000));
         assert!(!all.has_idled(at(10_029)) && all.has_idled(at(10_030)));
         assert_eq!(all.last(), 1);
     }

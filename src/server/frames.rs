@@ -31,7 +31,7 @@ pub(super) enum Frame {
     /// So many bytes of a body, padding included.
     Data { stream: u32, bytes: u32, ends: bool },
     /// The stream is over.
-    Reset { stream: u32 },
+    Reset { stream: u32, code: u32 },
     /// More may be sent: on a stream, or (stream 0) on the connection.
     Window { stream: u32, more: u32 },
     /// What every stream may be sent in the beginning.
@@ -152,7 +152,6 @@ impl Reader {
                 Frame::Other
             }
             DATA => Frame::Data { stream, bytes, ends },
-            RST_STREAM => Frame::Reset { stream },
             _ => Frame::Other,
         }
     }
@@ -161,7 +160,7 @@ impl Reader {
     const fn part_size(&self) -> usize {
         match self.kind {
             SETTINGS if self.payload > 0 && self.flags & ACK == 0 => SETTING,
-            WINDOW_UPDATE if self.payload > 0 => 4,
+            WINDOW_UPDATE | RST_STREAM if self.payload > 0 => 4,
             _ => 0,
         }
     }
@@ -183,6 +182,10 @@ impl Reader {
             WINDOW_UPDATE => {
                 let more = u32::from_be_bytes([part[0], part[1], part[2], part[3]]) & !(1 << 31);
                 Some(Frame::Window { stream: self.stream, more })
+            }
+            RST_STREAM => {
+                let code = u32::from_be_bytes([part[0], part[1], part[2], part[3]]);
+                Some(Frame::Reset { stream: self.stream, code })
             }
             _ if u16::from_be_bytes([part[0], part[1]]) == INITIAL_WINDOW_SIZE => {
                 let size = u32::from_be_bytes([part[2], part[3], part[4], part[5]]);
@@ -249,7 +252,7 @@ pub(super) mod tests {
             Frame::Data { stream: 1, bytes: 4, ends: false },
             Frame::Data { stream: 1, bytes: 0, ends: true },
             Frame::Headers { stream: 3, ends: true },
-            Frame::Reset { stream: 3 },
+            Frame::Reset { stream: 3, code: 8 },
         ];
         for cut in 0..bytes.len() {
             let mut reader = Reader::of_client();
@@ -279,7 +282,8 @@ pub(super) mod tests {
     /// A payload of the wrong size is the business of who reads it; here it only has to end.
     #[test]
     fn payloads_of_a_wrong_size_end() {
-        for (kind, size) in [(SETTINGS, 7), (WINDOW_UPDATE, 3), (WINDOW_UPDATE, 9)] {
+        for (kind, size) in [(SETTINGS, 7), (WINDOW_UPDATE, 3), (WINDOW_UPDATE, 9), (RST_STREAM, 3)]
+        {
             let mut reader = Reader::of_server();
             all(&mut reader, &frame(kind, 0, 0, &vec![0; size]));
             assert!(!reader.is_inside(), "{kind} of {size}");

@@ -83,6 +83,8 @@ pub(super) struct Guarded {
     outbound: Wait,
     /// Bytes that the client's kernel has acknowledged.
     acknowledged: u64,
+    /// Whether it is noted that an HTTP/1 client does not take a refusal.
+    is_noted: bool,
 }
 
 /// What is given on.
@@ -122,6 +124,7 @@ impl Guarded {
             inbound: Wait::new(Pace::new(Nanos::from(BODY_CREDIT), rate)),
             outbound: Wait::new(Pace::new(write_credit, rate)),
             acknowledged: 0,
+            is_noted: false,
             watch,
         })
     }
@@ -166,6 +169,7 @@ impl Guarded {
 
     /// Gives on one request, whose head was scanned and lies ahead.
     pub(super) fn begin(&mut self, head: WireHead) {
+        self.forget_refusal();
         self.inbound.pace.renew();
         self.body = 0;
         self.body_at_answer = None;
@@ -176,6 +180,10 @@ impl Guarded {
     /// Ends a request; false when its body was not read to its end, so that nothing may follow.
     pub(super) fn end(&mut self) -> bool {
         let stage = std::mem::replace(&mut self.stage, Stage::Between);
+        if self.ahead.is_empty() {
+            // It may be as large as a head was: no reason to hold as much for as long as the client likes.
+            self.ahead = BytesMut::new();
+        }
         self.watch.memory.set_ahead(self.ahead.len());
         matches!(stage, Stage::Body(framing) if framing.is_done())
     }
@@ -427,6 +435,9 @@ impl Guarded {
     fn poll_untaken(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let over = self.poll_untaken_over(cx);
         self.count_waiting();
+        if self.poll_makes_room(cx).is_ready() {
+            return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+        }
         if self.watch.memory.is_cut(cx.waker()) {
             return Poll::Ready(match self.stage {
                 Stage::Frames(_) => self.watch.link.cut_for(Reason::Memory).into(),
@@ -434,6 +445,26 @@ impl Guarded {
             });
         }
         over
+    }
+
+    /// Ready when the connection is to make room for another one, while its client takes nothing.
+    fn poll_makes_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let now = self.now();
+        if matches!(self.stage, Stage::Frames(_)) {
+            return self.poll_shed(now, cx);
+        }
+        let Some(mark) = self.watch.mark.as_deref() else {
+            return Poll::Pending;
+        };
+        // What no origin has to do with can be asked for again. (A tunnel is no refusal either.)
+        if !matches!(self.stage, Stage::Switched) && self.watch.link.is_refused() {
+            if !self.is_noted {
+                mark.unfinished(now);
+                self.is_noted = true;
+            }
+            return mark.poll_shed(cx);
+        }
+        Poll::Pending
     }
 
     fn poll_untaken_over(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
@@ -488,6 +519,15 @@ impl Guarded {
         }
     }
 
+    /// The request has ended: the next one is not refused yet.
+    fn forget_refusal(&mut self) {
+        if std::mem::take(&mut self.is_noted)
+            && let Some(mark) = &self.watch.mark
+        {
+            mark.busy();
+        }
+    }
+
     /// Ends the answers that wait for window.
     fn shed(&mut self, now: Nanos) {
         if let Stage::Frames(watched) = &mut self.stage {
@@ -508,13 +548,16 @@ impl Guarded {
     /// Counts the answers that wait for the client: those without window, or all while its socket is full.
     fn count_waiting(&mut self) {
         let is_full = self.outbound.pace.waits();
-        let waiting = match &self.stage {
-            Stage::Frames(watched) if is_full => watched.exchanges.counts().answering,
-            Stage::Frames(watched) => watched.exchanges.counts().blocked,
-            _ => usize::from(is_full),
+        let (waiting, blocked) = match &self.stage {
+            Stage::Frames(watched) => {
+                let counts = watched.exchanges.counts();
+                let waiting = if is_full { counts.answering } else { counts.blocked };
+                (waiting, waiting)
+            }
+            _ => (usize::from(is_full), 0),
         };
         let bytes = self.watch.link.expected_answers().min(waiting * MAX_ANSWER_BYTES);
-        self.watch.memory.set_answers(bytes);
+        self.watch.memory.set_answers(bytes, blocked);
     }
 }
 

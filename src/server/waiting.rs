@@ -97,12 +97,10 @@ impl Waiting {
         false
     }
 
+    /// Listed each time: who told the connection to close once, when its request had just come, has used up the
+    /// entry.
     fn is_shed(&self, cx: &mut Context<'_>) -> bool {
-        let is_shed = |mark: &Arc<IdleMark>| match self.is_listed {
-            true => mark.is_shed(),
-            false => mark.poll_shed(cx).is_ready(),
-        };
-        self.mark.as_ref().is_some_and(is_shed)
+        self.mark.as_ref().is_some_and(|mark| mark.poll_shed(cx).is_ready())
     }
 
     fn is_stopped(&mut self, cx: &mut Context<'_>) -> bool {

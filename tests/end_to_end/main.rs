@@ -37,4 +37,5 @@ mod tickets;
 mod tls;
 mod tokens;
 mod tunnels;
+mod unread;
 mod uploads;

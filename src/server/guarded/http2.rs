@@ -19,6 +19,10 @@ use crate::server::idle_mark::IdleMark;
 /// In which `h2_resets` are counted.
 pub(super) const RESET_WINDOW: Nanos = Nanos::new(60_000_000_000);
 
+/// Codes of resets for what a client did wrong (RFC 9113, section 7): PROTOCOL_ERROR, FLOW_CONTROL_ERROR,
+/// STREAM_CLOSED, FRAME_SIZE_ERROR, REFUSED_STREAM, ENHANCE_YOUR_CALM.
+const PROVOKED: [u32; 6] = [0x1, 0x3, 0x5, 0x6, 0x7, 0xb];
+
 /// How long a connection that is to close waits for a client that goes on taking the end of its last answer:
 /// what it has not acknowledged would be lost.
 const SHED_PATIENCE: Nanos = Nanos::from_secs(5);
@@ -53,11 +57,13 @@ pub(super) struct FrameWatch {
     acknowledged: u64,
     /// Fewest bytes that it acknowledges in an idle timeout while it takes an answer.
     least_acknowledged: u64,
+    /// Whether the header block that the client is in the midst of begins a stream.
+    begins_stream: bool,
     /// What was noted last.
     noted: State,
     /// Set while the connection is to close.
     shedding: Option<Shedding>,
-    /// RST_STREAM frames from the client.
+    /// RST_STREAM frames from the client, and those that it made the implementation write.
     resets: u32,
     resets_since: Nanos,
 }
@@ -115,6 +121,7 @@ impl FrameWatch {
             timer: None,
             acknowledged: 0,
             least_acknowledged,
+            begins_stream: false,
             noted: State::Busy,
             shedding: None,
             resets: 0,
@@ -150,10 +157,17 @@ impl FrameWatch {
         // Each one changes the window of every stream; thousands of them fit into a frame.
         let mut initial_window = None;
         while let Some(frame) = self.inbound.next(&mut bytes) {
-            let is_head = !matches!(frame, Frame::Window { .. } | Frame::InitialWindow(_));
+            let is_payload = matches!(
+                frame,
+                Frame::Window { .. } | Frame::InitialWindow(_) | Frame::Reset { .. }
+            );
+            let is_head = !is_payload;
             ended |= is_head && !in_block;
             in_block = self.inbound.is_in_block();
             self.resets = self.resets.saturating_add(matches!(frame, Frame::Reset { .. }).into());
+            if let Frame::Headers { stream, .. } = frame {
+                self.begins_stream = stream > self.exchanges.last();
+            }
             match frame {
                 Frame::InitialWindow(_) => initial_window = Some(frame),
                 Frame::Other => {}
@@ -170,6 +184,10 @@ impl FrameWatch {
     /// Bytes go to the client.
     pub(super) fn went(&mut self, mut bytes: &[u8], now: Nanos) {
         while let Some(frame) = self.outbound.next(&mut bytes) {
+            // A window beyond what the protocol allows, a second head, and so on: taken back all the same.
+            let is_provoked =
+                matches!(frame, Frame::Reset { code, .. } if PROVOKED.contains(&code));
+            self.resets = self.resets.saturating_add(is_provoked.into());
             self.exchanges.went(frame, now);
         }
     }
@@ -196,10 +214,17 @@ impl FrameWatch {
         match (counts.open, self.inbound.is_inside()) {
             (0, false) => State::Idle,
             (0, true) => State::Unfinished,
-            // Else a client that never reads a refusal would never make room.
-            (open, _) if open == counts.blocked && !forwards => State::Unfinished,
+            // Else a client that never reads a refusal, or never ends a head, would never make room.
+            (open, _) if open == counts.blocked + self.open_heads() && !forwards => {
+                State::Unfinished
+            }
             (_, _) => State::Busy,
         }
+    }
+
+    /// Exchanges whose request's head has not come whole.
+    fn open_heads(&self) -> usize {
+        usize::from(self.inbound.is_in_block() && self.begins_stream)
     }
 
     /// Ends the exchanges that are over.

@@ -49,6 +49,8 @@ pub(in crate::server) struct ConnectionMemory {
     client: IpAddr,
     readers: Arc<SlowReaders>,
     slow_reader: Option<SlowReader>,
+    /// Bytes that wait for the client.
+    waiting: usize,
     written: u64,
 }
 
@@ -67,6 +69,7 @@ impl ConnectionMemory {
             client,
             readers: Arc::clone(readers),
             slow_reader: None,
+            waiting: 0,
             written: 0,
         }
     }
@@ -92,24 +95,25 @@ impl ConnectionMemory {
         self.written = self.written.wrapping_add(bytes as u64);
     }
 
-    /// So many bytes of answers wait for the client.
-    pub(super) fn set_answers(&mut self, bytes: usize) {
+    /// So many bytes of origins' answers wait for the client, and so many streams for window. (What waits in a
+    /// stream is counted with it, also where the answer is our own.)
+    pub(super) fn set_answers(&mut self, bytes: usize, blocked: usize) {
         self.answers.set(bytes);
+        self.waiting = bytes + blocked * SEND_BUFFER;
         if self.slow_reader.is_none() {
-            if bytes == 0 {
+            if self.waiting == 0 {
                 return;
             }
             self.slow_reader = Some(self.readers.register(self.client));
         }
         if let Some(slow_reader) = &self.slow_reader {
-            slow_reader.update(bytes, self.written);
+            slow_reader.update(self.waiting, self.written);
         }
     }
 
     /// Whether the answers that wait are to be ended now; if not, `waker` is told when they are.
     pub(super) fn is_cut(&self, waker: &Waker) -> bool {
-        let Some(slow_reader) = self.slow_reader.as_ref().filter(|_| self.answers.bytes() > 0)
-        else {
+        let Some(slow_reader) = self.slow_reader.as_ref().filter(|_| self.waiting > 0) else {
             return false;
         };
         // In this order: what is told in between is not missed.

@@ -57,6 +57,11 @@ impl Entry {
 }
 
 impl Variant {
+    /// Whether requests may have to wait.
+    pub(crate) const fn delays(&self) -> bool {
+        self.most > self.full
+    }
+
     /// `tick`: the unit of the store's clock.
     pub(crate) fn of(limit: &Limit, rate: Rate, tick: u64) -> Self {
         let period = rate.period * SECOND;

@@ -69,12 +69,15 @@ impl Oracle {
     ) -> Option<Place> {
         let through = decision.outcome == Outcome::Allowed;
         let (now, slack) = (self.base + told.at, self.slack);
+        let delays = due.variant.delays();
         let watches = answer.map_or(due.shadow || due.rolled_out, |one| one.shadow);
         let late = now + TRAVEL + slack;
         let (sure, maybe, to, place) = match answer.map(|one| one.kind) {
             _ if watches && through => (0, due.cost, late, Some(Place::Store)),
             _ if watches => (0, 0, 0, None),
             Some(VerdictKind::Allowed) if through => (due.cost, 0, now + slack, Some(Place::Store)),
+            // What delays requests is not given back when another slot refuses.
+            Some(VerdictKind::Allowed) if self.cluster && delays => (0, due.cost, late, None),
             Some(VerdictKind::Allowed) if self.cluster => {
                 let cell = (Place::Store, due.limit, due.key.clone());
                 let (node, units) = (request.node, due.cost);
@@ -93,7 +96,7 @@ impl Oracle {
             self.forget(Place::Store, due, id);
         }
         // Of a request that is refused, what other slots charged comes back.
-        let comes_back = if through { 0 } else { maybe };
+        let comes_back = if through || delays { 0 } else { maybe };
         for entry in self.own(Place::Store, due, id) {
             (entry.sure, entry.maybe, entry.to) = (sure, maybe, to);
             entry.back += comes_back;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tollgate::clock::Now;
 use tollgate::engine::{Answer, Decision, Outcome, VerdictKind};
 
-use super::cell::{Entry, OPEN, verdict};
+use super::cell::{Entry, OPEN, Variant, verdict};
 use super::coverage::Coverage;
 use super::draw::{Algorithm, OnFailure, Penalty, Policy, SECOND};
 use super::request::{Asked, Due};
@@ -284,9 +284,19 @@ impl Oracle {
         // bucket remembers.
         let joins = due.variant.algorithm == Algorithm::Log || due.variant.is_bucket();
         let most = if joins && self.crowded { most.max(due.variant.most) } else { most };
-        let charged = through && answer.verdict.allowed;
-        verdict(due, answer, charged, least, most)
-            .map_err(|why| format!("{who} at {place:?}: {why}"))
+        let allowed = answer.verdict.allowed;
+        let told = verdict(due, answer, through && allowed, least, most);
+        // What delays requests stays charged when another slot refuses, if it was charged by then.
+        let may_stay = self.cluster && !through && allowed && due.variant.delays();
+        told.or_else(|why| match may_stay {
+            true => {
+                // A request that is refused does not wait.
+                let variant = Variant { full: due.variant.most, ..due.variant };
+                verdict(&Due { variant, ..due.clone() }, answer, true, least, most)
+            }
+            false => Err(why),
+        })
+        .map_err(|why| format!("{who} at {place:?}: {why}"))
     }
 
     /// Between which instants the cell was judged, on its own time line.

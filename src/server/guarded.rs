@@ -180,8 +180,8 @@ impl Guarded {
     /// Ends a request; false when its body was not read to its end, so that nothing may follow.
     pub(super) fn end(&mut self) -> bool {
         let stage = std::mem::replace(&mut self.stage, Stage::Between);
-        if self.ahead.is_empty() {
-            // It may be as large as a head was: no reason to hold as much for as long as the client likes.
+        if self.ahead.is_empty() && self.ahead.try_reclaim(READ + 1) {
+            // A head that was large once is no reason to hold as much for as long as the client likes.
             self.ahead = BytesMut::new();
         }
         self.watch.memory.set_ahead(self.ahead.len());

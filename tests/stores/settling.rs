@@ -1,6 +1,7 @@
 //! What an answer gives back, while clients and origins leave at every point: what the cell says is
 //! what was admitted and not given back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::moody;
@@ -150,6 +151,41 @@ async fn bans(store: &str) {
     let metrics = nodes[0].metrics().await;
     assert_eq!(metric(&metrics, "tollgate_bans_total{limit=\"one\"}"), 1.0);
     assert_eq!(metric(&metrics, "tollgate_banned_keys"), 1.0);
+}
+
+/// Thousands of bans at once reach the other node soon: each makes two requests, of which the second is denied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_bans_are_told() {
+    const KEYS: usize = 2_000;
+    let _alone = crate::alone().await;
+    let redis = Redis::start(&[]).await;
+    let policy = "limits: { l: { tier: exact, rate: 1/1h, key: header:x-key, missing_key: deny, \
+                  penalty: { after: 1, within: 1m, ban: 10m } } }\nroutes: [{ name: r, limits: [l] }]";
+    let start = async || {
+        let servers = crate::engines::one(redis.port);
+        Arc::new(crate::engines::Node::start(servers, Duration::from_secs(1), policy).await)
+    };
+    let nodes = [start().await, start().await];
+    let banned = |n: usize| nodes[n].engine.bans().live(nodes[n].engine.now().mono);
+    let callers = (0..50).map(|caller| {
+        let node = Arc::clone(&nodes[0]);
+        tokio::spawn(async move {
+            for key in (caller..KEYS).step_by(50) {
+                let key = key.to_string();
+                node.decide("/", &[("x-key", &key)]).await;
+                node.decide("/", &[("x-key", &key)]).await;
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.unwrap();
+    }
+    assert_eq!(banned(0), KEYS);
+    let began = crate::servers::now();
+    let all = eventually(Duration::from_secs(10), || async { banned(1) == KEYS });
+    assert!(all.await, "{} of {KEYS} are known", banned(1));
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
 /// An outage is nobody's fault: what is refused because of it leads to no ban.

@@ -70,6 +70,8 @@ fn serve(mut stream: TcpStream, held: &Held) {
             }
             "upgrade" => {
                 let head = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nhello";
+                // One that answers at once may lose the tunnel to the framework (ARCHITECTURE.md).
+                std::thread::sleep(std::time::Duration::from_millis(5));
                 let _ = stream.write_all(head);
                 let _ = stream.read(&mut [0; 16]);
                 false

@@ -293,6 +293,8 @@ async fn websockets_pass() {
             head.push(stream.read_u8().await.unwrap());
         }
         let switch = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\n";
+        // One that answers at once may lose the tunnel to the framework (ARCHITECTURE.md).
+        tokio::time::sleep(Duration::from_millis(5)).await;
         stream.write_all(switch.as_bytes()).await.unwrap();
         let (mut from, mut to) = stream.split();
         tokio::io::copy(&mut from, &mut to).await.unwrap();

@@ -18,7 +18,7 @@ use tollgate::clock::{Clock, SystemClock};
 use tollgate::config;
 use tollgate::estimator::{ConfirmTable, EstimateLimit};
 use tollgate::limit::{
-    FixedWindow, MICROSECOND, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, Windows,
+    FixedWindow, MICROSECOND, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, WindowLengths,
 };
 use tollgate::policy::key::KeyHasher;
 use tollgate::policy::{KeyHash, KeySecret, KeySpec};
@@ -83,7 +83,7 @@ impl Ours {
         let store = Embedded::default();
         let room = Arc::new(Room::default());
         store.share_out(most, &[(&room, None)]);
-        let quota = store.issue(Claim { quota, windows: Windows::of([&quota]), room }, None);
+        let quota = store.issue(Claim { quota, windows: WindowLengths::of([&quota]), room }, None);
         let hasher = KeySecret::new([1; 16]).hasher(limit);
         Self { clock: SystemClock::new(), hasher, spec: limit.key.clone(), store, quota }
     }

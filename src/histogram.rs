@@ -26,7 +26,7 @@ impl<const N: usize> Histogram<N> {
     }
 
     /// Buckets that grow from `first` by a factor.
-    pub const fn growing(first: u64, factor: u64) -> Self {
+    pub const fn exponential(first: u64, factor: u64) -> Self {
         let mut bounds = [0; N];
         let (mut place, mut bound) = (0, first);
         while place < N {
@@ -38,12 +38,12 @@ impl<const N: usize> Histogram<N> {
     }
 
     /// Counts one span.
-    pub fn observe(&self, span: Nanos) {
-        self.count(span.get());
+    pub fn record_span(&self, span: Nanos) {
+        self.record(span.get());
     }
 
     /// Counts one value.
-    pub fn count(&self, value: u64) {
+    pub fn record(&self, value: u64) {
         if let Some(at) = self.bounds.iter().position(|bound| value <= *bound) {
             self.buckets[at].fetch_add(1, Ordering::Relaxed);
         }

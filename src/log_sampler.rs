@@ -89,7 +89,7 @@ impl LogSampler {
     }
 
     /// Whether one more line of a kind is written. `date`: by the system's clock.
-    pub fn admits(&self, kind: LogKind, date: Nanos) -> bool {
+    pub fn admit_line(&self, kind: LogKind, date: Nanos) -> bool {
         let kind = &self.0[kind as usize];
         let mut window = kind.window.lock();
         if window.second != date.secs() {
@@ -129,7 +129,7 @@ mod tests {
         let sampler = LogSampler::new();
         let at = Nanos::from_millis;
         let kind = LogKind::OriginFailed;
-        let written = |date| (0..10).filter(|_| sampler.admits(kind, date)).count();
+        let written = |date| (0..10).filter(|_| sampler.admit_line(kind, date)).count();
         assert_eq!(written(at(1_000)), 3);
         assert_eq!(written(at(1_999)), 0, "the same second");
         assert_eq!(sampler.take_unreported(kind, at(1_999)), None, "the second is not over");
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(written(at(2_000)), 3);
         assert_eq!(written(at(1_000)), 3, "a clock that is set back silences nobody");
         assert_eq!(sampler.suppressed(kind), 17 + 7 + 7);
-        assert!(sampler.admits(LogKind::Accept, at(1_000)), "kinds are apart");
+        assert!(sampler.admit_line(LogKind::Accept, at(1_000)), "kinds are apart");
         assert_eq!(sampler.suppressed(LogKind::Accept), 0);
     }
 }

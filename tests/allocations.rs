@@ -20,7 +20,7 @@ use pingora_proxy::http_proxy_service;
 use proxy::Plain;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tollgate::clock::{Nanos, Now};
-use tollgate::limit::{Quota, Rate, SlidingLog, Windows, log_bytes};
+use tollgate::limit::{Quota, Rate, SlidingLog, WindowLengths, log_bytes};
 use tollgate::ops::Signals;
 use tollgate::policy::KeyHash;
 use tollgate::store::{Charge, Claim, Embedded, Room, SHARDS};
@@ -189,7 +189,7 @@ fn a_log_gives_back_what_it_does_not_need_and_says_what_it_holds() {
     store.share_out(100_000_000, &[(&*room, None)]);
     let rate = Rate::new(500, Nanos::new(MINUTE)).unwrap();
     let quota = Quota::SlidingLog(SlidingLog::new(rate).unwrap());
-    let claim = Claim { quota, windows: Windows::of([&quota]), room: Arc::clone(&room) };
+    let claim = Claim { quota, windows: WindowLengths::of([&quota]), room: Arc::clone(&room) };
     let quota = store.issue(claim, None);
     let key = |n: u64| KeyHash { high: n << 50 | n, low: n.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
     let keys: Vec<KeyHash> = (0..KEYS).map(key).collect();

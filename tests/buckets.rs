@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use tollgate::clock::{Nanos, Now};
-use tollgate::limit::{Cell, Quota, Rate, Receipt, TokenBucket, Windows};
+use tollgate::limit::{Cell, Quota, Rate, Receipt, TokenBucket, WindowLengths};
 
 const BEGIN: u64 = 7_200_000_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -27,23 +27,23 @@ fn numbers() -> impl Strategy<Value = Numbers> {
 
 /// A key of a limit with several rates, as a store keeps it.
 struct Key {
-    windows: Windows,
+    windows: WindowLengths,
     cell: Option<(Quota, Cell)>,
 }
 
 impl Key {
     fn new() -> Self {
-        Self { windows: Windows::default(), cell: None }
+        Self { windows: WindowLengths::default(), cell: None }
     }
 
     /// The cell, readable by a quota.
     fn cell(&mut self, quota: &Quota, now: Now) -> &mut Cell {
         let cell = match self.cell.take() {
-            Some((old, cell)) if !old.is_idle(&cell, now) => match quota.reads(&old) {
+            Some((old, cell)) if !old.is_idle(&cell, now) => match quota.can_read(&old) {
                 true => cell,
                 false => quota.convert(&self.windows, &old, cell, now),
             },
-            _ => quota.fresh_in(&self.windows, now),
+            _ => quota.empty_cell_for(&self.windows, now),
         };
         &mut self.cell.insert((*quota, cell)).1
     }
@@ -59,8 +59,8 @@ impl Key {
     }
 
     fn give_back(&mut self, quota: &Quota, units: u32, receipt: Receipt, now: Now) {
-        let windows = Windows::default();
-        quota.give_back(&windows, self.cell(quota, now), units, receipt, now);
+        let windows = WindowLengths::default();
+        quota.refund(&windows, self.cell(quota, now), units, receipt, now);
     }
 }
 
@@ -90,7 +90,7 @@ fn check_bound(
 /// them comes back.
 #[test]
 fn charges_in_the_other_order_are_given_back_too() {
-    let quota = Quota::TokenBucket(bucket((6, 3_600, 6)).returning(true));
+    let quota = Quota::TokenBucket(bucket((6, 3_600, 6)).with_refunds(true));
     let mut key = Key::new();
     let late = key.charge(&quota, 2, at(2_000_000)).unwrap();
     let early = key.charge(&quota, 3, at(1_000_000)).unwrap();
@@ -115,7 +115,7 @@ proptest! {
         ),
     ) {
         let quotas: Vec<Quota> =
-            rates.iter().map(|one| Quota::TokenBucket(bucket(*one).returning(returns))).collect();
+            rates.iter().map(|one| Quota::TokenBucket(bucket(*one).with_refunds(returns))).collect();
         let mut key = Key::new();
         let mut kept = vec![Vec::new(); rates.len()];
         let mut open: Vec<(usize, usize, Receipt)> = Vec::new();
@@ -156,7 +156,7 @@ proptest! {
         numbers in numbers(),
         steps in prop::collection::vec((0u64..1_000, 1u32..8, 0u8..4, any::<prop::sample::Index>()), 1..80),
     ) {
-        let quota = Quota::TokenBucket(bucket(numbers).returning(true));
+        let quota = Quota::TokenBucket(bucket(numbers).with_refunds(true));
         let (emission, capacity) = (bucket(numbers).emission().get(), quota.window().get());
         let mut key = Key::new();
         let mut charges: Vec<(u64, u32)> = Vec::new();
@@ -212,7 +212,7 @@ fn a_fast_plan_is_not_locked_out_by_a_slow_rate() {
 /// What is given back at once leaves the bucket as it was, whatever is summed up with it.
 #[test]
 fn a_prompt_refund_is_exact() {
-    let quota = Quota::TokenBucket(bucket((100, 60, 100)).returning(true));
+    let quota = Quota::TokenBucket(bucket((100, 60, 100)).with_refunds(true));
     let mut key = Key::new();
     let left = |key: &mut Key, now| quota.judge(Some(key.cell(&quota, now)), 0, now).reset;
     for n in 0..200u64 {
@@ -232,8 +232,8 @@ fn a_prompt_refund_is_exact() {
 /// emptied together.
 #[test]
 fn what_is_given_back_comes_back_under_every_rate() {
-    let slow = Quota::TokenBucket(bucket((10, 3_600, 10)).returning(true));
-    let fast = Quota::TokenBucket(bucket((100, 1, 100)).returning(true));
+    let slow = Quota::TokenBucket(bucket((10, 3_600, 10)).with_refunds(true));
+    let fast = Quota::TokenBucket(bucket((100, 1, 100)).with_refunds(true));
     let mut key = Key::new();
     key.charge(&slow, 1, at(0)).unwrap();
     // At once, and over more steps than the fast bucket takes to fill.
@@ -278,20 +278,20 @@ fn many_rates_do_not_reset_a_slow_one() {
 #[test]
 fn another_rate_does_not_use_up_the_delay() {
     let delay = Nanos::from_secs(10);
-    let own = Quota::TokenBucket(bucket((1, 1, 1)).delayed(delay).unwrap());
+    let own = Quota::TokenBucket(bucket((1, 1, 1)).with_max_delay(delay).unwrap());
     let gold = Quota::TokenBucket(bucket((100, 1, 100)));
     let mut key = Key::new();
     assert!(key.charge(&own, 1, at(0)).is_ok());
     assert!(key.charge(&gold, 20, at(1)).is_ok());
     let cell = key.cell(&own, at(2));
     let verdict = own.judge(Some(cell), 1, at(2));
-    assert!(verdict.allowed && verdict.wait <= Nanos::SECOND, "{verdict:?}");
+    assert!(verdict.allowed && verdict.delay <= Nanos::SECOND, "{verdict:?}");
 }
 
 /// What a late cost spent above the burst stays spent when another rate gives something back.
 #[test]
 fn a_refund_under_one_rate_leaves_the_debt_of_another() {
-    let of = |numbers| Quota::TokenBucket(bucket(numbers).returning(true));
+    let of = |numbers| Quota::TokenBucket(bucket(numbers).with_refunds(true));
     let (own, gold) = (of((4, 60, 7)), of((8, 60, 7)));
     let mut key = Key::new();
     assert!(key.charge(&own, 7, at(0)).is_ok());

@@ -40,7 +40,7 @@ fn allowed(limit: &EstimateLimit, table: &ConfirmTable, key: KeyHash, now: Now) 
 
 /// What the housekeeping does between windows, all of the table included.
 fn housekeeping(limit: &EstimateLimit, table: &ConfirmTable, now: Now) {
-    limit.turn(now);
+    limit.rotate(now);
     (0..8).for_each(|_| table.sweep(now));
 }
 
@@ -146,7 +146,7 @@ fn turning_under_eight_threads_loses_nothing() {
                     }
                     if thread < 4 {
                         let wall = WINDOW.saturating_mul(before + 1);
-                        limit.turn(Now { mono: wall, wall });
+                        limit.rotate(Now { mono: wall, wall });
                         turns.fetch_max(before + 1, Ordering::SeqCst);
                     }
                 }
@@ -168,14 +168,14 @@ fn what_is_given_back_was_never_there() {
     for _ in 0..1_000 {
         let (verdict, receipt) = limit.charge(&table, one, 7, now);
         assert!(verdict.allowed && verdict.remaining == 53);
-        limit.give_back(&table, receipt);
+        limit.refund(&table, receipt);
         assert_eq!((limit.judge(&table, one, now), limit.sum(one)), (before, sum));
     }
     // Over a turn too: the charge is taken out of the window it was made in.
     let (_, receipt) = limit.charge(&table, one, 50, now);
     let next = at(1, 0);
-    limit.turn(next);
-    limit.give_back(&table, receipt);
+    limit.rotate(next);
+    limit.refund(&table, receipt);
     assert_eq!(limit.judge(&table, one, next).remaining, 60);
     assert_eq!(limit.sum(one), sum);
     // A refused charge leaves nothing either.
@@ -190,12 +190,12 @@ fn a_reload_keeps_what_was_counted() {
     let (one, now) = (key(1, 1), at(0, 1_000));
     (0..100).for_each(|_| assert!(allowed(&limit, &table, one, now)));
     assert!(!allowed(&limit, &table, one, now));
-    let raised = EstimateLimit::succeed(&limit, Rate::new(120, MINUTE).unwrap(), 1_000, now);
+    let raised = EstimateLimit::after_reload(&limit, Rate::new(120, MINUTE).unwrap(), 1_000, now);
     assert_eq!((0..50).filter(|_| allowed(&raised, &table, one, now)).count(), 20);
-    let lowered = EstimateLimit::succeed(&raised, Rate::new(10, MINUTE).unwrap(), 1_000, now);
+    let lowered = EstimateLimit::after_reload(&raised, Rate::new(10, MINUTE).unwrap(), 1_000, now);
     assert!(!allowed(&lowered, &table, one, now));
     let other = Rate::new(200, Nanos::from_secs(30)).unwrap();
-    let other = EstimateLimit::succeed(&raised, other, 1_000, now);
+    let other = EstimateLimit::after_reload(&raised, other, 1_000, now);
     assert!(!other.shares_sketch_with(&raised));
     assert_eq!((0..100).filter(|_| allowed(&other, &table, one, now)).count(), 80);
 }
@@ -233,7 +233,7 @@ proptest! {
             time += pause;
             let (window, millis) = (time / 60_000, time % 60_000);
             let now = at(window, millis);
-            limit.turn(now);
+            limit.rotate(now);
             table.sweep(now);
             let chosen = chosen % keys;
             let fits = counted.fits(chosen, window, millis, 5);

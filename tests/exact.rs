@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{ManualClock, Nanos, Now};
 use tollgate::config;
 use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending, Said, VerdictKind};
-use tollgate::limit::{FixedWindow, Quota, Rate, SlidingWindow, TokenBucket, Windows};
+use tollgate::limit::{FixedWindow, Quota, Rate, SlidingWindow, TokenBucket, WindowLengths};
 use tollgate::policy::{Facts, KeyHash, KeySecret, LimitIndex};
 use tollgate::store::{Charge, Claim, Embedded, Room};
 
@@ -566,7 +566,8 @@ fn a_late_refund_takes_nothing_from_a_window_that_began_later() {
                 true => Quota::SlidingWindow(SlidingWindow::new(rate)),
                 false => Quota::FixedWindow(FixedWindow::new(rate)),
             };
-            let claim = Claim { quota, windows: Windows::of([&quota]), room: Arc::clone(&room) };
+            let claim =
+                Claim { quota, windows: WindowLengths::of([&quota]), room: Arc::clone(&room) };
             store.issue(claim, None)
         };
         let (short, long) = (issue(2), issue(3_600));
@@ -598,7 +599,7 @@ fn a_late_correction_does_not_slow_a_bucket_down() {
     let (store, room) = (Embedded::default(), Arc::<Room>::default());
     store.share_out(100, &[(&*room, None)]);
     let issue = |quota| {
-        let claim = Claim { quota, windows: Windows::of([&quota]), room: Arc::clone(&room) };
+        let claim = Claim { quota, windows: WindowLengths::of([&quota]), room: Arc::clone(&room) };
         store.issue(claim, None)
     };
     let (slow, fast) = (issue(bucket(10, 3_600, 10)), issue(bucket(1_000, 1, 1_000)));

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use tollgate::clock::{Nanos, Now};
 use tollgate::limit::{
-    Cell, FixedWindow, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, Verdict, Windows,
+    Cell, FixedWindow, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, Verdict, WindowLengths,
 };
 
 /// Where the schedules begin, on both time lines: the edge of a window of every period used.
@@ -132,7 +132,7 @@ fn run(
     steps: &[Step],
     mut look: impl FnMut(&Cell, Now, u32, &Verdict),
 ) -> Vec<(i64, u32)> {
-    let (mut cell, mut offset, mut admitted) = (quota.fresh(), 0i64, Vec::new());
+    let (mut cell, mut offset, mut admitted) = (quota.empty_cell(), 0i64, Vec::new());
     for step in steps {
         offset = offset.saturating_add(step.pause);
         let now = at(offset);
@@ -260,7 +260,7 @@ proptest! {
         let case = Case { burst: case.count, step: 0, kind, ..case };
         let quota = case.quota();
         let period = i64::try_from(case.period).unwrap();
-        let (mut cell, mut offset, mut sent) = (quota.fresh(), 0i64, Vec::new());
+        let (mut cell, mut offset, mut sent) = (quota.empty_cell(), 0i64, Vec::new());
         for step in schedule(&case, &steps) {
             offset += step.pause;
             // The key itself keeps the limit: in the window that ends now, its begin included.
@@ -285,7 +285,7 @@ proptest! {
         let quota = case.quota();
         let period = i64::try_from(case.period).unwrap();
         let scaled = |share: i64| i64::try_from(i128::from(share) * i128::from(period) / 1_000).unwrap();
-        let (mut cell, mut clock, mut latest) = (quota.fresh(), 0i64, i64::MIN);
+        let (mut cell, mut clock, mut latest) = (quota.empty_cell(), 0i64, i64::MIN);
         let mut admitted = Vec::new();
         for (pause, lag, cost) in steps {
             clock += scaled(pause);
@@ -327,7 +327,7 @@ proptest! {
         let (Some(one), Some(other)) = (quota(counts.0), quota(counts.1)) else {
             return Ok(());
         };
-        let mut cell = one.fresh();
+        let mut cell = one.empty_cell();
         for (time, cost) in steps {
             let now = Now { mono: Nanos::new(time), wall: Nanos::new(time) };
             let cost = u32::try_from(cost).unwrap();
@@ -337,7 +337,7 @@ proptest! {
             prop_assert_eq!(verdict.retry_after.is_none(), cost > one.limit());
             // Beyond what fits too: a store may charge late what it admitted before.
             one.charge(&mut cell, cost, now);
-            other.judge(Some(&other.convert(&Windows::of([&other]), &one, cell.clone(), now)), cost, now);
+            other.judge(Some(&other.convert(&WindowLengths::of([&other]), &one, cell.clone(), now)), cost, now);
             one.is_idle(&cell, now);
         }
     }
@@ -347,7 +347,7 @@ proptest! {
     #[test]
     fn a_clock_that_runs_back_does_no_lasting_harm(case in case(), steps in steps(true)) {
         let quota = case.quota();
-        let (mut cell, mut offset, mut latest) = (quota.fresh(), 0i64, 0i64);
+        let (mut cell, mut offset, mut latest) = (quota.empty_cell(), 0i64, 0i64);
         for step in schedule(&case, &steps) {
             offset = offset.saturating_add(step.pause);
             latest = latest.max(offset);
@@ -375,7 +375,7 @@ proptest! {
     #[test]
     fn an_idle_cell_equals_an_absent_one(case in case(), before in steps(false), after in steps(false)) {
         let quota = case.quota();
-        let (mut cell, mut offset) = (quota.fresh(), 0i64);
+        let (mut cell, mut offset) = (quota.empty_cell(), 0i64);
         for step in schedule(&case, &before) {
             offset += step.pause;
             if quota.judge(Some(&cell), step.cost, at(offset)).allowed {
@@ -394,7 +394,7 @@ proptest! {
             prop_assert_eq!(old, new);
             if old.allowed {
                 quota.charge(&mut cell, step.cost, now);
-                quota.charge(fresh.get_or_insert_with(|| quota.fresh()), step.cost, now);
+                quota.charge(fresh.get_or_insert_with(|| quota.empty_cell()), step.cost, now);
             }
         }
     }
@@ -407,7 +407,7 @@ proptest! {
         let changed = Case { count: other, burst: other, step: 0, ..case };
         let changed = if case.kind == Kind::Stepped { Case { kind: Kind::Bucket, ..changed } } else { changed };
         let new = changed.quota();
-        let (mut cell, mut offset) = (old.fresh(), 0i64);
+        let (mut cell, mut offset) = (old.empty_cell(), 0i64);
         for step in schedule(&case, &steps) {
             offset += step.pause;
             if old.judge(Some(&cell), step.cost, at(offset)).allowed {
@@ -417,7 +417,7 @@ proptest! {
         let now = at(offset);
         let left = old.judge(Some(&cell), 0, now).remaining;
         let spent = old.limit() - left;
-        let converted = new.convert(&Windows::of([&new]), &old, cell, now);
+        let converted = new.convert(&WindowLengths::of([&new]), &old, cell, now);
         let left = new.judge(Some(&converted), 0, now).remaining;
         let expected = new.limit().saturating_sub(spent);
         // Units of a bucket are whole only in what is left: the part of one in between may fall
@@ -440,7 +440,7 @@ fn whoever_comes_windows_late_is_counted() {
                 mono: Nanos::from_millis(3_600_000 + millis),
                 wall: Nanos::from_millis(1_800_057_600_000 + millis),
             };
-            let mut cell = quota.fresh();
+            let mut cell = quota.empty_cell();
             let admitted = (0..100).filter(|n| {
                 let now = if n % 2 == 0 { at(2_005) } else { at(2_005 - late) };
                 let verdict = quota.judge(Some(&cell), 1, now);

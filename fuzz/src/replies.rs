@@ -2,7 +2,8 @@ use std::sync::{Arc, LazyLock};
 
 use tollgate::clock::Nanos;
 use tollgate::limit::{
-    FixedWindow, MICROSECOND, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, Verdict, Windows,
+    FixedWindow, MICROSECOND, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, Verdict,
+    WindowLengths,
 };
 use tollgate::policy::KeyHash;
 use tollgate::store::redis::{Answered, Call, Charge, Order, Spend};
@@ -19,14 +20,14 @@ static QUOTAS: LazyLock<Vec<Arc<Issued>>> = LazyLock::new(|| {
         Quota::SlidingWindow(SlidingWindow::new(rate(60))),
         Quota::TokenBucket(bucket(Nanos::ZERO)),
         Quota::SlidingLog(SlidingLog::new(rate(20)).unwrap()),
-        Quota::TokenBucket(bucket(Nanos::ZERO).delayed(Nanos::from_secs(3)).unwrap()),
+        Quota::TokenBucket(bucket(Nanos::ZERO).with_max_delay(Nanos::from_secs(3)).unwrap()),
         Quota::TokenBucket(bucket(Nanos::from_secs(10))),
         Quota::FixedWindow(FixedWindow::new(rate(u32::MAX))),
         Quota::SlidingWindow(SlidingWindow::new(rate(u32::MAX))),
     ];
     let store = Embedded::default();
     let issue = |quota: Quota| {
-        let (windows, room) = (Windows::of([&quota]), Arc::<Room>::default());
+        let (windows, room) = (WindowLengths::of([&quota]), Arc::<Room>::default());
         store.issue(Claim { quota, windows, room }, None)
     };
     quotas.into_iter().map(issue).collect()
@@ -154,7 +155,7 @@ fn is_consistent(charge: &Charge, answers: &[Answered]) {
 /// One verdict by itself.
 fn is_true(verdict: &Verdict, quota: &Quota, cost: u32) {
     assert_eq!(verdict.limit, quota.limit());
-    assert!(verdict.remaining <= verdict.limit && verdict.wait <= quota.max_delay());
+    assert!(verdict.remaining <= verdict.limit && verdict.delay <= quota.max_delay());
     match verdict.retry_after {
         Some(Nanos::ZERO) => assert!(verdict.allowed, "{verdict:?}"),
         Some(_) => assert!(!verdict.allowed && cost <= verdict.limit, "{verdict:?}"),

@@ -6,7 +6,7 @@ use ring::signature::{
 };
 use serde_json::{Map, Value};
 use tollgate::clock::Nanos;
-use tollgate::tokens::{Claimed, Signatures, Tokens};
+use tollgate::tokens::{ClaimLookup, Signatures, Tokens};
 
 const SECRET: &[u8] = b"a secret of thirty-two bytes, not a byte less";
 const JWKS: &str = include_str!("../../tests/policies/keys/jwks.json");
@@ -58,11 +58,11 @@ fn told(tokens: &Tokens, token: &[u8]) -> Option<String> {
     let claim = |signatures| tokens.claim(token, CLAIM, signatures, Nanos::from_secs(NOW));
     let checked = claim(Signatures::Check);
     let recalled = claim(Signatures::Recall);
-    assert!(recalled == checked || recalled == Claimed::Unchecked, "{recalled:?}, {checked:?}");
+    assert!(recalled == checked || recalled == ClaimLookup::Unchecked, "{recalled:?}, {checked:?}");
     match checked {
-        Claimed::Value(value) => Some(value),
-        Claimed::Nothing => None,
-        Claimed::Unchecked => panic!("a token was to be checked"),
+        ClaimLookup::Value(value) => Some(value),
+        ClaimLookup::Absent => None,
+        ClaimLookup::Unchecked => panic!("a token was to be checked"),
     }
 }
 

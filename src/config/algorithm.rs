@@ -126,7 +126,7 @@ impl Shape<'_> {
         };
         let (refill_every, max_delay) = (span(&self.refill_every)?, span(&self.max_delay)?);
         let made = TokenBucket::new(rate, burst, refill_every, self.tick)
-            .and_then(|bucket| bucket.delayed(max_delay));
+            .and_then(|bucket| bucket.with_max_delay(max_delay));
         let refused = |error: QuotaError| {
             let (at, cure) = match error {
                 QuotaError::TooFast => (Some(rate_at), "write it over a longer time, or lower it"),

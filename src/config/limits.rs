@@ -10,7 +10,7 @@ use super::keys::key;
 use super::read::{At, Map, did_you_mean};
 use super::scalars::{NAME_CURE, is_name, rate, whole};
 use super::terms::{Given, terms};
-use crate::limit::{MAX_RATES, MAX_WINDOWS, Quota, Rate, Windows};
+use crate::limit::{MAX_RATES, MAX_WINDOWS, Quota, Rate, WindowLengths};
 use crate::policy::{
     Cost, Count, Counted, KeySpec, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, Terms,
     WhenFull,
@@ -75,7 +75,7 @@ pub(super) fn limits<'n>(root: &mut Map<'n>, given: &Given<'_>) -> Limits<'n> {
 fn stand_in(name: &str) -> Limit {
     Limit {
         name: Arc::from(name),
-        count: Count::Estimate { rate: Rate::ONE_A_SECOND, expect_per_second: DEFAULT_EXPECT },
+        count: Count::Estimate { rate: Rate::ONE_PER_SECOND, expect_per_second: DEFAULT_EXPECT },
         key: KeySpec::client_ip(),
         missing_key: MissingKey::Impossible,
         mode: Mode::Enforce,
@@ -214,7 +214,7 @@ fn counting(
 /// Every charge counts in each window that the limit's rates have, and in the bucket of each rate that its
 /// key has met: of any plan. (An override belongs to a key, or to few.)
 fn few_variants(quota: &Quota, terms: &Terms, at: &At<'_>) {
-    let windows = Windows::of(std::iter::once(quota).chain(&terms.quotas)).lengths().len();
+    let windows = WindowLengths::of(std::iter::once(quota).chain(&terms.quotas)).lengths().len();
     if windows > MAX_WINDOWS {
         at.error_with(
             format!("this limit and its plans and overrides have {windows} different windows, at most {MAX_WINDOWS} are possible"),

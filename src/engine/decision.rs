@@ -148,7 +148,7 @@ impl Decision {
         if self.outcome != Outcome::Allowed {
             return Nanos::ZERO;
         }
-        let waits = self.answers.iter().filter(|one| !one.shadow).map(|one| one.verdict.wait);
+        let waits = self.answers.iter().filter(|one| !one.shadow).map(|one| one.verdict.delay);
         waits.max().unwrap_or_default()
     }
 

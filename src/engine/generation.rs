@@ -10,7 +10,7 @@ use super::overflow::Overflow;
 use super::{Decision, Engine, Outcome, Tally};
 use crate::clock::Now;
 use crate::estimator::EstimateLimit;
-use crate::limit::{Quota, Rate, Windows};
+use crate::limit::{Quota, Rate, WindowLengths};
 use crate::policy::key::KeyHasher;
 use crate::policy::{
     Count, Limit, LimitIndex, Mode, OnStoreFailure, Policy, RateIndex, RouteIndex, Source, Tier,
@@ -263,17 +263,17 @@ impl Counting {
                 // The room is the limit's whatever its key: old cells fill it until they are swept.
                 let room = engine.room(&limit.name);
                 let variants = || std::iter::once(quota).chain(&limit.terms.quotas);
-                let windows = Windows::of(variants());
+                let windows = WindowLengths::of(variants());
                 let claim = |quota: &Quota| Claim {
-                    quota: quota.returning(may_change),
+                    quota: quota.with_refunds(may_change),
                     windows: windows.clone(),
                     room: Arc::clone(&room),
                 };
                 let claims = variants().map(claim).collect();
                 // A candidate has cells of its own.
                 let candidate = limit.terms.candidate.as_ref();
-                let candidate =
-                    candidate.map(|quota| Claim { windows: Windows::of([quota]), ..claim(quota) });
+                let candidate = candidate
+                    .map(|quota| Claim { windows: WindowLengths::of([quota]), ..claim(quota) });
                 let rules = (*when_full, *max_keys, *on_store_failure);
                 Counter::exact(engine, claims, candidate, rules, same)
             }
@@ -297,7 +297,7 @@ impl Counter {
         if before.rate() == rate && before.expect_per_second() == expect {
             return (Self::Estimate(Arc::clone(before)), Fate::Kept);
         }
-        let next = EstimateLimit::succeed(before, rate, expect, now);
+        let next = EstimateLimit::after_reload(before, rate, expect, now);
         let fate = if next.shares_sketch_with(before) { Fate::Converted } else { Fate::Restarted };
         (Self::Estimate(Arc::new(next)), fate)
     }
@@ -367,11 +367,11 @@ impl Counter {
 
 /// What the same claims are without `max_delay`; nothing where none delays.
 fn undelayed(claims: &[Claim]) -> Vec<Claim> {
-    if claims.iter().all(|claim| claim.quota.undelayed().is_none()) {
+    if claims.iter().all(|claim| claim.quota.without_delay().is_none()) {
         return Vec::new();
     }
     let undelayed = |claim: &Claim| Claim {
-        quota: claim.quota.undelayed().unwrap_or(claim.quota),
+        quota: claim.quota.without_delay().unwrap_or(claim.quota),
         ..claim.clone()
     };
     claims.iter().map(undelayed).collect()

@@ -304,7 +304,7 @@ impl Engine {
     pub fn tick(&self, generation: &Generation) {
         let now = self.now();
         for estimate in generation.estimates() {
-            estimate.turn(now);
+            estimate.rotate(now);
         }
         self.confirm.sweep(now);
         self.exact.embedded.sweep(SWEEP_SHARDS, now);
@@ -353,7 +353,7 @@ impl Engine {
         if (began.get() / 8).is_multiple_of(TIMED_ONE_IN) {
             let exact = decision.answers.iter().any(|answer| answer.tier == Tier::Exact);
             let tier = if exact { Tier::Exact } else { Tier::Estimate };
-            self.durations.of(tier).observe(self.now().mono.saturating_sub(began));
+            self.durations.of(tier).record_span(self.now().mono.saturating_sub(began));
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 use crate::clock::Now;
-use crate::estimator::{ConfirmTable, EstimateLimit, Receipt};
+use crate::estimator::{ConfirmTable, EstimateLimit, EstimateReceipt};
 use crate::limit::{Quota, Rate, Verdict};
 use crate::policy::{KeyHash, RateIndex};
 
@@ -46,7 +46,7 @@ pub(super) struct OverflowCharge {
 #[derive(Debug)]
 struct WindowCharge {
     rate: usize,
-    receipt: Receipt,
+    receipt: EstimateReceipt,
 }
 
 impl Overflow {
@@ -133,7 +133,7 @@ impl OverflowCharge {
     pub(super) fn refund(self, confirm: &ConfirmTable) {
         if let Some(counters) = self.overflow.counters.get() {
             for WindowCharge { rate, receipt } in self.receipts {
-                counters.by_rate[rate].give_back(confirm, receipt);
+                counters.by_rate[rate].refund(confirm, receipt);
             }
         }
     }

@@ -31,7 +31,7 @@ impl Engine {
                 allowed: false,
                 limit: limit.quota(target.rate).map_or(0, |quota| quota.limit()),
                 remaining: 0,
-                wait: Nanos::ZERO,
+                delay: Nanos::ZERO,
                 reset: left,
                 retry_after: Some(left),
             };

@@ -49,7 +49,7 @@ impl Engine {
                 let (verdict, receipt) =
                     estimate.charge(&self.confirm, target.key, target.cost, now);
                 if verdict.allowed && !passes {
-                    estimate.give_back(&self.confirm, receipt);
+                    estimate.refund(&self.confirm, receipt);
                 }
                 verdict
             }

@@ -108,7 +108,7 @@ impl ExactTier {
             let fresh = part.quota.quota().judge(None, cost, request.now);
             let verdict = match part.limit.on_store_failure {
                 OnStoreFailure::Local => continue,
-                OnStoreFailure::Allow => Verdict { allowed: true, wait: Nanos::ZERO, ..fresh },
+                OnStoreFailure::Allow => Verdict { allowed: true, delay: Nanos::ZERO, ..fresh },
                 // Another limit refuses for sure: the client is told of that one, and when it will
                 // admit, which says nothing of this one.
                 OnStoreFailure::Deny if refused => continue,
@@ -290,7 +290,7 @@ impl<'r> Progress<'r> {
             let mut refunds = SmallVec::new();
             for (index, (part, (charged, without))) in parts.iter().zip(verdicts).enumerate() {
                 let verdict = match part.limit.delays() {
-                    true => Verdict { wait: Nanos::ZERO, ..*charged },
+                    true => Verdict { delay: Nanos::ZERO, ..*charged },
                     false => {
                         let before = answered.before.get(index).copied().unwrap_or(0);
                         refunds.push(Spend { before, ..part.spend() });

@@ -144,7 +144,7 @@ impl Default for Durations {
     fn default() -> Self {
         // From a quarter of a microsecond in steps of four: an embedded decision takes some
         // hundred nanoseconds, one that waits for a store some hundred microseconds.
-        Self { estimate: Histogram::growing(250, 4), exact: Histogram::growing(250, 4) }
+        Self { estimate: Histogram::exponential(250, 4), exact: Histogram::exponential(250, 4) }
     }
 }
 

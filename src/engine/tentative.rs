@@ -11,7 +11,7 @@ use super::target::Target;
 use super::waiting::WaitingSlot;
 use super::{Answer, Decision, Engine, Generation};
 use crate::clock::{Nanos, Now};
-use crate::estimator::Receipt;
+use crate::estimator::EstimateReceipt;
 use crate::limit::Verdict;
 use crate::store::Slot;
 
@@ -19,7 +19,7 @@ use crate::store::Slot;
 #[derive(Default)]
 pub(super) struct Tentative {
     /// Each with the indices of its answer and of its target.
-    estimates: SmallVec<[(usize, usize, Receipt); 4]>,
+    estimates: SmallVec<[(usize, usize, EstimateReceipt); 4]>,
     /// Each with the index of its answer.
     slots: Vec<(usize, Slot)>,
     /// Of a request that may have to wait, if there was one.
@@ -82,7 +82,7 @@ impl Engine {
         for (answer, target, receipt) in tentative.estimates {
             let target = &targets[target];
             if let Counter::Estimate(estimate) = &generation.counting(target.limit).counter {
-                estimate.give_back(&self.confirm, receipt);
+                estimate.refund(&self.confirm, receipt);
                 decision.answers[answer].verdict =
                     estimate.judge(&self.confirm, target.key, decision.at);
             }
@@ -110,7 +110,7 @@ impl Generation {
     pub(super) fn denied(&self, target: &Target, now: Now) -> Verdict {
         let fresh = match &self.counting(target.limit).counter {
             Counter::Exact(exact) => exact.quota(target.rate).quota().judge(None, 0, now),
-            Counter::Estimate(estimate) => estimate.fresh(now),
+            Counter::Estimate(estimate) => estimate.unused_verdict(now),
             Counter::InFlight(_, max) => in_flight(*max, 0, 0, true),
         };
         Verdict { allowed: false, remaining: 0, retry_after: None, ..fresh }
@@ -125,7 +125,7 @@ pub(super) fn in_flight(max: u32, held: u64, cost: u32, allowed: bool) -> Verdic
         allowed,
         limit: max,
         remaining: max.saturating_sub(held),
-        wait: Nanos::ZERO,
+        delay: Nanos::ZERO,
         reset: Nanos::ZERO,
         retry_after: match allowed {
             true => Some(Nanos::ZERO),

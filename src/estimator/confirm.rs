@@ -192,8 +192,8 @@ impl ConfirmTable {
     }
 
     /// Takes back what was charged at `charged`, if the key is still here.
-    pub(super) fn give_back(&self, key: KeyHash, cost: u32, charged: Nanos) {
-        self.with_cell(key, |cell| cell.give_back(cost, charged));
+    pub(super) fn refund(&self, key: KeyHash, cost: u32, charged: Nanos) {
+        self.with_cell(key, |cell| cell.refund(cost, charged));
     }
 
     /// Frees cells that went idle, in the next part of the table.

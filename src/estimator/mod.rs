@@ -39,7 +39,7 @@ pub struct EstimateLimit {
 
 /// A charge that can be taken back.
 #[derive(Clone, Copy, Debug)]
-pub struct Receipt {
+pub struct EstimateReceipt {
     slot: SlotReceipt,
     /// When it was charged (wall time), for the cell's window.
     at: Nanos,
@@ -63,7 +63,7 @@ impl Errors {
         }
     }
 
-    fn turn(&self, window: u64) {
+    fn rotate(&self, window: u64) {
         let before = self.window.swap(window, Ordering::Relaxed);
         if before < window {
             let ended = self.current.swap(0, Ordering::Relaxed);
@@ -92,7 +92,7 @@ impl EstimateLimit {
     /// The limit that a reload puts in the place of `before`. Where window and size are the same
     /// the sketch goes on; otherwise it starts afresh, and the cells of the confirm table, which
     /// know their own quota, are converted when they are next met.
-    pub fn succeed(before: &Self, rate: Rate, expect_per_second: u32, now: Now) -> Self {
+    pub fn after_reload(before: &Self, rate: Rate, expect_per_second: u32, now: Now) -> Self {
         let same = before.sketch.size() == SketchSize::new(rate, expect_per_second)
             && before.rate().period() == rate.period();
         if !same {
@@ -124,12 +124,18 @@ impl EstimateLimit {
         key: KeyHash,
         cost: u32,
         now: Now,
-    ) -> (Verdict, Receipt) {
+    ) -> (Verdict, EstimateReceipt) {
         self.attempt(table, key, Spending::Charge(cost), now)
     }
 
     /// Adds, whether it fits or not. What exceeds the limit counts against what comes after it.
-    pub fn debit(&self, table: &ConfirmTable, key: KeyHash, cost: u32, now: Now) -> Receipt {
+    pub fn debit(
+        &self,
+        table: &ConfirmTable,
+        key: KeyHash,
+        cost: u32,
+        now: Now,
+    ) -> EstimateReceipt {
         let (_, receipt) = self.attempt(table, key, Spending::Debit(cost), now);
         receipt
     }
@@ -140,7 +146,7 @@ impl EstimateLimit {
         key: KeyHash,
         spending: Spending,
         now: Now,
-    ) -> (Verdict, Receipt) {
+    ) -> (Verdict, EstimateReceipt) {
         let cost = spending.cost();
         let spot = table.locate(key);
         let (sum, slot) = self.sketch.charge(key, cost);
@@ -158,19 +164,19 @@ impl EstimateLimit {
             self.errors.note(u64::from(unseen));
         }
         if !charged.verdict.allowed && matches!(spending, Spending::Charge(_)) {
-            self.sketch.give_back(slot);
+            self.sketch.refund(slot);
         }
-        (charged.verdict, Receipt { slot, at: now.wall })
+        (charged.verdict, EstimateReceipt { slot, at: now.wall })
     }
 
     /// Takes back an allowed charge: another limit refused the request, or the origin's answer refunds it.
-    pub fn give_back(&self, table: &ConfirmTable, receipt: Receipt) {
-        self.sketch.give_back(receipt.slot);
-        table.give_back(receipt.slot.key(), receipt.slot.cost(), receipt.at);
+    pub fn refund(&self, table: &ConfirmTable, receipt: EstimateReceipt) {
+        self.sketch.refund(receipt.slot);
+        table.refund(receipt.slot.key(), receipt.slot.cost(), receipt.at);
     }
 
     /// What a key is told that never sent anything.
-    pub fn fresh(&self, now: Now) -> Verdict {
+    pub fn unused_verdict(&self, now: Now) -> Verdict {
         self.quota.judge(WindowPair::default(), 0, now.wall)
     }
 
@@ -180,9 +186,9 @@ impl EstimateLimit {
     }
 
     /// Turns the sketch when its window is over. Off the request path: it makes a new slot.
-    pub fn turn(&self, now: Now) {
-        self.sketch.turn(now);
-        self.errors.turn(now.wall.get() / self.rate().period().get());
+    pub fn rotate(&self, now: Now) {
+        self.sketch.rotate(now);
+        self.errors.rotate(now.wall.get() / self.rate().period().get());
     }
 
     /// Units per window.

@@ -185,9 +185,9 @@ impl ConfirmCell {
     }
 
     /// Takes back what was charged at `charged`.
-    pub(super) fn give_back(&mut self, cost: u32, charged: Nanos) {
+    pub(super) fn refund(&mut self, cost: u32, charged: Nanos) {
         if let Some(quota) = self.quota {
-            quota.give_back(&mut self.counted, cost, charged);
+            quota.refund(&mut self.counted, cost, charged);
         }
     }
 

@@ -132,7 +132,7 @@ impl Window {
     }
 
     /// Takes a charge out of the slot it was made to, if that still counts.
-    pub(super) fn give_back(&self, receipt: SlotReceipt) {
+    pub(super) fn refund(&self, receipt: SlotReceipt) {
         let slots = self.slots.load();
         if receipt.index == slots.index {
             slots.current.decr(row_key(receipt.key), receipt.cost as isize);
@@ -143,7 +143,7 @@ impl Window {
 
     /// Puts an empty slot with new seeds in front when the window of `now` is a later one. Of
     /// several who come at once one turns.
-    pub(super) fn turn(&self, now: Now) {
+    pub(super) fn rotate(&self, now: Now) {
         let index = now.wall.get() / self.period.get();
         if self.slots.load().index >= index {
             return;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     fn window() -> Window {
-        let rate = Rate::ONE_A_SECOND;
+        let rate = Rate::ONE_PER_SECOND;
         Window::new(SketchSize::new(rate, 1), rate.period(), at(100))
     }
 
@@ -213,10 +213,10 @@ mod tests {
         for turns in 0..5 {
             let window = window();
             let stale = window.slots.load();
-            (0..turns).for_each(|turn| window.turn(at(101 + turn)));
+            (0..turns).for_each(|turn| window.rotate(at(101 + turn)));
             let (_, receipt) = window.charge_from(stale, KEY, 3);
             assert_eq!(window.sum(KEY), 3, "after {turns} turns");
-            window.give_back(receipt);
+            window.refund(receipt);
             assert_eq!(window.sum(KEY), 0);
         }
     }
@@ -225,15 +225,15 @@ mod tests {
     fn a_charge_counts_for_two_windows_and_longer_when_a_turn_is_late() {
         let window = window();
         window.charge(KEY, 1);
-        window.turn(at(101));
+        window.rotate(at(101));
         window.charge(KEY, 1);
         assert_eq!(window.sum(KEY), 2);
         // Nobody turned for three windows: the slot holds charges of any of them.
-        window.turn(at(104));
+        window.rotate(at(104));
         assert_eq!(window.sum(KEY), 1);
-        window.turn(at(105));
+        window.rotate(at(105));
         assert_eq!(window.sum(KEY), 0);
-        window.turn(at(103));
+        window.rotate(at(103));
         window.charge(KEY, 1);
         assert_eq!(window.sum(KEY), 1, "a time that runs back turns nothing");
     }

@@ -24,7 +24,7 @@
 //! more: it would have filled since. Where that takes more sums than there are (a key has met a fast rate and
 //! a slow one, or `max_keys` leaves no room), those that are closest in time are joined.
 
-use super::token_bucket::{Refill, Refilled};
+use super::token_bucket::{FullAt, Refill};
 use super::{MICROSECOND, TokenBucket};
 use crate::clock::Nanos;
 
@@ -55,9 +55,9 @@ struct OfRate {
     refill: Refill,
     /// The most that was ever spent after its own charges, by those who wait and by late costs too.
     most: Nanos,
-    full: Refilled,
+    full: FullAt,
     /// The same without what is remembered: what was charged before `since`.
-    base: Refilled,
+    base: FullAt,
     /// Charges of this instant and later are remembered.
     since: Nanos,
 }
@@ -71,14 +71,14 @@ struct Recent {
 }
 
 impl OfRate {
-    fn new(bucket: &TokenBucket, full: Refilled, now: Nanos) -> Self {
+    fn new(bucket: &TokenBucket, full: FullAt, now: Nanos) -> Self {
         let refill = bucket.refill();
         let most = bucket.capacity().max(refill.spent(full, now));
         Self { refill, most, full, base: full, since: now }
     }
 
     /// When the bucket is full again, as the remembered charges say.
-    fn recomputed(&self, recent: &[Recent]) -> Refilled {
+    fn recomputed(&self, recent: &[Recent]) -> FullAt {
         let later = recent.iter().filter(|one| one.last >= self.since);
         later.fold(self.base, |full, one| {
             self.refill.charge_up_to(self.most, full, one.units, one.last)
@@ -88,15 +88,15 @@ impl OfRate {
 
 impl Buckets {
     /// Of a key that was charged under one rate so far.
-    pub(super) fn of(bucket: &TokenBucket, full: Refilled, now: Nanos) -> Self {
+    pub(super) fn of(bucket: &TokenBucket, full: FullAt, now: Nanos) -> Self {
         Self { rates: vec![OfRate::new(bucket, full, now)], recent: Vec::new() }
     }
 
     /// The time of a rate; one that is not there has spent nothing.
-    pub(super) fn full(&self, bucket: &TokenBucket) -> Refilled {
+    pub(super) fn full(&self, bucket: &TokenBucket) -> FullAt {
         let refill = bucket.refill();
         let own = self.rates.iter().find(|one| one.refill == refill);
-        own.map_or(Refilled::default(), |one| one.full)
+        own.map_or(FullAt::default(), |one| one.full)
     }
 
     /// Bytes on the heap.
@@ -163,7 +163,7 @@ impl Buckets {
             own.most = own.most.max(bucket.capacity());
             return;
         }
-        let mut own = OfRate::new(bucket, Refilled::default(), now);
+        let mut own = OfRate::new(bucket, FullAt::default(), now);
         for other in &self.rates {
             let carried = |cell, at| bucket.carried(&other.refill, cell, at);
             let full = carried(other.full, now);
@@ -186,7 +186,7 @@ impl Buckets {
             self.forget();
         }
         self.add(bucket, now);
-        if bucket.returns() || !self.recent.is_empty() {
+        if bucket.is_refundable() || !self.recent.is_empty() {
             self.remember(cost, now);
         }
         let own = bucket.refill();
@@ -207,7 +207,7 @@ impl Buckets {
     ///
     /// Two bounds say how full the bucket can be without them: the remembered charges; and, where no other
     /// rate has found it empty, what is spent less the units, but for what can have come back since.
-    pub(super) fn give_back(&mut self, units: u32, charged: Nanos, now: Nanos) {
+    pub(super) fn refund(&mut self, units: u32, charged: Nanos, now: Nanos) {
         let Some(sum) = self.recent.iter_mut().find(|one| one.last >= charged) else {
             return;
         };
@@ -219,7 +219,7 @@ impl Buckets {
         let is_alone = self.rates.len() == 1;
         for one in &mut self.rates {
             if charged >= one.since {
-                let least = one.refill.give_back(one.full, units);
+                let least = one.refill.refund(one.full, units);
                 let mut anew = one.recomputed(&self.recent);
                 if is_alone {
                     let came = one.refill.stepped(now).saturating_sub(one.refill.stepped(charged));

@@ -55,7 +55,7 @@ impl FixedWindow {
             allowed,
             limit,
             remaining: limit.saturating_sub(left),
-            wait: Nanos::ZERO,
+            delay: Nanos::ZERO,
             reset: if left == 0 { Nanos::ZERO } else { edge },
             retry_after: if allowed {
                 Some(Nanos::ZERO)
@@ -73,7 +73,7 @@ impl FixedWindow {
     }
 
     /// Takes back up to `cost` units that were charged at `charged`, where they still count.
-    pub(super) fn give_back(&self, cell: &mut Counter, cost: u32, charged: Nanos) {
+    pub(super) fn refund(&self, cell: &mut Counter, cost: u32, charged: Nanos) {
         if cell.window == self.place(charged).0 {
             cell.count = cell.count.saturating_sub(cost);
         }

@@ -30,10 +30,10 @@ pub use receipt::Receipt;
 pub use sketch::{SKETCH_ROWS, SketchSize};
 pub use sliding_log::{Log, MAX_LOG_LIMIT, SlidingLog, log_bytes};
 pub use sliding_window::{SlidingWindow, WindowPair};
-pub use token_bucket::{Refilled, TokenBucket};
+pub use token_bucket::{FullAt, TokenBucket};
 use windows::wall_secs;
 
-pub use windows::{Counters, MAX_WINDOWS, Windows};
+pub use windows::{Counters, MAX_WINDOWS, WindowLengths};
 
 /// The longest span a rate may be written over: 366 days. Keeps every product of the arithmetic
 /// far from the end of 64 bits.
@@ -48,7 +48,7 @@ pub struct Rate {
 
 impl Rate {
     /// One unit a second.
-    pub const ONE_A_SECOND: Self = Self { count: NonZeroU32::MIN, period: Nanos::SECOND };
+    pub const ONE_PER_SECOND: Self = Self { count: NonZeroU32::MIN, period: Nanos::SECOND };
 
     /// A rate, if `count` is at least 1 and `period` is between 1 ms and [`MAX_PERIOD`].
     pub fn new(count: u32, period: Nanos) -> Result<Self, QuotaError> {
@@ -116,7 +116,7 @@ pub struct Verdict {
     pub remaining: u32,
     /// How long the request waits for its turn, if it is allowed. Only a bucket with `max_delay` delays
     /// requests.
-    pub wait: Nanos,
+    pub delay: Nanos,
     /// Until the cell is full again, if nothing more is spent.
     pub reset: Nanos,
     /// Until the same charge can first succeed, if nobody else spends. `Some(0)` when allowed;
@@ -138,11 +138,11 @@ pub enum Quota {
 }
 
 /// What one key has spent under one limit. A cell is read by the quota that wrote it, by another one
-/// of the same limit that [reads](Quota::reads) it, or it is converted first ([`Quota::convert`]).
+/// of the same limit that [reads](Quota::can_read) it, or it is converted first ([`Quota::convert`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cell {
     /// Of a [`TokenBucket`].
-    Refilled(Refilled),
+    Bucket(FullAt),
     /// Of a [`TokenBucket`] of a key that has been charged under several rates, or whose charges may be
     /// given back.
     Buckets(Box<Buckets>),
@@ -163,7 +163,7 @@ impl Quota {
     /// A cost of 0 always fits and only asks.
     pub fn judge(&self, cell: Option<&Cell>, cost: u32, now: Now) -> Verdict {
         match (self, cell) {
-            (Self::TokenBucket(q), Some(Cell::Refilled(c))) => q.judge(*c, cost, now.mono),
+            (Self::TokenBucket(q), Some(Cell::Bucket(c))) => q.judge(*c, cost, now.mono),
             (Self::TokenBucket(q), Some(Cell::Buckets(c))) => q.judge(c.full(q), cost, now.mono),
             (Self::SlidingWindow(q), Some(Cell::WindowPair(c))) => q.judge(*c, cost, now.wall),
             (Self::SlidingLog(q), Some(Cell::Log(c))) => q.judge(c, cost, now.mono),
@@ -176,7 +176,7 @@ impl Quota {
             }
             // Absent. A cell of another algorithm cannot be met, since the algorithm is in the key; it
             // would count as absent.
-            (Self::TokenBucket(q), _) => q.judge(Refilled::default(), cost, now.mono),
+            (Self::TokenBucket(q), _) => q.judge(FullAt::default(), cost, now.mono),
             (Self::SlidingWindow(q), _) => q.judge(WindowPair::default(), cost, now.wall),
             (Self::SlidingLog(q), _) => q.judge(&Log::default(), cost, now.mono),
             (Self::FixedWindow(q), _) => q.judge(Counter::default(), cost, now.wall),
@@ -186,7 +186,7 @@ impl Quota {
     /// Units that are spent and have not come back: more than the limit where a cost was told late.
     pub fn spent(&self, cell: &Cell, now: Now) -> u32 {
         match (self, cell) {
-            (Self::TokenBucket(q), Cell::Refilled(c)) => q.spent(*c, now.mono),
+            (Self::TokenBucket(q), Cell::Bucket(c)) => q.spent(*c, now.mono),
             (Self::TokenBucket(q), Cell::Buckets(c)) => q.spent(c.full(q), now.mono),
             (Self::SlidingWindow(q), Cell::WindowPair(c)) => q.spent(*c, now.wall),
             (Self::SlidingLog(q), Cell::Log(c)) => q.spent(c, now.mono),
@@ -202,7 +202,7 @@ impl Quota {
     }
 
     /// How long a charge of `cost` counts at most, after the cell held the limit's units.
-    pub fn memory(&self, cost: u32) -> Nanos {
+    pub fn charge_lifetime(&self, cost: u32) -> Nanos {
         match self {
             // A debt comes back unit by unit, however long that takes.
             Self::TokenBucket(q) => {
@@ -218,10 +218,10 @@ impl Quota {
     /// Spends `cost`, whether it fits or not: ask [`Quota::judge`] first.
     pub fn charge(&self, cell: &mut Cell, cost: u32, now: Now) {
         match (self, &mut *cell) {
-            (Self::TokenBucket(q), Cell::Refilled(c)) if !q.returns() => {
+            (Self::TokenBucket(q), Cell::Bucket(c)) if !q.is_refundable() => {
                 q.charge(c, cost, now.mono);
             }
-            (Self::TokenBucket(q), Cell::Refilled(c)) => {
+            (Self::TokenBucket(q), Cell::Bucket(c)) => {
                 let mut buckets = Box::new(Buckets::of(q, *c, now.mono));
                 buckets.charge(q, cost, now.mono);
                 *cell = Cell::Buckets(buckets);
@@ -237,17 +237,17 @@ impl Quota {
                 all.charge::<FixedWindow>(q.rate().period(), cost, now.wall);
             }
             _ => {
-                *cell = self.fresh();
-                // `fresh` is of this quota's kind, so this goes one level deep.
+                *cell = self.empty_cell();
+                // `empty_cell` is of this quota's kind, so this goes one level deep.
                 self.charge(cell, cost, now);
             }
         }
     }
 
     /// A cell that has spent nothing, of a limit whose variants have windows of one length.
-    pub fn fresh(&self) -> Cell {
+    pub fn empty_cell(&self) -> Cell {
         match self {
-            Self::TokenBucket(_) => Cell::Refilled(Refilled::default()),
+            Self::TokenBucket(_) => Cell::Bucket(FullAt::default()),
             Self::SlidingWindow(_) => Cell::WindowPair(WindowPair::default()),
             Self::SlidingLog(_) => Cell::Log(Box::default()),
             Self::FixedWindow(_) => Cell::Counter(Counter::default()),
@@ -255,7 +255,7 @@ impl Quota {
     }
 
     /// A cell that has spent nothing. `windows`: of all variants of the limit.
-    pub fn fresh_in(&self, windows: &Windows, now: Now) -> Cell {
+    pub fn empty_cell_for(&self, windows: &WindowLengths, now: Now) -> Cell {
         match self {
             Self::SlidingWindow(_) if windows.lengths().len() > 1 => {
                 Cell::WindowPairs(Box::new(Counters::fresh(windows, wall_secs(now))))
@@ -267,27 +267,27 @@ impl Quota {
                 let longest = windows.longest().max(q.rate().period());
                 Cell::Log(Box::new(Log::keeping(longest, now.mono)))
             }
-            Self::TokenBucket(q) if q.returns() => {
-                Cell::Buckets(Box::new(Buckets::of(q, Refilled::default(), now.mono)))
+            Self::TokenBucket(q) if q.is_refundable() => {
+                Cell::Buckets(Box::new(Buckets::of(q, FullAt::default(), now.mono)))
             }
-            _ => self.fresh(),
+            _ => self.empty_cell(),
         }
     }
 
     /// The same, whose charges may be given back.
-    pub const fn returning(self, returns: bool) -> Self {
+    pub const fn with_refunds(self, returns: bool) -> Self {
         match self {
-            Self::TokenBucket(bucket) => Self::TokenBucket(bucket.returning(returns)),
+            Self::TokenBucket(bucket) => Self::TokenBucket(bucket.with_refunds(returns)),
             // A window gives back what was charged in it, whatever came since.
             other => other,
         }
     }
 
     /// The same without `max_delay`; `None` where nobody waits anyway. Both read the same cells.
-    pub fn undelayed(&self) -> Option<Self> {
+    pub fn without_delay(&self) -> Option<Self> {
         match self {
             Self::TokenBucket(bucket) if bucket.max_delay() > Nanos::ZERO => {
-                Some(Self::TokenBucket(bucket.undelayed()))
+                Some(Self::TokenBucket(bucket.without_delay()))
             }
             _ => None,
         }
@@ -304,7 +304,7 @@ impl Quota {
     /// Whether the cell equals an absent one, now and for ever after.
     pub fn is_idle(&self, cell: &Cell, now: Now) -> bool {
         match (self, cell) {
-            (Self::TokenBucket(q), Cell::Refilled(c)) => q.is_idle(*c, now.mono),
+            (Self::TokenBucket(q), Cell::Bucket(c)) => q.is_idle(*c, now.mono),
             (Self::TokenBucket(_), Cell::Buckets(c)) => c.is_idle(now.mono),
             (Self::SlidingWindow(q), Cell::WindowPair(c)) => q.is_idle(*c, now.wall),
             (Self::SlidingLog(_), Cell::Log(c)) => c.is_idle(now.mono),
@@ -321,7 +321,7 @@ impl Quota {
 
     /// Whether cells that `old` wrote can be read by this quota as they are, if the windows of both
     /// limits are the same.
-    pub fn reads(&self, old: &Self) -> bool {
+    pub fn can_read(&self, old: &Self) -> bool {
         match (self, old) {
             (Self::TokenBucket(q), Self::TokenBucket(old)) => q.refill() == old.refill(),
             (Self::SlidingWindow(_), Self::SlidingWindow(_))
@@ -335,12 +335,12 @@ impl Quota {
     /// spent, in units. Raising a limit helps at once by the difference; lowering it leaves what
     /// is above as debt in a window, and empties a bucket. `windows`: of all variants of this quota's
     /// limit; lengths that the cell does not have yet are added. An idle cell starts afresh.
-    pub fn convert(&self, windows: &Windows, old: &Self, cell: Cell, now: Now) -> Cell {
+    pub fn convert(&self, windows: &WindowLengths, old: &Self, cell: Cell, now: Now) -> Cell {
         if old.is_idle(&cell, now) {
-            return self.fresh_in(windows, now);
+            return self.empty_cell_for(windows, now);
         }
         match (self, old, cell) {
-            (Self::TokenBucket(q), Self::TokenBucket(old), Cell::Refilled(c)) => {
+            (Self::TokenBucket(q), Self::TokenBucket(old), Cell::Bucket(c)) => {
                 let mut buckets = Box::new(Buckets::of(old, c, now.mono));
                 buckets.add(q, now.mono);
                 Cell::Buckets(buckets)
@@ -367,12 +367,12 @@ impl Quota {
                 log.keep(windows.longest().max(q.rate().period()), now.mono);
                 Cell::Log(log)
             }
-            _ => self.fresh_in(windows, now),
+            _ => self.empty_cell_for(windows, now),
         }
     }
 
     /// Gives back memory that the cell does not need any more. Says whether there was any.
-    pub fn tidy(&self, windows: &Windows, cell: &mut Cell, now: Now) -> bool {
+    pub fn tidy(&self, windows: &WindowLengths, cell: &mut Cell, now: Now) -> bool {
         let before = cell.heap_bytes();
         match (self, &mut *cell) {
             (Self::SlidingLog(q), Cell::Log(log)) => {
@@ -380,7 +380,7 @@ impl Quota {
                 log.tidy(now.mono);
             }
             (_, Cell::WindowPairs(_) | Cell::WindowCounters(_)) => {
-                let old = std::mem::replace(cell, Cell::Refilled(Refilled::default()));
+                let old = std::mem::replace(cell, Cell::Bucket(FullAt::default()));
                 *cell = self.convert(windows, self, old, now);
             }
             _ => {}
@@ -435,7 +435,7 @@ impl Cell {
     /// Bytes that the cell holds besides itself.
     pub fn heap_bytes(&self) -> usize {
         match self {
-            Self::Refilled(_) | Self::WindowPair(_) | Self::Counter(_) => 0,
+            Self::Bucket(_) | Self::WindowPair(_) | Self::Counter(_) => 0,
             Self::Buckets(buckets) => buckets.heap_bytes(),
             Self::Log(log) => log.heap_bytes(),
             Self::WindowPairs(all) => all.heap_bytes(),
@@ -464,7 +464,12 @@ impl Cell {
 }
 
 impl SlidingWindow {
-    fn aligned(&self, mut all: Box<Counters<WindowPair>>, windows: &Windows, now: Now) -> Cell {
+    fn aligned(
+        &self,
+        mut all: Box<Counters<WindowPair>>,
+        windows: &WindowLengths,
+        now: Now,
+    ) -> Cell {
         all.align::<Self>(windows, now.wall);
         match all.alone(self.rate().period()) {
             Some(alone) => Cell::WindowPair(alone),
@@ -474,7 +479,7 @@ impl SlidingWindow {
 }
 
 impl FixedWindow {
-    fn aligned(&self, mut all: Box<Counters<Counter>>, windows: &Windows, now: Now) -> Cell {
+    fn aligned(&self, mut all: Box<Counters<Counter>>, windows: &WindowLengths, now: Now) -> Cell {
         all.align::<Self>(windows, now.wall);
         match all.alone(self.rate().period()) {
             Some(alone) => Cell::Counter(alone),

@@ -30,9 +30,9 @@ impl Quota {
     /// The cell that these numbers tell of at `now` (the store's own clock). `None` when they
     /// cannot be of such a cell. `refused` matters for a log only: how far the refused charge is above
     /// the limit. The fourth number belongs to it.
-    pub fn cell_of(&self, numbers: &[u64], now: Nanos, refused: u32) -> Option<Cell> {
+    pub fn cell_from_reading(&self, numbers: &[u64], now: Nanos, refused: u32) -> Option<Cell> {
         Some(match (self, numbers) {
-            (Self::TokenBucket(q), [spent]) => Cell::Refilled(q.refill().cell(micros(*spent), now)),
+            (Self::TokenBucket(q), [spent]) => Cell::Bucket(q.refill().cell(micros(*spent), now)),
             (Self::SlidingWindow(_), [window, current, previous]) => {
                 Cell::WindowPair(WindowPair::of(*window, units(*current)?, units(*previous)?))
             }

@@ -1,6 +1,6 @@
 //! What is needed to take a charge back later, when other charges have come between.
 
-use super::{Cell, FixedWindow, Quota, SlidingWindow, Verdict, Windows};
+use super::{Cell, FixedWindow, Quota, SlidingWindow, Verdict, WindowLengths};
 use crate::clock::Now;
 
 /// A charge that was spent and may be given back, in whole or in part.
@@ -30,9 +30,9 @@ impl Quota {
     /// were joined: `buckets.rs` has the bounds.)
     ///
     /// `windows`: of all variants of the limit when it was charged.
-    pub fn give_back(
+    pub fn refund(
         &self,
-        windows: &Windows,
+        windows: &WindowLengths,
         cell: &mut Cell,
         units: u32,
         receipt: Receipt,
@@ -40,22 +40,22 @@ impl Quota {
     ) {
         let units = units.min(receipt.cost);
         match (self, cell) {
-            (Self::TokenBucket(q), Cell::Refilled(c)) => {
-                q.give_back(c, units, receipt.at.mono, now.mono);
+            (Self::TokenBucket(q), Cell::Bucket(c)) => {
+                q.refund(c, units, receipt.at.mono, now.mono);
             }
             (Self::TokenBucket(_), Cell::Buckets(c)) => {
-                c.give_back(units, receipt.at.mono, now.mono);
+                c.refund(units, receipt.at.mono, now.mono);
             }
             (Self::SlidingWindow(q), Cell::WindowPair(c)) => {
-                q.give_back(c, units, receipt.at.wall);
+                q.refund(c, units, receipt.at.wall);
             }
-            (Self::SlidingLog(q), Cell::Log(c)) => q.give_back(c, units, receipt.at.mono),
-            (Self::FixedWindow(q), Cell::Counter(c)) => q.give_back(c, units, receipt.at.wall),
+            (Self::SlidingLog(q), Cell::Log(c)) => q.refund(c, units, receipt.at.mono),
+            (Self::FixedWindow(q), Cell::Counter(c)) => q.refund(c, units, receipt.at.wall),
             (Self::SlidingWindow(_), Cell::WindowPairs(all)) => {
-                all.give_back::<SlidingWindow>(windows, units, receipt.at.wall);
+                all.refund::<SlidingWindow>(windows, units, receipt.at.wall);
             }
             (Self::FixedWindow(_), Cell::WindowCounters(all)) => {
-                all.give_back::<FixedWindow>(windows, units, receipt.at.wall);
+                all.refund::<FixedWindow>(windows, units, receipt.at.wall);
             }
             // A cell of another algorithm cannot be met: see `judge`.
             _ => {}

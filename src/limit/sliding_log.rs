@@ -181,7 +181,7 @@ impl SlidingLog {
             allowed,
             limit,
             remaining: limit.saturating_sub(left),
-            wait: Nanos::ZERO,
+            delay: Nanos::ZERO,
             reset: newest.map_or(Nanos::ZERO, |at| self.until_gone(at, now)),
             retry_after: if allowed {
                 Some(Nanos::ZERO)
@@ -211,7 +211,7 @@ impl SlidingLog {
 
     /// Takes back up to `cost` units that stand at `charged`; what has left the window is not
     /// there any more, and nobody else's units are taken for it.
-    pub(super) fn give_back(&self, cell: &mut Log, cost: u32, charged: Nanos) {
+    pub(super) fn refund(&self, cell: &mut Log, cost: u32, charged: Nanos) {
         let Ok(index) = cell.times.binary_search_by_key(&charged, |(at, _)| *at) else {
             return;
         };

@@ -69,7 +69,7 @@ impl SlidingWindow {
             allowed,
             limit,
             remaining: limit.saturating_sub(left),
-            wait: Nanos::ZERO,
+            delay: Nanos::ZERO,
             reset: match (charged, at.live.previous) {
                 (true, _) => to_edge.saturating_add(self.rate.period()),
                 (false, 0) => Nanos::ZERO,
@@ -92,7 +92,7 @@ impl SlidingWindow {
     }
 
     /// Takes back up to `cost` units that were charged at `charged`, where they still count.
-    pub fn give_back(&self, cell: &mut WindowPair, cost: u32, charged: Nanos) {
+    pub fn refund(&self, cell: &mut WindowPair, cost: u32, charged: Nanos) {
         let (window, _) = self.place(charged);
         if cell.window == window {
             cell.current = cell.current.saturating_sub(cost);

@@ -26,9 +26,9 @@ const MAX_REFILL: u128 = 100 * 366 * 86_400 * 1_000_000_000;
 
 /// The instant (monotonic) at which the bucket is full again. The default is a full bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Refilled(Nanos);
+pub struct FullAt(Nanos);
 
-impl Refilled {
+impl FullAt {
     /// So much more is spent.
     pub(super) const fn later(self, span: Nanos) -> Self {
         Self(self.0.saturating_add(span))
@@ -80,38 +80,32 @@ impl Refill {
     }
 
     /// What is spent.
-    pub(super) const fn spent(&self, cell: Refilled, now: Nanos) -> Nanos {
+    pub(super) const fn spent(&self, cell: FullAt, now: Nanos) -> Nanos {
         cell.0.saturating_sub(self.stepped(now))
     }
 
     /// A cell of which so much is spent.
-    pub(super) const fn cell(&self, spent: Nanos, now: Nanos) -> Refilled {
+    pub(super) const fn cell(&self, spent: Nanos, now: Nanos) -> FullAt {
         match spent.get() {
-            0 => Refilled(Nanos::ZERO),
-            _ => Refilled(self.stepped(now).saturating_add(spent)),
+            0 => FullAt(Nanos::ZERO),
+            _ => FullAt(self.stepped(now).saturating_add(spent)),
         }
     }
 
     /// Spends, whatever the limit is.
-    pub(super) fn charge(&self, cell: Refilled, units: u32, now: Nanos) -> Refilled {
-        Refilled(cell.0.max(self.stepped(now)).saturating_add(self.span(units)))
+    pub(super) fn charge(&self, cell: FullAt, units: u32, now: Nanos) -> FullAt {
+        FullAt(cell.0.max(self.stepped(now)).saturating_add(self.span(units)))
     }
 
     /// Spends, and no more than that so much is spent then.
-    pub(super) fn charge_up_to(
-        &self,
-        most: Nanos,
-        cell: Refilled,
-        units: u32,
-        now: Nanos,
-    ) -> Refilled {
+    pub(super) fn charge_up_to(&self, most: Nanos, cell: FullAt, units: u32, now: Nanos) -> FullAt {
         let empty = self.stepped(now).saturating_add(most);
-        cell.max(self.charge(cell, units, now).min(Refilled(empty)))
+        cell.max(self.charge(cell, units, now).min(FullAt(empty)))
     }
 
     /// Gives back units, and no more than there were.
-    pub(super) fn give_back(&self, cell: Refilled, units: u32) -> Refilled {
-        Refilled(cell.0.saturating_sub(self.span(units)))
+    pub(super) fn refund(&self, cell: FullAt, units: u32) -> FullAt {
+        FullAt(cell.0.saturating_sub(self.span(units)))
     }
 }
 
@@ -150,7 +144,7 @@ impl TokenBucket {
     }
 
     /// The same bucket, whose requests wait for their units up to `max_delay`.
-    pub fn delayed(self, max_delay: Nanos) -> Result<Self, QuotaError> {
+    pub fn with_max_delay(self, max_delay: Nanos) -> Result<Self, QuotaError> {
         if max_delay != Nanos::ZERO && self.step != Nanos::ZERO {
             return Err(QuotaError::DelayedSteps);
         }
@@ -160,17 +154,17 @@ impl TokenBucket {
     }
 
     /// The same bucket, for which nobody waits. Its cells are the same.
-    pub const fn undelayed(self) -> Self {
+    pub const fn without_delay(self) -> Self {
         Self { max_delay: Nanos::ZERO, limit: self.burst, ..self }
     }
 
     /// The same bucket, whose charges may be given back.
-    pub const fn returning(self, returns: bool) -> Self {
+    pub const fn with_refunds(self, returns: bool) -> Self {
         Self { returns, ..self }
     }
 
     /// Whether charges may be given back.
-    pub const fn returns(&self) -> bool {
+    pub const fn is_refundable(&self) -> bool {
         self.returns
     }
 
@@ -220,12 +214,12 @@ impl TokenBucket {
     }
 
     /// Units that have not come back; a unit that has come in part counts.
-    pub(super) fn spent(&self, cell: Refilled, now: Nanos) -> u32 {
+    pub(super) fn spent(&self, cell: FullAt, now: Nanos) -> u32 {
         let units = self.refill().spent(cell, now).get().div_ceil(self.emission.get().max(1));
         u32::try_from(units).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn judge(&self, cell: Refilled, cost: u32, now: Nanos) -> Verdict {
+    pub(super) fn judge(&self, cell: FullAt, cost: u32, now: Nanos) -> Verdict {
         let at = self.refill().stepped(now);
         let spent = cell.0.saturating_sub(at);
         let after = spent.saturating_add(self.emission.saturating_mul(u64::from(cost)));
@@ -236,7 +230,7 @@ impl TokenBucket {
             allowed,
             limit: self.limit(),
             remaining: self.whole_units(capacity.saturating_sub(left)),
-            wait: if allowed && cost > 0 {
+            delay: if allowed && cost > 0 {
                 after.saturating_sub(self.full_refill())
             } else {
                 Nanos::ZERO
@@ -253,26 +247,26 @@ impl TokenBucket {
         }
     }
 
-    pub(super) fn charge(&self, cell: &mut Refilled, cost: u32, now: Nanos) {
+    pub(super) fn charge(&self, cell: &mut FullAt, cost: u32, now: Nanos) {
         *cell = self.refill().charge(*cell, cost, now);
     }
 
     /// Takes back units that were charged at `charged`, where the cell does not remember charges: all
     /// but what came back since, which would have come for nothing had the bucket been full.
-    pub(super) fn give_back(&self, cell: &mut Refilled, cost: u32, charged: Nanos, now: Nanos) {
+    pub(super) fn refund(&self, cell: &mut FullAt, cost: u32, charged: Nanos, now: Nanos) {
         let refill = self.refill();
         let came = refill.stepped(now).saturating_sub(refill.stepped(charged));
         let spent = refill.spent(*cell, now);
         *cell = refill.cell(spent.saturating_sub(refill.span(cost).saturating_sub(came)), now);
     }
 
-    pub(super) fn is_idle(&self, cell: Refilled, now: Nanos) -> bool {
+    pub(super) fn is_idle(&self, cell: FullAt, now: Nanos) -> bool {
         self.refill().spent(cell, now) == Nanos::ZERO
     }
 
     /// What this bucket begins with, where a key was charged under another rate so far: units carry
     /// over, rounded up, and at most empty it.
-    pub(super) fn carried(&self, other: &Refill, cell: Refilled, now: Nanos) -> Refilled {
+    pub(super) fn carried(&self, other: &Refill, cell: FullAt, now: Nanos) -> FullAt {
         let spent = u128::from(other.spent(cell, now).get()) * u128::from(self.emission.get());
         let spent = spent.div_ceil(u128::from(other.emission.get()));
         let spent = spent.next_multiple_of(u128::from(self.tick.get()));

@@ -37,22 +37,22 @@ const KEEP_UNUSED: Nanos = Nanos::from_secs(3_600);
 /// The distinct window lengths of all variants of one limit; of buckets, how many rates they have.
 /// (Cells do not depend on that number: two are equal when their lengths are.)
 #[derive(Clone, Debug, Default)]
-pub struct Windows {
+pub struct WindowLengths {
     /// Ascending; none for a bucket.
     lengths: Arc<[Nanos]>,
     /// Distinct buckets.
     buckets: usize,
 }
 
-impl PartialEq for Windows {
+impl PartialEq for WindowLengths {
     fn eq(&self, other: &Self) -> bool {
         self.lengths == other.lengths
     }
 }
 
-impl Eq for Windows {}
+impl Eq for WindowLengths {}
 
-impl Windows {
+impl WindowLengths {
     /// Of these lengths, in any order.
     pub fn new(lengths: impl IntoIterator<Item = Nanos>) -> Self {
         let mut all: Vec<Nanos> = lengths.into_iter().collect();
@@ -98,7 +98,7 @@ pub(super) trait WindowAlgorithm: Copy {
     fn spend(&self, counter: &mut Self::Counter, cost: u32, now: Nanos);
 
     /// Takes back what was charged at `charged`, where it still counts.
-    fn take_back(&self, counter: &mut Self::Counter, cost: u32, charged: Nanos);
+    fn remove(&self, counter: &mut Self::Counter, cost: u32, charged: Nanos);
 
     /// Whether the counter equals an absent one.
     fn is_unused(&self, counter: Self::Counter, now: Nanos) -> bool;
@@ -118,8 +118,8 @@ impl WindowAlgorithm for SlidingWindow {
         self.charge(counter, cost, now);
     }
 
-    fn take_back(&self, counter: &mut WindowPair, cost: u32, charged: Nanos) {
-        self.give_back(counter, cost, charged);
+    fn remove(&self, counter: &mut WindowPair, cost: u32, charged: Nanos) {
+        self.refund(counter, cost, charged);
     }
 
     fn is_unused(&self, counter: WindowPair, now: Nanos) -> bool {
@@ -142,8 +142,8 @@ impl WindowAlgorithm for FixedWindow {
         self.charge(counter, cost, now);
     }
 
-    fn take_back(&self, counter: &mut Counter, cost: u32, charged: Nanos) {
-        self.give_back(counter, cost, charged);
+    fn remove(&self, counter: &mut Counter, cost: u32, charged: Nanos) {
+        self.refund(counter, cost, charged);
     }
 
     fn is_unused(&self, counter: Counter, now: Nanos) -> bool {
@@ -184,7 +184,7 @@ pub(super) fn windows_ahead(cell: u32, now: u32, length: Nanos) -> Option<u64> {
 
 impl<C: Copy + Default + PartialEq> Counters<C> {
     /// Of these lengths; nothing is spent.
-    pub(super) fn fresh(windows: &Windows, now_secs: u32) -> Self {
+    pub(super) fn fresh(windows: &WindowLengths, now_secs: u32) -> Self {
         let of =
             |length: &Nanos| OfLength { length: *length, counter: C::default(), judged: now_secs };
         Self(windows.lengths().iter().map(of).collect())
@@ -229,12 +229,12 @@ impl<C: Copy + Default + PartialEq> Counters<C> {
 
     /// Takes back a charge where it still counts: in the windows that its limit had then, since others
     /// may have begun later.
-    pub(super) fn give_back<A>(&mut self, windows: &Windows, cost: u32, charged: Nanos)
+    pub(super) fn refund<A>(&mut self, windows: &WindowLengths, cost: u32, charged: Nanos)
     where
         A: WindowAlgorithm<Counter = C>,
     {
         for one in self.0.iter_mut().filter(|one| windows.lengths().contains(&one.length)) {
-            A::of_length(one.length).take_back(&mut one.counter, cost, charged);
+            A::of_length(one.length).remove(&mut one.counter, cost, charged);
         }
     }
 
@@ -252,7 +252,7 @@ impl<C: Copy + Default + PartialEq> Counters<C> {
     /// A new length begins with what is known of it: with the units of the shortest window that
     /// covers it, which are at least those it would have counted; without one, with those of the
     /// longest, which are at most those.
-    pub(super) fn align<A>(&mut self, windows: &Windows, now: Nanos)
+    pub(super) fn align<A>(&mut self, windows: &WindowLengths, now: Nanos)
     where
         A: WindowAlgorithm<Counter = C>,
     {
@@ -273,7 +273,7 @@ impl<C: Copy + Default + PartialEq> Counters<C> {
 
     /// Drops lengths that the present generation does not need: those that no charge has been judged
     /// on for long, or for which there is no room, the longest unused first.
-    fn drop_unused(&mut self, windows: &Windows, now: Nanos) {
+    fn drop_unused(&mut self, windows: &WindowLengths, now: Nanos) {
         let needed = |one: &OfLength<C>| windows.lengths().contains(&one.length);
         self.0.retain(|one| {
             let unused = u64::from(whole_secs(now).saturating_sub(one.judged));

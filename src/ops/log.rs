@@ -59,7 +59,7 @@ impl Log for OperatorLog {
         // A line is a line, whatever an origin or a client put into an error.
         let mut text = record.args().to_string().replace(['\n', '\r'], " ");
         if is_caused_by_requests(record.metadata()) {
-            if is_no_error(&text) || !LOG_SAMPLER.admits(LogKind::Framework, date) {
+            if is_no_error(&text) || !LOG_SAMPLER.admit_line(LogKind::Framework, date) {
                 return;
             }
             text = without_queries(&text);

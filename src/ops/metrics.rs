@@ -15,7 +15,7 @@ use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::policy::{LimitIndex, Tier};
 use crate::proxy::{Books, Ending, Live, MemoryBudget, MemoryKind, OriginTally, Reason, Shed};
 use crate::store::redis::CallOutcome;
-use crate::tokens::{self, Disbelief};
+use crate::tokens::{self, TokenError};
 
 /// The framework's version, for `tollgate_build_info`.
 const PINGORA: &str = "0.9.1";
@@ -147,7 +147,7 @@ fn doors(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let waiting = gauge(&[], sources.engine.waiting() as f64);
     let banned = gauge(&[], sources.engine.bans().live(sources.engine.now().mono) as f64);
     let forgotten = counter(&[], sources.engine.bans().forgotten());
-    let refused = Disbelief::ALL.map(|why| counter(&[("reason", why.name())], why.count()));
+    let refused = TokenError::ALL.map(|why| counter(&[("reason", why.name())], why.count()));
     let all = [
         ("tollgate_in_flight", "What requests in flight hold.", MetricType::GAUGE, in_flight),
         (
@@ -180,7 +180,7 @@ fn doors(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
             "tollgate_tokens_checked_total",
             "Signed tokens that were checked; one that is remembered is not checked again.",
             MetricType::COUNTER,
-            vec![counter(&[], tokens::checked_in_all())],
+            vec![counter(&[], tokens::total_checks())],
         ),
     ];
     families.extend(all.map(|(name, help, kind, samples)| family(name, help, kind, samples)));

@@ -28,7 +28,7 @@ pub(super) fn failed(
         ErrorSource::Upstream => LogKind::OriginFailed,
         _ => LogKind::Internal,
     };
-    if !LOG_SAMPLER.admits(kind, gate.engine.date(gate.engine.now())) {
+    if !LOG_SAMPLER.admit_line(kind, gate.engine.date(gate.engine.now())) {
         return;
     }
     let id = RequestId::of(session, ctx);
@@ -40,7 +40,7 @@ pub(super) fn failed(
 
 /// A server could not be asked, and the request goes to another one or is sent again.
 pub(super) fn retried(gate: &Tollgate, session: &Session, ctx: &mut Context, error: &Error) {
-    if !LOG_SAMPLER.admits(LogKind::OriginRetried, gate.engine.date(gate.engine.now())) {
+    if !LOG_SAMPLER.admit_line(LogKind::OriginRetried, gate.engine.date(gate.engine.now())) {
         return;
     }
     let id = RequestId::of(session, ctx);

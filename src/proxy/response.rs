@@ -43,7 +43,7 @@ pub(super) fn tell(
     ctx.ending = Some(Ending::Forwarded);
     if let (Some(origin), Some(asked)) = (&ctx.origin, ctx.origin_asked) {
         let now = gate.engine.now().mono;
-        origin.tally().duration.observe(now.saturating_sub(asked));
+        origin.tally().duration.record_span(now.saturating_sub(asked));
     }
     let said =
         Said { status: response.status.as_u16(), headers: &response.headers, by_origin: true };

@@ -43,7 +43,7 @@ impl Handshakes {
         if !counted.cells.contains_key(&client) && !counted.has_room(&quota, now) {
             return true;
         }
-        let cell = counted.cells.entry(client).or_insert_with(|| quota.fresh());
+        let cell = counted.cells.entry(client).or_insert_with(|| quota.empty_cell());
         let admitted = quota.judge(Some(cell), 1, now).allowed;
         if admitted {
             quota.charge(cell, 1, now);

@@ -135,7 +135,7 @@ async fn accept<A>(
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                if LOG_SAMPLER.admits(LogKind::Accept, connections.date()) {
+                if LOG_SAMPLER.admit_line(LogKind::Accept, connections.date()) {
                     log::error!("cannot accept: {error}");
                 }
                 tokio::time::sleep(BREATHER).await;

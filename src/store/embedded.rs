@@ -212,10 +212,10 @@ impl Embedded {
             match entry.cell {
                 // Of all rates.
                 Cell::Buckets(_) => {}
-                Cell::Refilled(_) if !self.is_of(entry, quota) => return,
+                Cell::Bucket(_) if !self.is_of(entry, quota) => return,
                 _ => self.adopt(entry, quota, now),
             }
-            quota.quota.give_back(&quota.windows, &mut entry.cell, units, receipt, now);
+            quota.quota.refund(&quota.windows, &mut entry.cell, units, receipt, now);
             quota.room.reweigh(before, weight(&entry.cell), &self.pool);
         }
     }
@@ -394,7 +394,7 @@ impl Embedded {
             return;
         };
         if !reads(wanted, written) {
-            let cell = std::mem::replace(&mut entry.cell, wanted.quota.fresh());
+            let cell = std::mem::replace(&mut entry.cell, wanted.quota.empty_cell());
             entry.cell = wanted.quota.convert(&wanted.windows, &written.quota, cell, now);
         }
         entry.set_quota(wanted.number);
@@ -432,7 +432,7 @@ impl Embedded {
     /// A new cell, for which `taken` was taken.
     fn insert(&self, table: &mut Table, charge: &Charge<'_>, taken: usize, now: Now) {
         let quota = charge.quota;
-        let mut cell = quota.quota.fresh_in(&quota.windows, now);
+        let mut cell = quota.quota.empty_cell_for(&quota.windows, now);
         quota.quota.charge(&mut cell, charge.cost, now);
         quota.room.reweigh(taken, weight(&cell), &self.pool);
         quota.cells.fetch_add(1, Ordering::Release);
@@ -473,7 +473,7 @@ pub(super) const fn weight_of(heap_bytes: usize) -> usize {
 
 /// Whether a cell that `written` wrote can be read by `wanted` as it is.
 fn reads(wanted: &Issued, written: &Issued) -> bool {
-    wanted.quota.reads(&written.quota) && wanted.windows == written.windows
+    wanted.quota.can_read(&written.quota) && wanted.windows == written.windows
 }
 
 /// The rooms of these quotas, each once.

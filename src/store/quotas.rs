@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::Room;
 use super::embedded::weight_of;
 use crate::clock::{Nanos, Now};
-use crate::limit::{Quota, Windows};
+use crate::limit::{Quota, WindowLengths};
 
 /// A quota that was given a number.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Issued {
     pub(super) number: u32,
     pub(super) quota: Quota,
     /// The window lengths of all variants of its limit.
-    pub(super) windows: Windows,
+    pub(super) windows: WindowLengths,
     pub(super) room: Arc<Room>,
     /// What a new cell costs of `max_keys`, with its first charge.
     pub(super) new_weight: usize,
@@ -35,7 +35,7 @@ pub struct Claim {
     /// The quota.
     pub quota: Quota,
     /// The window lengths of all variants of the limit.
-    pub windows: Windows,
+    pub windows: WindowLengths,
     /// The limit's room; the same for every quota the limit ever has.
     pub room: Arc<Room>,
 }
@@ -91,7 +91,7 @@ impl Quotas {
 fn new_weight(claim: &Claim) -> usize {
     // Of any instant: how much a cell takes depends on none.
     let now = Now { mono: Nanos::ZERO, wall: Nanos::ZERO };
-    let cell = claim.quota.fresh_in(&claim.windows, now);
+    let cell = claim.quota.empty_cell_for(&claim.windows, now);
     weight_of(cell.heap_bytes_after_charge(now))
 }
 
@@ -107,7 +107,7 @@ impl Issued {
     }
 
     /// The window lengths of all variants of its limit.
-    pub const fn windows(&self) -> &Windows {
+    pub const fn windows(&self) -> &WindowLengths {
         &self.windows
     }
 

@@ -284,7 +284,7 @@ mod tests {
     use crate::limit::{Quota, Rate, SlidingWindow};
 
     fn entry(key: KeyHash, quota: u32) -> Entry {
-        let cell = Quota::SlidingWindow(SlidingWindow::new(Rate::ONE_A_SECOND)).fresh();
+        let cell = Quota::SlidingWindow(SlidingWindow::new(Rate::ONE_PER_SECOND)).empty_cell();
         Entry::new(key, cell, quota)
     }
 

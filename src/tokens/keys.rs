@@ -5,7 +5,7 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicK
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 
-use super::Disbelief;
+use super::TokenError;
 
 /// Most keys of a set.
 const MOST_KEYS: usize = 64;
@@ -76,12 +76,12 @@ impl Keys {
     }
 
     /// Checks the signature with the keys that the token can be for.
-    pub(super) fn verify(&self, token: &[u8]) -> Result<Verified, Disbelief> {
-        let header = decode_header(token).map_err(|_| Disbelief::Malformed)?;
+    pub(super) fn verify(&self, token: &[u8]) -> Result<Verified, TokenError> {
+        let header = decode_header(token).map_err(|_| TokenError::Malformed)?;
         // A token may name extensions that its reader has to understand or refuse it (RFC 7515, section
         // 4.1.11). None is known here, and the library leaves that to its caller.
         if header.crit.is_some() {
-            return Err(Disbelief::Malformed);
+            return Err(TokenError::Malformed);
         }
         let fitting = self.0.iter().filter(|key| {
             key.algorithm == header.alg
@@ -90,7 +90,7 @@ impl Keys {
                     key.id.as_ref().is_none_or(|id| id == kid)
                 })
         });
-        let mut why = Disbelief::UnknownKey;
+        let mut why = TokenError::UnknownKey;
         for key in fitting.take(MOST_TRIED) {
             let mut rules = Validation::new(key.algorithm);
             // Times are checked against a clock that is an argument; nobody is asked for others.
@@ -101,8 +101,8 @@ impl Keys {
                 Ok(token) => return Ok(Verified { claims: token.claims }),
                 Err(error) => {
                     why = match error.kind() {
-                        ErrorKind::InvalidSignature => Disbelief::Signature,
-                        _ => Disbelief::Malformed,
+                        ErrorKind::InvalidSignature => TokenError::Signature,
+                        _ => TokenError::Malformed,
                     };
                 }
             }

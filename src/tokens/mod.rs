@@ -47,7 +47,7 @@ pub struct Tokens {
 struct Checked {
     believed: HashMap<u128, Arc<Claims>>,
     /// Forged once, forged for ever, as long as the keys are these.
-    forged: HashMap<u128, Disbelief>,
+    forged: HashMap<u128, TokenError>,
 }
 
 /// Which tokens a caller may have checked. A signature takes as long as some hundred decisions.
@@ -61,11 +61,11 @@ pub enum Signatures {
 
 /// What a token says of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claimed {
+pub enum ClaimLookup {
     /// The claim as text: a string, a number or a truth value as it is written.
     Value(String),
     /// Nothing: the token is not believed, or does not have the claim.
-    Nothing,
+    Absent,
     /// Nobody knows: the token is not remembered, and was not to be checked.
     Unchecked,
 }
@@ -80,7 +80,7 @@ struct Claims {
 
 /// Why a token is not believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disbelief {
+pub enum TokenError {
     /// It is no token, or one without the claim.
     Malformed,
     /// No key is for it.
@@ -93,7 +93,7 @@ pub enum Disbelief {
     NotYet,
 }
 
-impl Disbelief {
+impl TokenError {
     /// Every reason, in the order of the counters.
     pub const ALL: [Self; 5] =
         [Self::Malformed, Self::UnknownKey, Self::Signature, Self::Expired, Self::NotYet];
@@ -111,19 +111,19 @@ impl Disbelief {
 
     /// How many tokens were not believed for this reason, since the process began.
     pub fn count(self) -> u64 {
-        DISBELIEVED[self as usize].load(Ordering::Relaxed)
+        REJECTED[self as usize].load(Ordering::Relaxed)
     }
 }
 
 /// Counted for the process: keys come and go with configurations.
-static DISBELIEVED: [AtomicU64; Disbelief::ALL.len()] =
-    [const { AtomicU64::new(0) }; Disbelief::ALL.len()];
+static REJECTED: [AtomicU64; TokenError::ALL.len()] =
+    [const { AtomicU64::new(0) }; TokenError::ALL.len()];
 
-/// As [`DISBELIEVED`].
+/// As [`REJECTED`].
 static CHECKED: AtomicU64 = AtomicU64::new(0);
 
 /// How many tokens were checked since the process began; a token that is remembered is not checked again.
-pub fn checked_in_all() -> u64 {
+pub fn total_checks() -> u64 {
     CHECKED.load(Ordering::Relaxed)
 }
 
@@ -152,21 +152,27 @@ impl Tokens {
     }
 
     /// A claim of a token. `now` is the date.
-    pub fn claim(&self, token: &[u8], claim: &str, signatures: Signatures, now: Nanos) -> Claimed {
+    pub fn claim(
+        &self,
+        token: &[u8],
+        claim: &str,
+        signatures: Signatures,
+        now: Nanos,
+    ) -> ClaimLookup {
         let Some(checked) = self.checked(token, signatures) else {
-            return Claimed::Unchecked;
+            return ClaimLookup::Unchecked;
         };
         match checked.and_then(|claims| claims.believe(claim, now)) {
-            Ok(value) => Claimed::Value(value),
+            Ok(value) => ClaimLookup::Value(value),
             Err(why) => {
-                DISBELIEVED[why as usize].fetch_add(1, Ordering::Relaxed);
-                Claimed::Nothing
+                REJECTED[why as usize].fetch_add(1, Ordering::Relaxed);
+                ClaimLookup::Absent
             }
         }
     }
 
     /// Whether an earlier check found the token's signature to be true.
-    pub fn is_believed(&self, token: &[u8]) -> bool {
+    pub fn is_known_valid(&self, token: &[u8]) -> bool {
         matches!(self.checked(token, Signatures::Recall), Some(Ok(_)))
     }
 
@@ -181,7 +187,7 @@ impl Tokens {
         &self,
         token: &[u8],
         signatures: Signatures,
-    ) -> Option<Result<Arc<Claims>, Disbelief>> {
+    ) -> Option<Result<Arc<Claims>, TokenError>> {
         let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
         hasher.write(token);
         let hash = hasher.finish128().as_u128();
@@ -207,7 +213,7 @@ impl Tokens {
         Some(verified)
     }
 
-    fn verify(&self, token: &[u8]) -> Result<Arc<Claims>, Disbelief> {
+    fn verify(&self, token: &[u8]) -> Result<Arc<Claims>, TokenError> {
         self.checks.fetch_add(1, Ordering::Relaxed);
         CHECKED.fetch_add(1, Ordering::Relaxed);
         let Verified { claims } = self.keys.verify(token)?;
@@ -217,20 +223,20 @@ impl Tokens {
 }
 
 impl Claims {
-    fn believe(&self, claim: &str, now: Nanos) -> Result<String, Disbelief> {
+    fn believe(&self, claim: &str, now: Nanos) -> Result<String, TokenError> {
         let now = now.secs();
         if self.until.is_some_and(|until| now >= until.saturating_add(LEEWAY.secs())) {
-            return Err(Disbelief::Expired);
+            return Err(TokenError::Expired);
         }
         if self.from.is_some_and(|from| now.saturating_add(LEEWAY.secs()) < from) {
-            return Err(Disbelief::NotYet);
+            return Err(TokenError::NotYet);
         }
         match self.claims.get(claim) {
             Some(Value::String(text)) => Ok(text.clone()),
             Some(Value::Number(number)) => Ok(number.to_string()),
             Some(Value::Bool(value)) => Ok(value.to_string()),
             Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => {
-                Err(Disbelief::Malformed)
+                Err(TokenError::Malformed)
             }
         }
     }
@@ -245,7 +251,7 @@ fn remember<T>(list: &mut HashMap<u128, T>, hash: u128, what: T) {
 }
 
 /// A time of a token, in seconds since the epoch; a part of a second does not count.
-fn seconds(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>, Disbelief> {
+fn seconds(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>, TokenError> {
     let Some(value) = claims.get(name) else {
         return Ok(None);
     };
@@ -254,7 +260,7 @@ fn seconds(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>, Disbe
         // A float saturates on its way to an integer.
         value.as_f64().filter(|time| *time >= 0.0).map(|time| time as u64)
     });
-    whole.map(Some).ok_or(Disbelief::Malformed)
+    whole.map(Some).ok_or(TokenError::Malformed)
 }
 
 impl fmt::Debug for Tokens {
@@ -284,24 +290,24 @@ mod tests {
             tokens.claim(token, "sub", signatures, Nanos::from_secs(100))
         };
         let told = |token: &[u8]| asked(token, Signatures::Check);
-        let known = Claimed::Value("a".to_owned());
+        let known = ClaimLookup::Value("a".to_owned());
 
         let good = signed(r#"{"sub":"a"}"#);
         let mut forged = good.clone();
         let place = forged.len() - 10;
         forged[place] = if forged[place] == b'A' { b'B' } else { b'A' };
-        assert_eq!(asked(&good, Signatures::Recall), Claimed::Unchecked);
+        assert_eq!(asked(&good, Signatures::Recall), ClaimLookup::Unchecked);
         assert_eq!(tokens.checks(), 0);
         for _ in 0..100 {
-            assert_eq!((told(&good), told(&forged)), (known.clone(), Claimed::Nothing));
+            assert_eq!((told(&good), told(&forged)), (known.clone(), ClaimLookup::Absent));
             assert_eq!(asked(&good, Signatures::Recall), known);
-            assert_eq!(asked(&forged, Signatures::Recall), Claimed::Nothing);
+            assert_eq!(asked(&forged, Signatures::Recall), ClaimLookup::Absent);
         }
         assert_eq!(tokens.checks(), 2);
         for n in 0..SHARDS * MOST * 2 {
             let mut other = forged.clone();
             other.extend_from_slice(n.to_string().as_bytes());
-            assert_eq!(told(&other), Claimed::Nothing);
+            assert_eq!(told(&other), ClaimLookup::Absent);
         }
         let before = tokens.checks();
         assert_eq!(told(&good), known);

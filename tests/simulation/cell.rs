@@ -263,7 +263,7 @@ pub(crate) fn verdict(
         return Err(format!("told that {remaining} remain with {spent}"));
     }
     let waits = |spent: u64| (spent + own).saturating_sub(variant.full);
-    let wait = verdict.wait.get();
+    let wait = verdict.delay.get();
     if charged && variant.is_bucket() && (wait < waits(least) || wait > waits(most)) {
         return Err(format!("told to wait {wait} ns with {spent}"));
     }

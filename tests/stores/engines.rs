@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue};
 use tollgate::clock::SystemClock;
 use tollgate::config;
 use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending};
-use tollgate::limit::{FixedWindow, Quota, Rate, Windows};
+use tollgate::limit::{FixedWindow, Quota, Rate, WindowLengths};
 use tollgate::policy::{Facts, KeyHash, KeySecret, Route};
 use tollgate::store::redis::{Address, CallOutcome, Login, Remote, Servers, Settings, Spend};
 use tollgate::store::{Claim, Embedded, Room};
@@ -76,8 +76,8 @@ impl Node {
 
     /// The slot of that cell.
     pub fn slot(&self, limit: &str, keys: &[(&'static str, &str)]) -> u16 {
-        let quota = Quota::FixedWindow(FixedWindow::new(Rate::ONE_A_SECOND));
-        let windows = Windows::of([&quota]);
+        let quota = Quota::FixedWindow(FixedWindow::new(Rate::ONE_PER_SECOND));
+        let windows = WindowLengths::of([&quota]);
         let claim = Claim { quota, windows, room: Arc::<Room>::default() };
         let quota = Embedded::default().issue(claim, None);
         self.remote.slot(&Spend::of(self.key(limit, keys), None, quota, 1))

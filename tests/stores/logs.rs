@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tollgate::clock::{Nanos, Now};
-use tollgate::limit::{Quota, Rate, SlidingLog, TokenBucket, Windows};
+use tollgate::limit::{Quota, Rate, SlidingLog, TokenBucket, WindowLengths};
 use tollgate::policy::KeyHash;
 use tollgate::store::redis::{Answered, Argument, Call, Charge, Order, SCRIPT, Spend};
 use tollgate::store::{self, CELL_BYTES, Claim, Embedded, Issued, Room};
@@ -23,7 +23,7 @@ fn log(count: u32, period: Nanos) -> Quota {
     Quota::SlidingLog(SlidingLog::new(Rate::new(count, period).unwrap()).unwrap())
 }
 
-fn issue(store: &Embedded, room: &Arc<Room>, quota: Quota, windows: &Windows) -> Arc<Issued> {
+fn issue(store: &Embedded, room: &Arc<Room>, quota: Quota, windows: &WindowLengths) -> Arc<Issued> {
     store.issue(Claim { quota, windows: windows.clone(), room: Arc::clone(room) }, None)
 }
 
@@ -40,7 +40,7 @@ fn a_long_log_says_what_a_plain_list_says() {
         let mut random = fastrand::Rng::with_seed(seed);
         let (store, room) = (Embedded::default(), Arc::default());
         let quotas = [log(2_000, Nanos::from_secs(60)), log(300, Nanos::from_secs(7))];
-        let windows = Windows::of(&quotas);
+        let windows = WindowLengths::of(&quotas);
         let rates = quotas.map(|quota| issue(&store, &room, quota, &windows));
         let server = Server::new();
         let mut listed: Vec<(u64, u32)> = Vec::new();
@@ -186,7 +186,7 @@ async fn no_call_keeps_the_server_busy_for_long() {
     let connection = &mut client.get_connection().unwrap();
     let _: String = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query(connection).unwrap();
     let (store, room) = (Embedded::default(), Arc::default());
-    let windows = Windows::new([Nanos::from_secs(600), Nanos::from_secs(3_600)]);
+    let windows = WindowLengths::new([Nanos::from_secs(600), Nanos::from_secs(3_600)]);
     let long = log(10_000, Nanos::from_secs(3_600));
     let (long, short) = (
         issue(&store, &room, long, &windows),
@@ -244,10 +244,10 @@ async fn no_call_keeps_the_server_busy_for_long() {
     }
     let rate = Rate::new(1_000_000, Nanos::from_secs(600)).unwrap();
     let plain = Quota::SlidingWindow(tollgate::limit::SlidingWindow::new(rate));
-    let eight = Windows::new((0..8).map(|n| Nanos::from_secs(600 << n)));
+    let eight = WindowLengths::new((0..8).map(|n| Nanos::from_secs(600 << n)));
     for (case, windows, cells, charges) in [
-        ("charges of a cell each", Windows::of([&plain]), 1, 64),
-        ("charges of four cells each", Windows::of([&plain]), 4, 64),
+        ("charges of a cell each", WindowLengths::of([&plain]), 1, 64),
+        ("charges of four cells each", WindowLengths::of([&plain]), 4, 64),
         ("charges of four cells of eight windows each", eight, 4, 8),
     ] {
         let quota = issue(&store, &room, plain, &windows);
@@ -273,10 +273,10 @@ async fn no_call_keeps_the_server_busy_for_long() {
                 let rate = Rate::new(1_000 + n, Nanos::from_secs(1)).unwrap();
                 let step = Nanos::new(1_000);
                 let bucket = TokenBucket::new(rate, 500, Nanos::ZERO, step).unwrap();
-                Quota::TokenBucket(bucket.returning(returns))
+                Quota::TokenBucket(bucket.with_refunds(returns))
             })
             .collect();
-        let variants = Windows::of(&quotas);
+        let variants = WindowLengths::of(&quotas);
         let rates: Vec<Arc<Issued>> =
             quotas.iter().map(|quota| issue(&store, &room, *quota, &variants)).collect();
         let key = |n: u64| KeyHash {
@@ -320,7 +320,7 @@ fn a_log_holds_no_more_than_it_needs() {
     let (store, room) = (Embedded::default(), Arc::<Room>::default());
     store.share_out(10_000_000, &[(&*room, None)]);
     let quota = log(500, Nanos::from_secs(60));
-    let quota = issue(&store, &room, quota, &Windows::of([&quota]));
+    let quota = issue(&store, &room, quota, &WindowLengths::of([&quota]));
     let now = |micros: u64| {
         let at = Nanos::new(micros * 1_000);
         Now { mono: at, wall: at }
@@ -357,7 +357,7 @@ fn a_log_that_finds_no_room_does_not_grow() {
     let (store, room) = (Embedded::default(), Arc::<Room>::default());
     store.share_out(100, &[(&*room, None)]);
     let quota = log(600, Nanos::from_secs(60));
-    let quota = issue(&store, &room, quota, &Windows::of([&quota]));
+    let quota = issue(&store, &room, quota, &WindowLengths::of([&quota]));
     let ask = |at: u64| {
         let at = Nanos::new(at * 1_000);
         let charge = store::Charge { key: KeyHash { high: 1, low: 1 }, quota: &quota, cost: 1 };

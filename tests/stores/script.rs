@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tollgate::clock::{Nanos, Now};
 use tollgate::limit::{
     Cell, FixedWindow, MICROSECOND, Quota, Rate, Receipt, SlidingLog, SlidingWindow, TokenBucket,
-    Verdict, Windows,
+    Verdict, WindowLengths,
 };
 use tollgate::policy::KeyHash;
 use tollgate::store::redis::{Call, Charge, Order, Spend};
@@ -27,17 +27,17 @@ fn key(n: usize) -> KeyHash {
     KeyHash { high: 7, low: n as u64 }
 }
 
-fn issue(quota: Quota, windows: Windows) -> Arc<Issued> {
+fn issue(quota: Quota, windows: WindowLengths) -> Arc<Issued> {
     let claim = Claim { quota, windows, room: Arc::<Room>::default() };
     Embedded::default().issue(claim, None)
 }
 
 fn spend(n: usize, quota: Quota, cost: u32) -> Spend {
-    spend_in(n, quota, Windows::of([&quota]), cost)
+    spend_in(n, quota, WindowLengths::of([&quota]), cost)
 }
 
 /// `windows`: of all rates of the limit.
-fn spend_in(n: usize, quota: Quota, windows: Windows, cost: u32) -> Spend {
+fn spend_in(n: usize, quota: Quota, windows: WindowLengths, cost: u32) -> Spend {
     Spend::of(key(n), None, issue(quota, windows), cost)
 }
 
@@ -66,7 +66,7 @@ fn quota(kind: Kind, (count, period, burst, steps): Numbers) -> Quota {
             let step = MICROSECOND.saturating_mul(step);
             let made = TokenBucket::new(rate, burst, step, MICROSECOND);
             Quota::TokenBucket(made.unwrap_or_else(|_| {
-                TokenBucket::new(Rate::ONE_A_SECOND, burst, Nanos::ZERO, MICROSECOND).unwrap()
+                TokenBucket::new(Rate::ONE_PER_SECOND, burst, Nanos::ZERO, MICROSECOND).unwrap()
             }))
         }
         Kind::Window => Quota::SlidingWindow(SlidingWindow::new(rate)),
@@ -85,7 +85,7 @@ fn numbers() -> impl Strategy<Value = Numbers> {
 }
 
 /// One limit's part of a charge: which cell, under which rate, the windows of its limit, the cost.
-type Part = (usize, Quota, Windows, u32);
+type Part = (usize, Quota, WindowLengths, u32);
 
 /// The embedded algorithms on cells that are kept as a store keeps them: read as the rate that asks,
 /// and written so when a charge is spent.
@@ -97,12 +97,12 @@ impl Oracle {
         match self.0.get(*n) {
             // One that is idle has gone.
             Some(Some((old, cell))) if !old.is_idle(cell, now) => {
-                match quota.name() == "token_bucket" && quota.reads(old) {
+                match quota.name() == "token_bucket" && quota.can_read(old) {
                     true => cell.clone(),
                     false => quota.convert(windows, old, cell.clone(), now),
                 }
             }
-            _ => quota.fresh_in(windows, now),
+            _ => quota.empty_cell_for(windows, now),
         }
     }
 
@@ -143,10 +143,10 @@ impl Oracle {
         let Some(Some((old, kept))) = self.0.get_mut(*n) else { return };
         match kept {
             Cell::Buckets(_) => {}
-            Cell::Refilled(_) if !quota.reads(old) => return,
+            Cell::Bucket(_) if !quota.can_read(old) => return,
             _ => (*old, *kept) = (*quota, cell),
         }
-        quota.give_back(windows, kept, units, receipt, now);
+        quota.refund(windows, kept, units, receipt, now);
     }
 
     /// Microseconds after which the cell equals an absent one, rounded up.
@@ -235,11 +235,11 @@ proptest! {
             let parts: Vec<Part> = (0..3)
                 .filter(|n| step.cells & (1 << n) != 0)
                 .map(|n| {
-                    let quota = |numbers| quota(kinds[n], numbers).returning(returns[n]);
+                    let quota = |numbers| quota(kinds[n], numbers).with_refunds(returns[n]);
                     let rates = [before[n], after[n]].map(quota);
                     let quota = quota(numbers[n]);
                     let windows =
-                        if one_limit { Windows::of(&rates) } else { Windows::of([&quota]) };
+                        if one_limit { WindowLengths::of(&rates) } else { WindowLengths::of([&quota]) };
                     (n, quota, windows, step.costs[n])
                 })
                 .collect();
@@ -519,7 +519,7 @@ fn the_largest_numbers_are_exact() {
             let cost = (quota.limit() / 7).max(1);
             let answered = server.settle(&[charge([spend(0, quota, cost)])]).remove(0);
             let (spent, verdicts) =
-                oracle.settle(&[(0, quota, Windows::of([&quota]), cost)], now(at));
+                oracle.settle(&[(0, quota, WindowLengths::of([&quota]), cost)], now(at));
             assert_eq!(answered.settlement.spent, spent, "{kind:?} {n}");
             assert_eq!(
                 answered.settlement.verdicts.as_slice(),

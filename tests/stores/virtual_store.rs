@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate::clock::{Clock, Nanos, Now};
-use tollgate::limit::{FixedWindow, Quota, Rate, Windows};
+use tollgate::limit::{FixedWindow, Quota, Rate, WindowLengths};
 use tollgate::policy::KeyHash;
 use tollgate::store::redis::{
     Arguments, Charge, Failure, Order, Readiness, Remote, Spend, Transport,
@@ -177,7 +177,7 @@ impl Transport for VirtualStore {
 pub fn quota(limit: u32) -> Arc<Issued> {
     let rate = Rate::new(limit, Nanos::from_secs(30 * 86_400)).unwrap();
     let quota = Quota::FixedWindow(FixedWindow::new(rate));
-    let windows = Windows::of([&quota]);
+    let windows = WindowLengths::of([&quota]);
     let claim = Claim { quota, windows, room: Arc::<Room>::default() };
     Embedded::default().issue(claim, None)
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tollgate::clock::{Nanos, Now};
-use tollgate::limit::{FixedWindow, MICROSECOND, Quota, Rate, SlidingLog, SlidingWindow, Windows};
+use tollgate::limit::{
+    FixedWindow, MICROSECOND, Quota, Rate, SlidingLog, SlidingWindow, WindowLengths,
+};
 use tollgate::policy::KeyHash;
 use tollgate::store::redis::{Charge, Order, Spend};
 use tollgate::store::{self, Claim, Embedded, Issued, Room};
@@ -89,7 +91,7 @@ fn generation(cell: &impl Cell, kind: Kind, rates: &[Numbers]) -> Vec<Arc<Issued
     let quotas: Vec<Quota> = rates.iter().map(|one| quota(kind, *one)).collect();
     let claim = |quota: &Quota| Claim {
         quota: *quota,
-        windows: Windows::of(&quotas),
+        windows: WindowLengths::of(&quotas),
         room: Arc::clone(room),
     };
     quotas.iter().map(|quota| store.issue(claim(quota), None)).collect()

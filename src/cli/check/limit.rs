@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use crate::clock::{Nanos, Now};
 use crate::config::{Config, Store};
-use crate::limit::{Quota, SketchSize, Windows, log_bytes};
+use crate::limit::{Quota, SketchSize, WindowLengths, log_bytes};
 use crate::policy::{
     Action, Cost, Count, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, Policy, Rollout,
     WhenFull, Who,
@@ -56,7 +56,7 @@ fn tell_exact(
         return Ok(());
     };
     told.line("promise", format!("{}: {quota}", quota.name()))?;
-    let windows = Windows::of(std::iter::once(quota).chain(&limit.terms.quotas));
+    let windows = WindowLengths::of(std::iter::once(quota).chain(&limit.terms.quotas));
     if windows.lengths().len() > 1 {
         let lengths: Vec<String> = windows.lengths().iter().map(|one| format!("{one:?}")).collect();
         told.line("windows", format!("{}: every charge counts in each", lengths.join(", ")))?;
@@ -81,7 +81,7 @@ fn tell_exact(
             // Of any instant: how much a cell takes depends on none.
             let now = Now { mono: Nanos::ZERO, wall: Nanos::ZERO };
             let returns = may_return(&config.policy, limit);
-            let cell = quota.returning(returns).fresh_in(&windows, now);
+            let cell = quota.with_refunds(returns).empty_cell_for(&windows, now);
             let bytes = CELL_BYTES + cell.heap_bytes_after_charge(now);
             let more = match (windows.buckets() > 1, bytes > CELL_BYTES) {
                 (false, false) => format!("{mib} MiB at {most}"),

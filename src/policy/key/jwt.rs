@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::{Part, credentials};
 use crate::policy::Facts;
-use crate::tokens::{Claimed, Signatures, Tokens};
+use crate::tokens::{ClaimLookup, Signatures, Tokens};
 
 /// A claim of the bearer token.
 #[derive(Clone)]
@@ -21,9 +21,9 @@ pub(super) fn part<'r>(facts: &Facts<'r>, claim: &Claim, signatures: Signatures)
     match credentials::bearer(facts) {
         Part::Present(token) => {
             match claim.tokens.claim(&token, &claim.name, signatures, facts.now) {
-                Claimed::Value(value) => Part::of(value.into_bytes()),
-                Claimed::Nothing => Part::Absent,
-                Claimed::Unchecked => Part::Unchecked,
+                ClaimLookup::Value(value) => Part::of(value.into_bytes()),
+                ClaimLookup::Absent => Part::Absent,
+                ClaimLookup::Unchecked => Part::Unchecked,
             }
         }
         none => none,
@@ -34,7 +34,7 @@ impl Claim {
     /// Whether the request has a token that was found to be true by an earlier check, whatever it claims.
     pub fn is_believed(&self, facts: &Facts<'_>) -> bool {
         match credentials::bearer(facts) {
-            Part::Present(token) => self.tokens.is_believed(&token),
+            Part::Present(token) => self.tokens.is_known_valid(&token),
             Part::Absent | Part::Repeated | Part::Unreadable | Part::Unchecked => false,
         }
     }

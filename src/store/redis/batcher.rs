@@ -253,8 +253,8 @@ impl Batcher {
             Err(Failure::Unreachable) => return,
             Err(failure) => failure.outcome(),
         };
-        self.metrics.batches.count(charges as u64);
-        self.metrics.durations.observe(self.clock.now().mono.saturating_sub(began));
+        self.metrics.batches.record(charges as u64);
+        self.metrics.durations.record_span(self.clock.now().mono.saturating_sub(began));
         self.metrics.record_call(outcome);
     }
 }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::clock::{Nanos, Now};
-use crate::limit::{Cell, MAX_RATES, MAX_WINDOWS, MICROSECOND, Quota, Rate, Verdict, Windows};
+use crate::limit::{
+    Cell, MAX_RATES, MAX_WINDOWS, MICROSECOND, Quota, Rate, Verdict, WindowLengths,
+};
 use crate::policy::KeyHash;
 use crate::store::{Issued, Settlement, Verdicts};
 
@@ -170,7 +172,7 @@ struct RunPart {
     cost: u32,
     before: u64,
     /// Of a refund: the windows that the limit had when it was charged.
-    windows: Windows,
+    windows: WindowLengths,
 }
 
 impl Run {
@@ -210,11 +212,11 @@ impl Call {
         let mut parts: SmallVec<[RunPart; 4]> = SmallVec::new();
         for spend in &charge.spends {
             // (Whether its cell remembers is said of the cell.)
-            let quota = spend.quota.quota().returning(false);
+            let quota = spend.quota.quota().with_refunds(false);
             let cell = self.cell(spend);
             let windows = match charge.order {
                 Order::GiveBack(_) => spend.quota.windows().clone(),
-                Order::Spend | Order::Ask | Order::Post | Order::Debit => Windows::default(),
+                Order::Spend | Order::Ask | Order::Post | Order::Debit => WindowLengths::default(),
             };
             let (cost, before) = (spend.cost, spend.before);
             parts.push(RunPart { cell, quota, cost, before, windows });
@@ -377,7 +379,7 @@ impl Call {
                 let (numbers, after) = rest.split_at_checked(quota.reading_len())?;
                 rest = after;
                 let above = above(&quota, numbers, part.cost, spent, run.many);
-                let cell = quota.cell_of(numbers, now.wall, above)?;
+                let cell = quota.cell_from_reading(numbers, now.wall, above)?;
                 let before = *numbers.first()?;
                 parts.push(Part { quota, cell, cost: part.cost, before });
             }
@@ -463,8 +465,7 @@ fn above(quota: &Quota, numbers: &[u64], cost: u32, spent: u32, many: u32) -> u3
 
 /// Whether a cell is to remember a charge, since it may be given back.
 fn remembers(spend: &Spend) -> bool {
-    let returns =
-        |quota: &Quota| matches!(quota, Quota::TokenBucket(q) if spend.returns || q.returns());
+    let returns = |quota: &Quota| matches!(quota, Quota::TokenBucket(q) if spend.returns || q.is_refundable());
     returns(spend.quota.quota())
 }
 
@@ -480,7 +481,7 @@ const fn bucket_counters(rates: usize, remembers: bool) -> usize {
 
 impl CallCell {
     /// Which of its windows are among these, as bits; nothing of an algorithm without counters.
-    fn mask(&self, windows: &Windows) -> Option<u64> {
+    fn mask(&self, windows: &WindowLengths) -> Option<u64> {
         let counts = matches!(self.algorithm, Algorithm::SlidingWindow | Algorithm::FixedWindow);
         let bit = |n: usize| u64::from(windows.lengths().contains(&self.windows[n])) << n;
         counts.then(|| (0..self.windows.len()).map(bit).sum())

@@ -99,8 +99,8 @@ impl Default for StoreMetrics {
         Self {
             calls: Default::default(),
             // From 50 microseconds, a loopback's round trip, to a tenth of a second.
-            durations: Histogram::growing(50_000, 2),
-            batches: Histogram::growing(1, 2),
+            durations: Histogram::exponential(50_000, 2),
+            batches: Histogram::exponential(1, 2),
             unreported_lost: AtomicU64::new(0),
         }
     }

@@ -88,7 +88,7 @@ impl Unreported {
         let usage = inner.usage.entry(id).or_insert_with(|| Usage {
             family: spend.family,
             quota: Arc::clone(&spend.quota),
-            cell: quota.fresh(),
+            cell: quota.empty_cell(),
         });
         quota.charge(&mut usage.cell, spend.cost, now);
     }
@@ -98,7 +98,7 @@ impl Unreported {
         let id = (spend.key.high, spend.key.low, spend.quota.number());
         if let Some(usage) = self.0.lock().usage.get_mut(&id) {
             let (quota, windows) = (*usage.quota.quota(), usage.quota.windows().clone());
-            quota.give_back(&windows, &mut usage.cell, units, receipt, now);
+            quota.refund(&windows, &mut usage.cell, units, receipt, now);
         }
     }
 
@@ -264,7 +264,7 @@ impl Usage {
     fn take_debt(&mut self, id: UsageId, now: Now) -> Option<Charge> {
         let (quota, limit) = (*self.quota.quota(), self.limit(now));
         let debt = self.spent(now).checked_sub(limit).filter(|debt| *debt > 0)?;
-        self.cell = quota.fresh();
+        self.cell = quota.empty_cell();
         quota.charge(&mut self.cell, limit, now);
         let spend = Spend::of(key_of(id), self.family, Arc::clone(&self.quota), debt);
         Some(Charge { order: Order::Debit, spends: smallvec![spend] })
@@ -273,7 +273,7 @@ impl Usage {
 
 impl Correction {
     fn has_refilled(&self, now: Now) -> bool {
-        let counts = |spend: &Spend| spend.quota.quota().memory(spend.cost);
+        let counts = |spend: &Spend| spend.quota.quota().charge_lifetime(spend.cost);
         let longest = self.charge.spends.iter().map(counts).max().unwrap_or_default();
         self.since.saturating_add(longest) <= now.mono
     }
@@ -291,8 +291,8 @@ mod tests {
 
     fn quota(secs: u64) -> Arc<Issued> {
         let rate = Rate::new(100, Nanos::from_secs(secs)).ok();
-        let quota = Quota::FixedWindow(FixedWindow::new(rate.unwrap_or(Rate::ONE_A_SECOND)));
-        let windows = crate::limit::Windows::of([&quota]);
+        let quota = Quota::FixedWindow(FixedWindow::new(rate.unwrap_or(Rate::ONE_PER_SECOND)));
+        let windows = crate::limit::WindowLengths::of([&quota]);
         let claim = Claim { quota, windows, room: Arc::<Room>::default() };
         Embedded::default().issue(claim, None)
     }
@@ -334,7 +334,7 @@ mod tests {
         let room = Arc::<Room>::default();
         let issue = |secs| {
             let quota = *quota(secs).quota();
-            let windows = crate::limit::Windows::of([&quota]);
+            let windows = crate::limit::WindowLengths::of([&quota]);
             store.issue(Claim { quota, windows, room: Arc::clone(&room) }, None)
         };
         let (short, long) = (issue(10), issue(1_000));
@@ -358,7 +358,7 @@ mod tests {
         let rate = Rate::new(10, Nanos::SECOND).unwrap();
         let quota = crate::limit::TokenBucket::new(rate, 10, Nanos::ZERO, tick).unwrap();
         let quota = Quota::TokenBucket(quota);
-        let windows = crate::limit::Windows::of([&quota]);
+        let windows = crate::limit::WindowLengths::of([&quota]);
         Embedded::default().issue(Claim { quota, windows, room: Arc::<Room>::default() }, None)
     }
 

@@ -6,7 +6,7 @@ use tollgate::limit::{
     WindowLengths,
 };
 use tollgate::policy::KeyHash;
-use tollgate::store::redis::{Answered, Call, Charge, Order, Spend};
+use tollgate::store::redis::{Call, CellCharge, ChargeReply, Operation, StoreCharge};
 use tollgate::store::{Claim, Embedded, Issued, Room};
 
 /// The call's number.
@@ -41,11 +41,11 @@ pub fn replies(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (charges, reply) = text.split_once('=').unwrap_or((&text, ""));
     let mut call = Call::default();
-    let charges: Vec<Charge> = charges.lines().filter_map(charge).collect();
+    let charges: Vec<StoreCharge> = charges.lines().filter_map(charge).collect();
     let taken = charges.iter().take_while(|charge| call.add(charge).is_ok()).count();
     let charges = &charges[..taken];
     let reply: Vec<u64> = reply.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let answers = call.answers(NUMBER, &reply);
+    let answers = call.read_reply(NUMBER, &reply);
     if let Some(expected) = fixed_windows_say(charges, &reply) {
         assert_eq!(answers.is_some(), expected, "{charges:?}: {reply:?}");
     }
@@ -57,60 +57,62 @@ pub fn replies(bytes: &[u8]) {
         is_consistent(&run[0], answers);
     }
     is_told(charges, &answers, &reply);
-    assert_eq!(call.answers(NUMBER + 1, &reply), None, "another call's");
-    assert_eq!(call.answers(NUMBER, &[&reply[..], &[0]].concat()), None, "longer");
+    assert_eq!(call.read_reply(NUMBER + 1, &reply), None, "another call's");
+    assert_eq!(call.read_reply(NUMBER, &[&reply[..], &[0]].concat()), None, "longer");
     for cut in super::cuts(reply.len()).filter(|cut| *cut < reply.len()) {
-        assert_eq!(call.answers(NUMBER, &reply[..cut]), None, "cut at {cut}");
+        assert_eq!(call.read_reply(NUMBER, &reply[..cut]), None, "cut at {cut}");
     }
 }
 
-fn charge(line: &str) -> Option<Charge> {
+fn charge(line: &str) -> Option<StoreCharge> {
     let mut words = line.split_whitespace();
     let (order, at) = words.next()?.split_at_checked(1)?;
     let order = match order {
-        "s" => Order::Spend,
-        "q" => Order::Ask,
-        "c" => Order::Post,
-        "d" => Order::Debit,
-        "r" => Order::GiveBack(at.parse().unwrap_or(0)),
+        "s" => Operation::Charge,
+        "q" => Operation::Check,
+        "c" => Operation::Report,
+        "d" => Operation::Debit,
+        "r" => Operation::Refund(at.parse().unwrap_or(0)),
         _ => return None,
     };
-    let mut charge = Charge { order, spends: Default::default() };
+    let mut charge = StoreCharge { operation: order, cell_charges: Default::default() };
     for part in words.take(8) {
         let mut numbers = part.split(':').map(|number| number.parse::<u64>().unwrap_or(0));
         let (cell, quota) = (numbers.next()?, numbers.next()? as usize % QUOTAS.len());
         let cost = u32::try_from(numbers.next()?).unwrap_or(u32::MAX);
         // The algorithm is in the key.
         let key = KeyHash { high: quota as u64, low: cell % 64 };
-        if charge.spends.iter().all(|spend| spend.key != key) {
-            charge.spends.push(Spend::of(key, None, Arc::clone(&QUOTAS[quota]), cost));
+        if charge.cell_charges.iter().all(|spend| spend.key != key) {
+            charge.cell_charges.push(CellCharge::new(key, None, Arc::clone(&QUOTAS[quota]), cost));
         }
     }
-    (!charge.spends.is_empty()).then_some(charge)
+    (!charge.cell_charges.is_empty()).then_some(charge)
 }
 
-fn judges(charge: &Charge) -> bool {
-    matches!(charge.order, Order::Spend | Order::Ask)
+fn judges(charge: &StoreCharge) -> bool {
+    matches!(charge.operation, Operation::Charge | Operation::Check)
 }
 
-fn parts(charge: &Charge) -> impl Iterator<Item = (KeyHash, &Quota, u32)> {
-    charge.spends.iter().map(|spend| (spend.key, spend.quota.quota(), spend.cost))
+fn parts(charge: &StoreCharge) -> impl Iterator<Item = (KeyHash, &Quota, u32)> {
+    charge.cell_charges.iter().map(|spend| (spend.key, spend.quota.quota(), spend.cost))
 }
 
 /// How many charges from the first on are told together: equal ones that spend.
-fn run_length(charges: &[Charge]) -> usize {
+fn run_length(charges: &[StoreCharge]) -> usize {
     let first = &charges[0];
-    let same = |charge: &&Charge| charge.order == first.order && parts(charge).eq(parts(first));
-    match first.order {
-        Order::Spend => charges.iter().take_while(same).count(),
-        Order::Ask | Order::Post | Order::Debit | Order::GiveBack(_) => 1,
+    let same = |charge: &&StoreCharge| {
+        charge.operation == first.operation && parts(charge).eq(parts(first))
+    };
+    match first.operation {
+        Operation::Charge => charges.iter().take_while(same).count(),
+        Operation::Check | Operation::Report | Operation::Debit | Operation::Refund(_) => 1,
     }
 }
 
 fn runs<'c>(
-    mut charges: &'c [Charge],
-    mut answers: &'c [Answered],
-) -> Vec<(&'c [Charge], &'c [Answered])> {
+    mut charges: &'c [StoreCharge],
+    mut answers: &'c [ChargeReply],
+) -> Vec<(&'c [StoreCharge], &'c [ChargeReply])> {
     let mut runs = Vec::new();
     while !charges.is_empty() {
         let many = run_length(charges);
@@ -121,13 +123,13 @@ fn runs<'c>(
 }
 
 /// Verdicts that go together, and no more admitted than the limits allow.
-fn is_consistent(charge: &Charge, answers: &[Answered]) {
+fn is_consistent(charge: &StoreCharge, answers: &[ChargeReply]) {
     if !judges(charge) {
-        let done = |one: &Answered| one.settlement.spent && one.settlement.verdicts.is_empty();
+        let done = |one: &ChargeReply| one.settlement.spent && one.settlement.verdicts.is_empty();
         return assert!(answers.iter().all(done));
     }
     let spent = answers.iter().filter(|one| one.settlement.spent).count() as u64;
-    assert!(charge.order == Order::Spend || spent == 0, "a question spends nothing");
+    assert!(charge.operation == Operation::Charge || spent == 0, "a question spends nothing");
     for (_, quota, cost) in parts(charge) {
         assert!(spent * u64::from(cost) <= u64::from(quota.limit()), "{spent} times {cost}");
     }
@@ -136,9 +138,12 @@ fn is_consistent(charge: &Charge, answers: &[Answered]) {
     assert!(later.iter().all(|one| !one.settlement.spent), "what was refused is admitted later");
     for one in answers {
         let verdicts = &one.settlement.verdicts;
-        assert_eq!((verdicts.len(), one.without.len()), (charge.spends.len(), charge.spends.len()));
+        assert_eq!(
+            (verdicts.len(), one.without.len()),
+            (charge.cell_charges.len(), charge.cell_charges.len())
+        );
         let fits = verdicts.iter().all(|verdict| verdict.allowed);
-        assert_eq!(fits, one.settlement.spent || charge.order == Order::Ask && fits);
+        assert_eq!(fits, one.settlement.spent || charge.operation == Operation::Check && fits);
         for ((verdict, without), (_, quota, cost)) in
             verdicts.iter().zip(&one.without).zip(parts(charge))
         {
@@ -164,10 +169,10 @@ fn is_true(verdict: &Verdict, quota: &Quota, cost: u32) {
 }
 
 /// As many were admitted as the server says, and the cells were before as it says.
-fn is_told(charges: &[Charge], answers: &[Answered], reply: &[u64]) {
+fn is_told(charges: &[StoreCharge], answers: &[ChargeReply], reply: &[u64]) {
     let mut numbers = reply[2..].iter().copied();
     for (run, answers) in runs(charges, answers).into_iter().filter(|(run, _)| judges(&run[0])) {
-        let admitted = |one: &&Answered| one.settlement.verdicts.iter().all(|one| one.allowed);
+        let admitted = |one: &&ChargeReply| one.settlement.verdicts.iter().all(|one| one.allowed);
         assert_eq!(numbers.next(), Some(answers.iter().filter(admitted).count() as u64));
         for (part, (_, quota, _)) in parts(&run[0]).enumerate() {
             let first = numbers.next().unwrap();
@@ -180,7 +185,7 @@ fn is_told(charges: &[Charge], answers: &[Answered], reply: &[u64]) {
 
 /// Whether a reply about fixed windows alone is true; `None`: it is about something else, or about
 /// another window than the present one.
-fn fixed_windows_say(charges: &[Charge], reply: &[u64]) -> Option<bool> {
+fn fixed_windows_say(charges: &[StoreCharge], reply: &[u64]) -> Option<bool> {
     const PERIOD: u64 = 60_000_000;
     let is_fixed = |quota: &Quota| matches!(quota, Quota::FixedWindow(_));
     if charges.is_empty() || !charges.iter().flat_map(parts).all(|part| is_fixed(part.1)) {

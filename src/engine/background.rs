@@ -9,10 +9,10 @@ use super::exact::ExactPart;
 use super::pending::{ChargedIn, InBackground, Pending};
 use super::{Decision, Engine, Generation, Trial, VerdictKind};
 use crate::clock::Nanos;
-use crate::store::redis::{Answered, Charge, Failure, Order, Remote, Spend};
+use crate::store::redis::{CellCharge, ChargeReply, Failure, Operation, Remote, StoreCharge};
 
 /// The result of a charge.
-type Answer = Result<Answered, Failure>;
+type Answer = Result<ChargeReply, Failure>;
 
 /// One cell that is charged while the request goes on.
 pub(super) struct Background<'a> {
@@ -72,8 +72,10 @@ impl Background<'_> {
         let deadline = now.saturating_add(Nanos::from(remote.timeout()));
         let in_background = InBackground::new(&self.engine.background);
         tokio::spawn(async move {
-            let charge =
-                Charge { order: Order::Spend, spends: SmallVec::from_iter([spend.clone()]) };
+            let charge = StoreCharge {
+                operation: Operation::Charge,
+                cell_charges: SmallVec::from_iter([spend.clone()]),
+            };
             let answer = remote.settle(charge, number, deadline, now).await;
             count(&answer);
             drop(in_background);
@@ -81,7 +83,7 @@ impl Background<'_> {
                 && let (true, Some(before)) = (answered.settlement.spent, answered.before.first())
                 && let Ok((change, _in_background)) = change.await
             {
-                change.post(&remote, Spend { before: *before, ..spend }, answered.at);
+                change.post(&remote, CellCharge { before: *before, ..spend }, answered.at);
             }
         });
     }

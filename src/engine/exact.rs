@@ -20,7 +20,7 @@ use crate::clock::{Clock, Now};
 use crate::estimator::ConfirmTable;
 use crate::limit::Verdict;
 use crate::policy::Tier;
-use crate::store::redis::{Remote, Spend};
+use crate::store::redis::{CellCharge, Remote};
 use crate::store::{Charge, Embedded, Issued};
 
 /// Where the cells of the exact tier are.
@@ -181,9 +181,12 @@ impl<'r> ExactPart<'r> {
     }
 
     /// The charge of the shared store.
-    pub(super) fn spend(&self) -> Spend {
+    pub(super) fn spend(&self) -> CellCharge {
         let Target { key, family, cost, .. } = *self.target;
-        Spend { returns: self.may_change, ..Spend::of(key, family, Arc::clone(self.quota), cost) }
+        CellCharge {
+            refundable: self.may_change,
+            ..CellCharge::new(key, family, Arc::clone(self.quota), cost)
+        }
     }
 
     /// A denial for want of a slot is a lack of room, and no denial of the limit.

@@ -16,7 +16,7 @@ use super::{Decision, Engine, Generation};
 use crate::clock::{Nanos, Now};
 use crate::limit::{self, Quota, Verdict};
 use crate::policy::{Counted, KeyHash, LimitIndex};
-use crate::store::redis::{Remote, Spend};
+use crate::store::redis::{CellCharge, Remote};
 use crate::store::{Issued, Slot};
 
 /// What is open of one request. Hold it until the request has ended.
@@ -214,7 +214,7 @@ impl Engine {
             }
             (ChargedIn::Shared { at, before }, change) => {
                 if let Some(remote) = self.remote() {
-                    let spend = Spend { before, ..Spend::of(key, family, quota, cost) };
+                    let spend = CellCharge { before, ..CellCharge::new(key, family, quota, cost) };
                     change.post(remote, spend, at);
                 }
             }
@@ -238,14 +238,17 @@ impl Engine {
                     // A key without room has no receipt that fits: it is reported in full.
                     _ => return,
                 };
-                let spend = Spend::of(key, family, Arc::clone(quota), units);
+                let spend = CellCharge::new(key, family, Arc::clone(quota), units);
                 remote.reduce_unreported(&spend, units, *receipt, now);
             }
             // Nobody knows whether the store has the charge: a refund could create units there.
             (Degraded::Ambiguous, Change::Refund(_)) => {}
             // The store certainly does not have what exceeds the charge.
             (_, Change::Debit(units)) => {
-                remote.record_unreported(&Spend::of(key, family, Arc::clone(quota), units), now);
+                remote.record_unreported(
+                    &CellCharge::new(key, family, Arc::clone(quota), units),
+                    now,
+                );
             }
         }
     }
@@ -254,10 +257,10 @@ impl Engine {
 impl Change {
     /// Changes a charge of the shared store. `spend` is the whole charge, with what the store told of
     /// its cell.
-    pub(super) fn post(self, remote: &Arc<Remote>, spend: Spend, at: u64) {
+    pub(super) fn post(self, remote: &Arc<Remote>, spend: CellCharge, at: u64) {
         match self {
             Self::Refund(units) => remote.refund_some(spend, units, at),
-            Self::Debit(units) => remote.debit(Spend { cost: units, before: 0, ..spend }),
+            Self::Debit(units) => remote.debit(CellCharge { cost: units, before: 0, ..spend }),
         }
     }
 

@@ -18,7 +18,7 @@ use super::tally::VerdictKinds;
 use crate::clock::Nanos;
 use crate::limit::Verdict;
 use crate::policy::OnStoreFailure;
-use crate::store::redis::{Answered, Charge, Failure, Order, Remote, Spend};
+use crate::store::redis::{CellCharge, ChargeReply, Failure, Operation, Remote, StoreCharge};
 
 /// Parts whose cells are in one slot.
 struct SlotParts<'r> {
@@ -31,7 +31,7 @@ type Slots<'r> = SmallVec<[SlotParts<'r>; 1]>;
 /// How far a request has come.
 #[derive(Default)]
 struct Progress<'r> {
-    charged: SmallVec<[(Parts<'r>, Answered); 2]>,
+    charged: SmallVec<[(Parts<'r>, ChargeReply); 2]>,
     /// Parts that the store did not judge, and whether it may have charged them all the same.
     failed: SmallVec<[(ExactPart<'r>, bool); 4]>,
     /// Whether a limit refuses.
@@ -180,7 +180,7 @@ async fn charge_slots<'r>(
     if returns {
         slots = ask_slots(remote, request, slots, progress, settled).await;
     }
-    for (slot, answer) in settle(remote, request, Order::Spend, returns, slots).await {
+    for (slot, answer) in settle(remote, request, Operation::Charge, returns, slots).await {
         match answer {
             Ok(answered) if answered.settlement.spent => {
                 progress.charged.push((slot.parts, answered));
@@ -201,13 +201,13 @@ async fn ask_slots<'r>(
     settled: &mut Settled,
 ) -> Slots<'r> {
     let mut asked = Vec::with_capacity(slots.len());
-    for (slot, answer) in settle(remote, request, Order::Ask, false, slots).await {
+    for (slot, answer) in settle(remote, request, Operation::Check, false, slots).await {
         match answer {
             Ok(answered) => asked.push((slot, answered)),
             Err(_) => progress.fail(&slot.parts, false),
         }
     }
-    let admits = |(_, answered): &(SlotParts<'_>, Answered)| {
+    let admits = |(_, answered): &(SlotParts<'_>, ChargeReply)| {
         answered.settlement.verdicts.iter().all(|verdict| verdict.allowed)
     };
     if asked.iter().all(admits) && !progress.is_outage() {
@@ -224,16 +224,17 @@ async fn ask_slots<'r>(
 async fn settle<'r>(
     remote: &Arc<Remote>,
     request: &ExactRequest<'_>,
-    order: Order,
+    order: Operation,
     returns: bool,
     slots: Slots<'r>,
-) -> Vec<(SlotParts<'r>, Result<Answered, Failure>)> {
+) -> Vec<(SlotParts<'r>, Result<ChargeReply, Failure>)> {
     let deadline = request.now.mono.saturating_add(Nanos::from(remote.timeout()));
     let (generation, now) = (request.generation, request.now.mono);
     let answers = slots.iter().map(async |slot| {
         let spends = slot.parts.iter().map(ExactPart::spend);
-        let spends = spends.map(|spend| Spend { returns: spend.returns || returns, ..spend });
-        let charge = Charge { order, spends: spends.collect() };
+        let spends =
+            spends.map(|spend| CellCharge { refundable: spend.refundable || returns, ..spend });
+        let charge = StoreCharge { operation: order, cell_charges: spends.collect() };
         let answered = remote.settle(charge, generation, deadline, now).await?;
         // Every part is told of: `call.rs` finds a reply invalid that says otherwise.
         match answered.settlement.verdicts.len() == slot.parts.len() {
@@ -270,7 +271,7 @@ impl<'r> Progress<'r> {
     }
 
     /// Keeps what the store says of parts that it did not charge.
-    fn refuse(&mut self, parts: &[ExactPart<'r>], answered: &Answered, settled: &mut Settled) {
+    fn refuse(&mut self, parts: &[ExactPart<'r>], answered: &ChargeReply, settled: &mut Settled) {
         for (index, part) in parts.iter().enumerate() {
             let verdict = answered.settlement.verdicts[index];
             self.refused |= !verdict.allowed;
@@ -293,7 +294,7 @@ impl<'r> Progress<'r> {
                     true => Verdict { delay: Nanos::ZERO, ..*charged },
                     false => {
                         let before = answered.before.get(index).copied().unwrap_or(0);
-                        refunds.push(Spend { before, ..part.spend() });
+                        refunds.push(CellCharge { before, ..part.spend() });
                         *without
                     }
                 };

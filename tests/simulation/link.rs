@@ -127,7 +127,7 @@ impl Transport for Wire {
         readiness
     }
 
-    async fn changed(&self) {
+    async fn readiness_changed(&self) {
         self.changed.notified().await;
     }
 
@@ -145,7 +145,7 @@ impl Transport for Wire {
         settled
     }
 
-    fn distrust(&self, slot: u16) {
+    fn record_invalid_reply(&self, slot: u16) {
         let mut state = self.world.state();
         let server = state.server_of(slot);
         self.world.note(&mut state, format_args!("node {} distrusts server {server}", self.node));

@@ -6,19 +6,21 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate::clock::{Clock, Nanos};
-use tollgate::store::redis::{Answered, CallOutcome, Charge, Failure, Readiness, Remote, Spend};
+use tollgate::store::redis::{
+    CallOutcome, CellCharge, ChargeReply, Failure, Readiness, Remote, StoreCharge,
+};
 
 use crate::virtual_store::{Plan, VirtualStore, charge, key, quota};
 
 const MS: Duration = Duration::from_millis(1);
 
-type Settled = Result<Answered, Failure>;
+type Settled = Result<ChargeReply, Failure>;
 
 /// Settles a charge within so long, in a task of its own. Returns how long it took, too.
 fn settle(
     store: &Arc<VirtualStore>,
     remote: &Arc<Remote>,
-    charge: Charge,
+    charge: StoreCharge,
     within: Duration,
 ) -> tokio::task::JoinHandle<(Settled, Duration)> {
     let (clock, remote) = (Arc::clone(&store.clock), Arc::clone(remote));
@@ -276,7 +278,7 @@ async fn an_unreadable_cell_fails_its_own_charges_alone() {
 }
 
 /// Refunds a whole charge.
-fn refund(remote: &Remote, mut spends: SmallVec<[Spend; 4]>, answered: &Answered) {
+fn refund(remote: &Remote, mut spends: SmallVec<[CellCharge; 4]>, answered: &ChargeReply) {
     for (spend, before) in spends.iter_mut().zip(&answered.before) {
         spend.before = *before;
     }
@@ -297,7 +299,7 @@ async fn refunds_and_spends_of_a_hot_key_are_batched() {
                     let now = clock.now().mono;
                     let deadline = now.saturating_add(Nanos::from_millis(200));
                     let settled = remote.settle(charge.clone(), 1, deadline, now).await;
-                    refund(&remote, charge.spends.clone(), &settled.unwrap());
+                    refund(&remote, charge.cell_charges.clone(), &settled.unwrap());
                 }
             })
         })
@@ -320,7 +322,7 @@ async fn refunds_and_spends_of_a_hot_key_are_batched() {
 async fn unreported_usage_is_reported_exactly_once() {
     let (store, remote) = VirtualStore::start(2 * MS, 100 * MS);
     let limit = quota(1_000);
-    let spends = |n: u64| charge(&[(n, &limit)]).spends;
+    let spends = |n: u64| charge(&[(n, &limit)]).cell_charges;
     let spent = settle(&store, &remote, charge(&[(3, &limit)]), 100 * MS).await.unwrap().0.unwrap();
     // Single failures are reported too: the store never was away.
     store.plan(Plan::Fail(Failure::Refused));

@@ -56,7 +56,7 @@ impl Transport for Cluster {
         }
     }
 
-    async fn changed(&self) {
+    async fn readiness_changed(&self) {
         // Where a test lets a server come back, nothing waits for it.
         std::future::pending().await
     }
@@ -90,7 +90,7 @@ impl Transport for Cluster {
         }
     }
 
-    fn distrust(&self, _slot: u16) {
+    fn record_invalid_reply(&self, _slot: u16) {
         panic!("the script contradicts the algorithms");
     }
 

@@ -11,7 +11,7 @@ use tollgate::config;
 use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending};
 use tollgate::limit::{FixedWindow, Quota, Rate, WindowLengths};
 use tollgate::policy::{Facts, KeyHash, KeySecret, Route};
-use tollgate::store::redis::{Address, CallOutcome, Login, Remote, Servers, Settings, Spend};
+use tollgate::store::redis::{Address, CallOutcome, CellCharge, Login, Remote, Servers, Settings};
 use tollgate::store::{Claim, Embedded, Room};
 
 /// One node.
@@ -80,7 +80,7 @@ impl Node {
         let windows = WindowLengths::of([&quota]);
         let claim = Claim { quota, windows, room: Arc::<Room>::default() };
         let quota = Embedded::default().issue(claim, None);
-        self.remote.slot(&Spend::of(self.key(limit, keys), None, quota, 1))
+        self.remote.slot(&CellCharge::new(self.key(limit, keys), None, quota, 1))
     }
 
     fn key(&self, limit: &str, keys: &[(&'static str, &str)]) -> KeyHash {

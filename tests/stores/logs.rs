@@ -6,7 +6,9 @@ use smallvec::SmallVec;
 use tollgate::clock::{Nanos, Now};
 use tollgate::limit::{Quota, Rate, SlidingLog, TokenBucket, WindowLengths};
 use tollgate::policy::KeyHash;
-use tollgate::store::redis::{Answered, Argument, Call, Charge, Order, SCRIPT, Spend};
+use tollgate::store::redis::{
+    Argument, Call, CellCharge, ChargeReply, Operation, SCRIPT, StoreCharge,
+};
 use tollgate::store::{self, CELL_BYTES, Claim, Embedded, Issued, Room};
 
 use crate::lua::Server;
@@ -27,10 +29,10 @@ fn issue(store: &Embedded, room: &Arc<Room>, quota: Quota, windows: &WindowLengt
     store.issue(Claim { quota, windows: windows.clone(), room: Arc::clone(room) }, None)
 }
 
-fn one(quota: &Arc<Issued>, n: u64, order: Order, cost: u32, before: u64) -> Charge {
+fn one(quota: &Arc<Issued>, n: u64, order: Operation, cost: u32, before: u64) -> StoreCharge {
     let key = KeyHash { high: 7, low: n };
-    let spend = Spend { before, ..Spend::of(key, None, Arc::clone(quota), cost) };
-    Charge { order, spends: SmallVec::from_iter([spend]) }
+    let spend = CellCharge { before, ..CellCharge::new(key, None, Arc::clone(quota), cost) };
+    StoreCharge { operation: order, cell_charges: SmallVec::from_iter([spend]) }
 }
 
 /// Thousands of times under two windows, given back in any order, beside a plain list.
@@ -44,7 +46,7 @@ fn a_long_log_says_what_a_plain_list_says() {
         let rates = quotas.map(|quota| issue(&store, &room, quota, &windows));
         let server = Server::new();
         let mut listed: Vec<(u64, u32)> = Vec::new();
-        let mut open: Vec<(usize, Answered, u32, usize)> = Vec::new();
+        let mut open: Vec<(usize, ChargeReply, u32, usize)> = Vec::new();
         let (mut at, mut admitted, mut returned) = (BEGIN, 0, 0);
         for _ in 0..6_000 {
             at += match random.u32(0..100) {
@@ -57,7 +59,7 @@ fn a_long_log_says_what_a_plain_list_says() {
             let (most, length) = [(2_000, MINUTE), (300, 7_000_000)][rate];
             let live = listed.iter().rev().take_while(|(when, _)| when + length > at);
             let counted: u32 = live.map(|(_, cost)| cost).sum();
-            let charge = one(&rates[rate], 1, Order::Spend, cost, 0);
+            let charge = one(&rates[rate], 1, Operation::Charge, cost, 0);
             let answered = server.settle(std::slice::from_ref(&charge)).remove(0);
             let verdict = answered.settlement.verdicts[0];
             assert_eq!(answered.settlement.spent, counted + cost <= most, "seed {seed}");
@@ -79,7 +81,7 @@ fn a_long_log_says_what_a_plain_list_says() {
                     if random.bool() {
                         continue;
                     }
-                    let order = Order::GiveBack(answered.at);
+                    let order = Operation::Refund(answered.at);
                     back.push(one(&rates[rate], 1, order, cost, answered.before[0]));
                     listed[index].1 = 0;
                     returned += 1;
@@ -143,13 +145,13 @@ fn run(connection: &mut redis::Connection, call: &Call) -> Vec<u64> {
 }
 
 /// As many of these as a call takes.
-fn call_of(charges: impl IntoIterator<Item = Charge>) -> Call {
+fn call_of(charges: impl IntoIterator<Item = StoreCharge>) -> Call {
     let mut call = Call::default();
     let _ = charges.into_iter().take_while(|charge| call.add(charge).is_ok()).count();
     call
 }
 
-fn call(charges: impl IntoIterator<Item = Charge>) -> Call {
+fn call(charges: impl IntoIterator<Item = StoreCharge>) -> Call {
     let mut call = Call::default();
     for charge in charges {
         call.add(&charge).unwrap();
@@ -166,9 +168,9 @@ fn fill(
 ) -> Vec<(u64, u64)> {
     let mut written = Vec::new();
     for _ in 0..times {
-        let one = call((0..keys).map(|n| one(quota, n, Order::Spend, 1, 0)));
+        let one = call((0..keys).map(|n| one(quota, n, Operation::Charge, 1, 0)));
         let reply = run(connection, &one);
-        let answers = one.answers(1, &reply).unwrap();
+        let answers = one.read_reply(1, &reply).unwrap();
         assert!(answers.iter().all(|answered| answered.settlement.spent));
         written.push((answers[0].at, answers[0].before[0]));
     }
@@ -200,18 +202,18 @@ async fn no_call_keeps_the_server_busy_for_long() {
         worst = worst.max(took.median);
     };
     let charge = |order, n, (at, before): (u64, u64), quota: &Arc<Issued>| {
-        let order = if order == Order::GiveBack(0) { Order::GiveBack(at) } else { order };
+        let order = if order == Operation::Refund(0) { Operation::Refund(at) } else { order };
         one(quota, n, order, 1, before)
     };
     let any = |n: usize| written[(n * 157) % written.len()];
-    let back = Order::GiveBack(0);
+    let back = Operation::Refund(0);
     let cases: [(&str, Make<'_>); 5] = [
-        ("one charge", Box::new(|_| call([charge(Order::Spend, 0, (0, 0), &long)]))),
+        ("one charge", Box::new(|_| call([charge(Operation::Charge, 0, (0, 0), &long)]))),
         (
             "3 refunds to one log, and a charge",
             Box::new(|turn| {
                 let refunds = (0..3).map(|n| charge(back, 0, any(n + 3 * turn), &long));
-                call(refunds.chain([charge(Order::Spend, 0, (0, 0), &long)]))
+                call(refunds.chain([charge(Operation::Charge, 0, (0, 0), &long)]))
             }),
         ),
         (
@@ -219,14 +221,20 @@ async fn no_call_keeps_the_server_busy_for_long() {
             Box::new(|turn| {
                 let refunds =
                     (0..3).map(|n| charge(back, n as u64 % 2, any(n + 3 * turn + 1_000), &long));
-                call(refunds.chain([charge(Order::Spend, 0, (0, 0), &short)]))
+                call(refunds.chain([charge(Operation::Charge, 0, (0, 0), &short)]))
             }),
         ),
         (
             "4 refused charges under two windows on two logs",
             Box::new(|_| {
                 call((0..4).map(|n| {
-                    one(if n % 2 == 0 { &long } else { &short }, n / 2 % 2, Order::Spend, 9_000, 0)
+                    one(
+                        if n % 2 == 0 { &long } else { &short },
+                        n / 2 % 2,
+                        Operation::Charge,
+                        9_000,
+                        0,
+                    )
                 }))
             }),
         ),
@@ -234,7 +242,7 @@ async fn no_call_keeps_the_server_busy_for_long() {
             "4 charges under two windows on two logs",
             Box::new(|_| {
                 call((0..4).map(|n| {
-                    one(if n % 2 == 0 { &long } else { &short }, n / 2 % 2, Order::Spend, 1, 0)
+                    one(if n % 2 == 0 { &long } else { &short }, n / 2 % 2, Operation::Charge, 1, 0)
                 }))
             }),
         ),
@@ -253,16 +261,19 @@ async fn no_call_keeps_the_server_busy_for_long() {
         let quota = issue(&store, &room, plain, &windows);
         let stack = |n: u64| {
             let key = |part| KeyHash { high: 9 + cells, low: n * cells + part };
-            let spend = |part| Spend::of(key(part), None, Arc::clone(&quota), 1);
-            Charge { order: Order::Spend, spends: (0..cells).map(spend).collect() }
+            let spend = |part| CellCharge::new(key(part), None, Arc::clone(&quota), 1);
+            StoreCharge {
+                operation: Operation::Charge,
+                cell_charges: (0..cells).map(spend).collect(),
+            }
         };
         told(case, busy(connection, (0..40).map(|_| call_of((0..charges).map(stack)))));
     }
     for (case, cells, rates, returns, order) in [
-        ("charges of buckets that remember", 64, 1, true, Order::Spend),
-        ("charges of buckets of two rates", 64, 2, false, Order::Spend),
-        ("charges of buckets of eight rates", 64, 8, false, Order::Spend),
-        ("charges of buckets of eight rates that remember", 64, 8, true, Order::Spend),
+        ("charges of buckets that remember", 64, 1, true, Operation::Charge),
+        ("charges of buckets of two rates", 64, 2, false, Operation::Charge),
+        ("charges of buckets of eight rates", 64, 8, false, Operation::Charge),
+        ("charges of buckets of eight rates that remember", 64, 8, true, Operation::Charge),
         ("refunds to a bucket", 1, 1, true, back),
         ("refunds to a bucket of eight rates", 1, 8, true, back),
         ("refunds to buckets of eight rates", 64, 8, true, back),
@@ -285,25 +296,26 @@ async fn no_call_keeps_the_server_busy_for_long() {
         };
         let one = |n: u64, order| {
             let quota = &rates[n as usize % rates.len()];
-            let spends = SmallVec::from_iter([Spend::of(key(n / 8), None, Arc::clone(quota), 1)]);
-            Charge { order, spends }
+            let spends =
+                SmallVec::from_iter([CellCharge::new(key(n / 8), None, Arc::clone(quota), 1)]);
+            StoreCharge { operation: order, cell_charges: spends }
         };
         let mut charged = vec![];
         for turn in 0..24u64 {
             let mut all = (0..cells * 8).peekable();
             while all.peek().is_some() {
-                let charges = call_of(all.clone().map(|n| one(n, Order::Spend)));
+                let charges = call_of(all.clone().map(|n| one(n, Operation::Charge)));
                 all.nth(charges.len() - 1);
                 let reply = run(connection, &charges);
-                charged.push(charges.answers(1, &reply).unwrap()[0].at);
+                charged.push(charges.read_reply(1, &reply).unwrap()[0].at);
             }
             std::thread::sleep(std::time::Duration::from_millis(20 + turn % 2));
         }
         let late = charged[charged.len() * 3 / 4..].to_vec();
         let calls = (0..20).map(|turn| {
             call_of((0..64).map(|n| match order {
-                Order::Spend => one(n * 8 + turn, Order::Spend),
-                _ => one(n * 8 + turn, Order::GiveBack(late[(n + turn) as usize % late.len()])),
+                Operation::Charge => one(n * 8 + turn, Operation::Charge),
+                _ => one(n * 8 + turn, Operation::Refund(late[(n + turn) as usize % late.len()])),
             }))
         });
         told(case, busy(connection, calls));

@@ -10,7 +10,7 @@ use tollgate::limit::{
     Verdict, WindowLengths,
 };
 use tollgate::policy::KeyHash;
-use tollgate::store::redis::{Call, Charge, Order, Spend};
+use tollgate::store::redis::{Call, CellCharge, Operation, StoreCharge};
 use tollgate::store::{Claim, Embedded, Issued, Room};
 
 use crate::lua::{Kept, Server};
@@ -32,17 +32,17 @@ fn issue(quota: Quota, windows: WindowLengths) -> Arc<Issued> {
     Embedded::default().issue(claim, None)
 }
 
-fn spend(n: usize, quota: Quota, cost: u32) -> Spend {
+fn spend(n: usize, quota: Quota, cost: u32) -> CellCharge {
     spend_in(n, quota, WindowLengths::of([&quota]), cost)
 }
 
 /// `windows`: of all rates of the limit.
-fn spend_in(n: usize, quota: Quota, windows: WindowLengths, cost: u32) -> Spend {
-    Spend::of(key(n), None, issue(quota, windows), cost)
+fn spend_in(n: usize, quota: Quota, windows: WindowLengths, cost: u32) -> CellCharge {
+    CellCharge::new(key(n), None, issue(quota, windows), cost)
 }
 
-fn charge(spends: impl IntoIterator<Item = Spend>) -> Charge {
-    Charge { order: Order::Spend, spends: spends.into_iter().collect() }
+fn charge(spends: impl IntoIterator<Item = CellCharge>) -> StoreCharge {
+    StoreCharge { operation: Operation::Charge, cell_charges: spends.into_iter().collect() }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,7 +248,7 @@ proptest! {
                     spend_in(*n, *quota, windows.clone(), *cost)
                 })
             };
-            let charges: Vec<Charge> = (0..step.many).map(|_| charge(spends())).collect();
+            let charges: Vec<StoreCharge> = (0..step.many).map(|_| charge(spends())).collect();
             for answered in server.settle(&charges) {
                 let (spent, verdicts) = oracle.settle(&parts, now(at));
                 prop_assert_eq!(answered.at, at);
@@ -267,8 +267,8 @@ proptest! {
                 let units = units.min(part.3);
                 oracle.give_back(&part, units, receipt, now(at));
                 let mut back = charge([spend_in(part.0, part.1, part.2, units)]);
-                back.order = Order::GiveBack(charged);
-                back.spends[0].before = before;
+                back.operation = Operation::Refund(charged);
+                back.cell_charges[0].before = before;
                 server.settle(&[back]);
             }
             for (n, ..) in &parts {
@@ -302,9 +302,9 @@ proptest! {
             let one = charge([spend(0, quota, step.costs[0].min(room).max(1))]);
             let answered = with.settle(std::slice::from_ref(&one)).remove(0);
             if n == taken_back {
-                let order = Order::GiveBack(answered.at);
-                let mut back = Charge { order, ..one };
-                back.spends[0].before = answered.before[0];
+                let order = Operation::Refund(answered.at);
+                let mut back = StoreCharge { operation: order, ..one };
+                back.cell_charges[0].before = answered.before[0];
                 receipt = answered.settlement.spent.then_some((n, back));
             } else if answered.settlement.spent {
                 without.settle(std::slice::from_ref(&one));
@@ -342,8 +342,8 @@ fn a_prompt_return_to_a_bucket_is_exact() {
         let one = charge([spend(0, quota, 5)]);
         let answered = server.settle(std::slice::from_ref(&one)).remove(0);
         assert!(answered.settlement.spent);
-        let mut back = Charge { order: Order::GiveBack(answered.at), ..one };
-        back.spends[0].before = answered.before[0];
+        let mut back = StoreCharge { operation: Operation::Refund(answered.at), ..one };
+        back.cell_charges[0].before = answered.before[0];
         server.set_time(BEGIN + n * 3_000 + 2_000);
         server.settle(&[back]);
     }
@@ -359,7 +359,7 @@ fn what_was_admitted_elsewhere_is_posted_up_to_the_limit() {
         server.set_time(BEGIN);
         server.settle(&[charge([spend(0, quota, 15)])]);
         let mut posted = charge([spend(0, quota, 3)]);
-        posted.order = Order::Post;
+        posted.operation = Operation::Report;
         server.settle(std::slice::from_ref(&posted));
         let left = |server: &Server| {
             let answered = server.settle(&[charge([spend(0, quota, 21)])]).remove(0);
@@ -469,7 +469,7 @@ fn a_log_that_tollgate_did_not_write_is_told_or_read_without_harm() {
         let mut call = Call::default();
         call.add(&charge([spend(0, quota, 8)])).unwrap();
         let mut back = charge([spend(0, quota, 8)]);
-        back.order = Order::GiveBack(BEGIN);
+        back.operation = Operation::Refund(BEGIN);
         call.add(&back).unwrap();
         match server.run(&call.arguments(9, "t", false)) {
             Ok(_) => {}

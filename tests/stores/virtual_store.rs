@@ -12,7 +12,7 @@ use tollgate::clock::{Clock, Nanos, Now};
 use tollgate::limit::{FixedWindow, Quota, Rate, WindowLengths};
 use tollgate::policy::KeyHash;
 use tollgate::store::redis::{
-    Arguments, Charge, Failure, Order, Readiness, Remote, Spend, Transport,
+    Arguments, CellCharge, Failure, Operation, Readiness, Remote, StoreCharge, Transport,
 };
 use tollgate::store::{Claim, Embedded, Issued, Room};
 
@@ -138,7 +138,7 @@ impl Transport for VirtualStore {
         *self.readiness.lock()
     }
 
-    async fn changed(&self) {
+    async fn readiness_changed(&self) {
         self.changed.notified().await;
     }
 
@@ -166,7 +166,7 @@ impl Transport for VirtualStore {
         tokio::time::timeout(timeout, carry).await.unwrap_or(Err(Failure::Timeout))
     }
 
-    fn distrust(&self, _: u16) {}
+    fn record_invalid_reply(&self, _: u16) {}
 
     fn is_up(&self) -> bool {
         *self.readiness.lock() != Readiness::Away
@@ -186,7 +186,8 @@ pub fn key(n: u64) -> KeyHash {
     KeyHash { high: n, low: 7 }
 }
 
-pub fn charge(spends: &[(u64, &Arc<Issued>)]) -> Charge {
-    let spend = |&(n, quota): &(u64, &Arc<Issued>)| Spend::of(key(n), None, Arc::clone(quota), 1);
-    Charge { order: Order::Spend, spends: spends.iter().map(spend).collect() }
+pub fn charge(spends: &[(u64, &Arc<Issued>)]) -> StoreCharge {
+    let spend =
+        |&(n, quota): &(u64, &Arc<Issued>)| CellCharge::new(key(n), None, Arc::clone(quota), 1);
+    StoreCharge { operation: Operation::Charge, cell_charges: spends.iter().map(spend).collect() }
 }

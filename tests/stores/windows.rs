@@ -9,7 +9,7 @@ use tollgate::limit::{
     FixedWindow, MICROSECOND, Quota, Rate, SlidingLog, SlidingWindow, WindowLengths,
 };
 use tollgate::policy::KeyHash;
-use tollgate::store::redis::{Charge, Order, Spend};
+use tollgate::store::redis::{CellCharge, Operation, StoreCharge};
 use tollgate::store::{self, Claim, Embedded, Issued, Room};
 
 use crate::lua::Server;
@@ -80,8 +80,12 @@ impl Cell for Scripted {
 
     fn charge(&mut self, quota: &Arc<Issued>, cost: u32, at: u64) -> bool {
         self.0.set_time(at);
-        let spends = [Spend::of(KEY, None, Arc::clone(quota), cost)].into_iter().collect();
-        self.0.settle(&[Charge { order: Order::Spend, spends }]).remove(0).settlement.spent
+        let spends = [CellCharge::new(KEY, None, Arc::clone(quota), cost)].into_iter().collect();
+        self.0
+            .settle(&[StoreCharge { operation: Operation::Charge, cell_charges: spends }])
+            .remove(0)
+            .settlement
+            .spent
     }
 }
 

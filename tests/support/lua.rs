@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use mlua::{Error, Function, IntoLua, Lua, Table, Value, Variadic};
-use tollgate::store::redis::{Answered, Argument, Arguments, Call, Charge, SCRIPT};
+use tollgate::store::redis::{Argument, Arguments, Call, ChargeReply, SCRIPT, StoreCharge};
 
 /// What a server keeps.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,7 +116,7 @@ impl Server {
     }
 
     /// Charges that go out as one call, or as several where a call does not hold them all.
-    pub fn settle(&self, charges: &[Charge]) -> Vec<Answered> {
+    pub fn settle(&self, charges: &[StoreCharge]) -> Vec<ChargeReply> {
         let mut answered = Vec::new();
         let mut rest = charges;
         while !rest.is_empty() {
@@ -124,7 +124,7 @@ impl Server {
             let taken = rest.iter().take_while(|charge| call.add(charge).is_ok()).count();
             assert!(taken > 0, "a call holds any charge by itself");
             let reply = self.run(&call.arguments(9, "t", false)).unwrap();
-            let answers = call.answers(9, &reply);
+            let answers = call.read_reply(9, &reply);
             answered.extend(
                 answers.unwrap_or_else(|| {
                     panic!("{reply:?} contradicts itself: {:?}", &rest[..taken])

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
-use super::call::{Answered, Charge};
+use super::call::{ChargeReply, StoreCharge};
 use super::metrics::{CallOutcome, Failure, StoreMetrics};
 use super::pending::{Outcome, Pending, Waiting};
 use super::queue::{Batch, Queue, Surroundings, name_of};
@@ -122,7 +122,7 @@ impl Batcher {
     }
 
     /// Queues a charge that its caller waits for.
-    pub(super) fn submit(&self, charge: Charge, deadline: Nanos) -> Result<Waiting, Failure> {
+    pub(super) fn submit(&self, charge: StoreCharge, deadline: Nanos) -> Result<Waiting, Failure> {
         self.check(&charge)?;
         let pending = Pending::new(charge, deadline, true);
         self.push(Event::Charge(Arc::clone(&pending)));
@@ -130,7 +130,7 @@ impl Batcher {
     }
 
     /// Queues a charge that nobody waits for. What is certainly not executed is sent again later.
-    pub(super) fn submit_unattended(&self, charge: Charge, deadline: Nanos) {
+    pub(super) fn submit_unattended(&self, charge: StoreCharge, deadline: Nanos) {
         if self.check(&charge).is_err() {
             self.unreported.correct(charge, self.clock.now(), &self.metrics);
             return;
@@ -139,8 +139,8 @@ impl Batcher {
     }
 
     /// Counts a charge that may be queued.
-    fn check(&self, charge: &Charge) -> Result<(), Failure> {
-        let outermost = charge.spends.first().ok_or(Failure::Refused)?;
+    fn check(&self, charge: &StoreCharge) -> Result<(), Failure> {
+        let outermost = charge.cell_charges.first().ok_or(Failure::Refused)?;
         let slot = self.slot((outermost.key, outermost.family));
         if self.transport.readiness(slot) == Readiness::Away {
             return Err(Failure::Unreachable);
@@ -188,9 +188,9 @@ impl Batcher {
         let calling = self.transport.call(slot, &arguments, self.timeout);
         let reply = self.until_replied(calling, &ended.pending, began).await;
         let answers = reply.and_then(|reply| {
-            let answers = call.answers(number, &reply);
+            let answers = call.read_reply(number, &reply);
             answers.filter(|answers| answers.len() == charges).ok_or_else(|| {
-                self.transport.distrust(slot);
+                self.transport.record_invalid_reply(slot);
                 Failure::Invalid
             })
         });
@@ -246,7 +246,7 @@ impl Batcher {
         calling.await
     }
 
-    fn record(&self, answers: &Result<Vec<Answered>, Failure>, charges: usize, began: Nanos) {
+    fn record(&self, answers: &Result<Vec<ChargeReply>, Failure>, charges: usize, began: Nanos) {
         let outcome = match answers {
             Ok(_) => CallOutcome::Ok,
             // It was no call.
@@ -312,14 +312,14 @@ struct Worker {
 impl Worker {
     async fn run(mut self) {
         let batcher = Arc::clone(&self.batcher);
-        let mut changed = batcher.transport.changed();
+        let mut changed = batcher.transport.readiness_changed();
         let timer = tokio::time::sleep(Duration::ZERO);
         tokio::pin!(timer);
         let mut armed: Option<Nanos> = None;
         loop {
             // Registered before readiness is read, so that no change is missed.
             while poll_fn(|context| Poll::Ready(changed.as_mut().poll(context).is_ready())).await {
-                changed = batcher.transport.changed();
+                changed = batcher.transport.readiness_changed();
                 self.queue.on_changed(self.now(), &*batcher);
             }
             let now = self.now();
@@ -342,7 +342,7 @@ impl Worker {
                 biased;
                 () = batcher.wake.notified() => {}
                 () = &mut changed => {
-                    changed = batcher.transport.changed();
+                    changed = batcher.transport.readiness_changed();
                     self.queue.on_changed(self.now(), &*batcher);
                 }
                 () = &mut timer, if armed.is_some() => armed = None,

@@ -44,7 +44,7 @@ const MAX_CELL_WINDOWS: usize = 2 * MAX_WINDOWS;
 
 /// One limit's part of a charge.
 #[derive(Clone, Debug)]
-pub struct Spend {
+pub struct CellCharge {
     /// Whose cell.
     pub key: KeyHash,
     /// What puts the cells of a family together; `None`: the cell is on its own.
@@ -53,16 +53,16 @@ pub struct Spend {
     pub quota: Arc<Issued>,
     /// How much.
     pub cost: u32,
-    /// Used to give back to a log only: the chunk in which the charge stands ([`Answered::before`]).
+    /// Used to give back to a log only: the chunk in which the charge stands ([`ChargeReply::before`]).
     pub before: u64,
     /// Whether what is charged may come back: a denial is then true for a moment only.
-    pub returns: bool,
+    pub refundable: bool,
 }
 
-impl Spend {
+impl CellCharge {
     /// A charge to one cell.
-    pub const fn of(key: KeyHash, family: Option<KeyHash>, quota: Arc<Issued>, cost: u32) -> Self {
-        Self { key, family, quota, cost, before: 0, returns: false }
+    pub const fn new(key: KeyHash, family: Option<KeyHash>, quota: Arc<Issued>, cost: u32) -> Self {
+        Self { key, family, quota, cost, before: 0, refundable: false }
     }
 
     /// What its denial is cached by.
@@ -78,31 +78,31 @@ impl Spend {
 
 /// What is to be done with the cells of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Operation {
     /// Judge, and spend if all admit.
-    Spend,
+    Charge,
     /// Judge, and spend nothing.
-    Ask,
-    /// Spend without judging, up to the limit: what was admitted while the store was away.
-    Post,
-    /// Spend without judging, whatever the limit is: what a request cost above what was reserved.
+    Check,
+    /// Charge without judging, up to the limit: what was admitted while the store was away.
+    Report,
+    /// Charge without judging, whatever the limit is: what a request cost above what was reserved.
     Debit,
     /// Give back what was spent at an instant of the server's clock, in microseconds.
-    GiveBack(u64),
+    Refund(u64),
 }
 
 /// One request's charge: its limits' parts, all or none.
 #[derive(Clone, Debug)]
-pub struct Charge {
+pub struct StoreCharge {
     /// What is to be done.
-    pub order: Order,
+    pub operation: Operation,
     /// The parts, no two of one key, the outermost first; at least one.
-    pub spends: SmallVec<[Spend; 4]>,
+    pub cell_charges: SmallVec<[CellCharge; 4]>,
 }
 
 /// What became of a charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answered {
+pub struct ChargeReply {
     /// Whether it was spent, and each part's verdict.
     pub settlement: Settlement,
     /// When, on the server's clock, in microseconds.
@@ -159,7 +159,7 @@ enum Algorithm {
 
 #[derive(Debug)]
 struct Run {
-    order: Order,
+    order: Operation,
     many: u32,
     parts: SmallVec<[RunPart; 4]>,
 }
@@ -178,10 +178,10 @@ struct RunPart {
 impl Run {
     /// Whether a charge can be told in one with these: equal ones, and refunds of what was spent at one
     /// instant.
-    fn takes(&self, order: Order, parts: &[RunPart]) -> bool {
+    fn takes(&self, order: Operation, parts: &[RunPart]) -> bool {
         match order {
-            Order::Spend => self.order == order && self.parts.as_slice() == parts,
-            Order::GiveBack(_) => {
+            Operation::Charge => self.order == order && self.parts.as_slice() == parts,
+            Operation::Refund(_) => {
                 let same = |one: &RunPart, other: &RunPart| {
                     RunPart { cost: other.cost, ..one.clone() } == *other
                 };
@@ -189,13 +189,13 @@ impl Run {
                     && self.parts.len() == parts.len()
                     && self.parts.iter().zip(parts).all(|(one, other)| same(one, other))
             }
-            Order::Ask | Order::Post | Order::Debit => false,
+            Operation::Check | Operation::Report | Operation::Debit => false,
         }
     }
 
     fn take(&mut self, parts: &[RunPart]) {
         self.many += 1;
-        if let Order::GiveBack(_) = self.order {
+        if let Operation::Refund(_) = self.order {
             for (one, more) in self.parts.iter_mut().zip(parts) {
                 one.cost = one.cost.saturating_add(more.cost);
             }
@@ -205,46 +205,48 @@ impl Run {
 
 impl Call {
     /// Adds a charge, or says why it belongs into another call, and then this one is as it was.
-    pub fn add(&mut self, charge: &Charge) -> Result<(), NotAdded> {
+    pub fn add(&mut self, charge: &StoreCharge) -> Result<(), NotAdded> {
         if self.charges == MAX_CHARGES || !self.has_room_for_cells(charge) {
             return Err(NotAdded::Full);
         }
         let mut parts: SmallVec<[RunPart; 4]> = SmallVec::new();
-        for spend in &charge.spends {
+        for spend in &charge.cell_charges {
             // (Whether its cell remembers is said of the cell.)
             let quota = spend.quota.quota().with_refunds(false);
             let cell = self.cell(spend);
-            let windows = match charge.order {
-                Order::GiveBack(_) => spend.quota.windows().clone(),
-                Order::Spend | Order::Ask | Order::Post | Order::Debit => WindowLengths::default(),
+            let windows = match charge.operation {
+                Operation::Refund(_) => spend.quota.windows().clone(),
+                Operation::Charge | Operation::Check | Operation::Report | Operation::Debit => {
+                    WindowLengths::default()
+                }
             };
             let (cost, before) = (spend.cost, spend.before);
             parts.push(RunPart { cell, quota, cost, before, windows });
         }
         self.charges += 1;
         match self.runs.last_mut() {
-            Some(run) if run.takes(charge.order, &parts) => run.take(&parts),
+            Some(run) if run.takes(charge.operation, &parts) => run.take(&parts),
             _ => {
                 let names_log = |part: &RunPart| matches!(part.quota, Quota::SlidingLog(_));
                 self.log_runs += usize::from(parts.iter().any(names_log));
-                if matches!(charge.order, Order::GiveBack(_)) {
-                    self.recomputed += charge.spends.iter().map(rates).sum::<usize>();
+                if matches!(charge.operation, Operation::Refund(_)) {
+                    self.recomputed += charge.cell_charges.iter().map(rates).sum::<usize>();
                 }
-                self.runs.push(Run { order: charge.order, many: 1, parts });
+                self.runs.push(Run { order: charge.operation, many: 1, parts });
             }
         }
         Ok(())
     }
 
     /// Whether its cells fit. (A charge by itself always does, however many limits its route has.)
-    fn has_room_for_cells(&self, charge: &Charge) -> bool {
+    fn has_room_for_cells(&self, charge: &StoreCharge) -> bool {
         if self.charges == 0 {
             return true;
         }
         let is_log = |one: Algorithm| one == Algorithm::SlidingLog;
         let mut counters: usize = self.cells.iter().map(CallCell::counters).sum();
         let mut logs = self.cells.iter().filter(|cell| is_log(cell.algorithm)).count();
-        for spend in &charge.spends {
+        for spend in &charge.cell_charges {
             let algorithm = Algorithm::of(spend.quota.quota());
             let Some(index) = self.index(spend) else {
                 let windows = spend.quota.windows().lengths().len();
@@ -262,8 +264,8 @@ impl Call {
                 bucket_counters(cell.rates.max(rates(spend)), cell.remembers || remembers(spend));
             counters += windows.max(more) - cell.counters();
         }
-        if matches!(charge.order, Order::GiveBack(_)) {
-            let recomputed: usize = charge.spends.iter().map(rates).sum();
+        if matches!(charge.operation, Operation::Refund(_)) {
+            let recomputed: usize = charge.cell_charges.iter().map(rates).sum();
             if self.recomputed + recomputed > MAX_RECOMPUTED {
                 return false;
             }
@@ -272,7 +274,7 @@ impl Call {
     }
 
     /// The index of a cell in the list; it is added, or given the windows that it lacks.
-    fn cell(&mut self, spend: &Spend) -> usize {
+    fn cell(&mut self, spend: &CellCharge) -> usize {
         let index = self.index(spend).unwrap_or_else(|| {
             self.cells.push(CallCell {
                 key: spend.key,
@@ -296,7 +298,7 @@ impl Call {
     }
 
     /// Where a cell stands among those of the call. Of another family it lies elsewhere.
-    fn index(&self, spend: &Spend) -> Option<usize> {
+    fn index(&self, spend: &CellCharge) -> Option<usize> {
         self.cells.iter().position(|cell| cell.key == spend.key && cell.family == spend.family)
     }
 
@@ -328,18 +330,18 @@ impl Call {
         }
         for run in &self.runs {
             let (op, second) = match run.order {
-                Order::Spend => ("s", u64::from(run.many)),
-                Order::Ask => ("q", 1),
-                Order::Post => ("c", 1),
-                Order::Debit => ("d", 1),
-                Order::GiveBack(at) => ("r", at),
+                Operation::Charge => ("s", u64::from(run.many)),
+                Operation::Check => ("q", 1),
+                Operation::Report => ("c", 1),
+                Operation::Debit => ("d", 1),
+                Operation::Refund(at) => ("r", at),
             };
             let parts = run.parts.len() as u64;
             rest.extend([Argument::Word(op), second.into(), parts.into()]);
             for part in &run.parts {
                 rest.extend([part.cell as u64 + 1, u64::from(part.cost)].map(Argument::from));
                 push_quota(&mut rest, &part.quota);
-                if matches!(run.order, Order::GiveBack(_)) {
+                if matches!(run.order, Operation::Refund(_)) {
                     let cell = &self.cells[part.cell];
                     rest.push(cell.mask(&part.windows).unwrap_or(part.before).into());
                 }
@@ -350,7 +352,7 @@ impl Call {
 
     /// What a reply says of each charge, in order; `None` when it contradicts itself, or answers
     /// another call.
-    pub fn answers(&self, number: u32, reply: &[u64]) -> Option<Vec<Answered>> {
+    pub fn read_reply(&self, number: u32, reply: &[u64]) -> Option<Vec<ChargeReply>> {
         let [told, at, rest @ ..] = reply else {
             return None;
         };
@@ -362,11 +364,11 @@ impl Call {
         let now = Now { mono: now, wall: now };
         let mut answers = Vec::with_capacity(self.charges);
         for run in &self.runs {
-            let judges = matches!(run.order, Order::Spend | Order::Ask);
+            let judges = matches!(run.order, Operation::Charge | Operation::Check);
             if !judges {
                 let settlement = Settlement { spent: true, verdicts: Verdicts::new() };
                 let (before, without) = (SmallVec::new(), Verdicts::new());
-                let done = Answered { settlement, at, before, without };
+                let done = ChargeReply { settlement, at, before, without };
                 answers.extend((0..run.many).map(|_| done.clone()));
                 continue;
             }
@@ -387,10 +389,10 @@ impl Call {
                 let before = parts.iter().map(|part| part.before).collect();
                 let without = parts.iter().map(|part| part.judge(0, now)).collect();
                 let settlement = match run.order {
-                    Order::Ask => asked(&parts, n < spent, now)?,
+                    Operation::Check => asked(&parts, n < spent, now)?,
                     _ => replay(&mut parts, n < spent, now)?,
                 };
-                answers.push(Answered { settlement, at, before, without });
+                answers.push(ChargeReply { settlement, at, before, without });
             }
         }
         rest.is_empty().then_some(answers)
@@ -464,13 +466,13 @@ fn above(quota: &Quota, numbers: &[u64], cost: u32, spent: u32, many: u32) -> u3
 }
 
 /// Whether a cell is to remember a charge, since it may be given back.
-fn remembers(spend: &Spend) -> bool {
-    let returns = |quota: &Quota| matches!(quota, Quota::TokenBucket(q) if spend.returns || q.is_refundable());
+fn remembers(spend: &CellCharge) -> bool {
+    let returns = |quota: &Quota| matches!(quota, Quota::TokenBucket(q) if spend.refundable || q.is_refundable());
     returns(spend.quota.quota())
 }
 
 /// How many rates the bucket of a charge may have.
-fn rates(spend: &Spend) -> usize {
+fn rates(spend: &CellCharge) -> usize {
     spend.quota.windows().buckets().min(MAX_RATES)
 }
 
@@ -492,7 +494,7 @@ impl CallCell {
     }
 
     /// How many windows it has with those of a charge.
-    fn more_windows(&self, spend: &Spend) -> usize {
+    fn more_windows(&self, spend: &CellCharge) -> usize {
         let new = |length: &&Nanos| !self.windows.contains(length);
         self.windows.len() + spend.quota.windows().lengths().iter().filter(new).count()
     }

@@ -32,7 +32,9 @@ use crate::clock::{Clock, Nanos, Now};
 use crate::limit::{Receipt, Verdict};
 
 pub use address::{Address, Login, Servers, Settings, Tls};
-pub use call::{Answered, Argument, Arguments, Call, Charge, NotAdded, Order, Spend};
+pub use call::{
+    Argument, Arguments, Call, CellCharge, ChargeReply, NotAdded, Operation, StoreCharge,
+};
 pub use metrics::{CallOutcome, Failure, StoreMetrics};
 pub use transport::{Readiness, Transport};
 
@@ -144,34 +146,39 @@ impl Remote {
     }
 
     /// Cells that can be charged together have the same slot.
-    pub fn slot(&self, spend: &Spend) -> u16 {
+    pub fn slot(&self, spend: &CellCharge) -> u16 {
         self.batcher.slot((spend.key, spend.family))
     }
 
     /// Whether the server of a charge is known to be away: the charge would fail at once.
-    pub fn is_away(&self, spend: &Spend) -> bool {
+    pub fn is_away(&self, spend: &CellCharge) -> bool {
         self.batcher.transport.readiness(self.slot(spend)) == Readiness::Away
     }
 
     /// The cached denial of a charge, if the store denied it a moment ago.
-    pub fn cached_denial(&self, spend: &Spend, generation: u64, now: Nanos) -> Option<Verdict> {
-        if spend.returns { None } else { self.denials.get(spend.id(), generation, now) }
+    pub fn cached_denial(
+        &self,
+        spend: &CellCharge,
+        generation: u64,
+        now: Nanos,
+    ) -> Option<Verdict> {
+        if spend.refundable { None } else { self.denials.get(spend.id(), generation, now) }
     }
 
-    /// Charges or asks all parts or none ([`Order::Spend`], [`Order::Ask`]); the parts have the same
+    /// Charges or asks all parts or none ([`Operation::Charge`], [`Operation::Check`]); the parts have the same
     /// [`Remote::slot`]. Ends by `deadline`. Denials are cached for `generation`; `now` is any
     /// instant before.
     ///
     /// Dropping the future withdraws a charge that was not sent; one that was sent stays charged.
     pub async fn settle(
         &self,
-        charge: Charge,
+        charge: StoreCharge,
         generation: u64,
         deadline: Nanos,
         now: Nanos,
-    ) -> Result<Answered, Failure> {
+    ) -> Result<ChargeReply, Failure> {
         let ids: SmallVec<[_; 4]> =
-            charge.spends.iter().map(|spend| (spend.id(), spend.returns)).collect();
+            charge.cell_charges.iter().map(|spend| (spend.id(), spend.refundable)).collect();
         let answered = self.batcher.submit(charge, deadline)?.await?;
         for ((id, returns), verdict) in ids.iter().zip(&answered.settlement.verdicts) {
             if !verdict.allowed && !returns {
@@ -183,24 +190,25 @@ impl Remote {
 
     /// Refunds what was spent at an instant of the store's clock; `before` of each is what the store
     /// answered then. Nobody waits for it.
-    pub fn refund(&self, spends: SmallVec<[Spend; 4]>, at: u64) {
-        self.submit(Order::GiveBack(at), spends);
+    pub fn refund(&self, spends: SmallVec<[CellCharge; 4]>, at: u64) {
+        self.submit(Operation::Refund(at), spends);
     }
 
     /// Refunds some units of a charge that was spent at an instant of the store's clock; its
     /// `before` is what the store answered then. Nobody waits for it.
-    pub fn refund_some(&self, spend: Spend, units: u32, at: u64) {
-        self.submit(Order::GiveBack(at), SmallVec::from_iter([spend.part(units)]));
+    pub fn refund_some(&self, spend: CellCharge, units: u32, at: u64) {
+        self.submit(Operation::Refund(at), SmallVec::from_iter([spend.part(units)]));
     }
 
     /// Charges without judging; nobody waits for it.
-    pub fn debit(&self, spend: Spend) {
-        self.submit(Order::Debit, SmallVec::from_iter([spend]));
+    pub fn debit(&self, spend: CellCharge) {
+        self.submit(Operation::Debit, SmallVec::from_iter([spend]));
     }
 
-    fn submit(&self, order: Order, spends: SmallVec<[Spend; 4]>) {
+    fn submit(&self, order: Operation, spends: SmallVec<[CellCharge; 4]>) {
         let deadline = self.batcher.clock.now().mono.saturating_add(UNATTENDED_TIMEOUT);
-        self.batcher.submit_unattended(Charge { order, spends }, deadline);
+        self.batcher
+            .submit_unattended(StoreCharge { operation: order, cell_charges: spends }, deadline);
     }
 
     /// Whether no charge waits or is away.
@@ -210,12 +218,12 @@ impl Remote {
 
     /// Records what this node admitted by itself, to be reported to the store later. Not for a
     /// charge whose failure [may have charged](Failure::may_have_charged): it counts as charged.
-    pub fn record_unreported(&self, spend: &Spend, now: Now) {
+    pub fn record_unreported(&self, spend: &CellCharge, now: Now) {
         self.batcher.unreported.record(spend, now, &self.batcher.metrics);
     }
 
     /// What this node admitted by itself is refunded.
-    pub fn reduce_unreported(&self, spend: &Spend, units: u32, receipt: Receipt, now: Now) {
+    pub fn reduce_unreported(&self, spend: &CellCharge, units: u32, receipt: Receipt, now: Now) {
         self.batcher.unreported.reduce(spend, units, receipt, now);
     }
 }

@@ -6,12 +6,12 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-use super::call::{Answered, Charge};
+use super::call::{ChargeReply, StoreCharge};
 use super::metrics::Failure;
 use crate::clock::Nanos;
 
 /// What becomes of a charge.
-pub(super) type Outcome = Result<Answered, Failure>;
+pub(super) type Outcome = Result<ChargeReply, Failure>;
 
 /// How often a call that was certainly not sent is tried again: a transport that is ready and
 /// sends nothing must not keep the worker busy.
@@ -19,7 +19,7 @@ const MAX_RESENDS: u8 = 3;
 
 /// A charge on its way through the queue.
 pub(super) struct Pending {
-    pub(super) charge: Charge,
+    pub(super) charge: StoreCharge,
     /// When it is withdrawn, or its caller stops waiting for the reply.
     pub(super) deadline: Nanos,
     /// Whether a caller waits for the outcome.
@@ -47,7 +47,7 @@ enum Phase {
 }
 
 impl Pending {
-    pub(super) fn new(charge: Charge, deadline: Nanos, attended: bool) -> Arc<Self> {
+    pub(super) fn new(charge: StoreCharge, deadline: Nanos, attended: bool) -> Arc<Self> {
         let state = State { phase: Phase::Queued, resends: 0, outcome: None, waker: None };
         Arc::new(Self { charge, deadline, attended, state: Mutex::new(state) })
     }

@@ -357,7 +357,7 @@ impl Queue {
 
 /// The cell in whose line a charge waits.
 pub(super) fn name_of(pending: &Pending) -> Option<CellName> {
-    pending.charge.spends.first().map(|outermost| (outermost.key, outermost.family))
+    pending.charge.cell_charges.first().map(|outermost| (outermost.key, outermost.family))
 }
 
 /// What a batch does with a charge.

@@ -143,7 +143,7 @@ impl Transport for RedisTransport {
         self.topology.of_slot(slot).map_or(Readiness::Away, |server| server.readiness())
     }
 
-    async fn changed(&self) {
+    async fn readiness_changed(&self) {
         self.common.changed.notified().await;
     }
 
@@ -159,12 +159,12 @@ impl Transport for RedisTransport {
         let deadline = self.common.clock.now().mono.saturating_add(timeout.into());
         let value = self.follow(server, &self.command(arguments), deadline).await?;
         numbers(&value).ok_or_else(|| {
-            self.distrust(slot);
+            self.record_invalid_reply(slot);
             Failure::Invalid
         })
     }
 
-    fn distrust(&self, slot: u16) {
+    fn record_invalid_reply(&self, slot: u16) {
         if let Some(server) = self.topology.of_slot(slot) {
             server.failed(Failure::Invalid, "an answer that means nothing");
         }

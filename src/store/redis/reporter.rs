@@ -31,7 +31,7 @@ pub(super) async fn run(remote: Weak<Remote>, transport: Arc<dyn Transport>, see
         loop {
             tokio::select! {
                 biased;
-                () = transport.changed() => {
+                () = transport.readiness_changed() => {
                     let is_up = transport.is_up();
                     if is_up && was_away {
                         break;
@@ -55,7 +55,7 @@ pub(super) async fn run(remote: Weak<Remote>, transport: Arc<dyn Transport>, see
 /// Reports what can be sent now. What was certainly not executed is put back; what may have been is
 /// not reported again.
 async fn flush(batcher: &Batcher) {
-    let can_be_sent = |spend: &super::Spend| {
+    let can_be_sent = |spend: &super::CellCharge| {
         let slot = batcher.slot((spend.key, spend.family));
         batcher.transport.readiness(slot) == Readiness::Ready
     };

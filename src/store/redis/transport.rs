@@ -34,7 +34,7 @@ pub trait Transport: Send + Sync + 'static {
     fn readiness(&self, slot: u16) -> Readiness;
 
     /// Returns when the readiness of some server may have changed since this was called.
-    async fn changed(&self);
+    async fn readiness_changed(&self);
 
     /// Sends one call to the server that keeps `slot` and returns the numbers of its reply. Ends
     /// within `timeout`, also where it follows redirects.
@@ -47,7 +47,7 @@ pub trait Transport: Send + Sync + 'static {
 
     /// The last reply from the server of this slot contradicted itself: what comes next over the same
     /// connection may be the answer to something else.
-    fn distrust(&self, slot: u16);
+    fn record_invalid_reply(&self, slot: u16);
 
     /// Whether every server that keeps something answers.
     fn is_up(&self) -> bool;

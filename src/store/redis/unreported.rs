@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::smallvec;
 
-use super::call::{Charge, Order, Spend};
+use super::call::{CellCharge, Operation, StoreCharge};
 use super::metrics::StoreMetrics;
 use crate::clock::{Nanos, Now};
 use crate::limit::{Cell, Receipt};
@@ -59,7 +59,7 @@ pub(super) struct Usage {
 /// A refund or a debit, and when it was made.
 #[derive(Debug)]
 pub(super) struct Correction {
-    charge: Charge,
+    charge: StoreCharge,
     since: Nanos,
 }
 
@@ -74,7 +74,7 @@ pub(super) enum Item {
 
 impl Unreported {
     /// A charge was admitted without the store.
-    pub(super) fn record(&self, spend: &Spend, now: Now, metrics: &StoreMetrics) {
+    pub(super) fn record(&self, spend: &CellCharge, now: Now, metrics: &StoreMetrics) {
         let mut inner = self.0.lock();
         let id = (spend.key.high, spend.key.low, spend.quota.number());
         if inner.usage.len() >= MAX_KEYS && !inner.usage.contains_key(&id) {
@@ -94,7 +94,7 @@ impl Unreported {
     }
 
     /// A charge that was admitted without the store is refunded.
-    pub(super) fn reduce(&self, spend: &Spend, units: u32, receipt: Receipt, now: Now) {
+    pub(super) fn reduce(&self, spend: &CellCharge, units: u32, receipt: Receipt, now: Now) {
         let id = (spend.key.high, spend.key.low, spend.quota.number());
         if let Some(usage) = self.0.lock().usage.get_mut(&id) {
             let (quota, windows) = (*usage.quota.quota(), usage.quota.windows().clone());
@@ -103,7 +103,7 @@ impl Unreported {
     }
 
     /// A refund or a debit was certainly not executed.
-    pub(super) fn correct(&self, charge: Charge, now: Now, metrics: &StoreMetrics) {
+    pub(super) fn correct(&self, charge: StoreCharge, now: Now, metrics: &StoreMetrics) {
         let correction = Correction { charge, since: now.mono };
         self.0.lock().put_correction(correction, now, metrics);
     }
@@ -119,8 +119,8 @@ impl Unreported {
         &self,
         max: usize,
         now: Now,
-        can_be_sent: impl Fn(&Spend) -> bool,
-    ) -> Vec<(Item, Charge)> {
+        can_be_sent: impl Fn(&CellCharge) -> bool,
+    ) -> Vec<(Item, StoreCharge)> {
         let mut inner = self.0.lock();
         let mut taken = Vec::new();
         let mut kept = VecDeque::new();
@@ -130,7 +130,7 @@ impl Unreported {
             if correction.has_refilled(now) {
                 continue;
             }
-            if correction.charge.spends.iter().all(&can_be_sent) {
+            if correction.charge.cell_charges.iter().all(&can_be_sent) {
                 let charge = correction.charge.clone();
                 taken.push((Item::Correction(Box::new(correction)), charge));
             } else {
@@ -172,8 +172,8 @@ impl Inner {
         &mut self,
         max: usize,
         now: Now,
-        can_be_sent: impl Fn(&Spend) -> bool,
-        taken: &mut Vec<(Item, Charge)>,
+        can_be_sent: impl Fn(&CellCharge) -> bool,
+        taken: &mut Vec<(Item, StoreCharge)>,
     ) {
         let room = max.saturating_sub(taken.len());
         let behind = self.usage.range(self.next..);
@@ -185,7 +185,7 @@ impl Inner {
                 break;
             }
             next = (id.0, id.1, id.2.saturating_add(1));
-            let spend = Spend::of(key_of(*id), usage.family, Arc::clone(&usage.quota), 0);
+            let spend = CellCharge::new(key_of(*id), usage.family, Arc::clone(&usage.quota), 0);
             if can_be_sent(&spend) {
                 ids.push(*id);
             }
@@ -198,7 +198,7 @@ impl Inner {
             let debt = usage.take_debt(id, now);
             let report = usage.report(id, now);
             // What has refilled is no cost any more.
-            if report.spends.iter().any(|spend| spend.cost > 0) {
+            if report.cell_charges.iter().any(|spend| spend.cost > 0) {
                 taken.push((Item::Usage(key_of(id), usage), report));
             }
             // After the report: of that as much is charged as fits.
@@ -214,7 +214,7 @@ impl Inner {
             self.purge(now);
         }
         if self.corrections.len() >= MAX_CORRECTIONS {
-            let costs = correction.charge.spends.iter().map(|spend| u64::from(spend.cost));
+            let costs = correction.charge.cell_charges.iter().map(|spend| u64::from(spend.cost));
             self.lose(costs.sum(), metrics);
             return;
         }
@@ -254,27 +254,28 @@ impl Usage {
     }
 
     /// What was admitted: the store takes as much of it as fits, since other nodes may have admitted as much.
-    fn report(&self, id: UsageId, now: Now) -> Charge {
-        let spend = Spend::of(key_of(id), self.family, Arc::clone(&self.quota), self.spent(now));
-        Charge { order: Order::Post, spends: smallvec![spend] }
+    fn report(&self, id: UsageId, now: Now) -> StoreCharge {
+        let spend =
+            CellCharge::new(key_of(id), self.family, Arc::clone(&self.quota), self.spent(now));
+        StoreCharge { operation: Operation::Report, cell_charges: smallvec![spend] }
     }
 
     /// Takes out what is spent above the limit: costs that were told late, which the store charges whether they
     /// fit or not.
-    fn take_debt(&mut self, id: UsageId, now: Now) -> Option<Charge> {
+    fn take_debt(&mut self, id: UsageId, now: Now) -> Option<StoreCharge> {
         let (quota, limit) = (*self.quota.quota(), self.limit(now));
         let debt = self.spent(now).checked_sub(limit).filter(|debt| *debt > 0)?;
         self.cell = quota.empty_cell();
         quota.charge(&mut self.cell, limit, now);
-        let spend = Spend::of(key_of(id), self.family, Arc::clone(&self.quota), debt);
-        Some(Charge { order: Order::Debit, spends: smallvec![spend] })
+        let spend = CellCharge::new(key_of(id), self.family, Arc::clone(&self.quota), debt);
+        Some(StoreCharge { operation: Operation::Debit, cell_charges: smallvec![spend] })
     }
 }
 
 impl Correction {
     fn has_refilled(&self, now: Now) -> bool {
-        let counts = |spend: &Spend| spend.quota.quota().charge_lifetime(spend.cost);
-        let longest = self.charge.spends.iter().map(counts).max().unwrap_or_default();
+        let counts = |spend: &CellCharge| spend.quota.quota().charge_lifetime(spend.cost);
+        let longest = self.charge.cell_charges.iter().map(counts).max().unwrap_or_default();
         self.since.saturating_add(longest) <= now.mono
     }
 }
@@ -297,8 +298,8 @@ mod tests {
         Embedded::default().issue(claim, None)
     }
 
-    fn spend(n: u64, quota: &Arc<Issued>, cost: u32) -> Spend {
-        Spend::of(KeyHash { high: 1, low: n }, None, Arc::clone(quota), cost)
+    fn spend(n: u64, quota: &Arc<Issued>, cost: u32) -> CellCharge {
+        CellCharge::new(KeyHash { high: 1, low: n }, None, Arc::clone(quota), cost)
     }
 
     fn at(secs: u64) -> Now {
@@ -307,7 +308,7 @@ mod tests {
 
     fn costs(list: &Unreported, now: Now) -> Vec<u32> {
         let taken = list.take(usize::MAX, now, |_| true);
-        taken.iter().map(|(_, charge)| charge.spends[0].cost).collect()
+        taken.iter().map(|(_, charge)| charge.cell_charges[0].cost).collect()
     }
 
     #[test]
@@ -346,7 +347,7 @@ mod tests {
         let mut told: Vec<(u64, u32)> = list
             .take(usize::MAX, at(104), |_| true)
             .iter()
-            .map(|(_, charge)| &charge.spends[0])
+            .map(|(_, charge)| &charge.cell_charges[0])
             .map(|spend| (spend.quota.quota().window().secs(), spend.cost))
             .collect();
         told.sort_unstable();
@@ -371,18 +372,20 @@ mod tests {
         list.record(&spend(1, &quota, 599), at(100), &metrics);
         let told = |now| {
             let taken = list.take(usize::MAX, now, |_| true);
-            let told: Vec<_> =
-                taken.iter().map(|(_, charge)| (charge.order, charge.spends[0].cost)).collect();
+            let told: Vec<_> = taken
+                .iter()
+                .map(|(_, charge)| (charge.operation, charge.cell_charges[0].cost))
+                .collect();
             (told, taken)
         };
         // Twenty have come back.
         let (first, taken) = told(at(102));
-        assert_eq!(first, [(Order::Post, 10), (Order::Debit, 570)]);
+        assert_eq!(first, [(Operation::Report, 10), (Operation::Debit, 570)]);
         for (item, _) in taken {
             list.put_back(item, at(102), &metrics);
         }
         let (again, _) = told(at(102));
-        assert_eq!(again, [(Order::Debit, 570), (Order::Post, 10)], "none was executed");
+        assert_eq!(again, [(Operation::Debit, 570), (Operation::Report, 10)], "none was executed");
         assert!(list.is_empty());
     }
 
@@ -390,7 +393,10 @@ mod tests {
     #[test]
     fn a_debit_is_kept_for_as_long_as_it_counts() {
         let (list, metrics) = (Unreported::default(), StoreMetrics::default());
-        let debit = Charge { order: Order::Debit, spends: smallvec![spend(1, &bucket(), 599)] };
+        let debit = StoreCharge {
+            operation: Operation::Debit,
+            cell_charges: smallvec![spend(1, &bucket(), 599)],
+        };
         list.correct(debit.clone(), at(100), &metrics);
         assert_eq!(costs(&list, at(160)), [599]);
         list.correct(debit, at(100), &metrics);

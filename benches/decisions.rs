@@ -10,7 +10,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{Nanos, SystemClock};
-use tollgate::config::{self, Loaded};
+use tollgate::config::{self, LoadedConfig};
 use tollgate::engine::{Engine, Generation};
 use tollgate::policy::{Facts, KeySecret};
 use tollgate::proxy::{Asking, GateBounds, Head, fields_beside, pass, refusal};
@@ -31,7 +31,7 @@ check: { silence: [spoofable-key] }
 /// Decisions of one measured turn.
 const TURN: usize = 1_000;
 
-fn load(policy: &str) -> Loaded {
+fn load(policy: &str) -> LoadedConfig {
     let text = format!("{HEAD}{policy}");
     config::read_text(&text, "bench.yaml", Path::new(""))
         .unwrap_or_else(|errors| panic!("{errors}"))

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use tollgate::cli::test::{Embedded, run};
-use tollgate::config::{self, Body, LogTarget, MethodOverride, Underscores};
+use tollgate::cli::test::{InProcessStore, run};
+use tollgate::config::{self, LogTarget, MethodOverride, RefusalBody, Underscores};
 use tollgate::policy::client::AddressHeader;
 
 /// A valid file; `EDIT` marks where a case puts its text.
@@ -995,7 +995,7 @@ fn every_file_of_conf_is_valid_and_raises_no_warning() {
     assert_eq!((config.policy.max_keys, config.ipv6_prefix), (1_000_000, 64));
     assert_eq!(
         (&config.access_log.to, &config.default_responses.bodies[0]),
-        (&LogTarget::Stdout, &Body::Problem)
+        (&LogTarget::Stdout, &RefusalBody::Problem)
     );
 }
 
@@ -1016,7 +1016,7 @@ fn the_policies_of_the_readme_are_valid_and_pass_its_cases() {
     let mut passed = 0;
     for case in cases.iter().flat_map(|cases| config::read_cases(cases, "README.md").unwrap()) {
         let policy = config::read_text(policies[0], "README.md", Path::new("")).unwrap();
-        let outcome = run(policy.config, &case, &Embedded);
+        let outcome = run(policy.config, &case, &InProcessStore);
         assert!(outcome.differences.is_empty(), "{outcome:#?}");
         passed += 1;
     }

@@ -8,13 +8,13 @@ mod reference;
 #[path = "model/run.rs"]
 mod run;
 
-use tollgate::cli::test::Embedded;
+use tollgate::cli::test::InProcessStore;
 
 /// Random policies; each meets some dozens of requests.
 const CASES: u64 = 5_000;
 
 #[test]
 fn every_interplay_is_what_the_model_says() {
-    let compared: usize = (0..CASES).map(|seed| run::run(seed, &Embedded, "", 1)).sum();
+    let compared: usize = (0..CASES).map(|seed| run::run(seed, &InProcessStore, "", 1)).sum();
     assert!(compared > CASES as usize, "only {compared} refusals");
 }

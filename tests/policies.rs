@@ -5,10 +5,10 @@
 #[path = "policies/all.rs"]
 mod all;
 
-use tollgate::cli::test::Embedded;
+use tollgate::cli::test::InProcessStore;
 
 #[test]
 fn every_policy_does_what_its_cases_say() {
-    let cases = all::run_all(&Embedded, "store: embedded\n");
+    let cases = all::run_all(&InProcessStore, "store: embedded\n");
     assert!(cases >= 200, "only {cases} cases");
 }

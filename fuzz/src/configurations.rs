@@ -15,7 +15,7 @@ pub fn configurations(bytes: &[u8]) {
     match config::read_text(text, "f.yaml", Path::new("")) {
         Ok(loaded) => {
             for warning in &loaded.warnings {
-                exists(text, warning.place);
+                exists(text, warning.location);
             }
             let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
             let engine = Engine::new(clock, KeySecret::new([7; 16]));
@@ -26,16 +26,16 @@ pub fn configurations(bytes: &[u8]) {
             assert!(!errors.errors.is_empty());
             for error in &errors.errors {
                 assert!(!error.message.is_empty());
-                error.place.into_iter().for_each(|place| exists(text, place));
+                error.location.into_iter().for_each(|location| exists(text, location));
             }
             assert!(errors.lines().iter().all(|line| line.starts_with("f.yaml:")));
         }
     }
 }
 
-/// A place is a character of the text, or its end.
-fn exists(text: &str, place: config::Place) {
+/// A location is a character of the text, or its end.
+fn exists(text: &str, location: config::Location) {
     // (To YAML a carriage return alone ends a line too.)
     let lines = text.split(['\r', '\n']).count();
-    assert!((1..=lines + 1).contains(&place.line) && place.column >= 1, "{place:?}");
+    assert!((1..=lines + 1).contains(&location.line) && location.column >= 1, "{location:?}");
 }

@@ -3,7 +3,7 @@ use std::sync::{Arc, LazyLock};
 
 use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{ManualClock, Nanos};
-use tollgate::config::{self, Loaded};
+use tollgate::config::{self, LoadedConfig};
 use tollgate::engine::{Engine, Generation, Outcome, Said};
 use tollgate::policy::{Facts, KeySecret};
 use tollgate::proxy::{Asking, refusal, retry_after_secs};
@@ -32,7 +32,7 @@ struct Node {
 }
 
 static NODE: LazyLock<Node> = LazyLock::new(|| {
-    let loaded: Loaded = config::read_text(POLICY, "terms.yaml", &policies()).unwrap();
+    let loaded: LoadedConfig = config::read_text(POLICY, "terms.yaml", &policies()).unwrap();
     let (policy, responses) = (loaded.config.policy, loaded.config.default_responses);
     let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
     let engine = Engine::new(Arc::clone(&clock) as _, KeySecret::new([7; 16]));

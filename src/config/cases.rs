@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::compile::read_bounded;
-use super::error::{ConfigError, ConfigErrors, Place};
+use super::error::{ConfigError, ConfigErrors, Location};
 use super::read::{At, Errors};
 use super::scalars::{boolean, duration, whole};
 use super::yaml;
@@ -20,33 +20,33 @@ const SOMEBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
 
 /// One case: it begins with nothing spent, at the begin of a window of any length.
 #[derive(Debug)]
-pub struct Case {
+pub struct TestCase {
     /// Its name.
     pub name: String,
     /// It is of what only the embedded store has (`only: embedded`).
     pub only_embedded: bool,
     /// What is sent, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TestStep>,
 }
 
 /// One request, perhaps many times, and what is expected.
 #[derive(Debug)]
-pub struct Step {
+pub struct TestStep {
     /// When, counted from the case's begin; `None`: no time passes.
     pub at: Option<Duration>,
     /// How often.
     pub times: u32,
     /// The request.
-    pub send: Request,
+    pub send: TestRequest,
     /// What is expected.
-    pub expect: Expect,
+    pub expect: Expectation,
     /// Where it stands in the file.
-    pub place: Place,
+    pub location: Location,
 }
 
 /// A request as it would stand on the wire.
 #[derive(Debug)]
-pub struct Request {
+pub struct TestRequest {
     /// The method.
     pub method: Method,
     /// The target as it was typed.
@@ -56,12 +56,12 @@ pub struct Request {
     /// The peer.
     pub ip: IpAddr,
     /// What the origin would answer.
-    pub answer: Answer,
+    pub answer: OriginAnswer,
 }
 
 /// What becomes of a request that is let through.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct OriginAnswer {
     /// The answer's status and whether it is the origin's; `None`: the client leaves before any.
     pub status: Option<(u16, bool)>,
     /// Its fields.
@@ -70,7 +70,7 @@ pub struct Answer {
     pub after: Duration,
 }
 
-impl Default for Answer {
+impl Default for OriginAnswer {
     fn default() -> Self {
         Self { status: Some((200, true)), headers: HeaderMap::new(), after: Duration::ZERO }
     }
@@ -78,7 +78,7 @@ impl Default for Answer {
 
 /// What is expected of a step; of many requests, the numbers are of all and the rest of the last.
 #[derive(Debug, Default)]
-pub struct Expect {
+pub struct Expectation {
     /// How many are let through.
     pub allowed: Option<u32>,
     /// How many are answered 429.
@@ -104,17 +104,17 @@ pub struct Expect {
 }
 
 /// Reads a file of cases.
-pub fn load_cases(file: &Path) -> Result<Vec<Case>, ConfigErrors> {
+pub fn load_cases(file: &Path) -> Result<Vec<TestCase>, ConfigErrors> {
     let name = file.display().to_string();
     let text = read_bounded(file).map_err(|message| ConfigErrors {
         file: name.clone(),
-        errors: vec![ConfigError { place: None, path: String::new(), message, cure: None }],
+        errors: vec![ConfigError { location: None, path: String::new(), message, cure: None }],
     })?;
     read_cases(&text, &name)
 }
 
 /// Reads the text of a file of cases. `name` stands in errors.
-pub fn read_cases(text: &str, name: &str) -> Result<Vec<Case>, ConfigErrors> {
+pub fn read_cases(text: &str, name: &str) -> Result<Vec<TestCase>, ConfigErrors> {
     let refused = |errors| ConfigErrors { file: name.to_owned(), errors };
     let tree = yaml::parse(text).map_err(refused)?;
     let errors = Errors::default();
@@ -126,7 +126,7 @@ pub fn read_cases(text: &str, name: &str) -> Result<Vec<Case>, ConfigErrors> {
     }
 }
 
-fn cases(root: &At<'_>) -> Option<Vec<Case>> {
+fn cases(root: &At<'_>) -> Option<Vec<TestCase>> {
     let mut map = root.map()?;
     let cases = map.require("cases", "write cases: [{ name: .., steps: [..] }]");
     map.finish();
@@ -138,23 +138,23 @@ fn cases(root: &At<'_>) -> Option<Vec<Case>> {
     Some(items.iter().filter_map(case).collect())
 }
 
-fn case(at: &At<'_>) -> Option<Case> {
+fn case(at: &At<'_>) -> Option<TestCase> {
     let mut map = at.map()?;
     let name = map.require("name", "say what it shows").and_then(|at| at.text());
     let only = map.get("only").map(|at| at.choice(&[("embedded", true)]));
     let steps = map.require("steps", "write steps: [{ send: .., expect: .. }]");
     map.finish();
     let items = steps?.list();
-    let steps: Vec<Step> = items.iter().filter_map(step).collect();
+    let steps: Vec<TestStep> = items.iter().filter_map(step).collect();
     for (before, (after, item)) in steps.iter().zip(steps.iter().zip(&items).skip(1)) {
         if after.at.is_some() && after.at < before.at {
             item.error("time runs forwards: this step is before the last one");
         }
     }
-    Some(Case { name: name?.to_owned(), only_embedded: only.unwrap_or(Some(false))?, steps })
+    Some(TestCase { name: name?.to_owned(), only_embedded: only.unwrap_or(Some(false))?, steps })
 }
 
-fn step(at: &At<'_>) -> Option<Step> {
+fn step(at: &At<'_>) -> Option<TestStep> {
     let mut map = at.map()?;
     let when = map.get("at").map(|at| at.parse(duration));
     let times = map.get("times").map(|at| at.parse(whole(1, MAX_TIMES)));
@@ -162,7 +162,7 @@ fn step(at: &At<'_>) -> Option<Step> {
     let expect = map.require("expect", "write expect: { allowed: 1 }");
     map.finish();
     let (send, expect) = (send.and_then(|at| request(&at)), expect.and_then(|at| expected(&at)));
-    Some(Step {
+    Some(TestStep {
         at: match when {
             None => None,
             Some(when) => Some(when?),
@@ -170,11 +170,11 @@ fn step(at: &At<'_>) -> Option<Step> {
         times: u32::try_from(times.unwrap_or(Some(1))?).ok()?,
         send: send?,
         expect: expect?,
-        place: at.place,
+        location: at.location,
     })
 }
 
-fn request(at: &At<'_>) -> Option<Request> {
+fn request(at: &At<'_>) -> Option<TestRequest> {
     let mut map = at.map()?;
     let method = map.get("method").map(|at| at.parse(method));
     let url = map.require("url", "write url: \"http://example.com/\"").and_then(|at| at.text());
@@ -192,28 +192,28 @@ fn request(at: &At<'_>) -> Option<Request> {
         let host = field(authority).map_err(|message| at.error(message)).ok()?;
         headers.insert(http::header::HOST, host);
     }
-    Some(Request {
+    Some(TestRequest {
         method: method.unwrap_or(Some(Method::GET))?,
         target: if target.is_empty() { "/" } else { target }.to_owned(),
         headers,
         ip: ip.unwrap_or(Some(SOMEBODY))?,
-        answer: answer.unwrap_or(Some(Answer::default()))?,
+        answer: answer.unwrap_or(Some(OriginAnswer::default()))?,
     })
 }
 
 /// `{ status, headers, after }`; `failed`: the origin gives none and this proxy answers 502;
 /// `none`: the client leaves first.
-fn answer(at: &At<'_>) -> Option<Answer> {
+fn answer(at: &At<'_>) -> Option<OriginAnswer> {
     if !at.is_map() {
         let words = [("none", None), ("failed", Some((502, false)))];
-        return at.choice(&words).map(|status| Answer { status, ..Answer::default() });
+        return at.choice(&words).map(|status| OriginAnswer { status, ..OriginAnswer::default() });
     }
     let mut map = at.map()?;
     let status = map.get("status").map(|at| at.parse(whole(100, 599)));
     let fields = map.get("headers");
     let after = map.get("after").map(|at| at.parse(duration));
     map.finish();
-    Some(Answer {
+    Some(OriginAnswer {
         status: Some((u16::try_from(status.unwrap_or(Some(200))?).ok()?, true)),
         headers: fields_of(fields.as_ref()),
         after: after.unwrap_or(Some(Duration::ZERO))?,
@@ -248,11 +248,11 @@ fn field(text: &str) -> Result<HeaderValue, String> {
     HeaderValue::try_from(text).map_err(|_| format!("{text:?} is not the value of a header"))
 }
 
-fn expected(at: &At<'_>) -> Option<Expect> {
+fn expected(at: &At<'_>) -> Option<Expectation> {
     let mut map = at.map()?;
     let count = |at: At<'_>| at.parse(whole(0, MAX_TIMES)).and_then(|n| u32::try_from(n).ok());
     let text = |at: At<'_>| at.text().map(str::to_owned);
-    let expect = Expect {
+    let expect = Expectation {
         allowed: map.get("allowed").and_then(count),
         limited: map.get("limited").and_then(count),
         route: map.get("route").and_then(text),

@@ -15,7 +15,7 @@ use super::store::store;
 use super::terms::Given;
 use super::warnings::{Looked, silenced, warnings};
 use super::yaml::{self, MAX_BYTES, Node};
-use super::{Config, Store, bounds, responses, sockets};
+use super::{Config, StoreConfig, bounds, responses, sockets};
 use crate::clock::Nanos;
 use crate::limit::MICROSECOND;
 use crate::policy::{Policy, Router};
@@ -25,7 +25,7 @@ const MAX_THREADS: u64 = 1_024;
 
 /// A configuration and what is to be said of it.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// What is meant.
     pub config: Config,
     /// What is probably not meant.
@@ -33,10 +33,10 @@ pub struct Loaded {
 }
 
 /// Reads a file. Other files that it names are looked for beside it.
-pub fn load(file: &Path) -> Result<Loaded, ConfigErrors> {
+pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
     let name = file.display().to_string();
     let text = read_bounded(file).map_err(|message| {
-        let error = ConfigError { place: None, path: String::new(), message, cure: None };
+        let error = ConfigError { location: None, path: String::new(), message, cure: None };
         ConfigErrors { file: name.clone(), errors: vec![error] }
     })?;
     let folder = file.parent().unwrap_or(Path::new(""));
@@ -53,7 +53,7 @@ pub(super) fn read_bounded(file: &Path) -> Result<String, String> {
 }
 
 /// Reads a text. `name` stands in errors; `folder` is where files are looked for.
-pub fn read_text(text: &str, name: &str, folder: &Path) -> Result<Loaded, ConfigErrors> {
+pub fn read_text(text: &str, name: &str, folder: &Path) -> Result<LoadedConfig, ConfigErrors> {
     let refused = |errors| ConfigErrors { file: name.to_owned(), errors };
     let tree = yaml::parse(text).map_err(refused)?;
     let errors = Errors::default();
@@ -65,7 +65,7 @@ pub fn read_text(text: &str, name: &str, folder: &Path) -> Result<Loaded, Config
     }
 }
 
-fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Loaded> {
+fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<LoadedConfig> {
     let mut root = At::root(tree, errors).map()?;
     version(&mut root);
     let threads = root.get("threads").and_then(|at| at.parse(threads)).flatten();
@@ -80,7 +80,7 @@ fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Lo
     let key_files = &KeyFiles::new(folder);
     let origins = origins(&mut root, folder, key_files);
     // The unit of time of the clock that the exact tier is read by.
-    let tick = if store == Store::Embedded { Nanos::new(1) } else { MICROSECOND };
+    let tick = if store == StoreConfig::Embedded { Nanos::new(1) } else { MICROSECOND };
     let limits = limits(&mut root, &Given { folder, key_files, ipv6_prefix, tick });
     let base = match root.get("responses") {
         Some(at) => responses::responses(&at, &responses::standard(), folder),
@@ -122,7 +122,7 @@ fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Lo
         access_log,
         store,
     };
-    Some(Loaded { config, warnings })
+    Some(LoadedConfig { config, warnings })
 }
 
 fn version(root: &mut Map<'_>) {

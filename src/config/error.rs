@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A place in a file, both counted from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Location {
     /// The line.
     pub line: usize,
     /// The column, in characters.
@@ -15,7 +15,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// Where in the text; none when the file cannot be read at all.
-    pub place: Option<Place>,
+    pub location: Option<Location>,
     /// Where in the configuration, for example `routes[2].limits[0]`.
     pub path: String,
     /// What is wrong.
@@ -41,7 +41,7 @@ pub struct Warning {
     /// The file's name as it was given.
     pub file: String,
     /// Where in the text.
-    pub place: Place,
+    pub location: Location,
     /// Where in the configuration.
     pub path: String,
     /// What, and why it matters.
@@ -57,8 +57,8 @@ impl ConfigErrors {
     }
 
     fn prefix(&self, error: &ConfigError) -> String {
-        match error.place {
-            Some(place) => format!("{}:{}:{}: ", self.file, place.line, place.column),
+        match error.location {
+            Some(location) => format!("{}:{}:{}: ", self.file, location.line, location.column),
             None => format!("{}: ", self.file),
         }
     }
@@ -87,7 +87,7 @@ impl std::error::Error for ConfigErrors {}
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { line, column } = self.place;
+        let Location { line, column } = self.location;
         write!(f, "{}:{line}:{column}: warning[{}]: {}: ", self.file, self.code, self.path)?;
         write!(f, "{}; {}", self.message, self.cure)
     }

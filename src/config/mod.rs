@@ -37,9 +37,11 @@ use crate::limit::TokenBucket;
 use crate::policy::client::ClientRules;
 use crate::policy::{Exempt, Policy, Source};
 
-pub use cases::{Answer, Case, Expect, Request, Step, load_cases, read_cases};
-pub use compile::{Loaded, load, read_text};
-pub use error::{ConfigError, ConfigErrors, Place, Warning};
+pub use cases::{
+    Expectation, OriginAnswer, TestCase, TestRequest, TestStep, load_cases, read_cases,
+};
+pub use compile::{LoadedConfig, load, read_text};
+pub use error::{ConfigError, ConfigErrors, Location, Warning};
 
 /// A configuration as it is meant: every name resolved, every bound checked.
 #[derive(Debug)]
@@ -67,12 +69,12 @@ pub struct Config {
     /// What is logged of each request.
     pub access_log: AccessLog,
     /// Where the exact tier counts.
-    pub store: Store,
+    pub store: StoreConfig,
 }
 
 /// Where the exact tier counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Store {
+pub enum StoreConfig {
     /// In this process.
     Embedded,
     /// In servers that speak the protocol of Redis, as one number for every node.
@@ -316,7 +318,7 @@ pub struct Responses {
     /// The `X-RateLimit-*` triple.
     pub x_ratelimit_fields: bool,
     /// The bodies of a refusal, of which the client's `Accept` chooses; at least one.
-    pub bodies: Vec<Body>,
+    pub bodies: Vec<RefusalBody>,
     /// Who may read a refusal in a browser.
     pub cors: Cors,
     /// Requests that no limit applies to.
@@ -337,7 +339,7 @@ pub enum Cors {
 
 /// The body of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum RefusalBody {
     /// `application/problem+json` (RFC 9457).
     Problem,
     /// The status of a gRPC call, for requests that are one.

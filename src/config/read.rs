@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use super::error::{ConfigError, Place};
+use super::error::{ConfigError, Location};
 use super::yaml::{Kind, Node};
 
 /// The mistakes found so far.
@@ -17,7 +17,7 @@ pub(super) struct Errors(RefCell<Vec<ConfigError>>);
 pub(super) struct At<'n> {
     pub(super) node: &'n Node,
     /// Where its name stands, or the node itself: what an error points to.
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) path: String,
     errors: &'n Errors,
 }
@@ -38,7 +38,7 @@ impl Errors {
     /// All of them in the order of the file.
     pub(super) fn into_sorted(self) -> Vec<ConfigError> {
         let mut errors = self.0.into_inner();
-        errors.sort_by(|a, b| a.place.cmp(&b.place).then_with(|| a.path.cmp(&b.path)));
+        errors.sort_by(|a, b| a.location.cmp(&b.location).then_with(|| a.path.cmp(&b.path)));
         errors.dedup();
         errors
     }
@@ -47,7 +47,7 @@ impl Errors {
 impl<'n> At<'n> {
     /// The whole file.
     pub(super) fn root(node: &'n Node, errors: &'n Errors) -> Self {
-        Self { node, place: node.place, path: String::new(), errors }
+        Self { node, location: node.location, path: String::new(), errors }
     }
 
     /// Notes a mistake here.
@@ -61,8 +61,8 @@ impl<'n> At<'n> {
     }
 
     fn note(&self, message: String, cure: Option<String>) {
-        let (place, path) = (Some(self.place), self.path.clone());
-        self.errors.push(ConfigError { place, path, message, cure });
+        let (location, path) = (Some(self.location), self.path.clone());
+        self.errors.push(ConfigError { location, path, message, cure });
     }
 
     /// A scalar's text as it was typed.
@@ -123,7 +123,7 @@ impl<'n> At<'n> {
     fn items(&self, items: &'n [Node]) -> Vec<Self> {
         let item = |(i, node): (usize, &'n Node)| Self {
             node,
-            place: node.place,
+            location: node.location,
             path: format!("{}[{i}]", self.path),
             errors: self.errors,
         };
@@ -156,7 +156,7 @@ impl<'n> At<'n> {
         let entry = |(key, node): &'n (super::yaml::Key, Node)| {
             let at = Self {
                 node,
-                place: key.place,
+                location: key.location,
                 path: join(&self.path, &key.text),
                 errors: self.errors,
             };
@@ -177,7 +177,12 @@ impl<'n> Map<'n> {
             Kind::Scalar { .. } | Kind::List(_) => return None,
         };
         let (_, node) = entries.iter().find(|(found, _)| found.text == key)?;
-        Some(At { node, place: node.place, path: join(&self.at.path, key), errors: self.at.errors })
+        Some(At {
+            node,
+            location: node.location,
+            path: join(&self.at.path, key),
+            errors: self.at.errors,
+        })
     }
 
     /// The value of a key that must be there.
@@ -212,7 +217,8 @@ impl<'n> Map<'n> {
             if self.known.contains(&name) {
                 continue;
             }
-            let at = At { place: key.place, path: join(&self.at.path, name), ..self.at.clone() };
+            let at =
+                At { location: key.location, path: join(&self.at.path, name), ..self.at.clone() };
             let cure = did_you_mean(name, &self.known)
                 .unwrap_or_else(|| format!("known here: {}", self.known.join(", ")));
             at.error_with(format!("unknown key {name:?}"), cure);

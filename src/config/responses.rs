@@ -10,7 +10,7 @@ use super::files::read_bounded;
 use super::read::At;
 use super::scalars::duration;
 use super::yaml::Kind;
-use super::{Body, Cors, Responses};
+use super::{Cors, RefusalBody, Responses};
 use crate::policy::Exempt;
 
 /// The largest body of a refusal: it is sent to everybody who is refused.
@@ -21,7 +21,7 @@ pub(super) fn standard() -> Responses {
     Responses {
         ratelimit_fields: true,
         x_ratelimit_fields: true,
-        bodies: vec![Body::Problem],
+        bodies: vec![RefusalBody::Problem],
         cors: Cors::Only(Vec::new()),
         exempt: Exempt::STANDARD,
         retry_after_jitter: Duration::ZERO,
@@ -46,7 +46,7 @@ pub(super) fn responses(at: &At<'_>, base: &Responses, folder: &Path) -> Arc<Res
             at.error_with("no body", "write body: problem");
         }
         read.bodies = items.iter().filter_map(|at| body(at, folder)).collect();
-        if read.bodies.first() == Some(&Body::Grpc) {
+        if read.bodies.first() == Some(&RefusalBody::Grpc) {
             at.error_with("grpc is for gRPC calls alone", "begin the list with problem or a file");
         }
     }
@@ -90,10 +90,10 @@ fn web_origin(text: &str) -> Result<HeaderValue, String> {
     HeaderValue::try_from(text).map_err(|_| wrong())
 }
 
-fn body(at: &At<'_>, folder: &Path) -> Option<Body> {
+fn body(at: &At<'_>, folder: &Path) -> Option<RefusalBody> {
     if !at.is_map() {
         let word = at.choice(&[("problem", false), ("grpc", true)])?;
-        return Some(if word { Body::Grpc } else { Body::Problem });
+        return Some(if word { RefusalBody::Grpc } else { RefusalBody::Problem });
     }
     let mut map = at.map()?;
     let file = map.require("file", "write { file: denied.html, type: text/html }");
@@ -101,7 +101,7 @@ fn body(at: &At<'_>, folder: &Path) -> Option<Body> {
     map.finish();
     let media_type = media_type.and_then(|at| at.parse(is_media_type));
     let content = file.and_then(|at| at.parse(|text| read_bounded(&folder.join(text), MAX_BODY)));
-    Some(Body::File { content: content?.into(), media_type: media_type? })
+    Some(RefusalBody::File { content: content?.into(), media_type: media_type? })
 }
 
 fn is_media_type(text: &str) -> Result<String, String> {

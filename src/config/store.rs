@@ -10,7 +10,7 @@ use super::files::{MAX_NAMED, read_bounded};
 use super::read::{At, Map};
 use super::scalars::some_duration;
 use super::sockets::certificates_in;
-use super::{RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, Store};
+use super::{RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, StoreConfig};
 
 /// Most servers that a configuration names to find the others by.
 const MAX_SERVERS: usize = 100;
@@ -25,22 +25,22 @@ const MAX_PREFIX: usize = 64;
 const MIN_SECRET: usize = 16;
 
 /// Where cells live; the embedded store unless it is written.
-pub(super) fn store(root: &mut Map<'_>, folder: &Path) -> Store {
+pub(super) fn store(root: &mut Map<'_>, folder: &Path) -> StoreConfig {
     let Some(at) = root.get("store") else {
-        return Store::Embedded;
+        return StoreConfig::Embedded;
     };
     if !at.is_map() {
         at.choice(&[("embedded", ())]);
-        return Store::Embedded;
+        return StoreConfig::Embedded;
     }
     let Some(mut map) = at.map() else {
-        return Store::Embedded;
+        return StoreConfig::Embedded;
     };
     let redis = map.require("redis", "write store: embedded, or store: { redis: { url: .. } }");
     map.finish();
     let redis = redis.and_then(|at| redis_store(&at, folder));
     // A stand-in for one with a mistake: a file with a mistake makes no configuration.
-    redis.map_or(Store::Embedded, |redis| Store::Redis(Box::new(redis)))
+    redis.map_or(StoreConfig::Embedded, |redis| StoreConfig::Redis(Box::new(redis)))
 }
 
 fn redis_store(at: &At<'_>, folder: &Path) -> Option<RedisStore> {

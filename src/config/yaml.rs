@@ -6,7 +6,7 @@
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span};
 
-use super::error::{ConfigError, Place};
+use super::error::{ConfigError, Location};
 
 /// The largest file: a policy of ten thousand routes is about this long.
 pub(super) const MAX_BYTES: usize = 1 << 20;
@@ -14,10 +14,10 @@ pub(super) const MAX_BYTES: usize = 1 << 20;
 /// The deepest nesting; the configuration itself needs seven.
 const MAX_DEPTH: usize = 32;
 
-/// A value with its place.
+/// A value with its location.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) kind: Kind,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Kind {
 
 #[derive(Debug)]
 pub(super) struct Key {
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) text: String,
 }
 
@@ -62,7 +62,7 @@ impl Node {
 pub(super) fn parse(text: &str) -> Result<Node, Vec<ConfigError>> {
     if text.len() > MAX_BYTES {
         let message = format!("the file has more than {MAX_BYTES} bytes");
-        return Err(vec![error(Place { line: 1, column: 1 }, message, None)]);
+        return Err(vec![error(Location { line: 1, column: 1 }, message, None)]);
     }
     let mut reader = TreeReader { parser: Parser::new_from_str(text), errors: Vec::new() };
     let tree = reader.document().map_err(|error| vec![error])?;
@@ -90,14 +90,14 @@ impl<'t> TreeReader<'t> {
                 | Event::Nothing => {}
                 Event::StreamEnd => {
                     return tree.ok_or_else(|| {
-                        let first = Place { line: 1, column: 1 };
+                        let first = Location { line: 1, column: 1 };
                         error(first, "the file is empty".to_owned(), Some("begin with version: 1"))
                     });
                 }
                 _ if tree.is_some() => {
                     let message = "a second document begins here".to_owned();
                     return Err(error(
-                        place(span.start),
+                        location(span.start),
                         message,
                         Some("one file is one document"),
                     ));
@@ -108,7 +108,7 @@ impl<'t> TreeReader<'t> {
     }
 
     fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<Node, ConfigError> {
-        let at = place(span.start);
+        let at = location(span.start);
         if depth > MAX_DEPTH {
             let message = format!("nested deeper than {MAX_DEPTH} levels");
             return Err(error(at, message, None));
@@ -148,7 +148,7 @@ impl<'t> TreeReader<'t> {
                 return Err(error(at, "the file ends in the middle".to_owned(), None));
             }
         };
-        Ok(Node { place: at, kind })
+        Ok(Node { location: at, kind })
     }
 
     fn map(&mut self, depth: usize) -> Result<Kind, ConfigError> {
@@ -164,20 +164,20 @@ impl<'t> TreeReader<'t> {
             let value = self.node(event, span, depth + 1)?;
             let Kind::Scalar { text, .. } = key.kind else {
                 let message = format!("{} stands where a name is expected", key.describe());
-                self.errors.push(error(key.place, message, Some("quote it if it is a text")));
+                self.errors.push(error(key.location, message, Some("quote it if it is a text")));
                 continue;
             };
-            if let Some(first) = names.insert(text.clone(), key.place) {
+            if let Some(first) = names.insert(text.clone(), key.location) {
                 let message = format!("{text:?} stands twice");
                 let cure = format!("it is already on line {}", first.line);
-                self.errors.push(error(key.place, message, Some(&cure)));
+                self.errors.push(error(key.location, message, Some(&cure)));
                 continue;
             }
-            entries.push((Key { place: key.place, text }, value));
+            entries.push((Key { location: key.location, text }, value));
         }
     }
 
-    fn refuse_extras(&mut self, at: Place, anchor: usize, tagged: bool) {
+    fn refuse_extras(&mut self, at: Location, anchor: usize, tagged: bool) {
         if anchor != 0 {
             let cure = "write the value out where it is needed";
             self.errors.push(error(at, "an anchor".to_owned(), Some(cure)));
@@ -192,7 +192,7 @@ impl<'t> TreeReader<'t> {
         match self.parser.next_event() {
             Some(Ok(event)) => Ok(event),
             Some(Err(scan)) => Err(syntax(&scan)),
-            None => Err(error(Place::default(), "the file ends in the middle".to_owned(), None)),
+            None => Err(error(Location::default(), "the file ends in the middle".to_owned(), None)),
         }
     }
 }
@@ -206,14 +206,14 @@ fn syntax(scan: &ScanError) -> ConfigError {
     } else {
         "check the indentation, and quote values that hold : or begin with a special character"
     };
-    error(place(*scan.marker()), format!("not YAML: {info}"), Some(cure))
+    error(location(*scan.marker()), format!("not YAML: {info}"), Some(cure))
 }
 
 /// Reads the text with `serde_yaml` too. Where the two differ, an editor, a linter or the next
 /// reader would see another policy than the one in force.
 fn second_opinion(text: &str, tree: &Node) -> Result<(), ConfigError> {
     let other: serde_yaml::Value = serde_yaml::from_str(text).map_err(|refused| {
-        let at = refused.location().map_or(Place { line: 1, column: 1 }, |location| Place {
+        let at = refused.location().map_or(Location { line: 1, column: 1 }, |location| Location {
             line: location.line(),
             column: location.column(),
         });
@@ -229,9 +229,9 @@ fn second_opinion(text: &str, tree: &Node) -> Result<(), ConfigError> {
 }
 
 /// The first place where the two readings differ.
-fn difference(node: &Node, other: &serde_yaml::Value) -> Option<Place> {
+fn difference(node: &Node, other: &serde_yaml::Value) -> Option<Location> {
     use serde_yaml::Value;
-    let differs = Some(node.place);
+    let differs = Some(node.location);
     match (&node.kind, other) {
         (Kind::Map(entries), Value::Mapping(others)) => {
             if entries.len() != others.len() {
@@ -240,7 +240,7 @@ fn difference(node: &Node, other: &serde_yaml::Value) -> Option<Place> {
             let pairs = entries.iter().zip(others);
             pairs.into_iter().find_map(|((key, value), (other_key, other_value))| {
                 let same = other_key.as_str().is_none_or(|text| text == key.text);
-                if same { difference(value, other_value) } else { Some(key.place) }
+                if same { difference(value, other_value) } else { Some(key.location) }
             })
         }
         (Kind::List(items), Value::Sequence(others)) => {
@@ -255,10 +255,15 @@ fn difference(node: &Node, other: &serde_yaml::Value) -> Option<Place> {
     }
 }
 
-fn place(marker: Marker) -> Place {
-    Place { line: marker.line(), column: marker.col() + 1 }
+fn location(marker: Marker) -> Location {
+    Location { line: marker.line(), column: marker.col() + 1 }
 }
 
-fn error(place: Place, message: String, cure: Option<&str>) -> ConfigError {
-    ConfigError { place: Some(place), path: String::new(), message, cure: cure.map(str::to_owned) }
+fn error(location: Location, message: String, cure: Option<&str>) -> ConfigError {
+    ConfigError {
+        location: Some(location),
+        path: String::new(),
+        message,
+        cure: cure.map(str::to_owned),
+    }
 }

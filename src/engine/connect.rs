@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Engine;
 use crate::clock::Clock;
-use crate::config::{RedisEndpoint, RedisServers, RedisStore, RedisUrl, Store};
+use crate::config::{RedisEndpoint, RedisServers, RedisStore, RedisUrl, StoreConfig};
 use crate::policy::KeySecret;
 use crate::store::redis::{Address, Login, Remote, Servers, Settings, Tls};
 
@@ -19,8 +19,11 @@ const FIXED_SECRET: &[u8] = b"tollgate: no key_secret_file";
 impl Engine {
     /// An engine that counts where a configuration says. Connections live on the runtime that this
     /// is called in. An error: no randomness for the secret of the keys.
-    pub async fn connect(store: &Store, clock: Arc<dyn Clock>) -> Result<Self, getrandom::Error> {
-        let Store::Redis(redis) = store else {
+    pub async fn connect(
+        store: &StoreConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, getrandom::Error> {
+        let StoreConfig::Redis(redis) = store else {
             let mut secret = [0; 16];
             getrandom::fill(&mut secret)?;
             return Ok(Self::new(clock, KeySecret::new(secret)));

@@ -13,7 +13,7 @@ use pingora::protocols::tls::CaType;
 use super::gate::{FieldRules, GateBounds, Reason};
 use super::members::Members;
 use super::origin::{self, OriginGroup, OriginTally};
-use crate::config::{AccessLog, Admin, Bounds, Config, Origin, Responses, Store};
+use crate::config::{AccessLog, Admin, Bounds, Config, Origin, Responses, StoreConfig};
 use crate::engine::{Engine, Generation, ReloadReport};
 use crate::policy::RouteIndex;
 use crate::policy::client::ClientRules;
@@ -56,7 +56,7 @@ pub struct Fixed {
     h2_streams: u32,
     header_size: usize,
     idle_timeout: Duration,
-    store: Store,
+    store: StoreConfig,
 }
 
 impl Fixed {

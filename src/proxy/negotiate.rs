@@ -2,7 +2,7 @@
 
 use http::header::{self, HeaderMap, HeaderValue};
 
-use crate::config::{Body, Cors, Responses};
+use crate::config::{Cors, RefusalBody, Responses};
 
 const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -21,24 +21,24 @@ const MOST_RANGES: usize = 32;
 impl Asking<'_> {
     /// The body to send: for a gRPC call its status, else what the client likes best (RFC 9110,
     /// section 12.5.1), of equals the first of the list.
-    pub(super) fn body<'b>(&self, responses: &'b Responses) -> &'b Body {
+    pub(super) fn body<'b>(&self, responses: &'b Responses) -> &'b RefusalBody {
         let bodies = &responses.bodies;
         if let [only] = bodies.as_slice()
-            && *only != Body::Grpc
+            && *only != RefusalBody::Grpc
         {
             return only;
         }
-        if self.is_grpc() && bodies.contains(&Body::Grpc) {
-            return &Body::Grpc;
+        if self.is_grpc() && bodies.contains(&RefusalBody::Grpc) {
+            return &RefusalBody::Grpc;
         }
-        let mut best: Option<(&Body, u16)> = None;
-        for body in bodies.iter().filter(|body| **body != Body::Grpc) {
+        let mut best: Option<(&RefusalBody, u16)> = None;
+        for body in bodies.iter().filter(|body| **body != RefusalBody::Grpc) {
             let liking = self.liking(media_type(body));
             if best.is_none_or(|(_, most)| liking > most) {
                 best = Some((body, liking));
             }
         }
-        best.map_or(&Body::Problem, |(body, _)| body)
+        best.map_or(&RefusalBody::Problem, |(body, _)| body)
     }
 
     /// The origin that may read the answer, as the operator wrote it.
@@ -84,10 +84,10 @@ impl Asking<'_> {
     }
 }
 
-fn media_type(body: &Body) -> &str {
+fn media_type(body: &RefusalBody) -> &str {
     match body {
-        Body::Problem | Body::Grpc => PROBLEM_JSON,
-        Body::File { media_type, .. } => media_type,
+        RefusalBody::Problem | RefusalBody::Grpc => PROBLEM_JSON,
+        RefusalBody::File { media_type, .. } => media_type,
     }
 }
 
@@ -122,11 +122,11 @@ mod tests {
     use crate::policy::Exempt;
 
     fn responses() -> Responses {
-        let html = Body::File { content: "<p>".into(), media_type: "text/html".to_owned() };
+        let html = RefusalBody::File { content: "<p>".into(), media_type: "text/html".to_owned() };
         Responses {
             ratelimit_fields: true,
             x_ratelimit_fields: true,
-            bodies: vec![Body::Problem, html, Body::Grpc],
+            bodies: vec![RefusalBody::Problem, html, RefusalBody::Grpc],
             cors: Cors::Only(vec![HeaderValue::from_static("https://app.example.com")]),
             exempt: Exempt::STANDARD,
             retry_after_jitter: std::time::Duration::ZERO,
@@ -139,9 +139,9 @@ mod tests {
             headers.insert(name, HeaderValue::from_str(value).unwrap());
         }
         match (Asking { headers: &headers, chance: 0.0 }).body(&responses()) {
-            Body::Problem => "problem",
-            Body::Grpc => "grpc",
-            Body::File { .. } => "html",
+            RefusalBody::Problem => "problem",
+            RefusalBody::Grpc => "grpc",
+            RefusalBody::File { .. } => "html",
         }
     }
 

@@ -17,7 +17,7 @@ use super::Asking;
 use super::gate::{self, FieldRules, GateBounds, Head, Reason};
 use super::render::{self, Refusal};
 use crate::clock::SystemClock;
-use crate::config::{self, Config, ConfigErrors, Responses, Store};
+use crate::config::{self, Config, ConfigErrors, Responses, StoreConfig};
 use crate::engine::{Decision, Engine, Generation, Pending, ReloadReport, Said};
 use crate::policy::client::{self, ClientRules};
 use crate::policy::{Facts, KeySecret};
@@ -26,7 +26,7 @@ use crate::policy::{Facts, KeySecret};
 pub struct Limiter {
     file: PathBuf,
     engine: Arc<Engine>,
-    store: Store,
+    store: StoreConfig,
     loaded: ArcSwap<Loaded>,
 }
 
@@ -72,7 +72,7 @@ impl Limiter {
     /// store is refused: that one is connected to by [`Limiter::connect`].
     pub fn from_file(file: &Path) -> std::result::Result<Self, LimiterError> {
         let config = config::load(file).map_err(LimiterError::Config)?.config;
-        if config.store != Store::Embedded {
+        if config.store != StoreConfig::Embedded {
             return Err(LimiterError::Store);
         }
         let mut secret = [0; 16];

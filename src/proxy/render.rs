@@ -12,7 +12,7 @@ use super::lines::{self, Lines, field, number};
 use super::negotiate::Asking;
 use super::response;
 use crate::clock::Nanos;
-use crate::config::{Body, Cors, Responses};
+use crate::config::{Cors, RefusalBody, Responses};
 use crate::engine::{Answer, Decision, Outcome};
 use crate::policy::Policy;
 
@@ -251,17 +251,17 @@ fn limited(standing: Standing<'_>, asking: Asking<'_>) -> Reply {
     let wait = decision.retry_after().map(|wait| wait.saturating_add(Nanos::from(jitter)));
     let retry_after = wait.map(|wait| wait.secs_ceil().max(1));
     let mut reply = match asking.body(responses) {
-        Body::Problem => {
+        RefusalBody::Problem => {
             let body = limited_body(standing, retry_after);
             whole(StatusCode::TOO_MANY_REQUESTS, PROBLEM_JSON, body)
         }
-        Body::Grpc => {
+        RefusalBody::Grpc => {
             let mut grpc = whole(StatusCode::OK, "application/grpc", ReplyBody::Own(Vec::new()));
             grpc.lines.add("grpc-status: ", GRPC_EXHAUSTED);
             grpc.lines.add("grpc-message: ", b"too many requests");
             grpc
         }
-        Body::File { content, media_type } => {
+        RefusalBody::File { content, media_type } => {
             let body = ReplyBody::Shared(content.clone());
             whole(StatusCode::TOO_MANY_REQUESTS, media_type, body)
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use http::{HeaderMap, HeaderValue};
-use tollgate::cli::test::Store;
+use tollgate::cli::test::TestStore;
 use tollgate::clock::{Clock, ManualClock, Nanos};
 use tollgate::config;
 use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending, Said};
@@ -18,7 +18,7 @@ use super::reference::{Asked, Judged, Model, Policy};
 const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
 
 struct Bench<'s> {
-    store: &'s dyn Store,
+    store: &'s dyn TestStore,
     clock: Arc<ManualClock>,
     engine: Engine,
     generation: Generation,
@@ -35,7 +35,7 @@ struct InFlight {
 }
 
 impl<'s> Bench<'s> {
-    fn new(policy: &str, store: &'s dyn Store) -> Self {
+    fn new(policy: &str, store: &'s dyn TestStore) -> Self {
         let clock = Arc::new(ManualClock::new(EPOCH));
         let engine = store.engine(Arc::clone(&clock), KeySecret::new([5; 16]));
         let loaded = config::read_text(policy, "model.yaml", Path::new(""));
@@ -105,7 +105,7 @@ const CACHED: u64 = 1_000_000_000;
 /// One random policy and its traffic. `tick`: the unit of the store's clock. `yaml`: what the policy
 /// says of the store; no request waits for a shadow limit of a shared one. Returns how many refusals
 /// were compared with all that their limits say.
-pub(crate) fn run(seed: u64, store: &dyn Store, yaml: &str, tick: u64) -> usize {
+pub(crate) fn run(seed: u64, store: &dyn TestStore, yaml: &str, tick: u64) -> usize {
     let mut random = Rng::with_seed(seed);
     let policy = Policy::random(&mut random);
     let text = format!("{}{yaml}", policy.yaml());

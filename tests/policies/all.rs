@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use tollgate::cli::test::{Store, run};
+use tollgate::cli::test::{TestStore, run};
 use tollgate::config;
 
 /// Runs them on a store; says how many there were. `yaml`: what a policy says of that store.
-pub fn run_all(store: &dyn Store, yaml: &str) -> usize {
+pub fn run_all(store: &dyn TestStore, yaml: &str) -> usize {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut policies: Vec<PathBuf> = ["tests/policies", "conf/examples"]
         .iter()

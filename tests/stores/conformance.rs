@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tollgate::cli::test::Store;
+use tollgate::cli::test::TestStore;
 use tollgate::clock::ManualClock;
 use tollgate::engine::{Decision, Engine, Generation, Pending};
 use tollgate::policy::{Facts, KeySecret};
@@ -21,7 +21,7 @@ struct Scripted {
     port: u16,
 }
 
-impl Store for Scripted {
+impl TestStore for Scripted {
     fn engine(&self, clock: Arc<ManualClock>, secret: KeySecret) -> Engine {
         self.server.lock().unwrap().empty();
         *self.clock.lock().unwrap() = Arc::clone(&clock);

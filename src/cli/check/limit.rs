@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::clock::{Nanos, Now};
-use crate::config::{Config, Store};
+use crate::config::{Config, StoreConfig};
 use crate::limit::{Quota, SketchSize, WindowLengths, log_bytes};
 use crate::policy::{
     Action, Cost, Count, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, Policy, Rollout,
@@ -91,7 +91,7 @@ fn tell_exact(
             format!("about {bytes} bytes for each live key, {more}")
         }
     };
-    if config.store == Store::Embedded {
+    if config.store == StoreConfig::Embedded {
         told.line("memory", own)?;
         return told.line("when full", format!("above {most} live keys {full}"));
     }

@@ -3,7 +3,9 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use crate::config::{self, Config, Loaded, MethodOverride, RedisServers, Store, Underscores};
+use crate::config::{
+    self, Config, LoadedConfig, MethodOverride, RedisServers, StoreConfig, Underscores,
+};
 use crate::policy::{Cost, HostPattern, Match, Mode, Route};
 
 mod limit;
@@ -30,7 +32,7 @@ pub fn check(files: &[PathBuf], out: &mut dyn Write) -> bool {
     all_valid
 }
 
-fn tell(out: &mut dyn Write, file: &str, loaded: &Loaded) -> io::Result<()> {
+fn tell(out: &mut dyn Write, file: &str, loaded: &LoadedConfig) -> io::Result<()> {
     let config = &loaded.config;
     writeln!(out, "{file}: valid")?;
     for warning in &loaded.warnings {
@@ -114,7 +116,7 @@ fn tell_fields(out: &mut dyn Write, config: &Config) -> io::Result<()> {
 
 /// Where the exact tier counts, and which limits share a slot there.
 fn tell_store(out: &mut dyn Write, config: &Config) -> io::Result<()> {
-    let Store::Redis(redis) = &config.store else {
+    let StoreConfig::Redis(redis) = &config.store else {
         return Ok(());
     };
     let (kind, many) = match &redis.servers {

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Version};
 
-use super::{Outcome, Store};
+use super::{CaseResult, TestStore};
 use crate::clock::{Clock, ManualClock, Nanos};
-use crate::config::{Answer, Case, Config, Expect, Request, Responses, Step};
+use crate::config::{
+    Config, Expectation, OriginAnswer, Responses, TestCase, TestRequest, TestStep,
+};
 use crate::engine::{Decision, Engine, Generation, Pending, Said, Trial, TrialKind};
 use crate::policy::client::{self, ClientRules};
 use crate::policy::{Facts, KeySecret};
@@ -22,7 +24,7 @@ const TICK: Nanos = Nanos::SECOND;
 const BUSY: Nanos = Nanos::from_secs(600);
 
 /// Runs one case under a configuration.
-pub fn run(config: Config, case: &Case, store: &dyn Store) -> Outcome {
+pub fn run(config: Config, case: &TestCase, store: &dyn TestStore) -> CaseResult {
     let mut bench = Bench::new(config, store);
     let mut differences = Vec::new();
     for step in &case.steps {
@@ -41,18 +43,18 @@ pub fn run(config: Config, case: &Case, store: &dyn Store) -> Outcome {
             differences.extend(found.into_iter().map(|words| at_line(step, &words, &last)));
         }
     }
-    Outcome { name: case.name.clone(), differences }
+    CaseResult { name: case.name.clone(), differences }
 }
 
-fn at_line(step: &Step, words: &str, last: &Answered) -> String {
+fn at_line(step: &TestStep, words: &str, last: &ObservedResponse) -> String {
     let why = if last.why.is_empty() { String::new() } else { format!(" ({})", last.why) };
-    format!("line {}: {words}{why}", step.place.line)
+    format!("line {}: {words}{why}", step.location.line)
 }
 
 /// One policy with its engine.
 struct Bench<'s> {
     clock: Arc<ManualClock>,
-    store: &'s dyn Store,
+    store: &'s dyn TestStore,
     engine: Engine,
     generation: Generation,
     clients: ClientRules,
@@ -62,20 +64,20 @@ struct Bench<'s> {
     responses: Vec<Arc<Responses>>,
     default_responses: Arc<Responses>,
     /// Requests whose origin takes its time.
-    in_flight: Vec<InFlight>,
+    in_flight: Vec<UnansweredRequest>,
 }
 
 /// A request that has no answer yet.
-struct InFlight {
+struct UnansweredRequest {
     until: Nanos,
     decision: Decision,
     pending: Pending,
-    answer: Answer,
+    answer: OriginAnswer,
 }
 
 /// What came of one request, as its client would see it.
 #[derive(Debug, Default)]
-struct Answered {
+struct ObservedResponse {
     route: Option<String>,
     /// Of this proxy's answer.
     status: Option<u16>,
@@ -86,29 +88,29 @@ struct Answered {
     headers: HeaderMap,
     waited: Nanos,
     banned: bool,
-    candidate: Candidate,
+    candidate: CandidateVerdict,
     /// The deciding limit in words.
     why: String,
 }
 
 /// What the first candidate of a request says, once it is known.
 #[derive(Debug, Default)]
-struct Candidate(Option<Trial>);
+struct CandidateVerdict(Option<Trial>);
 
-impl Candidate {
+impl CandidateVerdict {
     fn get(&self) -> Option<TrialKind> {
         self.0.as_ref().and_then(Trial::kind)
     }
 }
 
-impl Answered {
+impl ObservedResponse {
     const fn is_allowed(&self) -> bool {
         self.status.is_none()
     }
 }
 
 impl<'s> Bench<'s> {
-    fn new(config: Config, store: &'s dyn Store) -> Self {
+    fn new(config: Config, store: &'s dyn TestStore) -> Self {
         let clock = Arc::new(ManualClock::new(EPOCH));
         let engine = store.engine(Arc::clone(&clock), KeySecret::new([3; 16]));
         let rules = FieldRules::of(&config);
@@ -144,7 +146,7 @@ impl<'s> Bench<'s> {
             let (done, rest) =
                 std::mem::take(&mut self.in_flight).into_iter().partition(|one| one.until <= next);
             self.in_flight = rest;
-            let done: Vec<InFlight> = done;
+            let done: Vec<UnansweredRequest> = done;
             for mut one in done {
                 self.answer(&mut one.decision, one.pending, &one.answer);
             }
@@ -165,7 +167,7 @@ impl<'s> Bench<'s> {
         }
     }
 
-    fn send(&mut self, send: &Request) -> Answered {
+    fn send(&mut self, send: &TestRequest) -> ObservedResponse {
         let hosted = send.headers.contains_key(http::header::HOST);
         let head = Head {
             method: &send.method,
@@ -176,7 +178,8 @@ impl<'s> Bench<'s> {
             headers: &send.headers,
         };
         let client_ip = client::resolve(send.ip, &send.headers, &self.clients);
-        let mut answered = Answered { client_ip: client_ip.to_string(), ..Answered::default() };
+        let mut answered =
+            ObservedResponse { client_ip: client_ip.to_string(), ..ObservedResponse::default() };
         let checked = proxy::pass(head, self.bounds).and_then(|clean| {
             self.rules.check(clean.rare, &send.method, &send.headers).map(|()| clean)
         });
@@ -210,7 +213,7 @@ impl<'s> Bench<'s> {
         } else {
             let until = self.clock.now().wall.saturating_add(latency);
             let (answer, decision) = (send.answer.clone(), decision.clone());
-            self.in_flight.push(InFlight { until, decision, pending, answer });
+            self.in_flight.push(UnansweredRequest { until, decision, pending, answer });
         }
         if aside {
             self.store.settled(&self.engine);
@@ -220,7 +223,7 @@ impl<'s> Bench<'s> {
     }
 
     /// The origin has answered, or the request has ended without an answer.
-    fn answer(&self, decision: &mut Decision, mut pending: Pending, answer: &Answer) {
+    fn answer(&self, decision: &mut Decision, mut pending: Pending, answer: &OriginAnswer) {
         if let (true, Some((status, by_origin))) = (pending.asks(), answer.status) {
             let said = Said { status, headers: &answer.headers, by_origin };
             self.engine.finish(&self.generation, decision, &mut pending, &said);
@@ -235,7 +238,12 @@ impl<'s> Bench<'s> {
     }
 
     /// The proxy's own answer, if the request is refused.
-    fn refusal(&self, decision: &Decision, asked: &HeaderMap, answered: &mut Answered) -> bool {
+    fn refusal(
+        &self,
+        decision: &Decision,
+        asked: &HeaderMap,
+        answered: &mut ObservedResponse,
+    ) -> bool {
         let policy = self.generation.policy();
         let asking = Asking { headers: asked, chance: 0.0 };
         match proxy::refusal(decision, policy, self.responses(decision), asking) {
@@ -259,11 +267,11 @@ impl<'s> Bench<'s> {
     }
 
     /// What the client would see of a decision, once it is settled.
-    fn tell(&self, decision: &Decision, refused: bool, answered: &mut Answered) {
+    fn tell(&self, decision: &Decision, refused: bool, answered: &mut ObservedResponse) {
         let policy = self.generation.policy();
         answered.route = decision.route.map(|route| policy.route(route).name.to_string());
         answered.banned = decision.is_banned();
-        answered.candidate = Candidate(decision.trials.first().cloned());
+        answered.candidate = CandidateVerdict(decision.trials.first().cloned());
         if let Some(one) = decision.deciding() {
             let (limit, verdict) = (policy.limit(one.limit), one.verdict);
             let spent = verdict.limit.saturating_sub(verdict.remaining);
@@ -289,7 +297,12 @@ impl<'s> Bench<'s> {
 }
 
 /// Everything that is not as expected, in words.
-fn differing(expect: &Expect, allowed: u32, limited: u32, last: &Answered) -> Vec<String> {
+fn differing(
+    expect: &Expectation,
+    allowed: u32,
+    limited: u32,
+    last: &ObservedResponse,
+) -> Vec<String> {
     let mut found = Vec::new();
     let mut compare = |what: &str, expected: Option<String>, seen: String| {
         if let Some(expected) = expected.filter(|expected| *expected != seen) {

@@ -36,7 +36,7 @@ pub struct TestArgs {
 }
 
 /// Where the exact tier of a bench counts.
-pub trait Store {
+pub trait TestStore {
     /// An engine on an empty store, with this clock.
     fn engine(&self, clock: Arc<ManualClock>, secret: KeySecret) -> Engine;
     /// Decides, waiting for the store if need be.
@@ -52,9 +52,9 @@ pub trait Store {
 
 /// In this process.
 #[derive(Debug)]
-pub struct Embedded;
+pub struct InProcessStore;
 
-impl Store for Embedded {
+impl TestStore for InProcessStore {
     fn engine(&self, clock: Arc<ManualClock>, secret: KeySecret) -> Engine {
         Engine::new(clock, secret)
     }
@@ -71,7 +71,7 @@ impl Store for Embedded {
 
 /// What came of one case.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct CaseResult {
     /// Its name.
     pub name: String,
     /// What was not as expected, in words; empty: it passed.
@@ -101,7 +101,7 @@ pub(super) fn test(args: &TestArgs) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn suite(policy: &Path, cases: &Path) -> Result<Vec<Outcome>, ConfigErrors> {
+fn suite(policy: &Path, cases: &Path) -> Result<Vec<CaseResult>, ConfigErrors> {
     let cases = config::load_cases(cases)?;
-    cases.iter().map(|case| Ok(run(config::load(policy)?.config, case, &Embedded))).collect()
+    cases.iter().map(|case| Ok(run(config::load(policy)?.config, case, &InProcessStore))).collect()
 }

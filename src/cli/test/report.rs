@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::Outcome;
+use super::CaseResult;
 
-pub(super) type Suite = (String, Vec<Outcome>);
+pub(super) type Suite = (String, Vec<CaseResult>);
 
 /// A line for each case that failed, and one for all; how many failed.
 pub(super) fn told(suites: &[Suite]) -> (String, usize) {

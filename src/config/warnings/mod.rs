@@ -2,7 +2,7 @@
 
 mod terms;
 
-use super::Store;
+use super::StoreConfig;
 use super::error::Warning;
 use super::limits::Limits;
 use super::read::{At, Map};
@@ -58,7 +58,7 @@ pub(super) struct Looked<'l> {
     pub(super) routes: &'l Routes<'l>,
     pub(super) clients: &'l ClientRules,
     pub(super) clients_at: Option<At<'l>>,
-    pub(super) store: &'l Store,
+    pub(super) store: &'l StoreConfig,
     pub(super) store_at: Option<At<'l>>,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn warnings(looked: &Looked<'_>, silenced: &Silenced) -> Vec<Warning>
     noisy(looked, &mut found);
     unkeyed(looked, &mut found);
     terms::look(looked, &mut found);
-    found.warnings.sort_by_key(|warning| warning.place);
+    found.warnings.sort_by_key(|warning| warning.location);
     found.warnings
 }
 
@@ -106,7 +106,7 @@ impl Found<'_> {
         self.warnings.push(Warning {
             code: word,
             file: self.file.to_owned(),
-            place: at.place,
+            location: at.location,
             path: at.path.clone(),
             message,
             cure: cure.to_owned(),
@@ -291,7 +291,7 @@ fn noisy(looked: &Looked<'_>, found: &mut Found<'_>) {
 }
 
 fn unkeyed(looked: &Looked<'_>, found: &mut Found<'_>) {
-    let (Store::Redis(redis), Some(at)) = (looked.store, &looked.store_at) else {
+    let (StoreConfig::Redis(redis), Some(at)) = (looked.store, &looked.store_at) else {
         return;
     };
     if redis.key_secret.is_none() {

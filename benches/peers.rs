@@ -22,7 +22,7 @@ use tollgate::limit::{
 };
 use tollgate::policy::key::KeyHasher;
 use tollgate::policy::{KeyHash, KeySecret, KeySpec};
-use tollgate::store::{Charge, Claim, Embedded, Issued, Room, SHARDS};
+use tollgate::store::{CellBudget, EmbeddedCharge, EmbeddedStore, IssuedQuota, QuotaSpec, SHARDS};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -68,8 +68,8 @@ struct Ours {
     clock: SystemClock,
     hasher: KeyHasher,
     spec: KeySpec,
-    store: Embedded,
-    quota: Arc<Issued>,
+    store: EmbeddedStore,
+    quota: Arc<IssuedQuota>,
 }
 
 impl Ours {
@@ -80,10 +80,11 @@ impl Ours {
                     routes: [{ name: r, limits: [l] }]\n";
         let loaded = config::read_text(text, "bench.yaml", std::path::Path::new("")).unwrap();
         let limit = &loaded.config.policy.limits[0];
-        let store = Embedded::default();
-        let room = Arc::new(Room::default());
+        let store = EmbeddedStore::default();
+        let room = Arc::new(CellBudget::default());
         store.share_out(most, &[(&room, None)]);
-        let quota = store.issue(Claim { quota, windows: WindowLengths::of([&quota]), room }, None);
+        let quota = store
+            .issue(QuotaSpec { quota, windows: WindowLengths::of([&quota]), budget: room }, None);
         let hasher = KeySecret::new([1; 16]).hasher(limit);
         Self { clock: SystemClock::new(), hasher, spec: limit.key.clone(), store, quota }
     }
@@ -93,10 +94,10 @@ impl Ours {
     }
 
     fn decide(&self, text: &str) -> bool {
-        let charge = Charge { key: self.hash(text), quota: &self.quota, cost: 1 };
+        let charge = EmbeddedCharge { key: self.hash(text), quota: &self.quota, cost: 1 };
         self.store.prefetch(std::iter::once(charge.key));
         let now = self.clock.now();
-        self.store.settle_one(&charge, true, now, || panic!("there is room")).0
+        self.store.settle_single(&charge, true, now, || panic!("there is room")).0
     }
 }
 
@@ -319,7 +320,7 @@ fn memory() {
     let (mut peak, mut own_peak) = (0.0_f64, 0.0_f64);
     for key in 0..CELLS {
         let key_hash = nth_key(&ours, &mut text, key);
-        let charge = Charge { key: key_hash, quota: &ours.quota, cost: 1 };
+        let charge = EmbeddedCharge { key: key_hash, quota: &ours.quota, cost: 1 };
         ours.store.settle(&[charge], true, now, |_| panic!("there is room"));
         if key % 50_000 == 0 && key >= 1_000_000 {
             peak = peak.max(resident().saturating_sub(before) as f64 / key as f64);
@@ -369,7 +370,7 @@ fn locks() {
         let now = ours.clock.now();
         for key in 0..CELLS {
             let key_hash = nth_key(&ours, &mut text, key);
-            let charge = Charge { key: key_hash, quota: &ours.quota, cost: 1 };
+            let charge = EmbeddedCharge { key: key_hash, quota: &ours.quota, cost: 1 };
             let began = Instant::now();
             ours.store.settle(&[charge], true, now, |_| panic!("there is room"));
             took(key, began.elapsed());

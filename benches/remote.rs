@@ -17,7 +17,7 @@ use tollgate::clock::SystemClock;
 use tollgate::config;
 use tollgate::engine::{Engine, Generation, Outcome};
 use tollgate::policy::{Facts, KeySecret};
-use tollgate::store::redis::{Address, Login, Remote, SCRIPT, Servers, Settings};
+use tollgate::store::redis::{Address, Login, SCRIPT, ServerDiscovery, SharedStore, StoreSettings};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -52,16 +52,16 @@ struct Node {
 
 impl Node {
     async fn start(port: u16) -> Self {
-        let settings = Settings {
-            servers: Servers::One(Address::Tcp("127.0.0.1".to_owned(), port)),
+        let settings = StoreSettings {
+            servers: ServerDiscovery::Single(Address::Tcp("127.0.0.1".to_owned(), port)),
             login: Login::default(),
             tls: None,
             timeout: Duration::from_secs(1),
             prefix: "bench".to_owned(),
         };
         let clock = Arc::new(SystemClock::new());
-        let remote = Remote::start(settings, Arc::clone(&clock) as _);
-        assert!(remote.ready(Duration::from_secs(5)).await, "no server on port {port}");
+        let remote = SharedStore::start(settings, Arc::clone(&clock) as _);
+        assert!(remote.wait_until_up(Duration::from_secs(5)).await, "no server on port {port}");
         let engine = Engine::with_store(clock, KeySecret::new([1; 16]), Arc::clone(&remote));
         let loaded = config::read_text(POLICY, "bench.yaml", Path::new("")).unwrap();
         let (generation, _) = engine.generation(loaded.config.policy, None);

@@ -23,7 +23,7 @@ use tollgate::clock::{Nanos, Now};
 use tollgate::limit::{Quota, Rate, SlidingLog, WindowLengths, log_bytes};
 use tollgate::ops::Signals;
 use tollgate::policy::KeyHash;
-use tollgate::store::{Charge, Claim, Embedded, Room, SHARDS};
+use tollgate::store::{CellBudget, EmbeddedCharge, EmbeddedStore, QuotaSpec, SHARDS};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -185,18 +185,19 @@ fn a_log_gives_back_what_it_does_not_need_and_says_what_it_holds() {
     let _alone = ALONE.lock();
     const KEYS: u64 = 10_000;
     const MINUTE: u64 = 60_000_000_000;
-    let (store, room) = (Embedded::default(), Arc::<Room>::default());
+    let (store, room) = (EmbeddedStore::default(), Arc::<CellBudget>::default());
     store.share_out(100_000_000, &[(&*room, None)]);
     let rate = Rate::new(500, Nanos::new(MINUTE)).unwrap();
     let quota = Quota::SlidingLog(SlidingLog::new(rate).unwrap());
-    let claim = Claim { quota, windows: WindowLengths::of([&quota]), room: Arc::clone(&room) };
+    let claim =
+        QuotaSpec { quota, windows: WindowLengths::of([&quota]), budget: Arc::clone(&room) };
     let quota = store.issue(claim, None);
     let key = |n: u64| KeyHash { high: n << 50 | n, low: n.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
     let keys: Vec<KeyHash> = (0..KEYS).map(key).collect();
     let ask = |key: KeyHash, at: u64| {
         let now = Now { mono: Nanos::new(at), wall: Nanos::new(at) };
-        let charge = Charge { key, quota: &quota, cost: 1 };
-        store.settle_one(&charge, true, now, || panic!("there is room")).0
+        let charge = EmbeddedCharge { key, quota: &quota, cost: 1 };
+        store.settle_single(&charge, true, now, || panic!("there is room")).0
     };
     let sweep = |at: u64| {
         let now = Now { mono: Nanos::new(at), wall: Nanos::new(at) };

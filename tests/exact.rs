@@ -11,7 +11,7 @@ use tollgate::config;
 use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending, Said, VerdictKind};
 use tollgate::limit::{FixedWindow, Quota, Rate, SlidingWindow, TokenBucket, WindowLengths};
 use tollgate::policy::{Facts, KeyHash, KeySecret, LimitIndex};
-use tollgate::store::{Charge, Claim, Embedded, Room};
+use tollgate::store::{CellBudget, EmbeddedCharge, EmbeddedStore, QuotaSpec};
 
 /// A day's begin, so that windows begin with the test.
 const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
@@ -558,7 +558,7 @@ fn a_limit_that_comes_back_has_the_room_of_its_cells() {
 #[test]
 fn a_late_refund_takes_nothing_from_a_window_that_began_later() {
     for sliding in [false, true] {
-        let (store, room) = (Embedded::default(), Arc::<Room>::default());
+        let (store, room) = (EmbeddedStore::default(), Arc::<CellBudget>::default());
         store.share_out(100, &[(&*room, None)]);
         let issue = |secs| {
             let rate = Rate::new(10, Nanos::from_secs(secs)).unwrap();
@@ -566,8 +566,11 @@ fn a_late_refund_takes_nothing_from_a_window_that_began_later() {
                 true => Quota::SlidingWindow(SlidingWindow::new(rate)),
                 false => Quota::FixedWindow(FixedWindow::new(rate)),
             };
-            let claim =
-                Claim { quota, windows: WindowLengths::of([&quota]), room: Arc::clone(&room) };
+            let claim = QuotaSpec {
+                quota,
+                windows: WindowLengths::of([&quota]),
+                budget: Arc::clone(&room),
+            };
             store.issue(claim, None)
         };
         let (short, long) = (issue(2), issue(3_600));
@@ -577,14 +580,14 @@ fn a_late_refund_takes_nothing_from_a_window_that_began_later() {
             Now { mono: at, wall: at }
         };
         let settle = |quota: &Arc<_>, cost, secs| {
-            let charge = Charge { key, quota, cost };
-            store.settle_one(&charge, true, at(secs), || panic!("there is room"))
+            let charge = EmbeddedCharge { key, quota, cost };
+            store.settle_single(&charge, true, at(secs), || panic!("there is room"))
         };
         let (spent, verdict) = settle(&short, 10, 0);
         assert!(spent);
         let receipt = short.quota().receipt(&verdict, 10, at(0));
         assert!(settle(&long, 10, 10).0);
-        store.give_back(key, &short, 10, receipt, at(20));
+        store.refund(key, &short, 10, receipt, at(20));
         assert!(!settle(&long, 1, 30).0, "sliding: {sliding}");
     }
 }
@@ -596,10 +599,11 @@ fn a_late_correction_does_not_slow_a_bucket_down() {
         let rate = Rate::new(count, Nanos::from_secs(period)).unwrap();
         Quota::TokenBucket(TokenBucket::new(rate, burst, Nanos::ZERO, Nanos::new(1)).unwrap())
     };
-    let (store, room) = (Embedded::default(), Arc::<Room>::default());
+    let (store, room) = (EmbeddedStore::default(), Arc::<CellBudget>::default());
     store.share_out(100, &[(&*room, None)]);
     let issue = |quota| {
-        let claim = Claim { quota, windows: WindowLengths::of([&quota]), room: Arc::clone(&room) };
+        let claim =
+            QuotaSpec { quota, windows: WindowLengths::of([&quota]), budget: Arc::clone(&room) };
         store.issue(claim, None)
     };
     let (slow, fast) = (issue(bucket(10, 3_600, 10)), issue(bucket(1_000, 1, 1_000)));
@@ -608,8 +612,8 @@ fn a_late_correction_does_not_slow_a_bucket_down() {
         Now { mono: at, wall: at }
     };
     let settle = |key, quota: &Arc<_>, cost, millis| {
-        let charge = Charge { key, quota, cost };
-        store.settle_one(&charge, true, at(millis), || panic!("there is room"))
+        let charge = EmbeddedCharge { key, quota, cost };
+        store.settle_single(&charge, true, at(millis), || panic!("there is room"))
     };
     for debit in [false, true] {
         let key = KeyHash { high: 1, low: u64::from(debit) };
@@ -619,7 +623,7 @@ fn a_late_correction_does_not_slow_a_bucket_down() {
         assert!(settle(key, &fast, 900, 10).0);
         match debit {
             true => store.debit(key, &slow, 5, at(20)),
-            false => store.give_back(key, &slow, 1, receipt, at(20)),
+            false => store.refund(key, &slow, 1, receipt, at(20)),
         }
         assert!(settle(key, &fast, 1_000, 2_000).0, "full again after a second, debit: {debit}");
     }

@@ -7,12 +7,12 @@ use tollgate::limit::{
 };
 use tollgate::policy::KeyHash;
 use tollgate::store::redis::{Call, CellCharge, ChargeReply, Operation, StoreCharge};
-use tollgate::store::{Claim, Embedded, Issued, Room};
+use tollgate::store::{CellBudget, EmbeddedStore, IssuedQuota, QuotaSpec};
 
 /// The call's number.
 const NUMBER: u32 = 7;
 
-static QUOTAS: LazyLock<Vec<Arc<Issued>>> = LazyLock::new(|| {
+static QUOTAS: LazyLock<Vec<Arc<IssuedQuota>>> = LazyLock::new(|| {
     let rate = |count| Rate::new(count, Nanos::from_secs(60)).unwrap();
     let bucket = |step| TokenBucket::new(rate(60), 10, step, MICROSECOND).unwrap();
     let quotas = [
@@ -25,10 +25,10 @@ static QUOTAS: LazyLock<Vec<Arc<Issued>>> = LazyLock::new(|| {
         Quota::FixedWindow(FixedWindow::new(rate(u32::MAX))),
         Quota::SlidingWindow(SlidingWindow::new(rate(u32::MAX))),
     ];
-    let store = Embedded::default();
+    let store = EmbeddedStore::default();
     let issue = |quota: Quota| {
-        let (windows, room) = (WindowLengths::of([&quota]), Arc::<Room>::default());
-        store.issue(Claim { quota, windows, room }, None)
+        let (windows, room) = (WindowLengths::of([&quota]), Arc::<CellBudget>::default());
+        store.issue(QuotaSpec { quota, windows, budget: room }, None)
     };
     quotas.into_iter().map(issue).collect()
 });
@@ -125,17 +125,17 @@ fn runs<'c>(
 /// Verdicts that go together, and no more admitted than the limits allow.
 fn is_consistent(charge: &StoreCharge, answers: &[ChargeReply]) {
     if !judges(charge) {
-        let done = |one: &ChargeReply| one.settlement.spent && one.settlement.verdicts.is_empty();
+        let done = |one: &ChargeReply| one.settlement.charged && one.settlement.verdicts.is_empty();
         return assert!(answers.iter().all(done));
     }
-    let spent = answers.iter().filter(|one| one.settlement.spent).count() as u64;
+    let spent = answers.iter().filter(|one| one.settlement.charged).count() as u64;
     assert!(charge.operation == Operation::Charge || spent == 0, "a question spends nothing");
     for (_, quota, cost) in parts(charge) {
         assert!(spent * u64::from(cost) <= u64::from(quota.limit()), "{spent} times {cost}");
     }
-    let first_refused = answers.iter().position(|one| !one.settlement.spent);
+    let first_refused = answers.iter().position(|one| !one.settlement.charged);
     let later = &answers[first_refused.unwrap_or(answers.len())..];
-    assert!(later.iter().all(|one| !one.settlement.spent), "what was refused is admitted later");
+    assert!(later.iter().all(|one| !one.settlement.charged), "what was refused is admitted later");
     for one in answers {
         let verdicts = &one.settlement.verdicts;
         assert_eq!(
@@ -143,13 +143,13 @@ fn is_consistent(charge: &StoreCharge, answers: &[ChargeReply]) {
             (charge.cell_charges.len(), charge.cell_charges.len())
         );
         let fits = verdicts.iter().all(|verdict| verdict.allowed);
-        assert_eq!(fits, one.settlement.spent || charge.operation == Operation::Check && fits);
+        assert_eq!(fits, one.settlement.charged || charge.operation == Operation::Check && fits);
         for ((verdict, without), (_, quota, cost)) in
             verdicts.iter().zip(&one.without).zip(parts(charge))
         {
             is_true(verdict, quota, cost);
             assert!(without.allowed && without.remaining <= without.limit);
-            let is_charged = one.settlement.spent && quota.max_delay() == Nanos::ZERO;
+            let is_charged = one.settlement.charged && quota.max_delay() == Nanos::ZERO;
             if is_charged {
                 assert_eq!(verdict.remaining, without.remaining - cost, "{quota:?}");
             }

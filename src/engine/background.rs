@@ -9,15 +9,17 @@ use super::exact::ExactPart;
 use super::pending::{ChargedIn, InBackground, Pending};
 use super::{Decision, Engine, Generation, Trial, VerdictKind};
 use crate::clock::Nanos;
-use crate::store::redis::{CellCharge, ChargeReply, Failure, Operation, Remote, StoreCharge};
+use crate::store::redis::{
+    CellCharge, ChargeReply, Operation, SharedStore, StoreCharge, StoreFailure,
+};
 
 /// The result of a charge.
-type Answer = Result<ChargeReply, Failure>;
+type Answer = Result<ChargeReply, StoreFailure>;
 
 /// One cell that is charged while the request goes on.
 pub(super) struct Background<'a> {
     pub(super) engine: &'a Engine,
-    pub(super) remote: &'a Arc<Remote>,
+    pub(super) remote: &'a Arc<SharedStore>,
     pub(super) generation: &'a Generation,
     pub(super) part: ExactPart<'a>,
 }
@@ -33,7 +35,7 @@ impl Background<'_> {
         }
         self.charge(pending, move |answer| {
             tally.count(match answer {
-                Ok(answered) if answered.settlement.spent => VerdictKind::Allowed,
+                Ok(answered) if answered.settlement.charged => VerdictKind::Allowed,
                 Ok(_) => VerdictKind::ShadowDenied,
                 Err(_) => VerdictKind::DegradedAllowed,
             });
@@ -46,7 +48,7 @@ impl Background<'_> {
         let trial = trial.clone();
         self.charge(pending, move |answer| {
             if let Ok(answered) = answer {
-                trial.answered(&tally, answered.settlement.spent);
+                trial.answered(&tally, answered.settlement.charged);
             }
         });
     }
@@ -80,7 +82,7 @@ impl Background<'_> {
             count(&answer);
             drop(in_background);
             if let (Ok(answered), Some(change)) = (answer, change)
-                && let (true, Some(before)) = (answered.settlement.spent, answered.before.first())
+                && let (true, Some(before)) = (answered.settlement.charged, answered.before.first())
                 && let Ok((change, _in_background)) = change.await
             {
                 change.post(&remote, CellCharge { before: *before, ..spend }, answered.at);

@@ -7,7 +7,7 @@ use super::Engine;
 use crate::clock::Clock;
 use crate::config::{RedisEndpoint, RedisServers, RedisStore, RedisUrl, StoreConfig};
 use crate::policy::KeySecret;
-use crate::store::redis::{Address, Login, Remote, Servers, Settings, Tls};
+use crate::store::redis::{Address, Login, ServerDiscovery, SharedStore, StoreSettings, StoreTls};
 
 /// How long a start waits for the store, so that the first requests find it. Without it the
 /// process serves all the same.
@@ -29,25 +29,27 @@ impl Engine {
             return Ok(Self::new(clock, KeySecret::new(secret)));
         };
         let secret = KeySecret::of_file(redis.key_secret.as_deref().unwrap_or(FIXED_SECRET));
-        let remote = Remote::start(settings(redis), Arc::clone(&clock));
-        if !remote.ready(PATIENCE).await {
+        let remote = SharedStore::start(settings(redis), Arc::clone(&clock));
+        if !remote.wait_until_up(PATIENCE).await {
             log::error!("the store does not answer; on_store_failure judges until it does");
         }
         Ok(Self::with_store(clock, secret, remote))
     }
 }
 
-fn settings(redis: &RedisStore) -> Settings {
+fn settings(redis: &RedisStore) -> StoreSettings {
     let login = |username: &str, password: &str, database| Login {
         username: username.to_owned(),
         password: password.to_owned(),
         database,
     };
     let (servers, database) = match &redis.servers {
-        RedisServers::One(url) => (Servers::One(address(url)), url.database),
-        RedisServers::Cluster(urls) => (Servers::Cluster(urls.iter().map(address).collect()), 0),
+        RedisServers::One(url) => (ServerDiscovery::Single(address(url)), url.database),
+        RedisServers::Cluster(urls) => {
+            (ServerDiscovery::Cluster(urls.iter().map(address).collect()), 0)
+        }
         RedisServers::Sentinel { urls, master, username, password, database } => {
-            let servers = Servers::Sentinel {
+            let servers = ServerDiscovery::Sentinel {
                 addresses: urls.iter().map(address).collect(),
                 master: master.clone(),
                 login: login(username, password, 0),
@@ -56,10 +58,11 @@ fn settings(redis: &RedisStore) -> Settings {
         }
     };
     let tls = redis.servers.urls().iter().any(RedisUrl::is_tls);
-    Settings {
+    StoreSettings {
         servers,
         login: login(&redis.username, &redis.password, database),
-        tls: tls.then(|| Tls { ca: redis.tls.ca.clone(), identity: redis.tls.identity.clone() }),
+        tls: tls
+            .then(|| StoreTls { ca: redis.tls.ca.clone(), identity: redis.tls.identity.clone() }),
         timeout: redis.timeout,
         prefix: redis.prefix.clone(),
     }

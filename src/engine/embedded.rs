@@ -40,10 +40,10 @@ impl ExactTier {
         for (index, (part, verdict)) in parts.iter().zip(&settlement.verdicts).enumerate() {
             let overflow = overflows.iter_mut().find(|(other, _)| *other == index);
             let overflow = overflow.map(|(_, overflow)| overflow.take());
-            let charged = Charged { verdict: *verdict, overflow, spent: settlement.spent };
+            let charged = Charged { verdict: *verdict, overflow, spent: settlement.charged };
             charged.conclude(part, request, kinds, settled);
         }
-        settlement.spent
+        settlement.charged
     }
 
     /// The same for one part, as most requests have it.
@@ -57,7 +57,7 @@ impl ExactTier {
     ) -> bool {
         let now = request.now;
         let mut overflow = None;
-        let (spent, verdict) = self.embedded.settle_one(&part.charge(), may_charge, now, || {
+        let (spent, verdict) = self.embedded.settle_single(&part.charge(), may_charge, now, || {
             let (verdict, receipt) = part.charge_overflow(request.confirm, now);
             overflow = Some(receipt);
             verdict

@@ -20,17 +20,17 @@ use crate::clock::{Clock, Now};
 use crate::estimator::ConfirmTable;
 use crate::limit::Verdict;
 use crate::policy::Tier;
-use crate::store::redis::{CellCharge, Remote};
-use crate::store::{Charge, Embedded, Issued};
+use crate::store::redis::{CellCharge, SharedStore};
+use crate::store::{EmbeddedCharge, EmbeddedStore, IssuedQuota};
 
 /// Where the cells of the exact tier are.
 #[derive(Default)]
 pub(super) struct ExactTier {
     /// The store in this process. With a shared store, it counts what this node admits while that
     /// store fails.
-    pub(super) embedded: Embedded,
+    pub(super) embedded: EmbeddedStore,
     /// The store that many nodes share.
-    pub(super) shared: Option<Arc<Remote>>,
+    pub(super) shared: Option<Arc<SharedStore>>,
 }
 
 /// The exact limits of one request.
@@ -57,7 +57,7 @@ pub(super) type Parts<'r> = SmallVec<[ExactPart<'r>; 4]>;
 pub(super) struct ExactPart<'r> {
     pub(super) target: &'r Target,
     pub(super) limit: &'r ExactLimit,
-    pub(super) quota: &'r Arc<Issued>,
+    pub(super) quota: &'r Arc<IssuedQuota>,
     /// Whether the answer of the origin may change the charge.
     pub(super) may_change: bool,
     /// Where the key is counted if there is no room for it.
@@ -144,7 +144,11 @@ impl Settled {
 }
 
 /// Whether the shared store denied one of the parts a moment ago, so that it cannot succeed yet.
-fn has_cached_denial(remote: &Remote, request: &ExactRequest<'_>, settled: &mut Settled) -> bool {
+fn has_cached_denial(
+    remote: &SharedStore,
+    request: &ExactRequest<'_>,
+    settled: &mut Settled,
+) -> bool {
     for part in &request.parts {
         let denial = remote.cached_denial(&part.spend(), request.generation, request.now.mono);
         if let Some(verdict) = denial {
@@ -176,8 +180,8 @@ impl<'r> ExactPart<'r> {
     }
 
     /// The charge of the embedded store.
-    pub(super) const fn charge(&self) -> Charge<'r> {
-        Charge { key: self.target.key, quota: self.quota, cost: self.target.cost }
+    pub(super) const fn charge(&self) -> EmbeddedCharge<'r> {
+        EmbeddedCharge { key: self.target.key, quota: self.quota, cost: self.target.cost }
     }
 
     /// The charge of the shared store.

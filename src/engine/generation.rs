@@ -16,7 +16,7 @@ use crate::policy::{
     Count, Limit, LimitIndex, Mode, OnStoreFailure, Policy, RateIndex, RouteIndex, Source, Tier,
     WhenFull,
 };
-use crate::store::{Claim, InFlight, Issued, Room};
+use crate::store::{CellBudget, InFlightCounts, IssuedQuota, QuotaSpec};
 
 /// One loaded policy.
 pub struct Generation {
@@ -50,17 +50,17 @@ pub(super) struct Counting {
 pub(super) enum Counter {
     Estimate(Arc<EstimateLimit>),
     Exact(ExactLimit),
-    InFlight(Arc<InFlight>, u32),
+    InFlight(Arc<InFlightCounts>, u32),
 }
 
 pub(super) struct ExactLimit {
     /// The limit's own rate, and those of plans and exceptions.
-    pub(super) quotas: Vec<Arc<Issued>>,
+    pub(super) quotas: Vec<Arc<IssuedQuota>>,
     /// The same without `max_delay`, one for each of [`Self::quotas`], for requests that find no room to
     /// wait in; nothing where no rate delays.
-    undelayed: Vec<Arc<Issued>>,
+    undelayed: Vec<Arc<IssuedQuota>>,
     /// A rate that is judged beside the own one.
-    pub(super) candidate: Option<Arc<Issued>>,
+    pub(super) candidate: Option<Arc<IssuedQuota>>,
     pub(super) when_full: WhenFull,
     pub(super) on_store_failure: OnStoreFailure,
     max_keys: Option<usize>,
@@ -167,7 +167,7 @@ impl Generation {
     }
 
     /// The room of an exact limit.
-    pub fn room(&self, limit: LimitIndex) -> Option<&Room> {
+    pub fn room(&self, limit: LimitIndex) -> Option<&CellBudget> {
         match &self.counting[limit.0].counter {
             Counter::Estimate(_) | Counter::InFlight(..) => None,
             Counter::Exact(exact) => Some(exact.room()),
@@ -216,7 +216,7 @@ impl Generation {
     }
 
     /// Every room of the exact tier with the limit's own bound.
-    pub(super) fn rooms(&self) -> Vec<(&Room, Option<usize>)> {
+    pub(super) fn rooms(&self) -> Vec<(&CellBudget, Option<usize>)> {
         let exact = self.counting.iter().filter_map(|one| match &one.counter {
             Counter::Estimate(_) | Counter::InFlight(..) => None,
             Counter::Exact(exact) => Some((&**exact.room(), exact.max_keys)),
@@ -264,16 +264,16 @@ impl Counting {
                 let room = engine.room(&limit.name);
                 let variants = || std::iter::once(quota).chain(&limit.terms.quotas);
                 let windows = WindowLengths::of(variants());
-                let claim = |quota: &Quota| Claim {
+                let claim = |quota: &Quota| QuotaSpec {
                     quota: quota.with_refunds(may_change),
                     windows: windows.clone(),
-                    room: Arc::clone(&room),
+                    budget: Arc::clone(&room),
                 };
                 let claims = variants().map(claim).collect();
                 // A candidate has cells of its own.
                 let candidate = limit.terms.candidate.as_ref();
                 let candidate = candidate
-                    .map(|quota| Claim { windows: WindowLengths::of([quota]), ..claim(quota) });
+                    .map(|quota| QuotaSpec { windows: WindowLengths::of([quota]), ..claim(quota) });
                 let rules = (*when_full, *max_keys, *on_store_failure);
                 Counter::exact(engine, claims, candidate, rules, same)
             }
@@ -304,8 +304,8 @@ impl Counter {
 
     fn exact(
         engine: &Engine,
-        claims: Vec<Claim>,
-        candidate: Option<Claim>,
+        claims: Vec<QuotaSpec>,
+        candidate: Option<QuotaSpec>,
         (when_full, max_keys, on_store_failure): (WhenFull, Option<usize>, OnStoreFailure),
         same: Option<&Counting>,
     ) -> (Self, Fate) {
@@ -366,11 +366,11 @@ impl Counter {
 }
 
 /// What the same claims are without `max_delay`; nothing where none delays.
-fn undelayed(claims: &[Claim]) -> Vec<Claim> {
+fn undelayed(claims: &[QuotaSpec]) -> Vec<QuotaSpec> {
     if claims.iter().all(|claim| claim.quota.without_delay().is_none()) {
         return Vec::new();
     }
-    let undelayed = |claim: &Claim| Claim {
+    let undelayed = |claim: &QuotaSpec| QuotaSpec {
         quota: claim.quota.without_delay().unwrap_or(claim.quota),
         ..claim.clone()
     };
@@ -379,12 +379,12 @@ fn undelayed(claims: &[Claim]) -> Vec<Claim> {
 
 impl ExactLimit {
     /// The quota of a rate.
-    pub(super) fn quota(&self, rate: RateIndex) -> &Arc<Issued> {
+    pub(super) fn quota(&self, rate: RateIndex) -> &Arc<IssuedQuota> {
         self.quotas.get(rate as usize).unwrap_or(&self.quotas[0])
     }
 
     /// The quota of a rate, for a request that cannot wait.
-    pub(super) fn undelayed(&self, rate: RateIndex) -> &Arc<Issued> {
+    pub(super) fn undelayed(&self, rate: RateIndex) -> &Arc<IssuedQuota> {
         self.undelayed.get(rate as usize).unwrap_or_else(|| self.quota(rate))
     }
 
@@ -393,8 +393,8 @@ impl ExactLimit {
         !self.undelayed.is_empty()
     }
 
-    fn room(&self) -> &Arc<Room> {
-        self.quotas[0].room()
+    fn room(&self) -> &Arc<CellBudget> {
+        self.quotas[0].budget()
     }
 
     /// The sketches of keys without room.

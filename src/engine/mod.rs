@@ -33,8 +33,8 @@ use parking_lot::Mutex;
 use crate::clock::{Clock, Nanos, Now};
 use crate::estimator::ConfirmTable;
 use crate::policy::{Facts, KeySecret, Policy, Tier};
-use crate::store::redis::Remote;
-use crate::store::{Bans, Room};
+use crate::store::redis::SharedStore;
+use crate::store::{Bans, CellBudget};
 
 pub use decision::{Answer, Decision, Outcome};
 pub use generation::{Generation, ReloadReport};
@@ -83,7 +83,7 @@ pub struct Engine {
     tallies: Mutex<HashMap<Arc<str>, Arc<Tally>>>,
     /// Rooms by limit name: the cells of a limit that is dropped and comes back lie in the room that
     /// they were counted in.
-    rooms: Mutex<HashMap<Arc<str>, Arc<Room>>>,
+    rooms: Mutex<HashMap<Arc<str>, Arc<CellBudget>>>,
     durations: Durations,
 }
 
@@ -106,13 +106,13 @@ impl Engine {
     }
 
     /// An engine whose exact tier counts in a store of many nodes. `secret` is theirs in common.
-    pub fn with_store(clock: Arc<dyn Clock>, secret: KeySecret, remote: Arc<Remote>) -> Self {
+    pub fn with_store(clock: Arc<dyn Clock>, secret: KeySecret, remote: Arc<SharedStore>) -> Self {
         let exact = ExactTier { shared: Some(remote), ..ExactTier::default() };
         Self { exact, ..Self::new(clock, secret) }
     }
 
     /// The store that many nodes share, if there is one.
-    pub const fn remote(&self) -> Option<&Arc<Remote>> {
+    pub const fn remote(&self) -> Option<&Arc<SharedStore>> {
         self.exact.shared.as_ref()
     }
 
@@ -357,7 +357,7 @@ impl Engine {
         }
     }
 
-    fn room(&self, name: &Arc<str>) -> Arc<Room> {
+    fn room(&self, name: &Arc<str>) -> Arc<CellBudget> {
         Arc::clone(self.rooms.lock().entry(Arc::clone(name)).or_default())
     }
 

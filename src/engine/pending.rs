@@ -16,14 +16,14 @@ use super::{Decision, Engine, Generation};
 use crate::clock::{Nanos, Now};
 use crate::limit::{self, Quota, Verdict};
 use crate::policy::{Counted, KeyHash, LimitIndex};
-use crate::store::redis::{CellCharge, Remote};
-use crate::store::{Issued, Slot};
+use crate::store::redis::{CellCharge, SharedStore};
+use crate::store::{InFlightPermit, IssuedQuota};
 
 /// What is open of one request. Hold it until the request has ended.
 #[derive(Debug, Default)]
 #[must_use = "dropping it ends the request and frees its slots in flight"]
 pub struct Pending {
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<InFlightPermit>,
     pub(super) open: Vec<OpenCharge>,
     /// While the request waits for its turn.
     pub(super) waiting: Option<WaitingSlot>,
@@ -47,7 +47,7 @@ pub(super) struct OpenCharge {
     final_cost: FinalCost,
     pub(super) key: KeyHash,
     family: Option<KeyHash>,
-    quota: Arc<Issued>,
+    quota: Arc<IssuedQuota>,
     cost: u32,
     charged: ChargedIn,
     /// How the shared store learns of it, if it was charged in this process because that one failed.
@@ -105,7 +105,7 @@ pub(super) enum Change {
 }
 
 impl OpenCharge {
-    pub(super) fn new(target: &Target, quota: &Arc<Issued>, charged: ChargedIn) -> Self {
+    pub(super) fn new(target: &Target, quota: &Arc<IssuedQuota>, charged: ChargedIn) -> Self {
         Self {
             limit: target.limit,
             final_cost: target.final_cost,
@@ -201,7 +201,7 @@ impl Engine {
         match (charged, change) {
             (ChargedIn::Nowhere, _) => {}
             (ChargedIn::Embedded(receipt), Change::Refund(units)) => {
-                embedded.give_back(key, &quota, units, receipt, now);
+                embedded.refund(key, &quota, units, receipt, now);
             }
             (ChargedIn::Embedded(_), Change::Debit(units)) => {
                 embedded.debit(key, &quota, units, now);
@@ -257,9 +257,9 @@ impl Engine {
 impl Change {
     /// Changes a charge of the shared store. `spend` is the whole charge, with what the store told of
     /// its cell.
-    pub(super) fn post(self, remote: &Arc<Remote>, spend: CellCharge, at: u64) {
+    pub(super) fn post(self, remote: &Arc<SharedStore>, spend: CellCharge, at: u64) {
         match self {
-            Self::Refund(units) => remote.refund_some(spend, units, at),
+            Self::Refund(units) => remote.refund_units(spend, units, at),
             Self::Debit(units) => remote.debit(CellCharge { cost: units, before: 0, ..spend }),
         }
     }

@@ -18,7 +18,9 @@ use super::tally::VerdictKinds;
 use crate::clock::Nanos;
 use crate::limit::Verdict;
 use crate::policy::OnStoreFailure;
-use crate::store::redis::{CellCharge, ChargeReply, Failure, Operation, Remote, StoreCharge};
+use crate::store::redis::{
+    CellCharge, ChargeReply, Operation, SharedStore, StoreCharge, StoreFailure,
+};
 
 /// Parts whose cells are in one slot.
 struct SlotParts<'r> {
@@ -69,7 +71,7 @@ impl ExactTier {
     /// nothing. `None`: none of them refuses.
     pub(super) fn peek_away(
         &self,
-        remote: &Remote,
+        remote: &SharedStore,
         request: &ExactRequest<'_>,
         settled: &mut Settled,
     ) -> Option<ExactOutcome> {
@@ -170,7 +172,7 @@ impl ExactTier {
 /// Charges the parts. Those of several slots are asked first, so that a request that will not pass
 /// charges nothing, not even for the moment until it is refunded: in that moment others would be refused.
 async fn charge_slots<'r>(
-    remote: &Arc<Remote>,
+    remote: &Arc<SharedStore>,
     request: &ExactRequest<'r>,
     progress: &mut Progress<'r>,
     settled: &mut Settled,
@@ -182,7 +184,7 @@ async fn charge_slots<'r>(
     }
     for (slot, answer) in settle(remote, request, Operation::Charge, returns, slots).await {
         match answer {
-            Ok(answered) if answered.settlement.spent => {
+            Ok(answered) if answered.settlement.charged => {
                 progress.charged.push((slot.parts, answered));
             }
             Ok(answered) => progress.refuse(&slot.parts, &answered, settled),
@@ -194,7 +196,7 @@ async fn charge_slots<'r>(
 /// Asks all slots without charging. The slots that are to be charged then; none, if the request does not
 /// pass.
 async fn ask_slots<'r>(
-    remote: &Arc<Remote>,
+    remote: &Arc<SharedStore>,
     request: &ExactRequest<'r>,
     slots: Slots<'r>,
     progress: &mut Progress<'r>,
@@ -222,12 +224,12 @@ async fn ask_slots<'r>(
 /// Charges or asks slots, all at once. `returns`: what is charged may be refunded at once, so a denial is
 /// true for a moment only.
 async fn settle<'r>(
-    remote: &Arc<Remote>,
+    remote: &Arc<SharedStore>,
     request: &ExactRequest<'_>,
     order: Operation,
     returns: bool,
     slots: Slots<'r>,
-) -> Vec<(SlotParts<'r>, Result<ChargeReply, Failure>)> {
+) -> Vec<(SlotParts<'r>, Result<ChargeReply, StoreFailure>)> {
     let deadline = request.now.mono.saturating_add(Nanos::from(remote.timeout()));
     let (generation, now) = (request.generation, request.now.mono);
     let answers = slots.iter().map(async |slot| {
@@ -239,7 +241,7 @@ async fn settle<'r>(
         // Every part is told of: `call.rs` finds a reply invalid that says otherwise.
         match answered.settlement.verdicts.len() == slot.parts.len() {
             true => Ok(answered),
-            false => Err(Failure::Invalid),
+            false => Err(StoreFailure::Invalid),
         }
     });
     let answers = join_all(answers).await;
@@ -247,7 +249,7 @@ async fn settle<'r>(
 }
 
 /// Parts by the slot of their cells, in the order of the route.
-fn slots<'r>(remote: &Remote, parts: &[ExactPart<'r>]) -> Slots<'r> {
+fn slots<'r>(remote: &SharedStore, parts: &[ExactPart<'r>]) -> Slots<'r> {
     let mut slots = Slots::new();
     for part in parts {
         let slot = remote.slot(&part.spend());
@@ -285,7 +287,7 @@ impl<'r> Progress<'r> {
     ///
     /// A charge under `max_delay` stays: requests behind it may have been given later turns by now, and its turn,
     /// given back, would be given once more beside theirs.
-    fn refund(self, remote: &Arc<Remote>, settled: &mut Settled) {
+    fn refund(self, remote: &Arc<SharedStore>, settled: &mut Settled) {
         for (parts, answered) in self.charged {
             let verdicts = answered.settlement.verdicts.iter().zip(&answered.without);
             let mut refunds = SmallVec::new();

@@ -13,7 +13,7 @@ use super::{Answer, Decision, Engine, Generation};
 use crate::clock::{Nanos, Now};
 use crate::estimator::EstimateReceipt;
 use crate::limit::Verdict;
-use crate::store::Slot;
+use crate::store::InFlightPermit;
 
 /// What a request was charged before the exact tier.
 #[derive(Default)]
@@ -21,7 +21,7 @@ pub(super) struct Tentative {
     /// Each with the indices of its answer and of its target.
     estimates: SmallVec<[(usize, usize, EstimateReceipt); 4]>,
     /// Each with the index of its answer.
-    slots: Vec<(usize, Slot)>,
+    slots: Vec<(usize, InFlightPermit)>,
     /// Of a request that may have to wait, if there was one.
     pub(super) waiting: Option<WaitingSlot>,
     /// The indices of the targets that the exact tier judges.

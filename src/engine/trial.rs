@@ -6,7 +6,7 @@ use super::generation::{Counter, ExactLimit};
 use super::target::Target;
 use super::{Decision, Generation, Tally};
 use crate::policy::{KeyHash, LimitIndex};
-use crate::store::Issued;
+use crate::store::IssuedQuota;
 
 /// What a candidate says of a request.
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ impl Generation {
         &self,
         target: &Target,
         decision: &Decision,
-    ) -> Option<(&ExactLimit, &Arc<Issued>, Trial)> {
+    ) -> Option<(&ExactLimit, &Arc<IssuedQuota>, Trial)> {
         let Counter::Exact(exact) = &self.counting(target.limit).counter else {
             return None;
         };

@@ -126,7 +126,7 @@ impl AdminDoor {
         let now = self.engine.now();
         let generation = &live.generation;
         let limits = generation.policy().limits.iter().enumerate().map(|(place, limit)| {
-            let cells = generation.room(LimitIndex(place)).map(crate::store::Room::cells);
+            let cells = generation.room(LimitIndex(place)).map(crate::store::CellBudget::cells);
             json!({ "name": &*limit.name, "tier": limit.count.tier().name(), "cells": cells })
         });
         let origins = live.origins.iter().map(|origin| {

@@ -232,7 +232,8 @@ fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let Some(remote) = remote else {
         return;
     };
-    let warnings = [("may_evict", remote.may_evict()), ("keeps_nothing", remote.keeps_nothing())];
+    let warnings =
+        [("may_evict", remote.may_evict()), ("keeps_nothing", remote.lacks_persistence())];
     let warnings =
         warnings.map(|(word, holds)| gauge(&[("warning", word)], f64::from(u8::from(holds))));
     families.push(family(

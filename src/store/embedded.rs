@@ -11,10 +11,10 @@ use parking_lot::{Mutex, MutexGuard};
 use prefetch_index::prefetch_index;
 use smallvec::SmallVec;
 
+use super::budget::Pool;
 use super::quotas::Quotas;
-use super::room::Pool;
 use super::table::{CELL_BYTES, Entry, Place, Table};
-use super::{Charge, Claim, Issued, Room, Settlement, Verdicts};
+use super::{CellBudget, EmbeddedCharge, IssuedQuota, QuotaSpec, Settlement, Verdicts};
 use crate::clock::Now;
 use crate::limit::{Cell, Receipt, Verdict};
 use crate::policy::KeyHash;
@@ -28,7 +28,7 @@ const SHARD_BITS: u32 = 12;
 
 /// The embedded store.
 #[derive(Debug)]
-pub struct Embedded {
+pub struct EmbeddedStore {
     shards: Box<[Shard]>,
     quotas: Quotas,
     pool: Pool,
@@ -48,7 +48,7 @@ const _: () = assert!(size_of::<Shard>() == 128);
 
 type Locked<'s> = SmallVec<[(usize, MutexGuard<'s, Table>); 4]>;
 
-impl Default for Embedded {
+impl Default for EmbeddedStore {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
@@ -98,9 +98,9 @@ enum Found {
     Nowhere,
 }
 
-impl Embedded {
+impl EmbeddedStore {
     /// Gives a quota its number. `previous`: what the limit had before.
-    pub fn issue(&self, claim: Claim, previous: Option<&Arc<Issued>>) -> Arc<Issued> {
+    pub fn issue(&self, claim: QuotaSpec, previous: Option<&Arc<IssuedQuota>>) -> Arc<IssuedQuota> {
         self.quotas.issue(claim, previous)
     }
 
@@ -110,7 +110,7 @@ impl Embedded {
     }
 
     /// Shares `max_keys` out to the limits of a new generation, each with its own bound.
-    pub fn share_out(&self, max_keys: usize, rooms: &[(&Room, Option<usize>)]) {
+    pub fn share_out(&self, max_keys: usize, rooms: &[(&CellBudget, Option<usize>)]) {
         self.pool.share_out(max_keys, rooms);
         self.pool.recount(rooms.iter().map(|(room, _)| *room));
     }
@@ -137,14 +137,14 @@ impl Embedded {
     /// for which there is no room; what it answers counts as that limit's verdict.
     pub fn settle(
         &self,
-        charges: &[Charge<'_>],
+        charges: &[EmbeddedCharge<'_>],
         may_spend: bool,
         now: Now,
         mut when_full: impl FnMut(usize) -> Verdict,
     ) -> Settlement {
         if let [charge] = charges {
-            let (spent, verdict) = self.settle_one(charge, may_spend, now, || when_full(0));
-            return Settlement { spent, verdicts: Verdicts::from_iter([verdict]) };
+            let (spent, verdict) = self.settle_single(charge, may_spend, now, || when_full(0));
+            return Settlement { charged: spent, verdicts: Verdicts::from_iter([verdict]) };
         }
         let mut locked = self.lock(charges);
         let mut judged: SmallVec<[Judged; 4]> = SmallVec::new();
@@ -157,13 +157,13 @@ impl Embedded {
             let table = table_of(&mut locked, charge.key);
             self.conclude(table, charge, one, spent, now)
         });
-        Settlement { spent, verdicts: verdicts.collect() }
+        Settlement { charged: spent, verdicts: verdicts.collect() }
     }
 
     /// The same of one charge; whether it was spent.
-    pub fn settle_one(
+    pub fn settle_single(
         &self,
-        charge: &Charge<'_>,
+        charge: &EmbeddedCharge<'_>,
         may_spend: bool,
         now: Now,
         when_full: impl FnOnce() -> Verdict,
@@ -181,7 +181,7 @@ impl Embedded {
     fn settle_entry(
         &self,
         entry: &mut Entry,
-        charge: &Charge<'_>,
+        charge: &EmbeddedCharge<'_>,
         may_spend: bool,
         now: Now,
     ) -> (bool, Verdict) {
@@ -198,10 +198,10 @@ impl Embedded {
     }
 
     /// Takes back up to `units` of what a key was charged, where they still count.
-    pub fn give_back(
+    pub fn refund(
         &self,
         key: KeyHash,
-        quota: &Arc<Issued>,
+        quota: &Arc<IssuedQuota>,
         units: u32,
         receipt: Receipt,
         now: Now,
@@ -216,21 +216,21 @@ impl Embedded {
                 _ => self.adopt(entry, quota, now),
             }
             quota.quota.refund(&quota.windows, &mut entry.cell, units, receipt, now);
-            quota.room.reweigh(before, weight(&entry.cell), &self.pool);
+            quota.budget.reweigh(before, weight(&entry.cell), &self.pool);
         }
     }
 
     /// Charges a key without asking: what is above the limit has to come back first. Never refused,
     /// also where there is no room: its request was admitted, and those in flight are bounded.
-    pub fn debit(&self, key: KeyHash, quota: &Arc<Issued>, units: u32, now: Now) {
+    pub fn debit(&self, key: KeyHash, quota: &Arc<IssuedQuota>, units: u32, now: Now) {
         let mut table = self.shards[shard_of(key)].cells.lock();
         match find(&mut table, key, None) {
             Some((entry, _)) => {
                 self.spend_entry(entry, quota, units, Growth::Taken(0), now);
             }
             None => {
-                quota.room.add_cell(quota.new_weight, &self.pool);
-                let charge = Charge { key, quota, cost: units };
+                quota.budget.add_cell(quota.new_weight, &self.pool);
+                let charge = EmbeddedCharge { key, quota, cost: units };
                 self.insert(&mut table, &charge, quota.new_weight, now);
             }
         }
@@ -268,7 +268,7 @@ impl Embedded {
             {
                 let before = weight(&entry.cell);
                 if issued.quota.tidy(&issued.windows, &mut entry.cell, now) {
-                    issued.room.reweigh(before, weight(&entry.cell), &self.pool);
+                    issued.budget.reweigh(before, weight(&entry.cell), &self.pool);
                 }
             }
         });
@@ -287,7 +287,7 @@ impl Embedded {
         drop(cells);
         for Dropped { quota, cells, weight } in &all {
             if let Some(issued) = quota_of(*quota) {
-                issued.room.drop_cells(*cells, *weight, &self.pool);
+                issued.budget.drop_cells(*cells, *weight, &self.pool);
                 issued.cells.fetch_sub(*cells, Ordering::Release);
             }
         }
@@ -306,7 +306,7 @@ impl Embedded {
     }
 
     /// Locks the shards of all charges, in ascending order.
-    fn lock(&self, charges: &[Charge<'_>]) -> Locked<'_> {
+    fn lock(&self, charges: &[EmbeddedCharge<'_>]) -> Locked<'_> {
         let mut places: SmallVec<[usize; 4]> =
             charges.iter().map(|charge| shard_of(charge.key)).collect();
         places.sort_unstable();
@@ -317,14 +317,14 @@ impl Embedded {
     fn judge(
         &self,
         table: &mut Table,
-        charge: &Charge<'_>,
+        charge: &EmbeddedCharge<'_>,
         now: Now,
         when_full: impl FnOnce() -> Verdict,
     ) -> Judged {
         let wanted = charge.quota;
         let Some((entry, place)) = find(table, charge.key, None) else {
             let taken = wanted.new_weight;
-            if !wanted.room.take_cell(taken, &self.pool) {
+            if !wanted.budget.take_cell(taken, &self.pool) {
                 let growth = Growth::Taken(0);
                 return Judged { verdict: when_full(), found: Found::Nowhere, growth };
             }
@@ -340,22 +340,28 @@ impl Embedded {
     }
 
     /// Takes room for what a charge adds to a cell, if there is any.
-    fn take_growth(&self, entry: &Entry, charge: &Charge<'_>, now: Now) -> Growth {
+    fn take_growth(&self, entry: &Entry, charge: &EmbeddedCharge<'_>, now: Now) -> Growth {
         if charge.cost == 0 || entry.cell.heap_bytes() == 0 {
             return Growth::Taken(0);
         }
         let more = weight_of(entry.cell.heap_bytes_after_charge(now)) - weight(&entry.cell);
-        let has_room = more == 0 || charge.quota.room.take_weight(more, &self.pool);
+        let has_room = more == 0 || charge.quota.budget.take_weight(more, &self.pool);
         if has_room { Growth::Taken(more) } else { Growth::InPlace }
     }
 
     /// What a quota says of a charge to a cell. Windows and rates that the cell does not have yet are
     /// added for good, also when the charge is refused: what they begin with is to be read once.
-    fn judge_entry(&self, entry: &mut Entry, wanted: &Arc<Issued>, cost: u32, now: Now) -> Verdict {
+    fn judge_entry(
+        &self,
+        entry: &mut Entry,
+        wanted: &Arc<IssuedQuota>,
+        cost: u32,
+        now: Now,
+    ) -> Verdict {
         if entry.quota() != wanted.number {
             let before = weight(&entry.cell);
             self.adopt(entry, wanted, now);
-            wanted.room.reweigh(before, weight(&entry.cell), &self.pool);
+            wanted.budget.reweigh(before, weight(&entry.cell), &self.pool);
         }
         wanted.quota.judge(Some(&entry.cell), cost, now)
     }
@@ -363,7 +369,7 @@ impl Embedded {
     fn spend_entry(
         &self,
         entry: &mut Entry,
-        quota: &Arc<Issued>,
+        quota: &Arc<IssuedQuota>,
         cost: u32,
         growth: Growth,
         now: Now,
@@ -374,18 +380,18 @@ impl Embedded {
             entry.cell.make_room(now);
         }
         quota.quota.charge(&mut entry.cell, cost, now);
-        quota.room.reweigh(before, weight(&entry.cell), &self.pool);
+        quota.budget.reweigh(before, weight(&entry.cell), &self.pool);
     }
 
     /// Whether a cell can be read by a quota as it is.
-    fn is_of(&self, entry: &Entry, wanted: &Issued) -> bool {
+    fn is_of(&self, entry: &Entry, wanted: &IssuedQuota) -> bool {
         let is_same = entry.quota() == wanted.number;
         is_same
             || self.quotas.all().get(entry.quota() as usize).is_some_and(|one| reads(wanted, one))
     }
 
     /// Makes a cell one of `wanted`.
-    fn adopt(&self, entry: &mut Entry, wanted: &Arc<Issued>, now: Now) {
+    fn adopt(&self, entry: &mut Entry, wanted: &Arc<IssuedQuota>, now: Now) {
         if entry.quota() == wanted.number {
             return;
         }
@@ -405,7 +411,7 @@ impl Embedded {
     fn conclude(
         &self,
         table: &mut Table,
-        charge: &Charge<'_>,
+        charge: &EmbeddedCharge<'_>,
         judged: &Judged,
         spent: bool,
         now: Now,
@@ -416,7 +422,13 @@ impl Embedded {
         }
     }
 
-    fn spend(&self, table: &mut Table, charge: &Charge<'_>, judged: &Judged, now: Now) -> Verdict {
+    fn spend(
+        &self,
+        table: &mut Table,
+        charge: &EmbeddedCharge<'_>,
+        judged: &Judged,
+        now: Now,
+    ) -> Verdict {
         match judged.found {
             Found::Nowhere => {}
             Found::New => self.insert(table, charge, judged.growth.weight(), now),
@@ -430,27 +442,33 @@ impl Embedded {
     }
 
     /// A new cell, for which `taken` was taken.
-    fn insert(&self, table: &mut Table, charge: &Charge<'_>, taken: usize, now: Now) {
+    fn insert(&self, table: &mut Table, charge: &EmbeddedCharge<'_>, taken: usize, now: Now) {
         let quota = charge.quota;
         let mut cell = quota.quota.empty_cell_for(&quota.windows, now);
         quota.quota.charge(&mut cell, charge.cost, now);
-        quota.room.reweigh(taken, weight(&cell), &self.pool);
+        quota.budget.reweigh(taken, weight(&cell), &self.pool);
         quota.cells.fetch_add(1, Ordering::Release);
         table.insert(charge.key, Entry::new(charge.key, cell, quota.number));
     }
 
     /// Nothing is spent: an allowed verdict is asked again for what is there without the charge.
-    fn leave(&self, table: &mut Table, charge: &Charge<'_>, judged: &Judged, now: Now) -> Verdict {
+    fn leave(
+        &self,
+        table: &mut Table,
+        charge: &EmbeddedCharge<'_>,
+        judged: &Judged,
+        now: Now,
+    ) -> Verdict {
         let quota = charge.quota;
         let allowed = judged.verdict.allowed;
         match judged.found {
             Found::Nowhere => judged.verdict,
             Found::New => {
-                quota.room.drop_cells(1, judged.growth.weight(), &self.pool);
+                quota.budget.drop_cells(1, judged.growth.weight(), &self.pool);
                 if allowed { quota.quota.judge(None, 0, now) } else { judged.verdict }
             }
             Found::Cell(place) => {
-                quota.room.drop_cells(0, judged.growth.weight(), &self.pool);
+                quota.budget.drop_cells(0, judged.growth.weight(), &self.pool);
                 match find(table, charge.key, Some(place)) {
                     Some((entry, _)) if allowed => self.judge_entry(entry, quota, 0, now),
                     Some(_) | None => judged.verdict,
@@ -472,13 +490,13 @@ pub(super) const fn weight_of(heap_bytes: usize) -> usize {
 }
 
 /// Whether a cell that `written` wrote can be read by `wanted` as it is.
-fn reads(wanted: &Issued, written: &Issued) -> bool {
+fn reads(wanted: &IssuedQuota, written: &IssuedQuota) -> bool {
     wanted.quota.can_read(&written.quota) && wanted.windows == written.windows
 }
 
 /// The rooms of these quotas, each once.
-fn rooms(quotas: &[Arc<Issued>]) -> Vec<&Room> {
-    let mut rooms: Vec<&Arc<Room>> = quotas.iter().map(|issued| &issued.room).collect();
+fn rooms(quotas: &[Arc<IssuedQuota>]) -> Vec<&CellBudget> {
+    let mut rooms: Vec<&Arc<CellBudget>> = quotas.iter().map(|issued| &issued.budget).collect();
     rooms.sort_by_key(|room| Arc::as_ptr(room));
     rooms.dedup_by_key(|room| Arc::as_ptr(room));
     rooms.into_iter().map(|room| &**room).collect()

@@ -14,25 +14,25 @@ const SHARDS: usize = 64;
 /// The requests of one limit that are in flight on this node. As large as there are requests, which
 /// the bounds of the proxy bound.
 #[derive(Debug)]
-pub struct InFlight {
+pub struct InFlightCounts {
     shards: Box<[Mutex<HashMap<KeyHash, u64>>]>,
 }
 
 /// What one request holds; dropping it gives it back.
 #[derive(Debug)]
-pub struct Slot {
-    table: Arc<InFlight>,
+pub struct InFlightPermit {
+    table: Arc<InFlightCounts>,
     key: KeyHash,
     cost: u32,
 }
 
-impl Default for InFlight {
+impl Default for InFlightCounts {
     fn default() -> Self {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 }
 
-impl InFlight {
+impl InFlightCounts {
     /// Takes `cost` of `most` for a request. `Err`: it does not fit. Beside either: what the key's
     /// requests hold then. With `watching` it is taken whether it fits or not.
     pub fn take(
@@ -41,7 +41,7 @@ impl InFlight {
         cost: u32,
         most: u32,
         watching: bool,
-    ) -> (Option<Slot>, u64) {
+    ) -> (Option<InFlightPermit>, u64) {
         let mut shard = self.shard(key).lock();
         let held = shard.get(&key).copied().unwrap_or(0);
         let after = held + u64::from(cost);
@@ -49,7 +49,7 @@ impl InFlight {
             return (None, held);
         }
         shard.insert(key, after);
-        (Some(Slot { table: Arc::clone(self), key, cost }), after)
+        (Some(InFlightPermit { table: Arc::clone(self), key, cost }), after)
     }
 
     /// What all keys' requests hold.
@@ -62,7 +62,7 @@ impl InFlight {
     }
 }
 
-impl Drop for Slot {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         let mut shard = self.table.shard(self.key).lock();
         if let Some(held) = shard.get_mut(&self.key) {

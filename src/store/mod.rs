@@ -1,16 +1,16 @@
 //! Where the cells of the exact tier live.
 //!
 //! The seam is narrow: a store is asked to settle a few charges at once, all or none
-//! ([`Embedded::settle`]), and to give room back over time ([`Embedded::sweep`]). It knows keys as
+//! ([`EmbeddedStore::settle`]), and to give room back over time ([`EmbeddedStore::sweep`]). It knows keys as
 //! hashes and limits as numbers; what a limit means is in [`crate::limit`].
 
 mod bans;
 mod breaker;
+mod budget;
 mod embedded;
 mod in_flight;
 mod quotas;
 pub mod redis;
-mod room;
 mod table;
 
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use crate::limit::Verdict;
 use crate::policy::KeyHash;
 
 pub use bans::{Ban, Bans};
-pub use embedded::{Embedded, SHARDS};
-pub use in_flight::{InFlight, Slot};
-pub use quotas::{Claim, Issued};
-pub use room::Room;
+pub use budget::CellBudget;
+pub use embedded::{EmbeddedStore, SHARDS};
+pub use in_flight::{InFlightCounts, InFlightPermit};
+pub use quotas::{IssuedQuota, QuotaSpec};
 pub use table::CELL_BYTES;
 
 /// One limit's part of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Charge<'g> {
+pub struct EmbeddedCharge<'g> {
     /// Whose cell.
     pub key: KeyHash,
     /// Under which quota.
-    pub quota: &'g Arc<Issued>,
+    pub quota: &'g Arc<IssuedQuota>,
     /// How much.
     pub cost: u32,
 }
@@ -45,7 +45,7 @@ pub type Verdicts = SmallVec<[Verdict; 4]>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// Whether every charge was spent; otherwise none was.
-    pub spent: bool,
+    pub charged: bool,
     /// One per charge, in order.
     pub verdicts: Verdicts,
 }

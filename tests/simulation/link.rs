@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::{Notify, oneshot};
-use tollgate::store::redis::{Arguments, Failure, Readiness, Transport};
+use tollgate::store::redis::{Arguments, Readiness, StoreFailure, Transport};
 
 use super::world::{Event, State, World};
 
@@ -70,8 +70,8 @@ pub(crate) struct Flight {
     pub(crate) node: usize,
     server: usize,
     arguments: Arguments,
-    reply: Result<Vec<u64>, Failure>,
-    tell: Option<oneshot::Sender<Result<Vec<u64>, Failure>>>,
+    reply: Result<Vec<u64>, StoreFailure>,
+    tell: Option<oneshot::Sender<Result<Vec<u64>, StoreFailure>>>,
     pub(crate) ended: Option<u64>,
     /// Whether it may have charged and the node does not know.
     pub(crate) ambiguous: bool,
@@ -136,9 +136,9 @@ impl Transport for Wire {
         slot: u16,
         arguments: &Arguments,
         timeout: Duration,
-    ) -> Result<Vec<u64>, Failure> {
+    ) -> Result<Vec<u64>, StoreFailure> {
         let answer = self.send(slot, arguments, timeout)?;
-        let settled = answer.await.unwrap_or(Err(Failure::Lost));
+        let settled = answer.await.unwrap_or(Err(StoreFailure::Lost));
         if settled.is_err() {
             self.disturbed();
         }
@@ -175,7 +175,7 @@ impl Wire {
         slot: u16,
         arguments: &Arguments,
         timeout: Duration,
-    ) -> Result<oneshot::Receiver<Result<Vec<u64>, Failure>>, Failure> {
+    ) -> Result<oneshot::Receiver<Result<Vec<u64>, StoreFailure>>, StoreFailure> {
         let id = self.world.number();
         let mut state = self.world.state();
         let server = state.server_of(slot);
@@ -183,14 +183,14 @@ impl Wire {
         if link.readiness != Readiness::Ready {
             drop(state);
             self.disturbed();
-            return Err(Failure::Unreachable);
+            return Err(StoreFailure::Unreachable);
         }
         let (tell, answer) = oneshot::channel();
         let flight = Flight {
             node: self.node,
             server,
             arguments: arguments.clone(),
-            reply: Err(Failure::Lost),
+            reply: Err(StoreFailure::Lost),
             tell: Some(tell),
             ended: None,
             ambiguous: false,
@@ -263,10 +263,10 @@ impl World {
 
     /// A call takes too long.
     pub(crate) fn expire(&self, id: u64) {
-        self.end(id, Err(Failure::Timeout));
+        self.end(id, Err(StoreFailure::Timeout));
     }
 
-    fn end(&self, id: u64, settled: Result<Vec<u64>, Failure>) {
+    fn end(&self, id: u64, settled: Result<Vec<u64>, StoreFailure>) {
         let mut state = self.state();
         let now = self.now();
         let Some(flight) = state.flights.get_mut(&id) else { return };
@@ -275,13 +275,13 @@ impl World {
         let (node, server) = (flight.node, flight.server);
         let failure = settled.as_ref().err().copied();
         let left = tell.send(settled).is_err();
-        flight.ambiguous = left || failure.is_some_and(Failure::may_have_charged);
+        flight.ambiguous = left || failure.is_some_and(StoreFailure::may_have_charged);
         let Some(failure) = failure else {
             state.links[node][server].failures = 0;
             return;
         };
         self.note(&mut state, format_args!("node {node}: call {id} fails: {failure:?}"));
-        if failure == Failure::Unreadable {
+        if failure == StoreFailure::Unreadable {
             return;
         }
         let link = &mut state.links[node][server];
@@ -310,7 +310,7 @@ impl World {
         self.note(&mut state, format_args!("node {node} has lost server {server}"));
         drop(state);
         for id in away {
-            self.end(id, Err(Failure::Lost));
+            self.end(id, Err(StoreFailure::Lost));
         }
     }
 

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tollgate::config;
 use tollgate::engine::{Engine, Generation};
 use tollgate::policy::KeySecret;
-use tollgate::store::redis::Remote;
+use tollgate::store::redis::SharedStore;
 
 use super::draw::Policy;
 use super::link::Wire;
@@ -41,7 +41,12 @@ impl Node {
                 let changed = Arc::clone(&changed);
                 let wire = Arc::new(Wire { world: Arc::clone(world), node: index, changed });
                 let clock = Arc::clone(&clock);
-                let remote = Remote::over(wire, "t".to_owned(), timeout, Arc::clone(&clock) as _);
+                let remote = SharedStore::with_transport(
+                    wire,
+                    "t".to_owned(),
+                    timeout,
+                    Arc::clone(&clock) as _,
+                );
                 Engine::with_store(clock, secret, remote)
             }
         };

@@ -1,6 +1,6 @@
 //! A server of the store: the script in an interpreter, a clock of its own, and moods.
 
-use tollgate::store::redis::{Arguments, Failure};
+use tollgate::store::redis::{Arguments, StoreFailure};
 
 use super::lua::{Kept, Server as Scripted};
 
@@ -20,15 +20,15 @@ impl Server {
     }
 
     /// Runs the script at `now`, nanoseconds since the epoch.
-    pub(crate) fn call(&self, arguments: &Arguments, now: u64) -> Result<Vec<u64>, Failure> {
+    pub(crate) fn call(&self, arguments: &Arguments, now: u64) -> Result<Vec<u64>, StoreFailure> {
         self.script.set_time((now / 1_000).saturating_add_signed(self.off));
         self.script.refuse_writes(self.refuses);
         self.script.run(arguments).map_err(|error| {
             let text = error.to_string();
             if text.contains("was not written by tollgate") || text.contains("WRONGTYPE") {
-                Failure::Unreadable
+                StoreFailure::Unreadable
             } else if text.contains("OOM") || text.contains("READONLY") {
-                Failure::Refused
+                StoreFailure::Refused
             } else {
                 panic!("the script fails: {text}");
             }

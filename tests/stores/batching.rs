@@ -7,19 +7,19 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate::clock::{Clock, Nanos};
 use tollgate::store::redis::{
-    CallOutcome, CellCharge, ChargeReply, Failure, Readiness, Remote, StoreCharge,
+    CallOutcome, CellCharge, ChargeReply, Readiness, SharedStore, StoreCharge, StoreFailure,
 };
 
 use crate::virtual_store::{Plan, VirtualStore, charge, key, quota};
 
 const MS: Duration = Duration::from_millis(1);
 
-type Settled = Result<ChargeReply, Failure>;
+type Settled = Result<ChargeReply, StoreFailure>;
 
 /// Settles a charge within so long, in a task of its own. Returns how long it took, too.
 fn settle(
     store: &Arc<VirtualStore>,
-    remote: &Arc<Remote>,
+    remote: &Arc<SharedStore>,
     charge: StoreCharge,
     within: Duration,
 ) -> tokio::task::JoinHandle<(Settled, Duration)> {
@@ -51,7 +51,7 @@ async fn one_cell_under_two_quotas_gets_every_reply_right() {
             let answered = settled.unwrap();
             let verdicts = &answered.settlement.verdicts;
             assert_eq!((verdicts[0].limit, verdicts[1].limit), (1_000, limit));
-            assert!(answered.settlement.spent, "{verdicts:?}");
+            assert!(answered.settlement.charged, "{verdicts:?}");
             admitted += 1;
         }
     }
@@ -78,7 +78,7 @@ async fn a_far_store_does_not_serialize_a_hot_key() {
             let (settled, took) = task.await.unwrap();
             answered += u64::from(settled.is_ok());
             longest = longest.max(took);
-            assert!(!matches!(settled, Err(Failure::Unreachable | Failure::QueueFull)));
+            assert!(!matches!(settled, Err(StoreFailure::Unreachable | StoreFailure::QueueFull)));
         }
         let calls = store.calls();
         println!(
@@ -110,7 +110,7 @@ async fn charges_on_a_key_of_a_far_store_are_answered_in_time() {
 }
 
 /// So many calls that no more go out: each on a cell of its own.
-async fn occupy(store: &Arc<VirtualStore>, remote: &Arc<Remote>) {
+async fn occupy(store: &Arc<VirtualStore>, remote: &Arc<SharedStore>) {
     let (limit, before) = (quota(1_000), store.calls());
     for n in 0..16 {
         let _waits = settle(store, remote, charge(&[(9_000 + n, &limit)]), Duration::from_secs(60));
@@ -139,7 +139,7 @@ async fn what_misses_its_deadline_in_the_queue_is_withdrawn_and_never_sent() {
         .collect();
     for (within, task) in tasks {
         let (settled, took) = task.await.unwrap();
-        assert_eq!(settled, Err(Failure::Withdrawn));
+        assert_eq!(settled, Err(StoreFailure::Withdrawn));
         assert!(took >= within && took <= within + 2 * MS, "{took:?} of {within:?}");
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -199,11 +199,11 @@ async fn a_full_queue_is_a_failing_store() {
     {
         let (settled, took) = task.await.unwrap();
         match settled {
-            Err(Failure::QueueFull) => {
+            Err(StoreFailure::QueueFull) => {
                 full[n] += 1;
                 assert!(took < MS, "{took:?}");
             }
-            other => assert_eq!(other, Err(Failure::Withdrawn)),
+            other => assert_eq!(other, Err(StoreFailure::Withdrawn)),
         }
     }
     // 16 are away. Beyond 16,384 on one cell, and 65,536 in all, there is no room.
@@ -225,23 +225,25 @@ async fn charges_wait_for_a_connection_within_their_deadline() {
     let (settled, took) = patient.await.unwrap();
     assert!(settled.is_ok() && took >= 30 * MS && took <= 34 * MS, "{settled:?} {took:?}");
     let (settled, took) = hasty.await.unwrap();
-    assert!(settled == Err(Failure::Withdrawn) && took <= 21 * MS, "{settled:?} {took:?}");
+    assert!(settled == Err(StoreFailure::Withdrawn) && took <= 21 * MS, "{settled:?} {took:?}");
     assert_eq!(asked(&store, 1..3), [1]);
 
     store.set_readiness(Readiness::Reconnecting);
     let waiting = settle(&store, &remote, charge(&[(1, &limit)]), 100 * MS);
     tokio::time::sleep(10 * MS).await;
     store.set_readiness(Readiness::Away);
-    assert_eq!(waiting.await.unwrap(), (Err(Failure::Unreachable), 10 * MS));
+    assert_eq!(waiting.await.unwrap(), (Err(StoreFailure::Unreachable), 10 * MS));
     let refused = settle(&store, &remote, charge(&[(1, &limit)]), 100 * MS);
-    assert_eq!(refused.await.unwrap(), (Err(Failure::Unreachable), Duration::ZERO));
+    assert_eq!(refused.await.unwrap(), (Err(StoreFailure::Unreachable), Duration::ZERO));
     assert_eq!(store.spent(key(1)), 1);
 }
 
 /// What was certainly not sent is tried again, a few times; what may have been never is.
 #[tokio::test(start_paused = true)]
 async fn only_what_was_not_sent_is_sent_again() {
-    for (failure, calls) in [(Failure::Unreachable, 4), (Failure::Lost, 1), (Failure::Refused, 1)] {
+    for (failure, calls) in
+        [(StoreFailure::Unreachable, 4), (StoreFailure::Lost, 1), (StoreFailure::Refused, 1)]
+    {
         let (store, remote) = VirtualStore::start(2 * MS, 100 * MS);
         let limit = quota(1_000);
         store.plan(Plan::Fail(failure));
@@ -251,8 +253,8 @@ async fn only_what_was_not_sent_is_sent_again() {
         let task = settle(&store, &remote, charge(&[(1, &limit)]), 100 * MS);
         tokio::time::sleep(MS).await;
         store.plan(Plan::Answer);
-        assert_eq!(task.await.unwrap().0.is_ok(), failure == Failure::Unreachable);
-        assert_eq!(store.spent(key(1)), u64::from(failure == Failure::Unreachable));
+        assert_eq!(task.await.unwrap().0.is_ok(), failure == StoreFailure::Unreachable);
+        assert_eq!(store.spent(key(1)), u64::from(failure == StoreFailure::Unreachable));
     }
 }
 
@@ -268,9 +270,9 @@ async fn an_unreadable_cell_fails_its_own_charges_alone() {
     for (n, task) in tasks.into_iter().enumerate() {
         let (settled, _) = task.await.unwrap();
         if n == 5 {
-            assert_eq!(settled, Err(Failure::Unreadable));
+            assert_eq!(settled, Err(StoreFailure::Unreadable));
         } else {
-            assert!(settled.unwrap().settlement.spent);
+            assert!(settled.unwrap().settlement.charged);
             assert_eq!(store.spent(key(n as u64)), 1, "once");
         }
     }
@@ -278,7 +280,7 @@ async fn an_unreadable_cell_fails_its_own_charges_alone() {
 }
 
 /// Refunds a whole charge.
-fn refund(remote: &Remote, mut spends: SmallVec<[CellCharge; 4]>, answered: &ChargeReply) {
+fn refund(remote: &SharedStore, mut spends: SmallVec<[CellCharge; 4]>, answered: &ChargeReply) {
     for (spend, before) in spends.iter_mut().zip(&answered.before) {
         spend.before = *before;
     }
@@ -325,7 +327,7 @@ async fn unreported_usage_is_reported_exactly_once() {
     let spends = |n: u64| charge(&[(n, &limit)]).cell_charges;
     let spent = settle(&store, &remote, charge(&[(3, &limit)]), 100 * MS).await.unwrap().0.unwrap();
     // Single failures are reported too: the store never was away.
-    store.plan(Plan::Fail(Failure::Refused));
+    store.plan(Plan::Fail(StoreFailure::Refused));
     for n in 1..=2 {
         for _ in 0..5 {
             remote.record_unreported(&spends(n)[0], store.clock.now());

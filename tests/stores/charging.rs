@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::engine::{Outcome, TrialKind, VerdictKind};
 use tollgate::policy::LimitIndex;
-use tollgate::store::redis::{Address, CallOutcome, Servers};
+use tollgate::store::redis::{Address, CallOutcome, ServerDiscovery};
 
 use crate::engines::{Node, one};
 use crate::redis_servers::{Cluster, Redis};
@@ -118,7 +118,7 @@ async fn three_limits_in_three_slots_are_given_back_when_a_later_one_refuses() {
     let cluster = Cluster::start().await;
     let seeds = || {
         let address = |one: &Redis| Address::Tcp("127.0.0.1".to_owned(), one.port);
-        Servers::Cluster(cluster.servers[..2].iter().map(address).collect())
+        ServerDiscovery::Cluster(cluster.servers[..2].iter().map(address).collect())
     };
     let mut nodes = Vec::new();
     for _ in 0..3 {
@@ -146,7 +146,7 @@ limits:
   call: { tier: exact, rate: 10/1h, key: [header:x-org, header:x-user, path], missing_key: deny }
 routes: [{ name: r, limits: [org, user, call] }]
 ";
-    let node = Node::start(Servers::Cluster(vec![seed]), PATIENT, policy).await;
+    let node = Node::start(ServerDiscovery::Cluster(vec![seed]), PATIENT, policy).await;
     let before = node.calls(CallOutcome::Ok);
     for n in 0..30 {
         let (org, user) = (format!("o{n}"), format!("u{n}"));

@@ -9,7 +9,9 @@ use async_trait::async_trait;
 use tollgate::clock::{Clock, ManualClock, Nanos};
 use tollgate::config;
 use tollgate::engine::{Engine, Generation};
-use tollgate::store::redis::{Argument, Arguments, Failure, Readiness, Remote, Transport};
+use tollgate::store::redis::{
+    Argument, Arguments, Readiness, SharedStore, StoreFailure, Transport,
+};
 
 use crate::engines::{Node, secret};
 use crate::lua::{Kept, Server};
@@ -22,9 +24,9 @@ const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
 pub enum Fate {
     Answered,
     /// It is executed, and its reply is lost.
-    Executed(Failure),
+    Executed(StoreFailure),
     /// It is not executed.
-    Failed(Failure),
+    Failed(StoreFailure),
 }
 
 /// A call as the transport sees it: the slot, and the word of its first run.
@@ -66,9 +68,9 @@ impl Transport for Cluster {
         slot: u16,
         arguments: &Arguments,
         _timeout: Duration,
-    ) -> Result<Vec<u64>, Failure> {
+    ) -> Result<Vec<u64>, StoreFailure> {
         if self.readiness(slot) == Readiness::Away {
-            return Err(Failure::Unreachable);
+            return Err(StoreFailure::Unreachable);
         }
         let words = arguments.rest.iter().find_map(|one| match one {
             Argument::Word(word) => Some(*word),
@@ -120,7 +122,12 @@ impl Cluster {
         let timeout = Duration::from_millis(20);
         let clock = Arc::clone(&self.clock);
         let transport = Arc::clone(self) as Arc<dyn Transport>;
-        let remote = Remote::over(transport, "t".to_owned(), timeout, Arc::clone(&clock) as _);
+        let remote = SharedStore::with_transport(
+            transport,
+            "t".to_owned(),
+            timeout,
+            Arc::clone(&clock) as _,
+        );
         let engine = Engine::with_store(clock, secret(), Arc::clone(&remote));
         let generation = generation(&engine, policy);
         Node { engine, generation, remote }

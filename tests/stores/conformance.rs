@@ -8,7 +8,7 @@ use tollgate::cli::test::TestStore;
 use tollgate::clock::ManualClock;
 use tollgate::engine::{Decision, Engine, Generation, Pending};
 use tollgate::policy::{Facts, KeySecret};
-use tollgate::store::redis::{Address, Login, Remote, Servers, Settings};
+use tollgate::store::redis::{Address, Login, ServerDiscovery, SharedStore, StoreSettings};
 
 use crate::all::run_all;
 use crate::lua::Server;
@@ -25,16 +25,16 @@ impl TestStore for Scripted {
     fn engine(&self, clock: Arc<ManualClock>, secret: KeySecret) -> Engine {
         self.server.lock().unwrap().empty();
         *self.clock.lock().unwrap() = Arc::clone(&clock);
-        let settings = Settings {
-            servers: Servers::One(Address::Tcp("127.0.0.1".to_owned(), self.port)),
+        let settings = StoreSettings {
+            servers: ServerDiscovery::Single(Address::Tcp("127.0.0.1".to_owned(), self.port)),
             login: Login::default(),
             tls: None,
             timeout: Duration::from_secs(5),
             prefix: "tollgate".to_owned(),
         };
         let remote = self.runtime.block_on(async {
-            let remote = Remote::start(settings, Arc::clone(&clock) as _);
-            assert!(remote.ready(Duration::from_secs(10)).await);
+            let remote = SharedStore::start(settings, Arc::clone(&clock) as _);
+            assert!(remote.wait_until_up(Duration::from_secs(10)).await);
             remote
         });
         Engine::with_store(clock, secret, remote)

@@ -11,24 +11,26 @@ use tollgate::config;
 use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending};
 use tollgate::limit::{FixedWindow, Quota, Rate, WindowLengths};
 use tollgate::policy::{Facts, KeyHash, KeySecret, Route};
-use tollgate::store::redis::{Address, CallOutcome, CellCharge, Login, Remote, Servers, Settings};
-use tollgate::store::{Claim, Embedded, Room};
+use tollgate::store::redis::{
+    Address, CallOutcome, CellCharge, Login, ServerDiscovery, SharedStore, StoreSettings,
+};
+use tollgate::store::{CellBudget, EmbeddedStore, QuotaSpec};
 
 /// One node.
 pub struct Node {
     pub engine: Engine,
     pub generation: Generation,
-    pub remote: Arc<Remote>,
+    pub remote: Arc<SharedStore>,
 }
 
-pub fn one(port: u16) -> Servers {
-    Servers::One(Address::Tcp("127.0.0.1".to_owned(), port))
+pub fn one(port: u16) -> ServerDiscovery {
+    ServerDiscovery::Single(Address::Tcp("127.0.0.1".to_owned(), port))
 }
 
 impl Node {
     /// `limits` and `routes` of a configuration.
-    pub async fn start(servers: Servers, timeout: Duration, policy: &str) -> Self {
-        let settings = Settings {
+    pub async fn start(servers: ServerDiscovery, timeout: Duration, policy: &str) -> Self {
+        let settings = StoreSettings {
             servers,
             login: Login::default(),
             tls: None,
@@ -36,15 +38,15 @@ impl Node {
             prefix: "t".to_owned(),
         };
         let clock = Arc::new(SystemClock::new());
-        let remote = Remote::start(settings, Arc::clone(&clock) as _);
-        assert!(remote.ready(Duration::from_secs(10)).await, "the store does not answer");
+        let remote = SharedStore::start(settings, Arc::clone(&clock) as _);
+        assert!(remote.wait_until_up(Duration::from_secs(10)).await, "the store does not answer");
         let engine = Engine::with_store(clock, secret(), Arc::clone(&remote));
         let generation = generation(&engine, policy);
         Self { engine, generation, remote }
     }
 
     /// Over a store that stands in for one.
-    pub fn over(store: &VirtualStore, remote: Arc<Remote>, policy: &str) -> Self {
+    pub fn over(store: &VirtualStore, remote: Arc<SharedStore>, policy: &str) -> Self {
         let clock = Arc::clone(&store.clock);
         let engine = Engine::with_store(clock, secret(), Arc::clone(&remote));
         let generation = generation(&engine, policy);
@@ -78,8 +80,8 @@ impl Node {
     pub fn slot(&self, limit: &str, keys: &[(&'static str, &str)]) -> u16 {
         let quota = Quota::FixedWindow(FixedWindow::new(Rate::ONE_PER_SECOND));
         let windows = WindowLengths::of([&quota]);
-        let claim = Claim { quota, windows, room: Arc::<Room>::default() };
-        let quota = Embedded::default().issue(claim, None);
+        let claim = QuotaSpec { quota, windows, budget: Arc::<CellBudget>::default() };
+        let quota = EmbeddedStore::default().issue(claim, None);
         self.remote.slot(&CellCharge::new(self.key(limit, keys), None, quota, 1))
     }
 

@@ -9,7 +9,7 @@ use tollgate::policy::KeyHash;
 use tollgate::store::redis::{
     Argument, Call, CellCharge, ChargeReply, Operation, SCRIPT, StoreCharge,
 };
-use tollgate::store::{self, CELL_BYTES, Claim, Embedded, Issued, Room};
+use tollgate::store::{self, CELL_BYTES, CellBudget, EmbeddedStore, IssuedQuota, QuotaSpec};
 
 use crate::lua::Server;
 use crate::redis_servers::Redis;
@@ -25,11 +25,16 @@ fn log(count: u32, period: Nanos) -> Quota {
     Quota::SlidingLog(SlidingLog::new(Rate::new(count, period).unwrap()).unwrap())
 }
 
-fn issue(store: &Embedded, room: &Arc<Room>, quota: Quota, windows: &WindowLengths) -> Arc<Issued> {
-    store.issue(Claim { quota, windows: windows.clone(), room: Arc::clone(room) }, None)
+fn issue(
+    store: &EmbeddedStore,
+    room: &Arc<CellBudget>,
+    quota: Quota,
+    windows: &WindowLengths,
+) -> Arc<IssuedQuota> {
+    store.issue(QuotaSpec { quota, windows: windows.clone(), budget: Arc::clone(room) }, None)
 }
 
-fn one(quota: &Arc<Issued>, n: u64, order: Operation, cost: u32, before: u64) -> StoreCharge {
+fn one(quota: &Arc<IssuedQuota>, n: u64, order: Operation, cost: u32, before: u64) -> StoreCharge {
     let key = KeyHash { high: 7, low: n };
     let spend = CellCharge { before, ..CellCharge::new(key, None, Arc::clone(quota), cost) };
     StoreCharge { operation: order, cell_charges: SmallVec::from_iter([spend]) }
@@ -40,7 +45,7 @@ fn one(quota: &Arc<Issued>, n: u64, order: Operation, cost: u32, before: u64) ->
 fn a_long_log_says_what_a_plain_list_says() {
     for seed in 0..6 {
         let mut random = fastrand::Rng::with_seed(seed);
-        let (store, room) = (Embedded::default(), Arc::default());
+        let (store, room) = (EmbeddedStore::default(), Arc::default());
         let quotas = [log(2_000, Nanos::from_secs(60)), log(300, Nanos::from_secs(7))];
         let windows = WindowLengths::of(&quotas);
         let rates = quotas.map(|quota| issue(&store, &room, quota, &windows));
@@ -62,10 +67,10 @@ fn a_long_log_says_what_a_plain_list_says() {
             let charge = one(&rates[rate], 1, Operation::Charge, cost, 0);
             let answered = server.settle(std::slice::from_ref(&charge)).remove(0);
             let verdict = answered.settlement.verdicts[0];
-            assert_eq!(answered.settlement.spent, counted + cost <= most, "seed {seed}");
-            let after = if answered.settlement.spent { counted + cost } else { counted };
+            assert_eq!(answered.settlement.charged, counted + cost <= most, "seed {seed}");
+            let after = if answered.settlement.charged { counted + cost } else { counted };
             assert_eq!(verdict.remaining, most.saturating_sub(after), "seed {seed}");
-            if answered.settlement.spent {
+            if answered.settlement.charged {
                 admitted += 1;
                 listed.push((at, cost));
                 open.push((listed.len() - 1, answered, cost, rate));
@@ -162,7 +167,7 @@ fn call(charges: impl IntoIterator<Item = StoreCharge>) -> Call {
 /// Fills logs with times of their own, and tells where each charge was written.
 fn fill(
     connection: &mut redis::Connection,
-    quota: &Arc<Issued>,
+    quota: &Arc<IssuedQuota>,
     keys: u64,
     times: u32,
 ) -> Vec<(u64, u64)> {
@@ -171,7 +176,7 @@ fn fill(
         let one = call((0..keys).map(|n| one(quota, n, Operation::Charge, 1, 0)));
         let reply = run(connection, &one);
         let answers = one.read_reply(1, &reply).unwrap();
-        assert!(answers.iter().all(|answered| answered.settlement.spent));
+        assert!(answers.iter().all(|answered| answered.settlement.charged));
         written.push((answers[0].at, answers[0].before[0]));
     }
     written
@@ -187,7 +192,7 @@ async fn no_call_keeps_the_server_busy_for_long() {
     let client = redis::Client::open(redis.url()).unwrap();
     let connection = &mut client.get_connection().unwrap();
     let _: String = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query(connection).unwrap();
-    let (store, room) = (Embedded::default(), Arc::default());
+    let (store, room) = (EmbeddedStore::default(), Arc::default());
     let windows = WindowLengths::new([Nanos::from_secs(600), Nanos::from_secs(3_600)]);
     let long = log(10_000, Nanos::from_secs(3_600));
     let (long, short) = (
@@ -201,7 +206,7 @@ async fn no_call_keeps_the_server_busy_for_long() {
         println!("{case}: median {} us, most {} us of {}", took.median, took.most, took.calls);
         worst = worst.max(took.median);
     };
-    let charge = |order, n, (at, before): (u64, u64), quota: &Arc<Issued>| {
+    let charge = |order, n, (at, before): (u64, u64), quota: &Arc<IssuedQuota>| {
         let order = if order == Operation::Refund(0) { Operation::Refund(at) } else { order };
         one(quota, n, order, 1, before)
     };
@@ -288,7 +293,7 @@ async fn no_call_keeps_the_server_busy_for_long() {
             })
             .collect();
         let variants = WindowLengths::of(&quotas);
-        let rates: Vec<Arc<Issued>> =
+        let rates: Vec<Arc<IssuedQuota>> =
             quotas.iter().map(|quota| issue(&store, &room, *quota, &variants)).collect();
         let key = |n: u64| KeyHash {
             high: 20 + quotas.len() as u64 + 9 * u64::from(returns),
@@ -329,7 +334,7 @@ async fn no_call_keeps_the_server_busy_for_long() {
 /// there, and what does not fit is refused.
 #[test]
 fn a_log_holds_no_more_than_it_needs() {
-    let (store, room) = (Embedded::default(), Arc::<Room>::default());
+    let (store, room) = (EmbeddedStore::default(), Arc::<CellBudget>::default());
     store.share_out(10_000_000, &[(&*room, None)]);
     let quota = log(500, Nanos::from_secs(60));
     let quota = issue(&store, &room, quota, &WindowLengths::of([&quota]));
@@ -339,8 +344,8 @@ fn a_log_holds_no_more_than_it_needs() {
     };
     let ask = |key: u64, at: u64| {
         let key = KeyHash { high: key << 50 | key, low: key.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
-        let charge = store::Charge { key, quota: &quota, cost: 1 };
-        store.settle_one(&charge, true, now(at), || panic!("there is room")).0
+        let charge = store::EmbeddedCharge { key, quota: &quota, cost: 1 };
+        store.settle_single(&charge, true, now(at), || panic!("there is room")).0
     };
     let sweep = |at: u64| {
         for _ in 0..store::SHARDS / 128 {
@@ -366,14 +371,15 @@ fn a_log_holds_no_more_than_it_needs() {
 /// limit holds, and nobody else judges a key that is known.
 #[test]
 fn a_log_that_finds_no_room_does_not_grow() {
-    let (store, room) = (Embedded::default(), Arc::<Room>::default());
+    let (store, room) = (EmbeddedStore::default(), Arc::<CellBudget>::default());
     store.share_out(100, &[(&*room, None)]);
     let quota = log(600, Nanos::from_secs(60));
     let quota = issue(&store, &room, quota, &WindowLengths::of([&quota]));
     let ask = |at: u64| {
         let at = Nanos::new(at * 1_000);
-        let charge = store::Charge { key: KeyHash { high: 1, low: 1 }, quota: &quota, cost: 1 };
-        store.settle_one(&charge, true, Now { mono: at, wall: at }, || panic!("it is known")).0
+        let charge =
+            store::EmbeddedCharge { key: KeyHash { high: 1, low: 1 }, quota: &quota, cost: 1 };
+        store.settle_single(&charge, true, Now { mono: at, wall: at }, || panic!("it is known")).0
     };
     let mut spent = 0;
     for n in 0..1_000u64 {

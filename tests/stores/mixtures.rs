@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use tollgate::clock::{Clock, Nanos};
 use tollgate::engine::{Outcome, Said};
-use tollgate::store::redis::{Address, Readiness, Servers};
+use tollgate::store::redis::{Address, Readiness, ServerDiscovery};
 
 use crate::engines::{Node, one};
 use crate::redis_servers::{Cluster, Redis};
@@ -87,7 +87,8 @@ async fn plans_in_shared_calls_lose_no_charge_in_a_cluster() {
     let _alone = crate::alone().await;
     let cluster = Cluster::start().await;
     let seed = Address::Tcp("127.0.0.1".to_owned(), cluster.servers[0].port);
-    let node = Node::start(Servers::Cluster(vec![seed]), Duration::from_secs(5), PLANS).await;
+    let node =
+        Node::start(ServerDiscovery::Cluster(vec![seed]), Duration::from_secs(5), PLANS).await;
     let node = Arc::new(node);
     let admitted = callers_with_plans(&node, 20).await;
     let name = node.cell("org", &[("x-org", "o")]);
@@ -196,7 +197,7 @@ routes: [{ name: r, limits: [all, line] }]
 
 /// When as many wait as there is room for, whoever would have to wait is refused and charged nothing;
 /// when there is room again, the denial does not linger.
-async fn a_full_waiting_room(servers: Servers) {
+async fn a_full_waiting_room(servers: ServerDiscovery) {
     let node = Arc::new(Node::start(servers, Duration::from_secs(2), LINE).await);
     let lines: Vec<_> = (0..100)
         .map(|_| {
@@ -247,7 +248,7 @@ async fn who_finds_no_room_to_wait_in_is_not_charged() {
 async fn who_finds_no_room_to_wait_in_is_not_charged_in_a_cluster() {
     let cluster = Cluster::start().await;
     let seed = Address::Tcp("127.0.0.1".to_owned(), cluster.servers[0].port);
-    a_full_waiting_room(Servers::Cluster(vec![seed])).await;
+    a_full_waiting_room(ServerDiscovery::Cluster(vec![seed])).await;
 }
 
 /// A line of ten a second, beside a limit of each user in another slot.

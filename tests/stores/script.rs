@@ -11,7 +11,7 @@ use tollgate::limit::{
 };
 use tollgate::policy::KeyHash;
 use tollgate::store::redis::{Call, CellCharge, Operation, StoreCharge};
-use tollgate::store::{Claim, Embedded, Issued, Room};
+use tollgate::store::{CellBudget, EmbeddedStore, IssuedQuota, QuotaSpec};
 
 use crate::lua::{Kept, Server};
 
@@ -27,9 +27,9 @@ fn key(n: usize) -> KeyHash {
     KeyHash { high: 7, low: n as u64 }
 }
 
-fn issue(quota: Quota, windows: WindowLengths) -> Arc<Issued> {
-    let claim = Claim { quota, windows, room: Arc::<Room>::default() };
-    Embedded::default().issue(claim, None)
+fn issue(quota: Quota, windows: WindowLengths) -> Arc<IssuedQuota> {
+    let claim = QuotaSpec { quota, windows, budget: Arc::<CellBudget>::default() };
+    EmbeddedStore::default().issue(claim, None)
 }
 
 fn spend(n: usize, quota: Quota, cost: u32) -> CellCharge {
@@ -252,7 +252,7 @@ proptest! {
             for answered in server.settle(&charges) {
                 let (spent, verdicts) = oracle.settle(&parts, now(at));
                 prop_assert_eq!(answered.at, at);
-                prop_assert_eq!(answered.settlement.spent, spent);
+                prop_assert_eq!(answered.settlement.charged, spent);
                 prop_assert_eq!(answered.settlement.verdicts.as_slice(), verdicts.as_slice());
                 let told = parts.iter().zip(&verdicts).zip(&answered.before);
                 open.extend(told.filter(|_| spent).map(|((part, verdict), before)| {
@@ -305,8 +305,8 @@ proptest! {
                 let order = Operation::Refund(answered.at);
                 let mut back = StoreCharge { operation: order, ..one };
                 back.cell_charges[0].before = answered.before[0];
-                receipt = answered.settlement.spent.then_some((n, back));
-            } else if answered.settlement.spent {
+                receipt = answered.settlement.charged.then_some((n, back));
+            } else if answered.settlement.charged {
                 without.settle(std::slice::from_ref(&one));
             }
             if let Some((made, back)) = receipt.take_if(|(made, _)| *made + later <= n) {
@@ -341,7 +341,7 @@ fn a_prompt_return_to_a_bucket_is_exact() {
         server.set_time(BEGIN + n * 3_000);
         let one = charge([spend(0, quota, 5)]);
         let answered = server.settle(std::slice::from_ref(&one)).remove(0);
-        assert!(answered.settlement.spent);
+        assert!(answered.settlement.charged);
         let mut back = StoreCharge { operation: Operation::Refund(answered.at), ..one };
         back.cell_charges[0].before = answered.before[0];
         server.set_time(BEGIN + n * 3_000 + 2_000);
@@ -380,12 +380,12 @@ fn a_clock_that_jumps_locks_nobody_out_and_forgets_nothing() {
         for back in [1, 1_000, 59_000_000, 61_000_000, 3_600_000_000, 86_400_000_000] {
             let server = Server::new();
             server.set_time(BEGIN + 30_000_000);
-            assert!(server.settle(&[full()])[0].settlement.spent);
+            assert!(server.settle(&[full()])[0].settlement.charged);
             // The clock is set back; then it goes on.
             let from = BEGIN + 30_000_000 - back;
             server.set_time(from);
             assert!(
-                !server.settle(&[one()])[0].settlement.spent,
+                !server.settle(&[one()])[0].settlement.charged,
                 "{kind:?} back by {back}: forgotten"
             );
             server.set_time(from + 1_000_000);
@@ -397,7 +397,7 @@ fn a_clock_that_jumps_locks_nobody_out_and_forgets_nothing() {
             };
             server.set_time(from + most + 1);
             assert!(
-                server.settle(&[one()])[0].settlement.spent,
+                server.settle(&[one()])[0].settlement.charged,
                 "{kind:?} back by {back}: locked out"
             );
         }
@@ -492,7 +492,7 @@ fn a_refusal_writes_nothing() {
         server.settle(&[charge([spend(0, quota, 10), spend(1, quota, 3)])]);
         let writes = server.writes();
         let answered = server.settle(&[charge([spend(0, quota, 1), spend(1, quota, 1)])]).remove(0);
-        assert!(!answered.settlement.spent);
+        assert!(!answered.settlement.charged);
         assert_eq!(server.writes(), writes);
         assert_eq!(answered.settlement.verdicts[1].remaining, 7);
     }
@@ -520,7 +520,7 @@ fn the_largest_numbers_are_exact() {
             let answered = server.settle(&[charge([spend(0, quota, cost)])]).remove(0);
             let (spent, verdicts) =
                 oracle.settle(&[(0, quota, WindowLengths::of([&quota]), cost)], now(at));
-            assert_eq!(answered.settlement.spent, spent, "{kind:?} {n}");
+            assert_eq!(answered.settlement.charged, spent, "{kind:?} {n}");
             assert_eq!(
                 answered.settlement.verdicts.as_slice(),
                 verdicts.as_slice(),

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use tollgate::clock::{Clock, Nanos};
 use tollgate::engine::{Answer, Decision, Engine, Outcome, Pending, Said, VerdictKind};
 use tollgate::policy::LimitIndex;
-use tollgate::store::redis::Failure;
+use tollgate::store::redis::StoreFailure;
 
 use crate::cluster::{Cluster, Fate, generation, quiet};
 use crate::engines::{Node, facts, headers, secret};
@@ -186,7 +186,7 @@ async fn what_was_charged_is_refunded_in_an_outage() {
     let node = cluster.node(&policy(["9/1m"; 3], ["", ", on_store_failure: deny", ""]));
     let [a, b, c] = slots(&node);
     cluster.set_fates(move |seen| match seen {
-        (slot, "s") if slot == b => Fate::Failed(Failure::Unreachable),
+        (slot, "s") if slot == b => Fate::Failed(StoreFailure::Unreachable),
         _ => Fate::Answered,
     });
     let decision = node.decide("/", &KEYS).await;
@@ -212,8 +212,8 @@ async fn a_refund_that_cannot_be_sent_is_made_later() {
     let node = cluster.node(&policy(["9/1d"; 3], ["", ", on_store_failure: deny", ""]));
     let [a, b, _] = slots(&node);
     cluster.set_fates(move |seen| match seen {
-        (slot, "r") if slot == a => Fate::Failed(Failure::Unreachable),
-        (slot, "s") if slot == b => Fate::Failed(Failure::Unreachable),
+        (slot, "r") if slot == a => Fate::Failed(StoreFailure::Unreachable),
+        (slot, "s") if slot == b => Fate::Failed(StoreFailure::Unreachable),
         _ => Fate::Answered,
     });
     let decision = node.decide("/", &KEYS).await;
@@ -231,7 +231,7 @@ async fn what_was_not_sent_is_reported_and_its_refund_is_not() {
     let cluster = Cluster::start();
     let refund = ", refund: { status: [503] }";
     let node = cluster.node(&policy(["9/1d"; 3], [refund, "", ""]));
-    cluster.fail(slots(&node)[0], Fate::Failed(Failure::Unreachable));
+    cluster.fail(slots(&node)[0], Fate::Failed(StoreFailure::Unreachable));
     for status in [200, 503, 200] {
         let (mut decision, mut pending) = node.open("/", &KEYS).await;
         assert_eq!(decision.answers[0].kind, DegradedAllowed);
@@ -251,12 +251,12 @@ fn answer(node: &Node, decision: &mut Decision, pending: &mut Pending, status: u
 #[tokio::test]
 async fn a_failing_store_never_bans() {
     let failures = [
-        Failure::Timeout,
-        Failure::Unreachable,
-        Failure::Lost,
-        Failure::Withdrawn,
-        Failure::QueueFull,
-        Failure::Refused,
+        StoreFailure::Timeout,
+        StoreFailure::Unreachable,
+        StoreFailure::Lost,
+        StoreFailure::Withdrawn,
+        StoreFailure::QueueFull,
+        StoreFailure::Refused,
     ];
     for rule in ["deny", "local"] {
         let text = format!(
@@ -298,7 +298,7 @@ async fn what_this_node_denies_by_its_own_count_does_ban() {
 /// refund is made in this process only.
 #[tokio::test(start_paused = true)]
 async fn a_lost_reply_is_charged_once_in_the_store() {
-    for failure in [Failure::Timeout, Failure::Lost] {
+    for failure in [StoreFailure::Timeout, StoreFailure::Lost] {
         let cluster = Cluster::start();
         let refund = ", refund: { status: [503] }";
         let node = cluster.node(&policy(["9/1d"; 3], [refund, "", ""]));
@@ -328,7 +328,7 @@ async fn a_question_that_is_lost_charges_nothing() {
     let cluster = Cluster::start();
     let node = cluster.node(&policy(["9/1d"; 3], ["", "", ""]));
     let [a, ..] = slots(&node);
-    cluster.fail(a, Fate::Executed(Failure::Lost));
+    cluster.fail(a, Fate::Executed(StoreFailure::Lost));
     let decision = node.decide("/", &KEYS).await;
     assert_eq!(told(&decision), [(0, DegradedAllowed, 8), (1, Allowed, 8), (2, Allowed, 8)]);
     cluster.set_fates(|_| Fate::Answered);

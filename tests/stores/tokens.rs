@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::engine::Outcome;
-use tollgate::store::redis::{Failure, Readiness};
+use tollgate::store::redis::{Readiness, StoreFailure};
 
 use crate::engines::Node;
 use crate::signing;
@@ -123,7 +123,7 @@ async fn a_forged_token_during_a_failure_is_refused_as_the_limits_say() {
         let (store, remote) =
             VirtualStore::start(Duration::from_millis(1), Duration::from_millis(50));
         let node = Node::over(&store, remote, &policy(failure, REJECTED));
-        store.plan(Plan::Fail(Failure::Refused));
+        store.plan(Plan::Fail(StoreFailure::Refused));
         assert_eq!(send(&node, &signing::forged(1)).await.status(), expected, "{failure}");
         assert_eq!(checks(&node), 1, "{failure}");
     }

@@ -12,9 +12,9 @@ use tollgate::clock::{Clock, Nanos, Now};
 use tollgate::limit::{FixedWindow, Quota, Rate, WindowLengths};
 use tollgate::policy::KeyHash;
 use tollgate::store::redis::{
-    Arguments, CellCharge, Failure, Operation, Readiness, Remote, StoreCharge, Transport,
+    Arguments, CellCharge, Operation, Readiness, SharedStore, StoreCharge, StoreFailure, Transport,
 };
-use tollgate::store::{Claim, Embedded, Issued, Room};
+use tollgate::store::{CellBudget, EmbeddedStore, IssuedQuota, QuotaSpec};
 
 use crate::lua::Server;
 
@@ -46,7 +46,7 @@ pub enum Plan {
     /// It is executed, and answered after the delay.
     Answer,
     /// It is not executed, and fails after the delay.
-    Fail(Failure),
+    Fail(StoreFailure),
     /// It is executed, and nobody learns of it before the call's timeout.
     LoseReply,
 }
@@ -67,11 +67,15 @@ pub struct VirtualStore {
 }
 
 impl VirtualStore {
-    pub fn start(delay: Duration, timeout: Duration) -> (Arc<Self>, Arc<Remote>) {
+    pub fn start(delay: Duration, timeout: Duration) -> (Arc<Self>, Arc<SharedStore>) {
         Self::start_with(delay, timeout, false)
     }
 
-    pub fn start_with(delay: Duration, timeout: Duration, slots: bool) -> (Arc<Self>, Arc<Remote>) {
+    pub fn start_with(
+        delay: Duration,
+        timeout: Duration,
+        slots: bool,
+    ) -> (Arc<Self>, Arc<SharedStore>) {
         let clock = Arc::new(VirtualClock::new());
         let store = Arc::new(Self {
             lua: Mutex::new(Server::new()),
@@ -85,7 +89,7 @@ impl VirtualStore {
             sent: Mutex::default(),
         });
         let transport = Arc::clone(&store) as Arc<dyn Transport>;
-        let remote = Remote::over(transport, "t".to_owned(), timeout, clock);
+        let remote = SharedStore::with_transport(transport, "t".to_owned(), timeout, clock);
         (store, remote)
     }
 
@@ -116,14 +120,14 @@ impl VirtualStore {
         }
     }
 
-    fn execute(&self, arguments: &Arguments) -> Result<Vec<u64>, Failure> {
+    fn execute(&self, arguments: &Arguments) -> Result<Vec<u64>, StoreFailure> {
         let lua = self.lua.lock();
         lua.set_time(self.clock.now().wall.get() / 1_000);
         self.sent.lock().push(arguments.keys.clone());
         lua.run(arguments).map_err(|error| {
             let text = error.to_string();
             assert!(text.contains("TOLLGATE") || text.contains("WRONGTYPE"), "{text}");
-            Failure::Unreadable
+            StoreFailure::Unreadable
         })
     }
 }
@@ -147,7 +151,7 @@ impl Transport for VirtualStore {
         _: u16,
         arguments: &Arguments,
         timeout: Duration,
-    ) -> Result<Vec<u64>, Failure> {
+    ) -> Result<Vec<u64>, StoreFailure> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let plan = *self.plan.lock();
         // Half of the way, and back.
@@ -163,7 +167,7 @@ impl Transport for VirtualStore {
             }
             reply
         };
-        tokio::time::timeout(timeout, carry).await.unwrap_or(Err(Failure::Timeout))
+        tokio::time::timeout(timeout, carry).await.unwrap_or(Err(StoreFailure::Timeout))
     }
 
     fn record_invalid_reply(&self, _: u16) {}
@@ -174,20 +178,21 @@ impl Transport for VirtualStore {
 }
 
 /// So many in a month.
-pub fn quota(limit: u32) -> Arc<Issued> {
+pub fn quota(limit: u32) -> Arc<IssuedQuota> {
     let rate = Rate::new(limit, Nanos::from_secs(30 * 86_400)).unwrap();
     let quota = Quota::FixedWindow(FixedWindow::new(rate));
     let windows = WindowLengths::of([&quota]);
-    let claim = Claim { quota, windows, room: Arc::<Room>::default() };
-    Embedded::default().issue(claim, None)
+    let claim = QuotaSpec { quota, windows, budget: Arc::<CellBudget>::default() };
+    EmbeddedStore::default().issue(claim, None)
 }
 
 pub fn key(n: u64) -> KeyHash {
     KeyHash { high: n, low: 7 }
 }
 
-pub fn charge(spends: &[(u64, &Arc<Issued>)]) -> StoreCharge {
-    let spend =
-        |&(n, quota): &(u64, &Arc<Issued>)| CellCharge::new(key(n), None, Arc::clone(quota), 1);
+pub fn charge(spends: &[(u64, &Arc<IssuedQuota>)]) -> StoreCharge {
+    let spend = |&(n, quota): &(u64, &Arc<IssuedQuota>)| {
+        CellCharge::new(key(n), None, Arc::clone(quota), 1)
+    };
     StoreCharge { operation: Operation::Charge, cell_charges: spends.iter().map(spend).collect() }
 }

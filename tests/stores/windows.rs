@@ -10,7 +10,7 @@ use tollgate::limit::{
 };
 use tollgate::policy::KeyHash;
 use tollgate::store::redis::{CellCharge, Operation, StoreCharge};
-use tollgate::store::{self, Claim, Embedded, Issued, Room};
+use tollgate::store::{self, CellBudget, EmbeddedStore, IssuedQuota, QuotaSpec};
 
 use crate::lua::Server;
 
@@ -42,61 +42,61 @@ fn quota(kind: Kind, (count, period): Numbers) -> Quota {
 trait Cell {
     fn new() -> Self;
     /// Where the rates of its limit are issued.
-    fn issuer(&self) -> (&Embedded, &Arc<Room>);
-    fn charge(&mut self, quota: &Arc<Issued>, cost: u32, at: u64) -> bool;
+    fn issuer(&self) -> (&EmbeddedStore, &Arc<CellBudget>);
+    fn charge(&mut self, quota: &Arc<IssuedQuota>, cost: u32, at: u64) -> bool;
 }
 
-struct InProcess(Embedded, Arc<Room>);
+struct InProcess(EmbeddedStore, Arc<CellBudget>);
 
 impl Cell for InProcess {
     fn new() -> Self {
-        let (store, room) = (Embedded::default(), Arc::<Room>::default());
+        let (store, room) = (EmbeddedStore::default(), Arc::<CellBudget>::default());
         store.share_out(1_000, &[(&*room, None)]);
         Self(store, room)
     }
 
-    fn issuer(&self) -> (&Embedded, &Arc<Room>) {
+    fn issuer(&self) -> (&EmbeddedStore, &Arc<CellBudget>) {
         (&self.0, &self.1)
     }
 
-    fn charge(&mut self, quota: &Arc<Issued>, cost: u32, at: u64) -> bool {
+    fn charge(&mut self, quota: &Arc<IssuedQuota>, cost: u32, at: u64) -> bool {
         let at = MICROSECOND.saturating_mul(at);
-        let charge = store::Charge { key: KEY, quota, cost };
+        let charge = store::EmbeddedCharge { key: KEY, quota, cost };
         let no_room = || panic!("there is room");
-        self.0.settle_one(&charge, true, Now { mono: at, wall: at }, no_room).0
+        self.0.settle_single(&charge, true, Now { mono: at, wall: at }, no_room).0
     }
 }
 
-struct Scripted(Server, Embedded, Arc<Room>);
+struct Scripted(Server, EmbeddedStore, Arc<CellBudget>);
 
 impl Cell for Scripted {
     fn new() -> Self {
-        Self(Server::new(), Embedded::default(), Arc::default())
+        Self(Server::new(), EmbeddedStore::default(), Arc::default())
     }
 
-    fn issuer(&self) -> (&Embedded, &Arc<Room>) {
+    fn issuer(&self) -> (&EmbeddedStore, &Arc<CellBudget>) {
         (&self.1, &self.2)
     }
 
-    fn charge(&mut self, quota: &Arc<Issued>, cost: u32, at: u64) -> bool {
+    fn charge(&mut self, quota: &Arc<IssuedQuota>, cost: u32, at: u64) -> bool {
         self.0.set_time(at);
         let spends = [CellCharge::new(KEY, None, Arc::clone(quota), cost)].into_iter().collect();
         self.0
             .settle(&[StoreCharge { operation: Operation::Charge, cell_charges: spends }])
             .remove(0)
             .settlement
-            .spent
+            .charged
     }
 }
 
 /// The rates of one limit in one generation.
-fn generation(cell: &impl Cell, kind: Kind, rates: &[Numbers]) -> Vec<Arc<Issued>> {
+fn generation(cell: &impl Cell, kind: Kind, rates: &[Numbers]) -> Vec<Arc<IssuedQuota>> {
     let (store, room) = cell.issuer();
     let quotas: Vec<Quota> = rates.iter().map(|one| quota(kind, *one)).collect();
-    let claim = |quota: &Quota| Claim {
+    let claim = |quota: &Quota| QuotaSpec {
         quota: *quota,
         windows: WindowLengths::of(&quotas),
-        room: Arc::clone(room),
+        budget: Arc::clone(room),
     };
     quotas.iter().map(|quota| store.issue(claim(quota), None)).collect()
 }

@@ -41,13 +41,13 @@ impl Address {
 
 /// How a store is reached.
 #[derive(Clone)]
-pub struct Settings {
+pub struct StoreSettings {
     /// Which servers.
-    pub servers: Servers,
+    pub servers: ServerDiscovery,
     /// Who logs in at the servers that count.
     pub login: Login,
     /// Whether TLS is spoken, and how it is checked.
-    pub tls: Option<Tls>,
+    pub tls: Option<StoreTls>,
     /// How long a decision waits for an answer.
     pub timeout: Duration,
     /// What every key begins with.
@@ -56,9 +56,9 @@ pub struct Settings {
 
 /// How the servers of a store are found.
 #[derive(Clone)]
-pub enum Servers {
+pub enum ServerDiscovery {
     /// One server.
-    One(Address),
+    Single(Address),
     /// A Cluster, found by some of its servers.
     Cluster(Vec<Address>),
     /// The master that sentinels name.
@@ -85,7 +85,7 @@ pub struct Login {
 
 /// How TLS is checked; PEM.
 #[derive(Clone, Default)]
-pub struct Tls {
+pub struct StoreTls {
     /// Roots to trust instead of the system's.
     pub ca: Option<Vec<u8>>,
     /// The chain and the key that this node shows.
@@ -93,9 +93,9 @@ pub struct Tls {
 }
 
 /// Without the secrets.
-impl fmt::Debug for Settings {
+impl fmt::Debug for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings").field("prefix", &self.prefix).finish_non_exhaustive()
+        f.debug_struct("StoreSettings").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
@@ -103,7 +103,7 @@ impl fmt::Debug for Settings {
 pub(super) fn client(
     address: &Address,
     login: &Login,
-    tls: Option<&Tls>,
+    tls: Option<&StoreTls>,
     protocol: ProtocolVersion,
 ) -> RedisResult<Client> {
     let connection = match (address, tls) {

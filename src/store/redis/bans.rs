@@ -11,7 +11,7 @@ use redis::{Cmd, Value};
 use super::redis_transport::RedisTransport;
 use super::server::CommandError;
 use super::transport::Transport;
-use super::{Remote, slots};
+use super::{SharedStore, slots};
 use crate::clock::Nanos;
 use crate::limit::MICROSECOND;
 use crate::policy::KeyHash;
@@ -36,7 +36,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// What keeps the bans of a deployment in one slot.
 const TAG: &str = "bans";
 
-impl Remote {
+impl SharedStore {
     /// Shares the bans of this node with the others, from now on. Once is enough.
     pub fn share_bans(self: &Arc<Self>, bans: &Arc<Bans>) {
         if let Some(servers) = &self.servers

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use super::call::{ChargeReply, StoreCharge};
-use super::metrics::{CallOutcome, Failure, StoreMetrics};
+use super::metrics::{CallOutcome, StoreFailure, StoreMetrics};
 use super::pending::{Outcome, Pending, Waiting};
 use super::queue::{Batch, Queue, Surroundings, name_of};
 use super::slots;
@@ -122,7 +122,11 @@ impl Batcher {
     }
 
     /// Queues a charge that its caller waits for.
-    pub(super) fn submit(&self, charge: StoreCharge, deadline: Nanos) -> Result<Waiting, Failure> {
+    pub(super) fn submit(
+        &self,
+        charge: StoreCharge,
+        deadline: Nanos,
+    ) -> Result<Waiting, StoreFailure> {
         self.check(&charge)?;
         let pending = Pending::new(charge, deadline, true);
         self.push(Event::Charge(Arc::clone(&pending)));
@@ -139,15 +143,15 @@ impl Batcher {
     }
 
     /// Counts a charge that may be queued.
-    fn check(&self, charge: &StoreCharge) -> Result<(), Failure> {
-        let outermost = charge.cell_charges.first().ok_or(Failure::Refused)?;
+    fn check(&self, charge: &StoreCharge) -> Result<(), StoreFailure> {
+        let outermost = charge.cell_charges.first().ok_or(StoreFailure::Refused)?;
         let slot = self.slot((outermost.key, outermost.family));
         if self.transport.readiness(slot) == Readiness::Away {
-            return Err(Failure::Unreachable);
+            return Err(StoreFailure::Unreachable);
         }
         if self.unfinished.fetch_add(1, Ordering::AcqRel) >= MAX_PENDING {
             self.unfinished.fetch_sub(1, Ordering::AcqRel);
-            return Err(Failure::QueueFull);
+            return Err(StoreFailure::QueueFull);
         }
         Ok(())
     }
@@ -191,7 +195,7 @@ impl Batcher {
             let answers = call.read_reply(number, &reply);
             answers.filter(|answers| answers.len() == charges).ok_or_else(|| {
                 self.transport.record_invalid_reply(slot);
-                Failure::Invalid
+                StoreFailure::Invalid
             })
         });
         self.record(&answers, charges, began);
@@ -202,13 +206,13 @@ impl Batcher {
                 }
             }
             // Nothing was executed: the charges that did not cause it shall not suffer from it.
-            Err(Failure::Unreadable) if charges > 1 => ended.hand_back(true),
+            Err(StoreFailure::Unreadable) if charges > 1 => ended.hand_back(true),
             // It was not sent: a connection that is opened again may be in time.
-            Err(Failure::Unreachable) => {
+            Err(StoreFailure::Unreachable) => {
                 ended.pending.retain(|pending| {
                     let again = pending.may_resend();
                     if !again {
-                        self.settle(pending, Err(Failure::Unreachable));
+                        self.settle(pending, Err(StoreFailure::Unreachable));
                     }
                     again
                 });
@@ -225,10 +229,10 @@ impl Batcher {
     /// Waits for a reply. Callers whose deadline passes meanwhile do not.
     async fn until_replied(
         &self,
-        mut calling: impl Future<Output = Result<Vec<u64>, Failure>> + Unpin,
+        mut calling: impl Future<Output = Result<Vec<u64>, StoreFailure>> + Unpin,
         pending: &[Arc<Pending>],
         began: Nanos,
-    ) -> Result<Vec<u64>, Failure> {
+    ) -> Result<Vec<u64>, StoreFailure> {
         let deadlines = || pending.iter().filter(|one| one.attended).map(|one| one.deadline);
         let mut now = began;
         let mut next = deadlines().min();
@@ -239,18 +243,23 @@ impl Batcher {
             }
             now = self.clock.now().mono;
             for late in pending.iter().filter(|one| one.attended && one.deadline <= now) {
-                self.settle(late, Err(Failure::Timeout));
+                self.settle(late, Err(StoreFailure::Timeout));
             }
             next = deadlines().filter(|deadline| *deadline > now).min();
         }
         calling.await
     }
 
-    fn record(&self, answers: &Result<Vec<ChargeReply>, Failure>, charges: usize, began: Nanos) {
+    fn record(
+        &self,
+        answers: &Result<Vec<ChargeReply>, StoreFailure>,
+        charges: usize,
+        began: Nanos,
+    ) {
         let outcome = match answers {
             Ok(_) => CallOutcome::Ok,
             // It was no call.
-            Err(Failure::Unreachable) => return,
+            Err(StoreFailure::Unreachable) => return,
             Err(failure) => failure.outcome(),
         };
         self.metrics.batches.record(charges as u64);
@@ -264,7 +273,7 @@ impl Surroundings for Batcher {
         self.transport.readiness(slot)
     }
 
-    fn unsent(&self, pending: &Pending, failure: Failure) {
+    fn unsent(&self, pending: &Pending, failure: StoreFailure) {
         self.unfinished.fetch_sub(1, Ordering::AcqRel);
         self.settle(pending, Err(failure));
     }
@@ -290,7 +299,7 @@ impl Drop for Ended<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for pending in &self.pending {
-                self.batcher.settle(pending, Err(Failure::Invalid));
+                self.batcher.settle(pending, Err(StoreFailure::Invalid));
             }
         }
         if let Some(done) = self.done.take() {
@@ -366,7 +375,7 @@ impl Worker {
                     Some(name) => {
                         self.queue.push(pending, name, || batcher.slot(name), now, batcher);
                     }
-                    None => batcher.unsent(&pending, Failure::Refused),
+                    None => batcher.unsent(&pending, StoreFailure::Refused),
                 },
                 Event::Done(done) => {
                     self.calls_away -= 1;

@@ -14,7 +14,7 @@ use crate::limit::{
     Cell, MAX_RATES, MAX_WINDOWS, MICROSECOND, Quota, Rate, Verdict, WindowLengths,
 };
 use crate::policy::KeyHash;
-use crate::store::{Issued, Settlement, Verdicts};
+use crate::store::{IssuedQuota, Settlement, Verdicts};
 
 /// Most charges of one call: enough that a trip costs little for each, few enough that the server
 /// is not held up.
@@ -50,7 +50,7 @@ pub struct CellCharge {
     /// What puts the cells of a family together; `None`: the cell is on its own.
     pub family: Option<KeyHash>,
     /// Under which quota.
-    pub quota: Arc<Issued>,
+    pub quota: Arc<IssuedQuota>,
     /// How much.
     pub cost: u32,
     /// Used to give back to a log only: the chunk in which the charge stands ([`ChargeReply::before`]).
@@ -61,7 +61,12 @@ pub struct CellCharge {
 
 impl CellCharge {
     /// A charge to one cell.
-    pub const fn new(key: KeyHash, family: Option<KeyHash>, quota: Arc<Issued>, cost: u32) -> Self {
+    pub const fn new(
+        key: KeyHash,
+        family: Option<KeyHash>,
+        quota: Arc<IssuedQuota>,
+        cost: u32,
+    ) -> Self {
         Self { key, family, quota, cost, before: 0, refundable: false }
     }
 
@@ -366,7 +371,7 @@ impl Call {
         for run in &self.runs {
             let judges = matches!(run.order, Operation::Charge | Operation::Check);
             if !judges {
-                let settlement = Settlement { spent: true, verdicts: Verdicts::new() };
+                let settlement = Settlement { charged: true, verdicts: Verdicts::new() };
                 let (before, without) = (SmallVec::new(), Verdicts::new());
                 let done = ChargeReply { settlement, at, before, without };
                 answers.extend((0..run.many).map(|_| done.clone()));
@@ -435,7 +440,7 @@ fn asked(parts: &[Part], fits: bool, now: Now) -> Option<Settlement> {
     let judge = |part: &Part| part.judge(part.cost, now);
     let verdicts: Verdicts = parts.iter().map(judge).collect();
     let agree = verdicts.iter().all(|verdict| verdict.allowed) == fits;
-    agree.then_some(Settlement { spent: false, verdicts })
+    agree.then_some(Settlement { charged: false, verdicts })
 }
 
 /// One charge of a run, as the script must have settled it.
@@ -451,7 +456,7 @@ fn replay(parts: &mut [Part], spent: bool, now: Now) -> Option<Settlement> {
             *verdict = part.judge(0, now);
         }
     }
-    Some(Settlement { spent, verdicts })
+    Some(Settlement { charged: spent, verdicts })
 }
 
 /// How far a log's refused charge is above its limit, after those of the run that were spent.

@@ -6,7 +6,7 @@ use crate::histogram::Histogram;
 
 /// Why a charge was not settled by the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum StoreFailure {
     /// No answer in time: it may have been spent.
     Timeout,
     /// No connection: it was not sent, and nothing was spent.
@@ -26,18 +26,18 @@ pub enum Failure {
 }
 
 /// How a call ended. Only calls that were sent are counted: no charge that failed in the queue, and no call
-/// that found no connection ([`Failure::Unreachable`]).
+/// that found no connection ([`StoreFailure::Unreachable`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
     /// The reply was valid, whatever it said of the charges.
     Ok,
-    /// See [`Failure::Timeout`].
+    /// See [`StoreFailure::Timeout`].
     Timeout,
-    /// See [`Failure::Lost`]. ([`Failure::Unreachable`] is not counted.)
+    /// See [`StoreFailure::Lost`]. ([`StoreFailure::Unreachable`] is not counted.)
     Unreachable,
-    /// See [`Failure::Refused`].
+    /// See [`StoreFailure::Refused`].
     Refused,
-    /// See [`Failure::Invalid`] and [`Failure::Unreadable`].
+    /// See [`StoreFailure::Invalid`] and [`StoreFailure::Unreadable`].
     Invalid,
 }
 
@@ -58,7 +58,7 @@ impl CallOutcome {
     }
 }
 
-impl Failure {
+impl StoreFailure {
     /// Whether the charge may have been spent all the same.
     pub const fn may_have_charged(self) -> bool {
         match self {

@@ -17,7 +17,7 @@ mod queue;
 mod redis_transport;
 mod reporter;
 mod server;
-mod server_info;
+mod server_storage;
 mod slots;
 mod topology;
 mod transport;
@@ -31,11 +31,11 @@ use smallvec::SmallVec;
 use crate::clock::{Clock, Nanos, Now};
 use crate::limit::{Receipt, Verdict};
 
-pub use address::{Address, Login, Servers, Settings, Tls};
+pub use address::{Address, Login, ServerDiscovery, StoreSettings, StoreTls};
 pub use call::{
     Argument, Arguments, Call, CellCharge, ChargeReply, NotAdded, Operation, StoreCharge,
 };
-pub use metrics::{CallOutcome, Failure, StoreMetrics};
+pub use metrics::{CallOutcome, StoreFailure, StoreMetrics};
 pub use transport::{Readiness, Transport};
 
 use batcher::Batcher;
@@ -54,7 +54,7 @@ const SOON: Duration = Duration::from_millis(2);
 const UNATTENDED_TIMEOUT: Nanos = Nanos::SECOND;
 
 /// A store of many nodes.
-pub struct Remote {
+pub struct SharedStore {
     batcher: Arc<Batcher>,
     /// The batcher's transport, where it leads to real servers.
     servers: Option<Arc<RedisTransport>>,
@@ -63,10 +63,10 @@ pub struct Remote {
     shares_bans: OnceLock<()>,
 }
 
-impl Remote {
+impl SharedStore {
     /// Begins to connect, on the runtime that this is called in. Ready or not, charges can be
     /// settled: while no server answers they fail at once.
-    pub fn start(settings: Settings, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub fn start(settings: StoreSettings, clock: Arc<dyn Clock>) -> Arc<Self> {
         let (prefix, timeout) = (settings.prefix.clone(), settings.timeout);
         let servers = RedisTransport::start(settings, Arc::clone(&clock));
         // Not from the same number each time: a late answer to another process is not ours.
@@ -76,7 +76,7 @@ impl Remote {
     }
 
     /// A store behind another transport, on the runtime that this is called in: for tests.
-    pub fn over(
+    pub fn with_transport(
         transport: Arc<dyn Transport>,
         prefix: String,
         timeout: Duration,
@@ -101,7 +101,7 @@ impl Remote {
     }
 
     /// Waits until the store answers, for `limit` at most. Returns whether it does.
-    pub async fn ready(&self, limit: Duration) -> bool {
+    pub async fn wait_until_up(&self, limit: Duration) -> bool {
         let up = async {
             while !self.is_up() {
                 tokio::time::sleep(SOON).await;
@@ -126,8 +126,8 @@ impl Remote {
     }
 
     /// Whether a server keeps nothing on disk.
-    pub fn keeps_nothing(&self) -> bool {
-        self.servers.as_ref().is_some_and(|servers| servers.keeps_nothing())
+    pub fn lacks_persistence(&self) -> bool {
+        self.servers.as_ref().is_some_and(|servers| servers.lacks_persistence())
     }
 
     /// How long a decision waits at most.
@@ -166,7 +166,7 @@ impl Remote {
     }
 
     /// Charges or asks all parts or none ([`Operation::Charge`], [`Operation::Check`]); the parts have the same
-    /// [`Remote::slot`]. Ends by `deadline`. Denials are cached for `generation`; `now` is any
+    /// [`SharedStore::slot`]. Ends by `deadline`. Denials are cached for `generation`; `now` is any
     /// instant before.
     ///
     /// Dropping the future withdraws a charge that was not sent; one that was sent stays charged.
@@ -176,7 +176,7 @@ impl Remote {
         generation: u64,
         deadline: Nanos,
         now: Nanos,
-    ) -> Result<ChargeReply, Failure> {
+    ) -> Result<ChargeReply, StoreFailure> {
         let ids: SmallVec<[_; 4]> =
             charge.cell_charges.iter().map(|spend| (spend.id(), spend.refundable)).collect();
         let answered = self.batcher.submit(charge, deadline)?.await?;
@@ -196,7 +196,7 @@ impl Remote {
 
     /// Refunds some units of a charge that was spent at an instant of the store's clock; its
     /// `before` is what the store answered then. Nobody waits for it.
-    pub fn refund_some(&self, spend: CellCharge, units: u32, at: u64) {
+    pub fn refund_units(&self, spend: CellCharge, units: u32, at: u64) {
         self.submit(Operation::Refund(at), SmallVec::from_iter([spend.part(units)]));
     }
 
@@ -217,7 +217,7 @@ impl Remote {
     }
 
     /// Records what this node admitted by itself, to be reported to the store later. Not for a
-    /// charge whose failure [may have charged](Failure::may_have_charged): it counts as charged.
+    /// charge whose failure [may have charged](StoreFailure::may_have_charged): it counts as charged.
     pub fn record_unreported(&self, spend: &CellCharge, now: Now) {
         self.batcher.unreported.record(spend, now, &self.batcher.metrics);
     }
@@ -228,7 +228,7 @@ impl Remote {
     }
 }
 
-impl Drop for Remote {
+impl Drop for SharedStore {
     fn drop(&mut self) {
         self.batcher.close();
     }

@@ -7,11 +7,11 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 
 use super::call::{ChargeReply, StoreCharge};
-use super::metrics::Failure;
+use super::metrics::StoreFailure;
 use crate::clock::Nanos;
 
 /// What becomes of a charge.
-pub(super) type Outcome = Result<ChargeReply, Failure>;
+pub(super) type Outcome = Result<ChargeReply, StoreFailure>;
 
 /// How often a call that was certainly not sent is tried again: a transport that is ready and
 /// sends nothing must not keep the worker busy.

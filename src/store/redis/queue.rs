@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use super::call::{Call, MAX_CHARGES, NotAdded};
-use super::metrics::Failure;
+use super::metrics::StoreFailure;
 use super::pending::Pending;
 use super::transport::Readiness;
 use crate::clock::Nanos;
@@ -87,7 +87,7 @@ pub(super) trait Surroundings {
     /// Whether the server of a slot would take a call now.
     fn readiness(&self, slot: u16) -> Readiness;
     /// A charge leaves the queue without having been sent.
-    fn unsent(&self, pending: &Pending, failure: Failure);
+    fn unsent(&self, pending: &Pending, failure: StoreFailure);
 }
 
 impl Queue {
@@ -123,7 +123,7 @@ impl Queue {
         let index = self.index_of(name, slot);
         let cell = &mut self.cells[index];
         if cell.waiting.len() >= MAX_PENDING_PER_CELL {
-            surroundings.unsent(&pending, Failure::QueueFull);
+            surroundings.unsent(&pending, StoreFailure::QueueFull);
             return;
         }
         let deadline = pending.deadline;
@@ -205,7 +205,7 @@ impl Queue {
             cell.waiting.retain(|entry| {
                 let late = entry.deadline <= now;
                 if late {
-                    surroundings.unsent(&entry.pending, Failure::Withdrawn);
+                    surroundings.unsent(&entry.pending, StoreFailure::Withdrawn);
                 } else {
                     next = Some(next.map_or(entry.deadline, |next| next.min(entry.deadline)));
                 }
@@ -234,7 +234,7 @@ impl Queue {
     fn fail_all(&mut self, index: usize, surroundings: &impl Surroundings) {
         for entry in self.cells[index].waiting.drain(..) {
             self.len -= 1;
-            surroundings.unsent(&entry.pending, Failure::Unreachable);
+            surroundings.unsent(&entry.pending, StoreFailure::Unreachable);
         }
     }
 
@@ -305,13 +305,13 @@ impl Queue {
                 break;
             };
             if entry.deadline <= now {
-                surroundings.unsent(&entry.pending, Failure::Withdrawn);
+                surroundings.unsent(&entry.pending, StoreFailure::Withdrawn);
                 continue;
             }
             match batch.add(&entry) {
                 Added::Taken => full = batch.is_full(),
-                Added::Left => surroundings.unsent(&entry.pending, Failure::Withdrawn),
-                Added::TooLarge => surroundings.unsent(&entry.pending, Failure::Refused),
+                Added::Left => surroundings.unsent(&entry.pending, StoreFailure::Withdrawn),
+                Added::TooLarge => surroundings.unsent(&entry.pending, StoreFailure::Refused),
                 Added::Kept { call_is_full } => {
                     full = call_is_full;
                     kept.push(entry);
@@ -345,7 +345,7 @@ impl Queue {
                     self.cells[index].waiting.push_front(Entry { deadline, alone, pending });
                     self.len += 1;
                 }
-                Some(_) | None => surroundings.unsent(&pending, Failure::Withdrawn),
+                Some(_) | None => surroundings.unsent(&pending, StoreFailure::Withdrawn),
             }
         }
         for index in cells.iter().copied() {

@@ -11,9 +11,9 @@ use async_trait::async_trait;
 use redis::{Cmd, Value};
 use tokio::sync::Notify;
 
-use super::address::Settings;
+use super::address::StoreSettings;
 use super::call::{Argument, Arguments};
-use super::metrics::Failure;
+use super::metrics::StoreFailure;
 use super::server::{CommandError, Common, Server};
 use super::topology::Topology;
 use super::transport::{Readiness, Transport};
@@ -32,7 +32,7 @@ pub(super) struct RedisTransport {
 
 impl RedisTransport {
     /// Begins to connect, on the runtime that this is called in.
-    pub(super) fn start(settings: Settings, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub(super) fn start(settings: StoreSettings, clock: Arc<dyn Clock>) -> Arc<Self> {
         let common = Arc::new(Common {
             login: settings.login,
             tls: settings.tls,
@@ -52,17 +52,20 @@ impl RedisTransport {
     /// Bytes that the servers hold, as they say.
     pub(super) fn bytes(&self) -> u64 {
         let servers = self.topology.servers();
-        servers.iter().map(|one| one.info.bytes.load(Ordering::Relaxed)).sum()
+        servers.iter().map(|one| one.storage.bytes.load(Ordering::Relaxed)).sum()
     }
 
     /// Whether a server may drop cells that have not refilled.
     pub(super) fn may_evict(&self) -> bool {
-        self.topology.servers().iter().any(|one| one.info.may_evict.load(Ordering::Relaxed))
+        self.topology.servers().iter().any(|one| one.storage.may_evict.load(Ordering::Relaxed))
     }
 
     /// Whether a server keeps nothing on disk.
-    pub(super) fn keeps_nothing(&self) -> bool {
-        self.topology.servers().iter().any(|one| one.info.keeps_nothing.load(Ordering::Relaxed))
+    pub(super) fn lacks_persistence(&self) -> bool {
+        self.topology
+            .servers()
+            .iter()
+            .any(|one| one.storage.lacks_persistence.load(Ordering::Relaxed))
     }
 
     /// Sends a command to the server that keeps its slot.
@@ -71,13 +74,13 @@ impl RedisTransport {
         mut server: Arc<Server>,
         cmd: &Cmd,
         deadline: Nanos,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, StoreFailure> {
         let mut asking = false;
         for hop in 0..MAX_HOPS {
             let left = self.left(deadline);
             if hop > 0 && left.is_zero() {
                 // The last answer said "not executed".
-                return Err(Failure::Refused);
+                return Err(StoreFailure::Refused);
             }
             match server.send(cmd, asking, left).await {
                 Ok(value) => return Ok(value),
@@ -98,12 +101,12 @@ impl RedisTransport {
                     if let Err(CommandError::Failed(failure, why)) = server.load(left).await {
                         server.failed(failure, &why);
                         // Whatever became of the script, the call was not executed.
-                        return Err(Failure::Refused);
+                        return Err(StoreFailure::Refused);
                     }
                 }
             }
         }
-        Err(Failure::Refused)
+        Err(StoreFailure::Refused)
     }
 
     fn left(&self, deadline: Nanos) -> Duration {
@@ -152,21 +155,21 @@ impl Transport for RedisTransport {
         slot: u16,
         arguments: &Arguments,
         timeout: Duration,
-    ) -> Result<Vec<u64>, Failure> {
+    ) -> Result<Vec<u64>, StoreFailure> {
         let Some(server) = self.topology.of_slot(slot) else {
-            return Err(Failure::Unreachable);
+            return Err(StoreFailure::Unreachable);
         };
         let deadline = self.common.clock.now().mono.saturating_add(timeout.into());
         let value = self.follow(server, &self.command(arguments), deadline).await?;
         numbers(&value).ok_or_else(|| {
             self.record_invalid_reply(slot);
-            Failure::Invalid
+            StoreFailure::Invalid
         })
     }
 
     fn record_invalid_reply(&self, slot: u16) {
         if let Some(server) = self.topology.of_slot(slot) {
-            server.failed(Failure::Invalid, "an answer that means nothing");
+            server.failed(StoreFailure::Invalid, "an answer that means nothing");
         }
     }
 

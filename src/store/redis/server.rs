@@ -25,9 +25,9 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::SCRIPT;
-use super::address::{Address, Login, Tls, client};
-use super::metrics::Failure;
-use super::server_info::ServerInfo;
+use super::address::{Address, Login, StoreTls, client};
+use super::metrics::StoreFailure;
+use super::server_storage::ServerStorage;
 use super::transport::Readiness;
 use crate::clock::{Clock, Nanos};
 use crate::store::breaker::Breaker;
@@ -48,7 +48,7 @@ const CONNECT_EVERY: Nanos = Nanos::from_millis(10);
 /// What servers have in common.
 pub(super) struct Common {
     pub(super) login: Login,
-    pub(super) tls: Option<Tls>,
+    pub(super) tls: Option<StoreTls>,
     pub(super) prefix: String,
     pub(super) clock: Arc<dyn Clock>,
     /// How long a call may take; a lost connection may take as long to be opened again.
@@ -72,7 +72,7 @@ pub(super) struct Server {
     /// A slot that it keeps, so that a probe can write; of a Cluster's server.
     slot: AtomicU16,
     /// What it says of itself.
-    pub(super) info: ServerInfo,
+    pub(super) storage: ServerStorage,
 }
 
 /// An open connection, and whether the server has closed it.
@@ -83,8 +83,8 @@ struct Connection {
 
 /// What went wrong with one command.
 pub(super) enum CommandError {
-    /// See [`Failure`] for whether it was executed; with the reason in words.
-    Failed(Failure, String),
+    /// See [`StoreFailure`] for whether it was executed; with the reason in words.
+    Failed(StoreFailure, String),
     /// The slot is elsewhere: not executed.
     Moved { slot: u16, to: Address },
     /// The slot is being moved: not executed; may be asked there, once.
@@ -106,7 +106,7 @@ impl Server {
             away: Mutex::new(None),
             wake: Notify::new(),
             slot: AtomicU16::new(0),
-            info: ServerInfo::default(),
+            storage: ServerStorage::default(),
         });
         tokio::spawn(maintain(Arc::downgrade(&server)));
         server
@@ -141,7 +141,10 @@ impl Server {
     ) -> Result<Value, CommandError> {
         let connection = self.connection.load_full().filter(|one| self.is_up() && one.is_open());
         let Some(connection) = connection else {
-            return Err(CommandError::Failed(Failure::Unreachable, "not connected".to_owned()));
+            return Err(CommandError::Failed(
+                StoreFailure::Unreachable,
+                "not connected".to_owned(),
+            ));
         };
         // From here on the command may have been written, whatever error follows.
         let mut commands = connection.commands.clone();
@@ -171,7 +174,7 @@ impl Server {
                 Err(self.command_error(&error))
             }
             Err(_) => {
-                Err(CommandError::Failed(Failure::Timeout, format!("no answer in {limit:?}")))
+                Err(CommandError::Failed(StoreFailure::Timeout, format!("no answer in {limit:?}")))
             }
         }
     }
@@ -195,42 +198,42 @@ impl Server {
         match error.code() {
             Some("MOVED") => match (named, to()) {
                 (Some((_, slot)), Some(to)) => CommandError::Moved { slot, to },
-                _ => CommandError::Failed(Failure::Invalid, words),
+                _ => CommandError::Failed(StoreFailure::Invalid, words),
             },
             Some("ASK") => match to() {
                 Some(to) => CommandError::Ask { to },
-                None => CommandError::Failed(Failure::Invalid, words),
+                None => CommandError::Failed(StoreFailure::Invalid, words),
             },
             Some("TRYAGAIN") => CommandError::TryAgain,
             Some("NOSCRIPT") => CommandError::NoScript,
-            Some("TOLLGATE" | "WRONGTYPE") => CommandError::Failed(Failure::Unreadable, words),
-            Some(_) => CommandError::Failed(Failure::Refused, words),
+            Some("TOLLGATE" | "WRONGTYPE") => CommandError::Failed(StoreFailure::Unreadable, words),
+            Some(_) => CommandError::Failed(StoreFailure::Refused, words),
             None if matches!(error.kind(), ErrorKind::Io) => {
-                CommandError::Failed(Failure::Lost, words)
+                CommandError::Failed(StoreFailure::Lost, words)
             }
-            None => CommandError::Failed(Failure::Invalid, words),
+            None => CommandError::Failed(StoreFailure::Invalid, words),
         }
     }
 
     /// Records a failed call. After a few calls without an answer the server is away until a probe
     /// has written; a lost connection is opened again first.
-    pub(super) fn failed(&self, failure: Failure, why: &str) {
+    pub(super) fn failed(&self, failure: StoreFailure, why: &str) {
         let opens = match failure {
-            Failure::Unreadable => {
+            StoreFailure::Unreadable => {
                 // The server is well; what somebody else wrote there is not.
                 log::error!("the store at {}: {why}", self.address);
                 return;
             }
             // Nothing was sent, so this says nothing about the server.
-            Failure::Unreachable | Failure::Withdrawn | Failure::QueueFull => return,
+            StoreFailure::Unreachable | StoreFailure::Withdrawn | StoreFailure::QueueFull => return,
             // The connection is marked as closed.
-            Failure::Lost => false,
-            Failure::Invalid => {
+            StoreFailure::Lost => false,
+            StoreFailure::Invalid => {
                 // What comes next over this connection may be the answer to something else.
                 self.connection.store(None);
                 self.breaker.failed(false)
             }
-            Failure::Timeout | Failure::Refused => self.breaker.failed(false),
+            StoreFailure::Timeout | StoreFailure::Refused => self.breaker.failed(false),
         };
         if opens {
             self.went_away(why);
@@ -364,7 +367,8 @@ impl Server {
             && let Some(connection) = self.connection.load_full()
         {
             let mut commands = connection.commands.clone();
-            let why = match timeout(PROBE_TIMEOUT, self.info.look(&mut commands)).await {
+            let why = match timeout(PROBE_TIMEOUT, self.storage.refresh_bytes(&mut commands)).await
+            {
                 Ok(Ok(())) => return LOOK_EVERY,
                 // The connection was closed: it is opened again below.
                 Ok(Err(error)) if error.is_io_error() => None,
@@ -420,7 +424,7 @@ impl Server {
                     self.came_back();
                 }
                 self.common.changed.notify_waiters();
-                let warn = self.info.warn(&mut commands, &self.address);
+                let warn = self.storage.check_settings(&mut commands, &self.address);
                 let _ = timeout(PROBE_TIMEOUT, warn).await;
                 LOOK_EVERY
             }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use redis::{ProtocolVersion, Value};
 use tokio::time::timeout;
 
-use super::address::{Address, Login, Servers, client};
+use super::address::{Address, Login, ServerDiscovery, client};
 use super::server::{Common, Server};
 use super::slots::SLOTS;
 
@@ -33,7 +33,7 @@ pub(super) struct Layout {
 
 /// Knows the servers.
 pub(super) struct Topology {
-    servers: Servers,
+    servers: ServerDiscovery,
     common: Arc<Common>,
     layout: ArcSwap<Layout>,
     /// Every server that was heard of, while it is in use.
@@ -41,7 +41,7 @@ pub(super) struct Topology {
 }
 
 impl Topology {
-    pub(super) fn start(servers: Servers, common: Arc<Common>) -> Arc<Self> {
+    pub(super) fn start(servers: ServerDiscovery, common: Arc<Common>) -> Arc<Self> {
         let layout = Layout { by_slot: Box::new([None]) };
         let topology = Arc::new(Self {
             servers,
@@ -50,11 +50,11 @@ impl Topology {
             known: Mutex::default(),
         });
         match &topology.servers {
-            Servers::One(address) => {
+            ServerDiscovery::Single(address) => {
                 let server = topology.server(address);
                 topology.layout.store(Arc::new(Layout { by_slot: Box::new([Some(server)]) }));
             }
-            Servers::Cluster(_) | Servers::Sentinel { .. } => {
+            ServerDiscovery::Cluster(_) | ServerDiscovery::Sentinel { .. } => {
                 tokio::spawn(look_after(Arc::downgrade(&topology)));
             }
         }
@@ -63,7 +63,7 @@ impl Topology {
 
     /// Whether cells lie in slots.
     pub(super) const fn has_slots(&self) -> bool {
-        matches!(self.servers, Servers::Cluster(_))
+        matches!(self.servers, ServerDiscovery::Cluster(_))
     }
 
     /// Who keeps a slot.
@@ -116,9 +116,9 @@ impl Topology {
 
     async fn look(&self) {
         match &self.servers {
-            Servers::One(_) => {}
-            Servers::Cluster(seeds) => self.look_at_slots(seeds).await,
-            Servers::Sentinel { addresses, master, login } => {
+            ServerDiscovery::Single(_) => {}
+            ServerDiscovery::Cluster(seeds) => self.look_at_slots(seeds).await,
+            ServerDiscovery::Sentinel { addresses, master, login } => {
                 self.look_for_master(addresses, master, login).await;
             }
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Arguments, Failure};
+use super::{Arguments, StoreFailure};
 
 /// Whether a call to a server would be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub trait Transport: Send + Sync + 'static {
         slot: u16,
         arguments: &Arguments,
         timeout: Duration,
-    ) -> Result<Vec<u64>, Failure>;
+    ) -> Result<Vec<u64>, StoreFailure>;
 
     /// The last reply from the server of this slot contradicted itself: what comes next over the same
     /// connection may be the answer to something else.

@@ -15,7 +15,7 @@ use super::metrics::StoreMetrics;
 use crate::clock::{Nanos, Now};
 use crate::limit::{Cell, Receipt};
 use crate::policy::KeyHash;
-use crate::store::Issued;
+use crate::store::IssuedQuota;
 
 /// Keys, under each of their rates, at most: a flood during an outage takes at most a few megabytes.
 const MAX_KEYS: usize = 65_536;
@@ -52,7 +52,7 @@ type UsageId = (u64, u64, u32);
 #[derive(Debug)]
 pub(super) struct Usage {
     family: Option<KeyHash>,
-    quota: Arc<Issued>,
+    quota: Arc<IssuedQuota>,
     cell: Cell,
 }
 
@@ -288,17 +288,17 @@ const fn key_of((high, low, _): UsageId) -> KeyHash {
 mod tests {
     use super::*;
     use crate::limit::{FixedWindow, Quota, Rate};
-    use crate::store::{Claim, Embedded, Room};
+    use crate::store::{CellBudget, EmbeddedStore, QuotaSpec};
 
-    fn quota(secs: u64) -> Arc<Issued> {
+    fn quota(secs: u64) -> Arc<IssuedQuota> {
         let rate = Rate::new(100, Nanos::from_secs(secs)).ok();
         let quota = Quota::FixedWindow(FixedWindow::new(rate.unwrap_or(Rate::ONE_PER_SECOND)));
         let windows = crate::limit::WindowLengths::of([&quota]);
-        let claim = Claim { quota, windows, room: Arc::<Room>::default() };
-        Embedded::default().issue(claim, None)
+        let claim = QuotaSpec { quota, windows, budget: Arc::<CellBudget>::default() };
+        EmbeddedStore::default().issue(claim, None)
     }
 
-    fn spend(n: u64, quota: &Arc<Issued>, cost: u32) -> CellCharge {
+    fn spend(n: u64, quota: &Arc<IssuedQuota>, cost: u32) -> CellCharge {
         CellCharge::new(KeyHash { high: 1, low: n }, None, Arc::clone(quota), cost)
     }
 
@@ -331,12 +331,12 @@ mod tests {
     #[test]
     fn each_rate_reports_what_it_admitted() {
         let (list, metrics) = (Unreported::default(), StoreMetrics::default());
-        let store = Embedded::default();
-        let room = Arc::<Room>::default();
+        let store = EmbeddedStore::default();
+        let room = Arc::<CellBudget>::default();
         let issue = |secs| {
             let quota = *quota(secs).quota();
             let windows = crate::limit::WindowLengths::of([&quota]);
-            store.issue(Claim { quota, windows, room: Arc::clone(&room) }, None)
+            store.issue(QuotaSpec { quota, windows, budget: Arc::clone(&room) }, None)
         };
         let (short, long) = (issue(10), issue(1_000));
         list.record(&spend(1, &short, 5), at(100), &metrics);
@@ -354,13 +354,14 @@ mod tests {
         assert_eq!(told, [(10, 6), (1_000, 7)]);
     }
 
-    fn bucket() -> Arc<Issued> {
+    fn bucket() -> Arc<IssuedQuota> {
         let tick = Nanos::new(1_000);
         let rate = Rate::new(10, Nanos::SECOND).unwrap();
         let quota = crate::limit::TokenBucket::new(rate, 10, Nanos::ZERO, tick).unwrap();
         let quota = Quota::TokenBucket(quota);
         let windows = crate::limit::WindowLengths::of([&quota]);
-        Embedded::default().issue(Claim { quota, windows, room: Arc::<Room>::default() }, None)
+        EmbeddedStore::default()
+            .issue(QuotaSpec { quota, windows, budget: Arc::<CellBudget>::default() }, None)
     }
 
     /// A cost that was told late is reported above the limit too, and nothing of it twice.

@@ -10,18 +10,21 @@ use super::address::Address;
 
 /// What a server last said. One that does not say is not blamed.
 #[derive(Debug, Default)]
-pub(super) struct ServerInfo {
+pub(super) struct ServerStorage {
     /// Bytes that it holds.
     pub(super) bytes: AtomicU64,
     /// It may drop cells that have not refilled.
     pub(super) may_evict: AtomicBool,
     /// It keeps nothing on disk: a restart forgets what was spent.
-    pub(super) keeps_nothing: AtomicBool,
+    pub(super) lacks_persistence: AtomicBool,
 }
 
-impl ServerInfo {
+impl ServerStorage {
     /// Asks how many bytes it holds; an answer shows that it lives.
-    pub(super) async fn look(&self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
+    pub(super) async fn refresh_bytes(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<()> {
         let told = info(connection, "memory").await?;
         if let Some(bytes) = field(&told, "used_memory").and_then(|bytes| bytes.parse().ok()) {
             self.bytes.store(bytes, Ordering::Relaxed);
@@ -30,7 +33,11 @@ impl ServerInfo {
     }
 
     /// Looks for what is probably not meant, and says it.
-    pub(super) async fn warn(&self, connection: &mut MultiplexedConnection, address: &Address) {
+    pub(super) async fn check_settings(
+        &self,
+        connection: &mut MultiplexedConnection,
+        address: &Address,
+    ) {
         let told = info(connection, "everything").await.unwrap_or_default();
         let policy = field(&told, "maxmemory_policy").unwrap_or_default();
         let may_evict = !policy.is_empty() && policy != "noeviction";
@@ -44,14 +51,14 @@ impl ServerInfo {
         self.may_evict.store(may_evict, Ordering::Relaxed);
         let saves = config(connection, "save").await;
         let never_saves = saves.is_some_and(|saves| saves.is_empty());
-        let keeps_nothing = field(&told, "aof_enabled") == Some("0") && never_saves;
-        if keeps_nothing && !self.keeps_nothing.swap(keeps_nothing, Ordering::Relaxed) {
+        let lacks_persistence = field(&told, "aof_enabled") == Some("0") && never_saves;
+        if lacks_persistence && !self.lacks_persistence.swap(lacks_persistence, Ordering::Relaxed) {
             log::warn!(
                 "the store at {address} keeps nothing on disk: a restart forgets what was spent; \
                  set appendonly yes"
             );
         }
-        self.keeps_nothing.store(keeps_nothing, Ordering::Relaxed);
+        self.lacks_persistence.store(lacks_persistence, Ordering::Relaxed);
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The cells of one limit: how many there are, and how many there may be.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct CellBudget {
     /// Cells that exist, whatever their weight.
     cells: AtomicUsize,
     /// Their weight.
@@ -26,7 +26,7 @@ pub(super) struct Pool {
     size: AtomicUsize,
 }
 
-impl Room {
+impl CellBudget {
     /// Cells that exist.
     pub fn cells(&self) -> usize {
         self.cells.load(Ordering::Relaxed)
@@ -120,7 +120,7 @@ impl Pool {
     }
 
     /// Shares out `max_keys` anew. `rooms`: every limit of the generation with its own bound.
-    pub(super) fn share_out(&self, max_keys: usize, rooms: &[(&Room, Option<usize>)]) {
+    pub(super) fn share_out(&self, max_keys: usize, rooms: &[(&CellBudget, Option<usize>)]) {
         let share = (max_keys / 2) / rooms.len().max(1);
         self.size.store(max_keys - share * rooms.len(), Ordering::Relaxed);
         for (room, most) in rooms {
@@ -131,7 +131,7 @@ impl Pool {
     }
 
     /// Counts again what is lent: corrects what a reload in the middle of traffic left behind.
-    pub(super) fn recount<'r>(&self, rooms: impl Iterator<Item = &'r Room>) {
+    pub(super) fn recount<'r>(&self, rooms: impl Iterator<Item = &'r CellBudget>) {
         let lent = rooms
             .map(|room| room.weight().saturating_sub(room.share.load(Ordering::Relaxed)))
             .sum();

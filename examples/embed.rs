@@ -29,7 +29,7 @@ impl ProxyHttp for MyProxy {
         let peer = peer.unwrap_or_else(|| [0, 0, 0, 0].into());
         let mut judged = self.limiter.judge(session.req_header(), peer).await;
         tokio::time::sleep(judged.wait()).await;
-        judged.turn_has_come();
+        judged.end_delay();
         let refusal = judged.refusal(&session.req_header().headers)?;
         *ctx = Some(judged);
         let Some(refusal) = refusal else {

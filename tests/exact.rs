@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{ManualClock, Nanos, Now};
 use tollgate::config;
-use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending, Said, VerdictKind};
+use tollgate::engine::{
+    Decision, Engine, FinalResponse, Generation, Outcome, PendingSettlement, VerdictKind,
+};
 use tollgate::limit::{FixedWindow, Quota, Rate, SlidingWindow, TokenBucket, WindowLengths};
 use tollgate::policy::{Facts, KeyHash, KeySecret, LimitIndex};
 use tollgate::store::{CellBudget, EmbeddedCharge, EmbeddedStore, QuotaSpec};
@@ -50,7 +52,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
         &self,
         generation: &Generation,
         headers: &[(&'static str, &str)],
-    ) -> (Decision, Pending) {
+    ) -> (Decision, PendingSettlement) {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.insert(*name, HeaderValue::from_str(value).unwrap());
@@ -317,7 +319,7 @@ routes: [{ name: r, limits: [pages, all, line] }]
 responses: { retry_after_jitter: 40s }";
     let generation = bench.load(limits, None);
     let decide = |key: &str| bench.decide(&generation, &[("x-key", key)]);
-    let left = |decision: &Decision| decision.answers[1].verdict.remaining;
+    let left = |decision: &Decision| decision.verdicts[1].verdict.remaining;
     let emission = Nanos::from_millis(10);
 
     assert_eq!(decide("a").0.wait(), Nanos::ZERO);
@@ -337,12 +339,12 @@ responses: { retry_after_jitter: 40s }";
     assert_eq!((refused.outcome, refused.wait()), (Outcome::Limited, Nanos::ZERO));
     assert_eq!(refused.retry_after(), Some(Nanos::from_secs(100).saturating_add(emission)));
     assert_eq!(told(&refused, &generation, limits), ["101", "121", "140"]);
-    assert_eq!(generation.tally(LimitIndex(2)).get(VerdictKind::OverflowDenied), 6);
-    assert_eq!(generation.tally(LimitIndex(2)).get(VerdictKind::Denied), 0);
+    assert_eq!(generation.counters(LimitIndex(2)).get(VerdictKind::OverflowDenied), 6);
+    assert_eq!(generation.counters(LimitIndex(2)).get(VerdictKind::Denied), 0);
     assert_eq!(bench.engine.waiting(), 10_000);
 
     // One turn has come, and one has left: two may wait.
-    waiting[0].1.turn_has_come();
+    waiting[0].1.end_delay();
     drop(waiting.pop());
     let more = [decide("b"), decide("b"), decide("b")];
     let outcomes: Vec<_> = more.iter().map(|(decision, _)| decision.outcome).collect();
@@ -431,9 +433,9 @@ routes: [{{ name: r, limits: [{order}] }}]"
             headers.insert("x-tokens", HeaderValue::from_static(told));
             for n in 1..=5 {
                 let (mut decision, mut pending) = bench.decide(&generation, &[]);
-                let said = Said { status: 200, headers: &headers, by_origin: true };
+                let said = FinalResponse { status: 200, headers: &headers, by_origin: true };
                 bench.engine.finish(&generation, &mut decision, &mut pending, &said);
-                let left = decision.answers[0].verdict.remaining;
+                let left = decision.verdicts[0].verdict.remaining;
                 assert_eq!(left, 10_000 - each * n, "{order}: {by_ip} and {by_key}");
             }
         }
@@ -551,7 +553,7 @@ fn a_limit_that_comes_back_has_the_room_of_its_cells() {
     (0..64).for_each(|_| bench.engine.tick(&again));
     assert_eq!((room.cells(), room.weight()), (0, 0));
     assert!(bench.allowed(&again, &[("x-key", "new")]));
-    assert_eq!(again.tally(LimitIndex(0)).get(VerdictKind::OverflowAllowed), 0);
+    assert_eq!(again.counters(LimitIndex(0)).get(VerdictKind::OverflowAllowed), 0);
 }
 
 /// A refund takes nothing out of a window that a reload brought after the charge: it was never in it.

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, header};
 use tollgate::clock::{Clock, ManualClock, Nanos};
 use tollgate::config;
-use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending, Said, VerdictKind};
+use tollgate::engine::{
+    Decision, Engine, FinalResponse, Generation, Outcome, PendingSettlement, VerdictKind,
+};
 use tollgate::policy::{Facts, KeySecret, LimitIndex};
 
 /// A day's begin, so that windows begin with the test.
@@ -45,7 +47,12 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
         Self { clock, engine, generation }
     }
 
-    fn send(&self, client: u8, token: Option<&str>, plan: Option<&str>) -> (Decision, Pending) {
+    fn send(
+        &self,
+        client: u8,
+        token: Option<&str>,
+        plan: Option<&str>,
+    ) -> (Decision, PendingSettlement) {
         self.send_to("/", client, token, plan)
     }
 
@@ -55,7 +62,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
         client: u8,
         token: Option<&str>,
         plan: Option<&str>,
-    ) -> (Decision, Pending) {
+    ) -> (Decision, PendingSettlement) {
         let mut headers = HeaderMap::new();
         if let Some(token) = token {
             let value = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
@@ -94,7 +101,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
     }
 
     fn count(&self, limit: &str, kind: VerdictKind) -> u64 {
-        self.generation.tally(self.index(limit)).get(kind)
+        self.generation.counters(self.index(limit)).get(kind)
     }
 
     fn names(&self, decision: &Decision) -> Vec<String> {
@@ -162,7 +169,7 @@ routes: [{{ name: r, limits: [{order}] }}]"
                     if passes {
                         assert_eq!(decision.retry_after(), whole.retry_after(), "{label}");
                     }
-                    assert!(!pending.asks(), "{label}");
+                    assert!(!pending.awaits_response(), "{label}");
                 }
                 assert_eq!(bench.checks(), 3, "{label}");
                 // A remembered token that is no key is answered before anything is asked.
@@ -289,7 +296,7 @@ routes: [{{ name: r, limits: [{order}] }}]"
                     let (decision, _pending) = bench.send(1, Some(&tokens::forged(n)), None);
                     let passes = n == 0;
                     assert_eq!(decision.outcome == Outcome::Allowed, passes, "{label}, {n}");
-                    let mut answers = decision.answers.iter();
+                    let mut answers = decision.verdicts.iter();
                     let told = answers.find(|answer| answer.limit == bench.index("a"));
                     left.extend(told.map(|answer| answer.verdict.remaining));
                 }
@@ -353,7 +360,7 @@ routes: [{{ name: r, limits: [a, t] }}]"
         for n in 0..20 {
             let (decision, _pending) = bench.send(1, Some(&tokens::signed(claims, n)), None);
             assert_eq!(decision.outcome == Outcome::Allowed, n == 0, "{limit}");
-            assert_eq!(decision.answers[0].verdict.remaining, 4, "{limit}");
+            assert_eq!(decision.verdicts[0].verdict.remaining, 4, "{limit}");
         }
     }
 }
@@ -413,13 +420,13 @@ routes: [{{ name: r, limits: [a, t] }}]"
     for _ in 0..10 {
         let (decision, _pending) = bench.send(1, None, None);
         assert!(matches!(decision.outcome, Outcome::MissingKey { status: 401, .. }));
-        assert!(decision.answers.is_empty());
+        assert!(decision.verdicts.is_empty());
     }
     let good = tokens::signed("{\"sub\":\"a\"}", 0);
     let (decision, _pending) = bench.send(1, Some(&good), None);
     assert_eq!(decision.outcome, Outcome::Allowed);
     let told = |decision: &Decision| -> Vec<u32> {
-        decision.answers.iter().map(|answer| answer.verdict.remaining).collect()
+        decision.verdicts.iter().map(|answer| answer.verdict.remaining).collect()
     };
     assert_eq!(told(&decision), [2, 999], "both limits, in the order of the route");
     let (decision, _pending) = bench.send(1, Some(&good), None);
@@ -440,7 +447,7 @@ routes: [{{ name: r, limits: [a, {{ limit: t, cost: 4 }}] }}]"
         let outcome = if n == 0 { Outcome::Allowed } else { Outcome::Limited };
         assert_eq!(decision.outcome, outcome);
         let answers: Vec<_> =
-            decision.answers.iter().map(|one| (one.cost, one.verdict.remaining)).collect();
+            decision.verdicts.iter().map(|one| (one.cost, one.verdict.remaining)).collect();
         assert_eq!(answers, [(4, 1)]);
         assert_eq!(bench.checks(), n + 1);
     }
@@ -548,7 +555,7 @@ struct Pair {
     known: Bench,
     /// Tokens are new to it.
     unknown: Bench,
-    held: Vec<(Pending, Pending)>,
+    held: Vec<(PendingSettlement, PendingSettlement)>,
 }
 
 impl Pair {
@@ -589,11 +596,11 @@ impl Pair {
         assert_eq!(checked > 0, needs_one && !early, "{label}: {:?}", self.known.names(&one));
         if one.outcome == Outcome::Allowed {
             let (status, headers) = (*random.choice(&[200, 401, 500]).unwrap(), HeaderMap::new());
-            let said = Said { status, headers: &headers, by_origin: true };
+            let said = FinalResponse { status, headers: &headers, by_origin: true };
             let (known, unknown) = (&self.known, &self.unknown);
             known.engine.finish(&known.generation, &mut one, &mut pending_one, &said);
             unknown.engine.finish(&unknown.generation, &mut other, &mut pending_other, &said);
-            assert_eq!(one.answers, other.answers, "{label}");
+            assert_eq!(one.verdicts, other.verdicts, "{label}");
         }
         self.held.push((pending_one, pending_other));
         if self.held.len() > 4 {
@@ -604,13 +611,13 @@ impl Pair {
     /// Charges the engine that knows every token for the check of the other.
     fn pay(&self, one: &mut Decision, client: u8, plan: Option<&str>) {
         let admitting =
-            one.answers.iter_mut().filter(|answer| answer.verdict.allowed && !answer.shadow);
+            one.verdicts.iter_mut().filter(|answer| answer.verdict.allowed && !answer.shadow);
         for answer in admitting {
             let name = &*self.known.generation.policy().limit(answer.limit).name;
             if !["d", "e"].contains(&name) {
                 let (paid, _) = self.known.send_to(&format!("/{name}"), client, None, plan);
-                assert_eq!((paid.outcome, paid.answers.len()), (Outcome::Allowed, 1), "{name}");
-                *answer = paid.answers[0];
+                assert_eq!((paid.outcome, paid.verdicts.len()), (Outcome::Allowed, 1), "{name}");
+                *answer = paid.verdicts[0];
             }
         }
     }
@@ -620,10 +627,10 @@ impl Pair {
     fn compare(&self, known: &Decision, unknown: &Decision, label: &str) {
         assert_eq!(known.outcome, unknown.outcome, "{label}\n{known:?}\n{unknown:?}");
         if known.outcome == Outcome::Allowed {
-            assert_eq!(known.answers, unknown.answers, "{label}");
+            assert_eq!(known.verdicts, unknown.verdicts, "{label}");
         }
-        for answer in &unknown.answers {
-            assert!(known.answers.contains(answer), "{label}: {answer:?} of {:?}", known.answers);
+        for answer in &unknown.verdicts {
+            assert!(known.verdicts.contains(answer), "{label}: {answer:?} of {:?}", known.verdicts);
         }
         let refuses = unknown.refusing().next().is_some();
         assert_eq!(refuses, unknown.outcome == Outcome::Limited, "{label}");

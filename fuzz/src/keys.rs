@@ -58,8 +58,8 @@ pub fn keys(bytes: &[u8]) {
     let first = decide(&path, &query, &headers);
     let second = decide(&path, &query, &headers);
     assert_eq!(first.outcome, second.outcome);
-    assert_eq!(first.answers.len(), second.answers.len());
-    for (one, two) in first.answers.iter().zip(&second.answers) {
+    assert_eq!(first.verdicts.len(), second.verdicts.len());
+    for (one, two) in first.verdicts.iter().zip(&second.verdicts) {
         assert_eq!(one.limit, two.limit);
         assert_eq!(one.verdict.remaining, two.verdict.remaining + 1, "of {:?}", one.limit);
     }
@@ -80,7 +80,7 @@ pub fn keys(bytes: &[u8]) {
 
 /// What the cell of a limit has spent; `None`: the request has no such key.
 fn spent(decision: &Decision, limit: usize) -> Option<u32> {
-    let answer = decision.answers.iter().find(|one| one.limit.0 == limit);
+    let answer = decision.verdicts.iter().find(|one| one.limit.0 == limit);
     answer.map(|one| 1_000_000 - one.verdict.remaining)
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{ManualClock, Nanos};
 use tollgate::config::{self, LoadedConfig};
-use tollgate::engine::{Engine, Generation, Outcome, Said};
+use tollgate::engine::{Engine, Generation, Outcome, FinalResponse};
 use tollgate::policy::{Facts, KeySecret};
 use tollgate::proxy::{Asking, refusal, retry_after_secs};
 
@@ -75,14 +75,14 @@ pub fn terms(bytes: &[u8]) {
     for n in 0..2 {
         let mut answer = HeaderMap::new();
         answer.extend(used.clone().map(|used| (http::HeaderName::from_static("x-used"), used)));
-        let said = Said { status, headers: &answer, by_origin: is_trusted };
+        let said = FinalResponse { status, headers: &answer, by_origin: is_trusted };
         let outcome = request(&headers, is_trusted, &said);
         assert!(outcome != Outcome::Allowed || n == 0, "one a minute");
     }
     NODE.engine.tick(&NODE.generation);
 }
 
-fn request(headers: &HeaderMap, is_trusted: bool, said: &Said<'_>) -> Outcome {
+fn request(headers: &HeaderMap, is_trusted: bool, said: &FinalResponse<'_>) -> Outcome {
     let facts = Facts {
         client_ip: [192, 0, 2, 1].into(),
         peer_trusted: is_trusted,
@@ -106,7 +106,7 @@ fn request(headers: &HeaderMap, is_trusted: bool, said: &Said<'_>) -> Outcome {
         return decision.outcome;
     }
     assert!(matches!(decision.outcome, Outcome::Allowed | Outcome::Limited));
-    for answer in &decision.answers {
+    for answer in &decision.verdicts {
         assert!((1..=50).contains(&answer.cost), "{answer:?}");
         // Nobody here can sign: the key is the address.
         assert!(!answer.authenticated, "{answer:?}");

@@ -160,7 +160,7 @@ fn answer(
         Outcome::UnreadableKey { .. } => ("a key that origins may read in other ways", Some(400)),
     };
     let route = decision.route.map(|route| policy.route(route));
-    let limits = decision.answers.iter().map(|one| {
+    let limits = decision.verdicts.iter().map(|one| {
         let limit = policy.limit(one.limit);
         json!({
             "limit": &*limit.name,

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::exact::ExactPart;
-use super::pending::{ChargedIn, InBackground, Pending};
-use super::{Decision, Engine, Generation, Trial, VerdictKind};
+use super::pending::{ChargedIn, InBackground, PendingSettlement};
+use super::{CandidateVerdict, Decision, Engine, Generation, VerdictKind};
 use crate::clock::Nanos;
 use crate::store::redis::{
     CellCharge, ChargeReply, Operation, SharedStore, StoreCharge, StoreFailure,
@@ -26,15 +26,15 @@ pub(super) struct Background<'a> {
 
 impl Background<'_> {
     /// Charges a shadow limit and counts its verdict.
-    pub(super) fn watch(self, decision: &Decision, pending: &mut Pending) {
-        let tally = Arc::clone(&self.generation.counting(self.part.target.limit).tally);
+    pub(super) fn watch(self, decision: &Decision, pending: &mut PendingSettlement) {
+        let counters = Arc::clone(&self.generation.counting(self.part.target.limit).counters);
         let number = self.generation.number();
         if self.remote.cached_denial(&self.part.spend(), number, decision.at.mono).is_some() {
-            tally.count(VerdictKind::ShadowDenied);
+            counters.record(VerdictKind::ShadowDenied);
             return;
         }
         self.charge(pending, move |answer| {
-            tally.count(match answer {
+            counters.record(match answer {
                 Ok(answered) if answered.settlement.charged => VerdictKind::Allowed,
                 Ok(_) => VerdictKind::ShadowDenied,
                 Err(_) => VerdictKind::DegradedAllowed,
@@ -43,23 +43,23 @@ impl Background<'_> {
     }
 
     /// Charges a candidate and counts its verdict. While the store fails a candidate says nothing.
-    pub(super) fn try_candidate(self, trial: &Trial, pending: &mut Pending) {
-        let tally = Arc::clone(&self.generation.counting(self.part.target.limit).tally);
+    pub(super) fn try_candidate(self, trial: &CandidateVerdict, pending: &mut PendingSettlement) {
+        let counters = Arc::clone(&self.generation.counting(self.part.target.limit).counters);
         let trial = trial.clone();
         self.charge(pending, move |answer| {
             if let Ok(answered) = answer {
-                trial.answered(&tally, answered.settlement.charged);
+                trial.answered(&counters, answered.settlement.charged);
             }
         });
     }
 
     /// Charges a limit whose verdict is not asked for. The store's denial is remembered, as every one.
     pub(super) fn charge_unseen(self) {
-        self.charge(&mut Pending::default(), |_| {});
+        self.charge(&mut PendingSettlement::default(), |_| {});
     }
 
     /// Charges. What the answer of the origin changes is sent once the store has answered.
-    fn charge(self, pending: &mut Pending, count: impl FnOnce(&Answer) + Send + 'static) {
+    fn charge(self, pending: &mut PendingSettlement, count: impl FnOnce(&Answer) + Send + 'static) {
         let spend = self.part.spend();
         let change = self.part.may_change.then(|| {
             let (sender, change) = oneshot::channel();

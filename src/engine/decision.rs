@@ -3,9 +3,9 @@
 use smallvec::SmallVec;
 
 use super::VerdictKind;
-use super::tally::VerdictKinds;
+use super::counters::VerdictKinds;
 use super::target::Target;
-use super::trial::Trial;
+use super::trial::CandidateVerdict;
 use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
 use crate::policy::{LimitIndex, RateIndex, RouteIndex, Tier};
@@ -24,9 +24,9 @@ pub struct Decision {
     /// What happens to the request.
     pub outcome: Outcome,
     /// One per limit that was asked, in the order of the route.
-    pub answers: SmallVec<[Answer; 4]>,
+    pub verdicts: SmallVec<[LimitVerdict; 4]>,
     /// What candidates say, which refuse nothing.
-    pub trials: Vec<Trial>,
+    pub candidates: Vec<CandidateVerdict>,
 }
 
 /// What happens to a request.
@@ -77,7 +77,7 @@ impl Outcome {
 
 /// What one limit says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct LimitVerdict {
     /// Which limit.
     pub limit: LimitIndex,
     /// Which of its rates.
@@ -98,7 +98,7 @@ pub struct Answer {
     pub authenticated: bool,
 }
 
-impl Answer {
+impl LimitVerdict {
     /// The answer of an enforcing limit.
     pub(super) const fn new(
         target: &Target,
@@ -134,13 +134,13 @@ impl Answer {
 
 impl Decision {
     /// The limits that refuse, in the order of the route.
-    pub fn refusing(&self) -> impl Iterator<Item = &Answer> {
-        self.answers.iter().filter(|answer| answer.refuses())
+    pub fn refusing(&self) -> impl Iterator<Item = &LimitVerdict> {
+        self.verdicts.iter().filter(|answer| answer.refuses())
     }
 
     /// Whether a limit was judged while the store was away.
     pub fn is_degraded(&self) -> bool {
-        self.answers.iter().any(|answer| answer.kind.is_degraded())
+        self.verdicts.iter().any(|answer| answer.kind.is_degraded())
     }
 
     /// How long the request waits for its turn.
@@ -148,13 +148,13 @@ impl Decision {
         if self.outcome != Outcome::Allowed {
             return Nanos::ZERO;
         }
-        let waits = self.answers.iter().filter(|one| !one.shadow).map(|one| one.verdict.delay);
+        let waits = self.verdicts.iter().filter(|one| !one.shadow).map(|one| one.verdict.delay);
         waits.max().unwrap_or_default()
     }
 
     /// Whether a ban refuses the request.
     pub fn is_banned(&self) -> bool {
-        self.answers.iter().any(|answer| answer.banned)
+        self.verdicts.iter().any(|answer| answer.banned)
     }
 
     /// The first instant at which every refusing limit would let the request pass. `None` when
@@ -168,15 +168,15 @@ impl Decision {
     }
 
     /// The limit with the least left, among those that `counts` names.
-    pub fn tightest(&self, counts: impl Fn(&Answer) -> bool) -> Option<&Answer> {
-        self.answers
+    pub fn tightest(&self, counts: impl Fn(&LimitVerdict) -> bool) -> Option<&LimitVerdict> {
+        self.verdicts
             .iter()
             .filter(|answer| !answer.shadow && counts(answer))
             .min_by_key(|a| a.left())
     }
 
     /// The limit that stands in the log: the first that refuses, else the tightest.
-    pub fn deciding(&self) -> Option<&Answer> {
+    pub fn deciding(&self) -> Option<&LimitVerdict> {
         self.refusing().next().or_else(|| self.tightest(|_| true))
     }
 }

@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 
+use super::counters::VerdictKinds;
 use super::exact::{ExactPart, ExactRequest, ExactTier, Settled};
 use super::overflow::OverflowCharge;
 use super::pending::ChargedIn;
-use super::tally::VerdictKinds;
 use super::target::Target;
 use crate::clock::{Nanos, Now};
 use crate::estimator::ConfirmTable;
@@ -93,7 +93,7 @@ impl Charged {
             self.verdict = charge.refund_and_judge(request.confirm, now);
         }
         let kinds = if is_overflow { VerdictKinds::OVERFLOW } else { kinds };
-        settled.answers.push(part.answer(self.verdict, kinds));
+        settled.verdicts.push(part.answer(self.verdict, kinds));
         if !self.spent || !part.may_change {
             return;
         }

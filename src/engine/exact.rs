@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::counters::VerdictKinds;
 use super::generation::{Counter, ExactLimit};
 use super::overflow::Overflow;
 use super::pending::{ChargedIn, OpenCharge};
-use super::tally::VerdictKinds;
 use super::target::Target;
-use super::{Answer, Generation, VerdictKind};
+use super::{Generation, LimitVerdict, VerdictKind};
 use crate::clock::{Clock, Now};
 use crate::estimator::ConfirmTable;
 use crate::limit::Verdict;
@@ -70,7 +70,7 @@ pub(super) struct ExactPart<'r> {
 #[derive(Default)]
 pub(super) struct Settled {
     /// The answers, in no particular order. A part without one was not asked.
-    pub(super) answers: SmallVec<[Answer; 4]>,
+    pub(super) verdicts: SmallVec<[LimitVerdict; 4]>,
     /// Charges that the answer of the origin may change.
     pub(super) open: Vec<OpenCharge>,
 }
@@ -139,7 +139,7 @@ impl ExactTier {
 impl Settled {
     /// Whether a limit denies.
     pub(super) fn has_denial(&self) -> bool {
-        self.answers.iter().any(|answer| !answer.verdict.allowed)
+        self.verdicts.iter().any(|answer| !answer.verdict.allowed)
     }
 }
 
@@ -152,10 +152,10 @@ fn has_cached_denial(
     for part in &request.parts {
         let denial = remote.cached_denial(&part.spend(), request.generation, request.now.mono);
         if let Some(verdict) = denial {
-            settled.answers.push(part.answer(verdict, VerdictKinds::NORMAL));
+            settled.verdicts.push(part.answer(verdict, VerdictKinds::NORMAL));
         }
     }
-    !settled.answers.is_empty()
+    !settled.verdicts.is_empty()
 }
 
 impl<'r> ExactPart<'r> {
@@ -194,12 +194,12 @@ impl<'r> ExactPart<'r> {
     }
 
     /// A denial for want of a slot is a lack of room, and no denial of the limit.
-    pub(super) fn answer(&self, verdict: Verdict, kinds: VerdictKinds) -> Answer {
+    pub(super) fn answer(&self, verdict: Verdict, kinds: VerdictKinds) -> LimitVerdict {
         let kinds = match self.lacks_slot {
             true => VerdictKinds { denied: VerdictKind::OverflowDenied, ..kinds },
             false => kinds,
         };
-        Answer::new(self.target, Tier::Exact, verdict, kinds)
+        LimitVerdict::new(self.target, Tier::Exact, verdict, kinds)
     }
 
     /// The charge that the answer of the origin may change.

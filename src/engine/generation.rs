@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::exceptions::Exceptions;
 use super::overflow::Overflow;
-use super::{Decision, Engine, Outcome, Tally};
+use super::{Decision, Engine, LimitCounters, Outcome};
 use crate::clock::Now;
 use crate::estimator::EstimateLimit;
 use crate::limit::{Quota, Rate, WindowLengths};
@@ -34,7 +34,7 @@ pub struct Generation {
 /// What a limit counts in.
 pub(super) struct Counting {
     pub(super) hasher: KeyHasher,
-    pub(super) tally: Arc<Tally>,
+    pub(super) counters: Arc<LimitCounters>,
     pub(super) counter: Counter,
     /// In a store of many servers: how many leading parts of the key put its cells beside others
     /// of a family, and what hashes them.
@@ -156,14 +156,14 @@ impl Generation {
             date: at.wall,
             route: None,
             outcome: Outcome::NoRoute,
-            answers: SmallVec::new(),
-            trials: Vec::new(),
+            verdicts: SmallVec::new(),
+            candidates: Vec::new(),
         }
     }
 
     /// The verdicts of a limit so far.
-    pub fn tally(&self, limit: LimitIndex) -> &Tally {
-        &self.counting[limit.0].tally
+    pub fn counters(&self, limit: LimitIndex) -> &LimitCounters {
+        &self.counting[limit.0].counters
     }
 
     /// The room of an exact limit.
@@ -197,8 +197,8 @@ impl Generation {
 
     /// Counts the verdicts of a decision.
     pub(super) fn record(&self, decision: &Decision) {
-        for answer in &decision.answers {
-            self.tally(answer.limit).count(answer.kind);
+        for answer in &decision.verdicts {
+            self.counters(answer.limit).record(answer.kind);
         }
     }
 
@@ -281,8 +281,8 @@ impl Counting {
         };
         let hasher = engine.secret.hasher(limit);
         let exceptions = Exceptions::of(limit, &hasher);
-        let tally = engine.tally(&limit.name);
-        (Self { hasher, tally, counter, family, exceptions, may_change, identity }, fate)
+        let counters = engine.counters(&limit.name);
+        (Self { hasher, counters, counter, family, exceptions, may_change, identity }, fate)
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod background;
 mod connect;
+mod counters;
 mod decision;
 mod embedded;
 mod exact;
@@ -16,7 +17,6 @@ mod penalties;
 mod pending;
 mod shadow;
 mod shared;
-mod tally;
 mod target;
 mod tentative;
 mod trial;
@@ -36,11 +36,11 @@ use crate::policy::{Facts, KeySecret, Policy, Tier};
 use crate::store::redis::SharedStore;
 use crate::store::{Bans, CellBudget};
 
-pub use decision::{Answer, Decision, Outcome};
+pub use counters::{Durations, LimitCounters, VerdictKind};
+pub use decision::{Decision, LimitVerdict, Outcome};
 pub use generation::{Generation, ReloadReport};
-pub use pending::{Pending, Said};
-pub use tally::{Durations, Tally, VerdictKind};
-pub use trial::{Trial, TrialKind};
+pub use pending::{FinalResponse, PendingSettlement};
+pub use trial::{CandidateComparison, CandidateVerdict};
 
 use exact::{ExactOutcome, ExactPart, ExactRequest, ExactTier, Settled};
 use target::{Target, Targets};
@@ -80,7 +80,7 @@ pub struct Engine {
     background: Arc<AtomicUsize>,
     generations: AtomicU64,
     /// Counters by limit name: they never start again while the process lives.
-    tallies: Mutex<HashMap<Arc<str>, Arc<Tally>>>,
+    counters: Mutex<HashMap<Arc<str>, Arc<LimitCounters>>>,
     /// Rooms by limit name: the cells of a limit that is dropped and comes back lie in the room that
     /// they were counted in.
     rooms: Mutex<HashMap<Arc<str>, Arc<CellBudget>>>,
@@ -99,7 +99,7 @@ impl Engine {
             waiting_room: WaitingRoom::default(),
             background: Arc::default(),
             generations: AtomicU64::new(0),
-            tallies: Mutex::default(),
+            counters: Mutex::default(),
             rooms: Mutex::default(),
             durations: Durations::default(),
         }
@@ -147,9 +147,14 @@ impl Engine {
     /// Decides a request. It waits only where an exact limit counts in the shared store: for the
     /// answers of that store, and no longer than its timeout.
     ///
-    /// Hold [`Pending`] until the request has ended, and tell [`Engine::finish`] of the answer.
-    pub async fn decide(&self, generation: &Generation, facts: &Facts<'_>) -> (Decision, Pending) {
-        let (mut decision, mut pending) = (generation.undecided(self.now()), Pending::default());
+    /// Hold [`PendingSettlement`] until the request has ended, and tell [`Engine::finish`] of the answer.
+    pub async fn decide(
+        &self,
+        generation: &Generation,
+        facts: &Facts<'_>,
+    ) -> (Decision, PendingSettlement) {
+        let (mut decision, mut pending) =
+            (generation.undecided(self.now()), PendingSettlement::default());
         let unsettled = self.begin(generation, facts, &mut decision, &mut pending);
         if let Some(unsettled) = unsettled {
             self.settle(generation, unsettled, &mut decision, &mut pending).await;
@@ -159,8 +164,13 @@ impl Engine {
 
     /// Decides a request without any wait, for callers that cannot. Exact limits of a shared store do
     /// as their `on_store_failure` says.
-    pub fn decide_now(&self, generation: &Generation, facts: &Facts<'_>) -> (Decision, Pending) {
-        let (mut decision, mut pending) = (generation.undecided(self.now()), Pending::default());
+    pub fn decide_now(
+        &self,
+        generation: &Generation,
+        facts: &Facts<'_>,
+    ) -> (Decision, PendingSettlement) {
+        let (mut decision, mut pending) =
+            (generation.undecided(self.now()), PendingSettlement::default());
         let unsettled = self.begin(generation, facts, &mut decision, &mut pending);
         if let Some(mut unsettled) = unsettled {
             let mut settled = Settled::default();
@@ -175,7 +185,7 @@ impl Engine {
     }
 
     /// The part of [`Engine::decide`] that needs no wait, for callers that have a place for what is
-    /// decided: a [`Generation::undecided`] decision and an empty [`Pending`]. `None`: it is decided.
+    /// decided: a [`Generation::undecided`] decision and an empty [`PendingSettlement`]. `None`: it is decided.
     /// Otherwise the shared store has to be asked, by [`Engine::settle`].
     ///
     /// A future that holds facts and decision would cost as much as a decision.
@@ -184,7 +194,7 @@ impl Engine {
         generation: &Generation,
         facts: &Facts<'_>,
         decision: &mut Decision,
-        pending: &mut Pending,
+        pending: &mut PendingSettlement,
     ) -> Option<Unsettled> {
         let mut unsettled = Unsettled::default();
         match self.find_targets(generation, facts, &mut unsettled, decision, pending) {
@@ -223,7 +233,7 @@ impl Engine {
         generation: &Generation,
         mut unsettled: Unsettled,
         decision: &mut Decision,
-        pending: &mut Pending,
+        pending: &mut PendingSettlement,
     ) {
         let mut settled = Settled::default();
         let outcome = {
@@ -260,10 +270,10 @@ impl Engine {
         unsettled: &mut Unsettled,
         (outcome, mut settled): (ExactOutcome, Settled),
         decision: &mut Decision,
-        pending: &mut Pending,
+        pending: &mut PendingSettlement,
     ) {
         let (targets, tentative) = (&unsettled.targets, std::mem::take(&mut unsettled.tentative));
-        decision.answers.extend(settled.answers);
+        decision.verdicts.extend(settled.verdicts);
         match outcome {
             ExactOutcome::Charged => {
                 tentative.keep(decision.wait() > Nanos::ZERO, pending);
@@ -290,9 +300,9 @@ impl Engine {
 
     /// Puts the answers in the order of the route, and counts what was decided.
     fn end(&self, generation: &Generation, targets: &[Target], decision: &mut Decision) {
-        if decision.answers.len() > 1 {
+        if decision.verdicts.len() > 1 {
             let index = |limit| targets.iter().position(|target| target.limit == limit);
-            decision.answers.sort_by_key(|answer| index(answer.limit));
+            decision.verdicts.sort_by_key(|answer| index(answer.limit));
         }
         self.punish(generation, targets, decision);
         generation.record(decision);
@@ -351,7 +361,7 @@ impl Engine {
     fn time(&self, decision: &Decision) {
         let began = decision.at.mono;
         if (began.get() / 8).is_multiple_of(TIMED_ONE_IN) {
-            let exact = decision.answers.iter().any(|answer| answer.tier == Tier::Exact);
+            let exact = decision.verdicts.iter().any(|answer| answer.tier == Tier::Exact);
             let tier = if exact { Tier::Exact } else { Tier::Estimate };
             self.durations.of(tier).record_span(self.now().mono.saturating_sub(began));
         }
@@ -361,8 +371,8 @@ impl Engine {
         Arc::clone(self.rooms.lock().entry(Arc::clone(name)).or_default())
     }
 
-    fn tally(&self, name: &Arc<str>) -> Arc<Tally> {
-        Arc::clone(self.tallies.lock().entry(Arc::clone(name)).or_default())
+    fn counters(&self, name: &Arc<str>) -> Arc<LimitCounters> {
+        Arc::clone(self.counters.lock().entry(Arc::clone(name)).or_default())
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::tally::VerdictKinds;
+use super::counters::VerdictKinds;
 use super::target::Target;
-use super::{Answer, Decision, Engine, Generation, Outcome, VerdictKind};
+use super::{Decision, Engine, Generation, LimitVerdict, Outcome, VerdictKind};
 use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
 
@@ -36,8 +36,8 @@ impl Engine {
                 retry_after: Some(left),
             };
             let tier = limit.count.tier();
-            let answer = Answer::new(target, tier, verdict, VerdictKinds::NORMAL);
-            decision.answers.push(Answer { banned: true, ..answer });
+            let answer = LimitVerdict::new(target, tier, verdict, VerdictKinds::NORMAL);
+            decision.verdicts.push(LimitVerdict { banned: true, ..answer });
             decision.outcome = Outcome::Limited;
             return true;
         }
@@ -59,7 +59,7 @@ impl Engine {
             if let (true, Some(rule), Some(target)) = (counts, &limit.penalty, target)
                 && let Some(span) = self.bans.denied(target.key, rule, decision.at.mono)
             {
-                generation.tally(answer.limit).count_ban();
+                generation.counters(answer.limit).record_ban();
                 log::info!("limit {} bans a key for {span:?}", limit.name);
             }
         }

@@ -1,7 +1,7 @@
 //! What a decision leaves open until the request ends: its slots in flight, and charges that the
 //! answer may change.
 //!
-//! Without an answer the charges stay: dropping a [`Pending`] only frees the slots.
+//! Without an answer the charges stay: dropping a [`PendingSettlement`] only frees the slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use crate::store::{InFlightPermit, IssuedQuota};
 /// What is open of one request. Hold it until the request has ended.
 #[derive(Debug, Default)]
 #[must_use = "dropping it ends the request and frees its slots in flight"]
-pub struct Pending {
+pub struct PendingSettlement {
     pub(super) slots: Vec<InFlightPermit>,
     pub(super) open: Vec<OpenCharge>,
     /// While the request waits for its turn.
@@ -31,7 +31,7 @@ pub struct Pending {
 
 /// What is said of a request at its end.
 #[derive(Clone, Copy, Debug)]
-pub struct Said<'r> {
+pub struct FinalResponse<'r> {
     /// The status of the answer.
     pub status: u16,
     /// Its fields.
@@ -120,14 +120,14 @@ impl OpenCharge {
     }
 }
 
-impl Pending {
+impl PendingSettlement {
     /// The request waits no more: its slot in the waiting room is free.
-    pub fn turn_has_come(&mut self) {
+    pub fn end_delay(&mut self) {
         self.waiting = None;
     }
 
     /// Whether the answer is awaited for something.
-    pub fn asks(&self) -> bool {
+    pub fn awaits_response(&self) -> bool {
         !self.open.is_empty()
     }
 }
@@ -139,8 +139,8 @@ impl Engine {
         &self,
         generation: &Generation,
         decision: &mut Decision,
-        pending: &mut Pending,
-        said: &Said<'_>,
+        pending: &mut PendingSettlement,
+        said: &FinalResponse<'_>,
     ) {
         let Some(route) = decision.route.map(|route| generation.policy().route(route)) else {
             return;
@@ -158,7 +158,7 @@ impl Engine {
         &self,
         generation: &Generation,
         decision: &mut Decision,
-        pending: &mut Pending,
+        pending: &mut PendingSettlement,
         status: u16,
     ) {
         self.settle_open(generation, decision, pending, |open, counted| {
@@ -172,7 +172,7 @@ impl Engine {
         &self,
         generation: &Generation,
         decision: &mut Decision,
-        pending: &mut Pending,
+        pending: &mut PendingSettlement,
         settled: impl Fn(&OpenCharge, &Counted) -> (Option<u32>, bool),
     ) {
         let now = self.now();
@@ -186,7 +186,7 @@ impl Engine {
             };
             if open.told {
                 let quota = *open.quota.quota();
-                let told = decision.answers.iter_mut().filter(|answer| !answer.shadow);
+                let told = decision.verdicts.iter_mut().filter(|answer| !answer.shadow);
                 told.filter(|answer| answer.limit == open.limit)
                     .for_each(|answer| change.correct(&quota, &mut answer.verdict));
             }

@@ -1,13 +1,13 @@
 //! Limits that watch, and candidates: judged beside the enforcing limits, they refuse nothing.
 
 use super::background::Background;
+use super::counters::VerdictKinds;
 use super::exact::{ExactPart, ExactRequest, Settled};
 use super::generation::Counter;
-use super::pending::Pending;
-use super::tally::VerdictKinds;
+use super::pending::PendingSettlement;
 use super::target::Target;
 use super::tentative::in_flight;
-use super::{Answer, Decision, Engine, Generation, Outcome, VerdictKind};
+use super::{Decision, Engine, Generation, LimitVerdict, Outcome, VerdictKind};
 
 impl Engine {
     /// Asks every shadow limit, each for itself. It is charged only if the request passes.
@@ -16,7 +16,7 @@ impl Engine {
         generation: &Generation,
         targets: &[Target],
         decision: &mut Decision,
-        pending: &mut Pending,
+        pending: &mut PendingSettlement,
     ) {
         let passes = decision.outcome == Outcome::Allowed;
         for target in targets.iter().filter(|target| target.shadow) {
@@ -40,7 +40,7 @@ impl Engine {
         target: &Target,
         passes: bool,
         decision: &mut Decision,
-        pending: &mut Pending,
+        pending: &mut PendingSettlement,
     ) {
         let now = decision.at;
         let counting = generation.counting(target.limit);
@@ -65,8 +65,8 @@ impl Engine {
                 generation.denied(target, now)
             }
         };
-        let answer = Answer::new(target, counting.tier(), verdict, VerdictKinds::NORMAL);
-        decision.answers.push(as_shadow(answer));
+        let answer = LimitVerdict::new(target, counting.tier(), verdict, VerdictKinds::NORMAL);
+        decision.verdicts.push(as_shadow(answer));
     }
 
     /// A shadow limit of the embedded store.
@@ -75,10 +75,10 @@ impl Engine {
         part: ExactPart<'_>,
         passes: bool,
         decision: &mut Decision,
-        pending: &mut Pending,
+        pending: &mut PendingSettlement,
     ) {
         let mut settled = self.charge_alone(part, passes, decision);
-        decision.answers.extend(settled.answers.drain(..).map(as_shadow));
+        decision.verdicts.extend(settled.verdicts.drain(..).map(as_shadow));
         pending.open.append(&mut settled.open);
     }
 
@@ -88,7 +88,7 @@ impl Engine {
         generation: &Generation,
         targets: &[Target],
         decision: &mut Decision,
-        pending: &mut Pending,
+        pending: &mut PendingSettlement,
     ) {
         for target in targets {
             let Some((limit, quota, trial)) = generation.trial(target, decision) else {
@@ -105,13 +105,13 @@ impl Engine {
                 Some(_) => continue,
                 None => {
                     let mut settled = self.charge_alone(part, passes, decision);
-                    let allowed = settled.answers.iter().all(|answer| answer.verdict.allowed);
-                    trial.answered(&generation.counting(target.limit).tally, allowed);
+                    let allowed = settled.verdicts.iter().all(|answer| answer.verdict.allowed);
+                    trial.answered(&generation.counting(target.limit).counters, allowed);
                     settled.open.iter_mut().for_each(|open| open.told = false);
                     pending.open.append(&mut settled.open);
                 }
             }
-            decision.trials.push(trial);
+            decision.candidates.push(trial);
         }
     }
 
@@ -137,7 +137,7 @@ impl Engine {
     }
 }
 
-fn as_shadow(mut answer: Answer) -> Answer {
+fn as_shadow(mut answer: LimitVerdict) -> LimitVerdict {
     answer.shadow = true;
     if !answer.verdict.allowed {
         answer.kind = VerdictKind::ShadowDenied;

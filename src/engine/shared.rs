@@ -12,9 +12,9 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
+use super::counters::VerdictKinds;
 use super::exact::{ExactOutcome, ExactPart, ExactRequest, ExactTier, Parts, Settled};
 use super::pending::{ChargedIn, Degraded};
-use super::tally::VerdictKinds;
 use crate::clock::Nanos;
 use crate::limit::Verdict;
 use crate::policy::OnStoreFailure;
@@ -86,7 +86,7 @@ impl ExactTier {
         if !judged.has_denial() {
             return None;
         }
-        settled.answers.extend(judged.answers);
+        settled.verdicts.extend(judged.verdicts);
         Some(outcome)
     }
 
@@ -118,7 +118,7 @@ impl ExactTier {
                     Verdict { allowed: false, remaining: 0, retry_after: None, ..fresh }
                 }
             };
-            settled.answers.push(part.answer(verdict, VerdictKinds::DEGRADED));
+            settled.verdicts.push(part.answer(verdict, VerdictKinds::DEGRADED));
         }
         match &self.shared {
             Some(remote) if !charged => progress.refund(remote, settled),
@@ -279,7 +279,7 @@ impl<'r> Progress<'r> {
             self.refused |= !verdict.allowed;
             let without = answered.without.get(index).filter(|_| verdict.allowed);
             let verdict = *without.unwrap_or(&verdict);
-            settled.answers.push(part.answer(verdict, VerdictKinds::NORMAL));
+            settled.verdicts.push(part.answer(verdict, VerdictKinds::NORMAL));
         }
     }
 
@@ -300,7 +300,7 @@ impl<'r> Progress<'r> {
                         *without
                     }
                 };
-                settled.answers.push(part.answer(verdict, VerdictKinds::NORMAL));
+                settled.verdicts.push(part.answer(verdict, VerdictKinds::NORMAL));
             }
             if !refunds.is_empty() {
                 remote.refund(refunds, answered.at);
@@ -314,7 +314,7 @@ impl<'r> Progress<'r> {
             let at = answered.at;
             let told = answered.settlement.verdicts.iter().zip(&answered.before);
             for (part, (verdict, before)) in parts.iter().zip(told) {
-                settled.answers.push(part.answer(*verdict, VerdictKinds::NORMAL));
+                settled.verdicts.push(part.answer(*verdict, VerdictKinds::NORMAL));
                 if part.may_change {
                     settled.open.push(part.open(ChargedIn::Shared { at, before: *before }));
                 }

@@ -4,12 +4,12 @@
 
 use smallvec::SmallVec;
 
+use super::counters::VerdictKinds;
 use super::generation::Counter;
-use super::pending::Pending;
-use super::tally::VerdictKinds;
+use super::pending::PendingSettlement;
 use super::target::Target;
 use super::waiting::WaitingSlot;
-use super::{Answer, Decision, Engine, Generation};
+use super::{Decision, Engine, Generation, LimitVerdict};
 use crate::clock::{Nanos, Now};
 use crate::estimator::EstimateReceipt;
 use crate::limit::Verdict;
@@ -39,7 +39,7 @@ impl Engine {
     ) {
         let now = decision.at;
         for (index, target) in targets.iter().enumerate().filter(|(_, target)| !target.shadow) {
-            let answer = decision.answers.len();
+            let answer = decision.verdicts.len();
             let counting = generation.counting(target.limit);
             let verdict = match &counting.counter {
                 _ if target.denied => generation.denied(target, now),
@@ -66,7 +66,7 @@ impl Engine {
                 }
             };
             let kinds = VerdictKinds::NORMAL;
-            decision.answers.push(Answer::new(target, counting.tier(), verdict, kinds));
+            decision.verdicts.push(LimitVerdict::new(target, counting.tier(), verdict, kinds));
         }
     }
 
@@ -83,13 +83,13 @@ impl Engine {
             let target = &targets[target];
             if let Counter::Estimate(estimate) = &generation.counting(target.limit).counter {
                 estimate.refund(&self.confirm, receipt);
-                decision.answers[answer].verdict =
+                decision.verdicts[answer].verdict =
                     estimate.judge(&self.confirm, target.key, decision.at);
             }
         }
         for (answer, slot) in tentative.slots {
             drop(slot);
-            let answer = &mut decision.answers[answer];
+            let answer = &mut decision.verdicts[answer];
             let left = answer.verdict.remaining.saturating_add(answer.cost);
             answer.verdict.remaining = left.min(answer.verdict.limit);
         }
@@ -99,7 +99,7 @@ impl Engine {
 impl Tentative {
     /// The request passes: it holds its slots in flight until it ends, and the one in the waiting room
     /// if it waits.
-    pub(super) fn keep(self, waits: bool, pending: &mut Pending) {
+    pub(super) fn keep(self, waits: bool, pending: &mut PendingSettlement) {
         pending.slots.extend(self.slots.into_iter().map(|(_, slot)| slot));
         pending.waiting = self.waiting.filter(|_| waits);
     }

@@ -4,13 +4,13 @@ use std::sync::{Arc, OnceLock};
 
 use super::generation::{Counter, ExactLimit};
 use super::target::Target;
-use super::{Decision, Generation, Tally};
+use super::{Decision, Generation, LimitCounters};
 use crate::policy::{KeyHash, LimitIndex};
 use crate::store::IssuedQuota;
 
 /// What a candidate says of a request.
 #[derive(Clone, Debug)]
-pub struct Trial {
+pub struct CandidateVerdict {
     /// The limit that it is a candidate for.
     pub limit: LimitIndex,
     /// Whether the rate in force lets the request pass.
@@ -21,7 +21,7 @@ pub struct Trial {
 
 /// How a candidate's verdict is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TrialKind {
+pub enum CandidateComparison {
     /// It says what the rate in force says.
     Agrees,
     /// It would deny what is allowed.
@@ -30,7 +30,7 @@ pub enum TrialKind {
     WouldAllow,
 }
 
-impl TrialKind {
+impl CandidateComparison {
     /// Every kind, in the order of the counters.
     pub const ALL: [Self; 3] = [Self::Agrees, Self::WouldDeny, Self::WouldAllow];
 
@@ -44,13 +44,13 @@ impl TrialKind {
     }
 }
 
-impl Trial {
+impl CandidateVerdict {
     /// What came of it, if that is known by now.
-    pub fn kind(&self) -> Option<TrialKind> {
+    pub fn kind(&self) -> Option<CandidateComparison> {
         Some(match (self.live, *self.candidate.get()?) {
-            (true, false) => TrialKind::WouldDeny,
-            (false, true) => TrialKind::WouldAllow,
-            _ => TrialKind::Agrees,
+            (true, false) => CandidateComparison::WouldDeny,
+            (false, true) => CandidateComparison::WouldAllow,
+            _ => CandidateComparison::Agrees,
         })
     }
 
@@ -68,10 +68,10 @@ impl Trial {
     }
 
     /// The candidate has been asked.
-    pub(super) fn answered(&self, tally: &Tally, allowed: bool) {
+    pub(super) fn answered(&self, counters: &LimitCounters, allowed: bool) {
         let _ = self.candidate.set(allowed);
         if let Some(kind) = self.kind() {
-            tally.count_trial(kind);
+            counters.record_candidate(kind);
         }
     }
 }
@@ -85,14 +85,17 @@ impl Generation {
         &self,
         target: &Target,
         decision: &Decision,
-    ) -> Option<(&ExactLimit, &Arc<IssuedQuota>, Trial)> {
+    ) -> Option<(&ExactLimit, &Arc<IssuedQuota>, CandidateVerdict)> {
         let Counter::Exact(exact) = &self.counting(target.limit).counter else {
             return None;
         };
         let quota = exact.candidate.as_ref().filter(|_| target.rate == 0 && !target.denied)?;
-        let live = decision.answers.iter().find(|answer| answer.limit == target.limit)?;
-        let trial =
-            Trial { limit: target.limit, live: live.verdict.allowed, candidate: Arc::default() };
+        let live = decision.verdicts.iter().find(|answer| answer.limit == target.limit)?;
+        let trial = CandidateVerdict {
+            limit: target.limit,
+            live: live.verdict.allowed,
+            candidate: Arc::default(),
+        };
         Some((exact, quota, trial))
     }
 }

@@ -16,7 +16,7 @@ use http::HeaderMap;
 use super::background::Background;
 use super::exact::{ExactOutcome, ExactPart, Settled};
 use super::generation::Counter;
-use super::pending::{Pending, Said};
+use super::pending::{FinalResponse, PendingSettlement};
 use super::target::{self, Resolved, Target};
 use super::{Decision, Engine, Generation, Outcome, Unsettled};
 use crate::limit::Verdict;
@@ -41,7 +41,7 @@ impl Engine {
         facts: &Facts<'_>,
         unsettled: &mut Unsettled,
         decision: &mut Decision,
-        pending: &mut Pending,
+        pending: &mut PendingSettlement,
     ) -> Found {
         let policy = generation.policy();
         decision.date = facts.now;
@@ -85,7 +85,7 @@ impl Engine {
         generation: &Generation,
         unsettled: &mut Unsettled,
         decision: &mut Decision,
-        pending: &mut Pending,
+        pending: &mut PendingSettlement,
     ) -> bool {
         if self.banned(generation, &unsettled.targets, decision) {
             self.end(generation, &unsettled.targets, decision);
@@ -106,7 +106,7 @@ impl Engine {
         }
         let tentative = std::mem::take(&mut unsettled.tentative);
         self.give_back(generation, &unsettled.targets, tentative, decision);
-        decision.answers.clear();
+        decision.verdicts.clear();
         false
     }
 
@@ -125,7 +125,7 @@ impl Engine {
                 continue;
             };
             let mut admitting = decision
-                .answers
+                .verdicts
                 .iter_mut()
                 .filter(|answer| answer.verdict.allowed && !answer.shadow);
             if let Some(answer) = admitting.find(|answer| answer.limit == target.limit) {
@@ -154,7 +154,7 @@ impl Engine {
             }
             Some(_) | None => {
                 let settled = self.charge_alone(part, true, decision);
-                settled.answers.first().map(|answer| answer.verdict)
+                settled.verdicts.first().map(|answer| answer.verdict)
             }
         }
     }
@@ -166,11 +166,11 @@ impl Engine {
         generation: &Generation,
         outcome: Outcome,
         decision: &mut Decision,
-        pending: &mut Pending,
+        pending: &mut PendingSettlement,
     ) {
         decision.outcome = outcome;
         let headers = HeaderMap::new();
-        let said = Said { status: outcome.status(), headers: &headers, by_origin: false };
+        let said = FinalResponse { status: outcome.status(), headers: &headers, by_origin: false };
         self.finish(generation, decision, pending, &said);
     }
 }

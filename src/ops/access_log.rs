@@ -12,7 +12,7 @@ use super::line_writer::{self, LineWriter, Shared};
 use super::log::timestamp;
 use crate::clock::Nanos;
 use crate::config::{AccessLog, LogAddress, LogPath, LogTarget};
-use crate::engine::TrialKind;
+use crate::engine::CandidateComparison;
 use crate::policy::client;
 use crate::proxy::{AccessRecord, AccessSink, Ending, TunnelEnd};
 
@@ -166,15 +166,15 @@ fn line<'r>(record: &AccessRecord<'r>, rules: &AccessLog) -> Line<'r> {
         degraded: record.degraded,
         banned: record.banned,
         waited_us: (record.waited > Nanos::ZERO).then(|| micros(record.waited)),
-        candidates_would_deny: candidates(record, TrialKind::WouldDeny),
-        candidates_would_allow: candidates(record, TrialKind::WouldAllow),
+        candidates_would_deny: candidates(record, CandidateComparison::WouldDeny),
+        candidates_would_allow: candidates(record, CandidateComparison::WouldAllow),
         generation: record.generation,
         origin: record.origin,
         duration_us: micros(record.duration),
     }
 }
 
-fn candidates<'r>(record: &AccessRecord<'r>, kind: TrialKind) -> Vec<&'r str> {
+fn candidates<'r>(record: &AccessRecord<'r>, kind: CandidateComparison) -> Vec<&'r str> {
     record.trials.iter().filter(|(_, said)| *said == kind).map(|(limit, _)| *limit).collect()
 }
 

@@ -9,7 +9,7 @@ use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
 
 use super::{LineWriter, Status};
-use crate::engine::{Engine, TrialKind, VerdictKind};
+use crate::engine::{CandidateComparison, Engine, VerdictKind};
 use crate::histogram::Histogram;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::policy::{LimitIndex, Tier};
@@ -96,7 +96,7 @@ fn decisions(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         let tier = limit.count.tier().name();
         for kind in VerdictKind::ALL {
             let labels = [("limit", &*limit.name), ("tier", tier), ("verdict", kind.name())];
-            verdicts.push(counter(&labels, generation.tally(index).get(kind)));
+            verdicts.push(counter(&labels, generation.counters(index).get(kind)));
         }
         if let Some(room) = generation.room(index) {
             cells.push(gauge(&[("limit", &limit.name)], room.cells() as f64));
@@ -133,15 +133,14 @@ fn doors(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         if let Some(held) = generation.in_flight(index) {
             in_flight.push(gauge(&[name], held as f64));
         }
-        let tally = generation.tally(index);
+        let counters = generation.counters(index);
         if limit.penalty.is_some() {
-            bans.push(counter(&[name], tally.bans()));
+            bans.push(counter(&[name], counters.bans()));
         }
         if limit.terms.candidate.is_some() {
-            trials.extend(
-                TrialKind::ALL
-                    .map(|kind| counter(&[name, ("verdict", kind.name())], tally.trials(kind))),
-            );
+            trials.extend(CandidateComparison::ALL.map(|kind| {
+                counter(&[name, ("verdict", kind.name())], counters.candidate_verdicts(kind))
+            }));
         }
     }
     let waiting = gauge(&[], sources.engine.waiting() as f64);

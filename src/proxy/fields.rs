@@ -4,7 +4,7 @@
 //! `X-RateLimit-*` triple is what clients of older services read.
 
 use crate::config::Responses;
-use crate::engine::{Answer, Decision};
+use crate::engine::{Decision, LimitVerdict};
 use crate::policy::{Count, Policy};
 
 use super::lines::{LIMIT, RATELIMIT, RATELIMIT_POLICY, REMAINING, RESET, field, number};
@@ -80,16 +80,16 @@ impl Standing<'_> {
         }
     }
 
-    fn is_visible(&self, answer: &Answer) -> bool {
+    fn is_visible(&self, answer: &LimitVerdict) -> bool {
         !answer.shadow && !self.policy.limit(answer.limit).hidden
     }
 
-    fn visible(&self) -> impl Iterator<Item = &Answer> {
-        self.decision.answers.iter().filter(|answer| self.is_visible(answer))
+    fn visible(&self) -> impl Iterator<Item = &LimitVerdict> {
+        self.decision.verdicts.iter().filter(|answer| self.is_visible(answer))
     }
 
     /// A list with a member for each limit that is told.
-    fn write_list(&self, out: &mut Vec<u8>, write: impl Fn(&mut Vec<u8>, &Member, &Answer)) {
+    fn write_list(&self, out: &mut Vec<u8>, write: impl Fn(&mut Vec<u8>, &Member, &LimitVerdict)) {
         let mut first = true;
         for answer in self.visible() {
             if !first {

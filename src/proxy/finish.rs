@@ -7,7 +7,7 @@ use pingora_proxy::Session;
 use super::{Context, Ending, Reason, Tollgate, TunnelEnd, fields, upstream};
 use crate::clock::Nanos;
 use crate::config::AccessLog;
-use crate::engine::{Decision, Outcome, TrialKind};
+use crate::engine::{CandidateComparison, Decision, Outcome};
 use crate::policy::Policy;
 
 /// Where a line per request goes. It must not block.
@@ -57,7 +57,7 @@ pub struct AccessRecord<'r> {
     /// How long it waited for its turn.
     pub waited: Nanos,
     /// What the candidates of its limits would have done otherwise, each with its limit's name.
-    pub trials: Vec<(&'r str, TrialKind)>,
+    pub trials: Vec<(&'r str, CandidateComparison)>,
     /// The number of the configuration.
     pub generation: u64,
     /// The origin's name, if one was asked.
@@ -118,9 +118,9 @@ pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
 }
 
 /// The candidates that disagree, as far as they have answered by now.
-fn trials<'p>(decision: &Decision, policy: &'p Policy) -> Vec<(&'p str, TrialKind)> {
-    let told = decision.trials.iter().filter_map(|trial| {
-        let kind = trial.kind().filter(|kind| *kind != TrialKind::Agrees)?;
+fn trials<'p>(decision: &Decision, policy: &'p Policy) -> Vec<(&'p str, CandidateComparison)> {
+    let told = decision.candidates.iter().filter_map(|trial| {
+        let kind = trial.kind().filter(|kind| *kind != CandidateComparison::Agrees)?;
         Some((&*policy.limit(trial.limit).name, kind))
     });
     told.collect()

@@ -42,7 +42,7 @@ use pingora::upstreams::peer::Peer;
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
 use crate::clock::{Nanos, Now};
-use crate::engine::{Decision, Engine, Pending, Said};
+use crate::engine::{Decision, Engine, FinalResponse, PendingSettlement};
 use fields::Standing;
 use origin_slots::OriginSlot;
 
@@ -109,7 +109,7 @@ pub struct Context {
     request_id: Option<upstream::RequestId>,
     decision: Option<Decision>,
     /// Places in flight, and charges that the answer may change.
-    pending: Pending,
+    pending: PendingSettlement,
     rejected: Option<Reason>,
     ending: Option<Ending>,
     /// Servers that could not be connected to.
@@ -149,15 +149,15 @@ impl Context {
 
 impl Tollgate {
     /// The request has its answer: what was charged becomes final.
-    fn finish(&self, ctx: &mut Context, said: &Said<'_>) {
-        if let Some(decision) = ctx.decision.as_mut().filter(|_| ctx.pending.asks()) {
+    fn finish(&self, ctx: &mut Context, said: &FinalResponse<'_>) {
+        if let Some(decision) = ctx.decision.as_mut().filter(|_| ctx.pending.awaits_response()) {
             self.engine.finish(&ctx.live.generation, decision, &mut ctx.pending, said);
         }
     }
 
     /// No origin was asked: what was charged becomes final.
     fn finish_unforwarded(&self, ctx: &mut Context, status: u16) {
-        if let Some(decision) = ctx.decision.as_mut().filter(|_| ctx.pending.asks()) {
+        if let Some(decision) = ctx.decision.as_mut().filter(|_| ctx.pending.awaits_response()) {
             let (engine, generation) = (&self.engine, &ctx.live.generation);
             engine.finish_unforwarded(generation, decision, &mut ctx.pending, status);
         }
@@ -181,7 +181,7 @@ impl ProxyHttp for Tollgate {
             rewritten: None,
             request_id: None,
             decision: None,
-            pending: Pending::default(),
+            pending: PendingSettlement::default(),
             rejected: None,
             ending: None,
             tried: Vec::new(),

@@ -18,7 +18,7 @@ use super::gate::{self, FieldRules, GateBounds, Head, Reason};
 use super::render::{self, Refusal};
 use crate::clock::SystemClock;
 use crate::config::{self, Config, ConfigErrors, Responses, StoreConfig};
-use crate::engine::{Decision, Engine, Generation, Pending, ReloadReport, Said};
+use crate::engine::{Decision, Engine, Generation, PendingSettlement, ReloadReport, FinalResponse};
 use crate::policy::client::{self, ClientRules};
 use crate::policy::{Facts, KeySecret};
 
@@ -46,7 +46,7 @@ pub struct Judged {
     loaded: Arc<Loaded>,
     decision: std::result::Result<Decision, Reason>,
     engine: Arc<Engine>,
-    pending: Pending,
+    pending: PendingSettlement,
     chance: f64,
 }
 
@@ -122,7 +122,7 @@ impl Limiter {
             let checked = loaded.field_rules.check(clean.rare, &head.method, &head.headers);
             checked.map(|()| clean)
         });
-        let mut pending = Pending::default();
+        let mut pending = PendingSettlement::default();
         let decision = match clean {
             Ok(clean) => {
                 let facts = Facts {
@@ -191,15 +191,15 @@ impl Judged {
 
     /// The request has waited for its turn. Until it is told, or dropped, it counts as one that waits, of
     /// which there are at most 10,000.
-    pub fn turn_has_come(&mut self) {
-        self.pending.turn_has_come();
+    pub fn end_delay(&mut self) {
+        self.pending.end_delay();
     }
 
     /// The origin has answered: charges that depend on it become final. Dropping a judged request
     /// frees its place in flight; what was charged and not told of stays spent.
     pub fn finish(&mut self, response: &ResponseHeader) {
         if let Ok(decision) = &mut self.decision {
-            let said = Said {
+            let said = FinalResponse {
                 status: response.status.as_u16(),
                 headers: &response.headers,
                 by_origin: true,

@@ -13,7 +13,7 @@ use super::negotiate::Asking;
 use super::response;
 use crate::clock::Nanos;
 use crate::config::{Cors, RefusalBody, Responses};
-use crate::engine::{Answer, Decision, Outcome};
+use crate::engine::{Decision, LimitVerdict, Outcome};
 use crate::policy::Policy;
 
 /// The registered problem type of draft-ietf-httpapi-ratelimit-headers-11, up to the list of the
@@ -281,7 +281,7 @@ fn limited_body(standing: Standing<'_>, retry_after: Option<u64>) -> ReplyBody {
     let begin = if decision.is_banned() { ABNORMAL_USAGE } else { QUOTA_EXCEEDED };
     let mut body = Vec::with_capacity(256);
     body.extend_from_slice(begin.as_bytes());
-    let visible = |answer: &&Answer| !policy.limit(answer.limit).hidden;
+    let visible = |answer: &&LimitVerdict| !policy.limit(answer.limit).hidden;
     for (place, answer) in decision.refusing().filter(visible).enumerate() {
         body.extend_from_slice(if place == 0 { b"\"" } else { b",\"" });
         body.extend_from_slice(policy.limit(answer.limit).name.as_bytes());

@@ -179,7 +179,7 @@ async fn conclude(
         Nanos::ZERO => Ok(()),
         wait => Box::pin(turn::take(session, wait)).await,
     };
-    ctx.pending.turn_has_come();
+    ctx.pending.end_delay();
     let outcome = decision.outcome;
     ctx.rejected = render::reason(decision).map(|(reason, _)| reason);
     turn?;

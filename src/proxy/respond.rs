@@ -11,7 +11,7 @@ use pingora_proxy::{FailToProxy, Session};
 use super::gate::Reason;
 use super::render::{self, Reply};
 use super::{Context, Cut, Ending, Link, Tollgate, tunnel};
-use crate::engine::Said;
+use crate::engine::FinalResponse;
 
 /// After how many seconds a request may be sent again for which there was no room: exchanges end all the
 /// time, and nobody knows when.
@@ -57,7 +57,10 @@ pub(super) async fn failure(
             true => gate.finish_unforwarded(ctx, status),
             // The origin gave no answer, and this one stands for it.
             false => {
-                gate.finish(ctx, &Said { status, headers: &HeaderMap::new(), by_origin: false });
+                gate.finish(
+                    ctx,
+                    &FinalResponse { status, headers: &HeaderMap::new(), by_origin: false },
+                );
             }
         }
     }

@@ -10,7 +10,7 @@ use super::fields::{Standing, Triple};
 use super::lines::{LIMIT, Lines, RATELIMIT, RATELIMIT_POLICY, REMAINING, RESET};
 use super::link::ExpectedAnswer;
 use super::{Context, Ending, Link, Tollgate, http10, tunnel};
-use crate::engine::Said;
+use crate::engine::FinalResponse;
 
 /// Adds where the client stands. An origin's own fields are never loosened.
 pub(super) fn tell(
@@ -45,8 +45,11 @@ pub(super) fn tell(
         let now = gate.engine.now().mono;
         origin.tally().duration.record_span(now.saturating_sub(asked));
     }
-    let said =
-        Said { status: response.status.as_u16(), headers: &response.headers, by_origin: true };
+    let said = FinalResponse {
+        status: response.status.as_u16(),
+        headers: &response.headers,
+        by_origin: true,
+    };
     gate.finish(ctx, &said);
     if let Some(standing) = ctx.standing() {
         match Link::of(session).filter(|_| is_http1(session)) {

@@ -85,7 +85,7 @@ pub(crate) struct Asked {
 /// What the model says of a request: limit, allowed, remaining, shadow.
 pub(crate) struct Judged {
     pub(crate) outcome: &'static str,
-    pub(crate) answers: Vec<(usize, bool, u32, bool)>,
+    pub(crate) verdicts: Vec<(usize, bool, u32, bool)>,
     /// Charges that were spent.
     spent: Vec<Charge>,
     /// Whether an override denies it.
@@ -480,7 +480,7 @@ impl Model {
 
     pub(crate) fn judge(&mut self, asked: &Asked, now: u64) -> Judged {
         let mut judged =
-            Judged { outcome: "allowed", answers: Vec::new(), spent: Vec::new(), denied: false };
+            Judged { outcome: "allowed", verdicts: Vec::new(), spent: Vec::new(), denied: false };
         let mut dues: Vec<Due> = Vec::new();
         for (limit, cost) in self.policy.routes[asked.route].clone() {
             match self.due(asked, limit, cost) {
@@ -522,7 +522,7 @@ impl Model {
                 judged.spent.push(self.charge(due, now));
             }
             let remaining = if due.refused { 0 } else { self.remaining(due, now) };
-            judged.answers.push((due.limit, allowed, remaining, due.shadow));
+            judged.verdicts.push((due.limit, allowed, remaining, due.shadow));
         }
         judged
     }

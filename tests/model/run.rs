@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue};
 use tollgate::cli::test::TestStore;
 use tollgate::clock::{Clock, ManualClock, Nanos};
 use tollgate::config;
-use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending, Said};
+use tollgate::engine::{Decision, Engine, FinalResponse, Generation, Outcome, PendingSettlement};
 use tollgate::policy::{Facts, KeySecret};
 
 use super::reference::{Asked, Judged, Model, Policy};
@@ -27,7 +27,7 @@ struct Bench<'s> {
 /// A request whose answer is not there yet, and what it will be.
 struct InFlight {
     decision: Decision,
-    pending: Pending,
+    pending: PendingSettlement,
     model: Judged,
     status: u16,
     used: Option<u32>,
@@ -44,7 +44,7 @@ impl<'s> Bench<'s> {
         Self { store, clock, engine, generation }
     }
 
-    fn decide(&self, asked: &Asked) -> (Decision, Pending) {
+    fn decide(&self, asked: &Asked) -> (Decision, PendingSettlement) {
         let mut headers = HeaderMap::new();
         let fields = [
             ("x-a", &asked.a),
@@ -77,7 +77,8 @@ impl<'s> Bench<'s> {
         if let Some(used) = one.used {
             headers.insert("x-used", HeaderValue::from(used));
         }
-        let said = Said { status: one.status, headers: &headers, by_origin: one.by_origin };
+        let said =
+            FinalResponse { status: one.status, headers: &headers, by_origin: one.by_origin };
         self.engine.finish(&self.generation, &mut one.decision, &mut one.pending, &said);
         self.store.settled(&self.engine);
     }
@@ -93,7 +94,7 @@ fn told(decision: &Decision) -> Told {
         Outcome::MissingKey { .. } => "missing",
         _ => "other",
     };
-    let answers = decision.answers.iter();
+    let answers = decision.verdicts.iter();
     let answers =
         answers.map(|one| (one.limit.0, one.verdict.allowed, one.verdict.remaining, one.shadow));
     (outcome, answers.collect())
@@ -131,7 +132,7 @@ pub(crate) fn run(seed: u64, store: &dyn TestStore, yaml: &str, tick: u64) -> us
         let (decision, pending) = bench.decide(&asked);
         let expected = model.judge(&asked, now);
         let told = told(&decision);
-        let by_model = (expected.outcome, expected.answers.clone());
+        let by_model = (expected.outcome, expected.verdicts.clone());
         let (refuse, all) = (refusing(&told), refusing(&by_model));
         let at = format!("seed {seed}, step {step}: {asked:?}\n{text}");
         let is_cached = |limit: &usize| denials.get(limit).is_some_and(|at| at + CACHED > now);

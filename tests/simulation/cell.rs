@@ -4,7 +4,7 @@
 //! Nobody outside knows when exactly a server ran a call, so each charge has an interval, and what
 //! it charged for sure beside what it may have charged.
 
-use tollgate::engine::Answer;
+use tollgate::engine::LimitVerdict;
 
 use super::draw::{Algorithm, Limit, Rate, SECOND};
 use super::oracle::Slowest;
@@ -239,7 +239,7 @@ impl Variant {
 /// Whether a verdict is possible when between `least` and `most` was spent before it.
 pub(crate) fn verdict(
     due: &Due,
-    answer: &Answer,
+    answer: &LimitVerdict,
     charged: bool,
     least: u64,
     most: u64,

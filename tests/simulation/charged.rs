@@ -1,6 +1,6 @@
 //! What the oracle books of a decision: which cells were charged, for sure or perhaps.
 
-use tollgate::engine::{Answer, Decision, Outcome, VerdictKind};
+use tollgate::engine::{Decision, LimitVerdict, Outcome, VerdictKind};
 
 use super::cell::Entry;
 use super::draw::{Algorithm, OnFailure};
@@ -15,7 +15,7 @@ impl Oracle {
         request: &Request,
         told: Told,
         due: &Due,
-        answer: Option<&Answer>,
+        answer: Option<&LimitVerdict>,
         decision: &Decision,
     ) -> Option<Place> {
         let through = decision.outcome == Outcome::Allowed;
@@ -64,7 +64,7 @@ impl Oracle {
         request: &Request,
         told: Told,
         due: &Due,
-        answer: Option<&Answer>,
+        answer: Option<&LimitVerdict>,
         decision: &Decision,
     ) -> Option<Place> {
         let through = decision.outcome == Outcome::Allowed;

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::oneshot;
 use tollgate::clock::Clock;
-use tollgate::engine::{Decision, Generation, Outcome, Pending, Said};
+use tollgate::engine::{Decision, FinalResponse, Generation, Outcome, PendingSettlement};
 use tollgate::policy::Facts;
 
 use super::node::Node;
@@ -23,7 +23,7 @@ pub(crate) struct Open {
     node: Arc<Node>,
     generation: Arc<Generation>,
     decision: Decision,
-    pending: Pending,
+    pending: PendingSettlement,
 }
 
 /// What was decided, by request.
@@ -115,8 +115,11 @@ impl Schedule {
         }
         let walls: Vec<u64> = self.nodes.iter().map(|node| node.clock.now().wall.get()).collect();
         self.world.oracle().answered(id, answered, &walls, now);
-        let said =
-            Said { status: answered.status, headers: &headers, by_origin: answered.by_origin };
+        let said = FinalResponse {
+            status: answered.status,
+            headers: &headers,
+            by_origin: answered.by_origin,
+        };
         one.node.engine.finish(&one.generation, &mut one.decision, &mut one.pending, &said);
     }
 
@@ -137,7 +140,7 @@ async fn decide(
     id: u64,
     asked: &Asked,
     left: oneshot::Receiver<()>,
-) -> Option<(Arc<Generation>, Decision, Pending)> {
+) -> Option<(Arc<Generation>, Decision, PendingSettlement)> {
     let (generation, policy) = node.present();
     let (headers, path) = (asked.headers(), asked.path());
     let began = world.now();
@@ -190,7 +193,7 @@ async fn decide(
 
 /// A decision in a line.
 fn words(decision: &Decision) -> String {
-    let answers = decision.answers.iter().map(|one| {
+    let answers = decision.verdicts.iter().map(|one| {
         let v = &one.verdict;
         let retry = match v.retry_after {
             Some(span) if !v.allowed => format!(", retry {span:?}"),

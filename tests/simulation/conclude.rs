@@ -124,7 +124,7 @@ impl Schedule {
             use tollgate::engine::VerdictKind::{OverflowAllowed, OverflowDenied};
             matches!(kind, OverflowAllowed | OverflowDenied)
         };
-        if told.answers.iter().any(|one| full(one.kind)) {
+        if told.verdicts.iter().any(|one| full(one.kind)) {
             return;
         }
         let Some(wait) = told.retry_after().map(Nanos::get) else { return };
@@ -138,7 +138,7 @@ impl Schedule {
         let wait = wait.next_multiple_of(tick);
         // A denial that is remembered names its own limit; the others were not asked.
         let dues = asked.dues(&node.present().1, tick).unwrap_or_default();
-        let all = dues.iter().all(|due| told.answers.iter().any(|one| one.limit.0 == due.limit));
+        let all = dues.iter().all(|due| told.verdicts.iter().any(|one| one.limit.0 == due.limit));
         self.world.oracle().seen.count("retry told", 1);
         if wait > tick {
             self.pass((at + wait - tick).saturating_sub(self.world.now()), base).await;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate::clock::Now;
-use tollgate::engine::{Answer, Decision, Outcome, VerdictKind};
+use tollgate::engine::{Decision, LimitVerdict, Outcome, VerdictKind};
 
 use super::cell::{Entry, OPEN, Variant, verdict};
 use super::coverage::Coverage;
@@ -197,7 +197,7 @@ impl Oracle {
             _ => Ok(()),
         };
         for (n, due) in dues.iter().enumerate() {
-            let answer = decision.answers.iter().find(|one| one.limit.0 == due.limit);
+            let answer = decision.verdicts.iter().find(|one| one.limit.0 == due.limit);
             let checked = self.check(id, &request, told, due, answer, decision);
             request.charged[n] = self.charge(id, &request, told, due, answer, decision);
             wrong = wrong.and(checked);
@@ -214,7 +214,7 @@ impl Oracle {
         request: &Request,
         told: Told,
         due: &Due,
-        answer: Option<&Answer>,
+        answer: Option<&LimitVerdict>,
         decision: &Decision,
     ) -> Result<(), String> {
         let through = decision.outcome == Outcome::Allowed;
@@ -306,7 +306,7 @@ impl Oracle {
         request: &Request,
         told: Told,
         due: &Due,
-        answer: &Answer,
+        answer: &LimitVerdict,
         decision: &Decision,
     ) -> (u64, u64) {
         if place == Place::Store {
@@ -322,7 +322,7 @@ impl Oracle {
         id: u64,
         request: &Request,
         due: &Due,
-        answer: &Answer,
+        answer: &LimitVerdict,
         through: bool,
     ) -> Result<(), String> {
         let who = format!("l{} {} in flight", due.limit, due.key);
@@ -342,7 +342,7 @@ impl Oracle {
     }
 
     fn check_ban(&mut self, dues: &[Due], decision: &Decision, now: u64) -> Result<(), String> {
-        let Some(banned) = decision.answers.iter().find(|one| one.banned) else { return Ok(()) };
+        let Some(banned) = decision.verdicts.iter().find(|one| one.banned) else { return Ok(()) };
         let Some(due) = dues.iter().find(|due| due.limit == banned.limit.0) else {
             return Err("banned by a limit that it does not meet".to_owned());
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tollgate::engine::{Outcome, TrialKind, VerdictKind};
+use tollgate::engine::{CandidateComparison, Outcome, VerdictKind};
 use tollgate::policy::LimitIndex;
 use tollgate::store::redis::{Address, CallOutcome, ServerDiscovery};
 
@@ -230,12 +230,12 @@ routes: [{ name: r, limits: [watched] }]
     let node = Node::start(one(redis.port), PATIENT, policy).await;
     for _ in 0..10 {
         let decision = node.decide("/", &[("x-key", "k")]).await;
-        assert!(decision.outcome == Outcome::Allowed && decision.answers.is_empty());
+        assert!(decision.outcome == Outcome::Allowed && decision.verdicts.is_empty());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let tally = node.generation.tally(LimitIndex(0));
+    let counters = node.generation.counters(LimitIndex(0));
     let counted = eventually(Duration::from_secs(2), || async {
-        tally.get(VerdictKind::Allowed) == 3 && tally.get(VerdictKind::ShadowDenied) == 7
+        counters.get(VerdictKind::Allowed) == 3 && counters.get(VerdictKind::ShadowDenied) == 7
     });
     assert!(counted.await);
 }
@@ -261,12 +261,12 @@ routes: [{{ name: r, limits: [tried, watched, enforced] }}]
             assert!(node.allows("/", &[("x-key", "k")]).await);
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let tally = |limit| node.generation.tally(LimitIndex(limit));
+        let counters = |limit| node.generation.counters(LimitIndex(limit));
         let watched =
             [VerdictKind::Allowed, VerdictKind::ShadowDenied, VerdictKind::DegradedAllowed]
-                .map(|kind| tally(1).get(kind));
+                .map(|kind| counters(1).get(kind));
         assert_eq!(watched, [3, 7, 0], "{slots}");
-        let tried = TrialKind::ALL.map(|kind| tally(0).trials(kind));
+        let tried = CandidateComparison::ALL.map(|kind| counters(0).candidate_verdicts(kind));
         assert_eq!(tried, [4, 6, 0], "{slots}");
         assert!(node.engine.is_quiet());
     }

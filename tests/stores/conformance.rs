@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::cli::test::TestStore;
 use tollgate::clock::ManualClock;
-use tollgate::engine::{Decision, Engine, Generation, Pending};
+use tollgate::engine::{Decision, Engine, Generation, PendingSettlement};
 use tollgate::policy::{Facts, KeySecret};
 use tollgate::store::redis::{Address, Login, ServerDiscovery, SharedStore, StoreSettings};
 
@@ -45,7 +45,7 @@ impl TestStore for Scripted {
         engine: &Engine,
         generation: &Generation,
         facts: &Facts<'_>,
-    ) -> (Decision, Pending) {
+    ) -> (Decision, PendingSettlement) {
         let (decision, pending) = self.runtime.block_on(engine.decide(generation, facts));
         assert!(!decision.is_degraded(), "{decision:?}");
         (decision, pending)

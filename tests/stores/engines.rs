@@ -8,7 +8,7 @@ use crate::virtual_store::VirtualStore;
 use http::{HeaderMap, HeaderValue};
 use tollgate::clock::SystemClock;
 use tollgate::config;
-use tollgate::engine::{Decision, Engine, Generation, Outcome, Pending};
+use tollgate::engine::{Decision, Engine, Generation, Outcome, PendingSettlement};
 use tollgate::limit::{FixedWindow, Quota, Rate, WindowLengths};
 use tollgate::policy::{Facts, KeyHash, KeySecret, Route};
 use tollgate::store::redis::{
@@ -58,7 +58,11 @@ impl Node {
     }
 
     /// A decision, and what it leaves open.
-    pub async fn open(&self, path: &str, keys: &[(&'static str, &str)]) -> (Decision, Pending) {
+    pub async fn open(
+        &self,
+        path: &str,
+        keys: &[(&'static str, &str)],
+    ) -> (Decision, PendingSettlement) {
         let headers = headers(keys);
         self.engine.decide(&self.generation, &facts(path, &headers)).await
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use tollgate::clock::{Clock, Nanos};
-use tollgate::engine::{Outcome, Said};
+use tollgate::engine::{FinalResponse, Outcome};
 use tollgate::store::redis::{Address, Readiness, ServerDiscovery};
 
 use crate::engines::{Node, one};
@@ -40,7 +40,7 @@ async fn callers_with_plans(node: &Arc<Node>, each: usize) -> u64 {
                     }
                     let decision = node.decide("/", &keys).await;
                     let limits: Vec<u32> =
-                        decision.answers.iter().map(|answer| answer.verdict.limit).collect();
+                        decision.verdicts.iter().map(|answer| answer.verdict.limit).collect();
                     let org = if keys.len() == 3 { 4_000_000 } else { 3_000_000 };
                     assert_eq!(limits, [1_000_000, org], "each has its own verdict");
                     admitted += u64::from(decision.outcome == Outcome::Allowed);
@@ -135,7 +135,7 @@ async fn logins(
                     refused += usize::from(decision.outcome != Outcome::Allowed);
                     assert!(!decision.is_degraded());
                     let headers = HeaderMap::new();
-                    let said = Said { status: 200, headers: &headers, by_origin: true };
+                    let said = FinalResponse { status: 200, headers: &headers, by_origin: true };
                     node.engine.finish(&node.generation, &mut decision, &mut pending, &said);
                     tokio::time::sleep(pause).await;
                 }
@@ -232,7 +232,7 @@ async fn a_full_waiting_room(servers: ServerDiscovery) {
     waiting.truncate(9_000);
     let (waits, _pending) = node.open("/", &b).await;
     assert_eq!(waits.outcome, Outcome::Allowed, "there is room again");
-    let left = waits.answers[0].verdict.remaining;
+    let left = waits.verdicts[0].verdict.remaining;
     assert_eq!(left, 1_000_000 - 10_003, "nothing of a refused request is charged");
     assert!((Nanos::ZERO..=Nanos::SECOND).contains(&waits.wait()), "{:?}", waits.wait());
     drop(waiting);

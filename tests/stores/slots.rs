@@ -6,7 +6,9 @@ use std::time::Duration;
 use fastrand::Rng;
 use http::HeaderMap;
 use tollgate::clock::{Clock, Nanos};
-use tollgate::engine::{Answer, Decision, Engine, Outcome, Pending, Said, VerdictKind};
+use tollgate::engine::{
+    Decision, Engine, FinalResponse, LimitVerdict, Outcome, PendingSettlement, VerdictKind,
+};
 use tollgate::policy::LimitIndex;
 use tollgate::store::redis::StoreFailure;
 
@@ -50,8 +52,8 @@ async fn spend(node: &Node, keys: &[(&'static str, &str)], times: usize) {
 
 /// Limit, kind and what is left, of each answer.
 fn told(decision: &Decision) -> Vec<(usize, VerdictKind, u32)> {
-    let told = |answer: &Answer| (answer.limit.0, answer.kind, answer.verdict.remaining);
-    decision.answers.iter().map(told).collect()
+    let told = |answer: &LimitVerdict| (answer.limit.0, answer.kind, answer.verdict.remaining);
+    decision.verdicts.iter().map(told).collect()
 }
 
 fn spent(cluster: &Cluster, node: &Node) -> [u64; 3] {
@@ -91,8 +93,8 @@ async fn several_slots_answer_as_the_embedded_store_does() {
             quiet(&node).await;
             let (expected, _) = alone.decide_now(&of_alone, &facts("/", &headers));
             assert_eq!(
-                (decision.outcome, decision.answers.as_slice(), decision.retry_after()),
-                (expected.outcome, expected.answers.as_slice(), expected.retry_after()),
+                (decision.outcome, decision.verdicts.as_slice(), decision.retry_after()),
+                (expected.outcome, expected.verdicts.as_slice(), expected.retry_after()),
                 "seed {seed}, step {step}: {keys:?}\n{policy}"
             );
             refused[decision.refusing().count()] += 1;
@@ -234,7 +236,7 @@ async fn what_was_not_sent_is_reported_and_its_refund_is_not() {
     cluster.fail(slots(&node)[0], Fate::Failed(StoreFailure::Unreachable));
     for status in [200, 503, 200] {
         let (mut decision, mut pending) = node.open("/", &KEYS).await;
-        assert_eq!(decision.answers[0].kind, DegradedAllowed);
+        assert_eq!(decision.verdicts[0].kind, DegradedAllowed);
         answer(&node, &mut decision, &mut pending, status);
     }
     cluster.set_fates(|_| Fate::Answered);
@@ -242,8 +244,8 @@ async fn what_was_not_sent_is_reported_and_its_refund_is_not() {
     assert_eq!(spent(&cluster, &node), [2, 3, 3]);
 }
 
-fn answer(node: &Node, decision: &mut Decision, pending: &mut Pending, status: u16) {
-    let said = Said { status, headers: &HeaderMap::new(), by_origin: true };
+fn answer(node: &Node, decision: &mut Decision, pending: &mut PendingSettlement, status: u16) {
+    let said = FinalResponse { status, headers: &HeaderMap::new(), by_origin: true };
     node.engine.finish(&node.generation, decision, pending, &said);
 }
 
@@ -272,8 +274,8 @@ async fn a_failing_store_never_bans() {
                 assert_eq!(decision.outcome, expected, "{rule}, {failure:?}");
                 assert_eq!(decision.retry_after(), None);
             }
-            let tally = node.generation.tally(LimitIndex(0));
-            assert_eq!((tally.bans(), tally.get(Denied)), (0, 0), "{rule}, {failure:?}");
+            let counters = node.generation.counters(LimitIndex(0));
+            assert_eq!((counters.bans(), counters.get(Denied)), (0, 0), "{rule}, {failure:?}");
         }
     }
 }

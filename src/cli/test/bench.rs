@@ -9,7 +9,7 @@ use crate::clock::{Clock, ManualClock, Nanos};
 use crate::config::{
     Config, Expectation, OriginAnswer, Responses, TestCase, TestRequest, TestStep,
 };
-use crate::engine::{Decision, Engine, Generation, Pending, Said, Trial, TrialKind};
+use crate::engine::{Decision, Engine, Generation, PendingSettlement, FinalResponse, CandidateVerdict, CandidateComparison};
 use crate::policy::client::{self, ClientRules};
 use crate::policy::{Facts, KeySecret};
 use crate::proxy::{self, Asking, FieldRules, GateBounds, Head, Reason};
@@ -71,7 +71,7 @@ struct Bench<'s> {
 struct UnansweredRequest {
     until: Nanos,
     decision: Decision,
-    pending: Pending,
+    pending: PendingSettlement,
     answer: OriginAnswer,
 }
 
@@ -88,18 +88,18 @@ struct ObservedResponse {
     headers: HeaderMap,
     waited: Nanos,
     banned: bool,
-    candidate: CandidateVerdict,
+    candidate: FirstCandidate,
     /// The deciding limit in words.
     why: String,
 }
 
 /// What the first candidate of a request says, once it is known.
 #[derive(Debug, Default)]
-struct CandidateVerdict(Option<Trial>);
+struct FirstCandidate(Option<CandidateVerdict>);
 
-impl CandidateVerdict {
-    fn get(&self) -> Option<TrialKind> {
-        self.0.as_ref().and_then(Trial::kind)
+impl FirstCandidate {
+    fn get(&self) -> Option<CandidateComparison> {
+        self.0.as_ref().and_then(CandidateVerdict::kind)
     }
 }
 
@@ -207,7 +207,7 @@ impl<'s> Bench<'s> {
         answered.waited = decision.wait();
         let latency = answered.waited.saturating_add(Nanos::from(send.answer.after));
         let refused = self.refusal(&decision, &send.headers, &mut answered);
-        let aside = pending.asks() || !decision.trials.is_empty();
+        let aside = pending.awaits_response() || !decision.candidates.is_empty();
         if refused || latency == Nanos::ZERO {
             self.answer(&mut decision, pending, &send.answer);
         } else {
@@ -223,9 +223,9 @@ impl<'s> Bench<'s> {
     }
 
     /// The origin has answered, or the request has ended without an answer.
-    fn answer(&self, decision: &mut Decision, mut pending: Pending, answer: &OriginAnswer) {
-        if let (true, Some((status, by_origin))) = (pending.asks(), answer.status) {
-            let said = Said { status, headers: &answer.headers, by_origin };
+    fn answer(&self, decision: &mut Decision, mut pending: PendingSettlement, answer: &OriginAnswer) {
+        if let (true, Some((status, by_origin))) = (pending.awaits_response(), answer.status) {
+            let said = FinalResponse { status, headers: &answer.headers, by_origin };
             self.engine.finish(&self.generation, decision, &mut pending, &said);
         }
         drop(pending);
@@ -271,7 +271,7 @@ impl<'s> Bench<'s> {
         let policy = self.generation.policy();
         answered.route = decision.route.map(|route| policy.route(route).name.to_string());
         answered.banned = decision.is_banned();
-        answered.candidate = CandidateVerdict(decision.trials.first().cloned());
+        answered.candidate = FirstCandidate(decision.candidates.first().cloned());
         if let Some(one) = decision.deciding() {
             let (limit, verdict) = (policy.limit(one.limit), one.verdict);
             let spent = verdict.limit.saturating_sub(verdict.remaining);
@@ -321,7 +321,7 @@ fn differing(
     compare("reason", expect.reason.clone(), last.reason.unwrap_or("none").to_owned());
     let waited = |span: Nanos| format!("{span:?}");
     compare("waited", expect.waited.map(|span| waited(span.into())), waited(last.waited));
-    let candidate = last.candidate.get().map_or("none", TrialKind::name);
+    let candidate = last.candidate.get().map_or("none", CandidateComparison::name);
     compare("candidate", expect.candidate.clone(), candidate.to_owned());
     compare("banned", expect.banned.map(|yes| yes.to_string()), last.banned.to_string());
     for (name, expected) in &expect.headers {

@@ -15,7 +15,7 @@ use clap::Args;
 use super::REFUSED;
 use crate::clock::ManualClock;
 use crate::config::{self, ConfigErrors};
-use crate::engine::{Decision, Engine, Generation, Pending};
+use crate::engine::{Decision, Engine, Generation, PendingSettlement};
 use crate::policy::{Facts, KeySecret};
 
 pub use bench::run;
@@ -45,7 +45,7 @@ pub trait TestStore {
         engine: &Engine,
         generation: &Generation,
         facts: &Facts<'_>,
-    ) -> (Decision, Pending);
+    ) -> (Decision, PendingSettlement);
     /// Waits until nothing is on its way to the store.
     fn settled(&self, _engine: &Engine) {}
 }
@@ -64,7 +64,7 @@ impl TestStore for InProcessStore {
         engine: &Engine,
         generation: &Generation,
         facts: &Facts<'_>,
-    ) -> (Decision, Pending) {
+    ) -> (Decision, PendingSettlement) {
         engine.decide_now(generation, facts)
     }
 }

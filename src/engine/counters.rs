@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::histogram::Histogram;
 use crate::policy::Tier;
 
-use super::trial::TrialKind;
+use super::trial::CandidateComparison;
 
 /// How one limit's verdict is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,27 +98,27 @@ fn stripe() -> usize {
 
 /// The verdicts of one limit, over all generations.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct LimitCounters {
     verdicts: [Stripe; STRIPES],
-    trials: [AtomicU64; TrialKind::ALL.len()],
+    trials: [AtomicU64; CandidateComparison::ALL.len()],
     bans: AtomicU64,
 }
 
-impl Tally {
-    pub(super) fn count(&self, kind: VerdictKind) {
+impl LimitCounters {
+    pub(super) fn record(&self, kind: VerdictKind) {
         self.verdicts[stripe()].0[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn count_trial(&self, kind: TrialKind) {
+    pub(super) fn record_candidate(&self, kind: CandidateComparison) {
         self.trials[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn count_ban(&self) {
+    pub(super) fn record_ban(&self) {
         self.bans.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How often the candidate said so.
-    pub fn trials(&self, kind: TrialKind) -> u64 {
+    pub fn candidate_verdicts(&self, kind: CandidateComparison) -> u64 {
         self.trials[kind as usize].load(Ordering::Relaxed)
     }
 

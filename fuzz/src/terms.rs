@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{ManualClock, Nanos};
 use tollgate::config::{self, LoadedConfig};
-use tollgate::engine::{Engine, Generation, Outcome, FinalResponse};
+use tollgate::engine::{Engine, FinalResponse, Generation, Outcome};
 use tollgate::policy::{Facts, KeySecret};
 use tollgate::proxy::{Asking, refusal, retry_after_secs};
 

@@ -18,7 +18,7 @@ use super::gate::{self, FieldRules, GateBounds, Head, Reason};
 use super::render::{self, Refusal};
 use crate::clock::SystemClock;
 use crate::config::{self, Config, ConfigErrors, Responses, StoreConfig};
-use crate::engine::{Decision, Engine, Generation, PendingSettlement, ReloadReport, FinalResponse};
+use crate::engine::{Decision, Engine, FinalResponse, Generation, PendingSettlement, ReloadReport};
 use crate::policy::client::{self, ClientRules};
 use crate::policy::{Facts, KeySecret};
 

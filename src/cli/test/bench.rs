@@ -9,7 +9,10 @@ use crate::clock::{Clock, ManualClock, Nanos};
 use crate::config::{
     Config, Expectation, OriginAnswer, Responses, TestCase, TestRequest, TestStep,
 };
-use crate::engine::{Decision, Engine, Generation, PendingSettlement, FinalResponse, CandidateVerdict, CandidateComparison};
+use crate::engine::{
+    CandidateComparison, CandidateVerdict, Decision, Engine, FinalResponse, Generation,
+    PendingSettlement,
+};
 use crate::policy::client::{self, ClientRules};
 use crate::policy::{Facts, KeySecret};
 use crate::proxy::{self, Asking, FieldRules, GateBounds, Head, Reason};
@@ -223,7 +226,12 @@ impl<'s> Bench<'s> {
     }
 
     /// The origin has answered, or the request has ended without an answer.
-    fn answer(&self, decision: &mut Decision, mut pending: PendingSettlement, answer: &OriginAnswer) {
+    fn answer(
+        &self,
+        decision: &mut Decision,
+        mut pending: PendingSettlement,
+        answer: &OriginAnswer,
+    ) {
         if let (true, Some((status, by_origin))) = (pending.awaits_response(), answer.status) {
             let said = FinalResponse { status, headers: &answer.headers, by_origin };
             self.engine.finish(&self.generation, decision, &mut pending, &said);

@@ -12,8 +12,8 @@ use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{Nanos, SystemClock};
 use tollgate::config::{self, LoadedConfig};
 use tollgate::engine::{Engine, Generation};
+use tollgate::http::{Asking, GateBounds, Head, fields_beside, pass, refusal};
 use tollgate::policy::{Facts, KeySecret};
-use tollgate::proxy::{Asking, GateBounds, Head, fields_beside, pass, refusal};
 
 #[path = "../tests/support/tokens.rs"]
 #[expect(dead_code, unreachable_pub, reason = "tests use the rest")]

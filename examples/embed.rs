@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use pingora::http::ResponseHeader;
 use pingora::prelude::*;
 use pingora_proxy::{ProxyHttp, Session, http_proxy_service};
-use tollgate::proxy::{Judged, Limiter};
+use tollgate::limiter::{Judged, Limiter};
 
 struct MyProxy {
     limiter: Arc<Limiter>,

@@ -21,8 +21,8 @@ use proxy::Plain;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tollgate::clock::{Nanos, Now};
 use tollgate::limit::{Quota, Rate, SlidingLog, WindowLengths, log_bytes};
-use tollgate::ops::Signals;
 use tollgate::policy::KeyHash;
+use tollgate::signals::Signals;
 use tollgate::store::{CellBudget, EmbeddedCharge, EmbeddedStore, QuotaSpec, SHARDS};
 
 #[global_allocator]
@@ -105,7 +105,7 @@ access_log: {{ to: none }}
     );
     std::fs::write(&file, policy).unwrap();
     std::thread::spawn(move || {
-        let orders = Signals::take().and_then(Signals::listen).unwrap();
+        let orders = Signals::install().and_then(Signals::listen).unwrap();
         let config =
             tollgate::config::load(&file).map_err(|errors| errors.to_string()).unwrap().config;
         tollgate::server::run(config, &file, false, orders).unwrap();
@@ -270,20 +270,20 @@ fn a_path_of_many_meanings_is_read_for_little() {
             let path = repeated(unit, size);
             let mut headers = http::HeaderMap::new();
             headers.insert("host", http::HeaderValue::from_static("h"));
-            let head = tollgate::proxy::Head {
+            let head = tollgate::http::Head {
                 method: &http::Method::GET,
                 target: path.as_bytes(),
                 authority: None,
                 version: http::Version::HTTP_11,
                 headers: &headers,
             };
-            let bounds = tollgate::proxy::GateBounds {
+            let bounds = tollgate::http::GateBounds {
                 header_size: 32 * 1024,
                 header_fields: 100,
                 body_size: None,
             };
             let region = Region::new(ALLOCATOR);
-            let readings = tollgate::proxy::pass(head, bounds).map(|clean| clean.readings.len());
+            let readings = tollgate::http::pass(head, bounds).map(|clean| clean.readings.len());
             let written = region.change().bytes_allocated;
             worst = worst.max(written);
             assert!(written < MOST_WRITTEN, "{unit} to {size}: {written} bytes, {readings:?}");

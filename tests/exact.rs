@@ -361,10 +361,10 @@ fn told(decision: &Decision, generation: &Generation, limits: &str) -> [String; 
     );
     let loaded = config::read_text(&text, "f", Path::new("")).unwrap();
     [0.0, 0.5, 0.999].map(|chance| {
-        let asking = tollgate::proxy::Asking { headers: &HeaderMap::new(), chance };
+        let asking = tollgate::http::Asking { headers: &HeaderMap::new(), chance };
         let responses = &loaded.config.default_responses;
-        let refusal = tollgate::proxy::refusal(decision, generation.policy(), responses, asking);
-        refusal.unwrap().unwrap().head.headers["retry-after"].to_str().unwrap().to_owned()
+        let refusal = tollgate::http::refusal(decision, generation.policy(), responses, asking);
+        refusal.unwrap().unwrap().headers["retry-after"].to_str().unwrap().to_owned()
     })
 }
 
@@ -476,7 +476,7 @@ routes: [{ name: r }]";
     let responses = config::read_text(text, "f", Path::new("")).unwrap().config.default_responses;
     let reset = || {
         let (decision, _) = bench.decide(&generation, &[("x-key", "k")]);
-        let fields = tollgate::proxy::fields_beside(&decision, policy, &responses).unwrap();
+        let fields = tollgate::http::fields_beside(&decision, policy, &responses).unwrap();
         let reset = fields.get("x-ratelimit-reset").map(|at| at.to_str().unwrap().to_owned());
         reset.map(|at| at.parse::<u64>().unwrap())
     };

@@ -1,4 +1,4 @@
-use tollgate::proxy::{Framing, Length, Reason};
+use tollgate::http::{Framing, Length, Reason};
 
 /// Most bytes of a chunk's extension.
 const MAX_EXTENSION: usize = 256;

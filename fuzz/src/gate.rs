@@ -1,7 +1,7 @@
 //! What holds of everything that the gate lets through.
 
 use http::{HeaderMap, HeaderValue, Method, Version};
-use tollgate::proxy::{Clean, GateBounds, Head, Reason, pass};
+use tollgate::http::{Clean, GateBounds, Head, Reason, pass};
 
 use super::origin;
 

@@ -1,6 +1,6 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
 use pingora::http::RequestHeader;
-use tollgate::proxy::{Head, HeadScan, LastHost, Length, Reason, WireHead, pass, pass_scanned};
+use tollgate::http::{Head, HeadScan, LastHost, Length, Reason, WireHead, pass, pass_scanned};
 
 use super::gate::{BOUNDS, is_clean};
 

@@ -1,5 +1,5 @@
 use http::{HeaderMap, HeaderValue, Method};
-use tollgate::proxy::pass;
+use tollgate::http::pass;
 
 use super::gate::{BOUNDS, get, is_clean};
 

@@ -1,6 +1,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use tollgate::proxy::{
+use tollgate::edge::{
     PROXY_SIGNATURE, PROXY_V1_MOST, PROXY_V2_FIXED, PROXY_V2_MOST, ProxiedFrom, ProxyVersion,
     proxied_from, proxy_v2_size, proxy_version,
 };

@@ -5,8 +5,8 @@ use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{ManualClock, Nanos};
 use tollgate::config::{self, LoadedConfig};
 use tollgate::engine::{Engine, FinalResponse, Generation, Outcome};
+use tollgate::http::{Asking, refusal, retry_after_secs};
 use tollgate::policy::{Facts, KeySecret};
-use tollgate::proxy::{Asking, refusal, retry_after_secs};
 
 const POLICY: &str = "version: 1
 listeners: [{ address: 127.0.0.1:1 }]
@@ -115,7 +115,7 @@ fn request(headers: &HeaderMap, is_trusted: bool, said: &FinalResponse<'_>) -> O
         let asking = Asking { headers, chance };
         let refused = refusal(&decision, generation.policy(), &NODE.responses, asking).unwrap();
         assert_eq!(refused.is_some(), decision.outcome == Outcome::Limited);
-        if let Some(retry) = refused.and_then(|one| one.head.headers.get("retry-after").cloned()) {
+        if let Some(retry) = refused.and_then(|one| one.headers.get("retry-after").cloned()) {
             let told: u64 = retry.to_str().unwrap().parse().unwrap();
             assert!(told >= retry_after_secs(&decision).unwrap(), "told to come too soon");
         }

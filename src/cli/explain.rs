@@ -13,10 +13,10 @@ use super::REFUSED;
 use crate::clock::{Clock, ManualClock, SystemClock};
 use crate::config::{self, Config};
 use crate::engine::{Decision, Engine, Generation, Outcome};
+use crate::http::{FieldRules, GateBounds, Head, pass};
 use crate::policy::client;
 use crate::policy::key::Part;
 use crate::policy::{Facts, KeySecret, KeySpec, Route};
-use crate::proxy::{self, FieldRules, GateBounds, Head};
 
 /// A request on the command line.
 #[derive(Debug, Args)]
@@ -110,7 +110,7 @@ impl Question {
             headers: &self.headers,
         };
         let rules = FieldRules::of(&config);
-        let checked = proxy::pass(head, bounds)
+        let checked = pass(head, bounds)
             .and_then(|clean| rules.check(clean.rare, &self.method, &self.headers).map(|()| clean));
         let clean = match checked {
             Ok(clean) => clean,

@@ -5,14 +5,15 @@ use std::process::ExitCode;
 
 use super::REFUSED;
 use crate::config;
-use crate::ops::{self, Signals};
+use crate::ops;
 use crate::server;
+use crate::signals::Signals;
 
 /// Serves until a signal ends the process. 2 when the configuration is refused.
 pub(super) fn run(file: &Path, upgrade: bool) -> ExitCode {
     // First of all: without a handler a HUP kills the process.
-    let orders = match Signals::take().and_then(Signals::listen) {
-        Ok(orders) => orders,
+    let requests = match Signals::install().and_then(Signals::listen) {
+        Ok(requests) => requests,
         Err(error) => return failed(&format!("cannot take signals: {error}")),
     };
     let loaded = match config::load(file) {
@@ -30,7 +31,7 @@ pub(super) fn run(file: &Path, upgrade: bool) -> ExitCode {
     for warning in &loaded.warnings {
         log::warn!("{warning}");
     }
-    match server::run(loaded.config, file, upgrade, orders) {
+    match server::run(loaded.config, file, upgrade, requests) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error.to_string()),
     }

@@ -24,9 +24,10 @@ use serde_json::{Value, json};
 use super::admin_access::{AdminAccess, Foreign};
 use super::log::timestamp;
 use super::{MetricSources, ReloadOutcome, Status, render_metrics};
+use crate::edge::MemoryBudget;
 use crate::engine::Engine;
 use crate::policy::LimitIndex;
-use crate::proxy::{Books, Live, MemoryBudget};
+use crate::proxy::{Books, Live};
 
 /// Answers operators.
 pub struct AdminDoor {

@@ -9,11 +9,13 @@ use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
 
 use super::{LineWriter, Status};
+use crate::edge::{MemoryBudget, MemoryKind, Shed};
 use crate::engine::{CandidateComparison, Engine, VerdictKind};
 use crate::histogram::Histogram;
+use crate::http::Reason;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::policy::{LimitIndex, Tier};
-use crate::proxy::{Books, Ending, Live, MemoryBudget, MemoryKind, OriginTally, Reason, Shed};
+use crate::proxy::{Books, Ending, Live, OriginTally};
 use crate::store::redis::CallOutcome;
 use crate::tokens::{self, TokenError};
 

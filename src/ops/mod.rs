@@ -14,7 +14,7 @@ pub mod supervisor;
 pub use access_log::AccessLogSink;
 pub use admin::AdminDoor;
 pub use admin_access::AdminAccess;
-pub use lifecycle::{Lifecycle, Orders, Signals};
+pub use lifecycle::Lifecycle;
 pub use line_writer::LineWriter;
 pub use log::init as init_log;
 pub use metrics::{Sources as MetricSources, render as render_metrics};

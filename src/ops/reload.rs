@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 
 use super::{AccessLogSink, ReloadOutcome, Status};
 use crate::config::{self, Config, ConfigErrors};
+use crate::edge::CertificateStore;
 use crate::engine::Engine;
-use crate::proxy::{Books, CertificateStore, Fixed, Live};
+use crate::proxy::{Books, Fixed, Live};
 
 /// What a reload reads.
 #[derive(Clone, Debug)]

@@ -9,7 +9,8 @@ use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
 use super::upstream::RequestId;
-use super::{Context, Shed, Tollgate};
+use super::{Context, Tollgate};
+use crate::edge::Shed;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 
 /// A request is over without an answer, or in the middle of one. `status`: our answer, if there was

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use pingora_proxy::Session;
 
-use super::{Context, Ending, Reason, Tollgate, TunnelEnd, fields, upstream};
+use super::{Context, Ending, Tollgate, TunnelEnd, upstream};
 use crate::clock::Nanos;
 use crate::config::AccessLog;
 use crate::engine::{CandidateComparison, Decision, Outcome};
+use crate::http::{Reason, retry_after_secs};
 use crate::policy::Policy;
 
 /// Where a line per request goes. It must not block.
@@ -103,7 +104,7 @@ pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
         reason: ctx.rejected,
         limit: ctx.decision.as_ref().and_then(|decision| deciding(decision, policy)),
         tunnel: ctx.tunnel,
-        retry_after: ctx.decision.as_ref().and_then(fields::retry_after_secs),
+        retry_after: ctx.decision.as_ref().and_then(retry_after_secs),
         degraded: ctx.decision.as_ref().is_some_and(Decision::is_degraded),
         outage,
         banned: ctx.decision.as_ref().is_some_and(Decision::is_banned),
@@ -111,7 +112,7 @@ pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
         trials: ctx.decision.as_ref().map(|one| trials(one, policy)).unwrap_or_default(),
         generation: ctx.live.generation.number(),
         origin: ctx.origin.as_ref().map(|origin| &*origin.meant().name),
-        ipv6_prefix: ctx.live.ipv6_prefix,
+        ipv6_prefix: ctx.live.ipv6_prefix(),
         duration: now.mono.saturating_sub(ctx.began.mono),
     };
     gate.access.record(&record, &ctx.live.access_log);

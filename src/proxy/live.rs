@@ -10,11 +10,11 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use pingora::protocols::tls::CaType;
 
-use super::gate::{FieldRules, GateBounds, Reason};
-use super::members::Members;
 use super::origin::{self, OriginGroup, OriginTally};
 use crate::config::{AccessLog, Admin, Bounds, Config, Origin, Responses, StoreConfig};
+use crate::edge::{ConnectionRules, Shed};
 use crate::engine::{Engine, Generation, ReloadReport};
+use crate::http::{FieldRules, GateBounds, Members, Reason};
 use crate::policy::RouteIndex;
 use crate::policy::client::ClientRules;
 
@@ -22,20 +22,16 @@ use crate::policy::client::ClientRules;
 pub struct Live {
     /// The policy with its counters.
     pub generation: Generation,
-    /// Who is believed about clients' addresses.
-    pub clients: ClientRules,
-    /// Bits of an IPv6 address that make one client.
-    pub ipv6_prefix: u8,
+    /// What connections are served by.
+    pub connections: Arc<ConnectionRules>,
     /// In the order that routes name them by.
     pub origins: Vec<Arc<OriginGroup>>,
     /// One per route.
     pub responses: Vec<Arc<Responses>>,
     /// What the answers say of each limit.
-    pub members: Members,
+    pub(crate) members: Members,
     /// Where no route was found.
     pub default_responses: Arc<Responses>,
-    /// Bounds of the proxy itself.
-    pub bounds: Arc<Bounds>,
     /// What becomes of fields that readers take for others.
     pub field_rules: FieldRules,
     /// What is logged.
@@ -141,35 +137,6 @@ impl RouteTally {
     }
 }
 
-/// What there was no room for, or what had to make room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shed {
-    /// An exchange with an origin.
-    OriginConnections,
-    /// Memory for one more exchange.
-    Memory,
-    /// Memory for an answer that its client does not take.
-    SlowReader,
-    /// An idle connection of a client: it was closed to make room for another one.
-    IdleConnections,
-}
-
-impl Shed {
-    /// Every kind, in the order of the counters.
-    pub const ALL: [Self; 4] =
-        [Self::OriginConnections, Self::Memory, Self::SlowReader, Self::IdleConnections];
-
-    /// The word of the metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::OriginConnections => "origin_connections",
-            Self::Memory => "memory",
-            Self::SlowReader => "slow_reader",
-            Self::IdleConnections => "idle_connections",
-        }
-    }
-}
-
 /// What the proxy counts over all configurations.
 #[derive(Debug, Default)]
 pub struct Books {
@@ -237,13 +204,16 @@ impl Live {
         let (generation, report) =
             engine.generation(config.policy, previous.map(|previous| &previous.generation));
         let live = Self {
-            clients: config.clients,
-            ipv6_prefix: config.ipv6_prefix,
+            connections: Arc::new(ConnectionRules {
+                head: GateBounds::of(&config.bounds),
+                bounds: Arc::new(config.bounds),
+                clients: config.clients,
+                ipv6_prefix: config.ipv6_prefix,
+            }),
             origins,
             members: Members::of(generation.policy()),
             responses: config.responses,
             default_responses: config.default_responses,
-            bounds: Arc::new(config.bounds),
             field_rules,
             access_log: config.access_log,
             fixed,
@@ -264,13 +234,19 @@ impl Live {
         route.and_then(|route| self.responses.get(route.0)).unwrap_or(&self.default_responses)
     }
 
-    /// What the gate bounds.
-    pub fn gate_bounds(&self) -> GateBounds {
-        GateBounds {
-            header_size: self.bounds.header_size,
-            header_fields: self.bounds.header_fields,
-            body_size: self.bounds.body_size,
-        }
+    /// Bounds of the proxy itself.
+    pub fn bounds(&self) -> &Arc<Bounds> {
+        &self.connections.bounds
+    }
+
+    /// Which peers are believed about clients' addresses.
+    pub fn clients(&self) -> &ClientRules {
+        &self.connections.clients
+    }
+
+    /// Bits of an IPv6 address that identify one client.
+    pub fn ipv6_prefix(&self) -> u8 {
+        self.connections.ipv6_prefix
     }
 
     fn origin_like(&self, meant: &Origin) -> Option<Arc<OriginGroup>> {

@@ -3,30 +3,18 @@
 //! `request` judges (and answers what is refused), `upstream` chooses a server and says who asks,
 //! `response` tells the client where it stands, `finish` books what became of it.
 
-mod certificates;
+mod delay;
+mod early_rejection;
 mod failure_log;
-mod fields;
 mod finish;
-mod gate;
 mod http10;
-mod lines;
-mod link;
 mod live;
-mod members;
-mod memory;
-mod negotiate;
 mod origin;
 mod origin_slots;
-mod plugin;
-mod porter;
-mod proxied;
-mod render;
 mod request;
 mod respond;
 mod response;
-mod session_tickets;
 mod tunnel;
-mod turn;
 mod upstream;
 
 use std::net::SocketAddr;
@@ -42,34 +30,16 @@ use pingora::upstreams::peer::Peer;
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
 use crate::clock::{Nanos, Now};
+use crate::edge::{ExpectedAnswer, Link, MemoryBudget, RequestMemory, Shed};
 use crate::engine::{Decision, Engine, FinalResponse, PendingSettlement};
-use fields::Standing;
+use crate::http::{Rare, Reason, Standing};
 use origin_slots::OriginSlot;
 
-pub use certificates::{CertificateStore, Certificates, Resolver, ServedCertificate};
-pub use fields::retry_after_secs;
+pub use early_rejection::EarlyRejection;
 pub use finish::{AccessRecord, AccessSink};
-pub use gate::{
-    Clean, FieldRules, Framing, GateBounds, Head, HeadScan, LastHost, Length, Rare, Reason,
-    Scanned, WireHead, pass, pass_scanned,
-};
-pub use link::{Awaited, Cut, Link, OriginSilent};
-pub use live::{Books, Ending, Fixed, Live, RouteTally, Shed};
-pub use memory::{
-    EXCHANGE_BYTES, HEAD_COPIES, HeldMemory, MAX_ANSWER_BYTES, MAX_BODY_BYTES, MemoryBudget,
-    MemoryKind,
-};
-pub use negotiate::Asking;
+pub use live::{Books, Ending, Fixed, Live, RouteTally};
 pub use origin::{OriginGroup, OriginTally};
 pub use origin_slots::{AllOriginSlots, OriginSlots};
-pub use plugin::{Judged, Limiter, LimiterError};
-pub use porter::Porter;
-pub use proxied::{
-    NoProxyHeader, PROXY_SIGNATURE, PROXY_V1_MOST, PROXY_V2_FIXED, PROXY_V2_MOST, ProxiedFrom,
-    ProxyVersion, proxied_from, proxy_v2_size, proxy_version,
-};
-pub use render::{Refusal, fields_beside, refusal, write_fields};
-pub use session_tickets::{ListenerTickets, NoRandomness, TicketKeys};
 pub use tunnel::TunnelEnd;
 
 /// Servers of its origin that one request tries to connect to.
@@ -124,9 +94,9 @@ pub struct Context {
     /// Whether it is certain that no origin was asked, and none will be.
     is_unforwarded: bool,
     /// What the request holds, from when it waits for something to its end.
-    held: Option<memory::RequestMemory>,
+    held: Option<RequestMemory>,
     /// The answer in progress.
-    expected: Option<link::ExpectedAnswer>,
+    expected: Option<ExpectedAnswer>,
     origin: Option<Arc<OriginGroup>>,
     origin_asked: Option<Nanos>,
     origin_status: Option<u16>,

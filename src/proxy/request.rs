@@ -12,12 +12,12 @@ use pingora::http::RequestHeader;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use super::gate::{self, Clean, GateBounds, Head, Reason, Scanned};
-use super::memory::RequestMemory;
-use super::{Asking, Context, Ending, Link, Tollgate, http10, render, respond, turn};
+use super::{Context, Ending, Tollgate, delay, http10, respond};
 use crate::clock::Nanos;
 use crate::config::Bounds;
+use crate::edge::{Link, RequestMemory};
 use crate::engine::{Decision, Outcome, Unsettled};
+use crate::http::{Asking, Clean, GateBounds, Head, Reason, Scanned, pass, pass_scanned, render};
 use crate::policy::{Facts, client};
 
 /// What `request_filter` gives the framework.
@@ -37,7 +37,7 @@ pub(super) fn judge<'r>(
     };
     let head = session.req_header();
     let mut unsettled = None;
-    let clean = read(head, scanned.as_ref(), ctx.live.gate_bounds()).and_then(|clean| {
+    let clean = read(head, scanned.as_ref(), ctx.live.connections.head).and_then(|clean| {
         let rules = &ctx.live.field_rules;
         rules.check(clean.rare, &head.method, &head.headers)?;
         // A trusted proxy sends the requests of many hosts over a connection for one or none.
@@ -88,8 +88,8 @@ fn prepare(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
     ctx.date = gate.engine.date(ctx.began);
     // The stream under the session bounds what HTTP/1 writes.
     let http2 = session.req_header().version == Version::HTTP_2;
-    session.set_write_timeout(if http2 { part_timeout(&ctx.live.bounds) } else { None });
-    session.set_total_drain_timeout(Some(ctx.live.bounds.discard_time));
+    session.set_write_timeout(if http2 { part_timeout(&ctx.live.bounds()) } else { None });
+    session.set_total_drain_timeout(Some(ctx.live.bounds().discard_time));
     // The stream under the session waits for nobody too long; who switches protocols may be silent
     // for as long as the origin likes.
     session.set_read_timeout(None);
@@ -104,7 +104,7 @@ fn prepare(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
     let peer = session.client_addr().and_then(|address| address.as_inet()).map(|peer| peer.ip());
     // Only a socket without an address (a test's pipe) has no peer.
     let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let clients = &ctx.live.clients;
+    let clients = &ctx.live.clients();
     ctx.client_ip = Some(client::resolve(peer, &session.req_header().headers, clients));
     ctx.peer_trusted = clients.trusts(peer);
 }
@@ -127,8 +127,8 @@ fn read<'r>(
     bounds: GateBounds,
 ) -> Result<Clean<'r>, Reason> {
     scanned
-        .and_then(|one| gate::pass_scanned(one, head.raw_path(), bounds))
-        .unwrap_or_else(|| gate::pass(Head::of(head), bounds))
+        .and_then(|one| pass_scanned(one, head.raw_path(), bounds))
+        .unwrap_or_else(|| pass(Head::of(head), bounds))
 }
 
 fn facts<'r>(ctx: &Context, head: &'r RequestHeader, clean: &'r Clean<'r>) -> Facts<'r> {
@@ -142,7 +142,7 @@ fn facts<'r>(ctx: &Context, head: &'r RequestHeader, clean: &'r Clean<'r>) -> Fa
         readings: &clean.readings,
         query: clean.query,
         headers: &head.headers,
-        ipv6_prefix: ctx.live.ipv6_prefix,
+        ipv6_prefix: ctx.live.ipv6_prefix(),
     }
 }
 
@@ -177,7 +177,7 @@ async fn conclude(
     };
     let turn = match decision.wait() {
         Nanos::ZERO => Ok(()),
-        wait => Box::pin(turn::take(session, wait)).await,
+        wait => Box::pin(delay::take(session, wait)).await,
     };
     ctx.pending.end_delay();
     let outcome = decision.outcome;
@@ -220,7 +220,7 @@ pub(super) fn bound_body(body: Option<&Bytes>, ctx: &mut Context) -> Result<()> 
     if let Some(held) = &mut ctx.held {
         held.add_part(body.len());
     }
-    if ctx.live.bounds.body_size.is_none_or(|most| ctx.body_read <= most) {
+    if ctx.live.bounds().body_size.is_none_or(|most| ctx.body_read <= most) {
         return Ok(());
     }
     ctx.rejected = Some(Reason::BodySize);

@@ -8,10 +8,10 @@ use http::{HeaderMap, Method, StatusCode, Version, header};
 use pingora::{Error, ErrorSource, ErrorType, Result};
 use pingora_proxy::{FailToProxy, Session};
 
-use super::gate::Reason;
-use super::render::{self, Reply};
-use super::{Context, Cut, Ending, Link, Tollgate, tunnel};
+use super::{Context, Ending, Tollgate, tunnel};
+use crate::edge::{Cut, Link};
 use crate::engine::FinalResponse;
+use crate::http::{Reason, Reply, render};
 
 /// After how many seconds a request may be sent again for which there was no room: exchanges end all the
 /// time, and nobody knows when.
@@ -120,11 +120,11 @@ pub(super) async fn refuse(session: &mut Session, ctx: &mut Context, reply: Repl
 /// Sends an answer, and deals with the body of the request that nobody will read.
 async fn send(session: &mut Session, ctx: &Context, reply: Reply) -> Result<()> {
     if let Some(link) = Link::of(session) {
-        link.refuse(ctx.live.bounds.discard_bytes);
+        link.refuse(ctx.live.bounds().discard_bytes);
     }
     let version = session.req_header().version;
     let unread = version != Version::HTTP_2 && !session.is_body_done();
-    let answer = reply.for_framework(version)?;
+    let answer = reply.into_framework(version)?;
     if unread && !(fits_discard(session, ctx) && discard(session, ctx).await) {
         session.set_keepalive(None);
     }
@@ -148,7 +148,7 @@ fn hand_over(session: &Session, ctx: &mut Context, reply: &Reply) -> bool {
     let Some(link) = Link::of(session).filter(|_| session.response_written().is_none()) else {
         return false;
     };
-    link.refuse(ctx.live.bounds.discard_bytes);
+    link.refuse(ctx.live.bounds().discard_bytes);
     let keeps = session.get_keepalive().is_some();
     let without_body = session.req_header().method == Method::HEAD;
     link.reply(|out| reply.write(out, ctx.date, keeps, without_body));
@@ -161,7 +161,7 @@ fn fits_discard(session: &Session, ctx: &Context) -> bool {
     let length = session.get_header(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     !expects_continue(session)
-        && length.is_some_and(|length| length <= ctx.live.bounds.discard_bytes)
+        && length.is_some_and(|length| length <= ctx.live.bounds().discard_bytes)
 }
 
 /// A client that waits for 100 gets its answer instead, and sends no body.
@@ -171,7 +171,7 @@ fn expects_continue(session: &Session) -> bool {
 
 /// Reads and drops what is left of the body, within the bounds. Says whether that was all.
 async fn discard(session: &mut Session, ctx: &Context) -> bool {
-    let bounds = &ctx.live.bounds;
+    let bounds = &ctx.live.bounds();
     let reading = read_some(session, bounds.discard_bytes);
     let read = tokio::time::timeout(bounds.discard_time, reading).await;
     read.is_ok_and(|read| read == Read::All)
@@ -181,7 +181,7 @@ async fn discard(session: &mut Session, ctx: &Context) -> bool {
 /// come in would make the kernel reset it, and the client lose the answer that it has not read.
 /// No more than the bound is read: a client whose writes stall looks for an answer.
 async fn linger(session: &mut Session, ctx: &Context) {
-    let bounds = &ctx.live.bounds;
+    let bounds = &ctx.live.bounds();
     let lingering = async {
         if read_some(session, bounds.discard_bytes).await == Read::TooMuch {
             std::future::pending::<()>().await;

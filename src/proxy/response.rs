@@ -1,16 +1,15 @@
 //! `response_filter`: what the client is told beside the origin's answer.
 
-use http::header::{self, HeaderName, HeaderValue};
+use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, StatusCode, Version};
 use pingora::Result;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::fields::{Standing, Triple};
-use super::lines::{LIMIT, Lines, RATELIMIT, RATELIMIT_POLICY, REMAINING, RESET};
-use super::link::ExpectedAnswer;
-use super::{Context, Ending, Link, Tollgate, http10, tunnel};
+use super::{Context, Ending, Tollgate, http10, tunnel};
+use crate::edge::{ExpectedAnswer, Link};
 use crate::engine::FinalResponse;
+use crate::http::{LIMIT, Lines, REMAINING, RESET};
 
 /// Adds where the client stands. An origin's own fields are never loosened.
 pub(super) fn tell(
@@ -54,14 +53,14 @@ pub(super) fn tell(
     if let Some(standing) = ctx.standing() {
         match Link::of(session).filter(|_| is_http1(session)) {
             // Beside an origin's own triple ours may not be wanted.
-            _ if has_triple(&response.headers) => write(response, &standing)?,
+            _ if has_triple(&response.headers) => standing.add_to_head(response)?,
             // The stream writes them as they are.
             Some(link) => link.tell(|out| standing.write_lines(out)),
-            None if is_http1(session) => write(response, &standing)?,
+            None if is_http1(session) => standing.add_to_head(response)?,
             None => {
                 let mut lines = Lines::new();
                 standing.write_lines(lines.bytes());
-                lines.append_to(response)?;
+                lines.append_to_head(response)?;
             }
         }
     }
@@ -89,36 +88,9 @@ fn is_http1(session: &Session) -> bool {
     session.req_header().version != Version::HTTP_2
 }
 
-/// Writes the fields beside those that are there.
-pub(super) fn write(response: &mut ResponseHeader, standing: &Standing<'_>) -> Result<()> {
-    if standing.has_lists() {
-        // Both are lists (RFC 9651): ours is one more line.
-        let [mut policies, mut limits] = [Vec::new(), Vec::new()];
-        standing.write_policies(&mut policies);
-        standing.write_limits(&mut limits);
-        response.append_header(RATELIMIT_POLICY.shown(), policies)?;
-        response.append_header(RATELIMIT.shown(), limits)?;
-    }
-    let ours = standing.triple().filter(|ours| !theirs_is_tighter(&response.headers, *ours));
-    if let Some(ours) = ours {
-        response.insert_header(LIMIT.shown(), HeaderValue::from(ours.limit))?;
-        response.insert_header(REMAINING.shown(), HeaderValue::from(ours.remaining))?;
-        response.insert_header(RESET.shown(), HeaderValue::from(ours.reset))?;
-    }
-    Ok(())
-}
-
 /// Whether an origin tells a triple of its own. (An answer has few fields, and three searches in
 /// the map cost more than a look at the length of every name.)
 fn has_triple(headers: &HeaderMap) -> bool {
     let is_ours = |name: &HeaderName| [LIMIT, REMAINING, RESET].iter().any(|one| one.name == *name);
     headers.keys().any(|name| matches!(name.as_str().len(), 17 | 21) && is_ours(name))
-}
-
-/// Whether the origin's triple leaves less than ours: then it goes out whole.
-fn theirs_is_tighter(headers: &HeaderMap, ours: Triple) -> bool {
-    let remaining = headers.get(REMAINING.name).and_then(|value| value.to_str().ok());
-    remaining
-        .and_then(|text| text.trim().parse::<u64>().ok())
-        .is_some_and(|theirs| theirs < u64::from(ours.remaining))
 }

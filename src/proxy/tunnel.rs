@@ -12,7 +12,9 @@ use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
-use super::{Context, Link, OriginSilent, Rare};
+use super::Context;
+use crate::edge::{Cut, Link, OriginSilent};
+use crate::http::Rare;
 
 /// How a tunnel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +41,7 @@ impl TunnelEnd {
         match (error.etype(), error.esource()) {
             (ErrorType::ReadTimedout, ErrorSource::Downstream) => Self::Idle,
             (ErrorType::WriteTimedout, _) => Self::Stalled,
-            _ if super::Cut::of(error).is_some() => Self::Stalled,
+            _ if Cut::of(error).is_some() => Self::Stalled,
             _ => Self::Closed,
         }
     }

@@ -10,11 +10,10 @@ use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
 use super::origin_slots::Stay;
-use super::{
-    Context, EXCHANGE_BYTES, Link, MAX_ANSWER_BYTES, MAX_BODY_BYTES, MAX_TRIES, Rare, Shed,
-    Tollgate, http10, request, tunnel,
-};
+use super::{Context, MAX_TRIES, Tollgate, http10, request, tunnel};
 use crate::clock::Nanos;
+use crate::edge::{EXCHANGE_BYTES, Link, MAX_ANSWER_BYTES, MAX_BODY_BYTES, Shed};
+use crate::http::Rare;
 use crate::policy::{Facts, client};
 
 // Written by their texts, which keeps their case over HTTP/1 for nothing; found by their names.
@@ -56,12 +55,12 @@ pub(super) fn choose(
         readings: &[],
         query: head.uri.query(),
         headers: &head.headers,
-        ipv6_prefix: live.ipv6_prefix,
+        ipv6_prefix: live.ipv6_prefix(),
     };
     ctx.origin = Some(Arc::clone(origin));
     if ctx.origin_slot.is_none() {
-        let client = client::prefix(facts.client_ip, live.ipv6_prefix);
-        if !has_memory(gate, client, live.bounds.memory) {
+        let client = client::prefix(facts.client_ip, live.ipv6_prefix());
+        if !has_memory(gate, client, live.bounds().memory) {
             (ctx.shed, ctx.is_unforwarded) = (Some(Shed::Memory), true);
             gate.books.shed(Shed::Memory);
             return Err(Error::explain(ErrorType::HTTPStatus(503), "no memory is left").into_up());

@@ -6,9 +6,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
+use crate::edge::TicketKeys;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
-use crate::ops::{Orders, Reloader};
-use crate::proxy::TicketKeys;
+use crate::ops::Reloader;
+use crate::signals::OperatorRequests;
 
 /// Between two rounds of the engine's housekeeping.
 const TICK: Duration = Duration::from_millis(100);
@@ -21,7 +22,7 @@ const RELOAD_NICENESS: i32 = 10;
 pub(super) struct Housekeeping {
     pub(super) reloader: Arc<Reloader>,
     pub(super) ticket_keys: Arc<TicketKeys>,
-    pub(super) orders: Arc<Orders>,
+    pub(super) requests: Arc<OperatorRequests>,
 }
 
 impl Housekeeping {
@@ -39,11 +40,11 @@ impl Housekeeping {
                     self.tell_suppressed();
                 }
                 // One that is asked for meanwhile is remembered, and begins after this one.
-                () = self.orders.reload.notified(), if reload.is_none() => {
+                () = self.requests.reload.notified(), if reload.is_none() => {
                     reload = self.begin_reload();
                 }
                 () = ended(&mut reload) => reload = None,
-                () = self.orders.reopen.notified() => self.reloader.reopen_log(),
+                () = self.requests.reopen.notified() => self.reloader.reopen_log(),
             }
         }
     }

@@ -1,24 +1,8 @@
 //! The composition root: builds everything once, and owns the order of start and stop.
 
-mod admin_connections;
-mod connection;
-mod exchanges;
-mod frames;
-mod guarded;
-mod handover;
-mod handshakes;
 mod housekeeping;
-mod idle_mark;
-mod listening;
-mod memory_watch;
-mod pace;
 mod parts;
-mod seats;
-mod sockets;
-mod tls;
-mod waiting;
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +12,12 @@ use pingora::server::{RunArgs, Server};
 use rustix::process::{Resource, Rlimit};
 
 use crate::config::Config;
-use crate::ops::{Orders, Status, supervisor};
-use crate::proxy::NoRandomness;
-pub use guarded::{ConnectionBytes, connection_bytes};
-use handover::{Heritage, Offer, Successor};
-use listening::Accepting;
+use crate::edge::{
+    Accepting, Heritage, ListenError, NoRandomness, Offer, Sockets, Successor, place, take_over,
+};
+use crate::ops::{Status, supervisor};
+use crate::signals::OperatorRequests;
 use parts::Parts;
-use sockets::Sockets;
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -46,13 +29,8 @@ pub enum StartError {
     #[error("access_log: {0}")]
     AccessLog(std::io::Error),
     /// An address that cannot be listened on.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// Which.
-        address: SocketAddr,
-        /// Why.
-        error: std::io::Error,
-    },
+    #[error("{0}")]
+    Listen(#[from] ListenError),
     /// No randomness for the secret of the keys.
     #[error("no randomness for the key secret: {0}")]
     Secret(getrandom::Error),
@@ -76,25 +54,24 @@ pub fn run(
     config: Config,
     file: &Path,
     upgrade: bool,
-    orders: Arc<Orders>,
+    requests: Arc<OperatorRequests>,
 ) -> Result<(), StartError> {
     let bounds = config.bounds.clone();
     let threads = config.threads.map_or_else(cores, std::num::NonZeroUsize::get);
     let listeners = config.listeners.clone();
     let admin = config.admin.clone();
     let (descriptors, all) = Descriptors::raised(bounds.max_connections);
-    let parts = Parts::build(config, Arc::clone(&orders), descriptors)?;
-    let place = handover::place(file);
+    let parts = Parts::build(config, Arc::clone(&requests), descriptors)?;
+    let place = place(file);
     let (sockets, successor) = match (&place, upgrade) {
         (Ok(place), true) => {
             let now = || parts.clock.now().mono;
-            handover::take_over(place, &orders, &parts.ticket_keys, now)
-                .map_err(StartError::TakeOver)?
+            take_over(place, &requests, &parts.ticket_keys, now).map_err(StartError::TakeOver)?
         }
         (Err(error), true) => return Err(StartError::TakeOver(error.kind().into())),
         (_, false) => (Sockets::default(), None),
     };
-    if orders.is_ending() {
+    if requests.is_ending() {
         return Ok(());
     }
     let addresses = listeners.iter().map(|one| one.address);
@@ -120,7 +97,7 @@ pub fn run(
         ticket_keys: Arc::clone(&parts.ticket_keys),
         clock: Arc::clone(&parts.clock),
     };
-    let begun = Begun { accepting, status, successor, place, heritage, orders };
+    let begun = Begun { accepting, status, successor, place, heritage, requests };
     parts.beside.spawn(begun.until_replaced());
     let shutdown_signal = Box::new(parts.lifecycle());
     server.run(RunArgs { shutdown_signal });
@@ -134,7 +111,7 @@ struct Begun {
     successor: Option<Successor>,
     place: std::io::Result<std::path::PathBuf>,
     heritage: Heritage,
-    orders: Arc<Orders>,
+    requests: Arc<OperatorRequests>,
 }
 
 impl Begun {
@@ -151,15 +128,15 @@ impl Begun {
             log::logger().flush();
             std::process::exit(1);
         }
-        self.status.set_ready(!self.orders.is_ending());
+        self.status.set_ready(!self.requests.is_ending());
         supervisor::ready();
         let offer = self
             .place
-            .and_then(|place| Offer::new(&place, self.heritage, Arc::clone(&self.orders)));
+            .and_then(|place| Offer::new(&place, self.heritage, Arc::clone(&self.requests)));
         match offer {
             Ok(offer) => {
                 offer.handed_over().await;
-                self.orders.replaced();
+                self.requests.replace();
             }
             Err(error) => log::warn!("no successor will be able to take over: {error}"),
         }

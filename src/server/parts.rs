@@ -14,26 +14,21 @@ use pingora::protocols::http::v2::server::default_h2_options;
 use pingora::server::configuration::ServerConf;
 use pingora_proxy::HttpProxy;
 
-use super::admin_connections::{AdminConnections, AdminServer};
-use super::connection::{Connections, Door};
-use super::guarded::SEND_BUFFER;
-use super::handshakes::Handshakes;
 use super::housekeeping::Housekeeping;
-use super::listening::{Accepting, Listening};
-use super::memory_watch::{MemoryWatch, SlowReaders};
-use super::seats::Seats;
-use super::sockets::Sockets;
-use super::tls::Tls;
 use super::{Descriptors, StartError};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Admin, Bounds, Config, Listener};
+use crate::edge::{
+    Accepting, AdminConnections, AdminServer, CertificateStore, ConnectionPolicy, Connections,
+    Door, Handshakes, ListenError, Listening, MemoryBudget, MemoryWatch, SEND_BUFFER, Seats,
+    SlowReaders, Sockets, TicketKeys, Tls,
+};
 use crate::engine::Engine;
 use crate::ops::{
-    AccessLogSink, AdminAccess, AdminDoor, Lifecycle, Orders, ReloadSource, Reloader, Status,
+    AccessLogSink, AdminAccess, AdminDoor, Lifecycle, ReloadSource, Reloader, Status,
 };
-use crate::proxy::{
-    AllOriginSlots, Books, CertificateStore, Live, MemoryBudget, Porter, TicketKeys, Tollgate,
-};
+use crate::proxy::{AllOriginSlots, Books, EarlyRejection, Live, Tollgate};
+use crate::signals::OperatorRequests;
 
 /// How long the access log may take to be written when the process ends. A pipe that nobody reads
 /// takes it never, and an idle process is to be gone within half a second of `drain`.
@@ -56,7 +51,7 @@ pub(super) struct Parts {
     readers: Arc<SlowReaders>,
     seats: Arc<Seats>,
     leaving: Arc<AtomicBool>,
-    orders: Arc<Orders>,
+    requests: Arc<OperatorRequests>,
     /// Runs what goes on beside requests: housekeeping, reloads, health checks, names.
     pub(super) beside: tokio::runtime::Runtime,
 }
@@ -64,7 +59,7 @@ pub(super) struct Parts {
 impl Parts {
     pub(super) fn build(
         config: Config,
-        orders: Arc<Orders>,
+        requests: Arc<OperatorRequests>,
         descriptors: Descriptors,
     ) -> Result<Self, StartError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
@@ -105,7 +100,7 @@ impl Parts {
             readers: Arc::default(),
             seats,
             leaving: Arc::default(),
-            orders,
+            requests,
             beside,
         })
     }
@@ -133,7 +128,7 @@ impl Parts {
         admin: &Admin,
         sockets: &Sockets,
         accepting: &Arc<Accepting>,
-    ) -> Result<Listening<AdminServer>, StartError> {
+    ) -> Result<Listening<AdminServer<AdminDoor>>, StartError> {
         let app = AdminDoor {
             engine: Arc::clone(&self.engine),
             live: Arc::clone(&self.live),
@@ -158,7 +153,7 @@ impl Parts {
             doors: vec![(socket_of(sockets, admin.address)?, door)],
             admin: Some(admin_connections),
             accepting: Arc::clone(accepting),
-            orders: Arc::clone(&self.orders),
+            requests: Arc::clone(&self.requests),
         })
     }
 
@@ -171,7 +166,7 @@ impl Parts {
         sockets: &Sockets,
         accepting: &Arc<Accepting>,
     ) -> Result<Listening<HttpProxy<Tollgate>>, StartError> {
-        let bounds = self.live.load().bounds.clone();
+        let bounds = Arc::clone(self.live.load().bounds());
         let seats = Arc::clone(&self.seats);
         let connections = self.connections(Arc::new(self.proxy(&bounds, conf)), seats, false);
         Ok(Listening {
@@ -181,15 +176,14 @@ impl Parts {
             doors: self.doors(listeners, sockets)?,
             admin: None,
             accepting: Arc::clone(accepting),
-            orders: Arc::clone(&self.orders),
+            requests: Arc::clone(&self.requests),
         })
     }
 
     fn connections<A>(&self, app: Arc<A>, seats: Arc<Seats>, is_admin: bool) -> Connections<A> {
         Connections {
             app,
-            live: Arc::clone(&self.live),
-            porter: self.porter(),
+            policy: self.early_rejection(),
             clock: Arc::clone(&self.clock),
             seats,
             handshakes: Handshakes::default(),
@@ -201,8 +195,8 @@ impl Parts {
         }
     }
 
-    fn porter(&self) -> Arc<Porter> {
-        Arc::new(Porter {
+    fn early_rejection(&self) -> Arc<dyn ConnectionPolicy> {
+        Arc::new(EarlyRejection {
             engine: Arc::clone(&self.engine),
             live: Arc::clone(&self.live),
             books: Arc::clone(&self.books),
@@ -255,7 +249,7 @@ impl Parts {
                 retired: Mutex::default(),
             }),
             ticket_keys: Arc::clone(&self.ticket_keys),
-            orders: Arc::clone(&self.orders),
+            requests: Arc::clone(&self.requests),
         }
     }
 
@@ -263,8 +257,7 @@ impl Parts {
         MemoryWatch {
             budget: Arc::clone(&self.memory),
             readers: Arc::clone(&self.readers),
-            live: Arc::clone(&self.live),
-            books: Arc::clone(&self.books),
+            policy: self.early_rejection(),
             seats: Arc::clone(&self.seats),
             clock: Arc::clone(&self.clock),
         }
@@ -272,9 +265,9 @@ impl Parts {
 
     pub(super) fn lifecycle(&self) -> Lifecycle {
         let access = Arc::clone(&self.access);
-        self.orders.before_exit(move || access.flush(LAST_WORDS));
+        self.requests.set_exit_hook(move || access.flush(LAST_WORDS));
         Lifecycle {
-            orders: Arc::clone(&self.orders),
+            requests: Arc::clone(&self.requests),
             status: Arc::clone(&self.status),
             live: Arc::clone(&self.live),
             leaving: Arc::clone(&self.leaving),
@@ -286,5 +279,7 @@ impl Parts {
 fn socket_of(sockets: &Sockets, address: SocketAddr) -> Result<TcpListener, StartError> {
     let unbound = || std::io::Error::from(std::io::ErrorKind::NotFound);
     let socket = sockets.get(&address).ok_or_else(unbound);
-    socket.and_then(TcpListener::try_clone).map_err(|error| StartError::Listen { address, error })
+    socket
+        .and_then(TcpListener::try_clone)
+        .map_err(|error| StartError::Listen(ListenError { address, error }))
 }

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use crate::config::Config;
-use crate::proxy::{EXCHANGE_BYTES, HEAD_COPIES, MAX_ANSWER_BYTES, MAX_BODY_BYTES};
-use crate::server::connection_bytes;
+use crate::edge::connection_bytes;
+use crate::edge::{EXCHANGE_BYTES, HEAD_COPIES, MAX_ANSWER_BYTES, MAX_BODY_BYTES};
 
 const MIB: usize = 1 << 20;
 

@@ -13,9 +13,9 @@ use crate::engine::{
     CandidateComparison, CandidateVerdict, Decision, Engine, FinalResponse, Generation,
     PendingSettlement,
 };
+use crate::http::{Asking, FieldRules, GateBounds, Head, Reason, fields_beside, pass, refusal};
 use crate::policy::client::{self, ClientRules};
 use crate::policy::{Facts, KeySecret};
-use crate::proxy::{self, Asking, FieldRules, GateBounds, Head, Reason};
 
 /// A day's begin, so that windows of every length begin with each case.
 const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
@@ -183,7 +183,7 @@ impl<'s> Bench<'s> {
         let client_ip = client::resolve(send.ip, &send.headers, &self.clients);
         let mut answered =
             ObservedResponse { client_ip: client_ip.to_string(), ..ObservedResponse::default() };
-        let checked = proxy::pass(head, self.bounds).and_then(|clean| {
+        let checked = pass(head, self.bounds).and_then(|clean| {
             self.rules.check(clean.rare, &send.method, &send.headers).map(|()| clean)
         });
         let clean = match checked {
@@ -254,11 +254,11 @@ impl<'s> Bench<'s> {
     ) -> bool {
         let policy = self.generation.policy();
         let asking = Asking { headers: asked, chance: 0.0 };
-        match proxy::refusal(decision, policy, self.responses(decision), asking) {
+        match refusal(decision, policy, self.responses(decision), asking) {
             Ok(Some(refusal)) => {
-                answered.status = Some(refusal.head.status.as_u16());
+                answered.status = Some(refusal.status.as_u16());
                 answered.limited = decision.outcome == crate::engine::Outcome::Limited;
-                answered.headers = refusal.head.headers.clone();
+                answered.headers = refusal.headers;
                 let body: serde_json::Value =
                     serde_json::from_slice(&refusal.body).unwrap_or_default();
                 let names = Reason::ALL.map(Reason::name);
@@ -298,7 +298,7 @@ impl<'s> Bench<'s> {
             answered.limit = Some(limit.name.to_string());
         }
         if !refused {
-            let fields = proxy::fields_beside(decision, policy, self.responses(decision));
+            let fields = fields_beside(decision, policy, self.responses(decision));
             answered.headers = fields.unwrap_or_default();
         }
     }

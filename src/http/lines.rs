@@ -1,0 +1,232 @@
+//! Header fields as HTTP/1 carries them: written once, as bytes, for HTTP/1 to send as they are and
+//! for HTTP/2 to read back.
+//!
+//! (A field costs the framework's map about three allocations and a thousand instructions, most of
+//! them for its name; a refusal has ten.)
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use crate::clock::Nanos;
+
+/// `Name: value`, each with its line end. Names and values hold no line ends: they are written
+/// down here, or were checked when the configuration was read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lines(Vec<u8>);
+
+impl Lines {
+    /// None yet, with room for those of a refusal.
+    pub(crate) fn new() -> Self {
+        Self(Vec::with_capacity(512))
+    }
+
+    /// One more field, whose line begins so: `Name: `.
+    #[inline]
+    pub(crate) fn add(&mut self, begin: &str, value: &[u8]) {
+        field(&mut self.0, begin, |out| out.extend_from_slice(value));
+    }
+
+    /// One more field, of a number.
+    #[inline]
+    pub(crate) fn add_number(&mut self, begin: &str, value: u64) {
+        field(&mut self.0, begin, |out| number(out, value));
+    }
+
+    /// For those who write several.
+    pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.0
+    }
+
+    /// As they go over the wire.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The same fields as a map.
+    pub(crate) fn into_headers(self) -> Result<HeaderMap, InvalidField> {
+        let mut headers = HeaderMap::with_capacity(ROOM);
+        self.append_to(&mut headers)?;
+        Ok(headers)
+    }
+
+    /// Appends the fields to a map.
+    pub(crate) fn append_to(self, headers: &mut HeaderMap) -> Result<(), InvalidField> {
+        append(&Bytes::from(self.0), headers)
+    }
+
+    /// Each field: its name as it is written, and its value.
+    pub(crate) fn fields(self) -> impl Iterator<Item = Result<(Bytes, HeaderValue), InvalidField>> {
+        let all = Bytes::from(self.0);
+        let lines: Vec<_> = each(&all).collect();
+        lines.into_iter().map(move |line| {
+            let (name, value) = parted(&all, line);
+            Ok((all.slice(name), value_of(all.slice(value))?))
+        })
+    }
+}
+
+/// A field of our own that is no valid field: its text came from the configuration and was not checked there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a response field written by tollgate is not valid")]
+pub struct InvalidField;
+
+/// Names of HTTP/2 have no case, so there the map is made of names that are known, which costs next
+/// to nothing.
+fn append(all: &Bytes, headers: &mut HeaderMap) -> Result<(), InvalidField> {
+    // They are written in the order of `OURS`, so the next one is mostly the next one there.
+    let mut next = 0;
+    for line in each(all) {
+        let begins = |one: &&Name| all[line.clone()].starts_with(one.begin.as_bytes());
+        let mut known = OURS[next..].iter().chain(&OURS[..next]).enumerate();
+        let (name, value) = match known.find(|(_, one)| begins(one)) {
+            Some((skipped, one)) => {
+                next = (next + skipped + 1) % OURS.len();
+                (one.name.clone(), line.start + one.begin.len()..line.end)
+            }
+            None => {
+                let (name, value) = parted(all, line);
+                (HeaderName::from_bytes(&all[name]).map_err(|_| InvalidField)?, value)
+            }
+        };
+        headers.append(name, value_of(all.slice(value))?);
+    }
+    Ok(())
+}
+
+/// Fields that a map has room for from the start: those of a refusal.
+pub(crate) const ROOM: usize = 16;
+
+/// Where each line is, without its end.
+fn each(all: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let end = from + memchr::memchr(b'\n', &all[from..])?;
+        let line = from..end.saturating_sub(1);
+        from = end + 1;
+        Some(line)
+    })
+}
+
+/// Where name and value of a line are.
+fn parted(all: &[u8], line: Range<usize>) -> (Range<usize>, Range<usize>) {
+    let colon = memchr::memchr(b':', &all[line.clone()]).map_or(line.end, |at| line.start + at);
+    (line.start..colon, (colon + ": ".len()).min(line.end)..line.end)
+}
+
+/// A value from bytes that are kept.
+fn value_of(bytes: Bytes) -> Result<HeaderValue, InvalidField> {
+    HeaderValue::from_maybe_shared(bytes).map_err(|_| InvalidField)
+}
+
+/// The names of our own fields.
+static OURS: [Name; 10] = [
+    Name { begin: "Cache-Control: ", name: header::CACHE_CONTROL },
+    Name { begin: "Content-Type: ", name: header::CONTENT_TYPE },
+    Name { begin: "Content-Length: ", name: header::CONTENT_LENGTH },
+    Name { begin: "Retry-After: ", name: header::RETRY_AFTER },
+    RATELIMIT_POLICY,
+    RATELIMIT,
+    LIMIT,
+    REMAINING,
+    RESET,
+    Name { begin: "Vary: ", name: header::VARY },
+];
+
+/// A name in the case that people know, and as the maps have it.
+pub(crate) struct Name {
+    /// With which its line begins.
+    pub(crate) begin: &'static str,
+    pub(crate) name: HeaderName,
+}
+
+impl Name {
+    const fn new(begin: &'static str, lower: &'static str) -> Self {
+        Self { begin, name: HeaderName::from_static(lower) }
+    }
+
+    /// The name as people know it.
+    pub(crate) const fn shown(&self) -> &'static str {
+        self.begin.split_at(self.begin.len() - ": ".len()).0
+    }
+}
+
+pub(crate) const RATELIMIT_POLICY: Name = Name::new("RateLimit-Policy: ", "ratelimit-policy");
+pub(crate) const RATELIMIT: Name = Name::new("RateLimit: ", "ratelimit");
+pub(crate) const LIMIT: Name = Name::new("X-RateLimit-Limit: ", "x-ratelimit-limit");
+pub(crate) const REMAINING: Name = Name::new("X-RateLimit-Remaining: ", "x-ratelimit-remaining");
+pub(crate) const RESET: Name = Name::new("X-RateLimit-Reset: ", "x-ratelimit-reset");
+
+/// Writes one field, whose line begins so: `Name: `. (Name and colon are one constant, which is
+/// written without a call.)
+#[inline]
+pub(crate) fn field(out: &mut Vec<u8>, begin: &str, value: impl FnOnce(&mut Vec<u8>)) {
+    out.extend_from_slice(begin.as_bytes());
+    value(out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes a number.
+pub(crate) fn number(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// Bytes of a date (RFC 9110, section 5.6.7).
+const DATE: usize = 29;
+
+/// The date of an answer. It changes once a second, and is written as often.
+pub(crate) fn date(date: Nanos) -> [u8; DATE] {
+    thread_local! {
+        static LAST: Cell<(u64, [u8; DATE])> = const { Cell::new((u64::MAX, [b' '; DATE])) };
+    }
+    let second = date.secs();
+    let (of, text) = LAST.get();
+    if of == second {
+        return text;
+    }
+    let written = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(second));
+    let mut text = [b' '; DATE];
+    for (to, from) in text.iter_mut().zip(written.bytes()) {
+        *to = from;
+    }
+    LAST.set((second, text));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_become_the_same_fields() {
+        let mut lines = Lines::new();
+        lines.add("Content-Type: ", b"text/html; a=b");
+        lines.add_number("Retry-After: ", 12);
+        lines.add("Vary: ", b"Origin");
+        lines.add("Vary: ", b"Accept");
+        lines.add("Empty: ", b"");
+        assert!(
+            lines.as_bytes().starts_with(b"Content-Type: text/html; a=b\r\nRetry-After: 12\r\n")
+        );
+        let headers = lines.clone().into_headers().unwrap();
+        assert_eq!(headers["content-type"], "text/html; a=b");
+        assert_eq!(headers["retry-after"], "12");
+        let vary: Vec<_> = headers.get_all("vary").iter().collect();
+        assert_eq!(vary, ["Origin", "Accept"]);
+        assert_eq!(headers["empty"], "");
+        let fields: Vec<_> = lines.fields().map(Result::unwrap).collect();
+        assert_eq!(fields[0].0, "Content-Type");
+        assert_eq!(fields[4], (Bytes::from("Empty"), HeaderValue::from_static("")));
+    }
+
+    #[test]
+    fn the_date_is_of_its_second() {
+        let at = |secs| date(Nanos::from_secs(secs));
+        assert_eq!(&at(784_111_777), b"Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(&at(784_111_778), b"Sun, 06 Nov 1994 08:49:38 GMT");
+        assert_eq!(&at(784_111_777), b"Sun, 06 Nov 1994 08:49:37 GMT");
+    }
+}

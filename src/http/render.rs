@@ -1,0 +1,294 @@
+//! Answers of the proxy itself, as values: a pure function of the decision, or of a reason.
+//! Nothing of the request is echoed.
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+
+use super::fields::Standing;
+use super::lines::{self, InvalidField, Lines, field, number};
+use super::negotiate::Asking;
+use super::validation::Reason;
+use crate::clock::Nanos;
+use crate::config::{Cors, RefusalBody, Responses};
+use crate::engine::{Decision, LimitVerdict, Outcome};
+use crate::policy::Policy;
+
+/// The registered problem type of draft-ietf-httpapi-ratelimit-headers-11, up to the list of the
+/// limits that refuse.
+const QUOTA_EXCEEDED: &str = concat!(
+    r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+    r#""title":"Too many requests","status":429,"violated-policies":["#
+);
+
+/// Of the same draft: the client does what nobody is meant to do.
+const ABNORMAL_USAGE: &str = concat!(
+    r#"{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","#,
+    r#""title":"Abnormal usage detected","status":429,"violated-policies":["#
+);
+
+/// RESOURCE_EXHAUSTED, of gRPC's status codes.
+const GRPC_EXHAUSTED: &[u8] = b"8";
+
+/// What a web page may read of a refusal beside what it always may.
+const EXPOSED: &[u8] = b"Retry-After, RateLimit, RateLimit-Policy, X-RateLimit-Limit, \
+                         X-RateLimit-Remaining, X-RateLimit-Reset";
+
+/// Of the same draft: what is short is ours.
+const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+/// An answer that is ready to be sent.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its fields, `Content-Length` among them.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// An answer that is whole but for what the connection adds.
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) lines: Lines,
+    pub(crate) body: ReplyBody,
+}
+
+/// The body of a reply.
+#[derive(Clone, Debug)]
+pub(crate) enum ReplyBody {
+    /// Written for it.
+    Own(Vec<u8>),
+    /// The operator's, which many replies share.
+    Shared(Bytes),
+}
+
+impl ReplyBody {
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl From<ReplyBody> for Bytes {
+    fn from(body: ReplyBody) -> Self {
+        match body {
+            ReplyBody::Own(bytes) => bytes.into(),
+            ReplyBody::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl Reply {
+    /// The same with its fields as a map.
+    pub(crate) fn into_refusal(self) -> Result<Refusal, InvalidField> {
+        let headers = self.lines.into_headers()?;
+        Ok(Refusal { status: self.status, headers, body: self.body.into() })
+    }
+
+    /// As bytes of HTTP/1.1 (RFC 9112); `keeps`: whether the connection goes on.
+    pub(crate) fn write(&self, out: &mut Vec<u8>, date: Nanos, keeps: bool, without_body: bool) {
+        match self.status {
+            StatusCode::TOO_MANY_REQUESTS => {
+                out.extend_from_slice(b"HTTP/1.1 429 Too Many Requests\r\n");
+            }
+            status => {
+                let reason = status.canonical_reason().unwrap_or_default();
+                out.extend_from_slice(
+                    format!("HTTP/1.1 {} {reason}\r\n", status.as_u16()).as_bytes(),
+                );
+            }
+        }
+        out.extend_from_slice(self.lines.as_bytes());
+        field(out, "Date: ", |out| out.extend_from_slice(&lines::date(date)));
+        let connection: &[u8] = if keeps { b"keep-alive" } else { b"close" };
+        field(out, "Connection: ", |out| out.extend_from_slice(connection));
+        out.extend_from_slice(b"\r\n");
+        if !without_body {
+            out.extend_from_slice(self.body.as_bytes());
+        }
+    }
+}
+
+/// The fields that are added to an origin's answer which has none of its own.
+pub fn fields_beside(
+    decision: &Decision,
+    policy: &Policy,
+    responses: &Responses,
+) -> Result<HeaderMap, InvalidField> {
+    let mut headers = HeaderMap::new();
+    Standing { decision, policy, responses, members: None }.add_to(&mut headers)?;
+    Ok(headers)
+}
+
+/// The answer to a request that a decision does not let through; `None` when it does.
+pub fn refusal(
+    decision: &Decision,
+    policy: &Policy,
+    responses: &Responses,
+    asking: Asking<'_>,
+) -> Result<Option<Refusal>, InvalidField> {
+    let reply = reply(Standing { decision, policy, responses, members: None }, asking);
+    reply.map(Reply::into_refusal).transpose()
+}
+
+/// The same, before it is written.
+pub(crate) fn reply(standing: Standing<'_>, asking: Asking<'_>) -> Option<Reply> {
+    let Standing { decision, responses, .. } = standing;
+    let mut reply = match reason(decision) {
+        None if decision.outcome == Outcome::Limited => limited(standing, asking),
+        None if decision.outcome == Outcome::Outage => reduced_capacity(None),
+        None => return None,
+        Some((reason, status)) => {
+            let mut reply = rejected(reason, status);
+            // Of a request that was charged for its forged token; others have nothing to tell.
+            standing.write_lines(reply.lines.bytes());
+            reply
+        }
+    };
+    let (cors, lines) = (&responses.cors, &mut reply.lines);
+    if !matches!(cors, Cors::Only(none) if none.is_empty()) {
+        // The answer differs by who reads it, even where nobody may.
+        lines.add("Vary: ", b"Origin");
+    }
+    if let Some(reader) = asking.reader(cors) {
+        lines.add("Access-Control-Allow-Origin: ", reader.as_bytes());
+        lines.add("Access-Control-Expose-Headers: ", EXPOSED);
+        if *cors != Cors::All {
+            // A page that sends cookies may read only what says so.
+            lines.add("Access-Control-Allow-Credentials: ", b"true");
+        }
+    }
+    Some(reply)
+}
+
+/// Why a decision refuses without a limit, with the status that says it.
+pub(crate) const fn reason(decision: &Decision) -> Option<(Reason, u16)> {
+    match decision.outcome {
+        Outcome::Allowed | Outcome::Limited | Outcome::Outage => None,
+        Outcome::NoRoute => Some((Reason::NoRoute, Reason::NoRoute.status())),
+        Outcome::AmbiguousPath => Some((Reason::Path, Reason::Path.status())),
+        Outcome::MissingKey { status, .. } => Some((Reason::MissingKey, status)),
+        Outcome::RepeatedKey { .. } => Some((Reason::RepeatedKey, Reason::RepeatedKey.status())),
+        Outcome::UnreadableKey { .. } => {
+            Some((Reason::UnreadableKey, Reason::UnreadableKey.status()))
+        }
+    }
+}
+
+/// 400 and its kin.
+pub(crate) fn rejected(reason: Reason, status: u16) -> Reply {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+    problem(status, Some(reason.name()))
+}
+
+/// What the proxy says of itself or of an origin.
+pub(crate) fn problem(status: StatusCode, reason: Option<&str>) -> Reply {
+    let title = status.canonical_reason().unwrap_or("Error");
+    let body = problem_body("about:blank", title, status, |out| {
+        if let Some(reason) = reason {
+            out.extend_from_slice(b",\"reason\":\"");
+            out.extend_from_slice(reason.as_bytes());
+            out.push(b'"');
+        }
+    });
+    whole(status, PROBLEM_JSON, body)
+}
+
+/// A problem document (RFC 9457). Every text of it is one of ours, or a limit's name, which is
+/// [a-z0-9-]: nothing is to be escaped.
+fn problem_body(
+    kind: &str,
+    title: &str,
+    status: StatusCode,
+    more: impl FnOnce(&mut Vec<u8>),
+) -> ReplyBody {
+    let mut body = Vec::with_capacity(256);
+    body.extend_from_slice(b"{\"type\":\"");
+    body.extend_from_slice(kind.as_bytes());
+    body.extend_from_slice(b"\",\"title\":\"");
+    body.extend_from_slice(title.as_bytes());
+    body.extend_from_slice(b"\",\"status\":");
+    number(&mut body, status.as_u16().into());
+    more(&mut body);
+    body.push(b'}');
+    ReplyBody::Own(body)
+}
+
+const PROBLEM_JSON: &str = "application/problem+json";
+
+/// 503: what is short is ours, which is not the client's fault. After so many seconds it may try again,
+/// where that is known.
+pub(crate) fn reduced_capacity(retry_after: Option<u32>) -> Reply {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let body = problem_body(REDUCED_CAPACITY, "Temporarily reduced capacity", status, |_| {});
+    let mut reply = whole(status, PROBLEM_JSON, body);
+    if let Some(seconds) = retry_after {
+        field(reply.lines.bytes(), "Retry-After: ", |out| number(out, seconds.into()));
+    }
+    reply
+}
+
+/// 429, with the time after which it is worth trying again.
+fn limited(standing: Standing<'_>, asking: Asking<'_>) -> Reply {
+    let Standing { decision, responses, .. } = standing;
+    let jitter = responses.retry_after_jitter.mul_f64(asking.chance.clamp(0.0, 1.0));
+    let wait = decision.retry_after().map(|wait| wait.saturating_add(Nanos::from(jitter)));
+    let retry_after = wait.map(|wait| wait.secs_ceil().max(1));
+    let mut reply = match asking.body(responses) {
+        RefusalBody::Problem => {
+            let body = limited_body(standing, retry_after);
+            whole(StatusCode::TOO_MANY_REQUESTS, PROBLEM_JSON, body)
+        }
+        RefusalBody::Grpc => {
+            let mut grpc = whole(StatusCode::OK, "application/grpc", ReplyBody::Own(Vec::new()));
+            grpc.lines.add("grpc-status: ", GRPC_EXHAUSTED);
+            grpc.lines.add("grpc-message: ", b"too many requests");
+            grpc
+        }
+        RefusalBody::File { content, media_type } => {
+            let body = ReplyBody::Shared(content.clone());
+            whole(StatusCode::TOO_MANY_REQUESTS, media_type, body)
+        }
+    };
+    if responses.bodies.len() > 1 {
+        reply.lines.add("Vary: ", b"Accept");
+    }
+    if let Some(wait) = retry_after {
+        reply.lines.add_number("Retry-After: ", wait);
+    }
+    standing.write_lines(reply.lines.bytes());
+    reply
+}
+
+fn limited_body(standing: Standing<'_>, retry_after: Option<u64>) -> ReplyBody {
+    let Standing { decision, policy, .. } = standing;
+    let begin = if decision.is_banned() { ABNORMAL_USAGE } else { QUOTA_EXCEEDED };
+    let mut body = Vec::with_capacity(256);
+    body.extend_from_slice(begin.as_bytes());
+    let visible = |answer: &&LimitVerdict| !policy.limit(answer.limit).hidden;
+    for (place, answer) in decision.refusing().filter(visible).enumerate() {
+        body.extend_from_slice(if place == 0 { b"\"" } else { b",\"" });
+        body.extend_from_slice(policy.limit(answer.limit).name.as_bytes());
+        body.push(b'"');
+    }
+    body.push(b']');
+    if let Some(wait) = retry_after {
+        body.extend_from_slice(b",\"retry_after\":");
+        number(&mut body, wait);
+    }
+    body.push(b'}');
+    ReplyBody::Own(body)
+}
+
+fn whole(status: StatusCode, media_type: &str, body: ReplyBody) -> Reply {
+    let mut lines = Lines::new();
+    lines.add("Cache-Control: ", b"no-store");
+    lines.add("Content-Type: ", media_type.as_bytes());
+    lines.add_number("Content-Length: ", body.as_bytes().len() as u64);
+    Reply { status, lines, body }
+}

@@ -1,0 +1,84 @@
+//! One host per name.
+
+use std::borrow::Cow;
+
+use memchr::memchr;
+
+use super::{Reason, bytes};
+
+/// The longest host: a domain name has at most 253 characters (RFC 1035).
+const MAX_HOST: usize = 255;
+
+/// An authority's host: lower case, without port and one trailing dot.
+pub(crate) fn host(authority: &[u8]) -> Result<Cow<'_, str>, Reason> {
+    let authority = std::str::from_utf8(authority).map_err(|_| Reason::Host)?;
+    if authority.is_empty() {
+        return Ok(Cow::Borrowed(""));
+    }
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (inside, port) = rest.split_once(']').ok_or(Reason::Host)?;
+            inside.parse::<std::net::Ipv6Addr>().map_err(|_| Reason::Host)?;
+            (&authority[..inside.len() + 2], port)
+        }
+        None => match memchr(b':', authority.as_bytes()) {
+            Some(colon) => authority.split_at(colon),
+            None => (authority, ""),
+        },
+    };
+    let port_is_one = match port.strip_prefix(':') {
+        None => port.is_empty(),
+        Some(digits) => {
+            digits.is_empty() || digits.bytes().all(|b| b.is_ascii_digit()) && digits.len() <= 5
+        }
+    };
+    let name = host.strip_suffix('.').unwrap_or(host);
+    let clean = host.starts_with('[') || is_name(name.as_bytes());
+    if !port_is_one || !clean || host.len() > MAX_HOST {
+        return Err(Reason::Host);
+    }
+    Ok(if bytes::any(name.as_bytes(), bytes::UPPER) {
+        Cow::Owned(name.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(name)
+    })
+}
+
+/// Labels between single dots.
+fn is_name(name: &[u8]) -> bool {
+    let mut before = b'.';
+    for byte in name {
+        if bytes::of(*byte) & bytes::NAME == 0 || (*byte == b'.' && before == b'.') {
+            return false;
+        }
+        before = *byte;
+    }
+    before != b'.'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_per_name() {
+        for (authority, expected) in [
+            ("example.com", Some("example.com")),
+            ("EXAMPLE.com:8080", Some("example.com")),
+            ("example.com.", Some("example.com")),
+            ("192.0.2.1:80", Some("192.0.2.1")),
+            ("[2001:db8::1]:80", Some("[2001:db8::1]")),
+            ("example.com:", Some("example.com")),
+            ("example.com..", None),
+            ("user@example.com", None),
+            ("example.com:80:80", None),
+            ("example.com:x", None),
+            ("exa mple.com", None),
+            ("[::1", None),
+            (".example.com", None),
+            ("a..b", None),
+        ] {
+            assert_eq!(host(authority.as_bytes()).ok().as_deref(), expected, "{authority}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Refusals before there is a request: of connections, and of heads that no parser has read.
+//!
+//! Implements what the edge asks ([`ConnectionPolicy`]) from the configuration in force, and counts and logs what the
+//! edge refuses as the request phases do.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+
+use super::finish::{AccessRecord, AccessSink};
+use super::live::{Books, Ending, Live};
+use super::upstream;
+use crate::clock::Nanos;
+use crate::edge::{ConnectionPolicy, ConnectionRules, Shed};
+use crate::engine::Engine;
+use crate::http::{Reason, render};
+
+/// Decides about connections and records their refusals. Shared by all connections.
+pub struct EarlyRejection {
+    /// The clock, and who is banned.
+    pub engine: Arc<Engine>,
+    /// The configuration in force.
+    pub live: Arc<ArcSwap<Live>>,
+    /// Counters of refusals.
+    pub books: Arc<Books>,
+    /// Where a line per refused head goes.
+    pub access: Arc<dyn AccessSink>,
+}
+
+impl ConnectionPolicy for EarlyRejection {
+    fn rules(&self) -> Arc<ConnectionRules> {
+        Arc::clone(&self.live.load().connections)
+    }
+
+    /// A trusted proxy carries connections of many clients, so it is never banned.
+    fn is_banned(&self, client: IpAddr) -> bool {
+        let live = self.live.load();
+        let now = self.engine.now();
+        !live.clients().trusts(client)
+            && self.engine.bans_connections(&live.generation, client, live.ipv6_prefix(), now)
+    }
+
+    fn record_rejected_connection(&self, peer: IpAddr, reason: Reason) {
+        self.books.reject(reason);
+        log::debug!("{peer}: connection refused: {}", reason.name());
+    }
+
+    fn record_shed(&self, shed: Shed) {
+        self.books.shed(shed);
+    }
+
+    fn reject_head(&self, peer: IpAddr, began: Nanos, reason: Reason) -> Bytes {
+        let live = self.live.load();
+        let now = self.engine.now();
+        let date = self.engine.date(now);
+        self.books.reject(reason);
+        live.tally(None).count(Ending::Rejected);
+        if self.access.takes(Ending::Rejected, false, &live.access_log) {
+            let request_id = upstream::RequestId::new();
+            let record = AccessRecord {
+                at: date,
+                request_id: request_id.as_str(),
+                client_ip: Some(peer),
+                method: "",
+                host: "",
+                path: "",
+                status: reason.status(),
+                route: None,
+                ending: Ending::Rejected,
+                reason: Some(reason),
+                limit: None,
+                tunnel: None,
+                retry_after: None,
+                degraded: false,
+                outage: false,
+                banned: false,
+                waited: Nanos::ZERO,
+                trials: Vec::new(),
+                generation: live.generation.number(),
+                origin: None,
+                ipv6_prefix: live.ipv6_prefix(),
+                duration: now.mono.saturating_sub(began),
+            };
+            self.access.record(&record, &live.access_log);
+        }
+        last_answer(reason, date)
+    }
+}
+
+/// The bytes of an HTTP/1 answer that ends a connection.
+fn last_answer(reason: Reason, date: Nanos) -> Bytes {
+    let mut bytes = Vec::with_capacity(512);
+    render::rejected(reason, reason.status()).write(&mut bytes, date, false, false);
+    Bytes::from(bytes)
+}

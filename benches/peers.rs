@@ -90,7 +90,7 @@ impl Ours {
     }
 
     fn hash(&self, text: &str) -> KeyHash {
-        self.spec.hash_parts(&self.hasher, &[text.as_bytes()])
+        self.spec.hash_values(&self.hasher, &[text.as_bytes()])
     }
 
     fn decide(&self, text: &str) -> bool {

@@ -15,7 +15,7 @@ use crate::config::{self, Config};
 use crate::engine::{Decision, Engine, Generation, Outcome};
 use crate::http::{FieldRules, GateBounds, Head, pass};
 use crate::policy::client;
-use crate::policy::key::Part;
+use crate::policy::key::KeyPart;
 use crate::policy::{Facts, KeySecret, KeySpec, Route};
 
 /// A request on the command line.
@@ -189,14 +189,14 @@ fn answer(
 fn parts(key: &KeySpec, facts: &Facts<'_>, route: &Route) -> Vec<Value> {
     let part = |source: &crate::policy::Source| {
         let value = match source.part(facts, route) {
-            Part::Present(_) if matches!(source, crate::policy::Source::ClientIp) => {
+            KeyPart::Present(_) if matches!(source, crate::policy::Source::ClientIp) => {
                 Value::from(client::prefix(facts.client_ip, facts.ipv6_prefix).to_string())
             }
-            Part::Present(value) => Value::from(String::from_utf8_lossy(&value).into_owned()),
-            Part::Absent => Value::Null,
-            Part::Repeated => Value::from("(more than one)"),
-            Part::Unreadable => Value::from("(can be read in more than one way)"),
-            Part::Unchecked => Value::from("(not checked)"),
+            KeyPart::Present(value) => Value::from(String::from_utf8_lossy(&value).into_owned()),
+            KeyPart::Absent => Value::Null,
+            KeyPart::Repeated => Value::from("(more than one)"),
+            KeyPart::Unreadable => Value::from("(can be read in more than one way)"),
+            KeyPart::Unchecked => Value::from("(not checked)"),
         };
         json!({ "source": source.to_string(), "value": value })
     };

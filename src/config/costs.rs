@@ -8,7 +8,7 @@ use http::HeaderName;
 use super::read::{At, Map};
 use super::scalars::{some_duration, whole};
 use crate::clock::Nanos;
-use crate::policy::{Cost, Count, Counted, Limit, Penalty, Statuses};
+use crate::policy::{Cost, Count, Limit, Penalty, StatusRules, Statuses};
 
 /// The most that one request can cost.
 const MAX_COST: u64 = 1_000_000;
@@ -70,24 +70,24 @@ pub(super) fn refuse_misfit(at: &At<'_>, cost: &Cost, limit: &Limit) {
     let most = match &limit.count {
         Count::Estimate { rate, .. } => rate.count(),
         Count::Exact { quota, .. } => quota.limit(),
-        Count::InFlight { most } => *most,
+        Count::InFlight { max } => *max,
     };
-    let least = cost.least();
+    let least = cost.minimum();
     if least > most {
         let cure = format!("at most {most}, or raise the limit");
         at.error_with(format!("a cost of {least} never fits into limit {:?}", limit.name), cure);
     }
-    if cost.is_late() && !matches!(limit.count, Count::Exact { .. }) {
+    if cost.depends_on_response() && !matches!(limit.count, Count::Exact { .. }) {
         let cure = "leave it out, or write a rate with tier: exact";
         at.error_with("a cost that the answer tells needs an exact rate", cure);
     }
 }
 
 /// `count` and `refund`.
-pub(super) fn counted(map: &mut Map<'_>) -> Option<Counted> {
+pub(super) fn counted(map: &mut Map<'_>) -> Option<StatusRules> {
     let mut read = |key| map.get(key).map(|at| statuses(&at));
     let (only, refund) = (read("count"), read("refund"));
-    Some(Counted {
+    Some(StatusRules {
         only: match only {
             None => None,
             Some(only) => Some(only?),

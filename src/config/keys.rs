@@ -9,7 +9,7 @@ use http::HeaderName;
 use super::files::{MAX_NAMED, read_bounded};
 use super::read::{At, did_you_mean};
 use super::scalars::whole;
-use crate::policy::key::{Claim, MAX_KEY_PARTS};
+use crate::policy::key::{Claim, MAX_KEY_SOURCES};
 use crate::policy::{KeySpec, Source};
 use crate::tokens::Tokens;
 
@@ -24,8 +24,8 @@ pub(super) fn key(at: &At<'_>, files: &KeyFiles<'_>) -> Option<KeySpec> {
     let items = at.one_or_more();
     let sources: Vec<Option<Source>> = items.iter().map(|at| source(at, files)).collect();
     let sources: Option<Vec<Source>> = sources.into_iter().collect();
-    if items.is_empty() || items.len() > MAX_KEY_PARTS {
-        at.error(format!("{} sources; a key has 1 to {MAX_KEY_PARTS}", items.len()));
+    if items.is_empty() || items.len() > MAX_KEY_SOURCES {
+        at.error(format!("{} sources; a key has 1 to {MAX_KEY_SOURCES}", items.len()));
         return None;
     }
     KeySpec::new(sources?)

@@ -12,7 +12,7 @@ use super::scalars::{NAME_CURE, is_name, rate, whole};
 use super::terms::{Given, terms};
 use crate::limit::{MAX_RATES, MAX_WINDOWS, Quota, Rate, WindowLengths};
 use crate::policy::{
-    Cost, Count, Counted, KeySpec, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, Terms,
+    Cost, Count, KeySpec, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, StatusRules, Terms,
     WhenFull,
 };
 
@@ -81,7 +81,7 @@ fn stand_in(name: &str) -> Limit {
         mode: Mode::Enforce,
         cost: Cost::Fixed(1),
         terms: Box::default(),
-        counted: Counted::default(),
+        status_rules: StatusRules::default(),
         penalty: None,
         hidden: false,
     }
@@ -115,7 +115,7 @@ fn limit(name: &str, at: &At<'_>, names: &[&str], given: &Given<'_>) -> Option<L
         mode: mode.unwrap_or(Some(Mode::Enforce))?,
         cost: cost.unwrap_or(Some(Cost::Fixed(1)))?,
         terms: Box::new(terms),
-        counted,
+        status_rules: counted,
         penalty: match penalty {
             None => None,
             Some(penalty) => Some(penalty?),
@@ -140,7 +140,7 @@ fn counting(
     exact: Option<bool>,
     key: Option<&KeySpec>,
     given: &Given<'_>,
-) -> Option<(Count, Terms, Counted)> {
+) -> Option<(Count, Terms, StatusRules)> {
     let in_flight = map.get("max_in_flight");
     if let Some(at) = &in_flight {
         let only = "does not go with max_in_flight";
@@ -152,7 +152,7 @@ fn counting(
             at.error_with("requests in flight are counted exactly", "write tier: exact");
         }
         let terms = terms(map, None, key, given)?;
-        return Some((Count::InFlight { most: most? }, terms, Counted::default()));
+        return Some((Count::InFlight { max: most? }, terms, StatusRules::default()));
     }
     let rate_at = map.require("rate", "write for example rate: 60/1m, or max_in_flight: 20");
     let rate = rate_at.as_ref().and_then(|at| at.parse(rate));
@@ -200,7 +200,7 @@ fn counting(
             Some((
                 Count::Estimate { rate: rate?, expect_per_second: expect? },
                 terms?,
-                Counted::default(),
+                StatusRules::default(),
             ))
         }
         // The tier is unknown: keys of either are taken for known.

@@ -12,13 +12,13 @@ use super::responses::responses;
 use super::scalars::{NAME_CURE, is_name};
 use super::sockets::network;
 use crate::policy::{
-    HostPattern, Limit, LimitIndex, MAX_LIMITS_PER_ROUTE, Match, MethodSet, MissingKey,
-    PathPattern, Route, Use,
+    HostPattern, Limit, LimitIndex, MAX_LIMITS_PER_ROUTE, MethodSet, MissingKey, PathPattern,
+    Route, RouteLimit, RouteMatch,
 };
 
 /// What stands before a route's own.
 pub(super) struct Defaults {
-    limits: Vec<Use>,
+    limits: Vec<RouteLimit>,
     origin: Option<usize>,
 }
 
@@ -133,7 +133,7 @@ fn route<'n>(
 /// more would leave under that limit than it promises. The later turn cannot be kept for it
 /// either, since requests that wait for the first limit alone would be refused for turns that pass
 /// unused.
-fn refuse_two_delays(at: &At<'_>, uses: &[Use], limits: &[Limit]) {
+fn refuse_two_delays(at: &At<'_>, uses: &[RouteLimit], limits: &[Limit]) {
     let mut before: Vec<LimitIndex> = Vec::new();
     for one in uses {
         // (Of the limits to which one use leads by `missing_key` one applies, so they may all delay.)
@@ -156,8 +156,8 @@ fn refuse_two_delays(at: &At<'_>, uses: &[Use], limits: &[Limit]) {
 
 /// What the answer tells of a cost gives back what was reserved above it; those behind a request that
 /// waited have their turns.
-fn refuse_late_costs_that_wait(at: &At<'_>, uses: &[Use], limits: &[Limit]) {
-    for one in uses.iter().filter(|one| one.cost.is_late()) {
+fn refuse_late_costs_that_wait(at: &At<'_>, uses: &[RouteLimit], limits: &[Limit]) {
+    for one in uses.iter().filter(|one| one.cost.depends_on_response()) {
         let mut all = chain(one.limit, limits).map(|limit| &limits[limit.0]);
         if let Some(limit) = all.find(|limit| limit.has_max_delay()) {
             at.error_with(
@@ -184,8 +184,8 @@ fn chain(first: LimitIndex, limits: &[Limit]) -> impl Iterator<Item = LimitIndex
 }
 
 /// The defaults first; where a route uses one of them itself, its cost counts.
-fn together(before: &[Use], own: Vec<Use>) -> Vec<Use> {
-    let mut all: Vec<Use> = before.to_vec();
+fn together(before: &[RouteLimit], own: Vec<RouteLimit>) -> Vec<RouteLimit> {
+    let mut all: Vec<RouteLimit> = before.to_vec();
     for one in own {
         match all.iter_mut().find(|other| other.limit == one.limit) {
             Some(other) => *other = one,
@@ -207,8 +207,8 @@ fn origin(at: &At<'_>, known: &Known<'_>) -> Option<usize> {
 }
 
 /// A list of limits, by name or as `{ limit, cost }`; each at most once.
-fn uses(at: &At<'_>, known: &Known<'_>) -> Vec<Use> {
-    let mut all: Vec<Use> = Vec::new();
+fn uses(at: &At<'_>, known: &Known<'_>) -> Vec<RouteLimit> {
+    let mut all: Vec<RouteLimit> = Vec::new();
     for item in at.one_or_more() {
         let Some(one) = one_use(&item, known) else {
             continue;
@@ -223,10 +223,10 @@ fn uses(at: &At<'_>, known: &Known<'_>) -> Vec<Use> {
     all
 }
 
-fn one_use(at: &At<'_>, known: &Known<'_>) -> Option<Use> {
+fn one_use(at: &At<'_>, known: &Known<'_>) -> Option<RouteLimit> {
     if !at.is_map() {
         let limit = known.limits.find(at, at.text()?)?;
-        return Some(Use { limit, cost: known.limits.limits[limit.0].cost.clone() });
+        return Some(RouteLimit { limit, cost: known.limits.limits[limit.0].cost.clone() });
     }
     let mut map = at.map()?;
     let limit_at = map.require("limit", "write { limit: NAME, cost: 10 }");
@@ -243,11 +243,11 @@ fn one_use(at: &At<'_>, known: &Known<'_>) -> Option<Use> {
             cost
         }
     };
-    Some(Use { limit: LimitIndex(place), cost })
+    Some(RouteLimit { limit: LimitIndex(place), cost })
 }
 
-fn matches(at: &At<'_>) -> Match {
-    let mut matches = Match::default();
+fn matches(at: &At<'_>) -> RouteMatch {
+    let mut matches = RouteMatch::default();
     let Some(mut map) = at.map() else {
         return matches;
     };

@@ -15,7 +15,8 @@ use crate::clock::Nanos;
 use crate::limit::Quota;
 use crate::policy::key::address_bytes;
 use crate::policy::{
-    Action, KeyParts, KeySpec, Override, Plans, RateIndex, Rollout, Source, Terms, Who,
+    KeySpec, KeyValues, Override, OverrideAction, OverrideTarget, Plans, RateIndex, Rollout,
+    Source, Terms,
 };
 
 /// Most keys of one limit's exceptions.
@@ -62,7 +63,7 @@ pub(super) fn terms(
         let mut keys = 0;
         for item in at.list() {
             let found = exception(&item, shape, key?, given, &mut terms.quotas)?;
-            if let Who::Keys(named) = &found.who {
+            if let OverrideTarget::Keys(named) = &found.target {
                 keys += named.len();
             }
             terms.overrides.push(found);
@@ -147,10 +148,12 @@ fn exception(
     let action_at = map.get("action");
     let rate_at = map.get("rate");
     let action = match (&action_at, &rate_at) {
-        (Some(at), None) => at.choice(&[("allow", Action::Allow), ("deny", Action::Deny)]),
+        (Some(at), None) => {
+            at.choice(&[("allow", OverrideAction::Allow), ("deny", OverrideAction::Deny)])
+        }
         (None, Some(at)) => {
             let shape = rates(at, shape)?;
-            quota_in(&mut map, shape).map(|quota| Action::Rate(add(quotas, quota)))
+            quota_in(&mut map, shape).map(|quota| OverrideAction::Rate(add(quotas, quota)))
         }
         _ => {
             at.error("write either action: allow, action: deny, or a rate");
@@ -158,28 +161,28 @@ fn exception(
         }
     };
     map.finish();
-    let who = match whose {
+    let target = match whose {
         [Some(at), None, None] => {
             let parts = at.one_or_more();
             let texts: Option<Vec<&str>> = parts.iter().map(|at| at.text()).collect();
             let parts = parts_of(&texts?, key, given).map_err(|why| at.error(why)).ok()?;
-            Who::Keys(Arc::from([parts]))
+            OverrideTarget::Keys(Arc::from([parts]))
         }
         [None, Some(at), None] => {
             let keys = at.parse(|text| keys_of(&given.folder.join(text), key, given))?;
-            Who::Keys(keys.into())
+            OverrideTarget::Keys(keys.into())
         }
-        [None, None, Some(at)] => Who::Network(at.parse(network)?),
+        [None, None, Some(at)] => OverrideTarget::Network(at.parse(network)?),
         _ => {
             at.error("write one of key, key_file and network");
             return None;
         }
     };
-    Some(Override { who, action: action? })
+    Some(Override { target, action: action? })
 }
 
 /// One key a line, its parts apart by tabs; empty lines and those that begin with `#` say nothing.
-fn keys_of(file: &Path, key: &KeySpec, given: &Given<'_>) -> Result<Vec<KeyParts>, String> {
+fn keys_of(file: &Path, key: &KeySpec, given: &Given<'_>) -> Result<Vec<KeyValues>, String> {
     let bytes = read_bounded(file, MAX_KEYS_FILE)?;
     let wrong = |line: usize, why: &str| format!("{}:{line}: {why}", file.display());
     let text = String::from_utf8(bytes).map_err(|_| wrong(1, "is not UTF-8"))?;
@@ -194,7 +197,7 @@ fn keys_of(file: &Path, key: &KeySpec, given: &Given<'_>) -> Result<Vec<KeyParts
 }
 
 /// A key's parts as its sources would find them in a request.
-fn parts_of(texts: &[&str], key: &KeySpec, given: &Given<'_>) -> Result<KeyParts, String> {
+fn parts_of(texts: &[&str], key: &KeySpec, given: &Given<'_>) -> Result<KeyValues, String> {
     let sources = key.sources();
     if texts.len() != sources.len() {
         let many = sources.len();

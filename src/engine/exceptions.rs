@@ -3,14 +3,14 @@
 use hashbrown::HashMap;
 
 use crate::policy::key::KeyHasher;
-use crate::policy::{Action, Facts, KeyHash, Limit, Who};
+use crate::policy::{Facts, KeyHash, Limit, OverrideAction, OverrideTarget};
 
 /// Exceptions of one limit.
 pub(super) struct Exceptions {
     /// By the key's hash: the place among all, and what holds.
-    by_key: HashMap<KeyHash, (usize, Action)>,
+    by_key: HashMap<KeyHash, (usize, OverrideAction)>,
     /// Those for networks, with their places.
-    by_network: Vec<(usize, Who, Action)>,
+    by_network: Vec<(usize, OverrideTarget, OverrideAction)>,
 }
 
 impl Exceptions {
@@ -22,21 +22,23 @@ impl Exceptions {
         }
         let mut all = Self { by_key: HashMap::new(), by_network: Vec::new() };
         for (place, one) in overrides.iter().enumerate() {
-            match &one.who {
-                Who::Keys(keys) => {
+            match &one.target {
+                OverrideTarget::Keys(keys) => {
                     for parts in keys.iter() {
-                        let key = limit.key.hash_parts(hasher, parts);
+                        let key = limit.key.hash_values(hasher, parts);
                         all.by_key.entry(key).or_insert((place, one.action));
                     }
                 }
-                Who::Network(_) => all.by_network.push((place, one.who.clone(), one.action)),
+                OverrideTarget::Network(_) => {
+                    all.by_network.push((place, one.target.clone(), one.action))
+                }
             }
         }
         Some(all)
     }
 
     /// What holds for a key of a client: the first exception of the file that matches.
-    pub(super) fn action(&self, key: KeyHash, facts: &Facts<'_>) -> Option<Action> {
+    pub(super) fn action(&self, key: KeyHash, facts: &Facts<'_>) -> Option<OverrideAction> {
         let by_key = self.by_key.get(&key).copied();
         let by_network = self.by_network.iter().find(|(_, who, _)| who.is_network_of(facts));
         let by_network = by_network.map(|(place, _, action)| (*place, *action));

@@ -103,12 +103,13 @@ impl Generation {
         let mut counting = Vec::with_capacity(policy.limits.len());
         let slots = engine.remote().is_some_and(|remote| remote.has_slots());
         let families = if slots { policy.families() } else { Vec::new() };
-        let late = policy.limits_with_late_cost();
+        let late = policy.limits_with_response_cost();
         for (place, limit) in policy.limits.iter().enumerate() {
             let before = previous.and_then(|previous| previous.counting_of(&limit.name));
             let family = families.iter().find(|family| family.members.contains(&place));
             let family = family.map(|family| (family.parts, engine.secret.family_hasher()));
-            let may_change = limit.counted.asks() || late.contains(&LimitIndex(place));
+            let may_change =
+                limit.status_rules.depends_on_status() || late.contains(&LimitIndex(place));
             let (one, fate) = Counting::build(engine, limit, family, may_change, before, now);
             let list = match fate {
                 _ if before.is_none() => &mut report.added,
@@ -277,7 +278,7 @@ impl Counting {
                 let rules = (*when_full, *max_keys, *on_store_failure);
                 Counter::exact(engine, claims, candidate, rules, same)
             }
-            Count::InFlight { most } => Counter::in_flight(*most, same),
+            Count::InFlight { max } => Counter::in_flight(*max, same),
         };
         let hasher = engine.secret.hasher(limit);
         let exceptions = Exceptions::of(limit, &hasher);

@@ -15,7 +15,7 @@ use super::waiting::WaitingSlot;
 use super::{Decision, Engine, Generation};
 use crate::clock::{Nanos, Now};
 use crate::limit::{self, Quota, Verdict};
-use crate::policy::{Counted, KeyHash, LimitIndex};
+use crate::policy::{KeyHash, LimitIndex, StatusRules};
 use crate::store::redis::{CellCharge, SharedStore};
 use crate::store::{InFlightPermit, IssuedQuota};
 
@@ -148,7 +148,7 @@ impl Engine {
         self.settle_open(generation, decision, pending, |open, counted| {
             let told = || open.final_cost.told(route, said.headers);
             let cost = said.by_origin.then(told).flatten();
-            (cost, counted.gives_back(said.status, said.by_origin))
+            (cost, counted.refunds(said.status, said.by_origin))
         });
     }
 
@@ -162,7 +162,7 @@ impl Engine {
         status: u16,
     ) {
         self.settle_open(generation, decision, pending, |open, counted| {
-            (open.final_cost.unforwarded(), counted.gives_back(status, true))
+            (open.final_cost.unforwarded(), counted.refunds(status, true))
         });
     }
 
@@ -173,11 +173,12 @@ impl Engine {
         generation: &Generation,
         decision: &mut Decision,
         pending: &mut PendingSettlement,
-        settled: impl Fn(&OpenCharge, &Counted) -> (Option<u32>, bool),
+        settled: impl Fn(&OpenCharge, &StatusRules) -> (Option<u32>, bool),
     ) {
         let now = self.now();
         for open in pending.open.drain(..) {
-            let (cost, refunds) = settled(&open, &generation.policy().limit(open.limit).counted);
+            let (cost, refunds) =
+                settled(&open, &generation.policy().limit(open.limit).status_rules);
             let change = match cost {
                 _ if refunds => Change::Refund(open.cost),
                 Some(cost) if cost > open.cost => Change::Debit(cost - open.cost),

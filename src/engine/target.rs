@@ -5,10 +5,10 @@ use smallvec::SmallVec;
 
 use super::generation::Counting;
 use super::{Generation, Outcome};
-use crate::policy::key::{NoKey, Part};
+use crate::policy::key::{KeyPart, NoKey};
 use crate::policy::{
-    Action, Cost, Facts, KeyHash, KeySecret, Limit, LimitIndex, MAX_LIMITS_PER_ROUTE, MissingKey,
-    Mode, RateIndex, Route, RouteIndex, Source,
+    Cost, Facts, KeyHash, KeySecret, Limit, LimitIndex, MAX_LIMITS_PER_ROUTE, MissingKey, Mode,
+    OverrideAction, RateIndex, Route, RouteIndex, Source,
 };
 use crate::tokens::Signatures;
 
@@ -54,13 +54,13 @@ const _: () = assert!(MAX_LIMITS_PER_ROUTE <= u16::BITS as usize);
 
 impl FinalCost {
     /// Whether an answer may change it.
-    pub(super) const fn is_late(self) -> bool {
+    pub(super) const fn depends_on_response(self) -> bool {
         self.late != 0
     }
 
     /// Of one use of a route, by its index, that costs so much at the door.
     const fn of(index: usize, cost: &Cost, at_door: u32) -> Self {
-        match cost.is_late() {
+        match cost.depends_on_response() {
             true => Self { fixed: 0, late: 1 << index },
             false => Self { fixed: at_door, late: 0 },
         }
@@ -73,7 +73,7 @@ impl FinalCost {
 
     /// What it costs if no origin was asked; `None`: what was charged stands.
     pub(super) fn unforwarded(self) -> Option<u32> {
-        self.is_late().then_some(self.fixed)
+        self.depends_on_response().then_some(self.fixed)
     }
 
     /// What it costs after this answer; `None`: what was charged stands.
@@ -84,9 +84,9 @@ impl FinalCost {
             if self.late & (1 << index) == 0 {
                 continue;
             }
-            match one.cost.of_answer(headers) {
+            match one.cost.from_response(headers) {
                 Some(cost) => most = most.max(Some(cost)),
-                None => reserved = reserved.max(one.cost.least()),
+                None => reserved = reserved.max(one.cost.minimum()),
             }
         }
         most.map(|most| most.max(reserved))
@@ -181,7 +181,7 @@ pub(super) fn reads_alike(generation: &Generation, facts: &Facts<'_>, index: Rou
     }
     let policy = generation.policy();
     let (route, sources) = (policy.route(index), generation.path_sources(index));
-    let expected: SmallVec<[Part<'_>; 2]> =
+    let expected: SmallVec<[KeyPart<'_>; 2]> =
         sources.iter().map(|source| source.part(facts, route)).collect();
     facts.readings.iter().all(|path| {
         let other = Facts { path, readings: &[], ..*facts };
@@ -227,9 +227,9 @@ fn resolve_one(
     let mut rate = None;
     let mut denied = false;
     match found.counting.exceptions.as_ref().and_then(|all| all.action(found.key, facts)) {
-        Some(Action::Allow) => return Ok(Lead::Nowhere),
-        Some(Action::Deny) => denied = true,
-        Some(Action::Rate(other)) => rate = Some(other),
+        Some(OverrideAction::Allow) => return Ok(Lead::Nowhere),
+        Some(OverrideAction::Deny) => denied = true,
+        Some(OverrideAction::Rate(other)) => rate = Some(other),
         None => {}
     }
     let (rate, unrated) = match (rate, &spec.terms.plans) {
@@ -242,7 +242,7 @@ fn resolve_one(
             Err(NoKey::Absent | NoKey::Repeated) => return Err(KeyError::Repeated { limit }),
         },
     };
-    let cost = route.limits[index].cost.at_door(facts);
+    let cost = route.limits[index].cost.upfront(facts);
     let cost = cost.map_err(|_| KeyError::Repeated { limit })?;
     Ok(Lead::Target(Target {
         limit,

@@ -198,6 +198,7 @@ fn check(generation: &Generation, facts: &Facts<'_>, route: RouteIndex, unsettle
 fn pays_for_checks(generation: &Generation, target: &Target) -> bool {
     let limit = generation.policy().limit(target.limit);
     let is_rate = !matches!(limit.count, Count::InFlight { .. });
-    let is_settled = !limit.counted.asks() && !target.final_cost.is_late();
+    let is_settled =
+        !limit.status_rules.depends_on_status() && !target.final_cost.depends_on_response();
     target.by_address && is_rate && is_settled
 }

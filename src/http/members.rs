@@ -55,7 +55,7 @@ impl Members {
     pub(crate) fn of(policy: &Policy) -> Self {
         let of_limit = |limit: &Limit| match &limit.count {
             Count::Estimate { rate, .. } => vec![Member::new(limit, 0, rate.count())],
-            Count::InFlight { most } => vec![Member::new(limit, 0, *most)],
+            Count::InFlight { max } => vec![Member::new(limit, 0, *max)],
             Count::Exact { quota, .. } => {
                 let quotas = std::iter::once(quota).chain(&limit.terms.quotas).zip(0..);
                 quotas.map(|(quota, rate)| Member::new(limit, rate, quota.limit())).collect()

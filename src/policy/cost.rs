@@ -39,7 +39,7 @@ pub struct RepeatedCost;
 impl Cost {
     /// What is charged at the door. A request that names its own cost pays at least 1, so that
     /// nobody passes for nothing, and the most for what cannot be read.
-    pub fn at_door(&self, facts: &Facts<'_>) -> Result<u32, RepeatedCost> {
+    pub fn upfront(&self, facts: &Facts<'_>) -> Result<u32, RepeatedCost> {
         match self {
             Self::Fixed(cost) => Ok(*cost),
             Self::Response { reserve, .. } => Ok(*reserve),
@@ -58,7 +58,7 @@ impl Cost {
 
     /// What the answer says the request cost after all; `None`: what was charged stands. More than
     /// one line, or no number, says nothing.
-    pub fn of_answer(&self, headers: &HeaderMap) -> Option<u32> {
+    pub fn from_response(&self, headers: &HeaderMap) -> Option<u32> {
         let Self::Response { header, max, .. } = self else {
             return None;
         };
@@ -70,7 +70,7 @@ impl Cost {
     }
 
     /// What is surely charged to every request.
-    pub const fn least(&self) -> u32 {
+    pub const fn minimum(&self) -> u32 {
         match self {
             Self::Fixed(cost) => *cost,
             Self::Request { default, .. } => *default,
@@ -79,7 +79,7 @@ impl Cost {
     }
 
     /// Whether an answer can change it.
-    pub const fn is_late(&self) -> bool {
+    pub const fn depends_on_response(&self) -> bool {
         matches!(self, Self::Response { .. })
     }
 }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 /// Which answers give back what was charged at the door.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct StatusRules {
     /// Only these statuses stay spent (`count`); without an answer of the origin nothing comes
     /// back.
     pub only: Option<Statuses>,
@@ -24,15 +24,15 @@ impl Statuses {
     }
 }
 
-impl Counted {
+impl StatusRules {
     /// Whether an answer may change what was charged.
-    pub const fn asks(&self) -> bool {
+    pub const fn depends_on_status(&self) -> bool {
         self.only.is_some() || self.refund.is_some()
     }
 
     /// Whether an answer gives back. `by_origin`: it is the origin's, and not one of this proxy's
     /// for an origin that gave none.
-    pub fn gives_back(&self, status: u16, by_origin: bool) -> bool {
+    pub fn refunds(&self, status: u16, by_origin: bool) -> bool {
         let not_counted = self.only.as_ref().is_some_and(|only| !only.contains(status));
         (by_origin && not_counted) || self.refund.as_ref().is_some_and(|one| one.contains(status))
     }

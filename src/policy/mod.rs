@@ -22,15 +22,17 @@ use crate::clock::Nanos;
 use crate::limit::{Quota, Rate};
 
 pub use cost::{Cost, RepeatedCost};
-pub use ending::{Counted, Statuses};
+pub use ending::{StatusRules, Statuses};
 pub use facts::Facts;
 pub use family::Family;
 pub use key::{KeyHash, KeySecret, KeySpec, Source};
 pub use path::{PathPattern, PathPatternError};
 pub use penalty::Penalty;
-pub use route::{Exempt, HostPattern, Match, MethodSet, Route, Use};
+pub use route::{Exempt, HostPattern, MethodSet, Route, RouteLimit, RouteMatch};
 pub use router::Router;
-pub use terms::{Action, KeyParts, Override, Plans, RateIndex, Rollout, Terms, Who};
+pub use terms::{
+    KeyValues, Override, OverrideAction, OverrideTarget, Plans, RateIndex, Rollout, Terms,
+};
 
 /// Most limits of one route, so that the locks one request holds at a time are few.
 pub const MAX_LIMITS_PER_ROUTE: usize = 16;
@@ -93,7 +95,7 @@ pub struct Limit {
     /// For whom it is another limit.
     pub terms: Box<Terms>,
     /// Which answers give back.
-    pub counted: Counted,
+    pub status_rules: StatusRules,
     /// What becomes of those that it denies too often.
     pub penalty: Option<Penalty>,
     /// Left out of the response headers (`headers: hidden`).
@@ -123,8 +125,8 @@ pub enum Count {
     },
     /// Requests at once (`max_in_flight`): exact, per node, with every store.
     InFlight {
-        /// So many.
-        most: u32,
+        /// The most requests of one key at once.
+        max: u32,
     },
 }
 
@@ -250,8 +252,8 @@ impl Policy {
     }
 
     /// Every limit whose charges an answer can change by what it says of the cost.
-    pub fn limits_with_late_cost(&self) -> Vec<LimitIndex> {
-        let late = |one: &&Use| one.cost.is_late();
+    pub fn limits_with_response_cost(&self) -> Vec<LimitIndex> {
+        let late = |one: &&RouteLimit| one.cost.depends_on_response();
         let mut found = Vec::new();
         for one in self.routes.iter().flat_map(|route| &route.limits).filter(late) {
             let mut next = Some(one.limit);

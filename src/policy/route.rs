@@ -14,9 +14,9 @@ pub struct Route {
     /// Unique in the policy.
     pub name: Arc<str>,
     /// Which requests it takes.
-    pub matches: Match,
+    pub matches: RouteMatch,
     /// Limits in order, the defaults first.
-    pub limits: Vec<Use>,
+    pub limits: Vec<RouteLimit>,
     /// The place of its origin in the configuration's list.
     pub origin: usize,
     /// Which requests only estimate limits by address apply to.
@@ -60,7 +60,7 @@ fn is_acme(facts: &Facts<'_>) -> bool {
 
 /// A limit as a route uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Use {
+pub struct RouteLimit {
     /// Which limit.
     pub limit: LimitIndex,
     /// What a request costs here.
@@ -69,7 +69,7 @@ pub struct Use {
 
 /// Conditions that must all hold; an empty one holds always.
 #[derive(Clone, Debug, Default)]
-pub struct Match {
+pub struct RouteMatch {
     /// One of these hosts.
     pub hosts: Vec<HostPattern>,
     /// One of these paths.
@@ -96,7 +96,7 @@ pub enum HostPattern {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MethodSet(Vec<Box<str>>);
 
-impl Match {
+impl RouteMatch {
     /// Whether all conditions hold. The router narrows down what is asked; this is the truth.
     pub fn holds(&self, facts: &Facts<'_>) -> bool {
         (self.hosts.is_empty() || self.hosts.iter().any(|host| host.matches(facts.host)))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::key::{NoKey, Part};
+use super::key::{KeyPart, NoKey};
 use super::{Facts, Route, Source, client};
 use crate::clock::Nanos;
 use crate::limit::Quota;
@@ -42,26 +42,26 @@ pub struct Plans {
 #[derive(Clone, Debug)]
 pub struct Override {
     /// For whom.
-    pub who: Who,
+    pub target: OverrideTarget,
     /// What holds instead.
-    pub action: Action,
+    pub action: OverrideAction,
 }
 
 /// Whom an exception is for.
 #[derive(Clone, Debug)]
-pub enum Who {
+pub enum OverrideTarget {
     /// These keys: of each, its parts as the sources would find them.
-    Keys(Arc<[KeyParts]>),
+    Keys(Arc<[KeyValues]>),
     /// Clients of this network.
     Network(IpNet),
 }
 
 /// The parts of one key, in the order of the limit's sources.
-pub type KeyParts = Box<[Box<[u8]>]>;
+pub type KeyValues = Box<[Box<[u8]>]>;
 
 /// What holds instead of a limit's own rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum OverrideAction {
     /// The limit does not apply.
     Allow,
     /// The limit refuses, whatever was spent.
@@ -108,13 +108,13 @@ impl Plans {
             return Ok(0);
         }
         match self.by.part_with(facts, route, signatures) {
-            Part::Absent => Ok(0),
-            Part::Repeated => Err(NoKey::Repeated),
-            Part::Unreadable => Err(NoKey::Unreadable),
-            Part::Unchecked => Err(NoKey::Unchecked),
-            Part::Present(plan) => {
+            KeyPart::Absent => Ok(0),
+            KeyPart::Repeated => Err(NoKey::Repeated),
+            KeyPart::Unreadable => Err(NoKey::Unreadable),
+            KeyPart::Unchecked => Err(NoKey::Unchecked),
+            KeyPart::Present(plan) => {
                 let is_named = |name: &str| match self.by.as_found(name.as_bytes()) {
-                    Part::Present(name) => name == plan,
+                    KeyPart::Present(name) => name == plan,
                     _ => name.as_bytes() == &*plan,
                 };
                 let known = self.rates.iter().find(|(name, _)| is_named(name));
@@ -124,7 +124,7 @@ impl Plans {
     }
 }
 
-impl Who {
+impl OverrideTarget {
     /// Whether a client is of the network. Keys are told by their hash ([`super::KeyHash`]).
     pub fn is_network_of(&self, facts: &Facts<'_>) -> bool {
         match self {

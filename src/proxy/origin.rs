@@ -193,14 +193,14 @@ impl OriginGroup {
             Servers::Hash(b) => {
                 let part = match &self.meant.balance {
                     Balance::Hash(source) => source.part(facts, route),
-                    Balance::RoundRobin | Balance::Random => key::Part::Absent,
+                    Balance::RoundRobin | Balance::Random => key::KeyPart::Absent,
                 };
                 let value = match &part {
-                    key::Part::Present(value) => &value[..],
-                    key::Part::Absent
-                    | key::Part::Repeated
-                    | key::Part::Unreadable
-                    | key::Part::Unchecked => b"",
+                    key::KeyPart::Present(value) => &value[..],
+                    key::KeyPart::Absent
+                    | key::KeyPart::Repeated
+                    | key::KeyPart::Unreadable
+                    | key::KeyPart::Unchecked => b"",
                 };
                 b.select_with(value, MAX_SERVERS_TRIED, accept)
             }

@@ -6,8 +6,8 @@ use crate::clock::{Nanos, Now};
 use crate::config::{Config, StoreConfig};
 use crate::limit::{Quota, SketchSize, WindowLengths, log_bytes};
 use crate::policy::{
-    Action, Cost, Count, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, Policy, Rollout,
-    WhenFull, Who,
+    Cost, Count, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, OverrideAction,
+    OverrideTarget, Policy, Rollout, WhenFull,
 };
 use crate::store::CELL_BYTES;
 
@@ -31,8 +31,8 @@ pub(super) fn tell_limit(out: &mut dyn Write, config: &Config, limit: &Limit) ->
     match &limit.count {
         Count::Exact { quota, .. } => tell_exact(&mut told, config, limit, quota)?,
         Count::Estimate { .. } => tell_estimate(&mut told, limit)?,
-        Count::InFlight { most } => {
-            told.line("promise", format!("at most {most} at once of each key, on each node"))?;
+        Count::InFlight { max } => {
+            told.line("promise", format!("at most {max} at once of each key, on each node"))?;
             told.line("memory", "as many cells as keys have requests in flight")?;
         }
     }
@@ -42,8 +42,9 @@ pub(super) fn tell_limit(out: &mut dyn Write, config: &Config, limit: &Limit) ->
 
 /// Whether what the limit is charged may be given back.
 fn may_return(policy: &Policy, limit: &Limit) -> bool {
-    let late = policy.limits_with_late_cost();
-    limit.counted.asks() || late.iter().any(|one| policy.limit(*one).name == limit.name)
+    let late = policy.limits_with_response_cost();
+    limit.status_rules.depends_on_status()
+        || late.iter().any(|one| policy.limit(*one).name == limit.name)
 }
 
 fn tell_exact(
@@ -136,17 +137,19 @@ fn tell_costs(told: &mut Told<'_>, config: &Config, limit: &Limit) -> io::Result
         Cost::Fixed(_) | Cost::Request { .. } => 0,
     });
     match over.max() {
-        Some(0) if limit.cost.is_late() => told.line("overspend", "none: reserve is max")?,
+        Some(0) if limit.cost.depends_on_response() => {
+            told.line("overspend", "none: reserve is max")?
+        }
         Some(over) if over > 0 => {
             told.line("overspend", format!("at most {over} for each request in flight"))?;
         }
         _ => {}
     }
-    if let Some(only) = &limit.counted.only {
+    if let Some(only) = &limit.status_rules.only {
         let counts = format!("only answers {only}; reserved at the door, no answer is spent");
         told.line("counts", counts)?;
     }
-    if let Some(refund) = &limit.counted.refund {
+    if let Some(refund) = &limit.status_rules.refund {
         told.line("refunds", format!("answers {refund}"))?;
     }
     limit.penalty.map_or(Ok(()), |rule| told.line("penalty", rule.to_string()))
@@ -164,15 +167,17 @@ fn tell_terms(told: &mut Told<'_>, limit: &Limit) -> io::Result<()> {
         }
     }
     for one in &terms.overrides {
-        let who = match &one.who {
-            Who::Keys(keys) if keys.len() == 1 => "1 key".to_owned(),
-            Who::Keys(keys) => format!("{} keys", keys.len()),
-            Who::Network(network) => network.to_string(),
+        let who = match &one.target {
+            OverrideTarget::Keys(keys) if keys.len() == 1 => "1 key".to_owned(),
+            OverrideTarget::Keys(keys) => format!("{} keys", keys.len()),
+            OverrideTarget::Network(network) => network.to_string(),
         };
         let what = match one.action {
-            Action::Allow => "the limit does not apply".to_owned(),
-            Action::Deny => "refused".to_owned(),
-            Action::Rate(rate) => limit.quota(rate).map(ToString::to_string).unwrap_or_default(),
+            OverrideAction::Allow => "the limit does not apply".to_owned(),
+            OverrideAction::Deny => "refused".to_owned(),
+            OverrideAction::Rate(rate) => {
+                limit.quota(rate).map(ToString::to_string).unwrap_or_default()
+            }
         };
         told.line("override", format!("{who}: {what}"))?;
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::config::{
     self, Config, LoadedConfig, MethodOverride, RedisServers, StoreConfig, Underscores,
 };
-use crate::policy::{Cost, HostPattern, Match, Mode, Route};
+use crate::policy::{Cost, HostPattern, Mode, Route, RouteMatch};
 
 mod limit;
 mod memory;
@@ -73,7 +73,7 @@ fn route_row(config: &Config, route: &Route) -> Vec<String> {
     ]
 }
 
-fn matches(matches: &Match) -> String {
+fn matches(matches: &RouteMatch) -> String {
     let mut parts: Vec<String> = Vec::new();
     parts.extend(matches.methods.iter().map(str::to_owned));
     parts.extend(matches.hosts.iter().map(|host| match host {

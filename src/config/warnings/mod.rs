@@ -9,7 +9,9 @@ use super::read::{At, Map};
 use super::routes::Routes;
 use crate::limit::SketchSize;
 use crate::policy::client::ClientRules;
-use crate::policy::{Count, Limit, LimitIndex, Match, MissingKey, Mode, Rollout, Source, Use};
+use crate::policy::{
+    Count, Limit, LimitIndex, MissingKey, Mode, Rollout, RouteLimit, RouteMatch, Source,
+};
 
 /// Every code there is.
 const CODES: [(&str, Code); 16] = [
@@ -133,7 +135,7 @@ fn unreachable(looked: &Looked<'_>, found: &mut Found<'_>) {
 }
 
 /// Whether everything that `later` takes is surely taken by `earlier`: only simple cases.
-fn takes_all(earlier: &Match, later: &Match) -> bool {
+fn takes_all(earlier: &RouteMatch, later: &RouteMatch) -> bool {
     let all_hosts = earlier.hosts.is_empty() || earlier.hosts == later.hosts;
     let all_paths = earlier.paths.is_empty() || earlier.paths == later.paths;
     let all_methods = earlier.methods.iter().next().is_none() || earlier.methods == later.methods;
@@ -225,7 +227,9 @@ fn unlimited_token_checks(looked: &Looked<'_>, found: &mut Found<'_>) {
             .take(looked.limits.limits.len())
         });
         let checks_tokens = chains.into_iter().any(|index| reads_token(limit(index)));
-        let bounds = |one: &Use| bounds_token_checks(limit(one.limit)) && !one.cost.is_late();
+        let bounds = |one: &RouteLimit| {
+            bounds_token_checks(limit(one.limit)) && !one.cost.depends_on_response()
+        };
         if checks_tokens && !route.limits.iter().any(bounds) {
             let message = format!(
                 "route {:?} checks signed tokens, and no limit bounds how many forged ones a client \
@@ -250,7 +254,7 @@ fn bounds_token_checks(limit: &Limit) -> bool {
     limit.mode == Mode::Enforce
         && limit.terms.rollout.ppm == Rollout::default().ppm
         && !matches!(limit.count, Count::InFlight { .. })
-        && !limit.counted.asks()
+        && !limit.status_rules.depends_on_status()
         && !reads_token(limit)
         && limit.key.sources().contains(&Source::ClientIp)
         && limit.key.sources().iter().all(fixed)

@@ -1,7 +1,7 @@
 //! What is probably not meant by a limit's own words.
 
 use super::{Code, Found, Looked};
-use crate::policy::{Cost, Limit, Override, Source, Who};
+use crate::policy::{Cost, Limit, Override, OverrideTarget, Source};
 
 pub(super) fn look(looked: &Looked<'_>, found: &mut Found<'_>) {
     for (limit, at) in looked.limits.limits.iter().zip(&looked.limits.places) {
@@ -94,9 +94,9 @@ fn bans_a_crowd(limit: &Limit) -> bool {
 
 /// The place of an exception for a network that an earlier one contains.
 fn hidden_network(overrides: &[Override]) -> Option<usize> {
-    let network = |one: &Override| match one.who {
-        Who::Network(network) => Some(network),
-        Who::Keys(_) => None,
+    let network = |one: &Override| match one.target {
+        OverrideTarget::Network(network) => Some(network),
+        OverrideTarget::Keys(_) => None,
     };
     (1..overrides.len()).find(|&place| {
         network(&overrides[place]).is_some_and(|later| {

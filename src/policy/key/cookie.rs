@@ -3,7 +3,7 @@ use std::borrow::Cow;
 use http::header::COOKIE;
 use memchr::{memchr, memchr2};
 
-use super::{Part, spelling};
+use super::{KeyPart, spelling};
 use crate::policy::Facts;
 
 /// The value of the first cookie of that name, over all `Cookie` lines (HTTP/2 may split them,
@@ -12,7 +12,7 @@ use crate::policy::Facts;
 ///
 /// A cookie that only some origins take for this one, or whose value they decode in different ways, makes
 /// the request unclean.
-pub(super) fn part<'r>(facts: &Facts<'r>, name: &str) -> Part<'r> {
+pub(super) fn part<'r>(facts: &Facts<'r>, name: &str) -> KeyPart<'r> {
     let name = name.as_bytes();
     let mut first = None;
     for line in facts.headers.get_all(COOKIE) {
@@ -25,22 +25,22 @@ pub(super) fn part<'r>(facts: &Facts<'r>, name: &str) -> Part<'r> {
                 let (found, value) = (piece[..at].trim_ascii(), piece[at + 1..].trim_ascii());
                 // Some origins read on to the closing quote, over the `;`.
                 if value.starts_with(b"\"") && (value.len() == 1 || !value.ends_with(b"\"")) {
-                    return Part::Unreadable;
+                    return KeyPart::Unreadable;
                 }
                 if found == name && index == 0 && piece.len() == pair.len() {
                     first.get_or_insert(value);
                 } else if spelling::is_like(found, name) {
-                    return Part::Unreadable;
+                    return KeyPart::Unreadable;
                 }
             }
         }
     }
-    first.map_or(Part::Absent, value)
+    first.map_or(KeyPart::Absent, value)
 }
 
 /// A value as it is written, in a request or in a configuration.
-pub(super) fn value(written: &[u8]) -> Part<'_> {
-    read(written).map_or(Part::Unreadable, Part::of)
+pub(super) fn value(written: &[u8]) -> KeyPart<'_> {
+    read(written).map_or(KeyPart::Unreadable, KeyPart::of)
 }
 
 /// The value that origins read, some of which cut quotes off, some of which decode escapes. A blank is a

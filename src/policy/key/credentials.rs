@@ -5,27 +5,27 @@ use base64::engine::general_purpose::STANDARD;
 use http::header::AUTHORIZATION;
 use memchr::memchr;
 
-use super::Part;
+use super::KeyPart;
 use crate::policy::Facts;
 
 /// The token of `Authorization: Bearer TOKEN` (RFC 6750); the scheme's case does not matter.
-pub(super) fn bearer<'r>(facts: &Facts<'r>) -> Part<'r> {
+pub(super) fn bearer<'r>(facts: &Facts<'r>) -> KeyPart<'r> {
     credentials(facts, b"bearer", |token| match is_token(token) {
-        true => Part::of(token),
-        false => Part::Unreadable,
+        true => KeyPart::of(token),
+        false => KeyPart::Unreadable,
     })
 }
 
 /// The user of `Authorization: Basic` (RFC 7617).
-pub(super) fn basic_user<'r>(facts: &Facts<'r>) -> Part<'r> {
+pub(super) fn basic_user<'r>(facts: &Facts<'r>) -> KeyPart<'r> {
     credentials(facts, b"basic", |encoded| match user(encoded) {
-        Some(user) => Part::of(user),
-        None => Part::Unreadable,
+        Some(user) => KeyPart::of(user),
+        None => KeyPart::Unreadable,
     })
 }
 
 /// The only `Authorization` line in one spelling: a scheme that begins with a capital, and one blank.
-pub(super) fn authorization<'r>(facts: &Facts<'r>) -> Part<'r> {
+pub(super) fn authorization<'r>(facts: &Facts<'r>) -> KeyPart<'r> {
     match only_line(facts) {
         Ok(line) => spelt(line),
         Err(part) => part,
@@ -33,12 +33,12 @@ pub(super) fn authorization<'r>(facts: &Facts<'r>) -> Part<'r> {
 }
 
 /// An `Authorization` line in one spelling.
-pub(super) fn spelt(line: &[u8]) -> Part<'_> {
+pub(super) fn spelt(line: &[u8]) -> KeyPart<'_> {
     if line.contains(&b'\t') {
-        return Part::Unreadable;
+        return KeyPart::Unreadable;
     }
     let Some(blank) = memchr(b' ', line) else {
-        return Part::of(line);
+        return KeyPart::of(line);
     };
     let (scheme, rest) = (&line[..blank], line[blank..].trim_ascii());
     let is_read_alike = match scheme.to_ascii_lowercase().as_slice() {
@@ -50,25 +50,25 @@ pub(super) fn spelt(line: &[u8]) -> Part<'_> {
         !first.is_ascii_lowercase() && !rest.iter().any(u8::is_ascii_uppercase)
     });
     match is_read_alike {
-        false => Part::Unreadable,
-        true if is_spelt && line.len() == blank + 1 + rest.len() => Part::of(line),
+        false => KeyPart::Unreadable,
+        true if is_spelt && line.len() == blank + 1 + rest.len() => KeyPart::of(line),
         true => {
             let mut spelt = scheme.to_ascii_lowercase();
             spelt[..1].make_ascii_uppercase();
             spelt.push(b' ');
             spelt.extend_from_slice(rest);
-            Part::of(spelt)
+            KeyPart::of(spelt)
         }
     }
 }
 
 /// The only `Authorization` line.
-fn only_line<'r>(facts: &Facts<'r>) -> Result<&'r [u8], Part<'r>> {
+fn only_line<'r>(facts: &Facts<'r>) -> Result<&'r [u8], KeyPart<'r>> {
     let mut lines = facts.headers.get_all(AUTHORIZATION).iter();
     match (lines.next(), lines.next()) {
-        (None, _) => Err(Part::Absent),
+        (None, _) => Err(KeyPart::Absent),
         (Some(line), None) => Ok(line.as_bytes().trim_ascii()),
-        (Some(_), Some(_)) => Err(Part::Repeated),
+        (Some(_), Some(_)) => Err(KeyPart::Repeated),
     }
 }
 
@@ -77,26 +77,26 @@ fn only_line<'r>(facts: &Facts<'r>) -> Result<&'r [u8], Part<'r>> {
 fn credentials<'r>(
     facts: &Facts<'r>,
     scheme: &[u8],
-    read: impl FnOnce(&'r [u8]) -> Part<'r>,
-) -> Part<'r> {
+    read: impl FnOnce(&'r [u8]) -> KeyPart<'r>,
+) -> KeyPart<'r> {
     let line = match only_line(facts) {
         Ok(line) => line,
         Err(part) => return part,
     };
     match line.split_at_checked(scheme.len()) {
         Some((found, rest)) if found.eq_ignore_ascii_case(scheme) => match rest.first() {
-            None => Part::Absent,
+            None => KeyPart::Absent,
             Some(b' ') => {
                 let blanks = rest.iter().take_while(|byte| **byte == b' ').count();
                 read(&rest[blanks..])
             }
             // Of another scheme.
             Some(byte) if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.') => {
-                Part::Absent
+                KeyPart::Absent
             }
-            Some(_) => Part::Unreadable,
+            Some(_) => KeyPart::Unreadable,
         },
-        _ => Part::Absent,
+        _ => KeyPart::Absent,
     }
 }
 

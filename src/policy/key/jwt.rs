@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Part, credentials};
+use super::{KeyPart, credentials};
 use crate::policy::Facts;
 use crate::tokens::{ClaimLookup, Signatures, Tokens};
 
@@ -17,13 +17,13 @@ pub struct Claim {
 }
 
 /// The claim's value; a token that is not to be believed has none.
-pub(super) fn part<'r>(facts: &Facts<'r>, claim: &Claim, signatures: Signatures) -> Part<'r> {
+pub(super) fn part<'r>(facts: &Facts<'r>, claim: &Claim, signatures: Signatures) -> KeyPart<'r> {
     match credentials::bearer(facts) {
-        Part::Present(token) => {
+        KeyPart::Present(token) => {
             match claim.tokens.claim(&token, &claim.name, signatures, facts.now) {
-                ClaimLookup::Value(value) => Part::of(value.into_bytes()),
-                ClaimLookup::Absent => Part::Absent,
-                ClaimLookup::Unchecked => Part::Unchecked,
+                ClaimLookup::Value(value) => KeyPart::of(value.into_bytes()),
+                ClaimLookup::Absent => KeyPart::Absent,
+                ClaimLookup::Unchecked => KeyPart::Unchecked,
             }
         }
         none => none,
@@ -34,8 +34,8 @@ impl Claim {
     /// Whether the request has a token that was found to be true by an earlier check, whatever it claims.
     pub fn is_believed(&self, facts: &Facts<'_>) -> bool {
         match credentials::bearer(facts) {
-            Part::Present(token) => self.tokens.is_known_valid(&token),
-            Part::Absent | Part::Repeated | Part::Unreadable | Part::Unchecked => false,
+            KeyPart::Present(token) => self.tokens.is_known_valid(&token),
+            KeyPart::Absent | KeyPart::Repeated | KeyPart::Unreadable | KeyPart::Unchecked => false,
         }
     }
 }

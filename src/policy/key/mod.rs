@@ -25,7 +25,7 @@ pub use hash::{KeyHash, KeyHasher, KeySecret};
 pub use jwt::Claim;
 
 /// Most parts of one key. Nobody names more than a few; the bound keeps extraction cheap.
-pub const MAX_KEY_PARTS: usize = 8;
+pub const MAX_KEY_SOURCES: usize = 8;
 
 /// Where a part of a key comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub enum Source {
 
 /// What a source found in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part<'r> {
+pub enum KeyPart<'r> {
     /// A value that is not empty.
     Present(Cow<'r, [u8]>),
     /// Nothing, or an empty value.
@@ -78,7 +78,7 @@ pub enum Part<'r> {
     Unchecked,
 }
 
-impl<'r> Part<'r> {
+impl<'r> KeyPart<'r> {
     /// Present unless empty.
     fn of(value: impl Into<Cow<'r, [u8]>>) -> Self {
         let value = value.into();
@@ -113,9 +113,9 @@ pub enum NoKey {
 }
 
 impl KeySpec {
-    /// A key of between one and [`MAX_KEY_PARTS`] sources.
+    /// A key of between one and [`MAX_KEY_SOURCES`] sources.
     pub fn new(sources: Vec<Source>) -> Option<Self> {
-        (1..=MAX_KEY_PARTS).contains(&sources.len()).then_some(Self(sources))
+        (1..=MAX_KEY_SOURCES).contains(&sources.len()).then_some(Self(sources))
     }
 
     /// The client's address alone.
@@ -167,12 +167,12 @@ impl KeySpec {
                 continue;
             }
             match source.part_with(facts, route, signatures) {
-                Part::Present(value) => hasher.write_part(source.tag(), &value),
+                KeyPart::Present(value) => hasher.write_part(source.tag(), &value),
                 // Every part is looked at: a repeated one is unclean whatever else is absent.
-                Part::Absent => absent = true,
-                Part::Unchecked => unchecked = true,
-                Part::Repeated => return Err(NoKey::Repeated),
-                Part::Unreadable => return Err(NoKey::Unreadable),
+                KeyPart::Absent => absent = true,
+                KeyPart::Unchecked => unchecked = true,
+                KeyPart::Repeated => return Err(NoKey::Repeated),
+                KeyPart::Unreadable => return Err(NoKey::Unreadable),
             }
         }
         match (absent, unchecked) {
@@ -196,8 +196,8 @@ impl KeySpec {
         let mut hasher = *hasher;
         for source in self.0.iter().take(parts) {
             match source.part(facts, route) {
-                Part::Present(value) => hasher.write_part(source.tag(), &value),
-                Part::Absent | Part::Repeated | Part::Unreadable | Part::Unchecked => {
+                KeyPart::Present(value) => hasher.write_part(source.tag(), &value),
+                KeyPart::Absent | KeyPart::Repeated | KeyPart::Unreadable | KeyPart::Unchecked => {
                     return None;
                 }
             }
@@ -208,13 +208,13 @@ impl KeySpec {
 
 impl KeySpec {
     /// The hash of a key whose parts are known: those that the sources would find, in order.
-    pub fn hash_parts(&self, hasher: &KeyHasher, parts: &[impl AsRef<[u8]>]) -> KeyHash {
+    pub fn hash_values(&self, hasher: &KeyHasher, parts: &[impl AsRef<[u8]>]) -> KeyHash {
         let mut hasher = *hasher;
         for (source, part) in self.0.iter().zip(parts) {
             let part = part.as_ref();
             match source.as_found(part) {
-                Part::Present(part) => hasher.write_part(source.tag(), &part),
-                Part::Absent | Part::Repeated | Part::Unreadable | Part::Unchecked => {
+                KeyPart::Present(part) => hasher.write_part(source.tag(), &part),
+                KeyPart::Absent | KeyPart::Repeated | KeyPart::Unreadable | KeyPart::Unchecked => {
                     hasher.write_part(source.tag(), part);
                 }
             }
@@ -225,7 +225,7 @@ impl KeySpec {
 
 impl Source {
     /// What this source finds in a request.
-    pub fn part<'r>(&self, facts: &Facts<'r>, route: &'r Route) -> Part<'r> {
+    pub fn part<'r>(&self, facts: &Facts<'r>, route: &'r Route) -> KeyPart<'r> {
         self.part_with(facts, route, Signatures::Check)
     }
 
@@ -235,7 +235,7 @@ impl Source {
         facts: &Facts<'r>,
         route: &'r Route,
         signatures: Signatures,
-    ) -> Part<'r> {
+    ) -> KeyPart<'r> {
         match self {
             Self::ClientIp => address::part(facts),
             Self::Header(name) => header::part(facts, name),
@@ -244,10 +244,10 @@ impl Source {
             Self::Bearer => credentials::bearer(facts),
             Self::BasicUser => credentials::basic_user(facts),
             Self::Jwt(claim) => jwt::part(facts, claim, signatures),
-            Self::Host => Part::of(facts.host.as_bytes()),
-            Self::Path => Part::of(facts.path.as_bytes()),
+            Self::Host => KeyPart::of(facts.host.as_bytes()),
+            Self::Path => KeyPart::of(facts.path.as_bytes()),
             Self::Method => target::method(facts),
-            Self::Route => Part::of(route.name.as_bytes()),
+            Self::Route => KeyPart::of(route.name.as_bytes()),
             Self::PathSegment(n) => target::segment(facts, *n),
             Self::Shard { of, buckets } => {
                 shard::part(of.part_with(facts, route, signatures), *buckets)
@@ -256,11 +256,11 @@ impl Source {
     }
 
     /// What this source would find of a value that is written in a configuration.
-    pub(super) fn as_found<'p>(&self, part: &'p [u8]) -> Part<'p> {
+    pub(super) fn as_found<'p>(&self, part: &'p [u8]) -> KeyPart<'p> {
         match self {
             Self::Header(name) if *name == AUTHORIZATION => credentials::spelt(part),
             Self::Cookie(_) => cookie::value(part),
-            _ => Part::of(part),
+            _ => KeyPart::of(part),
         }
     }
 

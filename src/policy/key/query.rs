@@ -1,13 +1,13 @@
 use memchr::memchr;
 
-use super::{Part, spelling};
+use super::{KeyPart, spelling};
 use crate::policy::Facts;
 
 /// The decoded value of the only parameter of that (decoded) name, as a form writes it: `+` is a blank,
 /// `%61` is `a`. An origin that reads it otherwise is still limited by the decoded value, so that no
 /// spelling of one key is another key. What only some origins take for the parameter, or decode, makes
 /// the request unclean.
-pub(super) fn part<'r>(facts: &Facts<'r>, name: &str) -> Part<'r> {
+pub(super) fn part<'r>(facts: &Facts<'r>, name: &str) -> KeyPart<'r> {
     let (query, name) = (facts.query.unwrap_or(""), name.as_bytes());
     let mut only = None;
     for pair in query.as_bytes().split(|byte| *byte == b'&') {
@@ -19,17 +19,17 @@ pub(super) fn part<'r>(facts: &Facts<'r>, name: &str) -> Part<'r> {
             };
             if index == 0 && spelling::is_name(found, name) {
                 if piece.len() < pair.len() {
-                    return Part::Unreadable;
+                    return KeyPart::Unreadable;
                 }
                 if only.replace(value).is_some() {
-                    return Part::Repeated;
+                    return KeyPart::Repeated;
                 }
             } else if spelling::is_like(found, name) {
-                return Part::Unreadable;
+                return KeyPart::Unreadable;
             }
         }
     }
-    only.map_or(Part::Absent, |value| {
-        spelling::decoded(value, true).map_or(Part::Unreadable, Part::of)
+    only.map_or(KeyPart::Absent, |value| {
+        spelling::decoded(value, true).map_or(KeyPart::Unreadable, KeyPart::of)
     })
 }

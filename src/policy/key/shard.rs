@@ -2,14 +2,14 @@ use std::hash::Hasher as _;
 
 use siphasher::sip::SipHasher13;
 
-use super::Part;
+use super::KeyPart;
 
 /// One of `buckets` numbers. The hash is fixed: all nodes agree, before and after a restart.
-pub(super) fn part<'r>(of: Part<'r>, buckets: u32) -> Part<'r> {
+pub(super) fn part<'r>(of: KeyPart<'r>, buckets: u32) -> KeyPart<'r> {
     match of {
-        Part::Present(value) => {
+        KeyPart::Present(value) => {
             let bucket = stable_hash(&value) % u64::from(buckets.max(1));
-            Part::of(bucket.to_be_bytes().to_vec())
+            KeyPart::of(bucket.to_be_bytes().to_vec())
         }
         other => other,
     }

@@ -1,16 +1,16 @@
-use super::Part;
+use super::KeyPart;
 use crate::policy::Facts;
 
 /// The method; HEAD is GET, so that asking for heads is no second budget.
-pub(super) fn method<'r>(facts: &Facts<'r>) -> Part<'r> {
-    Part::of(if facts.method == "HEAD" { "GET" } else { facts.method }.as_bytes())
+pub(super) fn method<'r>(facts: &Facts<'r>) -> KeyPart<'r> {
+    KeyPart::of(if facts.method == "HEAD" { "GET" } else { facts.method }.as_bytes())
 }
 
 /// The N-th segment of the path, from 1.
-pub(super) fn segment<'r>(facts: &Facts<'r>, n: usize) -> Part<'r> {
+pub(super) fn segment<'r>(facts: &Facts<'r>, n: usize) -> KeyPart<'r> {
     let mut segments = facts.path.split('/').skip(1);
     match n.checked_sub(1).and_then(|before| segments.nth(before)) {
-        Some(segment) => Part::of(segment.as_bytes()),
-        None => Part::Absent,
+        Some(segment) => KeyPart::of(segment.as_bytes()),
+        None => KeyPart::Absent,
     }
 }

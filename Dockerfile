@@ -8,6 +8,9 @@ COPY Cargo.toml Cargo.lock ./
 COPY src src
 COPY examples examples
 COPY benches benches
+# Cargo reads the manifests of development dependencies too; none of them is compiled.
+COPY tests/support tests/support
+COPY fuzz/targets fuzz/targets
 RUN cargo build --release --locked --bin tollgate
 
 FROM debian:bookworm-slim

@@ -9,15 +9,12 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use http::{HeaderMap, HeaderValue};
+use support::signing;
 use tollgate::clock::{Nanos, SystemClock};
 use tollgate::config::{self, LoadedConfig};
 use tollgate::engine::{Engine, Generation};
 use tollgate::http::{Asking, GateBounds, Head, fields_beside, pass, refusal};
 use tollgate::policy::{Facts, KeySecret};
-
-#[path = "../tests/support/tokens.rs"]
-#[expect(dead_code, unreachable_pub, reason = "tests use the rest")]
-mod tokens;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -240,7 +237,7 @@ routes: [{ name: r, limits: [address, token] }]\n";
     {
         let (engine, generation) = engine(policy);
         let map = |n| {
-            let token = tokens::forged_for(algorithm, key, signature, n as u64);
+            let token = signing::forged_for(algorithm, key, signature, n as u64);
             let value = HeaderValue::try_from(format!("Bearer {token}"));
             value.ok().map(|value| HeaderMap::from_iter([(http::header::AUTHORIZATION, value)]))
         };

@@ -5,9 +5,6 @@
 //! proxy's. What both do while nobody asks is a few allocations a second.
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
-#[path = "../examples/plain/proxy.rs"]
-mod proxy;
-
 use std::alloc::System;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,8 +14,8 @@ use std::time::Duration;
 use pingora::server::Server;
 use pingora::server::configuration::ServerConf;
 use pingora_proxy::http_proxy_service;
-use proxy::Plain;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use support::plain::Plain;
 use tollgate::clock::{Nanos, Now};
 use tollgate::limit::{Quota, Rate, SlidingLog, WindowLengths, log_bytes};
 use tollgate::policy::KeyHash;

@@ -2,13 +2,11 @@
 //! that reach different code, and those that once found a mistake. `make fuzz` looks for more.
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
-#[expect(unreachable_pub, reason = "the fuzzer's programs call them too")]
-#[path = "../fuzz/src/lib.rs"]
-mod targets;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use tollgate_fuzz_targets as targets;
 
 /// The fewest inputs of a corpus: fewer were lost on the way.
 const MIN_INPUTS: usize = 10;

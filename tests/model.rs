@@ -1,13 +1,8 @@
 //! Stacks, costs, shadows, exceptions, plans and answers together: random policies and random
 //! traffic through the reader and the engine, against a slow model that knows nothing of either.
 //! (`stores` runs some of them on the other store.)
-#![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
-#[path = "model/reference.rs"]
-mod reference;
-#[path = "model/run.rs"]
-mod run;
-
+use support::model::run;
 use tollgate::cli::test::InProcessStore;
 
 /// Random policies; each meets some dozens of requests.
@@ -15,6 +10,6 @@ const CASES: u64 = 5_000;
 
 #[test]
 fn every_interplay_is_what_the_model_says() {
-    let compared: usize = (0..CASES).map(|seed| run::run(seed, &InProcessStore, "", 1)).sum();
+    let compared: usize = (0..CASES).map(|seed| run(seed, &InProcessStore, "", 1)).sum();
     assert!(compared > CASES as usize, "only {compared} refusals");
 }

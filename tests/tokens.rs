@@ -1,16 +1,12 @@
 //! Limits whose keys need no signature are asked before a token is checked. The oracle counts signatures,
 //! and compares each decision with the one on a token that is remembered, of which nothing is checked.
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
-#![expect(unreachable_pub, reason = "a test binary exports nothing")]
-
-#[path = "support/tokens.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
-mod tokens;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, header};
+use support::signing;
 use tollgate::clock::{Clock, ManualClock, Nanos};
 use tollgate::config;
 use tollgate::engine::{
@@ -92,7 +88,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
     }
 
     fn checks(&self) -> u64 {
-        tokens::of(&self.generation).iter().map(|one| one.checks()).sum()
+        signing::of(&self.generation).iter().map(|one| one.checks()).sum()
     }
 
     fn index(&self, limit: &str) -> LimitIndex {
@@ -149,7 +145,7 @@ routes: [{{ name: r, limits: [{order}] }}]"
                 let plan = cheap.contains("plans").then_some("free");
                 let mut held = Vec::new();
                 for n in 0..3 {
-                    let (decision, pending) = bench.send(1, Some(&tokens::forged(n)), plan);
+                    let (decision, pending) = bench.send(1, Some(&signing::forged(n)), plan);
                     match decision.outcome {
                         Outcome::Allowed => assert!(passes, "{label}"),
                         Outcome::MissingKey { status, .. } => {
@@ -161,9 +157,9 @@ routes: [{{ name: r, limits: [{order}] }}]"
                 }
                 assert_eq!(bench.checks(), 3, "{label}");
                 // What is remembered is asked together with all other limits.
-                let (whole, _pending) = bench.send(1, Some(&tokens::forged(0)), plan);
+                let (whole, _pending) = bench.send(1, Some(&signing::forged(0)), plan);
                 for n in 3..100 {
-                    let (decision, pending) = bench.send(1, Some(&tokens::forged(n)), plan);
+                    let (decision, pending) = bench.send(1, Some(&signing::forged(n)), plan);
                     assert_eq!(decision.outcome, Outcome::Limited, "{label}");
                     assert_eq!(bench.names(&decision), ["cheap"], "{label}");
                     if passes {
@@ -216,14 +212,14 @@ fn bans_and_overrides_refuse_before_a_signature_is_checked() {
 routes: [{{ name: r, limits: [t, a] }}]"
         ));
         for n in 0..20 {
-            let (decision, _pending) = bench.send(1, Some(&tokens::forged(n)), None);
+            let (decision, _pending) = bench.send(1, Some(&signing::forged(n)), None);
             let refused = n > 0 || checked == 0;
             assert_eq!(decision.outcome == Outcome::Limited, refused, "{limits}: {decision:?}");
             assert_eq!(decision.is_banned(), banned && n >= 3, "{limits}: {n}");
         }
         assert_eq!(bench.checks(), checked, "{limits}");
         // Neighbours are not concerned.
-        assert_eq!(bench.outcome(2, &tokens::forged(0)), Outcome::Allowed, "{limits}");
+        assert_eq!(bench.outcome(2, &signing::forged(0)), Outcome::Allowed, "{limits}");
     }
 }
 
@@ -245,12 +241,12 @@ routes: [{{ name: r, limits: [t, other] }}]"
         ));
         let mut held = Vec::new();
         for n in 0..10 {
-            let (decision, pending) = bench.send(1, Some(&tokens::forged(n)), None);
+            let (decision, pending) = bench.send(1, Some(&signing::forged(n)), None);
             let rejected = matches!(decision.outcome, Outcome::MissingKey { status: 401, .. });
             assert!(rejected, "{other}: {decision:?}");
             held.push(pending);
         }
-        let good = tokens::signed("{\"sub\":\"a\"}", 0);
+        let good = signing::signed("{\"sub\":\"a\"}", 0);
         for _ in 0..3 {
             let (decision, pending) = bench.send(1, Some(&good), None);
             assert_eq!(decision.outcome, Outcome::Allowed, "{other}");
@@ -293,7 +289,7 @@ routes: [{{ name: r, limits: [{order}] }}]"
                 ));
                 let mut left = Vec::new();
                 for n in 0..100 {
-                    let (decision, _pending) = bench.send(1, Some(&tokens::forged(n)), None);
+                    let (decision, _pending) = bench.send(1, Some(&signing::forged(n)), None);
                     let passes = n == 0;
                     assert_eq!(decision.outcome == Outcome::Allowed, passes, "{label}, {n}");
                     let mut answers = decision.verdicts.iter();
@@ -305,7 +301,7 @@ routes: [{{ name: r, limits: [{order}] }}]"
                     assert_eq!(left[..6], [4, 3, 2, 1, 0, 0], "{label}: what is told is true");
                 }
                 // What is remembered is judged whole, and costs nothing more.
-                let good = tokens::signed("{\"sub\":\"a\"}", 0);
+                let good = signing::signed("{\"sub\":\"a\"}", 0);
                 assert_eq!(bench.outcome(1, &good), Outcome::Limited, "{label}");
                 assert_eq!(bench.outcome(2, &good), Outcome::Allowed, "{label}: a neighbour");
             }
@@ -324,10 +320,10 @@ fn a_token_is_checked_once_for_all_uses_of_a_file() {
   c: {{ tier: exact, rate: 9/1h, key: client_ip, plans: {{ by: {plan}, rates: {{ gold: 5/1h }} }} }}
 routes: [{{ name: r, limits: [a, b] }}]"
     ));
-    assert_eq!(tokens::of(&bench.generation).len(), 1);
+    assert_eq!(signing::of(&bench.generation).len(), 1);
     for n in 0..3 {
-        assert_eq!(bench.outcome(1, &tokens::signed("{\"sub\":\"a\"}", n)), Outcome::Allowed);
-        assert_eq!(bench.outcome(1, &tokens::forged(n)), Outcome::Allowed);
+        assert_eq!(bench.outcome(1, &signing::signed("{\"sub\":\"a\"}", n)), Outcome::Allowed);
+        assert_eq!(bench.outcome(1, &signing::forged(n)), Outcome::Allowed);
         assert_eq!(bench.checks(), 2 * n + 2);
     }
 }
@@ -358,7 +354,7 @@ fn a_true_token_that_is_refused_is_charged_nothing() {
 routes: [{{ name: r, limits: [a, t] }}]"
         ));
         for n in 0..20 {
-            let (decision, _pending) = bench.send(1, Some(&tokens::signed(claims, n)), None);
+            let (decision, _pending) = bench.send(1, Some(&signing::signed(claims, n)), None);
             assert_eq!(decision.outcome == Outcome::Allowed, n == 0, "{limit}");
             assert_eq!(decision.verdicts[0].verdict.remaining, 4, "{limit}");
         }
@@ -399,7 +395,7 @@ routes: [{{ name: r, limits: [{order}] }}]"
             .replace("SUBJECT", SUBJECT),
         );
         for n in 0..10 {
-            let (decision, _pending) = bench.send(1, Some(&tokens::forged(n)), None);
+            let (decision, _pending) = bench.send(1, Some(&signing::forged(n)), None);
             assert_eq!(
                 decision.outcome.status(),
                 if n < 3 { 401 } else { 429 },
@@ -422,7 +418,7 @@ routes: [{{ name: r, limits: [a, t] }}]"
         assert!(matches!(decision.outcome, Outcome::MissingKey { status: 401, .. }));
         assert!(decision.verdicts.is_empty());
     }
-    let good = tokens::signed("{\"sub\":\"a\"}", 0);
+    let good = signing::signed("{\"sub\":\"a\"}", 0);
     let (decision, _pending) = bench.send(1, Some(&good), None);
     assert_eq!(decision.outcome, Outcome::Allowed);
     let told = |decision: &Decision| -> Vec<u32> {
@@ -442,7 +438,7 @@ fn a_cell_that_two_limits_lead_to_is_charged_once_and_all_or_none() {
 routes: [{{ name: r, limits: [a, {{ limit: t, cost: 4 }}] }}]"
     ));
     for n in 0..3 {
-        let (decision, _pending) = bench.send(1, Some(&tokens::forged(n)), None);
+        let (decision, _pending) = bench.send(1, Some(&signing::forged(n)), None);
         // One unit is left, which is enough for all that is known before the signature is checked.
         let outcome = if n == 0 { Outcome::Allowed } else { Outcome::Limited };
         assert_eq!(decision.outcome, outcome);
@@ -451,9 +447,9 @@ routes: [{{ name: r, limits: [a, {{ limit: t, cost: 4 }}] }}]"
         assert_eq!(answers, [(4, 1)]);
         assert_eq!(bench.checks(), n + 1);
     }
-    let (decision, _pending) = bench.send(1, Some(&tokens::signed("{\"sub\":\"a\"}", 0)), None);
+    let (decision, _pending) = bench.send(1, Some(&signing::signed("{\"sub\":\"a\"}", 0)), None);
     assert_eq!(decision.outcome, Outcome::Allowed, "a true token costs the address one unit");
-    assert_eq!(bench.outcome(1, &tokens::forged(9)), Outcome::Limited);
+    assert_eq!(bench.outcome(1, &signing::forged(9)), Outcome::Limited);
     assert_eq!(bench.checks(), 4);
 }
 
@@ -477,8 +473,8 @@ routes: [{{ name: r, limits: [a, t] }}]"
                 scope.spawn(move || {
                     for n in 0..500 {
                         let token = match n % 2 {
-                            0 => tokens::forged(thread * 1_000 + n),
-                            _ => tokens::signed("{\"sub\":\"a\"}", thread * 1_000 + n),
+                            0 => signing::forged(thread * 1_000 + n),
+                            _ => signing::signed("{\"sub\":\"a\"}", thread * 1_000 + n),
                         };
                         if bench.outcome(1, &token) == Outcome::Allowed {
                             admitted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -571,11 +567,11 @@ impl Pair {
             ["{\"sub\":\"a\"}", "{\"sub\":\"b\",\"plan\":\"gold\"}", "{\"plan\":\"gold\"}"];
         let token = match random.u8(0..6) {
             0 => None,
-            1 | 2 => Some(tokens::forged(step)),
-            _ => Some(tokens::signed(random.choice(claims).unwrap(), step)),
+            1 | 2 => Some(signing::forged(step)),
+            _ => Some(signing::signed(random.choice(claims).unwrap(), step)),
         };
         if let Some(token) = &token {
-            tokens::recall(
+            signing::recall(
                 &self.known.generation,
                 token,
                 self.known.clock.date(self.known.clock.now()),
@@ -585,7 +581,7 @@ impl Pair {
         let (mut one, mut pending_one) = self.known.send(client, token.as_deref(), plan);
         let (mut other, mut pending_other) = self.unknown.send(client, token.as_deref(), plan);
         let checked = self.unknown.checks() - before;
-        let is_forged = token.as_deref().is_some_and(|token| token == tokens::forged(step));
+        let is_forged = token.as_deref().is_some_and(|token| token == signing::forged(step));
         if checked > 0 && is_forged && one.outcome == Outcome::Limited {
             self.pay(&mut one, client, plan);
         }

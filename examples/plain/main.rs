@@ -6,13 +6,11 @@
 //! HTTP/1 and HTTP/2. What else could make the framework faster is tried with `--threads=N`,
 //! `--no-stealing` (a runtime for each thread) and `--pool=N` (connections kept to the origin).
 
-mod proxy;
-
 use pingora::listeners::tls::TlsSettings;
 use pingora::prelude::*;
 use pingora::server::configuration::ServerConf;
 use pingora_proxy::http_proxy_service;
-use proxy::Plain;
+use support::plain::Plain;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::servers::{Gate, Origin, client, metric, now, origin_yaml};
+use support::servers::{Gate, Origin, client, metric, now, origin_yaml};
 
 const POLICY: &str = "
 limits:
@@ -76,7 +76,7 @@ async fn every_request_is_one_line_of_the_access_log() {
     let post = || client().post(gate.url("/x?token=hidden")).header("x-api-key", "k1").send();
     assert_eq!(post().await.unwrap().status(), 200);
     assert_eq!(post().await.unwrap().status(), 429);
-    let two = crate::servers::eventually(Duration::from_secs(5), || async {
+    let two = support::servers::eventually(Duration::from_secs(5), || async {
         gate.stdout().lines().count() == 2
     })
     .await;
@@ -140,7 +140,7 @@ async fn term_drains_and_ends_as_soon_as_idle() {
     assert_eq!(kept.get(gate.url("/")).send().await.unwrap().status(), 200);
     let began = now();
     gate.signal("TERM");
-    let not_ready = crate::servers::eventually(Duration::from_secs(2), || async {
+    let not_ready = support::servers::eventually(Duration::from_secs(2), || async {
         gate.admin_get("/ready").await.is_ok_and(|(status, _)| status == 503)
     })
     .await;

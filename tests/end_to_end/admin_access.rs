@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::servers::{Gate, Origin, eventually, now, origin_yaml};
+use support::servers::{Gate, Origin, eventually, now, origin_yaml};
 
 const ROUTE: &str = "routes: [{ name: site }]\n";
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::servers::{Gate, Origin, client, now, origin_yaml};
+use support::servers::{Gate, Origin, client, now, origin_yaml};
 
 const ONE: &str = "
 limits:

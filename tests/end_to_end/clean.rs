@@ -10,8 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::http2::silent;
-use crate::servers::{Gate, Origin, Reloaded, Seen, origin_yaml};
 use crate::tls::{ONE, folder};
+use support::servers::{Gate, Origin, Reloaded, Seen, origin_yaml};
 
 /// Sends a request of HTTP/1 on a connection of its own; the status of its answer.
 async fn status(gate: &Gate, head: &str) -> u16 {

@@ -8,8 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
 use crate::tls::{ONE, folder};
+use support::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
 
 pub const ROUTE: &str = "routes: [{ name: r }]\n";
 pub const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";

@@ -14,9 +14,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::servers::{Gate, Origin, eventually, origin_yaml};
 use crate::streams::Server;
 use crate::tls::{ONE, folder, futures_stream, trusting};
+use support::servers::{Gate, Origin, eventually, origin_yaml};
 
 const ROUTE: &str = "routes: [{ name: site }]\n";
 

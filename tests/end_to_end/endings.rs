@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::moody;
-use crate::servers::{Gate, Origin, client, eventually, metric, now, origin_yaml};
+use support::moody;
+use support::servers::{Gate, Origin, client, eventually, metric, now, origin_yaml};
 
 fn slots(origin: std::net::SocketAddr, most: u32) -> String {
     format!(

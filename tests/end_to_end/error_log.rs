@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::servers::{Gate, Origin, client, eventually, free_port, metric, origin_yaml};
+use support::servers::{Gate, Origin, client, eventually, free_port, metric, origin_yaml};
 
 const ROUTE: &str = "routes: [{ name: site }]\n";
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::frames::{agree, connect};
 use crate::http2::{
     Attacker, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, WINDOW_UPDATE, frame,
     request,
 };
-use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml, resident_kib};
 use crate::tls::{ONE, folder};
+use support::frames::{agree, connect};
+use support::servers::{Gate, Origin, eventually, metric, now, origin_yaml, resident_kib};
 
 const NO_ERROR: [u8; 4] = [0, 0, 0, 0];
 const CANCEL: [u8; 4] = [0, 0, 0, 8];

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::exchanges::{early, gate, held_are};
-use crate::frames::{agree, connect};
 use crate::http2::{Attacker, END_HEADERS, END_STREAM, HEADERS, PING, frame, request};
-use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
 use crate::tls::{ONE, folder};
+use support::frames::{agree, connect};
+use support::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
 
 const EARLY: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\nnever";
 

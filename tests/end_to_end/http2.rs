@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 
-pub use crate::frames::{
+use crate::tls::{ONE, folder};
+pub use support::frames::{
     Anybody, Attacker, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING,
     RST_STREAM, SETTINGS, WINDOW_UPDATE, fields, frame, length, request, silent,
 };
-use crate::servers::{Gate, Origin, Reloaded, eventually, metric, now, origin_yaml, resident_kib};
-use crate::tls::{ONE, folder};
+use support::servers::{
+    Gate, Origin, Reloaded, eventually, metric, now, origin_yaml, resident_kib,
+};
 
 /// What the tests allow an attack to cost.
 const MOST_KIB: u64 = 40 * 1024;
@@ -181,7 +183,7 @@ async fn a_rapid_reset_ends_with_the_connection() {
 /// Streams that are reset while the origin still thinks, and a connection that goes with some open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reset_streams_free_their_places_in_flight() {
-    let (origin, _) = crate::moody::start();
+    let (origin, _) = support::moody::start();
     let (folder, _) = folder(&["one.example"]);
     let policy = format!(
         "{}limits: {{ slots: {{ tier: exact, max_in_flight: 8, key: client_ip }} }}\n\

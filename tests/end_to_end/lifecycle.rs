@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-use crate::servers::{
+use support::servers::{
     Gate, Origin, client, eventually, metric, now, origin_yaml, resident_kib, signal,
 };
 
@@ -384,7 +384,7 @@ async fn bad_files_a_hundred_times_a_second_change_nothing() {
     let grown = resident_kib(gate.pid()).saturating_sub(before);
     assert!(grown < 24 * 1024, "{grown} KiB more than before");
     std::fs::write(gate.file(), &good).unwrap();
-    assert_eq!(gate.hup().await, crate::servers::Reloaded::Applied);
+    assert_eq!(gate.hup().await, support::servers::Reloaded::Applied);
     // And while it ends.
     gate.signal("TERM");
     std::fs::write(gate.file(), "nonsense").unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::servers::{Gate, Origin, client, metric, origin_yaml};
+use support::servers::{Gate, Origin, client, metric, origin_yaml};
 
 const WRITES: &str = "
 limits:

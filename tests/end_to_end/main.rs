@@ -5,8 +5,6 @@
 mod admin;
 mod admin_access;
 mod answers;
-#[path = "../support/certificates.rs"]
-mod certificates;
 mod clean;
 mod commands;
 mod connections;
@@ -14,23 +12,16 @@ mod downloads;
 mod endings;
 mod error_log;
 mod exchanges;
-#[path = "../support/frames.rs"]
-mod frames;
 mod half_frames;
 mod http2;
 mod lifecycle;
 mod limiting;
 mod memory;
 mod misdirected;
-mod moody;
 mod origins;
 mod reloading;
 mod room;
-mod servers;
 mod signals;
-#[path = "../support/tokens.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
-mod signing;
 mod slow;
 mod streams;
 mod tickets;

@@ -7,12 +7,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use crate::frames::{agree, connect};
 use crate::http2::{
     Attacker, DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, WINDOW_UPDATE, frame, request,
 };
-use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
 use crate::tls::{ONE, folder};
+use support::frames::{agree, connect};
+use support::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
 
 const ENHANCE_YOUR_CALM: [u8; 4] = [0, 0, 0, 0xb];
 const OBJECT: usize = 4 << 20;

@@ -12,8 +12,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, crypto::ring::default_provider};
 
 use crate::http2::{Anybody, Attacker, END_HEADERS, END_STREAM, HEADERS, fields, frame};
-use crate::servers::{Gate, Origin, metric, origin_yaml};
 use crate::tls::{ONE, folder};
+use support::servers::{Gate, Origin, metric, origin_yaml};
 
 const ROUTE: &str =
     "routes: [{ name: r }]\nlimits_of_this_proxy: { handshakes_per_client: none }\n";

@@ -8,7 +8,7 @@ use hyper::Response;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::servers::{Gate, Origin, client, eventually, free_port, metric};
+use support::servers::{Gate, Origin, client, eventually, free_port, metric};
 
 fn policy(origin: &str) -> String {
     format!("origins:\n  site: {origin}\nroutes: [{{ name: site }}]\n")

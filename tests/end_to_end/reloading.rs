@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::servers::{Gate, Origin, Reloaded, client, eventually, free_port, metric, origin_yaml};
+use support::servers::{
+    Gate, Origin, Reloaded, client, eventually, free_port, metric, origin_yaml,
+};
 
 fn policy(rate: &str) -> String {
     format!(

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::connections::{ASK, ROUTE, from, rejected, said};
 use crate::http2::{Attacker, END_HEADERS, END_STREAM, GOAWAY, HEADERS, frame, request};
-use crate::servers::{Gate, Origin, Reloaded, eventually, metric, origin_yaml};
 use crate::tls::{ONE, folder};
+use support::servers::{Gate, Origin, Reloaded, eventually, metric, origin_yaml};
 
 const KEPT: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -110,7 +110,7 @@ async fn connections_that_begin_something_keep_nobody_out() {
             let to = SocketAddr::from(([127, 0, 0, 1], gate.port));
             let client = crate::tls::trusting(&pairs[0], "one.example", to).local_address(source);
             let (client, url) = match gate.port == plain.port {
-                true => (crate::servers::client_from(source), gate.url("/")),
+                true => (support::servers::client_from(source), gate.url("/")),
                 false => (client.build().unwrap(), format!("https://one.example:{}/", gate.port)),
             };
             assert_eq!(client.get(url).send().await.unwrap().status(), 200, "{n}");

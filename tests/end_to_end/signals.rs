@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::servers::{Gate, Origin, Reloaded, client, eventually, metric, now, origin_yaml, read};
+use support::servers::{
+    Gate, Origin, Reloaded, client, eventually, metric, now, origin_yaml, read,
+};
 
 const ROUTE: &str = "routes: [{ name: site }]\n";
 
@@ -273,7 +275,7 @@ async fn logs_that_nobody_reads_do_not_delay_the_end() {
     }
     drop(client);
     let began = now();
-    crate::servers::signal("TERM", child.id());
+    support::servers::signal("TERM", child.id());
     let ended = eventually(Duration::from_secs(10), || {
         let ended = child.try_wait().unwrap().is_some();
         async move { ended }

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::servers::{Gate, Origin, eventually, metric, now, origin_yaml, resident_kib};
+use support::servers::{Gate, Origin, eventually, metric, now, origin_yaml, resident_kib};
 
 const ROUTE: &str = "routes: [{ name: r }]\n";
 

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::servers::{Gate, eventually, free_port, read};
+use support::servers::{Gate, eventually, free_port, read};
 
 const POLICY: &str = "
 limits:

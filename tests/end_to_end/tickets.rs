@@ -15,8 +15,8 @@ use tokio_rustls::rustls::{
 };
 
 use crate::http2::Anybody;
-use crate::servers::{Gate, Origin, Reloaded, eventually, free_port, origin_yaml};
 use crate::tls::{ONE, folder};
+use support::servers::{Gate, Origin, Reloaded, eventually, free_port, origin_yaml};
 
 const ROUTE: &str =
     "routes: [{ name: r }]\nlimits_of_this_proxy: { drain: 200ms, handshakes_per_client: none }\n";

@@ -11,10 +11,10 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio_rustls::rustls;
 
-use crate::certificates::pair;
-pub use crate::certificates::{ONE, Pair, folder, trusting};
 use crate::limiting::hammer;
-use crate::servers::{Gate, Origin, Reloaded, eventually, metric, origin_yaml};
+use support::certificates::pair;
+pub use support::certificates::{ONE, Pair, folder, trusting};
+use support::servers::{Gate, Origin, Reloaded, eventually, metric, origin_yaml};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_http2_connection_gets_exactly_its_limit() {

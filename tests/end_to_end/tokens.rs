@@ -1,7 +1,9 @@
 //! Forged tokens over real sockets: no more signatures are checked than the address's limit admits.
 
-use crate::servers::{Gate, Origin, client, metric, origin_yaml};
-use crate::{signing, tls};
+use support::servers::{Gate, Origin, client, metric, origin_yaml};
+use support::signing;
+
+use crate::tls;
 
 const GUESTS: &str = "{ limit: guests }";
 const CHECKED: &str = "tollgate_tokens_checked_total";

@@ -9,12 +9,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::connections::{rejected, said};
-use crate::frames::{agree, connect};
 use crate::http2::{
     Attacker, CONTINUATION, END_HEADERS, END_STREAM, HEADERS, PING, WINDOW_UPDATE, frame, request,
 };
-use crate::servers::{Gate, Origin, eventually, metric, origin_yaml, resident_kib};
 use crate::tls::{ONE, folder};
+use support::frames::{agree, connect};
+use support::servers::{Gate, Origin, eventually, metric, origin_yaml, resident_kib};
 
 /// A limit that refuses everybody after one request.
 const POLICY: &str = "

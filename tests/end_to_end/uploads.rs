@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::servers::{Gate, Origin, origin_yaml, read};
+use support::servers::{Gate, Origin, origin_yaml, read};
 
 /// A gate that refuses every second request, and a file of 20 MB.
 async fn refusing(origin: &Origin, lingers: &str) -> Gate {
@@ -38,7 +38,7 @@ async fn curl_sees_the_429_of_a_large_upload() {
     let origin = Origin::start("site").await;
     let gate = refusing(&origin, "1s").await;
     let url = gate.url("/up");
-    assert_eq!(crate::servers::client().get(&url).send().await.unwrap().status(), 200);
+    assert_eq!(support::servers::client().get(&url).send().await.unwrap().status(), 200);
     let curl = |more: &[&str]| {
         let mut command = Command::new("curl");
         command.args(["-s", "-o", "answer", "-w", "%{http_code}", "--data-binary", "@large"]);
@@ -59,7 +59,7 @@ async fn python_requests_sees_the_429_of_a_large_upload() {
     let origin = Origin::start("site").await;
     let gate = refusing(&origin, "1s").await;
     let url = gate.url("/up");
-    assert_eq!(crate::servers::client().get(&url).send().await.unwrap().status(), 200);
+    assert_eq!(support::servers::client().get(&url).send().await.unwrap().status(), 200);
     let program = "import requests, sys\n\
                    print(requests.post(sys.argv[1], data=open('large', 'rb').read()).status_code)\n\
                    print(requests.post(sys.argv[1], data=open('large', 'rb')).status_code)";
@@ -76,7 +76,7 @@ async fn fetch_of_node_sees_the_429_of_a_large_upload() {
     let origin = Origin::start("site").await;
     let gate = refusing(&origin, "1s").await;
     let url = gate.url("/up");
-    assert_eq!(crate::servers::client().get(&url).send().await.unwrap().status(), 200);
+    assert_eq!(support::servers::client().get(&url).send().await.unwrap().status(), 200);
     let program = "const body = require('fs').readFileSync('large');\
                    fetch(process.argv[1], { method: 'POST', body })\
                    .then(answer => console.log(answer.status), why => console.log(why))";
@@ -109,7 +109,7 @@ async fn of_a_refused_upload_no_more_is_read_than_its_bound() {
     let origin = Origin::start("site").await;
     let gate = refusing(&origin, "5s").await;
     let url = gate.url("/up");
-    assert_eq!(crate::servers::client().get(&url).send().await.unwrap().status(), 200);
+    assert_eq!(support::servers::client().get(&url).send().await.unwrap().status(), 200);
     for framing in ["Content-Length: 20000000", "Transfer-Encoding: chunked"] {
         let mut stream = TcpStream::connect(("127.0.0.1", gate.port)).await.unwrap();
         let head = format!("POST /up HTTP/1.1\r\nHost: 127.0.0.1\r\n{framing}\r\n\r\n");

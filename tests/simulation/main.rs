@@ -17,9 +17,6 @@ mod coverage;
 mod draw;
 mod fault;
 mod link;
-#[path = "../support/lua.rs"]
-#[expect(dead_code, unreachable_pub, reason = "the tests of the script use the rest")]
-mod lua;
 mod node;
 mod oracle;
 mod request;

@@ -2,7 +2,7 @@
 
 use tollgate::store::redis::{Arguments, StoreFailure};
 
-use super::lua::{Kept, Server as Scripted};
+use support::lua::{Kept, Server as Scripted};
 
 /// One server.
 pub(crate) struct Server {

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::good::{Good, Served};
-use crate::hostile::{Hostile, RAMP};
 use crate::report::Report;
-use crate::servers::now;
-use crate::site::Site;
-use crate::watch::{Held, processor_time, sum};
-use crate::{origin, threads};
+use support::servers::now;
+use support::soak::hostile::{Hostile, RAMP};
+use support::soak::site::Site;
+use support::soak::watch::{Held, processor_time, sum};
+use support::soak::{origin, threads};
 
 /// How long hostile clients are there when all have come, in seconds, where `TOLLGATE_SOAK_SECONDS` does not say it.
 const SECONDS: u64 = 32;

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 
-use crate::certificates::trusting;
-use crate::origin::SMALL;
-use crate::servers::{eventually, now};
-use crate::site::Site;
-use crate::threads;
+use support::certificates::trusting;
+use support::servers::{eventually, now};
+use support::soak::origin::SMALL;
+use support::soak::site::Site;
+use support::soak::threads;
 
 /// The time between two requests: 50 a second.
 const EVERY: Duration = Duration::from_millis(20);

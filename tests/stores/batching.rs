@@ -263,7 +263,7 @@ async fn only_what_was_not_sent_is_sent_again() {
 async fn an_unreadable_cell_fails_its_own_charges_alone() {
     let (store, remote) = VirtualStore::start(2 * MS, 100 * MS);
     let limit = quota(1_000);
-    let garbage = crate::lua::Kept::Text("garbage".to_owned());
+    let garbage = support::lua::Kept::Text("garbage".to_owned());
     store.lua.lock().put(&format!("t:{}", key(5)), garbage);
     let tasks: Vec<_> =
         (0..30).map(|n| settle(&store, &remote, charge(&[(n, &limit)]), 100 * MS)).collect();

@@ -10,8 +10,8 @@ use tollgate::store::redis::{Address, CallOutcome, ServerDiscovery};
 
 use crate::engines::{Node, one};
 use crate::redis_servers::{Cluster, Redis};
-use crate::servers::{eventually, now};
 use crate::virtual_store::VirtualStore;
+use support::servers::{eventually, now};
 
 const PATIENT: Duration = Duration::from_secs(2);
 

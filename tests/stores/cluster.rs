@@ -14,7 +14,7 @@ use tollgate::store::redis::{
 };
 
 use crate::engines::{Node, secret};
-use crate::lua::{Kept, Server};
+use support::lua::{Kept, Server};
 
 /// The beginning of a window of every length used here.
 const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);

@@ -10,9 +10,9 @@ use tollgate::engine::{Decision, Engine, Generation, PendingSettlement};
 use tollgate::policy::{Facts, KeySecret};
 use tollgate::store::redis::{Address, Login, ServerDiscovery, SharedStore, StoreSettings};
 
-use crate::all::run_all;
-use crate::lua::Server;
 use crate::stand_in;
+use support::lua::Server;
+use support::policies::run_all;
 
 struct Scripted {
     runtime: tokio::runtime::Runtime,
@@ -53,7 +53,7 @@ impl TestStore for Scripted {
 
     fn settled(&self, engine: &Engine) {
         // Changes are posted from within the runtime's tasks.
-        let began = crate::servers::now();
+        let began = support::servers::now();
         while !engine.is_quiet() {
             assert!(began.elapsed() < Duration::from_secs(30), "never quiet");
             std::thread::yield_now();
@@ -86,7 +86,7 @@ fn every_policy_does_what_its_cases_say() {
 #[test]
 fn every_interplay_is_what_the_model_says() {
     with_script(|store, yaml| {
-        let run = |seed| crate::model_run::run(seed, store, yaml, 1_000);
+        let run = |seed| support::model::run(seed, store, yaml, 1_000);
         let compared: usize = (0..300).map(run).sum();
         assert!(compared > 1_000, "only {compared} refusals with all that their limits say");
     });

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::load::{Client, Paced, Sample, p99};
 use crate::redis_servers::{Cluster, Redis, Watched};
-use crate::servers::{Gate, Origin, eventually, free_port, metric};
+use support::servers::{Gate, Origin, eventually, free_port, metric};
 
 /// Requests in a second, over 50 keys: 4 a second for each.
 const PACE: u32 = 200;
@@ -224,7 +224,7 @@ async fn a_start_without_the_store_serves_and_finds_it_later() {
     for _ in 0..5 {
         assert_eq!(Client::default().ask(allow.port, "/", "k").await, 200);
     }
-    let body = crate::servers::client()
+    let body = support::servers::client()
         .post(deny.url("/"))
         .header("x-api-key", "k")
         .send()

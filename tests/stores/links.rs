@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::load::Client;
 use crate::policy;
 use crate::redis_servers::Redis;
-use crate::servers::{Gate, Origin, Reloaded, eventually, free_port, metric};
+use support::servers::{Gate, Origin, Reloaded, eventually, free_port, metric};
 
 async fn up(gate: &Gate) -> f64 {
     metric(&gate.metrics().await, "tollgate_store_up")

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::servers::now;
+use support::servers::now;
 
 /// How often each status was answered.
 pub type Statuses = BTreeMap<u16, usize>;

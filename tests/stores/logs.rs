@@ -11,8 +11,8 @@ use tollgate::store::redis::{
 };
 use tollgate::store::{self, CELL_BYTES, CellBudget, EmbeddedStore, IssuedQuota, QuotaSpec};
 
-use crate::lua::Server;
 use crate::redis_servers::Redis;
+use support::lua::Server;
 
 const BEGIN: u64 = 1_800_057_600_000_000;
 

@@ -3,8 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 #![expect(unreachable_pub, reason = "a test binary exports nothing")]
 
-#[path = "../policies/all.rs"]
-mod all;
 mod batching;
 mod charging;
 mod cluster;
@@ -15,32 +13,19 @@ mod lies;
 mod links;
 mod load;
 mod logs;
-#[path = "../support/lua.rs"]
-#[expect(dead_code, reason = "the simulator uses the rest")]
-mod lua;
 mod mixtures;
-#[path = "../model/run.rs"]
-mod model_run;
-#[path = "../end_to_end/moody.rs"]
-mod moody;
 mod nodes;
 mod partition;
 mod redis_servers;
-#[path = "../model/reference.rs"]
-mod reference;
 mod script;
-#[path = "../end_to_end/servers.rs"]
-#[expect(dead_code, reason = "the end-to-end tests use the rest")]
-mod servers;
 mod settling;
-#[path = "../support/tokens.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
-mod signing;
 mod slots;
 mod stand_in;
 mod tokens;
 mod virtual_store;
 mod windows;
+
+use support::servers;
 
 /// What a proxy is started with: one limit by API key, in a store.
 fn policy(origin: &servers::Origin, store: &str, limit: &str) -> String {

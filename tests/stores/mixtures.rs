@@ -10,8 +10,8 @@ use tollgate::store::redis::{Address, Readiness, ServerDiscovery};
 
 use crate::engines::{Node, one};
 use crate::redis_servers::{Cluster, Redis};
-use crate::servers::eventually;
 use crate::virtual_store::{Plan, VirtualStore};
+use support::servers::eventually;
 
 const MS: Duration = Duration::from_millis(1);
 

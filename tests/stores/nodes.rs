@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::load::{Statuses, hammer};
 use crate::redis_servers::{Cluster, Redis};
-use crate::servers::{Gate, Origin, metric};
+use support::servers::{Gate, Origin, metric};
 
 const NODES: usize = 4;
 const CLIENTS: usize = 64;

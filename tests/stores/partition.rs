@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::servers::eventually;
+use support::servers::eventually;
 
 /// Namespaces of this process, gone when dropped: `s` with the store, `a` and `b` with a node each,
 /// linked to `s`.

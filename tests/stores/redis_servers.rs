@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::FromRedisValue;
 
-use crate::servers::{eventually, free_port, signal};
+use support::servers::{eventually, free_port, signal};
 
 /// One server.
 pub struct Redis {

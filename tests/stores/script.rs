@@ -13,7 +13,7 @@ use tollgate::policy::KeyHash;
 use tollgate::store::redis::{Call, CellCharge, Operation, StoreCharge};
 use tollgate::store::{CellBudget, EmbeddedStore, IssuedQuota, QuotaSpec};
 
-use crate::lua::{Kept, Server};
+use support::lua::{Kept, Server};
 
 /// The edge of a window of every period used, in microseconds.
 const BEGIN: u64 = 1_800_057_600_000_000;

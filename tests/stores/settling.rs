@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::moody;
 use crate::redis_servers::{Cluster, Redis};
-use crate::servers::{Gate, eventually, metric};
+use support::moody;
+use support::servers::{Gate, eventually, metric};
 
 const CLIENTS: u64 = 64;
 const REQUESTS: u64 = 25;
@@ -43,7 +43,7 @@ async fn trouble(port: u16) {
 
 /// What the cell says, by a request that is given back itself.
 async fn told(gate: &Gate) -> u64 {
-    let asked = crate::servers::client().get(gate.url("/")).header("x-api-key", "k");
+    let asked = support::servers::client().get(gate.url("/")).header("x-api-key", "k");
     let answer = asked.header("x-mood", "200").send().await.unwrap();
     let left: u64 = answer.headers()["x-ratelimit-remaining"].to_str().unwrap().parse().unwrap();
     100_000 - left
@@ -119,7 +119,7 @@ async fn bans(store: &str) {
     let rule = "penalty: { after: 3, within: 1m, ban: 10m, double_up_to: 1h }";
     let policy = policy(origin, store, rule).replace("100000/30d", "2/30d");
     let nodes = [Gate::start(&policy).await, Gate::start(&policy).await];
-    let client = crate::servers::client();
+    let client = support::servers::client();
     let ask = async |gate: &Gate, key: &str| {
         let answer = client.get(gate.url("/")).header("x-api-key", key).send().await.unwrap();
         let wait =
@@ -129,7 +129,7 @@ async fn bans(store: &str) {
     for _ in 0..5 {
         ask(&nodes[0], "bad").await;
     }
-    let began = crate::servers::now();
+    let began = support::servers::now();
     let (status, _, body) = ask(&nodes[0], "bad").await;
     assert!(status == 429 && body.contains("#abnormal-usage-detected"), "{body}");
     let known = eventually(Duration::from_secs(3), || async {
@@ -181,7 +181,7 @@ async fn thousands_of_bans_are_told() {
         caller.await.unwrap();
     }
     assert_eq!(banned(0), KEYS);
-    let began = crate::servers::now();
+    let began = support::servers::now();
     let all = eventually(Duration::from_secs(10), || async { banned(1) == KEYS });
     assert!(all.await, "{} of {KEYS} are known", banned(1));
     let took = began.elapsed();
@@ -241,7 +241,7 @@ async fn bans_of_all_nodes_double() {
     let rule = "penalty: { after: 3, within: 1m, ban: 1s, double_up_to: 1h }";
     let policy = policy(origin, &store, rule).replace("100000/30d", "1/30d");
     let nodes = [Gate::start(&policy).await, Gate::start(&policy).await];
-    let client = crate::servers::client();
+    let client = support::servers::client();
     let banned = async |gate: &Gate| {
         let answer = client.get(gate.url("/")).header("x-api-key", "bad").send().await.unwrap();
         let wait = answer.headers().get("retry-after").cloned();

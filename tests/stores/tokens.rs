@@ -6,8 +6,8 @@ use tollgate::engine::Outcome;
 use tollgate::store::redis::{Readiness, StoreFailure};
 
 use crate::engines::Node;
-use crate::signing;
 use crate::virtual_store::{Plan, VirtualStore};
+use support::signing;
 
 /// An address, and what its tokens say; `failure`: what the address's limit does without the store.
 fn policy(failure: &str, missing: &str) -> String {

@@ -16,7 +16,7 @@ use tollgate::store::redis::{
 };
 use tollgate::store::{CellBudget, EmbeddedStore, IssuedQuota, QuotaSpec};
 
-use crate::lua::Server;
+use support::lua::Server;
 
 /// The time of the runtime, which a paused one turns by itself.
 pub struct VirtualClock(tokio::time::Instant);
@@ -113,7 +113,7 @@ impl VirtualStore {
 
     pub fn cell(&self, name: &str) -> u64 {
         match self.lua.lock().get(name) {
-            Some((crate::lua::Kept::Text(text), _)) => {
+            Some((support::lua::Kept::Text(text), _)) => {
                 text.split(' ').nth(2).unwrap().parse().unwrap()
             }
             _ => 0,

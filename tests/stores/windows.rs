@@ -12,7 +12,7 @@ use tollgate::policy::KeyHash;
 use tollgate::store::redis::{CellCharge, Operation, StoreCharge};
 use tollgate::store::{self, CellBudget, EmbeddedStore, IssuedQuota, QuotaSpec};
 
-use crate::lua::Server;
+use support::lua::Server;
 
 /// The edge of every window used, in microseconds.
 const BEGIN: u64 = 1_800_057_600_000_000;

@@ -1,5 +1,5 @@
-//! Inputs of AFL++ for [`tollgate_fuzz::addresses`].
+//! Inputs of AFL++ for [`tollgate_fuzz_targets::addresses`].
 
 fn main() {
-    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz::addresses(bytes));
+    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz_targets::addresses(bytes));
 }

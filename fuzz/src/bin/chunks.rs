@@ -1,5 +1,5 @@
-//! Inputs of AFL++ for [`tollgate_fuzz::chunks`].
+//! Inputs of AFL++ for [`tollgate_fuzz_targets::chunks`].
 
 fn main() {
-    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz::chunks(bytes));
+    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz_targets::chunks(bytes));
 }

@@ -1,5 +1,5 @@
-//! Inputs of AFL++ for [`tollgate_fuzz::configurations`].
+//! Inputs of AFL++ for [`tollgate_fuzz_targets::configurations`].
 
 fn main() {
-    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz::configurations(bytes));
+    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz_targets::configurations(bytes));
 }

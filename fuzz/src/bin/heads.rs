@@ -1,5 +1,5 @@
-//! Inputs of AFL++ for [`tollgate_fuzz::heads`].
+//! Inputs of AFL++ for [`tollgate_fuzz_targets::heads`].
 
 fn main() {
-    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz::heads(bytes));
+    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz_targets::heads(bytes));
 }

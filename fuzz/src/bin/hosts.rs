@@ -1,5 +1,5 @@
-//! Inputs of AFL++ for [`tollgate_fuzz::hosts`].
+//! Inputs of AFL++ for [`tollgate_fuzz_targets::hosts`].
 
 fn main() {
-    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz::hosts(bytes));
+    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz_targets::hosts(bytes));
 }

@@ -1,5 +1,5 @@
-//! Inputs of AFL++ for [`tollgate_fuzz::keys`].
+//! Inputs of AFL++ for [`tollgate_fuzz_targets::keys`].
 
 fn main() {
-    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz::keys(bytes));
+    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz_targets::keys(bytes));
 }

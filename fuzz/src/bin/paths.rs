@@ -1,5 +1,5 @@
-//! Inputs of AFL++ for [`tollgate_fuzz::paths`].
+//! Inputs of AFL++ for [`tollgate_fuzz_targets::paths`].
 
 fn main() {
-    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz::paths(bytes));
+    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz_targets::paths(bytes));
 }

@@ -1,5 +1,5 @@
-//! Inputs of AFL++ for [`tollgate_fuzz::proxy_headers`].
+//! Inputs of AFL++ for [`tollgate_fuzz_targets::proxy_headers`].
 
 fn main() {
-    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz::proxy_headers(bytes));
+    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz_targets::proxy_headers(bytes));
 }

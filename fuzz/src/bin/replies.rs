@@ -1,5 +1,5 @@
-//! Inputs of AFL++ for [`tollgate_fuzz::replies`].
+//! Inputs of AFL++ for [`tollgate_fuzz_targets::replies`].
 
 fn main() {
-    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz::replies(bytes));
+    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz_targets::replies(bytes));
 }

@@ -1,5 +1,5 @@
-//! Inputs of AFL++ for [`tollgate_fuzz::terms`].
+//! Inputs of AFL++ for [`tollgate_fuzz_targets::terms`].
 
 fn main() {
-    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz::terms(bytes));
+    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz_targets::terms(bytes));
 }

@@ -1,5 +1,5 @@
-//! Inputs of AFL++ for [`tollgate_fuzz::tokens`].
+//! Inputs of AFL++ for [`tollgate_fuzz_targets::tokens`].
 
 fn main() {
-    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz::tokens(bytes));
+    afl::fuzz!(|bytes: &[u8]| tollgate_fuzz_targets::tokens(bytes));
 }

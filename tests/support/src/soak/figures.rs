@@ -10,14 +10,14 @@ use futures_util::FutureExt;
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
-use crate::hostile::http1::{forged_tokens, readings, unfinished_body};
-use crate::hostile::http2::{slow_reader, unfinished_streams};
-use crate::hostile::{Aim, Attempt};
-use crate::origin::{self, Origins};
 use crate::servers::{now, resident_kib};
-use crate::site::Site;
-use crate::threads;
-use crate::watch::{descriptors, processor_time, sum};
+use crate::soak::hostile::http1::{forged_tokens, readings, unfinished_body};
+use crate::soak::hostile::http2::{slow_reader, unfinished_streams};
+use crate::soak::hostile::{Aim, Attempt};
+use crate::soak::origin::{self, Origins};
+use crate::soak::site::Site;
+use crate::soak::threads;
+use crate::soak::watch::{descriptors, processor_time, sum};
 
 /// From the first connection to the first measurement, and from there to the last.
 const SETTLE: Duration = Duration::from_secs(8);

@@ -106,7 +106,7 @@ const CACHED: u64 = 1_000_000_000;
 /// One random policy and its traffic. `tick`: the unit of the store's clock. `yaml`: what the policy
 /// says of the store; no request waits for a shadow limit of a shared one. Returns how many refusals
 /// were compared with all that their limits say.
-pub(crate) fn run(seed: u64, store: &dyn TestStore, yaml: &str, tick: u64) -> usize {
+pub fn run(seed: u64, store: &dyn TestStore, yaml: &str, tick: u64) -> usize {
     let mut random = Rng::with_seed(seed);
     let policy = Policy::random(&mut random);
     let text = format!("{}{yaml}", policy.yaml());

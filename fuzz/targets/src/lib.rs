@@ -1,7 +1,7 @@
 //! Every reader of bytes that come from outside, each with its oracle: a function that takes one
 //! input and panics where the reader breaks a promise.
 //!
-//! The fuzzer's programs (`src/bin`) call them with what AFL++ makes up; `tests/fuzz.rs` calls them
+//! The fuzzer's programs (`fuzz/src/bin`) call them with what AFL++ makes up; `tests/fuzz.rs` calls them
 //! with what is committed in `corpus/`. Each function depends on its input alone, so that what fails
 //! once fails again.
 #![expect(clippy::unwrap_used, reason = "a target that meets what it does not expect shall fail")]

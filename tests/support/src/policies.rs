@@ -7,7 +7,7 @@ use tollgate::config;
 
 /// Runs them on a store; says how many there were. `yaml`: what a policy says of that store.
 pub fn run_all(store: &dyn TestStore, yaml: &str) -> usize {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut policies: Vec<PathBuf> = ["tests/policies", "conf/examples"]
         .iter()
         .flat_map(|folder| std::fs::read_dir(root.join(folder)).unwrap())

@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::certificates::{ONE, Pair, folder};
-use crate::origin::Origins;
 use crate::servers::{Gate, free_port};
+use crate::soak::origin::Origins;
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -24,7 +24,7 @@ impl Site {
     /// Starts it with these limits, routes and other sections of a policy. `options` are those of `Gate::run`.
     pub async fn start(origins: Origins, policy: &str, options: &[&str]) -> Self {
         let (folder, mut pairs) = folder(&["one.example"]);
-        let keys = include_str!("../policies/keys/jwks.json");
+        let keys = include_str!("../../../policies/keys/jwks.json");
         std::fs::write(folder.path().join("jwks.json"), keys).unwrap();
         let Origins { site, early } = origins;
         // What is kept of a connection to an origin is to be gone within the test.

@@ -9,7 +9,7 @@ use tollgate::clock::Nanos;
 use tollgate::tokens::{ClaimLookup, Signatures, Tokens};
 
 const SECRET: &[u8] = b"a secret of thirty-two bytes, not a byte less";
-const JWKS: &str = include_str!("../../tests/policies/keys/jwks.json");
+const JWKS: &str = include_str!("../../../tests/policies/keys/jwks.json");
 const CLAIM: &str = "sub";
 const NOW: u64 = 1_800_000_000;
 /// Seconds by which clocks may differ.

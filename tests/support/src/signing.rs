@@ -15,7 +15,7 @@ fn body(header: &str, claims: &str) -> String {
 
 /// The n-th token with a true signature (HS256) and these claims.
 pub fn signed(claims: &str, n: u64) -> String {
-    let secret = include_str!("../policies/keys/secret").trim_end_matches(['\r', '\n']);
+    let secret = include_str!("../../policies/keys/secret").trim_end_matches(['\r', '\n']);
     let claims = claims.trim_end_matches('}');
     let body = body(r#"{"alg":"HS256","typ":"JWT"}"#, &format!("{claims},\"n\":{n}}}"));
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret.as_bytes());

@@ -31,13 +31,13 @@ const MODES: [&[&str]; 4] = [
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The running ones; they end when this is dropped.
-pub struct Tools {
+pub(super) struct Tools {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Tools {
-    pub fn start(to: SocketAddr) -> Self {
+    pub(super) fn start(to: SocketAddr) -> Self {
         let stop = Arc::<AtomicBool>::default();
         let threads = MODES.iter().map(|mode| {
             let ends = Arc::clone(&stop);

@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
-use crate::site::Site;
-use crate::threads;
+use crate::soak::site::Site;
+use crate::soak::threads;
 
 use table::KINDS;
 use tool::Tools;

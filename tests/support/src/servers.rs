@@ -103,9 +103,15 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// The program under test: the one that `TOLLGATE_BINARY` names, or the one that was built with the tests.
-fn binary() -> std::ffi::OsString {
-    std::env::var_os("TOLLGATE_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_tollgate").into())
+/// The program under test: the one that `TOLLGATE_BINARY` names, or the one that cargo built with the tests.
+fn binary() -> PathBuf {
+    std::env::var_os("TOLLGATE_BINARY").map_or_else(built_binary, PathBuf::from)
+}
+
+/// Cargo puts tests and benchmarks into `deps`, next to the programs of the same profile.
+fn built_binary() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.parent().unwrap().with_file_name("tollgate")
 }
 
 /// The binary, serving a configuration in a folder of its own. Killed when dropped.

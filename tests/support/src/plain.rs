@@ -20,9 +20,9 @@ const CONNECT: Duration = Duration::from_secs(1);
 const READ_OR_WRITE: Duration = Duration::from_secs(60);
 
 /// The proxy: with `refuse` every request is answered with a bare 429.
-pub(crate) struct Plain {
-    pub(crate) origin: String,
-    pub(crate) refuse: bool,
+pub struct Plain {
+    pub origin: String,
+    pub refuse: bool,
 }
 
 #[async_trait]

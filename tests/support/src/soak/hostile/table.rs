@@ -33,7 +33,7 @@ const HANDSHAKE: &str = "tollgate_rejected_total{reason=\"tls_handshake\"}";
 /// Name, connections, pause in ms, what each does, what shows it. With the 400 of the tool they are more than two
 /// thousand, since some are always between two attempts.
 #[rustfmt::skip]
-pub static KINDS: &[Kind] = &[
+pub(super) static KINDS: &[Kind] = &[
     kind("idle", 800, 100, |aim| http1::idle(aim).boxed(), None),
     kind("a head byte by byte", 250, 500, |aim| http1::half_head(aim).boxed(), Some(HEADER_TIMEOUT)),
     kind("a body that does not come after the answer", 60, 3_000, |aim| http1::unfinished_body(aim).boxed(), Some(EARLY)),

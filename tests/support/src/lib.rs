@@ -1,0 +1,15 @@
+//! Shared code of the test targets and benchmarks: servers, clients, certificates, and models.
+//!
+//! Nothing here asserts a property of tollgate by itself. A test target imports what it needs;
+//! code that only one target uses stays with that target.
+
+pub mod certificates;
+pub mod frames;
+pub mod lua;
+pub mod model;
+pub mod moody;
+pub mod plain;
+pub mod policies;
+pub mod servers;
+pub mod signing;
+pub mod soak;

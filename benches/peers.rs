@@ -82,7 +82,7 @@ impl Ours {
         let limit = &loaded.config.policy.limits[0];
         let store = EmbeddedStore::default();
         let room = Arc::new(CellBudget::default());
-        store.share_out(most, &[(&room, None)]);
+        store.set_budgets(most, &[room.bounded(None)]);
         let quota = store
             .issue(QuotaSpec { quota, windows: WindowLengths::of([&quota]), budget: room }, None);
         let hasher = KeySecret::new([1; 16]).hasher(limit);

@@ -183,7 +183,7 @@ fn a_log_gives_back_what_it_does_not_need_and_says_what_it_holds() {
     const KEYS: u64 = 10_000;
     const MINUTE: u64 = 60_000_000_000;
     let (store, room) = (EmbeddedStore::default(), Arc::<CellBudget>::default());
-    store.share_out(100_000_000, &[(&*room, None)]);
+    store.set_budgets(100_000_000, &[room.bounded(None)]);
     let rate = Rate::new(500, Nanos::new(MINUTE)).unwrap();
     let quota = Quota::SlidingLog(SlidingLog::new(rate).unwrap());
     let claim =

@@ -561,7 +561,7 @@ fn a_limit_that_comes_back_has_the_room_of_its_cells() {
 fn a_late_refund_takes_nothing_from_a_window_that_began_later() {
     for sliding in [false, true] {
         let (store, room) = (EmbeddedStore::default(), Arc::<CellBudget>::default());
-        store.share_out(100, &[(&*room, None)]);
+        store.set_budgets(100, &[room.bounded(None)]);
         let issue = |secs| {
             let rate = Rate::new(10, Nanos::from_secs(secs)).unwrap();
             let quota = match sliding {
@@ -602,7 +602,7 @@ fn a_late_correction_does_not_slow_a_bucket_down() {
         Quota::TokenBucket(TokenBucket::new(rate, burst, Nanos::ZERO, Nanos::new(1)).unwrap())
     };
     let (store, room) = (EmbeddedStore::default(), Arc::<CellBudget>::default());
-    store.share_out(100, &[(&*room, None)]);
+    store.set_budgets(100, &[room.bounded(None)]);
     let issue = |quota| {
         let claim =
             QuotaSpec { quota, windows: WindowLengths::of([&quota]), budget: Arc::clone(&room) };

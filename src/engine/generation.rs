@@ -16,7 +16,7 @@ use crate::policy::{
     Count, Limit, LimitIndex, Mode, OnStoreFailure, Policy, RateIndex, RouteIndex, Source, Tier,
     WhenFull,
 };
-use crate::store::{CellBudget, InFlightCounts, IssuedQuota, QuotaSpec};
+use crate::store::{BoundedBudget, CellBudget, InFlightCounts, IssuedQuota, QuotaSpec};
 
 /// One loaded policy.
 pub struct Generation {
@@ -217,10 +217,10 @@ impl Generation {
     }
 
     /// Every room of the exact tier with the limit's own bound.
-    pub(super) fn rooms(&self) -> Vec<(&CellBudget, Option<usize>)> {
+    pub(super) fn rooms(&self) -> Vec<BoundedBudget<'_>> {
         let exact = self.counting.iter().filter_map(|one| match &one.counter {
             Counter::Estimate(_) | Counter::InFlight(..) => None,
-            Counter::Exact(exact) => Some((&**exact.room(), exact.max_keys)),
+            Counter::Exact(exact) => Some(exact.room().bounded(exact.max_keys)),
         });
         exact.collect()
     }

@@ -140,7 +140,7 @@ impl Engine {
         {
             remote.share_bans(&self.bans);
         }
-        self.exact.embedded.share_out(generation.policy().max_keys, &generation.rooms());
+        self.exact.embedded.set_budgets(generation.policy().max_keys, &generation.rooms());
         (generation, report)
     }
 

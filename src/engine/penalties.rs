@@ -24,7 +24,7 @@ impl Engine {
             if limit.penalty.is_none() {
                 continue;
             }
-            let Some(left) = self.bans.left(target.key, decision.at.mono) else {
+            let Some(left) = self.bans.remaining(target.key, decision.at.mono) else {
                 continue;
             };
             let verdict = Verdict {
@@ -57,7 +57,7 @@ impl Engine {
             let mut targets = targets.iter().filter(|target| !target.denied);
             let target = targets.find(|target| target.limit == answer.limit);
             if let (true, Some(rule), Some(target)) = (counts, &limit.penalty, target)
-                && let Some(span) = self.bans.denied(target.key, rule, decision.at.mono)
+                && let Some(span) = self.bans.record_denial(target.key, rule, decision.at.mono)
             {
                 generation.counters(answer.limit).record_ban();
                 log::info!("limit {} bans a key for {span:?}", limit.name);
@@ -76,7 +76,7 @@ impl Engine {
         generation.banning().iter().any(|limit| {
             let hasher = &generation.counting(*limit).hasher;
             let key = hasher.hash_address(client, ipv6_prefix);
-            self.bans.left(key, now.mono).is_some()
+            self.bans.remaining(key, now.mono).is_some()
         })
     }
 }

@@ -240,7 +240,7 @@ impl Engine {
                     _ => return,
                 };
                 let spend = CellCharge::new(key, family, Arc::clone(quota), units);
-                remote.reduce_unreported(&spend, units, *receipt, now);
+                remote.refund_unreported(&spend, units, *receipt, now);
             }
             // Nobody knows whether the store has the charge: a refund could create units there.
             (Degraded::Ambiguous, Change::Refund(_)) => {}

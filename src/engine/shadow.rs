@@ -8,6 +8,7 @@ use super::pending::PendingSettlement;
 use super::target::Target;
 use super::tentative::in_flight;
 use super::{Decision, Engine, Generation, LimitVerdict, Outcome, VerdictKind};
+use crate::store::Acquired;
 
 impl Engine {
     /// Asks every shadow limit, each for itself. It is charged only if the request passes.
@@ -54,7 +55,8 @@ impl Engine {
                 verdict
             }
             Counter::InFlight(table, max) if !target.denied => {
-                let (slot, held) = table.take(target.key, target.cost, *max, true);
+                let Acquired { permit: slot, held } =
+                    table.acquire(target.key, target.cost, *max, true);
                 if passes {
                     pending.slots.extend(slot);
                 }

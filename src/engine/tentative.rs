@@ -13,7 +13,7 @@ use super::{Decision, Engine, Generation, LimitVerdict};
 use crate::clock::{Nanos, Now};
 use crate::estimator::EstimateReceipt;
 use crate::limit::Verdict;
-use crate::store::InFlightPermit;
+use crate::store::{Acquired, InFlightPermit};
 
 /// What a request was charged before the exact tier.
 #[derive(Default)]
@@ -52,7 +52,8 @@ impl Engine {
                     verdict
                 }
                 Counter::InFlight(table, max) => {
-                    let (slot, held) = table.take(target.key, target.cost, *max, false);
+                    let Acquired { permit: slot, held } =
+                        table.acquire(target.key, target.cost, *max, false);
                     let verdict = in_flight(*max, held, target.cost, slot.is_some());
                     tentative.slots.extend(slot.map(|slot| (answer, slot)));
                     verdict

@@ -146,8 +146,8 @@ fn doors(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         }
     }
     let waiting = gauge(&[], sources.engine.waiting() as f64);
-    let banned = gauge(&[], sources.engine.bans().live(sources.engine.now().mono) as f64);
-    let forgotten = counter(&[], sources.engine.bans().forgotten());
+    let banned = gauge(&[], sources.engine.bans().count(sources.engine.now().mono) as f64);
+    let forgotten = counter(&[], sources.engine.bans().evicted());
     let refused = TokenError::ALL.map(|why| counter(&[("reason", why.name())], why.count()));
     let all = [
         ("tollgate_in_flight", "What requests in flight hold.", MetricType::GAUGE, in_flight),

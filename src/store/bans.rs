@@ -102,7 +102,7 @@ impl Default for Bans {
 
 impl Bans {
     /// How long a key is banned yet, at `now` (monotonic); `None`: it is not.
-    pub fn left(&self, key: KeyHash, now: Nanos) -> Option<Nanos> {
+    pub fn remaining(&self, key: KeyHash, now: Nanos) -> Option<Nanos> {
         if self.any.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -112,7 +112,7 @@ impl Bans {
 
     /// Notes a denial. Says how long the ban is that it leads to, if it does. Where there is room
     /// for banned keys only, the denial is not counted.
-    pub fn denied(&self, key: KeyHash, rule: &Penalty, now: Nanos) -> Option<Nanos> {
+    pub fn record_denial(&self, key: KeyHash, rule: &Penalty, now: Nanos) -> Option<Nanos> {
         let mut shard = self.shard(key).lock();
         let record = self.record(&mut shard, key, Nanos::ZERO, now)?;
         (record.forgive, record.within) = (rule.forgive, rule.within);
@@ -141,7 +141,7 @@ impl Bans {
 
     /// The store says that a key is banned for so long yet: what it says holds on every node. Where
     /// there is room for banned keys only, the ban that ends first goes.
-    pub fn heard(&self, key: KeyHash, left: Nanos, now: Nanos) {
+    pub fn record_shared(&self, key: KeyHash, left: Nanos, now: Nanos) {
         let until = now.saturating_add(left);
         let mut shard = self.shard(key).lock();
         if let Some(record) = self.record(&mut shard, key, until, now) {
@@ -153,7 +153,7 @@ impl Bans {
 
     /// Bans that were made here and not told yet, at most `max` at once; those that have ended are
     /// forgotten.
-    pub fn take_untold(&self, max: usize, now: Nanos) -> Vec<Ban> {
+    pub fn take_unshared(&self, max: usize, now: Nanos) -> Vec<Ban> {
         let mut untold = self.untold.lock();
         untold.retain(|ban| ban.until > now);
         let max = max.min(untold.len());
@@ -161,7 +161,7 @@ impl Bans {
     }
 
     /// These could not be told: they are taken along next time.
-    pub fn untold(&self, bans: Vec<Ban>) {
+    pub fn put_back_unshared(&self, bans: Vec<Ban>) {
         let mut untold = self.untold.lock();
         let room = MOST_UNTOLD.saturating_sub(untold.len());
         let lost = bans.len().saturating_sub(room) as u64;
@@ -170,12 +170,12 @@ impl Bans {
     }
 
     /// How many bans were made since the last time this was asked, which no other node will be told of.
-    pub fn take_untellable(&self) -> u64 {
+    pub fn take_unshareable(&self) -> u64 {
         self.untellable.swap(0, Ordering::Relaxed)
     }
 
     /// Keys that are banned at `now`.
-    pub fn live(&self, now: Nanos) -> usize {
+    pub fn count(&self, now: Nanos) -> usize {
         let live = |shard: &Mutex<Shard>| {
             shard.lock().values().filter(|record| record.until > now).count()
         };
@@ -183,7 +183,7 @@ impl Bans {
     }
 
     /// Records that were dropped while they counted, or never made, for want of room.
-    pub fn forgotten(&self) -> u64 {
+    pub fn evicted(&self) -> u64 {
         self.forgotten.load(Ordering::Relaxed)
     }
 
@@ -270,11 +270,11 @@ mod tests {
         let bans = Bans::default();
         for guess in 0..5 {
             let now = Nanos::from_secs(1_000 + 10 * guess);
-            let banned = bans.denied(GUESSER, &RULE, now);
+            let banned = bans.record_denial(GUESSER, &RULE, now);
             assert_eq!(banned.is_some(), guess == 4, "guess {guess}");
             for n in 0..25_000 {
                 let now = now.saturating_add(Nanos::new(400_000 * n));
-                assert_eq!(bans.denied(other(1 + guess * 25_000 + n), &RULE, now), None);
+                assert_eq!(bans.record_denial(other(1 + guess * 25_000 + n), &RULE, now), None);
             }
         }
     }
@@ -283,13 +283,13 @@ mod tests {
     fn what_was_denied_more_than_once_outlives_any_flood_of_new_keys() {
         let bans = Bans::default();
         let mut now = Nanos::from_secs(1_000);
-        assert_eq!([(); 4].map(|()| bans.denied(GUESSER, &RULE, now)), [None; 4]);
+        assert_eq!([(); 4].map(|()| bans.record_denial(GUESSER, &RULE, now)), [None; 4]);
         for n in 1..3 * ALL as u64 {
             now = now.saturating_add(Nanos::new(10_000));
-            bans.denied(other(n), &RULE, now);
+            bans.record_denial(other(n), &RULE, now);
         }
-        assert!(bans.forgotten() > ALL as u64, "{}", bans.forgotten());
-        assert!(bans.denied(GUESSER, &RULE, now).is_some());
+        assert!(bans.evicted() > ALL as u64, "{}", bans.evicted());
+        assert!(bans.record_denial(GUESSER, &RULE, now).is_some());
     }
 
     #[test]
@@ -298,14 +298,14 @@ mod tests {
         let then = Nanos::from_secs(1_000);
         for n in 0..2 * ALL as u64 {
             for _ in 0..4 {
-                bans.denied(other(n), &RULE, then);
+                bans.record_denial(other(n), &RULE, then);
             }
         }
-        let (now, forgotten) = (then.saturating_add(RULE.within), bans.forgotten());
+        let (now, forgotten) = (then.saturating_add(RULE.within), bans.evicted());
         for n in 0..ALL as u64 / 4 {
-            bans.denied(other(n << 8), &RULE, now);
+            bans.record_denial(other(n << 8), &RULE, now);
         }
-        assert_eq!(bans.forgotten(), forgotten, "nothing that counts was dropped");
+        assert_eq!(bans.evicted(), forgotten, "nothing that counts was dropped");
     }
 
     #[test]
@@ -314,16 +314,16 @@ mod tests {
         let mut now = Nanos::from_secs(1_000);
         for n in 1..=1_000 {
             for guess in 1..=RULE.after {
-                assert_eq!(bans.denied(other(n), &RULE, now).is_some(), guess == RULE.after);
+                assert_eq!(bans.record_denial(other(n), &RULE, now).is_some(), guess == RULE.after);
             }
         }
         for n in 1_001..2 * ALL as u64 {
             now = now.saturating_add(Nanos::new(10_000));
-            bans.denied(other(n), &RULE, now);
-            bans.denied(other(n), &RULE, now);
+            bans.record_denial(other(n), &RULE, now);
+            bans.record_denial(other(n), &RULE, now);
         }
-        assert_eq!(bans.live(now), 1_000);
-        assert!((1..=1_000).all(|n| bans.left(other(n), now).is_some()));
+        assert_eq!(bans.count(now), 1_000);
+        assert!((1..=1_000).all(|n| bans.remaining(other(n), now).is_some()));
     }
 
     #[test]
@@ -331,20 +331,20 @@ mod tests {
         let bans = Bans::default();
         let now = Nanos::from_secs(1_000);
         for n in 1..=2 * ALL as u64 {
-            bans.heard(other(n), Nanos::from_secs(n), now);
+            bans.record_shared(other(n), Nanos::from_secs(n), now);
         }
-        assert_eq!(bans.live(now), ALL, "all that there is room for");
+        assert_eq!(bans.count(now), ALL, "all that there is room for");
         let last = (2 * ALL as u64 - 1_000)..=(2 * ALL as u64);
-        assert!(last.clone().all(|n| bans.left(other(n), now).is_some()), "the longest");
+        assert!(last.clone().all(|n| bans.remaining(other(n), now).is_some()), "the longest");
         // Whoever is not banned has no room, and takes nobody's.
-        bans.heard(GUESSER, Nanos::SECOND, now);
-        assert_eq!([(); 9].map(|()| bans.denied(GUESSER, &RULE, now)), [None; 9]);
-        assert_eq!(bans.live(now), ALL);
+        bans.record_shared(GUESSER, Nanos::SECOND, now);
+        assert_eq!([(); 9].map(|()| bans.record_denial(GUESSER, &RULE, now)), [None; 9]);
+        assert_eq!(bans.count(now), ALL);
         // A second before nobody is banned any more, everybody else is stale.
         let later = now.saturating_add(Nanos::from_secs(2 * ALL as u64 - 1));
-        assert_eq!((bans.live(later), bans.denied(GUESSER, &RULE, later)), (1, None));
+        assert_eq!((bans.count(later), bans.record_denial(GUESSER, &RULE, later)), (1, None));
         assert_eq!(
-            [(); 4].map(|()| bans.denied(GUESSER, &RULE, later).is_some()),
+            [(); 4].map(|()| bans.record_denial(GUESSER, &RULE, later).is_some()),
             [false, false, false, true]
         );
     }

@@ -14,9 +14,17 @@ pub struct CellBudget {
     /// Their weight.
     weight: AtomicUsize,
     /// The limit's own bound.
-    most: AtomicUsize,
+    max: AtomicUsize,
     /// Kept for this limit alone.
     share: AtomicUsize,
+}
+
+/// A limit's budget with the limit's own bound.
+#[derive(Clone, Copy, Debug)]
+pub struct BoundedBudget<'b> {
+    pub(super) budget: &'b CellBudget,
+    /// The limit's `max_keys`; `None`: only the store's.
+    max_keys: Option<usize>,
 }
 
 /// What is lent to all limits above their shares.
@@ -38,8 +46,13 @@ impl CellBudget {
     }
 
     /// The most weight this limit may ever hold, if nobody else borrows.
-    pub fn most(&self) -> usize {
-        self.most.load(Ordering::Relaxed)
+    pub fn max_weight(&self) -> usize {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// This budget with the limit's own `max_keys`.
+    pub const fn bounded(&self, max_keys: Option<usize>) -> BoundedBudget<'_> {
+        BoundedBudget { budget: self, max_keys }
     }
 
     /// Takes room for one more cell of a weight, or says that there is none.
@@ -65,7 +78,7 @@ impl CellBudget {
         let after = before + weight;
         let borrowed = after.saturating_sub(self.share.load(Ordering::Relaxed).max(before));
         let has_room =
-            after <= self.most.load(Ordering::Relaxed) && (borrowed == 0 || pool.lend(borrowed));
+            after <= self.max.load(Ordering::Relaxed) && (borrowed == 0 || pool.lend(borrowed));
         if !has_room {
             self.weight.fetch_sub(weight, Ordering::Relaxed);
         }
@@ -120,13 +133,13 @@ impl Pool {
     }
 
     /// Shares out `max_keys` anew. `rooms`: every limit of the generation with its own bound.
-    pub(super) fn share_out(&self, max_keys: usize, rooms: &[(&CellBudget, Option<usize>)]) {
-        let share = (max_keys / 2) / rooms.len().max(1);
-        self.size.store(max_keys - share * rooms.len(), Ordering::Relaxed);
-        for (room, most) in rooms {
-            let most = most.unwrap_or(max_keys).min(max_keys);
-            room.most.store(most, Ordering::Relaxed);
-            room.share.store(share.min(most), Ordering::Relaxed);
+    pub(super) fn set_budgets(&self, max_keys: usize, budgets: &[BoundedBudget<'_>]) {
+        let share = (max_keys / 2) / budgets.len().max(1);
+        self.size.store(max_keys - share * budgets.len(), Ordering::Relaxed);
+        for BoundedBudget { budget, max_keys: bound } in budgets {
+            let max = bound.unwrap_or(max_keys).min(max_keys);
+            budget.max.store(max, Ordering::Relaxed);
+            budget.share.store(share.min(max), Ordering::Relaxed);
         }
     }
 

@@ -14,7 +14,9 @@ use smallvec::SmallVec;
 use super::budget::Pool;
 use super::quotas::Quotas;
 use super::table::{CELL_BYTES, Entry, Place, Table};
-use super::{CellBudget, EmbeddedCharge, IssuedQuota, QuotaSpec, Settlement, Verdicts};
+use super::{
+    BoundedBudget, CellBudget, EmbeddedCharge, IssuedQuota, QuotaSpec, Settlement, Verdicts,
+};
 use crate::clock::Now;
 use crate::limit::{Cell, Receipt, Verdict};
 use crate::policy::KeyHash;
@@ -110,9 +112,9 @@ impl EmbeddedStore {
     }
 
     /// Shares `max_keys` out to the limits of a new generation, each with its own bound.
-    pub fn share_out(&self, max_keys: usize, rooms: &[(&CellBudget, Option<usize>)]) {
-        self.pool.share_out(max_keys, rooms);
-        self.pool.recount(rooms.iter().map(|(room, _)| *room));
+    pub fn set_budgets(&self, max_keys: usize, budgets: &[BoundedBudget<'_>]) {
+        self.pool.set_budgets(max_keys, budgets);
+        self.pool.recount(budgets.iter().map(|bounded| bounded.budget));
     }
 
     /// Asks the processor to fetch what these keys' cells lie in, all at once, while something else

@@ -21,9 +21,19 @@ pub struct InFlightCounts {
 /// What one request holds; dropping it gives it back.
 #[derive(Debug)]
 pub struct InFlightPermit {
-    table: Arc<InFlightCounts>,
+    counts: Arc<InFlightCounts>,
     key: KeyHash,
     cost: u32,
+}
+
+/// The result of [`InFlightCounts::acquire`].
+#[must_use = "dropping the permit ends the request"]
+#[derive(Debug)]
+pub struct Acquired {
+    /// `None`: the request does not fit.
+    pub permit: Option<InFlightPermit>,
+    /// The sum of the costs that the key's requests hold, this one included if it fits.
+    pub held: u64,
 }
 
 impl Default for InFlightCounts {
@@ -33,23 +43,18 @@ impl Default for InFlightCounts {
 }
 
 impl InFlightCounts {
-    /// Takes `cost` of `most` for a request. `Err`: it does not fit. Beside either: what the key's
-    /// requests hold then. With `watching` it is taken whether it fits or not.
-    pub fn take(
-        self: &Arc<Self>,
-        key: KeyHash,
-        cost: u32,
-        most: u32,
-        watching: bool,
-    ) -> (Option<InFlightPermit>, u64) {
+    /// Adds a request that counts as `cost`, if its key then holds `max` at most. With `always` it is
+    /// added in any case.
+    pub fn acquire(self: &Arc<Self>, key: KeyHash, cost: u32, max: u32, always: bool) -> Acquired {
         let mut shard = self.shard(key).lock();
         let held = shard.get(&key).copied().unwrap_or(0);
         let after = held + u64::from(cost);
-        if after > u64::from(most) && !watching {
-            return (None, held);
+        if after > u64::from(max) && !always {
+            return Acquired { permit: None, held };
         }
         shard.insert(key, after);
-        (Some(InFlightPermit { table: Arc::clone(self), key, cost }), after)
+        let permit = InFlightPermit { counts: Arc::clone(self), key, cost };
+        Acquired { permit: Some(permit), held: after }
     }
 
     /// What all keys' requests hold.
@@ -64,7 +69,7 @@ impl InFlightCounts {
 
 impl Drop for InFlightPermit {
     fn drop(&mut self) {
-        let mut shard = self.table.shard(self.key).lock();
+        let mut shard = self.counts.shard(self.key).lock();
         if let Some(held) = shard.get_mut(&self.key) {
             *held = held.saturating_sub(u64::from(self.cost));
             if *held == 0 {

@@ -5,7 +5,6 @@
 //! hashes and limits as numbers; what a limit means is in [`crate::limit`].
 
 mod bans;
-mod breaker;
 mod budget;
 mod embedded;
 mod in_flight;
@@ -21,9 +20,9 @@ use crate::limit::Verdict;
 use crate::policy::KeyHash;
 
 pub use bans::{Ban, Bans};
-pub use budget::CellBudget;
+pub use budget::{BoundedBudget, CellBudget};
 pub use embedded::{EmbeddedStore, SHARDS};
-pub use in_flight::{InFlightCounts, InFlightPermit};
+pub use in_flight::{Acquired, InFlightCounts, InFlightPermit};
 pub use quotas::{IssuedQuota, QuotaSpec};
 pub use table::CELL_BYTES;
 

@@ -335,7 +335,7 @@ async fn no_call_keeps_the_server_busy_for_long() {
 #[test]
 fn a_log_holds_no_more_than_it_needs() {
     let (store, room) = (EmbeddedStore::default(), Arc::<CellBudget>::default());
-    store.share_out(10_000_000, &[(&*room, None)]);
+    store.set_budgets(10_000_000, &[room.bounded(None)]);
     let quota = log(500, Nanos::from_secs(60));
     let quota = issue(&store, &room, quota, &WindowLengths::of([&quota]));
     let now = |micros: u64| {
@@ -372,7 +372,7 @@ fn a_log_holds_no_more_than_it_needs() {
 #[test]
 fn a_log_that_finds_no_room_does_not_grow() {
     let (store, room) = (EmbeddedStore::default(), Arc::<CellBudget>::default());
-    store.share_out(100, &[(&*room, None)]);
+    store.set_budgets(100, &[room.bounded(None)]);
     let quota = log(600, Nanos::from_secs(60));
     let quota = issue(&store, &room, quota, &WindowLengths::of([&quota]));
     let ask = |at: u64| {

@@ -166,7 +166,7 @@ async fn thousands_of_bans_are_told() {
         Arc::new(crate::engines::Node::start(servers, Duration::from_secs(1), policy).await)
     };
     let nodes = [start().await, start().await];
-    let banned = |n: usize| nodes[n].engine.bans().live(nodes[n].engine.now().mono);
+    let banned = |n: usize| nodes[n].engine.bans().count(nodes[n].engine.now().mono);
     let callers = (0..50).map(|caller| {
         let node = Arc::clone(&nodes[0]);
         tokio::spawn(async move {
@@ -204,7 +204,7 @@ async fn an_outage_bans_nobody() {
         let decision = node.decide("/", &[("x-key", "k")]).await;
         assert_eq!(decision.outcome, tollgate::engine::Outcome::Outage);
     }
-    assert_eq!(node.engine.bans().live(node.engine.now().mono), 0);
+    assert_eq!(node.engine.bans().count(node.engine.now().mono), 0);
 }
 
 /// While the store is away this node gives back by itself.

@@ -51,7 +51,7 @@ struct InProcess(EmbeddedStore, Arc<CellBudget>);
 impl Cell for InProcess {
     fn new() -> Self {
         let (store, room) = (EmbeddedStore::default(), Arc::<CellBudget>::default());
-        store.share_out(1_000, &[(&*room, None)]);
+        store.set_budgets(1_000, &[room.bounded(None)]);
         Self(store, room)
     }
 

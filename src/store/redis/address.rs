@@ -29,7 +29,7 @@ impl fmt::Display for Address {
 impl Address {
     /// As a server names another one: `host:port`, the host without brackets, or empty where it is
     /// the same as `here`.
-    pub(super) fn named(text: &str, here: &Self) -> Option<Self> {
+    pub(super) fn from_server(text: &str, here: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let port = port.parse().ok()?;
         match here {
@@ -100,7 +100,7 @@ impl fmt::Debug for StoreSettings {
 }
 
 /// What opens connections to a server.
-pub(super) fn client(
+pub(super) fn open_client(
     address: &Address,
     login: &Login,
     tls: Option<&StoreTls>,

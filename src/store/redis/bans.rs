@@ -54,7 +54,7 @@ impl RedisTransport {
         told: &[Ban],
         since: &str,
     ) -> Result<(String, Vec<(KeyHash, Nanos)>), String> {
-        let slot = if self.has_slots() { slots::slot(TAG.as_bytes()) } else { 0 };
+        let slot = if self.has_slots() { slots::hash_slot(TAG.as_bytes()) } else { 0 };
         let server = self.topology.of_slot(slot).ok_or("nobody keeps their slot")?;
         let value = match server.send(&self.ban_command(told, since), false, TIMEOUT).await {
             Ok(value) => value,
@@ -100,8 +100,8 @@ async fn share(servers: Weak<RedisTransport>, bans: Arc<Bans>) {
         if !servers.is_up() {
             continue;
         }
-        let told = bans.take_untold(MAX_TOLD, servers.common.clock.now().mono);
-        let untellable = bans.take_untellable();
+        let told = bans.take_unshared(MAX_TOLD, servers.common.clock.now().mono);
+        let untellable = bans.take_unshareable();
         if untellable > 0 {
             log::warn!("{untellable} bans are not told to the other nodes: too many at once");
         }
@@ -115,11 +115,11 @@ async fn share(servers: Weak<RedisTransport>, bans: Arc<Bans>) {
                     log::info!("bans are shared with the other nodes again");
                 }
                 let now = servers.common.clock.now().mono;
-                heard.into_iter().for_each(|(key, left)| bans.heard(key, left, now));
+                heard.into_iter().for_each(|(key, left)| bans.record_shared(key, left, now));
             }
             // Told or not: a ban that is told twice is made once, since it says how old it is.
             Err(why) => {
-                bans.untold(told);
+                bans.put_back_unshared(told);
                 if !std::mem::replace(&mut failing, true) {
                     log::warn!("bans are not shared with the other nodes: {why}");
                 }

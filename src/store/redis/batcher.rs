@@ -16,12 +16,13 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use super::call::{ChargeReply, StoreCharge};
-use super::metrics::{CallOutcome, StoreFailure, StoreMetrics};
+use super::failure::StoreFailure;
+use super::metrics::{CallOutcome, StoreMetrics};
 use super::pending::{Outcome, Pending, Waiting};
 use super::queue::{Batch, Queue, Surroundings, name_of};
 use super::slots;
 use super::transport::{Readiness, Transport};
-use super::unreported::Unreported;
+use super::unreported::UnreportedUsage;
 use crate::clock::{Clock, Nanos};
 
 /// Charges that wait or are away at most: more than a store settles within any sensible timeout, so
@@ -41,7 +42,7 @@ pub(super) struct Batcher {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: StoreMetrics,
-    pub(super) unreported: Unreported,
+    pub(super) unreported: UnreportedUsage,
     pub(super) prefix: String,
     pub(super) timeout: Duration,
     /// The same as the transport's, which does not change.
@@ -82,7 +83,7 @@ impl Batcher {
             transport,
             clock,
             metrics: StoreMetrics::default(),
-            unreported: Unreported::default(),
+            unreported: UnreportedUsage::default(),
             prefix,
             timeout,
             inbox: Mutex::default(),
@@ -113,7 +114,7 @@ impl Batcher {
 
     /// The slot of a cell; 0 where there are none.
     pub(super) fn slot(&self, (key, family): super::queue::CellName) -> u16 {
-        if self.has_slots { slots::slot_of(&self.prefix, key, family) } else { 0 }
+        if self.has_slots { slots::cell_slot(&self.prefix, key, family) } else { 0 }
     }
 
     /// Whether no charge waits or is away.
@@ -136,7 +137,7 @@ impl Batcher {
     /// Queues a charge that nobody waits for. What is certainly not executed is sent again later.
     pub(super) fn submit_unattended(&self, charge: StoreCharge, deadline: Nanos) {
         if self.check(&charge).is_err() {
-            self.unreported.correct(charge, self.clock.now(), &self.metrics);
+            self.unreported.record_correction(charge, self.clock.now(), &self.metrics);
             return;
         }
         self.push(Event::Charge(Pending::new(charge, deadline, false)));
@@ -176,7 +177,11 @@ impl Batcher {
             return;
         }
         if !pending.attended && !executed {
-            self.unreported.correct(pending.charge.clone(), self.clock.now(), &self.metrics);
+            self.unreported.record_correction(
+                pending.charge.clone(),
+                self.clock.now(),
+                &self.metrics,
+            );
         }
     }
 

@@ -10,7 +10,9 @@ mod address;
 mod bans;
 mod batcher;
 mod call;
+mod circuit_breaker;
 mod denial_cache;
+mod failure;
 mod metrics;
 mod pending;
 mod queue;
@@ -35,7 +37,8 @@ pub use address::{Address, Login, ServerDiscovery, StoreSettings, StoreTls};
 pub use call::{
     Argument, Arguments, Call, CellCharge, ChargeReply, NotAdded, Operation, StoreCharge,
 };
-pub use metrics::{CallOutcome, StoreFailure, StoreMetrics};
+pub use failure::StoreFailure;
+pub use metrics::{CallOutcome, StoreMetrics};
 pub use transport::{Readiness, Transport};
 
 use batcher::Batcher;
@@ -223,8 +226,8 @@ impl SharedStore {
     }
 
     /// What this node admitted by itself is refunded.
-    pub fn reduce_unreported(&self, spend: &CellCharge, units: u32, receipt: Receipt, now: Now) {
-        self.batcher.unreported.reduce(spend, units, receipt, now);
+    pub fn refund_unreported(&self, spend: &CellCharge, units: u32, receipt: Receipt, now: Now) {
+        self.batcher.unreported.refund(spend, units, receipt, now);
     }
 }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 
 use super::call::{ChargeReply, StoreCharge};
-use super::metrics::StoreFailure;
+use super::failure::StoreFailure;
 use crate::clock::Nanos;
 
 /// What becomes of a charge.

@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use super::call::{Call, MAX_CHARGES, NotAdded};
-use super::metrics::StoreFailure;
+use super::failure::StoreFailure;
 use super::pending::Pending;
 use super::transport::Readiness;
 use crate::clock::Nanos;

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::address::StoreSettings;
 use super::call::{Argument, Arguments};
-use super::metrics::StoreFailure;
+use super::failure::StoreFailure;
 use super::server::{CommandError, Common, Server};
 use super::topology::Topology;
 use super::transport::{Readiness, Transport};

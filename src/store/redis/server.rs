@@ -25,12 +25,12 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::SCRIPT;
-use super::address::{Address, Login, StoreTls, client};
-use super::metrics::StoreFailure;
+use super::address::{Address, Login, StoreTls, open_client};
+use super::circuit_breaker::CircuitBreaker;
+use super::failure::StoreFailure;
 use super::server_storage::ServerStorage;
 use super::transport::Readiness;
 use crate::clock::{Clock, Nanos};
-use crate::store::breaker::Breaker;
 
 /// How long a connection may take to be opened, and a probe to be answered.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ pub(super) struct Server {
     pub(super) address: Address,
     common: Arc<Common>,
     connection: ArcSwapOption<Connection>,
-    breaker: Breaker,
+    breaker: CircuitBreaker,
     /// Since when it is away.
     away: Mutex<Option<Nanos>>,
     /// Wakes the task that maintains the connection.
@@ -102,7 +102,7 @@ impl Server {
             address,
             common,
             connection: ArcSwapOption::empty(),
-            breaker: Breaker::default(),
+            breaker: CircuitBreaker::default(),
             away: Mutex::new(None),
             wake: Notify::new(),
             slot: AtomicU16::new(0),
@@ -164,7 +164,7 @@ impl Server {
         match timeout(limit, sending).await {
             Ok(Ok(Value::ServerError(error))) => Err(self.command_error(&error.into())),
             Ok(Ok(value)) => {
-                self.breaker.answered();
+                self.breaker.record_success();
                 Ok(value)
             }
             Ok(Err(error)) => {
@@ -194,7 +194,7 @@ impl Server {
     fn command_error(&self, error: &RedisError) -> CommandError {
         let words = error.to_string();
         let named = error.redirect_node();
-        let to = || Address::named(named?.0, &self.address);
+        let to = || Address::from_server(named?.0, &self.address);
         match error.code() {
             Some("MOVED") => match (named, to()) {
                 (Some((_, slot)), Some(to)) => CommandError::Moved { slot, to },
@@ -231,9 +231,9 @@ impl Server {
             StoreFailure::Invalid => {
                 // What comes next over this connection may be the answer to something else.
                 self.connection.store(None);
-                self.breaker.failed(false)
+                self.breaker.record_failure(false)
             }
-            StoreFailure::Timeout | StoreFailure::Refused => self.breaker.failed(false),
+            StoreFailure::Timeout | StoreFailure::Refused => self.breaker.record_failure(false),
         };
         if opens {
             self.went_away(why);
@@ -273,7 +273,7 @@ impl Server {
     async fn connect(self: &Arc<Self>) -> Result<Connection, ConnectError> {
         let (login, tls) = (&self.common.login, self.common.tls.as_ref());
         // The older protocol has no notice of a closed connection.
-        let client = client(&self.address, login, tls, ProtocolVersion::RESP3)?;
+        let client = open_client(&self.address, login, tls, ProtocolVersion::RESP3)?;
         let closed = Arc::<AtomicBool>::default();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PROBE_TIMEOUT))
@@ -291,7 +291,7 @@ impl Server {
     /// Loads the script, so that no request has to, and writes a key; in one round trip.
     async fn load_and_probe(&self, commands: &mut MultiplexedConnection) -> RedisResult<()> {
         let slot = self.slot.load(Ordering::Relaxed);
-        let key = super::slots::key_in(&self.common.prefix, slot);
+        let key = super::slots::probe_key(&self.common.prefix, slot);
         let (mut load, mut write) = (redis::cmd("SCRIPT"), redis::cmd("SET"));
         load.arg("LOAD").arg(SCRIPT);
         write.arg(key).arg(1).arg("PX").arg(1_000);
@@ -377,7 +377,7 @@ impl Server {
             };
             self.connection.store(None);
             if let Some(why) = why
-                && self.breaker.failed(true)
+                && self.breaker.record_failure(true)
             {
                 self.went_away(&why);
             }
@@ -410,7 +410,7 @@ impl Server {
         let connected = match timeout(self.common.timeout, &mut connecting).await {
             Ok(connected) => connected,
             Err(_) => {
-                if self.breaker.failed(true) {
+                if self.breaker.record_failure(true) {
                     self.went_away("the connection was lost, and opening another takes too long");
                 }
                 connecting.await
@@ -429,7 +429,7 @@ impl Server {
                 LOOK_EVERY
             }
             Err(error) => {
-                self.breaker.failed(true);
+                self.breaker.record_failure(true);
                 self.went_away(&error.why);
                 // Not cut short by the notice that this attempt's connection was closed.
                 tokio::time::sleep(PROBE_EVERY + PROBE_EVERY.mul_f64(fastrand::f64())).await;

@@ -11,23 +11,23 @@ use crate::policy::KeyHash;
 pub(super) const SLOTS: usize = 16_384;
 
 /// The slot of a cell.
-pub(super) fn slot_of(prefix: &str, key: KeyHash, family: Option<KeyHash>) -> u16 {
+pub(super) fn cell_slot(prefix: &str, key: KeyHash, family: Option<KeyHash>) -> u16 {
     match family {
-        Some(family) => slot(family.to_string().as_bytes()),
-        None => slot(format!("{prefix}:{key}").as_bytes()),
+        Some(family) => hash_slot(family.to_string().as_bytes()),
+        None => hash_slot(format!("{prefix}:{key}").as_bytes()),
     }
 }
 
 /// The slot of a text.
-pub(super) fn slot(text: &[u8]) -> u16 {
+pub(super) fn hash_slot(text: &[u8]) -> u16 {
     State::<XMODEM>::calculate(text) % SLOTS as u16
 }
 
 /// A key of ours in a slot; any key for slot 0, which stands for none in particular.
-pub(super) fn key_in(prefix: &str, wanted: u16) -> String {
+pub(super) fn probe_key(prefix: &str, wanted: u16) -> String {
     // Two thousand slots and more belong to a server that is worth its place: found soon.
     let names = (0..100_000).map(|n| format!("{prefix}:probe:{n}"));
-    let found = names.into_iter().find(|name| wanted == 0 || slot(name.as_bytes()) == wanted);
+    let found = names.into_iter().find(|name| wanted == 0 || hash_slot(name.as_bytes()) == wanted);
     found.unwrap_or_else(|| format!("{prefix}:probe"))
 }
 
@@ -39,8 +39,8 @@ mod tests {
     #[test]
     fn slots_are_those_of_the_specification() {
         assert_eq!(State::<XMODEM>::calculate(b"123456789"), 0x31C3);
-        assert_eq!(slot(b"foo"), 12_182);
-        assert_eq!(slot(b"somekey"), 11_058);
-        assert_eq!(slot(key_in("tollgate", 9_000).as_bytes()), 9_000);
+        assert_eq!(hash_slot(b"foo"), 12_182);
+        assert_eq!(hash_slot(b"somekey"), 11_058);
+        assert_eq!(hash_slot(probe_key("tollgate", 9_000).as_bytes()), 9_000);
     }
 }

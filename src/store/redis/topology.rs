@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use redis::{ProtocolVersion, Value};
 use tokio::time::timeout;
 
-use super::address::{Address, Login, ServerDiscovery, client};
+use super::address::{Address, Login, ServerDiscovery, open_client};
 use super::server::{Common, Server};
 use super::slots::SLOTS;
 
@@ -172,7 +172,7 @@ impl Topology {
     async fn ask(&self, address: &Address, login: &Login, cmd: &redis::Cmd) -> Option<Value> {
         let asking = async {
             let tls = self.common.tls.as_ref();
-            let client = client(address, login, tls, ProtocolVersion::RESP2).ok()?;
+            let client = open_client(address, login, tls, ProtocolVersion::RESP2).ok()?;
             let mut connection = client.get_multiplexed_async_connection().await.ok()?;
             connection.send_packed_command(cmd).await.ok()
         };
@@ -223,7 +223,7 @@ fn range_of(range: &Value, teller: &Address) -> Option<(u16, u16, Address)> {
     let host: Option<String> = redis::from_redis_value(host.clone()).ok()?;
     let named = format!("{}:{port}", host.filter(|host| host != "?").unwrap_or_default());
     let slot = |number: &i64| u16::try_from(*number).ok().filter(|n| usize::from(*n) < SLOTS);
-    Some((slot(first)?, slot(last)?, Address::named(&named, teller)?))
+    Some((slot(first)?, slot(last)?, Address::from_server(&named, teller)?))
 }
 
 /// Looks again and again, until nobody holds the topology any more.

@@ -31,7 +31,7 @@ const PURGE_EVERY: Nanos = Nanos::SECOND;
 
 /// The list. Ordered by key, so that a report is the same in every run of a simulation.
 #[derive(Default)]
-pub(super) struct Unreported(Mutex<Inner>);
+pub(super) struct UnreportedUsage(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
@@ -72,7 +72,7 @@ pub(super) enum Item {
     Correction(Box<Correction>),
 }
 
-impl Unreported {
+impl UnreportedUsage {
     /// A charge was admitted without the store.
     pub(super) fn record(&self, spend: &CellCharge, now: Now, metrics: &StoreMetrics) {
         let mut inner = self.0.lock();
@@ -94,7 +94,7 @@ impl Unreported {
     }
 
     /// A charge that was admitted without the store is refunded.
-    pub(super) fn reduce(&self, spend: &CellCharge, units: u32, receipt: Receipt, now: Now) {
+    pub(super) fn refund(&self, spend: &CellCharge, units: u32, receipt: Receipt, now: Now) {
         let id = (spend.key.high, spend.key.low, spend.quota.number());
         if let Some(usage) = self.0.lock().usage.get_mut(&id) {
             let (quota, windows) = (*usage.quota.quota(), usage.quota.windows().clone());
@@ -103,7 +103,7 @@ impl Unreported {
     }
 
     /// A refund or a debit was certainly not executed.
-    pub(super) fn correct(&self, charge: StoreCharge, now: Now, metrics: &StoreMetrics) {
+    pub(super) fn record_correction(&self, charge: StoreCharge, now: Now, metrics: &StoreMetrics) {
         let correction = Correction { charge, since: now.mono };
         self.0.lock().put_correction(correction, now, metrics);
     }
@@ -306,14 +306,14 @@ mod tests {
         Now { mono: Nanos::from_secs(secs), wall: Nanos::from_secs(secs) }
     }
 
-    fn costs(list: &Unreported, now: Now) -> Vec<u32> {
+    fn costs(list: &UnreportedUsage, now: Now) -> Vec<u32> {
         let taken = list.take(usize::MAX, now, |_| true);
         taken.iter().map(|(_, charge)| charge.cell_charges[0].cost).collect()
     }
 
     #[test]
     fn what_refilled_is_not_reported_and_the_rest_is_put_back_whole() {
-        let (list, metrics) = (Unreported::default(), StoreMetrics::default());
+        let (list, metrics) = (UnreportedUsage::default(), StoreMetrics::default());
         let (short, long) = (quota(1), quota(1_000));
         list.record(&spend(1, &short, 5), at(100), &metrics);
         list.record(&spend(2, &long, 7), at(100), &metrics);
@@ -330,7 +330,7 @@ mod tests {
     /// A key that is met under two rates is reported under both, each with what it admitted.
     #[test]
     fn each_rate_reports_what_it_admitted() {
-        let (list, metrics) = (Unreported::default(), StoreMetrics::default());
+        let (list, metrics) = (UnreportedUsage::default(), StoreMetrics::default());
         let store = EmbeddedStore::default();
         let room = Arc::<CellBudget>::default();
         let issue = |secs| {
@@ -343,7 +343,7 @@ mod tests {
         list.record(&spend(1, &long, 7), at(101), &metrics);
         list.record(&spend(1, &short, 2), at(102), &metrics);
         let receipt = short.quota().receipt(&short.quota().judge(None, 2, at(102)), 2, at(102));
-        list.reduce(&spend(1, &short, 2), 1, receipt, at(103));
+        list.refund(&spend(1, &short, 2), 1, receipt, at(103));
         let mut told: Vec<(u64, u32)> = list
             .take(usize::MAX, at(104), |_| true)
             .iter()
@@ -367,7 +367,7 @@ mod tests {
     /// A cost that was told late is reported above the limit too, and nothing of it twice.
     #[test]
     fn a_debt_is_reported_whole() {
-        let (list, metrics) = (Unreported::default(), StoreMetrics::default());
+        let (list, metrics) = (UnreportedUsage::default(), StoreMetrics::default());
         let quota = bucket();
         list.record(&spend(1, &quota, 1), at(100), &metrics);
         list.record(&spend(1, &quota, 599), at(100), &metrics);
@@ -393,20 +393,20 @@ mod tests {
     /// The debt of a bucket counts until it has come back.
     #[test]
     fn a_debit_is_kept_for_as_long_as_it_counts() {
-        let (list, metrics) = (Unreported::default(), StoreMetrics::default());
+        let (list, metrics) = (UnreportedUsage::default(), StoreMetrics::default());
         let debit = StoreCharge {
             operation: Operation::Debit,
             cell_charges: smallvec![spend(1, &bucket(), 599)],
         };
-        list.correct(debit.clone(), at(100), &metrics);
+        list.record_correction(debit.clone(), at(100), &metrics);
         assert_eq!(costs(&list, at(160)), [599]);
-        list.correct(debit, at(100), &metrics);
+        list.record_correction(debit, at(100), &metrics);
         assert_eq!(costs(&list, at(161)), [0; 0]);
     }
 
     #[test]
     fn what_cannot_be_sent_hides_nothing() {
-        let (list, metrics) = (Unreported::default(), StoreMetrics::default());
+        let (list, metrics) = (UnreportedUsage::default(), StoreMetrics::default());
         let quota = quota(1_000);
         for n in 0..2 * MAX_LOOKS as u64 {
             list.record(&spend(n, &quota, 1), at(100), &metrics);
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_full_list_drops_what_refilled_first_and_counts_what_it_loses() {
-        let (list, metrics) = (Unreported::default(), StoreMetrics::default());
+        let (list, metrics) = (UnreportedUsage::default(), StoreMetrics::default());
         let (short, long) = (quota(1), quota(1_000));
         for n in 0..MAX_KEYS as u64 {
             let quota = if n < 10 { &short } else { &long };

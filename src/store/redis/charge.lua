@@ -1,71 +1,88 @@
--- Settles a batch of charges, in order, in one step of the server.
+-- Settles a batch of charges, in order, in one atomic step of the server.
 --
--- KEYS[i]        the i-th cell of the call
--- ARGV[1]        the number of the call, told back
--- ARGV           then for each cell its kind and the lengths of the windows that its limit has:
---                  1 remembers        token_bucket; 1: what it is charged may be given back
---                  2 w length x w     sliding_window
---                  3 w length x w     sliding_log
---                  4 w length x w     fixed_window
---                then run after run of equal charges:
---                  's' n m  part x m  judges n charges, spends each that every cell admits
---                  'q' 1 m  part x m  judges a charge and spends nothing
---                  'c' 1 m  part x m  spends without judging, up to the limit
---                  'd' 1 m  part x m  spends without judging, above the limit too
---                  'r' at m (part before) x m   gives back what was spent at the instant `at`;
---                                     `before`: of a log, the chunk in which it stands; of counters,
---                                     which windows of the cell the limit had then, as bits
---                a part is a cell, a cost, and the numbers of the rate it is charged under:
---                  cell cost emission burst refill_every max_delay    of a token_bucket
---                  cell cost limit length                             of the others
--- returns        the call's number, the server's time, then for each run of 's' and 'q': how many
---                were admitted, and for each of its cells what it was before the run
---                (limit/reading.rs has the table)
+-- KEYS[i]   The i-th cell of the call. A cell holds what one key has spent under one limit.
 --
--- Every time is in microseconds since the epoch, every number a whole one below 2^53, where
--- arithmetic on doubles is exact.
+-- ARGV[1]   The number of the call. The reply repeats it.
 --
--- Example: two charges of 1 on a fresh cell of 60 in a minute, at 1700000000000000:
---   KEYS  tollgate:x        ARGV  9  2 1 60000000  s 2 1  1 1 60 60000000
---   reply 9  1700000000000000  2  28333333 0 0
---   and `tollgate:x` is then `w1 28333333 2 0 60000000`, which ends with the window after this one.
+-- ARGV      Then for each cell, in the order of KEYS, its algorithm and the lengths of the windows of its limit:
+--             1 remembers        token_bucket; remembers is 1 if its charges may be refunded
+--             2 w length x w     sliding_window; w lengths, ascending
+--             3 w length x w     sliding_log
+--             4 w length x w     fixed_window
 --
--- Promise: all cells of a charge are spent or none. A refusal spends nothing. It writes only windows
--- and rates that a cell did not have yet, how long a log keeps its times, and times that are pulled
--- back; and it may drop what is not needed any more. The value of every cell, of a log its directory,
--- is read before the first write, so a cell that cannot be read, or a server that takes no writes,
--- leaves all as it was. Chunks of a log may be read later; a missing chunk counts as empty. Every
--- write expires at the moment the cell equals an absent one. A stored time ahead of the server's clock
--- (the clock was set back, another server took over) is pulled back to it: nothing is forgotten, and
--- no key is locked out for longer than a full refill.
+--           Then the runs, until the arguments end. A run is an operation on m cells:
+--             's' n m  entry x m            charge: judges n equal charges, one after the other, and spends
+--                                           each that all m cells admit
+--             'q' 1 m  entry x m            check: judges one charge and spends nothing
+--             'c' 1 m  entry x m            report: spends without judging, up to the limit
+--             'd' 1 m  entry x m            debit: spends without judging, above the limit too
+--             'r' at m (entry origin) x m   refund: gives back what was spent at the instant `at`
+--           An entry is an index into KEYS (from 1), a cost, and the numbers of the rate it is charged under:
+--             cell cost emission burst refill_every max_delay    of a token_bucket
+--             cell cost limit length                             of the other algorithms
+--           `origin` says where the refunded charge was counted. Of a sliding_log it is the chunk that holds
+--           the charge. Of window counters it has one bit for each window that ARGV names for the cell: the
+--           bit is set if the limit had that window when the charge was made. Of a token_bucket it is unused.
 --
--- Rates of one limit share a cell. Of window algorithms a cell has a counter for each length of
--- window, of buckets a time for each rate: a charge is judged on its own and added to all
+-- Reply     The number of the call, the server's time, and then for each run of 's' and 'q' how many charges
+--           were admitted, and for each of its cells what the cell was before the run. limit/reading.rs has
+--           the table of these numbers and computes every verdict from them.
+--           A cell that another program wrote is answered by an error that begins with TOLLGATE.
+--
+-- Every time is in microseconds since the epoch. Every number is an integer below 2^53, where the arithmetic
+-- of Lua's doubles is exact.
+--
+-- Example: two charges of 1 on an absent cell of 60 units in a minute, 20 s into the window 28333333:
+--   KEYS    tollgate:x
+--   ARGV    9   2 1 60000000   s 2 1  1 1 60 60000000
+--   reply   9 1700000000000000   2   28333333 0 0
+-- Both were admitted, and the window before and this one held nothing. `tollgate:x` is now
+-- `w1 28333333 2 0 60000000` and expires in 100 s, at the end of the next window.
+-- A run of 59 such charges at the same instant finds 58 units free:
+--   ARGV    10   2 1 60000000   s 59 1  1 1 60 60000000
+--   reply   10 1700000000000000   58   28333333 2 0
+--
+-- Promise: a charge is spent in all of its cells or in none.
+--   * A refused charge spends nothing. It may still write what changes no answer: windows and rates that a cell
+--     did not have yet, how long a log keeps its times, and times that are pulled back. It may drop what is
+--     not needed any more.
+--   * Every cell (of a log: its directory) is read before the first write. So a cell that cannot be read, or a
+--     server that takes no writes, leaves all cells as they were. Chunks of a log may be read later; a
+--     missing chunk counts as empty.
+--   * Every write expires at the moment when the cell equals an absent one.
+--   * A stored time that is ahead of the server's clock (the clock was set back, or another server took over) is
+--     pulled back to the clock. So nothing that was spent is lost, and no key is locked out for longer than
+--     a full refill.
+--
+-- All rates of one limit share a cell. A cell of a window algorithm has a counter for each window length, a
+-- bucket has a time for each rate. A charge is judged under its own rate and spent under all of them
 -- (limit/windows.rs and limit/buckets.rs say why).
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
-local clock = call('TIME') -- the one line that asks what time it is
+local clock = call('TIME') -- the only reading of the clock: the whole call happens at one instant
 local now = clock[1] * 1000000 + clock[2]
-local seconds = tonumber(clock[1])
+local now_seconds = tonumber(clock[1])
 
 local fmod, floor, ceil, min, max = math.fmod, math.floor, math.ceil, math.min, math.max
 local format, match, gmatch, concat = string.format, string.match, string.gmatch, table.concat
-local BUCKET, SLIDING, LOG = '1', '2', '3'
+local BUCKET, SLIDING, LOG = '1', '2', '3' -- '4' is a fixed_window
 local MAX_NUMBER = 9007199254740991 -- 2^53 - 1
 local MAX_UNITS = 4294967295 -- 2^32 - 1
 local MAX_COUNTERS = 16 -- of one cell: limit/windows.rs
 local KEEP_UNUSED = 3600 -- seconds: limit/windows.rs
 local MAX_RATES, MAX_RECENT, SUMS_PER_FILL = 16, 16, 16 -- of one cell: limit/buckets.rs
 
--- A script's functions are made anew each time it runs: few here, and what most calls need is
--- written where it is used.
+-- The server creates all functions of a script anew on each run. So there are few, functions that only some
+-- cells need are made on demand (make_log, make_buckets, make_windows), and what most calls need is written
+-- inline.
 
 local function quotient(a, b)
   return (a - fmod(a, b)) / b
 end
 
--- a * b / c, rounded up; exact for a < 2^49 and b, c < 2^45
-local function scaled(a, b, c)
+-- a * b / c, rounded up. Exact for a < 2^49 and b, c < 2^45: a product above 2^53 is divided digit by digit,
+-- in base 128.
+local function mul_div_up(a, b, c)
   local product = a * b
   if product <= MAX_NUMBER then
     local rest = fmod(product, c)
@@ -82,56 +99,59 @@ local function scaled(a, b, c)
   return result + (rest > 0 and 1 or 0)
 end
 
--- `time`, or the last refill before it
-local function stepped(time, step)
+-- The last multiple of `step` at or before `time`. A bucket with refill_every gets units at these instants
+-- only; a step of 0 refills continuously.
+local function floor_to_step(time, step)
   if step == 0 then return time end
   return time - fmod(time, step)
 end
 
--- What a bucket begins with where a key was charged under another rate so far: units carry over, rounded
--- up, and at most empty it.
-local function carried(spent, from, emission, fill)
-  if spent > 0 and from ~= emission then
-    local part = fmod(spent, from)
-    spent = (spent - part) / from * emission + scaled(part, emission, from)
+-- Converts the spent time of a bucket to another rate: units carry over, rounded up, and at most empty the
+-- bucket.
+local function carry_over(spent, old_emission, emission, fill)
+  if spent > 0 and old_emission ~= emission then
+    local fraction = fmod(spent, old_emission)
+    spent = (spent - fraction) / old_emission * emission + mul_div_up(fraction, emission, old_emission)
   end
   return min(spent, fill)
 end
 
--- Units that count of a counter now.
-local function counted(counter)
+-- The units of a counter that count now. Of the previous window (sliding_window only) it is the share that
+-- still overlaps the window that ends now.
+local function counted_units(counter)
   local spent = counter.current
   if counter.previous > 0 then
     local length = counter.length
-    spent = spent + scaled(counter.previous, length - fmod(counter.at, length), length)
+    spent = spent + mul_div_up(counter.previous, length - fmod(counter.read_at, length), length)
   end
   return spent
 end
 
--- What a sliding_log needs, made when a call names one. It is a hash: the field `h` is a directory,
--- `time keep needed` and then for each chunk of times `id first count sum`, oldest first, and each
--- chunk stands in a field of its own as `time cost;` again and again. `time` is the newest, `keep` the
--- longest window, `needed` when a charge last needed times to be kept so long, in seconds. So whatever
--- happens to a log of ten thousand times, a call reads its directory and a few chunks.
+-- The functions of sliding_log cells, made when a call names one. Such a cell is a hash. Field `h` is a
+-- directory: `newest keep needed;` and then for each chunk, oldest first, `id first count sum;`. `newest` is the
+-- time of the last charge. `keep` is the longest window that times are kept for, `needed` the second in which a
+-- charge last needed that. Each chunk is a field of its own, named by its id: `time cost;` for each charge.
+-- So a call reads the directory and a few chunks, whatever happens to a log of ten thousand times.
 local function make_log()
-  local kind = {}
+  local logs = {}
   local MAX_CHUNK = 256 -- times in a chunk
-  local SMALL_CHUNK = 64 -- two neighbours with no more together become one
-  local MANY_EXPIRED = 64 -- times at the front that are worth a new text
+  local SMALL_CHUNK = 64 -- two neighbours with at most this many times together are merged
+  local MANY_EXPIRED = 64 -- expired times at the front that justify writing the chunk anew
   local MAX_TIMES = 12500 -- limit/sliding_log.rs
 
-  local function text_of(cell, chunk)
+  local function chunk_text(cell, chunk)
     if not chunk.text then chunk.text = call('HGET', cell.key, chunk.id) or '' end
     return chunk.text
   end
 
-  -- The time of the last entry of a chunk's text. (Its end only: a pattern is tried at every place.)
+  -- The time of the last entry of a chunk's text. It looks at the end of the text only, because a pattern
+  -- that is anchored at the end is tried at every position.
   local function last_time(text)
     return match(string.sub(text, -40), '(%d+) %d+;$')
   end
 
-  -- The last chunk that begins at or before `edge`; 0: all begin after it.
-  local function chunk_at(cell, edge)
+  -- The index of the last chunk that begins at or before `edge`; 0 if all begin later.
+  local function chunk_index_at(cell, edge)
     local low, high = 0, #cell.chunks
     while low < high do
       local middle = ceil((low + high) / 2)
@@ -140,74 +160,75 @@ local function make_log()
     return low
   end
 
-  function kind.load(cell)
+  -- Reads the directory. Returns false if another program wrote it.
+  function logs.load(cell)
     local text = call('HGET', cell.key, 'h')
-    cell.chunks, cell.added, cell.times, cell.gone_chunks = {}, 0, 0, {}
-    cell.keep, cell.needed, cell.spent_of, cell.leaves_at = cell.longest, seconds, {}, {}
+    cell.chunks, cell.added, cell.times, cell.removed_ids = {}, 0, 0, {}
+    cell.keep, cell.needed, cell.spent_by_length, cell.fits_after = cell.longest, now_seconds, {}, {}
     if not text then return call('EXISTS', cell.key) == 0 end
     local newest, keep, needed, rest = match(text, '^(%d+) (%d+) (%d+);(.*)$')
     newest, keep, needed = tonumber(newest), tonumber(keep), tonumber(needed)
     if not newest or newest > MAX_NUMBER then return false end
     if newest + keep <= now then
-      -- All have left: it equals an absent one.
-      cell.gone = true
+      -- All times have left every window: the cell equals an absent one.
+      cell.expired = true
       return true
     end
-    if keep > cell.longest and seconds - needed <= max(KEEP_UNUSED, 2 * quotient(keep, 1000000)) then
+    if keep > cell.longest and now_seconds - needed <= max(KEEP_UNUSED, 2 * quotient(keep, 1000000)) then
       cell.keep, cell.needed = keep, needed
     elseif keep < cell.longest then
-      -- Kept for longer from now on, also when the charge is refused.
+      -- From now on times are kept for longer. This is written even if the charge is refused.
       cell.changed = true
     end
-    local chunks, number = cell.chunks, 0
+    local chunks, count_read = cell.chunks, 0
     for id, first, count, sum in gmatch(rest, '(%d+) (%d+) (%d+) (%d+);') do
-      number = number + 1
-      chunks[number] = {
+      count_read = count_read + 1
+      chunks[count_read] = {
         id = id, first = tonumber(first), count = tonumber(count), sum = tonumber(sum),
       }
       cell.times = cell.times + tonumber(count)
     end
-    if number == 0 then return false end
+    if count_read == 0 then return false end
     cell.newest = newest
     if newest > now then cell.changed = true end
     return true
   end
 
-  -- Of a chunk: how many times are at or before `edge`, their units, and where the text goes on.
-  local function expired(cell, chunk, edge)
+  -- The times of a chunk at or before `edge`: how many, their units, and where the text continues after them.
+  local function expired_entries(cell, chunk, edge)
     local count, units, from = 0, 0, 1
-    for time, cost, after in gmatch(text_of(cell, chunk), '(%d+) (%d+);()') do
+    for time, cost, after in gmatch(chunk_text(cell, chunk), '(%d+) (%d+);()') do
       if tonumber(time) > edge then break end
       count, units, from = count + 1, units + tonumber(cost), after
     end
     return count, units, from
   end
 
-  -- Units of the log that count in a window of this length, without those of this call.
-  function kind.spent(cell, length)
-    local spent = cell.spent_of[length]
+  -- The units of the log that count in a window of this length, without those that this call has added.
+  function logs.spent(cell, length)
+    local spent = cell.spent_by_length[length]
     if spent then return spent end
     spent = 0
     if cell.newest and cell.newest + length > now then
       local edge = now - length
-      local at = chunk_at(cell, edge)
-      if at > 0 then
-        local _, gone = expired(cell, cell.chunks[at], edge)
-        spent = cell.chunks[at].sum - gone
+      local index = chunk_index_at(cell, edge)
+      if index > 0 then
+        local _, expired_units = expired_entries(cell, cell.chunks[index], edge)
+        spent = cell.chunks[index].sum - expired_units
       end
-      for n = at + 1, #cell.chunks do spent = spent + cell.chunks[n].sum end
+      for n = index + 1, #cell.chunks do spent = spent + cell.chunks[n].sum end
     end
-    cell.spent_of[length] = spent
+    cell.spent_by_length[length] = spent
     return spent
   end
 
-  -- When `above` units of those that count have left the window, from now on.
-  local function leaves(cell, length, above)
+  -- How long until `above` of the units that count have left the window.
+  local function time_until_left(cell, length, above)
     local edge, freed = now - length, 0
-    for n = max(1, chunk_at(cell, edge)), #cell.chunks do
+    for n = max(1, chunk_index_at(cell, edge)), #cell.chunks do
       local chunk = cell.chunks[n]
       if chunk.first <= edge or freed + chunk.sum >= above then
-        for time, cost in gmatch(text_of(cell, chunk), '(%d+) (%d+);') do
+        for time, cost in gmatch(chunk_text(cell, chunk), '(%d+) (%d+);') do
           time = tonumber(time)
           if time > edge then
             freed = freed + tonumber(cost)
@@ -221,10 +242,11 @@ local function make_log()
     return 0
   end
 
-  -- `above`: how far the refused charge is above the limit.
-  function kind.numbers(cell, reply, length, above)
+  -- Appends the four numbers of a log to the reply. `above`: by how much the refused charge exceeds the
+  -- limit, 0 if none is refused.
+  function logs.numbers(cell, reply, length, above)
     local reset, fits = 0, 0
-    local stored = kind.spent(cell, length)
+    local stored = logs.spent(cell, length)
     if cell.added > 0 then
       reset = length
     elseif cell.newest then
@@ -233,9 +255,9 @@ local function make_log()
     if above > stored then
       fits = length
     elseif above > 0 then
-      local key = length .. ' ' .. above
-      fits = cell.leaves_at[key] or leaves(cell, length, above)
-      cell.leaves_at[key] = fits
+      local cache_key = length .. ' ' .. above
+      fits = cell.fits_after[cache_key] or time_until_left(cell, length, above)
+      cell.fits_after[cache_key] = fits
     end
     local last = cell.chunks[#cell.chunks]
     local id = 1
@@ -245,85 +267,89 @@ local function make_log()
     reply[n + 3], reply[n + 4] = reset, fits
   end
 
-  -- The chunk of a time that was charged: where it was written, or where it was moved to since.
-  local function chunk_of(cell, time, id)
+  -- The chunk of a charge: the one it was written to, or the one its times were moved to since.
+  local function chunk_of_charge(cell, time, id)
     for n = #cell.chunks, 1, -1 do
       local chunk = cell.chunks[n]
       if tonumber(chunk.id) == id and chunk.first <= time then return chunk end
     end
-    return cell.chunks[chunk_at(cell, time)]
+    return cell.chunks[chunk_index_at(cell, time)]
   end
 
-  local function take_back(cell, chunk, units, at)
-    local word = format('%.0f ', at)
-    local text, from = text_of(cell, chunk), 1
-    if string.sub(text, 1, #word) ~= word then
-      -- (With the mark before it: a digit would be met at every other place.)
-      from = string.find(text, ';' .. word, 1, true)
+  -- Takes units out of the entry of the instant `at`. Returns how many were there; nil if the chunk has no
+  -- such entry.
+  local function take_out(cell, chunk, units, at)
+    local prefix = format('%.0f ', at)
+    local text, from = chunk_text(cell, chunk), 1
+    if string.sub(text, 1, #prefix) ~= prefix then
+      -- The search includes the separator: a digit would begin a match at every second position.
+      from = string.find(text, ';' .. prefix, 1, true)
       if not from then return nil end
       from = from + 1
     end
-    local cost = match(text, '^(%d+);', from + #word)
+    local cost = match(text, '^(%d+);', from + #prefix)
     if not cost then return nil end
-    local rest = from + #word + #cost + 1
-    local gone = min(units, tonumber(cost))
-    local left = tonumber(cost) - gone
+    local rest = from + #prefix + #cost + 1
+    local taken = min(units, tonumber(cost))
+    local left = tonumber(cost) - taken
     if left > 0 then
-      chunk.text = concat({ string.sub(text, 1, from - 1), word, format('%.0f;', left),
+      chunk.text = concat({ string.sub(text, 1, from - 1), prefix, format('%.0f;', left),
         string.sub(text, rest) })
     else
       chunk.text = string.sub(text, 1, from - 1) .. string.sub(text, rest)
       chunk.count, cell.times = chunk.count - 1, cell.times - 1
       chunk.first = tonumber(match(chunk.text, '^%d+')) or chunk.first
     end
-    chunk.sum, chunk.changed = chunk.sum - gone, true
-    return gone
+    chunk.sum, chunk.changed = chunk.sum - taken, true
+    return taken
   end
 
-  function kind.give(cell, units, at, id)
+  -- Refunds what was charged at the instant `at`, into the chunk `id`.
+  function logs.refund(cell, units, at, id)
     if #cell.chunks == 0 then return end
-    local chunk = chunk_of(cell, at, id)
+    local chunk = chunk_of_charge(cell, at, id)
     if not chunk then return end
-    local gone = take_back(cell, chunk, units, at)
-    if not gone then
-      chunk = cell.chunks[chunk_at(cell, at)]
-      gone = chunk and take_back(cell, chunk, units, at)
+    local taken = take_out(cell, chunk, units, at)
+    if not taken then
+      chunk = cell.chunks[chunk_index_at(cell, at)]
+      taken = chunk and take_out(cell, chunk, units, at)
     end
-    if not gone then return end
-    cell.changed, cell.moved, cell.leaves_at = true, true, {}
-    for length, spent in pairs(cell.spent_of) do
-      if at > now - length then cell.spent_of[length] = spent - gone end
+    if not taken then return end
+    cell.changed, cell.newest_unknown, cell.fits_after = true, true, {}
+    for length, spent in pairs(cell.spent_by_length) do
+      if at > now - length then cell.spent_by_length[length] = spent - taken end
     end
   end
 
-  local function remove(cell, n)
+  local function remove_chunk(cell, n)
     local chunk = table.remove(cell.chunks, n)
     cell.times = cell.times - chunk.count
-    cell.gone_chunks[#cell.gone_chunks + 1] = chunk.id
+    cell.removed_ids[#cell.removed_ids + 1] = chunk.id
   end
 
-  -- The times of chunk `n` move to the front of the next one, or to the end of the one before.
-  local function merge(cell, n)
-    local one, two = cell.chunks[n], cell.chunks[n + 1]
-    two.text = text_of(cell, one) .. text_of(cell, two)
-    two.first, two.count, two.sum = one.first, one.count + two.count, one.sum + two.sum
-    two.changed = true
-    cell.times = cell.times + one.count
-    remove(cell, n)
+  -- Moves the times of chunk `n` to the front of the next chunk.
+  local function merge_into_next(cell, n)
+    local chunk, next_chunk = cell.chunks[n], cell.chunks[n + 1]
+    next_chunk.text = chunk_text(cell, chunk) .. chunk_text(cell, next_chunk)
+    next_chunk.first, next_chunk.count, next_chunk.sum =
+      chunk.first, chunk.count + next_chunk.count, chunk.sum + next_chunk.sum
+    next_chunk.changed = true
+    cell.times = cell.times + chunk.count
+    remove_chunk(cell, n)
   end
 
-  -- What is ahead of the clock, and what is of this very instant, is one time, now.
+  -- Moves entries that are at `now` or ahead of the clock into `added`: they become one entry at `now`.
   local function pull_back(cell)
     while #cell.chunks > 0 and cell.newest >= now do
       local last = cell.chunks[#cell.chunks]
       if last.first >= now then
         cell.added = cell.added + last.sum
-        remove(cell, #cell.chunks)
+        remove_chunk(cell, #cell.chunks)
         last = cell.chunks[#cell.chunks]
-        cell.newest = last and tonumber(last_time(text_of(cell, last))) or 0
+        cell.newest = last and tonumber(last_time(chunk_text(cell, last))) or 0
       else
         local kept, count, sum, newest = {}, 0, 0, last.first
-        for time, cost in gmatch(text_of(cell, last), '(%d+) (%d+);') do
+        for time, cost in gmatch(chunk_text(cell, last), '(%d+) (%d+);') do
           if tonumber(time) < now then
             count, sum, newest = count + 1, sum + tonumber(cost), tonumber(time)
             kept[count] = time .. ' ' .. cost .. ';'
@@ -336,65 +362,67 @@ local function make_log()
     end
   end
 
-  local function add(cell)
+  -- Appends what was added to the last chunk, as one entry at `now`.
+  local function append_added(cell)
     local last = cell.chunks[#cell.chunks]
     if not last or last.count >= MAX_CHUNK then
       local id = last and format('%.0f', last.id + 1) or '1'
       last = { id = id, first = now, count = 0, sum = 0, text = '' }
       cell.chunks[#cell.chunks + 1] = last
     end
-    last.text = text_of(cell, last) .. format('%.0f %.0f;', now, cell.added)
+    last.text = chunk_text(cell, last) .. format('%.0f %.0f;', now, cell.added)
     if last.count == 0 then last.first = now end
     last.count, last.sum, last.changed = last.count + 1, last.sum + cell.added, true
     cell.times, cell.newest, cell.added = cell.times + 1, now, 0
   end
 
-  -- Drops chunks that have left every window, and keeps the directory short: what is empty goes,
-  -- small neighbours become one, and of too many times the oldest chunk becomes one time.
-  local function tidy(cell)
-    while #cell.chunks > 1 and cell.chunks[2].first + cell.keep <= now do remove(cell, 1) end
+  -- Drops chunks that have left every window, and keeps the directory short: it removes empty chunks, merges
+  -- small neighbours, and replaces the oldest chunk by a single entry if there are too many times.
+  local function compact(cell)
+    while #cell.chunks > 1 and cell.chunks[2].first + cell.keep <= now do remove_chunk(cell, 1) end
     local front = cell.chunks[1]
     if front and front.first + cell.keep <= now then
-      local count, units, from = expired(cell, front, now - cell.keep)
+      local count, units, from = expired_entries(cell, front, now - cell.keep)
       if count >= MANY_EXPIRED or count == front.count then
-        front.text, front.changed = string.sub(text_of(cell, front), from), true
+        front.text, front.changed = string.sub(chunk_text(cell, front), from), true
         front.count, front.sum, cell.times = front.count - count, front.sum - units, cell.times - count
         front.first = tonumber(match(front.text, '^%d+')) or now
       end
     end
     for n = #cell.chunks, 1, -1 do
-      local chunk, next = cell.chunks[n], cell.chunks[n + 1]
+      local chunk, next_chunk = cell.chunks[n], cell.chunks[n + 1]
       if chunk.count == 0 then
-        remove(cell, n)
-      elseif next and chunk.count + next.count <= SMALL_CHUNK then
-        merge(cell, n)
+        remove_chunk(cell, n)
+      elseif next_chunk and chunk.count + next_chunk.count <= SMALL_CHUNK then
+        merge_into_next(cell, n)
       end
     end
     if cell.times > MAX_TIMES and #cell.chunks > 1 then
       local chunk = cell.chunks[1]
-      local time = last_time(text_of(cell, chunk)) or '0'
+      local time = last_time(chunk_text(cell, chunk)) or '0'
       cell.times = cell.times - chunk.count + 1
       chunk.text, chunk.first = format('%s %.0f;', time, chunk.sum), tonumber(time)
       chunk.count, chunk.changed = 1, true
-      merge(cell, 1)
+      merge_into_next(cell, 1)
     end
   end
 
-  function kind.save(cell)
-    if cell.gone then
+  -- Writes the directory and the chunks that changed.
+  function logs.save(cell)
+    if cell.expired then
       call('DEL', cell.key)
     elseif cell.newest then
       pull_back(cell)
     end
-    if cell.added > 0 then add(cell) end
-    tidy(cell)
+    if cell.added > 0 then append_added(cell) end
+    compact(cell)
     local last = cell.chunks[#cell.chunks]
     if not last then
       call('DEL', cell.key)
       return
     end
-    if cell.longest >= cell.keep then cell.keep, cell.needed = cell.longest, seconds end
-    if cell.moved then cell.newest = tonumber(last_time(text_of(cell, last))) or last.first end
+    if cell.longest >= cell.keep then cell.keep, cell.needed = cell.longest, now_seconds end
+    if cell.newest_unknown then cell.newest = tonumber(last_time(chunk_text(cell, last))) or last.first end
     local directory = { format('%.0f %.0f %.0f;', cell.newest, cell.keep, cell.needed) }
     local fields = { 'HSET', cell.key, 'h', '' }
     for n = 1, #cell.chunks do
@@ -406,82 +434,86 @@ local function make_log()
       end
     end
     fields[4] = concat(directory)
-    -- First, since a number may be used again.
-    if #cell.gone_chunks > 0 then call('HDEL', cell.key, unpack(cell.gone_chunks)) end
+    -- Removed first, because the id of a removed chunk may be used again.
+    if #cell.removed_ids > 0 then call('HDEL', cell.key, unpack(cell.removed_ids)) end
     call(unpack(fields))
     local rest = max(0, cell.newest + cell.keep - now)
     call('PEXPIRE', cell.key, format('%.0f', ceil(rest / 1000) + 1))
   end
 
-  return kind
+  return logs
 end
 
-local log
+local logs
 
--- What a bucket needs that is charged under several rates or remembers charges, made when a call names
--- one. Such a cell is `b2 at rates` and then for each rate `emission step fill most full
--- base since`,
--- and for each sum of what was charged lately, oldest first, `last units`: limit/buckets.rs says
--- what they are.
+-- The functions of buckets that are charged under several rates or remember charges, made when a call needs one.
+-- Such a cell is `b2 at rates`, then for each rate `emission step fill max_spent full_at base_full_at since`, and
+-- then for each sum of recent charges, oldest first, `last_at units`. limit/buckets.rs says what they are for:
+--   full_at        when the bucket is full again; it has spent the time from now until then
+--   max_spent      the largest spent time that its own charges ever left
+--   base_full_at   full_at without the charges that are remembered, which are those since `since`
 local function make_buckets()
-  local kind = {}
+  local buckets = {}
 
-  -- Spends, and no more than that so much is spent then.
-  local function charged(rate, most, full, units, at)
-    local from = stepped(at, rate.step)
-    return max(full, min(max(full, from) + units * rate.emission, from + most))
+  -- The full_at of a rate after a charge at the instant `at`, which leaves at most `max_spent` spent.
+  local function charged_up_to(rate, max_spent, full_at, units, at)
+    local from = floor_to_step(at, rate.step)
+    return max(full_at, min(max(full_at, from) + units * rate.emission, from + max_spent))
   end
 
-  local function put(cell, emission, step, fill, most, full)
+  local function add_rate(cell, emission, step, fill, max_spent, full_at)
     local rate = {
-      emission = emission, step = step, fill = fill, most = most, full = full, base = full, since = now,
+      emission = emission, step = step, fill = fill, max_spent = max_spent, full_at = full_at,
+      base_full_at = full_at, since = now,
     }
     cell.rates[#cell.rates + 1] = rate
     return rate
   end
 
-  -- A cell that had one rate and no memory.
-  function kind.begin(cell)
+  -- Converts a cell that had one rate and remembered nothing.
+  function buckets.convert(cell)
     cell.rates, cell.recent = {}, {}
     if cell.spent > 0 then
-      put(cell, cell.emission, cell.step, cell.fill, max(cell.fill, cell.spent),
-        stepped(now, cell.step) + cell.spent)
+      add_rate(cell, cell.emission, cell.step, cell.fill, max(cell.fill, cell.spent),
+        floor_to_step(now, cell.step) + cell.spent)
     end
   end
 
-  function kind.load(cell, text)
-    local at, count, rest = match(text, '^b2 (%d+) (%d+)([ %d]*)$')
-    at, count = tonumber(at), tonumber(count)
-    if not at or at > MAX_NUMBER or count == 0 or count > MAX_RATES then return false end
+  -- Reads a cell. Returns false if another program wrote it.
+  function buckets.load(cell, text)
+    local at, rate_count, rest = match(text, '^b2 (%d+) (%d+)([ %d]*)$')
+    at, rate_count = tonumber(at), tonumber(rate_count)
+    if not at or at > MAX_NUMBER or rate_count == 0 or rate_count > MAX_RATES then return false end
     cell.rates, cell.recent = {}, {}
-    local numbers, many = {}, 0
+    local numbers, number_count = {}, 0
     for number in gmatch(rest, '%d+') do
-      many = many + 1
-      numbers[many] = tonumber(number)
-      if numbers[many] > MAX_NUMBER then return false end
+      number_count = number_count + 1
+      numbers[number_count] = tonumber(number)
+      if numbers[number_count] > MAX_NUMBER then return false end
     end
-    if many < 7 * count or fmod(many - 7 * count, 2) > 0 then return false end
+    if number_count < 7 * rate_count or fmod(number_count - 7 * rate_count, 2) > 0 then return false end
     local idle = true
-    for n = 0, count - 1 do
+    for n = 0, rate_count - 1 do
       local first = 7 * n
       local rate = {
         emission = numbers[first + 1], step = numbers[first + 2], fill = numbers[first + 3],
-        most = numbers[first + 4], full = numbers[first + 5], base = numbers[first + 6],
+        max_spent = numbers[first + 4], full_at = numbers[first + 5], base_full_at = numbers[first + 6],
         since = numbers[first + 7],
       }
       if rate.emission == 0 then return false end
       if at > now then
-        local ahead = stepped(at, rate.step) - stepped(now, rate.step)
-        rate.full, rate.base = max(0, rate.full - ahead), max(0, rate.base - ahead)
+        -- The clock ran back: what was spent stays spent, counted from the present instant.
+        local ahead = floor_to_step(at, rate.step) - floor_to_step(now, rate.step)
+        rate.full_at, rate.base_full_at = max(0, rate.full_at - ahead), max(0, rate.base_full_at - ahead)
         rate.since = min(rate.since, now)
       end
       cell.rates[n + 1] = rate
-      idle = idle and rate.full <= stepped(now, rate.step)
+      idle = idle and rate.full_at <= floor_to_step(now, rate.step)
     end
-    for n = 7 * count + 1, many, 2 do
-      cell.recent[#cell.recent + 1] = { last = min(numbers[n], now), units = numbers[n + 1] }
+    for n = 7 * rate_count + 1, number_count, 2 do
+      cell.recent[#cell.recent + 1] = { last_at = min(numbers[n], now), units = numbers[n + 1] }
     end
-    -- One that is idle and has not expired yet is as one that has.
+    -- A cell that is idle but has not expired yet is treated as an absent one.
     if idle then
       cell.rates, cell.recent, cell.changed = {}, {}, true
     elseif at > now then
@@ -490,150 +522,158 @@ local function make_buckets()
     return true
   end
 
-  -- The bucket of a rate; it is made where the cell has none, and begins with the most units that are
-  -- spent under any other.
-  function kind.rate(cell, emission, step, fill, capacity)
+  -- The bucket of a rate. If the cell has none, one is added; it begins with the largest number of units that
+  -- is spent under any other rate.
+  function buckets.find_or_add(cell, emission, step, fill, capacity)
     local rates = cell.rates
     for n = 1, #rates do
-      local one = rates[n]
-      if one.emission == emission and one.step == step and one.fill == fill then
-        one.most = max(one.most, capacity)
-        return one
+      local rate = rates[n]
+      if rate.emission == emission and rate.step == step and rate.fill == fill then
+        rate.max_spent = max(rate.max_spent, capacity)
+        return rate
       end
     end
-    local function carry(other, time, at)
-      local spent = max(0, time - stepped(at, other.step))
-      spent = carried(spent, other.emission, emission, fill)
-      return spent > 0 and stepped(at, step) + spent or 0
+    -- An instant `full_at` of another rate, as this rate would have it at `at`.
+    local function converted(other, full_at, at)
+      local spent = max(0, full_at - floor_to_step(at, other.step))
+      spent = carry_over(spent, other.emission, emission, fill)
+      return spent > 0 and floor_to_step(at, step) + spent or 0
     end
-    local full, source = 0, nil
+    local full_at, source = 0, nil
     for n = 1, #rates do
-      local other = carry(rates[n], rates[n].full, now)
-      if other > full then full, source = other, rates[n] end
+      local candidate = converted(rates[n], rates[n].full_at, now)
+      if candidate > full_at then full_at, source = candidate, rates[n] end
     end
     if #rates >= MAX_RATES then table.remove(rates, 1) end
-    local own = put(cell, emission, step, fill, capacity, full)
+    local own = add_rate(cell, emission, step, fill, capacity, full_at)
     if source then
-      -- What is given back later of what was charged under the other comes back here too.
-      own.base, own.since, cell.changed = carry(source, source.base, source.since), source.since, true
+      -- A refund of what was charged under the source rate is then a refund under this rate too.
+      own.base_full_at, own.since, cell.changed =
+        converted(source, source.base_full_at, source.since), source.since, true
     end
     return own
   end
 
+  -- Adds units to the sums of recent charges. A sum spans a sixteenth of the time that the fastest bucket takes to
+  -- fill.
   local function remember(cell, units)
     local rates, recent, fastest, slowest = cell.rates, cell.recent, MAX_NUMBER, 0
     for n = 1, #rates do
       fastest, slowest = min(fastest, rates[n].fill), max(slowest, rates[n].fill)
     end
-    local step, last = max(1, quotient(fastest, SUMS_PER_FILL)), recent[#recent]
-    if last and quotient(now, step) <= quotient(last.last, step) then
-      last.last, last.units = now, min(last.units + units, MAX_UNITS)
+    local span, last = max(1, quotient(fastest, SUMS_PER_FILL)), recent[#recent]
+    if last and quotient(now, span) <= quotient(last.last_at, span) then
+      last.last_at, last.units = now, min(last.units + units, MAX_UNITS)
       return
     end
     if not last then
-      for n = 1, #rates do rates[n].base, rates[n].since = rates[n].full, now end
+      for n = 1, #rates do rates[n].base_full_at, rates[n].since = rates[n].full_at, now end
     end
-    if #recent >= MAX_RECENT and recent[1].last + slowest <= now then
+    if #recent >= MAX_RECENT and recent[1].last_at + slowest <= now then
+      -- The oldest sum has refilled under every rate: it moves into the base.
       local oldest = table.remove(recent, 1)
       for n = 1, #rates do
-        local one = rates[n]
-        if oldest.last >= one.since then
-          one.base = charged(one, one.most, one.base, oldest.units, oldest.last)
-          one.since = oldest.last + 1
+        local rate = rates[n]
+        if oldest.last_at >= rate.since then
+          rate.base_full_at =
+            charged_up_to(rate, rate.max_spent, rate.base_full_at, oldest.units, oldest.last_at)
+          rate.since = oldest.last_at + 1
         end
       end
     elseif #recent >= MAX_RECENT then
-      -- The two that are closest in time become one.
+      -- The two sums closest in time are merged.
       local closest = 1
       for n = 2, #recent - 1 do
-        local gap = recent[n + 1].last - recent[n].last
-        if gap < recent[closest + 1].last - recent[closest].last then closest = n end
+        local gap = recent[n + 1].last_at - recent[n].last_at
+        if gap < recent[closest + 1].last_at - recent[closest].last_at then closest = n end
       end
       local earlier = table.remove(recent, closest)
       recent[closest].units = min(recent[closest].units + earlier.units, MAX_UNITS)
     end
-    recent[#recent + 1] = { last = now, units = units }
+    recent[#recent + 1] = { last_at = now, units = units }
   end
 
-  -- Spends under a rate, whether it fits or not; under the others at most what is there.
-  function kind.spend(cell, units, own)
+  -- Charges under the rate `own`, whether it fits or not. The other rates are charged at most what they have
+  -- left.
+  function buckets.charge(cell, units, own)
     cell.changed = true
     local idle = true
     for n = 1, #cell.rates do
-      local one = cell.rates[n]
-      idle = idle and one.full <= stepped(now, one.step)
+      local rate = cell.rates[n]
+      idle = idle and rate.full_at <= floor_to_step(now, rate.step)
     end
     if idle then
-      own.full, own.base, own.since = 0, 0, now
+      own.full_at, own.base_full_at, own.since = 0, 0, now
       cell.rates, cell.recent = { own }, {}
     end
     if cell.remembers or cell.recent[1] then remember(cell, units) end
-    -- The one that was charged last is the last.
-    local rates, place = cell.rates, 1
-    while rates[place] ~= own do place = place + 1 end
-    if place < #rates then table.insert(rates, table.remove(rates, place)) end
+    -- The rate that was charged last moves to the end of the list.
+    local rates, index = cell.rates, 1
+    while rates[index] ~= own do index = index + 1 end
+    if index < #rates then table.insert(rates, table.remove(rates, index)) end
     for n = 1, #rates do
-      local one = rates[n]
-      if one == own then
-        one.full = min(max(one.full, stepped(now, one.step)) + units * one.emission, MAX_NUMBER)
-        one.most = max(one.most, one.full - stepped(now, one.step))
+      local rate = rates[n]
+      if rate == own then
+        rate.full_at = min(max(rate.full_at, floor_to_step(now, rate.step)) + units * rate.emission, MAX_NUMBER)
+        rate.max_spent = max(rate.max_spent, rate.full_at - floor_to_step(now, rate.step))
       else
-        one.full = charged(one, one.fill, one.full, units, now)
+        rate.full_at = charged_up_to(rate, rate.fill, rate.full_at, units, now)
       end
     end
   end
 
-  -- Gives back what was charged at an instant, where it is remembered.
-  function kind.give(cell, units, at)
+  -- Refunds what was charged at the instant `at`, as far as it is remembered.
+  function buckets.refund(cell, units, at)
     local recent, sum = cell.recent, nil
     for n = #recent, 1, -1 do
-      if recent[n].last < at then break end
+      if recent[n].last_at < at then break end
       sum = recent[n]
     end
-    local known = false
-    for n = 1, #cell.rates do known = known or at >= cell.rates[n].since end
-    if not sum or not known then return end
+    local remembered = false
+    for n = 1, #cell.rates do remembered = remembered or at >= cell.rates[n].since end
+    if not sum or not remembered then return end
     units = min(units, sum.units)
     sum.units, cell.changed = sum.units - units, true
     for n = 1, #cell.rates do
-      local one = cell.rates[n]
-      if at >= one.since then
-        local anew = one.base
+      local rate = cell.rates[n]
+      if at >= rate.since then
+        local recomputed = rate.base_full_at
         for k = 1, #recent do
-          if recent[k].last >= one.since then
-            anew = charged(one, one.most, anew, recent[k].units, recent[k].last)
+          if recent[k].last_at >= rate.since then
+            recomputed = charged_up_to(rate, rate.max_spent, recomputed, recent[k].units, recent[k].last_at)
           end
         end
-        -- Without them it is as full as the remembered charges say; or, where no other rate has found it
-        -- empty, as it is less the units, but for what can have come back since.
-        local least = one.full - units * one.emission
+        -- Without the refunded units the bucket is as full as the remembered charges say. A bucket that no other
+        -- rate has charged is at least as full as now less the units, but for what can have refilled since
+        -- the charge. It never becomes fuller than by the units.
+        local earliest = rate.full_at - units * rate.emission
         if #cell.rates == 1 then
-          anew = min(anew, least + max(0, stepped(now, one.step) - stepped(at, one.step)))
+          recomputed = min(recomputed, earliest + max(0, floor_to_step(now, rate.step) - floor_to_step(at, rate.step)))
         end
-        one.full = min(one.full, max(least, anew))
+        rate.full_at = min(rate.full_at, max(earliest, recomputed))
       end
     end
   end
 
-  -- What is written, and until when it counts; nothing if it equals an absent one.
-  function kind.text(cell)
-    local texts, idle = { format('b2 %.0f %d', now, #cell.rates) }, now
+  -- The text to store, and the instant from when the cell equals an absent one; nil if it does already.
+  function buckets.text(cell)
+    local texts, idle_at = { format('b2 %.0f %d', now, #cell.rates) }, now
     for n = 1, #cell.rates do
-      local one = cell.rates[n]
-      texts[n + 1] = format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', one.emission, one.step, one.fill,
-        one.most, one.full, one.base, one.since)
-      if one.full > stepped(now, one.step) then
-        idle = max(idle, one.step > 0 and stepped(one.full + one.step - 1, one.step) or one.full)
+      local rate = cell.rates[n]
+      texts[n + 1] = format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', rate.emission, rate.step, rate.fill,
+        rate.max_spent, rate.full_at, rate.base_full_at, rate.since)
+      if rate.full_at > floor_to_step(now, rate.step) then
+        idle_at = max(idle_at, rate.step > 0 and floor_to_step(rate.full_at + rate.step - 1, rate.step) or rate.full_at)
       end
     end
-    if idle <= now then return nil end
+    if idle_at <= now then return nil end
     for n = 1, #cell.recent do
-      texts[#texts + 1] = format('%.0f %.0f', cell.recent[n].last, cell.recent[n].units)
+      texts[#texts + 1] = format('%.0f %.0f', cell.recent[n].last_at, cell.recent[n].units)
     end
-    return concat(texts, ' '), idle
+    return concat(texts, ' '), idle_at
   end
 
-  return kind
+  return buckets
 end
 
 local buckets
@@ -642,16 +682,17 @@ local function unreadable(cell)
   return redis.error_reply('TOLLGATE the cell ' .. cell.key .. ' was not written by tollgate')
 end
 
--- One counter as of now: another window of its own, and nothing of those that have passed.
-local function as_of_now(counter, sliding)
+-- Moves a counter to the present window. What it counted is then of the window before, which only a
+-- sliding_window looks at, or no longer counts.
+local function move_to_now(counter, sliding)
   local length, written = counter.length, counter.window
   local index = quotient(now, length)
-  counter.at = now
+  counter.read_at = now
   if written == index + 1 then
-    -- The clock may have run back by a moment: read as of its window's beginning.
-    index, counter.at = written, written * length
+    -- The clock may have run back by a moment: the counter is read at the beginning of its window.
+    index, counter.read_at = written, written * length
   elseif written > index then
-    -- Of a clock that was ahead: pulled back.
+    -- It was written by a clock that was ahead: it is pulled back to the present window.
     written, counter.changed = index, true
   end
   if index == written + 1 then
@@ -662,14 +703,16 @@ local function as_of_now(counter, sliding)
   counter.window = index
 end
 
--- What cells with several windows need, made when a call names one. Such a cell is `w2` or `f2` and
--- then `window current previous length judged` for each window; `judged`: in which second a charge was
--- last judged on it.
+-- The functions of cells with several windows, made when a call names one. Such a cell is `w2`
+-- (sliding_window) or `f2` (fixed_window), and then for each counter `window current previous length judged`:
+-- the number of its window, the units in it and in the one before, the length of its windows, and the second in
+-- which a charge was last judged on it.
 local function make_windows()
-  local kind = {}
+  local windows = {}
 
+  -- Reads the counters of a cell. Returns false if another program wrote it.
   local function read(cell, text)
-    local counters, head = cell.counters, cell.kind == SLIDING and 'w' or 'f'
+    local counters, head = cell.counters, cell.algorithm == SLIDING and 'w' or 'f'
     local window, current, length = match(text, '^' .. head .. '1 (%d+) (%d+) (%d+)')
     local previous = 0
     if window and head == 'w' then
@@ -678,7 +721,7 @@ local function make_windows()
     if window then
       counters[1] = {
         window = tonumber(window), current = tonumber(current), previous = tonumber(previous),
-        length = tonumber(length), judged = seconds,
+        length = tonumber(length), judged = now_seconds,
       }
     elseif match(text, '^' .. head .. '2[ %d]+$') then
       for w, c, p, l, j in gmatch(text, ' (%d+) (%d+) (%d+) (%d+) (%d+)') do
@@ -691,31 +734,31 @@ local function make_windows()
     if #counters == 0 or #counters > 2 * MAX_COUNTERS then return false end
     local units = 0
     for n = 1, #counters do
-      local one = counters[n]
-      if one.length == 0 or one.current > MAX_UNITS or one.previous > MAX_UNITS then return false end
-      as_of_now(one, cell.kind == SLIDING)
-      cell.changed = cell.changed or one.changed
-      units = units + one.current + one.previous
+      local counter = counters[n]
+      if counter.length == 0 or counter.current > MAX_UNITS or counter.previous > MAX_UNITS then return false end
+      move_to_now(counter, cell.algorithm == SLIDING)
+      cell.changed = cell.changed or counter.changed
+      units = units + counter.current + counter.previous
     end
-    -- One that is idle and has not expired yet is as one that has.
+    -- A cell that is idle but has not expired yet is treated as an absent one.
     if units == 0 then cell.counters = {} end
     return true
   end
 
-  -- Drops windows that nobody needs: those that no charge was judged on for long, or for which there
-  -- is no room, the longest unused first.
+  -- Drops counters that the limit of this call does not need: those on which no charge was judged for a long time,
+  -- and while there are too many, the one that was unused for the longest time.
   local function drop_unneeded(cell)
     local kept = {}
     for n = 1, #cell.counters do
-      local one = cell.counters[n]
-      local long = max(KEEP_UNUSED, 2 * quotient(one.length, 1000000))
-      if one.needed or seconds - one.judged <= long then kept[#kept + 1] = one end
+      local counter = cell.counters[n]
+      local max_unused = max(KEEP_UNUSED, 2 * quotient(counter.length, 1000000))
+      if counter.needed or now_seconds - counter.judged <= max_unused then kept[#kept + 1] = counter end
     end
     while #kept > MAX_COUNTERS do
       local oldest
       for n = 1, #kept do
-        local one = kept[n]
-        if not one.needed and not (oldest and kept[oldest].judged <= one.judged) then oldest = n end
+        local counter = kept[n]
+        if not counter.needed and not (oldest and kept[oldest].judged <= counter.judged) then oldest = n end
       end
       if not oldest then break end
       table.remove(kept, oldest)
@@ -723,29 +766,29 @@ local function make_windows()
     if #kept < #cell.counters then cell.counters, cell.changed = kept, true end
   end
 
-  -- Gives a cell the windows that its limit has. A new one begins with what is known of it: with the
-  -- units of the shortest window that covers it, else with those of the longest.
-  local function align(cell, lengths)
+  -- Gives a cell a counter for each window of its limit. A new counter begins with what is known: the units of
+  -- the shortest longer window, which covers it, or else the units of the longest window.
+  local function add_missing(cell, lengths)
     local counters, known = cell.counters, #cell.counters
     for i = 1, #lengths do
       local length, found, source, longest = lengths[i], nil, nil, nil
       for n = 1, known do
-        local one = counters[n]
-        if one.length == length then found = one end
-        if one.length > length and not (source and source.length <= one.length) then source = one end
-        if not (longest and longest.length >= one.length) then longest = one end
+        local counter = counters[n]
+        if counter.length == length then found = counter end
+        if counter.length > length and not (source and source.length <= counter.length) then source = counter end
+        if not (longest and longest.length >= counter.length) then longest = counter end
       end
       if not found then
         source = source or longest
         local current, at = 0, now
-        if source then current, at = min(counted(source), MAX_UNITS), source.at end
+        if source then current, at = min(counted_units(source), MAX_UNITS), source.read_at end
         found = {
           window = quotient(at, length), current = current, previous = 0, length = length,
-          judged = seconds,
+          judged = now_seconds,
         }
-        found.at = found.window == quotient(now, length) and now or found.window * length
+        found.read_at = found.window == quotient(now, length) and now or found.window * length
         counters[#counters + 1] = found
-        -- Kept also when the charge is refused: what it begins with is read once.
+        -- Stored even if the charge is refused, so that what it begins with is determined once.
         if known > 0 then cell.changed = true end
       end
       found.needed = true
@@ -754,93 +797,94 @@ local function make_windows()
     if #counters > #lengths then drop_unneeded(cell) end
   end
 
-  function kind.load(cell, text, lengths)
+  function windows.load(cell, text, lengths)
     cell.counters, cell.by_length, cell.lengths = {}, {}, lengths
     if text and not read(cell, text) then return false end
-    align(cell, lengths)
+    add_missing(cell, lengths)
     return true
   end
 
-  function kind.text(cell)
-    local texts = { cell.kind == SLIDING and 'w2' or 'f2' }
+  function windows.text(cell)
+    local texts = { cell.algorithm == SLIDING and 'w2' or 'f2' }
     for n = 1, #cell.counters do
-      local one = cell.counters[n]
-      texts[n + 1] = format('%.0f %.0f %.0f %.0f %.0f', one.window, one.current, one.previous,
-        one.length, one.judged)
+      local counter = cell.counters[n]
+      texts[n + 1] = format('%.0f %.0f %.0f %.0f %.0f', counter.window, counter.current, counter.previous,
+        counter.length, counter.judged)
     end
     return concat(texts, ' ')
   end
 
-  return kind
+  return windows
 end
 
-local several
+local windows
 
 -- Reads every cell; of a log, its directory.
 local cells, next_arg = {}, 2
 for n = 1, #KEYS do
-  local kind, windows = ARGV[next_arg], tonumber(ARGV[next_arg + 1])
+  -- The second argument of a bucket is not a number of windows: it says whether the cell remembers charges.
+  local algorithm, window_count = ARGV[next_arg], tonumber(ARGV[next_arg + 1])
   next_arg = next_arg + 2
-  local cell = { key = KEYS[n], kind = kind, changed = false }
+  local cell = { key = KEYS[n], algorithm = algorithm, changed = false }
   cells[n] = cell
-  if kind == BUCKET then
-    -- `b1 full at emission step fill`: full again at `full`, written at `at`
+  if algorithm == BUCKET then
+    -- A bucket of one rate is `b1 full_at at emission step fill`: written at `at`, full again at `full_at`.
     cell.spent, cell.emission, cell.step, cell.fill = 0, 1, 0, 0
-    cell.remembers = windows == 1
+    cell.remembers = window_count == 1
     local text = call('GET', cell.key)
-    local full, at, emission, step, fill
-    if text then full, at, emission, step, fill = match(text, '^b1 (%d+) (%d+) (%d+) (%d+) (%d+)$') end
-    if full then
-      full, at, emission, step = tonumber(full), tonumber(at), tonumber(emission), tonumber(step)
-      if emission == 0 or full > MAX_NUMBER or at > MAX_NUMBER then return unreadable(cell) end
-      local from = stepped(now, step)
+    local full_at, at, emission, step, fill
+    if text then full_at, at, emission, step, fill = match(text, '^b1 (%d+) (%d+) (%d+) (%d+) (%d+)$') end
+    if full_at then
+      full_at, at, emission, step = tonumber(full_at), tonumber(at), tonumber(emission), tonumber(step)
+      if emission == 0 or full_at > MAX_NUMBER or at > MAX_NUMBER then return unreadable(cell) end
+      local from = floor_to_step(now, step)
       if at > now then
-        full = full - (stepped(at, step) - from)
+        full_at = full_at - (floor_to_step(at, step) - from)
         cell.changed = true
       end
-      cell.spent, cell.emission, cell.step = min(max(0, full - from), MAX_NUMBER / 2), emission, step
+      cell.spent, cell.emission, cell.step = min(max(0, full_at - from), MAX_NUMBER / 2), emission, step
       cell.fill = tonumber(fill)
     elseif text then
       buckets = buckets or make_buckets()
       if not buckets.load(cell, text) then return unreadable(cell) end
     end
-  elseif kind == LOG then
-    cell.longest = tonumber(ARGV[next_arg + windows - 1])
-    next_arg = next_arg + windows
-    log = log or make_log()
-    if not log.load(cell) then return unreadable(cell) end
+  elseif algorithm == LOG then
+    cell.longest = tonumber(ARGV[next_arg + window_count - 1])
+    next_arg = next_arg + window_count
+    logs = logs or make_log()
+    if not logs.load(cell) then return unreadable(cell) end
   else
-    -- `w1 window current previous length` of a sliding_window, `f1 window current length` of a
-    -- fixed_window: the only counter of the cell, which it is itself
+    -- A cell with one window is `w1 window current previous length` (sliding_window) or
+    -- `f1 window current length` (fixed_window). The table `cell` is then its only counter itself.
     local text, length = call('GET', cell.key), tonumber(ARGV[next_arg])
-    local window, current, previous, written, is_one
-    if text and windows == 1 then
-      if kind == SLIDING then
-        window, current, previous, written = match(text, '^w1 (%d+) (%d+) (%d+) (%d+)$')
+    local window, current, previous, written_length, is_single
+    if text and window_count == 1 then
+      if algorithm == SLIDING then
+        window, current, previous, written_length = match(text, '^w1 (%d+) (%d+) (%d+) (%d+)$')
       else
-        window, current, written = match(text, '^f1 (%d+) (%d+) (%d+)$')
+        window, current, written_length = match(text, '^f1 (%d+) (%d+) (%d+)$')
       end
-      is_one = window and tonumber(written) == length
+      is_single = window and tonumber(written_length) == length
     end
-    if is_one then
+    if is_single then
       cell.window, cell.current, cell.previous = tonumber(window), tonumber(current), tonumber(previous or 0)
       cell.length = length
       if cell.current > MAX_UNITS or cell.previous > MAX_UNITS then return unreadable(cell) end
-      as_of_now(cell, kind == SLIDING)
-    elseif windows == 1 and not text then
+      move_to_now(cell, algorithm == SLIDING)
+    elseif window_count == 1 and not text then
       cell.window, cell.current, cell.previous = quotient(now, length), 0, 0
-      cell.length, cell.at = length, now
+      cell.length, cell.read_at = length, now
     else
       local lengths = {}
-      for i = 1, windows do lengths[i] = tonumber(ARGV[next_arg + i - 1]) end
-      several = several or make_windows()
-      if not several.load(cell, text, lengths) then return unreadable(cell) end
+      for i = 1, window_count do lengths[i] = tonumber(ARGV[next_arg + i - 1]) end
+      windows = windows or make_windows()
+      if not windows.load(cell, text, lengths) then return unreadable(cell) end
     end
-    next_arg = next_arg + windows
+    next_arg = next_arg + window_count
   end
 end
 
--- The bucket that a part is judged on: the cell itself, where it has one rate and remembers nothing.
+-- The bucket that an entry of a run is judged on. A cell that has one rate and remembers nothing is that bucket itself.
 local function bucket_of(cell, emission, step, fill, capacity)
   if not cell.rates then
     if not cell.remembers then
@@ -848,37 +892,39 @@ local function bucket_of(cell, emission, step, fill, capacity)
       if cell.emission == emission and cell.step == step and cell.fill == fill then return cell end
     end
     buckets = buckets or make_buckets()
-    buckets.begin(cell)
+    buckets.convert(cell)
   end
-  return buckets.rate(cell, emission, step, fill, capacity)
+  return buckets.find_or_add(cell, emission, step, fill, capacity)
 end
 
-local function spent_of(bucket)
-  return bucket.spent or max(0, bucket.full - stepped(now, bucket.step))
+-- What a bucket has spent, as the time that it takes to refill.
+local function spent_time(bucket)
+  return bucket.spent or max(0, bucket.full_at - floor_to_step(now, bucket.step))
 end
 
--- Adds units to a cell; to a bucket under the rate `own`.
-local function spend(cell, units, b, own)
+-- Charges units to a cell. `own` is the bucket of the charge's rate, `judged_length` the window length that the
+-- charge was judged on.
+local function charge(cell, units, judged_length, own)
   cell.changed = true
   if own == cell then
     cell.spent = cell.spent + units * cell.emission
   elseif own then
-    buckets.spend(cell, units, own)
-  elseif cell.kind == LOG then
+    buckets.charge(cell, units, own)
+  elseif cell.algorithm == LOG then
     cell.added = cell.added + units
   elseif not cell.counters then
     cell.current = min(cell.current + units, MAX_UNITS)
   else
     for n = 1, #cell.counters do
-      local one = cell.counters[n]
-      one.current = min(one.current + units, MAX_UNITS)
+      local counter = cell.counters[n]
+      counter.current = min(counter.current + units, MAX_UNITS)
     end
-    cell.by_length[b].judged = seconds
+    cell.by_length[judged_length].judged = now_seconds
   end
 end
 
--- Gives back what a counter was charged at an instant, where it still counts.
-local function give_back(counter, units, at)
+-- Refunds what a counter was charged at the instant `at`, if that still counts.
+local function refund_counter(counter, units, at)
   local window = quotient(at, counter.length)
   if counter.window == window then
     counter.current = max(0, counter.current - units)
@@ -887,153 +933,157 @@ local function give_back(counter, units, at)
   end
 end
 
--- Settles run after run.
+-- Settles run after run. The first pass over the entries of a run finds how many of its charges are admitted; it
+-- also does all of a run that is not judged. The second pass, of 's' and 'q', replies and spends.
 local reply = { tonumber(ARGV[1]), now }
 while ARGV[next_arg] do
-  local op, n, m = ARGV[next_arg], tonumber(ARGV[next_arg + 1]), tonumber(ARGV[next_arg + 2])
+  -- `number`: of 'r' the instant of the charge, otherwise how many equal charges the run has.
+  local op, number, entry_count = ARGV[next_arg], tonumber(ARGV[next_arg + 1]), tonumber(ARGV[next_arg + 2])
   next_arg = next_arg + 3
-  local first, many = next_arg, n
-  local cell, cost, a, b, own
-  for _ = 1, m do
+  local first_entry, admitted = next_arg, number
+  local cell, cost, rate_1, rate_2, own
+  for _ = 1, entry_count do
     cell, cost = cells[tonumber(ARGV[next_arg])], tonumber(ARGV[next_arg + 1])
-    a, b, own = tonumber(ARGV[next_arg + 2]), tonumber(ARGV[next_arg + 3]), nil
+    -- The first two numbers of the rate: emission and burst of a bucket, otherwise limit and length.
+    rate_1, rate_2, own = tonumber(ARGV[next_arg + 2]), tonumber(ARGV[next_arg + 3]), nil
     next_arg = next_arg + 4
-    local kind, room, unit = cell.kind, 0, 1
-    if kind == BUCKET then
-      local step, fill = tonumber(ARGV[next_arg]), a * b
+    -- `available` is what is left to spend; `unit` is what one unit takes of it. A bucket counts in time.
+    local algorithm, available, unit = cell.algorithm, 0, 1
+    if algorithm == BUCKET then
+      local step, fill = tonumber(ARGV[next_arg]), rate_1 * rate_2
       if op ~= 'r' then
         local capacity = fill + ARGV[next_arg + 1]
-        own = bucket_of(cell, a, step, fill, capacity)
-        room = max(0, capacity - spent_of(own))
-      elseif not cell.rates and cell.emission == a and cell.step == step and cell.fill == fill then
+        own = bucket_of(cell, rate_1, step, fill, capacity)
+        available = max(0, capacity - spent_time(own))
+      elseif not cell.rates and cell.emission == rate_1 and cell.step == step and cell.fill == fill then
         own = cell
       end
-      unit, next_arg = a, next_arg + 2
-    elseif kind == LOG then
-      room = max(0, a - log.spent(cell, b) - cell.added)
+      unit, next_arg = rate_1, next_arg + 2
+    elseif algorithm == LOG then
+      available = max(0, rate_1 - logs.spent(cell, rate_2) - cell.added)
     else
-      room = max(0, a - counted(cell.counters and cell.by_length[b] or cell))
+      available = max(0, rate_1 - counted_units(cell.counters and cell.by_length[rate_2] or cell))
     end
     if op == 's' or op == 'q' then
-      if cost > 0 then many = min(many, quotient(room, cost * unit)) end
+      if cost > 0 then admitted = min(admitted, quotient(available, cost * unit)) end
     elseif op == 'r' then
-      local before = tonumber(ARGV[next_arg])
+      local origin = tonumber(ARGV[next_arg])
       next_arg = next_arg + 1
       if cell.rates then
-        buckets.give(cell, cost, n)
+        buckets.refund(cell, cost, number)
       elseif own then
-        -- Not remembered: all but what came back since.
-        local came = max(0, stepped(now, cell.step) - stepped(n, cell.step))
-        cell.spent, cell.changed = max(0, cell.spent - max(0, cost * a - came)), true
-      elseif kind == BUCKET then
-        -- Of another rate, and charged before this one: nothing is left of it.
-      elseif kind == LOG then
-        log.give(cell, cost, n, before)
+        -- The charge is not remembered: all of it comes back but what has refilled since.
+        local refilled = max(0, floor_to_step(now, cell.step) - floor_to_step(number, cell.step))
+        cell.spent, cell.changed = max(0, cell.spent - max(0, cost * rate_1 - refilled)), true
+      elseif algorithm == BUCKET then
+        -- The bucket was empty when it took its present rate, so nothing is left of a charge under another.
+      elseif algorithm == LOG then
+        logs.refund(cell, cost, number, origin)
       else
-        -- `before` has a bit for each window of the cell in the call that the limit had at the charge.
         if cell.counters then
           for k = 1, #cell.lengths do
-            if fmod(before, 2) == 1 then give_back(cell.by_length[cell.lengths[k]], cost, n) end
-            before = floor(before / 2)
+            if fmod(origin, 2) == 1 then refund_counter(cell.by_length[cell.lengths[k]], cost, number) end
+            origin = floor(origin / 2)
           end
-        elseif before > 0 then
-          give_back(cell, cost, n)
+        elseif origin > 0 then
+          refund_counter(cell, cost, number)
         end
         cell.changed = true
       end
     else
       local units = cost
       if op == 'c' then
-        units = min(cost, quotient(room, unit))
-      elseif kind == BUCKET then
-        units = max(0, min(cost, quotient(MAX_NUMBER / 2 - spent_of(own), unit)))
-      elseif kind == LOG then
-        units = max(0, min(cost, MAX_UNITS - log.spent(cell, b) - cell.added))
+        units = min(cost, quotient(available, unit))
+      elseif algorithm == BUCKET then
+        units = max(0, min(cost, quotient(MAX_NUMBER / 2 - spent_time(own), unit)))
+      elseif algorithm == LOG then
+        units = max(0, min(cost, MAX_UNITS - logs.spent(cell, rate_2) - cell.added))
       end
-      if units > 0 then spend(cell, units, b, own) end
+      if units > 0 then charge(cell, units, rate_2, own) end
     end
   end
   if op == 's' or op == 'q' then
-    reply[#reply + 1] = many
-    local from = first
-    for _ = 1, m do
-      if m > 1 then
-        cell, cost = cells[tonumber(ARGV[from])], tonumber(ARGV[from + 1])
-        a, b, own = tonumber(ARGV[from + 2]), tonumber(ARGV[from + 3]), nil
-        from = from + 4
-        if cell.kind == BUCKET then
-          own = bucket_of(cell, a, tonumber(ARGV[from]), a * b, a * b + ARGV[from + 1])
-          from = from + 2
+    reply[#reply + 1] = admitted
+    local entry_arg = first_entry
+    for _ = 1, entry_count do
+      -- A run of one entry still has its numbers from the first pass.
+      if entry_count > 1 then
+        cell, cost = cells[tonumber(ARGV[entry_arg])], tonumber(ARGV[entry_arg + 1])
+        rate_1, rate_2, own = tonumber(ARGV[entry_arg + 2]), tonumber(ARGV[entry_arg + 3]), nil
+        entry_arg = entry_arg + 4
+        if cell.algorithm == BUCKET then
+          own = bucket_of(cell, rate_1, tonumber(ARGV[entry_arg]), rate_1 * rate_2, rate_1 * rate_2 + ARGV[entry_arg + 1])
+          entry_arg = entry_arg + 2
         end
       end
-      local kind, at = cell.kind, #reply
-      if kind == BUCKET then
-        reply[at + 1] = spent_of(own)
-      elseif kind == LOG then
+      local algorithm, length = cell.algorithm, #reply
+      if algorithm == BUCKET then
+        reply[length + 1] = spent_time(own)
+      elseif algorithm == LOG then
         local above = 0
-        if many < n and cost > 0 and cost <= a then
-          above = max(0, log.spent(cell, b) + cell.added + (many + 1) * cost - a)
+        if admitted < number and cost > 0 and cost <= rate_1 then
+          above = max(0, logs.spent(cell, rate_2) + cell.added + (admitted + 1) * cost - rate_1)
         end
-        log.numbers(cell, reply, b, above)
+        logs.numbers(cell, reply, rate_2, above)
       else
-        local counter = cell.counters and cell.by_length[b] or cell
-        reply[at + 1], reply[at + 2] = counter.window, counter.current
-        if kind == SLIDING then reply[at + 3] = counter.previous end
+        local counter = cell.counters and cell.by_length[rate_2] or cell
+        reply[length + 1], reply[length + 2] = counter.window, counter.current
+        if algorithm == SLIDING then reply[length + 3] = counter.previous end
       end
-      local units = many * cost
-      if op == 's' and units > 0 then spend(cell, units, b, own) end
+      local units = admitted * cost
+      if op == 's' and units > 0 then charge(cell, units, rate_2, own) end
     end
   end
 end
 
--- Until when a counter counts, or nil.
-local function idle_at(counter, sliding)
+-- The instant from when a counter no longer counts; nil if it counts nothing.
+local function counter_idle_at(counter, sliding)
   if counter.current + counter.previous == 0 then return nil end
   if sliding then return (counter.window + (counter.current > 0 and 2 or 1)) * counter.length end
   return (counter.window + 1) * counter.length
 end
 
--- Writes what changed, until it equals an absent one.
+-- Writes the cells that changed. Each expires when it equals an absent cell.
 for n = 1, #cells do
   local cell = cells[n]
   if not cell.changed then
-    -- as it was
-  elseif cell.kind == LOG then
-    log.save(cell)
+    -- There is nothing to write.
+  elseif cell.algorithm == LOG then
+    logs.save(cell)
   else
-    local text, idle
+    local text, idle_at
     if cell.rates then
-      text, idle = buckets.text(cell)
-    elseif cell.kind == BUCKET then
+      text, idle_at = buckets.text(cell)
+    elseif cell.algorithm == BUCKET then
       if cell.spent > 0 then
         local step = cell.step
-        local full = stepped(now, step) + cell.spent
-        text = format('b1 %.0f %.0f %.0f %.0f %.0f', full, now, cell.emission, step, cell.fill)
-        idle = step > 0 and stepped(full + step - 1, step) or full
+        local full_at = floor_to_step(now, step) + cell.spent
+        text = format('b1 %.0f %.0f %.0f %.0f %.0f', full_at, now, cell.emission, step, cell.fill)
+        idle_at = step > 0 and floor_to_step(full_at + step - 1, step) or full_at
       end
     else
-      local sliding, one, counters = cell.kind == SLIDING, cell, cell.counters
+      local sliding, counter, counters = cell.algorithm == SLIDING, cell, cell.counters
       if counters then
-        one = counters[1]
+        counter = counters[1]
         for k = 1, #counters do
-          local at = idle_at(counters[k], sliding)
-          if at and not (idle and idle >= at) then idle = at end
+          local at = counter_idle_at(counters[k], sliding)
+          if at and not (idle_at and idle_at >= at) then idle_at = at end
         end
       else
-        idle = idle_at(cell, sliding)
+        idle_at = counter_idle_at(cell, sliding)
       end
-      if not idle then
-        -- It equals an absent one.
+      if not idle_at then
+        -- It equals an absent cell and is deleted.
       elseif counters and #counters > 1 then
-        text = several.text(cell)
+        text = windows.text(cell)
       elseif sliding then
-        text = format('w1 %.0f %.0f %.0f %.0f', one.window, one.current, one.previous, one.length)
+        text = format('w1 %.0f %.0f %.0f %.0f', counter.window, counter.current, counter.previous, counter.length)
       else
-        text = format('f1 %.0f %.0f %.0f', one.window, one.current, one.length)
+        text = format('f1 %.0f %.0f %.0f', counter.window, counter.current, counter.length)
       end
     end
     if text then
-      call('SET', cell.key, text, 'PX', format('%.0f', ceil((idle - now) / 1000) + 1))
+      call('SET', cell.key, text, 'PX', format('%.0f', ceil((idle_at - now) / 1000) + 1))
     else
       call('DEL', cell.key)
     end

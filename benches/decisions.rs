@@ -14,6 +14,7 @@ use tollgate::clock::{Nanos, SystemClock};
 use tollgate::config::{self, LoadedConfig};
 use tollgate::engine::{Engine, Generation};
 use tollgate::http::{Asking, GateBounds, Head, fields_beside, pass, refusal};
+use tollgate::policy::client::RequestClient;
 use tollgate::policy::{Facts, KeySecret};
 
 #[global_allocator]
@@ -43,8 +44,7 @@ fn engine(policy: &str) -> (Engine, Generation) {
 
 fn facts<'r>(path: &'r str, query: Option<&'r str>, headers: &'r HeaderMap) -> Facts<'r> {
     Facts {
-        client_ip: [192, 0, 2, 1].into(),
-        peer_trusted: false,
+        client: RequestClient { ip: [192, 0, 2, 1].into(), ipv6_prefix: 64, peer_trusted: false },
         now: Nanos::ZERO,
         method: "GET",
         host: "api.example.com",
@@ -52,7 +52,6 @@ fn facts<'r>(path: &'r str, query: Option<&'r str>, headers: &'r HeaderMap) -> F
         readings: &[],
         query,
         headers,
-        ipv6_prefix: 64,
     }
 }
 

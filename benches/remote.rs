@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderValue};
 use tollgate::clock::SystemClock;
 use tollgate::config;
 use tollgate::engine::{Engine, Generation, Outcome};
+use tollgate::policy::client::RequestClient;
 use tollgate::policy::{Facts, KeySecret};
 use tollgate::store::redis::{Address, Login, SCRIPT, ServerDiscovery, SharedStore, StoreSettings};
 
@@ -76,8 +77,11 @@ impl Node {
 
     async fn spend(&self, path: &str, headers: &HeaderMap) -> (Outcome, bool) {
         let facts = Facts {
-            client_ip: [192, 0, 2, 1].into(),
-            peer_trusted: true,
+            client: RequestClient {
+                ip: [192, 0, 2, 1].into(),
+                ipv6_prefix: 64,
+                peer_trusted: true,
+            },
             now: tollgate::clock::Nanos::ZERO,
             method: "POST",
             host: "h",
@@ -85,7 +89,6 @@ impl Node {
             readings: &[],
             query: None,
             headers,
-            ipv6_prefix: 64,
         };
         let (decision, _) = self.engine.decide(&self.generation, &facts).await;
         (decision.outcome, decision.is_degraded())

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tollgate::policy::client::{AddressHeader, ClientRules, resolve};
+use tollgate::policy::client::{AddressHeader, ClientRules};
 
 type Row = (String, String, Vec<String>, String);
 
@@ -15,6 +15,7 @@ fn rules(header: &str) -> ClientRules {
             "forwarded" => AddressHeader::Forwarded,
             name => AddressHeader::Single(HeaderName::try_from(name).unwrap()),
         }),
+        ..ClientRules::default()
     }
 }
 
@@ -39,13 +40,13 @@ fn every_row_is_the_client_it_says() {
             let value = HeaderValue::from_bytes(filled_in(line).as_bytes()).unwrap();
             headers.append(HeaderName::try_from(header).unwrap(), value);
         }
-        let found = resolve(peer.parse().unwrap(), &headers, &rules(header));
+        let found = rules(header).client(peer.parse().unwrap(), &headers).ip;
         if found.to_string() != *expected {
             wrong.push(format!("{header} from {peer}: {lines:?}: {found} and not {expected}"));
         }
         // What is believed from a trusted peer is believed from nobody else.
         let stranger = "192.0.2.200".parse().unwrap();
-        assert_eq!(resolve(stranger, &headers, &rules(header)), stranger);
+        assert_eq!(rules(header).client(stranger, &headers).ip, stranger);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

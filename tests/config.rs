@@ -992,7 +992,7 @@ fn every_file_of_conf_is_valid_and_raises_no_warning() {
     let whole = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tollgate.yaml");
     let config = config::load(&whole).unwrap().config;
     assert_eq!((config.bounds.header_size, config.bounds.discard_bytes), (32_768, 65_536));
-    assert_eq!((config.policy.max_keys, config.ipv6_prefix), (1_000_000, 64));
+    assert_eq!((config.policy.max_keys, config.clients.ipv6_prefix), (1_000_000, 64));
     assert_eq!(
         (&config.access_log.to, &config.default_responses.bodies[0]),
         (&LogTarget::Stdout, &RefusalBody::Problem)

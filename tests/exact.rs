@@ -12,6 +12,7 @@ use tollgate::engine::{
     Decision, Engine, FinalResponse, Generation, Outcome, PendingSettlement, VerdictKind,
 };
 use tollgate::limit::{FixedWindow, Quota, Rate, SlidingWindow, TokenBucket, WindowLengths};
+use tollgate::policy::client::RequestClient;
 use tollgate::policy::{Facts, KeyHash, KeySecret, LimitIndex};
 use tollgate::store::{CellBudget, EmbeddedCharge, EmbeddedStore, QuotaSpec};
 
@@ -58,8 +59,11 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
             map.insert(*name, HeaderValue::from_str(value).unwrap());
         }
         let facts = Facts {
-            client_ip: [192, 0, 2, 1].into(),
-            peer_trusted: true,
+            client: RequestClient {
+                ip: [192, 0, 2, 1].into(),
+                ipv6_prefix: 64,
+                peer_trusted: true,
+            },
             now: self.engine.date(self.engine.now()),
             method: "POST",
             host: "a",
@@ -67,7 +71,6 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
             readings: &[],
             query: None,
             headers: &map,
-            ipv6_prefix: 64,
         };
         self.engine.decide_now(generation, &facts)
     }

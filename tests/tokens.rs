@@ -12,6 +12,7 @@ use tollgate::config;
 use tollgate::engine::{
     Decision, Engine, FinalResponse, Generation, Outcome, PendingSettlement, VerdictKind,
 };
+use tollgate::policy::client::RequestClient;
 use tollgate::policy::{Facts, KeySecret, LimitIndex};
 
 /// A day's begin, so that windows begin with the test.
@@ -68,8 +69,11 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
             headers.insert("x-plan", HeaderValue::try_from(plan).unwrap());
         }
         let facts = Facts {
-            client_ip: [192, 0, 2, client].into(),
-            peer_trusted: true,
+            client: RequestClient {
+                ip: [192, 0, 2, client].into(),
+                ipv6_prefix: 64,
+                peer_trusted: true,
+            },
             now: self.clock.date(self.clock.now()),
             method: "GET",
             host: "h",
@@ -77,7 +81,6 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
             readings: &[],
             query: None,
             headers: &headers,
-            ipv6_prefix: 64,
         };
         self.engine.decide_now(&self.generation, &facts)
     }

@@ -14,7 +14,6 @@ use crate::clock::{Clock, ManualClock, SystemClock};
 use crate::config::{self, Config};
 use crate::engine::{Decision, Engine, Generation, Outcome};
 use crate::http::{FieldRules, GateBounds, Head, pass};
-use crate::policy::client;
 use crate::policy::key::KeyPart;
 use crate::policy::{Facts, KeySecret, KeySpec, Route};
 
@@ -121,18 +120,12 @@ impl Question {
             }
         };
         let clock = SystemClock::new();
-        let facts = Facts {
-            client_ip: client::resolve(self.peer, &self.headers, &config.clients),
-            peer_trusted: config.clients.trusts(self.peer),
-            now: clock.date(clock.now()),
-            method: self.method.as_str(),
-            host: &clean.host,
-            path: &clean.path,
-            readings: &clean.readings,
-            query: clean.query,
-            headers: &self.headers,
-            ipv6_prefix: config.ipv6_prefix,
-        };
+        let facts = clean.facts(
+            config.clients.client(self.peer, &self.headers),
+            clock.date(clock.now()),
+            &self.method,
+            &self.headers,
+        );
         let origins: Vec<Arc<str>> = config.origins.iter().map(|one| one.name.clone()).collect();
         let clock = Arc::new(ManualClock::new(facts.now));
         let engine = Engine::new(clock, KeySecret::new([0; 16]));
@@ -174,7 +167,7 @@ fn answer(
         })
     });
     json!({
-        "client_ip": facts.client_ip.to_string(),
+        "client_ip": facts.client.ip.to_string(),
         "host": facts.host,
         "path": facts.path,
         "route": route.map(|route| &*route.name),
@@ -190,7 +183,7 @@ fn parts(key: &KeySpec, facts: &Facts<'_>, route: &Route) -> Vec<Value> {
     let part = |source: &crate::policy::Source| {
         let value = match source.part(facts, route) {
             KeyPart::Present(_) if matches!(source, crate::policy::Source::ClientIp) => {
-                Value::from(client::prefix(facts.client_ip, facts.ipv6_prefix).to_string())
+                Value::from(facts.client.prefix().to_string())
             }
             KeyPart::Present(value) => Value::from(String::from_utf8_lossy(&value).into_owned()),
             KeyPart::Absent => Value::Null,

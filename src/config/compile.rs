@@ -71,7 +71,7 @@ fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Lo
     let threads = root.get("threads").and_then(|at| at.parse(threads)).flatten();
     let listeners = sockets::listeners(&mut root, folder);
     let admin = sockets::admin(&mut root, folder);
-    let (clients, ipv6_prefix) = sockets::clients(&mut root);
+    let clients = sockets::clients(&mut root);
     let clients_at = root.get("clients");
     let store = store(&mut root, folder);
     let store_at = root.get("store");
@@ -81,7 +81,8 @@ fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Lo
     let origins = origins(&mut root, folder, key_files);
     // The unit of time of the clock that the exact tier is read by.
     let tick = if store == StoreConfig::Embedded { Nanos::new(1) } else { MICROSECOND };
-    let limits = limits(&mut root, &Given { folder, key_files, ipv6_prefix, tick });
+    let limits =
+        limits(&mut root, &Given { folder, key_files, ipv6_prefix: clients.ipv6_prefix, tick });
     let base = match root.get("responses") {
         Some(at) => responses::responses(&at, &responses::standard(), folder),
         None => Arc::new(responses::standard()),
@@ -113,7 +114,6 @@ fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Lo
         listeners,
         admin,
         clients,
-        ipv6_prefix,
         origins: origins.into_iter().map(|(origin, _)| origin).collect(),
         policy,
         responses: routes.responses,

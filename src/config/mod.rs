@@ -54,8 +54,6 @@ pub struct Config {
     pub admin: Option<Admin>,
     /// Who is believed about clients' addresses.
     pub clients: ClientRules,
-    /// Bits of an IPv6 address that make one client.
-    pub ipv6_prefix: u8,
     /// Where requests go; [`crate::policy::Route::origin`] is a place in this list.
     pub origins: Vec<Origin>,
     /// Limits and routes.

@@ -141,12 +141,11 @@ fn token(at: &At<'_>, file: &Path) -> Option<String> {
     Some(token.to_owned())
 }
 
-/// `clients`: the rules, and the IPv6 prefix.
-pub(super) fn clients(root: &mut Map<'_>) -> (ClientRules, u8) {
+/// `clients`.
+pub(super) fn clients(root: &mut Map<'_>) -> ClientRules {
     let mut rules = ClientRules::default();
-    let mut prefix = 64;
     let Some(mut map) = root.get("clients").and_then(|at| at.map()) else {
-        return (rules, prefix);
+        return rules;
     };
     if let Some(at) = map.get("trusted_proxies") {
         rules.trusted_proxies =
@@ -159,10 +158,10 @@ pub(super) fn clients(root: &mut Map<'_>) -> (ClientRules, u8) {
         None => Some(AddressHeader::XForwardedFor),
     };
     if let Some(bits) = map.get("ipv6_prefix").and_then(|at| at.parse(whole(1, 128))) {
-        prefix = bits as u8;
+        rules.ipv6_prefix = bits as u8;
     }
     map.finish();
-    (rules, prefix)
+    rules
 }
 
 /// `None`: the peer is the client, whatever it says.

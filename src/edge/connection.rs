@@ -171,7 +171,7 @@ where
         let _ = socket2::SockRef::from(&tcp).set_tcp_notsent_lowat(UNSENT_BYTES);
         let digest = Arc::new(SocketDigest::from_raw_fd(tcp.as_raw_fd()));
         let _ = digest.peer_addr.set(Some(AnyAddr::Inet(client)));
-        let address = client::prefix(client.ip(), rules.ipv6_prefix);
+        let address = client::prefix(client.ip(), rules.clients.ipv6_prefix);
         let mut memory = ConnectionMemory::new(&self.memory, &self.readers, address);
         let (mut http2, mut served) = (false, None);
         let transport = match &door.tls {

@@ -20,8 +20,6 @@ pub struct ConnectionRules {
     pub bounds: Arc<Bounds>,
     /// Which peers are believed about clients' addresses.
     pub clients: ClientRules,
-    /// Bits of an IPv6 address that identify one client.
-    pub ipv6_prefix: u8,
     /// Bounds of the head of a request.
     pub head: GateBounds,
 }
@@ -39,7 +37,7 @@ impl ConnectionRules {
     /// Under which address the connections of a peer are bounded. A load balancer (a trusted peer) carries those of
     /// many clients, which a header tells apart, so it is not bounded.
     pub fn share_of(&self, peer: IpAddr) -> Option<ClientShare> {
-        let client = client::prefix(peer, self.ipv6_prefix);
+        let client = client::prefix(peer, self.clients.ipv6_prefix);
         let max_connections = self.bounds.max_connections_per_client;
         (!self.clients.trusts(peer)).then_some(ClientShare { client, max_connections })
     }

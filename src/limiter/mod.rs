@@ -19,8 +19,8 @@ use crate::engine::{Decision, Engine, FinalResponse, Generation, PendingSettleme
 use crate::http::{
     Asking, FieldRules, FrameworkReply, GateBounds, Head, Reason, Standing, pass, render,
 };
-use crate::policy::client::{self, ClientRules};
-use crate::policy::{Facts, KeySecret};
+use crate::policy::KeySecret;
+use crate::policy::client::ClientRules;
 
 /// A policy that decides requests.
 pub struct Limiter {
@@ -34,7 +34,6 @@ pub struct Limiter {
 struct Loaded {
     generation: Generation,
     clients: ClientRules,
-    ipv6_prefix: u8,
     bounds: GateBounds,
     field_rules: FieldRules,
     responses: Vec<Arc<Responses>>,
@@ -125,18 +124,12 @@ impl Limiter {
         let mut pending = PendingSettlement::default();
         let decision = match clean {
             Ok(clean) => {
-                let facts = Facts {
-                    client_ip: client::resolve(peer, &head.headers, &loaded.clients),
-                    peer_trusted: loaded.clients.trusts(peer),
-                    now: self.engine.date(self.engine.now()),
-                    method: head.method.as_str(),
-                    host: &clean.host,
-                    path: &clean.path,
-                    readings: &clean.readings,
-                    query: clean.query,
-                    headers: &head.headers,
-                    ipv6_prefix: loaded.ipv6_prefix,
-                };
+                let facts = clean.facts(
+                    loaded.clients.client(peer, &head.headers),
+                    self.engine.date(self.engine.now()),
+                    &head.method,
+                    &head.headers,
+                );
                 let (decision, open) = self.engine.decide(&loaded.generation, &facts).await;
                 pending = open;
                 Ok(decision)
@@ -156,7 +149,6 @@ impl Loaded {
         let loaded = Self {
             generation,
             clients: config.clients,
-            ipv6_prefix: config.ipv6_prefix,
             bounds,
             field_rules,
             responses: config.responses,

@@ -1,4 +1,8 @@
-//! Who the client is: the peer, or what trusted proxies say of it.
+//! The client's address: the peer's, or the one that trusted proxies vouch for.
+//!
+//! A request comes from a peer. If the peer is a trusted proxy, a header names the client; it is read from
+//! the right, over all trusted hops. This module knows no sockets and no configuration file. An untrusted
+//! peer must never be able to choose the address that is believed.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,17 +10,30 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 
-/// Most entries of forwarded addresses that are looked at, from the right. A longer chain of
-/// trusted hops does not exist; a longer list is an attack on the parser.
+/// The most entries of forwarded addresses that are read, from the right. No real chain of trusted
+/// hops is longer; a longer list is an attack on the parser.
 const MAX_HOPS: usize = 64;
 
 /// `clients:` of the configuration.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ClientRules {
-    /// Peers (and hops) that are believed.
+    /// Peers and hops whose forwarded addresses are believed.
     pub trusted_proxies: Vec<IpNet>,
-    /// Where they say whom they speak for.
+    /// The header in which they name the client; `None`: the peer is the client.
     pub address_header: Option<AddressHeader>,
+    /// The number of leading bits of an IPv6 address that identify one client, 1 to 128.
+    pub ipv6_prefix: u8,
+}
+
+/// The client of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestClient {
+    /// Its address, after trusted proxies were skipped. IPv4-mapped IPv6 addresses are IPv4.
+    pub ip: IpAddr,
+    /// The number of leading bits of an IPv6 address that identify one client.
+    pub ipv6_prefix: u8,
+    /// Whether the peer is a trusted proxy. A plan's name in a header is believed only then.
+    pub peer_trusted: bool,
 }
 
 /// A header that carries client addresses.
@@ -41,7 +58,29 @@ impl fmt::Display for AddressHeader {
     }
 }
 
+impl Default for ClientRules {
+    fn default() -> Self {
+        Self { trusted_proxies: Vec::new(), address_header: None, ipv6_prefix: 64 }
+    }
+}
+
+impl RequestClient {
+    /// The address, an IPv6 one cut to [`RequestClient::ipv6_prefix`] bits.
+    pub fn prefix(&self) -> IpAddr {
+        prefix(self.ip, self.ipv6_prefix)
+    }
+}
+
 impl ClientRules {
+    /// The client of a request with these headers from this peer.
+    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> RequestClient {
+        RequestClient {
+            ip: resolve(peer, headers, self),
+            ipv6_prefix: self.ipv6_prefix,
+            peer_trusted: self.trusts(peer),
+        }
+    }
+
     /// Whether an address belongs to a trusted proxy.
     pub fn trusts(&self, address: IpAddr) -> bool {
         let address = unmapped(address);
@@ -49,10 +88,10 @@ impl ClientRules {
     }
 }
 
-/// The client of a request: walks the forwarded addresses from the right (all header lines, in
-/// order) and takes the first that is not a trusted proxy. Where an entry cannot be read, the
-/// last address that could be vouched for is the client, never one further left.
-pub fn resolve(peer: IpAddr, headers: &HeaderMap, rules: &ClientRules) -> IpAddr {
+/// Walks the forwarded addresses from the right (all header lines, in order) and takes the first that is not a
+/// trusted proxy. If an entry cannot be parsed, the client is the last address before it, never one further
+/// left.
+fn resolve(peer: IpAddr, headers: &HeaderMap, rules: &ClientRules) -> IpAddr {
     let peer = unmapped(peer);
     if !rules.trusts(peer) {
         return peer;
@@ -73,7 +112,7 @@ pub fn resolve(peer: IpAddr, headers: &HeaderMap, rules: &ClientRules) -> IpAddr
     }
 }
 
-/// The address cut to what makes one client: IPv4 whole, IPv6 to `ipv6_prefix` bits.
+/// The part of an address that identifies one client: all of IPv4, `ipv6_prefix` bits of IPv6.
 pub fn prefix(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
     match unmapped(address) {
         IpAddr::V6(v6) => {
@@ -85,7 +124,7 @@ pub fn prefix(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
     }
 }
 
-/// An IPv4 address in IPv6 clothes (`::ffff:192.0.2.1`) is that IPv4 address.
+/// Turns an IPv4-mapped IPv6 address (`::ffff:192.0.2.1`) into the IPv4 address.
 pub fn unmapped(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
@@ -112,7 +151,7 @@ fn walk<'h>(
     client
 }
 
-/// A header that must stand once and hold one address.
+/// A header that must occur once and hold one address.
 fn single(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
     let mut lines = headers.get_all(name).iter();
     let line = lines.next()?;
@@ -122,8 +161,8 @@ fn single(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
     }
 }
 
-/// `192.0.2.1`, `192.0.2.1:443`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:443`, with blanks
-/// around; mapped addresses folded. Anything else (a zone, a name, `unknown`) is not an address.
+/// Parses `192.0.2.1`, `192.0.2.1:443`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:443`, with spaces or
+/// tabs around it; mapped addresses become IPv4. Anything else (a zone, a name, `unknown`) is not an address.
 fn parse_address(entry: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(entry).ok()?.trim_matches([' ', '\t']);
     let address = if let Some(rest) = text.strip_prefix('[') {
@@ -153,7 +192,7 @@ fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     for pair in element.split(';') {
         let (name, value) = pair.trim_matches([' ', '\t']).split_once('=')?;
-        // A quote that is not closed in its own pair makes the element unreadable.
+        // A quoted string must end in its own pair; otherwise the element is not parsed.
         let bare = match value.strip_prefix('"') {
             Some(rest) => rest.strip_suffix('"')?,
             None => value,
@@ -168,20 +207,20 @@ fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     found
 }
 
-/// Elements of a list from the right; a comma inside quotes does not part.
+/// Elements of a list from the right. A comma inside quotes does not separate elements.
 fn rsplit_unquoted(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut quoted = false;
-    let mut parts: Vec<&[u8]> = line
+    let mut elements: Vec<&[u8]> = line
         .split(|b| {
             quoted ^= *b == b'"';
             *b == b',' && !quoted
         })
         .collect();
-    // An open quote makes the whole line one element that cannot be read.
+    // With an unclosed quote the line is one element, which `forwarded_for` refuses.
     if quoted {
-        parts = vec![line];
+        elements = vec![line];
     }
-    parts.into_iter().rev()
+    elements.into_iter().rev()
 }
 
 #[cfg(test)]

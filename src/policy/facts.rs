@@ -1,7 +1,6 @@
-use std::net::IpAddr;
-
 use http::HeaderMap;
 
+use super::client::RequestClient;
 use crate::clock::Nanos;
 
 /// A plain view of one request, as the gate left it: what is matched and keyed, and nothing else.
@@ -10,10 +9,8 @@ use crate::clock::Nanos;
 /// forwarded; both borrow from the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'r> {
-    /// The client, after trusted proxies were skipped ([`super::client::resolve`]).
-    pub client_ip: IpAddr,
-    /// Whether the peer is a trusted proxy: what it says of the client's plan is believed.
-    pub peer_trusted: bool,
+    /// The client ([`super::client::ClientRules::client`]).
+    pub client: RequestClient,
     /// The date ([`crate::clock::Clock::date`]) when the request came: tokens expire by it, and
     /// rollouts begin.
     pub now: Nanos,
@@ -30,6 +27,4 @@ pub struct Facts<'r> {
     pub query: Option<&'r str>,
     /// All header fields.
     pub headers: &'r HeaderMap,
-    /// Bits of an IPv6 address that make one client (`clients.ipv6_prefix`).
-    pub ipv6_prefix: u8,
 }

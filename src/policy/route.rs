@@ -106,7 +106,7 @@ impl RouteMatch {
                 .headers
                 .iter()
                 .all(|(name, value)| facts.headers.get_all(name).iter().any(|found| found == value))
-            && (self.clients.is_empty() || self.is_client(facts.client_ip))
+            && (self.clients.is_empty() || self.is_client(facts.client.ip))
     }
 
     fn is_client(&self, address: IpAddr) -> bool {

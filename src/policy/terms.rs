@@ -104,7 +104,7 @@ impl Plans {
         route: &Route,
         signatures: Signatures,
     ) -> Result<RateIndex, NoKey> {
-        if !facts.peer_trusted && self.by.is_written_by_clients() {
+        if !facts.client.peer_trusted && self.by.is_written_by_clients() {
             return Ok(0);
         }
         match self.by.part_with(facts, route, signatures) {
@@ -128,7 +128,7 @@ impl OverrideTarget {
     /// Whether a client is of the network. Keys are told by their hash ([`super::KeyHash`]).
     pub fn is_network_of(&self, facts: &Facts<'_>) -> bool {
         match self {
-            Self::Network(network) => network.contains(&client::unmapped(facts.client_ip)),
+            Self::Network(network) => network.contains(&client::unmapped(facts.client.ip)),
             Self::Keys(_) => false,
         }
     }

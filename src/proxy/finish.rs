@@ -94,7 +94,7 @@ pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
     let record = AccessRecord {
         at: gate.engine.date(now),
         request_id: request_id.as_str(),
-        client_ip: ctx.client_ip,
+        client_ip: ctx.client.map(|client| client.ip),
         method: head.method.as_str(),
         host: &ctx.host,
         path: target.split_once('?').map_or(target, |(path, _)| path),

@@ -208,7 +208,6 @@ impl Live {
                 head: GateBounds::of(&config.bounds),
                 bounds: Arc::new(config.bounds),
                 clients: config.clients,
-                ipv6_prefix: config.ipv6_prefix,
             }),
             origins,
             members: Members::of(generation.policy()),
@@ -246,7 +245,7 @@ impl Live {
 
     /// Bits of an IPv6 address that identify one client.
     pub fn ipv6_prefix(&self) -> u8 {
-        self.connections.ipv6_prefix
+        self.connections.clients.ipv6_prefix
     }
 
     fn origin_like(&self, meant: &Origin) -> Option<Arc<OriginGroup>> {

@@ -17,7 +17,7 @@ mod response;
 mod tunnel;
 mod upstream;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -33,6 +33,7 @@ use crate::clock::{Nanos, Now};
 use crate::edge::{ExpectedAnswer, Link, MemoryBudget, RequestMemory, Shed};
 use crate::engine::{Decision, Engine, FinalResponse, PendingSettlement};
 use crate::http::{Rare, Reason, Standing};
+use crate::policy::client::RequestClient;
 use origin_slots::OriginSlot;
 
 pub use early_rejection::EarlyRejection;
@@ -69,8 +70,7 @@ pub struct Context {
     began: Now,
     /// The date then.
     date: Nanos,
-    client_ip: Option<std::net::IpAddr>,
-    peer_trusted: bool,
+    client: Option<RequestClient>,
     host: Arc<str>,
     /// Whether the head may have fields of which an origin is not told all.
     rare: Rare,
@@ -108,6 +108,20 @@ pub struct Context {
 }
 
 impl Context {
+    /// The client. Before the request was read: an unspecified address that no peer vouches for.
+    fn client(&self) -> RequestClient {
+        self.client.unwrap_or(RequestClient {
+            ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            ipv6_prefix: self.live.ipv6_prefix(),
+            peer_trusted: false,
+        })
+    }
+
+    /// Whether the peer is a trusted proxy.
+    fn peer_trusted(&self) -> bool {
+        self.client.is_some_and(|client| client.peer_trusted)
+    }
+
     /// Where the client stands, as the route's operator wants it told.
     fn standing(&self) -> Option<Standing<'_>> {
         let decision = self.decision.as_ref()?;
@@ -144,8 +158,7 @@ impl ProxyHttp for Tollgate {
             live: self.live.load_full(),
             began: Now { mono: Nanos::ZERO, wall: Nanos::ZERO },
             date: Nanos::ZERO,
-            client_ip: None,
-            peer_trusted: false,
+            client: None,
             host: Arc::default(),
             rare: Rare::NONE,
             rewritten: None,

@@ -18,7 +18,6 @@ use crate::config::Bounds;
 use crate::edge::{Link, RequestMemory};
 use crate::engine::{Decision, Outcome, Unsettled};
 use crate::http::{Asking, Clean, GateBounds, Head, Reason, Scanned, pass, pass_scanned, render};
-use crate::policy::{Facts, client};
 
 /// What `request_filter` gives the framework.
 pub(super) type Judging<'r> = Pin<Box<dyn Future<Output = Result<bool>> + Send + 'r>>;
@@ -41,7 +40,7 @@ pub(super) fn judge<'r>(
         let rules = &ctx.live.field_rules;
         rules.check(clean.rare, &head.method, &head.headers)?;
         // A trusted proxy sends the requests of many hosts over a connection for one or none.
-        match !ctx.peer_trusted
+        match !ctx.peer_trusted()
             && Link::of(session).is_some_and(|link| link.is_misdirected(&clean.host))
         {
             true => Err(Reason::Misdirected),
@@ -49,7 +48,7 @@ pub(super) fn judge<'r>(
         }
     });
     let judged = clean.map(|clean| {
-        let facts = facts(ctx, head, &clean);
+        let facts = clean.facts(ctx.client(), ctx.date, &head.method, &head.headers);
         let generation = &ctx.live.generation;
         let decision = ctx.decision.insert(generation.undecided(ctx.began));
         unsettled = gate.engine.begin(generation, &facts, decision, &mut ctx.pending);
@@ -104,9 +103,7 @@ fn prepare(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
     let peer = session.client_addr().and_then(|address| address.as_inet()).map(|peer| peer.ip());
     // Only a socket without an address (a test's pipe) has no peer.
     let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let clients = &ctx.live.clients();
-    ctx.client_ip = Some(client::resolve(peer, &session.req_header().headers, clients));
-    ctx.peer_trusted = clients.trusts(peer);
+    ctx.client = Some(ctx.live.clients().client(peer, &session.req_header().headers));
 }
 
 /// How long one part of an answer over HTTP/2 may take. The stream under the session ends one whose window does not
@@ -129,21 +126,6 @@ fn read<'r>(
     scanned
         .and_then(|one| pass_scanned(one, head.raw_path(), bounds))
         .unwrap_or_else(|| pass(Head::of(head), bounds))
-}
-
-fn facts<'r>(ctx: &Context, head: &'r RequestHeader, clean: &'r Clean<'r>) -> Facts<'r> {
-    Facts {
-        client_ip: ctx.client_ip.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
-        peer_trusted: ctx.peer_trusted,
-        now: ctx.date,
-        method: head.method.as_str(),
-        host: &clean.host,
-        path: &clean.path,
-        readings: &clean.readings,
-        query: clean.query,
-        headers: &head.headers,
-        ipv6_prefix: ctx.live.ipv6_prefix(),
-    }
 }
 
 /// Keeps what is needed of a clean head when it is forwarded.

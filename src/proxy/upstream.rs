@@ -44,8 +44,7 @@ pub(super) fn choose(
     let origin = &live.origins[route.origin];
     let head = session.req_header();
     let facts = Facts {
-        client_ip: ctx.client_ip.unwrap_or(IpAddr::from([0, 0, 0, 0])),
-        peer_trusted: ctx.peer_trusted,
+        client: ctx.client(),
         now: ctx.date,
         method: head.method.as_str(),
         host: &ctx.host,
@@ -55,11 +54,10 @@ pub(super) fn choose(
         readings: &[],
         query: head.uri.query(),
         headers: &head.headers,
-        ipv6_prefix: live.ipv6_prefix(),
     };
     ctx.origin = Some(Arc::clone(origin));
     if ctx.origin_slot.is_none() {
-        let client = client::prefix(facts.client_ip, live.ipv6_prefix());
+        let client = facts.client.prefix();
         if !has_memory(gate, client, live.bounds().memory) {
             (ctx.shed, ctx.is_unforwarded) = (Some(Shed::Memory), true);
             gate.books.shed(Shed::Memory);
@@ -150,7 +148,7 @@ pub(super) fn introduce(
     if ctx.rare != Rare::NONE {
         clean_up(session, request, ctx)?;
     }
-    let chain = if ctx.peer_trusted { joined(request, &X_FORWARDED_FOR) } else { None };
+    let chain = if ctx.peer_trusted() { joined(request, &X_FORWARDED_FOR) } else { None };
     let peer = peer_text(session)?;
     let forwarded_for = match chain {
         None => peer,
@@ -162,7 +160,7 @@ pub(super) fn introduce(
         }
     };
     request.insert_header("X-Forwarded-For", forwarded_for)?;
-    if !(ctx.peer_trusted && request.headers.contains_key(&X_FORWARDED_PROTO)) {
+    if !(ctx.peer_trusted() && request.headers.contains_key(&X_FORWARDED_PROTO)) {
         let tls = session.digest().is_some_and(|digest| digest.ssl_digest.is_some());
         let scheme = HeaderValue::from_static(if tls { "https" } else { "http" });
         request.insert_header("X-Forwarded-Proto", scheme)?;
@@ -171,7 +169,7 @@ pub(super) fn introduce(
         // Only HTTP/1.0 comes without one. Nobody is believed that a host was named.
         request.remove_header(&X_FORWARDED_HOST);
         http10::name_host(request, ctx)?;
-    } else if !(ctx.peer_trusted && request.headers.contains_key(&X_FORWARDED_HOST)) {
+    } else if !(ctx.peer_trusted() && request.headers.contains_key(&X_FORWARDED_HOST)) {
         // As the client wrote it, port and all.
         let head = session.req_header();
         let authority = || head.uri.authority().map(|authority| authority.as_str());
@@ -205,7 +203,7 @@ fn clean_up(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Re
     }
     let rules = &ctx.live.field_rules;
     let method = &session.req_header().method;
-    for name in rules.dropped(ctx.rare, ctx.peer_trusted, method, &request.headers) {
+    for name in rules.dropped(ctx.rare, ctx.peer_trusted(), method, &request.headers) {
         request.remove_header(&name);
     }
     // HTTP/2 has its own rule for several lines (RFC 9113, section 8.2.3).
@@ -288,7 +286,7 @@ impl RequestId {
             let length = 1..=MAX_REQUEST_ID;
             length.contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
         };
-        let given = if ctx.peer_trusted { session.get_header(X_REQUEST_ID) } else { None };
+        let given = if ctx.peer_trusted() { session.get_header(X_REQUEST_ID) } else { None };
         given.filter(plain).map_or_else(Self::new, |id| Self::Given(id.clone()))
     }
 

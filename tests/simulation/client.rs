@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tollgate::clock::Clock;
 use tollgate::engine::{Decision, FinalResponse, Generation, Outcome, PendingSettlement};
 use tollgate::policy::Facts;
+use tollgate::policy::client::RequestClient;
 
 use super::node::Node;
 use super::oracle::Told;
@@ -146,8 +147,11 @@ async fn decide(
     let began = world.now();
     world.oracle().asked(id, node.index, asked, &policy, began);
     let facts = Facts {
-        client_ip: IpAddr::from(asked.ip),
-        peer_trusted: asked.trusted,
+        client: RequestClient {
+            ip: IpAddr::from(asked.ip),
+            ipv6_prefix: 64,
+            peer_trusted: asked.trusted,
+        },
         now: node.clock.now().wall,
         method: "POST",
         host: "h",
@@ -155,7 +159,6 @@ async fn decide(
         readings: &[],
         query: None,
         headers: &headers,
-        ipv6_prefix: 64,
     };
     {
         let mut state = world.state();

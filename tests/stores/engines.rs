@@ -10,6 +10,7 @@ use tollgate::clock::SystemClock;
 use tollgate::config;
 use tollgate::engine::{Decision, Engine, Generation, Outcome, PendingSettlement};
 use tollgate::limit::{FixedWindow, Quota, Rate, WindowLengths};
+use tollgate::policy::client::RequestClient;
 use tollgate::policy::{Facts, KeyHash, KeySecret, Route};
 use tollgate::store::redis::{
     Address, CallOutcome, CellCharge, Login, ServerDiscovery, SharedStore, StoreSettings,
@@ -121,8 +122,7 @@ pub fn headers(keys: &[(&'static str, &str)]) -> HeaderMap {
 
 pub fn facts<'f>(path: &'f str, headers: &'f HeaderMap) -> Facts<'f> {
     Facts {
-        client_ip: [192, 0, 2, 1].into(),
-        peer_trusted: true,
+        client: RequestClient { ip: [192, 0, 2, 1].into(), ipv6_prefix: 64, peer_trusted: true },
         now: tollgate::clock::Nanos::ZERO,
         method: "POST",
         host: "h",
@@ -130,6 +130,5 @@ pub fn facts<'f>(path: &'f str, headers: &'f HeaderMap) -> Facts<'f> {
         readings: &[],
         query: None,
         headers,
-        ipv6_prefix: 64,
     }
 }

@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tollgate::policy::client::{AddressHeader, ClientRules, resolve};
+use tollgate::policy::client::{AddressHeader, ClientRules};
 
 /// Lines of a field that tells the client's address. Only a trusted peer is believed, and what a
 /// client invents changes nothing about what a proxy vouches for.
@@ -15,23 +15,24 @@ pub fn addresses(bytes: &[u8]) {
                 "forwarded" => AddressHeader::Forwarded,
                 name => AddressHeader::Single(HeaderName::from_static(name)),
             }),
+            ..ClientRules::default()
         };
         let mut headers = HeaderMap::new();
         let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         for value in lines.filter_map(|line| HeaderValue::from_bytes(line).ok()) {
             headers.append(header, value);
         }
-        let told = resolve(trusted, &headers, &rules);
+        let told = rules.client(trusted, &headers).ip;
         assert!(told == trusted || is_written(&headers, header, told), "{told} was made up");
-        assert_eq!(resolve(stranger, &headers, &rules), stranger);
-        assert_eq!(resolve(trusted, &HeaderMap::new(), &rules), trusted);
+        assert_eq!(rules.client(stranger, &headers).ip, stranger);
+        assert_eq!(rules.client(trusted, &HeaderMap::new()).ip, trusted);
         let vouched = match header {
             "x-forwarded-for" => "198.51.100.77",
             "forwarded" => "for=198.51.100.77",
             _ => continue,
         };
         headers.append(header, HeaderValue::from_static(vouched));
-        assert_eq!(resolve(trusted, &headers, &rules), IpAddr::from([198, 51, 100, 77]));
+        assert_eq!(rules.client(trusted, &headers).ip, IpAddr::from([198, 51, 100, 77]));
     }
 }
 

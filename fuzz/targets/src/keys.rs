@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{ManualClock, Nanos};
 use tollgate::config;
 use tollgate::engine::{Decision, Engine, Generation, Outcome};
+use tollgate::policy::client::RequestClient;
 use tollgate::policy::{Facts, KeySecret};
 
 const POLICY: &str = r"
@@ -86,8 +87,7 @@ fn spent(decision: &Decision, limit: usize) -> Option<u32> {
 
 fn decide(path: &str, query: &str, headers: &HeaderMap) -> Decision {
     let facts = Facts {
-        client_ip: [192, 0, 2, 1].into(),
-        peer_trusted: false,
+        client: RequestClient { ip: [192, 0, 2, 1].into(), ipv6_prefix: 64, peer_trusted: false },
         now: Nanos::ZERO,
         method: "GET",
         host: "h",
@@ -95,7 +95,6 @@ fn decide(path: &str, query: &str, headers: &HeaderMap) -> Decision {
         readings: &[],
         query: Some(query),
         headers,
-        ipv6_prefix: 64,
     };
     let decision = NODE.engine.decide_now(&NODE.generation, &facts).0;
     let is_known = matches!(

@@ -6,6 +6,7 @@ use tollgate::clock::{ManualClock, Nanos};
 use tollgate::config::{self, LoadedConfig};
 use tollgate::engine::{Engine, FinalResponse, Generation, Outcome};
 use tollgate::http::{Asking, refusal, retry_after_secs};
+use tollgate::policy::client::RequestClient;
 use tollgate::policy::{Facts, KeySecret};
 
 const POLICY: &str = "version: 1
@@ -82,8 +83,11 @@ pub fn terms(bytes: &[u8]) {
 
 fn request(headers: &HeaderMap, is_trusted: bool, said: &FinalResponse<'_>) -> Outcome {
     let facts = Facts {
-        client_ip: [192, 0, 2, 1].into(),
-        peer_trusted: is_trusted,
+        client: RequestClient {
+            ip: [192, 0, 2, 1].into(),
+            ipv6_prefix: 64,
+            peer_trusted: is_trusted,
+        },
         now: Nanos::from_secs(1_800_000_000),
         method: "POST",
         host: "h",
@@ -91,7 +95,6 @@ fn request(headers: &HeaderMap, is_trusted: bool, said: &FinalResponse<'_>) -> O
         readings: &[],
         query: None,
         headers,
-        ipv6_prefix: 64,
     };
     let (engine, generation) = (&NODE.engine, &NODE.generation);
     let (mut decision, mut pending) = engine.decide_now(generation, &facts);

@@ -14,8 +14,8 @@ use crate::engine::{
     PendingSettlement,
 };
 use crate::http::{Asking, FieldRules, GateBounds, Head, Reason, fields_beside, pass, refusal};
-use crate::policy::client::{self, ClientRules};
-use crate::policy::{Facts, KeySecret};
+use crate::policy::KeySecret;
+use crate::policy::client::ClientRules;
 
 /// A day's begin, so that windows of every length begin with each case.
 const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
@@ -61,7 +61,6 @@ struct Bench<'s> {
     engine: Engine,
     generation: Generation,
     clients: ClientRules,
-    ipv6_prefix: u8,
     bounds: GateBounds,
     rules: FieldRules,
     responses: Vec<Arc<Responses>>,
@@ -125,7 +124,6 @@ impl<'s> Bench<'s> {
             engine,
             generation,
             clients: config.clients,
-            ipv6_prefix: config.ipv6_prefix,
             bounds: GateBounds {
                 header_size: config.bounds.header_size,
                 header_fields: config.bounds.header_fields,
@@ -180,9 +178,9 @@ impl<'s> Bench<'s> {
             version: if hosted { Version::HTTP_11 } else { Version::HTTP_10 },
             headers: &send.headers,
         };
-        let client_ip = client::resolve(send.ip, &send.headers, &self.clients);
+        let client = self.clients.client(send.ip, &send.headers);
         let mut answered =
-            ObservedResponse { client_ip: client_ip.to_string(), ..ObservedResponse::default() };
+            ObservedResponse { client_ip: client.ip.to_string(), ..ObservedResponse::default() };
         let checked = pass(head, self.bounds).and_then(|clean| {
             self.rules.check(clean.rare, &send.method, &send.headers).map(|()| clean)
         });
@@ -194,18 +192,8 @@ impl<'s> Bench<'s> {
                 return answered;
             }
         };
-        let facts = Facts {
-            client_ip,
-            peer_trusted: self.clients.trusts(send.ip),
-            now: self.clock.date(self.clock.now()),
-            method: send.method.as_str(),
-            host: &clean.host,
-            path: &clean.path,
-            readings: &clean.readings,
-            query: clean.query,
-            headers: &send.headers,
-            ipv6_prefix: self.ipv6_prefix,
-        };
+        let facts =
+            clean.facts(client, self.clock.date(self.clock.now()), &send.method, &send.headers);
         let (mut decision, pending) = self.store.decide(&self.engine, &self.generation, &facts);
         answered.waited = decision.wait();
         let latency = answered.waited.saturating_add(Nanos::from(send.answer.after));

@@ -21,7 +21,10 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, Method, Version, header};
 
+use crate::clock::Nanos;
 use crate::config::Bounds;
+use crate::policy::Facts;
+use crate::policy::client::RequestClient;
 
 pub use fields::FieldRules;
 pub use framing::{Framing, Length};
@@ -43,6 +46,29 @@ pub struct Clean<'r> {
     pub query: Option<&'r str>,
     /// Fields that need a second look ([`FieldRules`]).
     pub rare: Rare,
+}
+
+impl Clean<'_> {
+    /// The facts of the validated request. `method` and `headers` are those of the validated head; `now` is the
+    /// date ([`Facts::now`]).
+    pub fn facts<'f>(
+        &'f self,
+        client: RequestClient,
+        now: Nanos,
+        method: &'f Method,
+        headers: &'f HeaderMap,
+    ) -> Facts<'f> {
+        Facts {
+            client,
+            now,
+            method: method.as_str(),
+            host: &self.host,
+            path: &self.path,
+            readings: &self.readings,
+            query: self.query,
+            headers,
+        }
+    }
 }
 
 /// What the gate is told to bound.

@@ -7,7 +7,7 @@ use crate::policy::{Facts, client};
 
 /// The client's address as a part of a key.
 pub(super) fn part<'r>(facts: &Facts<'r>) -> KeyPart<'r> {
-    KeyPart::of(bytes(facts.client_ip, facts.ipv6_prefix).to_vec())
+    KeyPart::of(bytes(facts.client.ip, facts.client.ipv6_prefix).to_vec())
 }
 
 /// 4 bytes of IPv4, or 16 of an IPv6 address cut to `ipv6_prefix` bits.

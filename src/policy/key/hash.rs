@@ -78,7 +78,7 @@ impl fmt::Debug for KeySecret {
 impl KeyHasher {
     /// The client's address as a key of its own, for `missing_key: client_ip`.
     pub fn hash_client_ip(&self, facts: &Facts<'_>) -> KeyHash {
-        self.hash_address(facts.client_ip, facts.ipv6_prefix)
+        self.hash_address(facts.client.ip, facts.client.ipv6_prefix)
     }
 
     /// An address as the key of a limit by `client_ip` alone.

@@ -162,7 +162,7 @@ impl KeySpec {
         for source in &self.0 {
             if *source == Source::ClientIp {
                 // The commonest, and the only one that nothing else has in memory.
-                let address = address::bytes(facts.client_ip, facts.ipv6_prefix);
+                let address = address::bytes(facts.client.ip, facts.client.ipv6_prefix);
                 hasher.write_part(source.tag(), &address);
                 continue;
             }

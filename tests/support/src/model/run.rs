@@ -10,6 +10,7 @@ use tollgate::cli::test::TestStore;
 use tollgate::clock::{Clock, ManualClock, Nanos};
 use tollgate::config;
 use tollgate::engine::{Decision, Engine, FinalResponse, Generation, Outcome, PendingSettlement};
+use tollgate::policy::client::RequestClient;
 use tollgate::policy::{Facts, KeySecret};
 
 use super::reference::{Asked, Judged, Model, Policy};
@@ -58,8 +59,11 @@ impl<'s> Bench<'s> {
             }
         }
         let facts = Facts {
-            client_ip: asked.ip.into(),
-            peer_trusted: asked.trusted,
+            client: RequestClient {
+                ip: asked.ip.into(),
+                ipv6_prefix: 64,
+                peer_trusted: asked.trusted,
+            },
             now: self.clock.now().wall,
             method: "POST",
             host: "h",
@@ -67,7 +71,6 @@ impl<'s> Bench<'s> {
             readings: &[],
             query: None,
             headers: &headers,
-            ipv6_prefix: 64,
         };
         self.store.decide(&self.engine, &self.generation, &facts)
     }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
 
-use super::files::{MAX_NAMED, read_bounded};
-use super::read::{At, Map};
-use super::scalars::some_duration;
-use super::sockets::certificates_in;
-use super::{RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, StoreConfig};
+use crate::config::files::{MAX_NAMED, read_bounded};
+use crate::config::reader::{Located, Mapping};
+use crate::config::scalars::some_duration;
+use crate::config::sections::listeners::certificates_in;
+use crate::config::{RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, StoreConfig};
 
 /// Most servers that a configuration names to find the others by.
 const MAX_SERVERS: usize = 100;
@@ -25,7 +25,7 @@ const MAX_PREFIX: usize = 64;
 const MIN_SECRET: usize = 16;
 
 /// Where cells live; the embedded store unless it is written.
-pub(super) fn store(root: &mut Map<'_>, folder: &Path) -> StoreConfig {
+pub(crate) fn store(root: &mut Mapping<'_>, folder: &Path) -> StoreConfig {
     let Some(at) = root.get("store") else {
         return StoreConfig::Embedded;
     };
@@ -43,7 +43,7 @@ pub(super) fn store(root: &mut Map<'_>, folder: &Path) -> StoreConfig {
     redis.map_or(StoreConfig::Embedded, |redis| StoreConfig::Redis(Box::new(redis)))
 }
 
-fn redis_store(at: &At<'_>, folder: &Path) -> Option<RedisStore> {
+fn redis_store(at: &Located<'_>, folder: &Path) -> Option<RedisStore> {
     let mut map = at.map()?;
     let servers = servers(&mut map, folder);
     let username = map.get("username").map(|at| at.text().map(str::to_owned));
@@ -78,7 +78,7 @@ fn redis_store(at: &At<'_>, folder: &Path) -> Option<RedisStore> {
     Some(store)
 }
 
-fn servers(map: &mut Map<'_>, folder: &Path) -> Option<RedisServers> {
+fn servers(map: &mut Mapping<'_>, folder: &Path) -> Option<RedisServers> {
     let (url_at, cluster, sentinel) = (map.get("url"), map.get("cluster"), map.get("sentinel"));
     match (url_at, cluster, sentinel) {
         (Some(at), None, None) => at.parse(url).map(RedisServers::One),
@@ -99,7 +99,7 @@ fn servers(map: &mut Map<'_>, folder: &Path) -> Option<RedisServers> {
     }
 }
 
-fn sentinels(at: &At<'_>, folder: &Path) -> Option<RedisServers> {
+fn sentinels(at: &Located<'_>, folder: &Path) -> Option<RedisServers> {
     let mut map = at.map()?;
     let urls_at = map.require("urls", "write urls: [redis://10.0.0.1:26379]");
     let master = map.require("master", "write master: NAME, as the sentinels call it");
@@ -116,7 +116,7 @@ fn sentinels(at: &At<'_>, folder: &Path) -> Option<RedisServers> {
     })
 }
 
-fn urls(at: &At<'_>) -> Option<Vec<RedisUrl>> {
+fn urls(at: &Located<'_>) -> Option<Vec<RedisUrl>> {
     let items = at.one_or_more();
     if items.is_empty() || items.len() > MAX_SERVERS {
         at.error(format!("{} servers; 1 to {MAX_SERVERS} are taken", items.len()));
@@ -195,11 +195,11 @@ fn prefix(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn tls(at: &At<'_>, folder: &Path) -> Option<RedisTls> {
+fn tls(at: &Located<'_>, folder: &Path) -> Option<RedisTls> {
     let mut map = at.map()?;
     let (roots, chain, key) = (map.get("ca_file"), map.get("certificate"), map.get("private_key"));
     map.finish();
-    let pem = |at: At<'_>| {
+    let pem = |at: Located<'_>| {
         let file = folder.join(at.text()?);
         if let Err(why) = certificates_in(&file) {
             at.error(why);
@@ -227,12 +227,12 @@ fn tls(at: &At<'_>, folder: &Path) -> Option<RedisTls> {
     Some(RedisTls { ca, identity })
 }
 
-fn content(at: &At<'_>, file: &Path) -> Option<Vec<u8>> {
+fn content(at: &Located<'_>, file: &Path) -> Option<Vec<u8>> {
     read_bounded(file, MAX_NAMED).map_err(|error| at.error(error)).ok()
 }
 
 /// What a file holds, without the blanks around it. Its value is in no error.
-fn secret(at: &At<'_>, folder: &Path, least: usize) -> Option<Vec<u8>> {
+fn secret(at: &Located<'_>, folder: &Path, least: usize) -> Option<Vec<u8>> {
     let file = folder.join(at.text()?);
     let secret = content(at, &file)?.trim_ascii().to_vec();
     if secret.len() < least {

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-use super::files::read_bounded;
-use super::read::At;
-use super::scalars::duration;
-use super::yaml::Kind;
-use super::{Cors, RefusalBody, Responses};
+use crate::config::files::read_bounded;
+use crate::config::reader::Located;
+use crate::config::scalars::duration;
+use crate::config::source::SourceContent;
+use crate::config::{Cors, RefusalBody, Responses};
 use crate::policy::Exempt;
 
 /// The largest body of a refusal: it is sent to everybody who is refused.
 const MAX_BODY: u64 = 64 * 1024;
 
 /// What holds where nothing is written.
-pub(super) fn standard() -> Responses {
+pub(crate) fn standard() -> Responses {
     Responses {
         ratelimit_fields: true,
         x_ratelimit_fields: true,
@@ -29,7 +29,7 @@ pub(super) fn standard() -> Responses {
 }
 
 /// Reads `responses`; what is not written is as in `base`.
-pub(super) fn responses(at: &At<'_>, base: &Responses, folder: &Path) -> Arc<Responses> {
+pub(crate) fn responses(at: &Located<'_>, base: &Responses, folder: &Path) -> Arc<Responses> {
     let mut read = base.clone();
     let Some(mut map) = at.map() else {
         return Arc::new(read);
@@ -66,9 +66,12 @@ pub(super) fn responses(at: &At<'_>, base: &Responses, folder: &Path) -> Arc<Res
 }
 
 /// `[]`, `"*"`, or a list as `https://app.example.com`.
-fn cors(at: &At<'_>) -> Cors {
+fn cors(at: &Located<'_>) -> Cors {
     let items = at.one_or_more();
-    if items.iter().any(|at| matches!(&at.node.kind, Kind::Scalar { text, .. } if text == "*")) {
+    if items
+        .iter()
+        .any(|at| matches!(&at.node.kind, SourceContent::Scalar { text, .. } if text == "*"))
+    {
         return Cors::All;
     }
     Cors::Only(items.iter().filter_map(|at| at.parse(web_origin)).collect())
@@ -90,7 +93,7 @@ fn web_origin(text: &str) -> Result<HeaderValue, String> {
     HeaderValue::try_from(text).map_err(|_| wrong())
 }
 
-fn body(at: &At<'_>, folder: &Path) -> Option<RefusalBody> {
+fn body(at: &Located<'_>, folder: &Path) -> Option<RefusalBody> {
     if !at.is_map() {
         let word = at.choice(&[("problem", false), ("grpc", true)])?;
         return Some(if word { RefusalBody::Grpc } else { RefusalBody::Problem });

@@ -1,17 +1,17 @@
 //! From an algorithm's name and numbers to a quota.
 
-use super::read::{At, Map};
-use super::scalars::{rate, some_duration, whole};
 use crate::clock::Nanos;
+use crate::config::reader::{Located, Mapping};
+use crate::config::scalars::{rate, some_duration, whole};
 use crate::limit::{FixedWindow, Quota, QuotaError, Rate, SlidingLog, SlidingWindow, TokenBucket};
 
 /// An algorithm, and what it has beside the rate. Every rate of a limit (of a plan, of an
 /// exception) makes a quota of the same shape.
-pub(super) struct Shape<'n> {
+pub(crate) struct Shape<'n> {
     algorithm: Algorithm,
-    burst: Option<At<'n>>,
-    refill_every: Option<At<'n>>,
-    max_delay: Option<At<'n>>,
+    burst: Option<Located<'n>>,
+    refill_every: Option<Located<'n>>,
+    max_delay: Option<Located<'n>>,
     tick: Nanos,
 }
 
@@ -25,7 +25,7 @@ enum Algorithm {
 }
 
 /// `tick`: the unit of the clock that the exact tier is read by.
-pub(super) fn shape<'n>(map: &mut Map<'n>, tick: Nanos) -> Option<Shape<'n>> {
+pub(crate) fn shape<'n>(map: &mut Mapping<'n>, tick: Nanos) -> Option<Shape<'n>> {
     let words = [
         ("token_bucket", Algorithm::TokenBucket),
         ("gcra", Algorithm::TokenBucket),
@@ -41,7 +41,7 @@ pub(super) fn shape<'n>(map: &mut Map<'n>, tick: Nanos) -> Option<Shape<'n>> {
         None => Algorithm::SlidingWindow,
         Some(at) => at.choice(&words)?,
     };
-    let foreign = |name: &str, at: &Option<At<'_>>, to: &str| {
+    let foreign = |name: &str, at: &Option<Located<'_>>, to: &str| {
         if let Some(at) = at {
             let cure = format!("add algorithm: {to}, or leave it out");
             at.error_with(format!("{name} belongs to {to}"), cure);
@@ -68,7 +68,7 @@ pub(super) fn shape<'n>(map: &mut Map<'n>, tick: Nanos) -> Option<Shape<'n>> {
 }
 
 /// A rate that stands beside a limit's own: `600/1m`, or `{ rate: 600/1m, burst: 20 }`.
-pub(super) fn other_quota(at: &At<'_>, shape: &Shape<'_>) -> Option<Quota> {
+pub(crate) fn other_quota(at: &Located<'_>, shape: &Shape<'_>) -> Option<Quota> {
     if !at.is_map() {
         let rate = at.parse(rate)?;
         return shape.quota(rate, at, None);
@@ -80,7 +80,7 @@ pub(super) fn other_quota(at: &At<'_>, shape: &Shape<'_>) -> Option<Quota> {
 }
 
 /// `rate` and `burst` among the keys of a mapping.
-pub(super) fn quota_in(map: &mut Map<'_>, shape: &Shape<'_>) -> Option<Quota> {
+pub(crate) fn quota_in(map: &mut Mapping<'_>, shape: &Shape<'_>) -> Option<Quota> {
     let rate_at = map.require("rate", "write for example rate: 600/1m");
     let burst = map.get("burst");
     let rate_at = rate_at?;
@@ -90,7 +90,12 @@ pub(super) fn quota_in(map: &mut Map<'_>, shape: &Shape<'_>) -> Option<Quota> {
 
 impl Shape<'_> {
     /// The quota of a rate. `burst`: of this rate; else the limit's own holds.
-    pub(super) fn quota(&self, rate: Rate, at: &At<'_>, burst: Option<&At<'_>>) -> Option<Quota> {
+    pub(crate) fn quota(
+        &self,
+        rate: Rate,
+        at: &Located<'_>,
+        burst: Option<&Located<'_>>,
+    ) -> Option<Quota> {
         if let Some(burst) = burst
             && self.algorithm != Algorithm::TokenBucket
         {
@@ -109,18 +114,23 @@ impl Shape<'_> {
     }
 
     /// Whether requests may wait for their units.
-    pub(super) const fn delays(&self) -> bool {
+    pub(crate) const fn delays(&self) -> bool {
         self.max_delay.is_some()
     }
 
-    fn bucket(&self, rate: Rate, rate_at: &At<'_>, burst: Option<&At<'_>>) -> Option<Quota> {
+    fn bucket(
+        &self,
+        rate: Rate,
+        rate_at: &Located<'_>,
+        burst: Option<&Located<'_>>,
+    ) -> Option<Quota> {
         let burst_at = burst.or(self.burst.as_ref());
         let burst = match burst_at {
             None if self.algorithm == Algorithm::LeakyBucket => 1,
             None => rate.count(),
             Some(at) => u32::try_from(at.parse(whole(1, u64::from(u32::MAX)))?).ok()?,
         };
-        let span = |at: &Option<At<'_>>| match at {
+        let span = |at: &Option<Located<'_>>| match at {
             None => Some(Nanos::ZERO),
             Some(at) => at.parse(some_duration).map(Nanos::from),
         };

@@ -8,17 +8,17 @@ use ipnet::IpNet;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::files::{MAX_NAMED, read_bounded};
-use super::read::{At, Map};
-use super::scalars::{boolean, whole};
-use super::{Admin, Certificate, Listener};
+use crate::config::files::{MAX_NAMED, read_bounded};
+use crate::config::reader::{Located, Mapping};
+use crate::config::scalars::{boolean, whole};
+use crate::config::{Admin, Certificate, Listener};
 use crate::policy::client::{AddressHeader, ClientRules, unmapped};
 
 /// Most listeners: all are handed over to a successor in one message.
 const MAX_LISTENERS: usize = 32;
 
 /// `listeners`: at least one.
-pub(super) fn listeners(root: &mut Map<'_>, folder: &Path) -> Vec<Listener> {
+pub(crate) fn listeners(root: &mut Mapping<'_>, folder: &Path) -> Vec<Listener> {
     let cure = "write listeners: [{ address: 0.0.0.0:8080 }]";
     let Some(at) = root.require("listeners", cure) else {
         return Vec::new();
@@ -42,7 +42,7 @@ pub(super) fn listeners(root: &mut Map<'_>, folder: &Path) -> Vec<Listener> {
     listeners
 }
 
-fn listener<'n>(at: &At<'n>, folder: &Path) -> Option<(Listener, At<'n>)> {
+fn listener<'n>(at: &Located<'n>, folder: &Path) -> Option<(Listener, Located<'n>)> {
     let mut map = at.map()?;
     let address = map.require("address", "write address: 0.0.0.0:8080");
     let certificates = map.get("tls").map(|tls| {
@@ -64,7 +64,7 @@ fn listener<'n>(at: &At<'n>, folder: &Path) -> Option<(Listener, At<'n>)> {
     Some((listener, place))
 }
 
-fn certificate(at: &At<'_>, folder: &Path) -> Option<Certificate> {
+fn certificate(at: &Located<'_>, folder: &Path) -> Option<Certificate> {
     let mut map = at.map()?;
     let certificate = map.require("certificate", "write certificate: tls/site.crt");
     let private_key = map.require("private_key", "write private_key: tls/site.key");
@@ -82,7 +82,7 @@ fn certificate(at: &At<'_>, folder: &Path) -> Option<Certificate> {
 }
 
 /// Says what is wrong with a file of certificates.
-pub(super) fn certificates_in(file: &Path) -> Result<(), String> {
+pub(crate) fn certificates_in(file: &Path) -> Result<(), String> {
     let of_file = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
     let found = CertificateDer::pem_file_iter(file)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -97,7 +97,7 @@ fn socket(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// `admin`: none unless it is written.
-pub(super) fn admin(root: &mut Map<'_>, folder: &Path) -> Option<Admin> {
+pub(crate) fn admin(root: &mut Mapping<'_>, folder: &Path) -> Option<Admin> {
     let mut map = root.get("admin")?.map()?;
     let place = map.require("address", "write address: 127.0.0.1:9900");
     let token_at = map.get("token_file");
@@ -127,7 +127,7 @@ fn admin_host(text: &str) -> Result<String, String> {
 }
 
 /// The first line of a file. Its value is in no error.
-fn token(at: &At<'_>, file: &Path) -> Option<String> {
+fn token(at: &Located<'_>, file: &Path) -> Option<String> {
     let bytes = read_bounded(file, MAX_NAMED).map_err(|error| at.error(error)).ok()?;
     let Ok(text) = String::from_utf8(bytes) else {
         at.error(format!("{}: is not UTF-8", file.display()));
@@ -142,7 +142,7 @@ fn token(at: &At<'_>, file: &Path) -> Option<String> {
 }
 
 /// `clients`.
-pub(super) fn clients(root: &mut Map<'_>) -> ClientRules {
+pub(crate) fn clients(root: &mut Mapping<'_>) -> ClientRules {
     let mut rules = ClientRules::default();
     let Some(mut map) = root.get("clients").and_then(|at| at.map()) else {
         return rules;
@@ -177,7 +177,7 @@ fn address_header(text: &str) -> Result<Option<AddressHeader>, String> {
 }
 
 /// `10.0.0.0/8`, `2001:db8::/32`, or one address.
-pub(super) fn network(text: &str) -> Result<IpNet, String> {
+pub(crate) fn network(text: &str) -> Result<IpNet, String> {
     let wrong = || format!("{text:?} is not a network; write 10.0.0.0/8 or 203.0.113.7");
     if let Ok(net) = text.parse::<IpNet>() {
         let cut = net.trunc();

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
-use super::compile::read_bounded;
-use super::error::{ConfigError, ConfigErrors, Location};
-use super::read::{At, Errors};
-use super::scalars::{boolean, duration, whole};
-use super::yaml;
+use crate::config::error::{ConfigError, ConfigErrors, Location};
+use crate::config::load::read_bounded;
+use crate::config::reader::{ErrorList, Located};
+use crate::config::scalars::{boolean, duration, whole};
+use crate::config::source;
 
 /// Most requests of one step.
 const MAX_TIMES: u64 = 10_000_000;
@@ -116,9 +116,9 @@ pub fn load_cases(file: &Path) -> Result<Vec<TestCase>, ConfigErrors> {
 /// Reads the text of a file of cases. `name` stands in errors.
 pub fn read_cases(text: &str, name: &str) -> Result<Vec<TestCase>, ConfigErrors> {
     let refused = |errors| ConfigErrors { file: name.to_owned(), errors };
-    let tree = yaml::parse(text).map_err(refused)?;
-    let errors = Errors::default();
-    let cases = cases(&At::root(&tree, &errors));
+    let tree = source::parse(text).map_err(refused)?;
+    let errors = ErrorList::default();
+    let cases = cases(&Located::root(&tree, &errors));
     let errors = errors.into_sorted();
     match cases {
         Some(cases) if errors.is_empty() => Ok(cases),
@@ -126,7 +126,7 @@ pub fn read_cases(text: &str, name: &str) -> Result<Vec<TestCase>, ConfigErrors>
     }
 }
 
-fn cases(root: &At<'_>) -> Option<Vec<TestCase>> {
+fn cases(root: &Located<'_>) -> Option<Vec<TestCase>> {
     let mut map = root.map()?;
     let cases = map.require("cases", "write cases: [{ name: .., steps: [..] }]");
     map.finish();
@@ -138,7 +138,7 @@ fn cases(root: &At<'_>) -> Option<Vec<TestCase>> {
     Some(items.iter().filter_map(case).collect())
 }
 
-fn case(at: &At<'_>) -> Option<TestCase> {
+fn case(at: &Located<'_>) -> Option<TestCase> {
     let mut map = at.map()?;
     let name = map.require("name", "say what it shows").and_then(|at| at.text());
     let only = map.get("only").map(|at| at.choice(&[("embedded", true)]));
@@ -154,7 +154,7 @@ fn case(at: &At<'_>) -> Option<TestCase> {
     Some(TestCase { name: name?.to_owned(), only_embedded: only.unwrap_or(Some(false))?, steps })
 }
 
-fn step(at: &At<'_>) -> Option<TestStep> {
+fn step(at: &Located<'_>) -> Option<TestStep> {
     let mut map = at.map()?;
     let when = map.get("at").map(|at| at.parse(duration));
     let times = map.get("times").map(|at| at.parse(whole(1, MAX_TIMES)));
@@ -174,7 +174,7 @@ fn step(at: &At<'_>) -> Option<TestStep> {
     })
 }
 
-fn request(at: &At<'_>) -> Option<TestRequest> {
+fn request(at: &Located<'_>) -> Option<TestRequest> {
     let mut map = at.map()?;
     let method = map.get("method").map(|at| at.parse(method));
     let url = map.require("url", "write url: \"http://example.com/\"").and_then(|at| at.text());
@@ -203,7 +203,7 @@ fn request(at: &At<'_>) -> Option<TestRequest> {
 
 /// `{ status, headers, after }`; `failed`: the origin gives none and this proxy answers 502;
 /// `none`: the client leaves first.
-fn answer(at: &At<'_>) -> Option<OriginAnswer> {
+fn answer(at: &Located<'_>) -> Option<OriginAnswer> {
     if !at.is_map() {
         let words = [("none", None), ("failed", Some((502, false)))];
         return at.choice(&words).map(|status| OriginAnswer { status, ..OriginAnswer::default() });
@@ -220,9 +220,9 @@ fn answer(at: &At<'_>) -> Option<OriginAnswer> {
     })
 }
 
-fn fields_of(fields: Option<&At<'_>>) -> HeaderMap {
+fn fields_of(fields: Option<&Located<'_>>) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    for (name, at) in fields.into_iter().flat_map(At::named) {
+    for (name, at) in fields.into_iter().flat_map(Located::named) {
         let Ok(name) = HeaderName::try_from(name) else {
             at.error(format!("{name:?} is not the name of a header"));
             continue;
@@ -248,10 +248,10 @@ fn field(text: &str) -> Result<HeaderValue, String> {
     HeaderValue::try_from(text).map_err(|_| format!("{text:?} is not the value of a header"))
 }
 
-fn expected(at: &At<'_>) -> Option<Expectation> {
+fn expected(at: &Located<'_>) -> Option<Expectation> {
     let mut map = at.map()?;
-    let count = |at: At<'_>| at.parse(whole(0, MAX_TIMES)).and_then(|n| u32::try_from(n).ok());
-    let text = |at: At<'_>| at.text().map(str::to_owned);
+    let count = |at: Located<'_>| at.parse(whole(0, MAX_TIMES)).and_then(|n| u32::try_from(n).ok());
+    let text = |at: Located<'_>| at.text().map(str::to_owned);
     let expect = Expectation {
         allowed: map.get("allowed").and_then(count),
         limited: map.get("limited").and_then(count),
@@ -269,7 +269,7 @@ fn expected(at: &At<'_>) -> Option<Expectation> {
         headers: map
             .get("headers")
             .iter()
-            .flat_map(At::named)
+            .flat_map(Located::named)
             .filter_map(|(name, at)| Some((name.to_ascii_lowercase(), at.text()?.to_owned())))
             .collect(),
     };

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use rustls_pki_types::ServerName;
 
-use super::bounds::MOST_CONNECTIONS;
-use super::keys::{KeyFiles, source};
-use super::read::{At, Map};
-use super::scalars::{NAME_CURE, is_name, some_duration, whole};
-use super::sockets::certificates_in;
-use super::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls};
+use crate::config::reader::{Located, Mapping};
+use crate::config::scalars::{NAME_CURE, is_name, some_duration, whole};
+use crate::config::sections::bounds::MOST_CONNECTIONS;
+use crate::config::sections::keys::{KeyFiles, source};
+use crate::config::sections::listeners::certificates_in;
+use crate::config::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls};
 
 /// Most servers of one origin.
 const MAX_SERVERS: usize = 1_000;
@@ -21,11 +21,11 @@ const MAX_SERVERS: usize = 1_000;
 const DEFAULT_MAX_CONNECTIONS: usize = 1_024;
 
 /// Every origin, with the place of its name.
-pub(super) fn origins<'n>(
-    root: &mut Map<'n>,
+pub(crate) fn origins<'n>(
+    root: &mut Mapping<'n>,
     folder: &Path,
     files: &KeyFiles<'_>,
-) -> Vec<(Origin, At<'n>)> {
+) -> Vec<(Origin, Located<'n>)> {
     let cure = "write origins: { site: { servers: [127.0.0.1:9000] } }";
     let Some(at) = root.require("origins", cure) else {
         return Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn origins<'n>(
     if named.is_empty() && at.is_map() {
         at.error_with("no origin", cure);
     }
-    let one = |(name, at): (&str, At<'n>)| {
+    let one = |(name, at): (&str, Located<'n>)| {
         if !is_name(name) {
             at.error_with(format!("{name:?} is not a name"), NAME_CURE);
         }
@@ -43,7 +43,7 @@ pub(super) fn origins<'n>(
     named.into_iter().filter_map(one).collect()
 }
 
-fn origin(name: &str, at: &At<'_>, folder: &Path, files: &KeyFiles<'_>) -> Option<Origin> {
+fn origin(name: &str, at: &Located<'_>, folder: &Path, files: &KeyFiles<'_>) -> Option<Origin> {
     let mut map = at.map()?;
     let servers = map.require("servers", "write servers: [127.0.0.1:9000]");
     let balance = map.get("balance").and_then(|at| balance(&at, files));
@@ -74,7 +74,7 @@ fn origin(name: &str, at: &At<'_>, folder: &Path, files: &KeyFiles<'_>) -> Optio
     })
 }
 
-fn server(at: &At<'_>) -> Option<OriginServer> {
+fn server(at: &Located<'_>) -> Option<OriginServer> {
     if !at.is_map() {
         return Some(OriginServer { address: at.parse(host_and_port)?, weight: 1 });
     }
@@ -102,7 +102,7 @@ fn host_and_port(text: &str) -> Result<String, String> {
     }
 }
 
-fn balance(at: &At<'_>, files: &KeyFiles<'_>) -> Option<Balance> {
+fn balance(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Balance> {
     if !at.is_map() {
         return at
             .choice(&[("round_robin", false), ("random", true)])
@@ -124,7 +124,7 @@ fn host_kept_or_set(text: &str) -> Result<Option<String>, String> {
     if is_host { Ok(Some(text.to_owned())) } else { Err(format!("{text:?} is not a host")) }
 }
 
-fn tls(at: &At<'_>, folder: &Path) -> Option<OriginTls> {
+fn tls(at: &Located<'_>, folder: &Path) -> Option<OriginTls> {
     let mut map = at.map()?;
     let sni = map.require("sni", "write sni: site.internal, the name in the certificate");
     let ca_at = map.get("ca_file");
@@ -146,7 +146,7 @@ fn server_name(text: &str) -> Result<String, String> {
     ServerName::try_from(text).map(|_| text.to_owned()).map_err(wrong)
 }
 
-fn health_check(at: &At<'_>) -> Option<HealthCheck> {
+fn health_check(at: &Located<'_>) -> Option<HealthCheck> {
     let mut map = at.map()?;
     let path = map.require("path", "write path: /healthz");
     let every = map.get("every").and_then(|at| at.parse(some_duration));
@@ -163,7 +163,7 @@ fn health_check(at: &At<'_>) -> Option<HealthCheck> {
     })
 }
 
-fn timeouts(at: Option<At<'_>>) -> OriginTimeouts {
+fn timeouts(at: Option<Located<'_>>) -> OriginTimeouts {
     let minute = Duration::from_secs(60);
     let mut timeouts = OriginTimeouts {
         connect: Duration::from_secs(1),

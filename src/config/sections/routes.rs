@@ -4,40 +4,40 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
 
-use super::Responses;
-use super::costs::{cost, refuse_misfit};
-use super::limits::Limits;
-use super::read::{At, Map, did_you_mean};
-use super::responses::responses;
-use super::scalars::{NAME_CURE, is_name};
-use super::sockets::network;
+use crate::config::Responses;
+use crate::config::reader::{Located, Mapping, did_you_mean};
+use crate::config::scalars::{NAME_CURE, is_name};
+use crate::config::sections::costs::{cost, refuse_misfit};
+use crate::config::sections::limits::Limits;
+use crate::config::sections::listeners::network;
+use crate::config::sections::responses::responses;
 use crate::policy::{
     HostPattern, Limit, LimitIndex, MAX_LIMITS_PER_ROUTE, MethodSet, MissingKey, PathPattern,
     Route, RouteLimit, RouteMatch,
 };
 
 /// What stands before a route's own.
-pub(super) struct Defaults {
+pub(crate) struct Defaults {
     limits: Vec<RouteLimit>,
     origin: Option<usize>,
 }
 
 /// Routes with their answers and places, in the order of the file.
-pub(super) struct Routes<'n> {
-    pub(super) routes: Vec<Route>,
-    pub(super) responses: Vec<Arc<Responses>>,
-    pub(super) places: Vec<At<'n>>,
+pub(crate) struct Routes<'n> {
+    pub(crate) routes: Vec<Route>,
+    pub(crate) responses: Vec<Arc<Responses>>,
+    pub(crate) places: Vec<Located<'n>>,
 }
 
 /// What routes refer to.
-pub(super) struct Known<'k> {
-    pub(super) limits: &'k Limits<'k>,
-    pub(super) origins: &'k [&'k str],
-    pub(super) folder: &'k std::path::Path,
+pub(crate) struct RouteContext<'k> {
+    pub(crate) limits: &'k Limits<'k>,
+    pub(crate) origins: &'k [&'k str],
+    pub(crate) folder: &'k std::path::Path,
 }
 
 /// `defaults`.
-pub(super) fn defaults(root: &mut Map<'_>, known: &Known<'_>) -> Defaults {
+pub(crate) fn defaults(root: &mut Mapping<'_>, known: &RouteContext<'_>) -> Defaults {
     // Where there is only one origin nobody has to name it.
     let only = (known.origins.len() == 1).then_some(0);
     let mut defaults = Defaults { limits: Vec::new(), origin: only };
@@ -55,11 +55,11 @@ pub(super) fn defaults(root: &mut Map<'_>, known: &Known<'_>) -> Defaults {
 }
 
 /// `routes`: at least one.
-pub(super) fn routes<'n>(
-    root: &mut Map<'n>,
+pub(crate) fn routes<'n>(
+    root: &mut Mapping<'n>,
     defaults: &Defaults,
     base: &Arc<Responses>,
-    known: &Known<'_>,
+    known: &RouteContext<'_>,
 ) -> Routes<'n> {
     let mut all = Routes { routes: Vec::new(), responses: Vec::new(), places: Vec::new() };
     let cure = "write routes: [{ name: site }]";
@@ -85,11 +85,11 @@ pub(super) fn routes<'n>(
 }
 
 fn route<'n>(
-    at: &At<'n>,
+    at: &Located<'n>,
     defaults: &Defaults,
     base: &Arc<Responses>,
-    known: &Known<'_>,
-) -> Option<(Route, Arc<Responses>, At<'n>)> {
+    known: &RouteContext<'_>,
+) -> Option<(Route, Arc<Responses>, Located<'n>)> {
     let mut map = at.map()?;
     let name_at = map.require("name", "write name: site");
     let matches = map.get("match").map(|at| matches(&at)).unwrap_or_default();
@@ -133,7 +133,7 @@ fn route<'n>(
 /// more would leave under that limit than it promises. The later turn cannot be kept for it
 /// either, since requests that wait for the first limit alone would be refused for turns that pass
 /// unused.
-fn refuse_two_delays(at: &At<'_>, uses: &[RouteLimit], limits: &[Limit]) {
+fn refuse_two_delays(at: &Located<'_>, uses: &[RouteLimit], limits: &[Limit]) {
     let mut before: Vec<LimitIndex> = Vec::new();
     for one in uses {
         // (Of the limits to which one use leads by `missing_key` one applies, so they may all delay.)
@@ -156,7 +156,7 @@ fn refuse_two_delays(at: &At<'_>, uses: &[RouteLimit], limits: &[Limit]) {
 
 /// What the answer tells of a cost gives back what was reserved above it; those behind a request that
 /// waited have their turns.
-fn refuse_late_costs_that_wait(at: &At<'_>, uses: &[RouteLimit], limits: &[Limit]) {
+fn refuse_late_costs_that_wait(at: &Located<'_>, uses: &[RouteLimit], limits: &[Limit]) {
     for one in uses.iter().filter(|one| one.cost.depends_on_response()) {
         let mut all = chain(one.limit, limits).map(|limit| &limits[limit.0]);
         if let Some(limit) = all.find(|limit| limit.has_max_delay()) {
@@ -195,7 +195,7 @@ fn together(before: &[RouteLimit], own: Vec<RouteLimit>) -> Vec<RouteLimit> {
     all
 }
 
-fn origin(at: &At<'_>, known: &Known<'_>) -> Option<usize> {
+fn origin(at: &Located<'_>, known: &RouteContext<'_>) -> Option<usize> {
     let name = at.text()?;
     let place = known.origins.iter().position(|other| *other == name);
     if place.is_none() {
@@ -207,7 +207,7 @@ fn origin(at: &At<'_>, known: &Known<'_>) -> Option<usize> {
 }
 
 /// A list of limits, by name or as `{ limit, cost }`; each at most once.
-fn uses(at: &At<'_>, known: &Known<'_>) -> Vec<RouteLimit> {
+fn uses(at: &Located<'_>, known: &RouteContext<'_>) -> Vec<RouteLimit> {
     let mut all: Vec<RouteLimit> = Vec::new();
     for item in at.one_or_more() {
         let Some(one) = one_use(&item, known) else {
@@ -223,7 +223,7 @@ fn uses(at: &At<'_>, known: &Known<'_>) -> Vec<RouteLimit> {
     all
 }
 
-fn one_use(at: &At<'_>, known: &Known<'_>) -> Option<RouteLimit> {
+fn one_use(at: &Located<'_>, known: &RouteContext<'_>) -> Option<RouteLimit> {
     if !at.is_map() {
         let limit = known.limits.find(at, at.text()?)?;
         return Some(RouteLimit { limit, cost: known.limits.limits[limit.0].cost.clone() });
@@ -246,7 +246,7 @@ fn one_use(at: &At<'_>, known: &Known<'_>) -> Option<RouteLimit> {
     Some(RouteLimit { limit: LimitIndex(place), cost })
 }
 
-fn matches(at: &At<'_>) -> RouteMatch {
+fn matches(at: &Located<'_>) -> RouteMatch {
     let mut matches = RouteMatch::default();
     let Some(mut map) = at.map() else {
         return matches;
@@ -280,7 +280,7 @@ fn matches(at: &At<'_>) -> RouteMatch {
         // An empty list would match everything, which nobody means by it.
         if list
             && let Some(at) = map.get(key)
-            && matches!(&at.node.kind, super::yaml::Kind::List(items) if items.is_empty())
+            && matches!(&at.node.kind, crate::config::source::SourceContent::List(items) if items.is_empty())
         {
             at.error_with("an empty list", "leave the key out to match all");
         }
@@ -317,7 +317,7 @@ fn method(text: &str) -> Result<String, String> {
         .ok_or_else(|| format!("{text:?} is not a method; write it in capitals, for example POST"))
 }
 
-fn header(name: &str, at: &At<'_>) -> Option<(HeaderName, HeaderValue)> {
+fn header(name: &str, at: &Located<'_>) -> Option<(HeaderName, HeaderValue)> {
     let Ok(header) = HeaderName::try_from(name) else {
         at.error(format!("{name:?} is not the name of a header"));
         return None;

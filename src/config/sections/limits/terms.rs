@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use super::algorithm::{Shape, other_quota, quota_in};
-use super::files::read_bounded;
-use super::keys::{KeyFiles, source};
-use super::read::{At, Map};
-use super::scalars::share;
-use super::sockets::network;
 use crate::clock::Nanos;
+use crate::config::files::read_bounded;
+use crate::config::reader::{Located, Mapping};
+use crate::config::scalars::share;
+use crate::config::sections::keys::{KeyFiles, source};
+use crate::config::sections::limits::algorithm::{Shape, other_quota, quota_in};
+use crate::config::sections::listeners::network;
 use crate::limit::Quota;
 use crate::policy::key::address_bytes;
 use crate::policy::{
@@ -29,23 +29,23 @@ const MAX_KEYS_FILE: u64 = 16 << 20;
 const MAX_PLANS: usize = 64;
 
 /// What a limit is read with.
-pub(super) struct Given<'g> {
+pub(crate) struct LimitContext<'g> {
     /// Where files are looked for.
-    pub(super) folder: &'g Path,
-    pub(super) key_files: &'g KeyFiles<'g>,
+    pub(crate) folder: &'g Path,
+    pub(crate) key_files: &'g KeyFiles<'g>,
     /// Bits of an IPv6 address that make one client.
-    pub(super) ipv6_prefix: u8,
+    pub(crate) ipv6_prefix: u8,
     /// The unit of the clock that the exact tier is read by.
-    pub(super) tick: Nanos,
+    pub(crate) tick: Nanos,
 }
 
 /// Reads what of a limit depends on who asks. `shape`: what rates become; `None`: the limit has
 /// none that could be another.
-pub(super) fn terms(
-    map: &mut Map<'_>,
+pub(crate) fn terms(
+    map: &mut Mapping<'_>,
     shape: Option<&Shape<'_>>,
     key: Option<&KeySpec>,
-    given: &Given<'_>,
+    given: &LimitContext<'_>,
 ) -> Option<Terms> {
     let mut terms = Terms { rollout: rollout(map)?, ..Terms::default() };
     if let Some(at) = map.get("candidate") {
@@ -76,7 +76,7 @@ pub(super) fn terms(
 }
 
 /// Other rates need a limit that has one and counts exactly.
-fn rates<'s, 'n>(at: &At<'_>, shape: Option<&'s Shape<'n>>) -> Option<&'s Shape<'n>> {
+fn rates<'s, 'n>(at: &Located<'_>, shape: Option<&'s Shape<'n>>) -> Option<&'s Shape<'n>> {
     if shape.is_none() {
         let cure = "leave it out, or write tier: exact and a rate";
         at.error_with("another rate needs an exact one", cure);
@@ -84,7 +84,7 @@ fn rates<'s, 'n>(at: &At<'_>, shape: Option<&'s Shape<'n>>) -> Option<&'s Shape<
     shape
 }
 
-fn rollout(map: &mut Map<'_>) -> Option<Rollout> {
+fn rollout(map: &mut Mapping<'_>) -> Option<Rollout> {
     let ppm = map.get("rollout").map(|at| at.parse(share));
     let from = map.get("from").map(|at| at.parse(instant));
     let all = Rollout::default();
@@ -99,9 +99,9 @@ fn instant(text: &str) -> Result<Nanos, String> {
 }
 
 fn plans(
-    at: &At<'_>,
+    at: &Located<'_>,
     shape: &Shape<'_>,
-    given: &Given<'_>,
+    given: &LimitContext<'_>,
     quotas: &mut Vec<Quota>,
 ) -> Option<Plans> {
     let mut map = at.map()?;
@@ -137,10 +137,10 @@ fn add(quotas: &mut Vec<Quota>, quota: Quota) -> RateIndex {
 }
 
 fn exception(
-    at: &At<'_>,
+    at: &Located<'_>,
     shape: Option<&Shape<'_>>,
     key: &KeySpec,
-    given: &Given<'_>,
+    given: &LimitContext<'_>,
     quotas: &mut Vec<Quota>,
 ) -> Option<Override> {
     let mut map = at.map()?;
@@ -182,7 +182,7 @@ fn exception(
 }
 
 /// One key a line, its parts apart by tabs; empty lines and those that begin with `#` say nothing.
-fn keys_of(file: &Path, key: &KeySpec, given: &Given<'_>) -> Result<Vec<KeyValues>, String> {
+fn keys_of(file: &Path, key: &KeySpec, given: &LimitContext<'_>) -> Result<Vec<KeyValues>, String> {
     let bytes = read_bounded(file, MAX_KEYS_FILE)?;
     let wrong = |line: usize, why: &str| format!("{}:{line}: {why}", file.display());
     let text = String::from_utf8(bytes).map_err(|_| wrong(1, "is not UTF-8"))?;
@@ -197,7 +197,7 @@ fn keys_of(file: &Path, key: &KeySpec, given: &Given<'_>) -> Result<Vec<KeyValue
 }
 
 /// A key's parts as its sources would find them in a request.
-fn parts_of(texts: &[&str], key: &KeySpec, given: &Given<'_>) -> Result<KeyValues, String> {
+fn parts_of(texts: &[&str], key: &KeySpec, given: &LimitContext<'_>) -> Result<KeyValues, String> {
     let sources = key.sources();
     if texts.len() != sources.len() {
         let many = sources.len();

@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 
 use http::HeaderName;
 
-use super::read::{At, Map};
-use super::scalars::{some_duration, whole};
 use crate::clock::Nanos;
+use crate::config::reader::{Located, Mapping};
+use crate::config::scalars::{some_duration, whole};
 use crate::policy::{Cost, Count, Limit, Penalty, StatusRules, Statuses};
 
 /// The most that one request can cost.
@@ -20,7 +20,7 @@ const MAX_AFTER: u64 = 1_000;
 const FORGIVE: Nanos = Nanos::from_secs(86_400);
 
 /// A number, `{ header, default, max }` or `{ response_header, reserve, max }`.
-pub(super) fn cost(at: &At<'_>) -> Option<Cost> {
+pub(crate) fn cost(at: &Located<'_>) -> Option<Cost> {
     if !at.is_map() {
         return units(at).map(Cost::Fixed);
     }
@@ -57,7 +57,7 @@ pub(super) fn cost(at: &At<'_>) -> Option<Cost> {
     Some(cost)
 }
 
-fn units(at: &At<'_>) -> Option<u32> {
+fn units(at: &Located<'_>) -> Option<u32> {
     at.parse(whole(1, MAX_COST)).and_then(|cost| u32::try_from(cost).ok())
 }
 
@@ -66,7 +66,7 @@ fn header_name(text: &str) -> Result<HeaderName, String> {
 }
 
 /// Refuses a cost that the limit cannot hold, or cannot settle.
-pub(super) fn refuse_misfit(at: &At<'_>, cost: &Cost, limit: &Limit) {
+pub(crate) fn refuse_misfit(at: &Located<'_>, cost: &Cost, limit: &Limit) {
     let most = match &limit.count {
         Count::Estimate { rate, .. } => rate.count(),
         Count::Exact { quota, .. } => quota.limit(),
@@ -84,7 +84,7 @@ pub(super) fn refuse_misfit(at: &At<'_>, cost: &Cost, limit: &Limit) {
 }
 
 /// `count` and `refund`.
-pub(super) fn counted(map: &mut Map<'_>) -> Option<StatusRules> {
+pub(crate) fn counted(map: &mut Mapping<'_>) -> Option<StatusRules> {
     let mut read = |key| map.get(key).map(|at| statuses(&at));
     let (only, refund) = (read("count"), read("refund"));
     Some(StatusRules {
@@ -100,7 +100,7 @@ pub(super) fn counted(map: &mut Map<'_>) -> Option<StatusRules> {
 }
 
 /// `{ status: [401, 500-599] }`.
-fn statuses(at: &At<'_>) -> Option<Statuses> {
+fn statuses(at: &Located<'_>) -> Option<Statuses> {
     let mut map = at.map()?;
     let status = map.require("status", "write { status: [401, 500-599] }");
     map.finish();
@@ -131,7 +131,7 @@ fn range(text: &str) -> Result<RangeInclusive<u16>, String> {
 }
 
 /// `{ after: 20, within: 1m, ban: 10m, double_up_to: 1d, forgive: 1d, at: request }`.
-pub(super) fn penalty(at: &At<'_>) -> Option<Penalty> {
+pub(crate) fn penalty(at: &Located<'_>) -> Option<Penalty> {
     let mut map = at.map()?;
     let after = map.require("after", "write after: 20, the denials that lead to a ban");
     let within = map.require("within", "write within: 1m");
@@ -140,7 +140,7 @@ pub(super) fn penalty(at: &At<'_>) -> Option<Penalty> {
     let words = [("request", false), ("connection", true)];
     let at_connection = map.get("at").map_or(Some(false), |at| at.choice(&words));
     map.finish();
-    let span = |at: &At<'_>| at.parse(some_duration).map(Nanos::from);
+    let span = |at: &Located<'_>| at.parse(some_duration).map(Nanos::from);
     let after = after.and_then(|at| at.parse(whole(1, MAX_AFTER)));
     let (within, ban) = (within.and_then(|at| span(&at)), ban.and_then(|at| span(&at)));
     let ban = ban?;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
-use super::files::{MAX_NAMED, read_bounded};
-use super::read::{At, did_you_mean};
-use super::scalars::whole;
+use crate::config::files::{MAX_NAMED, read_bounded};
+use crate::config::reader::{Located, did_you_mean};
+use crate::config::scalars::whole;
 use crate::policy::key::{Claim, MAX_KEY_SOURCES};
 use crate::policy::{KeySpec, Source};
 use crate::tokens::Tokens;
@@ -20,7 +20,7 @@ const MAX_SHARDS: u64 = 65_536;
 const MAX_SEGMENT: u64 = 64;
 
 /// One source, or a list of them.
-pub(super) fn key(at: &At<'_>, files: &KeyFiles<'_>) -> Option<KeySpec> {
+pub(crate) fn key(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<KeySpec> {
     let items = at.one_or_more();
     let sources: Vec<Option<Source>> = items.iter().map(|at| source(at, files)).collect();
     let sources: Option<Vec<Source>> = sources.into_iter().collect();
@@ -32,7 +32,7 @@ pub(super) fn key(at: &At<'_>, files: &KeyFiles<'_>) -> Option<KeySpec> {
 }
 
 /// One source of a key.
-pub(super) fn source(at: &At<'_>, files: &KeyFiles<'_>) -> Option<Source> {
+pub(crate) fn source(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Source> {
     if !at.is_map() {
         return source_of_text(at);
     }
@@ -50,7 +50,7 @@ pub(super) fn source(at: &At<'_>, files: &KeyFiles<'_>) -> Option<Source> {
     Some(Source::Shard { of: Box::new(inner?), buckets: u32::try_from(buckets?).ok()? })
 }
 
-fn source_of_text(at: &At<'_>) -> Option<Source> {
+fn source_of_text(at: &Located<'_>) -> Option<Source> {
     let text = at.text()?;
     let plain = [
         ("client_ip", Source::ClientIp),
@@ -95,7 +95,7 @@ fn is_token(text: &str) -> bool {
 }
 
 /// A claim of a signed token: `{ jwks_file | secret_file, claim }`.
-fn claim(at: &At<'_>, files: &KeyFiles<'_>) -> Option<Claim> {
+fn claim(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Claim> {
     let mut map = at.map()?;
     let (jwks, secret) = (map.get("jwks_file"), map.get("secret_file"));
     let name = map.require("claim", "write claim: sub").and_then(|at| at.text());
@@ -126,7 +126,7 @@ enum KeyFile {
 
 /// The files of keys for signed tokens. Each is read once, and all its uses share the memory of tokens that
 /// were checked: a token costs one check however many keys and plans it stands for.
-pub(super) struct KeyFiles<'f> {
+pub(crate) struct KeyFiles<'f> {
     folder: &'f Path,
     read: RefCell<Vec<ReadKeys>>,
 }
@@ -139,7 +139,7 @@ struct ReadKeys {
 
 impl<'f> KeyFiles<'f> {
     /// Files are looked for in this folder.
-    pub(super) const fn new(folder: &'f Path) -> Self {
+    pub(crate) const fn new(folder: &'f Path) -> Self {
         Self { folder, read: RefCell::new(Vec::new()) }
     }
 

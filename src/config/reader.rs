@@ -5,32 +5,32 @@
 
 use std::cell::RefCell;
 
-use super::error::{ConfigError, Location};
-use super::yaml::{Kind, Node};
+use crate::config::error::{ConfigError, Location};
+use crate::config::source::{SourceContent, SourceNode};
 
 /// The mistakes found so far.
 #[derive(Debug, Default)]
-pub(super) struct Errors(RefCell<Vec<ConfigError>>);
+pub(super) struct ErrorList(RefCell<Vec<ConfigError>>);
 
 /// A node with its path in the configuration.
 #[derive(Clone, Debug)]
-pub(super) struct At<'n> {
-    pub(super) node: &'n Node,
+pub(super) struct Located<'n> {
+    pub(super) node: &'n SourceNode,
     /// Where its name stands, or the node itself: what an error points to.
     pub(super) location: Location,
     pub(super) path: String,
-    errors: &'n Errors,
+    errors: &'n ErrorList,
 }
 
 /// A mapping that is read key by key.
 #[derive(Debug)]
-pub(super) struct Map<'n> {
-    at: At<'n>,
+pub(super) struct Mapping<'n> {
+    at: Located<'n>,
     /// Keys asked for so far: the known ones.
     known: Vec<&'static str>,
 }
 
-impl Errors {
+impl ErrorList {
     pub(super) fn push(&self, error: ConfigError) {
         self.0.borrow_mut().push(error);
     }
@@ -44,9 +44,9 @@ impl Errors {
     }
 }
 
-impl<'n> At<'n> {
+impl<'n> Located<'n> {
     /// The whole file.
-    pub(super) fn root(node: &'n Node, errors: &'n Errors) -> Self {
+    pub(super) fn root(node: &'n SourceNode, errors: &'n ErrorList) -> Self {
         Self { node, location: node.location, path: String::new(), errors }
     }
 
@@ -68,8 +68,8 @@ impl<'n> At<'n> {
     /// A scalar's text as it was typed.
     pub(super) fn text(&self) -> Option<&'n str> {
         match &self.node.kind {
-            Kind::Scalar { text, .. } if !self.node.is_nothing() => Some(text),
-            Kind::Scalar { .. } | Kind::List(_) | Kind::Map(_) => {
+            SourceContent::Scalar { text, .. } if !self.node.is_nothing() => Some(text),
+            SourceContent::Scalar { .. } | SourceContent::List(_) | SourceContent::Map(_) => {
                 self.error(format!("expected a value, found {}", self.node.describe()));
                 None
             }
@@ -104,8 +104,8 @@ impl<'n> At<'n> {
     /// A list's items.
     pub(super) fn list(&self) -> Vec<Self> {
         match &self.node.kind {
-            Kind::List(items) => self.items(items),
-            Kind::Scalar { .. } | Kind::Map(_) => {
+            SourceContent::List(items) => self.items(items),
+            SourceContent::Scalar { .. } | SourceContent::Map(_) => {
                 self.error(format!("expected a list, found {}", self.node.describe()));
                 Vec::new()
             }
@@ -115,13 +115,13 @@ impl<'n> At<'n> {
     /// A list's items, or the one thing that stands instead of a list.
     pub(super) fn one_or_more(&self) -> Vec<Self> {
         match &self.node.kind {
-            Kind::List(items) => self.items(items),
-            Kind::Scalar { .. } | Kind::Map(_) => vec![self.clone()],
+            SourceContent::List(items) => self.items(items),
+            SourceContent::Scalar { .. } | SourceContent::Map(_) => vec![self.clone()],
         }
     }
 
-    fn items(&self, items: &'n [Node]) -> Vec<Self> {
-        let item = |(i, node): (usize, &'n Node)| Self {
+    fn items(&self, items: &'n [SourceNode]) -> Vec<Self> {
+        let item = |(i, node): (usize, &'n SourceNode)| Self {
             node,
             location: node.location,
             path: format!("{}[{i}]", self.path),
@@ -131,10 +131,10 @@ impl<'n> At<'n> {
     }
 
     /// A mapping to be read key by key.
-    pub(super) fn map(&self) -> Option<Map<'n>> {
+    pub(super) fn map(&self) -> Option<Mapping<'n>> {
         match &self.node.kind {
-            Kind::Map(_) => Some(Map { at: self.clone(), known: Vec::new() }),
-            Kind::Scalar { .. } | Kind::List(_) => {
+            SourceContent::Map(_) => Some(Mapping { at: self.clone(), known: Vec::new() }),
+            SourceContent::Scalar { .. } | SourceContent::List(_) => {
                 self.error(format!("expected a mapping, found {}", self.node.describe()));
                 None
             }
@@ -142,18 +142,18 @@ impl<'n> At<'n> {
     }
 
     pub(super) fn is_map(&self) -> bool {
-        matches!(self.node.kind, Kind::Map(_))
+        matches!(self.node.kind, SourceContent::Map(_))
     }
 
     /// A mapping whose names the operator chose, each with its value.
     pub(super) fn named(&self) -> Vec<(&'n str, Self)> {
-        let Kind::Map(entries) = &self.node.kind else {
+        let SourceContent::Map(entries) = &self.node.kind else {
             if !self.node.is_nothing() {
                 self.error(format!("expected a mapping, found {}", self.node.describe()));
             }
             return Vec::new();
         };
-        let entry = |(key, node): &'n (super::yaml::Key, Node)| {
+        let entry = |(key, node): &'n (crate::config::source::SourceKey, SourceNode)| {
             let at = Self {
                 node,
                 location: key.location,
@@ -166,18 +166,18 @@ impl<'n> At<'n> {
     }
 }
 
-impl<'n> Map<'n> {
+impl<'n> Mapping<'n> {
     /// The value of a key, if it is there.
-    pub(super) fn get(&mut self, key: &'static str) -> Option<At<'n>> {
+    pub(super) fn get(&mut self, key: &'static str) -> Option<Located<'n>> {
         if !self.known.contains(&key) {
             self.known.push(key);
         }
         let entries = match &self.at.node.kind {
-            Kind::Map(entries) => entries,
-            Kind::Scalar { .. } | Kind::List(_) => return None,
+            SourceContent::Map(entries) => entries,
+            SourceContent::Scalar { .. } | SourceContent::List(_) => return None,
         };
         let (_, node) = entries.iter().find(|(found, _)| found.text == key)?;
-        Some(At {
+        Some(Located {
             node,
             location: node.location,
             path: join(&self.at.path, key),
@@ -186,7 +186,7 @@ impl<'n> Map<'n> {
     }
 
     /// The value of a key that must be there.
-    pub(super) fn require(&mut self, key: &'static str, cure: &str) -> Option<At<'n>> {
+    pub(super) fn require(&mut self, key: &'static str, cure: &str) -> Option<Located<'n>> {
         let found = self.get(key);
         if found.is_none() {
             self.at.error_with(format!("{key} is missing"), cure);
@@ -197,19 +197,21 @@ impl<'n> Map<'n> {
     /// The names in a mapping of names, whether or not their values can be read.
     pub(super) fn names_in(&mut self, key: &'static str) -> Vec<&'n str> {
         match self.get(key).map(|at| &at.node.kind) {
-            Some(Kind::Map(entries)) => entries.iter().map(|(key, _)| key.text.as_str()).collect(),
-            Some(Kind::Scalar { .. } | Kind::List(_)) | None => Vec::new(),
+            Some(SourceContent::Map(entries)) => {
+                entries.iter().map(|(key, _)| key.text.as_str()).collect()
+            }
+            Some(SourceContent::Scalar { .. } | SourceContent::List(_)) | None => Vec::new(),
         }
     }
 
     /// Where the mapping itself stands.
-    pub(super) const fn at(&self) -> &At<'n> {
+    pub(super) const fn at(&self) -> &Located<'n> {
         &self.at
     }
 
     /// Refuses every key that nobody asked for.
     pub(super) fn finish(self) {
-        let Kind::Map(entries) = &self.at.node.kind else {
+        let SourceContent::Map(entries) = &self.at.node.kind else {
             return;
         };
         for (key, _) in entries {
@@ -217,8 +219,11 @@ impl<'n> Map<'n> {
             if self.known.contains(&name) {
                 continue;
             }
-            let at =
-                At { location: key.location, path: join(&self.at.path, name), ..self.at.clone() };
+            let at = Located {
+                location: key.location,
+                path: join(&self.at.path, name),
+                ..self.at.clone()
+            };
             let cure = did_you_mean(name, &self.known)
                 .unwrap_or_else(|| format!("known here: {}", self.known.join(", ")));
             at.error_with(format!("unknown key {name:?}"), cure);

@@ -6,7 +6,7 @@
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span};
 
-use super::error::{ConfigError, Location};
+use crate::config::error::{ConfigError, Location};
 
 /// The largest file: a policy of ten thousand routes is about this long.
 pub(super) const MAX_BYTES: usize = 1 << 20;
@@ -16,34 +16,36 @@ const MAX_DEPTH: usize = 32;
 
 /// A value with its location.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct SourceNode {
     pub(super) location: Location,
-    pub(super) kind: Kind,
+    pub(super) kind: SourceContent,
 }
 
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum SourceContent {
     Scalar {
         text: String,
         /// Not quoted: `null` is nothing, `"null"` is a text.
         plain: bool,
     },
-    List(Vec<Node>),
-    Map(Vec<(Key, Node)>),
+    List(Vec<SourceNode>),
+    Map(Vec<(SourceKey, SourceNode)>),
 }
 
 #[derive(Debug)]
-pub(super) struct Key {
+pub(super) struct SourceKey {
     pub(super) location: Location,
     pub(super) text: String,
 }
 
-impl Node {
+impl SourceNode {
     /// Whether nothing is written here.
     pub(super) fn is_nothing(&self) -> bool {
         match &self.kind {
-            Kind::Scalar { text, plain: true } => matches!(text.as_str(), "" | "~" | "null"),
-            Kind::Scalar { .. } | Kind::List(_) | Kind::Map(_) => false,
+            SourceContent::Scalar { text, plain: true } => {
+                matches!(text.as_str(), "" | "~" | "null")
+            }
+            SourceContent::Scalar { .. } | SourceContent::List(_) | SourceContent::Map(_) => false,
         }
     }
 
@@ -51,15 +53,15 @@ impl Node {
     pub(super) fn describe(&self) -> &'static str {
         match &self.kind {
             _ if self.is_nothing() => "nothing",
-            Kind::Scalar { .. } => "a value",
-            Kind::List(_) => "a list",
-            Kind::Map(_) => "a mapping",
+            SourceContent::Scalar { .. } => "a value",
+            SourceContent::List(_) => "a list",
+            SourceContent::Map(_) => "a mapping",
         }
     }
 }
 
 /// Reads a whole file. Syntax errors end the reading; all others are collected.
-pub(super) fn parse(text: &str) -> Result<Node, Vec<ConfigError>> {
+pub(super) fn parse(text: &str) -> Result<SourceNode, Vec<ConfigError>> {
     if text.len() > MAX_BYTES {
         let message = format!("the file has more than {MAX_BYTES} bytes");
         return Err(vec![error(Location { line: 1, column: 1 }, message, None)]);
@@ -79,7 +81,7 @@ struct TreeReader<'t> {
 }
 
 impl<'t> TreeReader<'t> {
-    fn document(&mut self) -> Result<Node, ConfigError> {
+    fn document(&mut self) -> Result<SourceNode, ConfigError> {
         let mut tree = None;
         loop {
             let (event, span) = self.next()?;
@@ -107,7 +109,12 @@ impl<'t> TreeReader<'t> {
         }
     }
 
-    fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<Node, ConfigError> {
+    fn node(
+        &mut self,
+        event: Event<'t>,
+        span: Span,
+        depth: usize,
+    ) -> Result<SourceNode, ConfigError> {
         let at = location(span.start);
         if depth > MAX_DEPTH {
             let message = format!("nested deeper than {MAX_DEPTH} levels");
@@ -116,7 +123,10 @@ impl<'t> TreeReader<'t> {
         let kind = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_extras(at, anchor, tag.is_some());
-                Kind::Scalar { text: text.into_owned(), plain: style == ScalarStyle::Plain }
+                SourceContent::Scalar {
+                    text: text.into_owned(),
+                    plain: style == ScalarStyle::Plain,
+                }
             }
             Event::SequenceStart(anchor, tag) => {
                 self.refuse_extras(at, anchor, tag.is_some());
@@ -124,7 +134,7 @@ impl<'t> TreeReader<'t> {
                 loop {
                     let (event, span) = self.next()?;
                     if event == Event::SequenceEnd {
-                        break Kind::List(items);
+                        break SourceContent::List(items);
                     }
                     items.push(self.node(event, span, depth + 1)?);
                 }
@@ -136,7 +146,7 @@ impl<'t> TreeReader<'t> {
             Event::Alias(_) => {
                 let cure = "quote it if a * is meant; otherwise write the value out";
                 self.errors.push(error(at, "an alias".to_owned(), Some(cure)));
-                Kind::Scalar { text: String::new(), plain: true }
+                SourceContent::Scalar { text: String::new(), plain: true }
             }
             Event::Nothing
             | Event::StreamStart
@@ -148,21 +158,21 @@ impl<'t> TreeReader<'t> {
                 return Err(error(at, "the file ends in the middle".to_owned(), None));
             }
         };
-        Ok(Node { location: at, kind })
+        Ok(SourceNode { location: at, kind })
     }
 
-    fn map(&mut self, depth: usize) -> Result<Kind, ConfigError> {
-        let mut entries: Vec<(Key, Node)> = Vec::new();
+    fn map(&mut self, depth: usize) -> Result<SourceContent, ConfigError> {
+        let mut entries: Vec<(SourceKey, SourceNode)> = Vec::new();
         let mut names = hashbrown::HashMap::new();
         loop {
             let (event, span) = self.next()?;
             if event == Event::MappingEnd {
-                return Ok(Kind::Map(entries));
+                return Ok(SourceContent::Map(entries));
             }
             let key = self.node(event, span, depth + 1)?;
             let (event, span) = self.next()?;
             let value = self.node(event, span, depth + 1)?;
-            let Kind::Scalar { text, .. } = key.kind else {
+            let SourceContent::Scalar { text, .. } = key.kind else {
                 let message = format!("{} stands where a name is expected", key.describe());
                 self.errors.push(error(key.location, message, Some("quote it if it is a text")));
                 continue;
@@ -173,7 +183,7 @@ impl<'t> TreeReader<'t> {
                 self.errors.push(error(key.location, message, Some(&cure)));
                 continue;
             }
-            entries.push((Key { location: key.location, text }, value));
+            entries.push((SourceKey { location: key.location, text }, value));
         }
     }
 
@@ -197,7 +207,7 @@ impl<'t> TreeReader<'t> {
     }
 }
 
-/// Errors of the scanner, with a cure where YAML's own rules trip people.
+/// ErrorList of the scanner, with a cure where YAML's own rules trip people.
 fn syntax(scan: &ScanError) -> ConfigError {
     let info = scan.info();
     let trips = info.contains("alias") || info.contains("anchor") || info.contains("directive");
@@ -211,7 +221,7 @@ fn syntax(scan: &ScanError) -> ConfigError {
 
 /// Reads the text with `serde_yaml` too. Where the two differ, an editor, a linter or the next
 /// reader would see another policy than the one in force.
-fn second_opinion(text: &str, tree: &Node) -> Result<(), ConfigError> {
+fn second_opinion(text: &str, tree: &SourceNode) -> Result<(), ConfigError> {
     let other: serde_yaml::Value = serde_yaml::from_str(text).map_err(|refused| {
         let at = refused.location().map_or(Location { line: 1, column: 1 }, |location| Location {
             line: location.line(),
@@ -229,11 +239,11 @@ fn second_opinion(text: &str, tree: &Node) -> Result<(), ConfigError> {
 }
 
 /// The first place where the two readings differ.
-fn difference(node: &Node, other: &serde_yaml::Value) -> Option<Location> {
+fn difference(node: &SourceNode, other: &serde_yaml::Value) -> Option<Location> {
     use serde_yaml::Value;
     let differs = Some(node.location);
     match (&node.kind, other) {
-        (Kind::Map(entries), Value::Mapping(others)) => {
+        (SourceContent::Map(entries), Value::Mapping(others)) => {
             if entries.len() != others.len() {
                 return differs;
             }
@@ -243,14 +253,17 @@ fn difference(node: &Node, other: &serde_yaml::Value) -> Option<Location> {
                 if same { difference(value, other_value) } else { Some(key.location) }
             })
         }
-        (Kind::List(items), Value::Sequence(others)) => {
+        (SourceContent::List(items), Value::Sequence(others)) => {
             if items.len() != others.len() {
                 return differs;
             }
             items.iter().zip(others).find_map(|(item, other)| difference(item, other))
         }
-        (Kind::Scalar { text, .. }, Value::String(other)) if text == other => None,
-        (Kind::Scalar { plain: true, .. }, Value::Null | Value::Bool(_) | Value::Number(_)) => None,
+        (SourceContent::Scalar { text, .. }, Value::String(other)) if text == other => None,
+        (
+            SourceContent::Scalar { plain: true, .. },
+            Value::Null | Value::Bool(_) | Value::Number(_),
+        ) => None,
         _ => differs,
     }
 }

@@ -4,24 +4,26 @@ use std::num::NonZeroU64;
 use std::path::Path;
 use std::time::Duration;
 
-use super::machine;
-use super::read::{At, Map};
-use super::scalars::{duration, rate, share, size, some_duration, whole};
-use super::{AccessLog, Bounds, LogAddress, LogPath, LogTarget, MethodOverride, Underscores};
 use crate::clock::Nanos;
+use crate::config::host_memory;
+use crate::config::reader::{Located, Mapping};
+use crate::config::scalars::{duration, rate, share, size, some_duration, whole};
+use crate::config::{
+    AccessLog, Bounds, LogAddress, LogPath, LogTarget, MethodOverride, Underscores,
+};
 use crate::limit::{Rate, TokenBucket};
 
 /// `max_keys` where the file does not say.
 const DEFAULT_MAX_KEYS: usize = 1_000_000;
 
 /// Most cells: 2^28 of them are 13 GB.
-pub(super) const MOST_KEYS: u64 = 1 << 28;
+pub(crate) const MOST_KEYS: u64 = 1 << 28;
 
 /// Most connections: more descriptors than a process can have.
-pub(super) const MOST_CONNECTIONS: u64 = 1 << 20;
+pub(crate) const MOST_CONNECTIONS: u64 = 1 << 20;
 
 /// Bounds of the proxy, and `max_keys`.
-pub(super) fn bounds(root: &mut Map<'_>) -> (Bounds, usize) {
+pub(crate) fn bounds(root: &mut Mapping<'_>) -> (Bounds, usize) {
     let mut bounds = Bounds::default();
     let mut max_keys = DEFAULT_MAX_KEYS;
     let Some(mut map) = root.get("limits_of_this_proxy").and_then(|at| at.map()) else {
@@ -122,7 +124,7 @@ impl Default for Bounds {
             h2_resets: 100,
             max_connections: 20_000,
             max_connections_per_client: 1_000,
-            memory: machine::memory_share(),
+            memory: host_memory::memory_share(),
             // A browser opens a handful of connections; an office behind one address some dozens.
             handshakes_per_client: Rate::new(50, Nanos::SECOND).ok().and_then(handshake_bucket),
             // Together below the 30 s after which Kubernetes kills; without requests in flight below
@@ -136,10 +138,10 @@ impl Default for Bounds {
 /// `auto`, or a size. A budget that a few dozen connections use up would refuse everything.
 fn memory(text: &str) -> Result<usize, String> {
     if text == "auto" {
-        return Ok(machine::memory_share());
+        return Ok(host_memory::memory_share());
     }
     let bytes = usize::try_from(size(text)?).unwrap_or(usize::MAX);
-    let fits = (machine::MIN_MEMORY..=1 << 40).contains(&bytes);
+    let fits = (host_memory::MIN_MEMORY..=1 << 40).contains(&bytes);
     fits.then_some(bytes).ok_or_else(|| format!("{text:?} is not auto, nor from 16MiB to 1024GiB"))
 }
 
@@ -185,7 +187,7 @@ fn discard_bytes(text: &str) -> Result<usize, String> {
 }
 
 /// `access_log`.
-pub(super) fn access_log(root: &mut Map<'_>, folder: &Path) -> AccessLog {
+pub(crate) fn access_log(root: &mut Mapping<'_>, folder: &Path) -> AccessLog {
     let mut log = AccessLog {
         to: LogTarget::Stdout,
         sample_ppm: 1_000_000,
@@ -220,7 +222,7 @@ pub(super) fn access_log(root: &mut Map<'_>, folder: &Path) -> AccessLog {
     log
 }
 
-fn target_of(at: &At<'_>, target: &str, folder: &Path) -> LogTarget {
+fn target_of(at: &Located<'_>, target: &str, folder: &Path) -> LogTarget {
     match target {
         "stdout" => LogTarget::Stdout,
         "stderr" => LogTarget::Stderr,

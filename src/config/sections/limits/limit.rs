@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::algorithm::{Shape, shape};
-use super::bounds::MOST_KEYS;
-use super::costs::{cost, counted, penalty, refuse_misfit};
-use super::keys::key;
-use super::read::{At, Map, did_you_mean};
-use super::scalars::{NAME_CURE, is_name, rate, whole};
-use super::terms::{Given, terms};
+use crate::config::reader::{Located, Mapping, did_you_mean};
+use crate::config::scalars::{NAME_CURE, is_name, rate, whole};
+use crate::config::sections::bounds::MOST_KEYS;
+use crate::config::sections::costs::{cost, counted, penalty, refuse_misfit};
+use crate::config::sections::keys::key;
+use crate::config::sections::limits::algorithm::{Shape, shape};
+use crate::config::sections::limits::terms::{LimitContext, terms};
 use crate::limit::{MAX_RATES, MAX_WINDOWS, Quota, Rate, WindowLengths};
 use crate::policy::{
     Cost, Count, KeySpec, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, StatusRules, Terms,
@@ -34,19 +34,19 @@ const EXACT_KEYS: [&str; 9] = [
 
 /// Every limit of the file, in order, and where it stands. A limit with a mistake is among them
 /// with a stand-in, so that whoever names it is not told that it is unknown.
-pub(super) struct Limits<'n> {
-    pub(super) limits: Vec<Limit>,
-    pub(super) places: Vec<At<'n>>,
+pub(crate) struct Limits<'n> {
+    pub(crate) limits: Vec<Limit>,
+    pub(crate) places: Vec<Located<'n>>,
 }
 
 impl Limits<'_> {
     /// The limit of a name.
-    pub(super) fn find(&self, at: &At<'_>, name: &str) -> Option<LimitIndex> {
+    pub(crate) fn find(&self, at: &Located<'_>, name: &str) -> Option<LimitIndex> {
         find(&self.limits.iter().map(|limit| &*limit.name).collect::<Vec<_>>(), at, name)
     }
 }
 
-fn find(names: &[&str], at: &At<'_>, name: &str) -> Option<LimitIndex> {
+fn find(names: &[&str], at: &Located<'_>, name: &str) -> Option<LimitIndex> {
     let place = names.iter().position(|other| *other == name);
     if place.is_none() {
         let cure = did_you_mean(name, names).unwrap_or_else(|| "define it under limits".to_owned());
@@ -56,7 +56,7 @@ fn find(names: &[&str], at: &At<'_>, name: &str) -> Option<LimitIndex> {
 }
 
 /// `limits`.
-pub(super) fn limits<'n>(root: &mut Map<'n>, given: &Given<'_>) -> Limits<'n> {
+pub(crate) fn limits<'n>(root: &mut Mapping<'n>, given: &LimitContext<'_>) -> Limits<'n> {
     let named = root.get("limits").map(|at| at.named()).unwrap_or_default();
     let names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
     let mut all = Limits { limits: Vec::new(), places: Vec::new() };
@@ -87,7 +87,7 @@ fn stand_in(name: &str) -> Limit {
     }
 }
 
-fn limit(name: &str, at: &At<'_>, names: &[&str], given: &Given<'_>) -> Option<Limit> {
+fn limit(name: &str, at: &Located<'_>, names: &[&str], given: &LimitContext<'_>) -> Option<Limit> {
     let mut map = at.map()?;
     let exact = map
         .require("tier", "write tier: exact (counts exactly) or tier: estimate (cheap)")
@@ -136,10 +136,10 @@ fn limit(name: &str, at: &At<'_>, names: &[&str], given: &Given<'_>) -> Option<L
 
 /// How a limit counts, for whom it does so in another way, and what comes back.
 fn counting(
-    map: &mut Map<'_>,
+    map: &mut Mapping<'_>,
     exact: Option<bool>,
     key: Option<&KeySpec>,
-    given: &Given<'_>,
+    given: &LimitContext<'_>,
 ) -> Option<(Count, Terms, StatusRules)> {
     let in_flight = map.get("max_in_flight");
     if let Some(at) = &in_flight {
@@ -213,7 +213,7 @@ fn counting(
 
 /// Every charge counts in each window that the limit's rates have, and in the bucket of each rate that its
 /// key has met: of any plan. (An override belongs to a key, or to few.)
-fn few_variants(quota: &Quota, terms: &Terms, at: &At<'_>) {
+fn few_variants(quota: &Quota, terms: &Terms, at: &Located<'_>) {
     let windows = WindowLengths::of(std::iter::once(quota).chain(&terms.quotas)).lengths().len();
     if windows > MAX_WINDOWS {
         at.error_with(
@@ -236,7 +236,7 @@ fn few_variants(quota: &Quota, terms: &Terms, at: &At<'_>) {
 }
 
 /// A mistake elsewhere shall not make keys unknown.
-fn know_all(map: &mut Map<'_>) {
+fn know_all(map: &mut Mapping<'_>) {
     for key in
         EXACT_KEYS.iter().chain(&["expect", "plans", "overrides", "rollout", "from", "candidate"])
     {
@@ -244,7 +244,7 @@ fn know_all(map: &mut Map<'_>) {
     }
 }
 
-fn refuse(map: &mut Map<'_>, keys: &[&'static str], why: &str, cure: &str) {
+fn refuse(map: &mut Mapping<'_>, keys: &[&'static str], why: &str, cure: &str) {
     for key in keys {
         if let Some(at) = map.get(key) {
             at.error_with(format!("{key} {why}"), cure);
@@ -252,14 +252,14 @@ fn refuse(map: &mut Map<'_>, keys: &[&'static str], why: &str, cure: &str) {
     }
 }
 
-fn quota(shape: Option<&Shape<'_>>, rate: Option<Rate>, at: Option<&At<'_>>) -> Option<Quota> {
+fn quota(shape: Option<&Shape<'_>>, rate: Option<Rate>, at: Option<&Located<'_>>) -> Option<Quota> {
     shape?.quota(rate?, at?, None)
 }
 
 /// What an exact limit does when something is short.
 type Rules = (WhenFull, Option<usize>, OnStoreFailure);
 
-fn rules(map: &mut Map<'_>) -> Option<Rules> {
+fn rules(map: &mut Mapping<'_>) -> Option<Rules> {
     let when_full = map.get("when_full").map(|at| {
         at.choice(&[
             ("estimate", WhenFull::Estimate),
@@ -291,7 +291,7 @@ const fn exact_count(quota: Quota, (when_full, max_keys, on_store_failure): Rule
 }
 
 /// What a sketch is made for.
-fn expect(map: &mut Map<'_>) -> Option<u32> {
+fn expect(map: &mut Mapping<'_>) -> Option<u32> {
     let Some(at) = map.get("expect") else {
         return Some(DEFAULT_EXPECT);
     };
@@ -311,7 +311,7 @@ fn per_second(text: &str) -> Result<u32, String> {
 }
 
 /// `missing_key`: must be written where the key can be absent, and cannot be where it never is.
-fn missing_key(map: &mut Map<'_>, key: Option<&KeySpec>, names: &[&str]) -> Option<MissingKey> {
+fn missing_key(map: &mut Mapping<'_>, key: Option<&KeySpec>, names: &[&str]) -> Option<MissingKey> {
     let found = map.get("missing_key");
     match (key, found) {
         (Some(key), Some(at)) if !key.can_be_absent() => {
@@ -330,7 +330,7 @@ fn missing_key(map: &mut Map<'_>, key: Option<&KeySpec>, names: &[&str]) -> Opti
     }
 }
 
-fn outcome_of_missing(at: &At<'_>, names: &[&str]) -> Option<MissingKey> {
+fn outcome_of_missing(at: &Located<'_>, names: &[&str]) -> Option<MissingKey> {
     if !at.is_map() {
         return at.choice(&[
             ("skip", MissingKey::Skip),

@@ -3,20 +3,21 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::error::{ConfigError, ConfigErrors, Warning};
-use super::files::read_steady;
-use super::keys::KeyFiles;
-use super::limits::limits;
-use super::origins::origins;
-use super::read::{At, Errors, Map};
-use super::routes::{Known, defaults, routes};
-use super::scalars::whole;
-use super::store::store;
-use super::terms::Given;
-use super::warnings::{Looked, silenced, warnings};
-use super::yaml::{self, MAX_BYTES, Node};
-use super::{Config, StoreConfig, bounds, responses, sockets};
 use crate::clock::Nanos;
+use crate::config::error::{ConfigError, ConfigErrors, Warning};
+use crate::config::files::read_steady;
+use crate::config::reader::{ErrorList, Located, Mapping};
+use crate::config::scalars::whole;
+use crate::config::sections::keys::KeyFiles;
+use crate::config::sections::limits::LimitContext;
+use crate::config::sections::limits::limits;
+use crate::config::sections::origins::origins;
+use crate::config::sections::routes::{RouteContext, defaults, routes};
+use crate::config::sections::store::store;
+use crate::config::sections::{bounds, listeners as sockets, responses};
+use crate::config::source::{self, MAX_BYTES, SourceNode};
+use crate::config::warnings::{WarningInput, silenced, warnings};
+use crate::config::{Config, StoreConfig};
 use crate::limit::MICROSECOND;
 use crate::policy::{Policy, Router};
 
@@ -55,8 +56,8 @@ pub(super) fn read_bounded(file: &Path) -> Result<String, String> {
 /// Reads a text. `name` stands in errors; `folder` is where files are looked for.
 pub fn read_text(text: &str, name: &str, folder: &Path) -> Result<LoadedConfig, ConfigErrors> {
     let refused = |errors| ConfigErrors { file: name.to_owned(), errors };
-    let tree = yaml::parse(text).map_err(refused)?;
-    let errors = Errors::default();
+    let tree = source::parse(text).map_err(refused)?;
+    let errors = ErrorList::default();
     let loaded = compile(&tree, &errors, name, folder);
     let errors = errors.into_sorted();
     match loaded {
@@ -65,8 +66,13 @@ pub fn read_text(text: &str, name: &str, folder: &Path) -> Result<LoadedConfig, 
     }
 }
 
-fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<LoadedConfig> {
-    let mut root = At::root(tree, errors).map()?;
+fn compile(
+    tree: &SourceNode,
+    errors: &ErrorList,
+    name: &str,
+    folder: &Path,
+) -> Option<LoadedConfig> {
+    let mut root = Located::root(tree, errors).map()?;
     version(&mut root);
     let threads = root.get("threads").and_then(|at| at.parse(threads)).flatten();
     let listeners = sockets::listeners(&mut root, folder);
@@ -81,19 +87,21 @@ fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Lo
     let origins = origins(&mut root, folder, key_files);
     // The unit of time of the clock that the exact tier is read by.
     let tick = if store == StoreConfig::Embedded { Nanos::new(1) } else { MICROSECOND };
-    let limits =
-        limits(&mut root, &Given { folder, key_files, ipv6_prefix: clients.ipv6_prefix, tick });
+    let limits = limits(
+        &mut root,
+        &LimitContext { folder, key_files, ipv6_prefix: clients.ipv6_prefix, tick },
+    );
     let base = match root.get("responses") {
         Some(at) => responses::responses(&at, &responses::standard(), folder),
         None => Arc::new(responses::standard()),
     };
     let names: Vec<&str> = root.names_in("origins");
-    let known = Known { limits: &limits, origins: &names, folder };
+    let known = RouteContext { limits: &limits, origins: &names, folder };
     let defaults = defaults(&mut root, &known);
     let routes = routes(&mut root, &defaults, &base, &known);
     let silenced = silenced(&mut root);
     root.finish();
-    let looked = Looked {
+    let looked = WarningInput {
         file: name,
         limits: &limits,
         routes: &routes,
@@ -125,7 +133,7 @@ fn compile(tree: &Node, errors: &Errors, name: &str, folder: &Path) -> Option<Lo
     Some(LoadedConfig { config, warnings })
 }
 
-fn version(root: &mut Map<'_>) {
+fn version(root: &mut Mapping<'_>) {
     if let Some(at) = root.require("version", "begin with version: 1")
         && at.text().is_some_and(|text| text != "1")
     {

@@ -105,10 +105,17 @@ planted: tools-run
 	@./scripts/install-tools redis-server python3
 	./scripts/planted
 
-.PHONY: deny
+.PHONY: docs docs-generated
 
-# Licences, bans, sources and advisories of all dependencies, by deny.toml.
-CHECKS ?= licenses bans sources advisories
-deny: tools-run
-	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
-	$(CARGO) deny --locked check $(CHECKS)
+# The book of docs/, checked and built into target/book. mdBook is built once, into target/tools.
+MDBOOK := target/tools/bin/mdbook
+docs: tools-test $(MDBOOK)
+	$(CARGO) test --quiet --test docs
+	$(MDBOOK) build docs --dest-dir $(CURDIR)/target/book
+
+# Writes what is generated: the reference from the schema, the plots from the engine.
+docs-generated:
+	TOLLGATE_DOCS_WRITE=1 $(CARGO) test --quiet --test docs
+
+$(MDBOOK):
+	$(CARGO) install mdbook --version 0.5.4 --locked --no-default-features --features search --root target/tools

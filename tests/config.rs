@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use tollgate::cli::test::{InProcessStore, run};
 use tollgate::config::{self, LogTarget, MethodOverride, RefusalBody, Underscores};
 use tollgate::policy::client::AddressHeader;
 
@@ -997,30 +996,6 @@ fn every_file_of_conf_is_valid_and_raises_no_warning() {
         (&config.access_log.to, &config.default_responses.bodies[0]),
         (&LogTarget::Stdout, &RefusalBody::Problem)
     );
-}
-
-/// What stands in README.md is a policy that works.
-#[test]
-fn the_policies_of_the_readme_are_valid_and_pass_its_cases() {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let text = std::fs::read_to_string(readme).unwrap();
-    let blocks: Vec<&str> =
-        text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    let (cases, policies): (Vec<&str>, Vec<&str>) =
-        blocks.into_iter().partition(|block| block.starts_with("cases:"));
-    for policy in &policies {
-        assert_eq!(errors(policy), Vec::<String>::new(), "{policy}");
-        let loaded = config::read_text(policy, "README.md", Path::new("")).unwrap();
-        assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
-    }
-    let mut passed = 0;
-    for case in cases.iter().flat_map(|cases| config::read_cases(cases, "README.md").unwrap()) {
-        let policy = config::read_text(policies[0], "README.md", Path::new("")).unwrap();
-        let outcome = run(policy.config, &case, &InProcessStore);
-        assert!(outcome.differences.is_empty(), "{outcome:#?}");
-        passed += 1;
-    }
-    assert!(passed >= 1);
 }
 
 proptest! {

@@ -18,37 +18,37 @@ use std::os::fd::AsRawFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
+use super::connection_permits::{ConnectionPermit, ConnectionPermits};
 use super::guarded::{ConnectionMemory, Guarded, Transport, Watch};
-use super::handshakes::Handshakes;
+use super::handshakes::HandshakeLimiter;
 use super::idle_mark::unless_shed;
-use super::link::Link;
+use super::link::ConnectionState;
 use super::memory_budget::MemoryBudget;
 use super::memory_watch::SlowReaders;
-use super::policy::{ClientShare, ConnectionPolicy, ConnectionRules, Shed};
+use super::policy::{ClientShare, ConnectionPolicy, ConnectionRules, ShedReason};
 use super::proxy_protocol::{
-    PROXY_SIGNATURE, PROXY_V1_MOST, PROXY_V2_FIXED, ProxiedFrom, ProxyVersion, proxied_from,
-    proxy_v2_size, proxy_version,
+    MAX_PROXY_V1_BYTES, PROXY_SIGNATURE_BYTES, PROXY_V2_FIXED_BYTES, ProxySource, ProxyVersion,
+    parse_proxy_header, proxy_v2_size, proxy_version,
 };
-use super::seats::{Seat, Seats};
-use super::tls::Tls;
+use super::tls::TlsAcceptor;
 use super::waiting::Waiting;
 use crate::clock::{Clock, Nanos};
 use crate::http::{GateBounds, HeadScan, LastHost, Reason, WireHead};
 use crate::policy::client;
 
 /// One address that is listened on.
-pub(crate) struct Door {
-    pub(crate) tls: Option<Tls>,
+pub(crate) struct ListenerContext {
+    pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) proxy_protocol: bool,
 }
 
 /// Serves connections.
-pub(crate) struct Connections<A> {
+pub(crate) struct ConnectionServer<A> {
     pub(crate) app: Arc<A>,
     pub(crate) policy: Arc<dyn ConnectionPolicy>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) seats: Arc<Seats>,
-    pub(crate) handshakes: Handshakes,
+    pub(crate) permits: Arc<ConnectionPermits>,
+    pub(crate) handshakes: HandshakeLimiter,
     /// Whether they are of operators: [`AdminConnections`](super::admin_connections) bounds these,
     /// and nobody is banned there.
     pub(crate) is_admin: bool,
@@ -68,12 +68,16 @@ const UNSENT_BYTES: u32 = 128 * 1024;
 /// Why a connection ends without an answer; `None`: the client has gone, which is its right.
 type Refused = Option<Reason>;
 
-impl<A> Connections<A>
+impl<A> ConnectionServer<A>
 where
     A: HttpServerApp + ServerApp + Send + Sync + 'static,
 {
     /// A seat for a connection that was accepted; in the order of accepting.
-    pub(crate) fn seat(&self, peer: SocketAddr, door: &Door) -> Option<Seat> {
+    pub(crate) fn seat(
+        &self,
+        peer: SocketAddr,
+        door: &ListenerContext,
+    ) -> Option<ConnectionPermit> {
         let rules = self.policy.rules();
         if !door.proxy_protocol && self.is_banned(peer.ip()) {
             self.policy.record_rejected_connection(peer.ip(), Reason::Banned);
@@ -88,9 +92,9 @@ where
             true => None,
             false => rules.share_of(peer.ip()),
         };
-        let seat = self.seats.take(most, share, self.clock.now().mono);
+        let seat = self.permits.take(most, share, self.clock.now().mono);
         match &seat {
-            Some(seat) if seat.displaced => self.policy.record_shed(Shed::IdleConnections),
+            Some(seat) if seat.displaced => self.policy.record_shed(ShedReason::IdleConnections),
             Some(_) => {}
             None => self.policy.record_rejected_connection(peer.ip(), Reason::Connections),
         }
@@ -120,8 +124,8 @@ where
         self: Arc<Self>,
         tcp: tokio::net::TcpStream,
         peer: SocketAddr,
-        seat: Seat,
-        door: Arc<Door>,
+        seat: ConnectionPermit,
+        door: Arc<ListenerContext>,
         shutdown: ShutdownWatch,
     ) {
         let admitted = tokio::select! {
@@ -140,9 +144,9 @@ where
         &self,
         mut tcp: tokio::net::TcpStream,
         peer: SocketAddr,
-        door: &Door,
-        mut seat: Seat,
-    ) -> Result<(Box<Guarded>, IpAddr, Seat), Refused> {
+        door: &ListenerContext,
+        mut seat: ConnectionPermit,
+    ) -> Result<(Box<Guarded>, IpAddr, ConnectionPermit), Refused> {
         let rules = self.policy.rules();
         let bounds = &rules.bounds;
         let mut client = peer;
@@ -152,8 +156,8 @@ where
             }
             let reading = timeout(bounds.proxy_protocol_timeout, read_proxy_header(&mut tcp));
             match reading.await.map_err(|_| Some(Reason::ProxyProtocol))?? {
-                ProxiedFrom::Client(address) => client = address,
-                ProxiedFrom::Unknown => {}
+                ProxySource::Client(address) => client = address,
+                ProxySource::Unknown => {}
             }
             if self.is_banned(client.ip()) {
                 return Err(Some(Reason::Banned));
@@ -192,7 +196,7 @@ where
         let watch = Watch {
             bounds: Arc::clone(bounds),
             clock: Arc::clone(&self.clock),
-            link: Arc::new(Link::over(served)),
+            link: Arc::new(ConnectionState::over(served)),
             mark: seat.mark(),
             // A proxy that speaks for many resets the streams of many.
             most_resets: match rules.clients.trusts(peer.ip()) {
@@ -212,7 +216,7 @@ where
         &self,
         stream: Box<Guarded>,
         client: IpAddr,
-        seat: &Seat,
+        seat: &ConnectionPermit,
         shutdown: ShutdownWatch,
     ) {
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
@@ -231,7 +235,7 @@ where
         &self,
         mut stream: Box<Guarded>,
         client: IpAddr,
-        seat: &Seat,
+        seat: &ConnectionPermit,
         shutdown: ShutdownWatch,
     ) {
         let mut waiting = Waiting::new(shutdown.clone(), seat.mark());
@@ -374,29 +378,29 @@ const LAST_HANDSHAKES: Duration = Duration::from_millis(200);
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Reads a PROXY header and not a byte more.
-async fn read_proxy_header(tcp: &mut tokio::net::TcpStream) -> Result<ProxiedFrom, Refused> {
+async fn read_proxy_header(tcp: &mut tokio::net::TcpStream) -> Result<ProxySource, Refused> {
     let broken = |_| Some(Reason::ProxyProtocol);
-    let mut header = vec![0; PROXY_SIGNATURE];
-    let mut start = [0; PROXY_SIGNATURE];
+    let mut header = vec![0; PROXY_SIGNATURE_BYTES];
+    let mut start = [0; PROXY_SIGNATURE_BYTES];
     tcp.read_exact(&mut start).await.map_err(|_| None)?;
     header.copy_from_slice(&start);
     match proxy_version(&start).map_err(broken)? {
-        ProxyVersion::One => {
+        ProxyVersion::V1 => {
             while !header.ends_with(b"\n") {
-                if header.len() == PROXY_V1_MOST {
+                if header.len() == MAX_PROXY_V1_BYTES {
                     return Err(Some(Reason::ProxyProtocol));
                 }
                 header.push(tcp.read_u8().await.map_err(|_| None)?);
             }
         }
-        ProxyVersion::Two => {
-            let mut fixed = [0; PROXY_V2_FIXED];
-            fixed[..PROXY_SIGNATURE].copy_from_slice(&start);
-            tcp.read_exact(&mut fixed[PROXY_SIGNATURE..]).await.map_err(|_| None)?;
+        ProxyVersion::V2 => {
+            let mut fixed = [0; PROXY_V2_FIXED_BYTES];
+            fixed[..PROXY_SIGNATURE_BYTES].copy_from_slice(&start);
+            tcp.read_exact(&mut fixed[PROXY_SIGNATURE_BYTES..]).await.map_err(|_| None)?;
             header = vec![0; proxy_v2_size(&fixed).map_err(broken)?];
-            header[..PROXY_V2_FIXED].copy_from_slice(&fixed);
-            tcp.read_exact(&mut header[PROXY_V2_FIXED..]).await.map_err(|_| None)?;
+            header[..PROXY_V2_FIXED_BYTES].copy_from_slice(&fixed);
+            tcp.read_exact(&mut header[PROXY_V2_FIXED_BYTES..]).await.map_err(|_| None)?;
         }
     }
-    proxied_from(&header).map_err(broken)
+    parse_proxy_header(&header).map_err(broken)
 }

@@ -26,8 +26,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::exchanges::Rules;
 use super::frames;
 use super::idle_mark::IdleMark;
-use super::link::{Awaited, Cut, Link, OriginSilent};
-use super::memory_budget::MAX_ANSWER_BYTES;
+use super::link::{Awaited, ConnectionState, OriginSilent, StreamCut};
+use super::memory_budget::MAX_RESPONSE_BYTES;
 use super::pace::{Pace, Wait};
 use crate::clock::{Clock, Nanos};
 use crate::config::Bounds;
@@ -36,7 +36,7 @@ use crate::http::{Framing, Reason, WireHead};
 use http2::FrameWatch;
 
 pub use memory::{ConnectionBytes, connection_bytes};
-pub(crate) use memory::{ConnectionMemory, SEND_BUFFER};
+pub(crate) use memory::{ConnectionMemory, H2_SEND_BUFFER_BYTES};
 pub(crate) use transport::Transport;
 
 /// Bytes that are read at once before somebody says how many he wants.
@@ -55,7 +55,7 @@ const BODY_CREDIT: Duration = Duration::from_secs(20);
 pub(crate) struct Watch {
     pub(crate) bounds: Arc<Bounds>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) link: Arc<Link>,
+    pub(crate) link: Arc<ConnectionState>,
     /// Where the connection notes whether it is idle, if it may be closed to make room for others.
     pub(crate) mark: Option<Arc<IdleMark>>,
     /// Most RST_STREAM frames in [`http2::RESET_WINDOW`].
@@ -150,7 +150,7 @@ impl Guarded {
     }
 
     /// What the connection and its requests tell each other.
-    pub(crate) fn link(&self) -> Arc<Link> {
+    pub(crate) fn link(&self) -> Arc<ConnectionState> {
         Arc::clone(&self.watch.link)
     }
 
@@ -218,7 +218,7 @@ impl Guarded {
 
     /// The whole request is with the origin, which may be silent for so long and no longer.
     fn poll_origin(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(patience) = self.watch.link.origin_patience() else {
+        let Some(patience) = self.watch.link.origin_timeout() else {
             return Poll::Pending;
         };
         let now = self.now();
@@ -281,7 +281,7 @@ impl Guarded {
             let now = self.now();
             self.inbound.pace.moved(read as u64, now);
         }
-        let taken = framing.take(&buf.filled()[before..]).map_err(Cut)?;
+        let taken = framing.take(&buf.filled()[before..]).map_err(StreamCut)?;
         self.body += taken;
         if taken < read {
             // The rest is of the next request.
@@ -310,7 +310,7 @@ impl Guarded {
             Awaited::Body if self.watch.link.most_body() <= self.body => return Poll::Pending,
             Awaited::Body => {
                 ready!(self.inbound.poll_over(now, None, cx));
-                return Poll::Ready(Cut(Reason::BodyRate).into());
+                return Poll::Ready(StreamCut(Reason::BodyRate).into());
             }
             // The framework ends an answer that pauses for longer. If it has not, the answer is whole,
             // and its end was told by nothing but the end of the origin's stream.
@@ -443,7 +443,7 @@ impl Guarded {
         if self.watch.memory.is_cut(cx.waker()) {
             return Poll::Ready(match self.stage {
                 Stage::Frames(_) => self.watch.link.cut_for(Reason::Memory).into(),
-                _ => Cut(Reason::Memory).into(),
+                _ => StreamCut(Reason::Memory).into(),
             });
         }
         over
@@ -477,7 +477,7 @@ impl Guarded {
                 self.socket_digest.tcp_info().map_or(self.acknowledged, |tcp| tcp.tcpi_bytes_acked);
             let taken = acknowledged.saturating_sub(self.acknowledged);
             if taken == 0 {
-                return Poll::Ready(Cut(Reason::BodyRate).into());
+                return Poll::Ready(StreamCut(Reason::BodyRate).into());
             }
             self.acknowledged = acknowledged;
             self.outbound.pace.moved(taken, now);
@@ -558,7 +558,7 @@ impl Guarded {
             }
             _ => (usize::from(is_full), 0),
         };
-        let bytes = self.watch.link.expected_answers().min(waiting * MAX_ANSWER_BYTES);
+        let bytes = self.watch.link.expected_answers().min(waiting * MAX_RESPONSE_BYTES);
         self.watch.memory.set_answers(bytes, blocked);
     }
 }
@@ -607,7 +607,7 @@ impl AsyncWrite for Guarded {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if this.watch.link.origin_patience().is_some() {
+        if this.watch.link.origin_timeout().is_some() {
             // What is written comes from the origin: it is not silent.
             this.inbound.pace.rest();
         }

@@ -18,9 +18,9 @@ const MAX_CLIENTS: usize = 65_536;
 /// Between two searches for buckets that are full again, when all records are used.
 const SWEEP_EVERY: Nanos = Nanos::SECOND;
 
-/// Handshakes by client. Buckets that are full again are forgotten.
+/// HandshakeLimiter by client. Buckets that are full again are forgotten.
 #[derive(Debug, Default)]
-pub(crate) struct Handshakes(Mutex<Counted>);
+pub(crate) struct HandshakeLimiter(Mutex<Counted>);
 
 #[derive(Debug, Default)]
 struct Counted {
@@ -31,7 +31,7 @@ struct Counted {
     next_sweep: Nanos,
 }
 
-impl Handshakes {
+impl HandshakeLimiter {
     /// Whether a client may begin one more handshake; if so, it is counted. A client for which there
     /// is no record may: refusing it would let [`MAX_CLIENTS`] others lock it out.
     pub(crate) fn admits(&self, client: IpAddr, bucket: TokenBucket, now: Now) -> bool {
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_client_has_its_own_bucket() {
-        let handshakes = Handshakes::default();
+        let handshakes = HandshakeLimiter::default();
         let admitted = |who, millis| {
             (0..100).filter(|_| handshakes.admits(who, bucket(50), at(millis))).count()
         };
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_changed_rate_holds_at_once() {
-        let handshakes = Handshakes::default();
+        let handshakes = HandshakeLimiter::default();
         assert!((0..50).all(|_| handshakes.admits(client(1), bucket(50), at(1_000))));
         assert!(handshakes.admits(client(1), bucket(1), at(1_000)));
         assert!(!handshakes.admits(client(1), bucket(1), at(1_000)));
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn records_are_bounded_and_nobody_is_locked_out() {
-        let handshakes = Handshakes::default();
+        let handshakes = HandshakeLimiter::default();
         let most = u32::try_from(MAX_CLIENTS).unwrap();
         assert!((0..most).all(|n| handshakes.admits(client(n), bucket(1), at(0))));
         assert!(

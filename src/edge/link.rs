@@ -13,13 +13,13 @@ use pingora::protocols::raw_connect::ProxyDigest;
 use pingora_proxy::Session;
 
 use super::certificates::ServedCertificate;
-use super::memory_budget::MAX_ANSWER_BYTES;
+use super::memory_budget::MAX_RESPONSE_BYTES;
 use crate::clock::Nanos;
 use crate::http::{Reason, Scanned};
 
 /// Shared by a connection's stream and the request that is served on it.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ConnectionState {
     /// What the connection was served, where its listener has others too.
     certificate: Option<ServedCertificate>,
     /// How far the origin's answer is.
@@ -36,7 +36,7 @@ pub(crate) struct Link {
     words: Mutex<Vec<u8>>,
     peer_text: OnceLock<HeaderValue>,
     /// Nanoseconds for which the origin may be silent; none where the framework watches that.
-    origin_patience: AtomicU64,
+    origin_timeout: AtomicU64,
     scanned: Mutex<Option<Scanned>>,
     /// Bytes of the present request's head.
     head_bytes: AtomicUsize,
@@ -58,7 +58,7 @@ const LINES: u8 = 1;
 /// A whole answer.
 const ANSWER: u8 = 2;
 
-impl Default for Link {
+impl Default for ConnectionState {
     fn default() -> Self {
         Self {
             certificate: None,
@@ -71,7 +71,7 @@ impl Default for Link {
             saying: AtomicU8::new(NOTHING),
             words: Mutex::default(),
             peer_text: OnceLock::new(),
-            origin_patience: AtomicU64::new(0),
+            origin_timeout: AtomicU64::new(0),
             scanned: Mutex::default(),
             head_bytes: AtomicUsize::new(0),
             expected: AtomicUsize::new(0),
@@ -91,7 +91,7 @@ pub(crate) enum Awaited {
     Nothing,
 }
 
-impl Link {
+impl ConnectionState {
     /// The link of a connection that was served a certificate.
     pub(crate) fn over(certificate: Option<ServedCertificate>) -> Self {
         Self { certificate, ..Self::default() }
@@ -110,18 +110,18 @@ impl Link {
         self.refused.store(false, Ordering::Relaxed);
         self.most_body.store(usize::MAX, Ordering::Relaxed);
         self.saying.store(NOTHING, Ordering::Relaxed);
-        self.origin_patience.store(0, Ordering::Relaxed);
+        self.origin_timeout.store(0, Ordering::Relaxed);
     }
 
     /// Asks the stream to watch that the origin is not silent for longer.
-    pub(crate) fn await_origin(&self, patience: Duration) {
+    pub(crate) fn set_origin_timeout(&self, patience: Duration) {
         let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        self.origin_patience.store(nanos, Ordering::Relaxed);
+        self.origin_timeout.store(nanos, Ordering::Relaxed);
     }
 
     /// For how long the origin may be silent, if the stream is to watch that.
-    pub(crate) fn origin_patience(&self) -> Option<Duration> {
-        let nanos = self.origin_patience.load(Ordering::Relaxed);
+    pub(crate) fn origin_timeout(&self) -> Option<Duration> {
+        let nanos = self.origin_timeout.load(Ordering::Relaxed);
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
@@ -141,12 +141,12 @@ impl Link {
     }
 
     /// Lines that the stream is to write into the head of the final answer, beside the framework's.
-    pub(crate) fn tell(&self, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn queue_head_lines(&self, write: impl FnOnce(&mut Vec<u8>)) {
         self.say(LINES, write);
     }
 
     /// A whole answer, which the stream is to write when it is next flushed.
-    pub(crate) fn reply(&self, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn queue_response(&self, write: impl FnOnce(&mut Vec<u8>)) {
         self.say(ANSWER, write);
     }
 
@@ -229,8 +229,8 @@ impl Link {
     }
 
     /// The stream is cut.
-    pub(crate) fn cut_for(&self, reason: Reason) -> Cut {
-        Cut(*self.cut.get_or_init(|| reason))
+    pub(crate) fn cut_for(&self, reason: Reason) -> StreamCut {
+        StreamCut(*self.cut.get_or_init(|| reason))
     }
 
     /// Why the stream was cut, if it was.
@@ -239,17 +239,17 @@ impl Link {
     }
 
     /// The origin, which may be silent for up to `patience`, answers; with a 101, if it `switches`.
-    pub(crate) fn answer(&self, switches: bool, patience: Nanos) {
+    pub(crate) fn begin_response(&self, switches: bool, patience: Nanos) {
         self.patience.store(patience.get(), Ordering::Relaxed);
         self.answer.store(BEGUN, Ordering::Relaxed);
         if switches {
-            self.origin_patience.store(0, Ordering::Relaxed);
+            self.origin_timeout.store(0, Ordering::Relaxed);
             self.switched.store(true, Ordering::Release);
         }
     }
 
     /// The origin's answer is whole.
-    pub(crate) fn end_answer(&self) {
+    pub(crate) fn end_response(&self) {
         self.answer.store(ENDED, Ordering::Relaxed);
     }
 
@@ -269,22 +269,22 @@ impl Link {
 
 /// An answer in progress, for as long as this exists.
 #[derive(Debug)]
-pub(crate) struct ExpectedAnswer {
-    link: Arc<Link>,
+pub(crate) struct ExpectedResponse {
+    link: Arc<ConnectionState>,
     bytes: usize,
 }
 
-impl ExpectedAnswer {
+impl ExpectedResponse {
     /// An answer of at most so many bytes has begun; any number, if the origin does not say.
-    pub(crate) fn begin(link: &Arc<Link>, length: Option<u64>) -> Self {
+    pub(crate) fn begin(link: &Arc<ConnectionState>, length: Option<u64>) -> Self {
         let length = length.and_then(|length| usize::try_from(length).ok());
-        let bytes = length.unwrap_or(usize::MAX).min(MAX_ANSWER_BYTES);
+        let bytes = length.unwrap_or(usize::MAX).min(MAX_RESPONSE_BYTES);
         link.expected.fetch_add(bytes, Ordering::Relaxed);
         Self { link: Arc::clone(link), bytes }
     }
 }
 
-impl Drop for ExpectedAnswer {
+impl Drop for ExpectedResponse {
     fn drop(&mut self) {
         self.link.expected.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -300,9 +300,9 @@ fn is_final_head(bytes: &[u8]) -> bool {
 
 /// A stream is not read or written any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut(pub Reason);
+pub struct StreamCut(pub Reason);
 
-impl Cut {
+impl StreamCut {
     /// The code of RST_STREAM by which our stream tells the implementation of HTTP/2 above it that an
     /// exchange is cut. It never goes out. (A client that sends it has its own request counted so.)
     pub const fn stream_code(reason: Option<Reason>) -> u32 {
@@ -327,21 +327,21 @@ impl Cut {
     }
 }
 
-impl fmt::Display for Cut {
+impl fmt::Display for StreamCut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cut: {}", self.0.name())
     }
 }
 
-impl std::error::Error for Cut {}
+impl std::error::Error for StreamCut {}
 
-impl From<Cut> for std::io::Error {
-    fn from(cut: Cut) -> Self {
+impl From<StreamCut> for std::io::Error {
+    fn from(cut: StreamCut) -> Self {
         Self::new(std::io::ErrorKind::TimedOut, cut)
     }
 }
 
-/// The origin is silent for longer than it may be ([`Link::origin_patience`]).
+/// The origin is silent for longer than it may be ([`ConnectionState::origin_timeout`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the origin is silent")]
 pub struct OriginSilent;
@@ -366,42 +366,42 @@ mod tests {
 
     #[test]
     fn lines_go_into_the_head_they_belong_to() {
-        let link = Link::default();
+        let link = ConnectionState::default();
         let written = |bytes: &[u8]| {
             let mut out = Vec::new();
             link.write_head(bytes, &mut out).then(|| String::from_utf8(out).unwrap())
         };
         assert_eq!(written(b"HTTP/1.1 200 OK\r\n\r\n"), None, "nothing was told");
-        link.tell(|out| out.extend_from_slice(b"A: b\r\n"));
+        link.queue_head_lines(|out| out.extend_from_slice(b"A: b\r\n"));
         assert_eq!(written(b"HTTP/1.1 103 Early Hints\r\n\r\n"), None);
         assert_eq!(written(b"HTTP/1.1 200 OK\r\nC: d\r\n"), None, "half a head");
         let whole = written(b"HTTP/1.1 200 OK\r\nC: d\r\n\r\n");
         assert_eq!(whole.as_deref(), Some("HTTP/1.1 200 OK\r\nC: d\r\nA: b\r\n\r\n"));
         assert_eq!(written(b"HTTP/1.1 200 OK\r\n\r\n"), None, "told once");
-        link.tell(|out| out.extend_from_slice(b"A: b\r\n"));
+        link.queue_head_lines(|out| out.extend_from_slice(b"A: b\r\n"));
         let switching = written(b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
         assert!(switching.is_some_and(|head| head.contains("A: b")));
-        link.tell(|out| out.extend_from_slice(b"A: b\r\n"));
+        link.queue_head_lines(|out| out.extend_from_slice(b"A: b\r\n"));
         link.begin(None, 0);
         assert_eq!(written(b"HTTP/1.1 200 OK\r\n\r\n"), None, "of the request before");
     }
 
     #[test]
     fn an_answer_is_written_once_and_is_no_line() {
-        let link = Link::default();
+        let link = ConnectionState::default();
         let due = || {
             let mut out = Vec::new();
             link.write_reply(&mut out);
             String::from_utf8(out).unwrap()
         };
-        link.tell(|out| out.extend_from_slice(b"A: b\r\n"));
+        link.queue_head_lines(|out| out.extend_from_slice(b"A: b\r\n"));
         assert_eq!(due(), "", "lines wait for their head");
-        link.reply(|out| out.extend_from_slice(b"HTTP/1.1 429 Too Many Requests\r\n\r\n"));
+        link.queue_response(|out| out.extend_from_slice(b"HTTP/1.1 429 Too Many Requests\r\n\r\n"));
         let mut out = Vec::new();
         assert!(!link.write_head(b"HTTP/1.1 200 OK\r\n\r\n", &mut out) && out.is_empty());
         assert_eq!(due(), "HTTP/1.1 429 Too Many Requests\r\n\r\n");
         assert_eq!(due(), "");
-        link.reply(|out| out.extend_from_slice(b"x"));
+        link.queue_response(|out| out.extend_from_slice(b"x"));
         link.refuse(0);
         assert_eq!(due(), "", "another answer has taken its place");
     }

@@ -13,7 +13,7 @@ use pingora::services::Service;
 use tokio::sync::watch;
 
 use super::admin_connections::AdminConnections;
-use super::connection::{Connections, Door};
+use super::connection::{ConnectionServer, ListenerContext};
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::signals::OperatorRequests;
 
@@ -21,30 +21,30 @@ use crate::signals::OperatorRequests;
 const BREATHER: Duration = Duration::from_millis(100);
 
 /// A service of the framework: its own sockets, its own runtime.
-pub(crate) struct Listening<A> {
+pub(crate) struct ListenerService<A> {
     pub(crate) name: &'static str,
     pub(crate) threads: usize,
-    pub(crate) connections: Arc<Connections<A>>,
-    pub(crate) doors: Vec<(TcpListener, Arc<Door>)>,
+    pub(crate) connections: Arc<ConnectionServer<A>>,
+    pub(crate) listeners: Vec<(TcpListener, Arc<ListenerContext>)>,
     /// Places of operators' connections, where these are served.
     pub(crate) admin: Option<Arc<AdminConnections>>,
-    pub(crate) accepting: Arc<Accepting>,
+    pub(crate) startup: Arc<StartupBarrier>,
     pub(crate) requests: Arc<OperatorRequests>,
 }
 
 /// Tells when every service accepts.
 #[derive(Debug)]
-pub(crate) struct Accepting {
+pub(crate) struct StartupBarrier {
     missing: watch::Sender<usize>,
 }
 
-impl Accepting {
+impl StartupBarrier {
     pub(crate) fn new(services: usize) -> Self {
         Self { missing: watch::Sender::new(services) }
     }
 
     /// Returns when the last of the services accepts.
-    pub(crate) async fn by_all(&self) {
+    pub(crate) async fn wait(&self) {
         // The sender lives as long as this.
         let _ = self.missing.subscribe().wait_for(|missing| *missing == 0).await;
     }
@@ -55,7 +55,7 @@ impl Accepting {
 }
 
 #[async_trait]
-impl<A> Service for Listening<A>
+impl<A> Service for ListenerService<A>
 where
     A: HttpServerApp + ServerApp + Send + Sync + 'static,
 {
@@ -66,7 +66,7 @@ where
         _listeners_per_fd: usize,
     ) {
         let mut accepting = Vec::new();
-        for (socket, door) in self.doors.drain(..) {
+        for (socket, door) in self.listeners.drain(..) {
             match tokio::net::TcpListener::from_std(socket) {
                 Ok(socket) => {
                     let connections = Arc::clone(&self.connections);
@@ -79,7 +79,7 @@ where
                 Err(error) => log::error!("{}: cannot listen: {error}", self.name),
             }
         }
-        self.accepting.one_more();
+        self.startup.one_more();
         for task in accepting {
             // A task that panicked has stopped accepting, as one that ended.
             let _ = task.await;
@@ -98,8 +98,8 @@ where
 
 async fn accept<A>(
     socket: tokio::net::TcpListener,
-    door: Arc<Door>,
-    connections: Arc<Connections<A>>,
+    door: Arc<ListenerContext>,
+    connections: Arc<ConnectionServer<A>>,
     admin: Option<Arc<AdminConnections>>,
     requests: Arc<OperatorRequests>,
     mut shutdown: ShutdownWatch,

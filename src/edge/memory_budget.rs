@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// What memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// Sockets, their buffers and their state, and the head that a connection is sending.
+    /// ListeningSockets, their buffers and their state, and the head that a connection is sending.
     Connections,
     /// TLS sessions with their record buffers.
     Tls,
@@ -77,7 +77,7 @@ impl RequestMemory {
     }
 
     /// One more part of its body came.
-    pub(crate) fn add_part(&mut self, bytes: usize) {
+    pub(crate) fn add_body_chunk(&mut self, bytes: usize) {
         self.parts[self.next_part] = bytes;
         self.next_part = (self.next_part + 1) % BODY_PARTS;
         self.held.set(self.without_body + self.parts.iter().sum::<usize>());
@@ -86,7 +86,7 @@ impl RequestMemory {
 
 /// Most bytes of an answer between its origin and its client: four parts of 64 KiB wait in the framework's
 /// channel, up to four are being written, and one is being read.
-pub const MAX_ANSWER_BYTES: usize = 9 * 64 * 1024;
+pub const MAX_RESPONSE_BYTES: usize = 9 * 64 * 1024;
 
 /// Bytes in use, by kind, over all generations.
 #[derive(Debug, Default)]
@@ -155,11 +155,11 @@ mod tests {
         let without_body = EXCHANGE_BYTES + 300;
         assert_eq!(budget.total(), without_body);
         for _ in 0..20 {
-            request.add_part(64 * 1024);
+            request.add_body_chunk(64 * 1024);
         }
         assert_eq!(budget.total(), without_body + MAX_BODY_BYTES);
         for _ in 0..7 {
-            request.add_part(10);
+            request.add_body_chunk(10);
         }
         assert_eq!(budget.total(), without_body + 70);
         drop(request);

@@ -20,9 +20,9 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
+use super::connection_permits::ConnectionPermits;
 use super::memory_budget::{MemoryBudget, MemoryKind};
-use super::policy::{ConnectionPolicy, Shed};
-use super::seats::Seats;
+use super::policy::{ConnectionPolicy, ShedReason};
 use crate::clock::Clock;
 
 /// Between two looks.
@@ -114,13 +114,13 @@ pub(crate) struct MemoryWatch {
     pub(crate) budget: Arc<MemoryBudget>,
     pub(crate) readers: Arc<SlowReaders>,
     pub(crate) policy: Arc<dyn ConnectionPolicy>,
-    pub(crate) seats: Arc<Seats>,
+    pub(crate) permits: Arc<ConnectionPermits>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
 impl MemoryWatch {
     /// Goes on for as long as the process.
-    pub(crate) async fn go_on(self) {
+    pub(crate) async fn run(self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut before = HashMap::new();
@@ -164,7 +164,7 @@ impl MemoryWatch {
             let (_, reader) = &all[index];
             reader.is_cut.store(true, Ordering::Release);
             reader.waker.wake();
-            self.policy.record_shed(Shed::SlowReader);
+            self.policy.record_shed(ShedReason::SlowReader);
             freed += seen[index].waiting;
         }
         if is_short(total.saturating_sub(freed)) {
@@ -176,15 +176,15 @@ impl MemoryWatch {
 
     /// Bytes of the client that has most connections, each as large as the others on average.
     fn largest_holder(&self) -> usize {
-        let (largest, all) = self.seats.largest();
+        let (largest, all) = self.permits.largest();
         let kinds = [MemoryKind::Connections, MemoryKind::Tls, MemoryKind::Streams];
         kinds.map(|kind| self.budget.held(kind)).iter().sum::<usize>() / all.max(1) * largest
     }
 
     /// Closes idle connections of the clients that hold most; whether there were any.
     fn shed_idle(&self) -> bool {
-        let shed = self.seats.shed_idle(self.clock.now().mono);
-        (0..shed).for_each(|_| self.policy.record_shed(Shed::IdleConnections));
+        let shed = self.permits.shed_idle(self.clock.now().mono);
+        (0..shed).for_each(|_| self.policy.record_shed(ShedReason::IdleConnections));
         shed > 0
     }
 }

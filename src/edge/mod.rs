@@ -10,6 +10,7 @@
 mod admin_connections;
 mod certificates;
 mod connection;
+mod connection_permits;
 mod exchanges;
 mod frames;
 mod guarded;
@@ -23,7 +24,6 @@ mod memory_watch;
 mod pace;
 mod policy;
 mod proxy_protocol;
-mod seats;
 mod session_tickets;
 mod sockets;
 mod tls;
@@ -31,25 +31,26 @@ mod waiting;
 
 pub(crate) use admin_connections::{AdminConnections, AdminServer};
 pub use certificates::{CertificateStore, Certificates};
-pub(crate) use connection::{Connections, Door};
-pub(crate) use guarded::SEND_BUFFER;
+pub(crate) use connection::{ConnectionServer, ListenerContext};
+pub(crate) use connection_permits::ConnectionPermits;
+pub(crate) use guarded::H2_SEND_BUFFER_BYTES;
 pub use guarded::{ConnectionBytes, connection_bytes};
-pub(crate) use handover::{Heritage, Offer, Successor, place, take_over};
-pub(crate) use handshakes::Handshakes;
-pub(crate) use link::{Cut, ExpectedAnswer, Link, OriginSilent};
-pub(crate) use listening::{Accepting, Listening};
+pub(crate) use handover::{HandoverOffer, HandoverState, Successor, socket_path, take_over};
+pub(crate) use handshakes::HandshakeLimiter;
+pub(crate) use link::{ConnectionState, ExpectedResponse, OriginSilent, StreamCut};
+pub(crate) use listening::{ListenerService, StartupBarrier};
 pub(crate) use memory_budget::RequestMemory;
 pub use memory_budget::{
-    EXCHANGE_BYTES, HEAD_COPIES, MAX_ANSWER_BYTES, MAX_BODY_BYTES, MemoryBudget, MemoryKind,
+    EXCHANGE_BYTES, HEAD_COPIES, MAX_BODY_BYTES, MAX_RESPONSE_BYTES, MemoryBudget, MemoryKind,
 };
 pub(crate) use memory_watch::{MemoryWatch, SlowReaders};
-pub use policy::{ClientShare, ConnectionPolicy, ConnectionRules, Shed};
+pub use policy::{ClientShare, ConnectionPolicy, ConnectionRules, ShedReason};
 pub use proxy_protocol::{
-    NoProxyHeader, PROXY_SIGNATURE, PROXY_V1_MOST, PROXY_V2_FIXED, PROXY_V2_MOST, ProxiedFrom,
-    ProxyVersion, proxied_from, proxy_v2_size, proxy_version,
+    InvalidProxyHeader, MAX_PROXY_V1_BYTES, MAX_PROXY_V2_BYTES, PROXY_SIGNATURE_BYTES,
+    PROXY_V2_FIXED_BYTES, ProxySource, ProxyVersion, parse_proxy_header, proxy_v2_size,
+    proxy_version,
 };
-pub(crate) use seats::Seats;
 pub use session_tickets::{NoRandomness, TicketKeys};
 pub use sockets::ListenError;
-pub(crate) use sockets::Sockets;
-pub(crate) use tls::Tls;
+pub(crate) use sockets::ListeningSockets;
+pub(crate) use tls::TlsAcceptor;

@@ -45,7 +45,7 @@ impl ConnectionRules {
 
 /// Why there was no room for something, or what had to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shed {
+pub enum ShedReason {
     /// An exchange with an origin was refused.
     OriginConnections,
     /// One more exchange was refused for want of memory.
@@ -56,7 +56,7 @@ pub enum Shed {
     IdleConnections,
 }
 
-impl Shed {
+impl ShedReason {
     /// Every kind, in the order of the counters.
     pub const ALL: [Self; 4] =
         [Self::OriginConnections, Self::Memory, Self::SlowReader, Self::IdleConnections];
@@ -84,7 +84,7 @@ pub trait ConnectionPolicy: Send + Sync + 'static {
     fn record_rejected_connection(&self, peer: IpAddr, reason: Reason);
 
     /// Records that something was refused, cut or closed for want of room.
-    fn record_shed(&self, shed: Shed);
+    fn record_shed(&self, shed: ShedReason);
 
     /// Records the refusal of a head that no parser has read, and returns the HTTP/1 answer to it. `began` is when
     /// its first byte came, on the monotonic clock. Nothing that the client sends afterwards is a request.

@@ -6,20 +6,20 @@ use std::net::{IpAddr, SocketAddr};
 use ppp::{v1, v2};
 
 /// Bytes after which the version is known: the signature of version 2.
-pub const PROXY_SIGNATURE: usize = 12;
+pub const PROXY_SIGNATURE_BYTES: usize = 12;
 
 /// The fixed part of version 2.
-pub const PROXY_V2_FIXED: usize = 16;
+pub const PROXY_V2_FIXED_BYTES: usize = 16;
 
 /// The longest header of version 1, its line end included.
-pub const PROXY_V1_MOST: usize = 107;
+pub const MAX_PROXY_V1_BYTES: usize = 107;
 
 /// The longest header of version 2 that is read: addresses, and room for what cloud providers add.
-pub const PROXY_V2_MOST: usize = 4 * 1024;
+pub const MAX_PROXY_V2_BYTES: usize = 4 * 1024;
 
 /// Who is at the other end, as a PROXY header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProxiedFrom {
+pub enum ProxySource {
     /// This client.
     Client(SocketAddr),
     /// The load balancer itself (a health check), or something that has no address.
@@ -29,53 +29,55 @@ pub enum ProxiedFrom {
 /// Not a PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a PROXY header")]
-pub struct NoProxyHeader;
+pub struct InvalidProxyHeader;
 
-/// How a header goes on, by its first [`PROXY_SIGNATURE`] bytes.
+/// How a header goes on, by its first [`PROXY_SIGNATURE_BYTES`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyVersion {
     /// A line of text.
-    One,
-    /// [`PROXY_V2_FIXED`] bytes, then as many as [`proxy_v2_size`] says.
-    Two,
+    V1,
+    /// [`PROXY_V2_FIXED_BYTES`] bytes, then as many as [`proxy_v2_size`] says.
+    V2,
 }
 
 /// Tells the versions apart.
-pub fn proxy_version(start: &[u8; PROXY_SIGNATURE]) -> Result<ProxyVersion, NoProxyHeader> {
+pub fn proxy_version(
+    start: &[u8; PROXY_SIGNATURE_BYTES],
+) -> Result<ProxyVersion, InvalidProxyHeader> {
     match start {
-        b"\r\n\r\n\0\r\nQUIT\n" => Ok(ProxyVersion::Two),
-        line if line.starts_with(b"PROXY ") => Ok(ProxyVersion::One),
-        _ => Err(NoProxyHeader),
+        b"\r\n\r\n\0\r\nQUIT\n" => Ok(ProxyVersion::V2),
+        line if line.starts_with(b"PROXY ") => Ok(ProxyVersion::V1),
+        _ => Err(InvalidProxyHeader),
     }
 }
 
 /// Bytes of a whole header of version 2, the fixed part included.
-pub fn proxy_v2_size(fixed: &[u8; PROXY_V2_FIXED]) -> Result<usize, NoProxyHeader> {
-    let size = PROXY_V2_FIXED + usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
-    if size <= PROXY_V2_MOST { Ok(size) } else { Err(NoProxyHeader) }
+pub fn proxy_v2_size(fixed: &[u8; PROXY_V2_FIXED_BYTES]) -> Result<usize, InvalidProxyHeader> {
+    let size = PROXY_V2_FIXED_BYTES + usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
+    if size <= MAX_PROXY_V2_BYTES { Ok(size) } else { Err(InvalidProxyHeader) }
 }
 
 /// Reads a whole header.
-pub fn proxied_from(header: &[u8]) -> Result<ProxiedFrom, NoProxyHeader> {
+pub fn parse_proxy_header(header: &[u8]) -> Result<ProxySource, InvalidProxyHeader> {
     if header.starts_with(b"PROXY ") { version_1(header) } else { version_2(header) }
 }
 
-fn version_1(header: &[u8]) -> Result<ProxiedFrom, NoProxyHeader> {
-    let line = header.strip_suffix(b"\r\n").ok_or(NoProxyHeader)?;
+fn version_1(header: &[u8]) -> Result<ProxySource, InvalidProxyHeader> {
+    let line = header.strip_suffix(b"\r\n").ok_or(InvalidProxyHeader)?;
     // "The receiver must ignore anything presented before the CRLF is found."
     if line == b"PROXY UNKNOWN" || line.starts_with(b"PROXY UNKNOWN ") {
-        return Ok(ProxiedFrom::Unknown);
+        return Ok(ProxySource::Unknown);
     }
     // The parser also takes signs in ports and a blank before the line end.
     let parts = || line.split(|byte| *byte == b' ');
     if parts().count() != 6 || !parts().skip(4).all(is_port) {
-        return Err(NoProxyHeader);
+        return Err(InvalidProxyHeader);
     }
-    let header = v1::Header::try_from(header).map_err(|_| NoProxyHeader)?;
+    let header = v1::Header::try_from(header).map_err(|_| InvalidProxyHeader)?;
     Ok(match header.addresses {
         v1::Addresses::Tcp4(tcp) => client(tcp.source_address, tcp.source_port),
         v1::Addresses::Tcp6(tcp) => client(tcp.source_address, tcp.source_port),
-        v1::Addresses::Unknown => ProxiedFrom::Unknown,
+        v1::Addresses::Unknown => ProxySource::Unknown,
     })
 }
 
@@ -91,33 +93,33 @@ const LOCAL: u8 = 0x20;
 /// invalid by receivers" (section 2.2), which the parser does not: it reads the two halves apart.
 const FAMILIES: [u8; 7] = [0x00, 0x11, 0x12, 0x21, 0x22, 0x31, 0x32];
 
-fn version_2(header: &[u8]) -> Result<ProxiedFrom, NoProxyHeader> {
-    let start = header.first_chunk().ok_or(NoProxyHeader)?;
-    let fixed = header.first_chunk().ok_or(NoProxyHeader)?;
-    if proxy_version(start)? != ProxyVersion::Two || proxy_v2_size(fixed)? != header.len() {
-        return Err(NoProxyHeader);
+fn version_2(header: &[u8]) -> Result<ProxySource, InvalidProxyHeader> {
+    let start = header.first_chunk().ok_or(InvalidProxyHeader)?;
+    let fixed = header.first_chunk().ok_or(InvalidProxyHeader)?;
+    if proxy_version(start)? != ProxyVersion::V2 || proxy_v2_size(fixed)? != header.len() {
+        return Err(InvalidProxyHeader);
     }
-    let (command, family) = (fixed[PROXY_SIGNATURE], fixed[PROXY_SIGNATURE + 1]);
+    let (command, family) = (fixed[PROXY_SIGNATURE_BYTES], fixed[PROXY_SIGNATURE_BYTES + 1]);
     // "The receiver must accept this connection as valid and must discard the protocol block including
     // the family which is ignored."
     if command == LOCAL {
-        return Ok(ProxiedFrom::Unknown);
+        return Ok(ProxySource::Unknown);
     }
     if !FAMILIES.contains(&family) {
-        return Err(NoProxyHeader);
+        return Err(InvalidProxyHeader);
     }
-    let header = v2::Header::try_from(header).map_err(|_| NoProxyHeader)?;
+    let header = v2::Header::try_from(header).map_err(|_| InvalidProxyHeader)?;
     Ok(match (header.command, header.addresses) {
         (v2::Command::Proxy, v2::Addresses::IPv4(ip)) => client(ip.source_address, ip.source_port),
         (v2::Command::Proxy, v2::Addresses::IPv6(ip)) => client(ip.source_address, ip.source_port),
         (v2::Command::Local, _) | (_, v2::Addresses::Unspecified | v2::Addresses::Unix(_)) => {
-            ProxiedFrom::Unknown
+            ProxySource::Unknown
         }
     })
 }
 
-fn client(address: impl Into<IpAddr>, port: u16) -> ProxiedFrom {
-    ProxiedFrom::Client(SocketAddr::new(address.into(), port))
+fn client(address: impl Into<IpAddr>, port: u16) -> ProxySource {
+    ProxySource::Client(SocketAddr::new(address.into(), port))
 }
 
 #[cfg(test)]
@@ -133,10 +135,10 @@ mod tests {
             ("PROXY UNKNOWN 1.2.3.4 x\r\n", None),
             ("PROXY UNKNOWN 1 2 3 4 5 6 7 \rX\r\n", None),
         ] {
-            let expected = expected.map_or(ProxiedFrom::Unknown, |address| {
-                ProxiedFrom::Client(address.parse().unwrap())
+            let expected = expected.map_or(ProxySource::Unknown, |address| {
+                ProxySource::Client(address.parse().unwrap())
             });
-            assert_eq!(proxied_from(line.as_bytes()), Ok(expected), "{line}");
+            assert_eq!(parse_proxy_header(line.as_bytes()), Ok(expected), "{line}");
         }
         for line in [
             "PROXY TCP4 192.0.2.1 192.0.2.9 4000 80\n",
@@ -155,7 +157,7 @@ mod tests {
             "PROXY \r\n",
             "GET / HTTP/1.1\r\n",
         ] {
-            assert_eq!(proxied_from(line.as_bytes()), Err(NoProxyHeader), "{line}");
+            assert_eq!(parse_proxy_header(line.as_bytes()), Err(InvalidProxyHeader), "{line}");
         }
     }
 
@@ -169,28 +171,28 @@ mod tests {
             bytes
         };
         let ipv4 = [192, 0, 2, 1, 192, 0, 2, 9, 15, 160, 0, 80];
-        let client = ProxiedFrom::Client("192.0.2.1:4000".parse().unwrap());
-        assert_eq!(proxied_from(&header(0x21, 0x11, &ipv4)), Ok(client));
+        let client = ProxySource::Client("192.0.2.1:4000".parse().unwrap());
+        assert_eq!(parse_proxy_header(&header(0x21, 0x11, &ipv4)), Ok(client));
         let with_more = [&ipv4[..], &[4, 0, 1, 0]].concat();
-        assert_eq!(proxied_from(&header(0x21, 0x11, &with_more)), Ok(client));
-        assert_eq!(proxied_from(&header(0x20, 0x11, &ipv4)), Ok(ProxiedFrom::Unknown));
-        assert_eq!(proxied_from(&header(0x20, 0x00, &[])), Ok(ProxiedFrom::Unknown));
-        assert_eq!(proxied_from(&header(0x21, 0x11, &ipv4[..8])), Err(NoProxyHeader));
-        assert_eq!(proxied_from(&header(0x11, 0x11, &ipv4)), Err(NoProxyHeader));
-        assert_eq!(proxied_from(&header(0x22, 0x11, &ipv4)), Err(NoProxyHeader));
+        assert_eq!(parse_proxy_header(&header(0x21, 0x11, &with_more)), Ok(client));
+        assert_eq!(parse_proxy_header(&header(0x20, 0x11, &ipv4)), Ok(ProxySource::Unknown));
+        assert_eq!(parse_proxy_header(&header(0x20, 0x00, &[])), Ok(ProxySource::Unknown));
+        assert_eq!(parse_proxy_header(&header(0x21, 0x11, &ipv4[..8])), Err(InvalidProxyHeader));
+        assert_eq!(parse_proxy_header(&header(0x11, 0x11, &ipv4)), Err(InvalidProxyHeader));
+        assert_eq!(parse_proxy_header(&header(0x22, 0x11, &ipv4)), Err(InvalidProxyHeader));
         for family in [0x01, 0x02, 0x10, 0x13, 0x20, 0x30, 0x41] {
             let body = [0; 216];
             assert_eq!(
-                proxied_from(&header(0x21, family, &body)),
-                Err(NoProxyHeader),
+                parse_proxy_header(&header(0x21, family, &body)),
+                Err(InvalidProxyHeader),
                 "{family:#x}"
             );
         }
         // The rest of a local one means nothing.
         for (family, body) in [(0x11, &ipv4[..8]), (0x41, &[]), (0xff, &[7; 300])] {
             let local = header(0x20, family, body);
-            assert_eq!(proxied_from(&local), Ok(ProxiedFrom::Unknown), "{family:#x}");
-            assert_eq!(proxied_from(&local[..local.len() - 1]), Err(NoProxyHeader));
+            assert_eq!(parse_proxy_header(&local), Ok(ProxySource::Unknown), "{family:#x}");
+            assert_eq!(parse_proxy_header(&local[..local.len() - 1]), Err(InvalidProxyHeader));
         }
     }
 }

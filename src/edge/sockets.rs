@@ -20,9 +20,9 @@ pub struct ListenError {
 
 /// Every socket, by the address that the configuration gives it.
 #[derive(Debug, Default)]
-pub(crate) struct Sockets(Vec<(SocketAddr, TcpListener)>);
+pub(crate) struct ListeningSockets(Vec<(SocketAddr, TcpListener)>);
 
-impl Sockets {
+impl ListeningSockets {
     /// Those that were taken over.
     pub(crate) const fn taken_over(sockets: Vec<(SocketAddr, TcpListener)>) -> Self {
         Self(sockets)

@@ -15,7 +15,7 @@ use super::session_tickets::{ListenerTickets, TicketKeys};
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// The TLS side of a listener.
-pub(crate) struct Tls {
+pub(crate) struct TlsAcceptor {
     acceptor: Acceptor,
     certificates: Arc<CertificateStore>,
     listener: usize,
@@ -29,7 +29,7 @@ fn provider() -> CryptoProvider {
     provider
 }
 
-impl Tls {
+impl TlsAcceptor {
     /// For the listener at a place of the configuration.
     pub(crate) fn new(
         listener: usize,

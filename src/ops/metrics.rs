@@ -9,7 +9,7 @@ use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
 
 use super::{LineWriter, Status};
-use crate::edge::{MemoryBudget, MemoryKind, Shed};
+use crate::edge::{MemoryBudget, MemoryKind, ShedReason};
 use crate::engine::{CandidateComparison, Engine, VerdictKind};
 use crate::histogram::Histogram;
 use crate::http::Reason;
@@ -80,8 +80,8 @@ fn requests(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         MetricType::COUNTER,
         rejected.to_vec(),
     ));
-    let shed =
-        Shed::ALL.map(|why| counter(&[("reason", why.name())], sources.books.times_shed(why)));
+    let shed = ShedReason::ALL
+        .map(|why| counter(&[("reason", why.name())], sources.books.times_shed(why)));
     families.push(family(
         "tollgate_shed_total",
         "What was refused or cut because there was no room for it, by what was short.",

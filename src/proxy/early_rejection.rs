@@ -13,7 +13,7 @@ use super::finish::{AccessRecord, AccessSink};
 use super::live::{Books, Ending, Live};
 use super::upstream;
 use crate::clock::Nanos;
-use crate::edge::{ConnectionPolicy, ConnectionRules, Shed};
+use crate::edge::{ConnectionPolicy, ConnectionRules, ShedReason};
 use crate::engine::Engine;
 use crate::http::{Reason, render};
 
@@ -47,7 +47,7 @@ impl ConnectionPolicy for EarlyRejection {
         log::debug!("{peer}: connection refused: {}", reason.name());
     }
 
-    fn record_shed(&self, shed: Shed) {
+    fn record_shed(&self, shed: ShedReason) {
         self.books.shed(shed);
     }
 

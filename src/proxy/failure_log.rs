@@ -10,7 +10,7 @@ use pingora_proxy::Session;
 
 use super::upstream::RequestId;
 use super::{Context, Tollgate};
-use crate::edge::Shed;
+use crate::edge::ShedReason;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 
 /// A request is over without an answer, or in the middle of one. `status`: our answer, if there was
@@ -77,10 +77,10 @@ impl fmt::Display for Failure<'_> {
             write!(f, "server {server} ")?;
         }
         match self.ctx.shed {
-            Some(Shed::OriginConnections) => {
+            Some(ShedReason::OriginConnections) => {
                 return f.write_str("no connection is left for this client (max_connections)");
             }
-            Some(Shed::Memory | Shed::SlowReader | Shed::IdleConnections) => {
+            Some(ShedReason::Memory | ShedReason::SlowReader | ShedReason::IdleConnections) => {
                 return f.write_str("no memory is left for it (limits_of_this_proxy.memory)");
             }
             None => {}

@@ -12,7 +12,7 @@ use pingora::protocols::tls::CaType;
 
 use super::origin::{self, OriginGroup, OriginTally};
 use crate::config::{AccessLog, Admin, Bounds, Config, Origin, Responses, StoreConfig};
-use crate::edge::{ConnectionRules, Shed};
+use crate::edge::{ConnectionRules, ShedReason};
 use crate::engine::{Engine, Generation, ReloadReport};
 use crate::http::{FieldRules, GateBounds, Members, Reason};
 use crate::policy::RouteIndex;
@@ -143,7 +143,7 @@ pub struct Books {
     routes: Mutex<HashMap<Arc<str>, Arc<RouteTally>>>,
     origins: Mutex<HashMap<Arc<str>, Arc<OriginTally>>>,
     reasons: [AtomicU64; Reason::ALL.len()],
-    shed: [AtomicU64; Shed::ALL.len()],
+    shed: [AtomicU64; ShedReason::ALL.len()],
 }
 
 impl Books {
@@ -155,12 +155,12 @@ impl Books {
     }
 
     /// Counts what there was no room for.
-    pub fn shed(&self, why: Shed) {
+    pub fn shed(&self, why: ShedReason) {
         self.shed[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// How much was refused or closed because there was no room for it.
-    pub fn times_shed(&self, why: Shed) -> u64 {
+    pub fn times_shed(&self, why: ShedReason) -> u64 {
         self.shed[why as usize].load(Ordering::Relaxed)
     }
 

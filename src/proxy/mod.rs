@@ -30,7 +30,7 @@ use pingora::upstreams::peer::Peer;
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
 use crate::clock::{Nanos, Now};
-use crate::edge::{ExpectedAnswer, Link, MemoryBudget, RequestMemory, Shed};
+use crate::edge::{ConnectionState, ExpectedResponse, MemoryBudget, RequestMemory, ShedReason};
 use crate::engine::{Decision, Engine, FinalResponse, PendingSettlement};
 use crate::http::{Rare, Reason, Standing};
 use crate::policy::client::RequestClient;
@@ -90,13 +90,13 @@ pub struct Context {
     /// Held from the choice of a server to the end of the exchange.
     origin_slot: Option<OriginSlot>,
     /// What there was no room for.
-    shed: Option<Shed>,
+    shed: Option<ShedReason>,
     /// Whether it is certain that no origin was asked, and none will be.
     is_unforwarded: bool,
     /// What the request holds, from when it waits for something to its end.
     held: Option<RequestMemory>,
     /// The answer in progress.
-    expected: Option<ExpectedAnswer>,
+    expected: Option<ExpectedResponse>,
     origin: Option<Arc<OriginGroup>>,
     origin_asked: Option<Nanos>,
     origin_status: Option<u16>,
@@ -276,8 +276,8 @@ impl ProxyHttp for Tollgate {
         end_of_stream: bool,
         _ctx: &mut Self::CTX,
     ) -> Result<Option<std::time::Duration>> {
-        if end_of_stream && let Some(link) = Link::of(session) {
-            link.end_answer();
+        if end_of_stream && let Some(connection) = ConnectionState::of(session) {
+            connection.end_response();
         }
         Ok(None)
     }

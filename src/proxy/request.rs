@@ -15,7 +15,7 @@ use pingora_proxy::Session;
 use super::{Context, Ending, Tollgate, delay, http10, respond};
 use crate::clock::Nanos;
 use crate::config::Bounds;
-use crate::edge::{Link, RequestMemory};
+use crate::edge::{ConnectionState, RequestMemory};
 use crate::engine::{Decision, Outcome, Unsettled};
 use crate::http::{Asking, Clean, GateBounds, Head, Reason, Scanned, pass, pass_scanned, render};
 
@@ -32,7 +32,7 @@ pub(super) fn judge<'r>(
     prepare(gate, session, ctx);
     let scanned = match session.req_header().version {
         Version::HTTP_2 => None,
-        _ => Link::of(session).and_then(|link| link.take_scanned()),
+        _ => ConnectionState::of(session).and_then(|connection| connection.take_scanned()),
     };
     let head = session.req_header();
     let mut unsettled = None;
@@ -41,7 +41,8 @@ pub(super) fn judge<'r>(
         rules.check(clean.rare, &head.method, &head.headers)?;
         // A trusted proxy sends the requests of many hosts over a connection for one or none.
         match !ctx.peer_trusted()
-            && Link::of(session).is_some_and(|link| link.is_misdirected(&clean.host))
+            && ConnectionState::of(session)
+                .is_some_and(|connection| connection.is_misdirected(&clean.host))
         {
             true => Err(Reason::Misdirected),
             false => Ok(clean),
@@ -184,7 +185,9 @@ async fn conclude(
 /// Counts what a request holds while it waits: for a store, for its turn, for an origin.
 pub(super) fn hold(gate: &Tollgate, session: &Session) -> RequestMemory {
     let head = session.req_header();
-    let head_bytes = match Link::of(session).map_or(0, |link| link.head_bytes()) {
+    let head_bytes = match ConnectionState::of(session)
+        .map_or(0, |connection| connection.head_bytes())
+    {
         // Over HTTP/2 the head came compressed; 32 bytes stand for the entry of a field (RFC 9113,
         // section 6.5.2).
         0 => head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum(),
@@ -200,7 +203,7 @@ pub(super) fn bound_body(body: Option<&Bytes>, ctx: &mut Context) -> Result<()> 
     };
     ctx.body_read = ctx.body_read.saturating_add(body.len() as u64);
     if let Some(held) = &mut ctx.held {
-        held.add_part(body.len());
+        held.add_body_chunk(body.len());
     }
     if ctx.live.bounds().body_size.is_none_or(|most| ctx.body_read <= most) {
         return Ok(());

@@ -9,7 +9,7 @@ use pingora::{Error, ErrorSource, ErrorType, Result};
 use pingora_proxy::{FailToProxy, Session};
 
 use super::{Context, Ending, Tollgate, tunnel};
-use crate::edge::{Cut, Link};
+use crate::edge::{ConnectionState, StreamCut};
 use crate::engine::FinalResponse;
 use crate::http::{Reason, Reply, render};
 
@@ -42,7 +42,7 @@ pub(super) async fn failure(
         // It was forwarded, and is not HTTP any more: nobody is told anything.
         return FailToProxy { error_code: 0, can_reuse_downstream: false };
     }
-    if let Some(reason) = Cut::of(error) {
+    if let Some(reason) = StreamCut::of(error) {
         ctx.rejected = Some(reason);
     }
     let status = ctx.rejected.map_or_else(|| failure_status(error), Reason::status);
@@ -119,8 +119,8 @@ pub(super) async fn refuse(session: &mut Session, ctx: &mut Context, reply: Repl
 
 /// Sends an answer, and deals with the body of the request that nobody will read.
 async fn send(session: &mut Session, ctx: &Context, reply: Reply) -> Result<()> {
-    if let Some(link) = Link::of(session) {
-        link.refuse(ctx.live.bounds().discard_bytes);
+    if let Some(connection) = ConnectionState::of(session) {
+        connection.refuse(ctx.live.bounds().discard_bytes);
     }
     let version = session.req_header().version;
     let unread = version != Version::HTTP_2 && !session.is_body_done();
@@ -145,13 +145,15 @@ async fn send(session: &mut Session, ctx: &Context, reply: Reply) -> Result<()> 
 /// Leaves a whole answer to the stream, which writes it when the framework ends the request.
 /// `false`: there is no stream of ours, or the framework has begun an answer.
 fn hand_over(session: &Session, ctx: &mut Context, reply: &Reply) -> bool {
-    let Some(link) = Link::of(session).filter(|_| session.response_written().is_none()) else {
+    let Some(connection) =
+        ConnectionState::of(session).filter(|_| session.response_written().is_none())
+    else {
         return false;
     };
-    link.refuse(ctx.live.bounds().discard_bytes);
+    connection.refuse(ctx.live.bounds().discard_bytes);
     let keeps = session.get_keepalive().is_some();
     let without_body = session.req_header().method == Method::HEAD;
-    link.reply(|out| reply.write(out, ctx.date, keeps, without_body));
+    connection.queue_response(|out| reply.write(out, ctx.date, keeps, without_body));
     ctx.answered = Some(reply.status.as_u16());
     true
 }

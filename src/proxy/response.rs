@@ -7,7 +7,7 @@ use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
 use super::{Context, Ending, Tollgate, http10, tunnel};
-use crate::edge::{ExpectedAnswer, Link};
+use crate::edge::{ConnectionState, ExpectedResponse};
 use crate::engine::FinalResponse;
 use crate::http::{LIMIT, Lines, REMAINING, RESET};
 
@@ -30,13 +30,13 @@ pub(super) fn tell(
         http10::answer(session, response);
     }
     ctx.origin_status = Some(response.status.as_u16());
-    if let Some(link) = Link::of(session) {
+    if let Some(connection) = ConnectionState::of(session) {
         let read = ctx.origin.as_ref().map(|origin| origin.meant().timeouts.read);
-        link.answer(switching, read.unwrap_or_default().into());
+        connection.begin_response(switching, read.unwrap_or_default().into());
         if has_no_body(session, response) {
-            link.end_answer();
+            connection.end_response();
         } else {
-            ctx.expected = Some(ExpectedAnswer::begin(link, length_of(response)));
+            ctx.expected = Some(ExpectedResponse::begin(connection, length_of(response)));
         }
     }
     ctx.ending = Some(Ending::Forwarded);
@@ -51,11 +51,11 @@ pub(super) fn tell(
     };
     gate.finish(ctx, &said);
     if let Some(standing) = ctx.standing() {
-        match Link::of(session).filter(|_| is_http1(session)) {
+        match ConnectionState::of(session).filter(|_| is_http1(session)) {
             // Beside an origin's own triple ours may not be wanted.
             _ if has_triple(&response.headers) => standing.add_to_head(response)?,
             // The stream writes them as they are.
-            Some(link) => link.tell(|out| standing.write_lines(out)),
+            Some(connection) => connection.queue_head_lines(|out| standing.write_lines(out)),
             None if is_http1(session) => standing.add_to_head(response)?,
             None => {
                 let mut lines = Lines::new();

@@ -4,7 +4,7 @@
 //! if the origin answers otherwise, `timeouts.read` holds as for every request. The framework has one
 //! timeout for reading from an origin, which cannot be changed after the request was sent. So for
 //! these requests it has none, and the client's stream watches the time instead
-//! ([`Link::await_origin`]): it is polled as long as the origin is waited for.
+//! ([`ConnectionState::set_origin_timeout`]): it is polled as long as the origin is waited for.
 
 use http::{Version, header};
 use pingora::http::RequestHeader;
@@ -13,7 +13,7 @@ use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
 use super::Context;
-use crate::edge::{Cut, Link, OriginSilent};
+use crate::edge::{ConnectionState, OriginSilent, StreamCut};
 use crate::http::Rare;
 
 /// How a tunnel ended.
@@ -41,7 +41,7 @@ impl TunnelEnd {
         match (error.etype(), error.esource()) {
             (ErrorType::ReadTimedout, ErrorSource::Downstream) => Self::Idle,
             (ErrorType::WriteTimedout, _) => Self::Stalled,
-            _ if Cut::of(error).is_some() => Self::Stalled,
+            _ if StreamCut::of(error).is_some() => Self::Stalled,
             _ => Self::Closed,
         }
     }
@@ -54,9 +54,11 @@ pub(super) fn prepare(session: &Session, ctx: &Context, peer: &mut HttpPeer) {
     }
     let http2 = ctx.origin.as_ref().is_some_and(|origin| origin.meant().http2);
     // Without a stream of ours, the framework's timeout stays.
-    if let (Some(link), Some(read), false) = (Link::of(session), peer.options.read_timeout, http2) {
+    if let (Some(connection), Some(read), false) =
+        (ConnectionState::of(session), peer.options.read_timeout, http2)
+    {
         peer.options.read_timeout = None;
-        link.await_origin(read);
+        connection.set_origin_timeout(read);
     }
 }
 

@@ -12,7 +12,9 @@ use pingora_proxy::Session;
 use super::origin_slots::Stay;
 use super::{Context, MAX_TRIES, Tollgate, http10, request, tunnel};
 use crate::clock::Nanos;
-use crate::edge::{EXCHANGE_BYTES, Link, MAX_ANSWER_BYTES, MAX_BODY_BYTES, Shed};
+use crate::edge::{
+    ConnectionState, EXCHANGE_BYTES, MAX_BODY_BYTES, MAX_RESPONSE_BYTES, ShedReason,
+};
 use crate::http::Rare;
 use crate::policy::{Facts, client};
 
@@ -59,8 +61,8 @@ pub(super) fn choose(
     if ctx.origin_slot.is_none() {
         let client = facts.client.prefix();
         if !has_memory(gate, client, live.bounds().memory) {
-            (ctx.shed, ctx.is_unforwarded) = (Some(Shed::Memory), true);
-            gate.books.shed(Shed::Memory);
+            (ctx.shed, ctx.is_unforwarded) = (Some(ShedReason::Memory), true);
+            gate.books.shed(ShedReason::Memory);
             return Err(Error::explain(ErrorType::HTTPStatus(503), "no memory is left").into_up());
         }
         let most = origin.meant().max_connections;
@@ -70,8 +72,8 @@ pub(super) fn choose(
         };
         ctx.origin_slot = origin.tally().slots.take(client, stay, most, &gate.origin_slots);
         if ctx.origin_slot.is_none() {
-            (ctx.shed, ctx.is_unforwarded) = (Some(Shed::OriginConnections), true);
-            gate.books.shed(Shed::OriginConnections);
+            (ctx.shed, ctx.is_unforwarded) = (Some(ShedReason::OriginConnections), true);
+            gate.books.shed(ShedReason::OriginConnections);
             let why =
                 format!("origin {} has no connection left for this client", origin.meant().name);
             return Err(Error::explain(ErrorType::HTTPStatus(503), why).into_up());
@@ -104,7 +106,7 @@ fn has_memory(gate: &Tollgate, client: IpAddr, budget: usize) -> bool {
     if used <= budget / 2 {
         return true;
     }
-    let largest = EXCHANGE_BYTES + MAX_BODY_BYTES.max(MAX_ANSWER_BYTES);
+    let largest = EXCHANGE_BYTES + MAX_BODY_BYTES.max(MAX_RESPONSE_BYTES);
     used <= budget && gate.origin_slots.held_by(client) < (budget / 4 / largest).max(1)
 }
 
@@ -241,8 +243,8 @@ fn peer_text(session: &Session) -> Result<HeaderValue> {
             Error::because(ErrorType::InvalidHTTPHeader, "an address that is no text", error)
         })
     };
-    match Link::of(session) {
-        Some(link) => link.peer_text(write),
+    match ConnectionState::of(session) {
+        Some(connection) => connection.peer_text(write),
         None => write(),
     }
 }

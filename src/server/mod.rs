@@ -13,7 +13,8 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::config::Config;
 use crate::edge::{
-    Accepting, Heritage, ListenError, NoRandomness, Offer, Sockets, Successor, place, take_over,
+    HandoverOffer, HandoverState, ListenError, ListeningSockets, NoRandomness, StartupBarrier,
+    Successor, socket_path, take_over,
 };
 use crate::ops::{Status, supervisor};
 use crate::signals::OperatorRequests;
@@ -62,14 +63,15 @@ pub fn run(
     let admin = config.admin.clone();
     let (descriptors, all) = Descriptors::raised(bounds.max_connections);
     let parts = Parts::build(config, Arc::clone(&requests), descriptors)?;
-    let place = place(file);
-    let (sockets, successor) = match (&place, upgrade) {
-        (Ok(place), true) => {
+    let socket_path = socket_path(file);
+    let (sockets, successor) = match (&socket_path, upgrade) {
+        (Ok(socket_path), true) => {
             let now = || parts.clock.now().mono;
-            take_over(place, &requests, &parts.ticket_keys, now).map_err(StartError::TakeOver)?
+            take_over(socket_path, &requests, &parts.ticket_keys, now)
+                .map_err(StartError::TakeOver)?
         }
         (Err(error), true) => return Err(StartError::TakeOver(error.kind().into())),
-        (_, false) => (Sockets::default(), None),
+        (_, false) => (ListeningSockets::default(), None),
     };
     if requests.is_ending() {
         return Ok(());
@@ -83,21 +85,21 @@ pub fn run(
         server_conf(threads, bounds.finish, kept_connections(all)),
     );
     server.bootstrap();
-    let accepting = Arc::new(Accepting::new(if admin.is_some() { 2 } else { 1 }));
+    let startup = Arc::new(StartupBarrier::new(if admin.is_some() { 2 } else { 1 }));
     if let Some(admin) = &admin {
-        server.add_service(parts.admin(admin, &sockets, &accepting)?);
+        server.add_service(parts.admin(admin, &sockets, &startup)?);
     }
     let conf = Arc::clone(&server.configuration);
-    server.add_service(parts.edge(&listeners, threads, conf, &sockets, &accepting)?);
+    server.add_service(parts.edge(&listeners, threads, conf, &sockets, &startup)?);
     parts.beside.spawn(parts.housekeeping(file).go_on());
-    parts.beside.spawn(parts.memory_watch().go_on());
+    parts.beside.spawn(parts.memory_watch().run());
     let status = Arc::clone(&parts.status);
-    let heritage = Heritage {
+    let handover = HandoverState {
         sockets,
         ticket_keys: Arc::clone(&parts.ticket_keys),
         clock: Arc::clone(&parts.clock),
     };
-    let begun = Begun { accepting, status, successor, place, heritage, requests };
+    let begun = Begun { startup, status, successor, socket_path, handover, requests };
     parts.beside.spawn(begun.until_replaced());
     let shutdown_signal = Box::new(parts.lifecycle());
     server.run(RunArgs { shutdown_signal });
@@ -106,22 +108,22 @@ pub fn run(
 
 /// What is to be said and done once connections are accepted.
 struct Begun {
-    accepting: Arc<Accepting>,
+    startup: Arc<StartupBarrier>,
     status: Arc<Status>,
     successor: Option<Successor>,
-    place: std::io::Result<std::path::PathBuf>,
-    heritage: Heritage,
+    socket_path: std::io::Result<std::path::PathBuf>,
+    handover: HandoverState,
     requests: Arc<OperatorRequests>,
 }
 
 impl Begun {
     async fn until_replaced(self) {
-        self.accepting.by_all().await;
-        for address in self.heritage.sockets.addresses() {
+        self.startup.wait().await;
+        for address in self.handover.sockets.addresses() {
             log::info!("listening on {address}");
         }
         if let Some(successor) = self.successor
-            && let Err(error) = successor.accepts().await
+            && let Err(error) = successor.confirm_accepting().await
         {
             // Two processes would share the sockets for ever.
             log::error!("cannot take over: {error}; the running process serves on");
@@ -130,9 +132,9 @@ impl Begun {
         }
         self.status.set_ready(!self.requests.is_ending());
         supervisor::ready();
-        let offer = self
-            .place
-            .and_then(|place| Offer::new(&place, self.heritage, Arc::clone(&self.requests)));
+        let offer = self.socket_path.and_then(|socket_path| {
+            HandoverOffer::new(&socket_path, self.handover, Arc::clone(&self.requests))
+        });
         match offer {
             Ok(offer) => {
                 offer.handed_over().await;

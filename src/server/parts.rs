@@ -19,9 +19,10 @@ use super::{Descriptors, StartError};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Admin, Bounds, Config, Listener};
 use crate::edge::{
-    Accepting, AdminConnections, AdminServer, CertificateStore, ConnectionPolicy, Connections,
-    Door, Handshakes, ListenError, Listening, MemoryBudget, MemoryWatch, SEND_BUFFER, Seats,
-    SlowReaders, Sockets, TicketKeys, Tls,
+    AdminConnections, AdminServer, CertificateStore, ConnectionPermits, ConnectionPolicy,
+    ConnectionServer, H2_SEND_BUFFER_BYTES, HandshakeLimiter, ListenError, ListenerContext,
+    ListenerService, ListeningSockets, MemoryBudget, MemoryWatch, SlowReaders, StartupBarrier,
+    TicketKeys, TlsAcceptor,
 };
 use crate::engine::Engine;
 use crate::ops::{
@@ -49,7 +50,7 @@ pub(super) struct Parts {
     origin_slots: Arc<AllOriginSlots>,
     memory: Arc<MemoryBudget>,
     readers: Arc<SlowReaders>,
-    seats: Arc<Seats>,
+    permits: Arc<ConnectionPermits>,
     leaving: Arc<AtomicBool>,
     requests: Arc<OperatorRequests>,
     /// Runs what goes on beside requests: housekeeping, reloads, health checks, names.
@@ -81,7 +82,7 @@ impl Parts {
         let (live, _) = beside.block_on(Live::build(config, &engine, &books, None));
         let live = Arc::new(ArcSwap::from_pointee(live));
         let connections = Arc::<AtomicUsize>::default();
-        let seats = Arc::new(Seats::new(Arc::clone(&connections)));
+        let permits = Arc::new(ConnectionPermits::new(Arc::clone(&connections)));
         let started = engine.now();
         let status = Arc::new(Status::new(started, engine.date(started)));
         Ok(Self {
@@ -98,7 +99,7 @@ impl Parts {
             origin_slots: Arc::new(AllOriginSlots::new(descriptors.exchanges)),
             memory: Arc::default(),
             readers: Arc::default(),
-            seats,
+            permits,
             leaving: Arc::default(),
             requests,
             beside,
@@ -108,7 +109,7 @@ impl Parts {
     fn proxy(&self, bounds: &Bounds, conf: Arc<ServerConf>) -> HttpProxy<Tollgate> {
         let mut options = default_h2_options();
         options.max_concurrent_streams(bounds.h2_streams);
-        options.max_send_buffer_size(SEND_BUFFER);
+        options.max_send_buffer_size(H2_SEND_BUFFER_BYTES);
         options.max_header_list_size(u32::try_from(bounds.header_size).unwrap_or(u32::MAX));
         let mut server_options = HttpServerOptions::default();
         // Our stream knows what still flows when all has been queued; the framework does not.
@@ -126,9 +127,9 @@ impl Parts {
     pub(super) fn admin(
         &self,
         admin: &Admin,
-        sockets: &Sockets,
-        accepting: &Arc<Accepting>,
-    ) -> Result<Listening<AdminServer<AdminDoor>>, StartError> {
+        sockets: &ListeningSockets,
+        startup: &Arc<StartupBarrier>,
+    ) -> Result<ListenerService<AdminServer<AdminDoor>>, StartError> {
         let app = AdminDoor {
             engine: Arc::clone(&self.engine),
             live: Arc::clone(&self.live),
@@ -145,14 +146,14 @@ impl Parts {
             connections: Arc::clone(&admin_connections),
         };
         let connections = self.connections(Arc::new(server), Arc::default(), true);
-        let door = Arc::new(Door { tls: None, proxy_protocol: false });
-        Ok(Listening {
+        let context = Arc::new(ListenerContext { tls: None, proxy_protocol: false });
+        Ok(ListenerService {
             name: "admin",
             threads: 1,
             connections: Arc::new(connections),
-            doors: vec![(socket_of(sockets, admin.address)?, door)],
+            listeners: vec![(socket_of(sockets, admin.address)?, context)],
             admin: Some(admin_connections),
-            accepting: Arc::clone(accepting),
+            startup: Arc::clone(startup),
             requests: Arc::clone(&self.requests),
         })
     }
@@ -163,30 +164,35 @@ impl Parts {
         listeners: &[Listener],
         threads: usize,
         conf: Arc<ServerConf>,
-        sockets: &Sockets,
-        accepting: &Arc<Accepting>,
-    ) -> Result<Listening<HttpProxy<Tollgate>>, StartError> {
+        sockets: &ListeningSockets,
+        startup: &Arc<StartupBarrier>,
+    ) -> Result<ListenerService<HttpProxy<Tollgate>>, StartError> {
         let bounds = Arc::clone(self.live.load().bounds());
-        let seats = Arc::clone(&self.seats);
-        let connections = self.connections(Arc::new(self.proxy(&bounds, conf)), seats, false);
-        Ok(Listening {
+        let permits = Arc::clone(&self.permits);
+        let connections = self.connections(Arc::new(self.proxy(&bounds, conf)), permits, false);
+        Ok(ListenerService {
             name: "tollgate",
             threads,
             connections: Arc::new(connections),
-            doors: self.doors(listeners, sockets)?,
+            listeners: self.listener_contexts(listeners, sockets)?,
             admin: None,
-            accepting: Arc::clone(accepting),
+            startup: Arc::clone(startup),
             requests: Arc::clone(&self.requests),
         })
     }
 
-    fn connections<A>(&self, app: Arc<A>, seats: Arc<Seats>, is_admin: bool) -> Connections<A> {
-        Connections {
+    fn connections<A>(
+        &self,
+        app: Arc<A>,
+        permits: Arc<ConnectionPermits>,
+        is_admin: bool,
+    ) -> ConnectionServer<A> {
+        ConnectionServer {
             app,
             policy: self.early_rejection(),
             clock: Arc::clone(&self.clock),
-            seats,
-            handshakes: Handshakes::default(),
+            permits,
+            handshakes: HandshakeLimiter::default(),
             is_admin,
             descriptors: self.descriptors.connections,
             // Operators' connections are few, and are served whatever clients do.
@@ -204,24 +210,24 @@ impl Parts {
         })
     }
 
-    fn doors(
+    fn listener_contexts(
         &self,
         listeners: &[Listener],
-        sockets: &Sockets,
-    ) -> Result<Vec<(TcpListener, Arc<Door>)>, StartError> {
-        let mut doors = Vec::with_capacity(listeners.len());
-        for (place, listener) in listeners.iter().enumerate() {
+        sockets: &ListeningSockets,
+    ) -> Result<Vec<(TcpListener, Arc<ListenerContext>)>, StartError> {
+        let mut contexts = Vec::with_capacity(listeners.len());
+        for (index, listener) in listeners.iter().enumerate() {
             let tls = !listener.certificates.is_empty();
-            let tls = tls.then(|| self.tls(place)).transpose()?;
-            let door = Door { tls, proxy_protocol: listener.proxy_protocol };
-            doors.push((socket_of(sockets, listener.address)?, Arc::new(door)));
+            let tls = tls.then(|| self.tls(index)).transpose()?;
+            let context = ListenerContext { tls, proxy_protocol: listener.proxy_protocol };
+            contexts.push((socket_of(sockets, listener.address)?, Arc::new(context)));
         }
-        Ok(doors)
+        Ok(contexts)
     }
 
-    fn tls(&self, listener: usize) -> Result<Tls, StartError> {
+    fn tls(&self, listener: usize) -> Result<TlsAcceptor, StartError> {
         let (certificates, keys) = (Arc::clone(&self.certificates), Arc::clone(&self.ticket_keys));
-        Tls::new(listener, certificates, keys).map_err(StartError::Tls)
+        TlsAcceptor::new(listener, certificates, keys).map_err(StartError::Tls)
     }
 
     fn tollgate(&self) -> Tollgate {
@@ -258,7 +264,7 @@ impl Parts {
             budget: Arc::clone(&self.memory),
             readers: Arc::clone(&self.readers),
             policy: self.early_rejection(),
-            seats: Arc::clone(&self.seats),
+            permits: Arc::clone(&self.permits),
             clock: Arc::clone(&self.clock),
         }
     }
@@ -276,7 +282,7 @@ impl Parts {
     }
 }
 
-fn socket_of(sockets: &Sockets, address: SocketAddr) -> Result<TcpListener, StartError> {
+fn socket_of(sockets: &ListeningSockets, address: SocketAddr) -> Result<TcpListener, StartError> {
     let unbound = || std::io::Error::from(std::io::ErrorKind::NotFound);
     let socket = sockets.get(&address).ok_or_else(unbound);
     socket

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use crate::config::Config;
 use crate::edge::connection_bytes;
-use crate::edge::{EXCHANGE_BYTES, HEAD_COPIES, MAX_ANSWER_BYTES, MAX_BODY_BYTES};
+use crate::edge::{EXCHANGE_BYTES, HEAD_COPIES, MAX_BODY_BYTES, MAX_RESPONSE_BYTES};
 
 const MIB: usize = 1 << 20;
 
@@ -16,7 +16,7 @@ pub(super) fn tell_memory(out: &mut dyn Write, config: &Config) -> io::Result<()
     let connection = connection_bytes(has_tls);
     let all_idle = connection.idle.saturating_mul(bounds.max_connections);
     let exchange = EXCHANGE_BYTES + HEAD_COPIES * bounds.header_size;
-    let download = exchange + MAX_ANSWER_BYTES;
+    let download = exchange + MAX_RESPONSE_BYTES;
     let upload = exchange + MAX_BODY_BYTES;
     writeln!(out, "\nmemory of clients (limits_of_this_proxy.memory: {} MiB)", budget / MIB)?;
     writeln!(

@@ -14,7 +14,7 @@ use crate::clock::Nanos;
 use crate::edge::exchanges::{Exchanges, Over, Rules};
 use crate::edge::frames::{self, Frame, Reader};
 use crate::edge::idle_mark::IdleMark;
-use crate::edge::link::Cut;
+use crate::edge::link::StreamCut;
 use crate::http::Reason;
 
 /// In which `h2_resets` are counted.
@@ -246,7 +246,7 @@ impl FrameWatch {
             self.injected_by = Some(before.map_or(by, |before| before.min(by)));
         }
         for (stream, why) in over {
-            let code = Cut::stream_code(why.reason());
+            let code = StreamCut::stream_code(why.reason());
             self.injected.extend_from_slice(&frames::reset(stream, code));
             self.resets_due.push((stream, why.code()));
         }

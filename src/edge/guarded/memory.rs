@@ -22,7 +22,7 @@ const STREAM_BYTES: usize = 2 * 1024;
 
 /// Bytes of an answer that wait in a stream of HTTP/2 until its client takes them: two frames, so that one
 /// is there when the other has gone. (The implementation's own 400 KiB are 40 MB for 100 slow streams.)
-pub(crate) const SEND_BUFFER: usize = 32 * 1024;
+pub(crate) const H2_SEND_BUFFER_BYTES: usize = 32 * 1024;
 
 /// What connections hold, for who tells operators.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ pub struct ConnectionBytes {
 /// What a connection holds; with TLS it may speak HTTP/2.
 pub const fn connection_bytes(has_tls: bool) -> ConnectionBytes {
     let tls = if has_tls { TLS_BYTES + HTTP2_BYTES } else { 0 };
-    ConnectionBytes { idle: CONNECTION_BYTES + tls, stream: STREAM_BYTES + SEND_BUFFER }
+    ConnectionBytes { idle: CONNECTION_BYTES + tls, stream: STREAM_BYTES + H2_SEND_BUFFER_BYTES }
 }
 
 /// One connection's memory; given back when dropped.
@@ -86,7 +86,7 @@ impl ConnectionMemory {
 
     /// It has these streams of HTTP/2.
     pub(crate) fn set_streams(&mut self, counts: Counts) {
-        let streams = counts.open * STREAM_BYTES + counts.answering * SEND_BUFFER;
+        let streams = counts.open * STREAM_BYTES + counts.answering * H2_SEND_BUFFER_BYTES;
         self.streams.set(HTTP2_BYTES + counts.unread + streams);
     }
 
@@ -99,7 +99,7 @@ impl ConnectionMemory {
     /// stream is counted with it, also where the answer is our own.)
     pub(crate) fn set_answers(&mut self, bytes: usize, blocked: usize) {
         self.answers.set(bytes);
-        self.waiting = bytes + blocked * SEND_BUFFER;
+        self.waiting = bytes + blocked * H2_SEND_BUFFER_BYTES;
         if self.slow_reader.is_none() {
             if self.waiting == 0 {
                 return;

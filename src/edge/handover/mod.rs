@@ -1,4 +1,4 @@
-//! Listening sockets go from a running process to its successor, and no connection is lost.
+//! ListenerService sockets go from a running process to its successor, and no connection is lost.
 //!
 //! Each process listens on a Unix socket in a private directory. A successor (`--upgrade`), its
 //! configuration loaded, connects there and waits. When the running process is told to (QUIT), it
@@ -13,8 +13,8 @@ mod wire;
 
 use std::time::Duration;
 
-pub(crate) use offer::{Heritage, Offer};
-pub(crate) use run_dir::place;
+pub(crate) use offer::{HandoverOffer, HandoverState};
+pub(crate) use run_dir::socket_path;
 pub(crate) use takeover::{Successor, take_over};
 
 /// How long a QUIT is good for: a successor that comes later needs another.

@@ -9,31 +9,31 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::super::sockets::Sockets;
+use super::super::sockets::ListeningSockets;
 use super::{MESSAGE, QUIT_IS_GOOD_FOR, WORD_IS_DUE, wire};
 use crate::clock::Clock;
 use crate::edge::session_tickets::TicketKeys;
 use crate::signals::OperatorRequests;
 
 /// Waits for a successor and for the order to hand over, in whatever order they come.
-pub(crate) struct Offer {
+pub(crate) struct HandoverOffer {
     listener: UnixListener,
-    heritage: Heritage,
+    heritage: HandoverState,
     requests: Arc<OperatorRequests>,
 }
 
 /// What a successor is given.
-pub(crate) struct Heritage {
-    pub(crate) sockets: Arc<Sockets>,
+pub(crate) struct HandoverState {
+    pub(crate) sockets: Arc<ListeningSockets>,
     pub(crate) ticket_keys: Arc<TicketKeys>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-impl Offer {
+impl HandoverOffer {
     /// Listens at a place. A process before that listened there is not found any more.
     pub(crate) fn new(
         place: &Path,
-        heritage: Heritage,
+        heritage: HandoverState,
         requests: Arc<OperatorRequests>,
     ) -> io::Result<Self> {
         let fresh = PathBuf::from(format!("{}.{}", place.display(), std::process::id()));
@@ -83,7 +83,7 @@ impl Offer {
     }
 
     async fn hand_over(&self, stream: UnixStream) -> io::Result<()> {
-        let Heritage { sockets, ticket_keys, clock } = &self.heritage;
+        let HandoverState { sockets, ticket_keys, clock } = &self.heritage;
         let sockets = sockets.cloned()?;
         let ticket_keys = ticket_keys.export(clock.now().mono);
         let handed = wire::Handed { sockets, ticket_keys };

@@ -13,7 +13,7 @@ const PRIVATE: u32 = 0o700;
 
 /// The socket of the processes that serve a configuration's file. Its directory is made if it is
 /// not there; an error if it is anybody else's.
-pub(crate) fn place(config: &Path) -> io::Result<PathBuf> {
+pub(crate) fn socket_path(config: &Path) -> io::Result<PathBuf> {
     let folder = folder();
     make_private(&folder)?;
     // A name that is the same in both processes and fits into a socket's address.

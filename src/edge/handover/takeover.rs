@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use super::super::sockets::Sockets;
+use super::super::sockets::ListeningSockets;
 use super::{LOOK, MESSAGE, SUCCESSOR_WAITS, wire};
 use crate::clock::Nanos;
 use crate::edge::session_tickets::TicketKeys;
@@ -20,12 +20,12 @@ pub(crate) fn take_over(
     requests: &OperatorRequests,
     ticket_keys: &TicketKeys,
     now: impl Fn() -> Nanos,
-) -> io::Result<(Sockets, Option<Successor>)> {
+) -> io::Result<(ListeningSockets, Option<Successor>)> {
     let mut stream = match UnixStream::connect(place) {
         Ok(stream) => stream,
         Err(error) if is_of_nobody(&error) => {
             log::info!("no process serves this file; starting without one");
-            return Ok((Sockets::default(), None));
+            return Ok((ListeningSockets::default(), None));
         }
         Err(error) => return Err(error),
     };
@@ -36,7 +36,7 @@ pub(crate) fn take_over(
     log::info!("waiting for process {pid} to hand over: send it QUIT (kill -QUIT {pid})");
     for _ in 0..SUCCESSOR_WAITS.as_millis() / LOOK.as_millis() {
         if requests.is_ending() {
-            return Ok((Sockets::default(), None));
+            return Ok((ListeningSockets::default(), None));
         }
         match wire::receive(&stream) {
             Ok(handed) => {
@@ -44,7 +44,7 @@ pub(crate) fn take_over(
                 if !ticket_keys.adopt(&handed.ticket_keys, now()) {
                     log::warn!("no keys of session tickets were handed over: sessions begin anew");
                 }
-                return Ok((Sockets::taken_over(handed.sockets), Some(Successor(stream))));
+                return Ok((ListeningSockets::taken_over(handed.sockets), Some(Successor(stream))));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
@@ -60,7 +60,7 @@ fn is_of_nobody(error: &io::Error) -> bool {
 
 impl Successor {
     /// Says that connections are accepted here, and waits until the other process stops.
-    pub(crate) async fn accepts(self) -> io::Result<()> {
+    pub(crate) async fn confirm_accepting(self) -> io::Result<()> {
         let Self(mut stream) = self;
         let conversation = tokio::task::spawn_blocking(move || {
             stream.set_read_timeout(Some(MESSAGE))?;

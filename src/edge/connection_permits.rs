@@ -41,7 +41,7 @@ const UNFINISHED_GRACE: Nanos = Nanos::from_secs(5);
 
 /// Counts connections for as long as they are held.
 #[derive(Debug, Default)]
-pub(crate) struct Seats {
+pub(crate) struct ConnectionPermits {
     taken: Arc<AtomicUsize>,
     /// Of those that are taken: connections that were told to close.
     closing: Arc<AtomicUsize>,
@@ -72,14 +72,14 @@ struct Client {
 
 /// One connection's place; given up when dropped.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    seats: Arc<Seats>,
+pub(crate) struct ConnectionPermit {
+    seats: Arc<ConnectionPermits>,
     client: Option<(IpAddr, Arc<IdleMark>)>,
     /// Whether an idle connection was told to close for it.
     pub(crate) displaced: bool,
 }
 
-impl Seats {
+impl ConnectionPermits {
     /// Counts in a number that others can read.
     pub(crate) fn new(taken: Arc<AtomicUsize>) -> Self {
         Self { taken, ..Self::default() }
@@ -92,9 +92,9 @@ impl Seats {
         most: usize,
         share: Option<ClientShare>,
         now: Nanos,
-    ) -> Option<Seat> {
+    ) -> Option<ConnectionPermit> {
         let before = self.taken.fetch_add(1, Ordering::AcqRel);
-        let mut seat = Seat { seats: Arc::clone(self), client: None, displaced: false };
+        let mut seat = ConnectionPermit { seats: Arc::clone(self), client: None, displaced: false };
         if share.is_some_and(|share| !seat.register(share)) {
             return None;
         }
@@ -114,7 +114,7 @@ impl Seats {
     }
 }
 
-impl Seats {
+impl ConnectionPermits {
     /// Closes idle connections of the clients that hold most, whoever needs their memory; how many.
     pub(crate) fn shed_idle(&self, now: Nanos) -> usize {
         let room = MAX_CLOSING.saturating_sub(self.closing.load(Ordering::Relaxed));
@@ -186,7 +186,7 @@ impl Client {
     }
 }
 
-impl Seat {
+impl ConnectionPermit {
     /// Registers the connection as one of a client; `false` when that client has its share already.
     pub(crate) fn register(&mut self, share: ClientShare) -> bool {
         let ClientShare { client: address, max_connections } = share;
@@ -222,7 +222,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.seats.taken.fetch_sub(1, Ordering::AcqRel);
         let Some((address, mark)) = &self.client else {
@@ -268,29 +268,29 @@ mod tests {
     }
 
     /// So many connections of a client, each with a request.
-    fn hold(seats: &Arc<Seats>, n: u8, count: usize) -> Vec<Seat> {
+    fn hold(seats: &Arc<ConnectionPermits>, n: u8, count: usize) -> Vec<ConnectionPermit> {
         let held = (0..count).map(|_| seats.take(usize::MAX, client(n), at(0)).unwrap());
         held.inspect(|seat| seat.mark().unwrap().busy()).collect()
     }
 
-    fn unfinished(seats: &[Seat], since: u64) {
+    fn unfinished(seats: &[ConnectionPermit], since: u64) {
         seats.iter().for_each(|seat| seat.mark().unwrap().unfinished(at(since)));
     }
 
-    fn idle(seats: &[Seat], since: u64) {
+    fn idle(seats: &[ConnectionPermit], since: u64) {
         seats.iter().for_each(|seat| seat.mark().unwrap().idle(at(since)));
     }
 
-    fn shed(seats: &[Seat]) -> usize {
+    fn shed(seats: &[ConnectionPermit]) -> usize {
         seats.iter().filter(|seat| seat.mark().unwrap().is_shed()).count()
     }
 
     #[test]
     fn seats_are_bounded_and_given_back() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(ConnectionPermits::default());
         let (first, second) = (share(1, 2), share(2, 2));
         let take = |most| seats.take(most, None, at(0));
-        let mut held: Vec<Seat> = (0..3).map(|_| take(4).unwrap()).collect();
+        let mut held: Vec<ConnectionPermit> = (0..3).map(|_| take(4).unwrap()).collect();
         assert!(held[0].register(first) && held[1].register(first));
         assert!(!held[2].register(first), "a third of the same client");
         let mut fourth = take(4).unwrap();
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn the_largest_holder_makes_room() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(ConnectionPermits::default());
         let (large, small) = (hold(&seats, 1, 6), hold(&seats, 2, 3));
         idle(&small, 1);
         idle(&large[..2], 5);
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_busy_connection_never_makes_room() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(ConnectionPermits::default());
         let (large, small) = (hold(&seats, 1, 6), hold(&seats, 2, 3));
         idle(&large, 1);
         large.iter().for_each(|seat| seat.mark().unwrap().busy());
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn nobody_makes_room_for_a_client_that_holds_as_much() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(ConnectionPermits::default());
         let (one, two) = (hold(&seats, 1, 3), hold(&seats, 2, 3));
         idle(&two, 1);
         assert!(seats.take(6, client(1), at(9)).is_none());
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn the_only_connection_of_a_client_is_safe_for_a_while() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(ConnectionPermits::default());
         let only = hold(&seats, 1, 1);
         idle(&only, 5);
         assert!(seats.take(1, client(2), Nanos::from_millis(5_999)).is_none());
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn idle_connections_come_before_those_that_have_begun_something() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(ConnectionPermits::default());
         let (large, small) = (hold(&seats, 1, 4), hold(&seats, 2, 2));
         idle(&small, 1);
         unfinished(&large[..2], 1);
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn one_that_is_to_close_stays_so_whatever_it_waits_for() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(ConnectionPermits::default());
         let held = hold(&seats, 1, 2);
         unfinished(&held, 1);
         let _newcomer = seats.take(2, client(2), at(9)).unwrap();
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_request_that_comes_in_time_keeps_its_connection() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(ConnectionPermits::default());
         let held = hold(&seats, 1, 2);
         idle(&held, 1);
         let newcomer = seats.take(2, client(2), at(9)).unwrap();
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn idle_connections_close_for_their_memory() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(ConnectionPermits::default());
         let (large, small) = (hold(&seats, 1, 100), hold(&seats, 2, 2));
         idle(&large[10..], 1);
         idle(&small, 1);
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn what_a_newcomer_costs_is_bounded() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(ConnectionPermits::default());
         let (busy, held) = (hold(&seats, 1, 600), hold(&seats, 2, 500));
         // Both are looked through from the beginning, a part for each newcomer.
         idle(&busy, 1);
@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(refused, 500_usize.div_ceil(MAX_LOOKS_PER_CLIENT) - 1);
         assert_eq!((shed(&busy), shed(&held)), (0, 1));
         idle(&held[..400], 2);
-        let busy_newcomer = |seat: &Seat| seat.mark().unwrap().busy();
+        let busy_newcomer = |seat: &ConnectionPermit| seat.mark().unwrap().busy();
         let come: Vec<_> = (0..100).filter_map(|_| take()).inspect(busy_newcomer).collect();
         assert_eq!(come.len(), MAX_CLOSING, "until some have closed");
         assert_eq!((shed(&busy), shed(&held)), (0, MAX_CLOSING));

@@ -11,7 +11,7 @@ use super::read::{At, did_you_mean};
 use super::scalars::whole;
 use crate::policy::key::{Claim, MAX_KEY_SOURCES};
 use crate::policy::{KeySpec, Source};
-use crate::tokens::Tokens;
+use crate::tokens::TokenVerifier;
 
 /// Most shards of a `{ shard, of }` key.
 const MAX_SHARDS: u64 = 65_536;
@@ -134,7 +134,7 @@ pub(super) struct KeyFiles<'f> {
 struct ReadKeys {
     kind: KeyFile,
     file: Box<str>,
-    tokens: Arc<Tokens>,
+    tokens: Arc<TokenVerifier>,
 }
 
 impl<'f> KeyFiles<'f> {
@@ -143,7 +143,7 @@ impl<'f> KeyFiles<'f> {
         Self { folder, read: RefCell::new(Vec::new()) }
     }
 
-    fn tokens(&self, kind: KeyFile, file: &str) -> Result<Arc<Tokens>, String> {
+    fn tokens(&self, kind: KeyFile, file: &str) -> Result<Arc<TokenVerifier>, String> {
         let is_same = |one: &&ReadKeys| one.kind == kind && *one.file == *file;
         if let Some(same) = self.read.borrow().iter().find(is_same) {
             return Ok(Arc::clone(&same.tokens));
@@ -152,10 +152,12 @@ impl<'f> KeyFiles<'f> {
         let tokens = match kind {
             KeyFile::Jwks => {
                 let json = String::from_utf8(bytes).map_err(|_| format!("{file}: is not UTF-8"))?;
-                Tokens::of_jwks(&json)
+                TokenVerifier::from_jwks(&json)
             }
             // Editors and shells end a file with a newline that nobody means.
-            KeyFile::Secret => Tokens::of_secret(bytes.strip_suffix(b"\n").unwrap_or(&bytes)),
+            KeyFile::Secret => {
+                TokenVerifier::from_secret(bytes.strip_suffix(b"\n").unwrap_or(&bytes))
+            }
         };
         let tokens = Arc::new(tokens.map_err(|error| format!("{file}: {error}"))?);
         let read = ReadKeys { kind, file: file.into(), tokens: Arc::clone(&tokens) };

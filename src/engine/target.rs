@@ -10,7 +10,7 @@ use crate::policy::{
     Cost, Facts, KeyHash, KeySecret, Limit, LimitIndex, MAX_LIMITS_PER_ROUTE, MissingKey, Mode,
     OverrideAction, RateIndex, Route, RouteIndex, Source,
 };
-use crate::tokens::Signatures;
+use crate::tokens::SignatureCheck;
 
 /// One cell that a request is to be charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ pub(super) fn resolve(
     generation: &Generation,
     facts: &Facts<'_>,
     route: RouteIndex,
-    signatures: Signatures,
+    signatures: SignatureCheck,
     targets: &mut Targets,
 ) -> Result<Resolved, KeyError> {
     let mut resolved = Ok(Resolved::Whole);
@@ -215,7 +215,7 @@ fn resolve_one(
     facts: &Facts<'_>,
     route: &Route,
     index: usize,
-    signatures: Signatures,
+    signatures: SignatureCheck,
 ) -> Result<Lead<Target>, KeyError> {
     let found = match find(generation, facts, route, route.limits[index].limit, signatures)? {
         Lead::Target(found) => found,
@@ -265,7 +265,7 @@ fn find<'g>(
     facts: &Facts<'_>,
     route: &Route,
     mut limit: LimitIndex,
-    signatures: Signatures,
+    signatures: SignatureCheck,
 ) -> Result<Lead<Found<'g>>, KeyError> {
     let policy = generation.policy();
     // `missing_key: { limit: .. }` makes a chain without cycles, so it is no longer than the list.

@@ -21,7 +21,7 @@ use super::target::{self, Resolved, Target};
 use super::{Decision, Engine, Generation, Outcome, Unsettled};
 use crate::limit::Verdict;
 use crate::policy::{Count, Facts, RouteIndex, Source};
-use crate::tokens::Signatures;
+use crate::tokens::SignatureCheck;
 
 /// What [`Engine::find_targets`] has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Engine {
         if policy.route(route).limits.is_empty() {
             return Found::Decided;
         }
-        let recalled = Signatures::Recall;
+        let recalled = SignatureCheck::Recall;
         match target::resolve(generation, facts, route, recalled, &mut unsettled.targets) {
             Ok(Resolved::Whole) => {}
             Ok(Resolved::Partly) => {
@@ -181,7 +181,7 @@ impl Engine {
 fn check(generation: &Generation, facts: &Facts<'_>, route: RouteIndex, unsettled: &mut Unsettled) {
     let Unsettled { targets, rejected, owes_check, .. } = unsettled;
     targets.clear();
-    let resolved = target::resolve(generation, facts, route, Signatures::Check, targets);
+    let resolved = target::resolve(generation, facts, route, SignatureCheck::Verify, targets);
     if let Err(error) = resolved {
         *rejected = Some(error.outcome());
         targets.retain(|target| pays_for_checks(generation, target));

@@ -8,7 +8,7 @@ use super::key::{KeyPart, NoKey};
 use super::{Facts, Route, Source, client};
 use crate::clock::Nanos;
 use crate::limit::Quota;
-use crate::tokens::Signatures;
+use crate::tokens::SignatureCheck;
 
 /// The place of a rate: 0 is the limit's own, the others are [`Terms::quotas`] from 1.
 pub type RateIndex = u32;
@@ -102,7 +102,7 @@ impl Plans {
         &self,
         facts: &Facts<'_>,
         route: &Route,
-        signatures: Signatures,
+        signatures: SignatureCheck,
     ) -> Result<RateIndex, NoKey> {
         if !facts.client.peer_trusted && self.by.is_written_by_clients() {
             return Ok(0);

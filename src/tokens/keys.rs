@@ -52,7 +52,7 @@ pub(super) struct Verified {
 }
 
 impl Keys {
-    pub(super) fn of_secret(secret: &[u8]) -> Result<Self, KeysError> {
+    pub(super) fn from_secret(secret: &[u8]) -> Result<Self, KeysError> {
         if secret.len() < LEAST_SECRET {
             return Err(KeysError::ShortSecret(secret.len()));
         }
@@ -60,7 +60,7 @@ impl Keys {
         Ok(Self(vec![Key { id: None, algorithm: Algorithm::HS256, key }]))
     }
 
-    pub(super) fn of_jwks(json: &str) -> Result<Self, KeysError> {
+    pub(super) fn from_jwks(json: &str) -> Result<Self, KeysError> {
         // A set may hold keys of kinds that nobody here knows: each is read by itself.
         let set: Value =
             serde_json::from_str(json).map_err(|error| KeysError::Jwks(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! Tokens that somebody signed (JSON Web Tokens, RFC 7519): what they claim, once the signature is
+//! Tokens that somebody signed (JSON Web TokenVerifier, RFC 7519): what they claim, once the signature is
 //! checked.
 //!
 //! HS256 with a secret; RS256, ES256 and EdDSA with the public keys of a JWKS (RFC 7517). The
@@ -34,7 +34,7 @@ const SHARDS: usize = 16;
 const MOST: usize = 1_024;
 
 /// Keys, and the tokens that were lately checked with them.
-pub struct Tokens {
+pub struct TokenVerifier {
     keys: Keys,
     secret: (u64, u64),
     checked: Box<[Mutex<Checked>]>,
@@ -52,9 +52,9 @@ struct Checked {
 
 /// Which tokens a caller may have checked. A signature takes as long as some hundred decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signatures {
+pub enum SignatureCheck {
     /// All of them.
-    Check,
+    Verify,
     /// None: only the outcome of an earlier check is known.
     Recall,
 }
@@ -127,15 +127,15 @@ pub fn total_checks() -> u64 {
     CHECKED.load(Ordering::Relaxed)
 }
 
-impl Tokens {
+impl TokenVerifier {
     /// Tokens signed with a secret (HS256).
-    pub fn of_secret(secret: &[u8]) -> Result<Self, KeysError> {
-        Keys::of_secret(secret).and_then(Self::new)
+    pub fn from_secret(secret: &[u8]) -> Result<Self, KeysError> {
+        Keys::from_secret(secret).and_then(Self::new)
     }
 
     /// Tokens signed for the public keys of a JWKS.
-    pub fn of_jwks(json: &str) -> Result<Self, KeysError> {
-        Keys::of_jwks(json).and_then(Self::new)
+    pub fn from_jwks(json: &str) -> Result<Self, KeysError> {
+        Keys::from_jwks(json).and_then(Self::new)
     }
 
     fn new(keys: Keys) -> Result<Self, KeysError> {
@@ -156,7 +156,7 @@ impl Tokens {
         &self,
         token: &[u8],
         claim: &str,
-        signatures: Signatures,
+        signatures: SignatureCheck,
         now: Nanos,
     ) -> ClaimLookup {
         let Some(checked) = self.checked(token, signatures) else {
@@ -173,7 +173,7 @@ impl Tokens {
 
     /// Whether an earlier check found the token's signature to be true.
     pub fn is_known_valid(&self, token: &[u8]) -> bool {
-        matches!(self.checked(token, Signatures::Recall), Some(Ok(_)))
+        matches!(self.checked(token, SignatureCheck::Recall), Some(Ok(_)))
     }
 
     /// How many tokens were checked with these keys.
@@ -186,7 +186,7 @@ impl Tokens {
     fn checked(
         &self,
         token: &[u8],
-        signatures: Signatures,
+        signatures: SignatureCheck,
     ) -> Option<Result<Arc<Claims>, TokenError>> {
         let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
         hasher.write(token);
@@ -201,7 +201,7 @@ impl Tokens {
                 return Some(Err(*why));
             }
         }
-        if signatures == Signatures::Recall {
+        if signatures == SignatureCheck::Recall {
             return None;
         }
         let verified = self.verify(token);
@@ -263,9 +263,9 @@ fn seconds(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>, Token
     whole.map(Some).ok_or(TokenError::Malformed)
 }
 
-impl fmt::Debug for Tokens {
+impl fmt::Debug for TokenVerifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tokens(..)")
+        f.write_str("TokenVerifier(..)")
     }
 }
 
@@ -278,7 +278,7 @@ mod tests {
         use base64::Engine;
         let text = |json: &str| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(json);
         let secret = [7; 32];
-        let tokens = Tokens::of_secret(&secret).unwrap();
+        let tokens = TokenVerifier::from_secret(&secret).unwrap();
         let signed = |claims: &str| {
             let body = format!("{}.{}", text(r#"{"alg":"HS256","typ":"JWT"}"#), text(claims));
             let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &secret);
@@ -289,19 +289,19 @@ mod tests {
         let asked = |token: &[u8], signatures| {
             tokens.claim(token, "sub", signatures, Nanos::from_secs(100))
         };
-        let told = |token: &[u8]| asked(token, Signatures::Check);
+        let told = |token: &[u8]| asked(token, SignatureCheck::Verify);
         let known = ClaimLookup::Value("a".to_owned());
 
         let good = signed(r#"{"sub":"a"}"#);
         let mut forged = good.clone();
         let place = forged.len() - 10;
         forged[place] = if forged[place] == b'A' { b'B' } else { b'A' };
-        assert_eq!(asked(&good, Signatures::Recall), ClaimLookup::Unchecked);
+        assert_eq!(asked(&good, SignatureCheck::Recall), ClaimLookup::Unchecked);
         assert_eq!(tokens.checks(), 0);
         for _ in 0..100 {
             assert_eq!((told(&good), told(&forged)), (known.clone(), ClaimLookup::Absent));
-            assert_eq!(asked(&good, Signatures::Recall), known);
-            assert_eq!(asked(&forged, Signatures::Recall), ClaimLookup::Absent);
+            assert_eq!(asked(&good, SignatureCheck::Recall), known);
+            assert_eq!(asked(&forged, SignatureCheck::Recall), ClaimLookup::Absent);
         }
         assert_eq!(tokens.checks(), 2);
         for n in 0..SHARDS * MOST * 2 {

@@ -6,7 +6,7 @@ use ring::signature::{
 };
 use serde_json::{Map, Value};
 use tollgate::clock::Nanos;
-use tollgate::tokens::{ClaimLookup, Signatures, Tokens};
+use tollgate::tokens::{ClaimLookup, SignatureCheck, TokenVerifier};
 
 const SECRET: &[u8] = b"a secret of thirty-two bytes, not a byte less";
 const JWKS: &str = include_str!("../../../tests/policies/keys/jwks.json");
@@ -19,7 +19,7 @@ const LEEWAY: u64 = 60;
 /// then signed with the secret. Nothing is believed without the signature, and of what is signed, what
 /// RFC 7519 allows.
 pub fn tokens(bytes: &[u8]) {
-    let (of_secret, of_keys) = (Tokens::of_secret(SECRET).unwrap(), Tokens::of_jwks(JWKS).unwrap());
+    let (of_secret, of_keys) = (TokenVerifier::from_secret(SECRET).unwrap(), TokenVerifier::from_jwks(JWKS).unwrap());
     if bytes.first() != Some(&b'{') {
         let told = told(&of_secret, bytes);
         assert!(told.is_none() || is_signed(bytes), "{told:?} of a forged token");
@@ -49,15 +49,15 @@ pub fn tokens(bytes: &[u8]) {
     }
 }
 
-fn told_by_keys(tokens: &Tokens, token: &[u8]) -> bool {
+fn told_by_keys(tokens: &TokenVerifier, token: &[u8]) -> bool {
     told(tokens, token).is_some()
 }
 
 /// What a token claims. Once it is checked, the same is known of it without a check.
-fn told(tokens: &Tokens, token: &[u8]) -> Option<String> {
+fn told(tokens: &TokenVerifier, token: &[u8]) -> Option<String> {
     let claim = |signatures| tokens.claim(token, CLAIM, signatures, Nanos::from_secs(NOW));
-    let checked = claim(Signatures::Check);
-    let recalled = claim(Signatures::Recall);
+    let checked = claim(SignatureCheck::Verify);
+    let recalled = claim(SignatureCheck::Recall);
     assert!(recalled == checked || recalled == ClaimLookup::Unchecked, "{recalled:?}, {checked:?}");
     match checked {
         ClaimLookup::Value(value) => Some(value),

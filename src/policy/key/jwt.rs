@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::{KeyPart, credentials};
 use crate::policy::Facts;
-use crate::tokens::{ClaimLookup, Signatures, Tokens};
+use crate::tokens::{ClaimLookup, SignatureCheck, TokenVerifier};
 
 /// A claim of the bearer token.
 #[derive(Clone)]
@@ -11,13 +11,17 @@ pub struct Claim {
     /// Which claim.
     pub name: Box<str>,
     /// What tells whether the token is to be believed.
-    pub tokens: Arc<Tokens>,
+    pub tokens: Arc<TokenVerifier>,
     /// The file that the keys are from, by which equal sources are told.
     pub file: Box<str>,
 }
 
 /// The claim's value; a token that is not to be believed has none.
-pub(super) fn part<'r>(facts: &Facts<'r>, claim: &Claim, signatures: Signatures) -> KeyPart<'r> {
+pub(super) fn part<'r>(
+    facts: &Facts<'r>,
+    claim: &Claim,
+    signatures: SignatureCheck,
+) -> KeyPart<'r> {
     match credentials::bearer(facts) {
         KeyPart::Present(token) => {
             match claim.tokens.claim(&token, &claim.name, signatures, facts.now) {

@@ -18,7 +18,7 @@ use http::HeaderName;
 use http::header::AUTHORIZATION;
 
 use super::{Facts, Route};
-use crate::tokens::Signatures;
+use crate::tokens::SignatureCheck;
 
 pub use address::bytes as address_bytes;
 pub use hash::{KeyHash, KeyHasher, KeySecret};
@@ -74,7 +74,7 @@ pub enum KeyPart<'r> {
     Repeated,
     /// A value that origins may decode in different ways: the request is unclean.
     Unreadable,
-    /// Something that only the signature of a token tells ([`Signatures::Recall`]).
+    /// Something that only the signature of a token tells ([`SignatureCheck::Recall`]).
     Unchecked,
 }
 
@@ -108,7 +108,7 @@ pub enum NoKey {
     Repeated,
     /// A part may be decoded in different ways.
     Unreadable,
-    /// A part is told by a token whose signature is not checked ([`Signatures::Recall`]).
+    /// A part is told by a token whose signature is not checked ([`SignatureCheck::Recall`]).
     Unchecked,
 }
 
@@ -145,7 +145,7 @@ impl KeySpec {
         facts: &Facts<'_>,
         route: &Route,
     ) -> Result<KeyHash, NoKey> {
-        self.hash_with(hasher, facts, route, Signatures::Check)
+        self.hash_with(hasher, facts, route, SignatureCheck::Verify)
     }
 
     /// Hashes the key of a request as far as it is known with these signatures. A key that lacks another
@@ -155,7 +155,7 @@ impl KeySpec {
         hasher: &KeyHasher,
         facts: &Facts<'_>,
         route: &Route,
-        signatures: Signatures,
+        signatures: SignatureCheck,
     ) -> Result<KeyHash, NoKey> {
         let mut hasher = *hasher;
         let (mut absent, mut unchecked) = (false, false);
@@ -226,7 +226,7 @@ impl KeySpec {
 impl Source {
     /// What this source finds in a request.
     pub fn part<'r>(&self, facts: &Facts<'r>, route: &'r Route) -> KeyPart<'r> {
-        self.part_with(facts, route, Signatures::Check)
+        self.part_with(facts, route, SignatureCheck::Verify)
     }
 
     /// What this source finds in a request as far as it is known with these signatures.
@@ -234,7 +234,7 @@ impl Source {
         &self,
         facts: &Facts<'r>,
         route: &'r Route,
-        signatures: Signatures,
+        signatures: SignatureCheck,
     ) -> KeyPart<'r> {
         match self {
             Self::ClientIp => address::part(facts),

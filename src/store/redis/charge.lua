@@ -56,7 +56,7 @@
 --
 -- All rates of one limit share a cell. A cell of a window algorithm has a counter for each window length, a
 -- bucket has a time for each rate. A charge is judged under its own rate and spent under all of them
--- (limit/windows.rs and limit/buckets.rs say why).
+-- (limit/counters.rs and limit/buckets.rs say why).
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local clock = call('TIME') -- the only reading of the clock: the whole call happens at one instant
@@ -68,8 +68,8 @@ local format, match, gmatch, concat = string.format, string.match, string.gmatch
 local BUCKET, SLIDING, LOG = '1', '2', '3' -- '4' is a fixed_window
 local MAX_NUMBER = 9007199254740991 -- 2^53 - 1
 local MAX_UNITS = 4294967295 -- 2^32 - 1
-local MAX_COUNTERS = 16 -- of one cell: limit/windows.rs
-local KEEP_UNUSED = 3600 -- seconds: limit/windows.rs
+local MAX_COUNTERS = 16 -- of one cell: limit/counters.rs
+local KEEP_UNUSED = 3600 -- seconds: limit/retention.rs
 local MAX_RATES, MAX_RECENT, SUMS_PER_FILL = 16, 16, 16 -- of one cell: limit/buckets.rs
 
 -- The server creates all functions of a script anew on each run. So there are few, functions that only some

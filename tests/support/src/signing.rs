@@ -7,7 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tollgate::clock::Nanos;
 use tollgate::engine::Generation;
 use tollgate::policy::Source;
-use tollgate::tokens::{Signatures, Tokens};
+use tollgate::tokens::{SignatureCheck, TokenVerifier};
 
 fn body(header: &str, claims: &str) -> String {
     format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims))
@@ -37,13 +37,13 @@ pub fn forged_for(algorithm: &str, key: &str, signature: usize, n: u64) -> Strin
 }
 
 /// The keys of a policy, each once.
-pub fn of(generation: &Generation) -> Vec<Arc<Tokens>> {
+pub fn of(generation: &Generation) -> Vec<Arc<TokenVerifier>> {
     let limits = generation.policy().limits.iter();
     let sources = limits.flat_map(|limit| {
         let plan = limit.terms.plans.as_ref().map(|plans| &plans.by);
         limit.key.sources().iter().chain(plan)
     });
-    let mut found: Vec<Arc<Tokens>> = Vec::new();
+    let mut found: Vec<Arc<TokenVerifier>> = Vec::new();
     for source in sources {
         if let Source::Jwt(claim) = source
             && !found.iter().any(|one| Arc::ptr_eq(one, &claim.tokens))
@@ -57,6 +57,6 @@ pub fn of(generation: &Generation) -> Vec<Arc<Tokens>> {
 /// Has a token checked with all keys of a policy, so that it is remembered.
 pub fn recall(generation: &Generation, token: &str, now: Nanos) {
     for keys in of(generation) {
-        keys.claim(token.as_bytes(), "sub", Signatures::Check, now);
+        keys.claim(token.as_bytes(), "sub", SignatureCheck::Verify, now);
     }
 }

@@ -588,12 +588,12 @@ fn a_late_refund_takes_nothing_from_a_window_that_began_later() {
             let charge = EmbeddedCharge { key, quota, cost };
             store.settle_single(&charge, true, at(secs), || panic!("there is room"))
         };
-        let (spent, verdict) = settle(&short, 10, 0);
-        assert!(spent);
-        let receipt = short.quota().receipt(&verdict, 10, at(0));
-        assert!(settle(&long, 10, 10).0);
+        let settled = settle(&short, 10, 0);
+        assert!(settled.charged);
+        let receipt = short.quota().receipt(&settled.verdict, 10, at(0));
+        assert!(settle(&long, 10, 10).charged);
         store.refund(key, &short, 10, receipt, at(20));
-        assert!(!settle(&long, 1, 30).0, "sliding: {sliding}");
+        assert!(!settle(&long, 1, 30).charged, "sliding: {sliding}");
     }
 }
 
@@ -622,14 +622,17 @@ fn a_late_correction_does_not_slow_a_bucket_down() {
     };
     for debit in [false, true] {
         let key = KeyHash { high: 1, low: u64::from(debit) };
-        let (spent, verdict) = settle(key, &slow, 1, 0);
-        assert!(spent);
-        let receipt = slow.quota().receipt(&verdict, 1, at(0));
-        assert!(settle(key, &fast, 900, 10).0);
+        let settled = settle(key, &slow, 1, 0);
+        assert!(settled.charged);
+        let receipt = slow.quota().receipt(&settled.verdict, 1, at(0));
+        assert!(settle(key, &fast, 900, 10).charged);
         match debit {
             true => store.debit(key, &slow, 5, at(20)),
             false => store.refund(key, &slow, 1, receipt, at(20)),
         }
-        assert!(settle(key, &fast, 1_000, 2_000).0, "full again after a second, debit: {debit}");
+        assert!(
+            settle(key, &fast, 1_000, 2_000).charged,
+            "full again after a second, debit: {debit}"
+        );
     }
 }

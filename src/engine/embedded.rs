@@ -11,6 +11,7 @@ use crate::clock::{Nanos, Now};
 use crate::estimator::ConfirmTable;
 use crate::limit::Verdict;
 use crate::policy::WhenFull;
+use crate::store::SingleSettlement;
 
 /// What the overflow of a limit was charged, if anything.
 type Overflowed = Option<OverflowCharge>;
@@ -57,11 +58,12 @@ impl ExactTier {
     ) -> bool {
         let now = request.now;
         let mut overflow = None;
-        let (spent, verdict) = self.embedded.settle_single(&part.charge(), may_charge, now, || {
+        let settlement = self.embedded.settle_single(&part.charge(), may_charge, now, || {
             let (verdict, receipt) = part.charge_overflow(request.confirm, now);
             overflow = Some(receipt);
             verdict
         });
+        let SingleSettlement { charged: spent, verdict } = settlement;
         Charged { verdict, overflow, spent }.conclude(part, request, kinds, settled);
         spent
     }

@@ -1,8 +1,10 @@
-//! Quotas that cells can be written under, by number.
+//! The quotas that cells may be written under, each with a number.
 //!
-//! A cell outlives the configuration that wrote it, so it names its quota by a number, and
-//! whoever meets it under another quota converts it first. Numbers of quotas that no cell and no
-//! generation uses any more are given out again, so reloads do not make the list grow.
+//! A cell outlives the configuration that wrote it, so it names its quota by a number. When a charge under
+//! another quota finds the cell, the cell is converted first. A number that no cell and no generation uses
+//! any more is issued again, so reloads do not make the list grow. This module does not read cells.
+//!
+//! What always holds: two quotas in use never have the same number.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,12 +12,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use super::CellBudget;
-use super::embedded::weight_of;
+use super::budget::CellBudget;
+use super::weight::weight_of;
 use crate::clock::{Nanos, Now};
 use crate::limit::{Quota, WindowLengths};
 
-/// A quota that was given a number.
+/// A quota with a number.
 #[derive(Debug)]
 pub struct IssuedQuota {
     pub(super) number: u32,
@@ -23,84 +25,87 @@ pub struct IssuedQuota {
     /// The window lengths of all variants of its limit.
     pub(super) windows: WindowLengths,
     pub(super) budget: Arc<CellBudget>,
-    /// What a new cell costs of `max_keys`, with its first charge.
+    /// The weight of a new cell after its first charge.
     pub(super) new_weight: usize,
-    /// Cells that name this number.
+    /// How many cells name this number.
     pub(super) cells: AtomicUsize,
 }
 
-/// What a generation asks of the store for one limit.
+/// A quota of a generation, to be issued with a number.
 #[derive(Clone, Debug)]
 pub struct QuotaSpec {
     /// The quota.
     pub quota: Quota,
     /// The window lengths of all variants of the limit.
     pub windows: WindowLengths,
-    /// The limit's room; the same for every quota the limit ever has.
+    /// The limit's budget. It stays the same for every quota that the limit ever has.
     pub budget: Arc<CellBudget>,
 }
 
-/// All quotas in use, at the place of their number.
+/// All quotas in use; the index of a quota is its number.
 #[derive(Debug, Default)]
 pub(super) struct Quotas {
     list: ArcSwap<Vec<Arc<IssuedQuota>>>,
-    /// Held while the list changes; readers never wait.
+    /// Held while the list changes. Readers never wait for it.
     changing: Mutex<()>,
 }
 
 impl Quotas {
-    /// Gives a number to a quota. One that is the same as a quota of the same room in use keeps
-    /// its number, so that an unchanged limit converts nothing.
+    /// Gives a quota a number. A quota that equals `previous`, with the same budget, keeps its number, so an
+    /// unchanged limit converts no cells.
     pub(super) fn issue(
         &self,
-        claim: QuotaSpec,
+        spec: QuotaSpec,
         previous: Option<&Arc<IssuedQuota>>,
     ) -> Arc<IssuedQuota> {
-        if let Some(previous) = previous
-            && previous.quota == claim.quota
-            && previous.windows == claim.windows
-            && Arc::ptr_eq(&previous.budget, &claim.budget)
-        {
+        if let Some(previous) = previous.filter(|previous| previous.equals(&spec)) {
             return Arc::clone(previous);
         }
         let _changing = self.changing.lock();
         let mut list = Vec::clone(&self.list.load());
-        // Two hold a quota that nobody uses: this copy of the list and the published one.
+        // An unused quota has two references: this copy of the list, and the published list.
         let free = list.iter().position(|issued| {
             Arc::strong_count(issued) <= 2 && issued.cells.load(Ordering::Acquire) == 0
         });
         let number = free.unwrap_or(list.len());
-        let issued = Arc::new(IssuedQuota {
-            number: u32::try_from(number).unwrap_or(u32::MAX),
-            new_weight: new_weight(&claim),
-            quota: claim.quota,
-            windows: claim.windows,
-            budget: claim.budget,
-            cells: AtomicUsize::new(0),
-        });
+        let issued = Arc::new(IssuedQuota::new(spec, number));
         match free {
-            Some(place) => list[place] = Arc::clone(&issued),
+            Some(index) => list[index] = Arc::clone(&issued),
             None => list.push(Arc::clone(&issued)),
         }
         self.list.store(Arc::new(list));
         issued
     }
 
-    /// All quotas, for looking up numbers.
-    pub(super) fn all(&self) -> arc_swap::Guard<Arc<Vec<Arc<IssuedQuota>>>> {
+    /// All quotas, for finding one by its number.
+    pub(super) fn list(&self) -> arc_swap::Guard<Arc<Vec<Arc<IssuedQuota>>>> {
         self.list.load()
     }
 }
 
-fn new_weight(claim: &QuotaSpec) -> usize {
-    // Of any instant: how much a cell takes depends on none.
-    let now = Now { mono: Nanos::ZERO, wall: Nanos::ZERO };
-    let cell = claim.quota.empty_cell_for(&claim.windows, now);
-    weight_of(cell.heap_bytes_after_charge(now))
-}
-
 impl IssuedQuota {
-    /// Its number: of two quotas in use no two have the same.
+    fn new(spec: QuotaSpec, number: usize) -> Self {
+        let QuotaSpec { quota, windows, budget } = spec;
+        // A cell takes the same memory at any time.
+        let now = Now { mono: Nanos::ZERO, wall: Nanos::ZERO };
+        let heap_bytes = quota.empty_cell_for(&windows, now).heap_bytes_after_charge(now);
+        Self {
+            number: u32::try_from(number).unwrap_or(u32::MAX),
+            quota,
+            windows,
+            budget,
+            new_weight: weight_of(heap_bytes),
+            cells: AtomicUsize::new(0),
+        }
+    }
+
+    fn equals(&self, spec: &QuotaSpec) -> bool {
+        self.quota == spec.quota
+            && self.windows == spec.windows
+            && Arc::ptr_eq(&self.budget, &spec.budget)
+    }
+
+    /// Its number.
     pub(super) const fn number(&self) -> u32 {
         self.number
     }
@@ -115,8 +120,21 @@ impl IssuedQuota {
         &self.windows
     }
 
-    /// The limit's room.
+    /// The limit's budget.
     pub fn budget(&self) -> &Arc<CellBudget> {
         &self.budget
     }
+
+    /// Whether this quota can read a cell that `writer` wrote, without converting it.
+    pub(super) fn can_read(&self, writer: &Self) -> bool {
+        self.quota.can_read(&writer.quota) && self.windows == writer.windows
+    }
+}
+
+/// The budgets of these quotas, without repetitions.
+pub(super) fn budgets_of(quotas: &[Arc<IssuedQuota>]) -> Vec<&CellBudget> {
+    let mut budgets: Vec<&Arc<CellBudget>> = quotas.iter().map(|issued| &issued.budget).collect();
+    budgets.sort_by_key(|budget| Arc::as_ptr(budget));
+    budgets.dedup_by_key(|budget| Arc::as_ptr(budget));
+    budgets.into_iter().map(|budget| &**budget).collect()
 }

@@ -1,18 +1,21 @@
-//! The cells of one shard: an array in the order of the keys' hashes, with gaps.
+//! The cells of one shard: a sorted array with gaps, in the order of the keys' hashes.
 //!
 //! ```text
 //!   block 0                      block 1                     (64 slots of 32 bytes each)
 //!   ├─ . 03 09 11 . 24 ... ──────┼─ 131 . . 160 162 ... ─┤
-//!        └ home 2, displaced to 3: what collides moves on, and stays in order
+//!        └ its preferred slot is 2, which is taken: it moves on, and the order is kept
 //! ```
 //!
-//! A hash has a home, its share of the array; what finds its home taken stands right behind, in
-//! order (linear probing as Celis' Robin Hood hashing orders it, 1986). So a key is found, or known
-//! to be absent, within a few neighbours, which lie in one or two lines of the processor's cache.
+//! A hash has a preferred slot, in proportion to its value. An entry that finds its slot taken goes to one right
+//! behind, in order: linear probing, ordered as in Celis' Robin Hood hashing (1986). So a key is found, or known
+//! to be absent, within a few neighbours, which lie in one or two cache lines.
 //!
-//! The array grows by an eighth when it is four fifths full, by blocks that never move: no other
-//! memory is held for a moment, and none is left over in sizes that nobody needs again. That costs
-//! each new cell about eight moves, and keeps a cell at 40 to 47 bytes, gaps included.
+//! The array grows by an eighth when it is four fifths full. It grows by blocks that never move, so growing needs
+//! no second copy of the array, and leaves no free memory of unusual sizes behind. The price is about eight moves
+//! for each new cell. A cell takes 40 to 47 bytes, gaps included.
+//!
+//! What always holds: entries are in the order of their hashes, and none is before its preferred slot. This
+//! module does not know quotas, limits or time.
 
 use std::num::NonZeroU32;
 
@@ -22,258 +25,267 @@ use smallvec::SmallVec;
 use crate::limit::Cell;
 use crate::policy::KeyHash;
 
-/// Slots of a block: two kibibytes.
-const BLOCK: usize = 64;
+/// Slots of a block, which takes two kibibytes.
+const BLOCK_SLOTS: usize = 64;
 
-/// Slots at the end that are nobody's home: what is displaced there must not run off the array.
-const TAIL: usize = 16;
+/// Slots at the end of the array that no hash prefers. They take the entries that the last preferred slots
+/// displace.
+const TAIL_SLOTS: usize = 16;
 
-/// The same of an array of one block.
-const SHORT_TAIL: usize = 8;
+/// [`TAIL_SLOTS`] of an array of one block.
+const SHORT_TAIL_SLOTS: usize = 8;
 
-/// Blocks that are found without another step: with these a shard is two neighbouring lines of the
-/// processor's cache, and lists in the first of them what a million keys need. A step that is not
-/// in the cache costs a decision more than everything else in it.
-const NEAR: usize = 12;
+/// Blocks that are listed in the table itself. With this many, a shard takes two neighbouring cache lines, and the
+/// first of them lists the blocks that a million keys need. Every further access to memory outside the caches
+/// costs a decision more than everything else in it.
+const INLINE_BLOCKS: usize = 12;
 
-/// How full the homes may be: what is looked for is then two slots from home on average.
-const MOST_LOAD: (u32, u32) = (4, 5);
+/// The largest share of the preferred slots that may be taken, as a fraction. At this load a key is found two
+/// slots behind its preferred slot on average.
+const MAX_LOAD_NUMERATOR: u32 = 4;
+const MAX_LOAD_DENOMINATOR: u32 = 5;
 
-/// One key's cell.
+/// The cell of one key.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct CellEntry {
     low: u64,
-    /// With the number of the shard, 108 of a key's 128 bits are told apart: among ten million
-    /// keys two are alike with a probability of 10^-19.
+    /// Together with the number of the shard, 108 of a key's 128 bits are compared. Among ten million keys, two
+    /// are taken for one with a probability of 10^-19.
     high: u32,
-    /// Of the quota, and one: so that no entry is no larger than one.
-    quota: NonZeroU32,
+    /// The number of the quota, plus 1. As it is never 0, `Option<CellEntry>` is no larger than `CellEntry`.
+    quota_plus_1: NonZeroU32,
     pub(super) cell: Cell,
 }
 
-type Block = [Option<Entry>; BLOCK];
+type Block = [Option<CellEntry>; BLOCK_SLOTS];
 
-/// The cells of one shard. (Laid out as it is written: what every search reads, then the list.)
+/// The cells of one shard. The layout is fixed: first what every search reads, then the list of blocks.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Table {
-    /// Slots that are somebody's home; what is displaced from the last of them stands behind.
-    homes: u32,
+    /// How many slots hashes prefer. Entries that the last of them displaces are in the slots behind.
+    preferred_slots: u32,
     len: u32,
-    /// Each stays where it is while others are added.
-    blocks: SmallVec<[Box<Block>; NEAR]>,
+    /// A block does not move when others are added.
+    blocks: SmallVec<[Box<Block>; INLINE_BLOCKS]>,
 }
 
-/// Where a key's cell is, or would be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    At(usize),
-    Absent(usize),
-}
+/// Bytes of memory that one cell takes in a large table, gaps included. A log takes 16 bytes more for each charge;
+/// what a cell holds on the heap counts against `max_keys` too.
+pub const CELL_BYTES: usize = size_of::<Option<CellEntry>>() * 11 / 8;
 
-/// Memory of one cell, gaps included, when there are many; a log needs 16 bytes more for each
-/// charge, and each is counted in `max_keys`.
-pub const CELL_BYTES: usize = size_of::<Option<Entry>>() * 11 / 8;
+/// The order of the entries.
+type EntryOrder = (u64, u32);
 
-impl Entry {
+impl CellEntry {
     pub(super) fn new(key: KeyHash, cell: Cell, quota: u32) -> Self {
-        let quota = NonZeroU32::MIN.saturating_add(quota);
-        Self { low: key.low, high: key.high as u32, quota, cell }
+        let quota_plus_1 = NonZeroU32::MIN.saturating_add(quota);
+        Self { low: key.low, high: key.high as u32, quota_plus_1, cell }
     }
 
     /// The number of the quota that wrote the cell.
     pub(super) const fn quota(&self) -> u32 {
-        self.quota.get() - 1
+        self.quota_plus_1.get() - 1
     }
 
     pub(super) const fn set_quota(&mut self, quota: u32) {
-        self.quota = NonZeroU32::MIN.saturating_add(quota);
+        self.quota_plus_1 = NonZeroU32::MIN.saturating_add(quota);
     }
 
-    const fn order(&self) -> (u64, u32) {
+    const fn order(&self) -> EntryOrder {
         (self.low, self.high)
     }
 }
 
-const fn order(key: KeyHash) -> (u64, u32) {
+const fn order_of(key: KeyHash) -> EntryOrder {
     (key.low, key.high as u32)
 }
 
 impl Table {
-    /// Bytes of its array.
+    /// Bytes of memory that the array takes.
     pub(super) fn bytes(&self) -> usize {
         let listed = if self.blocks.spilled() { self.blocks.capacity() } else { 0 };
         self.blocks.len() * size_of::<Block>() + listed * size_of::<Box<Block>>()
     }
 
-    /// Finds a key. `hint`: where it was found before.
-    pub(super) fn find(&self, key: KeyHash, hint: Option<Place>) -> Place {
-        if let Some(Place::At(at)) = hint
-            && self.slot(at).is_some_and(|entry| entry.order() == order(key))
+    /// The entry of a key, with its slot. `hint` is the slot where the key was found earlier; it may have moved.
+    pub(super) fn find_entry(
+        &mut self,
+        key: KeyHash,
+        hint: Option<usize>,
+    ) -> Option<(usize, &mut CellEntry)> {
+        let slot = self.find(key, hint).ok()?;
+        Some((slot, self.get_mut(slot)?))
+    }
+
+    /// The slot of a key, or, as an error, the slot into which it would be inserted.
+    fn find(&self, key: KeyHash, hint: Option<usize>) -> Result<usize, usize> {
+        let wanted = order_of(key);
+        if let Some(slot) = hint
+            && self.get(slot).is_some_and(|entry| entry.order() == wanted)
         {
-            return Place::At(at);
+            return Ok(slot);
         }
-        let wanted = order(key);
         let blocks = self.blocks.as_slice();
-        let mut at = home(key.low, self.homes);
-        while let Some(entry) = slot(blocks, at) {
+        let mut slot = preferred_slot(key.low, self.preferred_slots);
+        while let Some(entry) = entry_at(blocks, slot) {
             match entry.order().cmp(&wanted) {
-                std::cmp::Ordering::Less => at += 1,
-                std::cmp::Ordering::Equal => return Place::At(at),
+                std::cmp::Ordering::Less => slot += 1,
+                std::cmp::Ordering::Equal => return Ok(slot),
                 std::cmp::Ordering::Greater => break,
             }
         }
-        Place::Absent(at)
+        Err(slot)
     }
 
-    /// Asks the processor for the line of its memory where the search for a key begins.
+    /// Asks the processor to fetch the memory at which the search for a key begins.
     pub(super) fn prefetch(&self, key: KeyHash) {
-        let at = home(key.low, self.homes);
-        if let Some(block) = self.blocks.as_slice().get(at / BLOCK) {
-            prefetch_index(block.as_slice(), at % BLOCK);
+        let slot = preferred_slot(key.low, self.preferred_slots);
+        if let Some(block) = self.blocks.as_slice().get(slot / BLOCK_SLOTS) {
+            prefetch_index(block.as_slice(), slot % BLOCK_SLOTS);
         }
     }
 
-    /// The entry at a place that was found.
-    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Entry> {
-        self.blocks.get_mut(at / BLOCK)?[at % BLOCK].as_mut()
-    }
-
-    /// Inserts an entry whose key is absent.
-    pub(super) fn insert(&mut self, key: KeyHash, entry: Entry) {
-        let (part, whole) = MOST_LOAD;
-        if (self.len + 1) * whole > self.homes * part {
+    /// Inserts an entry. Its key is absent.
+    pub(super) fn insert(&mut self, key: KeyHash, entry: CellEntry) {
+        if (self.len + 1) * MAX_LOAD_DENOMINATOR > self.preferred_slots * MAX_LOAD_NUMERATOR {
             self.grow();
         }
-        let Place::Absent(mut at) = self.find(key, None) else {
+        let Err(mut slot) = self.find(key, None) else {
             return;
         };
         let mut carried = entry;
-        while let Some(displaced) = self.slot_mut(at).replace(carried) {
+        while let Some(displaced) = self.slot_mut(slot).replace(carried) {
             carried = displaced;
-            at += 1;
+            slot += 1;
         }
         self.len += 1;
     }
 
-    /// Shows every entry.
-    pub(super) fn for_each(&mut self, mut show: impl FnMut(&mut Entry)) {
-        self.blocks.iter_mut().flat_map(|block| block.iter_mut().flatten()).for_each(&mut show);
+    /// Calls `visit` with every entry.
+    pub(super) fn for_each(&mut self, mut visit: impl FnMut(&mut CellEntry)) {
+        self.blocks.iter_mut().flat_map(|block| block.iter_mut().flatten()).for_each(&mut visit);
     }
 
-    /// Drops the entries that `is_idle`, each shown to `dropped`, and blocks that are not needed any
-    /// more.
+    /// Drops the entries that are idle, and frees blocks that are not needed any more. Calls `on_drop` with every
+    /// entry that it drops.
     pub(super) fn sweep(
         &mut self,
-        is_idle: impl Fn(&Entry) -> bool,
-        mut dropped: impl FnMut(&Entry),
+        is_idle: impl Fn(&CellEntry) -> bool,
+        mut on_drop: impl FnMut(&CellEntry),
     ) {
         if !self.blocks.iter().flat_map(|block| block.iter().flatten()).any(&is_idle) {
             return;
         }
         let mut len = 0;
-        self.place(0, |entry| {
+        self.reinsert_from(0, |entry| {
             let idle = is_idle(entry);
             if idle {
-                dropped(entry);
+                on_drop(entry);
             }
             len += u32::from(!idle);
             !idle
         });
         self.len = len;
-        let (part, whole) = MOST_LOAD;
-        let needed = (len * whole).div_ceil(part) as usize + TAIL;
-        // Some room to grow, and none of the memory of a flood.
-        let blocks = (needed + needed / 8).div_ceil(BLOCK);
+        let needed =
+            (len * MAX_LOAD_DENOMINATOR).div_ceil(MAX_LOAD_NUMERATOR) as usize + TAIL_SLOTS;
+        // Room to grow by an eighth stays. The memory of a flood of keys does not.
+        let blocks = (needed + needed / 8).div_ceil(BLOCK_SLOTS);
         if len == 0 {
             *self = Self::default();
-        } else if blocks < blocks_of(self.homes) * 3 / 4 {
-            self.homes = homes(blocks);
-            let end = self.place(0, |_| true);
-            self.blocks.truncate(blocks.max(end.div_ceil(BLOCK)));
+        } else if blocks < blocks_of(self.preferred_slots) * 3 / 4 {
+            self.preferred_slots = preferred_slots_of(blocks);
+            let end = self.reinsert_from(0, |_| true);
+            self.blocks.truncate(blocks.max(end.div_ceil(BLOCK_SLOTS)));
             self.blocks.shrink_to_fit();
         }
     }
 
-    /// Makes room for more: an eighth, or a block.
+    /// Grows the array by an eighth, or by one block.
     ///
-    /// In place, since memory for a moment would have to come from the system under the shard's
-    /// lock: all move to the end, the last one first, and from there to their new places.
+    /// It grows in place, because a second array would have to come from the system under the shard's lock. All
+    /// entries move to the end, the last one first, and from there to their new slots.
     fn grow(&mut self) {
         let blocks = self.blocks.len() + (self.blocks.len() / 8).max(1);
-        self.homes = homes(blocks);
+        self.preferred_slots = preferred_slots_of(blocks);
         let entries = self.blocks.iter().flat_map(|block| block.iter().flatten());
-        let end = entries.fold(0, |next, entry| home(entry.low, self.homes).max(next) + 1);
-        let blocks = blocks.max(end.div_ceil(BLOCK));
+        let end = entries
+            .fold(0, |next, entry| preferred_slot(entry.low, self.preferred_slots).max(next) + 1);
+        let blocks = blocks.max(end.div_ceil(BLOCK_SLOTS));
         let before = self.blocks.len();
         self.blocks.reserve_exact(blocks - before);
-        self.blocks.resize_with(blocks, || Box::new([const { None }; BLOCK]));
+        self.blocks.resize_with(blocks, || Box::new([const { None }; BLOCK_SLOTS]));
         let all = self.blocks.as_mut_slice();
-        let mut first = blocks * BLOCK;
+        let mut first = blocks * BLOCK_SLOTS;
         for block in (0..before).rev() {
-            for slot in (0..BLOCK).rev() {
-                if let Some(entry) = all[block][slot].take() {
+            for index in (0..BLOCK_SLOTS).rev() {
+                if let Some(entry) = all[block][index].take() {
                     first -= 1;
-                    all[first / BLOCK][first % BLOCK] = Some(entry);
+                    all[first / BLOCK_SLOTS][first % BLOCK_SLOTS] = Some(entry);
                 }
             }
         }
-        self.place(first / BLOCK, |_| true);
+        self.reinsert_from(first / BLOCK_SLOTS, |_| true);
     }
 
-    /// Moves the entries of all blocks from one on to the places that they have among these homes,
-    /// the first one first; those that `keep` refuses are dropped. Returns where the next one would
-    /// stand.
+    /// Moves the entries from block `first` on to their slots, in order, and drops those that `keep` refuses.
+    /// Returns the slot behind the last entry.
     ///
-    /// No entry may have its place behind where it is: they stand at the end, or the homes are no
-    /// more than they were.
-    fn place(&mut self, first: usize, mut keep: impl FnMut(&Entry) -> bool) -> usize {
+    /// No entry may move to a later slot. This holds if all entries are at the end of the array, and if the
+    /// number of preferred slots did not grow.
+    fn reinsert_from(&mut self, first: usize, mut keep: impl FnMut(&CellEntry) -> bool) -> usize {
         let all = self.blocks.as_mut_slice();
         let mut next = 0;
         for block in first..all.len() {
-            for slot in 0..BLOCK {
-                let Some(entry) = all[block][slot].take().filter(&mut keep) else {
+            for index in 0..BLOCK_SLOTS {
+                let Some(entry) = all[block][index].take().filter(&mut keep) else {
                     continue;
                 };
-                let at = home(entry.low, self.homes).max(next);
-                all[at / BLOCK][at % BLOCK] = Some(entry);
-                next = at + 1;
+                let slot = preferred_slot(entry.low, self.preferred_slots).max(next);
+                all[slot / BLOCK_SLOTS][slot % BLOCK_SLOTS] = Some(entry);
+                next = slot + 1;
             }
         }
         next
     }
 
-    fn slot(&self, at: usize) -> Option<&Entry> {
-        slot(&self.blocks, at)
+    fn get(&self, slot: usize) -> Option<&CellEntry> {
+        entry_at(&self.blocks, slot)
     }
 
-    /// A slot, of one block more where it is behind the last: more are displaced from the last
-    /// homes than the tail holds.
-    fn slot_mut(&mut self, at: usize) -> &mut Option<Entry> {
-        if at / BLOCK == self.blocks.len() {
-            self.blocks.push(Box::new([const { None }; BLOCK]));
+    fn get_mut(&mut self, slot: usize) -> Option<&mut CellEntry> {
+        self.blocks.get_mut(slot / BLOCK_SLOTS)?[slot % BLOCK_SLOTS].as_mut()
+    }
+
+    /// A slot. Where it is the first one behind the array, a block is added: the last preferred slots have
+    /// displaced more entries than the tail holds.
+    fn slot_mut(&mut self, slot: usize) -> &mut Option<CellEntry> {
+        if slot / BLOCK_SLOTS == self.blocks.len() {
+            self.blocks.push(Box::new([const { None }; BLOCK_SLOTS]));
         }
-        &mut self.blocks[at / BLOCK][at % BLOCK]
+        &mut self.blocks[slot / BLOCK_SLOTS][slot % BLOCK_SLOTS]
     }
 }
 
-fn slot(blocks: &[Box<Block>], at: usize) -> Option<&Entry> {
-    blocks.get(at / BLOCK)?[at % BLOCK].as_ref()
+fn entry_at(blocks: &[Box<Block>], slot: usize) -> Option<&CellEntry> {
+    blocks.get(slot / BLOCK_SLOTS)?[slot % BLOCK_SLOTS].as_ref()
 }
 
-/// Slots of so many blocks that are somebody's home. (Of 32 bits: a shard of 100 GiB there is not.)
-const fn homes(blocks: usize) -> u32 {
-    (blocks * BLOCK - if blocks > 1 { TAIL } else { SHORT_TAIL }) as u32
+/// The preferred slots of an array of this many blocks. 32 bits suffice: no shard takes 100 GiB.
+const fn preferred_slots_of(blocks: usize) -> u32 {
+    let tail = if blocks > 1 { TAIL_SLOTS } else { SHORT_TAIL_SLOTS };
+    (blocks * BLOCK_SLOTS - tail) as u32
 }
 
-/// The blocks that so many homes were made of; there may be more, behind the last home.
-const fn blocks_of(homes: u32) -> usize {
-    (homes as usize + SHORT_TAIL).div_ceil(BLOCK)
+/// The blocks for which [`preferred_slots_of`] returned this number. There may be more, behind the last preferred
+/// slot.
+const fn blocks_of(preferred_slots: u32) -> usize {
+    (preferred_slots as usize + SHORT_TAIL_SLOTS).div_ceil(BLOCK_SLOTS)
 }
 
-/// The place of a hash in so many homes: in order, so that the array is sorted.
-const fn home(low: u64, homes: u32) -> usize {
-    (((low >> 32) * homes as u64) >> 32) as usize
+/// The slot that a hash prefers. It ascends with the hash, so the array is sorted.
+const fn preferred_slot(low: u64, preferred_slots: u32) -> usize {
+    (((low >> 32) * preferred_slots as u64) >> 32) as usize
 }
 
 #[cfg(test)]
@@ -283,29 +295,30 @@ mod tests {
     use super::*;
     use crate::limit::{Quota, Rate, SlidingWindow};
 
-    fn entry(key: KeyHash, quota: u32) -> Entry {
+    fn entry(key: KeyHash, quota: u32) -> CellEntry {
         let cell = Quota::SlidingWindow(SlidingWindow::new(Rate::ONE_PER_SECOND)).empty_cell();
-        Entry::new(key, cell, quota)
+        CellEntry::new(key, cell, quota)
     }
 
-    /// What must hold whatever happened: in order, nobody before his home, every one found.
+    /// Checks what always holds: entries are in order, none is before its preferred slot, and every key is found.
     fn check(table: &Table, model: &HashMap<(u64, u64), u32>) {
         assert_eq!(table.len as usize, model.len());
-        let entries: Vec<(usize, &Entry)> = (0..table.blocks.len() * BLOCK)
-            .filter_map(|at| table.slot(at).map(|entry| (at, entry)))
+        let entries: Vec<(usize, &CellEntry)> = (0..table.blocks.len() * BLOCK_SLOTS)
+            .filter_map(|slot| table.get(slot).map(|entry| (slot, entry)))
             .collect();
         assert!(entries.windows(2).all(|pair| pair[0].1.order() < pair[1].1.order()));
-        assert!(entries.iter().all(|(at, entry)| home(entry.low, table.homes) <= *at));
+        let preferred = |entry: &CellEntry| preferred_slot(entry.low, table.preferred_slots);
+        assert!(entries.iter().all(|(slot, entry)| preferred(entry) <= *slot));
         for ((low, high), quota) in model {
             let key = KeyHash { low: *low, high: *high };
-            let Place::At(at) = table.find(key, None) else {
+            let Ok(slot) = table.find(key, None) else {
                 panic!("{key:?} is lost among {}", model.len());
             };
-            assert_eq!(table.slot(at).map(Entry::quota), Some(*quota));
+            assert_eq!(table.get(slot).map(CellEntry::quota), Some(*quota));
         }
     }
 
-    /// Keys of all kinds: at random, one behind the other, all at the end, all alike.
+    /// Keys of four kinds: random, adjacent, all at the end, all with one low half.
     fn key(kind: u64, random: &mut fastrand::Rng) -> KeyHash {
         let low = match kind % 4 {
             0 => random.u64(..),
@@ -317,46 +330,46 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_what_a_map_holds() {
+    fn the_table_agrees_with_a_hash_map() {
         for seed in 0..200 {
             let mut random = fastrand::Rng::with_seed(seed);
             let (mut table, mut model) = (Table::default(), HashMap::new());
-            let most = if seed % 4 < 2 { [30, 300, 3_000][(seed % 3) as usize] } else { 200 };
-            for turn in 0..most {
+            let inserts = if seed % 4 < 2 { [30, 300, 3_000][(seed % 3) as usize] } else { 200 };
+            for quota in 0..inserts {
                 let key = key(seed, &mut random);
-                if model.insert((key.low, key.high), turn).is_none() {
-                    assert!(matches!(table.find(key, None), Place::Absent(_)));
-                    table.insert(key, entry(key, turn));
-                } else if let Place::At(at) = table.find(key, None) {
-                    table.get_mut(at).unwrap().set_quota(turn);
+                if model.insert((key.low, key.high), quota).is_none() {
+                    assert!(table.find(key, None).is_err());
+                    table.insert(key, entry(key, quota));
+                } else if let Ok(slot) = table.find(key, None) {
+                    table.get_mut(slot).unwrap().set_quota(quota);
                 }
-                if random.u32(..most) == 0 {
-                    let of = random.u32(1..5);
-                    table.sweep(|entry| entry.quota().is_multiple_of(of), |_| {});
-                    model.retain(|_, quota| !quota.is_multiple_of(of));
+                if random.u32(..inserts) == 0 {
+                    let divisor = random.u32(1..5);
+                    table.sweep(|entry| entry.quota().is_multiple_of(divisor), |_| {});
+                    model.retain(|_, quota| !quota.is_multiple_of(divisor));
                     check(&table, &model);
                 }
             }
             check(&table, &model);
             table.sweep(|_| true, |_| {});
-            assert_eq!((table.len, table.bytes()), (0, 0), "nothing is held for nobody");
+            assert_eq!((table.len, table.bytes()), (0, 0), "an empty table takes no memory");
         }
     }
 
     #[test]
-    fn a_cell_takes_no_more_than_is_said() {
-        assert_eq!(size_of::<Option<Entry>>(), 32);
+    fn a_cell_takes_at_most_48_bytes() {
+        assert_eq!(size_of::<Option<CellEntry>>(), 32);
         let mut random = fastrand::Rng::with_seed(1);
         let mut table = Table::default();
-        let mut most = 0.0_f64;
+        let mut max = 0.0_f64;
         while table.len < 3_000 {
             let key = KeyHash { low: random.u64(..), high: random.u64(..) };
             table.insert(key, entry(key, 0));
             if table.len > 500 {
-                most = most.max(table.bytes() as f64 / f64::from(table.len));
+                max = max.max(table.bytes() as f64 / f64::from(table.len));
             }
         }
-        assert!(most <= 48.0, "{most} bytes");
+        assert!(max <= 48.0, "{max} bytes");
         table.sweep(|entry| entry.low % 16 != 0, |_| {});
         assert!(table.bytes() < 20 * 1_024, "{} bytes for {}", table.bytes(), table.len);
     }

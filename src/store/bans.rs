@@ -1,9 +1,15 @@
-//! Bans, and recent denials by key. Both are kept on this node; with a shared store, nodes tell each
-//! other of bans (`redis/bans.rs`).
+//! Bans and recent denials of keys, as this node knows them.
+//!
+//! A key that is denied too often within a time is banned. Records are kept in memory, in a fixed number of shards
+//! of a fixed size. With a shared store, nodes tell each other their bans (`redis/bans.rs`); this module only
+//! queues them. It does not know requests, and nothing here waits for I/O.
+//!
+//! What always holds: memory is bounded, and a full shard drops the record that matters least, which is never a
+//! ban while any other record is left.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -14,225 +20,235 @@ use crate::policy::{KeyHash, Penalty};
 /// Locks among which the keys are spread.
 const SHARDS: usize = 1_024;
 
-/// Most keys of one shard whose denials are counted: 65,536 in all, so a flood of denied keys costs no
-/// memory. Small, since all records of a full shard are looked at to make room for a key.
-const SHARD_KEYS: usize = 64;
+/// The largest number of records in a shard: 65,536 in all, so a flood of denied keys costs no memory. It is small,
+/// because a full shard compares all its records to make room for a key.
+const MAX_SHARD_RECORDS: usize = 64;
 
-/// Most bans that wait to be told to the store.
-const MOST_UNTOLD: usize = 4_096;
+/// The largest number of bans that wait to be shared with other nodes.
+const MAX_UNSHARED: usize = 4_096;
 
-/// Denials and bans, by key. (A key's hash names its limit too.)
+/// Denials and bans, by key. The hash of a key includes the name of its limit.
 #[derive(Debug)]
 pub struct Bans {
-    shards: Box<[Mutex<Shard>]>,
-    /// Says in which shard a key is. A secret of this process: the hash of a key may be known to
-    /// all, and a shard could be flooded by aim.
-    spread: RandomState,
-    /// Bans that the store has not been told of.
-    untold: Mutex<Vec<Ban>>,
-    /// Bans that were made while too many waited to be told.
-    untellable: AtomicU64,
-    /// Whether a ban was ever made or heard of: while none was, nobody is looked up.
-    any: AtomicUsize,
-    /// Records that were dropped, or never made, for want of room.
-    forgotten: AtomicU64,
+    shards: Box<[Mutex<BanShard>]>,
+    /// Chooses the shard of a key. It is a secret of this process: the hash of a key may be known to anybody, and
+    /// without the secret an attacker could aim at one shard.
+    shard_hasher: RandomState,
+    /// Bans that other nodes are not told of yet.
+    unshared: Mutex<Vec<Ban>>,
+    /// Bans that were made while the list of unshared bans was full. Other nodes are never told of them.
+    unshareable: AtomicU64,
+    /// Whether a ban was ever made or received. Before the first one, no key is looked up.
+    has_banned: AtomicBool,
+    /// Records that mattered and were dropped, or were never made, for lack of room.
+    evicted: AtomicU64,
 }
 
-/// How much a record matters: where there is no room, the least goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Weight {
-    /// Whether anything is lost with it: a ban, a level, or a denial that counts.
-    matters: bool,
-    /// No ban goes before what is none.
-    banned: bool,
-    /// Whether the key has been banned.
-    was_banned: bool,
-    /// A flood of new keys has one each; a key that was banned has none.
-    denials: usize,
-    /// The ban that ends first goes first.
-    until: Nanos,
-    /// Then the oldest.
-    last: Nanos,
-}
+type BanShard = HashMap<KeyHash, BanRecord>;
 
-type Shard = HashMap<KeyHash, Record>;
-
-/// A ban that was made here.
+/// A ban that this node made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
-    /// Of whom.
+    /// The banned key.
     pub key: KeyHash,
-    /// By which rule.
+    /// The rule that banned it.
     pub rule: Penalty,
     /// When it was made (monotonic).
     pub at: Nanos,
-    /// When it ends here: then there is nothing to tell any more.
+    /// When it ends on this node (monotonic). An ended ban is not shared any more.
     pub until: Nanos,
 }
 
+/// The denials and bans of one key. `last` duplicates the last of `denials`: what decides the priority of a record
+/// lies in the record itself, because a full shard compares all its records for each new key.
 #[derive(Debug, Default)]
-struct Record {
+struct BanRecord {
     /// The times of the latest denials, at most as many as make a ban.
     denials: VecDeque<Nanos>,
-    /// The latest one. (What weighs a record lies in it: that of a full shard are weighed for each new key.)
+    /// The time of the latest denial.
     last: Nanos,
     /// How long a denial counts.
     within: Nanos,
-    /// Banned until then (monotonic).
+    /// The end of the latest ban (monotonic). Zero: the key was never banned.
     until: Nanos,
-    /// Bans of this node that are not forgiven. Those that it heard of are counted by the store,
-    /// which makes the next one longer and says so.
+    /// Bans by this node that are not forgiven. Bans by other nodes are counted by the store, which makes the next
+    /// ban longer and reports its length.
     level: u32,
-    /// As long after a ban a level is forgiven.
+    /// One level is forgiven after this time without a ban.
     forgive: Nanos,
+}
+
+/// How much a record matters. A full shard drops the record with the lowest priority. The fields are compared in
+/// this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct RecordPriority {
+    /// Whether dropping the record loses anything: a ban, a level, or a denial that counts.
+    matters: bool,
+    /// A ban is dropped after every other record.
+    banned: bool,
+    /// Whether the key has a level.
+    was_banned: bool,
+    /// Each key of a flood has one denial. A key that was banned has none.
+    denials: usize,
+    /// The ban that ends first is dropped first.
+    until: Nanos,
+    /// Then the record with the oldest denial.
+    last: Nanos,
 }
 
 impl Default for Bans {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            spread: RandomState::new(),
-            untold: Mutex::default(),
-            untellable: AtomicU64::new(0),
-            any: AtomicUsize::new(0),
-            forgotten: AtomicU64::new(0),
+            shard_hasher: RandomState::new(),
+            unshared: Mutex::default(),
+            unshareable: AtomicU64::new(0),
+            has_banned: AtomicBool::new(false),
+            evicted: AtomicU64::new(0),
         }
     }
 }
 
 impl Bans {
-    /// How long a key is banned yet, at `now` (monotonic); `None`: it is not.
+    /// How long a key is still banned at `now` (monotonic). `None`: it is not banned.
     pub fn remaining(&self, key: KeyHash, now: Nanos) -> Option<Nanos> {
-        if self.any.load(Ordering::Relaxed) == 0 {
+        if !self.has_banned.load(Ordering::Relaxed) {
             return None;
         }
         let until = self.shard(key).lock().get(&key)?.until;
         (until > now).then(|| until.saturating_sub(now))
     }
 
-    /// Notes a denial. Says how long the ban is that it leads to, if it does. Where there is room
-    /// for banned keys only, the denial is not counted.
+    /// Records a denial. Returns the length of the ban, if the denial leads to one. A denial of a banned key does
+    /// not count, nor does one in a shard that is full of banned keys.
     pub fn record_denial(&self, key: KeyHash, rule: &Penalty, now: Nanos) -> Option<Nanos> {
         let mut shard = self.shard(key).lock();
-        let record = self.record(&mut shard, key, Nanos::ZERO, now)?;
-        (record.forgive, record.within) = (rule.forgive, rule.within);
-        if record.until > now {
+        let record = self.find_or_insert(&mut shard, key, Nanos::ZERO, now)?;
+        if !record.add_denial(rule, now) {
             return None;
         }
-        while record.denials.front().is_some_and(|at| now.saturating_sub(*at) >= rule.within) {
-            record.denials.pop_front();
-        }
-        record.denials.push_back(now);
-        record.last = now;
-        if record.denials.len() < rule.after as usize {
-            return None;
-        }
-        let span = record.ban(rule, now);
+        let length = record.ban(rule, now);
         drop(shard);
-        self.any.store(1, Ordering::Relaxed);
-        let mut untold = self.untold.lock();
-        if untold.len() < MOST_UNTOLD {
-            untold.push(Ban { key, rule: *rule, at: now, until: now.saturating_add(span) });
-        } else {
-            self.untellable.fetch_add(1, Ordering::Relaxed);
-        }
-        Some(span)
+        self.has_banned.store(true, Ordering::Relaxed);
+        let ban = Ban { key, rule: *rule, at: now, until: now.saturating_add(length) };
+        self.queue_unshared(std::iter::once(ban));
+        Some(length)
     }
 
-    /// The store says that a key is banned for so long yet: what it says holds on every node. Where
-    /// there is room for banned keys only, the ban that ends first goes.
+    /// Records a ban that the store reports, which lasts for another `left`. The store's answer holds on every
+    /// node. In a shard that is full of banned keys, the ban that ends first is dropped.
     pub fn record_shared(&self, key: KeyHash, left: Nanos, now: Nanos) {
         let until = now.saturating_add(left);
         let mut shard = self.shard(key).lock();
-        if let Some(record) = self.record(&mut shard, key, until, now) {
+        if let Some(record) = self.find_or_insert(&mut shard, key, until, now) {
             record.until = until;
             record.denials.clear();
-            self.any.store(1, Ordering::Relaxed);
+            self.has_banned.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Bans that were made here and not told yet, at most `max` at once; those that have ended are
-    /// forgotten.
+    /// Takes up to `max` bans of this node that other nodes are not told of yet. Ended bans are dropped.
     pub fn take_unshared(&self, max: usize, now: Nanos) -> Vec<Ban> {
-        let mut untold = self.untold.lock();
-        untold.retain(|ban| ban.until > now);
-        let max = max.min(untold.len());
-        untold.drain(..max).collect()
+        let mut unshared = self.unshared.lock();
+        unshared.retain(|ban| ban.until > now);
+        let max = max.min(unshared.len());
+        unshared.drain(..max).collect()
     }
 
-    /// These could not be told: they are taken along next time.
+    /// Puts bans back that could not be shared, to be taken again.
     pub fn put_back_unshared(&self, bans: Vec<Ban>) {
-        let mut untold = self.untold.lock();
-        let room = MOST_UNTOLD.saturating_sub(untold.len());
-        let lost = bans.len().saturating_sub(room) as u64;
-        self.untellable.fetch_add(lost, Ordering::Relaxed);
-        untold.extend(bans.into_iter().take(room));
+        self.queue_unshared(bans.into_iter());
     }
 
-    /// How many bans were made since the last time this was asked, which no other node will be told of.
+    /// Takes the count of bans that no other node will be told of, made since the last call.
     pub fn take_unshareable(&self) -> u64 {
-        self.untellable.swap(0, Ordering::Relaxed)
+        self.unshareable.swap(0, Ordering::Relaxed)
     }
 
-    /// Keys that are banned at `now`.
+    /// The number of keys that are banned at `now`.
     pub fn count(&self, now: Nanos) -> usize {
-        let live = |shard: &Mutex<Shard>| {
+        if !self.has_banned.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let banned = |shard: &Mutex<BanShard>| {
             shard.lock().values().filter(|record| record.until > now).count()
         };
-        if self.any.load(Ordering::Relaxed) == 0 { 0 } else { self.shards.iter().map(live).sum() }
+        self.shards.iter().map(banned).sum()
     }
 
-    /// Records that were dropped while they counted, or never made, for want of room.
+    /// How many records that mattered were dropped, or were never made, for lack of room.
     pub fn evicted(&self) -> u64 {
-        self.forgotten.load(Ordering::Relaxed)
+        self.evicted.load(Ordering::Relaxed)
     }
 
-    fn shard(&self, key: KeyHash) -> &Mutex<Shard> {
-        &self.shards[(self.spread.hash_one(key) % SHARDS as u64) as usize]
+    fn queue_unshared(&self, bans: impl ExactSizeIterator<Item = Ban>) {
+        let mut unshared = self.unshared.lock();
+        let room = MAX_UNSHARED.saturating_sub(unshared.len());
+        let lost = bans.len().saturating_sub(room) as u64;
+        self.unshareable.fetch_add(lost, Ordering::Relaxed);
+        unshared.extend(bans.take(room));
     }
 
-    /// A key's record, a new one if need be. `until`: how long the key is to be banned. `None`: all
-    /// others matter more.
-    fn record<'s>(
+    fn shard(&self, key: KeyHash) -> &Mutex<BanShard> {
+        &self.shards[(self.shard_hasher.hash_one(key) % SHARDS as u64) as usize]
+    }
+
+    /// Finds the record of a key, or inserts an empty one, for which a full shard drops a record. `until` is the
+    /// end of the ban that is to be recorded. `None`: the shard is full of bans, none of which ends earlier.
+    fn find_or_insert<'s>(
         &self,
-        shard: &'s mut Shard,
+        shard: &'s mut BanShard,
         key: KeyHash,
         until: Nanos,
         now: Nanos,
-    ) -> Option<&'s mut Record> {
-        if shard.len() >= SHARD_KEYS && !shard.contains_key(&key) {
-            let weighed = shard.iter().map(|(key, record)| (record.weight(now), *key));
-            let (weight, least) = weighed.min_by_key(|(weight, _)| *weight)?;
-            self.forgotten.fetch_add(weight.matters.into(), Ordering::Relaxed);
-            if weight.banned && weight.until >= until {
+    ) -> Option<&'s mut BanRecord> {
+        if shard.len() >= MAX_SHARD_RECORDS && !shard.contains_key(&key) {
+            let priorities = shard.iter().map(|(key, record)| (record.priority(now), *key));
+            let (lowest, dropped) = priorities.min_by_key(|(priority, _)| *priority)?;
+            self.evicted.fetch_add(lowest.matters.into(), Ordering::Relaxed);
+            if lowest.banned && lowest.until >= until {
                 return None;
             }
-            shard.remove(&least);
+            shard.remove(&dropped);
         }
         Some(shard.entry(key).or_default())
     }
 }
 
-impl Record {
-    /// A ban: twice as long for each that is not forgiven.
+impl BanRecord {
+    /// Adds a denial, unless the key is banned. Returns whether the denials make a ban now.
+    fn add_denial(&mut self, rule: &Penalty, now: Nanos) -> bool {
+        (self.forgive, self.within) = (rule.forgive, rule.within);
+        if self.until > now {
+            return false;
+        }
+        while self.denials.front().is_some_and(|at| now.saturating_sub(*at) >= rule.within) {
+            self.denials.pop_front();
+        }
+        self.denials.push_back(now);
+        self.last = now;
+        self.denials.len() >= rule.after as usize
+    }
+
+    /// Bans the key and returns the length of the ban, which doubles with each ban that is not forgiven.
     fn ban(&mut self, rule: &Penalty, now: Nanos) -> Nanos {
         let quiet = now.saturating_sub(self.until).get();
         let forgiven = quiet.checked_div(rule.forgive.get()).unwrap_or(0);
         let forgiven = u32::try_from(forgiven).unwrap_or(u32::MAX);
         let level = if self.until == Nanos::ZERO { 0 } else { self.level.saturating_sub(forgiven) };
-        let span = rule.span(level);
+        let length = rule.span(level);
         self.level = level.saturating_add(1);
-        self.until = now.saturating_add(span);
+        self.until = now.saturating_add(length);
         self.denials.clear();
-        span
+        length
     }
 
-    fn weight(&self, now: Nanos) -> Weight {
-        let forgiven = self.until.saturating_add(self.forgive.saturating_mul(self.level.into()));
-        let counts = !self.denials.is_empty() && now.saturating_sub(self.last) < self.within;
+    fn priority(&self, now: Nanos) -> RecordPriority {
+        let forgiven_at = self.until.saturating_add(self.forgive.saturating_mul(self.level.into()));
+        let denial_counts = !self.denials.is_empty() && now.saturating_sub(self.last) < self.within;
         let banned = self.until > now;
-        Weight {
-            matters: banned || counts || (self.level > 0 && forgiven > now),
+        RecordPriority {
+            matters: banned || denial_counts || (self.level > 0 && forgiven_at > now),
             banned,
             was_banned: self.level > 0,
             denials: self.denials.len(),
@@ -255,18 +271,18 @@ mod tests {
         at_connection: false,
     };
 
-    const ALL: usize = SHARDS * SHARD_KEYS;
+    const MAX_RECORDS: usize = SHARDS * MAX_SHARD_RECORDS;
 
     const GUESSER: KeyHash = KeyHash { high: 0, low: 7 };
 
-    /// The n-th of other keys: all of them end in the same bits, as an attacker may choose them who knows
-    /// how keys are hashed.
+    /// The n-th of other keys. All end in the same bits, as an attacker may choose them who knows the hash
+    /// function.
     fn other(n: u64) -> KeyHash {
         KeyHash { high: n << 32, low: n }
     }
 
     #[test]
-    fn who_guesses_slowly_is_banned_while_others_are_denied() {
+    fn a_slow_guesser_is_banned_while_many_other_keys_are_denied() {
         let bans = Bans::default();
         for guess in 0..5 {
             let now = Nanos::from_secs(1_000 + 10 * guess);
@@ -280,36 +296,36 @@ mod tests {
     }
 
     #[test]
-    fn what_was_denied_more_than_once_outlives_any_flood_of_new_keys() {
+    fn a_key_with_several_denials_survives_a_flood_of_new_keys() {
         let bans = Bans::default();
         let mut now = Nanos::from_secs(1_000);
         assert_eq!([(); 4].map(|()| bans.record_denial(GUESSER, &RULE, now)), [None; 4]);
-        for n in 1..3 * ALL as u64 {
+        for n in 1..3 * MAX_RECORDS as u64 {
             now = now.saturating_add(Nanos::new(10_000));
             bans.record_denial(other(n), &RULE, now);
         }
-        assert!(bans.evicted() > ALL as u64, "{}", bans.evicted());
+        assert!(bans.evicted() > MAX_RECORDS as u64, "{}", bans.evicted());
         assert!(bans.record_denial(GUESSER, &RULE, now).is_some());
     }
 
     #[test]
-    fn denials_that_no_longer_count_make_room_first() {
+    fn denials_that_no_longer_count_are_dropped_first() {
         let bans = Bans::default();
         let then = Nanos::from_secs(1_000);
-        for n in 0..2 * ALL as u64 {
+        for n in 0..2 * MAX_RECORDS as u64 {
             for _ in 0..4 {
                 bans.record_denial(other(n), &RULE, then);
             }
         }
-        let (now, forgotten) = (then.saturating_add(RULE.within), bans.evicted());
-        for n in 0..ALL as u64 / 4 {
+        let (now, evicted) = (then.saturating_add(RULE.within), bans.evicted());
+        for n in 0..MAX_RECORDS as u64 / 4 {
             bans.record_denial(other(n << 8), &RULE, now);
         }
-        assert_eq!(bans.evicted(), forgotten, "nothing that counts was dropped");
+        assert_eq!(bans.evicted(), evicted, "nothing that counts was dropped");
     }
 
     #[test]
-    fn a_flood_lifts_no_ban() {
+    fn a_flood_of_new_keys_ends_no_ban() {
         let bans = Bans::default();
         let mut now = Nanos::from_secs(1_000);
         for n in 1..=1_000 {
@@ -317,7 +333,7 @@ mod tests {
                 assert_eq!(bans.record_denial(other(n), &RULE, now).is_some(), guess == RULE.after);
             }
         }
-        for n in 1_001..2 * ALL as u64 {
+        for n in 1_001..2 * MAX_RECORDS as u64 {
             now = now.saturating_add(Nanos::new(10_000));
             bans.record_denial(other(n), &RULE, now);
             bans.record_denial(other(n), &RULE, now);
@@ -327,21 +343,24 @@ mod tests {
     }
 
     #[test]
-    fn bans_beyond_the_room_replace_those_that_end_first() {
+    fn in_full_shards_a_longer_ban_replaces_a_shorter_one() {
         let bans = Bans::default();
         let now = Nanos::from_secs(1_000);
-        for n in 1..=2 * ALL as u64 {
+        for n in 1..=2 * MAX_RECORDS as u64 {
             bans.record_shared(other(n), Nanos::from_secs(n), now);
         }
-        assert_eq!(bans.count(now), ALL, "all that there is room for");
-        let last = (2 * ALL as u64 - 1_000)..=(2 * ALL as u64);
-        assert!(last.clone().all(|n| bans.remaining(other(n), now).is_some()), "the longest");
-        // Whoever is not banned has no room, and takes nobody's.
+        assert_eq!(bans.count(now), MAX_RECORDS, "every record is a ban");
+        let last = (2 * MAX_RECORDS as u64 - 1_000)..=(2 * MAX_RECORDS as u64);
+        assert!(
+            last.clone().all(|n| bans.remaining(other(n), now).is_some()),
+            "the longest bans remain"
+        );
+        // A key that is not banned gets no record, and displaces none.
         bans.record_shared(GUESSER, Nanos::SECOND, now);
         assert_eq!([(); 9].map(|()| bans.record_denial(GUESSER, &RULE, now)), [None; 9]);
-        assert_eq!(bans.count(now), ALL);
-        // A second before nobody is banned any more, everybody else is stale.
-        let later = now.saturating_add(Nanos::from_secs(2 * ALL as u64 - 1));
+        assert_eq!(bans.count(now), MAX_RECORDS);
+        // One second before the last ban ends, all other records are stale.
+        let later = now.saturating_add(Nanos::from_secs(2 * MAX_RECORDS as u64 - 1));
         assert_eq!((bans.count(later), bans.record_denial(GUESSER, &RULE, later)), (1, None));
         assert_eq!(
             [(); 4].map(|()| bans.record_denial(GUESSER, &RULE, later).is_some()),

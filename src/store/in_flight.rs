@@ -1,5 +1,10 @@
-//! Requests in flight, by key: a number that goes up at the door and down when the request ends,
-//! however it ends.
+//! Counts the requests of one limit that are in flight, by key.
+//!
+//! The count of a key rises when a request begins and falls when the request's permit is dropped, however the
+//! request ends. The counts are those of this node. This module does not know what a request is.
+//!
+//! What always holds: the count of a key is the sum of the costs of its live permits, and a key without permits
+//! takes no memory. So the counts are bounded by the proxy's bounds on requests.
 
 use std::sync::Arc;
 
@@ -11,14 +16,13 @@ use crate::policy::KeyHash;
 /// Locks among which the keys are spread.
 const SHARDS: usize = 64;
 
-/// The requests of one limit that are in flight on this node. As large as there are requests, which
-/// the bounds of the proxy bound.
+/// The requests of one limit that are in flight on this node.
 #[derive(Debug)]
 pub struct InFlightCounts {
     shards: Box<[Mutex<HashMap<KeyHash, u64>>]>,
 }
 
-/// What one request holds; dropping it gives it back.
+/// Counts as one request in flight. Dropping it ends the request.
 #[derive(Debug)]
 pub struct InFlightPermit {
     counts: Arc<InFlightCounts>,
@@ -32,7 +36,7 @@ pub struct InFlightPermit {
 pub struct Acquired {
     /// `None`: the request does not fit.
     pub permit: Option<InFlightPermit>,
-    /// The sum of the costs that the key's requests hold, this one included if it fits.
+    /// The count of the key, with this request if it fits.
     pub held: u64,
 }
 
@@ -43,8 +47,8 @@ impl Default for InFlightCounts {
 }
 
 impl InFlightCounts {
-    /// Adds a request that counts as `cost`, if its key then holds `max` at most. With `always` it is
-    /// added in any case.
+    /// Adds a request of `cost` if the count of its key then is at most `max`. With `always` true it is added in
+    /// any case.
     pub fn acquire(self: &Arc<Self>, key: KeyHash, cost: u32, max: u32, always: bool) -> Acquired {
         let mut shard = self.shard(key).lock();
         let held = shard.get(&key).copied().unwrap_or(0);
@@ -57,7 +61,7 @@ impl InFlightCounts {
         Acquired { permit: Some(permit), held: after }
     }
 
-    /// What all keys' requests hold.
+    /// The sum of the counts of all keys.
     pub fn total(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().values().sum::<u64>()).sum()
     }

@@ -35,7 +35,7 @@ impl Background<'_> {
         }
         self.charge(pending, move |answer| {
             counters.record(match answer {
-                Ok(answered) if answered.settlement.charged => VerdictKind::Allowed,
+                Ok(answered) if answered.charged => VerdictKind::Allowed,
                 Ok(_) => VerdictKind::ShadowDenied,
                 Err(_) => VerdictKind::DegradedAllowed,
             });
@@ -48,7 +48,7 @@ impl Background<'_> {
         let trial = trial.clone();
         self.charge(pending, move |answer| {
             if let Ok(answered) = answer {
-                trial.answered(&counters, answered.settlement.charged);
+                trial.answered(&counters, answered.charged);
             }
         });
     }
@@ -82,10 +82,14 @@ impl Background<'_> {
             count(&answer);
             drop(in_background);
             if let (Ok(answered), Some(change)) = (answer, change)
-                && let (true, Some(before)) = (answered.settlement.charged, answered.before.first())
+                && let (true, Some(cell)) = (answered.charged, answered.cells.first())
                 && let Ok((change, _in_background)) = change.await
             {
-                change.post(&remote, CellCharge { before: *before, ..spend }, answered.at);
+                change.post(
+                    &remote,
+                    CellCharge { log_chunk: cell.log_chunk, ..spend },
+                    answered.at,
+                );
             }
         });
     }

@@ -65,8 +65,8 @@ pub(super) enum ChargedIn {
     Embedded(limit::Receipt),
     /// Where keys are counted for which there is no room.
     Overflow(OverflowCharge),
-    /// In the shared store, at an instant of its clock; `before` is what it told of the cell.
-    Shared { at: u64, before: u64 },
+    /// In the shared store, at an instant of its clock; `log_chunk` is what it replied.
+    Shared { at: u64, log_chunk: u64 },
     /// In the shared store, by a task that awaits its answer and then makes the change.
     Background(oneshot::Sender<(Change, InBackground)>),
 }
@@ -213,9 +213,10 @@ impl Engine {
             (ChargedIn::Overflow(charge), Change::Debit(units)) => {
                 charge.debit(&self.confirm, units, now);
             }
-            (ChargedIn::Shared { at, before }, change) => {
+            (ChargedIn::Shared { at, log_chunk }, change) => {
                 if let Some(remote) = self.remote() {
-                    let spend = CellCharge { before, ..CellCharge::new(key, family, quota, cost) };
+                    let spend =
+                        CellCharge { log_chunk, ..CellCharge::new(key, family, quota, cost) };
                     change.post(remote, spend, at);
                 }
             }
@@ -261,7 +262,7 @@ impl Change {
     pub(super) fn post(self, remote: &Arc<SharedStore>, spend: CellCharge, at: u64) {
         match self {
             Self::Refund(units) => remote.refund_units(spend, units, at),
-            Self::Debit(units) => remote.debit(CellCharge { cost: units, before: 0, ..spend }),
+            Self::Debit(units) => remote.debit(CellCharge { cost: units, log_chunk: 0, ..spend }),
         }
     }
 

@@ -184,7 +184,7 @@ async fn charge_slots<'r>(
     }
     for (slot, answer) in settle(remote, request, Operation::Charge, returns, slots).await {
         match answer {
-            Ok(answered) if answered.settlement.charged => {
+            Ok(answered) if answered.charged => {
                 progress.charged.push((slot.parts, answered));
             }
             Ok(answered) => progress.refuse(&slot.parts, &answered, settled),
@@ -210,7 +210,7 @@ async fn ask_slots<'r>(
         }
     }
     let admits = |(_, answered): &(SlotParts<'_>, ChargeReply)| {
-        answered.settlement.verdicts.iter().all(|verdict| verdict.allowed)
+        answered.cells.iter().all(|cell| cell.verdict.allowed)
     };
     if asked.iter().all(admits) && !progress.is_outage() {
         return asked.into_iter().map(|(slot, _)| slot).collect();
@@ -238,8 +238,8 @@ async fn settle<'r>(
             spends.map(|spend| CellCharge { refundable: spend.refundable || returns, ..spend });
         let charge = StoreCharge { operation: order, cell_charges: spends.collect() };
         let answered = remote.settle(charge, generation, deadline, now).await?;
-        // Every part is told of: `call.rs` finds a reply invalid that says otherwise.
-        match answered.settlement.verdicts.len() == slot.parts.len() {
+        // Every part is told of: `call/reply.rs` finds a reply invalid that says otherwise.
+        match answered.cells.len() == slot.parts.len() {
             true => Ok(answered),
             false => Err(StoreFailure::Invalid),
         }
@@ -274,11 +274,9 @@ impl<'r> Progress<'r> {
 
     /// Keeps what the store says of parts that it did not charge.
     fn refuse(&mut self, parts: &[ExactPart<'r>], answered: &ChargeReply, settled: &mut Settled) {
-        for (index, part) in parts.iter().enumerate() {
-            let verdict = answered.settlement.verdicts[index];
-            self.refused |= !verdict.allowed;
-            let without = answered.without.get(index).filter(|_| verdict.allowed);
-            let verdict = *without.unwrap_or(&verdict);
+        for (part, cell) in parts.iter().zip(&answered.cells) {
+            self.refused |= !cell.verdict.allowed;
+            let verdict = if cell.verdict.allowed { cell.verdict_before } else { cell.verdict };
             settled.verdicts.push(part.answer(verdict, VerdictKinds::NORMAL));
         }
     }
@@ -289,15 +287,13 @@ impl<'r> Progress<'r> {
     /// given back, would be given once more beside theirs.
     fn refund(self, remote: &Arc<SharedStore>, settled: &mut Settled) {
         for (parts, answered) in self.charged {
-            let verdicts = answered.settlement.verdicts.iter().zip(&answered.without);
             let mut refunds = SmallVec::new();
-            for (index, (part, (charged, without))) in parts.iter().zip(verdicts).enumerate() {
+            for (part, cell) in parts.iter().zip(&answered.cells) {
                 let verdict = match part.limit.delays() {
-                    true => Verdict { delay: Nanos::ZERO, ..*charged },
+                    true => Verdict { delay: Nanos::ZERO, ..cell.verdict },
                     false => {
-                        let before = answered.before.get(index).copied().unwrap_or(0);
-                        refunds.push(CellCharge { before, ..part.spend() });
-                        *without
+                        refunds.push(CellCharge { log_chunk: cell.log_chunk, ..part.spend() });
+                        cell.verdict_before
                     }
                 };
                 settled.verdicts.push(part.answer(verdict, VerdictKinds::NORMAL));
@@ -312,11 +308,12 @@ impl<'r> Progress<'r> {
     fn keep(self, settled: &mut Settled) {
         for (parts, answered) in self.charged {
             let at = answered.at;
-            let told = answered.settlement.verdicts.iter().zip(&answered.before);
-            for (part, (verdict, before)) in parts.iter().zip(told) {
-                settled.verdicts.push(part.answer(*verdict, VerdictKinds::NORMAL));
+            for (part, cell) in parts.iter().zip(&answered.cells) {
+                settled.verdicts.push(part.answer(cell.verdict, VerdictKinds::NORMAL));
                 if part.may_change {
-                    settled.open.push(part.open(ChargedIn::Shared { at, before: *before }));
+                    settled
+                        .open
+                        .push(part.open(ChargedIn::Shared { at, log_chunk: cell.log_chunk }));
                 }
             }
         }

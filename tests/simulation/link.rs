@@ -199,7 +199,7 @@ impl Wire {
         let lost = state.random.u8(0..100) < link.loses_requests || link.silent;
         let (from, to) = link.delay;
         let delay = state.random.u64(from..=to) * 1_000;
-        let words = arguments.rest.len();
+        let words = arguments.argv.len();
         self.world.note(
             &mut state,
             format_args!(

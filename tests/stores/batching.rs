@@ -49,9 +49,9 @@ async fn one_cell_under_two_quotas_gets_every_reply_right() {
         for (limit, task) in tasks {
             let (settled, _) = task.await.unwrap();
             let answered = settled.unwrap();
-            let verdicts = &answered.settlement.verdicts;
+            let verdicts = answered.verdicts();
             assert_eq!((verdicts[0].limit, verdicts[1].limit), (1_000, limit));
-            assert!(answered.settlement.charged, "{verdicts:?}");
+            assert!(answered.charged, "{verdicts:?}");
             admitted += 1;
         }
     }
@@ -272,7 +272,7 @@ async fn an_unreadable_cell_fails_its_own_charges_alone() {
         if n == 5 {
             assert_eq!(settled, Err(StoreFailure::Unreadable));
         } else {
-            assert!(settled.unwrap().settlement.charged);
+            assert!(settled.unwrap().charged);
             assert_eq!(store.spent(key(n as u64)), 1, "once");
         }
     }
@@ -281,8 +281,8 @@ async fn an_unreadable_cell_fails_its_own_charges_alone() {
 
 /// Refunds a whole charge.
 fn refund(remote: &SharedStore, mut spends: SmallVec<[CellCharge; 4]>, answered: &ChargeReply) {
-    for (spend, before) in spends.iter_mut().zip(&answered.before) {
-        spend.before = *before;
+    for (spend, cell) in spends.iter_mut().zip(&answered.cells) {
+        spend.log_chunk = cell.log_chunk;
     }
     remote.refund(spends, answered.at);
 }

@@ -72,7 +72,7 @@ impl Transport for Cluster {
         if self.readiness(slot) == Readiness::Away {
             return Err(StoreFailure::Unreachable);
         }
-        let words = arguments.rest.iter().find_map(|one| match one {
+        let words = arguments.argv.iter().find_map(|one| match one {
             Argument::Word(word) => Some(*word),
             Argument::Number(_) => None,
         });

@@ -36,7 +36,8 @@ fn issue(
 
 fn one(quota: &Arc<IssuedQuota>, n: u64, order: Operation, cost: u32, before: u64) -> StoreCharge {
     let key = KeyHash { high: 7, low: n };
-    let spend = CellCharge { before, ..CellCharge::new(key, None, Arc::clone(quota), cost) };
+    let spend =
+        CellCharge { log_chunk: before, ..CellCharge::new(key, None, Arc::clone(quota), cost) };
     StoreCharge { operation: order, cell_charges: SmallVec::from_iter([spend]) }
 }
 
@@ -66,11 +67,11 @@ fn a_long_log_says_what_a_plain_list_says() {
             let counted: u32 = live.map(|(_, cost)| cost).sum();
             let charge = one(&rates[rate], 1, Operation::Charge, cost, 0);
             let answered = server.settle(std::slice::from_ref(&charge)).remove(0);
-            let verdict = answered.settlement.verdicts[0];
-            assert_eq!(answered.settlement.charged, counted + cost <= most, "seed {seed}");
-            let after = if answered.settlement.charged { counted + cost } else { counted };
+            let verdict = answered.cells[0].verdict;
+            assert_eq!(answered.charged, counted + cost <= most, "seed {seed}");
+            let after = if answered.charged { counted + cost } else { counted };
             assert_eq!(verdict.remaining, most.saturating_sub(after), "seed {seed}");
-            if answered.settlement.charged {
+            if answered.charged {
                 admitted += 1;
                 listed.push((at, cost));
                 open.push((listed.len() - 1, answered, cost, rate));
@@ -87,7 +88,7 @@ fn a_long_log_says_what_a_plain_list_says() {
                         continue;
                     }
                     let order = Operation::Refund(answered.at);
-                    back.push(one(&rates[rate], 1, order, cost, answered.before[0]));
+                    back.push(one(&rates[rate], 1, order, cost, answered.cells[0].log_chunk));
                     listed[index].1 = 0;
                     returned += 1;
                 }
@@ -140,7 +141,7 @@ fn run(connection: &mut redis::Connection, call: &Call) -> Vec<u64> {
     arguments.keys.iter().for_each(|key| {
         cmd.arg(key.as_bytes());
     });
-    for argument in &arguments.rest {
+    for argument in &arguments.argv {
         match argument {
             Argument::Word(word) => cmd.arg(word.as_bytes()),
             Argument::Number(number) => cmd.arg(*number),
@@ -176,8 +177,8 @@ fn fill(
         let one = call((0..keys).map(|n| one(quota, n, Operation::Charge, 1, 0)));
         let reply = run(connection, &one);
         let answers = one.read_reply(1, &reply).unwrap();
-        assert!(answers.iter().all(|answered| answered.settlement.charged));
-        written.push((answers[0].at, answers[0].before[0]));
+        assert!(answers.iter().all(|answered| answered.charged));
+        written.push((answers[0].at, answers[0].cells[0].log_chunk));
     }
     written
 }

@@ -252,12 +252,12 @@ proptest! {
             for answered in server.settle(&charges) {
                 let (spent, verdicts) = oracle.settle(&parts, now(at));
                 prop_assert_eq!(answered.at, at);
-                prop_assert_eq!(answered.settlement.charged, spent);
-                prop_assert_eq!(answered.settlement.verdicts.as_slice(), verdicts.as_slice());
-                let told = parts.iter().zip(&verdicts).zip(&answered.before);
-                open.extend(told.filter(|_| spent).map(|((part, verdict), before)| {
+                prop_assert_eq!(answered.charged, spent);
+                prop_assert_eq!(answered.verdicts().to_vec(), &verdicts[..]);
+                let told = parts.iter().zip(&verdicts).zip(&answered.cells);
+                open.extend(told.filter(|_| spent).map(|((part, verdict), cell)| {
                     let receipt = part.1.receipt(verdict, part.3, now(at));
-                    (part.clone(), receipt, answered.at, *before)
+                    (part.clone(), receipt, answered.at, cell.log_chunk)
                 }));
             }
             if let Some((which, units)) = step.back
@@ -268,7 +268,7 @@ proptest! {
                 oracle.give_back(&part, units, receipt, now(at));
                 let mut back = charge([spend_in(part.0, part.1, part.2, units)]);
                 back.operation = Operation::Refund(charged);
-                back.cell_charges[0].before = before;
+                back.cell_charges[0].log_chunk = before;
                 server.settle(&[back]);
             }
             for (n, ..) in &parts {
@@ -304,9 +304,9 @@ proptest! {
             if n == taken_back {
                 let order = Operation::Refund(answered.at);
                 let mut back = StoreCharge { operation: order, ..one };
-                back.cell_charges[0].before = answered.before[0];
-                receipt = answered.settlement.charged.then_some((n, back));
-            } else if answered.settlement.charged {
+                back.cell_charges[0].log_chunk = answered.cells[0].log_chunk;
+                receipt = answered.charged.then_some((n, back));
+            } else if answered.charged {
                 without.settle(std::slice::from_ref(&one));
             }
             if let Some((made, back)) = receipt.take_if(|(made, _)| *made + later <= n) {
@@ -319,7 +319,7 @@ proptest! {
         }
         let look = |server: &Server| {
             let probe = charge([spend(0, quota, u32::MAX)]);
-            server.settle(&[probe]).remove(0).settlement.verdicts[0]
+            server.settle(&[probe]).remove(0).cells[0].verdict
         };
         let (one, other) = (look(&with), look(&without));
         let exact = kind != Kind::Bucket;
@@ -341,13 +341,13 @@ fn a_prompt_return_to_a_bucket_is_exact() {
         server.set_time(BEGIN + n * 3_000);
         let one = charge([spend(0, quota, 5)]);
         let answered = server.settle(std::slice::from_ref(&one)).remove(0);
-        assert!(answered.settlement.charged);
+        assert!(answered.charged);
         let mut back = StoreCharge { operation: Operation::Refund(answered.at), ..one };
-        back.cell_charges[0].before = answered.before[0];
+        back.cell_charges[0].log_chunk = answered.cells[0].log_chunk;
         server.set_time(BEGIN + n * 3_000 + 2_000);
         server.settle(&[back]);
     }
-    let verdict = server.settle(&[charge([spend(0, quota, 1)])]).remove(0).settlement.verdicts[0];
+    let verdict = server.settle(&[charge([spend(0, quota, 1)])]).remove(0).cells[0].verdict;
     assert_eq!(verdict.remaining, 89);
 }
 
@@ -363,7 +363,7 @@ fn what_was_admitted_elsewhere_is_posted_up_to_the_limit() {
         server.settle(std::slice::from_ref(&posted));
         let left = |server: &Server| {
             let answered = server.settle(&[charge([spend(0, quota, 21)])]).remove(0);
-            answered.settlement.verdicts[0].remaining
+            answered.cells[0].verdict.remaining
         };
         assert_eq!(left(&server), 2, "{kind:?}");
         server.settle(&[posted]);
@@ -380,14 +380,11 @@ fn a_clock_that_jumps_locks_nobody_out_and_forgets_nothing() {
         for back in [1, 1_000, 59_000_000, 61_000_000, 3_600_000_000, 86_400_000_000] {
             let server = Server::new();
             server.set_time(BEGIN + 30_000_000);
-            assert!(server.settle(&[full()])[0].settlement.charged);
+            assert!(server.settle(&[full()])[0].charged);
             // The clock is set back; then it goes on.
             let from = BEGIN + 30_000_000 - back;
             server.set_time(from);
-            assert!(
-                !server.settle(&[one()])[0].settlement.charged,
-                "{kind:?} back by {back}: forgotten"
-            );
+            assert!(!server.settle(&[one()])[0].charged, "{kind:?} back by {back}: forgotten");
             server.set_time(from + 1_000_000);
             server.settle(&[one()]);
             // Two windows hold what a window pair does; a moment over an edge adds one.
@@ -396,10 +393,7 @@ fn a_clock_that_jumps_locks_nobody_out_and_forgets_nothing() {
                 Kind::Window | Kind::Fixed => 180_000_000,
             };
             server.set_time(from + most + 1);
-            assert!(
-                server.settle(&[one()])[0].settlement.charged,
-                "{kind:?} back by {back}: locked out"
-            );
+            assert!(server.settle(&[one()])[0].charged, "{kind:?} back by {back}: locked out");
         }
     }
 }
@@ -492,9 +486,9 @@ fn a_refusal_writes_nothing() {
         server.settle(&[charge([spend(0, quota, 10), spend(1, quota, 3)])]);
         let writes = server.writes();
         let answered = server.settle(&[charge([spend(0, quota, 1), spend(1, quota, 1)])]).remove(0);
-        assert!(!answered.settlement.charged);
+        assert!(!answered.charged);
         assert_eq!(server.writes(), writes);
-        assert_eq!(answered.settlement.verdicts[1].remaining, 7);
+        assert_eq!(answered.cells[1].verdict.remaining, 7);
     }
 }
 
@@ -520,12 +514,8 @@ fn the_largest_numbers_are_exact() {
             let answered = server.settle(&[charge([spend(0, quota, cost)])]).remove(0);
             let (spent, verdicts) =
                 oracle.settle(&[(0, quota, WindowLengths::of([&quota]), cost)], now(at));
-            assert_eq!(answered.settlement.charged, spent, "{kind:?} {n}");
-            assert_eq!(
-                answered.settlement.verdicts.as_slice(),
-                verdicts.as_slice(),
-                "{kind:?} {n}"
-            );
+            assert_eq!(answered.charged, spent, "{kind:?} {n}");
+            assert_eq!(answered.verdicts().as_slice(), verdicts.as_slice(), "{kind:?} {n}");
         }
     }
 }

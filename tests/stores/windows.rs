@@ -84,7 +84,6 @@ impl Cell for Scripted {
         self.0
             .settle(&[StoreCharge { operation: Operation::Charge, cell_charges: spends }])
             .remove(0)
-            .settlement
             .charged
     }
 }

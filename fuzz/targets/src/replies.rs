@@ -125,31 +125,26 @@ fn runs<'c>(
 /// Verdicts that go together, and no more admitted than the limits allow.
 fn is_consistent(charge: &StoreCharge, answers: &[ChargeReply]) {
     if !judges(charge) {
-        let done = |one: &ChargeReply| one.settlement.charged && one.settlement.verdicts.is_empty();
+        let done = |one: &ChargeReply| one.charged && one.cells.is_empty();
         return assert!(answers.iter().all(done));
     }
-    let spent = answers.iter().filter(|one| one.settlement.charged).count() as u64;
+    let spent = answers.iter().filter(|one| one.charged).count() as u64;
     assert!(charge.operation == Operation::Charge || spent == 0, "a question spends nothing");
     for (_, quota, cost) in parts(charge) {
         assert!(spent * u64::from(cost) <= u64::from(quota.limit()), "{spent} times {cost}");
     }
-    let first_refused = answers.iter().position(|one| !one.settlement.charged);
+    let first_refused = answers.iter().position(|one| !one.charged);
     let later = &answers[first_refused.unwrap_or(answers.len())..];
-    assert!(later.iter().all(|one| !one.settlement.charged), "what was refused is admitted later");
+    assert!(later.iter().all(|one| !one.charged), "what was refused is admitted later");
     for one in answers {
-        let verdicts = &one.settlement.verdicts;
-        assert_eq!(
-            (verdicts.len(), one.without.len()),
-            (charge.cell_charges.len(), charge.cell_charges.len())
-        );
-        let fits = verdicts.iter().all(|verdict| verdict.allowed);
-        assert_eq!(fits, one.settlement.charged || charge.operation == Operation::Check && fits);
-        for ((verdict, without), (_, quota, cost)) in
-            verdicts.iter().zip(&one.without).zip(parts(charge))
-        {
+        assert_eq!(one.cells.len(), charge.cell_charges.len());
+        let fits = one.cells.iter().all(|cell| cell.verdict.allowed);
+        assert_eq!(fits, one.charged || charge.operation == Operation::Check && fits);
+        for (cell, (_, quota, cost)) in one.cells.iter().zip(parts(charge)) {
+            let (verdict, without) = (&cell.verdict, &cell.verdict_before);
             is_true(verdict, quota, cost);
             assert!(without.allowed && without.remaining <= without.limit);
-            let is_charged = one.settlement.charged && quota.max_delay() == Nanos::ZERO;
+            let is_charged = one.charged && quota.max_delay() == Nanos::ZERO;
             if is_charged {
                 assert_eq!(verdict.remaining, without.remaining - cost, "{quota:?}");
             }
@@ -172,11 +167,11 @@ fn is_true(verdict: &Verdict, quota: &Quota, cost: u32) {
 fn is_told(charges: &[StoreCharge], answers: &[ChargeReply], reply: &[u64]) {
     let mut numbers = reply[2..].iter().copied();
     for (run, answers) in runs(charges, answers).into_iter().filter(|(run, _)| judges(&run[0])) {
-        let admitted = |one: &&ChargeReply| one.settlement.verdicts.iter().all(|one| one.allowed);
+        let admitted = |one: &&ChargeReply| one.cells.iter().all(|cell| cell.verdict.allowed);
         assert_eq!(numbers.next(), Some(answers.iter().filter(admitted).count() as u64));
         for (part, (_, quota, _)) in parts(&run[0]).enumerate() {
             let first = numbers.next().unwrap();
-            assert!(answers.iter().all(|one| one.before[part] == first && one.at == reply[1]));
+            assert!(answers.iter().all(|one| one.cells[part].log_chunk == first && one.at == reply[1]));
             numbers.by_ref().take(quota.reading_len() - 1).for_each(drop);
         }
     }

@@ -17,10 +17,16 @@ const SHARDS: usize = 64;
 /// Denials of one shard at most: 65,536 in all. A flood of denied keys beyond that asks the store.
 const MAX_DENIALS: usize = 1_024;
 
-type Denials = HashMap<ChargeId, Denial>;
+type Denials = HashMap<DenialKey, Denial>;
 
-/// A key, the number of the quota it was charged under, and the cost.
-pub(super) type ChargeId = (KeyHash, u32, u32);
+/// What was denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct DenialKey {
+    pub(super) key: KeyHash,
+    /// The number of the quota that it was charged under.
+    pub(super) quota_number: u32,
+    pub(super) cost: u32,
+}
 
 /// Recent denials.
 pub(super) struct DenialCache {
@@ -45,24 +51,30 @@ impl Default for DenialCache {
 impl DenialCache {
     /// Records a denial. `since` is an instant before the store was asked, so that the cached
     /// retry time ends no later than the store said.
-    pub(super) fn record(&self, id: ChargeId, generation: u64, since: Nanos, verdict: Verdict) {
+    pub(super) fn record(
+        &self,
+        denied: DenialKey,
+        generation: u64,
+        since: Nanos,
+        verdict: Verdict,
+    ) {
         let wait = verdict.retry_after.map_or(MAX_AGE, |retry| retry.min(MAX_AGE));
         let until = since.saturating_add(wait);
-        let mut denials = self.shard(id.0).lock();
+        let mut denials = self.shard(denied.key).lock();
         if denials.len() >= MAX_DENIALS {
             denials.retain(|_, denial| denial.until > since);
         }
         if denials.len() < MAX_DENIALS {
-            denials.insert(id, Denial { since, until, generation, verdict });
+            denials.insert(denied, Denial { since, until, generation, verdict });
         }
     }
 
     /// The denial of a charge, if it is cached and still holds.
-    pub(super) fn get(&self, id: ChargeId, generation: u64, now: Nanos) -> Option<Verdict> {
-        let mut denials = self.shard(id.0).lock();
-        let denial = *denials.get(&id)?;
+    pub(super) fn get(&self, denied: DenialKey, generation: u64, now: Nanos) -> Option<Verdict> {
+        let mut denials = self.shard(denied.key).lock();
+        let denial = *denials.get(&denied)?;
         if denial.until <= now || denial.generation != generation {
-            denials.remove(&id);
+            denials.remove(&denied);
             return None;
         }
         let passed = now.saturating_sub(denial.since);

@@ -8,8 +8,12 @@
 
 mod address;
 mod bans;
+mod batch;
 mod batcher;
 mod call;
+mod call_task;
+mod cell_name;
+mod charge;
 mod circuit_breaker;
 mod denial_cache;
 mod failure;
@@ -24,6 +28,7 @@ mod slots;
 mod topology;
 mod transport;
 mod unreported;
+mod worker;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -34,9 +39,8 @@ use crate::clock::{Clock, Nanos, Now};
 use crate::limit::{Receipt, Verdict};
 
 pub use address::{Address, Login, ServerDiscovery, StoreSettings, StoreTls};
-pub use call::{
-    Argument, Arguments, Call, CellCharge, ChargeReply, NotAdded, Operation, StoreCharge,
-};
+pub use call::{Argument, Arguments, Call, CallFull};
+pub use charge::{CellCharge, CellReply, ChargeReply, Operation, StoreCharge};
 pub use failure::StoreFailure;
 pub use metrics::{CallOutcome, StoreMetrics};
 pub use transport::{Readiness, Transport};
@@ -150,7 +154,7 @@ impl SharedStore {
 
     /// Cells that can be charged together have the same slot.
     pub fn slot(&self, spend: &CellCharge) -> u16 {
-        self.batcher.slot((spend.key, spend.family))
+        self.batcher.slot(spend.cell_name())
     }
 
     /// Whether the server of a charge is known to be away: the charge would fail at once.
@@ -165,7 +169,7 @@ impl SharedStore {
         generation: u64,
         now: Nanos,
     ) -> Option<Verdict> {
-        if spend.refundable { None } else { self.denials.get(spend.id(), generation, now) }
+        if spend.refundable { None } else { self.denials.get(spend.denial_key(), generation, now) }
     }
 
     /// Charges or asks all parts or none ([`Operation::Charge`], [`Operation::Check`]); the parts have the same
@@ -180,27 +184,33 @@ impl SharedStore {
         deadline: Nanos,
         now: Nanos,
     ) -> Result<ChargeReply, StoreFailure> {
-        let ids: SmallVec<[_; 4]> =
-            charge.cell_charges.iter().map(|spend| (spend.id(), spend.refundable)).collect();
-        let answered = self.batcher.submit(charge, deadline)?.await?;
-        for ((id, returns), verdict) in ids.iter().zip(&answered.settlement.verdicts) {
-            if !verdict.allowed && !returns {
-                self.denials.record(*id, generation, now, *verdict);
+        // What is refundable has no denial key, because its denials are not cached.
+        let denial_keys: SmallVec<[_; 4]> = charge
+            .cell_charges
+            .iter()
+            .map(|cell_charge| (!cell_charge.refundable).then(|| cell_charge.denial_key()))
+            .collect();
+        let reply = self.batcher.submit(charge, deadline)?.await?;
+        for (denial_key, cell) in denial_keys.into_iter().zip(&reply.cells) {
+            if let Some(denial_key) = denial_key
+                && !cell.verdict.allowed
+            {
+                self.denials.record(denial_key, generation, now, cell.verdict);
             }
         }
-        Ok(answered)
+        Ok(reply)
     }
 
-    /// Refunds what was spent at an instant of the store's clock; `before` of each is what the store
-    /// answered then. Nobody waits for it.
+    /// Refunds what was charged at an instant of the store's clock; `log_chunk` of each is what the store
+    /// replied then. Nobody waits for it.
     pub fn refund(&self, spends: SmallVec<[CellCharge; 4]>, at: u64) {
         self.submit(Operation::Refund(at), spends);
     }
 
-    /// Refunds some units of a charge that was spent at an instant of the store's clock; its
-    /// `before` is what the store answered then. Nobody waits for it.
+    /// Refunds some units of a charge that was made at an instant of the store's clock; its
+    /// `log_chunk` is what the store replied then. Nobody waits for it.
     pub fn refund_units(&self, spend: CellCharge, units: u32, at: u64) {
-        self.submit(Operation::Refund(at), SmallVec::from_iter([spend.part(units)]));
+        self.submit(Operation::Refund(at), SmallVec::from_iter([spend.limited_to(units)]));
     }
 
     /// Charges without judging; nobody waits for it.

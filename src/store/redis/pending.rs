@@ -1,4 +1,16 @@
-//! A pending charge: it is queued, then sent or withdrawn, and only one side wins.
+//! One charge on its way through the queue and a call.
+//!
+//! A pending charge is shared by its caller, the queue and the task of its call. It does not know cells, calls or
+//! servers. It is either sent or withdrawn, and it gets one result at most:
+//!
+//! ```text
+//!            claim                settle
+//!   Queued ---------> Sent ----------------> Closed
+//!    |  ^              |  |                    ^
+//!    |  '-- unclaim ---'  '-- caller leaves    |
+//!    |                          Abandoned -----'  it stays charged, and is not sent again
+//!    '-- settle (withdrawn), or caller leaves -'
+//! ```
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -6,91 +18,92 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-use super::call::{ChargeReply, StoreCharge};
+use super::charge::{ChargeReply, StoreCharge};
 use super::failure::StoreFailure;
 use crate::clock::Nanos;
 
-/// What becomes of a charge.
-pub(super) type Outcome = Result<ChargeReply, StoreFailure>;
+/// The result of a charge.
+pub(super) type ChargeResult = Result<ChargeReply, StoreFailure>;
 
-/// How often a call that was certainly not sent is tried again: a transport that is ready and
-/// sends nothing must not keep the worker busy.
+/// Maximum number of times that a charge is sent again after a call that was certainly not sent: a transport that is
+/// ready and sends nothing must not keep the worker busy.
 const MAX_RESENDS: u8 = 3;
 
 /// A charge on its way through the queue.
-pub(super) struct Pending {
+pub(super) struct PendingCharge {
     pub(super) charge: StoreCharge,
-    /// When it is withdrawn, or its caller stops waiting for the reply.
+    /// When it is withdrawn if it was not sent, or its caller stops waiting for the reply.
     pub(super) deadline: Nanos,
-    /// Whether a caller waits for the outcome.
+    /// Whether a caller waits for the result.
     pub(super) attended: bool,
-    state: Mutex<State>,
+    progress: Mutex<ChargeProgress>,
 }
 
-struct State {
-    phase: Phase,
+struct ChargeProgress {
+    phase: ChargePhase,
     resends: u8,
-    outcome: Option<Outcome>,
+    result: Option<ChargeResult>,
     waker: Option<Waker>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ChargePhase {
     /// It may be sent or withdrawn.
     Queued,
-    /// It is part of a call.
+    /// A call carries it.
     Sent,
-    /// The same, and its caller has left: it stays charged, and is not sent again.
+    /// A call carries it, and its caller has left: it stays charged and is not sent again.
     Abandoned,
-    /// Its outcome is known, or its caller left before it was sent.
+    /// Its result is known, or its caller left before it was sent.
     Closed,
 }
 
-impl Pending {
+impl PendingCharge {
     pub(super) fn new(charge: StoreCharge, deadline: Nanos, attended: bool) -> Arc<Self> {
-        let state = State { phase: Phase::Queued, resends: 0, outcome: None, waker: None };
-        Arc::new(Self { charge, deadline, attended, state: Mutex::new(state) })
+        let progress =
+            ChargeProgress { phase: ChargePhase::Queued, resends: 0, result: None, waker: None };
+        Arc::new(Self { charge, deadline, attended, progress: Mutex::new(progress) })
     }
 
-    /// Claims it for a call. False: it was withdrawn.
+    /// Claims the charge for a call. Returns false if it was withdrawn.
     #[must_use]
     pub(super) fn claim(&self) -> bool {
-        let mut state = self.state.lock();
-        let queued = state.phase == Phase::Queued;
-        if queued {
-            state.phase = Phase::Sent;
+        let mut progress = self.progress.lock();
+        let is_queued = progress.phase == ChargePhase::Queued;
+        if is_queued {
+            progress.phase = ChargePhase::Sent;
         }
-        queued
+        is_queued
     }
 
-    /// Undoes [`Pending::claim`] where no call was made of it. False: nobody waits any more.
+    /// Undoes [`PendingCharge::claim`] where no call was made. Returns false if its caller has left.
     #[must_use]
     pub(super) fn unclaim(&self) -> bool {
-        let mut state = self.state.lock();
-        let sent = state.phase == Phase::Sent;
-        state.phase = if sent { Phase::Queued } else { Phase::Closed };
-        sent
+        let mut progress = self.progress.lock();
+        let is_sent = progress.phase == ChargePhase::Sent;
+        progress.phase = if is_sent { ChargePhase::Queued } else { ChargePhase::Closed };
+        is_sent
     }
 
-    /// Whether a call that was certainly not sent may be tried once more.
+    /// Counts one more attempt after a call that was certainly not sent. Returns whether the charge may be sent again.
     #[must_use]
-    pub(super) fn may_resend(&self) -> bool {
-        let mut state = self.state.lock();
-        state.resends = state.resends.saturating_add(1);
-        state.resends <= MAX_RESENDS
+    pub(super) fn record_resend(&self) -> bool {
+        let mut progress = self.progress.lock();
+        progress.resends = progress.resends.saturating_add(1);
+        progress.resends <= MAX_RESENDS
     }
 
-    /// Sets the outcome, unless there is one already or the caller has left. Returns whether it did.
-    pub(super) fn settle(&self, outcome: Outcome) -> bool {
-        let mut state = self.state.lock();
-        let open = matches!(state.phase, Phase::Queued | Phase::Sent);
-        state.phase = Phase::Closed;
-        if !open {
+    /// Sets the result, unless the charge is closed or its caller has left. Returns whether it did.
+    pub(super) fn settle(&self, result: ChargeResult) -> bool {
+        let mut progress = self.progress.lock();
+        let is_open = matches!(progress.phase, ChargePhase::Queued | ChargePhase::Sent);
+        progress.phase = ChargePhase::Closed;
+        if !is_open {
             return false;
         }
-        state.outcome = Some(outcome);
-        let waker = state.waker.take();
-        drop(state);
+        progress.result = Some(result);
+        let waker = progress.waker.take();
+        drop(progress);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -98,18 +111,18 @@ impl Pending {
     }
 }
 
-/// Waits for an outcome. Dropping it withdraws a charge that was not sent.
-pub(super) struct Waiting(pub(super) Arc<Pending>);
+/// Waits for the result of a charge. Dropping it withdraws a charge that was not sent.
+pub(super) struct ChargeFuture(pub(super) Arc<PendingCharge>);
 
-impl Future for Waiting {
-    type Output = Outcome;
+impl Future for ChargeFuture {
+    type Output = ChargeResult;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let mut state = self.0.state.lock();
-        if let Some(outcome) = state.outcome.take() {
-            return Poll::Ready(outcome);
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ChargeResult> {
+        let mut progress = self.0.progress.lock();
+        if let Some(result) = progress.result.take() {
+            return Poll::Ready(result);
         }
-        match &mut state.waker {
+        match &mut progress.waker {
             Some(waker) => waker.clone_from(context.waker()),
             none => *none = Some(context.waker().clone()),
         }
@@ -117,12 +130,12 @@ impl Future for Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for ChargeFuture {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.phase = match state.phase {
-            Phase::Queued | Phase::Closed => Phase::Closed,
-            Phase::Sent | Phase::Abandoned => Phase::Abandoned,
+        let mut progress = self.0.progress.lock();
+        progress.phase = match progress.phase {
+            ChargePhase::Queued | ChargePhase::Closed => ChargePhase::Closed,
+            ChargePhase::Sent | ChargePhase::Abandoned => ChargePhase::Abandoned,
         };
     }
 }

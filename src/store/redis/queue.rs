@@ -1,9 +1,11 @@
-//! The queue of pending charges, by cell; and how the next batch is taken from it.
+//! The queue of pending charges, by cell, and how the next batch is taken from it.
 //!
-//! A cell that has no call away is ready at once: a lone caller never waits. Charges on a cell that
-//! has a call away wait and share the next one, unless they fill a call, or have waited for the
-//! linger time: a far store must not serialize a hot cell. Ready cells are served in the order in
-//! which they became ready, and one that still has charges goes to the end.
+//! It does not know servers or clocks. It asks its [`QueueContext`] for readiness, and tells it of charges that leave
+//! unsent. A cell that has no call away is ready at once, so a lone caller never waits. Charges on a cell
+//! that has a call away wait and share the next one, unless they fill a call or have waited for the linger time: a
+//! distant store must not serialize a hot cell. Ready cells are served in the order in which they became ready; a cell
+//! that still has charges goes to the end. Charges of one cell leave in their order, except those that belong in
+//! another call.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,97 +13,87 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-use super::call::{Call, MAX_CHARGES, NotAdded};
+use super::batch::{Batch, BatchOutcome, EndedCall, QueuedCharge};
+use super::call::fills_a_call;
+use super::cell_name::CellName;
 use super::failure::StoreFailure;
-use super::pending::Pending;
+use super::pending::PendingCharge;
 use super::transport::Readiness;
 use crate::clock::Nanos;
-use crate::policy::KeyHash;
 
-/// Pending charges of one cell at most: more than a store settles within any sensible timeout, so
-/// what is above would only wait to be withdrawn.
-pub(super) const MAX_PENDING_PER_CELL: usize = 16_384;
+/// Maximum pending charges of one cell: more than a store settles within any sensible timeout. More would only wait
+/// to be withdrawn.
+const MAX_PENDING_PER_CELL: usize = 16_384;
 
-/// How many charges of a cell are looked at for one batch: some may belong into another call.
+/// Maximum charges of a cell that are considered for one batch; some may belong in another call.
 const MAX_SCANNED: usize = 256;
 
-/// How many cells may be passed over for one batch, because their charges belong into another call.
+/// Maximum cells that are passed over for one batch, because their charges belong in another call.
 const MAX_PASSED_OVER: usize = 64;
 
-/// Between two searches for charges whose deadline has passed: each visits the whole queue.
+/// Minimum time between two searches for charges whose deadline has passed: each visits the whole queue.
 const SEARCH_EVERY: Nanos = Nanos::from_millis(1);
 
-/// A cell by its name: the key, and the family that it lies with. (While a reload changes the
-/// family, a key has two cells, in two slots.) Of a charge it is the outermost part's.
-pub(super) type CellName = (KeyHash, Option<KeyHash>);
-
-/// Pending charges.
+/// Pending charges. Cells are named by their index in `cells`.
 pub(super) struct Queue {
-    names: HashMap<CellName, usize>,
-    cells: Vec<Cell>,
+    cells: Vec<CellQueue>,
+    by_name: HashMap<CellName, usize>,
+    /// Cells that are not in use.
     free: Vec<usize>,
     /// Cells that may be served, in order.
     ready: VecDeque<usize>,
-    /// Ready cells whose server is being connected to.
+    /// Ready cells whose server is being reconnected.
     held: VecDeque<usize>,
-    /// When cells become ready that wait for their call, in order; with the stamp of the wait.
-    lingering: VecDeque<(Nanos, usize, u64)>,
+    /// Cells that wait for their call, in the order in which their linger time ends.
+    lingering: VecDeque<Lingering>,
     linger: Nanos,
-    stamps: u64,
+    last_stamp: u64,
     /// No deadline of a pending charge is earlier.
     next_deadline: Option<Nanos>,
     len: usize,
 }
 
+/// The pending charges of one cell.
 #[derive(Default)]
-struct Cell {
+struct CellQueue {
     name: CellName,
     slot: u16,
-    waiting: VecDeque<Entry>,
+    charges: VecDeque<QueuedCharge>,
     calls_away: usize,
-    /// Whether it stands in `ready` or in `held`.
+    /// Whether it is in `ready` or in `held`.
     listed: bool,
+    /// The stamp of its entry in `lingering`; 0 if none is valid.
     stamp: u64,
 }
 
-struct Entry {
-    deadline: Nanos,
-    /// It shares no call: another one of its last call named a cell that cannot be read.
-    alone: bool,
-    pending: Arc<Pending>,
+/// A cell that becomes ready at `until`, if it still has this stamp.
+#[derive(Clone, Copy)]
+struct Lingering {
+    until: Nanos,
+    index: usize,
+    stamp: u64,
 }
 
-/// Charges that go out as one call. The call is built of exactly these, in this order.
-#[derive(Default)]
-pub(super) struct Batch {
-    pub(super) call: Call,
-    pub(super) pending: Vec<Arc<Pending>>,
-    pub(super) slot: u16,
-    /// The cells that have this call away.
-    pub(super) cells: SmallVec<[usize; 4]>,
-    alone: bool,
-}
-
-/// What the queue is told and tells while a batch is taken.
-pub(super) trait Surroundings {
+/// What surrounds the queue.
+pub(super) trait QueueContext {
     /// Whether the server of a slot would take a call now.
     fn readiness(&self, slot: u16) -> Readiness;
-    /// A charge leaves the queue without having been sent.
-    fn unsent(&self, pending: &Pending, failure: StoreFailure);
+    /// Ends a charge that leaves the queue without having been sent.
+    fn fail_unsent(&self, pending: &PendingCharge, failure: StoreFailure);
 }
 
 impl Queue {
     /// `linger`: how long a charge waits for the call that is away on its cell.
     pub(super) fn new(linger: Nanos) -> Self {
         Self {
-            names: HashMap::new(),
             cells: Vec::new(),
+            by_name: HashMap::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
             held: VecDeque::new(),
             lingering: VecDeque::new(),
             linger,
-            stamps: 0,
+            last_stamp: 0,
             next_deadline: None,
             len: 0,
         }
@@ -111,75 +103,40 @@ impl Queue {
         self.len == 0
     }
 
-    /// Adds a charge at the end of its cell's line. `slot`: of the cell.
+    /// Appends a charge to the queue of its outermost cell. `slot` is called for the slot of a cell that is new here.
     pub(super) fn push(
         &mut self,
-        pending: Arc<Pending>,
-        name: CellName,
-        slot: impl FnOnce() -> u16,
+        pending: Arc<PendingCharge>,
+        slot: impl FnOnce(CellName) -> u16,
         now: Nanos,
-        surroundings: &impl Surroundings,
+        context: &impl QueueContext,
     ) {
-        let index = self.index_of(name, slot);
+        let Some(name) = pending.charge.outermost_cell() else {
+            context.fail_unsent(&pending, StoreFailure::Refused);
+            return;
+        };
+        let index = self.index_or_insert(name, slot);
         let cell = &mut self.cells[index];
-        if cell.waiting.len() >= MAX_PENDING_PER_CELL {
-            surroundings.unsent(&pending, StoreFailure::QueueFull);
+        if cell.charges.len() >= MAX_PENDING_PER_CELL {
+            context.fail_unsent(&pending, StoreFailure::QueueFull);
             return;
         }
         let deadline = pending.deadline;
-        cell.waiting.push_back(Entry { deadline, alone: false, pending });
-        self.len += 1;
-        self.next_deadline = Some(self.next_deadline.map_or(deadline, |next| next.min(deadline)));
-        self.arrange(index, now);
+        cell.charges.push_back(QueuedCharge { deadline, isolated: false, pending });
+        self.count_added(deadline);
+        self.reschedule(index, now);
     }
 
-    fn index_of(&mut self, name: CellName, slot: impl FnOnce() -> u16) -> usize {
-        if let Some(index) = self.names.get(&name) {
-            return *index;
-        }
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.cells.push(Cell::default());
-            self.cells.len() - 1
-        });
-        (self.cells[index].name, self.cells[index].slot) = (name, slot());
-        self.names.insert(name, index);
-        index
-    }
-
-    /// Lists a cell that is ready, begins the linger time of one that has to wait, forgets one that
-    /// is idle.
-    fn arrange(&mut self, index: usize, now: Nanos) {
-        let cell = &mut self.cells[index];
-        if cell.listed {
-            return;
-        }
-        if cell.waiting.is_empty() {
-            cell.stamp = 0;
-            if cell.calls_away == 0 && self.names.remove(&cell.name).is_some() {
-                self.free.push(index);
-            }
-        } else if cell.calls_away == 0 || cell.waiting.len() >= MAX_CHARGES {
-            cell.listed = true;
-            cell.stamp = 0;
-            self.ready.push_back(index);
-        } else if cell.stamp == 0 {
-            self.stamps += 1;
-            cell.stamp = self.stamps;
-            self.lingering.push_back((now.saturating_add(self.linger), index, self.stamps));
-        }
-    }
-
-    /// When [`Queue::on_time`] has something to do, at the earliest.
-    pub(super) fn next_time(&self) -> Option<Nanos> {
-        let lingering = self.lingering.front().map(|(at, ..)| *at);
+    /// When [`Queue::on_timer`] has something to do, at the earliest.
+    pub(super) fn next_timer(&self) -> Option<Nanos> {
+        let lingering = self.lingering.front().map(|lingering| lingering.until);
         lingering.into_iter().chain(self.next_deadline).min()
     }
 
-    /// Cells become ready that have waited for long enough; charges are withdrawn whose deadline has
-    /// passed.
-    pub(super) fn on_time(&mut self, now: Nanos, surroundings: &impl Surroundings) {
-        while let Some((at, index, stamp)) = self.lingering.front().copied()
-            && at <= now
+    /// Makes cells ready whose linger time has ended, and withdraws charges whose deadline has passed.
+    pub(super) fn on_timer(&mut self, now: Nanos, context: &impl QueueContext) {
+        while let Some(Lingering { until, index, stamp }) = self.lingering.front().copied()
+            && until <= now
         {
             self.lingering.pop_front();
             let cell = &mut self.cells[index];
@@ -190,64 +147,29 @@ impl Queue {
             }
         }
         if self.next_deadline.is_some_and(|next| next <= now) {
-            self.withdraw_late(now, surroundings);
+            self.withdraw_late(now, context);
         }
     }
 
-    fn withdraw_late(&mut self, now: Nanos, surroundings: &impl Surroundings) {
-        let mut next: Option<Nanos> = None;
-        for index in 0..self.cells.len() {
-            let cell = &mut self.cells[index];
-            if cell.waiting.is_empty() {
-                continue;
-            }
-            let before = cell.waiting.len();
-            cell.waiting.retain(|entry| {
-                let late = entry.deadline <= now;
-                if late {
-                    surroundings.unsent(&entry.pending, StoreFailure::Withdrawn);
-                } else {
-                    next = Some(next.map_or(entry.deadline, |next| next.min(entry.deadline)));
-                }
-                !late
-            });
-            self.len -= before - cell.waiting.len();
-            self.arrange(index, now);
-        }
-        self.next_deadline = next.map(|next| next.max(now.saturating_add(SEARCH_EVERY)));
-    }
-
-    /// The readiness of servers may have changed.
-    pub(super) fn on_changed(&mut self, now: Nanos, surroundings: &impl Surroundings) {
+    /// Looks again at cells whose server was not ready.
+    pub(super) fn on_readiness_changed(&mut self, now: Nanos, context: &impl QueueContext) {
         while let Some(index) = self.held.pop_back() {
             self.ready.push_front(index);
         }
         for index in 0..self.cells.len() {
             let cell = &self.cells[index];
-            if !cell.waiting.is_empty() && surroundings.readiness(cell.slot) == Readiness::Away {
-                self.fail_all(index, surroundings);
-                self.arrange(index, now);
+            if !cell.charges.is_empty() && context.readiness(cell.slot) == Readiness::Away {
+                self.fail_all(index, context);
+                self.reschedule(index, now);
             }
         }
     }
 
-    fn fail_all(&mut self, index: usize, surroundings: &impl Surroundings) {
-        for entry in self.cells[index].waiting.drain(..) {
-            self.len -= 1;
-            surroundings.unsent(&entry.pending, StoreFailure::Unreachable);
-        }
-    }
-
-    /// The next call's charges, if some may go.
-    pub(super) fn next_batch(
-        &mut self,
-        now: Nanos,
-        surroundings: &impl Surroundings,
-    ) -> Option<Batch> {
+    /// Takes the charges of the next call; `None` if none can be sent now.
+    pub(super) fn next_batch(&mut self, now: Nanos, context: &impl QueueContext) -> Option<Batch> {
         let mut batch = Batch::default();
         let mut passed_over: SmallVec<[usize; 8]> = SmallVec::new();
-        let mut full = false;
-        while !full && passed_over.len() < MAX_PASSED_OVER {
+        while !batch.is_full() && passed_over.len() < MAX_PASSED_OVER {
             let Some(index) = self.ready.front().copied() else {
                 break;
             };
@@ -256,28 +178,28 @@ impl Queue {
                 break;
             }
             self.ready.pop_front();
-            match surroundings.readiness(slot) {
+            match context.readiness(slot) {
                 Readiness::Ready => {}
                 Readiness::Reconnecting => {
                     self.held.push_back(index);
                     continue;
                 }
-                Readiness::Away => self.fail_all(index, surroundings),
+                Readiness::Away => self.fail_all(index, context),
             }
             batch.slot = slot;
-            let before = batch.pending.len();
-            full = self.fill(index, &mut batch, now, surroundings);
+            let taken_before = batch.pending.len();
+            self.fill_batch(&mut batch, index, now, context);
             let cell = &mut self.cells[index];
-            if batch.pending.len() > before {
+            if batch.pending.len() > taken_before {
                 cell.calls_away += 1;
                 batch.cells.push(index);
-            } else if !cell.waiting.is_empty() {
+            } else if !cell.charges.is_empty() {
                 // It keeps its position.
                 passed_over.push(index);
                 continue;
             }
             cell.listed = false;
-            self.arrange(index, now);
+            self.reschedule(index, now);
         }
         for index in passed_over.into_iter().rev() {
             self.ready.push_front(index);
@@ -285,114 +207,140 @@ impl Queue {
         (!batch.pending.is_empty()).then_some(batch)
     }
 
-    /// Moves charges of a cell into a batch; what the call does not take stays at its position.
-    /// Returns whether the batch is full.
-    fn fill(
+    /// Takes back what a call did not execute, and frees its cells for the next one.
+    pub(super) fn on_call_ended(
         &mut self,
-        index: usize,
-        batch: &mut Batch,
+        ended: EndedCall,
         now: Nanos,
-        surroundings: &impl Surroundings,
-    ) -> bool {
-        let cell = &mut self.cells[index];
-        let mut kept: SmallVec<[Entry; 8]> = SmallVec::new();
-        let mut full = false;
-        let before = cell.waiting.len();
-        let mut left = before.min(MAX_SCANNED);
-        while !full && left > 0 {
-            left -= 1;
-            let Some(entry) = cell.waiting.pop_front() else {
-                break;
-            };
-            if entry.deadline <= now {
-                surroundings.unsent(&entry.pending, StoreFailure::Withdrawn);
-                continue;
-            }
-            match batch.add(&entry) {
-                Added::Taken => full = batch.is_full(),
-                Added::Left => surroundings.unsent(&entry.pending, StoreFailure::Withdrawn),
-                Added::TooLarge => surroundings.unsent(&entry.pending, StoreFailure::Refused),
-                Added::Kept { call_is_full } => {
-                    full = call_is_full;
-                    kept.push(entry);
-                }
-            }
-        }
-        for entry in kept.into_iter().rev() {
-            cell.waiting.push_front(entry);
-        }
-        self.len -= before - cell.waiting.len();
-        full
-    }
-
-    /// A call has ended; `returned` are charges of it that were certainly not executed and go back to
-    /// their position, in order. `alone`: each of them is to be sent by itself.
-    pub(super) fn on_done(
-        &mut self,
-        cells: &[usize],
-        returned: Vec<Arc<Pending>>,
-        alone: bool,
-        now: Nanos,
-        surroundings: &impl Surroundings,
+        context: &impl QueueContext,
     ) {
-        for pending in returned.into_iter().rev() {
-            let index = name_of(&pending).and_then(|name| self.names.get(&name).copied());
+        for pending in ended.returned.into_iter().rev() {
+            let name = pending.charge.outermost_cell();
+            let index = name.and_then(|name| self.by_name.get(&name).copied());
             match index {
                 Some(index) if pending.unclaim() => {
                     let deadline = pending.deadline;
-                    let next = self.next_deadline.map_or(deadline, |next| next.min(deadline));
-                    self.next_deadline = Some(next);
-                    self.cells[index].waiting.push_front(Entry { deadline, alone, pending });
-                    self.len += 1;
+                    let queued = QueuedCharge { deadline, isolated: ended.isolated, pending };
+                    self.cells[index].charges.push_front(queued);
+                    self.count_added(deadline);
                 }
-                Some(_) | None => surroundings.unsent(&pending, StoreFailure::Withdrawn),
+                Some(_) | None => context.fail_unsent(&pending, StoreFailure::Withdrawn),
             }
         }
-        for index in cells.iter().copied() {
+        for index in ended.cells {
             self.cells[index].calls_away = self.cells[index].calls_away.saturating_sub(1);
-            self.arrange(index, now);
+            self.reschedule(index, now);
         }
     }
-}
 
-/// The cell in whose line a charge waits.
-pub(super) fn name_of(pending: &Pending) -> Option<CellName> {
-    pending.charge.cell_charges.first().map(|outermost| (outermost.key, outermost.family))
-}
-
-/// What a batch does with a charge.
-enum Added {
-    Taken,
-    /// Its caller has left.
-    Left,
-    /// Not even an empty call takes it.
-    TooLarge,
-    Kept {
-        call_is_full: bool,
-    },
-}
-
-impl Batch {
-    fn add(&mut self, entry: &Entry) -> Added {
-        if self.alone || (entry.alone && !self.pending.is_empty()) {
-            return Added::Kept { call_is_full: self.alone };
+    fn index_or_insert(&mut self, name: CellName, slot: impl FnOnce(CellName) -> u16) -> usize {
+        if let Some(index) = self.by_name.get(&name) {
+            return *index;
         }
-        if !entry.pending.claim() {
-            return Added::Left;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.cells.push(CellQueue::default());
+            self.cells.len() - 1
+        });
+        (self.cells[index].name, self.cells[index].slot) = (name, slot(name));
+        self.by_name.insert(name, index);
+        index
+    }
+
+    fn count_added(&mut self, deadline: Nanos) {
+        self.len += 1;
+        self.next_deadline = Some(self.next_deadline.map_or(deadline, |next| next.min(deadline)));
+    }
+
+    /// Lists a cell that is ready, starts the linger time of one that has to wait, and frees one that is idle.
+    fn reschedule(&mut self, index: usize, now: Nanos) {
+        let cell = &mut self.cells[index];
+        if cell.listed {
+            return;
         }
-        match self.call.add(&entry.pending.charge) {
-            Ok(()) => {
-                self.alone = entry.alone;
-                self.pending.push(Arc::clone(&entry.pending));
-                Added::Taken
+        if cell.charges.is_empty() {
+            cell.stamp = 0;
+            if cell.calls_away == 0 && self.by_name.remove(&cell.name).is_some() {
+                self.free.push(index);
             }
-            Err(_) if self.pending.is_empty() => Added::TooLarge,
-            Err(_) if !entry.pending.unclaim() => Added::Left,
-            Err(why) => Added::Kept { call_is_full: why == NotAdded::Full },
+        } else if cell.calls_away == 0 || fills_a_call(cell.charges.len()) {
+            cell.listed = true;
+            cell.stamp = 0;
+            self.ready.push_back(index);
+        } else if cell.stamp == 0 {
+            self.last_stamp += 1;
+            let stamp = self.last_stamp;
+            cell.stamp = stamp;
+            let until = now.saturating_add(self.linger);
+            self.lingering.push_back(Lingering { until, index, stamp });
         }
     }
 
-    fn is_full(&self) -> bool {
-        self.alone || self.pending.len() >= MAX_CHARGES
+    fn withdraw_late(&mut self, now: Nanos, context: &impl QueueContext) {
+        let mut next: Option<Nanos> = None;
+        for index in 0..self.cells.len() {
+            let cell = &mut self.cells[index];
+            if cell.charges.is_empty() {
+                continue;
+            }
+            let len_before = cell.charges.len();
+            cell.charges.retain(|queued| {
+                let is_late = queued.deadline <= now;
+                if is_late {
+                    context.fail_unsent(&queued.pending, StoreFailure::Withdrawn);
+                } else {
+                    next = Some(next.map_or(queued.deadline, |next| next.min(queued.deadline)));
+                }
+                !is_late
+            });
+            self.len -= len_before - cell.charges.len();
+            self.reschedule(index, now);
+        }
+        self.next_deadline = next.map(|next| next.max(now.saturating_add(SEARCH_EVERY)));
+    }
+
+    fn fail_all(&mut self, index: usize, context: &impl QueueContext) {
+        for queued in self.cells[index].charges.drain(..) {
+            self.len -= 1;
+            context.fail_unsent(&queued.pending, StoreFailure::Unreachable);
+        }
+    }
+
+    /// Moves charges of a cell into a batch. Those that belong in another call keep their position.
+    fn fill_batch(
+        &mut self,
+        batch: &mut Batch,
+        index: usize,
+        now: Nanos,
+        context: &impl QueueContext,
+    ) {
+        let cell = &mut self.cells[index];
+        let mut kept: SmallVec<[QueuedCharge; 8]> = SmallVec::new();
+        let len_before = cell.charges.len();
+        for _ in 0..len_before.min(MAX_SCANNED) {
+            let Some(queued) = cell.charges.pop_front() else {
+                break;
+            };
+            if queued.deadline <= now {
+                context.fail_unsent(&queued.pending, StoreFailure::Withdrawn);
+                continue;
+            }
+            match batch.add(&queued) {
+                BatchOutcome::Taken => {}
+                BatchOutcome::CallerLeft => {
+                    context.fail_unsent(&queued.pending, StoreFailure::Withdrawn);
+                }
+                BatchOutcome::TooLarge => {
+                    context.fail_unsent(&queued.pending, StoreFailure::Refused);
+                }
+                BatchOutcome::Kept => kept.push(queued),
+            }
+            if batch.is_full() {
+                break;
+            }
+        }
+        for queued in kept.into_iter().rev() {
+            cell.charges.push_front(queued);
+        }
+        self.len -= len_before - cell.charges.len();
     }
 }

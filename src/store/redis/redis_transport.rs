@@ -126,7 +126,7 @@ impl RedisTransport {
         for key in &arguments.keys {
             cmd.arg(key.as_bytes());
         }
-        for argument in &arguments.rest {
+        for argument in &arguments.argv {
             match argument {
                 Argument::Word(word) => cmd.arg(word.as_bytes()),
                 Argument::Number(number) => cmd.arg(*number),

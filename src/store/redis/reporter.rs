@@ -56,7 +56,7 @@ pub(super) async fn run(remote: Weak<SharedStore>, transport: Arc<dyn Transport>
 /// not reported again.
 async fn flush(batcher: &Batcher) {
     let can_be_sent = |spend: &super::CellCharge| {
-        let slot = batcher.slot((spend.key, spend.family));
+        let slot = batcher.slot(spend.cell_name());
         batcher.transport.readiness(slot) == Readiness::Ready
     };
     while !batcher.unreported.is_empty() {

@@ -5,18 +5,8 @@
 
 use crc16::{State, XMODEM};
 
-use crate::policy::KeyHash;
-
 /// How many there are.
 pub(super) const SLOTS: usize = 16_384;
-
-/// The slot of a cell.
-pub(super) fn cell_slot(prefix: &str, key: KeyHash, family: Option<KeyHash>) -> u16 {
-    match family {
-        Some(family) => hash_slot(family.to_string().as_bytes()),
-        None => hash_slot(format!("{prefix}:{key}").as_bytes()),
-    }
-}
 
 /// The slot of a text.
 pub(super) fn hash_slot(text: &[u8]) -> u16 {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::smallvec;
 
-use super::call::{CellCharge, Operation, StoreCharge};
+use super::charge::{CellCharge, Operation, StoreCharge};
 use super::metrics::StoreMetrics;
 use crate::clock::{Nanos, Now};
 use crate::limit::{Cell, Receipt};

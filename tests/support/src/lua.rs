@@ -97,7 +97,7 @@ impl Server {
             Argument::Word(word) => (*word).to_owned(),
             Argument::Number(number) => number.to_string(),
         };
-        let rest: Vec<String> = arguments.rest.iter().map(word).collect();
+        let rest: Vec<String> = arguments.argv.iter().map(word).collect();
         self.run_words(&arguments.keys, &rest)
     }
 

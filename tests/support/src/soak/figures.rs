@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::runtime::Runtime;
-use tokio::time::sleep;
 
 use crate::servers::{now, resident_kib};
 use crate::soak::hostile::http1::{forged_tokens, readings, unfinished_body};
@@ -18,6 +17,7 @@ use crate::soak::origin::{self, Origins};
 use crate::soak::site::Site;
 use crate::soak::threads;
 use crate::soak::watch::{descriptors, processor_time, sum};
+use crate::wait::{observe_for, pause_of_a_slow_client};
 
 /// From the first connection to the first measurement, and from there to the last.
 const SETTLE: Duration = Duration::from_secs(8);
@@ -149,17 +149,17 @@ async fn look(taken: &mut Taken, pid: u32, patience: Duration) {
         taken.descriptors = taken.descriptors.max(descriptors(pid));
         taken.kib = taken.kib.max(resident_kib(pid));
         taken.stopped = taken.kib > MOST_KIB;
-        sleep(LOOK).await;
+        observe_for(LOOK).await;
     }
 }
 
 /// One client, again and again.
 async fn live(attempt: fn(Aim) -> Attempt, mut aim: Aim, after: Duration) {
-    sleep(after).await;
+    pause_of_a_slow_client(after).await;
     loop {
         aim.number += 1;
         if attempt(aim).await.is_err() {
-            sleep(LOOK).await;
+            pause_of_a_slow_client(LOOK).await;
         }
     }
 }

@@ -7,10 +7,11 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::Aim;
 use crate::frames::connect;
+use crate::wait::pause_of_a_slow_client;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -87,7 +88,7 @@ pub async fn slow_reader(aim: Aim) -> io::Result<()> {
     stream.write_all(b"GET /big HTTP/1.1\r\nHost: one.example\r\n\r\n").await?;
     let mut some = [0; 300];
     while stream.read(&mut some).await? > 0 {
-        sleep(SECOND).await;
+        pause_of_a_slow_client(SECOND).await;
     }
     Ok(())
 }
@@ -102,7 +103,7 @@ async fn again_and_again(aim: Aim, pause: Duration, ask: impl Fn(u64) -> String)
             return Ok(());
         }
         number += 1;
-        sleep(pause).await;
+        pause_of_a_slow_client(pause).await;
     }
 }
 
@@ -133,7 +134,7 @@ pub async fn pipelined(aim: Aim) -> io::Result<()> {
     let mut stream = plain(aim).await?;
     let asks = "GET /page HTTP/1.1\r\nHost: one.example\r\n\r\n".repeat(50);
     stream.write_all(asks.as_bytes()).await?;
-    sleep(SECOND * 5).await;
+    pause_of_a_slow_client(SECOND * 5).await;
     Ok(())
 }
 
@@ -180,6 +181,6 @@ pub async fn refused_body(aim: Aim) -> io::Result<()> {
     stream.write_all(head).await?;
     loop {
         stream.write_all(&[b'x'; REFUSED_BYTES]).await?;
-        sleep(Duration::from_millis(200)).await;
+        pause_of_a_slow_client(Duration::from_millis(200)).await;
     }
 }

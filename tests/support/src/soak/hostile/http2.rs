@@ -3,13 +3,14 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::Aim;
 use crate::frames::{
     Attacker, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, agree, connect, fields, frame, request,
 };
+use crate::wait::pause_of_a_slow_client;
 
 /// Streams that a client may have at once (`h2_streams`).
 const STREAMS: u32 = 100;
@@ -116,7 +117,7 @@ pub async fn resets(aim: Aim, pause: Duration) -> io::Result<()> {
         if !attacker.write(&bytes.collect::<Vec<u8>>()).await {
             return Ok(());
         }
-        sleep(pause).await;
+        pause_of_a_slow_client(pause).await;
     }
     until_closed(attacker).await
 }

@@ -14,11 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::soak::site::Site;
 use crate::soak::threads;
 
+use crate::wait::pause_of_a_slow_client;
 use table::KINDS;
 use tool::Tools;
 
@@ -116,7 +117,7 @@ impl Drop for Hostile {
 
 /// One client: comes within the ramp, then tries again and again.
 async fn live(kind: &'static Kind, mut aim: Aim, tally: Arc<Tally>) {
-    sleep(RAMP.mul_f64(fastrand::f64())).await;
+    pause_of_a_slow_client(RAMP.mul_f64(fastrand::f64())).await;
     loop {
         aim.number += 1;
         tally.begun.fetch_add(1, Ordering::Relaxed);
@@ -124,6 +125,6 @@ async fn live(kind: &'static Kind, mut aim: Aim, tally: Arc<Tally>) {
             tally.cut.fetch_add(1, Ordering::Relaxed);
         }
         // So that they do not march in step.
-        sleep(kind.pause.mul_f64(0.5 + fastrand::f64())).await;
+        pause_of_a_slow_client(kind.pause.mul_f64(0.5 + fastrand::f64())).await;
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use tollgate::clock::{Clock, ManualClock};
 
-use support::lua::Server;
+use crate::lua::Server;
 
 /// What a command is answered, as bytes of the protocol; `None`: the connection is closed.
 pub type Answer = dyn Fn(&[String]) -> Option<Vec<u8>> + Send + Sync;

@@ -55,11 +55,11 @@ impl RedisTransport {
         since: &str,
     ) -> Result<(String, Vec<(KeyHash, Nanos)>), String> {
         let slot = if self.has_slots() { slots::hash_slot(TAG.as_bytes()) } else { 0 };
-        let server = self.topology.of_slot(slot).ok_or("nobody keeps their slot")?;
+        let server = self.topology.server_of_slot(slot).ok_or("nobody keeps their slot")?;
         let value = match server.send(&self.ban_command(told, since), false, TIMEOUT).await {
             Ok(value) => value,
             Err(CommandError::Moved { slot, to }) => {
-                self.topology.moved(slot, &to);
+                self.topology.record_move(slot, &to);
                 return Err("their slot has moved".to_owned());
             }
             Err(CommandError::Failed(_, why)) => return Err(why),
@@ -72,11 +72,11 @@ impl RedisTransport {
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(SCRIPT).arg(3);
         for part in ["at", "of", "over"] {
-            cmd.arg(format!("{}:{{{TAG}}}:{part}", self.common.prefix));
+            cmd.arg(format!("{}:{{{TAG}}}:{part}", self.context.prefix));
         }
         cmd.arg(since);
         let micros = |span: Nanos| span.get() / MICROSECOND.get();
-        let now = self.common.clock.now().mono;
+        let now = self.context.clock.now().mono;
         for Ban { key, rule, at, .. } in told {
             cmd.arg(key.to_string()).arg(micros(rule.ban));
             cmd.arg(micros(rule.double_up_to)).arg(micros(rule.forgive));
@@ -100,7 +100,7 @@ async fn share(servers: Weak<RedisTransport>, bans: Arc<Bans>) {
         if !servers.is_up() {
             continue;
         }
-        let told = bans.take_unshared(MAX_TOLD, servers.common.clock.now().mono);
+        let told = bans.take_unshared(MAX_TOLD, servers.context.clock.now().mono);
         let untellable = bans.take_unshareable();
         if untellable > 0 {
             log::warn!("{untellable} bans are not told to the other nodes: too many at once");
@@ -114,7 +114,7 @@ async fn share(servers: Weak<RedisTransport>, bans: Arc<Bans>) {
                 if std::mem::take(&mut failing) {
                     log::info!("bans are shared with the other nodes again");
                 }
-                let now = servers.common.clock.now().mono;
+                let now = servers.context.clock.now().mono;
                 heard.into_iter().for_each(|(key, left)| bans.record_shared(key, left, now));
             }
             // Told or not: a ban that is told twice is made once, since it says how old it is.

@@ -15,6 +15,7 @@ mod call_task;
 mod cell_name;
 mod charge;
 mod circuit_breaker;
+mod connection;
 mod denial_cache;
 mod failure;
 mod metrics;
@@ -22,8 +23,10 @@ mod pending;
 mod queue;
 mod redis_transport;
 mod reporter;
+mod script;
 mod server;
 mod server_storage;
+mod server_task;
 mod slots;
 mod topology;
 mod transport;
@@ -43,17 +46,14 @@ pub use call::{Argument, Arguments, Call, CallFull};
 pub use charge::{CellCharge, CellReply, ChargeReply, Operation, StoreCharge};
 pub use failure::StoreFailure;
 pub use metrics::{CallOutcome, StoreMetrics};
+pub use script::SCRIPT;
 pub use transport::{Readiness, Transport};
 
 use batcher::Batcher;
 use denial_cache::DenialCache;
 use redis_transport::RedisTransport;
 
-/// The script that settles charges.
-pub const SCRIPT: &str = include_str!("charge.lua");
-
-/// Between two attempts where a server says that the moment is wrong, or is still being connected
-/// to.
+/// Between two looks at whether the store answers.
 const SOON: Duration = Duration::from_millis(2);
 
 /// How long a refund or a debit, which nobody waits for, may wait in the queue: longer than a

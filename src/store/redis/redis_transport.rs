@@ -1,7 +1,7 @@
-//! Calls of the script to real servers: where a slot is kept, redirects, a script that was flushed.
+//! Carries calls of the script to real servers: the server of a slot, redirects, a script that was flushed.
 //!
-//! A call that may have been executed is never sent again: only answers that say "not executed"
-//! (MOVED, ASK, TRYAGAIN, NOSCRIPT) are followed, within the timeout of the call.
+//! It does not know what a call charges. A call that may have been executed is never sent again: only replies that say
+//! "not executed" (MOVED, ASK, TRYAGAIN, NOSCRIPT) are followed, within the timeout of the call.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,93 +14,96 @@ use tokio::sync::Notify;
 use super::address::StoreSettings;
 use super::call::{Argument, Arguments};
 use super::failure::StoreFailure;
-use super::server::{CommandError, Common, Server};
+use super::script::SCRIPT;
+use super::server::{CommandError, Server, ServerContext};
 use super::topology::Topology;
 use super::transport::{Readiness, Transport};
-use super::{SCRIPT, SOON};
 use crate::clock::{Clock, Nanos};
 
-/// How often one call follows an answer that says "not executed".
-const MAX_HOPS: usize = 16;
+/// Maximum number of times that one call is sent, after replies that say "not executed".
+const MAX_ATTEMPTS: usize = 16;
+
+/// Between two attempts at a slot that is being moved, and between two looks at a server that is being connected to.
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The servers of a store.
 pub(super) struct RedisTransport {
     pub(super) topology: Arc<Topology>,
-    pub(super) common: Arc<Common>,
-    sha: String,
+    pub(super) context: Arc<ServerContext>,
+    script_sha: String,
 }
 
 impl RedisTransport {
-    /// Begins to connect, on the runtime that this is called in.
+    /// Begins to connect, on the current runtime.
     pub(super) fn start(settings: StoreSettings, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let common = Arc::new(Common {
+        let context = Arc::new(ServerContext {
             login: settings.login,
             tls: settings.tls,
             prefix: settings.prefix,
             clock,
             timeout: settings.timeout,
-            look_again: Notify::new(),
-            changed: Notify::new(),
+            refresh_topology: Notify::new(),
+            readiness_changed: Notify::new(),
         });
         Arc::new(Self {
-            topology: Topology::start(settings.servers, Arc::clone(&common)),
-            common,
-            sha: redis::Script::new(SCRIPT).get_hash().to_owned(),
+            topology: Topology::start(settings.servers, Arc::clone(&context)),
+            context,
+            script_sha: redis::Script::new(SCRIPT).get_hash().to_owned(),
         })
     }
 
-    /// Bytes that the servers hold, as they say.
+    /// The memory that the servers use, in bytes, as they report.
     pub(super) fn bytes(&self) -> u64 {
         let servers = self.topology.servers();
-        servers.iter().map(|one| one.storage.bytes.load(Ordering::Relaxed)).sum()
+        servers.iter().map(|server| server.storage.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Whether a server may drop cells that have not refilled.
+    /// Whether a server may evict cells that have not refilled.
     pub(super) fn may_evict(&self) -> bool {
-        self.topology.servers().iter().any(|one| one.storage.may_evict.load(Ordering::Relaxed))
+        let servers = self.topology.servers();
+        servers.iter().any(|server| server.storage.may_evict.load(Ordering::Relaxed))
     }
 
     /// Whether a server keeps nothing on disk.
     pub(super) fn lacks_persistence(&self) -> bool {
-        self.topology
-            .servers()
-            .iter()
-            .any(|one| one.storage.lacks_persistence.load(Ordering::Relaxed))
+        let servers = self.topology.servers();
+        servers.iter().any(|server| server.storage.lacks_persistence.load(Ordering::Relaxed))
     }
 
-    /// Sends a command to the server that keeps its slot.
-    async fn follow(
+    /// Sends a command to a server, and follows replies that say "not executed".
+    async fn send_following(
         &self,
         mut server: Arc<Server>,
-        cmd: &Cmd,
+        command: &Cmd,
         deadline: Nanos,
     ) -> Result<Value, StoreFailure> {
         let mut asking = false;
-        for hop in 0..MAX_HOPS {
-            let left = self.left(deadline);
-            if hop > 0 && left.is_zero() {
-                // The last answer said "not executed".
+        for attempt in 0..MAX_ATTEMPTS {
+            let left = self.time_left(deadline);
+            if attempt > 0 && left.is_zero() {
+                // The last reply said "not executed".
                 return Err(StoreFailure::Refused);
             }
-            match server.send(cmd, asking, left).await {
+            match server.send(command, asking, left).await {
                 Ok(value) => return Ok(value),
                 Err(CommandError::Failed(failure, why)) => {
-                    server.failed(failure, &why);
+                    server.record_failure(failure, &why);
                     return Err(failure);
                 }
                 Err(CommandError::Moved { slot, to }) => {
-                    (server, asking) = (self.topology.moved(slot, &to), false);
-                    self.until_up(&server, deadline).await;
+                    (server, asking) = (self.topology.record_move(slot, &to), false);
+                    self.wait_until_ready(&server, deadline).await;
                 }
                 Err(CommandError::Ask { to }) => {
-                    (server, asking) = (self.topology.server(&to), true);
-                    self.until_up(&server, deadline).await;
+                    (server, asking) = (self.topology.find_or_add_server(&to), true);
+                    self.wait_until_ready(&server, deadline).await;
                 }
-                Err(CommandError::TryAgain) => tokio::time::sleep(SOON).await,
+                Err(CommandError::TryAgain) => tokio::time::sleep(RETRY_INTERVAL).await,
                 Err(CommandError::NoScript) => {
-                    if let Err(CommandError::Failed(failure, why)) = server.load(left).await {
-                        server.failed(failure, &why);
-                        // Whatever became of the script, the call was not executed.
+                    if let Err(CommandError::Failed(failure, why)) = server.load_script(left).await
+                    {
+                        server.record_failure(failure, &why);
+                        // Whatever happened to the script, the call was not executed.
                         return Err(StoreFailure::Refused);
                     }
                 }
@@ -109,30 +112,30 @@ impl RedisTransport {
         Err(StoreFailure::Refused)
     }
 
-    fn left(&self, deadline: Nanos) -> Duration {
-        deadline.saturating_sub(self.common.clock.now().mono).into()
+    fn time_left(&self, deadline: Nanos) -> Duration {
+        deadline.saturating_sub(self.context.clock.now().mono).into()
     }
 
-    /// A server that was never heard of is being connected to.
-    async fn until_up(&self, server: &Server, deadline: Nanos) {
-        while server.readiness() != Readiness::Ready && !self.left(deadline).is_zero() {
-            tokio::time::sleep(SOON).await;
+    /// Waits for a server that another one named: it may be new and still be connecting.
+    async fn wait_until_ready(&self, server: &Server, deadline: Nanos) {
+        while server.readiness() != Readiness::Ready && !self.time_left(deadline).is_zero() {
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
     fn command(&self, arguments: &Arguments) -> Cmd {
-        let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(&self.sha).arg(arguments.keys.len());
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.script_sha).arg(arguments.keys.len());
         for key in &arguments.keys {
-            cmd.arg(key.as_bytes());
+            command.arg(key.as_bytes());
         }
         for argument in &arguments.argv {
             match argument {
-                Argument::Word(word) => cmd.arg(word.as_bytes()),
-                Argument::Number(number) => cmd.arg(*number),
+                Argument::Word(word) => command.arg(word.as_bytes()),
+                Argument::Number(number) => command.arg(*number),
             };
         }
-        cmd
+        command
     }
 }
 
@@ -143,11 +146,11 @@ impl Transport for RedisTransport {
     }
 
     fn readiness(&self, slot: u16) -> Readiness {
-        self.topology.of_slot(slot).map_or(Readiness::Away, |server| server.readiness())
+        self.topology.server_of_slot(slot).map_or(Readiness::Away, |server| server.readiness())
     }
 
     async fn readiness_changed(&self) {
-        self.common.changed.notified().await;
+        self.context.readiness_changed.notified().await;
     }
 
     async fn call(
@@ -156,11 +159,11 @@ impl Transport for RedisTransport {
         arguments: &Arguments,
         timeout: Duration,
     ) -> Result<Vec<u64>, StoreFailure> {
-        let Some(server) = self.topology.of_slot(slot) else {
+        let Some(server) = self.topology.server_of_slot(slot) else {
             return Err(StoreFailure::Unreachable);
         };
-        let deadline = self.common.clock.now().mono.saturating_add(timeout.into());
-        let value = self.follow(server, &self.command(arguments), deadline).await?;
+        let deadline = self.context.clock.now().mono.saturating_add(timeout.into());
+        let value = self.send_following(server, &self.command(arguments), deadline).await?;
         numbers(&value).ok_or_else(|| {
             self.record_invalid_reply(slot);
             StoreFailure::Invalid
@@ -168,8 +171,8 @@ impl Transport for RedisTransport {
     }
 
     fn record_invalid_reply(&self, slot: u16) {
-        if let Some(server) = self.topology.of_slot(slot) {
-            server.failed(StoreFailure::Invalid, "an answer that means nothing");
+        if let Some(server) = self.topology.server_of_slot(slot) {
+            server.record_failure(StoreFailure::Invalid, "an answer that means nothing");
         }
     }
 
@@ -178,7 +181,7 @@ impl Transport for RedisTransport {
     }
 }
 
-/// The numbers of a reply.
+/// The numbers of a reply; `None` if it is anything else than a list of numbers.
 fn numbers(value: &Value) -> Option<Vec<u64>> {
     let Value::Array(values) = value else {
         return None;

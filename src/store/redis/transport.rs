@@ -1,43 +1,41 @@
-//! The seam below the batcher: it carries one call to a server and brings one reply back.
+//! The interface below the batcher: a transport carries one call to a server and brings one reply back.
 //!
-//! The batcher decides which charges share a call. A transport knows servers, slots, connections and
-//! redirects, and nothing of limits. The real one is `redis_transport.rs`, which asks `topology.rs` for
-//! the servers; tests put a simulated one here.
-//! A call that may have been executed is never sent again: only answers that say "not executed" are
-//! followed.
+//! A transport knows servers, slots, connections and redirects, and nothing of limits; the batcher decides which
+//! charges share a call. `redis_transport.rs` is the real one; tests use simulated ones. A call that may have been
+//! executed is never sent again: a transport follows only replies that say "not executed".
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Arguments, StoreFailure};
+use super::call::Arguments;
+use super::failure::StoreFailure;
 
 /// Whether a call to a server would be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// It would.
+    /// It would be sent.
     Ready,
-    /// The connection was lost a moment ago and is being opened again: worth waiting for, within the
-    /// deadline.
+    /// The connection was lost a moment ago and is being opened again. Charges wait for it, within their deadlines.
     Reconnecting,
-    /// The server is away: charges fail at once.
+    /// The server is away. Charges fail at once.
     Away,
 }
 
 /// Carries calls of the script.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
-    /// Whether cells lie in slots, as in a Cluster: all cells of a call are then of one slot.
+    /// Whether cells lie in slots, as in a Cluster. All cells of a call are then in one slot. This does not change.
     fn has_slots(&self) -> bool;
 
-    /// Whether a call to the server that keeps a slot would be sent now. (Slot 0 where there are none.)
+    /// Whether a call to the server of a slot would be sent now. The slot is 0 where there are none.
     fn readiness(&self, slot: u16) -> Readiness;
 
-    /// Returns when the readiness of some server may have changed since this was called.
+    /// Returns when the readiness of a server may have changed since this was called.
     async fn readiness_changed(&self);
 
-    /// Sends one call to the server that keeps `slot` and returns the numbers of its reply. Ends
-    /// within `timeout`, also where it follows redirects.
+    /// Sends one call to the server of `slot` and returns the numbers of its reply. Ends within `timeout`, redirects
+    /// included.
     async fn call(
         &self,
         slot: u16,
@@ -45,10 +43,10 @@ pub trait Transport: Send + Sync + 'static {
         timeout: Duration,
     ) -> Result<Vec<u64>, StoreFailure>;
 
-    /// The last reply from the server of this slot contradicted itself: what comes next over the same
-    /// connection may be the answer to something else.
+    /// Records that the last reply from the server of this slot contradicted itself. The next reply on its connection
+    /// may belong to another call, so the connection must not be used any more.
     fn record_invalid_reply(&self, slot: u16);
 
-    /// Whether every server that keeps something answers.
+    /// Whether every server that holds a slot answers.
     fn is_up(&self) -> bool;
 }

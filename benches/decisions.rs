@@ -13,7 +13,7 @@ use support::signing;
 use tollgate::clock::{Nanos, SystemClock};
 use tollgate::config::{self, LoadedConfig};
 use tollgate::engine::{Engine, Generation};
-use tollgate::http::{Asking, GateBounds, Head, fields_beside, pass, refusal};
+use tollgate::http::{AnswerPreferences, Head, HeadBounds, fields_beside, refusal, validate};
 use tollgate::policy::client::RequestClient;
 use tollgate::policy::{Facts, KeySecret};
 
@@ -102,7 +102,7 @@ fn paths(c: &mut Criterion) {
     let (engine, generation) = engine(&policy);
     let mut headers = HeaderMap::new();
     headers.insert("host", HeaderValue::from_static("h"));
-    let bounds = GateBounds { header_size: 32 * 1024, header_fields: 100, body_size: None };
+    let bounds = HeadBounds { header_size: 32 * 1024, header_fields: 100, body_size: None };
     let mut group = c.benchmark_group("path");
     for (unit, size) in PATHS {
         let path = format!("/api/v1/item7/{}", unit.repeat(size / unit.len()));
@@ -114,7 +114,7 @@ fn paths(c: &mut Criterion) {
                 version: http::Version::HTTP_11,
                 headers: &headers,
             };
-            let clean = pass(head, bounds).ok()?;
+            let clean = validate(head, bounds).ok()?;
             let facts = Facts { readings: &clean.readings, ..facts(&clean.path, None, &headers) };
             let (decision, _) = engine.decide_now(&generation, &facts);
             Some((decision.outcome, clean.readings.len()))
@@ -303,7 +303,7 @@ fn fields(c: &mut Criterion) {
     });
     group.bench_function("refused", |b| {
         b.iter(|| {
-            let asking = Asking { headers: &headers, chance: 0.5 };
+            let asking = AnswerPreferences { headers: &headers, chance: 0.5 };
             refusal(black_box(&refused), policy, &responses, asking).map(|one| one.is_some())
         });
     });

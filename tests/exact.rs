@@ -364,7 +364,7 @@ fn told(decision: &Decision, generation: &Generation, limits: &str) -> [String; 
     );
     let loaded = config::read_text(&text, "f", Path::new("")).unwrap();
     [0.0, 0.5, 0.999].map(|chance| {
-        let asking = tollgate::http::Asking { headers: &HeaderMap::new(), chance };
+        let asking = tollgate::http::AnswerPreferences { headers: &HeaderMap::new(), chance };
         let responses = &loaded.config.default_responses;
         let refusal = tollgate::http::refusal(decision, generation.policy(), responses, asking);
         refusal.unwrap().unwrap().headers["retry-after"].to_str().unwrap().to_owned()

@@ -13,7 +13,7 @@ use super::REFUSED;
 use crate::clock::{Clock, ManualClock, SystemClock};
 use crate::config::{self, Config};
 use crate::engine::{Decision, Engine, Generation, Outcome};
-use crate::http::{FieldRules, GateBounds, Head, pass};
+use crate::http::{FieldRules, Head, HeadBounds, validate};
 use crate::policy::key::KeyPart;
 use crate::policy::{Facts, KeySecret, KeySpec, Route};
 
@@ -94,7 +94,7 @@ impl Question {
     }
 
     fn answer(&self, config: Config) -> Result<Value, String> {
-        let bounds = GateBounds {
+        let bounds = HeadBounds {
             header_size: config.bounds.header_size,
             header_fields: config.bounds.header_fields,
             body_size: config.bounds.body_size,
@@ -109,7 +109,7 @@ impl Question {
             headers: &self.headers,
         };
         let rules = FieldRules::of(&config);
-        let checked = pass(head, bounds)
+        let checked = validate(head, bounds)
             .and_then(|clean| rules.check(clean.rare, &self.method, &self.headers).map(|()| clean));
         let clean = match checked {
             Ok(clean) => clean,

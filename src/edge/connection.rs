@@ -33,7 +33,7 @@ use super::proxy_protocol::{
 use super::tls::TlsAcceptor;
 use super::waiting::Waiting;
 use crate::clock::{Clock, Nanos};
-use crate::http::{GateBounds, HeadScan, LastHost, Reason, WireHead};
+use crate::http::{HeadBounds, HeadScan, HostCache, RejectReason, WireHead};
 use crate::policy::client;
 
 /// One address that is listened on.
@@ -66,7 +66,7 @@ const TRUSTED_RESETS: u32 = 100;
 const UNSENT_BYTES: u32 = 128 * 1024;
 
 /// Why a connection ends without an answer; `None`: the client has gone, which is its right.
-type Refused = Option<Reason>;
+type Refused = Option<RejectReason>;
 
 impl<A> ConnectionServer<A>
 where
@@ -80,7 +80,7 @@ where
     ) -> Option<ConnectionPermit> {
         let rules = self.policy.rules();
         if !door.proxy_protocol && self.is_banned(peer.ip()) {
-            self.policy.record_rejected_connection(peer.ip(), Reason::Banned);
+            self.policy.record_rejected_connection(peer.ip(), RejectReason::Banned);
             return None;
         }
         let most = match self.is_admin {
@@ -96,7 +96,7 @@ where
         match &seat {
             Some(seat) if seat.displaced => self.policy.record_shed(ShedReason::IdleConnections),
             Some(_) => {}
-            None => self.policy.record_rejected_connection(peer.ip(), Reason::Connections),
+            None => self.policy.record_rejected_connection(peer.ip(), RejectReason::Connections),
         }
         seat
     }
@@ -152,20 +152,20 @@ where
         let mut client = peer;
         if door.proxy_protocol {
             if !rules.clients.trusts(peer.ip()) {
-                return Err(Some(Reason::ProxyProtocol));
+                return Err(Some(RejectReason::ProxyProtocol));
             }
             let reading = timeout(bounds.proxy_protocol_timeout, read_proxy_header(&mut tcp));
-            match reading.await.map_err(|_| Some(Reason::ProxyProtocol))?? {
+            match reading.await.map_err(|_| Some(RejectReason::ProxyProtocol))?? {
                 ProxySource::Client(address) => client = address,
                 ProxySource::Unknown => {}
             }
             if self.is_banned(client.ip()) {
-                return Err(Some(Reason::Banned));
+                return Err(Some(RejectReason::Banned));
             }
             if let Some(share) = rules.share_of(client.ip())
                 && !seat.register(share)
             {
-                return Err(Some(Reason::Connections));
+                return Err(Some(RejectReason::Connections));
             }
             seat.begin(self.clock.now().mono);
         }
@@ -181,13 +181,13 @@ where
         let transport = match &door.tls {
             None => Transport::Plain(tcp),
             Some(_) if !self.take_handshake(client.ip(), &rules) => {
-                return Err(Some(Reason::Handshakes));
+                return Err(Some(RejectReason::Handshakes));
             }
             Some(tls) => {
                 memory.begin_tls();
                 let agreeing = timeout(bounds.tls_handshake_timeout, tls.agree(tcp));
                 let agreed = unless_shed(seat.mark(), agreeing).await.ok_or(None)?;
-                let agreed = agreed.ok().flatten().ok_or(Some(Reason::TlsHandshake))?;
+                let agreed = agreed.ok().flatten().ok_or(Some(RejectReason::TlsHandshake))?;
                 http2 = matches!(agreed.0.selected_alpn_proto(), Some(ALPN::H2));
                 served = agreed.1;
                 Transport::Tls(agreed.0)
@@ -239,7 +239,7 @@ where
         shutdown: ShutdownWatch,
     ) {
         let mut waiting = Waiting::new(shutdown.clone(), seat.mark());
-        let mut last = LastHost::default();
+        let mut last = HostCache::default();
         loop {
             let head = match self.next_head(&mut stream, client, &mut waiting, &mut last).await {
                 Ok(head) => head,
@@ -269,7 +269,7 @@ where
         stream: &mut Guarded,
         client: IpAddr,
         waiting: &mut Waiting,
-        last: &mut LastHost,
+        last: &mut HostCache,
     ) -> Result<WireHead, Option<bytes::Bytes>> {
         let (idle_timeout, header_timeout, gate) = {
             let rules = self.policy.rules();
@@ -291,7 +291,7 @@ where
                 mark.unfinished(now);
             }
             let read = unless_shed(mark, reading).await.ok_or(None)?;
-            found = match read.unwrap_or(Err(Some(Reason::HeaderTimeout))) {
+            found = match read.unwrap_or(Err(Some(RejectReason::HeaderTimeout))) {
                 Ok(head) => Ok(Some(head)),
                 Err(reason) => Err(reason.ok_or(None)?),
             };
@@ -339,13 +339,13 @@ struct HeadSearch<'c> {
     scan: HeadScan,
     /// Whether nothing of the request has come yet.
     fresh: bool,
-    gate: GateBounds,
-    last: &'c mut LastHost,
+    gate: HeadBounds,
+    last: &'c mut HostCache,
 }
 
 impl HeadSearch<'_> {
     /// Looks at what has come; `None` while the head is not whole.
-    fn look(&mut self, stream: &mut Guarded) -> Result<Option<WireHead>, Reason> {
+    fn look(&mut self, stream: &mut Guarded) -> Result<Option<WireHead>, RejectReason> {
         // Robustness (RFC 9112, section 2.2): an empty line before a request says nothing.
         if self.fresh && stream.ahead().starts_with(b"\r\n") {
             stream.skip(2);
@@ -358,7 +358,7 @@ impl HeadSearch<'_> {
     }
 
     /// Reads until it is whole; `Err(None)`: the client has gone.
-    async fn read(&mut self, stream: &mut Guarded) -> Result<WireHead, Option<Reason>> {
+    async fn read(&mut self, stream: &mut Guarded) -> Result<WireHead, Option<RejectReason>> {
         loop {
             if !matches!(stream.read_ahead().await, Ok(true)) {
                 return Err(None);
@@ -379,7 +379,7 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Reads a PROXY header and not a byte more.
 async fn read_proxy_header(tcp: &mut tokio::net::TcpStream) -> Result<ProxySource, Refused> {
-    let broken = |_| Some(Reason::ProxyProtocol);
+    let broken = |_| Some(RejectReason::ProxyProtocol);
     let mut header = vec![0; PROXY_SIGNATURE_BYTES];
     let mut start = [0; PROXY_SIGNATURE_BYTES];
     tcp.read_exact(&mut start).await.map_err(|_| None)?;
@@ -388,7 +388,7 @@ async fn read_proxy_header(tcp: &mut tokio::net::TcpStream) -> Result<ProxySourc
         ProxyVersion::V1 => {
             while !header.ends_with(b"\n") {
                 if header.len() == MAX_PROXY_V1_BYTES {
-                    return Err(Some(Reason::ProxyProtocol));
+                    return Err(Some(RejectReason::ProxyProtocol));
                 }
                 header.push(tcp.read_u8().await.map_err(|_| None)?);
             }

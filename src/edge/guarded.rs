@@ -31,7 +31,7 @@ use super::memory_budget::MAX_RESPONSE_BYTES;
 use super::pace::{Pace, Wait};
 use crate::clock::{Clock, Nanos};
 use crate::config::Bounds;
-use crate::http::{Framing, Reason, WireHead};
+use crate::http::{Framing, RejectReason, WireHead};
 
 use http2::FrameWatch;
 
@@ -310,7 +310,7 @@ impl Guarded {
             Awaited::Body if self.watch.link.most_body() <= self.body => return Poll::Pending,
             Awaited::Body => {
                 ready!(self.inbound.poll_over(now, None, cx));
-                return Poll::Ready(StreamCut(Reason::BodyRate).into());
+                return Poll::Ready(StreamCut(RejectReason::BodyRate).into());
             }
             // The framework ends an answer that pauses for longer. If it has not, the answer is whole,
             // and its end was told by nothing but the end of the origin's stream.
@@ -357,7 +357,7 @@ impl Guarded {
             (true, _) => self.inbound.pace.moved(read as u64, now),
         }
         if watched.has_too_many_resets(self.watch.most_resets, now) {
-            return Poll::Ready(Err(self.watch.link.cut_for(Reason::H2Resets).into()));
+            return Poll::Ready(Err(self.watch.link.cut_for(RejectReason::H2Resets).into()));
         }
         self.count_streams();
         Poll::Ready(Ok(()))
@@ -378,7 +378,7 @@ impl Guarded {
         if self.watch.memory.is_cut(cx.waker()) {
             if self.outbound.pace.waits() {
                 // Nothing can be said to the client.
-                return Poll::Ready(Err(self.watch.link.cut_for(Reason::Memory).into()));
+                return Poll::Ready(Err(self.watch.link.cut_for(RejectReason::Memory).into()));
             }
             self.shed(now);
         }
@@ -442,8 +442,8 @@ impl Guarded {
         }
         if self.watch.memory.is_cut(cx.waker()) {
             return Poll::Ready(match self.stage {
-                Stage::Frames(_) => self.watch.link.cut_for(Reason::Memory).into(),
-                _ => StreamCut(Reason::Memory).into(),
+                Stage::Frames(_) => self.watch.link.cut_for(RejectReason::Memory).into(),
+                _ => StreamCut(RejectReason::Memory).into(),
             });
         }
         over
@@ -477,7 +477,7 @@ impl Guarded {
                 self.socket_digest.tcp_info().map_or(self.acknowledged, |tcp| tcp.tcpi_bytes_acked);
             let taken = acknowledged.saturating_sub(self.acknowledged);
             if taken == 0 {
-                return Poll::Ready(StreamCut(Reason::BodyRate).into());
+                return Poll::Ready(StreamCut(RejectReason::BodyRate).into());
             }
             self.acknowledged = acknowledged;
             self.outbound.pace.moved(taken, now);

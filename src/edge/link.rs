@@ -15,7 +15,7 @@ use pingora_proxy::Session;
 use super::certificates::ServedCertificate;
 use super::memory_budget::MAX_RESPONSE_BYTES;
 use crate::clock::Nanos;
-use crate::http::{Reason, Scanned};
+use crate::http::{RejectReason, ScannedHead};
 
 /// Shared by a connection's stream and the request that is served on it.
 #[derive(Debug)]
@@ -30,14 +30,14 @@ pub(crate) struct ConnectionState {
     /// Whether the request was refused, so that no origin knows of it.
     refused: AtomicBool,
     most_body: AtomicUsize,
-    cut: OnceLock<Reason>,
+    cut: OnceLock<RejectReason>,
     /// What `words` are.
     saying: AtomicU8,
     words: Mutex<Vec<u8>>,
     peer_text: OnceLock<HeaderValue>,
     /// Nanoseconds for which the origin may be silent; none where the framework watches that.
     origin_timeout: AtomicU64,
-    scanned: Mutex<Option<Scanned>>,
+    scanned: Mutex<Option<ScannedHead>>,
     /// Bytes of the present request's head.
     head_bytes: AtomicUsize,
     /// Most bytes that the answers in progress can have on their way to the client.
@@ -103,7 +103,7 @@ impl ConnectionState {
     }
 
     /// A new request of HTTP/1 begins, whose head has so many bytes, and in which this was found.
-    pub(crate) fn begin(&self, scanned: Option<Scanned>, head_bytes: usize) {
+    pub(crate) fn begin(&self, scanned: Option<ScannedHead>, head_bytes: usize) {
         *self.scanned.lock() = scanned;
         self.head_bytes.store(head_bytes, Ordering::Relaxed);
         self.answer.store(NOT_BEGUN, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl ConnectionState {
     }
 
     /// What was found in the request's head, for who asks first.
-    pub(crate) fn take_scanned(&self) -> Option<Scanned> {
+    pub(crate) fn take_scanned(&self) -> Option<ScannedHead> {
         self.scanned.lock().take()
     }
 
@@ -229,12 +229,12 @@ impl ConnectionState {
     }
 
     /// The stream is cut.
-    pub(crate) fn cut_for(&self, reason: Reason) -> StreamCut {
+    pub(crate) fn cut_for(&self, reason: RejectReason) -> StreamCut {
         StreamCut(*self.cut.get_or_init(|| reason))
     }
 
     /// Why the stream was cut, if it was.
-    pub(crate) fn cut(&self) -> Option<Reason> {
+    pub(crate) fn cut(&self) -> Option<RejectReason> {
         self.cut.get().copied()
     }
 
@@ -300,28 +300,28 @@ fn is_final_head(bytes: &[u8]) -> bool {
 
 /// A stream is not read or written any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamCut(pub Reason);
+pub struct StreamCut(pub RejectReason);
 
 impl StreamCut {
     /// The code of RST_STREAM by which our stream tells the implementation of HTTP/2 above it that an
     /// exchange is cut. It never goes out. (A client that sends it has its own request counted so.)
-    pub const fn stream_code(reason: Option<Reason>) -> u32 {
+    pub const fn stream_code(reason: Option<RejectReason>) -> u32 {
         /// The first of the codes that are nobody's (RFC 9113, section 11.4, gives out the lower ones).
         const FIRST: u32 = 0xf000_0000;
         match reason {
             None => FIRST,
-            Some(Reason::Memory) => FIRST + 2,
+            Some(RejectReason::Memory) => FIRST + 2,
             Some(_) => FIRST + 1,
         }
     }
 
     /// Why a stream was cut, if that is what an error comes from.
-    pub(crate) fn of(error: &Error) -> Option<Reason> {
+    pub(crate) fn of(error: &Error) -> Option<RejectReason> {
         let cause = error.root_cause();
         if let Some(error) = cause.downcast_ref::<h2::Error>() {
             let code = error.reason().map(u32::from);
-            let is_cut_for = |reason: &Reason| code == Some(Self::stream_code(Some(*reason)));
-            return [Reason::BodyRate, Reason::Memory].into_iter().find(is_cut_for);
+            let is_cut_for = |reason: &RejectReason| code == Some(Self::stream_code(Some(*reason)));
+            return [RejectReason::BodyRate, RejectReason::Memory].into_iter().find(is_cut_for);
         }
         cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<Self>().map(|cut| cut.0)
     }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::clock::Nanos;
 use crate::config::Bounds;
-use crate::http::{GateBounds, Reason};
+use crate::http::{HeadBounds, RejectReason};
 use crate::policy::client::{self, ClientRules};
 
 /// The rules for connections in one configuration.
@@ -21,7 +21,7 @@ pub struct ConnectionRules {
     /// Which peers are believed about clients' addresses.
     pub clients: ClientRules,
     /// Bounds of the head of a request.
-    pub head: GateBounds,
+    pub head: HeadBounds,
 }
 
 /// A client whose connections are counted together, and how many it may have.
@@ -81,12 +81,12 @@ pub trait ConnectionPolicy: Send + Sync + 'static {
     fn is_banned(&self, client: IpAddr) -> bool;
 
     /// Records a connection that is closed without an answer.
-    fn record_rejected_connection(&self, peer: IpAddr, reason: Reason);
+    fn record_rejected_connection(&self, peer: IpAddr, reason: RejectReason);
 
     /// Records that something was refused, cut or closed for want of room.
     fn record_shed(&self, shed: ShedReason);
 
     /// Records the refusal of a head that no parser has read, and returns the HTTP/1 answer to it. `began` is when
     /// its first byte came, on the monotonic clock. Nothing that the client sends afterwards is a request.
-    fn reject_head(&self, peer: IpAddr, began: Nanos, reason: Reason) -> Bytes;
+    fn reject_head(&self, peer: IpAddr, began: Nanos, reason: RejectReason) -> Bytes;
 }

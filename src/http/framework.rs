@@ -8,8 +8,8 @@ use http::{StatusCode, Version, response};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::{Error, ErrorType, Result};
 
-use super::fields::{Addition, Standing};
 use super::lines::{InvalidField, Lines, ROOM};
+use super::ratelimit_fields::{Addition, RateLimitFields};
 use super::render::Reply;
 use super::validation::Head;
 
@@ -57,7 +57,7 @@ impl Lines {
     }
 }
 
-impl Standing<'_> {
+impl RateLimitFields<'_> {
     /// Adds the fields to an answer, beside those that it has.
     pub(crate) fn add_to_head(&self, response: &mut ResponseHeader) -> Result<()> {
         for Addition { name, value, replaces } in

@@ -4,10 +4,10 @@
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
-use super::fields::Standing;
+use super::answer_preferences::AnswerPreferences;
 use super::lines::{self, InvalidField, Lines, field, number};
-use super::negotiate::Asking;
-use super::validation::Reason;
+use super::ratelimit_fields::RateLimitFields;
+use super::validation::RejectReason;
 use crate::clock::Nanos;
 use crate::config::{Cors, RefusalBody, Responses};
 use crate::engine::{Decision, LimitVerdict, Outcome};
@@ -121,7 +121,7 @@ pub fn fields_beside(
     responses: &Responses,
 ) -> Result<HeaderMap, InvalidField> {
     let mut headers = HeaderMap::new();
-    Standing { decision, policy, responses, members: None }.add_to(&mut headers)?;
+    RateLimitFields { decision, policy, responses, members: None }.add_to(&mut headers)?;
     Ok(headers)
 }
 
@@ -130,15 +130,15 @@ pub fn refusal(
     decision: &Decision,
     policy: &Policy,
     responses: &Responses,
-    asking: Asking<'_>,
+    asking: AnswerPreferences<'_>,
 ) -> Result<Option<Refusal>, InvalidField> {
-    let reply = reply(Standing { decision, policy, responses, members: None }, asking);
+    let reply = reply(RateLimitFields { decision, policy, responses, members: None }, asking);
     reply.map(Reply::into_refusal).transpose()
 }
 
 /// The same, before it is written.
-pub(crate) fn reply(standing: Standing<'_>, asking: Asking<'_>) -> Option<Reply> {
-    let Standing { decision, responses, .. } = standing;
+pub(crate) fn reply(standing: RateLimitFields<'_>, asking: AnswerPreferences<'_>) -> Option<Reply> {
+    let RateLimitFields { decision, responses, .. } = standing;
     let mut reply = match reason(decision) {
         None if decision.outcome == Outcome::Limited => limited(standing, asking),
         None if decision.outcome == Outcome::Outage => reduced_capacity(None),
@@ -167,21 +167,23 @@ pub(crate) fn reply(standing: Standing<'_>, asking: Asking<'_>) -> Option<Reply>
 }
 
 /// Why a decision refuses without a limit, with the status that says it.
-pub(crate) const fn reason(decision: &Decision) -> Option<(Reason, u16)> {
+pub(crate) const fn reason(decision: &Decision) -> Option<(RejectReason, u16)> {
     match decision.outcome {
         Outcome::Allowed | Outcome::Limited | Outcome::Outage => None,
-        Outcome::NoRoute => Some((Reason::NoRoute, Reason::NoRoute.status())),
-        Outcome::AmbiguousPath => Some((Reason::Path, Reason::Path.status())),
-        Outcome::MissingKey { status, .. } => Some((Reason::MissingKey, status)),
-        Outcome::RepeatedKey { .. } => Some((Reason::RepeatedKey, Reason::RepeatedKey.status())),
+        Outcome::NoRoute => Some((RejectReason::NoRoute, RejectReason::NoRoute.status())),
+        Outcome::AmbiguousPath => Some((RejectReason::Path, RejectReason::Path.status())),
+        Outcome::MissingKey { status, .. } => Some((RejectReason::MissingKey, status)),
+        Outcome::RepeatedKey { .. } => {
+            Some((RejectReason::RepeatedKey, RejectReason::RepeatedKey.status()))
+        }
         Outcome::UnreadableKey { .. } => {
-            Some((Reason::UnreadableKey, Reason::UnreadableKey.status()))
+            Some((RejectReason::UnreadableKey, RejectReason::UnreadableKey.status()))
         }
     }
 }
 
 /// 400 and its kin.
-pub(crate) fn rejected(reason: Reason, status: u16) -> Reply {
+pub(crate) fn rejected(reason: RejectReason, status: u16) -> Reply {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
     problem(status, Some(reason.name()))
 }
@@ -234,8 +236,8 @@ pub(crate) fn reduced_capacity(retry_after: Option<u32>) -> Reply {
 }
 
 /// 429, with the time after which it is worth trying again.
-fn limited(standing: Standing<'_>, asking: Asking<'_>) -> Reply {
-    let Standing { decision, responses, .. } = standing;
+fn limited(standing: RateLimitFields<'_>, asking: AnswerPreferences<'_>) -> Reply {
+    let RateLimitFields { decision, responses, .. } = standing;
     let jitter = responses.retry_after_jitter.mul_f64(asking.chance.clamp(0.0, 1.0));
     let wait = decision.retry_after().map(|wait| wait.saturating_add(Nanos::from(jitter)));
     let retry_after = wait.map(|wait| wait.secs_ceil().max(1));
@@ -265,8 +267,8 @@ fn limited(standing: Standing<'_>, asking: Asking<'_>) -> Reply {
     reply
 }
 
-fn limited_body(standing: Standing<'_>, retry_after: Option<u64>) -> ReplyBody {
-    let Standing { decision, policy, .. } = standing;
+fn limited_body(standing: RateLimitFields<'_>, retry_after: Option<u64>) -> ReplyBody {
+    let RateLimitFields { decision, policy, .. } = standing;
     let begin = if decision.is_banned() { ABNORMAL_USAGE } else { QUOTA_EXCEEDED };
     let mut body = Vec::with_capacity(256);
     body.extend_from_slice(begin.as_bytes());

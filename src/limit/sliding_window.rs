@@ -1,7 +1,7 @@
-//! `sliding_window`: two counters approximate a moving window.
+//! `sliding_window`: two counters stand for a moving window.
 //!
-//! The grid of windows is that of `fixed_window`. What is spent is the count of the current window plus the
-//! share of the previous window that the moving window still covers, rounded up:
+//! Windows are aligned as those of `fixed_window`. What is spent is the count of the current window
+//! plus the share of the previous one that the moving window still covers, rounded up:
 //!
 //! ```text
 //!   │    previous    │    current     │
@@ -10,30 +10,29 @@
 //!          │ covered │
 //! ```
 //!
-//! The share assumes that the units of the previous window came evenly. So a moving window can hold nearly
-//! twice the limit at the worst position, and a charge that a log would admit may be refused for less than one
-//! window. (The same formula as the counters of NGINX and Cloudflare; those round down.)
+//! The share assumes that the previous window's units came evenly. So a worst placed window can
+//! hold nearly 2 x the limit, and a charge may be refused, for less than one window, that a log
+//! would admit. (The same formula as NGINX's and Cloudflare's counters; theirs round down.)
 
 use std::fmt;
 
-use super::counters::WindowAlgorithm;
-use super::rate::Rate;
-use super::verdict::{Verdict, retry_after};
-use super::window_grid::{GridPosition, windows_ahead};
+use super::windows::windows_ahead;
+use super::{Rate, Verdict};
 use crate::clock::Nanos;
 
 /// Units spent in a window and in the one before it. The default has spent nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowPair {
-    /// The window that `current` belongs to, counted from the epoch modulo 2^32.
+    /// Which window `current` belongs to, counted from the epoch: the low half of its number, which
+    /// is enough to tell it from its neighbours.
     window: u32,
     current: u32,
     previous: u32,
 }
 
 impl WindowPair {
-    /// Units spent in a window, which is counted from the epoch, and in the one before it.
-    pub(super) const fn new(window: u64, current: u32, previous: u32) -> Self {
+    /// Units of a window (counted from the epoch) and of the one before it.
+    pub(super) const fn of(window: u64, current: u32, previous: u32) -> Self {
         Self { window: window as u32, current, previous }
     }
 }
@@ -42,16 +41,6 @@ impl WindowPair {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
     rate: Rate,
-}
-
-/// A cell as of an instant.
-struct LivePair {
-    /// The cell, of its own window or of the instant's, whichever is later.
-    pair: WindowPair,
-    /// Time from the beginning of that window to the instant.
-    elapsed: Nanos,
-    /// How far that window begins after the `now` of the question; zero in the usual case.
-    ahead: Nanos,
 }
 
 impl SlidingWindow {
@@ -65,41 +54,46 @@ impl SlidingWindow {
         self.rate
     }
 
-    /// Whether `cost` more units fit. `now` is wall time.
+    /// Whether `cost` more fits. `now` is wall time.
     pub fn judge(&self, cell: WindowPair, cost: u32, now: Nanos) -> Verdict {
         let limit = self.rate.count();
-        let live = self.live(cell, now);
-        let spent = self.spent_by(&live);
-        // (`spent + cost` may saturate at `u32::MAX`, so it is not compared with the limit.)
+        let at = self.at(cell, now);
+        let spent = self.spent_at(&at);
+        let after = spent.saturating_add(cost);
+        // (A sum that saturates at the largest limit there is does not fit into it.)
         let allowed = cost == 0 || cost <= limit.saturating_sub(spent);
-        let spent_after = if allowed { spent.saturating_add(cost) } else { spent };
-        let to_edge = live.ahead.saturating_add(self.rate.period().saturating_sub(live.elapsed));
-        let current_counts = live.pair.current > 0 || (allowed && cost > 0);
+        let left = if allowed { after } else { spent };
+        let to_edge = at.ahead.saturating_add(self.rate.period().saturating_sub(at.elapsed));
+        let charged = at.live.current > 0 || (allowed && cost > 0);
         Verdict {
             allowed,
             limit,
-            remaining: limit.saturating_sub(spent_after),
+            remaining: limit.saturating_sub(left),
             delay: Nanos::ZERO,
-            reset: match (current_counts, live.pair.previous) {
+            reset: match (charged, at.live.previous) {
                 (true, _) => to_edge.saturating_add(self.rate.period()),
                 (false, 0) => Nanos::ZERO,
                 (false, _) => to_edge,
             },
-            retry_after: retry_after(allowed, cost, limit, || {
-                self.until_fits(&live, cost).saturating_add(live.ahead)
-            }),
+            retry_after: if allowed {
+                Some(Nanos::ZERO)
+            } else if cost > limit {
+                None
+            } else {
+                Some(self.wait(&at, cost).saturating_add(at.ahead))
+            },
         }
     }
 
-    /// Charges `cost`, whether it fits or not. `now` is wall time.
+    /// Spends `cost`, whether it fits or not. `now` is wall time.
     pub fn charge(&self, cell: &mut WindowPair, cost: u32, now: Nanos) {
-        *cell = self.live(*cell, now).pair;
+        *cell = self.at(*cell, now).live;
         cell.current = cell.current.saturating_add(cost);
     }
 
-    /// Takes back up to `cost` units that were charged at `charged` (wall time), if their window still counts.
+    /// Takes back up to `cost` units that were charged at `charged`, where they still count.
     pub fn refund(&self, cell: &mut WindowPair, cost: u32, charged: Nanos) {
-        let window = GridPosition::at(charged, self.rate.period()).window;
+        let (window, _) = self.place(charged);
         if cell.window == window {
             cell.current = cell.current.saturating_sub(cost);
         } else if cell.window == window.wrapping_add(1) {
@@ -109,41 +103,39 @@ impl SlidingWindow {
 
     /// Whether the cell equals an absent one. `now` is wall time.
     pub fn is_idle(&self, cell: WindowPair, now: Nanos) -> bool {
-        let live = self.live(cell, now).pair;
+        let live = self.at(cell, now).live;
         live.current == 0 && live.previous == 0
     }
 
-    /// Reads a cell of `old`, whose window may have another length: units carry over. `now` is wall time.
+    /// Reads a cell of `old` as one of this quota: units carry over.
     pub fn convert(&self, old: &Self, cell: WindowPair, now: Nanos) -> WindowPair {
-        let live = old.live(cell, now);
+        let at = old.at(cell, now);
         if self.rate.period() == old.rate.period() {
-            return live.pair;
+            return at.live;
         }
-        // On another grid, what is spent moves into the current window.
-        let instant = now.saturating_add(live.ahead);
-        let window = GridPosition::at(instant, self.rate.period()).window;
-        WindowPair { window, current: old.spent_by(&live), previous: 0 }
+        // Another grid of windows: the estimate is carried into the current one.
+        let (window, _) = self.place(now.saturating_add(at.ahead));
+        WindowPair { window, current: old.spent_at(&at), previous: 0 }
     }
 
-    /// All units of both windows. This sum never falls before the next window begins. `now` is wall time.
+    /// Units of both windows, the previous one whole: never falls before the next window begins.
     pub fn sum(&self, cell: WindowPair, now: Nanos) -> u32 {
-        let live = self.live(cell, now).pair;
+        let live = self.at(cell, now).live;
         live.current.saturating_add(live.previous)
     }
 
-    /// Units that count at `now` (wall time): those of the current window and the covered share of the previous
-    /// one, rounded up.
+    /// Units that count now: the current window's and the covered share of the previous one's.
     pub fn spent(&self, cell: WindowPair, now: Nanos) -> u32 {
-        self.spent_by(&self.live(cell, now))
+        self.spent_at(&self.at(cell, now))
     }
 
-    fn spent_by(&self, live: &LivePair) -> u32 {
-        if live.pair.previous == 0 {
-            return live.pair.current;
+    fn spent_at(&self, at: &AsOf) -> u32 {
+        if at.live.previous == 0 {
+            return at.live.current;
         }
         let period = self.rate.period().get();
-        let (previous, covered) = (u64::from(live.pair.previous), period - live.elapsed.get());
-        // The product nearly always fits into 64 bits, whose division takes a third of the time.
+        let (previous, covered) = (u64::from(at.live.previous), period - at.elapsed.get());
+        // Nearly always within 64 bits, whose division takes a third of the time.
         let share = match previous.checked_mul(covered) {
             Some(product) => product.div_ceil(period),
             None => {
@@ -151,75 +143,66 @@ impl SlidingWindow {
                 u64::try_from(product.div_ceil(u128::from(period))).unwrap_or(u64::MAX)
             }
         };
-        live.pair.current.saturating_add(u32::try_from(share).unwrap_or(u32::MAX))
+        at.live.current.saturating_add(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
-    /// Time until `cost` fits: within this window if the share of the previous one can shrink enough; otherwise
-    /// in the next window, where the current count is the share that shrinks.
-    fn until_fits(&self, live: &LivePair, cost: u32) -> Nanos {
-        let max_spent = self.rate.count().saturating_sub(cost);
-        if let Some(max_share) = max_spent.checked_sub(live.pair.current) {
-            return self.shrunk_at(live.pair.previous, max_share).saturating_sub(live.elapsed);
+    /// Until `cost` fits: in this window if the previous one's share can shrink enough, else in
+    /// the next one, where the current count is the share that shrinks.
+    fn wait(&self, at: &AsOf, cost: u32) -> Nanos {
+        let room = self.rate.count().saturating_sub(cost);
+        if let Some(room) = room.checked_sub(at.live.current) {
+            return self.shrunk_at(at.live.previous, room).saturating_sub(at.elapsed);
         }
-        let to_edge = self.rate.period().saturating_sub(live.elapsed);
-        to_edge.saturating_add(self.shrunk_at(live.pair.current, max_spent))
+        let to_edge = self.rate.period().saturating_sub(at.elapsed);
+        to_edge.saturating_add(self.shrunk_at(at.live.current, room))
     }
 
-    /// How far into a window the share of `previous` units is at most `max_share`.
-    fn shrunk_at(&self, previous: u32, max_share: u32) -> Nanos {
+    /// How far into a window `count` of the previous one is worth at most `room`.
+    fn shrunk_at(&self, count: u32, room: u32) -> Nanos {
         let period = self.rate.period();
-        if previous <= max_share {
+        if count <= room {
             return Nanos::ZERO;
         }
-        let covered = u128::from(max_share) * u128::from(period.get()) / u128::from(previous);
+        let covered = u128::from(room) * u128::from(period.get()) / u128::from(count);
         period.saturating_sub(Nanos::new(u64::try_from(covered).unwrap_or(u64::MAX)))
     }
 
-    /// The cell as of `now`.
+    /// The cell as of its own window or that of `now`, whichever is later.
     ///
-    /// Where a thread that read the clock later has charged the cell first and crossed edges, the cell is read
-    /// as of the last edge. Otherwise the slower thread would move both counts back, and the next charge would
-    /// drop the older one.
-    fn live(&self, cell: WindowPair, now: Nanos) -> LivePair {
-        let period = self.rate.period();
-        let GridPosition { window, elapsed } = GridPosition::at(now, period);
+    /// Somebody who read the clock later may have come first, and crossed edges: then the cell is read as
+    /// of the last one. Without this the late one would move both counts back, and the next charge would
+    /// forget the older. A cell of a window far ahead is void: nobody is locked out.
+    fn at(&self, cell: WindowPair, now: Nanos) -> AsOf {
+        let (window, elapsed) = self.place(now);
         let (current, previous) = match window.wrapping_sub(cell.window) {
             0 => (cell.current, cell.previous),
             1 => (0, cell.current),
-            _ => match windows_ahead(cell.window, window, period) {
+            _ => match windows_ahead(cell.window, window, self.rate.period()) {
                 Some(ahead) if cell.current > 0 || cell.previous > 0 => {
-                    let ahead = period.saturating_mul(ahead).saturating_sub(elapsed);
-                    return LivePair { pair: cell, elapsed: Nanos::ZERO, ahead };
+                    let ahead = self.rate.period().saturating_mul(ahead).saturating_sub(elapsed);
+                    return AsOf { live: cell, elapsed: Nanos::ZERO, ahead };
                 }
                 Some(_) | None => (0, 0),
             },
         };
-        LivePair { pair: WindowPair { window, current, previous }, elapsed, ahead: Nanos::ZERO }
+        AsOf { live: WindowPair { window, current, previous }, elapsed, ahead: Nanos::ZERO }
+    }
+
+    /// The window of an instant, and how far into it that is.
+    fn place(&self, now: Nanos) -> (u32, Nanos) {
+        let (now, period) = (now.get(), self.rate.period().get());
+        ((now / period) as u32, Nanos::new(now % period))
     }
 }
 
-impl WindowAlgorithm for SlidingWindow {
-    type Count = WindowPair;
-
-    fn of_length(length: Nanos) -> Self {
-        Self::new(Rate::per(length))
-    }
-
-    fn charge(&self, count: &mut WindowPair, cost: u32, now: Nanos) {
-        self.charge(count, cost, now);
-    }
-
-    fn refund(&self, count: &mut WindowPair, cost: u32, charged: Nanos) {
-        self.refund(count, cost, charged);
-    }
-
-    fn is_idle(&self, count: WindowPair, now: Nanos) -> bool {
-        self.is_idle(count, now)
-    }
-
-    fn convert(&self, old: &Self, count: WindowPair, now: Nanos) -> WindowPair {
-        self.convert(old, count, now)
-    }
+/// A cell as of an instant, which is worked out once for all that is asked of it.
+struct AsOf {
+    /// The cell, of the instant's window.
+    live: WindowPair,
+    /// How far into that window the instant is.
+    elapsed: Nanos,
+    /// How far it is ahead of the `now` that was asked for.
+    ahead: Nanos,
 }
 
 impl fmt::Display for SlidingWindow {

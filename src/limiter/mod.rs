@@ -17,7 +17,8 @@ use crate::clock::SystemClock;
 use crate::config::{self, Config, ConfigErrors, Responses, StoreConfig};
 use crate::engine::{Decision, Engine, FinalResponse, Generation, PendingSettlement, ReloadReport};
 use crate::http::{
-    Asking, FieldRules, FrameworkReply, GateBounds, Head, Reason, Standing, pass, render,
+    AnswerPreferences, FieldRules, FrameworkReply, Head, HeadBounds, RateLimitFields, RejectReason,
+    render, validate,
 };
 use crate::policy::KeySecret;
 use crate::policy::client::ClientRules;
@@ -34,7 +35,7 @@ pub struct Limiter {
 struct Loaded {
     generation: Generation,
     clients: ClientRules,
-    bounds: GateBounds,
+    bounds: HeadBounds,
     field_rules: FieldRules,
     responses: Vec<Arc<Responses>>,
     default_responses: Arc<Responses>,
@@ -43,7 +44,7 @@ struct Loaded {
 /// What became of one request. It holds on to the configuration that decided it.
 pub struct Judged {
     loaded: Arc<Loaded>,
-    decision: std::result::Result<Decision, Reason>,
+    decision: std::result::Result<Decision, RejectReason>,
     engine: Arc<Engine>,
     pending: PendingSettlement,
     chance: f64,
@@ -117,7 +118,7 @@ impl Limiter {
     /// forwarding.
     pub async fn judge(&self, head: &RequestHeader, peer: IpAddr) -> Judged {
         let loaded = self.loaded.load_full();
-        let clean = pass(Head::of(head), loaded.bounds).and_then(|clean| {
+        let clean = validate(Head::of(head), loaded.bounds).and_then(|clean| {
             let checked = loaded.field_rules.check(clean.rare, &head.method, &head.headers);
             checked.map(|()| clean)
         });
@@ -143,7 +144,7 @@ impl Limiter {
 
 impl Loaded {
     fn new(config: Config, engine: &Engine, previous: Option<&Generation>) -> (Self, ReloadReport) {
-        let bounds = GateBounds::of(&config.bounds);
+        let bounds = HeadBounds::of(&config.bounds);
         let field_rules = FieldRules::of(&config);
         let (generation, report) = engine.generation(config.policy, previous);
         let loaded = Self {
@@ -165,7 +166,7 @@ impl Loaded {
 
 impl Judged {
     /// The decision, or why the request was not clean.
-    pub const fn decision(&self) -> std::result::Result<&Decision, Reason> {
+    pub const fn decision(&self) -> std::result::Result<&Decision, RejectReason> {
         match &self.decision {
             Ok(decision) => Ok(decision),
             Err(reason) => Err(*reason),
@@ -205,10 +206,12 @@ impl Judged {
             }
             Ok(decision) => {
                 let policy = self.loaded.generation.policy();
-                let asking = Asking { headers, chance: self.chance };
+                let asking = AnswerPreferences { headers, chance: self.chance };
                 let responses = self.loaded.responses(decision);
-                let reply =
-                    render::reply(Standing { decision, policy, responses, members: None }, asking);
+                let reply = render::reply(
+                    RateLimitFields { decision, policy, responses, members: None },
+                    asking,
+                );
                 reply.map(|reply| reply.into_framework(Version::HTTP_11)).transpose()
             }
         }
@@ -221,6 +224,6 @@ impl Judged {
         };
         let policy = self.loaded.generation.policy();
         let responses = self.loaded.responses(decision);
-        Standing { decision, policy, responses, members: None }.add_to_head(response)
+        RateLimitFields { decision, policy, responses, members: None }.add_to_head(response)
     }
 }

@@ -14,7 +14,7 @@ use crate::clock::Nanos;
 use crate::config::{AccessLog, LogAddress, LogPath, LogTarget};
 use crate::engine::CandidateComparison;
 use crate::policy::client;
-use crate::proxy::{AccessRecord, AccessSink, Ending, TunnelEnd};
+use crate::proxy::{AccessRecord, AccessSink, RequestOutcome, TunnelEnd};
 
 /// Bytes of a host and of a path that are logged: more is an attack on the log.
 const MAX_TEXT: usize = 1_024;
@@ -110,11 +110,12 @@ impl AccessLogSink {
 }
 
 impl AccessSink for AccessLogSink {
-    fn takes(&self, ending: Ending, outage: bool, rules: &AccessLog) -> bool {
+    fn takes(&self, outcome: RequestOutcome, outage: bool, rules: &AccessLog) -> bool {
         if rules.to == LogTarget::None {
             return false;
         }
-        let passed = matches!(ending, Ending::Forwarded | Ending::Failed) && !outage;
+        let passed =
+            matches!(outcome, RequestOutcome::Forwarded | RequestOutcome::Failed) && !outage;
         let share = if passed { rules.sample_ppm } else { rules.sample_denied_ppm };
         share >= 1_000_000 || fastrand::u32(0..1_000_000) < share
     }
@@ -150,11 +151,11 @@ fn line<'r>(record: &AccessRecord<'r>, rules: &AccessLog) -> Line<'r> {
         },
         status: record.status,
         route: record.route,
-        decision: match record.ending {
-            Ending::Failed if record.outage => "outage",
-            Ending::Forwarded | Ending::Failed => "allowed",
-            Ending::Limited => "limited",
-            Ending::Rejected => "rejected",
+        decision: match record.outcome {
+            RequestOutcome::Failed if record.outage => "outage",
+            RequestOutcome::Forwarded | RequestOutcome::Failed => "allowed",
+            RequestOutcome::Limited => "limited",
+            RequestOutcome::Rejected => "rejected",
         },
         reason: record.reason.map(|reason| reason.name()),
         limit,

@@ -27,7 +27,7 @@ use super::{MetricSources, ReloadOutcome, Status, render_metrics};
 use crate::edge::MemoryBudget;
 use crate::engine::Engine;
 use crate::policy::LimitIndex;
-use crate::proxy::{Books, Live};
+use crate::proxy::{Live, TrafficCounters};
 
 /// Answers operators.
 pub struct AdminDoor {
@@ -36,7 +36,7 @@ pub struct AdminDoor {
     /// What is in force.
     pub live: Arc<ArcSwap<Live>>,
     /// Requests.
-    pub books: Arc<Books>,
+    pub counters: Arc<TrafficCounters>,
     /// Reloads and readiness.
     pub status: Arc<Status>,
     /// Connections that exist.
@@ -98,7 +98,7 @@ impl AdminDoor {
                 let text = render_metrics(MetricSources {
                     engine: &self.engine,
                     live: &self.live.load(),
-                    books: &self.books,
+                    counters: &self.counters,
                     status: &self.status,
                     connections: &self.connections,
                     memory: &self.memory,

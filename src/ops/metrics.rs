@@ -12,10 +12,10 @@ use super::{LineWriter, Status};
 use crate::edge::{MemoryBudget, MemoryKind, ShedReason};
 use crate::engine::{CandidateComparison, Engine, VerdictKind};
 use crate::histogram::Histogram;
-use crate::http::Reason;
+use crate::http::RejectReason;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::policy::{LimitIndex, Tier};
-use crate::proxy::{Books, Ending, Live, OriginTally};
+use crate::proxy::{Live, OriginTally, RequestOutcome, TrafficCounters};
 use crate::store::redis::CallOutcome;
 use crate::tokens::{self, TokenError};
 
@@ -30,7 +30,7 @@ pub struct Sources<'s> {
     /// The configuration in force.
     pub live: &'s Live,
     /// Requests.
-    pub books: &'s Books,
+    pub counters: &'s TrafficCounters,
     /// Reloads.
     pub status: &'s Status,
     /// Connections that exist.
@@ -60,10 +60,10 @@ pub fn render(sources: Sources<'_>) -> String {
 
 fn requests(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let mut samples = Vec::new();
-    for (route, tally) in sources.books.routes() {
-        for ending in Ending::ALL {
-            let labels = [("route", &*route), ("outcome", ending.name())];
-            samples.push(counter(&labels, tally.get(ending)));
+    for (route, tally) in sources.counters.routes() {
+        for outcome in RequestOutcome::ALL {
+            let labels = [("route", &*route), ("outcome", outcome.name())];
+            samples.push(counter(&labels, tally.get(outcome)));
         }
     }
     families.push(family(
@@ -72,8 +72,8 @@ fn requests(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         MetricType::COUNTER,
         samples,
     ));
-    let rejected = Reason::ALL
-        .map(|reason| counter(&[("reason", reason.name())], sources.books.rejected(reason)));
+    let rejected = RejectReason::ALL
+        .map(|reason| counter(&[("reason", reason.name())], sources.counters.rejected(reason)));
     families.push(family(
         "tollgate_rejected_total",
         "Requests refused before or without a limit, by reason.",
@@ -81,7 +81,7 @@ fn requests(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         rejected.to_vec(),
     ));
     let shed = ShedReason::ALL
-        .map(|why| counter(&[("reason", why.name())], sources.books.times_shed(why)));
+        .map(|why| counter(&[("reason", why.name())], sources.counters.times_shed(why)));
     families.push(family(
         "tollgate_shed_total",
         "What was refused or cut because there was no room for it, by what was short.",
@@ -273,7 +273,7 @@ fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
 
 fn origins(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let (mut answers, mut durations, mut connections) = (Vec::new(), Vec::new(), Vec::new());
-    for (origin, tally) in sources.books.origins() {
+    for (origin, tally) in sources.counters.origins() {
         for (class, count) in OriginTally::CLASSES.iter().zip(tally.classes()) {
             answers.push(counter(&[("origin", &origin), ("class", class)], count));
         }

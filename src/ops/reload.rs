@@ -10,7 +10,7 @@ use super::{AccessLogSink, ReloadOutcome, Status};
 use crate::config::{self, Config, ConfigErrors};
 use crate::edge::CertificateStore;
 use crate::engine::Engine;
-use crate::proxy::{Books, Fixed, Live};
+use crate::proxy::{Fixed, Live, TrafficCounters};
 
 /// What a reload reads.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Reloader {
     /// What is in force.
     pub live: Arc<ArcSwap<Live>>,
     /// Counters by name.
-    pub books: Arc<Books>,
+    pub counters: Arc<TrafficCounters>,
     /// Where the outcome is told.
     pub status: Arc<Status>,
     /// Where the access log goes.
@@ -83,7 +83,8 @@ impl Reloader {
         let redirected = self.access.redirect(&config.access_log);
         redirected.map_err(|error| vec![format!("access_log: {error}")])?;
         let previous = self.live.load_full();
-        let (next, report) = Live::build(config, &self.engine, &self.books, Some(&previous)).await;
+        let (next, report) =
+            Live::build(config, &self.engine, &self.counters, Some(&previous)).await;
         let generation = next.generation.number();
         self.certificates.replace(certificates);
         self.live.store(Arc::new(next));

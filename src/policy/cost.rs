@@ -1,8 +1,4 @@
-//! The cost of a request under a limit, and when it is known.
-//!
-//! A cost is fixed, read from a request header, or read from a response header; in the last case a reserve is
-//! charged first and corrected later. Nothing here charges anything. A client that names its own cost pays
-//! at least 1 unit, and the maximum for a value that is no number.
+//! What a request costs, and when that is known.
 
 use std::fmt;
 
@@ -10,39 +6,39 @@ use http::{HeaderMap, HeaderName};
 
 use super::Facts;
 
-/// The cost of a request under a limit, in units.
+/// What a request costs under a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// The same for every request.
+    /// Always so much.
     Fixed(u32),
-    /// Read from a header of the request.
+    /// What a field of the request says.
     Request {
-        /// The header's name.
+        /// The field.
         header: HeaderName,
-        /// The cost without the header.
+        /// Without the field.
         default: u32,
-        /// The upper bound, and the cost of a value that is no number.
+        /// Never more; and what a value costs that is no number.
         max: u32,
     },
-    /// Read from a header of the response. A reserve is charged before the request is forwarded; the charge is
-    /// corrected when the response begins.
+    /// What a field of the answer says: so much is reserved at the door, the rest is settled when
+    /// the answer begins.
     Response {
-        /// The header's name.
+        /// The field.
         header: HeaderName,
-        /// Charged before forwarding; final if the response names no cost.
+        /// Charged at the door; stays spent where the answer does not say.
         reserve: u32,
-        /// The upper bound.
+        /// Never more.
         max: u32,
     },
 }
 
-/// The cost header occurs more than once.
+/// A field that says the cost stands more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepeatedCost;
 
 impl Cost {
-    /// The charge before the request is forwarded. A request that names its own cost pays at least 1, and the
-    /// maximum for a value that is no number.
+    /// What is charged at the door. A request that names its own cost pays at least 1, so that
+    /// nobody passes for nothing, and the most for what cannot be read.
     pub fn upfront(&self, facts: &Facts<'_>) -> Result<u32, RepeatedCost> {
         match self {
             Self::Fixed(cost) => Ok(*cost),
@@ -60,8 +56,8 @@ impl Cost {
         }
     }
 
-    /// The cost that the response names; `None`: the reserve is final. A header that occurs twice, or is no
-    /// number, names no cost.
+    /// What the answer says the request cost after all; `None`: what was charged stands. More than
+    /// one line, or no number, says nothing.
     pub fn from_response(&self, headers: &HeaderMap) -> Option<u32> {
         let Self::Response { header, max, .. } = self else {
             return None;
@@ -73,7 +69,7 @@ impl Cost {
         }
     }
 
-    /// The charge before forwarding of a request that names no cost itself.
+    /// What is surely charged to every request.
     pub const fn minimum(&self) -> u32 {
         match self {
             Self::Fixed(cost) => *cost,
@@ -82,13 +78,13 @@ impl Cost {
         }
     }
 
-    /// Whether the response can change it.
+    /// Whether an answer can change it.
     pub const fn depends_on_response(&self) -> bool {
         matches!(self, Self::Response { .. })
     }
 }
 
-/// As `check` and `explain` print it.
+/// As `check` and `explain` tell it.
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -103,7 +99,7 @@ impl fmt::Display for Cost {
     }
 }
 
-/// Parses an integer of decimal digits. One above `u32::MAX` becomes `u32::MAX`.
+/// A whole number as decimal digits. One that does not fit is the largest that does.
 fn units(value: &[u8]) -> Option<u32> {
     let value = value.trim_ascii();
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {

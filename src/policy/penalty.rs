@@ -1,28 +1,26 @@
-//! The ban rule of a limit as a value. Denials and bans are recorded elsewhere.
-
 use std::fmt;
 
 use crate::clock::Nanos;
 
-/// Bans a key after too many denials (`penalty`): for a while its requests are refused before anything is charged.
+/// Who is denied too often is refused at the door for a while (`penalty`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Penalty {
-    /// The number of denials on one node that make a ban.
+    /// So many denials on one node ...
     pub after: u32,
-    /// The time within which they must occur.
+    /// ... within so long ...
     pub within: Nanos,
-    /// The length of the first ban.
+    /// ... are a ban of so long.
     pub ban: Nanos,
-    /// Each further ban is twice as long, up to this length.
+    /// Each further ban is twice as long, up to this.
     pub double_up_to: Nanos,
-    /// Each such time without a ban undoes one doubling.
+    /// A time without a ban after which the next one is shorter by one doubling.
     pub forgive: Nanos,
     /// Whether connections of a banned client are refused, before TLS and HTTP.
     pub at_connection: bool,
 }
 
 impl Penalty {
-    /// The length of a ban after `level` earlier bans that are not forgiven.
+    /// How long a ban is, after so many that are not forgiven.
     pub fn span(&self, level: u32) -> Nanos {
         let doubled = self.ban.saturating_mul(1_u64.checked_shl(level).unwrap_or(u64::MAX));
         doubled.min(self.double_up_to.max(self.ban))

@@ -1,7 +1,4 @@
-//! What of a limit depends on the client: plans, overrides, the rollout share, and a candidate rate.
-//!
-//! These are values and pure functions. They charge nothing; a plan's name that any client could write is
-//! believed from a trusted peer only.
+//! For whom a limit is another one: plans, overrides, and the share of keys that it refuses.
 
 use std::sync::Arc;
 
@@ -13,95 +10,94 @@ use crate::clock::Nanos;
 use crate::limit::Quota;
 use crate::tokens::SignatureCheck;
 
-/// The index of a rate: 0 is the limit's own, the others are [`Terms::quotas`] from 1.
+/// The place of a rate: 0 is the limit's own, the others are [`Terms::quotas`] from 1.
 pub type RateIndex = u32;
 
-/// What of a limit depends on the client.
+/// What of a limit depends on who asks.
 #[derive(Clone, Debug, Default)]
 pub struct Terms {
-    /// Rates in addition to the limit's own.
+    /// Rates beside the limit's own.
     pub quotas: Vec<Quota>,
     /// Rates by plan.
     pub plans: Option<Plans>,
-    /// Overrides; the first that matches wins.
+    /// Exceptions; the first that matches wins.
     pub overrides: Vec<Override>,
-    /// The share of keys for which the limit is enforced, and since when.
+    /// Which keys are refused, and since when.
     pub rollout: Rollout,
-    /// A second rate that is judged as well and never refuses.
+    /// A second rate, judged beside the one in force, that refuses nothing.
     pub candidate: Option<Quota>,
 }
 
-/// Rates by the plan that a request names.
+/// Rates by what a part of the request says.
 #[derive(Clone, Debug)]
 pub struct Plans {
-    /// The source of the plan's name. A source that clients can write is believed from trusted
+    /// Where the plan's name stands. What a client could write itself is believed from trusted
     /// proxies only.
     pub by: Source,
     /// The rates by name.
     pub rates: Vec<(Box<str>, RateIndex)>,
 }
 
-/// Another rule for some keys or clients.
+/// One exception.
 #[derive(Clone, Debug)]
 pub struct Override {
-    /// The keys or clients.
+    /// For whom.
     pub target: OverrideTarget,
-    /// The rule that applies instead of the limit's own rate.
+    /// What holds instead.
     pub action: OverrideAction,
 }
 
-/// The keys or clients of an override.
+/// Whom an exception is for.
 #[derive(Clone, Debug)]
 pub enum OverrideTarget {
-    /// These keys.
+    /// These keys: of each, its parts as the sources would find them.
     Keys(Arc<[KeyValues]>),
     /// Clients of this network.
     Network(IpNet),
 }
 
-/// The values of one configured key, in the order of the limit's sources.
+/// The parts of one key, in the order of the limit's sources.
 pub type KeyValues = Box<[Box<[u8]>]>;
 
-/// What an override does.
+/// What holds instead of a limit's own rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverrideAction {
     /// The limit does not apply.
     Allow,
-    /// The limit refuses every request.
+    /// The limit refuses, whatever was spent.
     Deny,
-    /// Another rate applies.
+    /// Another rate.
     Rate(RateIndex),
 }
 
-/// The share of keys for which a limit is enforced; for the other keys it is in shadow mode.
+/// Which keys a limit refuses; for the others it only watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rollout {
     /// The share of the keys, in parts of a million.
     pub ppm: u32,
-    /// The date from which it is enforced.
+    /// Since which date.
     pub from: Nanos,
 }
 
 impl Default for Rollout {
     fn default() -> Self {
-        Self { ppm: ALL_KEYS_PPM, from: Nanos::ZERO }
+        Self { ppm: WHOLE, from: Nanos::ZERO }
     }
 }
 
 /// All keys, in parts of a million.
-const ALL_KEYS_PPM: u32 = 1_000_000;
+const WHOLE: u32 = 1_000_000;
 
 impl Rollout {
-    /// Whether the limit is enforced for a key at the date `now`. `hash` gives the key's fixed hash: all nodes
-    /// agree, and a key that is included stays included while the share grows.
+    /// Whether a key is refused at the date `now`. `hash`: a fixed one of the key, so that all nodes agree,
+    /// and a key that is in stays in while the share grows.
     pub fn includes(&self, now: Nanos, hash: impl FnOnce() -> u64) -> bool {
-        now >= self.from
-            && (self.ppm >= ALL_KEYS_PPM || hash() % u64::from(ALL_KEYS_PPM) < u64::from(self.ppm))
+        now >= self.from && (self.ppm >= WHOLE || hash() % u64::from(WHOLE) < u64::from(self.ppm))
     }
 }
 
 impl Plans {
-    /// The rate of a request's plan. An absent or unknown plan gives the limit's own rate.
+    /// The rate that a request's plan has. An absent or unknown plan is the limit's own rate.
     pub fn rate(
         &self,
         facts: &Facts<'_>,
@@ -117,11 +113,11 @@ impl Plans {
             KeyPart::Unreadable => Err(NoKey::Unreadable),
             KeyPart::Unchecked => Err(NoKey::Unchecked),
             KeyPart::Present(plan) => {
-                let is_plan = |name: &str| match self.by.read_configured(name.as_bytes()) {
+                let is_named = |name: &str| match self.by.as_found(name.as_bytes()) {
                     KeyPart::Present(name) => name == plan,
                     _ => name.as_bytes() == &*plan,
                 };
-                let known = self.rates.iter().find(|(name, _)| is_plan(name));
+                let known = self.rates.iter().find(|(name, _)| is_named(name));
                 Ok(known.map_or(0, |(_, rate)| *rate))
             }
         }
@@ -129,8 +125,8 @@ impl Plans {
 }
 
 impl OverrideTarget {
-    /// Whether the client is in the network. (Keys are compared by their hash, [`super::KeyHash`].)
-    pub fn matches_client(&self, facts: &Facts<'_>) -> bool {
+    /// Whether a client is of the network. Keys are told by their hash ([`super::KeyHash`]).
+    pub fn is_network_of(&self, facts: &Facts<'_>) -> bool {
         match self {
             Self::Network(network) => network.contains(&client::unmapped(facts.client.ip)),
             Self::Keys(_) => false,

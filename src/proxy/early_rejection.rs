@@ -10,12 +10,12 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 
 use super::finish::{AccessRecord, AccessSink};
-use super::live::{Books, Ending, Live};
+use super::live::{Live, RequestOutcome, TrafficCounters};
 use super::upstream;
 use crate::clock::Nanos;
 use crate::edge::{ConnectionPolicy, ConnectionRules, ShedReason};
 use crate::engine::Engine;
-use crate::http::{Reason, render};
+use crate::http::{RejectReason, render};
 
 /// Decides about connections and records their refusals. Shared by all connections.
 pub struct EarlyRejection {
@@ -24,7 +24,7 @@ pub struct EarlyRejection {
     /// The configuration in force.
     pub live: Arc<ArcSwap<Live>>,
     /// Counters of refusals.
-    pub books: Arc<Books>,
+    pub counters: Arc<TrafficCounters>,
     /// Where a line per refused head goes.
     pub access: Arc<dyn AccessSink>,
 }
@@ -42,22 +42,22 @@ impl ConnectionPolicy for EarlyRejection {
             && self.engine.bans_connections(&live.generation, client, live.ipv6_prefix(), now)
     }
 
-    fn record_rejected_connection(&self, peer: IpAddr, reason: Reason) {
-        self.books.reject(reason);
+    fn record_rejected_connection(&self, peer: IpAddr, reason: RejectReason) {
+        self.counters.reject(reason);
         log::debug!("{peer}: connection refused: {}", reason.name());
     }
 
     fn record_shed(&self, shed: ShedReason) {
-        self.books.shed(shed);
+        self.counters.shed(shed);
     }
 
-    fn reject_head(&self, peer: IpAddr, began: Nanos, reason: Reason) -> Bytes {
+    fn reject_head(&self, peer: IpAddr, began: Nanos, reason: RejectReason) -> Bytes {
         let live = self.live.load();
         let now = self.engine.now();
         let date = self.engine.date(now);
-        self.books.reject(reason);
-        live.tally(None).count(Ending::Rejected);
-        if self.access.takes(Ending::Rejected, false, &live.access_log) {
+        self.counters.reject(reason);
+        live.tally(None).count(RequestOutcome::Rejected);
+        if self.access.takes(RequestOutcome::Rejected, false, &live.access_log) {
             let request_id = upstream::RequestId::new();
             let record = AccessRecord {
                 at: date,
@@ -68,7 +68,7 @@ impl ConnectionPolicy for EarlyRejection {
                 path: "",
                 status: reason.status(),
                 route: None,
-                ending: Ending::Rejected,
+                outcome: RequestOutcome::Rejected,
                 reason: Some(reason),
                 limit: None,
                 tunnel: None,
@@ -90,7 +90,7 @@ impl ConnectionPolicy for EarlyRejection {
 }
 
 /// The bytes of an HTTP/1 answer that ends a connection.
-fn last_answer(reason: Reason, date: Nanos) -> Bytes {
+fn last_answer(reason: RejectReason, date: Nanos) -> Bytes {
     let mut bytes = Vec::with_capacity(512);
     render::rejected(reason, reason.status()).write(&mut bytes, date, false, false);
     Bytes::from(bytes)

@@ -1,20 +1,20 @@
-//! `logging`: what became of a request goes into the books and into the access log.
+//! `logging`: what became of a request goes into the counters and into the access log.
 
 use std::net::IpAddr;
 
 use pingora_proxy::Session;
 
-use super::{Context, Ending, Tollgate, TunnelEnd, upstream};
+use super::{Context, RequestOutcome, Tollgate, TunnelEnd, upstream};
 use crate::clock::Nanos;
 use crate::config::AccessLog;
 use crate::engine::{CandidateComparison, Decision, Outcome};
-use crate::http::{Reason, retry_after_secs};
+use crate::http::{RejectReason, retry_after_secs};
 use crate::policy::Policy;
 
 /// Where a line per request goes. It must not block.
 pub trait AccessSink: Send + Sync + 'static {
     /// Whether a request that ended so is to be recorded at all.
-    fn takes(&self, ending: Ending, outage: bool, rules: &AccessLog) -> bool;
+    fn takes(&self, outcome: RequestOutcome, outage: bool, rules: &AccessLog) -> bool;
 
     /// Takes one request's record, or drops it and counts.
     fn record(&self, record: &AccessRecord<'_>, rules: &AccessLog);
@@ -40,9 +40,9 @@ pub struct AccessRecord<'r> {
     /// The route's name.
     pub route: Option<&'r str>,
     /// How it ended.
-    pub ending: Ending,
+    pub outcome: RequestOutcome,
     /// Why it was refused, if it was unclean.
-    pub reason: Option<Reason>,
+    pub reason: Option<RejectReason>,
     /// The deciding limit: name, tier, remaining, and whether its key was a credential.
     pub limit: Option<(&'r str, &'static str, u32, bool)>,
     /// How the tunnel ended, if the origin switched protocols.
@@ -71,18 +71,18 @@ pub struct AccessRecord<'r> {
 
 /// Counts the request and hands its record to the log.
 pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
-    // Without an ending nobody answered: the client left before the origin did.
-    let ending = ctx.ending.unwrap_or(Ending::Failed);
+    // Without an outcome nobody answered: the client left before the origin did.
+    let outcome = ctx.outcome.unwrap_or(RequestOutcome::Failed);
     let route = ctx.decision.as_ref().and_then(|decision| decision.route);
-    ctx.live.tally(route).count(ending);
+    ctx.live.tally(route).count(outcome);
     if let Some(reason) = ctx.rejected {
-        gate.books.reject(reason);
+        gate.counters.reject(reason);
     }
     if let Some(origin) = &ctx.origin {
         origin.tally().count(ctx.origin_status);
     }
     let outage = ctx.decision.as_ref().is_some_and(|one| one.outcome == Outcome::Outage);
-    if !gate.access.takes(ending, outage, &ctx.live.access_log) {
+    if !gate.access.takes(outcome, outage, &ctx.live.access_log) {
         return;
     }
     let request_id = upstream::RequestId::of(session, ctx);
@@ -100,7 +100,7 @@ pub(super) fn book(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
         path: target.split_once('?').map_or(target, |(path, _)| path),
         status: ctx.answered.or(written).unwrap_or(0),
         route: route.map(|route| &*policy.route(route).name),
-        ending,
+        outcome,
         reason: ctx.rejected,
         limit: ctx.decision.as_ref().and_then(|decision| deciding(decision, policy)),
         tunnel: ctx.tunnel,

@@ -14,7 +14,7 @@ use super::origin::{self, OriginGroup, OriginTally};
 use crate::config::{AccessLog, Admin, Bounds, Config, Origin, Responses, StoreConfig};
 use crate::edge::{ConnectionRules, ShedReason};
 use crate::engine::{Engine, Generation, ReloadReport};
-use crate::http::{FieldRules, GateBounds, Members, Reason};
+use crate::http::{FieldRules, HeadBounds, PolicyMembers, RejectReason};
 use crate::policy::RouteIndex;
 use crate::policy::client::ClientRules;
 
@@ -29,7 +29,7 @@ pub struct Live {
     /// One per route.
     pub responses: Vec<Arc<Responses>>,
     /// What the answers say of each limit.
-    pub(crate) members: Members,
+    pub(crate) members: PolicyMembers,
     /// Where no route was found.
     pub default_responses: Arc<Responses>,
     /// What becomes of fields that readers take for others.
@@ -96,7 +96,7 @@ impl Fixed {
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum RequestOutcome {
     /// The origin answered.
     Forwarded,
     /// A limit refused it.
@@ -107,8 +107,8 @@ pub enum Ending {
     Failed,
 }
 
-impl Ending {
-    /// Every ending, in the order of the counters.
+impl RequestOutcome {
+    /// Every outcome, in the order of the counters.
     pub const ALL: [Self; 4] = [Self::Forwarded, Self::Limited, Self::Rejected, Self::Failed];
 
     /// The word of the metric.
@@ -124,33 +124,33 @@ impl Ending {
 
 /// How a route's requests ended, over all generations.
 #[derive(Debug, Default)]
-pub struct RouteTally([AtomicU64; Ending::ALL.len()]);
+pub struct RouteTally([AtomicU64; RequestOutcome::ALL.len()]);
 
 impl RouteTally {
-    pub(super) fn count(&self, ending: Ending) {
-        self.0[ending as usize].fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count(&self, outcome: RequestOutcome) {
+        self.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many ended so.
-    pub fn get(&self, ending: Ending) -> u64 {
-        self.0[ending as usize].load(Ordering::Relaxed)
+    pub fn get(&self, outcome: RequestOutcome) -> u64 {
+        self.0[outcome as usize].load(Ordering::Relaxed)
     }
 }
 
 /// What the proxy counts over all configurations.
 #[derive(Debug, Default)]
-pub struct Books {
+pub struct TrafficCounters {
     routes: Mutex<HashMap<Arc<str>, Arc<RouteTally>>>,
     origins: Mutex<HashMap<Arc<str>, Arc<OriginTally>>>,
-    reasons: [AtomicU64; Reason::ALL.len()],
+    reasons: [AtomicU64; RejectReason::ALL.len()],
     shed: [AtomicU64; ShedReason::ALL.len()],
 }
 
-impl Books {
+impl TrafficCounters {
     /// The tally of requests without a route has this name; no route can have it.
     pub const NO_ROUTE: &'static str = "";
 
-    pub(super) fn reject(&self, reason: Reason) {
+    pub(super) fn reject(&self, reason: RejectReason) {
         self.reasons[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -165,7 +165,7 @@ impl Books {
     }
 
     /// How many requests were refused for a reason.
-    pub fn rejected(&self, reason: Reason) -> u64 {
+    pub fn rejected(&self, reason: RejectReason) -> u64 {
         self.reasons[reason as usize].load(Ordering::Relaxed)
     }
 
@@ -186,7 +186,7 @@ impl Live {
     pub async fn build(
         config: Config,
         engine: &Engine,
-        books: &Books,
+        counters: &TrafficCounters,
         previous: Option<&Self>,
     ) -> (Self, ReloadReport) {
         let fixed = Fixed::of(&config);
@@ -196,28 +196,28 @@ impl Live {
             let before = previous.and_then(|previous| previous.origin_like(&meant));
             origins.push(match before {
                 Some(before) => before,
-                None => Arc::new(start(meant, books).await),
+                None => Arc::new(start(meant, counters).await),
             });
         }
         let routes = config.policy.routes.iter();
-        let tallies = routes.map(|route| of(&books.routes, &route.name)).collect();
+        let tallies = routes.map(|route| of(&counters.routes, &route.name)).collect();
         let (generation, report) =
             engine.generation(config.policy, previous.map(|previous| &previous.generation));
         let live = Self {
             connections: Arc::new(ConnectionRules {
-                head: GateBounds::of(&config.bounds),
+                head: HeadBounds::of(&config.bounds),
                 bounds: Arc::new(config.bounds),
                 clients: config.clients,
             }),
             origins,
-            members: Members::of(generation.policy()),
+            members: PolicyMembers::of(generation.policy()),
             responses: config.responses,
             default_responses: config.default_responses,
             field_rules,
             access_log: config.access_log,
             fixed,
             tallies,
-            no_route: of(&books.routes, &Arc::from(Books::NO_ROUTE)),
+            no_route: of(&counters.routes, &Arc::from(TrafficCounters::NO_ROUTE)),
             generation,
         };
         (live, report)
@@ -256,8 +256,8 @@ impl Live {
     }
 }
 
-async fn start(meant: Origin, books: &Books) -> OriginGroup {
-    let tally = of(&books.origins, &meant.name);
+async fn start(meant: Origin, counters: &TrafficCounters) -> OriginGroup {
+    let tally = of(&counters.origins, &meant.name);
     OriginGroup::start(meant.clone(), roots_of(&meant), tally).await
 }
 

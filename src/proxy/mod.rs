@@ -1,7 +1,7 @@
 //! The decision in front of an origin: Pingora's `ProxyHttp`, one phase per file.
 //!
 //! `request` judges (and answers what is refused), `upstream` chooses a server and says who asks,
-//! `response` tells the client where it stands, `finish` books what became of it.
+//! `response` tells the client where it stands, `finish` records the outcome.
 
 mod delay;
 mod early_rejection;
@@ -32,13 +32,13 @@ use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use crate::clock::{Nanos, Now};
 use crate::edge::{ConnectionState, ExpectedResponse, MemoryBudget, RequestMemory, ShedReason};
 use crate::engine::{Decision, Engine, FinalResponse, PendingSettlement};
-use crate::http::{Rare, Reason, Standing};
+use crate::http::{RateLimitFields, RejectReason, UncommonFields};
 use crate::policy::client::RequestClient;
 use origin_slots::OriginSlot;
 
 pub use early_rejection::EarlyRejection;
 pub use finish::{AccessRecord, AccessSink};
-pub use live::{Books, Ending, Fixed, Live, RouteTally};
+pub use live::{Fixed, Live, RequestOutcome, RouteTally, TrafficCounters};
 pub use origin::{OriginGroup, OriginTally};
 pub use origin_slots::{AllOriginSlots, OriginSlots};
 pub use tunnel::TunnelEnd;
@@ -53,7 +53,7 @@ pub struct Tollgate {
     /// What is loaded; swapped whole.
     pub live: Arc<ArcSwap<Live>>,
     /// What is counted.
-    pub books: Arc<Books>,
+    pub counters: Arc<TrafficCounters>,
     /// Where a line per request goes.
     pub access: Arc<dyn AccessSink>,
     /// Exchanges with all origins.
@@ -73,15 +73,15 @@ pub struct Context {
     client: Option<RequestClient>,
     host: Arc<str>,
     /// Whether the head may have fields of which an origin is not told all.
-    rare: Rare,
+    rare: UncommonFields,
     /// The canonical path with the query, where it is not what the client wrote.
     rewritten: Option<Box<str>>,
     request_id: Option<upstream::RequestId>,
     decision: Option<Decision>,
     /// Places in flight, and charges that the answer may change.
     pending: PendingSettlement,
-    rejected: Option<Reason>,
-    ending: Option<Ending>,
+    rejected: Option<RejectReason>,
+    outcome: Option<RequestOutcome>,
     /// Servers that could not be connected to.
     tried: Vec<SocketAddr>,
     /// Whether it was sent a second time.
@@ -123,11 +123,11 @@ impl Context {
     }
 
     /// Where the client stands, as the route's operator wants it told.
-    fn standing(&self) -> Option<Standing<'_>> {
+    fn standing(&self) -> Option<RateLimitFields<'_>> {
         let decision = self.decision.as_ref()?;
         let responses = self.live.responses(decision.route);
         let (policy, members) = (self.live.generation.policy(), Some(&self.live.members));
-        Some(Standing { decision, policy, responses, members })
+        Some(RateLimitFields { decision, policy, responses, members })
     }
 }
 
@@ -160,13 +160,13 @@ impl ProxyHttp for Tollgate {
             date: Nanos::ZERO,
             client: None,
             host: Arc::default(),
-            rare: Rare::NONE,
+            rare: UncommonFields::NONE,
             rewritten: None,
             request_id: None,
             decision: None,
             pending: PendingSettlement::default(),
             rejected: None,
-            ending: None,
+            outcome: None,
             tried: Vec::new(),
             sent_again: false,
             asked: None,

@@ -12,12 +12,15 @@ use pingora::http::RequestHeader;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use super::{Context, Ending, Tollgate, delay, http10, respond};
+use super::{Context, RequestOutcome, Tollgate, delay, http10, respond};
 use crate::clock::Nanos;
 use crate::config::Bounds;
 use crate::edge::{ConnectionState, RequestMemory};
 use crate::engine::{Decision, Outcome, Unsettled};
-use crate::http::{Asking, Clean, GateBounds, Head, Reason, Scanned, pass, pass_scanned, render};
+use crate::http::{
+    AnswerPreferences, Head, HeadBounds, RejectReason, ScannedHead, ValidRequest, render, validate,
+    validate_scanned,
+};
 
 /// What `request_filter` gives the framework.
 pub(super) type Judging<'r> = Pin<Box<dyn Future<Output = Result<bool>> + Send + 'r>>;
@@ -44,7 +47,7 @@ pub(super) fn judge<'r>(
             && ConnectionState::of(session)
                 .is_some_and(|connection| connection.is_misdirected(&clean.host))
         {
-            true => Err(Reason::Misdirected),
+            true => Err(RejectReason::Misdirected),
             false => Ok(clean),
         }
     });
@@ -121,16 +124,21 @@ fn part_timeout(bounds: &Bounds) -> Option<Duration> {
 /// Lets a head through the gate.
 fn read<'r>(
     head: &'r RequestHeader,
-    scanned: Option<&'r Scanned>,
-    bounds: GateBounds,
-) -> Result<Clean<'r>, Reason> {
+    scanned: Option<&'r ScannedHead>,
+    bounds: HeadBounds,
+) -> Result<ValidRequest<'r>, RejectReason> {
     scanned
-        .and_then(|one| pass_scanned(one, head.raw_path(), bounds))
-        .unwrap_or_else(|| pass(Head::of(head), bounds))
+        .and_then(|one| validate_scanned(one, head.raw_path(), bounds))
+        .unwrap_or_else(|| validate(Head::of(head), bounds))
 }
 
 /// Keeps what is needed of a clean head when it is forwarded.
-fn keep(ctx: &mut Context, head: &RequestHeader, clean: &Clean<'_>, scanned: Option<&Scanned>) {
+fn keep(
+    ctx: &mut Context,
+    head: &RequestHeader,
+    clean: &ValidRequest<'_>,
+    scanned: Option<&ScannedHead>,
+) {
     ctx.rewritten = rewritten(clean, head.raw_path());
     ctx.rare = clean.rare;
     ctx.host = match scanned {
@@ -144,11 +152,11 @@ async fn conclude(
     gate: &Tollgate,
     session: &mut Session,
     ctx: &mut Context,
-    judged: Result<(), Reason>,
+    judged: Result<(), RejectReason>,
 ) -> Result<bool> {
     if let Err(reason) = judged {
         ctx.rejected = Some(reason);
-        ctx.ending = Some(Ending::Rejected);
+        ctx.outcome = Some(RequestOutcome::Rejected);
         Box::pin(respond::rejected(session, ctx, reason)).await?;
         return Ok(true);
     }
@@ -169,14 +177,15 @@ async fn conclude(
     if outcome == Outcome::Allowed {
         return Ok(false);
     }
-    let asking = Asking { headers: &session.req_header().headers, chance: fastrand::f64() };
+    let asking =
+        AnswerPreferences { headers: &session.req_header().headers, chance: fastrand::f64() };
     let Some(reply) = ctx.standing().and_then(|standing| render::reply(standing, asking)) else {
         return Ok(false);
     };
-    ctx.ending = Some(match ctx.rejected {
-        Some(_) => Ending::Rejected,
-        None if outcome == Outcome::Outage => Ending::Failed,
-        None => Ending::Limited,
+    ctx.outcome = Some(match ctx.rejected {
+        Some(_) => RequestOutcome::Rejected,
+        None if outcome == Outcome::Outage => RequestOutcome::Failed,
+        None => RequestOutcome::Limited,
     });
     respond::refuse(session, ctx, reply).await?;
     Ok(true)
@@ -208,13 +217,13 @@ pub(super) fn bound_body(body: Option<&Bytes>, ctx: &mut Context) -> Result<()> 
     if ctx.live.bounds().body_size.is_none_or(|most| ctx.body_read <= most) {
         return Ok(());
     }
-    ctx.rejected = Some(Reason::BodySize);
+    ctx.rejected = Some(RejectReason::BodySize);
     Error::e_explain(ErrorType::HTTPStatus(413), "the body is larger than body_size")
 }
 
 /// What the origin shall be asked for, where that is not what came: an escape was decoded, or the
 /// target was absolute.
-fn rewritten(clean: &Clean<'_>, raw_target: &[u8]) -> Option<Box<str>> {
+fn rewritten(clean: &ValidRequest<'_>, raw_target: &[u8]) -> Option<Box<str>> {
     if matches!(clean.path, Cow::Borrowed(_)) && matches!(raw_target.first(), Some(b'/' | b'*')) {
         return None;
     }

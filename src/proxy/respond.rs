@@ -8,10 +8,10 @@ use http::{HeaderMap, Method, StatusCode, Version, header};
 use pingora::{Error, ErrorSource, ErrorType, Result};
 use pingora_proxy::{FailToProxy, Session};
 
-use super::{Context, Ending, Tollgate, tunnel};
+use super::{Context, RequestOutcome, Tollgate, tunnel};
 use crate::edge::{ConnectionState, StreamCut};
 use crate::engine::FinalResponse;
-use crate::http::{Reason, Reply, render};
+use crate::http::{RejectReason, Reply, render};
 
 /// After how many seconds a request may be sent again for which there was no room: exchanges end all the
 /// time, and nobody knows when.
@@ -21,10 +21,10 @@ const SHED_RETRY: u32 = 1;
 pub(super) async fn rejected(
     session: &mut Session,
     ctx: &mut Context,
-    reason: Reason,
+    reason: RejectReason,
 ) -> Result<()> {
     // Where the request's own framing is in doubt nothing after it can be trusted.
-    if matches!(reason, Reason::Framing | Reason::BodySize) {
+    if matches!(reason, RejectReason::Framing | RejectReason::BodySize) {
         session.set_keepalive(None);
     }
     refuse(session, ctx, render::rejected(reason, reason.status())).await
@@ -45,14 +45,14 @@ pub(super) async fn failure(
     if let Some(reason) = StreamCut::of(error) {
         ctx.rejected = Some(reason);
     }
-    let status = ctx.rejected.map_or_else(|| failure_status(error), Reason::status);
-    ctx.ending = Some(match (ctx.rejected, error.esource()) {
-        (Some(_), _) => Ending::Rejected,
+    let status = ctx.rejected.map_or_else(|| failure_status(error), RejectReason::status);
+    ctx.outcome = Some(match (ctx.rejected, error.esource()) {
+        (Some(_), _) => RequestOutcome::Rejected,
         // A client that leaves in the middle of an answer is no failure of the origin.
-        (None, ErrorSource::Downstream) if ctx.origin_status.is_some() => Ending::Forwarded,
-        (None, _) => Ending::Failed,
+        (None, ErrorSource::Downstream) if ctx.origin_status.is_some() => RequestOutcome::Forwarded,
+        (None, _) => RequestOutcome::Failed,
     });
-    if ctx.ending == Some(Ending::Failed) && ctx.origin_status.is_none() && status >= 500 {
+    if ctx.outcome == Some(RequestOutcome::Failed) && ctx.origin_status.is_none() && status >= 500 {
         match ctx.is_unforwarded {
             true => gate.finish_unforwarded(ctx, status),
             // The origin gave no answer, and this one stands for it.
@@ -77,7 +77,7 @@ async fn tell_failure(session: &mut Session, ctx: &Context, status: u16) -> Resu
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
     let mut reply = match ctx.shed {
         Some(_) => render::reduced_capacity(Some(SHED_RETRY)),
-        None => render::problem(status, ctx.rejected.map(Reason::name)),
+        None => render::problem(status, ctx.rejected.map(RejectReason::name)),
     };
     // The request was charged: its answer says so, whoever gives it.
     if let Some(standing) = ctx.standing() {

@@ -6,7 +6,7 @@ use pingora::Result;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::{Context, Ending, Tollgate, http10, tunnel};
+use super::{Context, RequestOutcome, Tollgate, http10, tunnel};
 use crate::edge::{ConnectionState, ExpectedResponse};
 use crate::engine::FinalResponse;
 use crate::http::{LIMIT, Lines, REMAINING, RESET};
@@ -39,7 +39,7 @@ pub(super) fn tell(
             ctx.expected = Some(ExpectedResponse::begin(connection, length_of(response)));
         }
     }
-    ctx.ending = Some(Ending::Forwarded);
+    ctx.outcome = Some(RequestOutcome::Forwarded);
     if let (Some(origin), Some(asked)) = (&ctx.origin, ctx.origin_asked) {
         let now = gate.engine.now().mono;
         origin.tally().duration.record_span(now.saturating_sub(asked));

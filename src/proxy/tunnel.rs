@@ -14,7 +14,7 @@ use pingora_proxy::Session;
 
 use super::Context;
 use crate::edge::{ConnectionState, OriginSilent, StreamCut};
-use crate::http::Rare;
+use crate::http::UncommonFields;
 
 /// How a tunnel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(super) fn prepare(session: &Session, ctx: &Context, peer: &mut HttpPeer) {
 
 /// Whether the client asks for another protocol.
 pub(super) fn is_asked_for(session: &Session, ctx: &Context) -> bool {
-    ctx.rare.has(Rare::UPGRADE) && asks_to_switch(session.req_header())
+    ctx.rare.has(UncommonFields::UPGRADE) && asks_to_switch(session.req_header())
 }
 
 fn asks_to_switch(head: &RequestHeader) -> bool {

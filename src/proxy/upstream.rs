@@ -15,7 +15,7 @@ use crate::clock::Nanos;
 use crate::edge::{
     ConnectionState, EXCHANGE_BYTES, MAX_BODY_BYTES, MAX_RESPONSE_BYTES, ShedReason,
 };
-use crate::http::Rare;
+use crate::http::UncommonFields;
 use crate::policy::{Facts, client};
 
 // Written by their texts, which keeps their case over HTTP/1 for nothing; found by their names.
@@ -62,7 +62,7 @@ pub(super) fn choose(
         let client = facts.client.prefix();
         if !has_memory(gate, client, live.bounds().memory) {
             (ctx.shed, ctx.is_unforwarded) = (Some(ShedReason::Memory), true);
-            gate.books.shed(ShedReason::Memory);
+            gate.counters.shed(ShedReason::Memory);
             return Err(Error::explain(ErrorType::HTTPStatus(503), "no memory is left").into_up());
         }
         let most = origin.meant().max_connections;
@@ -73,7 +73,7 @@ pub(super) fn choose(
         ctx.origin_slot = origin.tally().slots.take(client, stay, most, &gate.origin_slots);
         if ctx.origin_slot.is_none() {
             (ctx.shed, ctx.is_unforwarded) = (Some(ShedReason::OriginConnections), true);
-            gate.books.shed(ShedReason::OriginConnections);
+            gate.counters.shed(ShedReason::OriginConnections);
             let why =
                 format!("origin {} has no connection left for this client", origin.meant().name);
             return Err(Error::explain(ErrorType::HTTPStatus(503), why).into_up());
@@ -147,7 +147,7 @@ pub(super) fn introduce(
     if let Some(target) = &ctx.rewritten {
         request.set_raw_path(target.as_bytes())?;
     }
-    if ctx.rare != Rare::NONE {
+    if ctx.rare != UncommonFields::NONE {
         clean_up(session, request, ctx)?;
     }
     let chain = if ctx.peer_trusted() { joined(request, &X_FORWARDED_FOR) } else { None };
@@ -194,7 +194,7 @@ pub(super) fn introduce(
 
 /// Takes out what an origin must not be told, and makes one line of several cookies.
 fn clean_up(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
-    if ctx.rare.has(Rare::UPGRADE) {
+    if ctx.rare.has(UncommonFields::UPGRADE) {
         if request.headers.get_all(header::UPGRADE).iter().any(is_to_http) {
             // Requests on the upgraded connection would bypass the limiter. This one is forwarded without
             // the upgrade.
@@ -210,7 +210,7 @@ fn clean_up(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Re
     }
     // HTTP/2 has its own rule for several lines (RFC 9113, section 8.2.3).
     let is_http2 = ctx.origin.as_ref().is_some_and(|origin| origin.meant().http2);
-    if ctx.rare.has(Rare::COOKIES) && !is_http2 {
+    if ctx.rare.has(UncommonFields::COOKIES) && !is_http2 {
         join_cookies(request)?;
     }
     Ok(())

@@ -28,7 +28,7 @@ use crate::engine::Engine;
 use crate::ops::{
     AccessLogSink, AdminAccess, AdminDoor, Lifecycle, ReloadSource, Reloader, Status,
 };
-use crate::proxy::{AllOriginSlots, Books, EarlyRejection, Live, Tollgate};
+use crate::proxy::{AllOriginSlots, EarlyRejection, Live, Tollgate, TrafficCounters};
 use crate::signals::OperatorRequests;
 
 /// How long the access log may take to be written when the process ends. A pipe that nobody reads
@@ -40,7 +40,7 @@ pub(super) struct Parts {
     pub(super) clock: Arc<dyn Clock>,
     engine: Arc<Engine>,
     live: Arc<ArcSwap<Live>>,
-    books: Arc<Books>,
+    counters: Arc<TrafficCounters>,
     pub(super) status: Arc<Status>,
     access: Arc<AccessLogSink>,
     certificates: Arc<CertificateStore>,
@@ -70,7 +70,7 @@ impl Parts {
         let ticket_keys = TicketKeys::new(clock.now().mono).map_err(StartError::TicketKeys)?;
         let access =
             Arc::new(AccessLogSink::new(&config.access_log).map_err(StartError::AccessLog)?);
-        let books = Arc::new(Books::default());
+        let counters = Arc::new(TrafficCounters::default());
         let beside = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("beside")
@@ -79,7 +79,7 @@ impl Parts {
             .map_err(StartError::Runtime)?;
         let engine = beside.block_on(Engine::connect(&config.store, Arc::clone(&clock)));
         let engine = Arc::new(engine.map_err(StartError::Secret)?);
-        let (live, _) = beside.block_on(Live::build(config, &engine, &books, None));
+        let (live, _) = beside.block_on(Live::build(config, &engine, &counters, None));
         let live = Arc::new(ArcSwap::from_pointee(live));
         let connections = Arc::<AtomicUsize>::default();
         let permits = Arc::new(ConnectionPermits::new(Arc::clone(&connections)));
@@ -89,7 +89,7 @@ impl Parts {
             clock,
             engine,
             live,
-            books,
+            counters,
             status,
             access,
             certificates,
@@ -133,7 +133,7 @@ impl Parts {
         let app = AdminDoor {
             engine: Arc::clone(&self.engine),
             live: Arc::clone(&self.live),
-            books: Arc::clone(&self.books),
+            counters: Arc::clone(&self.counters),
             status: Arc::clone(&self.status),
             connections: Arc::clone(&self.connections),
             memory: Arc::clone(&self.memory),
@@ -205,7 +205,7 @@ impl Parts {
         Arc::new(EarlyRejection {
             engine: Arc::clone(&self.engine),
             live: Arc::clone(&self.live),
-            books: Arc::clone(&self.books),
+            counters: Arc::clone(&self.counters),
             access: Arc::clone(&self.access) as _,
         })
     }
@@ -234,7 +234,7 @@ impl Parts {
         Tollgate {
             engine: Arc::clone(&self.engine),
             live: Arc::clone(&self.live),
-            books: Arc::clone(&self.books),
+            counters: Arc::clone(&self.counters),
             access: Arc::clone(&self.access) as _,
             origin_slots: Arc::clone(&self.origin_slots),
             memory: Arc::clone(&self.memory),
@@ -248,7 +248,7 @@ impl Parts {
                 source: ReloadSource { file: file.to_owned() },
                 engine: Arc::clone(&self.engine),
                 live: Arc::clone(&self.live),
-                books: Arc::clone(&self.books),
+                counters: Arc::clone(&self.counters),
                 status: Arc::clone(&self.status),
                 access: Arc::clone(&self.access),
                 certificates: Arc::clone(&self.certificates),

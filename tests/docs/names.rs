@@ -127,7 +127,7 @@ fn first_cells(text: &str) -> BTreeSet<String> {
 #[test]
 fn every_reason_is_described() {
     let there: BTreeSet<String> =
-        tollgate::http::Reason::ALL.iter().map(|reason| reason.name().to_owned()).collect();
+        tollgate::http::RejectReason::ALL.iter().map(|reason| reason.name().to_owned()).collect();
     let text = page("security/refused.md");
     let described = first_cells(text.split("## Reasons").nth(1).unwrap());
     assert_eq!(described, there);

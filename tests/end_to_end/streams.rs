@@ -18,7 +18,6 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use support::servers::{Gate, eventually, free_port, read};
-use support::wait::{observe_for, pause_of_a_slow_client};
 
 const POLICY: &str = "
 limits:
@@ -182,7 +181,7 @@ async fn send(port: u16, stream: &Stream, host: &str) -> (Vec<u16>, bool) {
                 break;
             }
             if slow {
-                pause_of_a_slow_client(Duration::from_millis(1)).await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
         to
@@ -351,7 +350,7 @@ async fn run(name: &'static str) {
         let quiet = now == before && now.0 > 0;
         before = now;
         async move {
-            observe_for(Duration::from_millis(300)).await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
             quiet
         }
     });

@@ -8,7 +8,7 @@ use super::oracle::{Change, Oracle, Place, Request, TRAVEL, Told, local};
 use super::request::Due;
 
 impl Oracle {
-    /// Books what a decision charged; says where.
+    /// Records what a decision charged; says where.
     pub(super) fn charge(
         &mut self,
         id: u64,

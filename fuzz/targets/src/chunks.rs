@@ -1,4 +1,4 @@
-use tollgate::http::{Framing, Length, Reason};
+use tollgate::http::{Framing, Length, RejectReason};
 
 /// Most bytes of a chunk's extension.
 const MAX_EXTENSION: usize = 256;
@@ -30,7 +30,7 @@ pub fn chunks(bytes: &[u8]) {
 }
 
 /// How many bytes a body takes, whether it has ended: told in two pieces.
-fn read(length: Length, bytes: &[u8], cut: usize) -> Result<(usize, bool), Reason> {
+fn read(length: Length, bytes: &[u8], cut: usize) -> Result<(usize, bool), RejectReason> {
     let mut framing = Framing::new(length);
     let first = framing.take(&bytes[..cut])?;
     if first < cut {

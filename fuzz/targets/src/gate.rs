@@ -1,20 +1,20 @@
 //! What holds of everything that the gate lets through.
 
 use http::{HeaderMap, HeaderValue, Method, Version};
-use tollgate::http::{Clean, GateBounds, Head, Reason, pass};
+use tollgate::http::{ValidRequest, HeadBounds, Head, RejectReason, validate};
 
 use super::origin;
 
 /// Small, so that short inputs reach the bounds.
-pub(super) const BOUNDS: GateBounds =
-    GateBounds { header_size: 4096, header_fields: 20, body_size: Some(1_000_000) };
+pub(super) const BOUNDS: HeadBounds =
+    HeadBounds { header_size: 4096, header_fields: 20, body_size: Some(1_000_000) };
 
 /// Most other readings of a path: twelve that take habits together, twice (README, "What is a clean
 /// request").
 const MAX_READINGS: usize = 26;
 
 /// Checks a request that passed.
-pub(super) fn is_clean(clean: &Clean<'_>, method: &Method) {
+pub(super) fn is_clean(clean: &ValidRequest<'_>, method: &Method) {
     let path = &*clean.path;
     assert!(path.starts_with('/') || path == "*" && *method == Method::OPTIONS, "{path}");
     assert!(path.bytes().all(|byte| byte.is_ascii_graphic()), "{path}");
@@ -33,10 +33,10 @@ pub(super) fn is_clean(clean: &Clean<'_>, method: &Method) {
 }
 
 /// The canonical path and the other readings of a GET for `target`.
-fn passed(target: &str) -> Result<(String, Vec<String>), Reason> {
+fn passed(target: &str) -> Result<(String, Vec<String>), RejectReason> {
     let mut headers = HeaderMap::new();
     headers.insert("host", HeaderValue::from_static("h"));
-    let clean = pass(get(target.as_bytes(), &headers), BOUNDS)?;
+    let clean = validate(get(target.as_bytes(), &headers), BOUNDS)?;
     Ok((clean.path.into_owned(), clean.readings))
 }
 

@@ -1,6 +1,6 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
 use pingora::http::RequestHeader;
-use tollgate::http::{Head, HeadScan, LastHost, Length, Reason, WireHead, pass, pass_scanned};
+use tollgate::http::{Head, HeadScan, HostCache, Length, RejectReason, WireHead, validate, validate_scanned};
 
 use super::gate::{BOUNDS, is_clean};
 
@@ -32,8 +32,8 @@ pub fn heads(bytes: &[u8]) {
 }
 
 /// A scan in two pieces.
-fn scanned(bytes: &[u8], cut: usize) -> Result<Option<WireHead>, Reason> {
-    let (mut scan, mut last) = (HeadScan::default(), LastHost::default());
+fn scanned(bytes: &[u8], cut: usize) -> Result<Option<WireHead>, RejectReason> {
+    let (mut scan, mut last) = (HeadScan::default(), HostCache::default());
     if let Some(head) = scan.advance(&bytes[..cut], BOUNDS, &mut last)? {
         return Ok(Some(head));
     }
@@ -89,8 +89,8 @@ fn is_parsed_alike(bytes: &[u8], head: &WireHead) {
     let target = target.as_bytes();
     let framed = Head { method: &method, target, authority: None, version, headers: &headers };
     // Of several reasons to refuse it either may be told.
-    let read = pass_scanned(&head.scanned, target, BOUNDS).unwrap();
-    match (pass(framed, BOUNDS), read) {
+    let read = validate_scanned(&head.scanned, target, BOUNDS).unwrap();
+    match (validate(framed, BOUNDS), read) {
         (Ok(clean), read) => {
             is_clean(&clean, &method);
             assert_eq!(Ok(clean), read);

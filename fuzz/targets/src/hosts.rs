@@ -1,5 +1,5 @@
 use http::{HeaderMap, HeaderValue, Method};
-use tollgate::http::pass;
+use tollgate::http::validate;
 
 use super::gate::{BOUNDS, get, is_clean};
 
@@ -26,7 +26,7 @@ fn is_host(value: &[u8], expected: &str) {
 fn host_of(value: &[u8]) -> Option<String> {
     let mut headers = HeaderMap::new();
     headers.insert("host", HeaderValue::from_bytes(value).ok()?);
-    let clean = pass(get(b"/", &headers), BOUNDS).ok()?;
+    let clean = validate(get(b"/", &headers), BOUNDS).ok()?;
     is_clean(&clean, &Method::GET);
     Some(clean.host.into_owned())
 }

@@ -1,5 +1,5 @@
 use http::{HeaderMap, HeaderValue, Method};
-use tollgate::http::pass;
+use tollgate::http::validate;
 
 use super::gate::{BOUNDS, get, is_clean};
 
@@ -8,7 +8,7 @@ use super::gate::{BOUNDS, get, is_clean};
 pub fn paths(target: &[u8]) {
     let mut headers = HeaderMap::new();
     headers.insert("host", HeaderValue::from_static("h"));
-    if let Ok(clean) = pass(get(target, &headers), BOUNDS) {
+    if let Ok(clean) = validate(get(target, &headers), BOUNDS) {
         is_clean(&clean, &Method::GET);
         let is_borrowed = matches!(clean.path, std::borrow::Cow::Borrowed(_));
         let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{ManualClock, Nanos};
 use tollgate::config::{self, LoadedConfig};
 use tollgate::engine::{Engine, FinalResponse, Generation, Outcome};
-use tollgate::http::{Asking, refusal, retry_after_secs};
+use tollgate::http::{AnswerPreferences, refusal, retry_after_secs};
 use tollgate::policy::client::RequestClient;
 use tollgate::policy::{Facts, KeySecret};
 
@@ -113,7 +113,7 @@ fn request(headers: &HeaderMap, is_trusted: bool, said: &FinalResponse<'_>) -> O
         assert!(!answer.authenticated, "{answer:?}");
     }
     for chance in [0.0, 0.5, 1.0] {
-        let asking = Asking { headers, chance };
+        let asking = AnswerPreferences { headers, chance };
         let refused = refusal(&decision, generation.policy(), &NODE.responses, asking).unwrap();
         assert_eq!(refused.is_some(), decision.outcome == Outcome::Limited);
         if let Some(retry) = refused.and_then(|one| one.headers.get("retry-after").cloned()) {

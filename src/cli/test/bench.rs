@@ -13,7 +13,9 @@ use crate::engine::{
     CandidateComparison, CandidateVerdict, Decision, Engine, FinalResponse, Generation,
     PendingSettlement,
 };
-use crate::http::{Asking, FieldRules, GateBounds, Head, Reason, fields_beside, pass, refusal};
+use crate::http::{
+    AnswerPreferences, FieldRules, Head, HeadBounds, RejectReason, fields_beside, refusal, validate,
+};
 use crate::policy::KeySecret;
 use crate::policy::client::ClientRules;
 
@@ -61,7 +63,7 @@ struct Bench<'s> {
     engine: Engine,
     generation: Generation,
     clients: ClientRules,
-    bounds: GateBounds,
+    bounds: HeadBounds,
     rules: FieldRules,
     responses: Vec<Arc<Responses>>,
     default_responses: Arc<Responses>,
@@ -124,7 +126,7 @@ impl<'s> Bench<'s> {
             engine,
             generation,
             clients: config.clients,
-            bounds: GateBounds {
+            bounds: HeadBounds {
                 header_size: config.bounds.header_size,
                 header_fields: config.bounds.header_fields,
                 body_size: config.bounds.body_size,
@@ -181,7 +183,7 @@ impl<'s> Bench<'s> {
         let client = self.clients.client(send.ip, &send.headers);
         let mut answered =
             ObservedResponse { client_ip: client.ip.to_string(), ..ObservedResponse::default() };
-        let checked = pass(head, self.bounds).and_then(|clean| {
+        let checked = validate(head, self.bounds).and_then(|clean| {
             self.rules.check(clean.rare, &send.method, &send.headers).map(|()| clean)
         });
         let clean = match checked {
@@ -241,7 +243,7 @@ impl<'s> Bench<'s> {
         answered: &mut ObservedResponse,
     ) -> bool {
         let policy = self.generation.policy();
-        let asking = Asking { headers: asked, chance: 0.0 };
+        let asking = AnswerPreferences { headers: asked, chance: 0.0 };
         match refusal(decision, policy, self.responses(decision), asking) {
             Ok(Some(refusal)) => {
                 answered.status = Some(refusal.status.as_u16());
@@ -249,7 +251,7 @@ impl<'s> Bench<'s> {
                 answered.headers = refusal.headers;
                 let body: serde_json::Value =
                     serde_json::from_slice(&refusal.body).unwrap_or_default();
-                let names = Reason::ALL.map(Reason::name);
+                let names = RejectReason::ALL.map(RejectReason::name);
                 answered.reason = names.into_iter().find(|name| body["reason"] == *name);
                 true
             }

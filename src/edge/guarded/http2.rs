@@ -15,7 +15,7 @@ use crate::edge::exchanges::{Exchanges, Over, Rules};
 use crate::edge::frames::{self, Frame, Reader};
 use crate::edge::idle_mark::IdleMark;
 use crate::edge::link::StreamCut;
-use crate::http::Reason;
+use crate::http::RejectReason;
 
 /// In which `h2_resets` are counted.
 pub(crate) const RESET_WINDOW: Nanos = Nanos::new(60_000_000_000);
@@ -274,8 +274,12 @@ impl FrameWatch {
     }
 
     /// Why a client is cut that does not end a frame.
-    pub(crate) const fn frame_reason(&self) -> Reason {
-        if self.inbound.is_inside_data() { Reason::BodyRate } else { Reason::HeaderTimeout }
+    pub(crate) const fn frame_reason(&self) -> RejectReason {
+        if self.inbound.is_inside_data() {
+            RejectReason::BodyRate
+        } else {
+            RejectReason::HeaderTimeout
+        }
     }
 
     /// Whether the client has taken back too many requests lately.
@@ -350,10 +354,10 @@ const fn is_taken(tcp: &TCP_INFO) -> bool {
 
 impl Over {
     /// What a request that fails for it is refused for; none, if it has its answer.
-    const fn reason(self) -> Option<Reason> {
+    const fn reason(self) -> Option<RejectReason> {
         match self {
-            Self::SlowBody | Self::SlowReader => Some(Reason::BodyRate),
-            Self::Memory => Some(Reason::Memory),
+            Self::SlowBody | Self::SlowReader => Some(RejectReason::BodyRate),
+            Self::Memory => Some(RejectReason::Memory),
             Self::Rest => None,
         }
     }

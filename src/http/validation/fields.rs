@@ -3,8 +3,8 @@
 use hashbrown::HashSet;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
-use super::rare::{METHOD_OVERRIDES, WRITTEN_HERE, is_claim};
-use super::{Rare, Reason, bytes};
+use super::uncommon_fields::{METHOD_OVERRIDES, WRITTEN_HERE, is_claim};
+use super::{RejectReason, UncommonFields, bytes};
 use crate::config::{Config, MethodOverride, Underscores};
 use crate::policy::client::AddressHeader;
 
@@ -52,18 +52,23 @@ impl FieldRules {
     }
 
     /// Refuses what is to be refused of the fields of a request.
-    pub fn check(&self, rare: Rare, method: &Method, headers: &HeaderMap) -> Result<(), Reason> {
-        if rare.has(Rare::ODD_NAME)
+    pub fn check(
+        &self,
+        rare: UncommonFields,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<(), RejectReason> {
+        if rare.has(UncommonFields::ODD_NAME)
             && self.underscores == Underscores::RejectAmbiguous
             && headers.keys().any(|name| self.is_ambiguous(name))
         {
-            return Err(Reason::AmbiguousField);
+            return Err(RejectReason::AmbiguousField);
         }
-        if rare.has(Rare::METHOD_OVERRIDE)
+        if rare.has(UncommonFields::METHOD_OVERRIDE)
             && self.method_override == MethodOverride::Reject
             && METHOD_OVERRIDES.iter().any(|name| names_another(headers, name, method))
         {
-            return Err(Reason::MethodOverride);
+            return Err(RejectReason::MethodOverride);
         }
         Ok(())
     }
@@ -71,7 +76,7 @@ impl FieldRules {
     /// The fields that the origin is not told.
     pub fn dropped(
         &self,
-        rare: Rare,
+        rare: UncommonFields,
         peer_trusted: bool,
         method: &Method,
         headers: &HeaderMap,
@@ -79,11 +84,11 @@ impl FieldRules {
         let strips = self.method_override == MethodOverride::Strip;
         let is_dropped = |name: &&HeaderName| {
             let text = name.as_str();
-            (rare.has(Rare::CLAIM) && !peer_trusted && is_claim(text.as_bytes()))
-                || (rare.has(Rare::ODD_NAME)
+            (rare.has(UncommonFields::CLAIM) && !peer_trusted && is_claim(text.as_bytes()))
+                || (rare.has(UncommonFields::ODD_NAME)
                     && self.underscores == Underscores::Drop
                     && self.is_ambiguous(name))
-                || (rare.has(Rare::METHOD_OVERRIDE)
+                || (rare.has(UncommonFields::METHOD_OVERRIDE)
                     && strips
                     && METHOD_OVERRIDES.contains(&text)
                     && names_another(headers, text, method))

@@ -4,7 +4,7 @@
 //! Strict where readers differ: no list of lengths, no coding but one `chunked`, and chunks whose
 //! lines end in CR LF.
 
-use super::Reason;
+use super::RejectReason;
 
 /// How long a body is said to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +25,10 @@ pub(crate) fn length<'l>(
     is_http_11: bool,
     mut lengths: impl Iterator<Item = &'l [u8]>,
     mut codings: impl Iterator<Item = &'l [u8]>,
-) -> Result<Length, Reason> {
+) -> Result<Length, RejectReason> {
     let (length, coding) = (lengths.next(), codings.next());
     if lengths.next().is_some() || codings.next().is_some() {
-        return Err(Reason::Framing);
+        return Err(RejectReason::Framing);
     }
     match (length, coding) {
         (None, None) => Ok(Length::None),
@@ -41,9 +41,9 @@ pub(crate) fn length<'l>(
                 .and_then(|digits| digits.parse().ok())
                 .filter(|length| *length <= MAX_LENGTH)
                 .map(Length::Bytes)
-                .ok_or(Reason::Framing)
+                .ok_or(RejectReason::Framing)
         }
-        _ => Err(Reason::Framing),
+        _ => Err(RejectReason::Framing),
     }
 }
 
@@ -109,7 +109,7 @@ impl Framing {
 
     /// How many of the bytes that follow belong to the body. Fewer than all of them only when the
     /// body ends there.
-    pub fn take(&mut self, bytes: &[u8]) -> Result<usize, Reason> {
+    pub fn take(&mut self, bytes: &[u8]) -> Result<usize, RejectReason> {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
             let left = (bytes.len() - at) as u64;
@@ -137,14 +137,14 @@ impl Framing {
 
 impl State {
     /// One byte of what stands between chunks.
-    fn next(self, byte: u8) -> Result<Self, Reason> {
+    fn next(self, byte: u8) -> Result<Self, RejectReason> {
         Ok(match (self, byte) {
             (Self::Size { size, digits }, b'\r') if digits > 0 => Self::SizeEnd { size },
             (Self::Size { size, digits }, b';') if digits > 0 => {
                 Self::Extension { size, length: 0 }
             }
             (Self::Size { size, digits }, digit) if digits < MAX_DIGITS => {
-                let digit = char::from(digit).to_digit(16).ok_or(Reason::Framing)?;
+                let digit = char::from(digit).to_digit(16).ok_or(RejectReason::Framing)?;
                 Self::Size { size: size * 16 + u64::from(digit), digits: digits + 1 }
             }
             (Self::Extension { size, .. }, b'\r') => Self::SizeEnd { size },
@@ -163,7 +163,7 @@ impl State {
             }
             (Self::TrailerLf { line: 0, .. }, b'\n') => Self::Done,
             (Self::TrailerLf { length, .. }, b'\n') => Self::Trailer { length, line: 0 },
-            _ => return Err(Reason::Framing),
+            _ => return Err(RejectReason::Framing),
         })
     }
 }
@@ -172,7 +172,7 @@ impl State {
 mod tests {
     use super::*;
 
-    fn take(length: Length, bytes: &[u8]) -> Result<(usize, bool), Reason> {
+    fn take(length: Length, bytes: &[u8]) -> Result<(usize, bool), RejectReason> {
         let mut framing = Framing::new(length);
         framing.take(bytes).map(|taken| (taken, framing.is_done()))
     }
@@ -204,7 +204,7 @@ mod tests {
             b"0\r\nT: \x00\r\n\r\n",
             b";\r\n",
         ] {
-            assert_eq!(take(Length::Chunked, bytes), Err(Reason::Framing), "{bytes:?}");
+            assert_eq!(take(Length::Chunked, bytes), Err(RejectReason::Framing), "{bytes:?}");
         }
     }
 

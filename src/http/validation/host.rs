@@ -4,21 +4,21 @@ use std::borrow::Cow;
 
 use memchr::memchr;
 
-use super::{Reason, bytes};
+use super::{RejectReason, bytes};
 
 /// The longest host: a domain name has at most 253 characters (RFC 1035).
 const MAX_HOST: usize = 255;
 
 /// An authority's host: lower case, without port and one trailing dot.
-pub(crate) fn host(authority: &[u8]) -> Result<Cow<'_, str>, Reason> {
-    let authority = std::str::from_utf8(authority).map_err(|_| Reason::Host)?;
+pub(crate) fn host(authority: &[u8]) -> Result<Cow<'_, str>, RejectReason> {
+    let authority = std::str::from_utf8(authority).map_err(|_| RejectReason::Host)?;
     if authority.is_empty() {
         return Ok(Cow::Borrowed(""));
     }
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
-            let (inside, port) = rest.split_once(']').ok_or(Reason::Host)?;
-            inside.parse::<std::net::Ipv6Addr>().map_err(|_| Reason::Host)?;
+            let (inside, port) = rest.split_once(']').ok_or(RejectReason::Host)?;
+            inside.parse::<std::net::Ipv6Addr>().map_err(|_| RejectReason::Host)?;
             (&authority[..inside.len() + 2], port)
         }
         None => match memchr(b':', authority.as_bytes()) {
@@ -35,7 +35,7 @@ pub(crate) fn host(authority: &[u8]) -> Result<Cow<'_, str>, Reason> {
     let name = host.strip_suffix('.').unwrap_or(host);
     let clean = host.starts_with('[') || is_name(name.as_bytes());
     if !port_is_one || !clean || host.len() > MAX_HOST {
-        return Err(Reason::Host);
+        return Err(RejectReason::Host);
     }
     Ok(if bytes::any(name.as_bytes(), bytes::UPPER) {
         Cow::Owned(name.to_ascii_lowercase())

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use memchr::memmem;
 
-use super::{Reason, bytes};
+use super::{RejectReason, bytes};
 
 /// Most places of one path that origins may read in different ways: escapes, `//`, `\`, `;`, dot
 /// segments. An address that is escaped into a path has about thirty. What is more only costs time: each
@@ -35,9 +35,9 @@ pub(crate) struct Canonical<'r> {
 /// Refused, since nobody means them: control bytes, blanks, `#`, bytes that are not ASCII, broken
 /// escapes, escapes of control bytes, encodings of ASCII that are no UTF-8, and more ambiguities than
 /// [`MAX_AMBIGUITIES`]. (Segments `..` that climb above the root are refused as readings.)
-pub(crate) fn canonical(raw: &str) -> Result<Canonical<'_>, Reason> {
+pub(crate) fn canonical(raw: &str) -> Result<Canonical<'_>, RejectReason> {
     if !raw.starts_with('/') {
-        return Err(Reason::Path);
+        return Err(RejectReason::Path);
     }
     if is_plain(raw.as_bytes()) {
         return Ok(Canonical { path: Cow::Borrowed(raw), ambiguous: false });
@@ -68,9 +68,9 @@ impl Ambiguities {
         Self { found: 0, most: if size > MAX_AMBIGUOUS_PATH { 0 } else { MAX_AMBIGUITIES } }
     }
 
-    fn add(&mut self) -> Result<(), Reason> {
+    fn add(&mut self) -> Result<(), RejectReason> {
         self.found += 1;
-        if self.found > self.most { Err(Reason::Path) } else { Ok(()) }
+        if self.found > self.most { Err(RejectReason::Path) } else { Ok(()) }
     }
 }
 
@@ -89,7 +89,7 @@ fn is_plain(path: &[u8]) -> bool {
 fn decode_unreserved<'r>(
     raw: &'r str,
     ambiguities: &mut Ambiguities,
-) -> Result<Cow<'r, str>, Reason> {
+) -> Result<Cow<'r, str>, RejectReason> {
     let bytes = raw.as_bytes();
     let mut canonical = Vec::new();
     let (mut at, mut copied) = (0, 0);
@@ -98,9 +98,9 @@ fn decode_unreserved<'r>(
         match bytes.get(at) {
             None => break,
             Some(b'%') => {
-                let decoded = escape(bytes, at).ok_or(Reason::Path)?;
+                let decoded = escape(bytes, at).ok_or(RejectReason::Path)?;
                 if matches!(decoded, 0..=0x1f | 0x7f) || is_bad_ascii(bytes, at, decoded) {
-                    return Err(Reason::Path);
+                    return Err(RejectReason::Path);
                 }
                 let is_upper = !bytes[at + 1..at + 3].iter().any(u8::is_ascii_lowercase);
                 if is_unreserved(decoded) || !is_upper {
@@ -125,14 +125,14 @@ fn decode_unreserved<'r>(
                 ambiguities.add()?;
                 at += 1;
             }
-            Some(_) => return Err(Reason::Path),
+            Some(_) => return Err(RejectReason::Path),
         }
     }
     if copied == 0 {
         return Ok(Cow::Borrowed(raw));
     }
     canonical.extend_from_slice(&bytes[copied..]);
-    String::from_utf8(canonical).map(Cow::Owned).map_err(|_| Reason::Path)
+    String::from_utf8(canonical).map(Cow::Owned).map_err(|_| RejectReason::Path)
 }
 
 /// The escape of a byte, in upper case.

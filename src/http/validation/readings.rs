@@ -6,7 +6,7 @@
 
 use memchr::{memchr, memchr2};
 
-use super::Reason;
+use super::RejectReason;
 use super::path::{escape, escaped, is_bad_ascii};
 
 /// Most readings of one path. Escapes within escapes beside parameters and double slashes have twelve;
@@ -30,7 +30,7 @@ const ALL: Habits = (1 << 5) - 1;
 
 /// Every other path that an origin may take a canonical one for. `Err` where one of them holds
 /// a control byte, a bad encoding or climbs above the root, and where there are too many.
-pub(crate) fn readings(canonical: &str) -> Result<Vec<String>, Reason> {
+pub(crate) fn readings(canonical: &str) -> Result<Vec<String>, RejectReason> {
     let mut all = Vec::new();
     let once = decode(canonical)?;
     let is_decoded = once.path == canonical;
@@ -62,7 +62,7 @@ struct Decoded {
 
 /// Decodes escapes of characters that may also stand bare, and of `%`. What is escaped still is
 /// written as canonical paths are; `?` and `#` are left, since they would not be of the path.
-fn decode(path: &str) -> Result<Decoded, Reason> {
+fn decode(path: &str) -> Result<Decoded, RejectReason> {
     let bytes = path.as_bytes();
     let mut decoded = Vec::with_capacity(path.len());
     let (mut copied, mut end) = (0, None);
@@ -79,7 +79,7 @@ fn decode(path: &str) -> Result<Decoded, Reason> {
                 }
                 None => decoded.push(b'%'),
             },
-            Some(0..=0x1f | 0x7f) => return Err(Reason::Path),
+            Some(0..=0x1f | 0x7f) => return Err(RejectReason::Path),
             Some(byte) if byte < 0x80 && !matches!(byte, b' ' | b'?' | b'#') => decoded.push(byte),
             Some(byte) => {
                 if matches!(byte, b'?' | b'#') {
@@ -96,9 +96,9 @@ fn decode(path: &str) -> Result<Decoded, Reason> {
     }
     decoded.extend_from_slice(&bytes[copied..]);
     if has_bad_ascii(&decoded) {
-        return Err(Reason::Path);
+        return Err(RejectReason::Path);
     }
-    let path = String::from_utf8(decoded).map_err(|_| Reason::Path)?;
+    let path = String::from_utf8(decoded).map_err(|_| RejectReason::Path)?;
     Ok(Decoded { path, end })
 }
 
@@ -154,7 +154,7 @@ impl<'p> Marked<'p> {
     }
 
     /// Writes the reading of every choice of habits that has these, but none that does nothing.
-    fn read(&self, all: &mut Vec<String>, needed: Habits) -> Result<(), Reason> {
+    fn read(&self, all: &mut Vec<String>, needed: Habits) -> Result<(), RejectReason> {
         let matters = |habits: &Habits| habits & !self.habits == 0 && habits & needed == needed;
         for habits in (1..=ALL).filter(matters) {
             let mut reading = Reading { path: String::new(), habits, used: 0 };
@@ -164,7 +164,7 @@ impl<'p> Marked<'p> {
                 all.push(reading.path);
             }
             if all.len() > MAX_READINGS {
-                return Err(Reason::Path);
+                return Err(RejectReason::Path);
             }
         }
         Ok(())
@@ -190,7 +190,7 @@ impl Reading {
         self.habits & habit != 0
     }
 
-    fn write(&mut self, marked: &Marked<'_>) -> Result<(), Reason> {
+    fn write(&mut self, marked: &Marked<'_>) -> Result<(), RejectReason> {
         let path = self.up_to_end(marked);
         let bytes = path.as_bytes();
         self.path.reserve(path.len());
@@ -259,9 +259,9 @@ impl Reading {
     }
 
     /// Takes the last segment back.
-    fn pop(&mut self) -> Result<(), Reason> {
-        let without = self.path.strip_suffix('/').ok_or(Reason::Path)?;
-        let parent = without.rfind('/').ok_or(Reason::Path)?;
+    fn pop(&mut self) -> Result<(), RejectReason> {
+        let without = self.path.strip_suffix('/').ok_or(RejectReason::Path)?;
+        let parent = without.rfind('/').ok_or(RejectReason::Path)?;
         self.path.truncate(parent + 1);
         Ok(())
     }
@@ -347,7 +347,7 @@ mod tests {
             "/a%C3%25A9%25e0%2581%25A1",
             "//..",
         ] {
-            assert_eq!(readings(path), Err(Reason::Path), "{path}");
+            assert_eq!(readings(path), Err(RejectReason::Path), "{path}");
         }
     }
 
@@ -369,6 +369,6 @@ mod tests {
             assert_eq!((found.len(), distinct.len()), (count, count), "{path}: {found:?}");
         }
         // No site has all habits together.
-        assert_eq!(readings("/a/../%252F%2F\\;x//./b"), Err(Reason::Path));
+        assert_eq!(readings("/a/../%252F%2F\\;x//./b"), Err(RejectReason::Path));
     }
 }

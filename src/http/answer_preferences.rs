@@ -1,0 +1,178 @@
+//! Which of an operator's bodies a client is sent, and which web page may read the answer.
+
+use http::header::{self, HeaderMap, HeaderValue};
+
+use crate::config::{Cors, RefusalBody, Responses};
+
+const PROBLEM_JSON: &str = "application/problem+json";
+
+/// What of a request shapes its refusal.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerPreferences<'r> {
+    /// Its fields.
+    pub headers: &'r HeaderMap,
+    /// A number by chance, below 1: where in the jitter of `Retry-After` this answer is.
+    pub chance: f64,
+}
+
+/// Most ranges of an `Accept` that are looked at.
+const MOST_RANGES: usize = 32;
+
+impl AnswerPreferences<'_> {
+    /// The body to send: for a gRPC call its status, else what the client likes best (RFC 9110,
+    /// section 12.5.1), of equals the first of the list.
+    pub(crate) fn body<'b>(&self, responses: &'b Responses) -> &'b RefusalBody {
+        let bodies = &responses.bodies;
+        if let [only] = bodies.as_slice()
+            && *only != RefusalBody::Grpc
+        {
+            return only;
+        }
+        if self.is_grpc() && bodies.contains(&RefusalBody::Grpc) {
+            return &RefusalBody::Grpc;
+        }
+        let mut best: Option<(&RefusalBody, u16)> = None;
+        for body in bodies.iter().filter(|body| **body != RefusalBody::Grpc) {
+            let liking = self.liking(media_type(body));
+            if best.is_none_or(|(_, most)| liking > most) {
+                best = Some((body, liking));
+            }
+        }
+        best.map_or(&RefusalBody::Problem, |(body, _)| body)
+    }
+
+    /// The origin that may read the answer, as the operator wrote it.
+    pub(crate) fn reader<'c>(&self, cors: &'c Cors) -> Option<&'c HeaderValue> {
+        static ANY: HeaderValue = HeaderValue::from_static("*");
+        if matches!(cors, Cors::Only(none) if none.is_empty()) {
+            return None;
+        }
+        let origin = self.headers.get(header::ORIGIN)?;
+        match cors {
+            Cors::All => Some(&ANY),
+            Cors::Only(origins) => origins.iter().find(|one| *one == origin),
+        }
+    }
+
+    fn is_grpc(&self) -> bool {
+        let kind = self.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
+        // `application/grpc`, `+proto` and so on; `-web` is another protocol.
+        rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+    }
+
+    /// How much a media type is liked, in thousandths. Without `Accept` all are alike.
+    fn liking(&self, media_type: &str) -> u16 {
+        let mut lines = self.headers.get_all(header::ACCEPT).iter().peekable();
+        if lines.peek().is_none() {
+            return 1_000;
+        }
+        let ranges = lines.filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(','));
+        let mut found = (0, 0);
+        for range in ranges.take(MOST_RANGES) {
+            let mut parts = range.split(';').map(str::trim);
+            let Some(exactness) = parts.next().and_then(|range| exactness(range, media_type))
+            else {
+                continue;
+            };
+            let quality = parts.find_map(|part| part.strip_prefix("q=")).map_or(1_000, thousandths);
+            if exactness > found.0 {
+                found = (exactness, quality);
+            }
+        }
+        found.1
+    }
+}
+
+fn media_type(body: &RefusalBody) -> &str {
+    match body {
+        RefusalBody::Problem | RefusalBody::Grpc => PROBLEM_JSON,
+        RefusalBody::File { media_type, .. } => media_type,
+    }
+}
+
+/// How exactly a range names a media type: the type itself, `type/*`, `*/*`; `None`: not at all.
+/// Who takes JSON takes a problem.
+fn exactness(range: &str, media_type: &str) -> Option<u8> {
+    let media_type = media_type.split(';').next().unwrap_or("").trim();
+    let (kind, _) = media_type.split_once('/')?;
+    if range.eq_ignore_ascii_case(media_type) {
+        return Some(4);
+    }
+    if media_type == PROBLEM_JSON && range.eq_ignore_ascii_case("application/json") {
+        return Some(3);
+    }
+    match range.split_once('/')? {
+        ("*", "*") => Some(1),
+        (one, "*") if one.eq_ignore_ascii_case(kind) => Some(2),
+        _ => None,
+    }
+}
+
+/// `0.5` as thousandths; what cannot be read is 0.
+fn thousandths(text: &str) -> u16 {
+    let quality: f64 = text.trim().parse().unwrap_or(0.0);
+    // In range, so that the cast only cuts.
+    (quality.clamp(0.0, 1.0) * 1_000.0) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Exempt;
+
+    fn responses() -> Responses {
+        let html = RefusalBody::File { content: "<p>".into(), media_type: "text/html".to_owned() };
+        Responses {
+            ratelimit_fields: true,
+            x_ratelimit_fields: true,
+            bodies: vec![RefusalBody::Problem, html, RefusalBody::Grpc],
+            cors: Cors::Only(vec![HeaderValue::from_static("https://app.example.com")]),
+            exempt: Exempt::STANDARD,
+            retry_after_jitter: std::time::Duration::ZERO,
+        }
+    }
+
+    fn chosen(name: &'static str, value: &str) -> &'static str {
+        let mut headers = HeaderMap::new();
+        if !value.is_empty() {
+            headers.insert(name, HeaderValue::from_str(value).unwrap());
+        }
+        match (AnswerPreferences { headers: &headers, chance: 0.0 }).body(&responses()) {
+            RefusalBody::Problem => "problem",
+            RefusalBody::Grpc => "grpc",
+            RefusalBody::File { .. } => "html",
+        }
+    }
+
+    #[test]
+    fn a_client_is_sent_what_it_likes_best() {
+        let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+        assert_eq!(chosen("accept", browser), "html");
+        assert_eq!(chosen("accept", ""), "problem");
+        assert_eq!(chosen("accept", "*/*"), "problem");
+        assert_eq!(chosen("accept", "application/json"), "problem");
+        assert_eq!(chosen("accept", "application/problem+json;q=0.1, text/*;q=0.2"), "html");
+        assert_eq!(chosen("accept", "text/html;q=0, */*"), "problem");
+        // Who takes nothing of it is told all the same.
+        assert_eq!(chosen("accept", "image/png"), "problem");
+        assert_eq!(chosen("accept", "text/html;q=x"), "problem");
+        assert_eq!(chosen("content-type", "application/grpc+proto"), "grpc");
+        assert_eq!(chosen("content-type", "application/grpc-web"), "problem");
+    }
+
+    #[test]
+    fn a_page_may_read_the_answer_if_its_origin_is_written_down() {
+        let responses = responses();
+        let reads = |origin: &'static str, cors: &Cors| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ORIGIN, HeaderValue::from_static(origin));
+            let asking = AnswerPreferences { headers: &headers, chance: 0.0 };
+            asking.reader(cors).map(|origin| origin.to_str().unwrap().to_owned())
+        };
+        let same = "https://app.example.com";
+        assert_eq!(reads(same, &responses.cors).as_deref(), Some(same));
+        assert_eq!(reads("https://app.example.com.evil", &responses.cors), None);
+        assert_eq!(reads("https://evil.example", &Cors::All).as_deref(), Some("*"));
+    }
+}

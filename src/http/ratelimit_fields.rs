@@ -1,0 +1,179 @@
+//! Header fields that tell a client where it stands: a pure function of the decision.
+//!
+//! `RateLimit-Policy` and `RateLimit` are those of draft-ietf-httpapi-ratelimit-headers-11; the
+//! `X-RateLimit-*` triple is what clients of older services read.
+
+use http::{HeaderMap, HeaderValue};
+use smallvec::SmallVec;
+
+use super::lines::{
+    InvalidField, LIMIT, Name, RATELIMIT, RATELIMIT_POLICY, REMAINING, RESET, field, number,
+};
+use super::policy_members::{PolicyMember, PolicyMembers};
+use crate::config::Responses;
+use crate::engine::{Decision, LimitVerdict};
+use crate::policy::{Count, Policy};
+
+/// Where a client stands after a decision, as its route's operator wants it told. Limits in shadow
+/// mode and hidden ones are left out.
+#[derive(Clone, Copy)]
+pub(crate) struct RateLimitFields<'d> {
+    pub(crate) decision: &'d Decision,
+    pub(crate) policy: &'d Policy,
+    pub(crate) responses: &'d Responses,
+    /// Those that were written before; others are written here.
+    pub(crate) members: Option<&'d PolicyMembers>,
+}
+
+/// The older fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Triple {
+    /// The most that can be spent at once.
+    pub(crate) limit: u32,
+    /// What is left of it.
+    pub(crate) remaining: u32,
+    /// When it is full again, in seconds since the Unix epoch.
+    pub(crate) reset: u64,
+}
+
+impl RateLimitFields<'_> {
+    /// Whether there is anything to tell in the fields of the draft.
+    pub(crate) fn has_lists(&self) -> bool {
+        self.responses.ratelimit_fields && self.visible().next().is_some()
+    }
+
+    /// The value of `RateLimit-Policy`: `"writes";q=60;w=60`.
+    pub(crate) fn write_policies(&self, out: &mut Vec<u8>) {
+        self.write_list(out, |out, member, _| out.extend_from_slice(member.as_bytes()));
+    }
+
+    /// The value of `RateLimit`: `"writes";r=59;t=60`.
+    pub(crate) fn write_limits(&self, out: &mut Vec<u8>) {
+        self.write_list(out, |out, member, answer| {
+            out.extend_from_slice(member.remaining());
+            number(out, answer.verdict.remaining.into());
+            // When a request in flight ends nobody knows, so it has no `t`.
+            if !matches!(self.policy.limit(answer.limit).count, Count::InFlight { .. }) {
+                out.extend_from_slice(b";t=");
+                number(out, answer.verdict.reset.secs_ceil());
+            }
+        });
+    }
+
+    /// The triple, of the tightest limit.
+    pub(crate) fn triple(&self) -> Option<Triple> {
+        if !self.responses.x_ratelimit_fields {
+            return None;
+        }
+        let answer = self.decision.tightest(|answer| self.is_visible(answer))?;
+        let reset = self.decision.date.saturating_add(answer.verdict.reset).secs_ceil();
+        let verdict = &answer.verdict;
+        Some(Triple { limit: verdict.limit, remaining: verdict.remaining, reset })
+    }
+
+    /// All of them, as HTTP/1 carries them.
+    pub(crate) fn write_lines(&self, out: &mut Vec<u8>) {
+        if self.has_lists() {
+            field(out, RATELIMIT_POLICY.begin, |out| self.write_policies(out));
+            field(out, RATELIMIT.begin, |out| self.write_limits(out));
+        }
+        if let Some(Triple { limit, remaining, reset }) = self.triple() {
+            field(out, LIMIT.begin, |out| number(out, limit.into()));
+            field(out, REMAINING.begin, |out| number(out, remaining.into()));
+            field(out, RESET.begin, |out| number(out, reset));
+        }
+    }
+
+    /// The fields to add to an answer that has `theirs` already. An origin's own triple is never loosened: it stays
+    /// as it is when it leaves less than ours.
+    pub(crate) fn additions(&self, theirs: &HeaderMap) -> Result<Additions, InvalidField> {
+        let mut additions = Additions::new();
+        if self.has_lists() {
+            let [mut policies, mut limits] = [Vec::new(), Vec::new()];
+            self.write_policies(&mut policies);
+            self.write_limits(&mut limits);
+            for (name, value) in [(RATELIMIT_POLICY, policies), (RATELIMIT, limits)] {
+                let value = HeaderValue::try_from(value).map_err(|_| InvalidField)?;
+                additions.push(Addition { name, value, replaces: false });
+            }
+        }
+        if let Some(ours) = self.triple().filter(|ours| !is_tighter(theirs, *ours)) {
+            let numbers = [
+                (LIMIT, ours.limit.into()),
+                (REMAINING, ours.remaining.into()),
+                (RESET, ours.reset),
+            ];
+            additions.extend(numbers.map(|(name, number): (Name, u64)| Addition {
+                name,
+                value: HeaderValue::from(number),
+                replaces: true,
+            }));
+        }
+        Ok(additions)
+    }
+
+    /// Adds the fields to the map of an answer.
+    pub(crate) fn add_to(&self, headers: &mut HeaderMap) -> Result<(), InvalidField> {
+        for Addition { name, value, replaces } in self.additions(headers)? {
+            match replaces {
+                true => drop(headers.insert(name.name, value)),
+                false => drop(headers.append(name.name, value)),
+            }
+        }
+        Ok(())
+    }
+
+    fn is_visible(&self, answer: &LimitVerdict) -> bool {
+        !answer.shadow && !self.policy.limit(answer.limit).hidden
+    }
+
+    fn visible(&self) -> impl Iterator<Item = &LimitVerdict> {
+        self.decision.verdicts.iter().filter(|answer| self.is_visible(answer))
+    }
+
+    /// A list with a member for each limit that is told.
+    fn write_list(
+        &self,
+        out: &mut Vec<u8>,
+        write: impl Fn(&mut Vec<u8>, &PolicyMember, &LimitVerdict),
+    ) {
+        let mut first = true;
+        for answer in self.visible() {
+            if !first {
+                out.extend_from_slice(b", ");
+            }
+            first = false;
+            let (limit, rate, units) = (answer.limit, answer.rate, answer.verdict.limit);
+            match self.members.and_then(|all| all.get(limit.0, rate, units)) {
+                Some(member) => write(out, member, answer),
+                None => {
+                    write(out, &PolicyMember::new(self.policy.limit(limit), rate, units), answer)
+                }
+            }
+        }
+    }
+}
+
+/// Whole seconds until a refused request can succeed, at least 1. None where it never can.
+pub fn retry_after_secs(decision: &Decision) -> Option<u64> {
+    decision.retry_after().map(|wait| wait.secs_ceil().max(1))
+}
+
+/// A field to add to an answer.
+pub(crate) struct Addition {
+    pub(crate) name: Name,
+    pub(crate) value: HeaderValue,
+    /// Whether it replaces fields of its name. Otherwise both are lists (RFC 9651), and it is one more line.
+    pub(crate) replaces: bool,
+}
+
+/// The fields to add to an answer; at most five.
+pub(crate) type Additions = SmallVec<[Addition; 5]>;
+
+/// Whether an origin's triple leaves less than ours.
+fn is_tighter(theirs: &HeaderMap, ours: Triple) -> bool {
+    let remaining = theirs.get(REMAINING.name).and_then(|value| value.to_str().ok());
+    remaining
+        .and_then(|text| text.trim().parse::<u64>().ok())
+        .is_some_and(|theirs| theirs < u64::from(ours.remaining))
+}

@@ -1,0 +1,156 @@
+//! Why the proxy itself refuses: the closed list of the metric and of the log.
+
+/// Why a request or a connection is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RejectReason {
+    /// The head is not one of HTTP/1: line ends, names, control bytes.
+    Syntax,
+    /// A version of HTTP that is not spoken here.
+    Version,
+    /// Not origin-form, nor an absolute form of this host, nor `OPTIONS *`.
+    Target,
+    /// A path that means different things to different readers, or nothing.
+    Path,
+    /// No host, two hosts, or something that is none.
+    Host,
+    /// A host of another certificate than the connection's.
+    Misdirected,
+    /// A method that no standard knows.
+    Method,
+    /// Length and transfer coding that readers may take for different ones, or a broken chunk.
+    Framing,
+    /// `Connection` nominates a field that belongs to the request.
+    ConnectionField,
+    /// The name of a field that an origin may take for one that means something here.
+    AmbiguousField,
+    /// A field names another method than the request's.
+    MethodOverride,
+    /// A larger head than is allowed.
+    HeaderSize,
+    /// More header fields than are allowed.
+    HeaderFields,
+    /// The head did not come in time.
+    HeaderTimeout,
+    /// A larger body than is allowed.
+    BodySize,
+    /// The body comes, or the answer is taken, more slowly than is allowed.
+    BodyRate,
+    /// No key where the policy insists on one.
+    MissingKey,
+    /// A key that stands more than once.
+    RepeatedKey,
+    /// A key that readers may decode in different ways, or not at all.
+    UnreadableKey,
+    /// No route.
+    NoRoute,
+    /// More connections than are allowed, in all or of this client.
+    Connections,
+    /// The client is banned, by a penalty that refuses connections.
+    Banned,
+    /// No PROXY header where one is due, a broken one, or one from a peer that is not trusted.
+    ProxyProtocol,
+    /// The client begins more TLS handshakes than is allowed.
+    Handshakes,
+    /// TLS could not be agreed on in time.
+    TlsHandshake,
+    /// More streams of HTTP/2 were reset by the client than is allowed.
+    H2Resets,
+    /// The answer that the client does not take uses memory that others need.
+    Memory,
+}
+
+impl RejectReason {
+    /// Every reason, in the order of the counters.
+    pub const ALL: [Self; 27] = [
+        Self::Syntax,
+        Self::Version,
+        Self::Target,
+        Self::Path,
+        Self::Host,
+        Self::Misdirected,
+        Self::Method,
+        Self::Framing,
+        Self::ConnectionField,
+        Self::AmbiguousField,
+        Self::MethodOverride,
+        Self::HeaderSize,
+        Self::HeaderFields,
+        Self::HeaderTimeout,
+        Self::BodySize,
+        Self::BodyRate,
+        Self::MissingKey,
+        Self::RepeatedKey,
+        Self::UnreadableKey,
+        Self::NoRoute,
+        Self::Connections,
+        Self::Banned,
+        Self::ProxyProtocol,
+        Self::Handshakes,
+        Self::TlsHandshake,
+        Self::H2Resets,
+        Self::Memory,
+    ];
+
+    /// The word of the metric and of the log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Syntax => "syntax",
+            Self::Version => "version",
+            Self::Target => "target",
+            Self::Path => "path",
+            Self::Host => "host",
+            Self::Misdirected => "misdirected",
+            Self::Method => "method",
+            Self::Framing => "framing",
+            Self::ConnectionField => "connection_field",
+            Self::AmbiguousField => "ambiguous_field",
+            Self::MethodOverride => "method_override",
+            Self::HeaderSize => "header_size",
+            Self::HeaderFields => "header_fields",
+            Self::HeaderTimeout => "header_timeout",
+            Self::BodySize => "body_size",
+            Self::BodyRate => "body_rate",
+            Self::MissingKey => "missing_key",
+            Self::RepeatedKey => "repeated_key",
+            Self::UnreadableKey => "unreadable_key",
+            Self::NoRoute => "no_route",
+            Self::Connections => "connections",
+            Self::Banned => "banned",
+            Self::ProxyProtocol => "proxy_protocol",
+            Self::Handshakes => "handshakes",
+            Self::TlsHandshake => "tls_handshake",
+            Self::H2Resets => "h2_resets",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// The status that says it, where the policy does not. A connection that is refused as a whole
+    /// is closed without one.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::Method => 501,
+            Self::Version => 505,
+            Self::HeaderSize | Self::HeaderFields => 431,
+            Self::HeaderTimeout | Self::BodyRate => 408,
+            Self::BodySize => 413,
+            Self::NoRoute => 404,
+            Self::Connections | Self::Memory => 503,
+            Self::Misdirected => 421,
+            Self::Banned | Self::Handshakes => 429,
+            Self::Syntax
+            | Self::Target
+            | Self::Path
+            | Self::Host
+            | Self::Framing
+            | Self::ConnectionField
+            | Self::AmbiguousField
+            | Self::MethodOverride
+            | Self::MissingKey
+            | Self::RepeatedKey
+            | Self::UnreadableKey
+            | Self::ProxyProtocol
+            | Self::TlsHandshake
+            | Self::H2Resets => 400,
+        }
+    }
+}

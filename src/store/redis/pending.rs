@@ -1,7 +1,7 @@
 //! One charge on its way through the queue and a call.
 //!
 //! A pending charge is shared by its caller, the queue and the task of its call. It does not know cells, calls or
-//! servers. It is either sent or withdrawn, and it gets one result at most:
+//! servers. It is either sent or withdrawn, and it gets at most one result:
 //!
 //! ```text
 //!            claim                settle

@@ -1,7 +1,8 @@
 //! Which charges share a call.
 //!
-//! The bounds keep a call short, because the server does nothing else while it runs one: below a millisecond. They do
-//! not depend on who waits. An empty call takes any charge, however many limits its route has.
+//! It knows what a call costs the server, and not how it is written or which charges wait. A call takes the server less
+//! than a millisecond, because the server does nothing else meanwhile. Only a single charge may exceed that: an empty
+//! call takes any charge, however many limits its route has.
 
 use smallvec::SmallVec;
 

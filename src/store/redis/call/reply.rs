@@ -59,7 +59,7 @@ struct ReplayedCell {
 }
 
 impl ReplyReader<'_> {
-    /// Reads what is said of a run, and appends the reply to each of its charges.
+    /// Reads the numbers of a run, and appends the reply to each of its charges.
     fn read_run(&mut self, run: &Run, replies: &mut Vec<ChargeReply>) -> Option<()> {
         let (&admitted, rest) = self.numbers.split_first()?;
         self.numbers = rest;

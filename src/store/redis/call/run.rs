@@ -12,7 +12,7 @@ use crate::store::redis::charge::Operation;
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) operation: Operation,
-    /// How many charges it stands for.
+    /// How many charges it has.
     pub(super) charges: u32,
     pub(super) entries: SmallVec<[RunEntry; 4]>,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::{Notify, oneshot};
-use tollgate::store::redis::{Arguments, Readiness, StoreFailure, Transport};
+use tollgate::store::redis::{Arguments, Readiness, StoreFailure, StoreTransport};
 
 use super::world::{Event, State, World};
 
@@ -111,7 +111,7 @@ impl State {
 }
 
 #[async_trait]
-impl Transport for Wire {
+impl StoreTransport for Wire {
     fn has_slots(&self) -> bool {
         self.world.state().servers.len() > 1
     }

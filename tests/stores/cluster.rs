@@ -10,7 +10,7 @@ use tollgate::clock::{Clock, ManualClock, Nanos};
 use tollgate::config;
 use tollgate::engine::{Engine, Generation};
 use tollgate::store::redis::{
-    Argument, Arguments, Readiness, SharedStore, StoreFailure, Transport,
+    Argument, Arguments, Readiness, SharedStore, StoreFailure, StoreTransport,
 };
 
 use crate::engines::{Node, secret};
@@ -46,7 +46,7 @@ pub struct Cluster {
 }
 
 #[async_trait]
-impl Transport for Cluster {
+impl StoreTransport for Cluster {
     fn has_slots(&self) -> bool {
         true
     }
@@ -121,7 +121,7 @@ impl Cluster {
     pub fn node(self: &Arc<Self>, policy: &str) -> Node {
         let timeout = Duration::from_millis(20);
         let clock = Arc::clone(&self.clock);
-        let transport = Arc::clone(self) as Arc<dyn Transport>;
+        let transport = Arc::clone(self) as Arc<dyn StoreTransport>;
         let remote = SharedStore::with_transport(
             transport,
             "t".to_owned(),

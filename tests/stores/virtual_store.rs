@@ -12,7 +12,8 @@ use tollgate::clock::{Clock, Nanos, Now};
 use tollgate::limit::{FixedWindow, Quota, Rate, WindowLengths};
 use tollgate::policy::KeyHash;
 use tollgate::store::redis::{
-    Arguments, CellCharge, Operation, Readiness, SharedStore, StoreCharge, StoreFailure, Transport,
+    Arguments, CellCharge, Operation, Readiness, SharedStore, StoreCharge, StoreFailure,
+    StoreTransport,
 };
 use tollgate::store::{CellBudget, EmbeddedStore, IssuedQuota, QuotaSpec};
 
@@ -88,7 +89,7 @@ impl VirtualStore {
             calls: AtomicU64::new(0),
             sent: Mutex::default(),
         });
-        let transport = Arc::clone(&store) as Arc<dyn Transport>;
+        let transport = Arc::clone(&store) as Arc<dyn StoreTransport>;
         let remote = SharedStore::with_transport(transport, "t".to_owned(), timeout, clock);
         (store, remote)
     }
@@ -133,7 +134,7 @@ impl VirtualStore {
 }
 
 #[async_trait]
-impl Transport for VirtualStore {
+impl StoreTransport for VirtualStore {
     fn has_slots(&self) -> bool {
         self.slots
     }

@@ -10,7 +10,7 @@ use redis::{Cmd, Value};
 
 use super::redis_transport::RedisTransport;
 use super::server::CommandError;
-use super::transport::Transport;
+use super::transport::StoreTransport;
 use super::{SharedStore, slots};
 use crate::clock::Nanos;
 use crate::limit::MICROSECOND;

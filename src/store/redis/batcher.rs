@@ -19,7 +19,7 @@ use super::failure::StoreFailure;
 use super::metrics::StoreMetrics;
 use super::pending::{ChargeFuture, ChargeResult, PendingCharge};
 use super::queue::QueueContext;
-use super::transport::{Readiness, Transport};
+use super::transport::{Readiness, StoreTransport};
 use super::unreported::UnreportedUsage;
 use super::worker::Worker;
 use crate::clock::{Clock, Nanos};
@@ -30,13 +30,13 @@ const MAX_UNFINISHED: usize = 65_536;
 
 /// What callers, the worker and the tasks of calls share.
 pub(super) struct Batcher {
-    pub(super) transport: Arc<dyn Transport>,
+    pub(super) transport: Arc<dyn StoreTransport>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: StoreMetrics,
     pub(super) unreported: UnreportedUsage,
     pub(super) prefix: String,
     pub(super) timeout: Duration,
-    /// [`Transport::has_slots`], which does not change.
+    /// [`StoreTransport::has_slots`], which does not change.
     pub(super) has_slots: bool,
     inbox: Mutex<Vec<WorkerEvent>>,
     wake: Notify,
@@ -55,7 +55,7 @@ pub(super) enum WorkerEvent {
 impl Batcher {
     /// Starts the worker on the current runtime. It ends after [`Batcher::close`].
     pub(super) fn start(
-        transport: Arc<dyn Transport>,
+        transport: Arc<dyn StoreTransport>,
         prefix: String,
         timeout: Duration,
         clock: Arc<dyn Clock>,

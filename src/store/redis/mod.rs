@@ -1,7 +1,7 @@
 //! The exact tier in servers that speak the protocol of Redis: one number for every node.
 //!
 //! ```text
-//!   settle -> batcher (queue -> batch -> call) -> Transport (servers, slots, redirects)
+//!   settle -> batcher (queue -> batch -> call) -> StoreTransport (servers, slots, redirects)
 //! ```
 //!
 //! A charge that may have been spent is never sent again.
@@ -47,7 +47,7 @@ pub use charge::{CellCharge, CellReply, ChargeReply, Operation, StoreCharge};
 pub use failure::StoreFailure;
 pub use metrics::{CallOutcome, StoreMetrics};
 pub use script::SCRIPT;
-pub use transport::{Readiness, Transport};
+pub use transport::{Readiness, StoreTransport};
 
 use batcher::Batcher;
 use denial_cache::DenialCache;
@@ -78,13 +78,13 @@ impl SharedStore {
         let servers = RedisTransport::start(settings, Arc::clone(&clock));
         // Not from the same number each time: a late answer to another process is not ours.
         let first_call = fastrand::u32(..);
-        let transport = Arc::clone(&servers) as Arc<dyn Transport>;
+        let transport = Arc::clone(&servers) as Arc<dyn StoreTransport>;
         Self::with(transport, Some(servers), prefix, timeout, clock, first_call)
     }
 
     /// A store behind another transport, on the runtime that this is called in: for tests.
     pub fn with_transport(
-        transport: Arc<dyn Transport>,
+        transport: Arc<dyn StoreTransport>,
         prefix: String,
         timeout: Duration,
         clock: Arc<dyn Clock>,
@@ -93,7 +93,7 @@ impl SharedStore {
     }
 
     fn with(
-        transport: Arc<dyn Transport>,
+        transport: Arc<dyn StoreTransport>,
         servers: Option<Arc<RedisTransport>>,
         prefix: String,
         timeout: Duration,

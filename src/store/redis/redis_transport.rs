@@ -17,7 +17,7 @@ use super::failure::StoreFailure;
 use super::script::SCRIPT;
 use super::server::{CommandError, Server, ServerContext};
 use super::topology::Topology;
-use super::transport::{Readiness, Transport};
+use super::transport::{Readiness, StoreTransport};
 use crate::clock::{Clock, Nanos};
 
 /// Maximum number of times that one call is sent, after replies that say "not executed".
@@ -140,7 +140,7 @@ impl RedisTransport {
 }
 
 #[async_trait]
-impl Transport for RedisTransport {
+impl StoreTransport for RedisTransport {
     fn has_slots(&self) -> bool {
         self.topology.has_slots()
     }

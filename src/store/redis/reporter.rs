@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::SharedStore;
 use super::batcher::Batcher;
-use super::transport::{Readiness, Transport};
+use super::transport::{Readiness, StoreTransport};
 use crate::clock::Nanos;
 
 /// Between two reports while the store answers.
@@ -22,7 +22,7 @@ const MAX_REPORTS: usize = 1_024;
 const REPORT_TIMEOUT: Nanos = Nanos::SECOND;
 
 /// Reports until nobody holds the store any more. `seed`: of the jitter.
-pub(super) async fn run(remote: Weak<SharedStore>, transport: Arc<dyn Transport>, seed: u64) {
+pub(super) async fn run(remote: Weak<SharedStore>, transport: Arc<dyn StoreTransport>, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut was_away = false;
     loop {

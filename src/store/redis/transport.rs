@@ -24,7 +24,7 @@ pub enum Readiness {
 
 /// Carries calls of the script.
 #[async_trait]
-pub trait Transport: Send + Sync + 'static {
+pub trait StoreTransport: Send + Sync + 'static {
     /// Whether cells lie in slots, as in a Cluster. All cells of a call are then in one slot. This does not change.
     fn has_slots(&self) -> bool;
 

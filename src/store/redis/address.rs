@@ -1,4 +1,5 @@
-//! Where servers are, and how one logs in.
+//! The addresses of a store's servers, and the settings with which connections to them are opened. This module opens
+//! no connection itself, and its debug output shows no password.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,12 +8,12 @@ use std::time::Duration;
 use redis::{Client, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 use redis::{ClientTlsConfig, RedisResult, TlsCertificates};
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// On a port; with or without TLS is the same for all servers.
+    /// Host and port. Whether TLS is used is the same for all servers of a store.
     Tcp(String, u16),
-    /// On a socket of this machine.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
@@ -27,12 +28,12 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// As a server names another one: `host:port`, the host without brackets, or empty where it is
-    /// the same as `here`.
-    pub(super) fn from_server(text: &str, here: &Self) -> Option<Self> {
+    /// Parses an address that a server gives for another server: `host:port`, with or without brackets around
+    /// the host. An empty host is that of the server which answers, `answering`.
+    pub(super) fn from_server(text: &str, answering: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let port = port.parse().ok()?;
-        match here {
+        match answering {
             Self::Tcp(own, _) if host.is_empty() => Some(Self::Tcp(own.clone(), port)),
             _ => Some(Self::Tcp(host.trim_matches(['[', ']']).to_owned(), port)),
         }
@@ -42,15 +43,15 @@ impl Address {
 /// How a store is reached.
 #[derive(Clone)]
 pub struct StoreSettings {
-    /// Which servers.
+    /// How its servers are found.
     pub servers: ServerDiscovery,
-    /// Who logs in at the servers that count.
+    /// The login for the servers that keep cells.
     pub login: Login,
-    /// Whether TLS is spoken, and how it is checked.
+    /// The TLS settings. `None`: connections are not encrypted.
     pub tls: Option<StoreTls>,
-    /// How long a decision waits for an answer.
+    /// The longest time that a decision waits for a reply.
     pub timeout: Duration,
-    /// What every key begins with.
+    /// The beginning of every key.
     pub prefix: String,
 }
 
@@ -59,7 +60,7 @@ pub struct StoreSettings {
 pub enum ServerDiscovery {
     /// One server.
     Single(Address),
-    /// A Cluster, found by some of its servers.
+    /// A Cluster, found through some of its servers.
     Cluster(Vec<Address>),
     /// The master that sentinels name.
     Sentinel {
@@ -67,12 +68,12 @@ pub enum ServerDiscovery {
         addresses: Vec<Address>,
         /// The master's name.
         master: String,
-        /// Who asks them.
+        /// The login for the sentinels.
         login: Login,
     },
 }
 
-/// Who logs in; empty texts: nobody in particular.
+/// A login. With empty fields the server's default user is used.
 #[derive(Clone, Default)]
 pub struct Login {
     /// The user.
@@ -83,23 +84,23 @@ pub struct Login {
     pub database: u16,
 }
 
-/// How TLS is checked; PEM.
+/// TLS settings. Certificates and keys are PEM.
 #[derive(Clone, Default)]
 pub struct StoreTls {
-    /// Roots to trust instead of the system's.
+    /// Root certificates that replace those of the system.
     pub ca: Option<Vec<u8>>,
-    /// The chain and the key that this node shows.
+    /// This node's certificate chain and its private key.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Without the secrets.
+/// Omits the login and the keys.
 impl fmt::Debug for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoreSettings").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
-/// What opens connections to a server.
+/// A client that opens connections to a server.
 pub(super) fn open_client(
     address: &Address,
     login: &Login,
@@ -126,11 +127,11 @@ pub(super) fn open_client(
     if !login.password.is_empty() {
         settings = settings.set_password(&login.password);
     }
-    let wanted = connection.into_connection_info()?.set_redis_settings(settings);
+    let server = connection.into_connection_info()?.set_redis_settings(settings);
     let Some(tls) = tls.filter(|_| matches!(address, Address::Tcp(..))) else {
-        return Client::open(wanted);
+        return Client::open(server);
     };
-    // The client asks for the process's own; where one was chosen already, that stays.
+    // The client uses the default provider of the process. If there is one already, it stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let certificates = TlsCertificates {
         client_tls: tls.identity.as_ref().map(|(chain, key)| ClientTlsConfig {
@@ -139,5 +140,5 @@ pub(super) fn open_client(
         }),
         root_cert: tls.ca.clone(),
     };
-    Client::build_with_tls(wanted, certificates)
+    Client::build_with_tls(server, certificates)
 }

@@ -1,25 +1,27 @@
--- Tells of bans, and hears of those that other nodes made.
+-- Records bans of one node, and reports bans that other nodes made.
 --
--- KEYS[1]        when news of each key last came: a sorted set, by the instant
--- KEYS[2]        a hash, of each key `level until forgive`: bans that are not forgiven, the instant
---                at which the last ends, the time that forgives one
--- KEYS[3]        when nothing of a key will be left: a sorted set, by the instant
--- ARGV[1]        since when to tell
--- ARGV           then for each new ban: key, ban, most, forgive, how long ago it was made
--- returns        since when to ask next, then for each key with news since ARGV[1] that is still
---                banned: the key, and for how long
+-- KEYS[1]        a sorted set: for each key, the time of its latest news
+-- KEYS[2]        a hash: for each key `level until forgive`, that is, the number of bans that are not forgiven, the end
+--                of the latest ban, and the time that forgives one ban
+-- KEYS[3]        a sorted set: for each key, the time at which nothing of it counts any more
+-- ARGV[1]        the time after which bans are news to the node
+-- ARGV           then, for each new ban: key, length of a first ban, longest ban, forgive, age
+-- returns        ARGV[1] of the next call, then, for each key with news since ARGV[1] that is still banned: the key
+--                and the rest of the ban
 --
--- Every time is in microseconds since the epoch. A ban is twice as long for each that is not
--- forgiven, up to `most`, and begins when its node made it: news that come late, or twice, ban no key
--- for longer. Who is banned already is not banned again by another node's news.
+-- Times are in microseconds since the epoch, spans in microseconds. Example: `0 k 60000000 60000000 60000000 1000`
+-- records that `k` was banned for a minute one millisecond ago.
+--
+-- A ban doubles with each ban that is not forgiven, up to the longest one, and begins when its node made it. So a ban
+-- that arrives late or twice bans no key for longer. A key that is banned is not banned again by another node.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local floor, max, min = math.floor, math.max, math.min
 local format, match = string.format, string.match
-local MOST_TOLD = 128 -- in one answer
-local MOST_KEPT = 65536 -- keys; the one that is over first makes room
+local MOST_TOLD = 128 -- the largest number of keys in a reply
+local MOST_KEPT = 65536 -- the largest number of keys; the key that is forgiven first is dropped
 
 local function read(key)
   local text = call('HGET', KEYS[2], key)
@@ -48,7 +50,7 @@ for n = 2, #ARGV - 4, 5 do
     call('HSET', KEYS[2], key, format('%d %.0f %.0f', level, till, forgive))
     call('ZADD', KEYS[3], format('%.0f', till + forgive * level), key)
   end
-  -- Told again to everybody, and so to the node that was late with its news.
+  -- Every node is told again, also the one whose ban came late: its own ban may be shorter.
   call('ZADD', KEYS[1], format('%.0f', now), key)
 end
 local over = call('ZCARD', KEYS[3]) - MOST_KEPT

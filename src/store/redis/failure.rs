@@ -1,30 +1,31 @@
-//! Why the store did not settle a charge.
+//! The reasons why the store did not settle a charge. Each says whether the charge may have been charged
+//! nevertheless: such a charge is never sent again.
 
 use super::metrics::CallOutcome;
 
-/// Why a charge was not settled by the store.
+/// Why the store did not settle a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFailure {
-    /// No answer in time: it may have been spent.
+    /// No answer in time. It may have been charged.
     Timeout,
-    /// No connection: it was not sent, and nothing was spent.
+    /// No connection. It was not sent, and nothing was charged.
     Unreachable,
-    /// The connection broke while the call was away: it may have been spent.
+    /// The connection broke during the call. It may have been charged.
     Lost,
-    /// The server refused it, redirects did not end, or no call can carry it: nothing was spent.
+    /// The server refused it, redirects did not end, or no call can carry it. Nothing was charged.
     Refused,
-    /// An answer that means nothing: it may have been spent.
+    /// The reply is invalid. It may have been charged.
     Invalid,
-    /// A cell of the call holds what tollgate did not write: nothing was spent.
+    /// A cell of the call holds a value that tollgate did not write. Nothing was charged.
     Unreadable,
-    /// Its deadline passed before it was sent: nothing was spent.
+    /// Its deadline passed before it was sent. Nothing was charged.
     Withdrawn,
-    /// The queue is full: it was not sent, and nothing was spent.
+    /// The queue is full. It was not sent, and nothing was charged.
     QueueFull,
 }
 
 impl StoreFailure {
-    /// Whether the charge may have been spent all the same.
+    /// Whether the charge may have been charged nevertheless.
     pub const fn may_have_charged(self) -> bool {
         match self {
             Self::Timeout | Self::Lost | Self::Invalid => true,
@@ -36,8 +37,8 @@ impl StoreFailure {
         }
     }
 
-    /// How a call that failed so is counted. (`Unreachable`, `Withdrawn` and `QueueFull` stand for calls
-    /// that were not sent, and are not counted.)
+    /// The outcome under which a call that failed in this way is counted. (`Unreachable`, `Withdrawn` and
+    /// `QueueFull` describe calls that were not sent, which are not counted.)
     pub(super) const fn outcome(self) -> CallOutcome {
         match self {
             Self::Timeout | Self::Withdrawn => CallOutcome::Timeout,

@@ -1,22 +1,24 @@
-//! Metrics of the store: how calls and charges end. Plain atomics, read by the exporter.
+//! Counts calls to the store and the charges that they carry, in plain atomics. This module does not know the
+//! exporter that reads them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::histogram::Histogram;
 
-/// How a call ended. Only calls that were sent are counted: no charge that failed in the queue, and no call
-/// that found no connection ([`StoreFailure::Unreachable`]).
+/// How a call ended. Only calls that were sent are counted: neither charges that failed in the queue nor calls that
+/// found no connection ([`StoreFailure::Unreachable`](super::StoreFailure::Unreachable)) are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// The reply was valid, whatever it said of the charges.
+    /// The reply was valid, whatever the verdicts are.
     Ok,
-    /// See [`StoreFailure::Timeout`].
+    /// See [`StoreFailure::Timeout`](super::StoreFailure::Timeout).
     Timeout,
-    /// See [`StoreFailure::Lost`]. ([`StoreFailure::Unreachable`] is not counted.)
+    /// See [`StoreFailure::Lost`](super::StoreFailure::Lost).
     Unreachable,
-    /// See [`StoreFailure::Refused`].
+    /// See [`StoreFailure::Refused`](super::StoreFailure::Refused).
     Refused,
-    /// See [`StoreFailure::Invalid`] and [`StoreFailure::Unreadable`].
+    /// See [`StoreFailure::Invalid`](super::StoreFailure::Invalid) and
+    /// [`StoreFailure::Unreadable`](super::StoreFailure::Unreadable).
     Invalid,
 }
 
@@ -37,13 +39,13 @@ impl CallOutcome {
     }
 }
 
-/// Counters of calls and of the charges they carry.
+/// Counters of calls and of the charges that they carry.
 #[derive(Debug)]
 pub struct StoreMetrics {
     calls: [AtomicU64; CallOutcome::ALL.len()],
-    /// How long calls took, whatever their outcome.
+    /// How long calls took, whatever their outcome, in nanoseconds.
     pub durations: Histogram<12>,
-    /// Charges in a call.
+    /// Charges per call.
     pub batches: Histogram<7>,
     unreported_lost: AtomicU64,
 }
@@ -52,7 +54,7 @@ impl Default for StoreMetrics {
     fn default() -> Self {
         Self {
             calls: Default::default(),
-            // From 50 microseconds, a loopback's round trip, to a tenth of a second.
+            // From 50 microseconds, the round trip of a loopback, to a tenth of a second.
             durations: Histogram::exponential(50_000, 2),
             batches: Histogram::exponential(1, 2),
             unreported_lost: AtomicU64::new(0),
@@ -69,13 +71,13 @@ impl StoreMetrics {
         self.unreported_lost.fetch_add(units, Ordering::Relaxed);
     }
 
-    /// How many calls ended so.
+    /// The number of calls with this outcome.
     pub fn calls(&self, outcome: CallOutcome) -> u64 {
         self.calls[outcome as usize].load(Ordering::Relaxed)
     }
 
-    /// Units that were admitted, refunded or debited without the store and will never be reported
-    /// to it, because the list of what is unreported was full.
+    /// Units that were admitted, refunded or debited without the store and will never be reported to it, because
+    /// the list of unreported usage was full.
     pub fn unreported_lost(&self) -> u64 {
         self.unreported_lost.load(Ordering::Relaxed)
     }

@@ -1,74 +1,82 @@
-//! Reports to the store what it does not know yet: soon after it is back, and otherwise every
-//! second, so that single failures are reported too.
+//! Reports unreported usage to the store: soon after the store has come back, and otherwise every second, because
+//! single calls fail too. It runs in a task of its own; no request waits for it.
+//!
+//! What always holds: a report that may have been executed is never sent again.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::SharedStore;
 use super::batcher::Batcher;
+use super::charge::CellCharge;
+use super::shared_store::SharedStore;
 use super::transport::{Readiness, StoreTransport};
 use crate::clock::Nanos;
 
-/// Between two reports while the store answers.
+/// The time between two reports while the store answers.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// All nodes of a site find a store back at once: each waits up to this before it reports.
+/// All nodes notice at once that a store is back. Each waits a random part of this time before it reports.
 const JITTER: Duration = Duration::from_millis(500);
 
-/// Items of one round: few enough that requests find room in the queue.
+/// Reports per round: few enough that requests find room in the queue.
 const MAX_REPORTS: usize = 1_024;
 
-/// How long a round may take, queue included.
+/// The longest time that a report may take, queue included.
 const REPORT_TIMEOUT: Nanos = Nanos::SECOND;
 
-/// Reports until nobody holds the store any more. `seed`: of the jitter.
-pub(super) async fn run(remote: Weak<SharedStore>, transport: Arc<dyn StoreTransport>, seed: u64) {
+/// Reports until the store is dropped. `seed` seeds the jitter.
+pub(super) async fn run(store: Weak<SharedStore>, transport: Arc<dyn StoreTransport>, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut was_away = false;
     loop {
-        let tick = tokio::time::sleep(REPORT_EVERY);
-        tokio::pin!(tick);
-        loop {
-            tokio::select! {
-                biased;
-                () = transport.readiness_changed() => {
-                    let is_up = transport.is_up();
-                    if is_up && was_away {
-                        break;
-                    }
-                    was_away |= !is_up;
-                }
-                () = &mut tick => break,
-            }
-        }
+        wait_for_next_round(&*transport, &mut was_away).await;
         if was_away && transport.is_up() {
             was_away = false;
             tokio::time::sleep(JITTER.mul_f64(random.f64())).await;
         }
-        let Some(remote) = remote.upgrade() else {
+        let Some(store) = store.upgrade() else {
             return;
         };
-        flush(&remote.batcher).await;
+        flush(store.batcher()).await;
     }
 }
 
-/// Reports what can be sent now. What was certainly not executed is put back; what may have been is
-/// not reported again.
+/// Waits until the store has come back, and for [`REPORT_EVERY`] at most.
+async fn wait_for_next_round(transport: &dyn StoreTransport, was_away: &mut bool) {
+    let tick = tokio::time::sleep(REPORT_EVERY);
+    tokio::pin!(tick);
+    loop {
+        tokio::select! {
+            biased;
+            () = transport.readiness_changed() => {
+                let is_up = transport.is_up();
+                if is_up && *was_away {
+                    return;
+                }
+                *was_away |= !is_up;
+            }
+            () = &mut tick => return,
+        }
+    }
+}
+
+/// Reports all usage that can be sent now. Reports that were certainly not executed are put back; those that may
+/// have been executed are dropped.
 async fn flush(batcher: &Batcher) {
-    let can_be_sent = |spend: &super::CellCharge| {
-        let slot = batcher.slot(spend.cell_name());
+    let can_be_sent = |charge: &CellCharge| {
+        let slot = batcher.slot(charge.cell_name());
         batcher.transport.readiness(slot) == Readiness::Ready
     };
     while !batcher.unreported.is_empty() {
         let now = batcher.clock.now();
-        let items = batcher.unreported.take(MAX_REPORTS, now, can_be_sent);
-        if items.is_empty() {
+        let reports = batcher.unreported.take(MAX_REPORTS, now, can_be_sent);
+        if reports.is_empty() {
             return;
         }
         let deadline = now.mono.saturating_add(REPORT_TIMEOUT);
-        let submitted: Vec<_> = items
+        let submitted: Vec<_> = reports
             .into_iter()
-            .map(|(item, charge)| (item, batcher.submit(charge, deadline)))
+            .map(|report| (report.item, batcher.submit(report.charge, deadline)))
             .collect();
         let mut all_executed = true;
         for (item, waiting) in submitted {

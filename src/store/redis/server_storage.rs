@@ -1,5 +1,7 @@
-//! What a server says of itself that an operator should hear: in the log when it is connected to,
-//! and as metrics.
+//! What a server reports of its storage: memory in use, eviction and persistence.
+//!
+//! Settings that endanger the counts are logged when the server is connected to, and exported as metrics. A server
+//! that does not report a setting is not warned about. This module only reads; it never changes a setting.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,40 +10,40 @@ use redis::{RedisResult, Value};
 
 use super::address::Address;
 
-/// What a server last said. One that does not say is not blamed.
+/// The latest report of a server.
 #[derive(Debug, Default)]
 pub(super) struct ServerStorage {
-    /// Bytes that it holds.
+    /// Bytes of memory in use.
     pub(super) bytes: AtomicU64,
-    /// It may drop cells that have not refilled.
+    /// Whether the server may evict cells that have not refilled.
     pub(super) may_evict: AtomicBool,
-    /// It keeps nothing on disk: a restart forgets what was spent.
+    /// Whether the server writes nothing to disk, so that a restart forgets all charges.
     pub(super) lacks_persistence: AtomicBool,
 }
 
 impl ServerStorage {
-    /// Asks how many bytes it holds; an answer shows that it lives.
+    /// Asks how many bytes are in use. An answer also shows that the server is alive.
     pub(super) async fn refresh_bytes(
         &self,
         connection: &mut MultiplexedConnection,
     ) -> RedisResult<()> {
-        let told = info(connection, "memory").await?;
-        if let Some(bytes) = field(&told, "used_memory").and_then(|bytes| bytes.parse().ok()) {
+        let report = info(connection, "memory").await?;
+        if let Some(bytes) = field(&report, "used_memory").and_then(|bytes| bytes.parse().ok()) {
             self.bytes.store(bytes, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Looks for what is probably not meant, and says it.
+    /// Checks eviction and persistence, and warns once of settings that are probably unintended.
     pub(super) async fn check_settings(
         &self,
         connection: &mut MultiplexedConnection,
         address: &Address,
     ) {
-        let told = info(connection, "everything").await.unwrap_or_default();
-        let policy = field(&told, "maxmemory_policy").unwrap_or_default();
+        let report = info(connection, "everything").await.unwrap_or_default();
+        let policy = field(&report, "maxmemory_policy").unwrap_or_default();
         let may_evict = !policy.is_empty() && policy != "noeviction";
-        // Said once, not at every connection.
+        // The previous value is compared, so that not every new connection warns.
         if may_evict && !self.may_evict.swap(may_evict, Ordering::Relaxed) {
             log::warn!(
                 "the store at {address} may drop cells that have not refilled (maxmemory-policy \
@@ -51,7 +53,7 @@ impl ServerStorage {
         self.may_evict.store(may_evict, Ordering::Relaxed);
         let saves = config(connection, "save").await;
         let never_saves = saves.is_some_and(|saves| saves.is_empty());
-        let lacks_persistence = field(&told, "aof_enabled") == Some("0") && never_saves;
+        let lacks_persistence = field(&report, "aof_enabled") == Some("0") && never_saves;
         if lacks_persistence && !self.lacks_persistence.swap(lacks_persistence, Ordering::Relaxed) {
             log::warn!(
                 "the store at {address} keeps nothing on disk: a restart forgets what was spent; \
@@ -62,11 +64,11 @@ impl ServerStorage {
     }
 }
 
-fn field<'t>(told: &'t str, name: &str) -> Option<&'t str> {
-    told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+fn field<'t>(report: &'t str, name: &str) -> Option<&'t str> {
+    report.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// `INFO`. Who may not ask is told nothing, which is an answer too.
+/// Sends `INFO`. Without permission to send it, the report is empty: the server is alive nevertheless.
 async fn info(connection: &mut MultiplexedConnection, section: &str) -> RedisResult<String> {
     let mut info = redis::cmd("INFO");
     info.arg(section);
@@ -79,6 +81,7 @@ async fn info(connection: &mut MultiplexedConnection, section: &str) -> RedisRes
     }
 }
 
+/// Sends `CONFIG GET`. `None`: the server does not answer it.
 async fn config(connection: &mut MultiplexedConnection, name: &str) -> Option<String> {
     let mut get = redis::cmd("CONFIG");
     get.arg("GET").arg(name);

@@ -1,23 +1,23 @@
-//! Slots of a Cluster: which key lies where.
+//! The slots of a Redis Cluster: which slot a key lies in. This module does not know which server keeps a slot.
 //!
-//! A key's slot is the CRC16 (XMODEM) of its tag, or of the whole key without one, modulo 16,384.
+//! A key's slot is the CRC16 (XMODEM) of its hash tag, or of the whole key if it has none, modulo 16,384.
 //! (Redis Cluster specification, "Key distribution model".)
 
 use crc16::{State, XMODEM};
 
-/// How many there are.
+/// The number of slots.
 pub(super) const SLOTS: usize = 16_384;
 
-/// The slot of a text.
+/// The slot of a hash tag, or of a key without one.
 pub(super) fn hash_slot(text: &[u8]) -> u16 {
     State::<XMODEM>::calculate(text) % SLOTS as u16
 }
 
-/// A key of ours in a slot; any key for slot 0, which stands for none in particular.
-pub(super) fn probe_key(prefix: &str, wanted: u16) -> String {
-    // Two thousand slots and more belong to a server that is worth its place: found soon.
-    let names = (0..100_000).map(|n| format!("{prefix}:probe:{n}"));
-    let found = names.into_iter().find(|name| wanted == 0 || hash_slot(name.as_bytes()) == wanted);
+/// A key for probing a server, in one of its slots. For slot 0, which also stands for "no slot", it is any key.
+pub(super) fn probe_key(prefix: &str, slot: u16) -> String {
+    // A server keeps thousands of slots, and any of them will do: one is found soon.
+    let keys = (0..100_000).map(|n| format!("{prefix}:probe:{n}"));
+    let found = keys.into_iter().find(|key| slot == 0 || hash_slot(key.as_bytes()) == slot);
     found.unwrap_or_else(|| format!("{prefix}:probe"))
 }
 
@@ -25,7 +25,7 @@ pub(super) fn probe_key(prefix: &str, wanted: u16) -> String {
 mod tests {
     use super::*;
 
-    /// The example of the specification, and what a server says of a few keys.
+    /// The example of the specification, and the slots that a server reports for a few keys.
     #[test]
     fn slots_are_those_of_the_specification() {
         assert_eq!(State::<XMODEM>::calculate(b"123456789"), 0x31C3);

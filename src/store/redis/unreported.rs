@@ -1,8 +1,10 @@
-//! What the store does not know yet: units that this node admitted by itself while the store did
-//! not answer, and refunds and debits that certainly were not executed.
+//! Usage that the store does not know yet: units that this node admitted while the store did not answer, and refunds
+//! and debits that were certainly not executed.
 //!
-//! Usage is kept as a cell of its own for each key and rate, so that what has refilled before the report
-//! is not reported, and the rest under the rate that admitted it.
+//! Usage is kept as a cell for each key and quota. So what has refilled before the report is not reported, and the
+//! rest is reported under the rate that admitted it. The list does not send reports; `reporter.rs` does.
+//!
+//! What always holds: the list is bounded, and units that it cannot keep are counted as lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,40 +19,47 @@ use crate::limit::{Cell, Receipt};
 use crate::policy::KeyHash;
 use crate::store::IssuedQuota;
 
-/// Keys, under each of their rates, at most: a flood during an outage takes at most a few megabytes.
+/// The largest number of keys, counted under each of their rates. A flood during an outage takes a few megabytes at
+/// most.
 const MAX_KEYS: usize = 65_536;
 
-/// Refunds and debits at most.
+/// The largest number of refunds and debits.
 const MAX_CORRECTIONS: usize = 65_536;
 
-/// Most keys that one search for what can be reported looks at: requests wait for the list meanwhile.
-const MAX_LOOKS: usize = 4_096;
+/// The largest number of keys that one search for reports examines. Requests wait for the list meanwhile.
+const MAX_EXAMINED: usize = 4_096;
 
-/// Between two searches of a full list for what has refilled: each visits every key.
+/// The time between two searches of a full list for usage that has refilled. Each search visits every key.
 const PURGE_EVERY: Nanos = Nanos::SECOND;
 
-/// The list. Ordered by key, so that a report is the same in every run of a simulation.
+/// The list of unreported usage. It is ordered by key, so that a report is the same in every run of a simulation.
 #[derive(Default)]
-pub(super) struct UnreportedUsage(Mutex<Inner>);
+pub(super) struct UnreportedUsage(Mutex<UnreportedLists>);
 
 #[derive(Default)]
-struct Inner {
-    usage: BTreeMap<UsageId, Usage>,
-    /// Where the next search for what can be reported begins.
-    next: UsageId,
+struct UnreportedLists {
+    usage: BTreeMap<UsageId, KeyUsage>,
+    /// The first key of the next search for reports.
+    cursor: UsageId,
     corrections: VecDeque<Correction>,
-    /// When a full list was last searched for what has refilled.
+    /// When a full list was last searched for usage that has refilled.
     purged: Option<Nanos>,
     /// Whether a loss was logged since the list was last empty.
     loss_logged: bool,
 }
 
-/// A key, and the number of its quota.
-type UsageId = (u64, u64, u32);
+/// A key and the number of its quota, in the order of the list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct UsageId {
+    high: u64,
+    low: u64,
+    quota: u32,
+}
 
-/// Of one key under one rate.
+/// The unreported usage of one key under one quota.
 #[derive(Debug)]
-pub(super) struct Usage {
+pub(super) struct KeyUsage {
+    key: KeyHash,
     family: Option<KeyHash>,
     quota: Arc<IssuedQuota>,
     cell: Cell,
@@ -63,165 +72,176 @@ pub(super) struct Correction {
     since: Nanos,
 }
 
-/// Something to report, as it is put back when the report fails.
+/// A charge that reports an item of the list.
 #[derive(Debug)]
-pub(super) enum Item {
+pub(super) struct UsageReport {
+    /// What is reported, to be put back if the report is not executed.
+    pub(super) item: UnreportedItem,
+    /// The charge that reports it.
+    pub(super) charge: StoreCharge,
+}
+
+/// An item of the list.
+#[derive(Debug)]
+pub(super) enum UnreportedItem {
     /// Units that were admitted.
-    Usage(KeyHash, Usage),
+    Usage(KeyUsage),
     /// A refund or a debit.
     Correction(Box<Correction>),
 }
 
 impl UnreportedUsage {
-    /// A charge was admitted without the store.
-    pub(super) fn record(&self, spend: &CellCharge, now: Now, metrics: &StoreMetrics) {
-        let mut inner = self.0.lock();
-        let id = (spend.key.high, spend.key.low, spend.quota.number());
-        if inner.usage.len() >= MAX_KEYS && !inner.usage.contains_key(&id) {
-            inner.purge(now);
-            if inner.usage.len() >= MAX_KEYS {
-                inner.lose(u64::from(spend.cost), metrics);
+    /// Records a charge that was admitted without the store.
+    pub(super) fn record(&self, charge: &CellCharge, now: Now, metrics: &StoreMetrics) {
+        let mut lists = self.0.lock();
+        let id = UsageId::of(charge.key, &charge.quota);
+        if lists.usage.len() >= MAX_KEYS && !lists.usage.contains_key(&id) {
+            lists.purge(now);
+            if lists.usage.len() >= MAX_KEYS {
+                lists.lose(u64::from(charge.cost), metrics);
                 return;
             }
         }
-        let quota = *spend.quota.quota();
-        let usage = inner.usage.entry(id).or_insert_with(|| Usage {
-            family: spend.family,
-            quota: Arc::clone(&spend.quota),
+        let quota = *charge.quota.quota();
+        let usage = lists.usage.entry(id).or_insert_with(|| KeyUsage {
+            key: charge.key,
+            family: charge.family,
+            quota: Arc::clone(&charge.quota),
             cell: quota.empty_cell(),
         });
-        quota.charge(&mut usage.cell, spend.cost, now);
+        quota.charge(&mut usage.cell, charge.cost, now);
     }
 
-    /// A charge that was admitted without the store is refunded.
-    pub(super) fn refund(&self, spend: &CellCharge, units: u32, receipt: Receipt, now: Now) {
-        let id = (spend.key.high, spend.key.low, spend.quota.number());
+    /// Refunds some units of a charge that was admitted without the store.
+    pub(super) fn refund(&self, charge: &CellCharge, units: u32, receipt: Receipt, now: Now) {
+        let id = UsageId::of(charge.key, &charge.quota);
         if let Some(usage) = self.0.lock().usage.get_mut(&id) {
             let (quota, windows) = (*usage.quota.quota(), usage.quota.windows().clone());
             quota.refund(&windows, &mut usage.cell, units, receipt, now);
         }
     }
 
-    /// A refund or a debit was certainly not executed.
+    /// Records a refund or a debit that was certainly not executed.
     pub(super) fn record_correction(&self, charge: StoreCharge, now: Now, metrics: &StoreMetrics) {
         let correction = Correction { charge, since: now.mono };
-        self.0.lock().put_correction(correction, now, metrics);
+        self.0.lock().add_correction(correction, now, metrics);
     }
 
     /// Whether there is nothing to report.
     pub(super) fn is_empty(&self) -> bool {
-        let inner = self.0.lock();
-        inner.usage.is_empty() && inner.corrections.is_empty()
+        let lists = self.0.lock();
+        lists.usage.is_empty() && lists.corrections.is_empty()
     }
 
-    /// Takes up to `max` items that can be sent now, with the charge that reports each.
+    /// Takes about `max` reports that can be sent now: corrections first, then usage.
     pub(super) fn take(
         &self,
         max: usize,
         now: Now,
         can_be_sent: impl Fn(&CellCharge) -> bool,
-    ) -> Vec<(Item, StoreCharge)> {
-        let mut inner = self.0.lock();
-        let mut taken = Vec::new();
+    ) -> Vec<UsageReport> {
+        let mut lists = self.0.lock();
+        let mut reports = Vec::new();
         let mut kept = VecDeque::new();
-        while taken.len() < max
-            && let Some(correction) = inner.corrections.pop_front()
+        while reports.len() < max
+            && let Some(correction) = lists.corrections.pop_front()
         {
             if correction.has_refilled(now) {
                 continue;
             }
             if correction.charge.cell_charges.iter().all(&can_be_sent) {
-                let charge = correction.charge.clone();
-                taken.push((Item::Correction(Box::new(correction)), charge));
+                reports.push(UsageReport::of_correction(correction));
             } else {
                 kept.push_back(correction);
             }
         }
-        kept.append(&mut inner.corrections);
-        inner.corrections = kept;
-        inner.take_usage(max, now, can_be_sent, &mut taken);
-        inner.loss_logged &= !inner.usage.is_empty() || !inner.corrections.is_empty();
-        taken
+        kept.append(&mut lists.corrections);
+        lists.corrections = kept;
+        lists.take_usage(max, now, can_be_sent, &mut reports);
+        lists.loss_logged &= !lists.usage.is_empty() || !lists.corrections.is_empty();
+        reports
     }
 
-    /// A report was certainly not executed.
-    pub(super) fn put_back(&self, item: Item, now: Now, metrics: &StoreMetrics) {
-        let mut inner = self.0.lock();
+    /// Puts an item back whose report was certainly not executed.
+    pub(super) fn put_back(&self, item: UnreportedItem, now: Now, metrics: &StoreMetrics) {
+        let mut lists = self.0.lock();
         match item {
-            Item::Correction(correction) => inner.put_correction(*correction, now, metrics),
-            Item::Usage(key, mut usage) => {
-                let id = (key.high, key.low, usage.quota.number());
-                if let Some(newer) = inner.usage.remove(&id) {
-                    let cost = newer.spent(now);
-                    usage.quota.quota().charge(&mut usage.cell, cost, now);
-                } else if inner.usage.len() >= MAX_KEYS {
-                    let cost = usage.spent(now);
-                    inner.lose(u64::from(cost), metrics);
-                    return;
-                }
-                inner.usage.insert(id, usage);
+            UnreportedItem::Correction(correction) => {
+                lists.add_correction(*correction, now, metrics);
             }
+            UnreportedItem::Usage(usage) => lists.put_usage_back(usage, now, metrics),
         }
     }
 }
 
-impl Inner {
-    /// Takes usage until there are about `max` items. Begins where the last search ended, so that usage which
-    /// cannot be reported does not hide what stands behind it.
+impl UnreportedLists {
+    /// Takes usage until there are about `max` reports. It begins where the last search ended, so usage that cannot
+    /// be reported does not hide the usage behind it.
     fn take_usage(
         &mut self,
         max: usize,
         now: Now,
         can_be_sent: impl Fn(&CellCharge) -> bool,
-        taken: &mut Vec<(Item, StoreCharge)>,
+        reports: &mut Vec<UsageReport>,
     ) {
-        let room = max.saturating_sub(taken.len());
-        let behind = self.usage.range(self.next..);
-        let all = behind.chain(self.usage.range(..self.next)).take(MAX_LOOKS);
-        let mut next = self.next;
+        let room = max.saturating_sub(reports.len());
+        let from_cursor = self.usage.range(self.cursor..);
+        let examined = from_cursor.chain(self.usage.range(..self.cursor)).take(MAX_EXAMINED);
+        let mut cursor = self.cursor;
         let mut ids = Vec::new();
-        for (id, usage) in all {
+        for (id, usage) in examined {
             if ids.len() == room {
                 break;
             }
-            next = (id.0, id.1, id.2.saturating_add(1));
-            let spend = CellCharge::new(key_of(*id), usage.family, Arc::clone(&usage.quota), 0);
-            if can_be_sent(&spend) {
+            cursor = UsageId { quota: id.quota.saturating_add(1), ..*id };
+            if can_be_sent(&usage.charge(0)) {
                 ids.push(*id);
             }
         }
-        self.next = next;
+        self.cursor = cursor;
         for id in ids {
             let Some(mut usage) = self.usage.remove(&id) else {
                 continue;
             };
-            let debt = usage.take_debt(id, now);
-            let report = usage.report(id, now);
-            // What has refilled is no cost any more.
-            if report.cell_charges.iter().any(|spend| spend.cost > 0) {
-                taken.push((Item::Usage(key_of(id), usage), report));
+            let debt = usage.take_debt(now);
+            let charge = usage.report(now);
+            // Usage that has refilled costs nothing any more.
+            if charge.cell_charges.iter().any(|charge| charge.cost > 0) {
+                reports.push(UsageReport { item: UnreportedItem::Usage(usage), charge });
             }
-            // After the report: of that as much is charged as fits.
-            if let Some(debt) = debt {
-                let correction = Correction { charge: debt.clone(), since: now.mono };
-                taken.push((Item::Correction(Box::new(correction)), debt));
+            // The debt follows the report, because the store charges a report only as far as it fits.
+            if let Some(charge) = debt {
+                reports.push(UsageReport::of_correction(Correction { charge, since: now.mono }));
             }
         }
     }
 
-    fn put_correction(&mut self, correction: Correction, now: Now, metrics: &StoreMetrics) {
+    fn put_usage_back(&mut self, mut usage: KeyUsage, now: Now, metrics: &StoreMetrics) {
+        let id = UsageId::of(usage.key, &usage.quota);
+        if let Some(newer) = self.usage.remove(&id) {
+            let cost = newer.spent(now);
+            usage.quota.quota().charge(&mut usage.cell, cost, now);
+        } else if self.usage.len() >= MAX_KEYS {
+            let cost = usage.spent(now);
+            self.lose(u64::from(cost), metrics);
+            return;
+        }
+        self.usage.insert(id, usage);
+    }
+
+    fn add_correction(&mut self, correction: Correction, now: Now, metrics: &StoreMetrics) {
         if self.corrections.len() >= MAX_CORRECTIONS {
             self.purge(now);
         }
         if self.corrections.len() >= MAX_CORRECTIONS {
-            let costs = correction.charge.cell_charges.iter().map(|spend| u64::from(spend.cost));
+            let costs = correction.charge.cell_charges.iter().map(|charge| u64::from(charge.cost));
             self.lose(costs.sum(), metrics);
             return;
         }
         self.corrections.push_back(correction);
     }
 
-    /// Drops what has refilled: reporting it would change nothing.
+    /// Drops items that have refilled: their reports would change nothing.
     fn purge(&mut self, now: Now) {
         if self.purged.is_some_and(|last| now.mono < last.saturating_add(PURGE_EVERY)) {
             return;
@@ -243,7 +263,20 @@ impl Inner {
     }
 }
 
-impl Usage {
+impl UsageId {
+    fn of(key: KeyHash, quota: &IssuedQuota) -> Self {
+        Self { high: key.high, low: key.low, quota: quota.number() }
+    }
+}
+
+impl UsageReport {
+    fn of_correction(correction: Correction) -> Self {
+        let charge = correction.charge.clone();
+        Self { item: UnreportedItem::Correction(Box::new(correction)), charge }
+    }
+}
+
+impl KeyUsage {
     /// Units that have not refilled.
     fn spent(&self, now: Now) -> u32 {
         self.quota.quota().spent(&self.cell, now)
@@ -253,35 +286,35 @@ impl Usage {
         self.quota.quota().judge(None, 0, now).limit
     }
 
-    /// What was admitted: the store takes as much of it as fits, since other nodes may have admitted as much.
-    fn report(&self, id: UsageId, now: Now) -> StoreCharge {
-        let spend =
-            CellCharge::new(key_of(id), self.family, Arc::clone(&self.quota), self.spent(now));
-        StoreCharge { operation: Operation::Report, cell_charges: smallvec![spend] }
+    fn charge(&self, cost: u32) -> CellCharge {
+        CellCharge::new(self.key, self.family, Arc::clone(&self.quota), cost)
     }
 
-    /// Takes out what is spent above the limit: costs that were told late, which the store charges whether they
-    /// fit or not.
-    fn take_debt(&mut self, id: UsageId, now: Now) -> Option<StoreCharge> {
+    /// The charge that reports the admitted units. The store charges as many of them as fit, since other nodes may
+    /// have admitted as many.
+    fn report(&self, now: Now) -> StoreCharge {
+        let charge = self.charge(self.spent(now));
+        StoreCharge { operation: Operation::Report, cell_charges: smallvec![charge] }
+    }
+
+    /// Takes out the units above the limit. They come from costs that were known late, which the store charges
+    /// whether they fit or not.
+    fn take_debt(&mut self, now: Now) -> Option<StoreCharge> {
         let (quota, limit) = (*self.quota.quota(), self.limit(now));
         let debt = self.spent(now).checked_sub(limit).filter(|debt| *debt > 0)?;
         self.cell = quota.empty_cell();
         quota.charge(&mut self.cell, limit, now);
-        let spend = CellCharge::new(key_of(id), self.family, Arc::clone(&self.quota), debt);
-        Some(StoreCharge { operation: Operation::Debit, cell_charges: smallvec![spend] })
+        let charge = self.charge(debt);
+        Some(StoreCharge { operation: Operation::Debit, cell_charges: smallvec![charge] })
     }
 }
 
 impl Correction {
     fn has_refilled(&self, now: Now) -> bool {
-        let counts = |spend: &CellCharge| spend.quota.quota().charge_lifetime(spend.cost);
-        let longest = self.charge.cell_charges.iter().map(counts).max().unwrap_or_default();
+        let lifetime = |charge: &CellCharge| charge.quota.quota().charge_lifetime(charge.cost);
+        let longest = self.charge.cell_charges.iter().map(lifetime).max().unwrap_or_default();
         self.since.saturating_add(longest) <= now.mono
     }
-}
-
-const fn key_of((high, low, _): UsageId) -> KeyHash {
-    KeyHash { high, low }
 }
 
 #[cfg(test)]
@@ -308,11 +341,11 @@ mod tests {
 
     fn costs(list: &UnreportedUsage, now: Now) -> Vec<u32> {
         let taken = list.take(usize::MAX, now, |_| true);
-        taken.iter().map(|(_, charge)| charge.cell_charges[0].cost).collect()
+        taken.iter().map(|report| report.charge.cell_charges[0].cost).collect()
     }
 
     #[test]
-    fn what_refilled_is_not_reported_and_the_rest_is_put_back_whole() {
+    fn refilled_usage_is_not_reported_and_other_usage_can_be_put_back() {
         let (list, metrics) = (UnreportedUsage::default(), StoreMetrics::default());
         let (short, long) = (quota(1), quota(1_000));
         list.record(&spend(1, &short, 5), at(100), &metrics);
@@ -320,16 +353,16 @@ mod tests {
         let taken = list.take(usize::MAX, at(103), |_| true);
         assert_eq!(taken.len(), 1);
         list.record(&spend(2, &long, 1), at(104), &metrics);
-        for (item, _) in taken {
-            list.put_back(item, at(105), &metrics);
+        for report in taken {
+            list.put_back(report.item, at(105), &metrics);
         }
         assert_eq!(costs(&list, at(105)), [8]);
         assert!(list.is_empty());
     }
 
-    /// A key that is met under two rates is reported under both, each with what it admitted.
+    /// A key that was charged under two rates is reported under both, each with its own units.
     #[test]
-    fn each_rate_reports_what_it_admitted() {
+    fn each_rate_reports_the_units_that_it_admitted() {
         let (list, metrics) = (UnreportedUsage::default(), StoreMetrics::default());
         let store = EmbeddedStore::default();
         let room = Arc::<CellBudget>::default();
@@ -344,14 +377,14 @@ mod tests {
         list.record(&spend(1, &short, 2), at(102), &metrics);
         let receipt = short.quota().receipt(&short.quota().judge(None, 2, at(102)), 2, at(102));
         list.refund(&spend(1, &short, 2), 1, receipt, at(103));
-        let mut told: Vec<(u64, u32)> = list
+        let mut reported: Vec<(u64, u32)> = list
             .take(usize::MAX, at(104), |_| true)
             .iter()
-            .map(|(_, charge)| &charge.cell_charges[0])
+            .map(|report| &report.charge.cell_charges[0])
             .map(|spend| (spend.quota.quota().window().secs(), spend.cost))
             .collect();
-        told.sort_unstable();
-        assert_eq!(told, [(10, 6), (1_000, 7)]);
+        reported.sort_unstable();
+        assert_eq!(reported, [(10, 6), (1_000, 7)]);
     }
 
     fn bucket() -> Arc<IssuedQuota> {
@@ -364,35 +397,35 @@ mod tests {
             .issue(QuotaSpec { quota, windows, budget: Arc::<CellBudget>::default() }, None)
     }
 
-    /// A cost that was told late is reported above the limit too, and nothing of it twice.
+    /// A cost that was known late is reported above the limit too, and no unit of it twice.
     #[test]
-    fn a_debt_is_reported_whole() {
+    fn a_debt_is_reported_in_full_and_once() {
         let (list, metrics) = (UnreportedUsage::default(), StoreMetrics::default());
         let quota = bucket();
         list.record(&spend(1, &quota, 1), at(100), &metrics);
         list.record(&spend(1, &quota, 599), at(100), &metrics);
-        let told = |now| {
+        let take = |now| {
             let taken = list.take(usize::MAX, now, |_| true);
-            let told: Vec<_> = taken
+            let charges: Vec<_> = taken
                 .iter()
-                .map(|(_, charge)| (charge.operation, charge.cell_charges[0].cost))
+                .map(|report| (report.charge.operation, report.charge.cell_charges[0].cost))
                 .collect();
-            (told, taken)
+            (charges, taken)
         };
-        // Twenty have come back.
-        let (first, taken) = told(at(102));
+        // Twenty have refilled.
+        let (first, taken) = take(at(102));
         assert_eq!(first, [(Operation::Report, 10), (Operation::Debit, 570)]);
-        for (item, _) in taken {
-            list.put_back(item, at(102), &metrics);
+        for report in taken {
+            list.put_back(report.item, at(102), &metrics);
         }
-        let (again, _) = told(at(102));
+        let (again, _) = take(at(102));
         assert_eq!(again, [(Operation::Debit, 570), (Operation::Report, 10)], "none was executed");
         assert!(list.is_empty());
     }
 
-    /// The debt of a bucket counts until it has come back.
+    /// The debt of a bucket counts until it has refilled.
     #[test]
-    fn a_debit_is_kept_for_as_long_as_it_counts() {
+    fn a_debit_is_kept_until_it_has_refilled() {
         let (list, metrics) = (UnreportedUsage::default(), StoreMetrics::default());
         let debit = StoreCharge {
             operation: Operation::Debit,
@@ -405,19 +438,19 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_hides_nothing() {
+    fn usage_that_cannot_be_sent_does_not_hide_other_usage() {
         let (list, metrics) = (UnreportedUsage::default(), StoreMetrics::default());
         let quota = quota(1_000);
-        for n in 0..2 * MAX_LOOKS as u64 {
+        for n in 0..2 * MAX_EXAMINED as u64 {
             list.record(&spend(n, &quota, 1), at(100), &metrics);
         }
-        let last = KeyHash { high: 1, low: 2 * MAX_LOOKS as u64 - 1 };
+        let last = KeyHash { high: 1, low: 2 * MAX_EXAMINED as u64 - 1 };
         let look = || list.take(usize::MAX, at(101), |spend| spend.key == last).len();
         assert_eq!([look(), look(), look()], [0, 1, 0]);
     }
 
     #[test]
-    fn a_full_list_drops_what_refilled_first_and_counts_what_it_loses() {
+    fn a_full_list_drops_refilled_usage_first_and_counts_lost_units() {
         let (list, metrics) = (UnreportedUsage::default(), StoreMetrics::default());
         let (short, long) = (quota(1), quota(1_000));
         for n in 0..MAX_KEYS as u64 {

@@ -50,7 +50,7 @@ for n = 2, #ARGV - 4, 5 do
     call('HSET', KEYS[2], key, format('%d %.0f %.0f', level, till, forgive))
     call('ZADD', KEYS[3], format('%.0f', till + forgive * level), key)
   end
-  -- Every node is told again, also the one whose ban came late: its own ban may be shorter.
+  -- Every node receives the ban again. So a node whose ban came late learns of the one that is recorded.
   call('ZADD', KEYS[1], format('%.0f', now), key)
 end
 local over = call('ZCARD', KEYS[3]) - MOST_KEPT

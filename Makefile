@@ -105,6 +105,14 @@ planted: tools-run
 	@./scripts/install-tools redis-server python3
 	./scripts/planted
 
+.PHONY: deny
+
+# Licences, bans, sources and advisories of all dependencies, by deny.toml.
+CHECKS ?= licenses bans sources advisories
+deny: tools-run
+	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
+	$(CARGO) deny --locked check $(CHECKS)
+
 .PHONY: docs docs-generated
 
 # The book of docs/, checked and built into target/book. mdBook is built once, into target/tools.

@@ -16,6 +16,7 @@ use pingora::server::configuration::ServerConf;
 use pingora_proxy::http_proxy_service;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::plain::Plain;
+use support::wait::eventually_in_thread;
 use tollgate::clock::{Nanos, Now};
 use tollgate::limit::{Quota, Rate, SlidingLog, WindowLengths, log_bytes};
 use tollgate::policy::KeyHash;
@@ -112,13 +113,9 @@ access_log: {{ to: none }}
 }
 
 fn connect(port: u16) -> TcpStream {
-    for _ in 0..500 {
-        match TcpStream::connect(("127.0.0.1", port)) {
-            Ok(stream) => return stream,
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
-        }
-    }
-    panic!("nobody listens on {port}");
+    let connect = || TcpStream::connect(("127.0.0.1", port)).ok();
+    let stream = eventually_in_thread(Duration::from_secs(10), connect);
+    stream.unwrap_or_else(|| panic!("nothing listens on {port}"))
 }
 
 /// Sends one request and reads its answer, of a length that is known.

@@ -1,10 +1,10 @@
-//! Buckets of one key: under several rates, or such that charges may be given back.
+//! The buckets of one key that is charged under several rates, or whose charges may be refunded.
 //!
-//! **Several rates.** A limit's plans and overrides have rates of their own. A key then has a time for
-//! each rate that it was charged under: a charge is judged on its own rate's and spent in all, so what
-//! one plan used is not there for another. A charge under a fast rate can empty the slow rate's bucket, but
-//! never puts it into debt. A rate that comes later begins with the most units that are spent under any
-//! other, empty at most.
+//! **Several rates.** The plans and overrides of a limit have rates of their own. A key then has one bucket per
+//! rate. A charge is judged on the bucket of its own rate and spends in all, so units that one plan used are not
+//! available to another. A charge under a fast rate can empty the bucket of a slow one, but never puts it into
+//! debt. A rate that a key meets later begins with the largest number of units that are spent under any other
+//! rate, and at most with an empty bucket.
 //!
 //! ```text
 //!   rate: 10/1h, plans: { gold: 100/1s }
@@ -15,262 +15,267 @@
 //!                           every charge spends in both
 //! ```
 //!
-//! **Giving back.** What a charge leaves behind depends on all that come after it: a bucket that is full
-//! takes no more, so units that came for nothing must not come again. So the cell remembers what it was
-//! charged lately, summed up in steps of a sixteenth of the time that the bucket takes to fill; a refund
-//! takes its units out of the sum and computes the times anew. A sum counts as if it had been charged at
-//! once, at its last instant: a bucket is never fuller than it would be without the charge, and less full by
-//! a step at most. What is older than the time that the slowest bucket takes to fill is not given back any
-//! more: it would have filled since. Where that takes more sums than there are (a key has met a fast rate and
-//! a slow one, or `max_keys` leaves no room), those that are closest in time are joined.
+//! **Refunds.** The effect of a charge depends on all later ones: a full bucket gains nothing, so units that
+//! would have been lost must not come back by a refund. Therefore the cell remembers its latest charges, summed
+//! in steps of a sixteenth of the fill time. A refund takes its units out of the sum and computes the buckets
+//! again. A sum counts as if it had been charged at once at its last instant. So after a refund a bucket is
+//! never fuller than without the charge, and less full by at most one step.
+//!
+//! A charge older than the fill time of the slowest bucket cannot be refunded: its units would have come back
+//! since. If that needs more sums than the cell may keep (a key has met a fast rate and a slow one, or
+//! `max_keys` leaves no room), the two sums closest in time are joined.
 
-use super::token_bucket::{FullAt, Refill};
-use super::{MICROSECOND, TokenBucket};
+use super::refill::{FullAt, Refill};
+use super::tick::MICROSECOND;
+use super::token_bucket::TokenBucket;
 use crate::clock::Nanos;
 
-/// Most rates of a bucket limit with its plans: each is written by every charge.
+/// The largest number of rates of a bucket limit with its plans. Every charge writes a bucket of each.
 pub const MAX_RATES: usize = 8;
 
-/// Most rates that a key keeps: those of the limit, and as many of the generation before a reload, under
-/// which another node may still charge it. One more takes the place of the rate that was not charged for the
-/// longest time. (The next to be full would be the wrong one to take: that is a fast rate in use.)
-const MAX_KEPT: usize = 2 * MAX_RATES;
+/// The largest number of rates that a key keeps: those of the limit, and as many of the generation before a
+/// reload, under which another node may still charge the key. One more replaces the rate that was not charged
+/// for the longest time. (The bucket that is full soonest would be the wrong one: a fast rate in use.)
+const MAX_KEPT_RATES: usize = 2 * MAX_RATES;
 
-/// Most sums of what was charged lately.
-const MAX_RECENT: usize = 16;
+/// The largest number of remembered sums.
+const MAX_SUMS: usize = 16;
 
-/// A sum spans this part of the time that the fastest bucket takes to fill.
+/// The fill time of the fastest bucket is divided into this many steps; each step has one sum.
 const SUMS_PER_FILL: u64 = 16;
 
-/// The buckets of one key by rate, at least one; the one that was charged last is the last.
+/// The buckets of one key, at least one; the rate that was charged last comes last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buckets {
-    rates: Vec<OfRate>,
-    /// What was charged lately, oldest first; nothing where charges are not given back.
-    recent: Vec<Recent>,
+    rates: Vec<RateBucket>,
+    /// The latest charges, oldest first; empty if charges are not refunded.
+    sums: Vec<ChargeSum>,
 }
 
+/// The bucket of one rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct OfRate {
+struct RateBucket {
     refill: Refill,
-    /// The most that was ever spent after its own charges, by those who wait and by late costs too.
-    most: Nanos,
+    /// The largest span that was ever spent after a charge under this rate, delayed requests and costs known
+    /// late included.
+    max_spent: Nanos,
     full: FullAt,
-    /// The same without what is remembered: what was charged before `since`.
+    /// `full` without the remembered charges: as charged before `remembered_since`.
     base: FullAt,
     /// Charges of this instant and later are remembered.
-    since: Nanos,
+    remembered_since: Nanos,
 }
 
-/// Units that were charged within a step, by whatever rate.
+/// Units that were charged within one step, under any rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Recent {
-    /// The last instant.
+struct ChargeSum {
+    /// The instant of the last charge.
     last: Nanos,
     units: u32,
 }
 
-impl OfRate {
+impl RateBucket {
     fn new(bucket: &TokenBucket, full: FullAt, now: Nanos) -> Self {
         let refill = bucket.refill();
-        let most = bucket.capacity().max(refill.spent(full, now));
-        Self { refill, most, full, base: full, since: now }
+        let max_spent = bucket.capacity().max(refill.spent(full, now));
+        Self { refill, max_spent, full, base: full, remembered_since: now }
     }
 
-    /// When the bucket is full again, as the remembered charges say.
-    fn recomputed(&self, recent: &[Recent]) -> FullAt {
-        let later = recent.iter().filter(|one| one.last >= self.since);
-        later.fold(self.base, |full, one| {
-            self.refill.charge_up_to(self.most, full, one.units, one.last)
+    /// When the bucket is full again according to the remembered charges.
+    fn recomputed(&self, sums: &[ChargeSum]) -> FullAt {
+        let remembered = sums.iter().filter(|sum| sum.last >= self.remembered_since);
+        remembered.fold(self.base, |full, sum| {
+            self.refill.charge_up_to(self.max_spent, full, sum.units, sum.last)
         })
     }
 }
 
 impl Buckets {
-    /// Of a key that was charged under one rate so far.
-    pub(super) fn of(bucket: &TokenBucket, full: FullAt, now: Nanos) -> Self {
-        Self { rates: vec![OfRate::new(bucket, full, now)], recent: Vec::new() }
+    /// The buckets of a key that was charged under one rate so far.
+    pub(super) fn single(bucket: &TokenBucket, full: FullAt, now: Nanos) -> Self {
+        Self { rates: vec![RateBucket::new(bucket, full, now)], sums: Vec::new() }
     }
 
-    /// The time of a rate; one that is not there has spent nothing.
-    pub(super) fn full(&self, bucket: &TokenBucket) -> FullAt {
+    /// When the bucket of a rate is full; an absent one has spent nothing.
+    pub(super) fn full_at(&self, bucket: &TokenBucket) -> FullAt {
         let refill = bucket.refill();
-        let own = self.rates.iter().find(|one| one.refill == refill);
-        own.map_or(FullAt::default(), |one| one.full)
+        let own = self.rates.iter().find(|rate| rate.refill == refill);
+        own.map_or(FullAt::default(), |rate| rate.full)
     }
 
-    /// Bytes on the heap.
-    pub(super) fn heap_bytes(&self) -> usize {
-        size_of::<Self>()
-            + self.rates.capacity() * size_of::<OfRate>()
-            + self.recent.capacity() * size_of::<Recent>()
+    /// Whether every bucket is full.
+    pub(super) fn is_idle(&self, now: Nanos) -> bool {
+        self.rates.iter().all(|rate| rate.refill.spent(rate.full, now) == Nanos::ZERO)
     }
 
-    /// The same after one more charge: the list of sums doubles when it is full.
-    pub(super) fn heap_bytes_after_charge(&self, now: Nanos) -> usize {
-        let more =
-            if self.is_full() && !self.joins_last(now) { self.recent.capacity().max(1) } else { 0 };
-        self.heap_bytes() + more * size_of::<Recent>()
-    }
-
-    /// Whether one more sum takes more memory.
-    const fn is_full(&self) -> bool {
-        self.recent.len() == self.recent.capacity() && self.recent.len() < MAX_RECENT
-    }
-
-    /// Whether a charge is added to the last sum.
-    fn joins_last(&self, now: Nanos) -> bool {
-        let fastest = self.rates.iter().map(|one| one.refill.fill).min().unwrap_or_default();
-        // In the unit of every store's clock, so that all sum up alike.
-        let step = (fastest.get() / SUMS_PER_FILL / MICROSECOND.get()).max(1) * MICROSECOND.get();
-        self.recent.last().is_some_and(|last| now.get() / step <= last.last.get() / step)
-    }
-
-    /// Makes room for one more charge without more memory: two sums become one, or the charge joins the
-    /// only one.
-    pub(super) fn make_room(&mut self, now: Nanos) {
-        if !self.is_full() || self.joins_last(now) {
+    /// Adds a bucket of this rate, if the key has none.
+    pub(super) fn add_rate(&mut self, bucket: &TokenBucket, now: Nanos) {
+        let refill = bucket.refill();
+        if let Some(own) = self.rates.iter_mut().find(|rate| rate.refill == refill) {
+            own.max_spent = own.max_spent.max(bucket.capacity());
             return;
         }
-        match self.recent.as_mut_slice() {
-            [only] => only.last = only.last.max(now),
-            _ => self.join(),
-        }
-    }
-
-    /// Joins the two neighbours that are closest in time, at the later instant.
-    fn join(&mut self) {
-        let gap = |n: &usize| self.recent[n + 1].last.saturating_sub(self.recent[*n].last);
-        if let Some(closest) = (0..self.recent.len().saturating_sub(1)).min_by_key(gap) {
-            let earlier = self.recent.remove(closest);
-            let later = &mut self.recent[closest];
-            later.units = later.units.saturating_add(earlier.units);
-        }
-    }
-
-    /// What is not remembered any more.
-    fn retire(&mut self, oldest: Recent) {
-        for one in self.rates.iter_mut().filter(|one| oldest.last >= one.since) {
-            one.base = one.refill.charge_up_to(one.most, one.base, oldest.units, oldest.last);
-            one.since = oldest.last.saturating_add(Nanos::new(1));
-        }
-    }
-
-    /// Gives the key a bucket of this rate, if it has none.
-    pub(super) fn add(&mut self, bucket: &TokenBucket, now: Nanos) {
-        let refill = bucket.refill();
-        if let Some(own) = self.rates.iter_mut().find(|one| one.refill == refill) {
-            own.most = own.most.max(bucket.capacity());
-            return;
-        }
-        let mut own = OfRate::new(bucket, FullAt::default(), now);
+        let mut own = RateBucket::new(bucket, FullAt::default(), now);
         for other in &self.rates {
-            let carried = |cell, at| bucket.carried(&other.refill, cell, at);
-            let full = carried(other.full, now);
+            let full = bucket.carry_over(&other.refill, other.full, now);
             if full > own.full {
                 own.full = full;
-                // What is given back later of what was charged under the other comes back here too.
-                (own.base, own.since) = (carried(other.base, other.since), other.since);
+                // A later refund of a charge under the other rate counts here too.
+                let since = other.remembered_since;
+                own.base = bucket.carry_over(&other.refill, other.base, since);
+                own.remembered_since = since;
             }
         }
-        if self.rates.len() >= MAX_KEPT {
+        if self.rates.len() >= MAX_KEPT_RATES {
             self.rates.remove(0);
         }
         self.rates.reserve_exact(1);
         self.rates.push(own);
     }
 
-    /// Spends under a rate, whether it fits or not; under the others at most what is there.
+    /// Charges under a rate, whether the cost fits or not; under the other rates at most until they are empty.
     pub(super) fn charge(&mut self, bucket: &TokenBucket, cost: u32, now: Nanos) {
         if self.is_idle(now) {
-            self.forget();
+            self.rates.clear();
+            self.sums.clear();
         }
-        self.add(bucket, now);
-        if bucket.is_refundable() || !self.recent.is_empty() {
+        self.add_rate(bucket, now);
+        if bucket.is_refundable() || !self.sums.is_empty() {
             self.remember(cost, now);
         }
         let own = bucket.refill();
-        if let Some(place) = self.rates.iter().position(|one| one.refill == own) {
-            self.rates[place..].rotate_left(1);
+        if let Some(index) = self.rates.iter().position(|rate| rate.refill == own) {
+            self.rates[index..].rotate_left(1);
         }
-        for one in &mut self.rates {
-            if one.refill == own {
-                one.full = own.charge(one.full, cost, now);
-                one.most = one.most.max(own.spent(one.full, now));
+        for rate in &mut self.rates {
+            if rate.refill == own {
+                rate.full = own.charge(rate.full, cost, now);
+                rate.max_spent = rate.max_spent.max(own.spent(rate.full, now));
             } else {
-                one.full = one.refill.charge_up_to(one.refill.fill, one.full, cost, now);
+                rate.full = rate.refill.charge_up_to(rate.refill.fill, rate.full, cost, now);
             }
         }
     }
 
-    /// Takes back units of a charge, where it is remembered.
+    /// Takes back units of a charge that was made at `charged`, if it is still remembered.
     ///
-    /// Two bounds say how full the bucket can be without them: the remembered charges; and, where no other
-    /// rate has found it empty, what is spent less the units, but for what can have come back since.
+    /// Two computations give a state that is at most as full as without the charge; the fuller one counts. The
+    /// first computes the bucket again from the remembered charges. The second is possible where the key has one
+    /// rate, so that no charge was capped by an empty bucket: what is spent now, less the units, plus what can
+    /// have come back since the charge.
     pub(super) fn refund(&mut self, units: u32, charged: Nanos, now: Nanos) {
-        let Some(sum) = self.recent.iter_mut().find(|one| one.last >= charged) else {
+        let Some(sum) = self.sums.iter_mut().find(|sum| sum.last >= charged) else {
             return;
         };
-        if self.rates.iter().all(|one| charged < one.since) {
+        if self.rates.iter().all(|rate| charged < rate.remembered_since) {
             return;
         }
         let units = units.min(sum.units);
         sum.units -= units;
-        let is_alone = self.rates.len() == 1;
-        for one in &mut self.rates {
-            if charged >= one.since {
-                let least = one.refill.refund(one.full, units);
-                let mut anew = one.recomputed(&self.recent);
-                if is_alone {
-                    let came = one.refill.stepped(now).saturating_sub(one.refill.stepped(charged));
-                    anew = anew.min(least.later(came));
+        let is_only_rate = self.rates.len() == 1;
+        for rate in &mut self.rates {
+            if charged >= rate.remembered_since {
+                let earliest = rate.refill.refund(rate.full, units);
+                let mut recomputed = rate.recomputed(&self.sums);
+                if is_only_rate {
+                    let (until, from) = (rate.refill.stepped(now), rate.refill.stepped(charged));
+                    recomputed = recomputed.min(earliest.later(until.saturating_sub(from)));
                 }
-                one.full = one.full.min(anew.max(least));
+                rate.full = rate.full.min(recomputed.max(earliest));
             }
         }
     }
 
-    /// Whether every bucket is full.
-    pub(super) fn is_idle(&self, now: Nanos) -> bool {
-        self.rates.iter().all(|one| one.refill.spent(one.full, now) == Nanos::ZERO)
+    /// Bytes on the heap.
+    pub(super) fn heap_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.rates.capacity() * size_of::<RateBucket>()
+            + self.sums.capacity() * size_of::<ChargeSum>()
     }
 
-    /// Every bucket is full, whatever was charged before.
-    fn forget(&mut self) {
-        self.rates.clear();
-        self.recent.clear();
+    /// Bytes on the heap after one more charge: the list of sums doubles when it is full.
+    pub(super) fn heap_bytes_after_charge(&self, now: Nanos) -> usize {
+        let grows = self.sums_would_grow() && !self.joins_last_sum(now);
+        let growth = if grows { self.sums.capacity().max(1) } else { 0 };
+        self.heap_bytes() + growth * size_of::<ChargeSum>()
     }
 
+    /// Makes room for one more charge without more memory: joins two sums, or moves the only sum so that the
+    /// charge joins it.
+    pub(super) fn make_room(&mut self, now: Nanos) {
+        if !self.sums_would_grow() || self.joins_last_sum(now) {
+            return;
+        }
+        match self.sums.as_mut_slice() {
+            [only] => only.last = only.last.max(now),
+            _ => self.join_closest_sums(),
+        }
+    }
+
+    /// Remembers a charge, as long as it can be refunded.
     fn remember(&mut self, cost: u32, now: Nanos) {
-        if self.joins_last(now)
-            && let Some(last) = self.recent.last_mut()
+        if self.joins_last_sum(now)
+            && let Some(last) = self.sums.last_mut()
         {
             last.last = last.last.max(now);
             last.units = last.units.saturating_add(cost);
-            if self.recent.len() == 1 {
-                // Of two threads the one that read the clock first may come second.
-                self.rates.iter_mut().for_each(|one| one.since = one.since.min(now));
+            if self.sums.len() == 1 {
+                // The thread that read its clock first may charge second.
+                for rate in &mut self.rates {
+                    rate.remembered_since = rate.remembered_since.min(now);
+                }
             }
             return;
         }
-        if self.recent.is_empty() {
-            for one in &mut self.rates {
-                (one.base, one.since) = (one.full, now);
+        if self.sums.is_empty() {
+            for rate in &mut self.rates {
+                (rate.base, rate.remembered_since) = (rate.full, now);
             }
         }
-        if self.recent.len() >= MAX_RECENT {
-            let slowest = self.rates.iter().map(|one| one.refill.fill).max();
-            let forgets = self.recent[0].last.saturating_add(slowest.unwrap_or_default()) <= now;
-            if forgets {
-                let oldest = self.recent.remove(0);
-                self.retire(oldest);
+        if self.sums.len() >= MAX_SUMS {
+            let slowest = self.rates.iter().map(|rate| rate.refill.fill).max();
+            let expires = self.sums[0].last.saturating_add(slowest.unwrap_or_default());
+            if expires <= now {
+                let oldest = self.sums.remove(0);
+                self.move_to_base(oldest);
             } else {
-                self.join();
+                self.join_closest_sums();
             }
         }
-        if self.is_full() {
-            self.recent.reserve_exact(self.recent.capacity().max(1));
+        if self.sums_would_grow() {
+            self.sums.reserve_exact(self.sums.capacity().max(1));
         }
-        self.recent.push(Recent { last: now, units: cost });
+        self.sums.push(ChargeSum { last: now, units: cost });
+    }
+
+    /// Adds a sum that is no longer remembered to the base of each bucket.
+    fn move_to_base(&mut self, sum: ChargeSum) {
+        for rate in self.rates.iter_mut().filter(|rate| sum.last >= rate.remembered_since) {
+            rate.base = rate.refill.charge_up_to(rate.max_spent, rate.base, sum.units, sum.last);
+            rate.remembered_since = sum.last.saturating_add(Nanos::new(1));
+        }
+    }
+
+    /// Joins the two neighbouring sums that are closest in time, at the later instant.
+    fn join_closest_sums(&mut self) {
+        let gap = |n: &usize| self.sums[n + 1].last.saturating_sub(self.sums[*n].last);
+        if let Some(closest) = (0..self.sums.len().saturating_sub(1)).min_by_key(gap) {
+            let earlier = self.sums.remove(closest);
+            let later = &mut self.sums[closest];
+            later.units = later.units.saturating_add(earlier.units);
+        }
+    }
+
+    /// Whether one more sum takes more memory.
+    const fn sums_would_grow(&self) -> bool {
+        self.sums.len() == self.sums.capacity() && self.sums.len() < MAX_SUMS
+    }
+
+    /// Whether a charge at `now` is added to the last sum.
+    fn joins_last_sum(&self, now: Nanos) -> bool {
+        let fastest = self.rates.iter().map(|rate| rate.refill.fill).min().unwrap_or_default();
+        // In microseconds, the unit of every store's clock, so that all stores sum up alike.
+        let step = (fastest.get() / SUMS_PER_FILL / MICROSECOND.get()).max(1) * MICROSECOND.get();
+        self.sums.last().is_some_and(|last| now.get() / step <= last.last.get() / step)
     }
 }

@@ -1,24 +1,26 @@
-//! `fixed_window`: the limit per window, windows aligned to multiples of their length since the
-//! Unix epoch. Across an edge two limits can pass back to back.
+//! `fixed_window`: the limit per window, windows aligned to multiples of their length since the Unix epoch. Up
+//! to twice the limit can pass within one window length across an edge.
 
 use std::fmt;
 
-use super::windows::windows_ahead;
-use super::{Rate, Verdict};
+use super::counters::WindowAlgorithm;
+use super::rate::Rate;
+use super::verdict::{Verdict, retry_after};
+use super::window_grid::{GridPosition, windows_ahead};
 use crate::clock::Nanos;
 
 /// Units spent in one window. The default has spent nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counter {
-    /// Which window, counted from the epoch: the low half of its number.
+pub struct WindowCount {
+    /// The window, counted from the epoch modulo 2^32.
     window: u32,
-    count: u32,
+    units: u32,
 }
 
-impl Counter {
-    /// Units of a window, counted from the epoch.
-    pub(super) const fn of(window: u64, count: u32) -> Self {
-        Self { window: window as u32, count }
+impl WindowCount {
+    /// `units` spent in a window, which is counted from the epoch.
+    pub(super) const fn new(window: u64, units: u32) -> Self {
+        Self { window: window as u32, units }
     }
 }
 
@@ -26,6 +28,14 @@ impl Counter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     rate: Rate,
+}
+
+/// A cell as of an instant.
+struct LiveCount {
+    /// The cell, of its own window or of the instant's, whichever is later.
+    count: WindowCount,
+    /// Time from the instant to the end of that window.
+    to_edge: Nanos,
 }
 
 impl FixedWindow {
@@ -39,78 +49,92 @@ impl FixedWindow {
         self.rate
     }
 
-    pub(super) fn spent(&self, cell: Counter, now: Nanos) -> u32 {
-        self.at(cell, now).0.count
+    pub(super) fn spent(&self, cell: WindowCount, now: Nanos) -> u32 {
+        self.live(cell, now).count.units
     }
 
-    pub(super) fn judge(&self, cell: Counter, cost: u32, now: Nanos) -> Verdict {
+    pub(super) fn judge(&self, cell: WindowCount, cost: u32, now: Nanos) -> Verdict {
         let limit = self.rate.count();
-        let (live, edge) = self.at(cell, now);
-        let spent = live.count;
-        let after = spent.saturating_add(cost);
-        // (A sum that saturates at the largest limit there is does not fit into it.)
+        let LiveCount { count, to_edge } = self.live(cell, now);
+        let spent = count.units;
+        // (`spent + cost` may saturate at `u32::MAX`, so it is not compared with the limit.)
         let allowed = cost == 0 || cost <= limit.saturating_sub(spent);
-        let left = if allowed { after } else { spent };
+        let spent_after = if allowed { spent.saturating_add(cost) } else { spent };
         Verdict {
             allowed,
             limit,
-            remaining: limit.saturating_sub(left),
+            remaining: limit.saturating_sub(spent_after),
             delay: Nanos::ZERO,
-            reset: if left == 0 { Nanos::ZERO } else { edge },
-            retry_after: if allowed {
-                Some(Nanos::ZERO)
-            } else if cost > limit {
-                None
-            } else {
-                Some(edge)
-            },
+            reset: if spent_after == 0 { Nanos::ZERO } else { to_edge },
+            retry_after: retry_after(allowed, cost, limit, || to_edge),
         }
     }
 
-    pub(super) fn charge(&self, cell: &mut Counter, cost: u32, now: Nanos) {
-        *cell = self.at(*cell, now).0;
-        cell.count = cell.count.saturating_add(cost);
+    pub(super) fn charge(&self, cell: &mut WindowCount, cost: u32, now: Nanos) {
+        *cell = self.live(*cell, now).count;
+        cell.units = cell.units.saturating_add(cost);
     }
 
-    /// Takes back up to `cost` units that were charged at `charged`, where they still count.
-    pub(super) fn refund(&self, cell: &mut Counter, cost: u32, charged: Nanos) {
-        if cell.window == self.place(charged).0 {
-            cell.count = cell.count.saturating_sub(cost);
+    /// Takes back up to `cost` units that were charged at `charged`, if their window still counts.
+    pub(super) fn refund(&self, cell: &mut WindowCount, cost: u32, charged: Nanos) {
+        if cell.window == GridPosition::at(charged, self.rate.period()).window {
+            cell.units = cell.units.saturating_sub(cost);
         }
     }
 
-    pub(super) fn is_idle(&self, cell: Counter, now: Nanos) -> bool {
-        self.at(cell, now).0.count == 0
+    pub(super) fn is_idle(&self, cell: WindowCount, now: Nanos) -> bool {
+        self.live(cell, now).count.units == 0
     }
 
-    pub(super) fn convert(&self, old: &Self, cell: Counter, now: Nanos) -> Counter {
-        let (live, edge) = old.at(cell, now);
-        // Where somebody else was first, `edge` is that of its window.
-        let ahead = edge.saturating_sub(old.rate.period());
-        Counter { window: self.place(now.saturating_add(ahead)).0, count: live.count }
+    /// Reads a cell of `old`, whose windows may have another length: units carry over.
+    pub(super) fn convert(&self, old: &Self, cell: WindowCount, now: Nanos) -> WindowCount {
+        let LiveCount { count, to_edge } = old.live(cell, now);
+        // More than zero where the cell's window is ahead of `now`.
+        let ahead = to_edge.saturating_sub(old.rate.period());
+        let position = GridPosition::at(now.saturating_add(ahead), self.rate.period());
+        WindowCount { window: position.window, units: count.units }
     }
 
-    /// The cell as of its own window or that of `now`, whichever is later, and how far it is from
-    /// `now` to that window's end.
+    /// The cell as of `now`.
     ///
-    /// Somebody who read the clock later may have come first, and crossed edges: then the cell stays as
-    /// it is. Without this the late one would move its count back over the edge, where the next charge
-    /// would forget it. A cell of a window far ahead is void: nobody is locked out.
-    fn at(&self, cell: Counter, now: Nanos) -> (Counter, Nanos) {
-        let (window, elapsed) = self.place(now);
-        let edge = self.rate.period().saturating_sub(elapsed);
-        match windows_ahead(cell.window, window, self.rate.period()) {
-            Some(ahead) if cell.count > 0 => {
-                (cell, edge.saturating_add(self.rate.period().saturating_mul(ahead)))
-            }
-            Some(_) | None => (Counter { window, count: 0 }, edge),
+    /// Where a thread that read the clock later has charged the cell first and crossed edges, the cell stays as
+    /// it is. Otherwise the slower thread would move the count back over the edge, and the next charge would
+    /// drop it.
+    fn live(&self, cell: WindowCount, now: Nanos) -> LiveCount {
+        let period = self.rate.period();
+        let GridPosition { window, elapsed } = GridPosition::at(now, period);
+        let to_edge = period.saturating_sub(elapsed);
+        match windows_ahead(cell.window, window, period) {
+            Some(ahead) if cell.units > 0 => LiveCount {
+                count: cell,
+                to_edge: to_edge.saturating_add(period.saturating_mul(ahead)),
+            },
+            Some(_) | None => LiveCount { count: WindowCount { window, units: 0 }, to_edge },
         }
     }
+}
 
-    /// The window of an instant, and how far into it that is.
-    fn place(&self, now: Nanos) -> (u32, Nanos) {
-        let (now, period) = (now.get(), self.rate.period().get());
-        ((now / period) as u32, Nanos::new(now % period))
+impl WindowAlgorithm for FixedWindow {
+    type Count = WindowCount;
+
+    fn of_length(length: Nanos) -> Self {
+        Self::new(Rate::per(length))
+    }
+
+    fn charge(&self, count: &mut WindowCount, cost: u32, now: Nanos) {
+        self.charge(count, cost, now);
+    }
+
+    fn refund(&self, count: &mut WindowCount, cost: u32, charged: Nanos) {
+        self.refund(count, cost, charged);
+    }
+
+    fn is_idle(&self, count: WindowCount, now: Nanos) -> bool {
+        self.is_idle(count, now)
+    }
+
+    fn convert(&self, old: &Self, count: WindowCount, now: Nanos) -> WindowCount {
+        self.convert(old, count, now)
     }
 }
 

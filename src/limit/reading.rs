@@ -1,23 +1,25 @@
-//! A cell that a store elsewhere keeps, as the numbers by which it tells of it.
+//! How the reply of a remote store becomes a cell.
 //!
-//! The store says what is spent; every number of a verdict is computed here, by the functions that
-//! judge an embedded cell. So the two stores cannot answer differently.
+//! The store replies with what is spent. Every number of a verdict is computed here, by the functions that judge
+//! an embedded cell, so the two stores cannot answer differently.
 //!
 //! | quota | numbers, times in microseconds |
 //! |---|---|
-//! | `token_bucket` | spent, as the time it takes to come back |
-//! | `sliding_window` | the window's number since the epoch; units in it; units in the one before |
-//! | `sliding_log` | in which chunk the charge stands, for its receipt; units in the window; until the last leaves it; until the refused charge fits |
+//! | `token_bucket` | what is spent, as the time it takes to come back |
+//! | `sliding_window` | the window's number since the epoch; units in it; units in the window before |
+//! | `sliding_log` | the chunk that holds the charge, for its receipt; units in the window; time until the last unit leaves it; time until the refused charge fits |
 //! | `fixed_window` | the window's number since the epoch; units in it |
 
-use super::{Cell, Counter, Log, Quota, WindowPair};
+use super::cell::Cell;
+use super::charge_log::{ChargeLog, LoggedCharge};
+use super::fixed_window::WindowCount;
+use super::quota::Quota;
+use super::sliding_window::WindowPair;
+use super::tick::MICROSECOND;
 use crate::clock::Nanos;
 
-/// One microsecond: the unit in which a store elsewhere counts time.
-pub const MICROSECOND: Nanos = Nanos::new(1_000);
-
 impl Quota {
-    /// How many numbers tell of a cell of this quota.
+    /// How many numbers of a reply describe a cell of this quota.
     pub const fn reading_len(&self) -> usize {
         match self {
             Self::TokenBucket(_) => 1,
@@ -27,17 +29,19 @@ impl Quota {
         }
     }
 
-    /// The cell that these numbers tell of at `now` (the store's own clock). `None` when they
-    /// cannot be of such a cell. `refused` matters for a log only: how far the refused charge is above
-    /// the limit. The fourth number belongs to it.
+    /// The cell that these numbers describe at `now` (the store's own clock). `None` if they cannot describe a
+    /// cell of this quota. `refused` is used for a log only: by how many units the refused charge exceeds the
+    /// limit. The fourth number belongs to it.
     pub fn cell_from_reading(&self, numbers: &[u64], now: Nanos, refused: u32) -> Option<Cell> {
         Some(match (self, numbers) {
-            (Self::TokenBucket(q), [spent]) => Cell::Bucket(q.refill().cell(micros(*spent), now)),
+            (Self::TokenBucket(q), [spent]) => {
+                Cell::Bucket(q.refill().with_spent(micros(*spent), now))
+            }
             (Self::SlidingWindow(_), [window, current, previous]) => {
-                Cell::WindowPair(WindowPair::of(*window, units(*current)?, units(*previous)?))
+                Cell::WindowPair(WindowPair::new(*window, units(*current)?, units(*previous)?))
             }
             (Self::FixedWindow(_), [window, count]) => {
-                Cell::Counter(Counter::of(*window, units(*count)?))
+                Cell::WindowCount(WindowCount::new(*window, units(*count)?))
             }
             (Self::SlidingLog(q), [_, sum, reset, fits]) => {
                 let sum = units(*sum)?;
@@ -46,11 +50,15 @@ impl Quota {
                 if reset > period || (refused <= sum && fits > reset) {
                     return None;
                 }
-                // Two charges stand for all: what has to leave before the refused one fits, and
-                // the rest.
+                // Two charges represent all of them: the units that must leave before the refused charge fits,
+                // and the rest.
                 let first = if refused <= sum { refused } else { 0 };
-                let at = |left: Nanos| now.saturating_add(left).saturating_sub(period);
-                Cell::Log(Box::new(Log::of([(at(fits), first), (at(reset), sum - first)])))
+                let leaving_in = |left: Nanos, cost| LoggedCharge {
+                    at: now.saturating_add(left).saturating_sub(period),
+                    cost,
+                };
+                let charges = [leaving_in(fits, first), leaving_in(reset, sum - first)];
+                Cell::Log(Box::new(ChargeLog::from_charges(charges)))
             }
             _ => return None,
         })

@@ -1,9 +1,14 @@
-//! What is needed to take a charge back later, when other charges have come between.
+//! Refunds: how a charge is taken back when other charges have come between.
 
-use super::{Cell, FixedWindow, Quota, SlidingWindow, Verdict, WindowLengths};
+use super::cell::Cell;
+use super::fixed_window::FixedWindow;
+use super::quota::Quota;
+use super::sliding_window::SlidingWindow;
+use super::verdict::Verdict;
+use super::window_lengths::WindowLengths;
 use crate::clock::Now;
 
-/// A charge that was spent and may be given back, in whole or in part.
+/// Proof of a charge, by which it can be refunded in full or in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// When it was charged.
@@ -15,7 +20,7 @@ impl Quota {
     /// The receipt of a charge that was allowed with this verdict.
     pub fn receipt(&self, verdict: &Verdict, cost: u32, now: Now) -> Receipt {
         let mono = match self {
-            // A log's charge stands with the newest one, if that came later.
+            // A log adds the charge to its newest one, if that is later than `now`.
             Self::SlidingLog(q) => {
                 now.mono.saturating_add(verdict.reset).saturating_sub(q.rate().period())
             }
@@ -24,12 +29,11 @@ impl Quota {
         Receipt { at: Now { mono, ..now }, cost }
     }
 
-    /// Takes back up to `units` of a charge, where they still count, and never more than is there
-    /// because of it. An immediate refund restores the cell; a late one leaves no more room than if the
-    /// charge had never been made. (A bucket may be left less full than that, by a step or where sums
-    /// were joined: `buckets.rs` has the bounds.)
+    /// Takes back up to `units` of a charge, as far as they still count because of that charge. An immediate
+    /// refund restores the cell. A late one leaves no more room than if the charge had never been made; a bucket
+    /// may be left less full than that, by a step or where sums were joined (`buckets.rs` has the bounds).
     ///
-    /// `windows`: of all variants of the limit when it was charged.
+    /// `windows`: the lengths of all variants of the limit when the units were charged.
     pub fn refund(
         &self,
         windows: &WindowLengths,
@@ -49,15 +53,15 @@ impl Quota {
             (Self::SlidingWindow(q), Cell::WindowPair(c)) => {
                 q.refund(c, units, receipt.at.wall);
             }
-            (Self::SlidingLog(q), Cell::Log(c)) => q.refund(c, units, receipt.at.mono),
-            (Self::FixedWindow(q), Cell::Counter(c)) => q.refund(c, units, receipt.at.wall),
-            (Self::SlidingWindow(_), Cell::WindowPairs(all)) => {
-                all.refund::<SlidingWindow>(windows, units, receipt.at.wall);
+            (Self::SlidingLog(_), Cell::Log(c)) => c.refund(units, receipt.at.mono),
+            (Self::FixedWindow(q), Cell::WindowCount(c)) => q.refund(c, units, receipt.at.wall),
+            (Self::SlidingWindow(_), Cell::WindowPairs(c)) => {
+                c.refund::<SlidingWindow>(windows, units, receipt.at.wall);
             }
-            (Self::FixedWindow(_), Cell::WindowCounters(all)) => {
-                all.refund::<FixedWindow>(windows, units, receipt.at.wall);
+            (Self::FixedWindow(_), Cell::WindowCounts(c)) => {
+                c.refund::<FixedWindow>(windows, units, receipt.at.wall);
             }
-            // A cell of another algorithm cannot be met: see `judge`.
+            // A cell of another algorithm does not occur (see `judge`).
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
-//! `sliding_window`: two counters stand for a moving window.
+//! `sliding_window`: two counters approximate a moving window.
 //!
-//! Windows are aligned as those of `fixed_window`. What is spent is the count of the current window
-//! plus the share of the previous one that the moving window still covers, rounded up:
+//! The grid of windows is that of `fixed_window`. What is spent is the count of the current window plus the
+//! share of the previous window that the moving window still covers, rounded up:
 //!
 //! ```text
 //!   │    previous    │    current     │
@@ -10,29 +10,30 @@
 //!          │ covered │
 //! ```
 //!
-//! The share assumes that the previous window's units came evenly. So a worst placed window can
-//! hold nearly 2 x the limit, and a charge may be refused, for less than one window, that a log
-//! would admit. (The same formula as NGINX's and Cloudflare's counters; theirs round down.)
+//! The share assumes that the units of the previous window came evenly. So a moving window can hold nearly
+//! twice the limit at the worst position, and a charge that a log would admit may be refused for less than one
+//! window. (The same formula as the counters of NGINX and Cloudflare; those round down.)
 
 use std::fmt;
 
-use super::windows::windows_ahead;
-use super::{Rate, Verdict};
+use super::counters::WindowAlgorithm;
+use super::rate::Rate;
+use super::verdict::{Verdict, retry_after};
+use super::window_grid::{GridPosition, windows_ahead};
 use crate::clock::Nanos;
 
 /// Units spent in a window and in the one before it. The default has spent nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowPair {
-    /// Which window `current` belongs to, counted from the epoch: the low half of its number, which
-    /// is enough to tell it from its neighbours.
+    /// The window that `current` belongs to, counted from the epoch modulo 2^32.
     window: u32,
     current: u32,
     previous: u32,
 }
 
 impl WindowPair {
-    /// Units of a window (counted from the epoch) and of the one before it.
-    pub(super) const fn of(window: u64, current: u32, previous: u32) -> Self {
+    /// Units spent in a window, which is counted from the epoch, and in the one before it.
+    pub(super) const fn new(window: u64, current: u32, previous: u32) -> Self {
         Self { window: window as u32, current, previous }
     }
 }
@@ -41,6 +42,16 @@ impl WindowPair {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
     rate: Rate,
+}
+
+/// A cell as of an instant.
+struct LivePair {
+    /// The cell, of its own window or of the instant's, whichever is later.
+    pair: WindowPair,
+    /// Time from the beginning of that window to the instant.
+    elapsed: Nanos,
+    /// How far that window begins after the `now` of the question; zero in the usual case.
+    ahead: Nanos,
 }
 
 impl SlidingWindow {
@@ -54,46 +65,41 @@ impl SlidingWindow {
         self.rate
     }
 
-    /// Whether `cost` more fits. `now` is wall time.
+    /// Whether `cost` more units fit. `now` is wall time.
     pub fn judge(&self, cell: WindowPair, cost: u32, now: Nanos) -> Verdict {
         let limit = self.rate.count();
-        let at = self.at(cell, now);
-        let spent = self.spent_at(&at);
-        let after = spent.saturating_add(cost);
-        // (A sum that saturates at the largest limit there is does not fit into it.)
+        let live = self.live(cell, now);
+        let spent = self.spent_by(&live);
+        // (`spent + cost` may saturate at `u32::MAX`, so it is not compared with the limit.)
         let allowed = cost == 0 || cost <= limit.saturating_sub(spent);
-        let left = if allowed { after } else { spent };
-        let to_edge = at.ahead.saturating_add(self.rate.period().saturating_sub(at.elapsed));
-        let charged = at.live.current > 0 || (allowed && cost > 0);
+        let spent_after = if allowed { spent.saturating_add(cost) } else { spent };
+        let to_edge = live.ahead.saturating_add(self.rate.period().saturating_sub(live.elapsed));
+        let current_counts = live.pair.current > 0 || (allowed && cost > 0);
         Verdict {
             allowed,
             limit,
-            remaining: limit.saturating_sub(left),
+            remaining: limit.saturating_sub(spent_after),
             delay: Nanos::ZERO,
-            reset: match (charged, at.live.previous) {
+            reset: match (current_counts, live.pair.previous) {
                 (true, _) => to_edge.saturating_add(self.rate.period()),
                 (false, 0) => Nanos::ZERO,
                 (false, _) => to_edge,
             },
-            retry_after: if allowed {
-                Some(Nanos::ZERO)
-            } else if cost > limit {
-                None
-            } else {
-                Some(self.wait(&at, cost).saturating_add(at.ahead))
-            },
+            retry_after: retry_after(allowed, cost, limit, || {
+                self.until_fits(&live, cost).saturating_add(live.ahead)
+            }),
         }
     }
 
-    /// Spends `cost`, whether it fits or not. `now` is wall time.
+    /// Charges `cost`, whether it fits or not. `now` is wall time.
     pub fn charge(&self, cell: &mut WindowPair, cost: u32, now: Nanos) {
-        *cell = self.at(*cell, now).live;
+        *cell = self.live(*cell, now).pair;
         cell.current = cell.current.saturating_add(cost);
     }
 
-    /// Takes back up to `cost` units that were charged at `charged`, where they still count.
+    /// Takes back up to `cost` units that were charged at `charged` (wall time), if their window still counts.
     pub fn refund(&self, cell: &mut WindowPair, cost: u32, charged: Nanos) {
-        let (window, _) = self.place(charged);
+        let window = GridPosition::at(charged, self.rate.period()).window;
         if cell.window == window {
             cell.current = cell.current.saturating_sub(cost);
         } else if cell.window == window.wrapping_add(1) {
@@ -103,39 +109,41 @@ impl SlidingWindow {
 
     /// Whether the cell equals an absent one. `now` is wall time.
     pub fn is_idle(&self, cell: WindowPair, now: Nanos) -> bool {
-        let live = self.at(cell, now).live;
+        let live = self.live(cell, now).pair;
         live.current == 0 && live.previous == 0
     }
 
-    /// Reads a cell of `old` as one of this quota: units carry over.
+    /// Reads a cell of `old`, whose window may have another length: units carry over. `now` is wall time.
     pub fn convert(&self, old: &Self, cell: WindowPair, now: Nanos) -> WindowPair {
-        let at = old.at(cell, now);
+        let live = old.live(cell, now);
         if self.rate.period() == old.rate.period() {
-            return at.live;
+            return live.pair;
         }
-        // Another grid of windows: the estimate is carried into the current one.
-        let (window, _) = self.place(now.saturating_add(at.ahead));
-        WindowPair { window, current: old.spent_at(&at), previous: 0 }
+        // On another grid, what is spent moves into the current window.
+        let instant = now.saturating_add(live.ahead);
+        let window = GridPosition::at(instant, self.rate.period()).window;
+        WindowPair { window, current: old.spent_by(&live), previous: 0 }
     }
 
-    /// Units of both windows, the previous one whole: never falls before the next window begins.
+    /// All units of both windows. This sum never falls before the next window begins. `now` is wall time.
     pub fn sum(&self, cell: WindowPair, now: Nanos) -> u32 {
-        let live = self.at(cell, now).live;
+        let live = self.live(cell, now).pair;
         live.current.saturating_add(live.previous)
     }
 
-    /// Units that count now: the current window's and the covered share of the previous one's.
+    /// Units that count at `now` (wall time): those of the current window and the covered share of the previous
+    /// one, rounded up.
     pub fn spent(&self, cell: WindowPair, now: Nanos) -> u32 {
-        self.spent_at(&self.at(cell, now))
+        self.spent_by(&self.live(cell, now))
     }
 
-    fn spent_at(&self, at: &AsOf) -> u32 {
-        if at.live.previous == 0 {
-            return at.live.current;
+    fn spent_by(&self, live: &LivePair) -> u32 {
+        if live.pair.previous == 0 {
+            return live.pair.current;
         }
         let period = self.rate.period().get();
-        let (previous, covered) = (u64::from(at.live.previous), period - at.elapsed.get());
-        // Nearly always within 64 bits, whose division takes a third of the time.
+        let (previous, covered) = (u64::from(live.pair.previous), period - live.elapsed.get());
+        // The product nearly always fits into 64 bits, whose division takes a third of the time.
         let share = match previous.checked_mul(covered) {
             Some(product) => product.div_ceil(period),
             None => {
@@ -143,66 +151,75 @@ impl SlidingWindow {
                 u64::try_from(product.div_ceil(u128::from(period))).unwrap_or(u64::MAX)
             }
         };
-        at.live.current.saturating_add(u32::try_from(share).unwrap_or(u32::MAX))
+        live.pair.current.saturating_add(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
-    /// Until `cost` fits: in this window if the previous one's share can shrink enough, else in
-    /// the next one, where the current count is the share that shrinks.
-    fn wait(&self, at: &AsOf, cost: u32) -> Nanos {
-        let room = self.rate.count().saturating_sub(cost);
-        if let Some(room) = room.checked_sub(at.live.current) {
-            return self.shrunk_at(at.live.previous, room).saturating_sub(at.elapsed);
+    /// Time until `cost` fits: within this window if the share of the previous one can shrink enough; otherwise
+    /// in the next window, where the current count is the share that shrinks.
+    fn until_fits(&self, live: &LivePair, cost: u32) -> Nanos {
+        let max_spent = self.rate.count().saturating_sub(cost);
+        if let Some(max_share) = max_spent.checked_sub(live.pair.current) {
+            return self.shrunk_at(live.pair.previous, max_share).saturating_sub(live.elapsed);
         }
-        let to_edge = self.rate.period().saturating_sub(at.elapsed);
-        to_edge.saturating_add(self.shrunk_at(at.live.current, room))
+        let to_edge = self.rate.period().saturating_sub(live.elapsed);
+        to_edge.saturating_add(self.shrunk_at(live.pair.current, max_spent))
     }
 
-    /// How far into a window `count` of the previous one is worth at most `room`.
-    fn shrunk_at(&self, count: u32, room: u32) -> Nanos {
+    /// How far into a window the share of `previous` units is at most `max_share`.
+    fn shrunk_at(&self, previous: u32, max_share: u32) -> Nanos {
         let period = self.rate.period();
-        if count <= room {
+        if previous <= max_share {
             return Nanos::ZERO;
         }
-        let covered = u128::from(room) * u128::from(period.get()) / u128::from(count);
+        let covered = u128::from(max_share) * u128::from(period.get()) / u128::from(previous);
         period.saturating_sub(Nanos::new(u64::try_from(covered).unwrap_or(u64::MAX)))
     }
 
-    /// The cell as of its own window or that of `now`, whichever is later.
+    /// The cell as of `now`.
     ///
-    /// Somebody who read the clock later may have come first, and crossed edges: then the cell is read as
-    /// of the last one. Without this the late one would move both counts back, and the next charge would
-    /// forget the older. A cell of a window far ahead is void: nobody is locked out.
-    fn at(&self, cell: WindowPair, now: Nanos) -> AsOf {
-        let (window, elapsed) = self.place(now);
+    /// Where a thread that read the clock later has charged the cell first and crossed edges, the cell is read
+    /// as of the last edge. Otherwise the slower thread would move both counts back, and the next charge would
+    /// drop the older one.
+    fn live(&self, cell: WindowPair, now: Nanos) -> LivePair {
+        let period = self.rate.period();
+        let GridPosition { window, elapsed } = GridPosition::at(now, period);
         let (current, previous) = match window.wrapping_sub(cell.window) {
             0 => (cell.current, cell.previous),
             1 => (0, cell.current),
-            _ => match windows_ahead(cell.window, window, self.rate.period()) {
+            _ => match windows_ahead(cell.window, window, period) {
                 Some(ahead) if cell.current > 0 || cell.previous > 0 => {
-                    let ahead = self.rate.period().saturating_mul(ahead).saturating_sub(elapsed);
-                    return AsOf { live: cell, elapsed: Nanos::ZERO, ahead };
+                    let ahead = period.saturating_mul(ahead).saturating_sub(elapsed);
+                    return LivePair { pair: cell, elapsed: Nanos::ZERO, ahead };
                 }
                 Some(_) | None => (0, 0),
             },
         };
-        AsOf { live: WindowPair { window, current, previous }, elapsed, ahead: Nanos::ZERO }
-    }
-
-    /// The window of an instant, and how far into it that is.
-    fn place(&self, now: Nanos) -> (u32, Nanos) {
-        let (now, period) = (now.get(), self.rate.period().get());
-        ((now / period) as u32, Nanos::new(now % period))
+        LivePair { pair: WindowPair { window, current, previous }, elapsed, ahead: Nanos::ZERO }
     }
 }
 
-/// A cell as of an instant, which is worked out once for all that is asked of it.
-struct AsOf {
-    /// The cell, of the instant's window.
-    live: WindowPair,
-    /// How far into that window the instant is.
-    elapsed: Nanos,
-    /// How far it is ahead of the `now` that was asked for.
-    ahead: Nanos,
+impl WindowAlgorithm for SlidingWindow {
+    type Count = WindowPair;
+
+    fn of_length(length: Nanos) -> Self {
+        Self::new(Rate::per(length))
+    }
+
+    fn charge(&self, count: &mut WindowPair, cost: u32, now: Nanos) {
+        self.charge(count, cost, now);
+    }
+
+    fn refund(&self, count: &mut WindowPair, cost: u32, charged: Nanos) {
+        self.refund(count, cost, charged);
+    }
+
+    fn is_idle(&self, count: WindowPair, now: Nanos) -> bool {
+        self.is_idle(count, now)
+    }
+
+    fn convert(&self, old: &Self, count: WindowPair, now: Nanos) -> WindowPair {
+        self.convert(old, count, now)
+    }
 }
 
 impl fmt::Display for SlidingWindow {

@@ -1,7 +1,7 @@
-//! `token_bucket`: at most `burst + rate x T` in any interval `T`.
+//! `token_bucket`: at most `burst + rate x T` units in any interval `T`.
 //!
-//! Kept as one time, in the form of the generic cell rate algorithm (ITU-T I.371): the cell is the
-//! instant at which the bucket will be full. Each unit pushes it one *emission interval* further.
+//! The cell is the instant at which the bucket will be full (GCRA, ITU-T I.371; `refill.rs`). Each unit moves it
+//! later by one *emission interval*, the time between two units.
 //!
 //! ```text
 //!             now              full at
@@ -10,108 +10,53 @@
 //!              │◄─── burst x emission ────►│   a charge must end before this
 //! ```
 //!
-//! With `max_delay` a charge may also end later than that, by so much: the request then waits until
-//! its units have come, and a bucket of one unit is the `leaky_bucket`.
+//! With `max_delay` a charge may also end later than that, by at most `max_delay`. The request then waits until
+//! its units have come. A bucket of one unit with `max_delay` is the `leaky_bucket`.
 //!
-//! With `refill_every` the units come in steps: `now` is rounded down to the last step before it
-//! is compared, so an interval `T` admits what `T` plus one step would.
+//! With `refill_every` the units come in steps: `now` is rounded down to the last step before it is compared,
+//! so an interval `T` admits what `T` plus one step would.
 
 use std::fmt;
 
-use super::{QuotaError, Rate, Verdict};
+use super::error::QuotaError;
+use super::rate::Rate;
+use super::refill::{FullAt, Refill};
+use super::verdict::{Verdict, retry_after};
 use crate::clock::Nanos;
 
-/// A century: with it no product below leaves 64 bits.
-const MAX_REFILL: u128 = 100 * 366 * 86_400 * 1_000_000_000;
-
-/// The instant (monotonic) at which the bucket is full again. The default is a full bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FullAt(Nanos);
-
-impl FullAt {
-    /// So much more is spent.
-    pub(super) const fn later(self, span: Nanos) -> Self {
-        Self(self.0.saturating_add(span))
-    }
-}
-
-/// How a bucket refills: of variants of a limit with the same numbers, a cell has one time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refill {
-    /// Between two units.
-    pub(super) emission: Nanos,
-    /// How long an empty bucket takes to fill.
-    pub(super) fill: Nanos,
-    /// Between two refills; zero: units come one by one.
-    step: Nanos,
-}
+/// The longest fill time in nanoseconds: a century. It keeps every product below within 64 bits.
+const MAX_FILL_TIME: u128 = 100 * 366 * 86_400 * 1_000_000_000;
 
 /// `burst` units at once, then one per emission interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     rate: Rate,
     burst: u32,
-    /// Between two units; rounded up, so the rate is never exceeded.
+    /// The time between two units, rounded up, so that the rate is never exceeded.
     emission: Nanos,
-    /// Zero: units come one by one.
+    /// The time between two refills; zero if units come one by one.
     step: Nanos,
-    /// How long a request may wait for its units; zero: none waits.
+    /// How long a request may wait for its units; zero if requests do not wait.
     max_delay: Nanos,
-    /// Of which every time in a cell is a multiple.
+    /// The unit of the clock: every time in a cell is a multiple of it.
     tick: Nanos,
-    /// The most that can be spent at once, by those who wait too.
+    /// The burst, and the units that requests may wait for.
     limit: u32,
-    /// Whether charges may be given back: cells then remember the last ones.
-    returns: bool,
-}
-
-impl Refill {
-    /// `now`, or the last refill before it.
-    pub(super) const fn stepped(&self, now: Nanos) -> Nanos {
-        match self.step.get() {
-            0 => now,
-            step => Nanos::new(now.get() - now.get() % step),
-        }
-    }
-
-    /// Units, as the time they take to come.
-    pub(super) const fn span(&self, units: u32) -> Nanos {
-        self.emission.saturating_mul(units as u64)
-    }
-
-    /// What is spent.
-    pub(super) const fn spent(&self, cell: FullAt, now: Nanos) -> Nanos {
-        cell.0.saturating_sub(self.stepped(now))
-    }
-
-    /// A cell of which so much is spent.
-    pub(super) const fn cell(&self, spent: Nanos, now: Nanos) -> FullAt {
-        match spent.get() {
-            0 => FullAt(Nanos::ZERO),
-            _ => FullAt(self.stepped(now).saturating_add(spent)),
-        }
-    }
-
-    /// Spends, whatever the limit is.
-    pub(super) fn charge(&self, cell: FullAt, units: u32, now: Nanos) -> FullAt {
-        FullAt(cell.0.max(self.stepped(now)).saturating_add(self.span(units)))
-    }
-
-    /// Spends, and no more than that so much is spent then.
-    pub(super) fn charge_up_to(&self, most: Nanos, cell: FullAt, units: u32, now: Nanos) -> FullAt {
-        let empty = self.stepped(now).saturating_add(most);
-        cell.max(self.charge(cell, units, now).min(FullAt(empty)))
-    }
-
-    /// Gives back units, and no more than there were.
-    pub(super) fn refund(&self, cell: FullAt, units: u32) -> FullAt {
-        FullAt(cell.0.saturating_sub(self.span(units)))
-    }
+    /// Whether charges may be refunded: cells then remember the latest ones.
+    is_refundable: bool,
 }
 
 impl TokenBucket {
-    /// `refill_every` of zero lets units come one by one. `tick`: the unit of the clock that the
-    /// bucket is read by; the time between two units is a whole number of them, rounded up.
+    /// A bucket that holds `burst` units and refills at `rate`.
+    ///
+    /// `refill_every`: the time between two refills; zero lets units come one by one. `tick`: the unit of the
+    /// clock that the bucket is read by; the emission interval is rounded up to a multiple of it.
+    ///
+    /// # Errors
+    ///
+    /// [`QuotaError::ZeroBurst`]; [`QuotaError::TooFast`] if rounding changes the rate by more than 0.1 %;
+    /// [`QuotaError::TooLong`] if the burst takes more than a century to come;
+    /// [`QuotaError::UnevenRefill`] if a refill is longer than the period or brings a fraction of a unit.
     pub fn new(
         rate: Rate,
         burst: u32,
@@ -128,7 +73,7 @@ impl TokenBucket {
         if excess * 1_000 > u128::from(period) {
             return Err(QuotaError::TooFast);
         }
-        if u128::from(emission) * u128::from(burst) > MAX_REFILL {
+        if u128::from(emission) * u128::from(burst) > MAX_FILL_TIME {
             return Err(QuotaError::TooLong);
         }
         let step = refill_every.get();
@@ -138,12 +83,23 @@ impl TokenBucket {
                 return Err(QuotaError::UnevenRefill);
             }
         }
-        let emission = Nanos::new(emission);
-        let (step, max_delay) = (refill_every, Nanos::ZERO);
-        Ok(Self { rate, burst, emission, step, max_delay, tick, limit: burst, returns: false })
+        Ok(Self {
+            rate,
+            burst,
+            emission: Nanos::new(emission),
+            step: refill_every,
+            max_delay: Nanos::ZERO,
+            tick,
+            limit: burst,
+            is_refundable: false,
+        })
     }
 
-    /// The same bucket, whose requests wait for their units up to `max_delay`.
+    /// The same bucket, whose requests wait for their units up to `max_delay`, rounded down to the clock's unit.
+    ///
+    /// # Errors
+    ///
+    /// [`QuotaError::DelayedSteps`] if the units come in steps.
     pub fn with_max_delay(self, max_delay: Nanos) -> Result<Self, QuotaError> {
         if max_delay != Nanos::ZERO && self.step != Nanos::ZERO {
             return Err(QuotaError::DelayedSteps);
@@ -153,19 +109,19 @@ impl TokenBucket {
         Ok(Self { max_delay, limit: self.burst.saturating_add(waiting), ..self })
     }
 
-    /// The same bucket, for which nobody waits. Its cells are the same.
+    /// The same bucket without `max_delay`. It reads the same cells.
     pub const fn without_delay(self) -> Self {
         Self { max_delay: Nanos::ZERO, limit: self.burst, ..self }
     }
 
-    /// The same bucket, whose charges may be given back.
-    pub const fn with_refunds(self, returns: bool) -> Self {
-        Self { returns, ..self }
+    /// The same bucket, whose charges may or may not be refunded.
+    pub const fn with_refunds(self, is_refundable: bool) -> Self {
+        Self { is_refundable, ..self }
     }
 
-    /// Whether charges may be given back.
+    /// Whether charges may be refunded.
     pub const fn is_refundable(&self) -> bool {
-        self.returns
+        self.is_refundable
     }
 
     /// Units and the time they take to come.
@@ -173,12 +129,12 @@ impl TokenBucket {
         self.rate
     }
 
-    /// The most that can be spent at once.
+    /// Units that the bucket holds.
     pub const fn burst(&self) -> u32 {
         self.burst
     }
 
-    /// The most that can be spent at once, by those who wait too.
+    /// Units that a key can spend at once: the burst, and the units that requests may wait for.
     pub const fn limit(&self) -> u32 {
         self.limit
     }
@@ -193,57 +149,52 @@ impl TokenBucket {
         self.emission
     }
 
-    /// The time between two refills; zero: units come one by one.
+    /// The time between two refills; zero if units come one by one.
     pub const fn refill_every(&self) -> Nanos {
         self.step
     }
 
-    /// How it refills.
+    /// How the bucket refills.
     pub(super) const fn refill(&self) -> Refill {
-        Refill { emission: self.emission, fill: self.full_refill(), step: self.step }
+        Refill { emission: self.emission, fill: self.fill_time(), step: self.step }
     }
 
-    /// How long an empty bucket takes to fill.
-    pub const fn full_refill(&self) -> Nanos {
+    /// The time that an empty bucket takes to fill.
+    pub const fn fill_time(&self) -> Nanos {
         self.emission.saturating_mul(self.burst as u64)
     }
 
-    /// What can be spent, as the time it takes to come: the burst, and what may be waited for.
+    /// What can be spent at once, as the time it takes to come back: [`Self::fill_time`] plus `max_delay`.
     pub(super) const fn capacity(&self) -> Nanos {
-        self.full_refill().saturating_add(self.max_delay)
+        self.fill_time().saturating_add(self.max_delay)
     }
 
-    /// Units that have not come back; a unit that has come in part counts.
+    /// Units that have not come back; a unit that has come back in part counts as spent.
     pub(super) fn spent(&self, cell: FullAt, now: Nanos) -> u32 {
         let units = self.refill().spent(cell, now).get().div_ceil(self.emission.get().max(1));
         u32::try_from(units).unwrap_or(u32::MAX)
     }
 
     pub(super) fn judge(&self, cell: FullAt, cost: u32, now: Nanos) -> Verdict {
-        let at = self.refill().stepped(now);
-        let spent = cell.0.saturating_sub(at);
+        let stepped = self.refill().stepped(now);
+        let spent = cell.0.saturating_sub(stepped);
         let after = spent.saturating_add(self.emission.saturating_mul(u64::from(cost)));
         let capacity = self.capacity();
         let allowed = cost == 0 || after <= capacity;
-        let left = if allowed { after } else { spent };
+        let spent_after = if allowed { after } else { spent };
         Verdict {
             allowed,
             limit: self.limit(),
-            remaining: self.whole_units(capacity.saturating_sub(left)),
+            remaining: self.full_units(capacity.saturating_sub(spent_after)),
             delay: if allowed && cost > 0 {
-                after.saturating_sub(self.full_refill())
+                after.saturating_sub(self.fill_time())
             } else {
                 Nanos::ZERO
             },
-            reset: self.wait_from(now, at.saturating_add(left)),
-            retry_after: if allowed {
-                Some(Nanos::ZERO)
-            } else if cost > self.limit() {
-                None
-            } else {
-                let due = at.saturating_add(after).saturating_sub(capacity);
-                Some(self.wait_from(now, due))
-            },
+            reset: self.until_refill(now, stepped.saturating_add(spent_after)),
+            retry_after: retry_after(allowed, cost, self.limit(), || {
+                self.until_refill(now, stepped.saturating_add(after).saturating_sub(capacity))
+            }),
         }
     }
 
@@ -251,39 +202,41 @@ impl TokenBucket {
         *cell = self.refill().charge(*cell, cost, now);
     }
 
-    /// Takes back units that were charged at `charged`, where the cell does not remember charges: all
-    /// but what came back since, which would have come for nothing had the bucket been full.
+    /// Takes back units that were charged at `charged`, where the cell does not remember charges: all except
+    /// what came back since. Had the bucket been full, those units would have been lost.
     pub(super) fn refund(&self, cell: &mut FullAt, cost: u32, charged: Nanos, now: Nanos) {
         let refill = self.refill();
-        let came = refill.stepped(now).saturating_sub(refill.stepped(charged));
+        let came_back = refill.stepped(now).saturating_sub(refill.stepped(charged));
         let spent = refill.spent(*cell, now);
-        *cell = refill.cell(spent.saturating_sub(refill.span(cost).saturating_sub(came)), now);
+        let refunded = refill.span(cost).saturating_sub(came_back);
+        *cell = refill.with_spent(spent.saturating_sub(refunded), now);
     }
 
     pub(super) fn is_idle(&self, cell: FullAt, now: Nanos) -> bool {
         self.refill().spent(cell, now) == Nanos::ZERO
     }
 
-    /// What this bucket begins with, where a key was charged under another rate so far: units carry
-    /// over, rounded up, and at most empty it.
-    pub(super) fn carried(&self, other: &Refill, cell: FullAt, now: Nanos) -> FullAt {
+    /// The cell that this bucket begins with for a key that was charged under another rate: the same units are
+    /// spent, rounded up, and at most all.
+    pub(super) fn carry_over(&self, other: &Refill, cell: FullAt, now: Nanos) -> FullAt {
         let spent = u128::from(other.spent(cell, now).get()) * u128::from(self.emission.get());
         let spent = spent.div_ceil(u128::from(other.emission.get()));
         let spent = spent.next_multiple_of(u128::from(self.tick.get()));
         let spent = Nanos::new(u64::try_from(spent).unwrap_or(u64::MAX));
-        self.refill().cell(spent.min(self.full_refill()), now)
+        self.refill().with_spent(spent.min(self.fill_time()), now)
     }
 
-    /// From `now` to `due`, or to the first step of the refill at or after it.
-    fn wait_from(&self, now: Nanos, due: Nanos) -> Nanos {
-        let due = match self.step.get() {
-            0 => due,
-            step => Nanos::new(due.get().div_ceil(step).saturating_mul(step)),
+    /// Time from `now` to `instant`, or to the first refill at or after it.
+    fn until_refill(&self, now: Nanos, instant: Nanos) -> Nanos {
+        let instant = match self.step.get() {
+            0 => instant,
+            step => Nanos::new(instant.get().div_ceil(step).saturating_mul(step)),
         };
-        due.saturating_sub(now)
+        instant.saturating_sub(now)
     }
 
-    fn whole_units(&self, span: Nanos) -> u32 {
+    /// Units that come in `span`, rounded down, at most the limit.
+    fn full_units(&self, span: Nanos) -> u32 {
         let units = span.get() / self.emission.get();
         u32::try_from(units).unwrap_or(u32::MAX).min(self.limit())
     }

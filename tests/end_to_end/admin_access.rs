@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use support::servers::{Gate, Origin, eventually, now, origin_yaml};
+use support::wait::pause_of_a_slow_client;
 
 const ROUTE: &str = "routes: [{ name: site }]\n";
 
@@ -166,7 +167,7 @@ async fn a_connection_is_kept_while_there_is_room() {
     let gate = Gate::start(&format!("{}{ROUTE}", origin_yaml(origin.address))).await;
     let mut stream = TcpStream::connect(("127.0.0.1", gate.admin)).await.unwrap();
     for pause in [0, 1_500, 0] {
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+        pause_of_a_slow_client(Duration::from_millis(pause)).await;
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
         let mut answer = Vec::new();
         while !answer.ends_with(b"ok\n") {

@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use support::servers::{Gate, Origin, client, now, origin_yaml};
+use support::wait::pause_of_a_slow_client;
 
 const ONE: &str = "
 limits:
@@ -268,7 +269,7 @@ async fn an_idle_connection_is_closed_in_time() {
     let gate = Gate::start(&format!("{}{policy}", origin_yaml(origin.address))).await;
     let mut stream = TcpStream::connect(("127.0.0.1", gate.port)).await.unwrap();
     for pause in [Duration::ZERO, Duration::from_secs(1)] {
-        tokio::time::sleep(pause).await;
+        pause_of_a_slow_client(pause).await;
         let answer = raw(&mut stream, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use support::moody;
 use support::servers::{Gate, Origin, client, eventually, metric, now, origin_yaml};
+use support::wait::{pause_between_arrivals, refill};
 
 fn slots(origin: std::net::SocketAddr, most: u32) -> String {
     format!(
@@ -101,14 +102,14 @@ async fn requests_wait_for_their_turn_and_who_leaves_is_not_forwarded() {
     assert_eq!(origin.count(), 8);
     // Six more, three of which leave the line: their places pass unused. (Those in front of them
     // leave time for it to be noticed, however busy the machine is.)
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    refill(Duration::from_millis(300)).await;
     let mut asking = Vec::new();
     let client = client();
     for n in 0..6 {
         let (client, url) = (client.clone(), gate.url("/"));
         let asked = tokio::spawn(async move { client.get(url).send().await });
         asking.push((n, asked));
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        pause_between_arrivals(Duration::from_millis(5)).await;
     }
     for (n, asked) in &asking {
         if (2..5).contains(n) {

@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use support::servers::{Gate, Origin, client, eventually, free_port, metric, origin_yaml};
+use support::wait::observe_for;
 
 const ROUTE: &str = "routes: [{ name: site }]\n";
 
@@ -165,7 +166,7 @@ async fn a_want_of_descriptors_is_said_once_in_a_while() {
     let more = eventually(Duration::from_secs(20), || async { gate.log().contains(" more") });
     assert!(more.await, "the rest is counted: {}", gate.log());
     let before = lines();
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    observe_for(Duration::from_secs(3)).await;
     assert!(lines() - before <= 20, "{}", gate.log());
     drop(held);
     let metrics = async || gate.admin_get("/metrics").await.map(|(_, text)| text);

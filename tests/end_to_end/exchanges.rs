@@ -15,6 +15,7 @@ use crate::http2::{
 use crate::tls::{ONE, folder};
 use support::frames::{agree, connect};
 use support::servers::{Gate, Origin, eventually, metric, now, origin_yaml, resident_kib};
+use support::wait::{eventually_in_thread, observe_for, pause_of_a_slow_client};
 
 const NO_ERROR: [u8; 4] = [0, 0, 0, 0];
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
@@ -63,9 +64,8 @@ pub fn early(answer: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
         }
         // Until the other side closes; bytes that come are left where they are.
         let mut some = [0; 64];
-        while !matches!(stream.peek(&mut some), Ok(0) | Err(_)) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let closed = || matches!(stream.peek(&mut some), Ok(0) | Err(_)).then_some(());
+        eventually_in_thread(Duration::from_secs(600), closed);
     })
 }
 
@@ -203,7 +203,7 @@ async fn what_still_flows_is_not_idle() {
             break;
         }
         // As slowly as 60 KB a second.
-        tokio::time::sleep(Duration::from_micros(payload.len() as u64 * 16)).await;
+        pause_of_a_slow_client(Duration::from_micros(payload.len() as u64 * 16)).await;
         if owed > 10_000 {
             for stream in [0, 1] {
                 client.write(&frame(WINDOW_UPDATE, 0, stream, &owed.to_be_bytes())).await;
@@ -468,7 +468,7 @@ async fn slow_readers_hold_little() {
     assert!(all.await);
     let mut grown = 0;
     for _ in 0..10 {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        observe_for(Duration::from_millis(200)).await;
         grown = grown.max(resident_kib(gate.pid()).saturating_sub(before));
     }
     println!("{streams} slow readers hold {grown} KiB, {} KiB each", grown / streams);
@@ -501,7 +501,7 @@ async fn answers_that_share_a_slow_connection_come_whole() {
             (bytes, ended) = (bytes + payload.len(), ended + u32::from(flags & END_STREAM));
         }
         let due = Duration::from_secs_f64(bytes as f64 / 80e3);
-        tokio::time::sleep(due.saturating_sub(began.elapsed())).await;
+        pause_of_a_slow_client(due.saturating_sub(began.elapsed())).await;
     }
     assert_eq!(bytes, STREAMS as usize * OBJECT);
 }

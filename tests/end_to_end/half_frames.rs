@@ -10,6 +10,7 @@ use crate::http2::{Attacker, END_HEADERS, END_STREAM, HEADERS, PING, frame, requ
 use crate::tls::{ONE, folder};
 use support::frames::{agree, connect};
 use support::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
+use support::wait::{eventually_some, pause_of_a_slow_client};
 
 const EARLY: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\nnever";
 
@@ -59,7 +60,7 @@ async fn half_frames_put_off_no_deadline_of_a_stream() {
     let began = now();
     while held.load(Ordering::SeqCst) > 0 && began.elapsed() < Duration::from_secs(10) {
         assert!(client.write(&between_pings()).await);
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        pause_of_a_slow_client(Duration::from_millis(100)).await;
     }
     assert_eq!(held.load(Ordering::SeqCst), 0, "connections to the origin");
     // The connection goes on.
@@ -98,14 +99,7 @@ async fn others_are_served(gate: &Gate) {
     // With a third, all that are left may have one connection each, which is safe for a while.
     for last in 10..12 {
         // tollgate may have yet to read what those that hold the connections have sent.
-        let began = now();
-        let client = loop {
-            let client = newcomer(last, gate.port).await;
-            if client.is_some() || began.elapsed() > PATIENCE {
-                break client;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        };
+        let client = eventually_some(PATIENCE, || newcomer(last, gate.port)).await;
         assert!(client.is_some(), "{last}: {}{}", gate.metrics().await, gate.log());
         come.extend(client);
     }

@@ -12,6 +12,7 @@ pub use support::frames::{
 use support::servers::{
     Gate, Origin, Reloaded, eventually, metric, now, origin_yaml, resident_kib,
 };
+use support::wait::pause_of_a_slow_client;
 
 /// What the tests allow an attack to cost.
 const MOST_KIB: u64 = 40 * 1024;
@@ -360,7 +361,7 @@ async fn who_owes_a_head_is_cut_in_time() {
     trickle.write(&frame(HEADERS, 0, 1, &block)).await;
     let began = now();
     while trickle.write(&frame(CONTINUATION, 0, 1, &fields(&[(b"x", b"y")]))).await {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        pause_of_a_slow_client(Duration::from_millis(200)).await;
         assert!(began.elapsed() < Duration::from_secs(4), "a trickle goes on for ever");
     }
     // Counted when it is closed, of which the client may hear first.

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use support::servers::{
     Gate, Origin, client, eventually, metric, now, origin_yaml, resident_kib, signal,
 };
+use support::wait::pause_between_arrivals;
 
 const ROUTE: &str = "routes: [{ name: r }]\nlimits_of_this_proxy: { drain: 500ms, finish: 10s }\n";
 
@@ -349,7 +350,7 @@ async fn bad_files_a_hundred_times_a_second_change_nothing() {
     let storm = async |gate: &Gate| {
         for _ in 0..100 {
             gate.signal("HUP");
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            pause_between_arrivals(Duration::from_millis(5)).await;
         }
     };
     let refused = async |gate: &Gate| {

@@ -13,6 +13,7 @@ use crate::http2::{
 use crate::tls::{ONE, folder};
 use support::frames::{agree, connect};
 use support::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
+use support::wait::{pause_between_arrivals, pause_of_a_slow_client};
 
 const ENHANCE_YOUR_CALM: [u8; 4] = [0, 0, 0, 0xb];
 const OBJECT: usize = 4 << 20;
@@ -290,7 +291,7 @@ async fn a_client_that_reads_is_not_cut_while_memory_is_free() {
         assert_ne!(kind, RST_STREAM);
         bytes += if kind == DATA { payload.len() } else { 0 };
         let due = Duration::from_secs_f64(bytes as f64 / 1e6);
-        tokio::time::sleep(due.saturating_sub(began.elapsed())).await;
+        pause_of_a_slow_client(due.saturating_sub(began.elapsed())).await;
     }
     assert_eq!(shed(&gate.metrics().await, "slow_reader"), 0.0);
 }
@@ -317,7 +318,7 @@ async fn downloads_are_not_cut_for_idle_connections_of_another() {
         // A client may not begin more handshakes at once.
         let tcp = connect([127, 0, 1, n % 10].into(), to, None).await.unwrap();
         idle.push(agree(tcp).await.unwrap());
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        pause_between_arrivals(Duration::from_millis(10)).await;
     }
     let metrics = gate.metrics().await;
     assert!(shed(&metrics, "idle_connections") >= 10.0, "{metrics}");

@@ -12,6 +12,7 @@ use crate::connections::{ASK, ROUTE, from, rejected, said};
 use crate::http2::{Attacker, END_HEADERS, END_STREAM, GOAWAY, HEADERS, frame, request};
 use crate::tls::{ONE, folder};
 use support::servers::{Gate, Origin, Reloaded, eventually, metric, origin_yaml};
+use support::wait::pause_of_a_slow_origin;
 
 const KEPT: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -229,7 +230,7 @@ async fn slow_origin(asked: tokio::sync::watch::Sender<u32>) -> SocketAddr {
                 }
                 if head.starts_with(b"GET /late") {
                     asked.send_modify(|late| *late += 1);
-                    tokio::time::sleep(Duration::from_secs(2)).await;
+                    pause_of_a_slow_origin(Duration::from_secs(2)).await;
                 }
                 let answer =
                     b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nsite";

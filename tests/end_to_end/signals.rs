@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use support::servers::{
     Gate, Origin, Reloaded, client, eventually, metric, now, origin_yaml, read,
 };
+use support::wait::pause_of_a_slow_origin;
 
 const ROUTE: &str = "routes: [{ name: site }]\n";
 
@@ -76,7 +77,7 @@ async fn the_line_of_the_last_request_is_written() {
         let mut chunk = [0; 4096];
         assert!(stream.read(&mut chunk).await.unwrap() > 0);
         stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nsl").await.unwrap();
-        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        pause_of_a_slow_origin(Duration::from_millis(1_500)).await;
         stream.write_all(b"ow").await.unwrap();
     });
     let policy = format!(

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use support::servers::{Gate, Origin, eventually, metric, now, origin_yaml, resident_kib};
+use support::wait::{pause_between_arrivals, pause_of_a_slow_client};
 
 const ROUTE: &str = "routes: [{ name: r }]\n";
 
@@ -95,7 +96,7 @@ async fn a_body_that_trickles_is_cut_and_one_that_flows_is_not() {
         stream.write_all(head).await.unwrap();
         for _ in 0..30 {
             stream.write_all(&[b'x'; 2_000]).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(800)).await;
+            pause_of_a_slow_client(Duration::from_millis(800)).await;
         }
         let mut answer = [0; 12];
         stream.read_exact(&mut answer).await.unwrap();
@@ -128,7 +129,7 @@ async fn who_takes_nothing_is_cut_and_who_takes_slowly_is_served() {
         // Three times as long as who takes nothing is borne, at a pace that kernels hide in bursts.
         for _ in 0..30 {
             read += stream.read(&mut buffer).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            pause_of_a_slow_client(Duration::from_millis(200)).await;
         }
         while read < 16 << 20 {
             let more = stream.read(&mut buffer).await.unwrap();
@@ -157,7 +158,7 @@ async fn good_client(gate: &Gate, requests: usize) -> usize {
         let answer = client.get(gate.url("/")).send().await;
         answered += usize::from(answer.is_ok_and(|answer| answer.status() == 200));
         if n % 50 == 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            pause_between_arrivals(Duration::from_millis(10)).await;
         }
     }
     answered

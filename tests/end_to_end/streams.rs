@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use support::servers::{Gate, eventually, free_port, read};
+use support::wait::{observe_for, pause_of_a_slow_client};
 
 const POLICY: &str = "
 limits:
@@ -181,7 +182,7 @@ async fn send(port: u16, stream: &Stream, host: &str) -> (Vec<u16>, bool) {
                 break;
             }
             if slow {
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                pause_of_a_slow_client(Duration::from_millis(1)).await;
             }
         }
         to
@@ -350,7 +351,7 @@ async fn run(name: &'static str) {
         let quiet = now == before && now.0 > 0;
         before = now;
         async move {
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            observe_for(Duration::from_millis(300)).await;
             quiet
         }
     });

@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use support::servers::{Gate, eventually, metric, now};
+use support::wait::pause_of_a_slow_origin;
 
 const SWITCH: &[u8] =
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
@@ -42,7 +43,7 @@ async fn serve(mut stream: TcpStream, kind: Origin) {
     }
     if matches!(kind, Origin::Echoes | Origin::Closes | Origin::Ticks) {
         // One that answers within microseconds loses a tunnel of forty to the framework (ARCHITECTURE.md).
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        pause_of_a_slow_origin(Duration::from_millis(5)).await;
         let _ = stream.write_all(SWITCH).await;
     }
     match kind {
@@ -53,7 +54,7 @@ async fn serve(mut stream: TcpStream, kind: Origin) {
         Origin::Closes => drop(stream.read_u8().await),
         Origin::Ticks => {
             while stream.write_all(b"x").await.is_ok() {
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                pause_of_a_slow_origin(Duration::from_millis(100)).await;
             }
         }
         Origin::Hangs => drop(stream.read_u8().await),

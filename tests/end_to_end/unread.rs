@@ -15,6 +15,7 @@ use crate::http2::{
 use crate::tls::{ONE, folder};
 use support::frames::{agree, connect};
 use support::servers::{Gate, Origin, eventually, metric, origin_yaml, resident_kib};
+use support::wait::pause_of_a_slow_client;
 
 /// A limit that refuses everybody after one request.
 const POLICY: &str = "
@@ -91,7 +92,7 @@ async fn refusals_beside_half_a_head_use_up_no_memory() {
             let next = frame(HEADERS, END_STREAM, stream + 2, &head[..4]);
             client.write(&[rest, next].concat()).await;
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        pause_of_a_slow_client(Duration::from_millis(200)).await;
     }
     assert!(answered >= 19, "{answered} of 20; {}", gate.metrics().await);
 }
@@ -222,7 +223,7 @@ async fn provoked_resets_are_bounded() {
         if !client.write(&[ask("/x", stream), window].concat()).await {
             break;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        pause_of_a_slow_client(Duration::from_millis(20)).await;
     }
     let cut =
         eventually(Duration::from_secs(5), || async { rejected(&gate, "h2_resets").await == 1 });

@@ -11,6 +11,7 @@ use support::soak::hostile::{Hostile, RAMP};
 use support::soak::site::Site;
 use support::soak::watch::{Held, processor_time, sum};
 use support::soak::{origin, threads};
+use support::wait::observe_for;
 
 /// How long hostile clients are there when all have come, in seconds, where `TOLLGATE_SOAK_SECONDS` does not say it.
 const SECONDS: u64 = 32;
@@ -164,7 +165,7 @@ async fn watch(site: &Site, until: Instant) -> Held {
     let mut peak = Held::default();
     while now() < until {
         peak = peak.max(Held::by(&site.gate).await.0);
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        observe_for(Duration::from_secs(1)).await;
     }
     peak
 }
@@ -199,7 +200,7 @@ async fn come_back(site: &Site, start: Held) -> Vec<Back> {
         if !away || left.elapsed() > BACK {
             return all;
         }
-        tokio::time::sleep(LOOK).await;
+        observe_for(LOOK).await;
     }
 }
 

@@ -13,6 +13,7 @@ use support::servers::{eventually, now};
 use support::soak::origin::SMALL;
 use support::soak::site::Site;
 use support::soak::threads;
+use support::wait::pause_in_thread;
 
 /// The time between two requests: 50 a second.
 const EVERY: Duration = Duration::from_millis(20);
@@ -118,7 +119,7 @@ fn pace(runtime: &Runtime, asker: &Arc<Asker>, samples: &Samples, stop: &AtomicB
     let began = now();
     for n in 0.. {
         let scheduled = began + EVERY * n;
-        std::thread::sleep(scheduled.saturating_duration_since(now()));
+        pause_in_thread(scheduled.saturating_duration_since(now()));
         if stop.load(Ordering::Relaxed) {
             return;
         }

@@ -11,6 +11,7 @@ use tollgate::store::redis::{
 };
 
 use crate::virtual_store::{Plan, VirtualStore, charge, key, quota};
+use support::wait::virtual_time;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -70,7 +71,7 @@ async fn a_far_store_does_not_serialize_a_hot_key() {
         for n in 0..1_000u32 {
             tasks.push(settle(&store, &remote, charge(&[(1, &limit)]), 100 * MS));
             if arrive_within > 0 && n % 20 == 19 {
-                tokio::time::sleep(MS).await;
+                virtual_time(MS).await;
             }
         }
         let (mut answered, mut longest) = (0, Duration::ZERO);
@@ -87,7 +88,7 @@ async fn a_far_store_does_not_serialize_a_hot_key() {
         );
         assert!(longest <= 100 * MS, "{longest:?}");
         assert!(answered >= 900, "{answered}");
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        virtual_time(Duration::from_secs(1)).await;
         assert!(store.spent(key(1)) >= answered && remote.is_quiet());
     }
 }
@@ -101,7 +102,7 @@ async fn charges_on_a_key_of_a_far_store_are_answered_in_time() {
     let mut tasks = Vec::new();
     for _ in 0..40 {
         tasks.push(settle(&store, &remote, charge(&[(1, &limit)]), 100 * MS));
-        tokio::time::sleep(10 * MS).await;
+        virtual_time(10 * MS).await;
     }
     for task in tasks {
         let (settled, took) = task.await.unwrap();
@@ -114,7 +115,7 @@ async fn occupy(store: &Arc<VirtualStore>, remote: &Arc<SharedStore>) {
     let (limit, before) = (quota(1_000), store.calls());
     for n in 0..16 {
         let _waits = settle(store, remote, charge(&[(9_000 + n, &limit)]), Duration::from_secs(60));
-        tokio::time::sleep(MS).await;
+        virtual_time(MS).await;
     }
     assert_eq!(store.calls() - before, 16);
 }
@@ -142,7 +143,7 @@ async fn what_misses_its_deadline_in_the_queue_is_withdrawn_and_never_sent() {
         assert_eq!(settled, Err(StoreFailure::Withdrawn));
         assert!(took >= within && took <= within + 2 * MS, "{took:?} of {within:?}");
     }
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    virtual_time(Duration::from_secs(2)).await;
     assert!(asked(&store, 0..20).is_empty());
     assert!(remote.is_quiet());
     let failed: u64 = [CallOutcome::Timeout, CallOutcome::Unreachable]
@@ -158,14 +159,14 @@ async fn a_caller_that_leaves_takes_an_unsent_charge_along_and_leaves_a_sent_one
     let limit = quota(1_000);
     let second = Duration::from_secs(1);
     let sent = settle(&store, &remote, charge(&[(50, &limit)]), second);
-    tokio::time::sleep(MS).await;
+    virtual_time(MS).await;
     sent.abort();
     let after = settle(&store, &remote, charge(&[(50, &limit)]), second);
-    tokio::time::sleep(600 * MS).await;
+    virtual_time(600 * MS).await;
     occupy(&store, &remote).await;
     let tasks: Vec<_> =
         (0..20).map(|n| settle(&store, &remote, charge(&[(n, &limit)]), second)).collect();
-    tokio::time::sleep(MS).await;
+    virtual_time(MS).await;
     for (n, task) in tasks.iter().enumerate() {
         if n % 2 == 0 {
             task.abort();
@@ -178,7 +179,7 @@ async fn a_caller_that_leaves_takes_an_unsent_charge_along_and_leaves_a_sent_one
     assert!(after.await.unwrap().0.is_ok());
     assert_eq!(asked(&store, 0..20), (0..20).filter(|n| n % 2 == 1).collect::<Vec<_>>());
     assert_eq!(store.spent(key(50)), 2, "its caller had left, and it stays charged");
-    tokio::time::sleep(second).await;
+    virtual_time(second).await;
     assert!(remote.is_quiet());
 }
 
@@ -219,7 +220,7 @@ async fn charges_wait_for_a_connection_within_their_deadline() {
     store.set_readiness(Readiness::Reconnecting);
     let patient = settle(&store, &remote, charge(&[(1, &limit)]), 100 * MS);
     let hasty = settle(&store, &remote, charge(&[(2, &limit)]), 20 * MS);
-    tokio::time::sleep(30 * MS).await;
+    virtual_time(30 * MS).await;
     assert_eq!(store.calls(), 0);
     store.set_readiness(Readiness::Ready);
     let (settled, took) = patient.await.unwrap();
@@ -230,7 +231,7 @@ async fn charges_wait_for_a_connection_within_their_deadline() {
 
     store.set_readiness(Readiness::Reconnecting);
     let waiting = settle(&store, &remote, charge(&[(1, &limit)]), 100 * MS);
-    tokio::time::sleep(10 * MS).await;
+    virtual_time(10 * MS).await;
     store.set_readiness(Readiness::Away);
     assert_eq!(waiting.await.unwrap(), (Err(StoreFailure::Unreachable), 10 * MS));
     let refused = settle(&store, &remote, charge(&[(1, &limit)]), 100 * MS);
@@ -251,7 +252,7 @@ async fn only_what_was_not_sent_is_sent_again() {
         assert_eq!(task.await.unwrap().0, Err(failure));
         assert_eq!(store.calls(), calls, "{failure:?}");
         let task = settle(&store, &remote, charge(&[(1, &limit)]), 100 * MS);
-        tokio::time::sleep(MS).await;
+        virtual_time(MS).await;
         store.plan(Plan::Answer);
         assert_eq!(task.await.unwrap().0.is_ok(), failure == StoreFailure::Unreachable);
         assert_eq!(store.spent(key(1)), u64::from(failure == StoreFailure::Unreachable));
@@ -309,7 +310,7 @@ async fn refunds_and_spends_of_a_hot_key_are_batched() {
     for task in tasks {
         task.await.unwrap();
     }
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    virtual_time(Duration::from_secs(1)).await;
     let (calls, charges) = remote.metrics().batches.totals();
     println!("{charges} charges in {calls} calls");
     assert_eq!(charges, 2 * 128 * 20);
@@ -335,18 +336,18 @@ async fn unreported_usage_is_reported_exactly_once() {
     }
     remote.debit(spends(4)[0].clone());
     refund(&remote, spends(3), &spent);
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    virtual_time(Duration::from_secs(5)).await;
     assert_eq!([1, 2, 3, 4].map(|n| store.spent(key(n))), [0, 0, 1, 0]);
     store.plan(Plan::Answer);
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    virtual_time(Duration::from_secs(2)).await;
     assert_eq!([1, 2, 3, 4].map(|n| store.spent(key(n))), [5, 5, 0, 1]);
 
     // Executed, but the reply is lost: it may have been charged, and is not reported again.
     store.plan(Plan::LoseReply);
     remote.record_unreported(&spends(1)[0], store.clock.now());
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    virtual_time(Duration::from_secs(3)).await;
     store.plan(Plan::Answer);
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    virtual_time(Duration::from_secs(3)).await;
     assert_eq!(store.spent(key(1)), 6);
 
     // While the store is away nothing is sent; soon after it is back all is.
@@ -354,10 +355,10 @@ async fn unreported_usage_is_reported_exactly_once() {
     remote.record_unreported(&spends(2)[0], store.clock.now());
     remote.debit(spends(4)[0].clone());
     let calls = store.calls();
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    virtual_time(Duration::from_secs(5)).await;
     assert_eq!(store.calls(), calls);
     store.set_readiness(Readiness::Ready);
-    tokio::time::sleep(600 * MS).await;
+    virtual_time(600 * MS).await;
     assert_eq!([2, 4].map(|n| store.spent(key(n))), [6, 2]);
     assert_eq!(remote.metrics().unreported_lost(), 0);
 }
@@ -375,7 +376,7 @@ async fn calls_of_a_cluster_are_of_one_slot_and_runs_repeat() {
                 let cell = (n * n + round) % 37;
                 tasks.push(settle(&store, &remote, charge(&[(cell, &limit)]), 100 * MS));
             }
-            tokio::time::sleep(MS).await;
+            virtual_time(MS).await;
         }
         for task in tasks {
             assert!(task.await.unwrap().0.is_ok());

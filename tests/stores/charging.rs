@@ -12,6 +12,7 @@ use crate::engines::{Node, one};
 use crate::redis_servers::{Cluster, Redis};
 use crate::virtual_store::VirtualStore;
 use support::servers::{eventually, now};
+use support::wait::{pause_between_arrivals, pause_in_thread, refill, virtual_time};
 
 const PATIENT: Duration = Duration::from_secs(2);
 
@@ -215,7 +216,7 @@ routes: [{ name: few, limits: [few] }]
         let first = node.decide("/", &[("x-key", "k")]).await.retry_after().unwrap();
         let second = node.decide("/", &[("x-key", "k")]).await.retry_after().unwrap();
         assert!(second <= first);
-        tokio::time::sleep(first.into()).await;
+        refill(first.into()).await;
     }
 }
 
@@ -231,7 +232,7 @@ routes: [{ name: r, limits: [watched] }]
     for _ in 0..10 {
         let decision = node.decide("/", &[("x-key", "k")]).await;
         assert!(decision.outcome == Outcome::Allowed && decision.verdicts.is_empty());
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        pause_between_arrivals(Duration::from_millis(5)).await;
     }
     let counters = node.generation.counters(LimitIndex(0));
     let counted = eventually(Duration::from_secs(2), || async {
@@ -260,7 +261,7 @@ routes: [{{ name: r, limits: [tried, watched, enforced] }}]
         for _ in 0..10 {
             assert!(node.allows("/", &[("x-key", "k")]).await);
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        virtual_time(Duration::from_secs(1)).await;
         let counters = |limit| node.generation.counters(LimitIndex(limit));
         let watched =
             [VerdictKind::Allowed, VerdictKind::ShadowDenied, VerdictKind::DegradedAllowed]
@@ -353,7 +354,7 @@ routes: [{ name: r, limits: [one] }]
     let killer = std::thread::spawn(move || {
         let mut kills = 0;
         while !told.load(std::sync::atomic::Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(100));
+            pause_in_thread(Duration::from_millis(100));
             let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
             kills += usize::from(server.try_ask::<i64>(&kill).is_ok());
         }

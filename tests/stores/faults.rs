@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::load::{Client, Paced, Sample, p99};
 use crate::redis_servers::{Cluster, Redis, Watched};
 use support::servers::{Gate, Origin, eventually, free_port, metric};
+use support::wait::{observe_for, pause_of_a_slow_link};
 
 /// Requests in a second, over 50 keys: 4 a second for each.
 const PACE: u32 = 200;
@@ -64,9 +65,9 @@ async fn a_store_that_stops_costs_a_few_slow_requests() {
 /// The p99 before the store stops, in the first second after, and in the three after that.
 async fn stopped_for_a_while(gate: &Gate, redis: &Redis) -> [Duration; 3] {
     let paced = Paced::start(gate.port, PACE);
-    tokio::time::sleep(3 * SECOND).await;
+    observe_for(3 * SECOND).await;
     redis.signal("STOP");
-    tokio::time::sleep(4 * SECOND).await;
+    observe_for(4 * SECOND).await;
     redis.signal("CONT");
     assert!(ready(gate, "ready\n").await, "it comes back by itself");
     let samples = paced.samples().await;
@@ -81,13 +82,13 @@ async fn a_store_that_dies_and_comes_back_empty_forgets_once() {
     let url = format!("url: \"{}\"", redis.url());
     let gate = node(&origin, &url, "algorithm: fixed_window, rate: 5/30d").await;
     let paced = Paced::start(gate.port, PACE);
-    tokio::time::sleep(3 * SECOND).await;
+    observe_for(3 * SECOND).await;
     redis.kill();
     assert!(ready(&gate, "degraded\n").await);
-    tokio::time::sleep(2 * SECOND).await;
+    observe_for(2 * SECOND).await;
     redis.restart().await;
     assert!(ready(&gate, "ready\n").await);
-    tokio::time::sleep(2 * SECOND).await;
+    observe_for(2 * SECOND).await;
     let samples = paced.samples().await;
     all_are(&samples, &[200, 429]);
     // Before it died, alone while it was away, and what it forgot less what it was told.
@@ -139,7 +140,7 @@ async fn what_was_admitted_alone_is_told_when_the_store_is_back() {
     redis.signal("CONT");
     assert!(ready(&gate, "ready\n").await && ready(&other, "ready\n").await);
     // Each waits up to half a second before it tells.
-    tokio::time::sleep(SECOND).await;
+    observe_for(SECOND).await;
     let mut left = 0;
     while client.ask(other.port, "/", "k").await == 200 {
         left += 1;
@@ -171,7 +172,7 @@ async fn slow_proxy(to: u16) -> (u16, Arc<AtomicU64>) {
                 let mut bytes = vec![0; 65_536];
                 while let Ok(read) = from.read(&mut bytes).await {
                     let wait = Duration::from_millis(millis.load(Ordering::Relaxed));
-                    tokio::time::sleep(wait).await;
+                    pause_of_a_slow_link(wait).await;
                     if read == 0 || out.write_all(&bytes[..read]).await.is_err() {
                         return;
                     }
@@ -310,7 +311,7 @@ async fn a_failover_of_sentinels_is_followed() {
     let (origin, mut watched) = (Origin::start("site").await, Watched::start().await);
     let gate = node(&origin, &watched.yaml(), "algorithm: fixed_window, rate: 5/30d").await;
     let paced = Paced::start(gate.port, PACE);
-    tokio::time::sleep(3 * SECOND).await;
+    observe_for(3 * SECOND).await;
     watched.master.kill();
     back_after_a_failover(&gate, paced).await;
     let role: Vec<redis::Value> = watched.replica.ask(&["ROLE"]);
@@ -323,7 +324,7 @@ async fn a_failover_of_a_cluster_is_followed() {
     let (origin, mut cluster) = (Origin::start("site").await, Cluster::start().await);
     let gate = node(&origin, &cluster.yaml(), "algorithm: fixed_window, rate: 5/30d").await;
     let paced = Paced::start(gate.port, PACE);
-    tokio::time::sleep(3 * SECOND).await;
+    observe_for(3 * SECOND).await;
     let first = cluster.masters()[0];
     cluster.servers[first].kill();
     back_after_a_failover(&gate, paced).await;
@@ -334,7 +335,7 @@ async fn a_failover_of_a_cluster_is_followed() {
 async fn back_after_a_failover(gate: &Gate, paced: Paced) {
     assert!(ready(gate, "degraded\n").await);
     assert!(ready(gate, "ready\n").await, "{}", gate.log());
-    tokio::time::sleep(2 * SECOND).await;
+    observe_for(2 * SECOND).await;
     let samples = paced.samples().await;
     all_are(&samples, &[200, 429]);
     let admitted = samples.iter().filter(|one| one.status == 200).count();
@@ -350,7 +351,7 @@ async fn slots_that_move_lose_no_unit() {
     let store = format!("{}, timeout: 1s", cluster.yaml());
     let gate = node(&origin, &store, "algorithm: fixed_window, rate: 10/30d").await;
     let paced = Paced::start(gate.port, PACE);
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    observe_for(Duration::from_millis(500)).await;
     let masters = cluster.masters();
     let id = |place: usize| cluster.servers[place].ask::<String>(&["CLUSTER", "MYID"]);
     let moved = std::process::Command::new("redis-cli")
@@ -362,7 +363,7 @@ async fn slots_that_move_lose_no_unit() {
         .unwrap()
         .wait_with_output();
     assert!(moved.unwrap().status.success());
-    tokio::time::sleep(3 * SECOND).await;
+    observe_for(3 * SECOND).await;
     let samples = paced.samples().await;
     all_are(&samples, &[200, 429]);
     let admitted = samples.iter().filter(|one| one.status == 200).count();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::store::redis::CallOutcome;
 
 use crate::engines::{Node, one};
-use crate::stand_in::{self, plain};
+use support::stand_in::{self, plain};
 
 const POLICY: &str = "
 limits:

@@ -20,7 +20,6 @@ mod redis_servers;
 mod script;
 mod settling;
 mod slots;
-mod stand_in;
 mod tokens;
 mod virtual_store;
 mod windows;

@@ -12,6 +12,7 @@ use crate::engines::{Node, one};
 use crate::redis_servers::{Cluster, Redis};
 use crate::virtual_store::{Plan, VirtualStore};
 use support::servers::eventually;
+use support::wait::virtual_time;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -127,7 +128,7 @@ async fn logins(
             let (node, clock) = (Arc::clone(node), Arc::clone(&store.clock));
             tokio::spawn(async move {
                 let (mut refused, mut took) = (0, Vec::new());
-                tokio::time::sleep(pause * caller as u32 / callers as u32).await;
+                virtual_time(pause * caller as u32 / callers as u32).await;
                 for _ in 0..each {
                     let began = clock.now().mono;
                     let (mut decision, mut pending) = node.open("/", &[("x-key", "k")]).await;
@@ -137,7 +138,7 @@ async fn logins(
                     let headers = HeaderMap::new();
                     let said = FinalResponse { status: 200, headers: &headers, by_origin: true };
                     node.engine.finish(&node.generation, &mut decision, &mut pending, &said);
-                    tokio::time::sleep(pause).await;
+                    virtual_time(pause).await;
                 }
                 (refused, took)
             })
@@ -278,7 +279,7 @@ async fn a_refusal_in_another_slot_gives_no_turn_away_twice() {
                 (decision.outcome == Outcome::Allowed).then_some(leaves)
             }));
         }
-        tokio::time::sleep(400 * MS).await;
+        virtual_time(400 * MS).await;
     }
     let mut leaves = Vec::new();
     for task in tasks {
@@ -315,7 +316,7 @@ async fn a_hanging_store(algorithm: &str, rate: &str, every: Duration) -> Vec<(N
             let decision = node.decide("/", &[]).await;
             (clock.now().wall, decision.outcome)
         }));
-        tokio::time::sleep(every).await;
+        virtual_time(every).await;
     }
     let mut answered = Vec::new();
     for one in asked {

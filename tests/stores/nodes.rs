@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::load::{Statuses, hammer};
 use crate::redis_servers::{Cluster, Redis};
 use support::servers::{Gate, Origin, metric};
+use support::wait::{observe_for, pause_in_thread};
 
 const NODES: usize = 4;
 const CLIENTS: usize = 64;
@@ -77,7 +78,7 @@ async fn hammered_while(gates: &[Gate], disturb: impl Fn() + Send + 'static) -> 
     let disturber = std::thread::spawn(move || {
         while !told.load(Ordering::Relaxed) {
             disturb();
-            std::thread::sleep(Duration::from_millis(50));
+            pause_in_thread(Duration::from_millis(50));
         }
     });
     let seen = hammered(gates).await;
@@ -149,7 +150,7 @@ async fn a_node_that_is_killed_costs_no_unit_above_the_limit() {
     let mut gates = nodes(&origin, &store, "algorithm: fixed_window, rate: 4000/30d").await;
     let ports: Vec<u16> = gates.iter().map(|gate| gate.port).collect();
     let hammering = tokio::spawn(async move { hammer(&ports, CLIENTS, SPAN / 2, "/").await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    observe_for(Duration::from_millis(300)).await;
     // With all that it has charged and not forwarded, and not forwarded yet.
     drop(gates.remove(0));
     let seen = hammering.await.unwrap();

@@ -4,6 +4,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use support::servers::eventually;
+use support::wait::observe_for;
 
 /// Namespaces of this process, gone when dropped: `s` with the store, `a` and `b` with a node each,
 /// linked to `s`.
@@ -148,7 +149,7 @@ async fn a_node_that_is_cut_off_judges_alone_and_the_other_goes_on() {
     must(&["ip", "-n", &b, "link", "set", "up0", "up"]);
     assert!(machines.is("b", "ready\n").await);
     // It tells what it admitted, within half a second.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    observe_for(Duration::from_secs(1)).await;
     assert_eq!(machines.admitted("a", 3), 0, "{}", machines.log("a"));
     assert_eq!(machines.admitted("b", 3), 0);
 }

@@ -14,6 +14,7 @@ use tollgate::store::redis::StoreFailure;
 
 use crate::cluster::{Cluster, Fate, generation, quiet};
 use crate::engines::{Node, facts, headers, secret};
+use support::wait::virtual_time;
 
 const KEYS: [(&str, &str); 3] = [("x-a", "k"), ("x-b", "k"), ("x-c", "k")];
 
@@ -220,10 +221,10 @@ async fn a_refund_that_cannot_be_sent_is_made_later() {
     });
     let decision = node.decide("/", &KEYS).await;
     assert_eq!(told(&decision), [(0, Allowed, 9), (1, DegradedDenied, 0), (2, Allowed, 9)]);
-    tokio::time::sleep(REPORTED).await;
+    virtual_time(REPORTED).await;
     assert_eq!(spent(&cluster, &node), [1, 0, 0]);
     cluster.set_fates(|_| Fate::Answered);
-    tokio::time::sleep(REPORTED).await;
+    virtual_time(REPORTED).await;
     assert_eq!(spent(&cluster, &node), [0, 0, 0]);
 }
 
@@ -240,7 +241,7 @@ async fn what_was_not_sent_is_reported_and_its_refund_is_not() {
         answer(&node, &mut decision, &mut pending, status);
     }
     cluster.set_fates(|_| Fate::Answered);
-    tokio::time::sleep(REPORTED).await;
+    virtual_time(REPORTED).await;
     assert_eq!(spent(&cluster, &node), [2, 3, 3]);
 }
 
@@ -314,7 +315,7 @@ async fn a_lost_reply_is_charged_once_in_the_store() {
         cluster.set_fates(|_| Fate::Answered);
         cluster.take_seen();
         answer(&node, &mut decision, &mut pending, 503);
-        tokio::time::sleep(REPORTED).await;
+        virtual_time(REPORTED).await;
         assert_eq!(cluster.take_seen(), [], "{failure:?}: nobody knows what the store has");
         assert_eq!(spent(&cluster, &node), [1, 1, 1], "{failure:?}");
         // This node's own count has it back.
@@ -334,7 +335,7 @@ async fn a_question_that_is_lost_charges_nothing() {
     let decision = node.decide("/", &KEYS).await;
     assert_eq!(told(&decision), [(0, DegradedAllowed, 8), (1, Allowed, 8), (2, Allowed, 8)]);
     cluster.set_fates(|_| Fate::Answered);
-    tokio::time::sleep(REPORTED).await;
+    virtual_time(REPORTED).await;
     assert_eq!(spent(&cluster, &node), [1, 1, 1]);
 }
 

@@ -8,6 +8,7 @@ use tollgate::store::redis::{Readiness, StoreFailure};
 use crate::engines::Node;
 use crate::virtual_store::{Plan, VirtualStore};
 use support::signing;
+use support::wait::virtual_time;
 
 /// An address, and what its tokens say; `failure`: what the address's limit does without the store.
 fn policy(failure: &str, missing: &str) -> String {
@@ -54,7 +55,7 @@ async fn a_cached_denial_answers_before_a_signature_is_checked() {
                 assert_eq!(outcome, Outcome::Limited, "{missing}");
             }
             assert_eq!(checks(&node), 5 + second, "{missing}");
-            tokio::time::sleep(Duration::from_millis(1_100)).await;
+            virtual_time(Duration::from_millis(1_100)).await;
         }
         let calls = store.calls();
         for n in 0..100 {
@@ -84,7 +85,7 @@ async fn a_check_in_vain_is_paid_for_when_a_limit_behind_the_token_refuses() {
             let expected = if n == 0 { Outcome::Allowed } else { Outcome::Limited };
             assert_eq!(outcome, expected, "{slots}, {readiness:?}, {n}");
             // What no request waits for is charged meanwhile.
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            virtual_time(Duration::from_millis(5)).await;
         }
         // The first denial by the address is the store's to say, for a request whose token is checked.
         let spent = if readiness == Readiness::Ready { 5 + 1 } else { 5 };

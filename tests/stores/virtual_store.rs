@@ -18,6 +18,7 @@ use tollgate::store::redis::{
 use tollgate::store::{CellBudget, EmbeddedStore, IssuedQuota, QuotaSpec};
 
 use support::lua::Server;
+use support::wait::pause_of_a_slow_link;
 
 /// The time of the runtime, which a paused one turns by itself.
 pub struct VirtualClock(tokio::time::Instant);
@@ -157,12 +158,12 @@ impl StoreTransport for VirtualStore {
         let plan = *self.plan.lock();
         // Half of the way, and back.
         let carry = async {
-            tokio::time::sleep(self.delay / 2).await;
+            pause_of_a_slow_link(self.delay / 2).await;
             let reply = match plan {
                 Plan::Fail(failure) => Err(failure),
                 Plan::Answer | Plan::LoseReply => self.execute(arguments),
             };
-            tokio::time::sleep(self.delay / 2).await;
+            pause_of_a_slow_link(self.delay / 2).await;
             if plan == Plan::LoseReply {
                 std::future::pending::<()>().await;
             }

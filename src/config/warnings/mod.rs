@@ -2,11 +2,11 @@
 
 mod terms;
 
-use super::StoreConfig;
-use super::error::Warning;
-use super::limits::Limits;
-use super::read::{At, Map};
-use super::routes::Routes;
+use crate::config::StoreConfig;
+use crate::config::error::Warning;
+use crate::config::reader::{Located, Mapping};
+use crate::config::sections::limits::Limits;
+use crate::config::sections::routes::Routes;
 use crate::limit::SketchSize;
 use crate::policy::client::ClientRules;
 use crate::policy::{
@@ -54,21 +54,21 @@ enum Code {
 }
 
 /// What there is to look at.
-pub(super) struct Looked<'l> {
+pub(super) struct WarningInput<'l> {
     pub(super) file: &'l str,
     pub(super) limits: &'l Limits<'l>,
     pub(super) routes: &'l Routes<'l>,
     pub(super) clients: &'l ClientRules,
-    pub(super) clients_at: Option<At<'l>>,
+    pub(super) clients_at: Option<Located<'l>>,
     pub(super) store: &'l StoreConfig,
-    pub(super) store_at: Option<At<'l>>,
+    pub(super) store_at: Option<Located<'l>>,
 }
 
 /// Codes that `check: { silence: [..] }` names.
 pub(super) struct Silenced(Vec<Code>);
 
 /// `check`.
-pub(super) fn silenced(root: &mut Map<'_>) -> Silenced {
+pub(super) fn silenced(root: &mut Mapping<'_>) -> Silenced {
     let Some(mut map) = root.get("check").and_then(|at| at.map()) else {
         return Silenced(Vec::new());
     };
@@ -78,8 +78,8 @@ pub(super) fn silenced(root: &mut Map<'_>) -> Silenced {
 }
 
 /// Every warning that is not silenced, in the order of the file.
-pub(super) fn warnings(looked: &Looked<'_>, silenced: &Silenced) -> Vec<Warning> {
-    let mut found = Found { file: looked.file, silenced, warnings: Vec::new() };
+pub(super) fn warnings(looked: &WarningInput<'_>, silenced: &Silenced) -> Vec<Warning> {
+    let mut found = WarningList { file: looked.file, silenced, warnings: Vec::new() };
     unreachable(looked, &mut found);
     unused(looked, &mut found);
     spoofable(looked, &mut found);
@@ -93,14 +93,14 @@ pub(super) fn warnings(looked: &Looked<'_>, silenced: &Silenced) -> Vec<Warning>
     found.warnings
 }
 
-struct Found<'f> {
+struct WarningList<'f> {
     file: &'f str,
     silenced: &'f Silenced,
     warnings: Vec<Warning>,
 }
 
-impl Found<'_> {
-    fn add(&mut self, code: Code, at: &At<'_>, message: String, cure: &str) {
+impl WarningList<'_> {
+    fn add(&mut self, code: Code, at: &Located<'_>, message: String, cure: &str) {
         if self.silenced.0.contains(&code) {
             return;
         }
@@ -116,7 +116,7 @@ impl Found<'_> {
     }
 }
 
-fn unreachable(looked: &Looked<'_>, found: &mut Found<'_>) {
+fn unreachable(looked: &WarningInput<'_>, found: &mut WarningList<'_>) {
     let routes = &looked.routes.routes;
     for (place, (route, at)) in routes.iter().zip(&looked.routes.places).enumerate() {
         let taken =
@@ -144,7 +144,7 @@ fn takes_all(earlier: &RouteMatch, later: &RouteMatch) -> bool {
     all_hosts && all_paths && all_methods && all_headers && all_clients
 }
 
-fn unused(looked: &Looked<'_>, found: &mut Found<'_>) {
+fn unused(looked: &WarningInput<'_>, found: &mut WarningList<'_>) {
     let mut used: Vec<bool> = vec![false; looked.limits.limits.len()];
     for one in looked.routes.routes.iter().flat_map(|route| &route.limits) {
         let mut next = Some(one.limit);
@@ -164,7 +164,7 @@ fn unused(looked: &Looked<'_>, found: &mut Found<'_>) {
     }
 }
 
-fn spoofable(looked: &Looked<'_>, found: &mut Found<'_>) {
+fn spoofable(looked: &WarningInput<'_>, found: &mut WarningList<'_>) {
     for (route, at) in looked.routes.routes.iter().zip(&looked.routes.places) {
         let limits = || route.limits.iter().map(|one| &looked.limits.limits[one.limit.0]);
         if limits().any(is_by_address) {
@@ -194,7 +194,7 @@ fn is_chosen_by_client(limit: &Limit) -> bool {
 }
 
 /// Routes with limits whose preflights meet none of them: anybody can send as many as the origin takes.
-fn unlimited_preflights(looked: &Looked<'_>, found: &mut Found<'_>) {
+fn unlimited_preflights(looked: &WarningInput<'_>, found: &mut WarningList<'_>) {
     for (route, at) in looked.routes.routes.iter().zip(&looked.routes.places) {
         let takes_preflights = route.exempt.preflight && route.matches.methods.contains("OPTIONS");
         let limits = route.limits.iter().map(|one| &looked.limits.limits[one.limit.0]);
@@ -215,7 +215,7 @@ fn unlimited_preflights(looked: &Looked<'_>, found: &mut Found<'_>) {
 
 /// Routes that check signatures without a limit that is asked before: anybody can send as many forged tokens as
 /// the processor takes.
-fn unlimited_token_checks(looked: &Looked<'_>, found: &mut Found<'_>) {
+fn unlimited_token_checks(looked: &WarningInput<'_>, found: &mut WarningList<'_>) {
     let limit = |index: LimitIndex| &looked.limits.limits[index.0];
     for (route, at) in looked.routes.routes.iter().zip(&looked.routes.places) {
         let chains = route.limits.iter().flat_map(|one| {
@@ -260,7 +260,7 @@ fn bounds_token_checks(limit: &Limit) -> bool {
         && limit.key.sources().iter().all(fixed)
 }
 
-fn untrusted(looked: &Looked<'_>, found: &mut Found<'_>) {
+fn untrusted(looked: &WarningInput<'_>, found: &mut WarningList<'_>) {
     if let Some(at) = &looked.clients_at
         && looked.clients.address_header.is_some()
         && looked.clients.trusted_proxies.is_empty()
@@ -277,7 +277,7 @@ fn untrusted(looked: &Looked<'_>, found: &mut Found<'_>) {
     }
 }
 
-fn noisy(looked: &Looked<'_>, found: &mut Found<'_>) {
+fn noisy(looked: &WarningInput<'_>, found: &mut WarningList<'_>) {
     for (limit, at) in looked.limits.limits.iter().zip(&looked.limits.places) {
         let Count::Estimate { rate, expect_per_second } = &limit.count else {
             continue;
@@ -294,7 +294,7 @@ fn noisy(looked: &Looked<'_>, found: &mut Found<'_>) {
     }
 }
 
-fn unkeyed(looked: &Looked<'_>, found: &mut Found<'_>) {
+fn unkeyed(looked: &WarningInput<'_>, found: &mut WarningList<'_>) {
     let (StoreConfig::Redis(redis), Some(at)) = (looked.store, &looked.store_at) else {
         return;
     };

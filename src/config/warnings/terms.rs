@@ -1,9 +1,9 @@
 //! What is probably not meant by a limit's own words.
 
-use super::{Code, Found, Looked};
+use super::{Code, WarningInput, WarningList};
 use crate::policy::{Cost, Limit, Override, OverrideTarget, Source};
 
-pub(super) fn look(looked: &Looked<'_>, found: &mut Found<'_>) {
+pub(super) fn look(looked: &WarningInput<'_>, found: &mut WarningList<'_>) {
     for (limit, at) in looked.limits.limits.iter().zip(&looked.limits.places) {
         let mut tell = |code, message: String, cure| found.add(code, at, message, cure);
         if let Some(plans) = &limit.terms.plans
@@ -49,7 +49,7 @@ pub(super) fn look(looked: &Looked<'_>, found: &mut Found<'_>) {
 }
 
 /// Costs that the client chooses, and answers that may cost far more than was reserved.
-fn costs(looked: &Looked<'_>, found: &mut Found<'_>) {
+fn costs(looked: &WarningInput<'_>, found: &mut WarningList<'_>) {
     for (route, at) in looked.routes.routes.iter().zip(&looked.routes.places) {
         for one in &route.limits {
             let name = &looked.limits.limits[one.limit.0].name;

@@ -3,6 +3,7 @@
 //! Nothing here asserts a property of tollgate by itself. A test target imports what it needs;
 //! code that only one target uses stays with that target.
 
+pub mod cases;
 pub mod certificates;
 pub mod frames;
 pub mod lua;
@@ -10,6 +11,9 @@ pub mod model;
 pub mod moody;
 pub mod plain;
 pub mod policies;
+pub mod scripted;
 pub mod servers;
 pub mod signing;
 pub mod soak;
+pub mod stand_in;
+pub mod wait;

@@ -1,5 +1,6 @@
 //! An origin that does what the request tells it to, and clients that leave at every point.
 
+use crate::wait::pause_in_thread;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -56,7 +57,7 @@ fn serve(mut stream: TcpStream, held: &Held) {
             line.map(|value| value.trim().to_owned())
         };
         let pause: u64 = word("x-pause:").and_then(|text| text.parse().ok()).unwrap_or(0);
-        std::thread::sleep(Duration::from_millis(pause));
+        pause_in_thread(Duration::from_millis(pause));
         let mood = word("x-mood:").unwrap_or_else(|| "200".to_owned());
         let goes_on = match mood.as_str() {
             "close" => false,
@@ -71,7 +72,7 @@ fn serve(mut stream: TcpStream, held: &Held) {
             "upgrade" => {
                 let head = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nhello";
                 // One that answers at once may lose the tunnel to the framework (ARCHITECTURE.md).
-                std::thread::sleep(std::time::Duration::from_millis(5));
+                pause_in_thread(std::time::Duration::from_millis(5));
                 let _ = stream.write_all(head);
                 let _ = stream.read(&mut [0; 16]);
                 false
@@ -115,7 +116,7 @@ pub fn ask(port: u16, mood: &str, leave: &str, pause: u64) {
     let _ = stream.write_all(bytes);
     match leave {
         "in-head" | "at-once" => {}
-        "soon" => std::thread::sleep(Duration::from_millis(pause / 2)),
+        "soon" => pause_in_thread(Duration::from_millis(pause / 2)),
         "half-closed" => {
             let _ = stream.shutdown(Shutdown::Write);
             let _ = stream.read(&mut [0; 512]);

@@ -1,12 +1,51 @@
-//! Every case of every policy of this folder, and of the examples.
+//! The written cases of policies: `NAME.test.yaml` next to `NAME.yaml`, in `tests/policies` and `conf/examples`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tollgate::cli::test::{TestStore, run};
-use tollgate::config;
+use tollgate::config::{self, TestCase};
 
-/// Runs them on a store; says how many there were. `yaml`: what a policy says of that store.
-pub fn run_all(store: &dyn TestStore, yaml: &str) -> usize {
+/// A policy and one of its cases.
+pub struct PolicyCase {
+    policy: Arc<Policy>,
+    case: TestCase,
+}
+
+struct Policy {
+    file: PathBuf,
+    text: String,
+}
+
+impl PolicyCase {
+    /// `POLICY::CASE`.
+    pub fn name(&self) -> String {
+        let policy = self.policy.file.file_stem().unwrap().to_str().unwrap();
+        format!("{policy}::{}", self.case.name)
+    }
+
+    /// Whether the case uses something that only the embedded store has.
+    pub const fn needs_embedded_store(&self) -> bool {
+        self.case.only_embedded
+    }
+
+    /// Runs the case on a store; `yaml` is the policy's section for that store. The error lists each
+    /// difference.
+    pub fn check(&self, store: &dyn TestStore, yaml: &str) -> Result<(), String> {
+        let Policy { file, text } = &*self.policy;
+        let text = format!("{text}\n{yaml}");
+        let loaded = config::read_text(&text, &file.display().to_string(), file.parent().unwrap());
+        let loaded = loaded.unwrap_or_else(|errors| panic!("{errors}"));
+        let result = run(loaded.config, &self.case, store);
+        if result.differences.is_empty() {
+            return Ok(());
+        }
+        Err(format!("{}: {}", cases_of(file).display(), result.differences.join("\n")))
+    }
+}
+
+/// Every case of every policy.
+pub fn all() -> Vec<PolicyCase> {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut policies: Vec<PathBuf> = ["tests/policies", "conf/examples"]
         .iter()
@@ -17,22 +56,17 @@ pub fn run_all(store: &dyn TestStore, yaml: &str) -> usize {
         })
         .collect();
     policies.sort();
-    let (mut ran, mut failures) = (0, Vec::new());
-    for policy in policies {
-        let name = policy.display().to_string();
-        let text = format!("{}\n{yaml}", std::fs::read_to_string(&policy).unwrap());
-        let cases = config::load_cases(&policy.with_extension("test.yaml"));
-        let cases = cases.unwrap_or_else(|errors| panic!("{}", errors.lines().join("\n")));
-        for case in cases.iter().filter(|case| yaml.contains("embedded") || !case.only_embedded) {
-            let loaded = config::read_text(&text, &name, policy.parent().unwrap());
-            let loaded = loaded.unwrap_or_else(|errors| panic!("{errors}"));
-            let outcome = run(loaded.config, case, store);
-            ran += 1;
-            if !outcome.differences.is_empty() {
-                failures.push(format!("{name}: {outcome:#?}"));
-            }
-        }
-    }
-    assert!(failures.is_empty(), "\n{}", failures.join("\n"));
-    ran
+    policies.into_iter().flat_map(of_policy).collect()
+}
+
+fn of_policy(file: PathBuf) -> Vec<PolicyCase> {
+    let cases = config::load_cases(&cases_of(&file));
+    let cases = cases.unwrap_or_else(|errors| panic!("{}", errors.lines().join("\n")));
+    let text = std::fs::read_to_string(&file).unwrap();
+    let policy = Arc::new(Policy { file, text });
+    cases.into_iter().map(|case| PolicyCase { policy: Arc::clone(&policy), case }).collect()
+}
+
+fn cases_of(policy: &Path) -> PathBuf {
+    policy.with_extension("test.yaml")
 }

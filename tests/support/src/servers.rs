@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -14,6 +14,9 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+
+use crate::wait::eventually_some;
+pub use crate::wait::{eventually, now};
 
 /// What an origin saw of a request.
 #[derive(Clone, Debug)]
@@ -282,16 +285,11 @@ impl Gate {
 
     /// Waits for the process to end by itself.
     pub async fn ended(&mut self, patience: Duration) -> Option<std::process::ExitStatus> {
-        let began = now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return Some(status);
-            }
-            if began.elapsed() > patience {
-                return None;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        eventually_some(patience, || {
+            let status = self.child.try_wait().unwrap();
+            async move { status }
+        })
+        .await
     }
 }
 
@@ -315,34 +313,6 @@ impl Drop for Gate {
 pub enum Reloaded {
     Applied,
     Refused,
-}
-
-#[expect(clippy::disallowed_methods, reason = "a test waits for other processes in real time")]
-pub fn now() -> Instant {
-    Instant::now()
-}
-
-/// Asks again until it is so, or patience ends: by the clock and by the number of questions, since
-/// a machine that stands still for seconds has asked nothing meanwhile.
-pub async fn eventually<F: Future<Output = bool>>(
-    patience: Duration,
-    mut is_so: impl FnMut() -> F,
-) -> bool {
-    const PAUSE: Duration = Duration::from_millis(20);
-    /// Beyond it even questions that take long are no excuse.
-    const MOST: Duration = Duration::from_secs(90);
-    let (began, mut paused) = (now(), Duration::ZERO);
-    loop {
-        if is_so().await {
-            return true;
-        }
-        let waited = began.elapsed();
-        if waited >= patience && (paused >= patience || waited >= patience.max(MOST)) {
-            return false;
-        }
-        tokio::time::sleep(PAUSE).await;
-        paused += PAUSE;
-    }
 }
 
 /// A client of HTTP/1 that keeps connections.

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::runtime::Runtime;
-use tokio::time::sleep;
 
 use crate::servers::{now, resident_kib};
 use crate::soak::hostile::http1::{forged_tokens, readings, unfinished_body};
 use crate::soak::hostile::http2::{slow_reader, unfinished_streams};
-use crate::soak::hostile::{Attempt, TargetSpans};
+use crate::soak::hostile::{Aim, Attempt};
 use crate::soak::origin::{self, Origins};
 use crate::soak::site::Site;
 use crate::soak::threads;
 use crate::soak::watch::{descriptors, processor_time, sum};
+use crate::wait::{observe_for, pause_of_a_slow_client};
 
 /// From the first connection to the first measurement, and from there to the last.
 const SETTLE: Duration = Duration::from_secs(8);
@@ -52,7 +52,7 @@ access_log: { to: none }
 /// What a client does, as soon as the one before it has ended.
 struct Item {
     name: &'static str,
-    attempt: fn(TargetSpans) -> Attempt,
+    attempt: fn(Aim) -> Attempt,
 }
 
 #[rustfmt::skip]
@@ -120,11 +120,7 @@ async fn take(item: &Item, connections: u64, site: &Site, clients: &Runtime) -> 
     let (descriptors_idle, kib_idle) = (descriptors(pid), resident_kib(pid));
     let attempt = item.attempt;
     for n in 0..connections {
-        clients.spawn(live(
-            attempt,
-            TargetSpans::at(site, n),
-            RAMP.mul_f64(n as f64 / connections as f64),
-        ));
+        clients.spawn(live(attempt, Aim::at(site, n), RAMP.mul_f64(n as f64 / connections as f64)));
     }
     let mut taken = Taken::default();
     look(&mut taken, pid, SETTLE).await;
@@ -153,17 +149,17 @@ async fn look(taken: &mut Taken, pid: u32, patience: Duration) {
         taken.descriptors = taken.descriptors.max(descriptors(pid));
         taken.kib = taken.kib.max(resident_kib(pid));
         taken.stopped = taken.kib > MOST_KIB;
-        sleep(LOOK).await;
+        observe_for(LOOK).await;
     }
 }
 
 /// One client, again and again.
-async fn live(attempt: fn(TargetSpans) -> Attempt, mut aim: TargetSpans, after: Duration) {
-    sleep(after).await;
+async fn live(attempt: fn(Aim) -> Attempt, mut aim: Aim, after: Duration) {
+    pause_of_a_slow_client(after).await;
     loop {
         aim.number += 1;
         if attempt(aim).await.is_err() {
-            sleep(LOOK).await;
+            pause_of_a_slow_client(LOOK).await;
         }
     }
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::wait::pause_of_a_slow_origin;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -59,7 +60,7 @@ async fn accept(listener: TcpListener, serve: impl Fn(TcpStream)) {
         match listener.accept().await {
             Ok((stream, _)) => serve(stream),
             // No descriptor is left: some are soon.
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(_) => pause_of_a_slow_origin(Duration::from_millis(50)).await,
         }
     }
 }

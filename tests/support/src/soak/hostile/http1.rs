@@ -7,10 +7,11 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use super::TargetSpans;
+use super::Aim;
 use crate::frames::connect;
+use crate::wait::pause_of_a_slow_client;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -27,7 +28,7 @@ const EXTENSION_BYTES: usize = 250;
 /// Of a body that is refused, and sent all the same.
 const REFUSED_BYTES: usize = 16 * 1024;
 
-async fn plain(aim: TargetSpans) -> io::Result<TcpStream> {
+async fn plain(aim: Aim) -> io::Result<TcpStream> {
     connect(aim.source, aim.plain, None).await
 }
 
@@ -37,12 +38,12 @@ pub async fn until_closed(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 /// Says nothing.
-pub async fn idle(aim: TargetSpans) -> io::Result<()> {
+pub async fn idle(aim: Aim) -> io::Result<()> {
     until_closed(&mut plain(aim).await?).await
 }
 
 /// A head, one byte a second.
-pub async fn half_head(aim: TargetSpans) -> io::Result<()> {
+pub async fn half_head(aim: Aim) -> io::Result<()> {
     let head = format!("GET / HTTP/1.1\r\nHost: one.example\r\nX: {}\r\n\r\n", "y".repeat(100));
     drip(&mut plain(aim).await?, head.into_bytes().chunks(1), SECOND).await
 }
@@ -64,7 +65,7 @@ async fn drip<'a>(
 }
 
 /// A body that is announced to an origin that answers at once, and does not come.
-pub async fn unfinished_body(aim: TargetSpans) -> io::Result<()> {
+pub async fn unfinished_body(aim: Aim) -> io::Result<()> {
     let mut stream = plain(aim).await?;
     let head = b"POST /early HTTP/1.1\r\nHost: one.example\r\nContent-Length: 100000\r\n\r\n";
     stream.write_all(head).await?;
@@ -72,7 +73,7 @@ pub async fn unfinished_body(aim: TargetSpans) -> io::Result<()> {
 }
 
 /// A body of so many bytes a second, for a minute.
-pub async fn slow_body(aim: TargetSpans, bytes: usize) -> io::Result<()> {
+pub async fn slow_body(aim: Aim, bytes: usize) -> io::Result<()> {
     let mut stream = plain(aim).await?;
     let length = bytes * 60;
     let head =
@@ -82,22 +83,18 @@ pub async fn slow_body(aim: TargetSpans, bytes: usize) -> io::Result<()> {
 }
 
 /// Asks for 4 MiB and takes a little of it each second.
-pub async fn slow_reader(aim: TargetSpans) -> io::Result<()> {
+pub async fn slow_reader(aim: Aim) -> io::Result<()> {
     let mut stream = connect(aim.source, aim.plain, Some(SMALL_BUFFER)).await?;
     stream.write_all(b"GET /big HTTP/1.1\r\nHost: one.example\r\n\r\n").await?;
     let mut some = [0; 300];
     while stream.read(&mut some).await? > 0 {
-        sleep(SECOND).await;
+        pause_of_a_slow_client(SECOND).await;
     }
     Ok(())
 }
 
 /// Asks, takes the answer and waits, again and again; `ask` makes the request of a number.
-async fn again_and_again(
-    aim: TargetSpans,
-    pause: Duration,
-    ask: impl Fn(u64) -> String,
-) -> io::Result<()> {
+async fn again_and_again(aim: Aim, pause: Duration, ask: impl Fn(u64) -> String) -> io::Result<()> {
     let mut stream = plain(aim).await?;
     let (mut answer, mut number) = (vec![0; 16 * 1024], 0);
     loop {
@@ -106,19 +103,19 @@ async fn again_and_again(
             return Ok(());
         }
         number += 1;
-        sleep(pause).await;
+        pause_of_a_slow_client(pause).await;
     }
 }
 
 /// Paths that origins read in many ways.
-pub async fn readings(aim: TargetSpans, pause: Duration) -> io::Result<()> {
+pub async fn readings(aim: Aim, pause: Duration) -> io::Result<()> {
     let path = TWIST.repeat(PATH_BYTES / TWIST.len());
     again_and_again(aim, pause, |_| format!("GET {path} HTTP/1.1\r\nHost: one.example\r\n\r\n"))
         .await
 }
 
 /// Tokens that nobody signed, each another one, and none that names its key.
-pub async fn forged_tokens(aim: TargetSpans, pause: Duration) -> io::Result<()> {
+pub async fn forged_tokens(aim: Aim, pause: Duration) -> io::Result<()> {
     let head = URL_SAFE_NO_PAD.encode(r#"{"alg":"ES256","typ":"JWT"}"#);
     let signature = URL_SAFE_NO_PAD.encode([7; 64]);
     again_and_again(aim, pause, |n| {
@@ -133,11 +130,11 @@ pub async fn forged_tokens(aim: TargetSpans, pause: Duration) -> io::Result<()> 
 }
 
 /// Fifty requests at once, whose answers nobody reads.
-pub async fn pipelined(aim: TargetSpans) -> io::Result<()> {
+pub async fn pipelined(aim: Aim) -> io::Result<()> {
     let mut stream = plain(aim).await?;
     let asks = "GET /page HTTP/1.1\r\nHost: one.example\r\n\r\n".repeat(50);
     stream.write_all(asks.as_bytes()).await?;
-    sleep(SECOND * 5).await;
+    pause_of_a_slow_client(SECOND * 5).await;
     Ok(())
 }
 
@@ -145,7 +142,7 @@ const CHUNKED: &[u8] =
     b"POST /page HTTP/1.1\r\nHost: one.example\r\nTransfer-Encoding: chunked\r\n\r\n";
 
 /// Chunks of one byte with hundreds of bytes of extension.
-pub async fn chunk_extensions(aim: TargetSpans) -> io::Result<()> {
+pub async fn chunk_extensions(aim: Aim) -> io::Result<()> {
     let mut stream = plain(aim).await?;
     stream.write_all(CHUNKED).await?;
     let chunk = format!("1;x={}\r\ny\r\n", "z".repeat(EXTENSION_BYTES));
@@ -153,7 +150,7 @@ pub async fn chunk_extensions(aim: TargetSpans) -> io::Result<()> {
 }
 
 /// A body that ends, and trailers that do not.
-pub async fn trailers(aim: TargetSpans) -> io::Result<()> {
+pub async fn trailers(aim: Aim) -> io::Result<()> {
     let mut stream = plain(aim).await?;
     stream.write_all(CHUNKED).await?;
     stream.write_all(b"1\r\nx\r\n0\r\n").await?;
@@ -162,7 +159,7 @@ pub async fn trailers(aim: TargetSpans) -> io::Result<()> {
 }
 
 /// Asks whether it may send a body, and does not.
-pub async fn expects(aim: TargetSpans) -> io::Result<()> {
+pub async fn expects(aim: Aim) -> io::Result<()> {
     let mut stream = plain(aim).await?;
     let head = b"POST /page HTTP/1.1\r\nHost: one.example\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n";
     stream.write_all(head).await?;
@@ -170,7 +167,7 @@ pub async fn expects(aim: TargetSpans) -> io::Result<()> {
 }
 
 /// A WebSocket on which nobody says anything.
-pub async fn upgrade(aim: TargetSpans) -> io::Result<()> {
+pub async fn upgrade(aim: Aim) -> io::Result<()> {
     let mut stream = plain(aim).await?;
     let head = b"GET /early HTTP/1.1\r\nHost: one.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n";
     stream.write_all(head).await?;
@@ -178,12 +175,12 @@ pub async fn upgrade(aim: TargetSpans) -> io::Result<()> {
 }
 
 /// A large body of a request that is refused, sent in pieces whatever is answered.
-pub async fn refused_body(aim: TargetSpans) -> io::Result<()> {
+pub async fn refused_body(aim: Aim) -> io::Result<()> {
     let mut stream = plain(aim).await?;
     let head = b"POST /refused HTTP/1.1\r\nHost: one.example\r\nContent-Length: 100000000\r\n\r\n";
     stream.write_all(head).await?;
     loop {
         stream.write_all(&[b'x'; REFUSED_BYTES]).await?;
-        sleep(Duration::from_millis(200)).await;
+        pause_of_a_slow_client(Duration::from_millis(200)).await;
     }
 }

@@ -3,13 +3,14 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use super::TargetSpans;
+use super::Aim;
 use crate::frames::{
     Attacker, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, agree, connect, fields, frame, request,
 };
+use crate::wait::pause_of_a_slow_client;
 
 /// Streams that a client may have at once (`h2_streams`).
 const STREAMS: u32 = 100;
@@ -31,7 +32,7 @@ const SIPS: usize = 120;
 /// Code CANCEL.
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
-async fn begin(aim: TargetSpans, settings: &[u8]) -> io::Result<Attacker> {
+async fn begin(aim: Aim, settings: &[u8]) -> io::Result<Attacker> {
     Attacker::begin(agree(connect(aim.source, aim.tls, None).await?).await?, settings).await
 }
 
@@ -47,7 +48,7 @@ async fn until_closed(mut attacker: Attacker) -> io::Result<()> {
 }
 
 /// Requests whose origin answers at once, and whose bodies do not come: a hundred at once, so many in all.
-pub async fn unfinished_streams(aim: TargetSpans, all: u32) -> io::Result<()> {
+pub async fn unfinished_streams(aim: Aim, all: u32) -> io::Result<()> {
     let mut attacker = begin(aim, &[]).await?;
     let head = request("POST", "/early", &[]);
     let open = |n| frame(HEADERS, END_HEADERS, stream(n), &head);
@@ -63,7 +64,7 @@ pub async fn unfinished_streams(aim: TargetSpans, all: u32) -> io::Result<()> {
 }
 
 /// Large answers on several streams, taken a few bytes at a time.
-pub async fn slow_reader(aim: TargetSpans, streams: u32) -> io::Result<()> {
+pub async fn slow_reader(aim: Aim, streams: u32) -> io::Result<()> {
     let mut attacker = begin(aim, SMALL_WINDOW).await?;
     let head = request("GET", "/big", &[]);
     for n in 0..streams {
@@ -88,7 +89,7 @@ pub async fn slow_reader(aim: TargetSpans, streams: u32) -> io::Result<()> {
 }
 
 /// Large answers that never have a window.
-pub async fn closed_window(aim: TargetSpans) -> io::Result<()> {
+pub async fn closed_window(aim: Aim) -> io::Result<()> {
     let mut attacker = begin(aim, NO_WINDOW).await?;
     let head = request("GET", "/big", &[]);
     for n in 0..5 {
@@ -104,7 +105,7 @@ pub async fn closed_window(aim: TargetSpans) -> io::Result<()> {
 }
 
 /// Requests that are taken back at once, ten at a time.
-pub async fn resets(aim: TargetSpans, pause: Duration) -> io::Result<()> {
+pub async fn resets(aim: Aim, pause: Duration) -> io::Result<()> {
     let mut attacker = begin(aim, &[]).await?;
     let head = request("GET", "/page", &[]);
     for ten in 0..STREAMS / 5 {
@@ -116,13 +117,13 @@ pub async fn resets(aim: TargetSpans, pause: Duration) -> io::Result<()> {
         if !attacker.write(&bytes.collect::<Vec<u8>>()).await {
             return Ok(());
         }
-        sleep(pause).await;
+        pause_of_a_slow_client(pause).await;
     }
     until_closed(attacker).await
 }
 
 /// Frames that cost the client little, one sort for each attempt.
-pub async fn flood(aim: TargetSpans) -> io::Result<()> {
+pub async fn flood(aim: Aim) -> io::Result<()> {
     let head = request("GET", "/page", &[]);
     let floods = [
         (Vec::new(), frame(SETTINGS, 0, 0, &[0, 1, 0, 0, 16, 0])),

@@ -14,11 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::soak::site::Site;
 use crate::soak::threads;
 
+use crate::wait::pause_of_a_slow_client;
 use table::KINDS;
 use tool::Tools;
 
@@ -39,7 +40,7 @@ const NICER: i32 = 10;
 
 /// Where to, and from which address.
 #[derive(Clone, Copy, Debug)]
-pub struct TargetSpans {
+pub struct Aim {
     pub source: IpAddr,
     pub plain: SocketAddr,
     pub tls: SocketAddr,
@@ -57,7 +58,7 @@ pub struct Kind {
     pub connections: u64,
     /// From the end of an attempt to the next one of the same client.
     pub pause: Duration,
-    pub attempt: fn(TargetSpans) -> Attempt,
+    pub attempt: fn(Aim) -> Attempt,
     /// A sample of the metrics that shows that these clients reach what they aim at.
     pub shows: Option<&'static str>,
 }
@@ -77,7 +78,7 @@ pub struct Hostile {
     _tools: Option<Tools>,
 }
 
-impl TargetSpans {
+impl Aim {
     /// At a site, as the client of this number.
     pub fn at(site: &Site, client: u64) -> Self {
         let last = u8::try_from(1 + client % ADDRESSES).unwrap();
@@ -95,7 +96,7 @@ impl Hostile {
         let tallies = kinds.map(|kind| {
             let tally = Arc::<Tally>::default();
             for _ in 0..kind.connections {
-                runtime.spawn(live(kind, TargetSpans::at(site, client), Arc::clone(&tally)));
+                runtime.spawn(live(kind, Aim::at(site, client), Arc::clone(&tally)));
                 client += 1;
             }
             (kind, tally)
@@ -115,8 +116,8 @@ impl Drop for Hostile {
 }
 
 /// One client: comes within the ramp, then tries again and again.
-async fn live(kind: &'static Kind, mut aim: TargetSpans, tally: Arc<Tally>) {
-    sleep(RAMP.mul_f64(fastrand::f64())).await;
+async fn live(kind: &'static Kind, mut aim: Aim, tally: Arc<Tally>) {
+    pause_of_a_slow_client(RAMP.mul_f64(fastrand::f64())).await;
     loop {
         aim.number += 1;
         tally.begun.fetch_add(1, Ordering::Relaxed);
@@ -124,6 +125,6 @@ async fn live(kind: &'static Kind, mut aim: TargetSpans, tally: Arc<Tally>) {
             tally.cut.fetch_add(1, Ordering::Relaxed);
         }
         // So that they do not march in step.
-        sleep(kind.pause.mul_f64(0.5 + fastrand::f64())).await;
+        pause_of_a_slow_client(kind.pause.mul_f64(0.5 + fastrand::f64())).await;
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use super::{Attempt, Kind, TargetSpans, http1, http2, tls};
+use super::{Aim, Attempt, Kind, http1, http2, tls};
 
 /// A second's worth of a body above and below `body_min_rate` (256 B/s), in bytes.
 const ABOVE: usize = 300;
@@ -14,7 +14,7 @@ const fn kind(
     name: &'static str,
     connections: u64,
     pause_ms: u64,
-    attempt: fn(TargetSpans) -> Attempt,
+    attempt: fn(Aim) -> Attempt,
     shows: Option<&'static str>,
 ) -> Kind {
     Kind { name, connections, pause: Duration::from_millis(pause_ms), attempt, shows }

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::NICER;
+use crate::wait::pause_in_thread;
 
 /// Connections of each of the four.
 const CONNECTIONS: &str = "100";
@@ -65,12 +66,12 @@ impl Drop for Tools {
 fn attack(to: SocketAddr, mode: &[&str], stop: &AtomicBool) {
     let mut child = spawn(to, mode);
     while child.try_wait().unwrap().is_none() {
-        std::thread::sleep(PAUSE);
+        pause_in_thread(PAUSE);
         if stop.load(Ordering::Relaxed) {
             let _ = child.kill();
         }
     }
-    std::thread::sleep(PAUSE);
+    pause_in_thread(PAUSE);
 }
 
 fn spawn(to: SocketAddr, mode: &[&str]) -> Child {

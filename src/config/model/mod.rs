@@ -1,0 +1,18 @@
+//! The configuration as plain values, one file for each subject. All names are resolved and all
+//! bounds are checked; nothing here knows YAML or where a value was written.
+
+mod access_log;
+mod bounds;
+mod config;
+mod listeners;
+mod origins;
+mod responses;
+mod store;
+
+pub use access_log::{AccessLog, LogAddress, LogPath, LogTarget};
+pub use bounds::{Bounds, MethodOverride, Underscores};
+pub use config::Config;
+pub use listeners::{Admin, Certificate, Listener};
+pub use origins::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls};
+pub use responses::{Cors, RefusalBody, Responses};
+pub use store::{RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, StoreConfig};

@@ -1,0 +1,167 @@
+//! Sources of keys.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::Arc;
+
+use http::HeaderName;
+
+use crate::config::files::{MAX_NAMED, read_bounded};
+use crate::config::reader::{Located, did_you_mean};
+use crate::config::scalars::whole;
+use crate::policy::key::{Claim, MAX_KEY_SOURCES};
+use crate::policy::{KeySpec, Source};
+use crate::tokens::TokenVerifier;
+
+/// Most shards of a `{ shard, of }` key.
+const MAX_SHARDS: u64 = 65_536;
+
+/// The last segment that `path_segment` may name: a pattern has no more.
+const MAX_SEGMENT: u64 = 64;
+
+/// One source, or a list of them.
+pub(crate) fn key(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<KeySpec> {
+    let items = at.one_or_more();
+    let sources: Vec<Option<Source>> = items.iter().map(|at| source(at, files)).collect();
+    let sources: Option<Vec<Source>> = sources.into_iter().collect();
+    if items.is_empty() || items.len() > MAX_KEY_SOURCES {
+        at.error(format!("{} sources; a key has 1 to {MAX_KEY_SOURCES}", items.len()));
+        return None;
+    }
+    KeySpec::new(sources?)
+}
+
+/// One source of a key.
+pub(crate) fn source(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Source> {
+    if !at.is_map() {
+        return source_of_text(at);
+    }
+    let mut map = at.map()?;
+    if let Some(at) = map.get("jwt") {
+        map.finish();
+        return claim(&at, files).map(Source::Jwt);
+    }
+    let shard = map.require("shard", "write { shard: client_ip, of: 16 }");
+    let of = map.require("of", "write { shard: client_ip, of: 16 }");
+    map.finish();
+    let inner =
+        shard.and_then(|at| if at.is_map() { at.text().and(None) } else { source(&at, files) });
+    let buckets = of.and_then(|at| at.parse(whole(1, MAX_SHARDS)));
+    Some(Source::Shard { of: Box::new(inner?), buckets: u32::try_from(buckets?).ok()? })
+}
+
+fn source_of_text(at: &Located<'_>) -> Option<Source> {
+    let text = at.text()?;
+    let plain = [
+        ("client_ip", Source::ClientIp),
+        ("bearer", Source::Bearer),
+        ("basic_user", Source::BasicUser),
+        ("host", Source::Host),
+        ("path", Source::Path),
+        ("method", Source::Method),
+        ("route", Source::Route),
+    ];
+    if let Some((_, source)) = plain.iter().find(|(word, _)| *word == text) {
+        return Some(source.clone());
+    }
+    match text.split_once(':') {
+        Some(("header", name)) => match HeaderName::try_from(name) {
+            Ok(name) => return Some(Source::Header(name)),
+            Err(_) => at.error(format!("{name:?} is not the name of a header")),
+        },
+        Some(("cookie", name)) if is_token(name) => return Some(Source::Cookie(name.to_owned())),
+        Some(("query", name)) if !name.is_empty() => return Some(Source::Query(name.to_owned())),
+        Some(("path_segment", n)) => match whole(1, MAX_SEGMENT)(n) {
+            Ok(n) => return Some(Source::PathSegment(n as usize)),
+            Err(why) => at.error_with(why, "the first segment is 1"),
+        },
+        _ => {
+            let words = plain.iter().map(|(word, _)| *word);
+            let words: Vec<&str> = words
+                .chain(["header:NAME", "cookie:NAME", "query:NAME", "path_segment:N"])
+                .collect();
+            let cure = did_you_mean(text, &words)
+                .unwrap_or_else(|| format!("one of {}", words.join(", ")));
+            at.error_with(format!("unknown key source {text:?}"), cure);
+        }
+    }
+    None
+}
+
+/// A token of RFC 9110, as cookies are named.
+fn is_token(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+/// A claim of a signed token: `{ jwks_file | secret_file, claim }`.
+fn claim(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Claim> {
+    let mut map = at.map()?;
+    let (jwks, secret) = (map.get("jwks_file"), map.get("secret_file"));
+    let name = map.require("claim", "write claim: sub").and_then(|at| at.text());
+    map.finish();
+    let (file_at, kind) = match (jwks, secret) {
+        (Some(at), None) => (at, KeyFile::Jwks),
+        (None, Some(at)) => (at, KeyFile::Secret),
+        _ => {
+            at.error(
+                "write either { jwks_file: FILE, claim: sub } or { secret_file: FILE, claim: sub }",
+            );
+            return None;
+        }
+    };
+    let tokens = file_at.parse(|text| files.tokens(kind, text));
+    let file = file_at.text()?;
+    Some(Claim { name: name?.into(), tokens: tokens?, file: file.into() })
+}
+
+/// What a file of keys holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeyFile {
+    /// Public keys, as JSON.
+    Jwks,
+    /// A secret.
+    Secret,
+}
+
+/// The files of keys for signed tokens. Each is read once, and all its uses share the memory of tokens that
+/// were checked: a token costs one check however many keys and plans it stands for.
+pub(crate) struct KeyFiles<'f> {
+    folder: &'f Path,
+    read: RefCell<Vec<ReadKeys>>,
+}
+
+struct ReadKeys {
+    kind: KeyFile,
+    file: Box<str>,
+    tokens: Arc<TokenVerifier>,
+}
+
+impl<'f> KeyFiles<'f> {
+    /// Files are looked for in this folder.
+    pub(crate) const fn new(folder: &'f Path) -> Self {
+        Self { folder, read: RefCell::new(Vec::new()) }
+    }
+
+    fn tokens(&self, kind: KeyFile, file: &str) -> Result<Arc<TokenVerifier>, String> {
+        let is_same = |one: &&ReadKeys| one.kind == kind && *one.file == *file;
+        if let Some(same) = self.read.borrow().iter().find(is_same) {
+            return Ok(Arc::clone(&same.tokens));
+        }
+        let bytes = read_bounded(&self.folder.join(file), MAX_NAMED)?;
+        let tokens = match kind {
+            KeyFile::Jwks => {
+                let json = String::from_utf8(bytes).map_err(|_| format!("{file}: is not UTF-8"))?;
+                TokenVerifier::from_jwks(&json)
+            }
+            // Editors and shells end a file with a newline that nobody means.
+            KeyFile::Secret => {
+                TokenVerifier::from_secret(bytes.strip_suffix(b"\n").unwrap_or(&bytes))
+            }
+        };
+        let tokens = Arc::new(tokens.map_err(|error| format!("{file}: {error}"))?);
+        let read = ReadKeys { kind, file: file.into(), tokens: Arc::clone(&tokens) };
+        self.read.borrow_mut().push(read);
+        Ok(tokens)
+    }
+}

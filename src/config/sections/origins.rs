@@ -1,0 +1,190 @@
+//! `origins`.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls_pki_types::ServerName;
+
+use crate::config::reader::{Located, Mapping};
+use crate::config::scalars::{NAME_CURE, is_name, some_duration, whole};
+use crate::config::sections::bounds::MOST_CONNECTIONS;
+use crate::config::sections::keys::{KeyFiles, source};
+use crate::config::sections::listeners::certificates_in;
+use crate::config::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls};
+
+/// Most servers of one origin.
+const MAX_SERVERS: usize = 1_000;
+
+/// Exchanges with an origin at once, where the file does not say.
+const DEFAULT_MAX_CONNECTIONS: usize = 1_024;
+
+/// Every origin, with the place of its name.
+pub(crate) fn origins<'n>(
+    root: &mut Mapping<'n>,
+    folder: &Path,
+    files: &KeyFiles<'_>,
+) -> Vec<(Origin, Located<'n>)> {
+    let cure = "write origins: { site: { servers: [127.0.0.1:9000] } }";
+    let Some(at) = root.require("origins", cure) else {
+        return Vec::new();
+    };
+    let named = at.named();
+    if named.is_empty() && at.is_map() {
+        at.error_with("no origin", cure);
+    }
+    let one = |(name, at): (&str, Located<'n>)| {
+        if !is_name(name) {
+            at.error_with(format!("{name:?} is not a name"), NAME_CURE);
+        }
+        Some((origin(name, &at, folder, files)?, at))
+    };
+    named.into_iter().filter_map(one).collect()
+}
+
+fn origin(name: &str, at: &Located<'_>, folder: &Path, files: &KeyFiles<'_>) -> Option<Origin> {
+    let mut map = at.map()?;
+    let servers = map.require("servers", "write servers: [127.0.0.1:9000]");
+    let balance = map.get("balance").and_then(|at| balance(&at, files));
+    let host = map.get("host").and_then(|at| at.parse(host_kept_or_set)).flatten();
+    let tls = map.get("tls").and_then(|at| tls(&at, folder));
+    let http = map.get("http").and_then(|at| at.choice(&[("1", false), ("2", true)]));
+    let health_check = map.get("health_check").and_then(|at| health_check(&at));
+    let timeouts = timeouts(map.get("timeouts"));
+    let most = map.get("max_connections").and_then(|at| at.parse(whole(1, MOST_CONNECTIONS)));
+    let resolve_every = map.get("resolve_every").and_then(|at| at.parse(some_duration));
+    map.finish();
+    let at = servers?;
+    let items = at.one_or_more();
+    if items.is_empty() || items.len() > MAX_SERVERS {
+        at.error(format!("{} servers; an origin has 1 to {MAX_SERVERS}", items.len()));
+    }
+    Some(Origin {
+        name: Arc::from(name),
+        servers: items.iter().filter_map(server).collect(),
+        balance: balance.unwrap_or(Balance::RoundRobin),
+        host,
+        tls,
+        http2: http.unwrap_or(false),
+        health_check,
+        timeouts,
+        max_connections: most.map_or(DEFAULT_MAX_CONNECTIONS, |most| most as usize),
+        resolve_every: resolve_every.unwrap_or(Duration::from_secs(30)),
+    })
+}
+
+fn server(at: &Located<'_>) -> Option<OriginServer> {
+    if !at.is_map() {
+        return Some(OriginServer { address: at.parse(host_and_port)?, weight: 1 });
+    }
+    let mut map = at.map()?;
+    let address = map.require("address", "write address: 127.0.0.1:9000");
+    let weight = map.get("weight").and_then(|at| at.parse(whole(1, 1_000)));
+    map.finish();
+    let weight = weight.and_then(|weight| u16::try_from(weight).ok()).unwrap_or(1);
+    Some(OriginServer { address: address?.parse(host_and_port)?, weight })
+}
+
+/// `127.0.0.1:9000`, `[::1]:9000` or `name:9000`.
+fn host_and_port(text: &str) -> Result<String, String> {
+    let wrong = || format!("{text:?} is not host:port; write for example 127.0.0.1:9000");
+    if text.parse::<SocketAddr>().is_ok() {
+        return Ok(text.to_owned());
+    }
+    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let is_host = !host.is_empty()
+        && host.len() <= 253
+        && host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
+    match port.parse::<u16>() {
+        Ok(1..) if is_host => Ok(text.to_owned()),
+        _ => Err(wrong()),
+    }
+}
+
+fn balance(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Balance> {
+    if !at.is_map() {
+        return at
+            .choice(&[("round_robin", false), ("random", true)])
+            .map(|random| if random { Balance::Random } else { Balance::RoundRobin });
+    }
+    let mut map = at.map()?;
+    let hashed = map.require("hash", "write hash: client_ip");
+    map.finish();
+    source(&hashed?, files).map(Balance::Hash)
+}
+
+/// `keep`, or the host that the origin shall see.
+fn host_kept_or_set(text: &str) -> Result<Option<String>, String> {
+    if text == "keep" {
+        return Ok(None);
+    }
+    let authority = text.parse::<http::uri::Authority>();
+    let is_host = authority.is_ok_and(|authority| !authority.as_str().contains('@'));
+    if is_host { Ok(Some(text.to_owned())) } else { Err(format!("{text:?} is not a host")) }
+}
+
+fn tls(at: &Located<'_>, folder: &Path) -> Option<OriginTls> {
+    let mut map = at.map()?;
+    let sni = map.require("sni", "write sni: site.internal, the name in the certificate");
+    let ca_at = map.get("ca_file");
+    map.finish();
+    let ca_file = ca_at.as_ref().and_then(|at| at.text()).map(|file| folder.join(file));
+    if let (Some(at), Some(file)) = (&ca_at, &ca_file)
+        && let Err(why) = certificates_in(file)
+    {
+        at.error(why);
+    }
+    Some(OriginTls { sni: sni?.parse(server_name)?, ca_file })
+}
+
+/// A DNS name or an address. With anything else no connection to the origin would come about, and
+/// with an empty name its certificate could be anybody's.
+fn server_name(text: &str) -> Result<String, String> {
+    let wrong =
+        |_| format!("{text:?} is not a name; write site.internal, the one in the certificate");
+    ServerName::try_from(text).map(|_| text.to_owned()).map_err(wrong)
+}
+
+fn health_check(at: &Located<'_>) -> Option<HealthCheck> {
+    let mut map = at.map()?;
+    let path = map.require("path", "write path: /healthz");
+    let every = map.get("every").and_then(|at| at.parse(some_duration));
+    let timeout = map.get("timeout").and_then(|at| at.parse(some_duration));
+    map.finish();
+    let path = path?.parse(|text| match text.parse::<http::uri::PathAndQuery>() {
+        Ok(path) if text.starts_with('/') => Ok(path.to_string()),
+        _ => Err(format!("{text:?} is not a path; write for example /healthz")),
+    })?;
+    Some(HealthCheck {
+        path,
+        every: every.unwrap_or(Duration::from_secs(5)),
+        timeout: timeout.unwrap_or(Duration::from_secs(1)),
+    })
+}
+
+fn timeouts(at: Option<Located<'_>>) -> OriginTimeouts {
+    let minute = Duration::from_secs(60);
+    let mut timeouts = OriginTimeouts {
+        connect: Duration::from_secs(1),
+        read: minute,
+        write: minute,
+        idle: minute,
+        tunnel: Duration::from_secs(3_600),
+    };
+    let Some(mut map) = at.and_then(|at| at.map()) else {
+        return timeouts;
+    };
+    let mut set = |key, into: &mut Duration| {
+        if let Some(value) = map.get(key).and_then(|at| at.parse(some_duration)) {
+            *into = value;
+        }
+    };
+    set("connect", &mut timeouts.connect);
+    set("read", &mut timeouts.read);
+    set("write", &mut timeouts.write);
+    set("idle", &mut timeouts.idle);
+    set("tunnel", &mut timeouts.tunnel);
+    map.finish();
+    timeouts
+}

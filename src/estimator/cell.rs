@@ -1,0 +1,107 @@
+//! A cell of the confirm table: the exact count of one key under one limit.
+
+use super::attempt::Spending;
+use crate::clock::Nanos;
+use crate::limit::{SlidingWindow, Verdict, WindowPair};
+use crate::policy::KeyHash;
+
+/// The exact count of one key under one limit. A cell without a quota is unused.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ConfirmCell {
+    key: KeyHash,
+    quota: Option<SlidingWindow>,
+    /// What the key certainly sent since it has this cell.
+    counted: WindowPair,
+    /// What was refused, and the rank of the cell that the key displaced. It only adds to the cell's rank.
+    weight: WindowPair,
+}
+
+impl ConfirmCell {
+    /// A cell that has counted nothing and begins with a rank.
+    pub(super) fn new(key: KeyHash, quota: SlidingWindow, rank: u64, now: Nanos) -> Self {
+        let mut weight = WindowPair::default();
+        quota.charge(&mut weight, units_of_share(rank, quota), now);
+        Self { key, quota: Some(quota), counted: WindowPair::default(), weight }
+    }
+
+    pub(super) const fn key(&self) -> KeyHash {
+        self.key
+    }
+
+    pub(super) const fn quota(&self) -> Option<SlidingWindow> {
+        self.quota
+    }
+
+    /// Judges, and charges if the units fit or must be charged anyway.
+    pub(super) fn spend(
+        &mut self,
+        quota: SlidingWindow,
+        spending: Spending,
+        now: Nanos,
+    ) -> Verdict {
+        self.convert_to(quota, now);
+        let cost = spending.cost();
+        let verdict = quota.judge(self.counted, cost, now);
+        if verdict.allowed || matches!(spending, Spending::Debit(_)) {
+            quota.charge(&mut self.counted, cost, now);
+        } else {
+            // At most the limit, so that a single huge cost does not keep a cell for long.
+            quota.charge(&mut self.weight, cost.min(quota.rate().count()), now);
+        }
+        verdict
+    }
+
+    /// Judges a cost of zero: the key's present numbers.
+    pub(super) fn judge(&mut self, quota: SlidingWindow, now: Nanos) -> Verdict {
+        self.convert_to(quota, now);
+        quota.judge(self.counted, 0, now)
+    }
+
+    /// Takes back what was charged at `charged`.
+    pub(super) fn refund(&mut self, cost: u32, charged: Nanos) {
+        if let Some(quota) = self.quota {
+            quota.refund(&mut self.counted, cost, charged);
+        }
+    }
+
+    /// Whether the cell is unused, or equals an unused one.
+    pub(super) fn is_idle(&self, now: Nanos) -> bool {
+        self.quota
+            .is_none_or(|quota| quota.is_idle(self.counted, now) && quota.is_idle(self.weight, now))
+    }
+
+    /// How heavy the key is, comparable with keys of other limits: what it tried to send in this window and in the
+    /// one before, as a [`share`] of its limit.
+    pub(super) fn rank(&self, now: Nanos) -> u64 {
+        self.quota.map_or(0, |quota| {
+            let sum = quota.sum(self.counted, now).saturating_add(quota.sum(self.weight, now));
+            share(sum, quota)
+        })
+    }
+
+    /// Converts the counts if a reload has changed the limit's quota.
+    fn convert_to(&mut self, quota: SlidingWindow, now: Nanos) {
+        match self.quota {
+            Some(old) if old != quota => {
+                self.counted = quota.convert(&old, self.counted, now);
+                self.weight = quota.convert(&old, self.weight, now);
+                self.quota = Some(quota);
+            }
+            Some(_) | None => {}
+        }
+    }
+}
+
+/// Binary digits of a [`share`] after the point. The largest number of units then fits under the smallest limit.
+const SHARE_BITS: u32 = 32;
+
+/// Units as a share of the limit: a fixed-point number with [`SHARE_BITS`] digits after the point.
+pub(super) fn share(units: u32, quota: SlidingWindow) -> u64 {
+    (u64::from(units) << SHARE_BITS) / u64::from(quota.rate().count())
+}
+
+/// The units of a share of the limit.
+fn units_of_share(share: u64, quota: SlidingWindow) -> u32 {
+    let units = (u128::from(share) * u128::from(quota.rate().count())) >> SHARE_BITS;
+    u32::try_from(units).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,193 @@
+//! One limit of the estimate tier: it asks the sketch first, then the confirm table.
+
+use std::sync::Arc;
+
+use super::attempt::{ChargeAttempt, Spending, Suspect};
+use super::confirm::ConfirmTable;
+use super::peak_error::PeakError;
+use super::sketch::{Sketch, SketchCharge, SketchReceipt};
+use crate::clock::{Nanos, Now};
+use crate::limit::{Rate, SketchSize, SlidingWindow, Verdict, WindowPair};
+use crate::policy::KeyHash;
+
+/// One limit of the estimate tier.
+#[derive(Debug)]
+pub struct EstimateLimit {
+    quota: SlidingWindow,
+    expect_per_second: u32,
+    sketch: Arc<Sketch>,
+    errors: Arc<PeakError>,
+}
+
+/// Proof of a charge, by which it can be refunded.
+#[derive(Clone, Copy, Debug)]
+pub struct EstimateReceipt {
+    sketch: SketchReceipt,
+    /// When it was charged (wall time), for the window of the cell.
+    at: Nanos,
+}
+
+impl EstimateLimit {
+    /// A limit of which nothing is spent. `expect_per_second`: requests per second of all keys together, which size
+    /// the sketch.
+    pub fn new(rate: Rate, expect_per_second: u32, now: Now) -> Self {
+        let size = SketchSize::new(rate, expect_per_second);
+        Self {
+            quota: SlidingWindow::new(rate),
+            expect_per_second,
+            sketch: Arc::new(Sketch::new(size, rate.period(), now)),
+            errors: Arc::default(),
+        }
+    }
+
+    /// The limit that replaces `before` after a reload. If the window and the size are unchanged, the sketch is kept.
+    /// Otherwise it starts empty; the cells of the confirm table know their own quota and are converted at their next
+    /// charge.
+    pub fn after_reload(before: &Self, rate: Rate, expect_per_second: u32, now: Now) -> Self {
+        let keeps_sketch = before.sketch.size() == SketchSize::new(rate, expect_per_second)
+            && before.rate().period() == rate.period();
+        if !keeps_sketch {
+            return Self::new(rate, expect_per_second, now);
+        }
+        Self {
+            quota: SlidingWindow::new(rate),
+            expect_per_second,
+            sketch: Arc::clone(&before.sketch),
+            errors: Arc::clone(&before.errors),
+        }
+    }
+
+    /// The same limit with another rate, which has the same window and counts in the same sketch.
+    pub fn with_rate(&self, rate: Rate) -> Self {
+        debug_assert_eq!(rate.period(), self.rate().period(), "a sketch has one window");
+        Self {
+            quota: SlidingWindow::new(rate),
+            expect_per_second: self.expect_per_second,
+            sketch: Arc::clone(&self.sketch),
+            errors: Arc::clone(&self.errors),
+        }
+    }
+
+    /// Judges a charge, and adds it if it is allowed. A refused charge is taken out of the sketch again and spends
+    /// nothing.
+    pub fn charge(
+        &self,
+        table: &ConfirmTable,
+        key: KeyHash,
+        cost: u32,
+        now: Now,
+    ) -> (Verdict, EstimateReceipt) {
+        self.attempt(table, key, Spending::Charge(cost), now)
+    }
+
+    /// Charges, whether the cost fits or not. Units above the limit count against later charges.
+    pub fn debit(
+        &self,
+        table: &ConfirmTable,
+        key: KeyHash,
+        cost: u32,
+        now: Now,
+    ) -> EstimateReceipt {
+        let (_, receipt) = self.attempt(table, key, Spending::Debit(cost), now);
+        receipt
+    }
+
+    fn attempt(
+        &self,
+        table: &ConfirmTable,
+        key: KeyHash,
+        spending: Spending,
+        now: Now,
+    ) -> (Verdict, EstimateReceipt) {
+        let cost = spending.cost();
+        let spot = table.locate(key);
+        let SketchCharge { sum, receipt: in_sketch } = self.sketch.charge(key, cost);
+        let threshold = self.threshold(table);
+        let suspect = (sum >= threshold).then(|| Suspect {
+            sent: saturated(sum.saturating_sub(u64::from(cost))),
+            unwatched: saturated(threshold - 1),
+        });
+        if suspect.is_none() {
+            self.errors.record(threshold - 1);
+        }
+        let attempt = ChargeAttempt { spot, quota: self.quota, spending, suspect, now: now.wall };
+        let result = table.charge(attempt);
+        if let Some(uncounted) = result.uncounted {
+            self.errors.record(u64::from(uncounted));
+        }
+        if !result.verdict.allowed && matches!(spending, Spending::Charge(_)) {
+            self.sketch.refund(in_sketch);
+        }
+        (result.verdict, EstimateReceipt { sketch: in_sketch, at: now.wall })
+    }
+
+    /// Takes back an allowed charge, because another limit refused the request or the origin's response refunds it.
+    pub fn refund(&self, table: &ConfirmTable, receipt: EstimateReceipt) {
+        self.sketch.refund(receipt.sketch);
+        table.refund(receipt.sketch.key(), receipt.sketch.cost(), receipt.at);
+    }
+
+    /// The verdict for a key that never sent anything.
+    pub fn unused_verdict(&self, now: Now) -> Verdict {
+        self.quota.judge(WindowPair::default(), 0, now.wall)
+    }
+
+    /// The verdict on a charge of zero: the key's present numbers.
+    pub fn judge(&self, table: &ConfirmTable, key: KeyHash, now: Now) -> Verdict {
+        table.judge(key, self.quota, now.wall)
+    }
+
+    /// Begins a new window when the present one is over. It allocates a slot, so housekeeping calls it, not a request.
+    pub fn rotate(&self, now: Now) {
+        self.sketch.rotate(now);
+        self.errors.rotate(now.wall.get() / self.rate().period().get());
+    }
+
+    /// Units per window.
+    pub const fn rate(&self) -> Rate {
+        self.quota.rate()
+    }
+
+    /// Requests per second of all keys together, for which the sketch is sized.
+    pub const fn expect_per_second(&self) -> u32 {
+        self.expect_per_second
+    }
+
+    /// Whether two generations of a limit count in the same sketch.
+    pub fn shares_sketch_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.sketch, &other.sketch)
+    }
+
+    /// Units that the sketch reads now, on average, for a key that sent nothing.
+    pub fn noise(&self) -> u64 {
+        self.sketch.noise()
+    }
+
+    /// Units that the sketch reads for a key over both slots: at least what the key was charged.
+    pub fn sum(&self, key: KeyHash) -> u64 {
+        self.sketch.sum(key)
+    }
+
+    /// The largest number of units by which a key can exceed this limit, in the present window or the one before: what
+    /// it may send before it is watched, or what it sent while a full table had no cell for it, whichever is more. The
+    /// latter is as the sketch reads it, which is never too little.
+    pub fn confirm_error(&self, table: &ConfirmTable) -> u64 {
+        // At a threshold of 1 the first request is counted already, so the error is zero.
+        self.errors.largest().max(self.threshold(table) - 1)
+    }
+
+    /// Bytes of the sketch.
+    pub fn bytes(&self) -> usize {
+        self.sketch.size().bytes()
+    }
+
+    /// The sum in the sketch from which a key is watched. At most the limit, so that no key can send more than twice its
+    /// limit unwatched, however full the table is.
+    fn threshold(&self, table: &ConfirmTable) -> u64 {
+        table.threshold().min(u64::from(self.rate().count())).max(1)
+    }
+}
+
+fn saturated(units: u64) -> u32 {
+    u32::try_from(units).unwrap_or(u32::MAX)
+}

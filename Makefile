@@ -1,33 +1,38 @@
-# Two commands for a fresh Debian machine with Rust, a C compiler and make:
+# Commands for a fresh Debian machine with Rust, a C compiler and make:
 #   make run    a demonstration: a small origin, the proxy before it, commands to try
 #   make test   everything that must hold
+#   make quick  the tests of the inner loop: no servers, under 90 s on two cores once it is built
 
 CARGO ?= cargo
+export CARGO
 # pingora builds zlib-ng with cmake; the rest is what tests talk to.
 RUN_TOOLS := cmake
 TEST_TOOLS := cmake promtool curl nginx node slowhttptest python3-aiohttp python3-h2 python3-requests redis-server ip
 
-.PHONY: run build test lint unit tools-run tools-test fmt
+.PHONY: run build test lint unit quick tools-run tools-test fmt
 
+# The profile `demo` builds in less than half of the time of `release`.
 run: tools-run
-	$(CARGO) build --release
-	./target/release/tollgate demo
+	$(CARGO) run --profile demo --bin tollgate -- demo
 
 build: tools-run
 	$(CARGO) build --release
 
-test: tools-test lint unit
+test: tools-test
+	./scripts/check all
 
-lint:
-	$(CARGO) fmt --check
-	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
-	$(CARGO) clippy --all-targets --quiet -- -D warnings
+lint: tools-run
+	./scripts/check lint
 
-unit:
-	$(CARGO) test --quiet
+unit: tools-run
+	./scripts/check unit
+
+quick: tools-run
+	./scripts/check quick
 
 fmt:
-	$(CARGO) fmt
+	$(CARGO) fmt --all
+	$(CARGO) fmt --all --manifest-path fuzz/Cargo.toml
 
 tools-run:
 	@./scripts/install-tools $(RUN_TOOLS)

@@ -40,7 +40,7 @@ impl Exceptions {
     /// What holds for a key of a client: the first exception of the file that matches.
     pub(super) fn action(&self, key: KeyHash, facts: &Facts<'_>) -> Option<OverrideAction> {
         let by_key = self.by_key.get(&key).copied();
-        let by_network = self.by_network.iter().find(|(_, who, _)| who.is_network_of(facts));
+        let by_network = self.by_network.iter().find(|(_, who, _)| who.matches_client(facts));
         let by_network = by_network.map(|(place, _, action)| (*place, *action));
         match (by_key, by_network) {
             (Some(one), Some(other)) => Some(if one.0 < other.0 { one.1 } else { other.1 }),

@@ -107,7 +107,8 @@ impl Generation {
         for (place, limit) in policy.limits.iter().enumerate() {
             let before = previous.and_then(|previous| previous.counting_of(&limit.name));
             let family = families.iter().find(|family| family.members.contains(&place));
-            let family = family.map(|family| (family.parts, engine.secret.family_hasher()));
+            let family =
+                family.map(|family| (family.common_sources, engine.secret.family_hasher()));
             let may_change =
                 limit.status_rules.depends_on_status() || late.contains(&LimitIndex(place));
             let (one, fate) = Counting::build(engine, limit, family, may_change, before, now);

@@ -140,7 +140,7 @@ pub(super) fn resolve(
     let route = generation.policy().route(route);
     let is_exempt = route.exempt.covers(facts);
     for index in 0..route.limits.len() {
-        if is_exempt && !generation.policy().limit(route.limits[index].limit).meets_exempt() {
+        if is_exempt && !generation.policy().limit(route.limits[index].limit).applies_to_exempt() {
             continue;
         }
         let is_whole = match resolve_one(generation, facts, route, index, signatures) {

@@ -1,4 +1,8 @@
-//! What a request costs, and when that is known.
+//! The cost of a request under a limit, and when it is known.
+//!
+//! A cost is fixed, read from a request header, or read from a response header; in the last case a reserve is
+//! charged first and corrected later. Nothing here charges anything. A client that names its own cost pays
+//! at least 1 unit, and the maximum for a value that is no number.
 
 use std::fmt;
 
@@ -6,39 +10,39 @@ use http::{HeaderMap, HeaderName};
 
 use super::Facts;
 
-/// What a request costs under a limit.
+/// The cost of a request under a limit, in units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// Always so much.
+    /// The same for every request.
     Fixed(u32),
-    /// What a field of the request says.
+    /// Read from a header of the request.
     Request {
-        /// The field.
+        /// The header's name.
         header: HeaderName,
-        /// Without the field.
+        /// The cost without the header.
         default: u32,
-        /// Never more; and what a value costs that is no number.
+        /// The upper bound, and the cost of a value that is no number.
         max: u32,
     },
-    /// What a field of the answer says: so much is reserved at the door, the rest is settled when
-    /// the answer begins.
+    /// Read from a header of the response. A reserve is charged before the request is forwarded; the charge is
+    /// corrected when the response begins.
     Response {
-        /// The field.
+        /// The header's name.
         header: HeaderName,
-        /// Charged at the door; stays spent where the answer does not say.
+        /// Charged before forwarding; final if the response names no cost.
         reserve: u32,
-        /// Never more.
+        /// The upper bound.
         max: u32,
     },
 }
 
-/// A field that says the cost stands more than once.
+/// The cost header occurs more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepeatedCost;
 
 impl Cost {
-    /// What is charged at the door. A request that names its own cost pays at least 1, so that
-    /// nobody passes for nothing, and the most for what cannot be read.
+    /// The charge before the request is forwarded. A request that names its own cost pays at least 1, and the
+    /// maximum for a value that is no number.
     pub fn upfront(&self, facts: &Facts<'_>) -> Result<u32, RepeatedCost> {
         match self {
             Self::Fixed(cost) => Ok(*cost),
@@ -56,8 +60,8 @@ impl Cost {
         }
     }
 
-    /// What the answer says the request cost after all; `None`: what was charged stands. More than
-    /// one line, or no number, says nothing.
+    /// The cost that the response names; `None`: the reserve is final. A header that occurs twice, or is no
+    /// number, names no cost.
     pub fn from_response(&self, headers: &HeaderMap) -> Option<u32> {
         let Self::Response { header, max, .. } = self else {
             return None;
@@ -69,7 +73,7 @@ impl Cost {
         }
     }
 
-    /// What is surely charged to every request.
+    /// The charge before forwarding of a request that names no cost itself.
     pub const fn minimum(&self) -> u32 {
         match self {
             Self::Fixed(cost) => *cost,
@@ -78,13 +82,13 @@ impl Cost {
         }
     }
 
-    /// Whether an answer can change it.
+    /// Whether the response can change it.
     pub const fn depends_on_response(&self) -> bool {
         matches!(self, Self::Response { .. })
     }
 }
 
-/// As `check` and `explain` tell it.
+/// As `check` and `explain` print it.
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -99,7 +103,7 @@ impl fmt::Display for Cost {
     }
 }
 
-/// A whole number as decimal digits. One that does not fit is the largest that does.
+/// Parses an integer of decimal digits. One above `u32::MAX` becomes `u32::MAX`.
 fn units(value: &[u8]) -> Option<u32> {
     let value = value.trim_ascii();
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {

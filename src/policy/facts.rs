@@ -1,30 +1,30 @@
+//! The input of a decision. It borrows from the request and has passed request validation, so that the policy
+//! matches what the origin will read.
+
 use http::HeaderMap;
 
 use super::client::RequestClient;
 use crate::clock::Nanos;
 
-/// A plain view of one request, as the gate left it: what is matched and keyed, and nothing else.
-///
-/// `host` is lower case, without port and trailing dot; `path` is the canonical path that is also
-/// forwarded; both borrow from the request.
+/// The parts of one validated request that routes, keys and costs are read from.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'r> {
     /// The client ([`super::client::ClientRules::client`]).
     pub client: RequestClient,
-    /// The date ([`crate::clock::Clock::date`]) when the request came: tokens expire by it, and
-    /// rollouts begin.
+    /// The date of arrival ([`crate::clock::Clock::date`]). Token expiry and the begin of a rollout are compared
+    /// with it.
     pub now: Nanos,
     /// The method as sent, for example `GET`.
     pub method: &'r str,
-    /// The host asked for; empty where the protocol allows none.
+    /// The requested host in lower case, without port and trailing dot; empty if an HTTP/1.0 request names none.
     pub host: &'r str,
-    /// The path, beginning with `/`.
+    /// The canonical path, beginning with `/`; the same path is forwarded.
     pub path: &'r str,
-    /// Other paths that an origin may take this one for. A request that would be decided
-    /// otherwise under one of them is refused.
+    /// Other paths that an origin may read this one as. The request is refused if the decision would differ under
+    /// one of them.
     pub readings: &'r [String],
-    /// What follows the `?`, if there is one.
+    /// The text after `?`, if there is a `?`.
     pub query: Option<&'r str>,
-    /// All header fields.
+    /// All header fields as received.
     pub headers: &'r HeaderMap,
 }

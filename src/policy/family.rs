@@ -1,18 +1,18 @@
-//! Which limits of a policy form a family: those that stand together in a route and whose keys
-//! begin with the same parts, so that in a store of many servers their cells can lie together and
-//! `org > user > operation` is one call.
+//! Families: limits whose cells are stored in one slot of a Redis Cluster.
 //!
-//! The common parts must spread the keys: a host, a path, a method or a route is the same for a
-//! whole site, and would gather it in one place.
+//! Limits form a family if a route applies them together and their keys begin with the same sources. A
+//! request under `org > user > operation` then needs one call. This module only computes the families; the
+//! store decides where a cell is. The common sources must take many values over the clients of a site:
+//! a host, path, method or route alone would put the cells of the site into one slot.
 
-use super::{Policy, Source};
+use super::{Policy, Source, Tier};
 
-/// What a limit's cells are put together by.
+/// Limits whose cells are stored together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// How many leading parts of the key all members have in common.
-    pub parts: usize,
-    /// The limits of the family, by place.
+    /// The number of leading key sources that all members have in common.
+    pub common_sources: usize,
+    /// The limits of the family, by index.
     pub members: Vec<usize>,
 }
 
@@ -24,50 +24,51 @@ impl Policy {
             let exact: Vec<usize> = route
                 .limits
                 .iter()
-                .map(|one| one.limit.0)
-                .filter(|place| self.limits[*place].count.tier() == super::Tier::Exact)
+                .map(|route_limit| route_limit.limit.0)
+                .filter(|index| self.limits[*index].count.tier() == Tier::Exact)
                 .collect();
-            for (n, one) in exact.iter().enumerate() {
-                for other in &exact[n + 1..] {
-                    self.join(&mut families, *one, *other);
+            for (n, first) in exact.iter().enumerate() {
+                for second in &exact[n + 1..] {
+                    self.join(&mut families, *first, *second);
                 }
             }
         }
-        // A chain of pairs may have nothing in common that spreads.
+        // Each pair has common sources, but the joined family may have none.
         families.retain_mut(|family| {
             family.members.sort_unstable();
-            family.parts = self.common(&family.members);
-            family.parts > 0
+            family.common_sources = self.common_sources(&family.members);
+            family.common_sources > 0
         });
         families
     }
 
-    fn join(&self, families: &mut Vec<Family>, one: usize, other: usize) {
-        if one == other || self.common(&[one, other]) == 0 {
+    /// Joins the families of two limits, if the two have common sources.
+    fn join(&self, families: &mut Vec<Family>, first: usize, second: usize) {
+        if first == second || self.common_sources(&[first, second]) == 0 {
             return;
         }
-        let mut members = vec![one, other];
+        let mut members = vec![first, second];
         families.retain(|family| {
-            let meets = family.members.contains(&one) || family.members.contains(&other);
-            if meets {
+            let overlaps = family.members.contains(&first) || family.members.contains(&second);
+            if overlaps {
                 members.extend(&family.members);
             }
-            !meets
+            !overlaps
         });
         members.sort_unstable();
         members.dedup();
-        families.push(Family { parts: 0, members });
+        families.push(Family { common_sources: 0, members });
     }
 
-    /// How many leading parts these limits' keys have in common; 0 when none of them spreads.
-    fn common(&self, members: &[usize]) -> usize {
-        let keys = || members.iter().map(|place| self.limits[*place].key.sources());
+    /// The number of leading sources that these limits' keys have in common; 0 if none of them spreads keys.
+    fn common_sources(&self, members: &[usize]) -> usize {
+        let keys = || members.iter().map(|index| self.limits[*index].key.sources());
         let Some(first) = keys().next() else {
             return 0;
         };
-        let same = |part: &usize| keys().all(|key| key.get(*part) == first.get(*part));
-        let parts = (0..first.len()).take_while(same).count();
-        if first[..parts].iter().any(spreads) { parts } else { 0 }
+        let same = |source: &usize| keys().all(|key| key.get(*source) == first.get(*source));
+        let common = (0..first.len()).take_while(same).count();
+        if first[..common].iter().any(spreads) { common } else { 0 }
     }
 }
 

@@ -1,51 +1,55 @@
 //! Patterns of paths: `*` is one segment, `**` is zero or more.
+//!
+//! A pattern is matched against canonical paths, as request validation makes them, so a pattern that no
+//! canonical path can match is refused when the configuration is read.
 
 use std::fmt;
 
-/// Most segments of a pattern.
+/// The most segments of a pattern.
 const MAX_SEGMENTS: usize = 64;
 
-/// One piece of a pattern.
+/// The pattern of one segment, or of several (`**`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Piece {
-    /// This very segment.
+pub(super) enum SegmentPattern {
+    /// A segment with this text.
     Literal(Box<str>),
-    /// Any one segment that is not empty.
-    One,
-    /// Zero or more segments.
+    /// Any segment that is not empty (`*`).
+    Any,
+    /// Zero or more segments (`**`).
     Rest,
 }
 
-/// A pattern of paths, for example `/api/*/items/**`. Case counts. `/api/**` matches `/api`,
-/// `/api/` and all below; `/api/*` does not match `/api/`. A slash at the end of a path is as good
-/// as none, since many origins take it so, unless the pattern ends in one itself.
+/// A pattern of paths, for example `/api/*/items/**`. It is case-sensitive. `/api/**` matches `/api`,
+/// `/api/` and everything below; `/api/*` does not match `/api/`. A trailing slash of the path is ignored, since
+/// many origins ignore it, unless the pattern itself ends in one.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PathPattern {
-    pieces: Vec<Piece>,
-    typed: Box<str>,
+    segments: Vec<SegmentPattern>,
+    /// The text in the configuration.
+    source: Box<str>,
 }
 
-/// Why a pattern cannot be read.
+/// Why a pattern is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathPatternError {
     /// It does not begin with a slash.
     #[error("a path begins with /")]
     NoSlash,
-    /// `*` stands beside other characters in a segment.
-    #[error("* and ** stand alone between slashes")]
+    /// A segment has `*` and other characters.
+    #[error("* and ** are allowed only as a full segment")]
     PartialStar,
-    /// `**` twice would make matching slow and says no more than once.
-    #[error("** stands at most once in a path")]
+    /// `**` occurs twice, which would make matching slow and match no more paths.
+    #[error("** is allowed at most once in a path")]
     TwoRests,
-    /// Longer than a path that a request can have.
+    /// It has more than 64 segments.
     #[error("a path has at most {MAX_SEGMENTS} segments")]
     TooLong,
-    /// What the gate never lets through cannot be matched.
+    /// No canonical path can match it.
     #[error(
         "a path is written as it is matched: no query, no fragment, no ; or \\, no . or .. and no //"
     )]
     NeverMatches,
-    /// An escape that is broken, or of a character that is written bare.
+    /// An escape that is broken, or of a character that needs none.
     #[error(
         "write %{0} as the character that it stands for; only blanks and what is not ASCII stay escaped"
     )]
@@ -53,29 +57,29 @@ pub enum PathPatternError {
 }
 
 impl PathPattern {
-    /// Reads a pattern as it is typed.
-    pub fn parse(typed: &str) -> Result<Self, PathPatternError> {
-        let rest = typed.strip_prefix('/').ok_or(PathPatternError::NoSlash)?;
-        if typed.contains(['?', '#', '\\', ' ', ';']) || typed.contains("//") {
+    /// Parses a pattern from the configuration.
+    pub fn parse(source: &str) -> Result<Self, PathPatternError> {
+        let rest = source.strip_prefix('/').ok_or(PathPatternError::NoSlash)?;
+        if source.contains(['?', '#', '\\', ' ', ';']) || source.contains("//") {
             return Err(PathPatternError::NeverMatches);
         }
-        let mut pieces = Vec::new();
+        let mut segments = Vec::new();
         for segment in rest.split('/') {
-            pieces.push(match segment {
-                "*" => Piece::One,
-                "**" => Piece::Rest,
+            segments.push(match segment {
+                "*" => SegmentPattern::Any,
+                "**" => SegmentPattern::Rest,
                 "." | ".." => return Err(PathPatternError::NeverMatches),
                 literal if literal.contains('*') => return Err(PathPatternError::PartialStar),
-                literal => Piece::Literal(canonical(literal)?.into()),
+                literal => SegmentPattern::Literal(canonical(literal)?.into()),
             });
         }
-        if pieces.len() > MAX_SEGMENTS {
+        if segments.len() > MAX_SEGMENTS {
             return Err(PathPatternError::TooLong);
         }
-        if pieces.iter().filter(|piece| **piece == Piece::Rest).count() > 1 {
+        if segments.iter().filter(|segment| **segment == SegmentPattern::Rest).count() > 1 {
             return Err(PathPatternError::TwoRests);
         }
-        Ok(Self { pieces, typed: typed.into() })
+        Ok(Self { segments, source: source.into() })
     }
 
     /// Whether a canonical path matches.
@@ -84,41 +88,41 @@ impl PathPattern {
             return false;
         };
         let path = if self.ends_in_slash() { path } else { path.strip_suffix('/').unwrap_or(path) };
-        let rest = self.pieces.iter().position(|piece| *piece == Piece::Rest);
+        let rest = self.segments.iter().position(|segment| *segment == SegmentPattern::Rest);
         let Some(rest) = rest else {
             let mut segments = path.split('/');
-            return self.pieces.iter().all(|p| segments.next().is_some_and(|s| p.takes(s)))
+            return self.segments.iter().all(|p| segments.next().is_some_and(|s| p.matches(s)))
                 && segments.next().is_none();
         };
-        let (before, after) = (&self.pieces[..rest], &self.pieces[rest + 1..]);
+        let (before, after) = (&self.segments[..rest], &self.segments[rest + 1..]);
         let mut segments = path.split('/');
-        if !before.iter().all(|p| segments.next().is_some_and(|s| p.takes(s))) {
+        if !before.iter().all(|p| segments.next().is_some_and(|s| p.matches(s))) {
             return false;
         }
         if after.is_empty() {
             return true;
         }
-        // What is left after `before`, matched from the right; nothing may be used twice. No more of
-        // a long path is looked at than the pattern has pieces.
+        // The rest of the path is matched from the right; no segment may be used twice. No more
+        // segments of a long path are read than the pattern has.
         let enough = segments.take(after.len()).count() == after.len();
         let mut tail = path.rsplit('/');
-        enough && after.iter().rev().all(|p| tail.next().is_some_and(|s| p.takes(s)))
+        enough && after.iter().rev().all(|p| tail.next().is_some_and(|s| p.matches(s)))
     }
 
     fn ends_in_slash(&self) -> bool {
-        matches!(self.pieces.last(), Some(Piece::Literal(last)) if last.is_empty())
+        matches!(self.segments.last(), Some(SegmentPattern::Literal(last)) if last.is_empty())
     }
 
-    pub(super) fn pieces(&self) -> &[Piece] {
-        &self.pieces
+    pub(super) fn segments(&self) -> &[SegmentPattern] {
+        &self.segments
     }
 }
 
-/// A segment as the gate makes it: unreserved characters bare, what cannot stand in a path escaped
-/// in upper case. `café`, `caf%c3%a9` and `c%61f%C3%A9` are one.
-fn canonical(typed: &str) -> Result<String, PathPatternError> {
-    let mut canonical = String::with_capacity(typed.len());
-    let mut rest = typed.as_bytes();
+/// A segment in canonical form: unreserved characters unescaped, characters that a path cannot contain escaped in
+/// upper case. `café`, `caf%c3%a9` and `c%61f%C3%A9` are equal.
+fn canonical(segment: &str) -> Result<String, PathPatternError> {
+    let mut canonical = String::with_capacity(segment.len());
+    let mut rest = segment.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
         rest = after;
         let byte = match byte {
@@ -150,11 +154,11 @@ fn canonical(typed: &str) -> Result<String, PathPatternError> {
     Ok(canonical)
 }
 
-impl Piece {
-    fn takes(&self, segment: &str) -> bool {
+impl SegmentPattern {
+    fn matches(&self, segment: &str) -> bool {
         match self {
             Self::Literal(literal) => **literal == *segment,
-            Self::One => !segment.is_empty(),
+            Self::Any => !segment.is_empty(),
             Self::Rest => true,
         }
     }
@@ -162,13 +166,13 @@ impl Piece {
 
 impl fmt::Display for PathPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.typed)
+        f.write_str(&self.source)
     }
 }
 
 impl fmt::Debug for PathPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.typed, f)
+        fmt::Debug::fmt(&self.source, f)
     }
 }
 
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stand_for_segments() {
+    fn stars_match_segments() {
         check("/", &["/"], &["/a", ""]);
         check(
             "/api/track",
@@ -205,8 +209,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_match_is_refused() {
-        let error = |typed| PathPattern::parse(typed).unwrap_err();
+    fn a_pattern_that_cannot_match_is_refused() {
+        let error = |source| PathPattern::parse(source).unwrap_err();
         assert_eq!(error("api"), PathPatternError::NoSlash);
         assert_eq!(error("/a*"), PathPatternError::PartialStar);
         assert_eq!(error("/**/a/**"), PathPatternError::TwoRests);
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pattern_for_all_spellings() {
+    fn spellings_of_a_path_are_equal() {
         check("/café/%7e%20", &["/caf%C3%A9/~%20"], &["/café/~ "]);
         check("/caf%c3%a9", &["/caf%C3%A9"], &["/caf%c3%a9"]);
     }

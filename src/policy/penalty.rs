@@ -1,26 +1,28 @@
+//! The ban rule of a limit as a value. Denials and bans are recorded elsewhere.
+
 use std::fmt;
 
 use crate::clock::Nanos;
 
-/// Who is denied too often is refused at the door for a while (`penalty`).
+/// Bans a key after too many denials (`penalty`): for a while its requests are refused before anything is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Penalty {
-    /// So many denials on one node ...
+    /// The number of denials on one node that make a ban.
     pub after: u32,
-    /// ... within so long ...
+    /// The time within which they must occur.
     pub within: Nanos,
-    /// ... are a ban of so long.
+    /// The length of the first ban.
     pub ban: Nanos,
-    /// Each further ban is twice as long, up to this.
+    /// Each further ban is twice as long, up to this length.
     pub double_up_to: Nanos,
-    /// A time without a ban after which the next one is shorter by one doubling.
+    /// Each such time without a ban undoes one doubling.
     pub forgive: Nanos,
     /// Whether connections of a banned client are refused, before TLS and HTTP.
     pub at_connection: bool,
 }
 
 impl Penalty {
-    /// How long a ban is, after so many that are not forgiven.
+    /// The length of a ban after `level` earlier bans that are not forgiven.
     pub fn span(&self, level: u32) -> Nanos {
         let doubled = self.ban.saturating_mul(1_u64.checked_shl(level).unwrap_or(u64::MAX));
         doubled.min(self.double_up_to.max(self.ban))

@@ -1,4 +1,5 @@
-//! What a route matches, and what it asks for.
+//! One route: the requests that it matches, its limits, and its origin. Pure values; routes are tried in order by
+//! [`super::Router`].
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,41 +9,41 @@ use ipnet::IpNet;
 
 use super::{Cost, Facts, LimitIndex, PathPattern, client};
 
-/// One route: a name, what it matches, the limits that apply, and where it leads.
+/// One route.
 #[derive(Clone, Debug)]
 pub struct Route {
     /// Unique in the policy.
     pub name: Arc<str>,
-    /// Which requests it takes.
+    /// The requests that it matches.
     pub matches: RouteMatch,
-    /// Limits in order, the defaults first.
+    /// Its limits in order, the defaults first.
     pub limits: Vec<RouteLimit>,
-    /// The place of its origin in the configuration's list.
+    /// The index of its origin in the configuration's list.
     pub origin: usize,
-    /// Which requests only estimate limits by address apply to.
+    /// Requests to which only estimate limits by address apply.
     pub exempt: Exempt,
 }
 
-/// Requests that only estimate limits by address apply to (`responses.exempt`).
+/// Requests to which only estimate limits by address apply (`responses.exempt`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exempt {
-    /// A browser that asks whether it may ask.
+    /// CORS preflights.
     pub preflight: bool,
-    /// A certificate authority that looks for its challenge.
+    /// HTTP-01 challenges of a certificate authority (ACME).
     pub acme: bool,
 }
 
 impl Exempt {
-    /// What holds where nothing is written.
+    /// The default.
     pub const STANDARD: Self = Self { preflight: true, acme: true };
 
-    /// Whether a request is one of these.
+    /// Whether a request is exempt.
     pub fn covers(&self, facts: &Facts<'_>) -> bool {
         (self.preflight && is_preflight(facts)) || (self.acme && is_acme(facts))
     }
 }
 
-/// A CORS preflight, by the Fetch standard: it has no body that does anything.
+/// A CORS preflight (Fetch standard, "CORS-preflight fetch").
 fn is_preflight(facts: &Facts<'_>) -> bool {
     facts.method == "OPTIONS"
         && facts.headers.contains_key(header::ORIGIN)
@@ -52,31 +53,31 @@ fn is_preflight(facts: &Facts<'_>) -> bool {
 /// An HTTP-01 challenge (RFC 8555, section 8.3): one token below the well-known path.
 fn is_acme(facts: &Facts<'_>) -> bool {
     let token = facts.path.strip_prefix("/.well-known/acme-challenge/");
-    // Under another reading of the path it may be no challenge.
+    // Under another reading of the path it might be no challenge.
     facts.readings.is_empty()
         && matches!(facts.method, "GET" | "HEAD")
         && token.is_some_and(|token| !token.is_empty() && !token.contains('/'))
 }
 
-/// A limit as a route uses it.
+/// A limit as a route applies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteLimit {
     /// Which limit.
     pub limit: LimitIndex,
-    /// What a request costs here.
+    /// The cost of a request on this route.
     pub cost: Cost,
 }
 
-/// Conditions that must all hold; an empty one holds always.
+/// Conditions that must all hold; an empty list holds for every request.
 #[derive(Clone, Debug, Default)]
 pub struct RouteMatch {
-    /// One of these hosts.
+    /// The host matches one of these.
     pub hosts: Vec<HostPattern>,
-    /// One of these paths.
+    /// The path matches one of these.
     pub paths: Vec<PathPattern>,
-    /// One of these methods.
+    /// The method is one of these.
     pub methods: MethodSet,
-    /// All of these fields, each with a line of exactly this value.
+    /// Each of these headers occurs with exactly this value.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The client is in one of these networks.
     pub clients: Vec<IpNet>,
@@ -87,8 +88,7 @@ pub struct RouteMatch {
 pub enum HostPattern {
     /// This host, lower case.
     Exact(Box<str>),
-    /// `*.example.com`: any host below, however deep, not `example.com` itself. Holds
-    /// `example.com`.
+    /// `*.example.com`: any host below at any depth, not `example.com` itself. Holds `example.com`.
     Below(Box<str>),
 }
 
@@ -97,7 +97,7 @@ pub enum HostPattern {
 pub struct MethodSet(Vec<Box<str>>);
 
 impl RouteMatch {
-    /// Whether all conditions hold. The router narrows down what is asked; this is the truth.
+    /// Whether all conditions hold. The router only preselects routes; this function decides.
     pub fn holds(&self, facts: &Facts<'_>) -> bool {
         (self.hosts.is_empty() || self.hosts.iter().any(|host| host.matches(facts.host)))
             && (self.paths.is_empty() || self.paths.iter().any(|path| path.matches(facts.path)))
@@ -129,18 +129,18 @@ impl HostPattern {
 }
 
 impl MethodSet {
-    /// The methods as typed.
+    /// A set of methods as configured.
     pub fn new(methods: impl IntoIterator<Item = String>) -> Self {
         Self(methods.into_iter().map(String::into_boxed_str).collect())
     }
 
-    /// Whether a method is one of them.
+    /// Whether a method is in the set.
     pub fn contains(&self, method: &str) -> bool {
         let method = if method == "HEAD" { &["HEAD", "GET"][..] } else { &[method][..] };
-        self.0.is_empty() || self.0.iter().any(|one| method.contains(&&**one))
+        self.0.is_empty() || self.0.iter().any(|allowed| method.contains(&&**allowed))
     }
 
-    /// The methods as typed; none means all.
+    /// The methods as configured; none means all.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|method| &**method)
     }

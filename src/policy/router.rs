@@ -1,41 +1,43 @@
-//! Finds the first route that matches without trying them all.
+//! Finds the first route that matches without trying every route.
 //!
-//! Routes are filed by host (each exact host, each `*.domain`, and no host), and under each host
-//! in a tree of path segments. A request looks at the few places it can stand at, gathers the
-//! routes filed there, and tries those in the order of the file. So the cost grows with the routes
-//! that *could* match, not with the routes there are.
+//! Routes are indexed by host (each exact host, each `*.domain`, and any host), and under each host by a tree of
+//! path segments. A lookup visits the few nodes on the request's path and tries the routes stored there, in
+//! the order of the file. So its cost grows with the number of routes that could match. The index only
+//! preselects; [`super::RouteMatch::holds`] decides. The result always equals trying all routes in order.
 
 use hashbrown::HashMap;
 
-use super::path::Piece;
+use super::path::SegmentPattern;
 use super::{Facts, HostPattern, Route, RouteIndex};
 
-/// An index over the routes of a policy.
+/// An index of a policy's routes.
 #[derive(Debug, Default)]
 pub struct Router {
-    exact: HashMap<Box<str>, Node>,
-    below: HashMap<Box<str>, Node>,
-    any: Node,
+    exact: HashMap<Box<str>, PathNode>,
+    below: HashMap<Box<str>, PathNode>,
+    any: PathNode,
 }
 
-/// One place in a tree of path segments.
+/// One node of a tree of path segments.
 #[derive(Debug, Default)]
-struct Node {
-    literal: HashMap<Box<str>, Node>,
-    one: Option<Box<Node>>,
-    /// Patterns that end here.
+struct PathNode {
+    /// Children for a segment with this text.
+    literal: HashMap<Box<str>, PathNode>,
+    /// The child for any segment (`*`).
+    any_segment: Option<Box<PathNode>>,
+    /// Routes, by index, with a pattern that ends here.
     ends: Vec<usize>,
-    /// Patterns that go on with `**` here; the rest of the pattern is tried when it is reached.
+    /// Routes, by index, with a pattern that continues with `**` here; `holds` checks the rest of the pattern.
     rests: Vec<usize>,
 }
 
 impl Router {
-    /// Files every route.
+    /// Indexes every route.
     pub fn new(routes: &[Route]) -> Self {
         let mut router = Self::default();
         for (index, route) in routes.iter().enumerate() {
             if route.matches.hosts.is_empty() {
-                router.any.file_paths(route, index);
+                router.any.insert_route(route, index);
             }
             for host in &route.matches.hosts {
                 match host {
@@ -43,7 +45,7 @@ impl Router {
                     HostPattern::Below(domain) => router.below.entry(domain.clone()),
                 }
                 .or_default()
-                .file_paths(route, index);
+                .insert_route(route, index);
             }
         }
         router
@@ -69,23 +71,25 @@ impl Router {
     }
 }
 
-impl Node {
-    fn file_paths(&mut self, route: &Route, index: usize) {
+impl PathNode {
+    fn insert_route(&mut self, route: &Route, index: usize) {
         if route.matches.paths.is_empty() {
             self.rests.push(index);
         }
         for path in &route.matches.paths {
-            self.file(path.pieces(), index);
+            self.insert(path.segments(), index);
         }
     }
 
-    fn file(&mut self, pieces: &[Piece], index: usize) {
-        match pieces {
+    fn insert(&mut self, pattern: &[SegmentPattern], index: usize) {
+        match pattern {
             [] => push_once(&mut self.ends, index),
-            [Piece::Rest, ..] => push_once(&mut self.rests, index),
-            [Piece::One, rest @ ..] => self.one.get_or_insert_default().file(rest, index),
-            [Piece::Literal(segment), rest @ ..] => {
-                self.literal.entry(segment.clone()).or_default().file(rest, index);
+            [SegmentPattern::Rest, ..] => push_once(&mut self.rests, index),
+            [SegmentPattern::Any, rest @ ..] => {
+                self.any_segment.get_or_insert_default().insert(rest, index)
+            }
+            [SegmentPattern::Literal(segment), rest @ ..] => {
+                self.literal.entry(segment.clone()).or_default().insert(rest, index);
             }
         }
     }
@@ -94,7 +98,7 @@ impl Node {
         self.walk(facts.path.strip_prefix('/'), routes, facts, best);
     }
 
-    /// `left` is what is left of the path: `None` at its end.
+    /// `left` is the rest of the path; `None` at its end.
     fn walk(
         &self,
         left: Option<&str>,
@@ -112,26 +116,26 @@ impl Node {
             None => (left, None),
         };
         if left.is_empty() {
-            // A slash at the end is as good as none; `holds` knows which patterns mind.
+            // A trailing slash may be ignored; `holds` knows for which patterns.
             try_in_order(&self.ends, routes, facts, best);
         }
         if let Some(node) = self.literal.get(segment) {
             node.walk(next, routes, facts, best);
         }
-        if let Some(node) = &self.one {
+        if let Some(node) = &self.any_segment {
             node.walk(next, routes, facts, best);
         }
     }
 }
 
-/// Indices are filed in ascending order, so a route's second pattern can only repeat the last.
+/// Routes are inserted in ascending order, so only the last index can repeat.
 fn push_once(indices: &mut Vec<usize>, index: usize) {
     if indices.last() != Some(&index) {
         indices.push(index);
     }
 }
 
-/// Tries the routes before the best one so far.
+/// Tries the routes whose index is below the best so far.
 fn try_in_order(indices: &[usize], routes: &[Route], facts: &Facts<'_>, best: &mut Option<usize>) {
     for &index in indices {
         if best.is_some_and(|best| index >= best) {

@@ -1,4 +1,7 @@
-//! For whom a limit is another one: plans, overrides, and the share of keys that it refuses.
+//! What of a limit depends on the client: plans, overrides, the rollout share, and a candidate rate.
+//!
+//! These are values and pure functions. They charge nothing; a plan's name that any client could write is
+//! believed from a trusted peer only.
 
 use std::sync::Arc;
 
@@ -10,94 +13,95 @@ use crate::clock::Nanos;
 use crate::limit::Quota;
 use crate::tokens::SignatureCheck;
 
-/// The place of a rate: 0 is the limit's own, the others are [`Terms::quotas`] from 1.
+/// The index of a rate: 0 is the limit's own, the others are [`Terms::quotas`] from 1.
 pub type RateIndex = u32;
 
-/// What of a limit depends on who asks.
+/// What of a limit depends on the client.
 #[derive(Clone, Debug, Default)]
 pub struct Terms {
-    /// Rates beside the limit's own.
+    /// Rates in addition to the limit's own.
     pub quotas: Vec<Quota>,
     /// Rates by plan.
     pub plans: Option<Plans>,
-    /// Exceptions; the first that matches wins.
+    /// Overrides; the first that matches wins.
     pub overrides: Vec<Override>,
-    /// Which keys are refused, and since when.
+    /// The share of keys for which the limit is enforced, and since when.
     pub rollout: Rollout,
-    /// A second rate, judged beside the one in force, that refuses nothing.
+    /// A second rate that is judged as well and never refuses.
     pub candidate: Option<Quota>,
 }
 
-/// Rates by what a part of the request says.
+/// Rates by the plan that a request names.
 #[derive(Clone, Debug)]
 pub struct Plans {
-    /// Where the plan's name stands. What a client could write itself is believed from trusted
+    /// The source of the plan's name. A source that clients can write is believed from trusted
     /// proxies only.
     pub by: Source,
     /// The rates by name.
     pub rates: Vec<(Box<str>, RateIndex)>,
 }
 
-/// One exception.
+/// Another rule for some keys or clients.
 #[derive(Clone, Debug)]
 pub struct Override {
-    /// For whom.
+    /// The keys or clients.
     pub target: OverrideTarget,
-    /// What holds instead.
+    /// The rule that applies instead of the limit's own rate.
     pub action: OverrideAction,
 }
 
-/// Whom an exception is for.
+/// The keys or clients of an override.
 #[derive(Clone, Debug)]
 pub enum OverrideTarget {
-    /// These keys: of each, its parts as the sources would find them.
+    /// These keys.
     Keys(Arc<[KeyValues]>),
     /// Clients of this network.
     Network(IpNet),
 }
 
-/// The parts of one key, in the order of the limit's sources.
+/// The values of one configured key, in the order of the limit's sources.
 pub type KeyValues = Box<[Box<[u8]>]>;
 
-/// What holds instead of a limit's own rate.
+/// What an override does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverrideAction {
     /// The limit does not apply.
     Allow,
-    /// The limit refuses, whatever was spent.
+    /// The limit refuses every request.
     Deny,
-    /// Another rate.
+    /// Another rate applies.
     Rate(RateIndex),
 }
 
-/// Which keys a limit refuses; for the others it only watches.
+/// The share of keys for which a limit is enforced; for the other keys it is in shadow mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rollout {
     /// The share of the keys, in parts of a million.
     pub ppm: u32,
-    /// Since which date.
+    /// The date from which it is enforced.
     pub from: Nanos,
 }
 
 impl Default for Rollout {
     fn default() -> Self {
-        Self { ppm: WHOLE, from: Nanos::ZERO }
+        Self { ppm: ALL_KEYS_PPM, from: Nanos::ZERO }
     }
 }
 
 /// All keys, in parts of a million.
-const WHOLE: u32 = 1_000_000;
+const ALL_KEYS_PPM: u32 = 1_000_000;
 
 impl Rollout {
-    /// Whether a key is refused at the date `now`. `hash`: a fixed one of the key, so that all nodes agree,
-    /// and a key that is in stays in while the share grows.
+    /// Whether the limit is enforced for a key at the date `now`. `hash` gives the key's fixed hash: all nodes
+    /// agree, and a key that is included stays included while the share grows.
     pub fn includes(&self, now: Nanos, hash: impl FnOnce() -> u64) -> bool {
-        now >= self.from && (self.ppm >= WHOLE || hash() % u64::from(WHOLE) < u64::from(self.ppm))
+        now >= self.from
+            && (self.ppm >= ALL_KEYS_PPM || hash() % u64::from(ALL_KEYS_PPM) < u64::from(self.ppm))
     }
 }
 
 impl Plans {
-    /// The rate that a request's plan has. An absent or unknown plan is the limit's own rate.
+    /// The rate of a request's plan. An absent or unknown plan gives the limit's own rate.
     pub fn rate(
         &self,
         facts: &Facts<'_>,
@@ -113,11 +117,11 @@ impl Plans {
             KeyPart::Unreadable => Err(NoKey::Unreadable),
             KeyPart::Unchecked => Err(NoKey::Unchecked),
             KeyPart::Present(plan) => {
-                let is_named = |name: &str| match self.by.as_found(name.as_bytes()) {
+                let is_plan = |name: &str| match self.by.read_configured(name.as_bytes()) {
                     KeyPart::Present(name) => name == plan,
                     _ => name.as_bytes() == &*plan,
                 };
-                let known = self.rates.iter().find(|(name, _)| is_named(name));
+                let known = self.rates.iter().find(|(name, _)| is_plan(name));
                 Ok(known.map_or(0, |(_, rate)| *rate))
             }
         }
@@ -125,8 +129,8 @@ impl Plans {
 }
 
 impl OverrideTarget {
-    /// Whether a client is of the network. Keys are told by their hash ([`super::KeyHash`]).
-    pub fn is_network_of(&self, facts: &Facts<'_>) -> bool {
+    /// Whether the client is in the network. (Keys are compared by their hash, [`super::KeyHash`].)
+    pub fn matches_client(&self, facts: &Facts<'_>) -> bool {
         match self {
             Self::Network(network) => network.contains(&client::unmapped(facts.client.ip)),
             Self::Keys(_) => false,

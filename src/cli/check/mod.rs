@@ -132,7 +132,8 @@ fn tell_store(out: &mut dyn Write, config: &Config) -> io::Result<()> {
             let members = family.members.iter().map(|n| &*config.policy.limits[*n].name);
             let members: Vec<&str> = members.collect();
             let key = config.policy.limits[family.members[0]].key.sources();
-            let parts: Vec<String> = key[..family.parts].iter().map(ToString::to_string).collect();
+            let parts: Vec<String> =
+                key[..family.common_sources].iter().map(ToString::to_string).collect();
             writeln!(
                 out,
                 "  family {}: one slot for each {}",

@@ -200,7 +200,7 @@ fn unlimited_preflights(looked: &WarningInput<'_>, found: &mut WarningList<'_>) 
         let limits = route.limits.iter().map(|one| &looked.limits.limits[one.limit.0]);
         let mut refusing = limits.filter(|limit| limit.mode == Mode::Enforce).peekable();
         let is_limited = refusing.peek().is_some();
-        if takes_preflights && is_limited && !refusing.any(Limit::meets_exempt) {
+        if takes_preflights && is_limited && !refusing.any(Limit::applies_to_exempt) {
             let message = format!(
                 "preflights (OPTIONS with Origin) of route {:?} meet no limit: responses.exempt \
                  spares them exact limits, and no estimate limit by client_ip is here",

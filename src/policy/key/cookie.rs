@@ -1,29 +1,33 @@
+//! A cookie as a key part. The reader must agree with every common origin on which cookie has the name and on what its
+//! value is; where origins differ, the request is refused.
+
 use std::borrow::Cow;
 
 use http::header::COOKIE;
 use memchr::{memchr, memchr2};
 
-use super::{KeyPart, spelling};
+use super::part::KeyPart;
+use super::spelling;
 use crate::policy::Facts;
 
 /// The value of the first cookie of that name, over all `Cookie` lines (HTTP/2 may split them,
-/// RFC 9113, section 8.2.3). Several are legitimate, since cookies of different paths and domains may have
-/// one name; browsers send the most specific one first.
+/// RFC 9113, section 8.2.3). Several cookies of one name are legitimate: their paths and domains may differ, and
+/// browsers send the most specific one first.
 ///
-/// A cookie that only some origins take for this one, or whose value they decode in different ways, makes
-/// the request unclean.
+/// The part is [`KeyPart::Unreadable`] if only some origins read a cookie as this one, or if they decode its value in
+/// different ways.
 pub(super) fn part<'r>(facts: &Facts<'r>, name: &str) -> KeyPart<'r> {
     let name = name.as_bytes();
     let mut first = None;
     for line in facts.headers.get_all(COOKIE) {
         for pair in line.as_bytes().split(|byte| *byte == b';') {
-            // Some origins part cookies at commas too.
+            // Some origins also split cookies at commas.
             for (index, piece) in pair.split(|byte| *byte == b',').enumerate() {
                 let Some(at) = memchr(b'=', piece) else {
                     continue;
                 };
                 let (found, value) = (piece[..at].trim_ascii(), piece[at + 1..].trim_ascii());
-                // Some origins read on to the closing quote, over the `;`.
+                // Some origins read a quoted value up to the closing quote, past the `;`.
                 if value.starts_with(b"\"") && (value.len() == 1 || !value.ends_with(b"\"")) {
                     return KeyPart::Unreadable;
                 }
@@ -38,13 +42,13 @@ pub(super) fn part<'r>(facts: &Facts<'r>, name: &str) -> KeyPart<'r> {
     first.map_or(KeyPart::Absent, value)
 }
 
-/// A value as it is written, in a request or in a configuration.
+/// The part for a raw value of a request or a configuration.
 pub(super) fn value(written: &[u8]) -> KeyPart<'_> {
     read(written).map_or(KeyPart::Unreadable, KeyPart::of)
 }
 
-/// The value that origins read, some of which cut quotes off, some of which decode escapes. A blank is a
-/// `+`, since some take one for the other.
+/// The value without quotes and escapes. Some origins remove quotes, others decode escapes, so both spellings are one
+/// key. A space becomes `+`, since some origins read `+` as a space.
 fn read(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     let bare = match value {
         [b'"', inside @ .., b'"'] => unquoted(inside)?,
@@ -61,7 +65,7 @@ fn read(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(value)
 }
 
-/// What stands between quotes: `\"` is a quote and `\054` a comma (as Python writes them).
+/// Decodes a quoted value: `\"` is a quote and `\054` a comma (Python writes cookies this way).
 fn unquoted(inside: &[u8]) -> Option<Cow<'_, [u8]>> {
     if memchr2(b'"', b'\\', inside).is_none() {
         return Some(Cow::Borrowed(inside));

@@ -1,3 +1,6 @@
+//! Credentials in `Authorization` as key parts. One credential must give one key in all its spellings, and a
+//! spelling that origins read in different ways is refused.
+
 use std::borrow::Cow;
 
 use base64::Engine as _;
@@ -5,10 +8,10 @@ use base64::engine::general_purpose::STANDARD;
 use http::header::AUTHORIZATION;
 use memchr::memchr;
 
-use super::KeyPart;
+use super::part::KeyPart;
 use crate::policy::Facts;
 
-/// The token of `Authorization: Bearer TOKEN` (RFC 6750); the scheme's case does not matter.
+/// The token of `Authorization: Bearer TOKEN` (RFC 6750). The scheme is case-insensitive.
 pub(super) fn bearer<'r>(facts: &Facts<'r>) -> KeyPart<'r> {
     credentials(facts, b"bearer", |token| match is_token(token) {
         true => KeyPart::of(token),
@@ -24,16 +27,16 @@ pub(super) fn basic_user<'r>(facts: &Facts<'r>) -> KeyPart<'r> {
     })
 }
 
-/// The only `Authorization` line in one spelling: a scheme that begins with a capital, and one blank.
+/// The only `Authorization` line in its normal spelling: the scheme begins with a capital and one space follows it.
 pub(super) fn authorization<'r>(facts: &Facts<'r>) -> KeyPart<'r> {
     match only_line(facts) {
-        Ok(line) => spelt(line),
+        Ok(line) => normalized(line),
         Err(part) => part,
     }
 }
 
-/// An `Authorization` line in one spelling.
-pub(super) fn spelt(line: &[u8]) -> KeyPart<'_> {
+/// Brings the value of `Authorization` into its normal spelling.
+pub(super) fn normalized(line: &[u8]) -> KeyPart<'_> {
     if line.contains(&b'\t') {
         return KeyPart::Unreadable;
     }
@@ -46,18 +49,18 @@ pub(super) fn spelt(line: &[u8]) -> KeyPart<'_> {
         b"basic" => user(rest).is_some(),
         _ => true,
     };
-    let is_spelt = scheme.split_first().is_some_and(|(first, rest)| {
+    let is_capitalized = scheme.split_first().is_some_and(|(first, rest)| {
         !first.is_ascii_lowercase() && !rest.iter().any(u8::is_ascii_uppercase)
     });
     match is_read_alike {
         false => KeyPart::Unreadable,
-        true if is_spelt && line.len() == blank + 1 + rest.len() => KeyPart::of(line),
+        true if is_capitalized && line.len() == blank + 1 + rest.len() => KeyPart::of(line),
         true => {
-            let mut spelt = scheme.to_ascii_lowercase();
-            spelt[..1].make_ascii_uppercase();
-            spelt.push(b' ');
-            spelt.extend_from_slice(rest);
-            KeyPart::of(spelt)
+            let mut normal = scheme.to_ascii_lowercase();
+            normal[..1].make_ascii_uppercase();
+            normal.push(b' ');
+            normal.extend_from_slice(rest);
+            KeyPart::of(normal)
         }
     }
 }
@@ -72,8 +75,8 @@ fn only_line<'r>(facts: &Facts<'r>) -> Result<&'r [u8], KeyPart<'r>> {
     }
 }
 
-/// What follows the scheme in the only `Authorization` line, if it is that scheme. Blanks follow it (RFC
-/// 9110, section 11.4); some origins take other marks for one.
+/// The credentials after the scheme in the only `Authorization` line, if it has that scheme. Spaces follow the scheme
+/// (RFC 9110, section 11.4); some origins accept other separators.
 fn credentials<'r>(
     facts: &Facts<'r>,
     scheme: &[u8],
@@ -90,7 +93,7 @@ fn credentials<'r>(
                 let blanks = rest.iter().take_while(|byte| **byte == b' ').count();
                 read(&rest[blanks..])
             }
-            // Of another scheme.
+            // The name of another scheme.
             Some(byte) if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.') => {
                 KeyPart::Absent
             }
@@ -100,14 +103,13 @@ fn credentials<'r>(
     }
 }
 
-/// Whether all readers take the same for the token: those that part the line at blanks or commas, and those
-/// that cut quotes off.
+/// Whether all origins read the same token: those that split the line at blanks or commas, and those that remove quotes.
 fn is_token(token: &[u8]) -> bool {
     token.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b',' | b'"'))
 }
 
-/// The user of basic credentials. `None` where decoders differ: another alphabet, no or needless padding,
-/// control bytes, no colon.
+/// The user of basic credentials. `None` if decoders differ: another alphabet, missing or superfluous padding, control
+/// bytes, no colon.
 fn user(encoded: &[u8]) -> Option<Cow<'_, [u8]>> {
     let mut decoded = STANDARD.decode(encoded).ok()?;
     let colon = memchr(b':', &decoded)?;

@@ -1,5 +1,8 @@
-//! The hash that a key becomes at the door: SipHash-1-3 of 128 bits (Aumasson and Bernstein, 2012) with
-//! the deployment's secret. The value itself goes no further.
+//! The hash of a key: SipHash-1-3 of 128 bits (Aumasson and Bernstein, 2012) under the deployment's secret.
+//!
+//! Only the hash is stored; the key's value is not kept. The hash covers the limit's identity and, for each part, the
+//! tag of its source and its length. Nodes that share a store must compute equal hashes, so neither the order nor
+//! the framing may change.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -7,23 +10,24 @@ use std::net::IpAddr;
 
 use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
 
-use super::{Source, address};
+use super::address;
+use super::source::Source;
 use crate::policy::{Facts, Limit};
 
-/// The deployment's secret: without it nobody can choose keys that collide, or read one back.
+/// The deployment's secret. Without it a client could choose colliding keys, or guess a key from its hash.
 #[derive(Clone, Copy)]
 pub struct KeySecret([u8; 16]);
 
-/// What a key becomes at the door. The value itself goes no further.
+/// The hash that identifies a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KeyHash {
-    /// First half.
+    /// The first 64 bits.
     pub high: u64,
-    /// Second half.
+    /// The last 64 bits.
     pub low: u64,
 }
 
-/// A hasher that has read the secret and a limit's identity; copied for each key.
+/// A hasher that has read the secret and a limit's identity. It is copied for each key.
 #[derive(Clone, Copy)]
 pub struct KeyHasher(SipHasher13);
 
@@ -33,7 +37,7 @@ impl KeySecret {
         Self(bytes)
     }
 
-    /// The secret of a deployment, from the bytes of its file.
+    /// The secret of a deployment, derived from the bytes of its file.
     pub fn of_file(bytes: &[u8]) -> Self {
         let mut hasher = SipHasher13::new_with_key(&[0; 16]);
         write_framed(&mut hasher, b"tollgate key secret");
@@ -45,15 +49,15 @@ impl KeySecret {
         Self(secret)
     }
 
-    /// A hasher for what puts the cells of families together: the same for all limits.
+    /// A hasher for families, the same for all limits.
     pub fn family_hasher(&self) -> KeyHasher {
         let mut hasher = SipHasher13::new_with_key(&self.0);
         write_framed(&mut hasher, b"family");
         KeyHasher(hasher)
     }
 
-    /// A hasher that is the same on all nodes and after a restart: for shares of the keys, never
-    /// for telling keys apart.
+    /// A hasher that is the same on all nodes and after a restart. It selects shares of keys; it must not identify
+    /// keys, since it is not secret.
     pub fn fixed_hasher(limit: &Limit) -> KeyHasher {
         let mut hasher = SipHasher13::new_with_key(b"tollgate rollout");
         write_framed(&mut hasher, limit.name.as_bytes());
@@ -88,8 +92,8 @@ impl KeyHasher {
         hasher.finish()
     }
 
-    /// (Piece by piece: put together first, it would be read back before the processor has it, which
-    /// takes a third longer.)
+    /// Adds one part. (Tag, length and value are hashed one by one: joining them in a buffer first took a third
+    /// longer, since the bytes were read back before the store to memory had completed.)
     pub(super) fn write_part(&mut self, tag: u8, value: &[u8]) {
         self.0.write_u8(tag);
         write_framed(&mut self.0, value);
@@ -101,26 +105,26 @@ impl KeyHasher {
     }
 }
 
-/// Length first, so that no two lists of parts read as the same bytes.
+/// Hashes the length first, so that two lists of parts never give the same bytes.
 fn write_framed(hasher: &mut SipHasher13, value: &[u8]) {
     hasher.write_u64(value.len() as u64);
     hasher.write(value);
 }
 
-/// As it stands in a store: 32 digits.
+/// The form used in a store: 32 hexadecimal digits.
 impl fmt::Display for KeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}{:016x}", self.high, self.low)
     }
 }
 
-/// From the form in which it stands in a store.
+/// Parses the form used in a store.
 impl std::str::FromStr for KeyHash {
     type Err = std::num::ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let whole = u128::from_str_radix(text, 16)?;
-        Ok(Self { high: (whole >> 64) as u64, low: whole as u64 })
+        let bits = u128::from_str_radix(text, 16)?;
+        Ok(Self { high: (bits >> 64) as u64, low: bits as u64 })
     }
 }
 
@@ -132,7 +136,7 @@ mod tests {
     fn hashes_are_the_same_on_every_machine() {
         let mut hasher = KeyHasher(SipHasher13::new_with_key(b"0123456789abcdef"));
         hasher.write_part(2, b"a key");
-        // Nodes that share a store must agree. (By another implementation of the hash.)
+        // Nodes that share a store must agree. The expected hash is of another implementation.
         assert_eq!(hasher.finish().to_string(), "12d49f4eacbdf3df66461045a278bd2e");
     }
 }

@@ -1,11 +1,14 @@
+//! A request header as a key part.
+
 use http::HeaderName;
 use http::header::AUTHORIZATION;
 
-use super::{KeyPart, credentials};
+use super::credentials;
+use super::part::KeyPart;
 use crate::policy::Facts;
 
-/// The value of the only line of that name, blanks around it cut off. Credentials have many spellings and
-/// are read in one.
+/// The value of the only header line of that name, without surrounding blanks. `Authorization` is brought into one
+/// spelling.
 pub(super) fn part<'r>(facts: &Facts<'r>, name: &HeaderName) -> KeyPart<'r> {
     if *name == AUTHORIZATION {
         return credentials::authorization(facts);

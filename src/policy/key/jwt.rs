@@ -1,22 +1,26 @@
+//! A claim of a signed bearer token as a key part. TokenVerifier are checked by [`crate::tokens`]; a token that is not valid
+//! has no claims.
+
 use std::fmt;
 use std::sync::Arc;
 
-use super::{KeyPart, credentials};
+use super::credentials;
+use super::part::KeyPart;
 use crate::policy::Facts;
 use crate::tokens::{ClaimLookup, SignatureCheck, TokenVerifier};
 
 /// A claim of the bearer token.
 #[derive(Clone)]
 pub struct Claim {
-    /// Which claim.
+    /// The claim's name.
     pub name: Box<str>,
-    /// What tells whether the token is to be believed.
+    /// Verifies tokens.
     pub tokens: Arc<TokenVerifier>,
-    /// The file that the keys are from, by which equal sources are told.
+    /// The file with the verification keys. Two claims are equal if name and file are.
     pub file: Box<str>,
 }
 
-/// The claim's value; a token that is not to be believed has none.
+/// The claim's value; absent if the token is not valid.
 pub(super) fn part<'r>(
     facts: &Facts<'r>,
     claim: &Claim,
@@ -30,12 +34,12 @@ pub(super) fn part<'r>(
                 ClaimLookup::Unchecked => KeyPart::Unchecked,
             }
         }
-        none => none,
+        absent => absent,
     }
 }
 
 impl Claim {
-    /// Whether the request has a token that was found to be true by an earlier check, whatever it claims.
+    /// Whether an earlier check found the request's token valid, whatever its claims are.
     pub fn is_believed(&self, facts: &Facts<'_>) -> bool {
         match credentials::bearer(facts) {
             KeyPart::Present(token) => self.tokens.is_known_valid(&token),

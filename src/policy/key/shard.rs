@@ -1,10 +1,12 @@
+//! A key part hashed to one of a number of buckets.
+
 use std::hash::Hasher as _;
 
 use siphasher::sip::SipHasher13;
 
-use super::KeyPart;
+use super::part::KeyPart;
 
-/// One of `buckets` numbers. The hash is fixed: all nodes agree, before and after a restart.
+/// The bucket of a part, 0 to `buckets - 1`, as 8 bytes. The hash is fixed: all nodes agree, also after a restart.
 pub(super) fn part<'r>(of: KeyPart<'r>, buckets: u32) -> KeyPart<'r> {
     match of {
         KeyPart::Present(value) => {
@@ -15,7 +17,7 @@ pub(super) fn part<'r>(of: KeyPart<'r>, buckets: u32) -> KeyPart<'r> {
     }
 }
 
-/// SipHash-1-3 under a fixed key. Not secret: for spreading, never for telling keys apart.
+/// SipHash-1-3 under a fixed key. It is not secret: it may distribute keys, but must not identify them.
 pub(crate) fn stable_hash(value: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(0x746f_6c6c, 0x6761_7465);
     hasher.write(value);

@@ -1,12 +1,12 @@
-//! Spellings: what one origin reads as a name or a value that another reads otherwise.
+//! Spellings of names and values that origins read in different ways.
 //!
-//! Values are decoded strictly, so that there is one key for all their spellings. A name that only some
-//! origins take for the key's is never that key and never ignored: the request is refused.
+//! Values are decoded strictly, so all spellings of a value are one key. A name that only some origins read as the
+//! key's name is neither the key nor ignored: the request is refused.
 
 use std::borrow::Cow;
 
-/// Decodes the escapes of a value, and `+` for a blank as forms write it. `None` where an escape is broken
-/// or stands for a control byte, or where what they stand for is no UTF-8: decoders differ about it.
+/// Decodes the percent escapes of a value, and `+` as a space if `is_form`. `None` if decoders differ: an escape is broken
+/// or encodes a control byte, or the decoded bytes are not UTF-8.
 pub(super) fn decoded(value: &[u8], is_form: bool) -> Option<Cow<'_, [u8]>> {
     if !value.iter().any(|byte| *byte == b'%' || is_form && *byte == b'+') {
         return Some(Cow::Borrowed(value));
@@ -25,36 +25,36 @@ pub(super) fn decoded(value: &[u8], is_form: bool) -> Option<Cow<'_, [u8]>> {
     std::str::from_utf8(&bytes).is_ok().then_some(Cow::Owned(bytes))
 }
 
-/// Whether a name is, with its escapes decoded as in forms, the key's.
+/// Whether a name, decoded as in a form, is the key's name.
 pub(super) fn is_name(found: &[u8], name: &[u8]) -> bool {
     found == name
         || found.len() > name.len()
-            && Letters { rest: found, overlong: false }.eq(name.iter().copied())
+            && DecodedName { rest: found, overlong: false }.eq(name.iter().copied())
 }
 
-/// Whether a name that is not the key's may be taken for it: by PHP, which writes `_` for dots, blanks and
-/// brackets, cuts leading blanks and stops at a NUL; by those that read `name[]` as a list of the values of `name`, or
-/// `[name]` as `name` (qs, Rack); by decoders that take what is no UTF-8.
+/// Whether some origin may read this name as the key's: PHP replaces dots, blanks and brackets by `_`, removes leading
+/// blanks and stops at a NUL; qs and Rack read `name[]` as a list of the values of `name`, and `[name]` as `name`; some
+/// decoders accept bytes that are not UTF-8.
 pub(super) fn is_like(found: &[u8], name: &[u8]) -> bool {
-    // Nothing makes a name longer.
+    // No origin makes a name longer.
     if found.len() < name.len() {
         return false;
     }
-    let letters = Letters { rest: found, overlong: true };
+    let letters = DecodedName { rest: found, overlong: true };
     let mut letters = letters.skip_while(|byte| matches!(byte, b' ' | b'[' | b']'));
     let folded = |byte| if matches!(byte, b'.' | b' ' | b'[') { b'_' } else { byte };
     let begins_alike = name.iter().all(|byte| letters.next().map(folded) == Some(folded(*byte)));
     begins_alike && matches!(letters.next(), None | Some(0 | b'[' | b']'))
 }
 
-/// The decoded bytes of a name; what is no escape stands for itself.
-struct Letters<'n> {
+/// The decoded bytes of a name. A broken escape is read literally.
+struct DecodedName<'n> {
     rest: &'n [u8],
-    /// Whether to decode encodings of ASCII that are longer than UTF-8 allows.
+    /// Whether to decode overlong encodings of ASCII, which UTF-8 forbids.
     overlong: bool,
 }
 
-impl Iterator for Letters<'_> {
+impl Iterator for DecodedName<'_> {
     type Item = u8;
 
     fn next(&mut self) -> Option<u8> {
@@ -81,7 +81,7 @@ impl Iterator for Letters<'_> {
     }
 }
 
-/// The byte whose two digits these bytes begin with, and what follows.
+/// The byte that the first two hexadecimal digits encode, and the rest.
 fn escape(digits: &[u8]) -> Option<(u8, &[u8])> {
     let (digits, rest) = digits.split_first_chunk::<2>()?;
     let digit = |byte: u8| char::from(byte).to_digit(16);

@@ -1,7 +1,9 @@
-use super::KeyPart;
+//! Method and path as key parts.
+
+use super::part::KeyPart;
 use crate::policy::Facts;
 
-/// The method; HEAD is GET, so that asking for heads is no second budget.
+/// The method. HEAD counts as GET, so that it is no second budget.
 pub(super) fn method<'r>(facts: &Facts<'r>) -> KeyPart<'r> {
     KeyPart::of(if facts.method == "HEAD" { "GET" } else { facts.method }.as_bytes())
 }

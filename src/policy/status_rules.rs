@@ -1,47 +1,48 @@
-//! What a limit does when the answer is known.
+//! Which response statuses refund a charge (`count`, `refund`). Nothing here charges or refunds.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Which answers give back what was charged at the door.
+/// Which responses refund what was charged before forwarding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusRules {
-    /// Only these statuses stay spent (`count`); without an answer of the origin nothing comes
-    /// back.
+    /// Only these statuses of the origin keep the charge (`count`). Without a response of the origin this rule
+    /// refunds nothing.
     pub only: Option<Statuses>,
-    /// These statuses give back (`refund`), whoever answers.
+    /// These statuses refund (`refund`), whether the origin or this proxy answers.
     pub refund: Option<Statuses>,
 }
 
-/// Statuses of answers.
+/// Ranges of response statuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statuses(pub Vec<RangeInclusive<u16>>);
 
 impl Statuses {
-    /// Whether a status is one of them.
+    /// Whether a range contains the status.
     pub fn contains(&self, status: u16) -> bool {
         self.0.iter().any(|range| range.contains(&status))
     }
 }
 
 impl StatusRules {
-    /// Whether an answer may change what was charged.
+    /// Whether a response can refund the charge.
     pub const fn depends_on_status(&self) -> bool {
         self.only.is_some() || self.refund.is_some()
     }
 
-    /// Whether an answer gives back. `by_origin`: it is the origin's, and not one of this proxy's
-    /// for an origin that gave none.
+    /// Whether a response refunds the charge. `by_origin`: the origin sent it; otherwise this proxy did, because
+    /// the origin sent none.
     pub fn refunds(&self, status: u16, by_origin: bool) -> bool {
         let not_counted = self.only.as_ref().is_some_and(|only| !only.contains(status));
-        (by_origin && not_counted) || self.refund.as_ref().is_some_and(|one| one.contains(status))
+        (by_origin && not_counted)
+            || self.refund.as_ref().is_some_and(|statuses| statuses.contains(status))
     }
 }
 
 impl fmt::Display for Statuses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, range) in self.0.iter().enumerate() {
-            let comma = if i == 0 { "" } else { ", " };
+        for (index, range) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
             match (range.start(), range.end()) {
                 (first, last) if first == last => write!(f, "{comma}{first}")?,
                 (first, last) => write!(f, "{comma}{first}-{last}")?,

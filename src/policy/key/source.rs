@@ -1,0 +1,242 @@
+//! The sources of key parts. A source reads one part of a request. Its tag and its text in the configuration never
+//! change: both are hashed into keys, so a change would reset counters.
+
+use std::fmt;
+
+use http::HeaderName;
+use http::header::AUTHORIZATION;
+
+use super::jwt::Claim;
+use super::part::KeyPart;
+use super::{address, cookie, credentials, header, jwt, query, shard, target};
+use crate::policy::{Facts, Route};
+use crate::tokens::SignatureCheck;
+
+/// Where a part of a key comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The client's address, IPv6 cut to the configured prefix.
+    ClientIp,
+    /// The value of a header field.
+    Header(HeaderName),
+    /// The value of the first cookie of that name.
+    Cookie(String),
+    /// The decoded value of the query parameter of that name.
+    Query(String),
+    /// The token of `Authorization: Bearer`.
+    Bearer,
+    /// The user of `Authorization: Basic`.
+    BasicUser,
+    /// A claim of the bearer token; its signature is checked.
+    Jwt(Claim),
+    /// The requested host.
+    Host,
+    /// The canonical path.
+    Path,
+    /// The method.
+    Method,
+    /// The route's name.
+    Route,
+    /// The N-th segment of the path, from 1.
+    PathSegment(usize),
+    /// Another source, hashed to one of a number of buckets.
+    Shard {
+        /// What is hashed.
+        of: Box<Source>,
+        /// How many buckets.
+        buckets: u32,
+    },
+}
+
+impl Source {
+    /// Reads this source in a request. SignatureCheck of tokens are checked.
+    pub fn part<'r>(&self, facts: &Facts<'r>, route: &'r Route) -> KeyPart<'r> {
+        self.part_with(facts, route, SignatureCheck::Verify)
+    }
+
+    /// Reads this source in a request. `signatures`: whether signatures of tokens are checked, or only earlier checks
+    /// are recalled.
+    pub fn part_with<'r>(
+        &self,
+        facts: &Facts<'r>,
+        route: &'r Route,
+        signatures: SignatureCheck,
+    ) -> KeyPart<'r> {
+        match self {
+            Self::ClientIp => address::part(facts),
+            Self::Header(name) => header::part(facts, name),
+            Self::Cookie(name) => cookie::part(facts, name),
+            Self::Query(name) => query::part(facts, name),
+            Self::Bearer => credentials::bearer(facts),
+            Self::BasicUser => credentials::basic_user(facts),
+            Self::Jwt(claim) => jwt::part(facts, claim, signatures),
+            Self::Host => KeyPart::of(facts.host.as_bytes()),
+            Self::Path => KeyPart::of(facts.path.as_bytes()),
+            Self::Method => target::method(facts),
+            Self::Route => KeyPart::of(route.name.as_bytes()),
+            Self::PathSegment(n) => target::segment(facts, *n),
+            Self::Shard { of, buckets } => {
+                shard::part(of.part_with(facts, route, signatures), *buckets)
+            }
+        }
+    }
+
+    /// Reads a value of a configuration as this source would read it in a request.
+    pub(in crate::policy) fn read_configured<'p>(&self, part: &'p [u8]) -> KeyPart<'p> {
+        match self {
+            Self::Header(name) if *name == AUTHORIZATION => credentials::normalized(part),
+            Self::Cookie(_) => cookie::value(part),
+            _ => KeyPart::of(part),
+        }
+    }
+
+    /// Whether a request can lack it. (A request of HTTP/1.1 or HTTP/2 always has a `host`; one of HTTP/1.0 may
+    /// have none, and the part is absent then.)
+    pub fn can_be_absent(&self) -> bool {
+        match self {
+            Self::ClientIp | Self::Path | Self::Method | Self::Route => false,
+            Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Jwt(_)
+            | Self::Host
+            | Self::PathSegment(_) => true,
+            Self::Shard { of, .. } => of.can_be_absent(),
+        }
+    }
+
+    /// The header that the configuration names for it, if any.
+    pub fn header_name(&self) -> Option<&HeaderName> {
+        match self {
+            Self::Header(name) => Some(name),
+            Self::Shard { of, .. } => of.header_name(),
+            Self::ClientIp
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Jwt(_)
+            | Self::Host
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_) => None,
+        }
+    }
+
+    /// Whether it reads the path, which origins may read in different ways.
+    pub fn reads_path(&self) -> bool {
+        match self {
+            Self::Path | Self::PathSegment(_) => true,
+            Self::Shard { of, .. } => of.reads_path(),
+            Self::ClientIp
+            | Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Jwt(_)
+            | Self::Host
+            | Self::Method
+            | Self::Route => false,
+        }
+    }
+
+    /// The claim of a signed token that it reads, if any.
+    pub fn claim(&self) -> Option<&Claim> {
+        match self {
+            Self::Jwt(claim) => Some(claim),
+            Self::Shard { of, .. } => of.claim(),
+            Self::ClientIp
+            | Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Host
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_) => None,
+        }
+    }
+
+    /// Whether a client can freely choose the value.
+    pub fn is_written_by_clients(&self) -> bool {
+        match self {
+            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::BasicUser | Self::Bearer => {
+                true
+            }
+            Self::Shard { of, .. } => of.is_written_by_clients(),
+            Self::Jwt(_)
+            | Self::ClientIp
+            | Self::Host
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_) => false,
+        }
+    }
+
+    pub(super) fn is_credential(&self) -> bool {
+        match self {
+            Self::Bearer | Self::BasicUser | Self::Jwt(_) => true,
+            Self::Header(name) => {
+                let name = name.as_str();
+                name == "authorization" || name.contains("api-key") || name.contains("token")
+            }
+            Self::Cookie(_) => true,
+            Self::Shard { of, .. } => of.is_credential(),
+            Self::ClientIp
+            | Self::Query(_)
+            | Self::Host
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_) => false,
+        }
+    }
+
+    /// The kind of the source. It is hashed with each part, so that a cookie `203.0.113.9` is another key than
+    /// that address.
+    pub(super) const fn tag(&self) -> u8 {
+        match self {
+            Self::ClientIp => 1,
+            Self::Header(_) => 2,
+            Self::Cookie(_) => 3,
+            Self::Query(_) => 4,
+            Self::Bearer => 5,
+            Self::BasicUser => 6,
+            Self::Host => 7,
+            Self::Path => 8,
+            Self::Method => 9,
+            Self::Route => 10,
+            Self::PathSegment(_) => 11,
+            Self::Shard { .. } => 12,
+            Self::Jwt(_) => 13,
+        }
+    }
+}
+
+/// The source as written in a configuration.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ClientIp => f.write_str("client_ip"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Cookie(name) => write!(f, "cookie:{name}"),
+            Self::Query(name) => write!(f, "query:{name}"),
+            Self::Bearer => f.write_str("bearer"),
+            Self::BasicUser => f.write_str("basic_user"),
+            Self::Jwt(claim) => write!(f, "jwt:{}", claim.name),
+            Self::Host => f.write_str("host"),
+            Self::Path => f.write_str("path"),
+            Self::Method => f.write_str("method"),
+            Self::Route => f.write_str("route"),
+            Self::PathSegment(n) => write!(f, "path_segment:{n}"),
+            Self::Shard { of, buckets } => write!(f, "{{ shard: {of}, of: {buckets} }}"),
+        }
+    }
+}

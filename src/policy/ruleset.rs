@@ -1,0 +1,107 @@
+//! A complete policy: its limits, its routes, and questions about all of them together.
+
+use http::HeaderName;
+
+use super::index::{LimitIndex, RouteIndex};
+use super::limit::{Limit, MissingKey};
+use super::{Cost, Facts, Route, RouteLimit, Router, Source};
+
+/// The most limits of one route. It bounds how many locks a request holds at a time.
+pub const MAX_LIMITS_PER_ROUTE: usize = 16;
+
+/// The part of a configuration that decides requests.
+#[derive(Debug)]
+pub struct Policy {
+    /// Every limit, in the order of the file.
+    pub limits: Vec<Limit>,
+    /// Every route, in the order of the file; the first that matches wins.
+    pub routes: Vec<Route>,
+    /// The index that finds that route.
+    pub router: Router,
+    /// The largest total weight of live cells in the exact tier (`max_keys`).
+    pub max_keys: usize,
+}
+
+impl Policy {
+    /// The limit with this index.
+    pub fn limit(&self, index: LimitIndex) -> &Limit {
+        &self.limits[index.0]
+    }
+
+    /// The route with this index.
+    pub fn route(&self, index: RouteIndex) -> &Route {
+        &self.routes[index.0]
+    }
+
+    /// The first route that matches.
+    pub fn find(&self, facts: &Facts<'_>) -> Option<RouteIndex> {
+        self.router.find(&self.routes, facts)
+    }
+
+    /// The sources of keys and plans that read the path, of all limits that a route can lead to.
+    pub fn path_sources(&self, route: &Route) -> Vec<Source> {
+        self.sources(route, Source::reads_path)
+    }
+
+    /// The selected sources of keys and plans, each once, of all limits that a route can lead to.
+    pub fn sources(&self, route: &Route, is_selected: impl Fn(&Source) -> bool) -> Vec<Source> {
+        let mut found: Vec<Source> = Vec::new();
+        for route_limit in &route.limits {
+            for index in self.fallback_chain(route_limit.limit) {
+                let limit = self.limit(index);
+                let plan = limit.terms.plans.as_ref().map(|plans| &plans.by);
+                for source in limit.key.sources().iter().chain(plan) {
+                    if is_selected(source) && !found.contains(source) {
+                        found.push(source.clone());
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// A limit, and the limits that apply in its stead if the key is missing.
+    fn fallback_chain(&self, first: LimitIndex) -> impl Iterator<Item = LimitIndex> {
+        // The configuration refuses chains with a cycle.
+        std::iter::successors(Some(first), |index| match self.limit(*index).missing_key {
+            MissingKey::Limit(next) => Some(next),
+            MissingKey::Impossible
+            | MissingKey::Skip
+            | MissingKey::Deny(_)
+            | MissingKey::ClientIp => None,
+        })
+    }
+
+    /// Every request header that the policy reads: for keys, plans, costs and matches. Names may repeat.
+    pub fn header_names(&self) -> Vec<HeaderName> {
+        let limits = self.limits.iter();
+        let sources = limits.flat_map(|limit| {
+            let plan = limit.terms.plans.as_ref().map(|plans| &plans.by);
+            limit.key.sources().iter().chain(plan).filter_map(Source::header_name)
+        });
+        let route_limits = self.routes.iter().flat_map(|route| &route.limits);
+        let route_costs = route_limits.map(|route_limit| &route_limit.cost);
+        let costs = self.limits.iter().map(|limit| &limit.cost).chain(route_costs);
+        let costs = costs.filter_map(|cost| match cost {
+            Cost::Request { header, .. } => Some(header),
+            Cost::Fixed(_) | Cost::Response { .. } => None,
+        });
+        let matches = self.routes.iter().flat_map(|route| &route.matches.headers);
+        sources.chain(costs).chain(matches.map(|(name, _)| name)).cloned().collect()
+    }
+
+    /// Every limit that some route charges a cost from the response to.
+    pub fn limits_with_response_cost(&self) -> Vec<LimitIndex> {
+        let depends = |route_limit: &&RouteLimit| route_limit.cost.depends_on_response();
+        let mut found = Vec::new();
+        for route_limit in self.routes.iter().flat_map(|route| &route.limits).filter(depends) {
+            for index in self.fallback_chain(route_limit.limit) {
+                if found.contains(&index) {
+                    break;
+                }
+                found.push(index);
+            }
+        }
+        found
+    }
+}

@@ -77,13 +77,13 @@ fn limits() {
     limit(
         "tier: exact, algorithm: token_bucket, rate: 7/1m, refill_every: 1s, key: client_ip",
         &[
-            "f:5:72: limits.l.refill_every: refill_every brings no whole number of units; a time no longer than the rate's that brings 1, 2, 3 ... units",
+            "f:5:72: limits.l.refill_every: refill_every brings no whole number of units; write a time, at most that of the rate, in which a whole number of units refills",
         ],
     );
     limit(
         "tier: exact, rate: 5/s, key: client_ip, cost: 6",
         &[
-            "f:5:54: limits.l.cost: a cost of 6 never fits into limit \"l\"; at most 5, or raise the limit",
+            "f:5:54: limits.l.cost: a cost of 6 never fits into limit \"l\"; write at most 5, or raise the limit",
         ],
     );
     limit(
@@ -134,7 +134,7 @@ fn the_rest_of_a_limit() {
     exact(
         "plans: { by: host, rates: { gold: 9/s } }",
         &[
-            "f:5:61: limits.l.plans.by: a plan is not told by host; header:NAME, cookie:NAME, or { jwt: { jwks_file: FILE, claim: plan } }",
+            "f:5:61: limits.l.plans.by: a plan cannot be read from host; header:NAME, cookie:NAME, or { jwt: { jwks_file: FILE, claim: plan } }",
         ],
     );
     exact(
@@ -161,7 +161,7 @@ fn the_rest_of_a_limit() {
     );
     exact(
         "refund: { status: [599-500] }",
-        &["f:5:67: limits.l.refund.status[0]: \"599-500\" runs backwards"],
+        &["f:5:67: limits.l.refund.status[0]: \"599-500\" ends before it begins"],
     );
     exact(
         "rollout: 101%",
@@ -181,7 +181,9 @@ fn the_rest_of_a_limit() {
     );
     exact(
         "algorithm: leaky_bucket",
-        &["f:5:3: limits.l: max_delay is missing: a leaky bucket lets wait; write max_delay: 1s"],
+        &[
+            "f:5:3: limits.l: max_delay is missing: a leaky bucket delays requests; write max_delay: 1s",
+        ],
     );
     exact(
         "algorithm: token_bucket, refill_every: 1s, max_delay: 1s",
@@ -192,15 +194,13 @@ fn the_rest_of_a_limit() {
     exact(
         "max_in_flight: 20, burst: 3",
         &[
-            "f:5:27: limits.l.rate: rate does not go with max_in_flight; leave one of the two out",
-            "f:5:74: limits.l.burst: burst does not go with max_in_flight; leave it out",
+            "f:5:27: limits.l.rate: rate cannot be combined with max_in_flight; leave one of the two out",
+            "f:5:74: limits.l.burst: burst cannot be combined with max_in_flight; leave it out",
         ],
     );
     exact(
         "cost: { header: x-cost }",
-        &[
-            "f:5:54: limits.l.cost: max is missing; write max: 100, the most that one request can cost",
-        ],
+        &["f:5:54: limits.l.cost: max is missing; write max: 100, the largest cost of one request"],
     );
     exact(
         "cost: { header: x-cost, default: 3, max: 2 }",
@@ -209,7 +209,7 @@ fn the_rest_of_a_limit() {
     exact(
         "cost: { response_header: x-tokens, reserve: 9, max: 90 }",
         &[
-            "f:5:54: limits.l.cost: a cost of 9 never fits into limit \"l\"; at most 5, or raise the limit",
+            "f:5:54: limits.l.cost: a cost of 9 never fits into limit \"l\"; write at most 5, or raise the limit",
         ],
     );
     let estimate = |text: &str, expected: &[&str]| {
@@ -230,7 +230,7 @@ fn the_rest_of_a_limit() {
         estimate(
             key,
             &[&format!(
-                "f:5:{}: limits.l.{name}: another rate needs an exact one; leave it out, or write tier: exact and a rate",
+                "f:5:{}: limits.l.{name}: a second rate needs a limit with an exact rate; leave it out, or write tier: exact and a rate",
                 53 + name.len()
             )],
         );
@@ -238,13 +238,13 @@ fn the_rest_of_a_limit() {
     estimate(
         "overrides: [{ network: 192.0.2.0/24, rate: 9/s }]",
         &[
-            "f:5:94: limits.l.overrides[0].rate: another rate needs an exact one; leave it out, or write tier: exact and a rate",
+            "f:5:94: limits.l.overrides[0].rate: a second rate needs a limit with an exact rate; leave it out, or write tier: exact and a rate",
         ],
     );
     estimate(
         "cost: { response_header: x-tokens, reserve: 1, max: 90 }",
         &[
-            "f:5:57: limits.l.cost: a cost that the answer tells needs an exact rate; leave it out, or write a rate with tier: exact",
+            "f:5:57: limits.l.cost: a cost from the response needs an exact rate; leave it out, or write a rate with tier: exact",
         ],
     );
     limit(
@@ -262,7 +262,7 @@ fn the_rest_of_a_limit() {
             "responses: {{ body: [grpc], cors: [\"https://a.example/\"], exempt: [all] }}\n{ROUTE}"
         ),
         &[
-            "f:4:20: responses.body: grpc is for gRPC calls alone; begin the list with problem or a file",
+            "f:4:20: responses.body: grpc is only for gRPC calls; begin the list with problem or a file",
             "f:4:35: responses.cors[0]: \"https://a.example/\" is not an origin; write https://app.example.com, or \"*\"",
             "f:4:67: responses.exempt[0]: unknown word \"all\"; one of preflight, acme",
         ],
@@ -305,25 +305,29 @@ fn stores() {
     store(
         "url: \"redis://u:secret@a\"",
         &[
-            "f:4:24: store.redis.url: a password stands in no address; write username and password_file",
+            "f:4:24: store.redis.url: an address must not contain a password; write username and password_file",
         ],
     );
     store("url: redis://a/x", &["f:4:24: store.redis.url: \"x\" is not the number of a database"]);
     store(
         "cluster: [redis://a, rediss://b]",
-        &["f:4:28: store.redis.cluster: redis: beside rediss:; all with TLS or all without"],
+        &[
+            "f:4:28: store.redis.cluster: redis: and rediss: addresses are mixed; use TLS for all or for none",
+        ],
     );
     store(
         "cluster: [redis://a/1]",
-        &["f:4:28: store.redis.cluster: a Cluster has one database; leave the number out"],
+        &["f:4:28: store.redis.cluster: a Cluster has only one database; leave the number out"],
     );
     store(
         "url: redis://a, prefix: \"a{b}\"",
-        &["f:4:43: store.redis.prefix: \"a{b}\" is no prefix; at most 64 of a-z A-Z 0-9 - _ . :"],
+        &[
+            "f:4:43: store.redis.prefix: \"a{b}\" is not a prefix; write at most 64 of a-z A-Z 0-9 - _ . :",
+        ],
     );
     store(
         "url: redis://a, timeout: 1m",
-        &["f:4:44: store.redis.timeout: \"1m\" is longer than 10s, and a client waits with it"],
+        &["f:4:44: store.redis.timeout: \"1m\" is longer than 10s; the client waits as long"],
     );
     store(
         "url: redis://a, tls: {}",
@@ -364,9 +368,9 @@ fn stores() {
 fn two_delays() {
     let refused = |line: usize, column: usize, route: usize, one: &str, other: &str| {
         format!(
-            "f:{line}:{column}: routes[{route}]: limits {one:?} and {other:?} would both let a request wait, and it \
-             cannot leave in turn under both; leave max_delay out of one of them (a leaky_bucket is then a \
-             token_bucket), or part their routes"
+            "f:{line}:{column}: routes[{route}]: limits {one:?} and {other:?} could both delay a request, and a request \
+             cannot keep the order of both queues; remove max_delay from one of them (a leaky_bucket then \
+             becomes a token_bucket), or use them on different routes"
         )
     };
     let line = "{ tier: exact, algorithm: leaky_bucket, rate: 2/s, max_delay: 2s, key: client_ip }";
@@ -458,7 +462,7 @@ fn what_waits_is_not_given_back() {
             "limits:\n  a: {{ tier: exact, algorithm: leaky_bucket, rate: 5/1s, max_delay: 1s, key: client_ip{more} }}\n"
         )
     };
-    let why = "does not go with max_delay: those behind a request that is given back have their turns; leave one of the two out";
+    let why = "cannot be combined with max_delay: a refund does not shorten the delays that later requests already have; leave one of the two out";
     check(
         &format!("{}routes: [{{ name: r, limits: [a] }}]\n", limit(", count: { status: [401] }")),
         &[&format!("f:5:96: limits.a.count: count {why}")],
@@ -473,7 +477,7 @@ fn what_waits_is_not_given_back() {
             limit("")
         ),
         &[
-            "f:6:10: routes[0]: limit \"a\" has a max_delay, and its cost here is told by the answer; leave one of the two out",
+            "f:6:10: routes[0]: limit \"a\" has a max_delay, and its cost here is from the response; leave one of the two out",
         ],
     );
 }
@@ -501,7 +505,7 @@ fn a_limit_has_few_windows_and_rates() {
     check(
         &text("token_bucket", &mut rates(8)),
         &[&format!(
-            "{bucket} have 9 different rates, at most 8 are possible of a bucket; write fewer plans, or a limit for some of them"
+            "{bucket} have 9 different rates, at most 8 are possible for a bucket; write fewer plans, or a separate limit for some of them"
         )],
     );
     check(
@@ -516,7 +520,7 @@ fn a_limit_has_few_windows_and_rates() {
 fn routes() {
     check(
         "routes: [{ name: r }, { name: r }]\n",
-        &["f:4:31: routes[1].name: route \"r\" stands twice"],
+        &["f:4:31: routes[1].name: two routes have the name \"r\""],
     );
     check(
         "routes: [{ name: R.1 }]\n",
@@ -532,7 +536,7 @@ fn routes() {
     );
     check(
         "limits: { l: { tier: exact, rate: 1/s, key: client_ip } }\nroutes: [{ name: r, limits: [l, l] }]\n",
-        &["f:5:33: routes[0].limits[1]: limit \"l\" stands twice"],
+        &["f:5:33: routes[0].limits[1]: limit \"l\" is listed twice"],
     );
     check(
         "routes: [{ name: r, match: { client: [10.0.0.1/8] } }]\n",
@@ -556,7 +560,7 @@ fn sections() {
     check(
         &format!("admin: {{ address: 0.0.0.0:9900 }}\n{ROUTE}"),
         &[
-            "f:4:19: admin.address: 0.0.0.0:9900 can be reached from elsewhere; add token_file, or listen on 127.0.0.1",
+            "f:4:19: admin.address: 0.0.0.0:9900 can be reached from other machines; add token_file, or listen on 127.0.0.1",
         ],
     );
     let why = "is not a host; write admin.example, without scheme and port";
@@ -670,7 +674,10 @@ fn where_yaml_trips_the_cure_is_told() {
     told("routes: [{ name: r, match: { host: *.example.com } }]\n", &["f:4:", "quote it"]);
     told("routes: &all [{ name: r }]\n", &["f:4:9", "anchor"]);
     told("routes: !tag [{ name: r }]\n", &["f:4:9", "tag"]);
-    told("version: 1\nroutes: [{ name: r }]\n", &["f:4:1", "\"version\" stands twice", "line 1"]);
+    told(
+        "version: 1\nroutes: [{ name: r }]\n",
+        &["f:4:1", "\"version\" is written twice", "line 1"],
+    );
     told("routes: [{ name: r }]\n---\nversion: 1\n", &["second document"]);
     told("routes: [{ name: r }\n", &["f:"]);
     told("routes:\n\t- name: r\n", &["f:"]);

@@ -1,8 +1,9 @@
-//! What is wrong with a configuration: where, what, and what to write instead.
+//! Errors and warnings about a configuration: where, what, and what to write instead. Nothing here
+//! knows what a configuration means.
 
 use std::fmt;
 
-/// A place in a file, both counted from 1.
+/// A position in a file; both numbers start at 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
     /// The line.
@@ -11,12 +12,16 @@ pub struct Location {
     pub column: usize,
 }
 
+impl Location {
+    pub(super) const START: Self = Self { line: 1, column: 1 };
+}
+
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Where in the text; none when the file cannot be read at all.
+    /// Position in the text; `None` if the file cannot be read.
     pub location: Option<Location>,
-    /// Where in the configuration, for example `routes[2].limits[0]`.
+    /// Position in the configuration, for example `routes[2].limits[0]`.
     pub path: String,
     /// What is wrong.
     pub message: String,
@@ -27,38 +32,44 @@ pub struct ConfigError {
 /// All mistakes of a file, in the order of its lines; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
-    /// The file's name as it was given.
+    /// Name of the file, as the caller gave it.
     pub file: String,
     /// The mistakes.
     pub errors: Vec<ConfigError>,
 }
 
-/// What is allowed and probably not meant.
+/// Something that is valid and probably not intended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// By which `check: { silence: [..] }` silences it.
+    /// Name of the warning, by which `check: { silence: [..] }` turns it off.
     pub code: &'static str,
-    /// The file's name as it was given.
+    /// Name of the file, as the caller gave it.
     pub file: String,
-    /// Where in the text.
+    /// Position in the text.
     pub location: Location,
-    /// Where in the configuration.
+    /// Position in the configuration.
     pub path: String,
-    /// What, and why it matters.
+    /// What is unusual, and why it matters.
     pub message: String,
     /// What to write instead.
     pub cure: String,
 }
 
 impl ConfigErrors {
-    /// One line per mistake.
+    /// A file that cannot be read at all.
+    pub(super) fn unreadable(file: String, message: String) -> Self {
+        let error = ConfigError { location: None, path: String::new(), message, cure: None };
+        Self { file, errors: vec![error] }
+    }
+
+    /// One line for each mistake.
     pub fn lines(&self) -> Vec<String> {
         self.errors.iter().map(|error| format!("{}{error}", self.prefix(error))).collect()
     }
 
     fn prefix(&self, error: &ConfigError) -> String {
         match error.location {
-            Some(location) => format!("{}:{}:{}: ", self.file, location.line, location.column),
+            Some(Location { line, column }) => format!("{}:{line}:{column}: ", self.file),
             None => format!("{}: ", self.file),
         }
     }

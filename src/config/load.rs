@@ -1,64 +1,61 @@
-//! From a tree to a configuration: every section in turn, every mistake noted.
+//! Loads a configuration: reads a file, parses it, reads every section in turn, and collects the
+//! mistakes of all of them.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::error::{ConfigErrors, Warning};
+use super::files::read_text_file;
+use super::model::{Config, StoreConfig};
+use super::reader::{ErrorList, Located, Mapping};
+use super::scalars::integer;
+use super::sections::access_log::access_log;
+use super::sections::admin::admin;
+use super::sections::bounds::bounds;
+use super::sections::clients::clients;
+use super::sections::keys::KeyFiles;
+use super::sections::limits::{LimitContext, limits};
+use super::sections::listeners::listeners;
+use super::sections::origins::origins;
+use super::sections::responses::{responses, standard};
+use super::sections::routes::{RouteContext, defaults, routes};
+use super::sections::store::store;
+use super::source::{self, MAX_BYTES, SourceNode};
+use super::warnings::{WarningInput, silenced, warnings};
 use crate::clock::Nanos;
-use crate::config::error::{ConfigError, ConfigErrors, Warning};
-use crate::config::files::read_steady;
-use crate::config::reader::{ErrorList, Located, Mapping};
-use crate::config::scalars::whole;
-use crate::config::sections::keys::KeyFiles;
-use crate::config::sections::limits::LimitContext;
-use crate::config::sections::limits::limits;
-use crate::config::sections::origins::origins;
-use crate::config::sections::routes::{RouteContext, defaults, routes};
-use crate::config::sections::store::store;
-use crate::config::sections::{bounds, listeners as sockets, responses};
-use crate::config::source::{self, MAX_BYTES, SourceNode};
-use crate::config::warnings::{WarningInput, silenced, warnings};
-use crate::config::{Config, StoreConfig};
 use crate::limit::MICROSECOND;
 use crate::policy::{Policy, Router};
 
-/// Most worker threads.
+/// Largest number of worker threads.
 const MAX_THREADS: u64 = 1_024;
 
-/// A configuration and what is to be said of it.
+/// A valid configuration and its warnings.
 #[derive(Debug)]
 pub struct LoadedConfig {
-    /// What is meant.
+    /// The configuration.
     pub config: Config,
-    /// What is probably not meant.
+    /// What is valid and probably not intended.
     pub warnings: Vec<Warning>,
 }
 
-/// Reads a file. Other files that it names are looked for beside it.
+/// Loads a file. Relative names of other files start at its folder.
 pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
     let name = file.display().to_string();
-    let text = read_bounded(file).map_err(|message| {
-        let error = ConfigError { location: None, path: String::new(), message, cure: None };
-        ConfigErrors { file: name.clone(), errors: vec![error] }
-    })?;
-    let folder = file.parent().unwrap_or(Path::new(""));
-    read_text(&text, &name, folder)
+    let text = match read_text_file(file, MAX_BYTES as u64) {
+        Ok(text) => text,
+        Err(message) => return Err(ConfigErrors::unreadable(name, message)),
+    };
+    read_text(&text, &name, file.parent().unwrap_or(Path::new("")))
 }
 
-/// Reads no more than a configuration can have, so that a wrong file (a device, a log) does no
-/// harm.
-pub(super) fn read_bounded(file: &Path) -> Result<String, String> {
-    let bytes =
-        read_steady(file, MAX_BYTES as u64).map_err(|error| format!("cannot be read: {error}"))?;
-    String::from_utf8(bytes)
-        .map_err(|error| format!("is not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
-}
-
-/// Reads a text. `name` stands in errors; `folder` is where files are looked for.
+/// Reads a configuration from a text. `name` appears in errors; relative names of other files start
+/// at `folder`.
 pub fn read_text(text: &str, name: &str, folder: &Path) -> Result<LoadedConfig, ConfigErrors> {
     let refused = |errors| ConfigErrors { file: name.to_owned(), errors };
     let tree = source::parse(text).map_err(refused)?;
     let errors = ErrorList::default();
-    let loaded = compile(&tree, &errors, name, folder);
+    let loaded = read_sections(&tree, &errors, name, folder);
     let errors = errors.into_sorted();
     match loaded {
         Some(loaded) if errors.is_empty() => Ok(loaded),
@@ -66,42 +63,40 @@ pub fn read_text(text: &str, name: &str, folder: &Path) -> Result<LoadedConfig, 
     }
 }
 
-fn compile(
+fn read_sections(
     tree: &SourceNode,
     errors: &ErrorList,
     name: &str,
     folder: &Path,
 ) -> Option<LoadedConfig> {
-    let mut root = Located::root(tree, errors).map()?;
-    version(&mut root);
+    let mut root = Located::root(tree, errors).mapping()?;
+    check_version(&mut root);
     let threads = root.get("threads").and_then(|at| at.parse(threads)).flatten();
-    let listeners = sockets::listeners(&mut root, folder);
-    let admin = sockets::admin(&mut root, folder);
-    let clients = sockets::clients(&mut root);
+    let listeners = listeners(&mut root, folder);
+    let admin = admin(&mut root, folder);
+    let clients = clients(&mut root);
     let clients_at = root.get("clients");
     let store = store(&mut root, folder);
     let store_at = root.get("store");
-    let (bounds, max_keys) = bounds::bounds(&mut root);
-    let access_log = bounds::access_log(&mut root, folder);
+    let bounds = bounds(&mut root);
+    let access_log = access_log(&mut root, folder);
     let key_files = &KeyFiles::new(folder);
     let origins = origins(&mut root, folder, key_files);
-    // The unit of time of the clock that the exact tier is read by.
+    // The resolution of the clock of exact limits.
     let tick = if store == StoreConfig::Embedded { Nanos::new(1) } else { MICROSECOND };
-    let limits = limits(
-        &mut root,
-        &LimitContext { folder, key_files, ipv6_prefix: clients.ipv6_prefix, tick },
-    );
-    let base = match root.get("responses") {
-        Some(at) => responses::responses(&at, &responses::standard(), folder),
-        None => Arc::new(responses::standard()),
+    let context = LimitContext { folder, key_files, ipv6_prefix: clients.ipv6_prefix, tick };
+    let limits = limits(&mut root, &context);
+    let default_responses = match root.get("responses") {
+        Some(at) => responses(&at, &standard(), folder),
+        None => Arc::new(standard()),
     };
-    let names: Vec<&str> = root.names_in("origins");
-    let known = RouteContext { limits: &limits, origins: &names, folder };
-    let defaults = defaults(&mut root, &known);
-    let routes = routes(&mut root, &defaults, &base, &known);
+    let origin_names = root.names_in("origins");
+    let context = RouteContext { limits: &limits, origins: &origin_names, folder };
+    let defaults = defaults(&mut root, &default_responses, &context);
+    let routes = routes(&mut root, &defaults, &context);
     let silenced = silenced(&mut root);
     root.finish();
-    let looked = WarningInput {
+    let input = WarningInput {
         file: name,
         limits: &limits,
         routes: &routes,
@@ -110,30 +105,32 @@ fn compile(
         store: &store,
         store_at,
     };
-    let warnings = warnings(&looked, &silenced);
+    let warnings = warnings(&input, &silenced);
+    let (routes, responses): (Vec<_>, Vec<_>) =
+        routes.into_iter().map(|defined| (defined.route, defined.responses)).unzip();
     let policy = Policy {
-        router: Router::new(&routes.routes),
-        limits: limits.limits,
-        routes: routes.routes,
-        max_keys,
+        router: Router::new(&routes),
+        limits: limits.into_limits(),
+        routes,
+        max_keys: bounds.max_keys(),
     };
     let config = Config {
         threads,
         listeners,
         admin,
         clients,
-        origins: origins.into_iter().map(|(origin, _)| origin).collect(),
+        origins,
         policy,
-        responses: routes.responses,
-        default_responses: base,
-        bounds,
+        responses,
+        default_responses,
+        bounds: bounds.bounds,
         access_log,
         store,
     };
     Some(LoadedConfig { config, warnings })
 }
 
-fn version(root: &mut Mapping<'_>) {
+fn check_version(root: &mut Mapping<'_>) {
     if let Some(at) = root.require("version", "begin with version: 1")
         && at.text().is_some_and(|text| text != "1")
     {
@@ -142,11 +139,11 @@ fn version(root: &mut Mapping<'_>) {
 }
 
 /// `auto`, or a number.
-fn threads(text: &str) -> Result<Option<std::num::NonZeroUsize>, String> {
+fn threads(text: &str) -> Result<Option<NonZeroUsize>, String> {
     if text == "auto" {
         return Ok(None);
     }
-    let wrong = |why| format!("{why}; or write auto");
-    let number = whole(1, MAX_THREADS)(text).map_err(wrong)?;
-    Ok(usize::try_from(number).ok().and_then(std::num::NonZeroUsize::new))
+    let number =
+        integer(1, MAX_THREADS)(text).map_err(|error| format!("{error}; or write auto"))?;
+    Ok(usize::try_from(number).ok().and_then(NonZeroUsize::new))
 }

@@ -1,4 +1,5 @@
-//! Reads a configuration file and produces a [`Config`].
+//! Reads a configuration file and produces a [`Config`] and its warnings, and reads files of policy
+//! tests.
 //!
 //! ```text
 //! text -> source (a tree with locations) -> sections (typed values) -> Config, warnings
@@ -24,5 +25,6 @@ pub use error::{ConfigError, ConfigErrors, Location, Warning};
 pub use load::{LoadedConfig, load, read_text};
 pub use model::*;
 pub use test_cases::{
-    Expectation, OriginAnswer, TestCase, TestRequest, TestStep, load_cases, read_cases,
+    AnswerEnding, Expectation, ExpectedField, OriginAnswer, TestCase, TestRequest, TestStep,
+    load_cases, read_cases,
 };

@@ -1,14 +1,19 @@
-//! Texts of a configuration: durations, rates, sizes, names.
+//! Parses single texts of a configuration: durations, rates, sizes, numbers, networks and names.
+//! Every function takes the text as typed and returns the value, or an error in words for the
+//! operator. Nothing here knows where a text was written.
 
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use crate::clock::Nanos;
 use crate::limit::Rate;
+use crate::policy::client::unmapped;
 
-/// The longest duration that is taken: 366 days.
+/// Longest duration: 366 days.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 86_400);
 
-/// `500ms 10s 1m 2h 1d`.
+/// `500ms`, `10s`, `1m`, `2h` or `1d`; zero is allowed.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration; write 500ms, 10s, 1m, 2h or 1d");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -28,15 +33,15 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is longer than 366d"))
 }
 
-/// A duration that is not nothing.
-pub(super) fn some_duration(text: &str) -> Result<Duration, String> {
+/// A duration above zero.
+pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err(format!("{text:?} is no time at all; write at least 1ms")),
+        Duration::ZERO => Err(format!("{text:?} is zero; write at least 1ms")),
         duration => Ok(duration),
     }
 }
 
-/// `5/s`, `60/1m`: units, and the time they come in.
+/// `5/s` or `60/1m`: a number of units per period of time.
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
     let wrong = || format!("{text:?} is not a rate; write for example 5/s or 60/1m");
     let (count, period) = text.split_once('/').ok_or_else(wrong)?;
@@ -50,7 +55,7 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
     Rate::new(count, Nanos::from(period)).map_err(|error| format!("{text:?}: {error}"))
 }
 
-/// `64KiB`, `1MiB`, `512B` or a number of bytes.
+/// `64KiB`, `1MiB`, `512B` or a number of bytes, in bytes.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size; write for example 64KiB or 1MiB");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -66,11 +71,11 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(wrong)
 }
 
-/// A whole number between bounds.
-pub(super) fn whole(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> {
+/// A number from `min` to `max`, both included.
+pub(super) fn integer(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, String> {
     move |text| {
-        let number = text.parse::<u64>().ok().filter(|number| (least..=most).contains(number));
-        number.ok_or_else(|| format!("{text:?} is not a whole number from {least} to {most}"))
+        let number = text.parse::<u64>().ok().filter(|number| (min..=max).contains(number));
+        number.ok_or_else(|| format!("{text:?} is not a whole number from {min} to {max}"))
     }
 }
 
@@ -83,30 +88,45 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// The longest name of a limit, a route or an origin: each stands in metrics, logs and fields.
+/// Longest name of a limit, a route or an origin, in bytes. Names appear in metrics, logs and header
+/// fields.
 const MAX_NAME: usize = 64;
 
-/// What a name is made of, for those that are not one.
+/// The cure for a text that is not a name.
 pub(super) const NAME_CURE: &str = "use a-z, A-Z, 0-9, _ and -, at most 64";
 
-/// `[a-zA-Z0-9_-]{1,64}`. Names that differ in case are different names.
+/// Whether a text is a name: `[a-zA-Z0-9_-]{1,64}`. Names that differ in case are different names.
 pub(super) fn is_name(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
 }
 
-/// `100%` or `12.5%`, in parts of a million.
+/// `100%` or `12.5%`, in parts per million; at most four decimals.
 pub(super) fn share(text: &str) -> Result<u32, String> {
     let wrong = || format!("{text:?} is not a share; write for example 100% or 2.5%");
     let number = text.strip_suffix('%').ok_or_else(wrong)?;
-    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-    if part.len() > 4 || !part.bytes().all(|b| b.is_ascii_digit()) {
+    let (percent, decimals) = number.split_once('.').unwrap_or((number, ""));
+    if decimals.len() > 4 || !decimals.bytes().all(|b| b.is_ascii_digit()) {
         return Err(wrong());
     }
-    let whole: u32 = whole.parse().map_err(|_| wrong())?;
-    let part: u32 = format!("{part:0<4}").parse().map_err(|_| wrong())?;
-    let ppm = whole.checked_mul(10_000).and_then(|ppm| ppm.checked_add(part));
+    let percent: u32 = percent.parse().map_err(|_| wrong())?;
+    let decimals: u32 = format!("{decimals:0<4}").parse().map_err(|_| wrong())?;
+    let ppm = percent.checked_mul(10_000).and_then(|ppm| ppm.checked_add(decimals));
     ppm.filter(|ppm| *ppm <= 1_000_000).ok_or_else(wrong)
+}
+
+/// `10.0.0.0/8`, `2001:db8::/32`, or a single address.
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
+    if let Ok(network) = text.parse::<IpNet>() {
+        let truncated = network.trunc();
+        if truncated.addr() != network.addr() {
+            return Err(format!("{text:?} has bits beyond its prefix; write {truncated}"));
+        }
+        return Ok(truncated);
+    }
+    text.parse()
+        .map(|address| IpNet::from(unmapped(address)))
+        .map_err(|_| format!("{text:?} is not a network; write 10.0.0.0/8 or 203.0.113.7"))
 }
 
 #[cfg(test)]
@@ -114,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_read_as_they_are_written() {
+    fn each_kind_of_text_is_parsed_or_refused() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7_200)));
         assert!(duration("10").is_err() && duration("1.5s").is_err() && duration("400d").is_err());

@@ -1,77 +1,85 @@
-//! Text to a tree that knows where everything stands, within bounds.
+//! Parses YAML text into a tree whose nodes know their locations.
 //!
-//! Scalars keep their text as typed: what they mean is decided by whoever reads them. What makes a
-//! file mean more than it says (tags, anchors, several documents) is refused. A second reader,
-//! the one most tools are built on, must agree about the structure.
+//! Scalars keep their text as typed; the reader of each key decides what a text means. Features
+//! that hide what a file says (tags, anchors, several documents) are refused, and size and depth
+//! are bounded. A second parser, `serde_yaml`, must agree about the structure, so that an editor or
+//! a linter sees the same configuration.
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span};
 
-use crate::config::error::{ConfigError, Location};
+use super::error::{ConfigError, Location};
 
-/// The largest file: a policy of ten thousand routes is about this long.
+/// Largest file, in bytes. A policy of ten thousand routes is about this long.
 pub(super) const MAX_BYTES: usize = 1 << 20;
 
-/// The deepest nesting; the configuration itself needs seven.
+/// Deepest nesting. The configuration itself needs seven levels.
 const MAX_DEPTH: usize = 32;
 
-/// A value with its location.
+/// A value in the file and its location.
 #[derive(Debug)]
 pub(super) struct SourceNode {
     pub(super) location: Location,
-    pub(super) kind: SourceContent,
+    pub(super) content: SourceContent,
 }
 
+/// What a value consists of.
 #[derive(Debug)]
 pub(super) enum SourceContent {
     Scalar {
         text: String,
-        /// Not quoted: `null` is nothing, `"null"` is a text.
+        /// Whether it is not quoted: a plain `null` is nothing, and `"null"` is a text.
         plain: bool,
     },
     List(Vec<SourceNode>),
-    Map(Vec<(SourceKey, SourceNode)>),
+    /// The names differ from each other.
+    Mapping(Vec<SourceEntry>),
 }
 
+/// A name in a mapping and its value.
 #[derive(Debug)]
-pub(super) struct SourceKey {
+pub(super) struct SourceEntry {
+    /// Location of the name.
     pub(super) location: Location,
-    pub(super) text: String,
+    pub(super) name: String,
+    pub(super) value: SourceNode,
 }
 
 impl SourceNode {
-    /// Whether nothing is written here.
+    /// Whether the value is left empty.
     pub(super) fn is_nothing(&self) -> bool {
-        match &self.kind {
+        match &self.content {
             SourceContent::Scalar { text, plain: true } => {
                 matches!(text.as_str(), "" | "~" | "null")
             }
-            SourceContent::Scalar { .. } | SourceContent::List(_) | SourceContent::Map(_) => false,
+            SourceContent::Scalar { .. } | SourceContent::List(_) | SourceContent::Mapping(_) => {
+                false
+            }
         }
     }
 
-    /// In words.
+    /// What the value is, in the words of an error.
     pub(super) fn describe(&self) -> &'static str {
-        match &self.kind {
+        match &self.content {
             _ if self.is_nothing() => "nothing",
             SourceContent::Scalar { .. } => "a value",
             SourceContent::List(_) => "a list",
-            SourceContent::Map(_) => "a mapping",
+            SourceContent::Mapping(_) => "a mapping",
         }
     }
 }
 
-/// Reads a whole file. Syntax errors end the reading; all others are collected.
+/// Parses a file. A syntax error ends the parsing; all other errors are collected.
 pub(super) fn parse(text: &str) -> Result<SourceNode, Vec<ConfigError>> {
     if text.len() > MAX_BYTES {
         let message = format!("the file has more than {MAX_BYTES} bytes");
-        return Err(vec![error(Location { line: 1, column: 1 }, message, None)]);
+        return Err(vec![error(Location::START, message, None)]);
     }
     let mut reader = TreeReader { parser: Parser::new_from_str(text), errors: Vec::new() };
     let tree = reader.document().map_err(|error| vec![error])?;
     if !reader.errors.is_empty() {
         return Err(reader.errors);
     }
-    second_opinion(text, &tree).map_err(|error| vec![error])?;
+    check_with_second_parser(text, &tree).map_err(|error| vec![error])?;
     Ok(tree)
 }
 
@@ -92,17 +100,14 @@ impl<'t> TreeReader<'t> {
                 | Event::Nothing => {}
                 Event::StreamEnd => {
                     return tree.ok_or_else(|| {
-                        let first = Location { line: 1, column: 1 };
-                        error(first, "the file is empty".to_owned(), Some("begin with version: 1"))
+                        let message = "the file is empty".to_owned();
+                        error(Location::START, message, Some("begin with version: 1"))
                     });
                 }
                 _ if tree.is_some() => {
                     let message = "a second document begins here".to_owned();
-                    return Err(error(
-                        location(span.start),
-                        message,
-                        Some("one file is one document"),
-                    ));
+                    let cure = "write one document per file";
+                    return Err(error(location(span.start), message, Some(cure)));
                 }
                 event => tree = Some(self.node(event, span, 0)?),
             }
@@ -120,31 +125,24 @@ impl<'t> TreeReader<'t> {
             let message = format!("nested deeper than {MAX_DEPTH} levels");
             return Err(error(at, message, None));
         }
-        let kind = match event {
+        let content = match event {
             Event::Scalar(text, style, anchor, tag) => {
-                self.refuse_extras(at, anchor, tag.is_some());
+                self.refuse_anchor_and_tag(at, anchor, tag.is_some());
                 SourceContent::Scalar {
                     text: text.into_owned(),
                     plain: style == ScalarStyle::Plain,
                 }
             }
             Event::SequenceStart(anchor, tag) => {
-                self.refuse_extras(at, anchor, tag.is_some());
-                let mut items = Vec::new();
-                loop {
-                    let (event, span) = self.next()?;
-                    if event == Event::SequenceEnd {
-                        break SourceContent::List(items);
-                    }
-                    items.push(self.node(event, span, depth + 1)?);
-                }
+                self.refuse_anchor_and_tag(at, anchor, tag.is_some());
+                self.list(depth)?
             }
             Event::MappingStart(anchor, tag) => {
-                self.refuse_extras(at, anchor, tag.is_some());
-                self.map(depth)?
+                self.refuse_anchor_and_tag(at, anchor, tag.is_some());
+                self.mapping(depth)?
             }
             Event::Alias(_) => {
-                let cure = "quote it if a * is meant; otherwise write the value out";
+                let cure = "quote it if the * is part of the text; otherwise write the value out";
                 self.errors.push(error(at, "an alias".to_owned(), Some(cure)));
                 SourceContent::Scalar { text: String::new(), plain: true }
             }
@@ -158,42 +156,54 @@ impl<'t> TreeReader<'t> {
                 return Err(error(at, "the file ends in the middle".to_owned(), None));
             }
         };
-        Ok(SourceNode { location: at, kind })
+        Ok(SourceNode { location: at, content })
     }
 
-    fn map(&mut self, depth: usize) -> Result<SourceContent, ConfigError> {
-        let mut entries: Vec<(SourceKey, SourceNode)> = Vec::new();
-        let mut names = hashbrown::HashMap::new();
+    fn list(&mut self, depth: usize) -> Result<SourceContent, ConfigError> {
+        let mut items = Vec::new();
+        loop {
+            let (event, span) = self.next()?;
+            if event == Event::SequenceEnd {
+                return Ok(SourceContent::List(items));
+            }
+            items.push(self.node(event, span, depth + 1)?);
+        }
+    }
+
+    fn mapping(&mut self, depth: usize) -> Result<SourceContent, ConfigError> {
+        let mut entries: Vec<SourceEntry> = Vec::new();
+        let mut locations = hashbrown::HashMap::new();
         loop {
             let (event, span) = self.next()?;
             if event == Event::MappingEnd {
-                return Ok(SourceContent::Map(entries));
+                return Ok(SourceContent::Mapping(entries));
             }
             let key = self.node(event, span, depth + 1)?;
             let (event, span) = self.next()?;
             let value = self.node(event, span, depth + 1)?;
-            let SourceContent::Scalar { text, .. } = key.kind else {
-                let message = format!("{} stands where a name is expected", key.describe());
+            let SourceContent::Scalar { text: name, .. } = key.content else {
+                let message = format!("expected a name, found {}", key.describe());
                 self.errors.push(error(key.location, message, Some("quote it if it is a text")));
                 continue;
             };
-            if let Some(first) = names.insert(text.clone(), key.location) {
-                let message = format!("{text:?} stands twice");
+            if let Some(first) = locations.insert(name.clone(), key.location) {
+                let message = format!("{name:?} is written twice");
                 let cure = format!("it is already on line {}", first.line);
                 self.errors.push(error(key.location, message, Some(&cure)));
                 continue;
             }
-            entries.push((SourceKey { location: key.location, text }, value));
+            entries.push(SourceEntry { location: key.location, name, value });
         }
     }
 
-    fn refuse_extras(&mut self, at: Location, anchor: usize, tagged: bool) {
+    /// `anchor` is 0 if the node has none.
+    fn refuse_anchor_and_tag(&mut self, at: Location, anchor: usize, has_tag: bool) {
         if anchor != 0 {
             let cure = "write the value out where it is needed";
             self.errors.push(error(at, "an anchor".to_owned(), Some(cure)));
         }
-        if tagged {
-            let cure = "leave it out, or quote the value if a ! is meant";
+        if has_tag {
+            let cure = "leave it out, or quote the value if the ! is part of the text";
             self.errors.push(error(at, "a tag".to_owned(), Some(cure)));
         }
     }
@@ -201,29 +211,29 @@ impl<'t> TreeReader<'t> {
     fn next(&mut self) -> Result<(Event<'t>, Span), ConfigError> {
         match self.parser.next_event() {
             Some(Ok(event)) => Ok(event),
-            Some(Err(scan)) => Err(syntax(&scan)),
+            Some(Err(scan)) => Err(syntax_error(&scan)),
             None => Err(error(Location::default(), "the file ends in the middle".to_owned(), None)),
         }
     }
 }
 
-/// ErrorList of the scanner, with a cure where YAML's own rules trip people.
-fn syntax(scan: &ScanError) -> ConfigError {
-    let info = scan.info();
-    let trips = info.contains("alias") || info.contains("anchor") || info.contains("directive");
-    let cure = if trips {
+/// An error of the YAML scanner. The cure covers the rules of YAML that surprise people.
+fn syntax_error(scan: &ScanError) -> ConfigError {
+    let cause = scan.info();
+    let needs_quotes = ["alias", "anchor", "directive"].iter().any(|word| cause.contains(word));
+    let cure = if needs_quotes {
         "quote it: a value that begins with * & % or @ needs quotes"
     } else {
         "check the indentation, and quote values that hold : or begin with a special character"
     };
-    error(location(*scan.marker()), format!("not YAML: {info}"), Some(cure))
+    error(location(*scan.marker()), format!("not YAML: {cause}"), Some(cure))
 }
 
-/// Reads the text with `serde_yaml` too. Where the two differ, an editor, a linter or the next
-/// reader would see another policy than the one in force.
-fn second_opinion(text: &str, tree: &SourceNode) -> Result<(), ConfigError> {
+/// Parses the text with `serde_yaml` too. If the results differ, an editor or a linter would see
+/// another policy than the one in force.
+fn check_with_second_parser(text: &str, tree: &SourceNode) -> Result<(), ConfigError> {
     let other: serde_yaml::Value = serde_yaml::from_str(text).map_err(|refused| {
-        let at = refused.location().map_or(Location { line: 1, column: 1 }, |location| Location {
+        let at = refused.location().map_or(Location::START, |location| Location {
             line: location.line(),
             column: location.column(),
         });
@@ -232,25 +242,28 @@ fn second_opinion(text: &str, tree: &SourceNode) -> Result<(), ConfigError> {
     match difference(tree, &other) {
         None => Ok(()),
         Some(at) => {
-            let message = "YAML readers disagree about this value".to_owned();
+            let message = "YAML parsers disagree about this value".to_owned();
             Err(error(at, message, Some("quote it")))
         }
     }
 }
 
-/// The first place where the two readings differ.
+/// The first location at which the two results differ.
 fn difference(node: &SourceNode, other: &serde_yaml::Value) -> Option<Location> {
     use serde_yaml::Value;
     let differs = Some(node.location);
-    match (&node.kind, other) {
-        (SourceContent::Map(entries), Value::Mapping(others)) => {
+    match (&node.content, other) {
+        (SourceContent::Mapping(entries), Value::Mapping(others)) => {
             if entries.len() != others.len() {
                 return differs;
             }
-            let pairs = entries.iter().zip(others);
-            pairs.into_iter().find_map(|((key, value), (other_key, other_value))| {
-                let same = other_key.as_str().is_none_or(|text| text == key.text);
-                if same { difference(value, other_value) } else { Some(key.location) }
+            entries.iter().zip(others).find_map(|(entry, (other_name, other_value))| {
+                let is_same_name = other_name.as_str().is_none_or(|text| text == entry.name);
+                if is_same_name {
+                    difference(&entry.value, other_value)
+                } else {
+                    Some(entry.location)
+                }
             })
         }
         (SourceContent::List(items), Value::Sequence(others)) => {

@@ -1,4 +1,5 @@
-//! Policy tests: cases of requests and of what is expected of them.
+//! Files of policy tests: requests, and what is expected of each. The files have the same syntax and
+//! the same errors as a configuration. This module does not run the tests.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -6,114 +7,134 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
-use crate::config::error::{ConfigError, ConfigErrors, Location};
-use crate::config::load::read_bounded;
-use crate::config::reader::{ErrorList, Located};
-use crate::config::scalars::{boolean, duration, whole};
-use crate::config::source;
+use super::error::{ConfigErrors, Location};
+use super::files::read_text_file;
+use super::reader::{ErrorList, Located, NamedValue};
+use super::scalars::{boolean, duration, integer};
+use super::source::{self, MAX_BYTES};
 
-/// Most requests of one step.
+/// Largest number of requests of one step.
 const MAX_TIMES: u64 = 10_000_000;
 
-/// The client of a request that names none: an address of documentation.
-const SOMEBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
+/// The peer of a request that names none: an address for documentation (RFC 5737).
+const DEFAULT_PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
 
-/// One case: it begins with nothing spent, at the begin of a window of any length.
+/// One case. It begins with empty counters, at the beginning of a window of any length.
 #[derive(Debug)]
 pub struct TestCase {
-    /// Its name.
+    /// Name of the case.
     pub name: String,
-    /// It is of what only the embedded store has (`only: embedded`).
+    /// Whether the case needs the embedded store (`only: embedded`).
     pub only_embedded: bool,
-    /// What is sent, in order.
+    /// What is sent, in this order.
     pub steps: Vec<TestStep>,
 }
 
-/// One request, perhaps many times, and what is expected.
+/// One request, sent once or several times, and what is expected.
 #[derive(Debug)]
 pub struct TestStep {
-    /// When, counted from the case's begin; `None`: no time passes.
+    /// Time since the beginning of the case; `None` if no time passes.
     pub at: Option<Duration>,
-    /// How often.
+    /// How often it is sent; at least 1.
     pub times: u32,
     /// The request.
     pub send: TestRequest,
     /// What is expected.
     pub expect: Expectation,
-    /// Where it stands in the file.
+    /// Where the step is defined.
     pub location: Location,
 }
 
-/// A request as it would stand on the wire.
+/// A request as it would be transmitted.
 #[derive(Debug)]
 pub struct TestRequest {
     /// The method.
     pub method: Method,
-    /// The target as it was typed.
+    /// The target, as typed.
     pub target: String,
-    /// The fields, `Host` among them if the URL has a host.
+    /// The header fields, including `Host` if the URL has a host.
     pub headers: HeaderMap,
-    /// The peer.
+    /// Address of the peer.
     pub ip: IpAddr,
     /// What the origin would answer.
     pub answer: OriginAnswer,
 }
 
-/// What becomes of a request that is let through.
+/// What happens to a request that is allowed.
 #[derive(Clone, Debug)]
 pub struct OriginAnswer {
-    /// The answer's status and whether it is the origin's; `None`: the client leaves before any.
-    pub status: Option<(u16, bool)>,
-    /// Its fields.
+    /// How the request ends.
+    pub ending: AnswerEnding,
+    /// The header fields of the response.
     pub headers: HeaderMap,
     /// How long the request is in flight.
     pub after: Duration,
 }
 
+/// How a request that is allowed ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerEnding {
+    /// The origin answers with this status.
+    Status(u16),
+    /// The origin fails, and this proxy answers with 502.
+    Failed,
+    /// The client disconnects before a response.
+    NoResponse,
+}
+
 impl Default for OriginAnswer {
     fn default() -> Self {
-        Self { status: Some((200, true)), headers: HeaderMap::new(), after: Duration::ZERO }
+        Self { ending: AnswerEnding::Status(200), headers: HeaderMap::new(), after: Duration::ZERO }
     }
 }
 
-/// What is expected of a step; of many requests, the numbers are of all and the rest of the last.
+/// What is expected of a step. Of several requests, `allowed` and `limited` concern all of them, and
+/// everything else the last one. `None` expects nothing.
 #[derive(Debug, Default)]
 pub struct Expectation {
-    /// How many are let through.
+    /// How many requests are allowed.
     pub allowed: Option<u32>,
-    /// How many are answered 429.
+    /// How many requests are answered with 429.
     pub limited: Option<u32>,
-    /// The name of the route; `none`.
+    /// Name of the route, or `none`.
     pub route: Option<String>,
-    /// The name of the limit that decides; `none`.
+    /// Name of the limit that decides, or `none`.
     pub limit: Option<String>,
-    /// The status; 200 stands for the origin's own.
+    /// Status of the response; 200 if the request is forwarded.
     pub status: Option<u16>,
-    /// Why it is refused before or without a limit; `none`.
+    /// Why the request is refused without a limit, or `none`.
     pub reason: Option<String>,
-    /// How long the last one waits for its turn.
+    /// How long the request is delayed.
     pub waited: Option<Duration>,
-    /// What the candidate of a limit says: `agrees`, `would_deny`, `would_allow`; `none`.
+    /// Verdict of the candidate of a limit: `agrees`, `would_deny`, `would_allow`, or `none`.
     pub candidate: Option<String>,
-    /// Whether a ban refuses it.
+    /// Whether a ban refuses the request.
     pub banned: Option<bool>,
-    /// Who the client is taken for.
+    /// The address that is taken for the client.
     pub client_ip: Option<String>,
-    /// Fields of the answer; `absent` is not there.
-    pub headers: Vec<(String, String)>,
+    /// Header fields of the response by name; `absent` expects no such field.
+    pub headers: Vec<ExpectedField>,
 }
 
-/// Reads a file of cases.
+/// A header field that a response must have.
+#[derive(Debug)]
+pub struct ExpectedField {
+    /// Name in lower case.
+    pub name: String,
+    /// Value, or `absent`.
+    pub value: String,
+}
+
+/// Loads a file of cases.
 pub fn load_cases(file: &Path) -> Result<Vec<TestCase>, ConfigErrors> {
     let name = file.display().to_string();
-    let text = read_bounded(file).map_err(|message| ConfigErrors {
-        file: name.clone(),
-        errors: vec![ConfigError { location: None, path: String::new(), message, cure: None }],
-    })?;
-    read_cases(&text, &name)
+    match read_text_file(file, MAX_BYTES as u64) {
+        Ok(text) => read_cases(&text, &name),
+        Err(message) => Err(ConfigErrors::unreadable(name, message)),
+    }
 }
 
-/// Reads the text of a file of cases. `name` stands in errors.
+/// Reads cases from a text. `name` appears in errors.
 pub fn read_cases(text: &str, name: &str) -> Result<Vec<TestCase>, ConfigErrors> {
     let refused = |errors| ConfigErrors { file: name.to_owned(), errors };
     let tree = source::parse(text).map_err(refused)?;
@@ -127,7 +148,7 @@ pub fn read_cases(text: &str, name: &str) -> Result<Vec<TestCase>, ConfigErrors>
 }
 
 fn cases(root: &Located<'_>) -> Option<Vec<TestCase>> {
-    let mut map = root.map()?;
+    let mut map = root.mapping()?;
     let cases = map.require("cases", "write cases: [{ name: .., steps: [..] }]");
     map.finish();
     let cases = cases?;
@@ -139,29 +160,29 @@ fn cases(root: &Located<'_>) -> Option<Vec<TestCase>> {
 }
 
 fn case(at: &Located<'_>) -> Option<TestCase> {
-    let mut map = at.map()?;
-    let name = map.require("name", "say what it shows").and_then(|at| at.text());
+    let mut map = at.mapping()?;
+    let name = map.require("name", "write name: what the case shows").and_then(|at| at.text());
     let only = map.get("only").map(|at| at.choice(&[("embedded", true)]));
     let steps = map.require("steps", "write steps: [{ send: .., expect: .. }]");
     map.finish();
     let items = steps?.list();
     let steps: Vec<TestStep> = items.iter().filter_map(step).collect();
-    for (before, (after, item)) in steps.iter().zip(steps.iter().zip(&items).skip(1)) {
-        if after.at.is_some() && after.at < before.at {
-            item.error("time runs forwards: this step is before the last one");
+    for (earlier, (later, item)) in steps.iter().zip(steps.iter().zip(&items).skip(1)) {
+        if later.at.is_some() && later.at < earlier.at {
+            item.error("this step is before the previous one; times must not decrease");
         }
     }
     Some(TestCase { name: name?.to_owned(), only_embedded: only.unwrap_or(Some(false))?, steps })
 }
 
 fn step(at: &Located<'_>) -> Option<TestStep> {
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let when = map.get("at").map(|at| at.parse(duration));
-    let times = map.get("times").map(|at| at.parse(whole(1, MAX_TIMES)));
+    let times = map.get("times").map(|at| at.parse(integer(1, MAX_TIMES)));
     let send = map.require("send", "write send: { url: \"http://example.com/\" }");
     let expect = map.require("expect", "write expect: { allowed: 1 }");
     map.finish();
-    let (send, expect) = (send.and_then(|at| request(&at)), expect.and_then(|at| expected(&at)));
+    let (send, expect) = (send.and_then(|at| request(&at)), expect.and_then(|at| expectation(&at)));
     Some(TestStep {
         at: match when {
             None => None,
@@ -175,7 +196,7 @@ fn step(at: &Located<'_>) -> Option<TestStep> {
 }
 
 fn request(at: &Located<'_>) -> Option<TestRequest> {
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let method = map.get("method").map(|at| at.parse(method));
     let url = map.require("url", "write url: \"http://example.com/\"").and_then(|at| at.text());
     let fields = map.get("headers");
@@ -187,48 +208,49 @@ fn request(at: &Located<'_>) -> Option<TestRequest> {
         Some((_, rest)) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
         None => ("", url),
     };
-    let mut headers = fields_of(fields.as_ref());
+    let mut headers = header_fields(fields.as_ref());
     if !authority.is_empty() && !headers.contains_key(http::header::HOST) {
-        let host = field(authority).map_err(|message| at.error(message)).ok()?;
+        let host = field_value(authority).map_err(|message| at.error(message)).ok()?;
         headers.insert(http::header::HOST, host);
     }
     Some(TestRequest {
         method: method.unwrap_or(Some(Method::GET))?,
         target: if target.is_empty() { "/" } else { target }.to_owned(),
         headers,
-        ip: ip.unwrap_or(Some(SOMEBODY))?,
+        ip: ip.unwrap_or(Some(DEFAULT_PEER))?,
         answer: answer.unwrap_or(Some(OriginAnswer::default()))?,
     })
 }
 
-/// `{ status, headers, after }`; `failed`: the origin gives none and this proxy answers 502;
-/// `none`: the client leaves first.
+/// `{ status, headers, after }`, `failed`, or `none`.
 fn answer(at: &Located<'_>) -> Option<OriginAnswer> {
-    if !at.is_map() {
-        let words = [("none", None), ("failed", Some((502, false)))];
-        return at.choice(&words).map(|status| OriginAnswer { status, ..OriginAnswer::default() });
+    if !at.is_mapping() {
+        let words = [("none", AnswerEnding::NoResponse), ("failed", AnswerEnding::Failed)];
+        let ending = at.choice(&words)?;
+        return Some(OriginAnswer { ending, ..OriginAnswer::default() });
     }
-    let mut map = at.map()?;
-    let status = map.get("status").map(|at| at.parse(whole(100, 599)));
+    let mut map = at.mapping()?;
+    let status = map.get("status").map(|at| at.parse(integer(100, 599)));
     let fields = map.get("headers");
     let after = map.get("after").map(|at| at.parse(duration));
     map.finish();
+    let status = u16::try_from(status.unwrap_or(Some(200))?).ok()?;
     Some(OriginAnswer {
-        status: Some((u16::try_from(status.unwrap_or(Some(200))?).ok()?, true)),
-        headers: fields_of(fields.as_ref()),
+        ending: AnswerEnding::Status(status),
+        headers: header_fields(fields.as_ref()),
         after: after.unwrap_or(Some(Duration::ZERO))?,
     })
 }
 
-fn fields_of(fields: Option<&Located<'_>>) -> HeaderMap {
+fn header_fields(fields: Option<&Located<'_>>) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    for (name, at) in fields.into_iter().flat_map(Located::named) {
+    for NamedValue { name, at } in fields.into_iter().flat_map(Located::named_values) {
         let Ok(name) = HeaderName::try_from(name) else {
             at.error(format!("{name:?} is not the name of a header"));
             continue;
         };
         for line in at.one_or_more() {
-            if let Some(value) = line.parse(field) {
+            if let Some(value) = line.parse(field_value) {
                 headers.append(name.clone(), value);
             }
         }
@@ -244,13 +266,14 @@ fn ip(text: &str) -> Result<IpAddr, String> {
     text.parse().map_err(|_| format!("{text:?} is not an address"))
 }
 
-fn field(text: &str) -> Result<HeaderValue, String> {
+fn field_value(text: &str) -> Result<HeaderValue, String> {
     HeaderValue::try_from(text).map_err(|_| format!("{text:?} is not the value of a header"))
 }
 
-fn expected(at: &Located<'_>) -> Option<Expectation> {
-    let mut map = at.map()?;
-    let count = |at: Located<'_>| at.parse(whole(0, MAX_TIMES)).and_then(|n| u32::try_from(n).ok());
+fn expectation(at: &Located<'_>) -> Option<Expectation> {
+    let mut map = at.mapping()?;
+    let count =
+        |at: Located<'_>| at.parse(integer(0, MAX_TIMES)).and_then(|n| u32::try_from(n).ok());
     let text = |at: Located<'_>| at.text().map(str::to_owned);
     let expect = Expectation {
         allowed: map.get("allowed").and_then(count),
@@ -259,7 +282,7 @@ fn expected(at: &Located<'_>) -> Option<Expectation> {
         limit: map.get("limit").and_then(text),
         status: map
             .get("status")
-            .and_then(|at| at.parse(whole(100, 599)))
+            .and_then(|at| at.parse(integer(100, 599)))
             .and_then(|status| u16::try_from(status).ok()),
         reason: map.get("reason").and_then(text),
         waited: map.get("waited").and_then(|at| at.parse(duration)),
@@ -269,10 +292,15 @@ fn expected(at: &Located<'_>) -> Option<Expectation> {
         headers: map
             .get("headers")
             .iter()
-            .flat_map(Located::named)
-            .filter_map(|(name, at)| Some((name.to_ascii_lowercase(), at.text()?.to_owned())))
+            .flat_map(Located::named_values)
+            .filter_map(expected_field)
             .collect(),
     };
     map.finish();
     Some(expect)
+}
+
+fn expected_field(field: NamedValue<'_>) -> Option<ExpectedField> {
+    let value = field.at.text()?.to_owned();
+    Some(ExpectedField { name: field.name.to_ascii_lowercase(), value })
 }

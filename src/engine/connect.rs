@@ -61,8 +61,14 @@ fn settings(redis: &RedisStore) -> StoreSettings {
     StoreSettings {
         servers,
         login: login(&redis.username, &redis.password, database),
-        tls: tls
-            .then(|| StoreTls { ca: redis.tls.ca.clone(), identity: redis.tls.identity.clone() }),
+        tls: tls.then(|| StoreTls {
+            ca: redis.tls.ca.clone(),
+            identity: redis
+                .tls
+                .identity
+                .clone()
+                .map(|identity| (identity.certificate, identity.private_key)),
+        }),
         timeout: redis.timeout,
         prefix: redis.prefix.clone(),
     }

@@ -7,7 +7,8 @@ use http::{HeaderMap, Version};
 use super::{CaseResult, TestStore};
 use crate::clock::{Clock, ManualClock, Nanos};
 use crate::config::{
-    Config, Expectation, OriginAnswer, Responses, TestCase, TestRequest, TestStep,
+    AnswerEnding, Config, Expectation, ExpectedField, OriginAnswer, Responses, TestCase,
+    TestRequest, TestStep,
 };
 use crate::engine::{
     CandidateComparison, CandidateVerdict, Decision, Engine, FinalResponse, Generation,
@@ -222,9 +223,16 @@ impl<'s> Bench<'s> {
         mut pending: PendingSettlement,
         answer: &OriginAnswer,
     ) {
-        if let (true, Some((status, by_origin))) = (pending.awaits_response(), answer.status) {
-            let said = FinalResponse { status, headers: &answer.headers, by_origin };
-            self.engine.finish(&self.generation, decision, &mut pending, &said);
+        let response = match answer.ending {
+            AnswerEnding::Status(status) => Some((status, true)),
+            AnswerEnding::Failed => Some((502, false)),
+            AnswerEnding::NoResponse => None,
+        };
+        if pending.awaits_response()
+            && let Some((status, by_origin)) = response
+        {
+            let response = FinalResponse { status, headers: &answer.headers, by_origin };
+            self.engine.finish(&self.generation, decision, &mut pending, &response);
         }
         drop(pending);
         self.store.settled(&self.engine);
@@ -322,7 +330,7 @@ fn differing(
     let candidate = last.candidate.get().map_or("none", CandidateComparison::name);
     compare("candidate", expect.candidate.clone(), candidate.to_owned());
     compare("banned", expect.banned.map(|yes| yes.to_string()), last.banned.to_string());
-    for (name, expected) in &expect.headers {
+    for ExpectedField { name, value: expected } in &expect.headers {
         let seen = last.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
         let seen = seen.map_or_else(|| "absent".to_owned(), std::borrow::Cow::into_owned);
         compare(name, Some(expected.clone()), seen);

@@ -5,37 +5,37 @@ use std::path::PathBuf;
 /// What is logged of each request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AccessLog {
-    /// Where it goes.
+    /// Where the log is written.
     pub to: LogTarget,
-    /// The share of allowed requests that is logged, in parts of a million.
+    /// Share of allowed requests that is logged, in parts per million.
     pub sample_ppm: u32,
-    /// The share of refused requests that is logged, in parts of a million.
+    /// Share of refused requests that is logged, in parts per million.
     pub sample_denied_ppm: u32,
-    /// How much of the client's address.
+    /// How much of the client address is logged.
     pub client_ip: LogAddress,
-    /// Whether the path is cut to the route's name.
+    /// Whether the path or the name of the route is logged.
     pub path: LogPath,
 }
 
-/// Where a log goes.
+/// Where a log is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
     /// Standard output.
     Stdout,
     /// Standard error.
     Stderr,
-    /// A file, appended to; opened again on reload.
+    /// A file; lines are appended, and a reload opens it again.
     File(PathBuf),
-    /// Nowhere.
+    /// Nothing is logged.
     None,
 }
 
-/// How much of a client's address is logged.
+/// How much of a client address is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogAddress {
-    /// All of it.
+    /// The full address.
     Full,
-    /// An IPv4 /24, an IPv6 network of `clients.ipv6_prefix` bits.
+    /// An IPv4 /24, or an IPv6 network of `clients.ipv6_prefix` bits.
     Prefix,
     /// Nothing.
     None,
@@ -44,8 +44,8 @@ pub enum LogAddress {
 /// What is logged as the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogPath {
-    /// The path, without the query.
+    /// The path without the query.
     Full,
-    /// The route's name.
+    /// The name of the route.
     Route,
 }

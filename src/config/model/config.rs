@@ -1,4 +1,4 @@
-//! The configuration as a whole.
+//! The configuration of one generation of the proxy.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use super::store::StoreConfig;
 use crate::policy::Policy;
 use crate::policy::client::ClientRules;
 
-/// A configuration as it is meant: every name resolved, every bound checked.
+/// A valid configuration: every name is resolved and every bound is checked.
 #[derive(Debug)]
 pub struct Config {
-    /// Worker threads; `None` is one per core.
+    /// Number of worker threads; `None` starts one per core.
     pub threads: Option<NonZeroUsize>,
-    /// Where requests come in; at least one.
+    /// Sockets that accept client connections; at least one.
     pub listeners: Vec<Listener>,
-    /// The operators' own door.
+    /// The listener for operators.
     pub admin: Option<Admin>,
-    /// Who is believed about clients' addresses.
+    /// Which peers may state the address of a client, and in which field.
     pub clients: ClientRules,
-    /// Where requests go; [`crate::policy::Route::origin`] is a place in this list.
+    /// Targets of forwarded requests; [`crate::policy::Route::origin`] is an index into this list.
     pub origins: Vec<Origin>,
     /// Limits and routes.
     pub policy: Policy,
-    /// How answers look, one per route, in the order of the routes.
+    /// The responses of each route, in the order of the routes of the policy.
     pub responses: Vec<Arc<Responses>>,
-    /// How answers look where no route was found.
+    /// The responses to requests that no route matches.
     pub default_responses: Arc<Responses>,
     /// Bounds of the proxy itself.
     pub bounds: Bounds,
     /// What is logged of each request.
     pub access_log: AccessLog,
-    /// Where the exact tier counts.
+    /// Where exact limits keep their counters.
     pub store: StoreConfig,
 }

@@ -8,28 +8,28 @@ use std::path::PathBuf;
 pub struct Listener {
     /// Address and port.
     pub address: SocketAddr,
-    /// Certificates in the order of the file, the first being the default; empty: plain.
+    /// Certificates in the order of the file, the default one first; empty for plain HTTP.
     pub certificates: Vec<Certificate>,
-    /// Whether connections begin with a PROXY header.
+    /// Whether each connection begins with a PROXY header.
     pub proxy_protocol: bool,
 }
 
-/// A certificate chain and its key, as PEM files.
+/// A certificate chain and its private key, as PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// The chain.
+    /// The certificate chain.
     pub certificate: PathBuf,
-    /// The key.
+    /// The private key.
     pub private_key: PathBuf,
 }
 
-/// The operators' own door.
+/// The listener for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin {
     /// Address and port.
     pub address: SocketAddr,
-    /// The token's value, read from `token_file`.
+    /// The bearer token, read from `token_file`.
     pub token: Option<String>,
-    /// Hosts that it answers to besides its address and `localhost`, in lower case.
+    /// Accepted values of `Host` besides its address and `localhost`; lower case, without port.
     pub hosts: Vec<String>,
 }

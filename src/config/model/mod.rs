@@ -1,5 +1,5 @@
 //! The configuration as plain values, one file for each subject. All names are resolved and all
-//! bounds are checked; nothing here knows YAML or where a value was written.
+//! bounds are checked. Nothing here knows YAML, or where in a file a value was written.
 
 mod access_log;
 mod bounds;
@@ -10,9 +10,12 @@ mod responses;
 mod store;
 
 pub use access_log::{AccessLog, LogAddress, LogPath, LogTarget};
+pub(super) use bounds::handshake_bucket;
 pub use bounds::{Bounds, MethodOverride, Underscores};
 pub use config::Config;
 pub use listeners::{Admin, Certificate, Listener};
 pub use origins::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls};
 pub use responses::{Cors, RefusalBody, Responses};
-pub use store::{RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, StoreConfig};
+pub use store::{
+    ClientIdentity, RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, StoreConfig,
+};

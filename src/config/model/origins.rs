@@ -6,33 +6,33 @@ use std::time::Duration;
 
 use crate::policy::Source;
 
-/// A group of servers that answer for the same thing.
+/// A group of servers that serve the same content.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Origin {
     /// Unique in the configuration.
     pub name: Arc<str>,
     /// At least one.
     pub servers: Vec<OriginServer>,
-    /// How a server is chosen.
+    /// How a server is selected.
     pub balance: Balance,
-    /// The `Host` that the origin sees; `None` keeps the client's.
+    /// The `Host` that the origin receives; `None` keeps that of the client.
     pub host: Option<String>,
-    /// `None`: plain.
+    /// TLS settings; `None` for unencrypted connections.
     pub tls: Option<OriginTls>,
     /// Whether the origin speaks HTTP/2.
     pub http2: bool,
-    /// Whether servers are asked if they are well.
+    /// Health checks of the servers; `None` for no checks.
     pub health_check: Option<HealthCheck>,
-    /// How long an origin may take.
+    /// Deadlines.
     pub timeouts: OriginTimeouts,
-    /// Most exchanges with it at once.
+    /// Largest number of concurrent exchanges.
     pub max_connections: usize,
-    /// How often names are resolved again.
+    /// Interval at which DNS names are resolved again.
     pub resolve_every: Duration,
 }
 
 impl Origin {
-    /// What it is called where no client names a host.
+    /// The `Host` for requests whose client names no host (HTTP/1.0).
     pub fn own_host(&self) -> &str {
         match (&self.tls, &self.host, self.servers.first()) {
             (_, Some(host), _) => host,
@@ -46,53 +46,53 @@ impl Origin {
 /// One server of an origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginServer {
-    /// `host:port`; an IPv6 host in brackets; a host may be a name.
+    /// `host:port`; the host is a DNS name or an address, an IPv6 address in brackets.
     pub address: String,
-    /// Its share of the requests, at least 1.
+    /// Share of the requests relative to the other servers; at least 1.
     pub weight: u16,
 }
 
-/// How a server is chosen.
+/// How a server is selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Balance {
-    /// In turn.
+    /// One server after the other.
     RoundRobin,
-    /// By chance.
+    /// At random.
     Random,
-    /// By a part of the request: the same value finds the same server.
+    /// By a hash of a part of the request: equal values select the same server.
     Hash(Source),
 }
 
 /// TLS to an origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginTls {
-    /// The name asked for and checked.
+    /// The name that is sent in the handshake and verified in the certificate.
     pub sni: String,
-    /// Roots to trust instead of the system's.
+    /// PEM file of the root certificates to trust instead of those of the system.
     pub ca_file: Option<PathBuf>,
 }
 
-/// Asks a server `GET path` again and again; 2xx is well.
+/// A periodic `GET path` to each server; a 2xx response means that the server is healthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// What is asked for.
+    /// The requested path.
     pub path: String,
-    /// Between two questions.
+    /// Time between two checks.
     pub every: Duration,
-    /// How long an answer may take.
+    /// Longest time until the response.
     pub timeout: Duration,
 }
 
-/// How long an origin may take.
+/// Deadlines of the connections to an origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginTimeouts {
-    /// To accept a connection, TLS included.
+    /// Until a connection is established, TLS handshake included.
     pub connect: Duration,
     /// Between two reads.
     pub read: Duration,
     /// Between two writes.
     pub write: Duration,
-    /// How long an unused connection is kept.
+    /// How long an unused connection is kept open.
     pub idle: Duration,
     /// How long a connection that switched protocols may be idle in both directions.
     pub tunnel: Duration,

@@ -7,30 +7,29 @@ use http::HeaderValue;
 
 use crate::policy::Exempt;
 
-/// How answers of the proxy itself look.
+/// The fields and bodies that the proxy itself writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Responses {
-    /// `RateLimit` and `RateLimit-Policy`.
+    /// Whether responses carry `RateLimit` and `RateLimit-Policy`.
     pub ratelimit_fields: bool,
-    /// The `X-RateLimit-*` triple.
+    /// Whether responses carry the three `X-RateLimit-*` fields.
     pub x_ratelimit_fields: bool,
-    /// The bodies of a refusal, of which the client's `Accept` chooses; at least one.
+    /// Bodies of a refusal, from which `Accept` of the request selects; at least one.
     pub bodies: Vec<RefusalBody>,
-    /// Who may read a refusal in a browser.
+    /// Web origins whose scripts may read a refusal.
     pub cors: Cors,
-    /// Requests that no limit applies to.
+    /// Requests that meet only estimate limits by `client_ip`.
     pub exempt: Exempt,
-    /// Clients are told to come back up to this later than they could, so that they do not come all
-    /// at once.
+    /// Largest random addition to `Retry-After`, so that clients do not return all at once.
     pub retry_after_jitter: Duration,
 }
 
-/// Origins (of the browser's kind) that may read a refusal.
+/// Web origins (RFC 6454) whose scripts may read a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cors {
-    /// All of them (`*`).
+    /// All (`*`).
     All,
-    /// These.
+    /// Only the listed ones.
     Only(Vec<HeaderValue>),
 }
 
@@ -39,13 +38,13 @@ pub enum Cors {
 pub enum RefusalBody {
     /// `application/problem+json` (RFC 9457).
     Problem,
-    /// The status of a gRPC call, for requests that are one.
+    /// The status of a gRPC call, for gRPC requests only.
     Grpc,
-    /// The operator's own, read when the configuration was.
+    /// A file of the operator, read when the configuration is loaded.
     File {
-        /// Its bytes.
+        /// The content of the file.
         content: Bytes,
-        /// Its media type.
+        /// The media type of the content.
         media_type: String,
     },
 }

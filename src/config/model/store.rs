@@ -3,42 +3,42 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where the exact tier counts.
+/// Where exact limits keep their counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreConfig {
     /// In this process.
     Embedded,
-    /// In servers that speak the protocol of Redis, as one number for every node.
+    /// In servers that speak the Redis protocol and that all nodes share.
     Redis(Box<RedisStore>),
 }
 
 /// `store.redis`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisStore {
-    /// Which servers.
+    /// The servers.
     pub servers: RedisServers,
-    /// As whom; empty: the default user.
+    /// User name; empty for the default user.
     pub username: String,
-    /// The password, read from its file; empty: none.
+    /// Password, read from its file; empty for none.
     pub password: String,
-    /// How `rediss:` addresses are checked.
+    /// TLS settings of `rediss:` addresses.
     pub tls: RedisTls,
-    /// How long a decision waits for an answer.
+    /// Longest time that a decision waits for the store.
     pub timeout: Duration,
-    /// What every key begins with.
+    /// Prefix of every key.
     pub prefix: String,
-    /// The secret of the keys, the same on all nodes; `None`: a fixed one.
+    /// Secret that keys are hashed with, equal on all nodes; `None` uses a publicly known one.
     pub key_secret: Option<Vec<u8>>,
 }
 
 impl RedisStore {
-    /// `timeout` where it is not written.
+    /// The default of `timeout`.
     pub const TIMEOUT: Duration = Duration::from_millis(20);
-    /// `prefix` where it is not written.
+    /// The default of `prefix`.
     pub const PREFIX: &str = "tollgate";
 }
 
-/// Without the secrets.
+/// Omits the secrets.
 impl std::fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RedisStore").field("prefix", &self.prefix).finish_non_exhaustive()
@@ -48,27 +48,27 @@ impl std::fmt::Debug for RedisStore {
 /// How the servers of a store are found.
 #[derive(Clone, PartialEq, Eq)]
 pub enum RedisServers {
-    /// One server.
+    /// A single server.
     One(RedisUrl),
-    /// A Cluster, found by some of its servers.
+    /// A Cluster, discovered from some of its servers.
     Cluster(Vec<RedisUrl>),
-    /// The master that these sentinels name.
+    /// The master that sentinels monitor.
     Sentinel {
-        /// The sentinels.
+        /// Addresses of the sentinels.
         urls: Vec<RedisUrl>,
-        /// The master's name.
+        /// Name of the master.
         master: String,
-        /// As whom the sentinels are asked; empty: the default user.
+        /// User name for the sentinels; empty for the default user.
         username: String,
-        /// The sentinels' password; empty: none.
+        /// Password for the sentinels; empty for none.
         password: String,
-        /// The database on the master.
+        /// Number of the database on the master.
         database: u16,
     },
 }
 
 impl RedisServers {
-    /// Every address that is written.
+    /// Every address in the configuration.
     pub fn urls(&self) -> &[RedisUrl] {
         match self {
             Self::One(url) => std::slice::from_ref(url),
@@ -77,43 +77,52 @@ impl RedisServers {
     }
 }
 
-/// One server's address.
+/// The address of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisUrl {
-    /// Where.
+    /// The socket.
     pub endpoint: RedisEndpoint,
-    /// The number of the database.
+    /// Number of the database.
     pub database: u16,
 }
 
 impl RedisUrl {
-    /// Whether TLS is spoken.
+    /// Whether connections use TLS.
     pub const fn is_tls(&self) -> bool {
         matches!(self.endpoint, RedisEndpoint::Tcp { tls: true, .. })
     }
 }
 
-/// Where a server listens.
+/// The socket of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisEndpoint {
-    /// On a port.
+    /// A TCP port.
     Tcp {
-        /// Name or address.
+        /// DNS name or IP address.
         host: String,
         /// Port.
         port: u16,
-        /// Whether TLS is spoken.
+        /// Whether connections use TLS.
         tls: bool,
     },
-    /// On a socket of this machine.
+    /// A Unix socket of this machine.
     Unix(PathBuf),
 }
 
-/// How TLS to a store is checked; PEM.
+/// TLS to a store; the contents of PEM files.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct RedisTls {
-    /// Roots to trust instead of the system's.
+    /// Root certificates to trust instead of those of the system.
     pub ca: Option<Vec<u8>>,
-    /// The chain and the key that this node shows.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The certificate that this node presents.
+    pub identity: Option<ClientIdentity>,
+}
+
+/// The certificate that a node presents to a store; the contents of PEM files.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientIdentity {
+    /// The certificate chain.
+    pub certificate: Vec<u8>,
+    /// The private key of the certificate.
+    pub private_key: Vec<u8>,
 }

@@ -1,5 +1,5 @@
-//! `cost`, `count`, `refund` and `penalty`: what a request costs, what of it comes back, and what
-//! becomes of who is denied too often.
+//! `cost`, `count`, `refund` and `penalty`: what a request costs, which responses are refunded, and
+//! which keys are banned.
 
 use std::ops::RangeInclusive;
 
@@ -7,26 +7,26 @@ use http::HeaderName;
 
 use crate::clock::Nanos;
 use crate::config::reader::{Located, Mapping};
-use crate::config::scalars::{some_duration, whole};
+use crate::config::scalars::{integer, positive_duration};
 use crate::policy::{Cost, Count, Limit, Penalty, StatusRules, Statuses};
 
-/// The most that one request can cost.
+/// Largest cost of one request, in units.
 const MAX_COST: u64 = 1_000_000;
 
-/// Most denials that a ban waits for: their times are kept for each key.
+/// Largest number of denials that lead to a ban. Their times are kept for each key.
 const MAX_AFTER: u64 = 1_000;
 
-/// How long a ban is remembered where nothing is written.
-const FORGIVE: Nanos = Nanos::from_secs(86_400);
+/// Default of `forgive`.
+const DEFAULT_FORGIVE: Nanos = Nanos::from_secs(86_400);
 
 /// A number, `{ header, default, max }` or `{ response_header, reserve, max }`.
 pub(crate) fn cost(at: &Located<'_>) -> Option<Cost> {
-    if !at.is_map() {
+    if !at.is_mapping() {
         return units(at).map(Cost::Fixed);
     }
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let (request, response) = (map.get("header"), map.get("response_header"));
-    let max = map.require("max", "write max: 100, the most that one request can cost");
+    let max = map.require("max", "write max: 100, the largest cost of one request");
     let cost = match (request, response) {
         (Some(header), None) => {
             let default = map.get("default").map_or(Some(1), |at| units(&at));
@@ -34,7 +34,7 @@ pub(crate) fn cost(at: &Located<'_>) -> Option<Cost> {
             Cost::Request { header: header?, default: default?, max: max? }
         }
         (None, Some(header)) => {
-            let cure = "write reserve: 100, what is charged at the door";
+            let cure = "write reserve: 100, the units that are charged when the request arrives";
             let reserve = map.require("reserve", cure).and_then(|at| units(&at));
             let (header, max) = (header.parse(header_name), max.as_ref().and_then(units));
             Cost::Response { header: header?, reserve: reserve?, max: max? }
@@ -45,52 +45,58 @@ pub(crate) fn cost(at: &Located<'_>) -> Option<Cost> {
         }
     };
     map.finish();
-    let least = match &cost {
-        Cost::Fixed(_) => return Some(cost),
-        Cost::Request { default, max, .. } => (*default, *max, "default"),
-        Cost::Response { reserve, max, .. } => (*reserve, *max, "reserve"),
-    };
-    if least.0 > least.1 {
-        at.error(format!("{} is {}, above max {}", least.2, least.0, least.1));
-        return None;
-    }
+    refuse_default_above_max(at, &cost)?;
     Some(cost)
 }
 
+fn refuse_default_above_max(at: &Located<'_>, cost: &Cost) -> Option<()> {
+    let (key, units, max) = match cost {
+        Cost::Fixed(_) => return Some(()),
+        Cost::Request { default, max, .. } => ("default", *default, *max),
+        Cost::Response { reserve, max, .. } => ("reserve", *reserve, *max),
+    };
+    if units > max {
+        at.error(format!("{key} is {units}, above max {max}"));
+        return None;
+    }
+    Some(())
+}
+
 fn units(at: &Located<'_>) -> Option<u32> {
-    at.parse(whole(1, MAX_COST)).and_then(|cost| u32::try_from(cost).ok())
+    at.parse(integer(1, MAX_COST)).and_then(|cost| u32::try_from(cost).ok())
 }
 
 fn header_name(text: &str) -> Result<HeaderName, String> {
     HeaderName::try_from(text).map_err(|_| format!("{text:?} is not the name of a header"))
 }
 
-/// Refuses a cost that the limit cannot hold, or cannot settle.
+/// Refuses a cost that is above the limit, or that the limit cannot settle.
 pub(crate) fn refuse_misfit(at: &Located<'_>, cost: &Cost, limit: &Limit) {
-    let most = match &limit.count {
+    let max = match &limit.count {
         Count::Estimate { rate, .. } => rate.count(),
         Count::Exact { quota, .. } => quota.limit(),
         Count::InFlight { max } => *max,
     };
-    let least = cost.minimum();
-    if least > most {
-        let cure = format!("at most {most}, or raise the limit");
-        at.error_with(format!("a cost of {least} never fits into limit {:?}", limit.name), cure);
+    let minimum = cost.minimum();
+    if minimum > max {
+        let cure = format!("write at most {max}, or raise the limit");
+        let message = format!("a cost of {minimum} never fits into limit {:?}", limit.name);
+        at.error_with(message, cure);
     }
     if cost.depends_on_response() && !matches!(limit.count, Count::Exact { .. }) {
         let cure = "leave it out, or write a rate with tier: exact";
-        at.error_with("a cost that the answer tells needs an exact rate", cure);
+        at.error_with("a cost from the response needs an exact rate", cure);
     }
 }
 
 /// `count` and `refund`.
-pub(crate) fn counted(map: &mut Mapping<'_>) -> Option<StatusRules> {
-    let mut read = |key| map.get(key).map(|at| statuses(&at));
-    let (only, refund) = (read("count"), read("refund"));
+pub(crate) fn status_rules(map: &mut Mapping<'_>) -> Option<StatusRules> {
+    let (count, refund) = (map.get("count"), map.get("refund"));
+    let (count, refund) = (count.map(|at| statuses(&at)), refund.map(|at| statuses(&at)));
     Some(StatusRules {
-        only: match only {
+        only: match count {
             None => None,
-            Some(only) => Some(only?),
+            Some(count) => Some(count?),
         },
         refund: match refund {
             None => None,
@@ -101,7 +107,7 @@ pub(crate) fn counted(map: &mut Mapping<'_>) -> Option<StatusRules> {
 
 /// `{ status: [401, 500-599] }`.
 fn statuses(at: &Located<'_>) -> Option<Statuses> {
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let status = map.require("status", "write { status: [401, 500-599] }");
     map.finish();
     let status = status?;
@@ -115,15 +121,15 @@ fn statuses(at: &Located<'_>) -> Option<Statuses> {
 
 fn range(text: &str) -> Result<RangeInclusive<u16>, String> {
     let status = |text: &str| {
-        let number = whole(100, 599)(text.trim());
-        number.map(|status| status as u16).map_err(|why| format!("{why}: a status, or 500-599"))
+        let number = integer(100, 599)(text.trim());
+        number.map(|status| status as u16).map_err(|error| format!("{error}: a status, or 500-599"))
     };
     match text.split_once('-') {
-        None => status(text).map(|one| one..=one),
+        None => status(text).map(|status| status..=status),
         Some((first, last)) => {
             let (first, last) = (status(first)?, status(last)?);
             if first > last {
-                return Err(format!("{text:?} runs backwards"));
+                return Err(format!("{text:?} ends before it begins"));
             }
             Ok(first..=last)
         }
@@ -132,7 +138,7 @@ fn range(text: &str) -> Result<RangeInclusive<u16>, String> {
 
 /// `{ after: 20, within: 1m, ban: 10m, double_up_to: 1d, forgive: 1d, at: request }`.
 pub(crate) fn penalty(at: &Located<'_>) -> Option<Penalty> {
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let after = map.require("after", "write after: 20, the denials that lead to a ban");
     let within = map.require("within", "write within: 1m");
     let ban = map.require("ban", "write ban: 10m");
@@ -140,8 +146,8 @@ pub(crate) fn penalty(at: &Located<'_>) -> Option<Penalty> {
     let words = [("request", false), ("connection", true)];
     let at_connection = map.get("at").map_or(Some(false), |at| at.choice(&words));
     map.finish();
-    let span = |at: &Located<'_>| at.parse(some_duration).map(Nanos::from);
-    let after = after.and_then(|at| at.parse(whole(1, MAX_AFTER)));
+    let span = |at: &Located<'_>| at.parse(positive_duration).map(Nanos::from);
+    let after = after.and_then(|at| at.parse(integer(1, MAX_AFTER)));
     let (within, ban) = (within.and_then(|at| span(&at)), ban.and_then(|at| span(&at)));
     let ban = ban?;
     let longest = double_up_to.as_ref().map_or(Some(ban), span)?;
@@ -153,7 +159,7 @@ pub(crate) fn penalty(at: &Located<'_>) -> Option<Penalty> {
         within: within?,
         ban,
         double_up_to: longest,
-        forgive: forgive.as_ref().map_or(Some(FORGIVE), span)?,
+        forgive: forgive.as_ref().map_or(Some(DEFAULT_FORGIVE), span)?,
         at_connection: at_connection?,
     })
 }

@@ -1,4 +1,5 @@
-//! Sources of keys.
+//! Keys: the parts of a request that a limit counts by, and the files with the keys that verify
+//! signed tokens. This module does not read requests.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -6,20 +7,20 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
-use crate::config::files::{MAX_NAMED, read_bounded};
+use crate::config::files::{MAX_NAMED_FILE, read_bounded};
 use crate::config::reader::{Located, did_you_mean};
-use crate::config::scalars::whole;
+use crate::config::scalars::integer;
 use crate::policy::key::{Claim, MAX_KEY_SOURCES};
 use crate::policy::{KeySpec, Source};
 use crate::tokens::TokenVerifier;
 
-/// Most shards of a `{ shard, of }` key.
+/// Largest number of buckets of a `{ shard, of }` source.
 const MAX_SHARDS: u64 = 65_536;
 
-/// The last segment that `path_segment` may name: a pattern has no more.
+/// Last segment that `path_segment` may name. A path pattern has no more segments.
 const MAX_SEGMENT: u64 = 64;
 
-/// One source, or a list of them.
+/// A key: one source, or a list of sources.
 pub(crate) fn key(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<KeySpec> {
     let items = at.one_or_more();
     let sources: Vec<Option<Source>> = items.iter().map(|at| source(at, files)).collect();
@@ -33,10 +34,10 @@ pub(crate) fn key(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<KeySpec> {
 
 /// One source of a key.
 pub(crate) fn source(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Source> {
-    if !at.is_map() {
+    if !at.is_mapping() {
         return source_of_text(at);
     }
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     if let Some(at) = map.get("jwt") {
         map.finish();
         return claim(&at, files).map(Source::Jwt);
@@ -45,8 +46,8 @@ pub(crate) fn source(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Source> {
     let of = map.require("of", "write { shard: client_ip, of: 16 }");
     map.finish();
     let inner =
-        shard.and_then(|at| if at.is_map() { at.text().and(None) } else { source(&at, files) });
-    let buckets = of.and_then(|at| at.parse(whole(1, MAX_SHARDS)));
+        shard.and_then(|at| if at.is_mapping() { at.text().and(None) } else { source(&at, files) });
+    let buckets = of.and_then(|at| at.parse(integer(1, MAX_SHARDS)));
     Some(Source::Shard { of: Box::new(inner?), buckets: u32::try_from(buckets?).ok()? })
 }
 
@@ -71,9 +72,9 @@ fn source_of_text(at: &Located<'_>) -> Option<Source> {
         },
         Some(("cookie", name)) if is_token(name) => return Some(Source::Cookie(name.to_owned())),
         Some(("query", name)) if !name.is_empty() => return Some(Source::Query(name.to_owned())),
-        Some(("path_segment", n)) => match whole(1, MAX_SEGMENT)(n) {
+        Some(("path_segment", n)) => match integer(1, MAX_SEGMENT)(n) {
             Ok(n) => return Some(Source::PathSegment(n as usize)),
-            Err(why) => at.error_with(why, "the first segment is 1"),
+            Err(error) => at.error_with(error, "the first segment is 1"),
         },
         _ => {
             let words = plain.iter().map(|(word, _)| *word);
@@ -88,7 +89,7 @@ fn source_of_text(at: &Located<'_>) -> Option<Source> {
     None
 }
 
-/// A token of RFC 9110, as cookies are named.
+/// Whether a text is a token (RFC 9110, section 5.6.2), as names of cookies are.
 fn is_token(text: &str) -> bool {
     !text.is_empty()
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
@@ -96,7 +97,7 @@ fn is_token(text: &str) -> bool {
 
 /// A claim of a signed token: `{ jwks_file | secret_file, claim }`.
 fn claim(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Claim> {
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let (jwks, secret) = (map.get("jwks_file"), map.get("secret_file"));
     let name = map.require("claim", "write claim: sub").and_then(|at| at.text());
     map.finish();
@@ -115,17 +116,17 @@ fn claim(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Claim> {
     Some(Claim { name: name?.into(), tokens: tokens?, file: file.into() })
 }
 
-/// What a file of keys holds.
+/// The format of a file with keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyFile {
-    /// Public keys, as JSON.
+    /// A JSON Web Key Set (RFC 7517) with public keys.
     Jwks,
-    /// A secret.
+    /// A shared secret.
     Secret,
 }
 
-/// The files of keys for signed tokens. Each is read once, and all its uses share the memory of tokens that
-/// were checked: a token costs one check however many keys and plans it stands for.
+/// The files with keys for signed tokens. Each file is read once. All uses share its cache of
+/// verified tokens, so that a token is verified once, however many keys and plans read it.
 pub(crate) struct KeyFiles<'f> {
     folder: &'f Path,
     read: RefCell<Vec<ReadKeys>>,
@@ -138,23 +139,23 @@ struct ReadKeys {
 }
 
 impl<'f> KeyFiles<'f> {
-    /// Files are looked for in this folder.
+    /// Relative paths start at `folder`.
     pub(crate) const fn new(folder: &'f Path) -> Self {
         Self { folder, read: RefCell::new(Vec::new()) }
     }
 
     fn tokens(&self, kind: KeyFile, file: &str) -> Result<Arc<TokenVerifier>, String> {
-        let is_same = |one: &&ReadKeys| one.kind == kind && *one.file == *file;
+        let is_same = |keys: &&ReadKeys| keys.kind == kind && *keys.file == *file;
         if let Some(same) = self.read.borrow().iter().find(is_same) {
             return Ok(Arc::clone(&same.tokens));
         }
-        let bytes = read_bounded(&self.folder.join(file), MAX_NAMED)?;
+        let bytes = read_bounded(&self.folder.join(file), MAX_NAMED_FILE)?;
         let tokens = match kind {
             KeyFile::Jwks => {
                 let json = String::from_utf8(bytes).map_err(|_| format!("{file}: is not UTF-8"))?;
                 TokenVerifier::from_jwks(&json)
             }
-            // Editors and shells end a file with a newline that nobody means.
+            // Editors and shells append a newline that is not a part of the secret.
             KeyFile::Secret => {
                 TokenVerifier::from_secret(bytes.strip_suffix(b"\n").unwrap_or(&bytes))
             }

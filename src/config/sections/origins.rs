@@ -1,4 +1,5 @@
-//! `origins`.
+//! `origins`: the servers that requests are forwarded to. This module checks addresses and names
+//! for their form only; it resolves and connects to nothing.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,53 +8,60 @@ use std::time::Duration;
 
 use rustls_pki_types::ServerName;
 
+use super::bounds::MAX_CONNECTIONS;
+use super::keys::{KeyFiles, source};
+use crate::config::files::check_certificates;
+use crate::config::model::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls};
 use crate::config::reader::{Located, Mapping};
-use crate::config::scalars::{NAME_CURE, is_name, some_duration, whole};
-use crate::config::sections::bounds::MOST_CONNECTIONS;
-use crate::config::sections::keys::{KeyFiles, source};
-use crate::config::sections::listeners::certificates_in;
-use crate::config::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls};
+use crate::config::scalars::{NAME_CURE, integer, is_name, positive_duration};
 
-/// Most servers of one origin.
+/// Largest number of servers of one origin.
 const MAX_SERVERS: usize = 1_000;
 
-/// Exchanges with an origin at once, where the file does not say.
+/// Largest weight of a server.
+const MAX_WEIGHT: u64 = 1_000;
+
+/// Longest host name, in bytes (RFC 1035, section 2.3.4).
+const MAX_HOST: usize = 253;
+
+/// Default of `max_connections`.
 const DEFAULT_MAX_CONNECTIONS: usize = 1_024;
 
-/// Every origin, with the place of its name.
-pub(crate) fn origins<'n>(
-    root: &mut Mapping<'n>,
-    folder: &Path,
-    files: &KeyFiles<'_>,
-) -> Vec<(Origin, Located<'n>)> {
+/// Default of `resolve_every`.
+const DEFAULT_RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// `origins`: at least one.
+pub(crate) fn origins(root: &mut Mapping<'_>, folder: &Path, files: &KeyFiles<'_>) -> Vec<Origin> {
     let cure = "write origins: { site: { servers: [127.0.0.1:9000] } }";
     let Some(at) = root.require("origins", cure) else {
         return Vec::new();
     };
-    let named = at.named();
-    if named.is_empty() && at.is_map() {
+    let named = at.named_values();
+    if named.is_empty() && at.is_mapping() {
         at.error_with("no origin", cure);
     }
-    let one = |(name, at): (&str, Located<'n>)| {
-        if !is_name(name) {
-            at.error_with(format!("{name:?} is not a name"), NAME_CURE);
+    let mut origins = Vec::new();
+    for entry in named {
+        if !is_name(entry.name) {
+            entry.at.error_with(format!("{:?} is not a name", entry.name), NAME_CURE);
         }
-        Some((origin(name, &at, folder, files)?, at))
-    };
-    named.into_iter().filter_map(one).collect()
+        origins.extend(origin(entry.name, &entry.at, folder, files));
+    }
+    origins
 }
 
 fn origin(name: &str, at: &Located<'_>, folder: &Path, files: &KeyFiles<'_>) -> Option<Origin> {
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let servers = map.require("servers", "write servers: [127.0.0.1:9000]");
     let balance = map.get("balance").and_then(|at| balance(&at, files));
-    let host = map.get("host").and_then(|at| at.parse(host_kept_or_set)).flatten();
+    let host = map.get("host").and_then(|at| at.parse(host_field)).flatten();
     let tls = map.get("tls").and_then(|at| tls(&at, folder));
     let http = map.get("http").and_then(|at| at.choice(&[("1", false), ("2", true)]));
     let health_check = map.get("health_check").and_then(|at| health_check(&at));
     let timeouts = timeouts(map.get("timeouts"));
-    let most = map.get("max_connections").and_then(|at| at.parse(whole(1, MOST_CONNECTIONS)));
-    let resolve_every = map.get("resolve_every").and_then(|at| at.parse(some_duration));
+    let max_connections =
+        map.get("max_connections").and_then(|at| at.parse(integer(1, MAX_CONNECTIONS)));
+    let resolve_every = map.get("resolve_every").and_then(|at| at.parse(positive_duration));
     map.finish();
     let at = servers?;
     let items = at.one_or_more();
@@ -69,18 +77,18 @@ fn origin(name: &str, at: &Located<'_>, folder: &Path, files: &KeyFiles<'_>) -> 
         http2: http.unwrap_or(false),
         health_check,
         timeouts,
-        max_connections: most.map_or(DEFAULT_MAX_CONNECTIONS, |most| most as usize),
-        resolve_every: resolve_every.unwrap_or(Duration::from_secs(30)),
+        max_connections: max_connections.map_or(DEFAULT_MAX_CONNECTIONS, |max| max as usize),
+        resolve_every: resolve_every.unwrap_or(DEFAULT_RESOLVE_INTERVAL),
     })
 }
 
 fn server(at: &Located<'_>) -> Option<OriginServer> {
-    if !at.is_map() {
+    if !at.is_mapping() {
         return Some(OriginServer { address: at.parse(host_and_port)?, weight: 1 });
     }
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let address = map.require("address", "write address: 127.0.0.1:9000");
-    let weight = map.get("weight").and_then(|at| at.parse(whole(1, 1_000)));
+    let weight = map.get("weight").and_then(|at| at.parse(integer(1, MAX_WEIGHT)));
     map.finish();
     let weight = weight.and_then(|weight| u16::try_from(weight).ok()).unwrap_or(1);
     Some(OriginServer { address: address?.parse(host_and_port)?, weight })
@@ -94,7 +102,7 @@ fn host_and_port(text: &str) -> Result<String, String> {
     }
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let is_host = !host.is_empty()
-        && host.len() <= 253
+        && host.len() <= MAX_HOST
         && host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
     match port.parse::<u16>() {
         Ok(1..) if is_host => Ok(text.to_owned()),
@@ -103,19 +111,19 @@ fn host_and_port(text: &str) -> Result<String, String> {
 }
 
 fn balance(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Balance> {
-    if !at.is_map() {
+    if !at.is_mapping() {
         return at
             .choice(&[("round_robin", false), ("random", true)])
             .map(|random| if random { Balance::Random } else { Balance::RoundRobin });
     }
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let hashed = map.require("hash", "write hash: client_ip");
     map.finish();
     source(&hashed?, files).map(Balance::Hash)
 }
 
-/// `keep`, or the host that the origin shall see.
-fn host_kept_or_set(text: &str) -> Result<Option<String>, String> {
+/// `keep` (`None`), or the `Host` that the origin receives.
+fn host_field(text: &str) -> Result<Option<String>, String> {
     if text == "keep" {
         return Ok(None);
     }
@@ -125,21 +133,21 @@ fn host_kept_or_set(text: &str) -> Result<Option<String>, String> {
 }
 
 fn tls(at: &Located<'_>, folder: &Path) -> Option<OriginTls> {
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let sni = map.require("sni", "write sni: site.internal, the name in the certificate");
     let ca_at = map.get("ca_file");
     map.finish();
     let ca_file = ca_at.as_ref().and_then(|at| at.text()).map(|file| folder.join(file));
     if let (Some(at), Some(file)) = (&ca_at, &ca_file)
-        && let Err(why) = certificates_in(file)
+        && let Err(error) = check_certificates(file)
     {
-        at.error(why);
+        at.error(error);
     }
     Some(OriginTls { sni: sni?.parse(server_name)?, ca_file })
 }
 
-/// A DNS name or an address. With anything else no connection to the origin would come about, and
-/// with an empty name its certificate could be anybody's.
+/// A DNS name or an address. With any other text no handshake could succeed, and with an empty name
+/// every certificate would be accepted.
 fn server_name(text: &str) -> Result<String, String> {
     let wrong =
         |_| format!("{text:?} is not a name; write site.internal, the one in the certificate");
@@ -147,10 +155,10 @@ fn server_name(text: &str) -> Result<String, String> {
 }
 
 fn health_check(at: &Located<'_>) -> Option<HealthCheck> {
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let path = map.require("path", "write path: /healthz");
-    let every = map.get("every").and_then(|at| at.parse(some_duration));
-    let timeout = map.get("timeout").and_then(|at| at.parse(some_duration));
+    let every = map.get("every").and_then(|at| at.parse(positive_duration));
+    let timeout = map.get("timeout").and_then(|at| at.parse(positive_duration));
     map.finish();
     let path = path?.parse(|text| match text.parse::<http::uri::PathAndQuery>() {
         Ok(path) if text.starts_with('/') => Ok(path.to_string()),
@@ -172,11 +180,11 @@ fn timeouts(at: Option<Located<'_>>) -> OriginTimeouts {
         idle: minute,
         tunnel: Duration::from_secs(3_600),
     };
-    let Some(mut map) = at.and_then(|at| at.map()) else {
+    let Some(mut map) = at.and_then(|at| at.mapping()) else {
         return timeouts;
     };
     let mut set = |key, into: &mut Duration| {
-        if let Some(value) = map.get(key).and_then(|at| at.parse(some_duration)) {
+        if let Some(value) = map.get(key).and_then(|at| at.parse(positive_duration)) {
             *into = value;
         }
     };

@@ -1,4 +1,5 @@
-//! `responses`, for all routes or for one.
+//! `responses`: what clients receive from the proxy itself, for all routes or for one route. A route
+//! inherits what it does not set.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,16 +8,16 @@ use std::time::Duration;
 use http::HeaderValue;
 
 use crate::config::files::read_bounded;
+use crate::config::model::{Cors, RefusalBody, Responses};
 use crate::config::reader::Located;
 use crate::config::scalars::duration;
-use crate::config::source::SourceContent;
-use crate::config::{Cors, RefusalBody, Responses};
+
 use crate::policy::Exempt;
 
-/// The largest body of a refusal: it is sent to everybody who is refused.
+/// Largest body of a refusal, in bytes. It is sent with every refusal.
 const MAX_BODY: u64 = 64 * 1024;
 
-/// What holds where nothing is written.
+/// The responses if nothing is configured.
 pub(crate) fn standard() -> Responses {
     Responses {
         ratelimit_fields: true,
@@ -28,87 +29,100 @@ pub(crate) fn standard() -> Responses {
     }
 }
 
-/// Reads `responses`; what is not written is as in `base`.
+/// `responses`. Keys that are absent have the values of `base`.
 pub(crate) fn responses(at: &Located<'_>, base: &Responses, folder: &Path) -> Arc<Responses> {
-    let mut read = base.clone();
-    let Some(mut map) = at.map() else {
-        return Arc::new(read);
+    let mut responses = base.clone();
+    let Some(mut map) = at.mapping() else {
+        return Arc::new(responses);
     };
     if let Some(at) = map.get("headers") {
-        let words = [("ratelimit", false), ("x-ratelimit", true)];
-        let wanted: Vec<bool> = at.list().iter().filter_map(|at| at.choice(&words)).collect();
-        read.ratelimit_fields = wanted.contains(&false);
-        read.x_ratelimit_fields = wanted.contains(&true);
+        let words = selected_words(&at.list(), ["ratelimit", "x-ratelimit"]);
+        [responses.ratelimit_fields, responses.x_ratelimit_fields] = words;
     }
     if let Some(at) = map.get("body") {
-        let items = at.one_or_more();
-        if items.is_empty() {
-            at.error_with("no body", "write body: problem");
-        }
-        read.bodies = items.iter().filter_map(|at| body(at, folder)).collect();
-        if read.bodies.first() == Some(&RefusalBody::Grpc) {
-            at.error_with("grpc is for gRPC calls alone", "begin the list with problem or a file");
-        }
+        responses.bodies = bodies(&at, folder);
     }
     if let Some(at) = map.get("cors") {
-        read.cors = cors(&at);
+        responses.cors = cors(&at);
     }
     if let Some(at) = map.get("exempt") {
-        let words = [("preflight", false), ("acme", true)];
-        let named: Vec<bool> = at.one_or_more().iter().filter_map(|at| at.choice(&words)).collect();
-        read.exempt = Exempt { preflight: named.contains(&false), acme: named.contains(&true) };
+        let [preflight, acme] = selected_words(&at.one_or_more(), ["preflight", "acme"]);
+        responses.exempt = Exempt { preflight, acme };
     }
     if let Some(jitter) = map.get("retry_after_jitter").and_then(|at| at.parse(duration)) {
-        read.retry_after_jitter = jitter;
+        responses.retry_after_jitter = jitter;
     }
     map.finish();
-    Arc::new(read)
+    Arc::new(responses)
 }
 
-/// `[]`, `"*"`, or a list as `https://app.example.com`.
+/// Which of two words the items contain.
+fn selected_words(items: &[Located<'_>], words: [&str; 2]) -> [bool; 2] {
+    let choices = [(words[0], 0), (words[1], 1)];
+    let mut selected = [false; 2];
+    for index in items.iter().filter_map(|at| at.choice::<usize>(&choices)) {
+        selected[index] = true;
+    }
+    selected
+}
+
+/// `[]`, `"*"`, or a list of origins such as `https://app.example.com`.
 fn cors(at: &Located<'_>) -> Cors {
     let items = at.one_or_more();
-    if items
-        .iter()
-        .any(|at| matches!(&at.node.kind, SourceContent::Scalar { text, .. } if text == "*"))
-    {
+    if items.iter().any(|at| at.is_text("*")) {
         return Cors::All;
     }
     Cors::Only(items.iter().filter_map(|at| at.parse(web_origin)).collect())
 }
 
-/// An origin as browsers write it (RFC 6454, section 6.2): scheme, host and port, no path.
+/// A web origin as browsers write it (RFC 6454, section 6.2): scheme, host and port, no path.
 fn web_origin(text: &str) -> Result<HeaderValue, String> {
     let wrong = || format!("{text:?} is not an origin; write https://app.example.com, or \"*\"");
     let (scheme, authority) = text.split_once("://").ok_or_else(wrong)?;
-    let plain = |part: &str| {
-        !part.is_empty()
-            && part
+    let is_plain = |text: &str| {
+        !text.is_empty()
+            && text
                 .bytes()
                 .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"+-.:[]_".contains(&b))
     };
-    if !plain(scheme) || !plain(authority) {
+    if !is_plain(scheme) || !is_plain(authority) {
         return Err(wrong());
     }
     HeaderValue::try_from(text).map_err(|_| wrong())
 }
 
-fn body(at: &Located<'_>, folder: &Path) -> Option<RefusalBody> {
-    if !at.is_map() {
-        let word = at.choice(&[("problem", false), ("grpc", true)])?;
-        return Some(if word { RefusalBody::Grpc } else { RefusalBody::Problem });
+fn bodies(at: &Located<'_>, folder: &Path) -> Vec<RefusalBody> {
+    let items = at.one_or_more();
+    if items.is_empty() {
+        at.error_with("no body", "write body: problem");
     }
-    let mut map = at.map()?;
+    let bodies: Vec<RefusalBody> = items.iter().filter_map(|at| body(at, folder)).collect();
+    if bodies.first() == Some(&RefusalBody::Grpc) {
+        at.error_with("grpc is only for gRPC calls", "begin the list with problem or a file");
+    }
+    bodies
+}
+
+fn body(at: &Located<'_>, folder: &Path) -> Option<RefusalBody> {
+    if !at.is_mapping() {
+        let is_grpc = at.choice(&[("problem", false), ("grpc", true)])?;
+        return Some(if is_grpc { RefusalBody::Grpc } else { RefusalBody::Problem });
+    }
+    let mut map = at.mapping()?;
     let file = map.require("file", "write { file: denied.html, type: text/html }");
     let media_type = map.require("type", "write type: text/html");
     map.finish();
-    let media_type = media_type.and_then(|at| at.parse(is_media_type));
+    let media_type = media_type.and_then(|at| at.parse(media_type_text));
     let content = file.and_then(|at| at.parse(|text| read_bounded(&folder.join(text), MAX_BODY)));
     Some(RefusalBody::File { content: content?.into(), media_type: media_type? })
 }
 
-fn is_media_type(text: &str) -> Result<String, String> {
-    let plausible = text.split_once('/').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty())
-        && http::HeaderValue::try_from(text).is_ok();
-    if plausible { Ok(text.to_owned()) } else { Err(format!("{text:?} is not a media type")) }
+/// `type/subtype`, as a field value can hold it.
+fn media_type_text(text: &str) -> Result<String, String> {
+    let has_subtype = text.split_once('/').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty());
+    if has_subtype && HeaderValue::try_from(text).is_ok() {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} is not a media type"))
+    }
 }

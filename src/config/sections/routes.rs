@@ -1,240 +1,238 @@
-//! `defaults` and `routes`.
+//! `defaults` and `routes`: which limits apply to the requests of a route, and which origin receives
+//! them. Routes refer to limits and origins by name; here names become indices. Combinations of
+//! limits that cannot work together on one route are refused.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue};
-
-use crate::config::Responses;
+use super::costs::{cost, refuse_misfit};
+use super::limits::DefinedLimits;
+use super::responses::responses;
+use super::route_match::route_match;
+use crate::config::model::Responses;
 use crate::config::reader::{Located, Mapping, did_you_mean};
 use crate::config::scalars::{NAME_CURE, is_name};
-use crate::config::sections::costs::{cost, refuse_misfit};
-use crate::config::sections::limits::Limits;
-use crate::config::sections::listeners::network;
-use crate::config::sections::responses::responses;
-use crate::policy::{
-    HostPattern, Limit, LimitIndex, MAX_LIMITS_PER_ROUTE, MethodSet, MissingKey, PathPattern,
-    Route, RouteLimit, RouteMatch,
-};
+use crate::policy::{LimitIndex, MAX_LIMITS_PER_ROUTE, Route, RouteLimit};
 
-/// What stands before a route's own.
-pub(crate) struct Defaults {
+/// Settings that apply to all routes.
+pub(crate) struct RouteDefaults {
     limits: Vec<RouteLimit>,
     origin: Option<usize>,
+    responses: Arc<Responses>,
 }
 
-/// Routes with their answers and places, in the order of the file.
-pub(crate) struct Routes<'n> {
-    pub(crate) routes: Vec<Route>,
-    pub(crate) responses: Vec<Arc<Responses>>,
-    pub(crate) places: Vec<Located<'n>>,
+/// A route, its responses, and where it is defined.
+pub(crate) struct DefinedRoute<'n> {
+    pub(crate) route: Route,
+    pub(crate) responses: Arc<Responses>,
+    pub(crate) at: Located<'n>,
 }
 
 /// What routes refer to.
-pub(crate) struct RouteContext<'k> {
-    pub(crate) limits: &'k Limits<'k>,
-    pub(crate) origins: &'k [&'k str],
-    pub(crate) folder: &'k std::path::Path,
+pub(crate) struct RouteContext<'c> {
+    pub(crate) limits: &'c DefinedLimits<'c>,
+    /// Names of the origins; [`Route::origin`] is an index into this list.
+    pub(crate) origins: &'c [&'c str],
+    /// The folder of the configuration file.
+    pub(crate) folder: &'c Path,
 }
 
-/// `defaults`.
-pub(crate) fn defaults(root: &mut Mapping<'_>, known: &RouteContext<'_>) -> Defaults {
-    // Where there is only one origin nobody has to name it.
-    let only = (known.origins.len() == 1).then_some(0);
-    let mut defaults = Defaults { limits: Vec::new(), origin: only };
-    let Some(mut map) = root.get("defaults").and_then(|at| at.map()) else {
+/// `defaults`. `responses`: those of routes that have none of their own.
+pub(crate) fn defaults(
+    root: &mut Mapping<'_>,
+    responses: &Arc<Responses>,
+    context: &RouteContext<'_>,
+) -> RouteDefaults {
+    // A single origin is the default.
+    let only_origin = (context.origins.len() == 1).then_some(0);
+    let responses = Arc::clone(responses);
+    let mut defaults = RouteDefaults { limits: Vec::new(), origin: only_origin, responses };
+    let Some(mut map) = root.get("defaults").and_then(|at| at.mapping()) else {
         return defaults;
     };
     if let Some(at) = map.get("limits") {
-        defaults.limits = uses(&at, known);
+        defaults.limits = route_limits(&at, context);
     }
     if let Some(at) = map.get("origin") {
-        defaults.origin = origin(&at, known).or(only);
+        defaults.origin = origin(&at, context).or(only_origin);
     }
     map.finish();
     defaults
 }
 
-/// `routes`: at least one.
+/// `routes`: at least one, in the order of the file.
 pub(crate) fn routes<'n>(
     root: &mut Mapping<'n>,
-    defaults: &Defaults,
-    base: &Arc<Responses>,
-    known: &RouteContext<'_>,
-) -> Routes<'n> {
-    let mut all = Routes { routes: Vec::new(), responses: Vec::new(), places: Vec::new() };
+    defaults: &RouteDefaults,
+    context: &RouteContext<'_>,
+) -> Vec<DefinedRoute<'n>> {
     let cure = "write routes: [{ name: site }]";
     let Some(at) = root.require("routes", cure) else {
-        return all;
+        return Vec::new();
     };
     let items = at.list();
-    if items.is_empty() && !at.is_map() {
+    if items.is_empty() && !at.is_mapping() {
         at.error_with("no route", cure);
     }
+    let mut routes: Vec<DefinedRoute<'n>> = Vec::new();
     for item in items {
-        let Some((route, responses, name)) = route(&item, defaults, base, known) else {
-            continue;
-        };
-        if all.routes.iter().any(|other| other.name == route.name) {
-            name.error(format!("route {:?} stands twice", route.name));
-        }
-        all.routes.push(route);
-        all.responses.push(responses);
-        all.places.push(item);
+        routes.extend(route(&item, defaults, context, &routes));
     }
-    all
+    routes
 }
 
 fn route<'n>(
     at: &Located<'n>,
-    defaults: &Defaults,
-    base: &Arc<Responses>,
-    known: &RouteContext<'_>,
-) -> Option<(Route, Arc<Responses>, Located<'n>)> {
-    let mut map = at.map()?;
+    defaults: &RouteDefaults,
+    context: &RouteContext<'_>,
+    earlier: &[DefinedRoute<'n>],
+) -> Option<DefinedRoute<'n>> {
+    let mut map = at.mapping()?;
     let name_at = map.require("name", "write name: site");
-    let matches = map.get("match").map(|at| matches(&at)).unwrap_or_default();
-    let own = map.get("limits").map(|at| uses(&at, known)).unwrap_or_default();
+    let matches = map.get("match").map(|at| route_match(&at)).unwrap_or_default();
+    let own_limits = map.get("limits").map(|at| route_limits(&at, context)).unwrap_or_default();
     let with_defaults =
         map.get("defaults").map(|at| at.choice(&[("false", false), ("true", true)]));
     let origin_at = map.get("origin");
-    let own_responses = map.get("responses").map(|at| responses(&at, base, known.folder));
+    let own_responses =
+        map.get("responses").map(|at| responses(&at, &defaults.responses, context.folder));
     map.finish();
     let name_at = name_at?;
     let name = name_at.text()?;
     if !is_name(name) {
         name_at.error_with(format!("{name:?} is not a name"), NAME_CURE);
     }
-    let with_defaults = with_defaults.flatten().unwrap_or(true);
-    let before = if with_defaults { defaults.limits.as_slice() } else { &[] };
-    let limits = together(before, own);
+    let default_limits =
+        if with_defaults.flatten().unwrap_or(true) { defaults.limits.as_slice() } else { &[] };
+    let limits = combined(default_limits, own_limits);
     if limits.len() > MAX_LIMITS_PER_ROUTE {
         at.error(format!("{} limits on one route, more than {MAX_LIMITS_PER_ROUTE}", limits.len()));
     }
-    refuse_two_delays(at, &limits, &known.limits.limits);
-    refuse_late_costs_that_wait(at, &limits, &known.limits.limits);
+    refuse_two_delays(at, &limits, context.limits);
+    refuse_response_costs_with_delay(at, &limits, context.limits);
     let origin = match (&origin_at, defaults.origin) {
-        (Some(at), _) => origin(at, known)?,
+        (Some(at), _) => origin(at, context)?,
         (None, Some(origin)) => origin,
-        // Without any origin that is the mistake, and it is told where origins stand.
-        (None, None) if known.origins.is_empty() => 0,
+        // Without any origin, that mistake is already recorded.
+        (None, None) if context.origins.is_empty() => 0,
         (None, None) => {
             at.error_with("origin is missing", "name one here, or under defaults");
             return None;
         }
     };
-    let responses = own_responses.unwrap_or_else(|| Arc::clone(base));
+    if earlier.iter().any(|other| *other.route.name == *name) {
+        name_at.error(format!("two routes have the name {name:?}"));
+    }
+    let responses = own_responses.unwrap_or_else(|| Arc::clone(&defaults.responses));
     let exempt = responses.exempt;
     let route = Route { name: Arc::from(name), matches, limits, origin, exempt };
-    Some((route, responses, name_at))
+    Some(DefinedRoute { route, responses, at: at.clone() })
 }
 
-/// Two limits that let a request wait. It would wait for the longer of both delays and leave later
-/// than the turn that it was given in the other bucket, together with those whose turn it is then:
-/// more would leave under that limit than it promises. The later turn cannot be kept for it
-/// either, since requests that wait for the first limit alone would be refused for turns that pass
-/// unused.
-fn refuse_two_delays(at: &Located<'_>, uses: &[RouteLimit], limits: &[Limit]) {
-    let mut before: Vec<LimitIndex> = Vec::new();
-    for one in uses {
-        // (Of the limits to which one use leads by `missing_key` one applies, so they may all delay.)
-        let delaying = chain(one.limit, limits).filter(|limit| limits[limit.0].delays());
-        let delaying: Vec<LimitIndex> = delaying.collect();
-        let pairs = before.iter().flat_map(|one| delaying.iter().map(move |other| (one, other)));
-        if let Some((one, other)) = pairs.into_iter().find(|(one, other)| one != other) {
-            let (one, other) = (&limits[one.0].name, &limits[other.0].name);
+/// Refuses two limits of a route that can both delay the same request.
+///
+/// Such a request would wait for the longer delay. It would leave later than the slot it got from
+/// the other limit, together with the requests whose slots are then, so that more requests would
+/// leave under that limit than it promises. The later slot cannot be reserved instead, because
+/// requests that wait for the first limit only would be refused for slots that stay unused.
+fn refuse_two_delays(at: &Located<'_>, route_limits: &[RouteLimit], limits: &DefinedLimits<'_>) {
+    let mut earlier: Vec<LimitIndex> = Vec::new();
+    for route_limit in route_limits {
+        // Only one limit of a chain of `missing_key` applies, so several of them may delay.
+        let chain = limits.missing_key_chain(route_limit.limit);
+        let delaying: Vec<LimitIndex> = chain.filter(|link| limits.get(*link).delays()).collect();
+        let pair = earlier.iter().find_map(|first| {
+            let second = delaying.iter().find(|second| *second != first)?;
+            Some([limits.get(*first), limits.get(*second)])
+        });
+        if let Some([first, second]) = pair {
             at.error_with(
                 format!(
-                    "limits {one:?} and {other:?} would both let a request wait, and it cannot leave in turn under both"
+                    "limits {:?} and {:?} could both delay a request, and a request cannot keep \
+                     the order of both queues",
+                    first.name, second.name
                 ),
-                "leave max_delay out of one of them (a leaky_bucket is then a token_bucket), or part their routes",
+                "remove max_delay from one of them (a leaky_bucket then becomes a token_bucket), \
+                 or use them on different routes",
             );
             return;
         }
-        before.extend(delaying);
+        earlier.extend(delaying);
     }
 }
 
-/// What the answer tells of a cost gives back what was reserved above it; those behind a request that
-/// waited have their turns.
-fn refuse_late_costs_that_wait(at: &Located<'_>, uses: &[RouteLimit], limits: &[Limit]) {
-    for one in uses.iter().filter(|one| one.cost.depends_on_response()) {
-        let mut all = chain(one.limit, limits).map(|limit| &limits[limit.0]);
-        if let Some(limit) = all.find(|limit| limit.has_max_delay()) {
+/// Refuses costs from the response under a limit with `max_delay`. Such a cost refunds a part of the
+/// reserve, which does not shorten the delays that later requests already have.
+fn refuse_response_costs_with_delay(
+    at: &Located<'_>,
+    route_limits: &[RouteLimit],
+    limits: &DefinedLimits<'_>,
+) {
+    for route_limit in route_limits.iter().filter(|limit| limit.cost.depends_on_response()) {
+        let mut chain = limits.missing_key_chain(route_limit.limit).map(|link| limits.get(link));
+        if let Some(limit) = chain.find(|limit| limit.has_max_delay()) {
+            let name = &limit.name;
             at.error_with(
-                format!(
-                    "limit {:?} has a max_delay, and its cost here is told by the answer",
-                    limit.name
-                ),
+                format!("limit {name:?} has a max_delay, and its cost here is from the response"),
                 "leave one of the two out",
             );
         }
     }
 }
 
-/// A limit, and those that apply instead where a key is missing.
-fn chain(first: LimitIndex, limits: &[Limit]) -> impl Iterator<Item = LimitIndex> {
-    let next = |limit: &LimitIndex| match limits[limit.0].missing_key {
-        MissingKey::Limit(next) => Some(next),
-        MissingKey::Impossible | MissingKey::Skip | MissingKey::Deny(_) | MissingKey::ClientIp => {
-            None
-        }
-    };
-    // A chain that leads back to itself is refused elsewhere.
-    std::iter::successors(Some(first), next).take(limits.len())
-}
-
-/// The defaults first; where a route uses one of them itself, its cost counts.
-fn together(before: &[RouteLimit], own: Vec<RouteLimit>) -> Vec<RouteLimit> {
-    let mut all: Vec<RouteLimit> = before.to_vec();
-    for one in own {
-        match all.iter_mut().find(|other| other.limit == one.limit) {
-            Some(other) => *other = one,
-            None => all.push(one),
+/// The limits of the defaults, then those of the route. If a route names a limit of the defaults
+/// itself, the cost of the route applies.
+fn combined(defaults: &[RouteLimit], own: Vec<RouteLimit>) -> Vec<RouteLimit> {
+    let mut all: Vec<RouteLimit> = defaults.to_vec();
+    for limit in own {
+        match all.iter_mut().find(|other| other.limit == limit.limit) {
+            Some(other) => *other = limit,
+            None => all.push(limit),
         }
     }
     all
 }
 
-fn origin(at: &Located<'_>, known: &RouteContext<'_>) -> Option<usize> {
+fn origin(at: &Located<'_>, context: &RouteContext<'_>) -> Option<usize> {
     let name = at.text()?;
-    let place = known.origins.iter().position(|other| *other == name);
-    if place.is_none() {
-        let cure = did_you_mean(name, known.origins)
+    let index = context.origins.iter().position(|other| *other == name);
+    if index.is_none() {
+        let cure = did_you_mean(name, context.origins)
             .unwrap_or_else(|| "define it under origins".to_owned());
         at.error_with(format!("unknown origin {name:?}"), cure);
     }
-    place
+    index
 }
 
 /// A list of limits, by name or as `{ limit, cost }`; each at most once.
-fn uses(at: &Located<'_>, known: &RouteContext<'_>) -> Vec<RouteLimit> {
+fn route_limits(at: &Located<'_>, context: &RouteContext<'_>) -> Vec<RouteLimit> {
     let mut all: Vec<RouteLimit> = Vec::new();
     for item in at.one_or_more() {
-        let Some(one) = one_use(&item, known) else {
+        let Some(limit) = route_limit(&item, context.limits) else {
             continue;
         };
-        if all.iter().any(|other| other.limit == one.limit) {
-            let name = &known.limits.limits[one.limit.0].name;
-            item.error(format!("limit {name:?} stands twice"));
+        if all.iter().any(|other| other.limit == limit.limit) {
+            let name = &context.limits.get(limit.limit).name;
+            item.error(format!("limit {name:?} is listed twice"));
             continue;
         }
-        all.push(one);
+        all.push(limit);
     }
     all
 }
 
-fn one_use(at: &Located<'_>, known: &RouteContext<'_>) -> Option<RouteLimit> {
-    if !at.is_map() {
-        let limit = known.limits.find(at, at.text()?)?;
-        return Some(RouteLimit { limit, cost: known.limits.limits[limit.0].cost.clone() });
+fn route_limit(at: &Located<'_>, limits: &DefinedLimits<'_>) -> Option<RouteLimit> {
+    if !at.is_mapping() {
+        let index = limits.find(at, at.text()?)?;
+        return Some(RouteLimit { limit: index, cost: limits.get(index).cost.clone() });
     }
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let limit_at = map.require("limit", "write { limit: NAME, cost: 10 }");
     let cost_at = map.get("cost");
     map.finish();
     let limit_at = limit_at?;
-    let LimitIndex(place) = known.limits.find(&limit_at, limit_at.text()?)?;
-    let limit = &known.limits.limits[place];
+    let index = limits.find(&limit_at, limit_at.text()?)?;
+    let limit = limits.get(index);
     let cost = match &cost_at {
         None => limit.cost.clone(),
         Some(at) => {
@@ -243,91 +241,5 @@ fn one_use(at: &Located<'_>, known: &RouteContext<'_>) -> Option<RouteLimit> {
             cost
         }
     };
-    Some(RouteLimit { limit: LimitIndex(place), cost })
-}
-
-fn matches(at: &Located<'_>) -> RouteMatch {
-    let mut matches = RouteMatch::default();
-    let Some(mut map) = at.map() else {
-        return matches;
-    };
-    if let Some(at) = map.get("host") {
-        matches.hosts = at.one_or_more().iter().filter_map(|at| at.parse(host)).collect();
-    }
-    if let Some(at) = map.get("path") {
-        matches.paths = at
-            .one_or_more()
-            .iter()
-            .filter_map(|at| {
-                at.parse(|text| {
-                    PathPattern::parse(text).map_err(|error| format!("path {text:?}: {error}"))
-                })
-            })
-            .collect();
-    }
-    if let Some(at) = map.get("methods") {
-        let methods = at.one_or_more();
-        matches.methods = MethodSet::new(methods.iter().filter_map(|at| at.parse(method)));
-    }
-    if let Some(at) = map.get("header") {
-        matches.headers =
-            at.named().into_iter().filter_map(|(name, at)| header(name, &at)).collect();
-    }
-    if let Some(at) = map.get("client") {
-        matches.clients = at.one_or_more().iter().filter_map(|at| at.parse(network)).collect();
-    }
-    for (key, list) in [("host", matches.hosts.is_empty()), ("path", matches.paths.is_empty())] {
-        // An empty list would match everything, which nobody means by it.
-        if list
-            && let Some(at) = map.get(key)
-            && matches!(&at.node.kind, crate::config::source::SourceContent::List(items) if items.is_empty())
-        {
-            at.error_with("an empty list", "leave the key out to match all");
-        }
-    }
-    map.finish();
-    matches
-}
-
-/// `example.com`, `*.example.com`, an address; lower-cased.
-fn host(text: &str) -> Result<HostPattern, String> {
-    let lower = text.to_ascii_lowercase();
-    let (below, name) = match lower.strip_prefix("*.") {
-        Some(domain) => (true, domain),
-        None => (false, lower.as_str()),
-    };
-    let is_address = name.starts_with('[') && name.ends_with(']') && !below;
-    let is_label = |label: &str| {
-        !label.is_empty()
-            && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
-    };
-    if !is_address && (name.len() > 253 || !name.split('.').all(is_label)) {
-        return Err(format!(
-            "{text:?} is not a host; write example.com or \"*.example.com\", without scheme and port"
-        ));
-    }
-    let name = name.into();
-    Ok(if below { HostPattern::Below(name) } else { HostPattern::Exact(name) })
-}
-
-fn method(text: &str) -> Result<String, String> {
-    let is_one = (1..=32).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_uppercase());
-    is_one
-        .then(|| text.to_owned())
-        .ok_or_else(|| format!("{text:?} is not a method; write it in capitals, for example POST"))
-}
-
-fn header(name: &str, at: &Located<'_>) -> Option<(HeaderName, HeaderValue)> {
-    let Ok(header) = HeaderName::try_from(name) else {
-        at.error(format!("{name:?} is not the name of a header"));
-        return None;
-    };
-    let text = at.text()?;
-    match HeaderValue::try_from(text) {
-        Ok(value) => Some((header, value)),
-        Err(_) => {
-            at.error(format!("{text:?} cannot be the value of a header"));
-            None
-        }
-    }
+    Some(RouteLimit { limit: index, cost })
 }

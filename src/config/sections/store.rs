@@ -1,58 +1,57 @@
-//! `store`: where the exact tier counts.
+//! `store`: where exact limits keep their counters. Secrets are read from files and appear in no
+//! error. This module does not connect to a store.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustls_pki_types::PrivateKeyDer;
-use rustls_pki_types::pem::PemObject;
-
-use crate::config::files::{MAX_NAMED, read_bounded};
+use crate::config::files::{MAX_NAMED_FILE, check_certificates, check_private_key, read_bounded};
+use crate::config::model::{
+    ClientIdentity, RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, StoreConfig,
+};
 use crate::config::reader::{Located, Mapping};
-use crate::config::scalars::some_duration;
-use crate::config::sections::listeners::certificates_in;
-use crate::config::{RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, StoreConfig};
+use crate::config::scalars::positive_duration;
 
-/// Most servers that a configuration names to find the others by.
+/// Largest number of servers that a configuration names to discover the others.
 const MAX_SERVERS: usize = 100;
 
-/// The longest time a decision may wait for a store: a client waits with it.
+/// Longest time that a decision may wait for a store. The client waits as long.
 const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest prefix: it stands in every key.
+/// Longest prefix, in bytes. It is a part of every key.
 const MAX_PREFIX: usize = 64;
 
-/// Fewest bytes of a secret that keeps keys apart from guesses.
-const MIN_SECRET: usize = 16;
+/// Shortest secret that makes it impractical to guess keys from their hashes, in bytes.
+const MIN_KEY_SECRET: usize = 16;
 
-/// Where cells live; the embedded store unless it is written.
+/// `store`: the embedded store if the key is absent.
 pub(crate) fn store(root: &mut Mapping<'_>, folder: &Path) -> StoreConfig {
     let Some(at) = root.get("store") else {
         return StoreConfig::Embedded;
     };
-    if !at.is_map() {
+    if !at.is_mapping() {
         at.choice(&[("embedded", ())]);
         return StoreConfig::Embedded;
     }
-    let Some(mut map) = at.map() else {
+    let Some(mut map) = at.mapping() else {
         return StoreConfig::Embedded;
     };
     let redis = map.require("redis", "write store: embedded, or store: { redis: { url: .. } }");
     map.finish();
     let redis = redis.and_then(|at| redis_store(&at, folder));
-    // A stand-in for one with a mistake: a file with a mistake makes no configuration.
+    // A substitute for a store with a mistake: a file with a mistake produces no configuration.
     redis.map_or(StoreConfig::Embedded, |redis| StoreConfig::Redis(Box::new(redis)))
 }
 
 fn redis_store(at: &Located<'_>, folder: &Path) -> Option<RedisStore> {
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let servers = servers(&mut map, folder);
     let username = map.get("username").map(|at| at.text().map(str::to_owned));
-    let password = map.get("password_file").map(|at| secret(&at, folder, 1));
+    let password = map.get("password_file").map(|at| password(&at, folder));
     let tls_at = map.get("tls");
     let tls = tls_at.as_ref().map(|at| tls(at, folder));
     let timeout = map.get("timeout").map(|at| at.parse(timeout));
     let prefix = map.get("prefix").map(|at| at.parse(prefix));
-    let key_secret = map.get("key_secret_file").map(|at| secret(&at, folder, MIN_SECRET));
+    let key_secret = map.get("key_secret_file").map(|at| secret(&at, folder, MIN_KEY_SECRET));
     map.finish();
     let servers = servers?;
     if let Some(at) = tls_at
@@ -63,7 +62,7 @@ fn redis_store(at: &Located<'_>, folder: &Path) -> Option<RedisStore> {
     let store = RedisStore {
         servers,
         username: username.unwrap_or(Some(String::new()))?,
-        password: password.unwrap_or(Some(Vec::new())).map(text_of)?,
+        password: password.unwrap_or(Some(String::new()))?,
         tls: tls.unwrap_or(Some(RedisTls::default()))?,
         timeout: timeout.unwrap_or(Some(RedisStore::TIMEOUT))?,
         prefix: prefix.unwrap_or_else(|| Some(RedisStore::PREFIX.to_owned()))?,
@@ -85,7 +84,7 @@ fn servers(map: &mut Mapping<'_>, folder: &Path) -> Option<RedisServers> {
         (None, Some(at), None) => {
             let urls = urls(&at)?;
             if urls.iter().any(|url| url.database != 0) {
-                at.error_with("a Cluster has one database", "leave the number out");
+                at.error_with("a Cluster has only one database", "leave the number out");
             }
             Some(RedisServers::Cluster(urls))
         }
@@ -100,18 +99,18 @@ fn servers(map: &mut Mapping<'_>, folder: &Path) -> Option<RedisServers> {
 }
 
 fn sentinels(at: &Located<'_>, folder: &Path) -> Option<RedisServers> {
-    let mut map = at.map()?;
+    let mut map = at.mapping()?;
     let urls_at = map.require("urls", "write urls: [redis://10.0.0.1:26379]");
     let master = map.require("master", "write master: NAME, as the sentinels call it");
     let username = map.get("username").map(|at| at.text().map(str::to_owned));
-    let password = map.get("password_file").map(|at| secret(&at, folder, 1));
+    let password = map.get("password_file").map(|at| password(&at, folder));
     let database = map.get("database").map(|at| at.parse(database));
     map.finish();
     Some(RedisServers::Sentinel {
         urls: urls(&urls_at?)?,
         master: master?.text()?.to_owned(),
         username: username.unwrap_or(Some(String::new()))?,
-        password: password.unwrap_or(Some(Vec::new())).map(text_of)?,
+        password: password.unwrap_or(Some(String::new()))?,
         database: database.unwrap_or(Some(0))?,
     })
 }
@@ -119,19 +118,19 @@ fn sentinels(at: &Located<'_>, folder: &Path) -> Option<RedisServers> {
 fn urls(at: &Located<'_>) -> Option<Vec<RedisUrl>> {
     let items = at.one_or_more();
     if items.is_empty() || items.len() > MAX_SERVERS {
-        at.error(format!("{} servers; 1 to {MAX_SERVERS} are taken", items.len()));
+        at.error(format!("{} servers; write 1 to {MAX_SERVERS}", items.len()));
         return None;
     }
     let urls: Option<Vec<_>> = items.iter().map(|at| at.parse(url)).collect();
     let urls = urls?;
     if urls.iter().any(|url| url.is_tls() != urls[0].is_tls()) {
-        at.error_with("redis: beside rediss:", "all with TLS or all without");
+        at.error_with("redis: and rediss: addresses are mixed", "use TLS for all or for none");
         return None;
     }
     Some(urls)
 }
 
-/// `redis://host:port/number`, `rediss://..`, `unix:/path`.
+/// `redis://HOST:PORT/DATABASE`, `rediss://..` for TLS, or `unix:/PATH`.
 fn url(text: &str) -> Result<RedisUrl, String> {
     let wrong = || {
         format!(
@@ -153,7 +152,9 @@ fn url(text: &str) -> Result<RedisUrl, String> {
         _ => return Err(wrong()),
     };
     if rest.contains('@') {
-        return Err("a password stands in no address; write username and password_file".to_owned());
+        return Err(
+            "an address must not contain a password; write username and password_file".to_owned()
+        );
     }
     if rest.contains(['?', '#']) {
         return Err(wrong());
@@ -179,48 +180,52 @@ fn database(text: &str) -> Result<u16, String> {
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {
-    let timeout = some_duration(text)?;
+    let timeout = positive_duration(text)?;
     if timeout > MAX_TIMEOUT {
-        return Err(format!("{text:?} is longer than {MAX_TIMEOUT:?}, and a client waits with it"));
+        return Err(format!("{text:?} is longer than {MAX_TIMEOUT:?}; the client waits as long"));
     }
     Ok(timeout)
 }
 
-/// Nothing that a server could take for a hash tag, or a shell for more than a word.
+/// Excludes the braces of a hash tag, and characters that a shell treats specially.
 fn prefix(text: &str) -> Result<String, String> {
     let known = |b: u8| b.is_ascii_alphanumeric() || b"-_.:".contains(&b);
     if text.is_empty() || text.len() > MAX_PREFIX || !text.bytes().all(known) {
-        return Err(format!("{text:?} is no prefix; at most {MAX_PREFIX} of a-z A-Z 0-9 - _ . :"));
+        return Err(format!(
+            "{text:?} is not a prefix; write at most {MAX_PREFIX} of a-z A-Z 0-9 - _ . :"
+        ));
     }
     Ok(text.to_owned())
 }
 
 fn tls(at: &Located<'_>, folder: &Path) -> Option<RedisTls> {
-    let mut map = at.map()?;
-    let (roots, chain, key) = (map.get("ca_file"), map.get("certificate"), map.get("private_key"));
+    let mut map = at.mapping()?;
+    let ca_at = map.get("ca_file");
+    let (certificate_at, key_at) = (map.get("certificate"), map.get("private_key"));
     map.finish();
-    let pem = |at: Located<'_>| {
+    let pem = |at: Located<'_>, check: fn(&Path) -> Result<(), String>| {
         let file = folder.join(at.text()?);
-        if let Err(why) = certificates_in(&file) {
-            at.error(why);
+        if let Err(error) = check(&file) {
+            at.error(error);
         }
         content(&at, &file)
     };
-    let ca = match roots {
+    let ca = match ca_at {
         None => None,
-        Some(at) => Some(pem(at)?),
+        Some(at) => Some(pem(at, check_certificates)?),
     };
-    let identity = match (chain, key) {
+    let identity = match (certificate_at, key_at) {
         (None, None) => None,
-        (Some(chain), Some(key_at)) => {
-            let file = folder.join(key_at.text()?);
-            if let Err(error) = PrivateKeyDer::from_pem_file(&file) {
-                key_at.error(format!("{}: {error}", file.display()));
-            }
-            Some((pem(chain)?, content(&key_at, &file)?))
+        (Some(certificate_at), Some(key_at)) => {
+            let certificate = pem(certificate_at, check_certificates);
+            let private_key = pem(key_at, check_private_key);
+            Some(ClientIdentity { certificate: certificate?, private_key: private_key? })
         }
         _ => {
-            at.error_with("half of a client certificate", "write certificate and private_key");
+            at.error_with(
+                "a client certificate needs two files",
+                "write certificate and private_key",
+            );
             return None;
         }
     };
@@ -228,20 +233,20 @@ fn tls(at: &Located<'_>, folder: &Path) -> Option<RedisTls> {
 }
 
 fn content(at: &Located<'_>, file: &Path) -> Option<Vec<u8>> {
-    read_bounded(file, MAX_NAMED).map_err(|error| at.error(error)).ok()
+    read_bounded(file, MAX_NAMED_FILE).map_err(|error| at.error(error)).ok()
 }
 
-/// What a file holds, without the blanks around it. Its value is in no error.
-fn secret(at: &Located<'_>, folder: &Path, least: usize) -> Option<Vec<u8>> {
+/// The content of a file without surrounding white space. Errors never contain it.
+fn secret(at: &Located<'_>, folder: &Path, min: usize) -> Option<Vec<u8>> {
     let file = folder.join(at.text()?);
     let secret = content(at, &file)?.trim_ascii().to_vec();
-    if secret.len() < least {
-        at.error(format!("{}: has fewer than {least} characters", file.display()));
+    if secret.len() < min {
+        at.error(format!("{}: has fewer than {min} characters", file.display()));
         return None;
     }
     Some(secret)
 }
 
-fn text_of(secret: Vec<u8>) -> String {
-    String::from_utf8_lossy(&secret).into_owned()
+fn password(at: &Located<'_>, folder: &Path) -> Option<String> {
+    secret(at, folder, 1).map(|secret| String::from_utf8_lossy(&secret).into_owned())
 }

@@ -1,8 +1,13 @@
-//! `limits`.
+//! `limits`: each limit is read by itself, then the references between limits are checked. This
+//! module does not know which routes use a limit.
 
 mod algorithm;
+mod count;
+mod defined;
 mod limit;
+mod missing_key;
+mod overrides;
 mod terms;
 
-pub(crate) use limit::*;
-pub(crate) use terms::LimitContext;
+pub(crate) use defined::DefinedLimits;
+pub(crate) use limit::{LimitContext, limits};

@@ -1,0 +1,171 @@
+//! `overrides`: exceptions for single keys, for the keys in a file, or for networks. The keys of an
+//! exception are stored in the form in which the sources of the limit find them in a request.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::algorithm::{Shape, quota_in};
+use super::limit::LimitContext;
+use super::terms::{add_quota, require_shape};
+use crate::config::files::read_bounded;
+use crate::config::reader::{Located, Mapping};
+use crate::config::scalars::network;
+use crate::limit::Quota;
+use crate::policy::key::address_bytes;
+use crate::policy::{KeySpec, KeyValues, Override, OverrideAction, OverrideTarget, Source};
+
+/// Largest number of keys in all exceptions of a limit.
+const MAX_OVERRIDE_KEYS: usize = 100_000;
+
+/// Largest file of keys, in bytes.
+const MAX_KEYS_FILE: u64 = 16 << 20;
+
+/// `overrides`, in the order of the file. Other rates are added to `quotas`.
+pub(super) fn overrides(
+    at: &Located<'_>,
+    shape: Option<&Shape<'_>>,
+    key: Option<&KeySpec>,
+    context: &LimitContext<'_>,
+    quotas: &mut Vec<Quota>,
+) -> Option<Vec<Override>> {
+    let mut overrides = Vec::new();
+    let mut keys = 0;
+    for item in at.list() {
+        let exception = exception(&item, shape, key?, context, quotas)?;
+        if let OverrideTarget::Keys(targets) = &exception.target {
+            keys += targets.len();
+        }
+        overrides.push(exception);
+    }
+    if keys > MAX_OVERRIDE_KEYS {
+        at.error(format!("{keys} keys, more than {MAX_OVERRIDE_KEYS}"));
+    }
+    Some(overrides)
+}
+
+fn exception(
+    at: &Located<'_>,
+    shape: Option<&Shape<'_>>,
+    key: &KeySpec,
+    context: &LimitContext<'_>,
+    quotas: &mut Vec<Quota>,
+) -> Option<Override> {
+    let mut map = at.mapping()?;
+    let target_at = TargetKeys {
+        key: map.get("key"),
+        key_file: map.get("key_file"),
+        network: map.get("network"),
+    };
+    let action = action(at, &mut map, shape, quotas);
+    map.finish();
+    let target = target_at.read(at, key, context)?;
+    Some(Override { target, action: action? })
+}
+
+fn action(
+    at: &Located<'_>,
+    map: &mut Mapping<'_>,
+    shape: Option<&Shape<'_>>,
+    quotas: &mut Vec<Quota>,
+) -> Option<OverrideAction> {
+    match (map.get("action"), map.get("rate")) {
+        (Some(at), None) => {
+            at.choice(&[("allow", OverrideAction::Allow), ("deny", OverrideAction::Deny)])
+        }
+        (None, Some(rate_at)) => {
+            let Some(shape) = require_shape(&rate_at, shape) else {
+                // Marks the key as known.
+                map.get("burst");
+                return None;
+            };
+            quota_in(map, shape).map(|quota| OverrideAction::Rate(add_quota(quotas, quota)))
+        }
+        _ => {
+            at.error("write either action: allow, action: deny, or a rate");
+            None
+        }
+    }
+}
+
+/// The keys that say whom an exception concerns. Exactly one of them is allowed.
+struct TargetKeys<'n> {
+    key: Option<Located<'n>>,
+    key_file: Option<Located<'n>>,
+    network: Option<Located<'n>>,
+}
+
+impl TargetKeys<'_> {
+    fn read(
+        self,
+        at: &Located<'_>,
+        key: &KeySpec,
+        context: &LimitContext<'_>,
+    ) -> Option<OverrideTarget> {
+        match (self.key, self.key_file, self.network) {
+            (Some(at), None, None) => {
+                let items = at.one_or_more();
+                let texts: Option<Vec<&str>> = items.iter().map(Located::text).collect();
+                let values = key_values(&texts?, key, context);
+                let values = values.map_err(|error| at.error(error)).ok()?;
+                Some(OverrideTarget::Keys(Arc::from([values])))
+            }
+            (None, Some(at), None) => {
+                let keys = at.parse(|text| read_keys(&context.folder.join(text), key, context))?;
+                Some(OverrideTarget::Keys(keys.into()))
+            }
+            (None, None, Some(at)) => at.parse(network).map(OverrideTarget::Network),
+            _ => {
+                at.error("write one of key, key_file and network");
+                None
+            }
+        }
+    }
+}
+
+/// Reads one key per line. Tabs separate the values of several sources. Empty lines and lines that
+/// begin with `#` are ignored.
+fn read_keys(
+    file: &Path,
+    key: &KeySpec,
+    context: &LimitContext<'_>,
+) -> Result<Vec<KeyValues>, String> {
+    let bytes = read_bounded(file, MAX_KEYS_FILE)?;
+    let wrong = |line: usize, error: &str| format!("{}:{line}: {error}", file.display());
+    let text = String::from_utf8(bytes).map_err(|_| wrong(1, "is not UTF-8"))?;
+    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
+    let lines = lines.map(|(number, line)| (number, line.trim_end_matches('\r')));
+    lines
+        .filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'))
+        .map(|(number, line)| {
+            let texts: Vec<&str> = line.split('\t').collect();
+            key_values(&texts, key, context).map_err(|error| wrong(number, &error))
+        })
+        .collect()
+}
+
+/// The values of a key as its sources would find them in a request.
+fn key_values(
+    texts: &[&str],
+    key: &KeySpec,
+    context: &LimitContext<'_>,
+) -> Result<KeyValues, String> {
+    let sources = key.sources();
+    if texts.len() != sources.len() {
+        let (given, expected) = (texts.len(), sources.len());
+        return Err(format!("{given} values; a key of this limit is {key}, which has {expected}"));
+    }
+    let values = texts.iter().zip(sources).map(|(text, source)| match source {
+        Source::ClientIp => {
+            let address: IpAddr = text
+                .parse()
+                .map_err(|_| format!("{text:?} is not an address; write network: for many"))?;
+            Ok(Box::from(&address_bytes(address, context.ipv6_prefix)[..]))
+        }
+        Source::Shard { .. } => Err("a shard cannot have exceptions by key".to_owned()),
+        _ if text.is_empty() => Err("an empty value is never a key".to_owned()),
+        Source::Host => Ok(text.to_ascii_lowercase().into_bytes().into_boxed_slice()),
+        _ => Ok(text.as_bytes().into()),
+    });
+    values.collect()
+}

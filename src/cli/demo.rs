@@ -1,4 +1,5 @@
-//! `tollgate demo`: a small origin, the proxy before it, and the commands to try.
+//! `tollgate demo`: starts a small origin and the proxy in front of it, and prints commands to try.
+//! The origin answers every request with one line of text.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,11 +9,13 @@ use std::process::ExitCode;
 
 use super::run;
 
-/// The policy of the demonstration. `ORIGIN`, `LISTEN` and `ADMIN` are filled in.
+/// The policy of the demonstration. `ORIGIN`, `LISTEN` and `ADMIN` are replaced by addresses.
 const POLICY: &str = include_str!("demo.yaml");
 
-/// Addresses that are tried first, so that the printed commands are the README's.
-const WANTED: [u16; 3] = [9000, 8080, 9900];
+/// Ports that are tried first, so that the printed commands are those of the documentation.
+const ORIGIN_PORT: u16 = 9000;
+const LISTEN_PORT: u16 = 8080;
+const ADMIN_PORT: u16 = 9900;
 
 /// Serves the demonstration until it is interrupted.
 pub(super) fn demo() -> ExitCode {
@@ -26,16 +29,16 @@ pub(super) fn demo() -> ExitCode {
 }
 
 fn prepare() -> std::io::Result<PathBuf> {
-    let origin = bind(WANTED[0])?;
+    let origin = bind(ORIGIN_PORT)?;
     let origin_address = origin.local_addr()?;
     std::thread::Builder::new().name("origin".to_owned()).spawn(move || serve(&origin))?;
-    let (listen, admin) = (free(WANTED[1])?, free(WANTED[2])?);
+    let (listen, admin) = (free_address(LISTEN_PORT)?, free_address(ADMIN_PORT)?);
     let policy = POLICY
         .replace("ORIGIN", &origin_address.to_string())
         .replace("LISTEN", &listen.to_string())
         .replace("ADMIN", &admin.to_string());
     let folder = std::env::temp_dir().join(format!("tollgate-demo-{}", std::process::id()));
-    // Its own and new: nobody else's folder of that name is written into.
+    // Fails if the folder exists, so that a folder of another user is never written to.
     std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
     let file = folder.join("tollgate.yaml");
     std::fs::write(&file, policy)?;
@@ -48,10 +51,10 @@ fn commands(listen: SocketAddr, admin: SocketAddr, file: &Path) -> String {
     let (file, pid) = (file.display(), std::process::id());
     format!(
         "\
-tollgate demo: a small origin, and tollgate before it at http://{listen}
+tollgate demo: a small origin, and tollgate in front of it at http://{listen}
 The policy is {file}
 
-An allowed request, with the headers that say where you stand (3 a minute per key):
+An allowed request, with the headers that say what is left of the limit (3 a minute per key):
   curl -i -X POST -H 'x-api-key: demo' http://{listen}/api/webhook
 The same again until it is refused (429 with Retry-After and a problem document):
   for i in 1 2 3 4; do curl -s -o /dev/null -w '%{{http_code}}\\n' -X POST -H 'x-api-key: demo' http://{listen}/api/webhook; done
@@ -70,27 +73,27 @@ Ctrl-C ends it.
     )
 }
 
-/// The wanted port on loopback, or any that is free.
-fn bind(wanted: u16) -> std::io::Result<TcpListener> {
-    TcpListener::bind(("127.0.0.1", wanted)).or_else(|_| TcpListener::bind(("127.0.0.1", 0)))
+/// Binds this port on loopback, or any free one.
+fn bind(port: u16) -> std::io::Result<TcpListener> {
+    TcpListener::bind(("127.0.0.1", port)).or_else(|_| TcpListener::bind(("127.0.0.1", 0)))
 }
 
-fn free(wanted: u16) -> std::io::Result<SocketAddr> {
-    bind(wanted)?.local_addr()
+fn free_address(port: u16) -> std::io::Result<SocketAddr> {
+    bind(port)?.local_addr()
 }
 
 /// An origin that answers everything with a line of text.
 fn serve(listener: &TcpListener) {
     for stream in listener.incoming().flatten() {
-        // One thread a connection is enough for a demonstration.
-        let spawned = std::thread::Builder::new().spawn(move || answer_all(stream));
-        if let Err(error) = spawned {
+        // One thread for each connection is enough for a demonstration.
+        let thread = std::thread::Builder::new().spawn(move || answer_requests(stream));
+        if let Err(error) = thread {
             log::warn!("the demonstration's origin is out of threads: {error}");
         }
     }
 }
 
-fn answer_all(mut stream: TcpStream) {
+fn answer_requests(mut stream: TcpStream) {
     let mut head = Vec::new();
     let mut chunk = [0; 4096];
     while let Ok(read) = stream.read(&mut chunk) {
@@ -98,20 +101,20 @@ fn answer_all(mut stream: TcpStream) {
             return;
         }
         head.extend_from_slice(&chunk[..read]);
-        // The proxy sends whole heads; a body, if there is one, is dropped with the connection.
+        // The proxy sends complete heads. A body is not read: the connection is closed instead.
         let Some(end) = head.windows(4).position(|window| window == b"\r\n\r\n") else {
             continue;
         };
         let line = head.split(|b| *b == b'\r').next().unwrap_or_default();
         let line = String::from_utf8_lossy(line).into_owned();
-        let bodiless = head.len() == end + 4;
+        let has_no_body = head.len() == end + 4;
         let text = format!("the origin saw: {line}\n");
-        let close = if bodiless { "" } else { "Connection: close\r\n" };
+        let close = if has_no_body { "" } else { "Connection: close\r\n" };
         let answer = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n{close}\r\n{text}",
             text.len()
         );
-        if stream.write_all(answer.as_bytes()).is_err() || !bodiless {
+        if stream.write_all(answer.as_bytes()).is_err() || !has_no_body {
             return;
         }
         head.clear();

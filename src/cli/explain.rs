@@ -1,4 +1,5 @@
-//! `tollgate explain`: what a request meets, told by the real engine.
+//! `tollgate explain`: the route, limits, keys and costs of one request. The request passes the real
+//! request validation and the real engine, with empty counters.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ pub struct ExplainArgs {
     url: String,
 }
 
-/// Explains. 0 whatever the decision is; 2 when the question cannot be read.
+/// Explains. The exit status is 0 whatever the decision is, and 2 if the request cannot be read.
 pub(super) fn explain(args: &ExplainArgs) -> ExitCode {
     let loaded = match config::load(&args.config) {
         Ok(loaded) => loaded,
@@ -47,9 +48,9 @@ pub(super) fn explain(args: &ExplainArgs) -> ExitCode {
             return ExitCode::from(REFUSED);
         }
     };
-    match Question::read(args).and_then(|question| question.answer(loaded.config)) {
-        Ok(answer) if args.json => println!("{answer:#}"),
-        Ok(answer) => print!("{}", told(&answer)),
+    match ExplainedRequest::read(args).and_then(|request| request.explain(loaded.config)) {
+        Ok(explanation) if args.json => println!("{explanation:#}"),
+        Ok(explanation) => print!("{}", lines(&explanation)),
         Err(why) => {
             eprintln!("tollgate explain: {why}");
             return ExitCode::from(REFUSED);
@@ -58,15 +59,15 @@ pub(super) fn explain(args: &ExplainArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A request as it would stand on the wire.
-struct Question {
+/// A request as it would be transmitted.
+struct ExplainedRequest {
     peer: IpAddr,
     method: Method,
     target: String,
     headers: HeaderMap,
 }
 
-impl Question {
+impl ExplainedRequest {
     fn read(args: &ExplainArgs) -> Result<Self, String> {
         let url: Uri = args.url.parse().map_err(|error| format!("{}: {error}", args.url))?;
         let method =
@@ -87,25 +88,25 @@ impl Question {
             let host = HeaderValue::try_from(authority.as_str()).map_err(|e| e.to_string())?;
             headers.insert(http::header::HOST, host);
         }
-        // What was typed, not what the URL type makes of it: the gate shall see it all.
-        let after = args.url.split_once("://").map_or(args.url.as_str(), |(_, rest)| rest);
-        let target = after.find('/').map_or("/", |at| &after[at..]).to_owned();
+        // The target as typed, because the URL type normalizes what request validation has to see.
+        let after_scheme = args.url.split_once("://").map_or(args.url.as_str(), |(_, rest)| rest);
+        let target = after_scheme.find('/').map_or("/", |start| &after_scheme[start..]).to_owned();
         Ok(Self { peer: args.ip, method, target, headers })
     }
 
-    fn answer(&self, config: Config) -> Result<Value, String> {
+    fn explain(&self, config: Config) -> Result<Value, String> {
         let bounds = HeadBounds {
             header_size: config.bounds.header_size,
             header_fields: config.bounds.header_fields,
             body_size: config.bounds.body_size,
         };
-        let hosted = self.headers.contains_key(http::header::HOST);
+        let has_host = self.headers.contains_key(http::header::HOST);
         let head = Head {
             method: &self.method,
             target: self.target.as_bytes(),
             authority: None,
-            // A URL without a host stands for a request without one, which only HTTP/1.0 allows.
-            version: if hosted { Version::HTTP_11 } else { Version::HTTP_10 },
+            // A URL without a host means a request without a host, which only HTTP/1.0 allows.
+            version: if has_host { Version::HTTP_11 } else { Version::HTTP_10 },
             headers: &self.headers,
         };
         let rules = FieldRules::of(&config);
@@ -126,16 +127,18 @@ impl Question {
             &self.method,
             &self.headers,
         );
-        let origins: Vec<Arc<str>> = config.origins.iter().map(|one| one.name.clone()).collect();
+        let origins: Vec<Arc<str>> =
+            config.origins.iter().map(|origin| origin.name.clone()).collect();
         let clock = Arc::new(ManualClock::new(facts.now));
         let engine = Engine::new(clock, KeySecret::new([0; 16]));
         let (generation, _) = engine.generation(config.policy, None);
         let (decision, _) = engine.decide_now(&generation, &facts);
-        Ok(answer(&generation, &decision, &facts, &origins))
+        Ok(explanation(&generation, &decision, &facts, &origins))
     }
 }
 
-fn answer(
+/// The decision as JSON.
+fn explanation(
     generation: &Generation,
     decision: &Decision,
     facts: &Facts<'_>,
@@ -145,7 +148,7 @@ fn answer(
     let (word, status) = match decision.outcome {
         Outcome::Allowed => ("allowed", None),
         Outcome::Limited => ("limited", Some(429)),
-        Outcome::Outage => ("the store is away", Some(503)),
+        Outcome::Outage => ("the store does not answer", Some(503)),
         Outcome::NoRoute => ("no route", Some(404)),
         Outcome::AmbiguousPath => ("a path that origins may read in other ways", Some(400)),
         Outcome::MissingKey { status, .. } => ("missing key", Some(status)),
@@ -153,17 +156,17 @@ fn answer(
         Outcome::UnreadableKey { .. } => ("a key that origins may read in other ways", Some(400)),
     };
     let route = decision.route.map(|route| policy.route(route));
-    let limits = decision.verdicts.iter().map(|one| {
-        let limit = policy.limit(one.limit);
+    let limits = decision.verdicts.iter().map(|verdict| {
+        let limit = policy.limit(verdict.limit);
         json!({
             "limit": &*limit.name,
-            "tier": one.tier.name(),
+            "tier": verdict.tier.name(),
             "key": limit.key.to_string(),
-            "parts": route.map(|route| parts(&limit.key, facts, route)),
+            "parts": route.map(|route| key_values(&limit.key, facts, route)),
             "missing_key": limit.missing_key.to_string(),
-            "cost": one.cost,
-            "of": one.verdict.limit,
-            "shadow": one.shadow,
+            "cost": verdict.cost,
+            "of": verdict.verdict.limit,
+            "shadow": verdict.shadow,
         })
     });
     json!({
@@ -178,9 +181,9 @@ fn answer(
     })
 }
 
-/// The parts of a key as they were typed on this command line.
-fn parts(key: &KeySpec, facts: &Facts<'_>, route: &Route) -> Vec<Value> {
-    let part = |source: &crate::policy::Source| {
+/// The values of a key, which are printed because they come from this command line.
+fn key_values(key: &KeySpec, facts: &Facts<'_>, route: &Route) -> Vec<Value> {
+    let value_of = |source: &crate::policy::Source| {
         let value = match source.part(facts, route) {
             KeyPart::Present(_) if matches!(source, crate::policy::Source::ClientIp) => {
                 Value::from(facts.client.prefix().to_string())
@@ -193,11 +196,11 @@ fn parts(key: &KeySpec, facts: &Facts<'_>, route: &Route) -> Vec<Value> {
         };
         json!({ "source": source.to_string(), "value": value })
     };
-    key.sources().iter().map(part).collect()
+    key.sources().iter().map(value_of).collect()
 }
 
-/// The answer as lines.
-fn told(answer: &Value) -> String {
+/// The explanation as lines of text.
+fn lines(explanation: &Value) -> String {
     let text = |value: &Value| match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
@@ -205,11 +208,11 @@ fn told(answer: &Value) -> String {
     };
     let mut lines = String::new();
     for name in ["client_ip", "host", "path", "route", "origin", "decision", "status", "reason"] {
-        if let Some(value) = answer.get(name).filter(|value| !value.is_null()) {
+        if let Some(value) = explanation.get(name).filter(|value| !value.is_null()) {
             lines.push_str(&format!("{name:<10} {}\n", text(value)));
         }
     }
-    for limit in answer["limits"].as_array().into_iter().flatten() {
+    for limit in explanation["limits"].as_array().into_iter().flatten() {
         let shadow = if limit["shadow"] == true { ", shadow" } else { "" };
         lines.push_str(&format!(
             "limit      {} ({}{shadow}): cost {} of {}, key {}\n",

@@ -1,4 +1,5 @@
-//! The commands: a file each.
+//! The command line: one file for each command. A command reads its arguments, calls the other
+//! rooms, and prints. The exit status is 2 if a command line or a configuration is refused.
 
 pub mod check;
 mod demo;
@@ -13,8 +14,7 @@ use clap::{Parser, Subcommand};
 
 pub use explain::ExplainArgs;
 
-/// An edge rate limiter: counts cheaply where an approximate number is enough, and exactly where
-/// it has to be true.
+/// An edge rate limiter: approximate limits that cost little, and exact limits.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version)]
 pub struct Cli {
@@ -29,11 +29,11 @@ enum Command {
         /// The configuration.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// Take over the sockets of the process that serves this file, when it is sent QUIT.
+        /// Take over the sockets of the process that serves this file, once it receives QUIT.
         #[arg(long)]
         upgrade: bool,
     },
-    /// Validate configurations: every error with its place and cure, or what they promise.
+    /// Validate configurations: print every error with its location and cure, or what they promise.
     Check {
         /// The configurations.
         #[arg(required = true, value_name = "FILE")]
@@ -55,13 +55,13 @@ enum Command {
 }
 
 /// The JSON Schema (draft 7) of the configuration, with descriptions and defaults. A test compares
-/// it with what the reader of the configuration knows.
+/// its keys with those that the configuration reader knows.
 pub const SCHEMA: &str = include_str!("schema.json");
 
 /// Exit status of a refused command line or configuration.
 const REFUSED: u8 = 2;
 
-/// Runs the command that was asked for.
+/// Runs the command of the command line.
 pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run { config, upgrade } => run::run(&config, upgrade),

@@ -1,4 +1,4 @@
-//! `tollgate run`: serves.
+//! `tollgate run`: serves until a signal ends the process.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,9 +9,9 @@ use crate::ops;
 use crate::server;
 use crate::signals::Signals;
 
-/// Serves until a signal ends the process. 2 when the configuration is refused.
+/// Serves. The exit status is 2 if the configuration is refused.
 pub(super) fn run(file: &Path, upgrade: bool) -> ExitCode {
-    // First of all: without a handler a HUP kills the process.
+    // Before anything else, because a HUP without a handler kills the process.
     let requests = match Signals::install().and_then(Signals::listen) {
         Ok(requests) => requests,
         Err(error) => return failed(&format!("cannot take signals: {error}")),

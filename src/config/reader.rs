@@ -122,7 +122,7 @@ impl<'n> Located<'n> {
     }
 
     /// The items of a list, or a single value as a list of one item.
-    pub(super) fn one_or_more(&self) -> Vec<Self> {
+    pub(super) fn list_or_single(&self) -> Vec<Self> {
         match &self.node.content {
             SourceContent::List(items) => self.items(items),
             SourceContent::Scalar { .. } | SourceContent::Mapping(_) => vec![self.clone()],

@@ -249,7 +249,7 @@ fn header_fields(fields: Option<&Located<'_>>) -> HeaderMap {
             at.error(format!("{name:?} is not the name of a header"));
             continue;
         };
-        for line in at.one_or_more() {
+        for line in at.list_or_single() {
             if let Some(value) = line.parse(field_value) {
                 headers.append(name.clone(), value);
             }

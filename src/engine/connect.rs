@@ -44,7 +44,7 @@ fn settings(redis: &RedisStore) -> StoreSettings {
         database,
     };
     let (servers, database) = match &redis.servers {
-        RedisServers::One(url) => (ServerDiscovery::Single(address(url)), url.database),
+        RedisServers::Single(url) => (ServerDiscovery::Single(address(url)), url.database),
         RedisServers::Cluster(urls) => {
             (ServerDiscovery::Cluster(urls.iter().map(address).collect()), 0)
         }

@@ -41,7 +41,7 @@ limits_of_this_proxy: { underscores: pass, method_override: pass }
     let told = text(&tollgate(&["check", file.to_str().unwrap()]).stdout);
     for line in [
         "address: x-forwarded-for of 10.0.0.0/8, 0.0.0.0/0, else the peer",
-        "behind.yaml:3:10: warning[trusts-everybody]: clients: 0.0.0.0/0 is every client",
+        "behind.yaml:3:10: warning[trusts-everybody]: clients: 0.0.0.0/0 contains every client",
         "fields with _ are forwarded",
         "fields that name another method are forwarded",
     ] {

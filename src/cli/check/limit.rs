@@ -1,4 +1,4 @@
-//! What a limit promises, as `check` tells it.
+//! The part of `tollgate check` about one limit: what it promises, and what it needs.
 
 use std::io::{self, Write};
 
@@ -11,44 +11,47 @@ use crate::policy::{
 };
 use crate::store::CELL_BYTES;
 
-/// Lines of one limit, each with its name.
-struct Told<'o>(&'o mut dyn Write);
+/// Writes the lines of one limit, each with a label.
+struct LimitWriter<'o>(&'o mut dyn Write);
 
-impl Told<'_> {
-    fn line(&mut self, name: &str, text: impl AsRef<str>) -> io::Result<()> {
-        writeln!(self.0, "    {name:<12} {}", text.as_ref())
+impl LimitWriter<'_> {
+    fn line(&mut self, label: &str, text: impl AsRef<str>) -> io::Result<()> {
+        writeln!(self.0, "    {label:<12} {}", text.as_ref())
     }
 }
 
-pub(super) fn tell_limit(out: &mut dyn Write, config: &Config, limit: &Limit) -> io::Result<()> {
+pub(super) fn write_limit(out: &mut dyn Write, config: &Config, limit: &Limit) -> io::Result<()> {
     let shadow = if limit.mode == Mode::Shadow { ", shadow: refuses nothing" } else { "" };
     writeln!(out, "  {} ({}{shadow})", limit.name, limit.count.tier().name())?;
-    let mut told = Told(out);
-    told.line("key", limit.key.to_string())?;
+    let mut lines = LimitWriter(out);
+    lines.line("key", limit.key.to_string())?;
     if limit.missing_key != MissingKey::Impossible {
-        told.line("missing key", missing(&config.policy, limit.missing_key))?;
+        lines.line("missing key", missing_key(&config.policy, limit.missing_key))?;
     }
     match &limit.count {
-        Count::Exact { quota, .. } => tell_exact(&mut told, config, limit, quota)?,
-        Count::Estimate { .. } => tell_estimate(&mut told, limit)?,
+        Count::Exact { quota, .. } => write_exact(&mut lines, config, limit, quota)?,
+        Count::Estimate { .. } => write_estimate(&mut lines, limit)?,
         Count::InFlight { max } => {
-            told.line("promise", format!("at most {max} at once of each key, on each node"))?;
-            told.line("memory", "as many cells as keys have requests in flight")?;
+            lines.line(
+                "promise",
+                format!("at most {max} concurrent requests of each key, on each node"),
+            )?;
+            lines.line("memory", "one cell for each key with requests in flight")?;
         }
     }
-    tell_costs(&mut told, config, limit)?;
-    tell_terms(&mut told, limit)
+    write_costs(&mut lines, config, limit)?;
+    write_terms(&mut lines, limit)
 }
 
-/// Whether what the limit is charged may be given back.
-fn may_return(policy: &Policy, limit: &Limit) -> bool {
-    let late = policy.limits_with_response_cost();
+/// Whether charges of the limit may be refunded.
+fn may_refund(policy: &Policy, limit: &Limit) -> bool {
+    let with_response_cost = policy.limits_with_response_cost();
     limit.status_rules.depends_on_status()
-        || late.iter().any(|one| policy.limit(*one).name == limit.name)
+        || with_response_cost.iter().any(|index| policy.limit(*index).name == limit.name)
 }
 
-fn tell_exact(
-    told: &mut Told<'_>,
+fn write_exact(
+    lines: &mut LimitWriter<'_>,
     config: &Config,
     limit: &Limit,
     quota: &Quota,
@@ -56,19 +59,23 @@ fn tell_exact(
     let Count::Exact { when_full, max_keys, on_store_failure, .. } = &limit.count else {
         return Ok(());
     };
-    told.line("promise", format!("{}: {quota}", quota.name()))?;
+    lines.line("promise", format!("{}: {quota}", quota.name()))?;
     let windows = WindowLengths::of(std::iter::once(quota).chain(&limit.terms.quotas));
     if windows.lengths().len() > 1 {
-        let lengths: Vec<String> = windows.lengths().iter().map(|one| format!("{one:?}")).collect();
-        told.line("windows", format!("{}: every charge counts in each", lengths.join(", ")))?;
+        let lengths: Vec<String> =
+            windows.lengths().iter().map(|length| format!("{length:?}")).collect();
+        lines.line(
+            "windows",
+            format!("{}: every charge counts in all of them", lengths.join(", ")),
+        )?;
     }
-    let most = max_keys.unwrap_or(config.policy.max_keys).min(config.policy.max_keys);
+    let max_keys = max_keys.unwrap_or(config.policy.max_keys).min(config.policy.max_keys);
     let full = match when_full {
         WhenFull::Estimate => "new keys are counted in the estimate tier",
         WhenFull::Deny => "new keys are refused",
         WhenFull::Allow => "new keys pass uncounted",
     };
-    let mib = (most * CELL_BYTES).div_ceil(1 << 20);
+    let mib = (max_keys * CELL_BYTES).div_ceil(1 << 20);
     let own = match quota {
         Quota::SlidingLog(_) => {
             let longest = limit.terms.quotas.iter().map(Quota::limit).fold(quota.limit(), u32::max);
@@ -79,107 +86,110 @@ fn tell_exact(
             )
         }
         _ => {
-            // Of any instant: how much a cell takes depends on none.
+            // Any instant will do, because the size of a cell does not depend on it.
             let now = Now { mono: Nanos::ZERO, wall: Nanos::ZERO };
-            let returns = may_return(&config.policy, limit);
-            let cell = quota.with_refunds(returns).empty_cell_for(&windows, now);
+            let may_refund = may_refund(&config.policy, limit);
+            let cell = quota.with_refunds(may_refund).empty_cell_for(&windows, now);
             let bytes = CELL_BYTES + cell.heap_bytes_after_charge(now);
             let more = match (windows.buckets() > 1, bytes > CELL_BYTES) {
-                (false, false) => format!("{mib} MiB at {most}"),
-                (true, _) => format!("more once it has met several rates; {mib} MiB at most"),
+                (false, false) => format!("{mib} MiB at {max_keys} keys"),
+                (true, _) => format!("more for a key with several rates; {mib} MiB at most"),
                 (false, true) => format!("{mib} MiB at most"),
             };
             format!("about {bytes} bytes for each live key, {more}")
         }
     };
     if config.store == StoreConfig::Embedded {
-        told.line("memory", own)?;
-        return told.line("when full", format!("above {most} live keys {full}"));
+        lines.line("memory", own)?;
+        return lines.line("when full", format!("above {max_keys} live keys {full}"));
     }
-    told.line("memory", "about 180 bytes of the store for each live key")?;
-    told.line("store away", away(*on_store_failure, quota.limit()))?;
+    lines.line("memory", "about 180 bytes of the store for each live key")?;
+    lines.line("store down", during_outage(*on_store_failure, quota.limit()))?;
     if *on_store_failure == OnStoreFailure::Local {
-        told.line("meanwhile", format!("{own}; above that {full}"))?;
+        lines.line("meanwhile", format!("{own}; above that, {full}"))?;
     }
     Ok(())
 }
 
-fn tell_estimate(told: &mut Told<'_>, limit: &Limit) -> io::Result<()> {
+fn write_estimate(lines: &mut LimitWriter<'_>, limit: &Limit) -> io::Result<()> {
     let Count::Estimate { rate, expect_per_second } = &limit.count else {
         return Ok(());
     };
     let size = SketchSize::new(*rate, *expect_per_second);
     let (count, period) = (rate.count(), rate.period());
-    told.line("promise", format!("about {count} in any {period:?}, on this node"))?;
+    lines.line("promise", format!("about {count} in any {period:?}, on this node"))?;
     let kib = size.bytes() / 1024;
-    told.line(
+    lines.line(
         "memory",
         format!("{kib} KiB for {expect_per_second} requests/s, whatever the number of keys"),
     )?;
     let over = size.expected_overcount();
-    told.line(
+    lines.line(
         "error",
         format!(
-            "a key that sent nothing reads about {over} of {count}; no key is denied for another"
+            "a key without requests reads about {over} of {count}; no key is denied because of another"
         ),
     )
 }
 
-/// What a request costs, what of it comes back, and what becomes of who is denied too often.
-fn tell_costs(told: &mut Told<'_>, config: &Config, limit: &Limit) -> io::Result<()> {
+/// What a request costs, which responses are refunded, and which keys are banned.
+fn write_costs(lines: &mut LimitWriter<'_>, config: &Config, limit: &Limit) -> io::Result<()> {
     if limit.cost != Cost::Fixed(1) {
-        told.line("cost", limit.cost.to_string())?;
+        lines.line("cost", limit.cost.to_string())?;
     }
-    let place = config.policy.limits.iter().position(|one| one.name == limit.name);
+    let index = config.policy.limits.iter().position(|other| other.name == limit.name);
     let uses = config.policy.routes.iter().flat_map(|route| &route.limits);
-    let over = uses.filter(|one| Some(one.limit.0) == place).map(|one| match &one.cost {
+    let uses = uses.filter(|route_limit| Some(route_limit.limit.0) == index);
+    let overspend = uses.map(|route_limit| match &route_limit.cost {
         Cost::Response { reserve, max, .. } => max - reserve,
         Cost::Fixed(_) | Cost::Request { .. } => 0,
     });
-    match over.max() {
+    match overspend.max() {
         Some(0) if limit.cost.depends_on_response() => {
-            told.line("overspend", "none: reserve is max")?
+            lines.line("overspend", "none: reserve is max")?
         }
         Some(over) if over > 0 => {
-            told.line("overspend", format!("at most {over} for each request in flight"))?;
+            lines.line("overspend", format!("at most {over} for each request in flight"))?;
         }
         _ => {}
     }
     if let Some(only) = &limit.status_rules.only {
-        let counts = format!("only answers {only}; reserved at the door, no answer is spent");
-        told.line("counts", counts)?;
+        let counts = format!(
+            "only responses {only}; one unit is reserved, and stays spent without a response"
+        );
+        lines.line("counts", counts)?;
     }
     if let Some(refund) = &limit.status_rules.refund {
-        told.line("refunds", format!("answers {refund}"))?;
+        lines.line("refunds", format!("responses {refund}"))?;
     }
-    limit.penalty.map_or(Ok(()), |rule| told.line("penalty", rule.to_string()))
+    limit.penalty.map_or(Ok(()), |rule| lines.line("penalty", rule.to_string()))
 }
 
-/// For whom the limit is another one.
-fn tell_terms(told: &mut Told<'_>, limit: &Limit) -> io::Result<()> {
+/// For which keys the limit has another rate or effect.
+fn write_terms(lines: &mut LimitWriter<'_>, limit: &Limit) -> io::Result<()> {
     let terms = &limit.terms;
     if let Some(plans) = &terms.plans {
-        told.line("plans by", plans.by.to_string())?;
+        lines.line("plans by", plans.by.to_string())?;
         for (name, rate) in &plans.rates {
             if let Some(quota) = limit.quota(*rate) {
-                told.line(&format!("  {name}"), quota.to_string())?;
+                lines.line(&format!("  {name}"), quota.to_string())?;
             }
         }
     }
-    for one in &terms.overrides {
-        let who = match &one.target {
+    for exception in &terms.overrides {
+        let target = match &exception.target {
             OverrideTarget::Keys(keys) if keys.len() == 1 => "1 key".to_owned(),
             OverrideTarget::Keys(keys) => format!("{} keys", keys.len()),
             OverrideTarget::Network(network) => network.to_string(),
         };
-        let what = match one.action {
+        let effect = match exception.action {
             OverrideAction::Allow => "the limit does not apply".to_owned(),
             OverrideAction::Deny => "refused".to_owned(),
             OverrideAction::Rate(rate) => {
                 limit.quota(rate).map(ToString::to_string).unwrap_or_default()
             }
         };
-        told.line("override", format!("{who}: {what}"))?;
+        lines.line("override", format!("{target}: {effect}"))?;
     }
     if terms.rollout != Rollout::default() {
         let share = f64::from(terms.rollout.ppm) / 10_000.0;
@@ -190,32 +200,32 @@ fn tell_terms(told: &mut Told<'_>, limit: &Limit) -> io::Result<()> {
                 format!(" from {}", humantime::format_rfc3339_seconds(from))
             }
         };
-        told.line("rollout", format!("refuses {share} % of the keys{from}, watches the others"))?;
+        lines.line("rollout", format!("refuses requests of {share} % of the keys{from}, and counts the others as in mode: shadow"))?;
     }
     if let Some(candidate) = &terms.candidate {
-        told.line("candidate", format!("{candidate}; judged beside, refuses nothing"))?;
+        lines.line("candidate", format!("{candidate}; evaluated in parallel, refuses nothing"))?;
     }
     Ok(())
 }
 
-fn away(judge: OnStoreFailure, limit: u32) -> String {
-    match judge {
+fn during_outage(action: OnStoreFailure, limit: u32) -> String {
+    match action {
         OnStoreFailure::Local => {
-            format!("each node admits up to {limit} by itself: at most (nodes + 1) x {limit}")
+            format!("each node admits up to {limit} on its own: at most (nodes + 1) x {limit}")
         }
         OnStoreFailure::Allow => "requests pass uncounted".to_owned(),
         OnStoreFailure::Deny => "requests are answered 503".to_owned(),
     }
 }
 
-fn missing(policy: &Policy, missing: MissingKey) -> String {
-    match missing {
-        MissingKey::Impossible => "cannot be".to_owned(),
+fn missing_key(policy: &Policy, missing_key: MissingKey) -> String {
+    match missing_key {
+        MissingKey::Impossible => "not possible".to_owned(),
         MissingKey::Skip => "the limit does not apply".to_owned(),
         MissingKey::Deny(status) => format!("answered {status}"),
-        MissingKey::ClientIp => "the client's address stands for it".to_owned(),
-        MissingKey::Limit(LimitIndex(place)) => {
-            let name = policy.limits.get(place).map_or("", |limit| &limit.name);
+        MissingKey::ClientIp => "the address of the client is the key".to_owned(),
+        MissingKey::Limit(LimitIndex(index)) => {
+            let name = policy.limits.get(index).map_or("", |limit| &limit.name);
             format!("limit {name} applies instead")
         }
     }

@@ -1,4 +1,4 @@
-//! What clients can make the process hold, as `check` tells it.
+//! The part of `tollgate check` about memory: how much clients can make the proxy hold.
 
 use std::io::{self, Write};
 
@@ -8,8 +8,8 @@ use crate::edge::{EXCHANGE_BYTES, HEAD_COPIES, MAX_BODY_BYTES, MAX_RESPONSE_BYTE
 
 const MIB: usize = 1 << 20;
 
-/// The budget, what fills it, and what the most expensive connection holds.
-pub(super) fn tell_memory(out: &mut dyn Write, config: &Config) -> io::Result<()> {
+/// Writes the budget, what fills it, and what the most expensive connection holds.
+pub(super) fn write_memory(out: &mut dyn Write, config: &Config) -> io::Result<()> {
     let bounds = &config.bounds;
     let budget = bounds.memory;
     let has_tls = config.listeners.iter().any(|listener| !listener.certificates.is_empty());
@@ -27,24 +27,24 @@ pub(super) fn tell_memory(out: &mut dyn Write, config: &Config) -> io::Result<()
     )?;
     writeln!(
         out,
-        "  an exchange at most: {} KiB of an answer that is not taken, {} KiB of a body that the \
-         origin does not take",
+        "  an exchange at most: {} KiB with a response that the client does not read, {} KiB \
+         with a body that the origin does not read",
         download.div_ceil(1024),
         upload.div_ceil(1024),
     )?;
     if has_tls {
         let streams = bounds.h2_streams as usize;
-        let one = connection.idle + streams * (connection.stream + download);
+        let per_connection = connection.idle + streams * (connection.stream + download);
         writeln!(
             out,
-            "  an HTTP/2 connection at most: {} MiB ({streams} streams that are not read)",
-            one.div_ceil(MIB),
+            "  an HTTP/2 connection at most: {} MiB ({streams} streams that the client does not read)",
+            per_connection.div_ceil(MIB),
         )?;
     }
     let at_once = budget.saturating_sub(all_idle) / download.max(upload);
     writeln!(
         out,
-        "  so the budget is enough for {at_once} such exchanges besides; the slowest readers are cut \
-         when an eighth of it is left, and above it new requests are answered 503",
+        "  so the budget suffices for {at_once} such exchanges in addition; the slowest readers are \
+         disconnected when an eighth of it is left, and above it new requests are answered with 503",
     )
 }

@@ -1,4 +1,5 @@
-//! `tollgate check`: every mistake of a configuration, or what it promises.
+//! `tollgate check`: prints every mistake of a configuration, or, if there is none, its warnings and
+//! what its limits promise.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -11,56 +12,57 @@ use crate::policy::{Cost, HostPattern, Mode, Route, RouteMatch};
 mod limit;
 mod memory;
 
-use limit::tell_limit;
-use memory::tell_memory;
+use limit::write_limit;
+use memory::write_memory;
 
-/// Checks every file; says whether all are valid. What cannot be written is nobody's to read.
+/// Checks every file and returns whether all are valid. If the output cannot be written, the check
+/// ends.
 pub fn check(files: &[PathBuf], out: &mut dyn Write) -> bool {
     let mut all_valid = true;
     for file in files {
-        let told = match config::load(file) {
-            Ok(loaded) => tell(out, &file.display().to_string(), &loaded),
+        let written = match config::load(file) {
+            Ok(loaded) => write_report(out, &file.display().to_string(), &loaded),
             Err(errors) => {
                 all_valid = false;
                 errors.lines().iter().try_for_each(|line| writeln!(out, "{line}"))
             }
         };
-        if told.is_err() {
+        if written.is_err() {
             return all_valid;
         }
     }
     all_valid
 }
 
-fn tell(out: &mut dyn Write, file: &str, loaded: &LoadedConfig) -> io::Result<()> {
+fn write_report(out: &mut dyn Write, file: &str, loaded: &LoadedConfig) -> io::Result<()> {
     let config = &loaded.config;
     writeln!(out, "{file}: valid")?;
     for warning in &loaded.warnings {
         writeln!(out, "{warning}")?;
     }
-    tell_clients(out, config)?;
-    tell_memory(out, config)?;
-    tell_store(out, config)?;
+    write_clients(out, config)?;
+    write_memory(out, config)?;
+    write_store(out, config)?;
     writeln!(out, "\nroutes (the first that matches)")?;
     let rows = config.policy.routes.iter().map(|route| route_row(config, route));
     table(out, &["route", "matches", "limits", "origin"], rows.collect())?;
     writeln!(out, "\nlimits")?;
     for limit in &config.policy.limits {
-        tell_limit(out, config, limit)?;
+        write_limit(out, config, limit)?;
     }
     writeln!(out)
 }
 
 fn route_row(config: &Config, route: &Route) -> Vec<String> {
     let policy = &config.policy;
-    let limits = route.limits.iter().map(|one| {
-        let limit = policy.limit(one.limit);
+    let limits = route.limits.iter().map(|route_limit| {
+        let limit = policy.limit(route_limit.limit);
         let shadow = if limit.mode == Mode::Shadow { " (shadow)" } else { "" };
-        let cost = match &one.cost {
+        let cost = match &route_limit.cost {
             Cost::Fixed(1) => String::new(),
             Cost::Fixed(cost) => format!(" x{cost}"),
             Cost::Request { header, .. } => format!(" x {header}"),
-            Cost::Response { header, .. } => format!(" x {header} of the answer"),
+            Cost::Response { header, .. } => format!(" x {header} of the response"),
         };
         format!("{}{cost}{shadow}", limit.name)
     });
@@ -68,7 +70,7 @@ fn route_row(config: &Config, route: &Route) -> Vec<String> {
     vec![
         route.name.to_string(),
         matches(&route.matches),
-        if limits.is_empty() { "none: never waits".to_owned() } else { limits.join(", ") },
+        if limits.is_empty() { "none".to_owned() } else { limits.join(", ") },
         config.origins.get(route.origin).map_or("", |origin| &origin.name).to_owned(),
     ]
 }
@@ -91,45 +93,50 @@ fn matches(matches: &RouteMatch) -> String {
     if parts.is_empty() { "everything".to_owned() } else { parts.join(" ") }
 }
 
-/// Who the clients are, and which fields of theirs are forwarded that others refuse.
-fn tell_clients(out: &mut dyn Write, config: &Config) -> io::Result<()> {
+/// How the address of a client is determined, and which doubtful fields are forwarded.
+fn write_clients(out: &mut dyn Write, config: &Config) -> io::Result<()> {
     let networks: Vec<String> =
         config.clients.trusted_proxies.iter().map(ToString::to_string).collect();
-    let told = match (&config.clients.address_header, &*networks) {
-        (_, []) => return tell_fields(out, config),
-        (None, _) => "the peer, whatever it says".to_owned(),
+    let rule = match (&config.clients.address_header, &*networks) {
+        (_, []) => return write_fields(out, config),
+        (None, _) => "that of the peer, whatever fields it sends".to_owned(),
         (Some(header), networks) => format!("{header} of {}, else the peer", networks.join(", ")),
     };
-    writeln!(out, "\nclients\n  address: {told}")?;
-    tell_fields(out, config)
+    writeln!(out, "\nclients\n  address: {rule}")?;
+    write_fields(out, config)
 }
 
-fn tell_fields(out: &mut dyn Write, config: &Config) -> io::Result<()> {
+fn write_fields(out: &mut dyn Write, config: &Config) -> io::Result<()> {
     if config.bounds.underscores == Underscores::Pass {
         writeln!(out, "\nfields with _ are forwarded: an origin may take X_Api_Key for X-Api-Key")?;
     }
     if config.bounds.method_override == MethodOverride::Pass {
-        writeln!(out, "\nfields that name another method are forwarded, which no limit sees")?;
+        writeln!(
+            out,
+            "\nfields that name another method are forwarded, and limits do not see that method"
+        )?;
     }
     Ok(())
 }
 
-/// Where the exact tier counts, and which limits share a slot there.
-fn tell_store(out: &mut dyn Write, config: &Config) -> io::Result<()> {
+/// Where exact limits keep their counters, and which limits share a hash slot there.
+fn write_store(out: &mut dyn Write, config: &Config) -> io::Result<()> {
     let StoreConfig::Redis(redis) = &config.store else {
         return Ok(());
     };
-    let (kind, many) = match &redis.servers {
-        RedisServers::One(_) => ("one server", 1),
-        RedisServers::Cluster(urls) => ("a Cluster, found by", urls.len()),
-        RedisServers::Sentinel { urls, .. } => {
-            ("the master that sentinels name, asked of", urls.len())
-        }
+    let (kind, servers) = match &redis.servers {
+        RedisServers::Single(_) => ("one server", 1),
+        RedisServers::Cluster(urls) => ("a Cluster, discovered from", urls.len()),
+        RedisServers::Sentinel { urls, .. } => ("the master that sentinels monitor", urls.len()),
     };
-    writeln!(out, "\nstore\n  redis: {kind} ({many}), {:?} for a decision", redis.timeout)?;
+    writeln!(
+        out,
+        "\nstore\n  redis: {kind} ({servers}), at most {:?} for a decision",
+        redis.timeout
+    )?;
     if matches!(redis.servers, RedisServers::Cluster(_)) {
         for family in config.policy.families() {
-            let members = family.members.iter().map(|n| &*config.policy.limits[*n].name);
+            let members = family.members.iter().map(|index| &*config.policy.limits[*index].name);
             let members: Vec<&str> = members.collect();
             let key = config.policy.limits[family.members[0]].key.sources();
             let parts: Vec<String> =
@@ -145,7 +152,7 @@ fn tell_store(out: &mut dyn Write, config: &Config) -> io::Result<()> {
     Ok(())
 }
 
-/// Columns as wide as their widest cell.
+/// Writes a table. A column is as wide as its widest cell.
 fn table(out: &mut dyn Write, head: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());

@@ -1,33 +1,30 @@
-//! A policy with its engine, on a clock that is turned by hand.
+//! Runs the requests of one case through a policy with its engine, on a clock that the test sets.
 
 use std::sync::Arc;
 
 use http::{HeaderMap, Version};
 
+use super::observed::{FirstCandidate, ObservedResponse, ObservedStep};
 use super::{CaseResult, TestStore};
 use crate::clock::{Clock, ManualClock, Nanos};
-use crate::config::{
-    AnswerEnding, Config, Expectation, ExpectedField, OriginAnswer, Responses, TestCase,
-    TestRequest, TestStep,
-};
-use crate::engine::{
-    CandidateComparison, CandidateVerdict, Decision, Engine, FinalResponse, Generation,
-    PendingSettlement,
-};
+use crate::config::{AnswerEnding, Config, OriginAnswer, Responses, TestCase, TestRequest};
+use crate::engine::{Decision, Engine, FinalResponse, Generation, PendingSettlement};
 use crate::http::{
     AnswerPreferences, FieldRules, Head, HeadBounds, RejectReason, fields_beside, refusal, validate,
 };
 use crate::policy::KeySecret;
 use crate::policy::client::ClientRules;
 
-/// A day's begin, so that windows of every length begin with each case.
+/// The beginning of each case, as the time since the Unix epoch: midnight, so that windows of every
+/// length begin then.
 const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
 
-/// Between two rounds of the housekeeping while time passes; beyond [`BUSY`] it is skipped.
+/// Interval of the periodic work of the engine while time passes.
 const TICK: Nanos = Nanos::SECOND;
 
-/// As much of a pause is lived through second by second; what is idle for longer only ages.
-const BUSY: Nanos = Nanos::from_secs(600);
+/// The last part of a pause, during which the periodic work runs. Before it only the clock advances,
+/// because idle state does not change except by age.
+const TICKED_PAUSE: Nanos = Nanos::from_secs(600);
 
 /// Runs one case under a configuration.
 pub fn run(config: Config, case: &TestCase, store: &dyn TestStore) -> CaseResult {
@@ -39,22 +36,17 @@ pub fn run(config: Config, case: &TestCase, store: &dyn TestStore) -> CaseResult
         }
         let (mut allowed, mut limited, mut last) = (0, 0, None);
         for _ in 0..step.times {
-            let answered = bench.send(&step.send);
-            allowed += u32::from(answered.is_allowed());
-            limited += u32::from(answered.limited);
-            last = Some(answered);
+            let response = bench.send(&step.send);
+            allowed += u32::from(response.is_allowed());
+            limited += u32::from(response.limited);
+            last = Some(response);
         }
         if let Some(last) = last {
-            let found = differing(&step.expect, allowed, limited, &last);
-            differences.extend(found.into_iter().map(|words| at_line(step, &words, &last)));
+            let seen = ObservedStep { allowed, limited, last };
+            differences.extend(seen.differences(step));
         }
     }
     CaseResult { name: case.name.clone(), differences }
-}
-
-fn at_line(step: &TestStep, words: &str, last: &ObservedResponse) -> String {
-    let why = if last.why.is_empty() { String::new() } else { format!(" ({})", last.why) };
-    format!("line {}: {words}{why}", step.location.line)
 }
 
 /// One policy with its engine.
@@ -68,50 +60,16 @@ struct Bench<'s> {
     rules: FieldRules,
     responses: Vec<Arc<Responses>>,
     default_responses: Arc<Responses>,
-    /// Requests whose origin takes its time.
+    /// Requests whose origin has not answered yet.
     in_flight: Vec<UnansweredRequest>,
 }
 
-/// A request that has no answer yet.
+/// A request that has no response yet.
 struct UnansweredRequest {
     until: Nanos,
     decision: Decision,
     pending: PendingSettlement,
     answer: OriginAnswer,
-}
-
-/// What came of one request, as its client would see it.
-#[derive(Debug, Default)]
-struct ObservedResponse {
-    route: Option<String>,
-    /// Of this proxy's answer.
-    status: Option<u16>,
-    limited: bool,
-    reason: Option<&'static str>,
-    limit: Option<String>,
-    client_ip: String,
-    headers: HeaderMap,
-    waited: Nanos,
-    banned: bool,
-    candidate: FirstCandidate,
-    /// The deciding limit in words.
-    why: String,
-}
-
-/// What the first candidate of a request says, once it is known.
-#[derive(Debug, Default)]
-struct FirstCandidate(Option<CandidateVerdict>);
-
-impl FirstCandidate {
-    fn get(&self) -> Option<CandidateComparison> {
-        self.0.as_ref().and_then(CandidateVerdict::kind)
-    }
-}
-
-impl ObservedResponse {
-    const fn is_allowed(&self) -> bool {
-        self.status.is_none()
-    }
 }
 
 impl<'s> Bench<'s> {
@@ -138,30 +96,31 @@ impl<'s> Bench<'s> {
         }
     }
 
-    /// Lets time pass, with the answers that come and the housekeeping that a process would do
-    /// meanwhile.
+    /// Lets time pass until `wanted`, with the responses and the periodic work that are scheduled until then.
     fn go_to(&mut self, wanted: Nanos) {
         loop {
-            let next = self.in_flight.iter().map(|one| one.until).filter(|until| *until <= wanted);
+            let next =
+                self.in_flight.iter().map(|request| request.until).filter(|until| *until <= wanted);
             let Some(next) = next.min() else {
                 return self.pass_time(wanted);
             };
             self.pass_time(next);
-            let (done, rest) =
-                std::mem::take(&mut self.in_flight).into_iter().partition(|one| one.until <= next);
+            let (done, rest) = std::mem::take(&mut self.in_flight)
+                .into_iter()
+                .partition(|request| request.until <= next);
             self.in_flight = rest;
             let done: Vec<UnansweredRequest> = done;
-            for mut one in done {
-                self.answer(&mut one.decision, one.pending, &one.answer);
+            for mut request in done {
+                self.answer(&mut request.decision, request.pending, &request.answer);
             }
         }
     }
 
     fn pass_time(&self, wanted: Nanos) {
         let mut left = wanted.saturating_sub(self.clock.now().wall);
-        if left > BUSY {
-            self.clock.advance(left.saturating_sub(BUSY));
-            left = BUSY;
+        if left > TICKED_PAUSE {
+            self.clock.advance(left.saturating_sub(TICKED_PAUSE));
+            left = TICKED_PAUSE;
         }
         while left > Nanos::ZERO {
             let step = left.min(TICK);
@@ -172,17 +131,17 @@ impl<'s> Bench<'s> {
     }
 
     fn send(&mut self, send: &TestRequest) -> ObservedResponse {
-        let hosted = send.headers.contains_key(http::header::HOST);
+        let has_host = send.headers.contains_key(http::header::HOST);
         let head = Head {
             method: &send.method,
             target: send.target.as_bytes(),
             authority: None,
-            // A URL without a host stands for a request without one, which only HTTP/1.0 allows.
-            version: if hosted { Version::HTTP_11 } else { Version::HTTP_10 },
+            // A URL without a host means a request without a host, which only HTTP/1.0 allows.
+            version: if has_host { Version::HTTP_11 } else { Version::HTTP_10 },
             headers: &send.headers,
         };
         let client = self.clients.client(send.ip, &send.headers);
-        let mut answered =
+        let mut observed =
             ObservedResponse { client_ip: client.ip.to_string(), ..ObservedResponse::default() };
         let checked = validate(head, self.bounds).and_then(|clean| {
             self.rules.check(clean.rare, &send.method, &send.headers).map(|()| clean)
@@ -190,18 +149,18 @@ impl<'s> Bench<'s> {
         let clean = match checked {
             Ok(clean) => clean,
             Err(reason) => {
-                answered.status = Some(reason.status());
-                answered.reason = Some(reason.name());
-                return answered;
+                observed.status = Some(reason.status());
+                observed.reason = Some(reason.name());
+                return observed;
             }
         };
         let facts =
             clean.facts(client, self.clock.date(self.clock.now()), &send.method, &send.headers);
         let (mut decision, pending) = self.store.decide(&self.engine, &self.generation, &facts);
-        answered.waited = decision.wait();
-        let latency = answered.waited.saturating_add(Nanos::from(send.answer.after));
-        let refused = self.refusal(&decision, &send.headers, &mut answered);
-        let aside = pending.awaits_response() || !decision.candidates.is_empty();
+        observed.waited = decision.wait();
+        let latency = observed.waited.saturating_add(Nanos::from(send.answer.after));
+        let refused = self.observe_refusal(&decision, &send.headers, &mut observed);
+        let reaches_store_later = pending.awaits_response() || !decision.candidates.is_empty();
         if refused || latency == Nanos::ZERO {
             self.answer(&mut decision, pending, &send.answer);
         } else {
@@ -209,14 +168,14 @@ impl<'s> Bench<'s> {
             let (answer, decision) = (send.answer.clone(), decision.clone());
             self.in_flight.push(UnansweredRequest { until, decision, pending, answer });
         }
-        if aside {
-            self.store.settled(&self.engine);
+        if reaches_store_later {
+            self.store.wait_until_settled(&self.engine);
         }
-        self.tell(&decision, refused, &mut answered);
-        answered
+        self.observe(&decision, refused, &mut observed);
+        observed
     }
 
-    /// The origin has answered, or the request has ended without an answer.
+    /// Settles a request when the origin has answered, or when it has ended without a response.
     fn answer(
         &self,
         decision: &mut Decision,
@@ -235,7 +194,7 @@ impl<'s> Bench<'s> {
             self.engine.finish(&self.generation, decision, &mut pending, &response);
         }
         drop(pending);
-        self.store.settled(&self.engine);
+        self.store.wait_until_settled(&self.engine);
     }
 
     fn responses(&self, decision: &Decision) -> &Responses {
@@ -243,43 +202,43 @@ impl<'s> Bench<'s> {
         responses.unwrap_or(&self.default_responses)
     }
 
-    /// The proxy's own answer, if the request is refused.
-    fn refusal(
+    /// Observes the refusal and returns `true`, if the request is refused.
+    fn observe_refusal(
         &self,
         decision: &Decision,
         asked: &HeaderMap,
-        answered: &mut ObservedResponse,
+        observed: &mut ObservedResponse,
     ) -> bool {
         let policy = self.generation.policy();
         let asking = AnswerPreferences { headers: asked, chance: 0.0 };
         match refusal(decision, policy, self.responses(decision), asking) {
             Ok(Some(refusal)) => {
-                answered.status = Some(refusal.status.as_u16());
-                answered.limited = decision.outcome == crate::engine::Outcome::Limited;
-                answered.headers = refusal.headers;
+                observed.status = Some(refusal.status.as_u16());
+                observed.limited = decision.outcome == crate::engine::Outcome::Limited;
+                observed.headers = refusal.headers;
                 let body: serde_json::Value =
                     serde_json::from_slice(&refusal.body).unwrap_or_default();
                 let names = RejectReason::ALL.map(RejectReason::name);
-                answered.reason = names.into_iter().find(|name| body["reason"] == *name);
+                observed.reason = names.into_iter().find(|name| body["reason"] == *name);
                 true
             }
             Ok(None) => false,
-            // Numbers and names always make an answer.
+            // Does not happen: numbers and names always make a valid response.
             Err(error) => {
-                answered.why = error.to_string();
+                observed.why = error.to_string();
                 false
             }
         }
     }
 
-    /// What the client would see of a decision, once it is settled.
-    fn tell(&self, decision: &Decision, refused: bool, answered: &mut ObservedResponse) {
+    /// Observes what the client would see of a decision that is settled.
+    fn observe(&self, decision: &Decision, refused: bool, observed: &mut ObservedResponse) {
         let policy = self.generation.policy();
-        answered.route = decision.route.map(|route| policy.route(route).name.to_string());
-        answered.banned = decision.is_banned();
-        answered.candidate = FirstCandidate(decision.candidates.first().cloned());
-        if let Some(one) = decision.deciding() {
-            let (limit, verdict) = (policy.limit(one.limit), one.verdict);
+        observed.route = decision.route.map(|route| policy.route(route).name.to_string());
+        observed.banned = decision.is_banned();
+        observed.candidate = FirstCandidate(decision.candidates.first().cloned());
+        if let Some(deciding) = decision.deciding() {
+            let (limit, verdict) = (policy.limit(deciding.limit), deciding.verdict);
             let spent = verdict.limit.saturating_sub(verdict.remaining);
             let next = match verdict.retry_after {
                 Some(wait) if !verdict.allowed => {
@@ -288,52 +247,16 @@ impl<'s> Bench<'s> {
                 }
                 _ => String::new(),
             };
-            let banned = if one.banned { ", banned" } else { "" };
-            answered.why = format!(
+            let banned = if deciding.banned { ", banned" } else { "" };
+            observed.why = format!(
                 "limit {}, key {}, {spent} of {} spent{banned}{next}",
                 limit.name, limit.key, verdict.limit
             );
-            answered.limit = Some(limit.name.to_string());
+            observed.limit = Some(limit.name.to_string());
         }
         if !refused {
             let fields = fields_beside(decision, policy, self.responses(decision));
-            answered.headers = fields.unwrap_or_default();
+            observed.headers = fields.unwrap_or_default();
         }
     }
-}
-
-/// Everything that is not as expected, in words.
-fn differing(
-    expect: &Expectation,
-    allowed: u32,
-    limited: u32,
-    last: &ObservedResponse,
-) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut compare = |what: &str, expected: Option<String>, seen: String| {
-        if let Some(expected) = expected.filter(|expected| *expected != seen) {
-            found.push(format!("{what}: expected {expected}, found {seen}"));
-        }
-    };
-    let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
-    let number = |value: Option<u32>| value.map(|value| value.to_string());
-    compare("allowed", number(expect.allowed), allowed.to_string());
-    compare("limited", number(expect.limited), limited.to_string());
-    compare("route", expect.route.clone(), text(&last.route));
-    compare("limit", expect.limit.clone(), text(&last.limit));
-    compare("client_ip", expect.client_ip.clone(), last.client_ip.clone());
-    let status = expect.status.map(|status| status.to_string());
-    compare("status", status, last.status.unwrap_or(200).to_string());
-    compare("reason", expect.reason.clone(), last.reason.unwrap_or("none").to_owned());
-    let waited = |span: Nanos| format!("{span:?}");
-    compare("waited", expect.waited.map(|span| waited(span.into())), waited(last.waited));
-    let candidate = last.candidate.get().map_or("none", CandidateComparison::name);
-    compare("candidate", expect.candidate.clone(), candidate.to_owned());
-    compare("banned", expect.banned.map(|yes| yes.to_string()), last.banned.to_string());
-    for ExpectedField { name, value: expected } in &expect.headers {
-        let seen = last.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
-        let seen = seen.map_or_else(|| "absent".to_owned(), std::borrow::Cow::into_owned);
-        compare(name, Some(expected.clone()), seen);
-    }
-    found
 }

@@ -1,9 +1,11 @@
-//! `tollgate test`: a policy meets cases before it meets traffic.
+//! `tollgate test`: runs policy tests.
 //!
-//! The cases run through the real gate and the real engine on a clock that is turned by hand, so
-//! days pass in milliseconds. The exact tier counts in this process, whatever the policy's store.
+//! The requests of a case pass the real request validation and the real engine. The clock is set by
+//! the test, so that days pass in milliseconds. Exact limits count in this process, whatever the
+//! store of the policy.
 
 mod bench;
+mod observed;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -19,15 +21,15 @@ use crate::engine::{Decision, Engine, Generation, PendingSettlement};
 use crate::policy::{Facts, KeySecret};
 
 pub use bench::run;
-use report::{junit, told};
+use report::{Suite, junit, summary};
 
-/// Cases and the policy that they are for.
+/// Cases and the policy that they test.
 #[derive(Debug, Args)]
 pub struct TestArgs {
     /// The configuration.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Writes the results for a CI server.
+    /// Write the results as JUnit XML, for a CI server.
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
     /// Files of cases.
@@ -35,22 +37,22 @@ pub struct TestArgs {
     cases: Vec<PathBuf>,
 }
 
-/// Where the exact tier of a bench counts.
+/// Where exact limits count during a test.
 pub trait TestStore {
-    /// An engine on an empty store, with this clock.
+    /// Creates an engine with an empty store and this clock.
     fn engine(&self, clock: Arc<ManualClock>, secret: KeySecret) -> Engine;
-    /// Decides, waiting for the store if need be.
+    /// Decides, and waits for the store if necessary.
     fn decide(
         &self,
         engine: &Engine,
         generation: &Generation,
         facts: &Facts<'_>,
     ) -> (Decision, PendingSettlement);
-    /// Waits until nothing is on its way to the store.
-    fn settled(&self, _engine: &Engine) {}
+    /// Waits until no charge or refund is on its way to the store.
+    fn wait_until_settled(&self, _engine: &Engine) {}
 }
 
-/// In this process.
+/// Counts in this process.
 #[derive(Debug)]
 pub struct InProcessStore;
 
@@ -69,36 +71,35 @@ impl TestStore for InProcessStore {
     }
 }
 
-/// What came of one case.
+/// The result of one case.
 #[derive(Debug)]
 pub struct CaseResult {
-    /// Its name.
+    /// Name of the case.
     pub name: String,
-    /// What was not as expected, in words; empty: it passed.
+    /// What differs from the expectation, in words; empty if the case passes.
     pub differences: Vec<String>,
 }
 
-/// 0 when all pass, 1 when one does not, 2 when a file cannot be read.
+/// The exit status is 0 if all cases pass, 1 if one fails, and 2 if a file is refused.
 pub(super) fn test(args: &TestArgs) -> ExitCode {
     let mut suites = Vec::new();
     for file in &args.cases {
         match suite(&args.config, file) {
-            Ok(outcomes) => suites.push((file.display().to_string(), outcomes)),
+            Ok(results) => suites.push(Suite { file: file.display().to_string(), results }),
             Err(errors) => {
                 errors.lines().iter().for_each(|line| eprintln!("{line}"));
                 return ExitCode::from(REFUSED);
             }
         }
     }
-    let (told, failed) = told(&suites);
-    print!("{told}");
+    print!("{}", summary(&suites));
     if let Some(file) = &args.junit
         && let Err(error) = std::fs::write(file, junit(&suites))
     {
         eprintln!("{}: {error}", file.display());
         return ExitCode::from(REFUSED);
     }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if suites.iter().all(Suite::passes) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn suite(policy: &Path, cases: &Path) -> Result<Vec<CaseResult>, ConfigErrors> {

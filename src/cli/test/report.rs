@@ -1,48 +1,58 @@
-//! What came of the cases, for people and for CI servers.
+//! The results of cases, as text for people and as XML for CI servers.
 
 use std::fmt::Write as _;
 
 use super::CaseResult;
 
-pub(super) type Suite = (String, Vec<CaseResult>);
+/// The results of one file of cases.
+pub(super) struct Suite {
+    pub(super) file: String,
+    pub(super) results: Vec<CaseResult>,
+}
 
-/// A line for each case that failed, and one for all; how many failed.
-pub(super) fn told(suites: &[Suite]) -> (String, usize) {
-    let (mut text, mut failed, mut all) = (String::new(), 0, 0);
-    for (file, outcomes) in suites {
-        for outcome in outcomes {
-            all += 1;
-            if outcome.differences.is_empty() {
-                continue;
-            }
-            failed += 1;
-            // A String takes every line.
-            let _ = writeln!(text, "{file}: FAILED {}", outcome.name);
-            for difference in &outcome.differences {
+impl Suite {
+    pub(super) fn passes(&self) -> bool {
+        self.failures() == 0
+    }
+
+    fn failures(&self) -> usize {
+        self.results.iter().filter(|result| !result.differences.is_empty()).count()
+    }
+}
+
+/// The differences of each case that failed, and one line about all cases.
+pub(super) fn summary(suites: &[Suite]) -> String {
+    let mut text = String::new();
+    for Suite { file, results } in suites {
+        for result in results.iter().filter(|result| !result.differences.is_empty()) {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{file}: FAILED {}", result.name);
+            for difference in &result.differences {
                 let _ = writeln!(text, "  {difference}");
             }
         }
     }
-    let _ = writeln!(text, "{} of {all} cases pass", all - failed);
-    (text, failed)
+    let all: usize = suites.iter().map(|suite| suite.results.len()).sum();
+    let failures: usize = suites.iter().map(Suite::failures).sum();
+    let _ = writeln!(text, "{} of {all} cases pass", all - failures);
+    text
 }
 
-/// The results as JUnit's XML, which CI servers read.
+/// The results as JUnit XML.
 pub(super) fn junit(suites: &[Suite]) -> String {
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
-    for (file, outcomes) in suites {
-        let failed = outcomes.iter().filter(|one| !one.differences.is_empty()).count();
-        let (file, all) = (escaped(file), outcomes.len());
+    for suite in suites {
+        let (file, all, failed) = (escaped(&suite.file), suite.results.len(), suite.failures());
         let _ =
             writeln!(text, "  <testsuite name=\"{file}\" tests=\"{all}\" failures=\"{failed}\">");
-        for outcome in outcomes {
-            let name = escaped(&outcome.name);
+        for result in &suite.results {
+            let name = escaped(&result.name);
             let _ = write!(text, "    <testcase classname=\"{file}\" name=\"{name}\"");
-            if outcome.differences.is_empty() {
+            if result.differences.is_empty() {
                 text.push_str("/>\n");
                 continue;
             }
-            let why = escaped(&outcome.differences.join("\n"));
+            let why = escaped(&result.differences.join("\n"));
             let _ =
                 writeln!(text, "><failure message=\"not as expected\">{why}</failure></testcase>");
         }
@@ -52,7 +62,7 @@ pub(super) fn junit(suites: &[Suite]) -> String {
     text
 }
 
-/// Text of XML 1.0: what it cannot hold becomes `?`.
+/// Escapes a text for XML 1.0. Characters that XML cannot hold become `?`.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {

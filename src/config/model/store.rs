@@ -49,7 +49,7 @@ impl std::fmt::Debug for RedisStore {
 #[derive(Clone, PartialEq, Eq)]
 pub enum RedisServers {
     /// A single server.
-    One(RedisUrl),
+    Single(RedisUrl),
     /// A Cluster, discovered from some of its servers.
     Cluster(Vec<RedisUrl>),
     /// The master that sentinels monitor.
@@ -71,7 +71,7 @@ impl RedisServers {
     /// Every address in the configuration.
     pub fn urls(&self) -> &[RedisUrl] {
         match self {
-            Self::One(url) => std::slice::from_ref(url),
+            Self::Single(url) => std::slice::from_ref(url),
             Self::Cluster(urls) | Self::Sentinel { urls, .. } => urls,
         }
     }

@@ -15,7 +15,7 @@ pub(crate) fn admin(root: &mut Mapping<'_>, folder: &Path) -> Option<Admin> {
     let mut map = root.get("admin")?.mapping()?;
     let address_at = map.require("address", "write address: 127.0.0.1:9900");
     let token_at = map.get("token_file");
-    let hosts = map.get("hosts").map(|at| at.one_or_more()).unwrap_or_default();
+    let hosts = map.get("hosts").map(|at| at.list_or_single()).unwrap_or_default();
     let hosts = hosts.iter().filter_map(|at| at.parse(host)).collect();
     map.finish();
     let token = token_at.as_ref().and_then(|at| token(at, &folder.join(at.text()?)));

@@ -15,7 +15,7 @@ pub(crate) fn clients(root: &mut Mapping<'_>) -> ClientRules {
     };
     if let Some(at) = map.get("trusted_proxies") {
         rules.trusted_proxies =
-            at.one_or_more().iter().filter_map(|at| at.parse(network)).collect();
+            at.list_or_single().iter().filter_map(|at| at.parse(network)).collect();
     }
     rules.address_header = match map.get("address_header") {
         Some(at) => at.parse(address_header).flatten(),

@@ -111,7 +111,7 @@ fn statuses(at: &Located<'_>) -> Option<Statuses> {
     let status = map.require("status", "write { status: [401, 500-599] }");
     map.finish();
     let status = status?;
-    let items = status.one_or_more();
+    let items = status.list_or_single();
     if items.is_empty() {
         status.error_with("no status", "write for example [401, 403]");
     }

@@ -22,7 +22,7 @@ const MAX_SEGMENT: u64 = 64;
 
 /// A key: one source, or a list of sources.
 pub(crate) fn key(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<KeySpec> {
-    let items = at.one_or_more();
+    let items = at.list_or_single();
     let sources: Vec<Option<Source>> = items.iter().map(|at| source(at, files)).collect();
     let sources: Option<Vec<Source>> = sources.into_iter().collect();
     if items.is_empty() || items.len() > MAX_KEY_SOURCES {

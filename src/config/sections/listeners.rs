@@ -50,7 +50,7 @@ fn listener(at: &Located<'_>, folder: &Path, earlier: &[Listener]) -> Option<Lis
 }
 
 fn certificates(at: &Located<'_>, folder: &Path) -> Vec<Certificate> {
-    let items = at.one_or_more();
+    let items = at.list_or_single();
     if items.is_empty() {
         at.error("no certificate");
     }

@@ -1,5 +1,5 @@
 //! The sections of a configuration file, one file for each. A section reads its part of the tree,
-//! records every mistake, and returns values of the model or of the policy. In place of a value
+//! records every mistake, and returns values of the model or of the policy. Instead of a value
 //! with a mistake it may return a substitute, because a file with a mistake produces no `Config`.
 
 pub(super) mod access_log;

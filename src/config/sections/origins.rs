@@ -64,7 +64,7 @@ fn origin(name: &str, at: &Located<'_>, folder: &Path, files: &KeyFiles<'_>) -> 
     let resolve_every = map.get("resolve_every").and_then(|at| at.parse(positive_duration));
     map.finish();
     let at = servers?;
-    let items = at.one_or_more();
+    let items = at.list_or_single();
     if items.is_empty() || items.len() > MAX_SERVERS {
         at.error(format!("{} servers; an origin has 1 to {MAX_SERVERS}", items.len()));
     }

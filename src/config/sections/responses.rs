@@ -46,7 +46,7 @@ pub(crate) fn responses(at: &Located<'_>, base: &Responses, folder: &Path) -> Ar
         responses.cors = cors(&at);
     }
     if let Some(at) = map.get("exempt") {
-        let [preflight, acme] = selected_words(&at.one_or_more(), ["preflight", "acme"]);
+        let [preflight, acme] = selected_words(&at.list_or_single(), ["preflight", "acme"]);
         responses.exempt = Exempt { preflight, acme };
     }
     if let Some(jitter) = map.get("retry_after_jitter").and_then(|at| at.parse(duration)) {
@@ -68,7 +68,7 @@ fn selected_words(items: &[Located<'_>], words: [&str; 2]) -> [bool; 2] {
 
 /// `[]`, `"*"`, or a list of origins such as `https://app.example.com`.
 fn cors(at: &Located<'_>) -> Cors {
-    let items = at.one_or_more();
+    let items = at.list_or_single();
     if items.iter().any(|at| at.is_text("*")) {
         return Cors::All;
     }
@@ -92,7 +92,7 @@ fn web_origin(text: &str) -> Result<HeaderValue, String> {
 }
 
 fn bodies(at: &Located<'_>, folder: &Path) -> Vec<RefusalBody> {
-    let items = at.one_or_more();
+    let items = at.list_or_single();
     if items.is_empty() {
         at.error_with("no body", "write body: problem");
     }

@@ -20,21 +20,22 @@ pub(super) fn route_match(at: &Located<'_>) -> RouteMatch {
     };
     if let Some(at) = map.get("host") {
         refuse_empty(&at);
-        conditions.hosts = at.one_or_more().iter().filter_map(|at| at.parse(host)).collect();
+        conditions.hosts = at.list_or_single().iter().filter_map(|at| at.parse(host)).collect();
     }
     if let Some(at) = map.get("path") {
         refuse_empty(&at);
-        conditions.paths = at.one_or_more().iter().filter_map(|at| at.parse(path)).collect();
+        conditions.paths = at.list_or_single().iter().filter_map(|at| at.parse(path)).collect();
     }
     if let Some(at) = map.get("methods") {
-        let methods = at.one_or_more();
+        let methods = at.list_or_single();
         conditions.methods = MethodSet::new(methods.iter().filter_map(|at| at.parse(method)));
     }
     if let Some(at) = map.get("header") {
         conditions.headers = at.named_values().iter().filter_map(header).collect();
     }
     if let Some(at) = map.get("client") {
-        conditions.clients = at.one_or_more().iter().filter_map(|at| at.parse(network)).collect();
+        conditions.clients =
+            at.list_or_single().iter().filter_map(|at| at.parse(network)).collect();
     }
     map.finish();
     conditions

@@ -207,7 +207,7 @@ fn origin(at: &Located<'_>, context: &RouteContext<'_>) -> Option<usize> {
 /// A list of limits, by name or as `{ limit, cost }`; each at most once.
 fn route_limits(at: &Located<'_>, context: &RouteContext<'_>) -> Vec<RouteLimit> {
     let mut all: Vec<RouteLimit> = Vec::new();
-    for item in at.one_or_more() {
+    for item in at.list_or_single() {
         let Some(limit) = route_limit(&item, context.limits) else {
             continue;
         };

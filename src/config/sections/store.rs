@@ -80,7 +80,7 @@ fn redis_store(at: &Located<'_>, folder: &Path) -> Option<RedisStore> {
 fn servers(map: &mut Mapping<'_>, folder: &Path) -> Option<RedisServers> {
     let (url_at, cluster, sentinel) = (map.get("url"), map.get("cluster"), map.get("sentinel"));
     match (url_at, cluster, sentinel) {
-        (Some(at), None, None) => at.parse(url).map(RedisServers::One),
+        (Some(at), None, None) => at.parse(url).map(RedisServers::Single),
         (None, Some(at), None) => {
             let urls = urls(&at)?;
             if urls.iter().any(|url| url.database != 0) {
@@ -116,7 +116,7 @@ fn sentinels(at: &Located<'_>, folder: &Path) -> Option<RedisServers> {
 }
 
 fn urls(at: &Located<'_>) -> Option<Vec<RedisUrl>> {
-    let items = at.one_or_more();
+    let items = at.list_or_single();
     if items.is_empty() || items.len() > MAX_SERVERS {
         at.error(format!("{} servers; write 1 to {MAX_SERVERS}", items.len()));
         return None;

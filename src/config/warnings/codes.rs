@@ -64,7 +64,7 @@ pub(crate) fn silenced(root: &mut Mapping<'_>) -> SilencedCodes {
     let Some(mut map) = root.get("check").and_then(|at| at.mapping()) else {
         return SilencedCodes(Vec::new());
     };
-    let codes = map.get("silence").map(|at| at.one_or_more()).unwrap_or_default();
+    let codes = map.get("silence").map(|at| at.list_or_single()).unwrap_or_default();
     map.finish();
     SilencedCodes(codes.iter().filter_map(|at| at.choice(&CODES)).collect())
 }

@@ -71,7 +71,7 @@ impl TestStore for Scripted {
         (decision, pending)
     }
 
-    fn settled(&self, engine: &Engine) {
+    fn wait_until_settled(&self, engine: &Engine) {
         // Changes are posted from within the runtime's tasks.
         let began = servers::now();
         while !engine.is_quiet() {

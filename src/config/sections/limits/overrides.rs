@@ -104,7 +104,7 @@ impl TargetKeys<'_> {
     ) -> Option<OverrideTarget> {
         match (self.key, self.key_file, self.network) {
             (Some(at), None, None) => {
-                let items = at.one_or_more();
+                let items = at.list_or_single();
                 let texts: Option<Vec<&str>> = items.iter().map(Located::text).collect();
                 let values = key_values(&texts?, key, context);
                 let values = values.map_err(|error| at.error(error)).ok()?;

@@ -83,7 +83,7 @@ impl<'s> Bench<'s> {
         let said =
             FinalResponse { status: one.status, headers: &headers, by_origin: one.by_origin };
         self.engine.finish(&self.generation, &mut one.decision, &mut one.pending, &said);
-        self.store.settled(&self.engine);
+        self.store.wait_until_settled(&self.engine);
     }
 }
 
@@ -151,7 +151,7 @@ pub fn run(seed: u64, store: &dyn TestStore, yaml: &str, tick: u64) -> usize {
             compared += usize::from(expected.outcome == "limited");
         }
         denials.extend(refuse.into_iter().map(|limit| (limit, now)));
-        bench.store.settled(&bench.engine);
+        bench.store.wait_until_settled(&bench.engine);
         if decision.outcome == Outcome::Allowed {
             let one = InFlight {
                 decision,

@@ -1,8 +1,9 @@
-//! How long a peer may keep us waiting.
+//! How long a peer may keep us waiting: a credit of time that progress refills.
 //!
-//! A peer has a credit of time. Waiting uses it up, every byte that moves adds to it, and it never
-//! grows above where it began: so who moves at least the given rate is never cut, and who stops,
-//! or sends a byte now and then, is cut when the credit is gone.
+//! Waiting uses up the credit, every byte that moves adds to it, and it never exceeds its initial value. So a peer that
+//! moves at least the given rate is never cut, and a peer that stops, or sends a byte now and then, is cut when the credit
+//! is used up. It does not know what moves. What must always hold: the total time a peer waits without moving at the rate
+//! is bounded by the initial credit.
 
 use std::num::NonZeroU64;
 use std::pin::Pin;
@@ -17,82 +18,83 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// A credit of time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
-    most: Nanos,
-    left: Nanos,
-    /// What one byte is worth.
+pub(super) struct Pace {
+    max_credit: Nanos,
+    credit: Nanos,
+    /// The credit that one byte adds.
     per_byte: Nanos,
-    since: Option<Nanos>,
+    waiting_since: Option<Nanos>,
 }
 
 impl Pace {
-    /// A full credit of `most` that bytes refill at `rate` per second; without a rate any byte
-    /// refills it.
-    pub(crate) fn new(most: Nanos, rate: Option<NonZeroU64>) -> Self {
-        let per_byte = rate.map_or(most, |rate| Nanos::new(NANOS_PER_SECOND / rate.get()));
-        Self { most, left: most, per_byte, since: None }
+    /// A full credit that bytes refill at `rate` per second. Without a rate any byte refills it completely.
+    pub(super) fn new(max_credit: Nanos, rate: Option<NonZeroU64>) -> Self {
+        let per_byte = rate.map_or(max_credit, |rate| Nanos::new(NANOS_PER_SECOND / rate.get()));
+        Self { max_credit, credit: max_credit, per_byte, waiting_since: None }
     }
 
-    /// The credit is full again, as in the beginning.
-    pub(crate) const fn renew(&mut self) {
-        self.left = self.most;
-        self.since = None;
+    /// Ends the wait and restores the full credit.
+    pub(super) const fn reset(&mut self) {
+        self.credit = self.max_credit;
+        self.waiting_since = None;
     }
 
-    /// We wait from now on, if not already. `Some` when it is a new wait, with its longest length.
-    pub(crate) fn wait(&mut self, now: Nanos) -> Option<Nanos> {
-        if self.since.is_some() {
+    /// Begins to wait, unless it waits already. Returns the longest time that a new wait may take.
+    pub(super) fn begin_wait(&mut self, now: Nanos) -> Option<Nanos> {
+        if self.waiting_since.is_some() {
             return None;
         }
-        self.since = Some(now);
-        Some(self.left)
+        self.waiting_since = Some(now);
+        Some(self.credit)
     }
 
-    /// Whether we wait.
-    pub(crate) const fn waits(&self) -> bool {
-        self.since.is_some()
+    /// Whether we wait for the peer.
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.waiting_since.is_some()
     }
 
-    /// When the wait is over, if there is one and nothing moves.
-    pub(crate) fn deadline(&self) -> Option<Nanos> {
-        Some(self.since?.saturating_add(self.left))
+    /// When the peer is cut if nothing moves; `None` if we do not wait.
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        Some(self.waiting_since?.saturating_add(self.credit))
     }
 
-    /// There is nothing to wait for: the time of a wait that was begun is given back.
-    pub(crate) fn rest(&mut self) {
-        self.since = None;
+    /// Ends the wait, if there is one, without charging its time: there is nothing to wait for.
+    pub(super) const fn cancel_wait(&mut self) {
+        self.waiting_since = None;
     }
 
-    /// The wait is over and this many bytes moved.
-    pub(crate) fn moved(&mut self, bytes: u64, now: Nanos) {
-        if let Some(since) = self.since.take() {
-            self.left = self.left.saturating_sub(now.saturating_sub(since));
+    /// Ends the wait, if there is one, charges its time, and adds the credit of the bytes that moved.
+    pub(super) fn record_progress(&mut self, bytes: u64, now: Nanos) {
+        if let Some(since) = self.waiting_since.take() {
+            self.credit = self.credit.saturating_sub(now.saturating_sub(since));
         }
         let gained = self.per_byte.get().saturating_mul(bytes);
-        self.left = Nanos::new(self.left.get().saturating_add(gained).min(self.most.get()));
+        let credit = self.credit.get().saturating_add(gained);
+        self.credit = Nanos::new(credit.min(self.max_credit.get()));
     }
 }
 
-/// A wait that has an end.
-pub(crate) struct Wait {
-    pub(crate) pace: Pace,
+/// A [`Pace`] with a timer, for a stream that polls.
+pub(super) struct PacedWait {
+    pub(super) pace: Pace,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-impl Wait {
-    pub(crate) fn new(pace: Pace) -> Self {
+impl PacedWait {
+    pub(super) fn new(pace: Pace) -> Self {
         Self { pace, sleep: None }
     }
 
-    /// Ready when the peer has kept us waiting for too long.
-    pub(crate) fn poll_over(
+    /// Begins to wait, unless it waits already. Ready when the peer has kept us waiting too long: for `max` if given, else
+    /// for its credit.
+    pub(super) fn poll_expired(
         &mut self,
         now: Nanos,
-        most: Option<Duration>,
+        max: Option<Duration>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        if let Some(left) = self.pace.wait(now) {
-            let left = most.unwrap_or_else(|| Duration::from_nanos(left.get()));
+        if let Some(credit) = self.pace.begin_wait(now) {
+            let left = max.unwrap_or_else(|| Duration::from_nanos(credit.get()));
             match &mut self.sleep {
                 Some(sleep) => sleep.set(tokio::time::sleep(left)),
                 None => self.sleep = Some(Box::pin(tokio::time::sleep(left))),
@@ -112,30 +114,30 @@ mod tests {
         Nanos::new(seconds * SECOND)
     }
 
-    /// Seconds after which a peer is cut that moves `bytes` every `every` seconds.
+    /// When a peer is cut that moves `bytes` every `every` seconds, in seconds.
     fn cut_after(rate: Option<u64>, bytes: u64, every: u64) -> Option<u64> {
         let mut pace = Pace::new(at(20), rate.and_then(NonZeroU64::new));
         let mut now = 0;
         while now < 100_000 {
-            let left = pace.wait(at(now)).unwrap();
+            let left = pace.begin_wait(at(now)).unwrap();
             if left < at(every) {
                 return Some(now + left.get() / SECOND);
             }
             now += every;
-            pace.moved(bytes, at(now));
+            pace.record_progress(bytes, at(now));
         }
         None
     }
 
     #[test]
-    fn who_moves_at_the_rate_is_never_cut() {
+    fn a_peer_that_moves_at_the_rate_is_never_cut() {
         assert_eq!(cut_after(Some(256), 256, 1), None);
         assert_eq!(cut_after(Some(256), 256 * 19, 19), None);
         assert_eq!(cut_after(Some(256), 1 << 20, 19), None);
     }
 
     #[test]
-    fn who_trickles_is_cut_when_the_credit_is_gone() {
+    fn a_peer_that_trickles_is_cut_when_the_credit_is_used_up() {
         assert_eq!(cut_after(Some(256), 1, 4), Some(20));
         assert_eq!(cut_after(Some(256), 128, 1), Some(39));
         assert_eq!(cut_after(Some(256), 1 << 20, 21), Some(20));

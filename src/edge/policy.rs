@@ -1,7 +1,8 @@
-//! What connections ask of the layers above them.
+//! The interface through which connections ask the layer above.
 //!
 //! The edge serves connections without knowing routes, limits or counters. The layer above implements
-//! [`ConnectionPolicy`]; its rules are those of the configuration in force, so each call sees the latest reload.
+//! [`ConnectionPolicy`]. What must always hold: the rules are those of the configuration in force, so each call sees the
+//! latest reload.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,9 +17,9 @@ use crate::policy::client::{self, ClientRules};
 /// The rules for connections in one configuration.
 #[derive(Debug)]
 pub struct ConnectionRules {
-    /// Bounds of the proxy itself.
+    /// Bounds that protect the proxy itself.
     pub bounds: Arc<Bounds>,
-    /// Which peers are believed about clients' addresses.
+    /// Which peers are trusted to name clients' addresses.
     pub clients: ClientRules,
     /// Bounds of the head of a request.
     pub head: HeadBounds,
@@ -29,13 +30,13 @@ pub struct ConnectionRules {
 pub struct ClientShare {
     /// The client's address, or its IPv6 network.
     pub client: IpAddr,
-    /// Connections at once.
+    /// The largest number of connections at once.
     pub max_connections: usize,
 }
 
 impl ConnectionRules {
-    /// Under which address the connections of a peer are bounded. A load balancer (a trusted peer) carries those of
-    /// many clients, which a header tells apart, so it is not bounded.
+    /// The address for which connections of a peer are counted, and their bound. `None` for a trusted peer: a load balancer
+    /// carries connections of many clients, which a header distinguishes.
     pub fn share_of(&self, peer: IpAddr) -> Option<ClientShare> {
         let client = client::prefix(peer, self.clients.ipv6_prefix);
         let max_connections = self.bounds.max_connections_per_client;
@@ -43,14 +44,14 @@ impl ConnectionRules {
     }
 }
 
-/// Why there was no room for something, or what had to make room.
+/// What was refused, cut or closed for want of room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShedReason {
     /// An exchange with an origin was refused.
     OriginConnections,
-    /// One more exchange was refused for want of memory.
+    /// An exchange was refused for want of memory.
     Memory,
-    /// An answer was cut that its client did not take.
+    /// A response was cut because its client did not read it.
     SlowReader,
     /// An idle connection of a client was closed to make room for another one.
     IdleConnections,
@@ -61,7 +62,7 @@ impl ShedReason {
     pub const ALL: [Self; 4] =
         [Self::OriginConnections, Self::Memory, Self::SlowReader, Self::IdleConnections];
 
-    /// The word of the metrics.
+    /// The label in the metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OriginConnections => "origin_connections",
@@ -72,21 +73,21 @@ impl ShedReason {
     }
 }
 
-/// Decides about connections before they carry requests, and records what happened to them.
+/// Decides about connections before they carry requests, and records what happens to them.
 pub trait ConnectionPolicy: Send + Sync + 'static {
     /// The rules in force.
     fn rules(&self) -> Arc<ConnectionRules>;
 
-    /// Whether connections of this client are refused by a ban. Trusted peers never are.
+    /// Whether a ban refuses connections of this client. Trusted peers are never banned.
     fn is_banned(&self, client: IpAddr) -> bool;
 
-    /// Records a connection that is closed without an answer.
+    /// Records a connection that is closed without a response.
     fn record_rejected_connection(&self, peer: IpAddr, reason: RejectReason);
 
     /// Records that something was refused, cut or closed for want of room.
     fn record_shed(&self, shed: ShedReason);
 
-    /// Records the refusal of a head that no parser has read, and returns the HTTP/1 answer to it. `began` is when
-    /// its first byte came, on the monotonic clock. Nothing that the client sends afterwards is a request.
+    /// Records the refusal of a head that no parser has read, and returns the HTTP/1 response to it. `began`: when its
+    /// first byte arrived, on the monotonic clock. The connection ends after this response.
     fn reject_head(&self, peer: IpAddr, began: Nanos, reason: RejectReason) -> Bytes;
 }

@@ -42,7 +42,7 @@ pub(super) async fn failure(
         // It was forwarded, and is not HTTP any more: nobody is told anything.
         return FailToProxy { error_code: 0, can_reuse_downstream: false };
     }
-    if let Some(reason) = StreamCut::of(error) {
+    if let Some(reason) = StreamCut::reason_of(error) {
         ctx.rejected = Some(reason);
     }
     let status = ctx.rejected.map_or_else(|| failure_status(error), RejectReason::status);

@@ -41,7 +41,7 @@ impl TunnelEnd {
         match (error.etype(), error.esource()) {
             (ErrorType::ReadTimedout, ErrorSource::Downstream) => Self::Idle,
             (ErrorType::WriteTimedout, _) => Self::Stalled,
-            _ if StreamCut::of(error).is_some() => Self::Stalled,
+            _ if StreamCut::reason_of(error).is_some() => Self::Stalled,
             _ => Self::Closed,
         }
     }

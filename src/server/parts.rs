@@ -19,10 +19,10 @@ use super::{Descriptors, StartError};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Admin, Bounds, Config, Listener};
 use crate::edge::{
-    AdminConnections, AdminServer, CertificateStore, ConnectionPermits, ConnectionPolicy,
-    ConnectionServer, H2_SEND_BUFFER_BYTES, HandshakeLimiter, ListenError, ListenerContext,
-    ListenerService, ListeningSockets, MemoryBudget, MemoryWatch, SlowReaders, StartupBarrier,
-    TicketKeys, TlsAcceptor,
+    AdminConnections, AdminServer, BoundListener, CertificateStore, ConnectionPermits,
+    ConnectionPolicy, ConnectionServer, H2_SEND_BUFFER_BYTES, HandshakeLimiter, ListenError,
+    ListenerContext, ListenerService, ListeningSockets, MemoryBudget, MemoryWatch, SlowReaders,
+    StartupBarrier, TicketKeys, TlsAcceptor,
 };
 use crate::engine::Engine;
 use crate::ops::{
@@ -151,7 +151,7 @@ impl Parts {
             name: "admin",
             threads: 1,
             connections: Arc::new(connections),
-            listeners: vec![(socket_of(sockets, admin.address)?, context)],
+            listeners: vec![BoundListener { socket: socket_of(sockets, admin.address)?, context }],
             admin: Some(admin_connections),
             startup: Arc::clone(startup),
             requests: Arc::clone(&self.requests),
@@ -174,7 +174,7 @@ impl Parts {
             name: "tollgate",
             threads,
             connections: Arc::new(connections),
-            listeners: self.listener_contexts(listeners, sockets)?,
+            listeners: self.bound_listeners(listeners, sockets)?,
             admin: None,
             startup: Arc::clone(startup),
             requests: Arc::clone(&self.requests),
@@ -210,19 +210,20 @@ impl Parts {
         })
     }
 
-    fn listener_contexts(
+    fn bound_listeners(
         &self,
         listeners: &[Listener],
         sockets: &ListeningSockets,
-    ) -> Result<Vec<(TcpListener, Arc<ListenerContext>)>, StartError> {
-        let mut contexts = Vec::with_capacity(listeners.len());
+    ) -> Result<Vec<BoundListener>, StartError> {
+        let mut bound = Vec::with_capacity(listeners.len());
         for (index, listener) in listeners.iter().enumerate() {
             let tls = !listener.certificates.is_empty();
             let tls = tls.then(|| self.tls(index)).transpose()?;
             let context = ListenerContext { tls, proxy_protocol: listener.proxy_protocol };
-            contexts.push((socket_of(sockets, listener.address)?, Arc::new(context)));
+            let socket = socket_of(sockets, listener.address)?;
+            bound.push(BoundListener { socket, context: Arc::new(context) });
         }
-        Ok(contexts)
+        Ok(bound)
     }
 
     fn tls(&self, listener: usize) -> Result<TlsAcceptor, StartError> {

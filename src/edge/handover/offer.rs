@@ -1,4 +1,8 @@
-//! The running process's side.
+//! The running process's side of a handover.
+//!
+//! It waits for a successor and for QUIT, in either order, and then hands the sockets over. It does not know when the
+//! process ends. What must always hold: only a successor of this user or of root receives sockets and keys, and a
+//! handover that fails leaves the process serving.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,20 +13,21 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::super::sockets::ListeningSockets;
-use super::{MESSAGE, QUIT_IS_GOOD_FOR, WORD_IS_DUE, wire};
+use super::timeouts::{MESSAGE_TIMEOUT, QUIT_VALIDITY, REPORT_TIMEOUT};
+use super::wire::{self, HandoverMessage};
 use crate::clock::Clock;
-use crate::edge::session_tickets::TicketKeys;
+use crate::edge::listener::ListeningSockets;
+use crate::edge::tls::TicketKeys;
 use crate::signals::OperatorRequests;
 
-/// Waits for a successor and for the order to hand over, in whatever order they come.
+/// Waits for a successor and for the order to hand over.
 pub(crate) struct HandoverOffer {
     listener: UnixListener,
-    heritage: HandoverState,
+    state: HandoverState,
     requests: Arc<OperatorRequests>,
 }
 
-/// What a successor is given.
+/// What a successor receives.
 pub(crate) struct HandoverState {
     pub(crate) sockets: Arc<ListeningSockets>,
     pub(crate) ticket_keys: Arc<TicketKeys>,
@@ -30,51 +35,51 @@ pub(crate) struct HandoverState {
 }
 
 impl HandoverOffer {
-    /// Listens at a place. A process before that listened there is not found any more.
+    /// Listens on `socket_path`. From then on successors reach this process instead of an earlier one.
     pub(crate) fn new(
-        place: &Path,
-        heritage: HandoverState,
+        socket_path: &Path,
+        state: HandoverState,
         requests: Arc<OperatorRequests>,
     ) -> io::Result<Self> {
-        let fresh = PathBuf::from(format!("{}.{}", place.display(), std::process::id()));
-        let _ = std::fs::remove_file(&fresh);
-        let listener = UnixListener::bind(&fresh)?;
-        std::fs::rename(&fresh, place)?;
-        Ok(Self { listener, heritage, requests })
+        let temporary = PathBuf::from(format!("{}.{}", socket_path.display(), std::process::id()));
+        let _ = std::fs::remove_file(&temporary);
+        let listener = UnixListener::bind(&temporary)?;
+        std::fs::rename(&temporary, socket_path)?;
+        Ok(Self { listener, state, requests })
     }
 
-    /// Returns when a successor accepts connections in our place.
+    /// Returns when a successor accepts connections on our sockets.
     pub(crate) async fn handed_over(self) {
         let mut successor: Option<UnixStream> = None;
-        // Since a QUIT: how long it is still good for.
-        let mut told: Option<Pin<Box<Sleep>>> = None;
+        // Set by a QUIT; fires when that QUIT expires.
+        let mut quit_timer: Option<Pin<Box<Sleep>>> = None;
         loop {
             tokio::select! {
-                come = self.listener.accept() => if let Ok((stream, _)) = come {
-                    successor = introduced(stream).await.or(successor);
+                accepted = self.listener.accept() => if let Ok((stream, _)) = accepted {
+                    successor = verified(stream).await.or(successor);
                 },
-                () = gone(&mut successor) => {
+                () = disconnected(&mut successor) => {
                     log::info!("the successor has gone");
                     successor = None;
                 }
                 () = self.requests.hand_over.notified() => {
-                    told = Some(Box::pin(sleep(QUIT_IS_GOOD_FOR)));
+                    quit_timer = Some(Box::pin(sleep(QUIT_VALIDITY)));
                     if successor.is_none() {
                         log::info!("QUIT: serving on until a successor comes (run --upgrade)");
                     }
                 }
-                () = over(&mut told) => {
+                () = expired(&mut quit_timer) => {
                     log::warn!("QUIT: no successor came; serving on");
-                    told = None;
+                    quit_timer = None;
                 }
             }
-            if told.is_none() {
+            if quit_timer.is_none() {
                 continue;
             }
             let Some(stream) = successor.take() else {
                 continue;
             };
-            told = None;
+            quit_timer = None;
             match self.hand_over(stream).await {
                 Ok(()) => return,
                 Err(error) => log::error!("the successor does not accept: {error}; serving on"),
@@ -83,36 +88,37 @@ impl HandoverOffer {
     }
 
     async fn hand_over(&self, stream: UnixStream) -> io::Result<()> {
-        let HandoverState { sockets, ticket_keys, clock } = &self.heritage;
-        let sockets = sockets.cloned()?;
+        let HandoverState { sockets, ticket_keys, clock } = &self.state;
+        let sockets = sockets.try_clone()?;
         let ticket_keys = ticket_keys.export(clock.now().mono);
-        let handed = wire::Handed { sockets, ticket_keys };
-        log::info!("QUIT: handing {} sockets over", handed.sockets.len());
+        let message = HandoverMessage { sockets, ticket_keys };
+        log::info!("QUIT: handing {} sockets over", message.sockets.len());
         let mut stream = stream.into_std()?;
-        let conversation = tokio::task::spawn_blocking(move || {
+        let exchange = tokio::task::spawn_blocking(move || {
             stream.set_nonblocking(false)?;
-            stream.set_write_timeout(Some(MESSAGE))?;
-            stream.set_read_timeout(Some(WORD_IS_DUE))?;
-            wire::hand(&stream, &handed)?;
-            wire::expect(&mut stream, wire::ACCEPTING)?;
-            wire::say(&mut stream, wire::YOURS)
+            stream.set_write_timeout(Some(MESSAGE_TIMEOUT))?;
+            stream.set_read_timeout(Some(REPORT_TIMEOUT))?;
+            wire::send_message(&stream, &message)?;
+            wire::expect_line(&mut stream, wire::ACCEPTING)?;
+            wire::send_line(&mut stream, wire::YOURS)
         });
-        conversation.await.map_err(io::Error::other)?
+        exchange.await.map_err(io::Error::other)?
     }
 }
 
-/// A successor that says what it is, of this user or of root: others are told no keys, whatever the
-/// directory lets them do. It may take its time for nothing else.
-async fn introduced(mut stream: UnixStream) -> Option<UnixStream> {
+/// The stream, if the peer is of this user or of root and introduces itself as a successor in time. Other users get no
+/// keys, whatever the directory's permissions are.
+async fn verified(mut stream: UnixStream) -> Option<UnixStream> {
     let own = rustix::process::geteuid().as_raw();
     if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0) {
         log::warn!("another user came to take over");
         return None;
     }
-    let mut said = vec![0; wire::WAIT.len() + 1];
-    let read = timeout(MESSAGE, stream.read_exact(&mut said)).await;
-    let known = read.is_ok_and(|read| read.is_ok()) && said.starts_with(wire::WAIT.as_bytes());
-    if !known {
+    let mut line = vec![0; wire::WAIT.len() + 1];
+    let read = timeout(MESSAGE_TIMEOUT, stream.read_exact(&mut line)).await;
+    let is_successor =
+        read.is_ok_and(|read| read.is_ok()) && line.starts_with(wire::WAIT.as_bytes());
+    if !is_successor {
         log::warn!("somebody who is no successor came to take over");
         return None;
     }
@@ -120,19 +126,19 @@ async fn introduced(mut stream: UnixStream) -> Option<UnixStream> {
     Some(stream)
 }
 
-/// Returns when a QUIT is not good any more.
-async fn over(told: &mut Option<Pin<Box<Sleep>>>) {
-    match told {
-        Some(left) => left.await,
+/// Returns when the QUIT expires; never without a QUIT.
+async fn expired(quit_timer: &mut Option<Pin<Box<Sleep>>>) {
+    match quit_timer {
+        Some(timer) => timer.await,
         None => std::future::pending().await,
     }
 }
 
-/// Returns when a successor has gone, or says something out of its turn.
-async fn gone(successor: &mut Option<UnixStream>) {
+/// Returns when the successor disconnects or violates the protocol; never without a successor.
+async fn disconnected(successor: &mut Option<UnixStream>) {
     match successor {
         Some(stream) => {
-            // It has nothing to say yet: whatever can be read is an end.
+            // A waiting successor sends nothing, so any readable byte or end ends the wait.
             while stream.readable().await.is_ok() {
                 let read = stream.try_read(&mut [0; 1]);
                 if !matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {

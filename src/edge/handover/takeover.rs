@@ -1,50 +1,56 @@
-//! The successor's side.
+//! The successor's side of a handover.
+//!
+//! It waits for the sockets of the running process, adopts the session ticket keys, and later reports that connections
+//! are accepted. It does not know how they are served. What must always hold: the report is sent only after all
+//! listeners accept.
 
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use super::super::sockets::ListeningSockets;
-use super::{LOOK, MESSAGE, SUCCESSOR_WAITS, wire};
+use super::timeouts::{MESSAGE_TIMEOUT, POLL_INTERVAL, SUCCESSOR_PATIENCE};
+use super::wire;
 use crate::clock::Nanos;
-use crate::edge::session_tickets::TicketKeys;
+use crate::edge::listener::ListeningSockets;
+use crate::edge::tls::TicketKeys;
 use crate::signals::OperatorRequests;
 
-/// A successor that has sockets and has not said yet that it accepts.
+/// This process after it received the sockets and before it has reported that it accepts.
 pub(crate) struct Successor(UnixStream);
 
-/// Waits until the running process hands over its sockets and the keys of session tickets, or this
-/// one is told to end. Without a running process there is nothing to take over.
+/// Waits until the running process hands over its sockets and session ticket keys, or this process is told to end.
+/// Returns no sockets if no process is running.
 pub(crate) fn take_over(
-    place: &Path,
+    socket_path: &Path,
     requests: &OperatorRequests,
     ticket_keys: &TicketKeys,
     now: impl Fn() -> Nanos,
 ) -> io::Result<(ListeningSockets, Option<Successor>)> {
-    let mut stream = match UnixStream::connect(place) {
+    let mut stream = match UnixStream::connect(socket_path) {
         Ok(stream) => stream,
-        Err(error) if is_of_nobody(&error) => {
+        Err(error) if means_not_running(&error) => {
             log::info!("no process serves this file; starting without one");
             return Ok((ListeningSockets::default(), None));
         }
         Err(error) => return Err(error),
     };
-    stream.set_write_timeout(Some(MESSAGE))?;
-    stream.set_read_timeout(Some(LOOK))?;
-    wire::say(&mut stream, wire::WAIT)?;
+    stream.set_write_timeout(Some(MESSAGE_TIMEOUT))?;
+    stream.set_read_timeout(Some(POLL_INTERVAL))?;
+    wire::send_line(&mut stream, wire::WAIT)?;
     let pid = rustix::net::sockopt::socket_peercred(&stream)?.pid.as_raw_nonzero();
     log::info!("waiting for process {pid} to hand over: send it QUIT (kill -QUIT {pid})");
-    for _ in 0..SUCCESSOR_WAITS.as_millis() / LOOK.as_millis() {
+    for _ in 0..SUCCESSOR_PATIENCE.as_millis() / POLL_INTERVAL.as_millis() {
         if requests.is_ending() {
             return Ok((ListeningSockets::default(), None));
         }
-        match wire::receive(&stream) {
-            Ok(handed) => {
-                log::info!("{} sockets were handed over", handed.sockets.len());
-                if !ticket_keys.adopt(&handed.ticket_keys, now()) {
+        match wire::receive_message(&stream) {
+            Ok(message) => {
+                log::info!("{} sockets were handed over", message.sockets.len());
+                if !ticket_keys.adopt(&message.ticket_keys, now()) {
                     log::warn!("no keys of session tickets were handed over: sessions begin anew");
                 }
-                return Ok((ListeningSockets::taken_over(handed.sockets), Some(Successor(stream))));
+                let sockets = ListeningSockets::inherited(message.sockets);
+                return Ok((sockets, Some(Successor(stream))));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
@@ -53,20 +59,20 @@ pub(crate) fn take_over(
     Err(io::Error::new(io::ErrorKind::TimedOut, "it was not sent QUIT"))
 }
 
-/// Whether nobody listens at a place.
-fn is_of_nobody(error: &io::Error) -> bool {
+/// Whether connecting failed because no process listens on the path.
+fn means_not_running(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 impl Successor {
-    /// Says that connections are accepted here, and waits until the other process stops.
+    /// Reports that this process accepts connections, and waits until the other one stops accepting.
     pub(crate) async fn confirm_accepting(self) -> io::Result<()> {
         let Self(mut stream) = self;
-        let conversation = tokio::task::spawn_blocking(move || {
-            stream.set_read_timeout(Some(MESSAGE))?;
-            wire::say(&mut stream, wire::ACCEPTING)?;
-            wire::expect(&mut stream, wire::YOURS)
+        let exchange = tokio::task::spawn_blocking(move || {
+            stream.set_read_timeout(Some(MESSAGE_TIMEOUT))?;
+            wire::send_line(&mut stream, wire::ACCEPTING)?;
+            wire::expect_line(&mut stream, wire::YOURS)
         });
-        conversation.await.map_err(io::Error::other)?
+        exchange.await.map_err(io::Error::other)?
     }
 }

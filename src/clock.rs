@@ -1,13 +1,13 @@
-//! Time as a value. This is the only file that asks what time it is.
+//! Time as a value. This is the only file that reads a clock.
 //!
-//! Everything below takes a [`Now`] as an argument. It carries two readings of one instant:
-//! `mono` never jumps and carries refills and logs; `wall` counts from the Unix epoch and only
-//! aligns windows. A third, [`Clock::date`], is the system's clock as it is: tokens expire by it,
-//! rollouts begin by it, and it stands in header fields and logs.
+//! All other code takes a [`Now`] as an argument. It holds two readings of one instant: `mono` never jumps and is used
+//! for refills, logs and delays; `wall` counts from the Unix epoch and is used only to align windows. A third reading,
+//! [`Clock::date`], is the system's clock as it is: it decides when tokens expire and rollouts begin, and is shown in
+//! header fields and logs.
 //!
-//! The two differ where the system's clock is set back. The date follows at once. `wall` never
-//! runs back, since windows that were counted once would be counted again, or keys be locked out
-//! until their window comes; it slews:
+//! `wall` and the date differ after the system's clock is set back. The date follows at once. `wall` never runs back:
+//! otherwise windows would count twice, or keys would be locked out until the time of their window came again. Instead,
+//! it slews:
 //!
 //! ```text
 //!   wall                          the system's clock was ahead from a to b
@@ -18,8 +18,8 @@
 //!    └─────────a─b──────────────────► mono
 //! ```
 //!
-//! Nothing is forgotten or locked out: while `wall` comes back, a window lasts a thousandth longer,
-//! and `Retry-After` of a window may be short by as much.
+//! So no count is lost and no key is locked out. While `wall` slews, a window lasts a thousandth longer, and the
+//! `Retry-After` of a window may be too short by as much.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::RwLock;
 
-/// Nanoseconds: an instant on one of the two time lines of [`Now`], or a span between two of them.
+/// Nanoseconds: an instant on one of the two time lines of [`Now`], or a span between two instants.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(u64);
 
@@ -42,12 +42,12 @@ impl Nanos {
         Self(nanos)
     }
 
-    /// From whole milliseconds, saturating.
+    /// From milliseconds, saturating.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// From whole seconds, saturating.
+    /// From seconds, saturating.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
@@ -57,12 +57,12 @@ impl Nanos {
         self.0
     }
 
-    /// Sum, at most the largest value.
+    /// The sum, at most the largest value.
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// Difference, at least zero.
+    /// The difference, at least zero.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -72,12 +72,12 @@ impl Nanos {
         Self(self.0.saturating_mul(factor))
     }
 
-    /// Whole seconds, rounded up: what a header says about a time to wait.
+    /// Seconds, rounded up, as header fields give a time to wait.
     pub const fn secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000_000)
     }
 
-    /// Whole seconds, rounded down.
+    /// Seconds, rounded down.
     pub const fn secs(self) -> u64 {
         self.0 / 1_000_000_000
     }
@@ -101,32 +101,32 @@ impl fmt::Debug for Nanos {
     }
 }
 
-/// One instant, read on two time lines. See the module's text.
+/// One instant, read on two time lines (see the module's documentation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Since an origin of the process; never jumps, never runs back.
+    /// Since the clock was created; never jumps, never runs back.
     pub mono: Nanos,
     /// Since the Unix epoch, for windows; may jump forwards, never runs back.
     pub wall: Nanos,
 }
 
-/// Where a [`Now`] comes from: the system, or a test that turns it by hand.
+/// A source of [`Now`]: the system, or a test that moves time by hand.
 pub trait Clock: Send + Sync + 'static {
     /// The present instant.
     fn now(&self) -> Now;
 
-    /// The date at an instant that this clock has just given: the system's clock as it is, since
-    /// the Unix epoch. It may run back. No clock is read for it.
+    /// The date at an instant that this clock has just returned: the system's clock as it is, since the Unix epoch. It
+    /// may run back. This reads no clock.
     fn date(&self, at: Now) -> Nanos;
 }
 
-/// The system's clocks. One monotonic reading per call; the wall clock is read again at most once
-/// a second, since neither a window's edge nor a date in seconds needs more.
+/// The system's clocks. Each call reads the monotonic clock. The wall clock is read at most once per second, which is
+/// enough for the edges of windows and for dates in seconds.
 #[derive(Debug)]
 pub struct SystemClock {
     origin: Instant,
     lines: TimeLines,
-    /// When (on `mono`) the wall clock is to be read again.
+    /// When (on `mono`) the wall clock is read next.
     next_reading: AtomicU64,
 }
 
@@ -163,41 +163,40 @@ impl Clock for SystemClock {
     }
 }
 
-/// By which part of `mono`'s pace `wall` slows down while it is ahead of the system's clock: the
-/// thousandth that a bucket's rate may also be rounded by. A step of a minute is made good in 17
-/// hours. A faster return would refuse keys that keep to their limit; a slower one helps nobody.
+/// While `wall` is ahead of the system's clock, it is slower than `mono` by one part of this many. A bucket's rate may be
+/// rounded by the same thousandth. A step of one minute is corrected in 17 hours. A faster slew would refuse keys that
+/// keep to their limit; a slower one would have no benefit.
 const SLEW_DIVISOR: u64 = 1_000;
 
-/// Differences below this are left as they are: a reading of two clocks that was interrupted
-/// between them looks like a step of some milliseconds.
+/// Smaller differences are ignored: if a thread is interrupted between the readings of the two clocks, this looks like a
+/// step of some milliseconds.
 const SLEW_TOLERANCE: u64 = 100_000_000;
 
-/// How long after it is decided a slew begins, so that all threads agree on `wall` until then.
+/// The time between the decision to slew and the beginning of the slew. Until then, all threads agree on `wall`.
 const SLEW_NOTICE: u64 = Nanos::SECOND.0;
 
-/// Instead of an offset: `wall` is slewing.
+/// The value of the offset while `wall` is slewing.
 const SLEWING: u64 = u64::MAX;
 
-/// How `wall` and the date lie to `mono`. Each is a function of `mono` that changes only where the
-/// system's clock is read.
+/// `wall` and the date as functions of `mono`. The functions change only when the system's clock is read.
 #[derive(Debug)]
 struct TimeLines {
     /// `wall - mono`, or [`SLEWING`].
     offset: AtomicU64,
-    /// The date less `mono`.
+    /// `date - mono`.
     date_offset: AtomicU64,
-    /// What holds while `offset` is [`SLEWING`]. Otherwise only locked once a second.
+    /// The present slew while `offset` is [`SLEWING`]. At other times it is locked only once per second.
     slew: RwLock<Slew>,
 }
 
-/// `wall - mono` while it shrinks.
+/// `wall - mono` while it shrinks, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slew {
-    /// Before it begins.
+    /// The offset before the slew.
     offset: u64,
     /// When (on `mono`) it begins to shrink.
     from: u64,
-    /// By how much it shrinks in the end.
+    /// By how much it shrinks in total.
     by: u64,
 }
 
@@ -226,7 +225,7 @@ impl TimeLines {
         Now { mono: Nanos(mono), wall: Nanos(mono.saturating_add(offset)) }
     }
 
-    /// (Apart, so that what every decision reads stays small.)
+    /// (A function of its own, so that the code that every decision runs stays small.)
     #[cold]
     fn slewing(&self, mono: u64) -> u64 {
         self.slew.read().offset(mono)
@@ -236,8 +235,8 @@ impl TimeLines {
         Nanos(at.mono.0.saturating_add(self.date_offset.load(Ordering::Relaxed)))
     }
 
-    /// Follows the system's clock, which says `system` at `mono`: `wall` forwards at once, back by
-    /// a slew. One that is under way ends before another begins.
+    /// Follows the system's clock, which reads `system` at `mono`: `wall` goes forwards at once, and back by a slew. A slew
+    /// ends before another begins.
     fn follow(&self, mono: u64, system: u64) {
         let wanted = system.saturating_sub(mono);
         self.date_offset.store(wanted, Ordering::Relaxed);
@@ -264,18 +263,18 @@ fn system_wall() -> u64 {
     Nanos::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()).0
 }
 
-/// A clock that stands still until it is turned: for tests, `explain` and simulated policies.
+/// A clock that moves only when it is told to: for tests, `tollgate explain` and `tollgate test`.
 #[derive(Debug)]
 pub struct ManualClock {
     mono: AtomicU64,
-    /// What the system's clock would say.
+    /// The reading of the simulated system's clock.
     system: AtomicU64,
     lines: TimeLines,
 }
 
 impl ManualClock {
-    /// `mono` starts at one hour, so that nothing depends on a process that has just started;
-    /// `wall` at the given time since the epoch.
+    /// `mono` starts at one hour, so that no result depends on a process that has just started. `wall` and the date start
+    /// at the given time since the epoch.
     pub fn new(wall: Nanos) -> Self {
         let mono = 3_600 * Nanos::SECOND.0;
         Self {
@@ -285,14 +284,14 @@ impl ManualClock {
         }
     }
 
-    /// Lets `span` pass on all time lines.
+    /// Moves all time lines forwards by `span`.
     pub fn advance(&self, span: Nanos) {
         let mono = self.mono.fetch_add(span.0, Ordering::SeqCst).saturating_add(span.0);
         let system = self.system.fetch_add(span.0, Ordering::SeqCst).saturating_add(span.0);
         self.lines.follow(mono, system);
     }
 
-    /// Sets the system's clock, forwards or back, while no time passes.
+    /// Sets the simulated system's clock, forwards or back; no time passes.
     pub fn set_date(&self, date: Nanos) {
         self.system.store(date.0, Ordering::SeqCst);
         self.lines.follow(self.mono.load(Ordering::SeqCst), date.0);
@@ -332,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_ahead_comes_back() {
+    fn wall_time_slews_back_after_the_clock_was_ahead() {
         let clock = ManualClock::new(EPOCH);
         clock.set_date(EPOCH.saturating_add(DAY));
         assert_eq!(clock.now().wall, EPOCH.saturating_add(DAY), "forwards at once");
@@ -342,17 +341,17 @@ mod tests {
         let wall = clock.now().wall;
         clock.advance(Nanos::from_secs(1_001));
         let passed = clock.now().wall.saturating_sub(wall);
-        assert_eq!(passed, Nanos::from_secs(1_000), "a thousandth slower, but for the notice");
+        assert_eq!(passed, Nanos::from_secs(1_000), "a thousandth slower, after the notice");
         clock.advance(DAY.saturating_mul(1_000));
         clock.advance(Nanos::ZERO);
-        assert_eq!(clock.now().wall, date(&clock), "and in the end it is there");
+        assert_eq!(clock.now().wall, date(&clock), "in the end it equals the date");
         let before = clock.now().wall;
         clock.advance(DAY);
         assert_eq!(clock.now().wall, before.saturating_add(DAY), "at the full pace again");
     }
 
     #[test]
-    fn a_clock_that_is_stepped_at_random_never_runs_back_and_always_returns() {
+    fn wall_time_never_runs_back_and_always_returns_after_random_steps() {
         for seed in 0..200 {
             let random = fastrand::Rng::with_seed(seed);
             check_steps(random);
@@ -383,7 +382,7 @@ mod tests {
             last = now;
         }
         let ahead = last.wall.saturating_sub(date(&clock));
-        // A slew that was under way ends first, and the next finds what is left.
+        // A slew in progress ends first; the next one corrects the rest.
         for _ in 0..4 {
             clock.advance(ahead.saturating_mul(SLEW_DIVISOR).saturating_add(Nanos::SECOND));
         }
@@ -401,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_round_up_for_those_who_wait() {
+    fn seconds_to_wait_round_up() {
         assert_eq!(Nanos::new(1).secs_ceil(), 1);
         assert_eq!(Nanos::from_secs(2).secs_ceil(), 2);
         assert_eq!(Nanos::new(2_000_000_001).secs_ceil(), 3);

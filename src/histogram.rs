@@ -1,21 +1,22 @@
-//! Histograms of fixed buckets in plain atomics, read by whoever shows them.
+//! Histograms of fixed buckets in plain atomics. A histogram does not know what it counts, nor who reads it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Nanos;
 
-/// How often which values came: spans in nanoseconds, or plain numbers.
+/// How often values occurred, by size. Values are nanoseconds or plain numbers.
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {
     /// Upper bounds, ascending.
     bounds: [u64; N],
+    /// Values of each bucket alone. A value above all bounds is in none.
     buckets: [AtomicU64; N],
     count: AtomicU64,
     sum: AtomicU64,
 }
 
 impl<const N: usize> Histogram<N> {
-    /// Buckets of these upper bounds, ascending.
+    /// Buckets with these upper bounds, ascending.
     pub const fn new(bounds: [u64; N]) -> Self {
         Self {
             bounds,
@@ -25,38 +26,38 @@ impl<const N: usize> Histogram<N> {
         }
     }
 
-    /// Buckets that grow from `first` by a factor.
+    /// Buckets whose upper bounds are `first`, `first x factor`, `first x factor²`, and so on.
     pub const fn exponential(first: u64, factor: u64) -> Self {
         let mut bounds = [0; N];
-        let (mut place, mut bound) = (0, first);
-        while place < N {
-            bounds[place] = bound;
+        let (mut index, mut bound) = (0, first);
+        while index < N {
+            bounds[index] = bound;
             bound *= factor;
-            place += 1;
+            index += 1;
         }
         Self::new(bounds)
     }
 
-    /// Counts one span.
+    /// Records a span, in nanoseconds.
     pub fn record_span(&self, span: Nanos) {
         self.record(span.get());
     }
 
-    /// Counts one value.
+    /// Records a value.
     pub fn record(&self, value: u64) {
-        if let Some(at) = self.bounds.iter().position(|bound| value <= *bound) {
-            self.buckets[at].fetch_add(1, Ordering::Relaxed);
+        if let Some(index) = self.bounds.iter().position(|bound| value <= *bound) {
+            self.buckets[index].fetch_add(1, Ordering::Relaxed);
         }
         self.count.fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add(value, Ordering::Relaxed);
     }
 
-    /// How many values, and their sum.
+    /// The number of values, and their sum.
     pub fn totals(&self) -> (u64, u64) {
         (self.count.load(Ordering::Relaxed), self.sum.load(Ordering::Relaxed))
     }
 
-    /// Upper bounds with the number of values up to each, cumulative.
+    /// Each upper bound with the number of values up to it (cumulative, as Prometheus expects).
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         let counts = self.buckets.iter().scan(0, |sum, bucket| {
             *sum += bucket.load(Ordering::Relaxed);

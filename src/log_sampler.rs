@@ -1,7 +1,7 @@
-//! Bounds how often the same kind of line is logged: a few lines a second, the rest is counted.
+//! Bounds how many log lines of the same kind are written: a few per second; the others are counted.
 //!
-//! A flood of failures must not become a flood of lines: the disk would fill, and the line that
-//! says something else would be lost among them.
+//! A flood of failures must not become a flood of lines, which would fill the disk and hide other lines. This module
+//! knows neither the lines nor the log; the caller asks before it writes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,22 +9,22 @@ use parking_lot::Mutex;
 
 use crate::clock::Nanos;
 
-/// Lines of one kind that are written in one second. Enough to see which servers and routes are
-/// concerned, and few enough for a day of them to fit on a disk.
+/// Lines of one kind that are written per second. Enough to show which servers and routes are affected; few enough
+/// that a day of them fits on a disk.
 const MAX_LINES_PER_SECOND: u32 = 3;
 
 /// Kinds of lines that requests and connections cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogKind {
-    /// A request ended without an answer of its origin, or in the middle of one.
+    /// A request ended without a response from its origin, or in the middle of one.
     OriginFailed,
-    /// A server could not be asked; the request is tried again.
+    /// A server of an origin could not be reached; the request is tried again.
     OriginRetried,
-    /// A request failed inside this proxy.
+    /// A request failed inside the proxy.
     Internal,
     /// A connection could not be accepted.
     Accept,
-    /// The framework says something.
+    /// A line of the framework.
     Framework,
 }
 
@@ -33,7 +33,7 @@ impl LogKind {
     pub const ALL: [Self; 5] =
         [Self::OriginFailed, Self::OriginRetried, Self::Internal, Self::Accept, Self::Framework];
 
-    /// The word of the metric.
+    /// The label value of the metric.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OriginFailed => "origin_failed",
@@ -45,32 +45,35 @@ impl LogKind {
     }
 }
 
-/// Counts lines by kind.
+/// Counts lines by kind. One per log.
 #[derive(Debug)]
-pub struct LogSampler([Kind; LogKind::ALL.len()]);
+pub struct LogSampler([KindCounters; LogKind::ALL.len()]);
 
-/// The one of this process, as its log is one.
+/// The sampler of the process, whose log is one too.
 pub static LOG_SAMPLER: LogSampler = LogSampler::new();
 
 #[derive(Debug)]
-struct Kind {
-    window: Mutex<Window>,
+struct KindCounters {
+    second: Mutex<LoggedSecond>,
+    /// Suppressed lines since the process started.
     suppressed: AtomicU64,
 }
 
-/// What was logged in one second of the system's clock.
+/// The lines of one second of the system's clock.
 #[derive(Debug)]
-struct Window {
+struct LoggedSecond {
+    /// Since the Unix epoch.
     second: u64,
+    /// Lines that were written.
     lines: u32,
-    /// Lines that were suppressed and that no summary has told yet.
+    /// Suppressed lines that no summary has reported yet.
     unreported: u64,
 }
 
-impl Kind {
+impl KindCounters {
     const fn new() -> Self {
         Self {
-            window: Mutex::new(Window { second: 0, lines: 0, unreported: 0 }),
+            second: Mutex::new(LoggedSecond { second: 0, lines: 0, unreported: 0 }),
             suppressed: AtomicU64::new(0),
         }
     }
@@ -83,38 +86,40 @@ impl Default for LogSampler {
 }
 
 impl LogSampler {
-    /// Nothing was logged yet.
+    /// A sampler that has counted no lines.
     pub const fn new() -> Self {
-        Self([const { Kind::new() }; LogKind::ALL.len()])
+        Self([const { KindCounters::new() }; LogKind::ALL.len()])
     }
 
-    /// Whether one more line of a kind is written. `date`: by the system's clock.
+    /// Counts one more line of a kind. Returns whether it may be written; otherwise it is recorded as suppressed.
+    /// `date`: by the system's clock.
     pub fn admit_line(&self, kind: LogKind, date: Nanos) -> bool {
-        let kind = &self.0[kind as usize];
-        let mut window = kind.window.lock();
-        if window.second != date.secs() {
-            window.second = date.secs();
-            window.lines = 0;
+        let counters = &self.0[kind as usize];
+        let mut logged = counters.second.lock();
+        if logged.second != date.secs() {
+            logged.second = date.secs();
+            logged.lines = 0;
         }
-        if window.lines < MAX_LINES_PER_SECOND {
-            window.lines += 1;
+        if logged.lines < MAX_LINES_PER_SECOND {
+            logged.lines += 1;
             return true;
         }
-        window.unreported += 1;
-        kind.suppressed.fetch_add(1, Ordering::Relaxed);
+        logged.unreported += 1;
+        counters.suppressed.fetch_add(1, Ordering::Relaxed);
         false
     }
 
-    /// Lines that were suppressed in a second that is over, each told once.
+    /// Takes the number of suppressed lines of a kind that no summary has reported, once their second is over. `None` if
+    /// there are none.
     pub fn take_unreported(&self, kind: LogKind, date: Nanos) -> Option<u64> {
-        let mut window = self.0[kind as usize].window.lock();
-        if window.unreported == 0 || window.second == date.secs() {
+        let mut logged = self.0[kind as usize].second.lock();
+        if logged.unreported == 0 || logged.second == date.secs() {
             return None;
         }
-        Some(std::mem::take(&mut window.unreported))
+        Some(std::mem::take(&mut logged.unreported))
     }
 
-    /// Lines of a kind that were suppressed so far.
+    /// Lines of a kind that were suppressed since the process started.
     pub fn suppressed(&self, kind: LogKind) -> u64 {
         self.0[kind as usize].suppressed.load(Ordering::Relaxed)
     }
@@ -125,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_lines_a_second_and_the_rest_is_counted() {
+    fn a_few_lines_per_second_are_written_and_the_others_are_counted() {
         let sampler = LogSampler::new();
         let at = Nanos::from_millis;
         let kind = LogKind::OriginFailed;
@@ -134,11 +139,11 @@ mod tests {
         assert_eq!(written(at(1_999)), 0, "the same second");
         assert_eq!(sampler.take_unreported(kind, at(1_999)), None, "the second is not over");
         assert_eq!(sampler.take_unreported(kind, at(2_000)), Some(17));
-        assert_eq!(sampler.take_unreported(kind, at(2_000)), None, "told once");
+        assert_eq!(sampler.take_unreported(kind, at(2_000)), None, "reported once");
         assert_eq!(written(at(2_000)), 3);
-        assert_eq!(written(at(1_000)), 3, "a clock that is set back silences nobody");
+        assert_eq!(written(at(1_000)), 3, "a clock that is set back suppresses nothing");
         assert_eq!(sampler.suppressed(kind), 17 + 7 + 7);
-        assert!(sampler.admit_line(LogKind::Accept, at(1_000)), "kinds are apart");
+        assert!(sampler.admit_line(LogKind::Accept, at(1_000)), "each kind has its own bound");
         assert_eq!(sampler.suppressed(LogKind::Accept), 0);
     }
 }

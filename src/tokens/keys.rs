@@ -1,136 +1,138 @@
-//! Keys that tokens are checked with, and which of them a token is for.
+//! The keys that tokens are verified with, and which of them a token may be verified with.
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 
-use super::TokenError;
+use super::error::TokenError;
 
-/// Most keys of a set.
-const MOST_KEYS: usize = 64;
+/// The largest number of keys of a set.
+const MAX_KEYS: usize = 64;
 
-/// Most keys that a token is tried with. One that names its key needs one; a set of many keys without
-/// names would let a forged token cost as many signatures.
-const MOST_TRIED: usize = 4;
+/// The largest number of keys that a token is tried with. A token that names its key needs one. Without this bound, a
+/// forged token would cost as many signature checks as a set has keys without names.
+const MAX_TRIED: usize = 4;
 
-/// The least bytes of a secret for HS256 (RFC 7518, section 3.2).
-const LEAST_SECRET: usize = 32;
+/// The shortest secret for HS256, in bytes (RFC 7518, section 3.2).
+const MIN_SECRET: usize = 32;
 
 /// Why keys cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
-    /// Too short for HS256.
-    #[error("a secret for HS256 has at least {LEAST_SECRET} bytes, this one {0}")]
+    /// The secret has this many bytes, too few for HS256.
+    #[error("a secret for HS256 has at least {MIN_SECRET} bytes, this one {0}")]
     ShortSecret(usize),
-    /// Not a set of keys.
+    /// The text is not a JWKS.
     #[error("is no JWKS: {0}")]
     Jwks(String),
-    /// Nothing in it can be used.
+    /// The JWKS has no key that can be used.
     #[error("has no key for RS256, ES256 or EdDSA")]
     NoKey,
-    /// The system gives no random numbers.
+    /// The system provides no random numbers.
     #[error("no randomness for the memory of checked tokens: {0}")]
     Randomness(getrandom::Error),
-    /// Too many.
-    #[error("has more than {MOST_KEYS} keys")]
+    /// The JWKS has too many keys.
+    #[error("has more than {MAX_KEYS} keys")]
     TooMany,
 }
 
-/// Keys by what they are for.
-pub(super) struct Keys(Vec<Key>);
+/// Keys for signatures.
+pub(super) struct VerificationKeys(Vec<VerificationKey>);
 
-struct Key {
+struct VerificationKey {
+    /// The key id (`kid`); a secret has none.
     id: Option<String>,
     algorithm: Algorithm,
     key: DecodingKey,
 }
 
-/// A token whose signature is true.
-pub(super) struct Verified {
-    pub(super) claims: Map<String, Value>,
-}
-
-impl Keys {
+impl VerificationKeys {
     pub(super) fn from_secret(secret: &[u8]) -> Result<Self, KeysError> {
-        if secret.len() < LEAST_SECRET {
+        if secret.len() < MIN_SECRET {
             return Err(KeysError::ShortSecret(secret.len()));
         }
         let key = DecodingKey::from_secret(secret);
-        Ok(Self(vec![Key { id: None, algorithm: Algorithm::HS256, key }]))
+        Ok(Self(vec![VerificationKey { id: None, algorithm: Algorithm::HS256, key }]))
     }
 
     pub(super) fn from_jwks(json: &str) -> Result<Self, KeysError> {
-        // A set may hold keys of kinds that nobody here knows: each is read by itself.
+        // Each key is parsed by itself: a set may have keys of types that the library does not know, which are
+        // ignored (RFC 7517, section 5).
         let set: Value =
             serde_json::from_str(json).map_err(|error| KeysError::Jwks(error.to_string()))?;
         let listed = set.get("keys").and_then(Value::as_array);
         let listed = listed.ok_or_else(|| KeysError::Jwks("no list of keys".to_owned()))?;
-        if listed.len() > MOST_KEYS {
+        if listed.len() > MAX_KEYS {
             return Err(KeysError::TooMany);
         }
-        let known = listed.iter().filter_map(|one| serde_json::from_value(one.clone()).ok());
+        let known = listed.iter().filter_map(|key| serde_json::from_value(key.clone()).ok());
         let set = JwkSet { keys: known.collect() };
-        let keys: Vec<Key> = set.keys.iter().filter_map(Key::of).collect();
+        let keys: Vec<_> = set.keys.iter().filter_map(VerificationKey::from_jwk).collect();
         if keys.is_empty() { Err(KeysError::NoKey) } else { Ok(Self(keys)) }
     }
 
-    /// Checks the signature with the keys that the token can be for.
-    pub(super) fn verify(&self, token: &[u8]) -> Result<Verified, TokenError> {
+    /// Verifies the signature with the keys that match the token's header. Returns the claims.
+    pub(super) fn verify(&self, token: &[u8]) -> Result<Map<String, Value>, TokenError> {
         let header = decode_header(token).map_err(|_| TokenError::Malformed)?;
-        // A token may name extensions that its reader has to understand or refuse it (RFC 7515, section
-        // 4.1.11). None is known here, and the library leaves that to its caller.
+        // A token that names critical extensions must be rejected by a reader that does not understand them (RFC 7515,
+        // section 4.1.11). We understand none, and the library leaves this check to its caller.
         if header.crit.is_some() {
             return Err(TokenError::Malformed);
         }
-        let fitting = self.0.iter().filter(|key| {
+        let matching = self.0.iter().filter(|key| {
             key.algorithm == header.alg
                 && header.kid.as_ref().is_none_or(|kid| {
-                    // A secret has no name, and a token may name it all the same.
+                    // A secret has no id, but a token may name one.
                     key.id.as_ref().is_none_or(|id| id == kid)
                 })
         });
-        let mut why = TokenError::UnknownKey;
-        for key in fitting.take(MOST_TRIED) {
-            let mut rules = Validation::new(key.algorithm);
-            // Times are checked against a clock that is an argument; nobody is asked for others.
-            rules.required_spec_claims.clear();
-            rules.validate_exp = false;
-            rules.validate_aud = false;
-            match decode::<Map<String, Value>>(token, &key.key, &rules) {
-                Ok(token) => return Ok(Verified { claims: token.claims }),
+        let mut last_error = TokenError::UnknownKey;
+        for key in matching.take(MAX_TRIED) {
+            match decode::<Map<String, Value>>(token, &key.key, &key.signature_only()) {
+                Ok(token) => return Ok(token.claims),
                 Err(error) => {
-                    why = match error.kind() {
+                    last_error = match error.kind() {
                         ErrorKind::InvalidSignature => TokenError::Signature,
                         _ => TokenError::Malformed,
                     };
                 }
             }
         }
-        Err(why)
+        Err(last_error)
     }
 }
 
-impl Key {
-    /// A public key for signatures, of one of the algorithms that are checked.
-    fn of(jwk: &Jwk) -> Option<Self> {
+impl VerificationKey {
+    /// A public key for signatures, if it is for one of the supported algorithms.
+    fn from_jwk(jwk: &Jwk) -> Option<Self> {
         let algorithm = match &jwk.algorithm {
             AlgorithmParameters::RSA(_) => Algorithm::RS256,
-            AlgorithmParameters::EllipticCurve(one) if one.curve == EllipticCurve::P256 => {
+            AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => {
                 Algorithm::ES256
             }
-            AlgorithmParameters::OctetKeyPair(one) if one.curve == EllipticCurve::Ed25519 => {
+            AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
                 Algorithm::EdDSA
             }
             _ => return None,
         };
-        let said = jwk.common.key_algorithm.as_ref();
-        let other = said.is_some_and(|said| said.to_string() != format!("{algorithm:?}"));
-        let encrypts = jwk.common.public_key_use == Some(PublicKeyUse::Encryption);
-        if other || encrypts {
+        let declared = jwk.common.key_algorithm.as_ref();
+        let is_other = declared.is_some_and(|name| name.to_string() != format!("{algorithm:?}"));
+        let is_for_encryption = jwk.common.public_key_use == Some(PublicKeyUse::Encryption);
+        if is_other || is_for_encryption {
             return None;
         }
         let key = DecodingKey::from_jwk(jwk).ok()?;
         Some(Self { id: jwk.common.key_id.clone(), algorithm, key })
+    }
+
+    /// Lets the library check the signature only. `claims.rs` checks the times, by a clock that is an argument; no
+    /// other claim is required.
+    fn signature_only(&self) -> Validation {
+        let mut validation = Validation::new(self.algorithm);
+        validation.required_spec_claims.clear();
+        validation.validate_exp = false;
+        validation.validate_aud = false;
+        validation
     }
 }

@@ -15,6 +15,24 @@ pub struct Histogram<const N: usize> {
     sum: AtomicU64,
 }
 
+/// All values of a histogram together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistogramTotals {
+    /// How many values were recorded.
+    pub count: u64,
+    /// Their sum.
+    pub sum: u64,
+}
+
+/// A bucket together with all smaller ones, as Prometheus expects it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CumulativeBucket {
+    /// The largest value that is counted.
+    pub upper_bound: u64,
+    /// How many values up to `upper_bound` were recorded.
+    pub count: u64,
+}
+
 impl<const N: usize> Histogram<N> {
     /// Buckets with these upper bounds, ascending.
     pub const fn new(bounds: [u64; N]) -> Self {
@@ -52,17 +70,20 @@ impl<const N: usize> Histogram<N> {
         self.sum.fetch_add(value, Ordering::Relaxed);
     }
 
-    /// The number of values, and their sum.
-    pub fn totals(&self) -> (u64, u64) {
-        (self.count.load(Ordering::Relaxed), self.sum.load(Ordering::Relaxed))
+    /// The number of all values, and their sum.
+    pub fn totals(&self) -> HistogramTotals {
+        HistogramTotals {
+            count: self.count.load(Ordering::Relaxed),
+            sum: self.sum.load(Ordering::Relaxed),
+        }
     }
 
-    /// Each upper bound with the number of values up to it (cumulative, as Prometheus expects).
-    pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
-        let counts = self.buckets.iter().scan(0, |sum, bucket| {
-            *sum += bucket.load(Ordering::Relaxed);
-            Some(*sum)
-        });
-        self.bounds.iter().copied().zip(counts)
+    /// The buckets, ascending, each with all smaller ones.
+    pub fn cumulative(&self) -> impl Iterator<Item = CumulativeBucket> {
+        let mut count = 0;
+        self.bounds.iter().zip(&self.buckets).map(move |(upper_bound, bucket)| {
+            count += bucket.load(Ordering::Relaxed);
+            CumulativeBucket { upper_bound: *upper_bound, count }
+        })
     }
 }

@@ -398,17 +398,17 @@ fn histogram_of<const N: usize>(
     values: &Histogram<N>,
     unit: f64,
 ) -> Metric {
-    let (count, sum) = values.totals();
-    let buckets = values.cumulative().map(|(bound, count)| {
+    let totals = values.totals();
+    let buckets = values.cumulative().map(|cumulative| {
         let mut bucket = proto::Bucket::default();
-        bucket.set_upper_bound(bound as f64 / unit);
-        bucket.set_cumulative_count(count);
+        bucket.set_upper_bound(cumulative.upper_bound as f64 / unit);
+        bucket.set_cumulative_count(cumulative.count);
         bucket
     });
     let mut histogram = proto::Histogram::default();
     histogram.set_bucket(buckets.collect());
-    histogram.set_sample_count(count);
-    histogram.set_sample_sum(sum as f64 / unit);
+    histogram.set_sample_count(totals.count);
+    histogram.set_sample_sum(totals.sum as f64 / unit);
     let mut metric = Metric::from_label(pairs(labels));
     metric.set_histogram(histogram);
     metric

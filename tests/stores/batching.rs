@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate::clock::{Clock, Nanos};
+use tollgate::histogram::HistogramTotals;
 use tollgate::store::redis::{
     CallOutcome, CellCharge, ChargeReply, Readiness, SharedStore, StoreCharge, StoreFailure,
 };
@@ -311,7 +312,7 @@ async fn refunds_and_spends_of_a_hot_key_are_batched() {
         task.await.unwrap();
     }
     virtual_time(Duration::from_secs(1)).await;
-    let (calls, charges) = remote.metrics().batches.totals();
+    let HistogramTotals { count: calls, sum: charges } = remote.metrics().batches.totals();
     println!("{charges} charges in {calls} calls");
     assert_eq!(charges, 2 * 128 * 20);
     assert!(charges > 8 * calls, "{charges} charges in {calls} calls");

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::engine::{CandidateComparison, Outcome, VerdictKind};
+use tollgate::histogram::HistogramTotals;
 use tollgate::policy::LimitIndex;
 use tollgate::store::redis::{Address, CallOutcome, ServerDiscovery};
 
@@ -187,7 +188,7 @@ routes:
     for task in tasks {
         task.await.unwrap();
     }
-    let (calls, charges) = node.remote.metrics().batches.totals();
+    let HistogramTotals { count: calls, sum: charges } = node.remote.metrics().batches.totals();
     assert_eq!(charges, 25_600);
     assert!(charges > calls * 8, "{charges} charges in {calls} calls");
 
@@ -377,7 +378,7 @@ routes: [{ name: r, limits: [one] }]
         degraded += usize::from(task.await.unwrap());
     }
     let kills = killer.join().unwrap();
-    let (calls, nanos) = node.remote.metrics().durations.totals();
+    let HistogramTotals { count: calls, sum: nanos } = node.remote.metrics().durations.totals();
     let call = Duration::from_nanos(nanos / calls.max(1));
     let percent = degraded as f64 * 100.0 / all as f64;
     println!(

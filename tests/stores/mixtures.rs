@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use tollgate::clock::{Clock, Nanos};
 use tollgate::engine::{FinalResponse, Outcome};
+use tollgate::histogram::HistogramTotals;
 use tollgate::store::redis::{Address, Readiness, ServerDiscovery};
 
 use crate::engines::{Node, one};
@@ -151,7 +152,7 @@ async fn logins(
         took.extend(one.1);
     }
     took.sort_unstable();
-    let (calls, charges) = node.remote.metrics().batches.totals();
+    let HistogramTotals { count: calls, sum: charges } = node.remote.metrics().batches.totals();
     (refused, took[took.len() * 99 / 100].into(), (charges, calls))
 }
 

@@ -1,0 +1,73 @@
+//! The system's clock. This is the only file that asks the operating system for the time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use super::nanos::Nanos;
+use super::now::{Clock, Now};
+use super::time_lines::TimeLines;
+
+/// The system's clocks. Each call reads the monotonic clock. The wall clock is read at most once per second, which is
+/// enough for the edges of windows and for dates in seconds.
+#[derive(Debug)]
+pub struct SystemClock {
+    origin: Instant,
+    lines: TimeLines,
+    /// When (on `mono`) the wall clock is read next.
+    next_reading: AtomicU64,
+}
+
+impl SystemClock {
+    /// Starts `mono` at zero and `wall` at the system's time.
+    #[expect(clippy::disallowed_methods, reason = "this file is where time comes from")]
+    pub fn new() -> Self {
+        Self {
+            origin: Instant::now(),
+            lines: TimeLines::new(system_wall()),
+            next_reading: AtomicU64::new(Nanos::SECOND.get()),
+        }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Now {
+        let mono = Nanos::from(self.origin.elapsed()).get();
+        if mono >= self.next_reading.load(Ordering::Relaxed) {
+            self.next_reading.store(mono.saturating_add(Nanos::SECOND.get()), Ordering::Relaxed);
+            self.lines.follow(mono, system_wall());
+        }
+        self.lines.at(mono)
+    }
+
+    fn date(&self, at: Now) -> Nanos {
+        self.lines.date(at)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this file is where time comes from")]
+fn system_wall() -> u64 {
+    // A clock before 1970 reads as 1970.
+    Nanos::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()).get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neither_time_line_runs_back() {
+        let clock = SystemClock::new();
+        let mut last = clock.now();
+        for _ in 0..10_000 {
+            let now = clock.now();
+            assert!(now.mono >= last.mono && now.wall >= last.wall);
+            last = now;
+        }
+    }
+}

@@ -12,8 +12,11 @@ use crate::redis_servers::{Cluster, Redis, Watched};
 use support::servers::{Gate, Origin, eventually, free_port, metric};
 use support::wait::{observe_for, pause_of_a_slow_link};
 
-/// Requests in a second, over 50 keys: 4 a second for each.
+/// Requests in a second, over [`KEYS`] keys: 4 a second for each.
 const PACE: u32 = 200;
+
+/// Keys that the load uses in turn.
+const KEYS: usize = 50;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -32,6 +35,11 @@ async fn ready(gate: &Gate, word: &str) -> bool {
 async fn outcome(gate: &Gate, outcome: &str) -> f64 {
     let name = format!("tollgate_store_calls_total{{outcome=\"{outcome}\"}}");
     metric(&gate.metrics().await, &name)
+}
+
+/// Waits until the load has used all `units` of each of its keys.
+async fn all_keys_are_spent(origin: &Origin, units: usize) -> bool {
+    eventually(20 * SECOND, || async { origin.count() >= KEYS * units }).await
 }
 
 fn all_are(samples: &[Sample], allowed: &[u16]) {
@@ -82,7 +90,7 @@ async fn a_store_that_dies_and_comes_back_empty_forgets_once() {
     let url = format!("url: \"{}\"", redis.url());
     let gate = node(&origin, &url, "algorithm: fixed_window, rate: 5/30d").await;
     let paced = Paced::start(gate.port, PACE);
-    observe_for(3 * SECOND).await;
+    assert!(all_keys_are_spent(&origin, 5).await);
     redis.kill();
     assert!(ready(&gate, "degraded\n").await);
     observe_for(2 * SECOND).await;
@@ -311,7 +319,7 @@ async fn a_failover_of_sentinels_is_followed() {
     let (origin, mut watched) = (Origin::start("site").await, Watched::start().await);
     let gate = node(&origin, &watched.yaml(), "algorithm: fixed_window, rate: 5/30d").await;
     let paced = Paced::start(gate.port, PACE);
-    observe_for(3 * SECOND).await;
+    assert!(all_keys_are_spent(&origin, 5).await);
     watched.master.kill();
     back_after_a_failover(&gate, paced).await;
     let role: Vec<redis::Value> = watched.replica.ask(&["ROLE"]);
@@ -324,7 +332,7 @@ async fn a_failover_of_a_cluster_is_followed() {
     let (origin, mut cluster) = (Origin::start("site").await, Cluster::start().await);
     let gate = node(&origin, &cluster.yaml(), "algorithm: fixed_window, rate: 5/30d").await;
     let paced = Paced::start(gate.port, PACE);
-    observe_for(3 * SECOND).await;
+    assert!(all_keys_are_spent(&origin, 5).await);
     let first = cluster.masters()[0];
     cluster.servers[first].kill();
     back_after_a_failover(&gate, paced).await;
@@ -351,7 +359,7 @@ async fn slots_that_move_lose_no_unit() {
     let store = format!("{}, timeout: 1s", cluster.yaml());
     let gate = node(&origin, &store, "algorithm: fixed_window, rate: 10/30d").await;
     let paced = Paced::start(gate.port, PACE);
-    observe_for(Duration::from_millis(500)).await;
+    assert!(eventually(20 * SECOND, || async { origin.count() > 0 }).await, "the load has begun");
     let masters = cluster.masters();
     let id = |place: usize| cluster.servers[place].ask::<String>(&["CLUSTER", "MYID"]);
     let moved = std::process::Command::new("redis-cli")

@@ -1,4 +1,6 @@
-//! One JSON object per request.
+//! The access log: one JSON object per request.
+//!
+//! Texts from a request are cut and escaped; header values, queries and keys are not part of a line. Writing never waits.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,7 +31,7 @@ pub struct AccessLogSink {
 
 /// A line, in the order of its fields.
 #[derive(Serialize)]
-struct Line<'r> {
+struct AccessLogLine<'r> {
     time: String,
     request_id: &'r str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -132,14 +134,8 @@ impl AccessSink for AccessLogSink {
     }
 }
 
-fn line<'r>(record: &AccessRecord<'r>, rules: &AccessLog) -> Line<'r> {
-    let (limit, tier, remaining, authenticated) = match record.limit {
-        Some((name, tier, remaining, credential)) => {
-            (Some(name), Some(tier), Some(remaining), credential)
-        }
-        None => (None, None, None, false),
-    };
-    Line {
+fn line<'r>(record: &AccessRecord<'r>, rules: &AccessLog) -> AccessLogLine<'r> {
+    AccessLogLine {
         time: timestamp(record.at.into()),
         request_id: record.request_id,
         client_ip: record.client_ip.and_then(|address| shown(address, rules, record.ipv6_prefix)),
@@ -158,11 +154,11 @@ fn line<'r>(record: &AccessRecord<'r>, rules: &AccessLog) -> Line<'r> {
             RequestOutcome::Rejected => "rejected",
         },
         reason: record.reason.map(|reason| reason.name()),
-        limit,
-        tier,
-        remaining,
+        limit: record.limit.map(|limit| limit.name),
+        tier: record.limit.map(|limit| limit.tier),
+        remaining: record.limit.map(|limit| limit.remaining),
         retry_after: record.retry_after,
-        authenticated,
+        authenticated: record.limit.is_some_and(|limit| limit.authenticated),
         tunnel: record.tunnel.map(TunnelEnd::name),
         degraded: record.degraded,
         banned: record.banned,
@@ -176,7 +172,8 @@ fn line<'r>(record: &AccessRecord<'r>, rules: &AccessLog) -> Line<'r> {
 }
 
 fn candidates<'r>(record: &AccessRecord<'r>, kind: CandidateComparison) -> Vec<&'r str> {
-    record.trials.iter().filter(|(_, said)| *said == kind).map(|(limit, _)| *limit).collect()
+    let matching = record.candidates.iter().filter(|candidate| candidate.comparison == kind);
+    matching.map(|candidate| candidate.limit).collect()
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]

@@ -30,7 +30,7 @@ use crate::policy::LimitIndex;
 use crate::proxy::{Live, TrafficCounters};
 
 /// Answers operators.
-pub struct AdminDoor {
+pub struct AdminApi {
     /// Decisions.
     pub engine: Arc<Engine>,
     /// What is in force.
@@ -50,7 +50,7 @@ pub struct AdminDoor {
 }
 
 #[async_trait]
-impl ServeHttp for AdminDoor {
+impl ServeHttp for AdminApi {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         if session.req_header().version == Version::HTTP_10 {
             // The framework would keep the connection, and such a client wait for its end.
@@ -72,7 +72,7 @@ impl ServeHttp for AdminDoor {
     }
 }
 
-impl AdminDoor {
+impl AdminApi {
     /// Probes ask for addresses and names of all kinds, and health is no secret.
     fn check_access(&self, head: &RequestHeader) -> Result<(), Foreign> {
         self.access.check_origin(&head.headers)?;
@@ -132,7 +132,7 @@ impl AdminDoor {
         });
         let origins = live.origins.iter().map(|origin| {
             let (healthy, servers) = origin.health();
-            json!({ "name": &*origin.meant().name, "servers": servers, "healthy": healthy })
+            json!({ "name": &*origin.config().name, "servers": servers, "healthy": healthy })
         });
         let last = self.status.last().map(|(at, outcome)| {
             let at = timestamp(at.into());

@@ -15,7 +15,7 @@ use crate::histogram::Histogram;
 use crate::http::RejectReason;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::policy::{LimitIndex, Tier};
-use crate::proxy::{Live, OriginTally, RequestOutcome, TrafficCounters};
+use crate::proxy::{Live, OriginCounters, RequestOutcome, TrafficCounters};
 use crate::store::redis::CallOutcome;
 use crate::tokens::{self, TokenError};
 
@@ -274,7 +274,7 @@ fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
 fn origins(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let (mut answers, mut durations, mut connections) = (Vec::new(), Vec::new(), Vec::new());
     for (origin, tally) in sources.counters.origins() {
-        for (class, count) in OriginTally::CLASSES.iter().zip(tally.classes()) {
+        for (class, count) in OriginCounters::CLASSES.iter().zip(tally.classes()) {
             answers.push(counter(&[("origin", &origin), ("class", class)], count));
         }
         durations.push(histogram(&[("origin", &origin)], &tally.duration));

@@ -12,7 +12,7 @@ mod status;
 pub mod supervisor;
 
 pub use access_log::AccessLogSink;
-pub use admin::AdminDoor;
+pub use admin::AdminApi;
 pub use admin_access::AdminAccess;
 pub use lifecycle::Lifecycle;
 pub use line_writer::LineWriter;

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 
-use super::finish::{AccessRecord, AccessSink};
-use super::live::{Live, RequestOutcome, TrafficCounters};
-use super::upstream;
+use super::access_record::{AccessRecord, AccessSink};
+use super::live::Live;
+use super::request_id::RequestId;
+use super::traffic::{RequestOutcome, TrafficCounters};
 use crate::clock::Nanos;
 use crate::edge::{ConnectionPolicy, ConnectionRules, ShedReason};
 use crate::engine::Engine;
@@ -43,46 +44,25 @@ impl ConnectionPolicy for EarlyRejection {
     }
 
     fn record_rejected_connection(&self, peer: IpAddr, reason: RejectReason) {
-        self.counters.reject(reason);
+        self.counters.record_rejection(reason);
         log::debug!("{peer}: connection refused: {}", reason.name());
     }
 
     fn record_shed(&self, shed: ShedReason) {
-        self.counters.shed(shed);
+        self.counters.record_shed(shed);
     }
 
     fn reject_head(&self, peer: IpAddr, began: Nanos, reason: RejectReason) -> Bytes {
         let live = self.live.load();
         let now = self.engine.now();
         let date = self.engine.date(now);
-        self.counters.reject(reason);
-        live.tally(None).count(RequestOutcome::Rejected);
+        self.counters.record_rejection(reason);
+        live.counters(None).record(RequestOutcome::Rejected);
         if self.access.takes(RequestOutcome::Rejected, false, &live.access_log) {
-            let request_id = upstream::RequestId::new();
-            let record = AccessRecord {
-                at: date,
-                request_id: request_id.as_str(),
-                client_ip: Some(peer),
-                method: "",
-                host: "",
-                path: "",
-                status: reason.status(),
-                route: None,
-                outcome: RequestOutcome::Rejected,
-                reason: Some(reason),
-                limit: None,
-                tunnel: None,
-                retry_after: None,
-                degraded: false,
-                outage: false,
-                banned: false,
-                waited: Nanos::ZERO,
-                trials: Vec::new(),
-                generation: live.generation.number(),
-                origin: None,
-                ipv6_prefix: live.ipv6_prefix(),
-                duration: now.mono.saturating_sub(began),
-            };
+            let request_id = RequestId::generate();
+            let duration = now.mono.saturating_sub(began);
+            let id = request_id.as_str();
+            let record = AccessRecord::of_refused_head(&live, id, peer, reason, date, duration);
             self.access.record(&record, &live.access_log);
         }
         last_answer(reason, date)

@@ -1,6 +1,7 @@
-//! The operator's log of requests that failed. A line holds the request's id and route and what went
-//! wrong at which server. It holds nothing that the request brought: keys stand in queries, paths,
-//! fields and cookies.
+//! The operator's log of requests that failed.
+//!
+//! A line names the request's identifier, its route, the server and the failure. It holds nothing that came with the
+//! request, because queries, paths, fields and cookies may contain keys. Lines are sampled.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,44 +9,43 @@ use std::net::SocketAddr;
 use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
-use super::upstream::RequestId;
+use super::request_id::RequestId;
 use super::{Context, Tollgate};
 use crate::edge::ShedReason;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 
-/// A request is over without an answer, or in the middle of one. `status`: our answer, if there was
-/// none before.
+/// Logs a request that ended without a response, or in the middle of one. `status`: our answer, if there was none before.
 pub(super) fn failed(
-    gate: &Tollgate,
+    proxy: &Tollgate,
     session: &Session,
     ctx: &mut Context,
     error: &Error,
     status: u16,
 ) {
-    if is_the_clients_own(ctx, error) {
+    if is_by_client(ctx, error) {
         return;
     }
     let kind = match error.esource() {
         ErrorSource::Upstream => LogKind::OriginFailed,
         _ => LogKind::Internal,
     };
-    if !LOG_SAMPLER.admit_line(kind, gate.engine.date(gate.engine.now())) {
+    if !LOG_SAMPLER.admit_line(kind, proxy.engine.date(proxy.engine.now())) {
         return;
     }
     let id = RequestId::of(session, ctx);
-    let failure = Failure { ctx, error };
+    let failure = FailureLine { ctx, error };
     log::error!("{failure}; answered {status}; {}", request(ctx, &id));
-    // The access log shall show the same id.
+    // The access log shows the same identifier.
     ctx.request_id = Some(id);
 }
 
-/// A server could not be asked, and the request goes to another one or is sent again.
-pub(super) fn retried(gate: &Tollgate, session: &Session, ctx: &mut Context, error: &Error) {
-    if !LOG_SAMPLER.admit_line(LogKind::OriginRetried, gate.engine.date(gate.engine.now())) {
+/// Logs that a server could not be asked, and that the request goes to another one or is sent again.
+pub(super) fn retried(proxy: &Tollgate, session: &Session, ctx: &mut Context, error: &Error) {
+    if !LOG_SAMPLER.admit_line(LogKind::OriginRetried, proxy.engine.date(proxy.engine.now())) {
         return;
     }
     let id = RequestId::of(session, ctx);
-    log::warn!("{}; tried again; {}", Failure { ctx, error }, request(ctx, &id));
+    log::warn!("{}; tried again; {}", FailureLine { ctx, error }, request(ctx, &id));
     ctx.request_id = Some(id);
 }
 
@@ -56,22 +56,21 @@ pub(super) fn request(ctx: &Context, id: &RequestId) -> String {
     format!("route {route}, request {}", id.as_str())
 }
 
-/// Errors that a client makes by itself do not belong into the operator's log; nor does the end of a
-/// tunnel, however it comes.
-fn is_the_clients_own(ctx: &Context, error: &Error) -> bool {
+/// Whether the client caused the error, or a tunnel ended. Neither belongs into the operator's log.
+fn is_by_client(ctx: &Context, error: &Error) -> bool {
     ctx.tunnel.is_some() || *error.esource() == ErrorSource::Downstream || ctx.rejected.is_some()
 }
 
 /// What went wrong, at which server.
-struct Failure<'f> {
+struct FailureLine<'f> {
     ctx: &'f Context,
     error: &'f Error,
 }
 
-impl fmt::Display for Failure<'_> {
+impl fmt::Display for FailureLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(origin) = &self.ctx.origin {
-            write!(f, "origin {}: ", origin.meant().name)?;
+            write!(f, "origin {}: ", origin.config().name)?;
         }
         if let Some(server) = self.server() {
             write!(f, "server {server} ")?;
@@ -85,13 +84,13 @@ impl fmt::Display for Failure<'_> {
             }
             None => {}
         }
-        f.write_str(what(self.error.root_etype()))?;
+        f.write_str(description(self.error.root_etype()))?;
         let cause = self.error.root_cause();
         if cause.is::<Error>() {
-            // The framework's own, without a cause from outside.
+            // An error of the framework itself, without an outside cause.
             return self.handshake().map_or(Ok(()), |why| write!(f, ": {why}"));
         }
-        // What a connection failed by comes before the request, of which nothing can be in it.
+        // A connection fails before the request is sent, so its error can hold nothing of the request.
         match cause.is::<std::io::Error>() || is_connecting(self.error.root_etype()) {
             true => write!(f, ": {cause}"),
             false => Ok(()),
@@ -99,7 +98,7 @@ impl fmt::Display for Failure<'_> {
     }
 }
 
-impl Failure<'_> {
+impl FailureLine<'_> {
     fn server(&self) -> Option<SocketAddr> {
         if matches!(self.error.root_etype(), ErrorType::HTTPStatus(_)) {
             // None was asked.
@@ -108,12 +107,12 @@ impl Failure<'_> {
         self.ctx.asked.or_else(|| self.ctx.tried.last().copied())
     }
 
-    /// Why a handshake failed. It comes before the request, of which nothing can be in it.
+    /// Why a handshake failed. It comes before the request, so it can hold nothing of it.
     fn handshake(&self) -> Option<&str> {
         use ErrorType::{HandshakeError, InvalidCert, TLSHandshakeFailure};
-        let of_tls =
+        let is_tls =
             matches!(self.error.etype(), HandshakeError | InvalidCert | TLSHandshakeFailure);
-        self.error.context.as_ref().filter(|_| of_tls).map(|context| context.as_str())
+        self.error.context.as_ref().filter(|_| is_tls).map(|context| context.as_str())
     }
 }
 
@@ -140,8 +139,8 @@ const fn is_connecting(error: &ErrorType) -> bool {
     )
 }
 
-/// In words of our own: the framework's contexts may quote what was received.
-fn what(error: &ErrorType) -> &'static str {
+/// A failure in words of our own: the framework's contexts may quote what was received.
+fn description(error: &ErrorType) -> &'static str {
     use ErrorType::{
         BindError, ConnectError, ConnectNoRoute, ConnectProxyFailure, ConnectRefused,
         ConnectTimedout, ConnectionClosed, HTTPStatus, HandshakeError, InvalidCert,

@@ -1,5 +1,5 @@
-//! Clients of HTTP/1.0 (RFC 1945; RFC 9112, appendix C.2.2): no chunks, no interim answers, perhaps no
-//! `Host`.
+//! Clients that speak HTTP/1.0 (RFC 1945; RFC 9112, appendix C.2.2): they know no chunks, no interim responses, and may
+//! send no `Host`. The framework would send them all three.
 
 use std::any::Any;
 
@@ -17,11 +17,10 @@ pub(super) fn is_request(session: &Session) -> bool {
     session.req_header().version == Version::HTTP_10
 }
 
-/// Bodies without a length end with the connection: such a client would take the chunks of a body for
-/// the body.
-pub(super) fn answer(session: &mut Session, response: &ResponseHeader) {
-    // The framework makes chunks of what has no length, and of an HTTP/2 origin's answer it does so
-    // after our filter. A module sees the head last of all.
+/// Ends a body without a length with the connection: such a client would take the framing of chunks for content.
+pub(super) fn prepare_response(session: &mut Session, response: &ResponseHeader) {
+    // The framework chunks a body without a length; for an HTTP/2 origin it does so after our filter. A module sees the
+    // head after that.
     let mut modules = HttpModules::new();
     modules.add_module(Box::new(NoChunks));
     session.downstream_modules_ctx = modules.build_ctx();
@@ -32,17 +31,17 @@ pub(super) fn answer(session: &mut Session, response: &ResponseHeader) {
     }
 }
 
-/// An origin is asked over HTTP/1.1, which needs a `Host`. Where the client named none, the origin is
-/// told its own name, as its health check is: `host`, `tls.sni`, or the address of its first server.
+/// Adds the `Host` that HTTP/1.1 needs where the client sent none: the origin's own name, as for its health check
+/// (`host`, `tls.sni`, or the address of its first server).
 pub(super) fn name_host(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
     let named = request.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
     match &ctx.origin {
-        Some(origin) if !named => request.insert_header(header::HOST, origin.meant().own_host()),
+        Some(origin) if !named => request.insert_header(header::HOST, origin.config().own_host()),
         _ => Ok(()),
     }
 }
 
-/// Takes the framing away that HTTP/1.0 does not know.
+/// Removes the framing fields that HTTP/1.0 does not know.
 struct NoChunks;
 
 impl HttpModuleBuilder for NoChunks {

@@ -1,4 +1,6 @@
-//! `request_filter`: the gate, the decision, and the early answer.
+//! `request_filter`: validation, the decision, the delay, and the answer to what is refused.
+//!
+//! A request that waits for nothing is decided before a future is made. Nothing is charged for a request that is not valid.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,86 +24,86 @@ use crate::http::{
     validate_scanned,
 };
 
-/// What `request_filter` gives the framework.
+/// The future of `request_filter`: `true` when the request has been answered.
 pub(super) type Judging<'r> = Pin<Box<dyn Future<Output = Result<bool>> + Send + 'r>>;
 
-/// Answers the request and says `true`, or lets it pass with `false`. What need not wait is done
-/// here and now: a future that holds a request's facts and its decision costs as much as these.
+/// Judges a request. It answers `true` when it has answered a refusal, `false` when the request passes. What does not
+/// wait is done before a future is made, because a future that holds the facts and the decision costs as much as these.
 pub(super) fn judge<'r>(
-    gate: &'r Tollgate,
+    proxy: &'r Tollgate,
     session: &'r mut Session,
     ctx: &'r mut Context,
 ) -> Judging<'r> {
-    prepare(gate, session, ctx);
+    prepare(proxy, session, ctx);
     let scanned = match session.req_header().version {
         Version::HTTP_2 => None,
         _ => ConnectionState::of(session).and_then(|connection| connection.take_scanned()),
     };
     let head = session.req_header();
     let mut unsettled = None;
-    let clean = read(head, scanned.as_ref(), ctx.live.connections.head).and_then(|clean| {
+    let valid = validated(head, scanned.as_ref(), ctx.live.connections.head).and_then(|valid| {
         let rules = &ctx.live.field_rules;
-        rules.check(clean.rare, &head.method, &head.headers)?;
-        // A trusted proxy sends the requests of many hosts over a connection for one or none.
+        rules.check(valid.rare, &head.method, &head.headers)?;
+        // A trusted proxy sends requests for many hosts over one connection.
         match !ctx.peer_trusted()
             && ConnectionState::of(session)
-                .is_some_and(|connection| connection.is_misdirected(&clean.host))
+                .is_some_and(|connection| connection.is_misdirected(&valid.host))
         {
             true => Err(RejectReason::Misdirected),
-            false => Ok(clean),
+            false => Ok(valid),
         }
     });
-    let judged = clean.map(|clean| {
-        let facts = clean.facts(ctx.client(), ctx.date, &head.method, &head.headers);
+    let judged = valid.map(|valid| {
+        let facts = valid.facts(ctx.client(), ctx.date, &head.method, &head.headers);
         let generation = &ctx.live.generation;
         let decision = ctx.decision.insert(generation.undecided(ctx.began));
-        unsettled = gate.engine.begin(generation, &facts, decision, &mut ctx.pending);
-        keep(ctx, head, &clean, scanned.as_ref());
+        unsettled = proxy.engine.begin(generation, &facts, decision, &mut ctx.pending);
+        keep_for_forwarding(ctx, head, &valid, scanned.as_ref());
     });
     if let Some(unsettled) = unsettled {
-        return Box::pin(settle(gate, session, ctx, unsettled));
+        return Box::pin(settle(proxy, session, ctx, unsettled));
     }
     let passes = |decision: &Decision| {
         decision.outcome == Outcome::Allowed && decision.wait() == Nanos::ZERO
     };
     match ctx.decision.as_ref().is_some_and(passes) {
         true => Box::pin(std::future::ready(Ok(false))),
-        false => Box::pin(conclude(gate, session, ctx, judged)),
+        false => Box::pin(conclude(proxy, session, ctx, judged)),
     }
 }
 
 /// Waits for the shared store, then answers as [`judge`] does.
 async fn settle(
-    gate: &Tollgate,
+    proxy: &Tollgate,
     session: &mut Session,
     ctx: &mut Context,
     unsettled: Unsettled,
 ) -> Result<bool> {
-    ctx.held = Some(hold(gate, session));
+    ctx.held = Some(hold_memory(proxy, session));
     if let Some(decision) = &mut ctx.decision {
         let generation = &ctx.live.generation;
-        gate.engine.settle(generation, unsettled, decision, &mut ctx.pending).await;
+        proxy.engine.settle(generation, unsettled, decision, &mut ctx.pending).await;
     }
-    conclude(gate, session, ctx, Ok(())).await
+    conclude(proxy, session, ctx, Ok(())).await
 }
 
-/// Notes when it began and who asks, and says who bounds what.
-fn prepare(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
-    ctx.began = gate.engine.now();
-    ctx.date = gate.engine.date(ctx.began);
+/// Records when the request began and its client, and sets the session's timeouts.
+fn prepare(proxy: &Tollgate, session: &mut Session, ctx: &mut Context) {
+    ctx.began = proxy.engine.now();
+    ctx.date = proxy.engine.date(ctx.began);
     // The stream under the session bounds what HTTP/1 writes.
     let http2 = session.req_header().version == Version::HTTP_2;
-    session.set_write_timeout(if http2 { part_timeout(&ctx.live.bounds()) } else { None });
+    session.set_write_timeout(if http2 { chunk_timeout(&ctx.live.bounds()) } else { None });
     session.set_total_drain_timeout(Some(ctx.live.bounds().discard_time));
-    // The stream under the session waits for nobody too long; who switches protocols may be silent
-    // for as long as the origin likes.
+    // The stream under the session has its own deadlines. After a switch of protocols both sides may be silent for as
+    // long as the origin allows.
     session.set_read_timeout(None);
-    // A client of HTTP/1.0 would take an interim answer for the answer.
+    // An HTTP/1.0 client would take an interim response for the final one.
     if http10::is_request(session) {
         session.as_downstream_mut().set_ignore_info_resp(true);
     }
-    // Else as the request says: HTTP/1.0 closes unless it is asked to go on.
-    if gate.leaving.load(std::sync::atomic::Ordering::Relaxed) {
+    // Otherwise the request decides: HTTP/1.0 closes unless keep-alive is asked for.
+    if proxy.leaving.load(std::sync::atomic::Ordering::Relaxed) {
         session.set_keepalive(None);
     }
     let peer = session.client_addr().and_then(|address| address.as_inet()).map(|peer| peer.ip());
@@ -110,46 +112,46 @@ fn prepare(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
     ctx.client = Some(ctx.live.clients().client(peer, &session.req_header().headers));
 }
 
-/// How long one part of an answer over HTTP/2 may take. The stream under the session ends one whose window does not
-/// open, and cannot tell apart those that share what a slow client takes: each moves at the least rate of a body,
-/// or is ended here.
-fn part_timeout(bounds: &Bounds) -> Option<Duration> {
-    /// The largest part that the framework writes at once.
-    const PART_BYTES: u64 = 64 * 1024;
+/// The time in which one chunk of an HTTP/2 response must be written. The stream under the session ends exchanges whose
+/// window does not open. It cannot tell apart those that share what a slow client reads, so each must move at the
+/// minimum rate of a body, or it ends here.
+fn chunk_timeout(bounds: &Bounds) -> Option<Duration> {
+    /// The largest chunk that the framework writes at once, in bytes.
+    const CHUNK_BYTES: u64 = 64 * 1024;
     let rate = bounds.body_min_rate?;
-    let moving = Duration::from_secs(PART_BYTES.div_ceil(rate.get()));
+    let moving = Duration::from_secs(CHUNK_BYTES.div_ceil(rate.get()));
     Some(bounds.write_timeout.saturating_add(moving))
 }
 
-/// Lets a head through the gate.
-fn read<'r>(
+/// Validates a head: from what the scan found, or over HTTP/2 from the parsed fields.
+fn validated<'r>(
     head: &'r RequestHeader,
     scanned: Option<&'r ScannedHead>,
     bounds: HeadBounds,
 ) -> Result<ValidRequest<'r>, RejectReason> {
     scanned
-        .and_then(|one| validate_scanned(one, head.raw_path(), bounds))
+        .and_then(|scanned| validate_scanned(scanned, head.raw_path(), bounds))
         .unwrap_or_else(|| validate(Head::of(head), bounds))
 }
 
-/// Keeps what is needed of a clean head when it is forwarded.
-fn keep(
+/// Keeps what forwarding a valid head needs.
+fn keep_for_forwarding(
     ctx: &mut Context,
     head: &RequestHeader,
-    clean: &ValidRequest<'_>,
+    valid: &ValidRequest<'_>,
     scanned: Option<&ScannedHead>,
 ) {
-    ctx.rewritten = rewritten(clean, head.raw_path());
-    ctx.rare = clean.rare;
+    ctx.rewritten = rewritten(valid, head.raw_path());
+    ctx.rare = valid.rare;
     ctx.host = match scanned {
         Some(scanned) => Arc::clone(&scanned.host),
-        None => Arc::from(&*clean.host),
+        None => Arc::from(&*valid.host),
     };
 }
 
-/// What follows a decision: its turn, and the answer of who is let through no further.
+/// After the decision: waits for its delay, and answers a request that is refused.
 async fn conclude(
-    gate: &Tollgate,
+    proxy: &Tollgate,
     session: &mut Session,
     ctx: &mut Context,
     judged: Result<(), RejectReason>,
@@ -161,19 +163,19 @@ async fn conclude(
         return Ok(true);
     }
     if ctx.decision.as_ref().is_some_and(|decision| decision.wait() > Nanos::ZERO) {
-        ctx.held.get_or_insert_with(|| hold(gate, session));
+        ctx.held.get_or_insert_with(|| hold_memory(proxy, session));
     }
     let Some(decision) = &mut ctx.decision else {
         return Ok(false);
     };
-    let turn = match decision.wait() {
+    let delayed = match decision.wait() {
         Nanos::ZERO => Ok(()),
-        wait => Box::pin(delay::take(session, wait)).await,
+        wait => Box::pin(delay::wait(session, wait)).await,
     };
     ctx.pending.end_delay();
     let outcome = decision.outcome;
     ctx.rejected = render::reason(decision).map(|(reason, _)| reason);
-    turn?;
+    delayed?;
     if outcome == Outcome::Allowed {
         return Ok(false);
     }
@@ -191,8 +193,8 @@ async fn conclude(
     Ok(true)
 }
 
-/// Counts what a request holds while it waits: for a store, for its turn, for an origin.
-pub(super) fn hold(gate: &Tollgate, session: &Session) -> RequestMemory {
+/// Counts the memory that a request holds while it waits for a store, a delay or an origin.
+pub(super) fn hold_memory(proxy: &Tollgate, session: &Session) -> RequestMemory {
     let head = session.req_header();
     let head_bytes = match ConnectionState::of(session)
         .map_or(0, |connection| connection.head_bytes())
@@ -202,10 +204,10 @@ pub(super) fn hold(gate: &Tollgate, session: &Session) -> RequestMemory {
         0 => head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum(),
         bytes => bytes,
     };
-    RequestMemory::new(&gate.memory, head_bytes)
+    RequestMemory::new(&proxy.memory, head_bytes)
 }
 
-/// A body without a declared length is measured as it passes.
+/// Measures a body without a declared length as it passes.
 pub(super) fn bound_body(body: Option<&Bytes>, ctx: &mut Context) -> Result<()> {
     let Some(body) = body else {
         return Ok(());
@@ -214,21 +216,20 @@ pub(super) fn bound_body(body: Option<&Bytes>, ctx: &mut Context) -> Result<()> 
     if let Some(held) = &mut ctx.held {
         held.add_body_chunk(body.len());
     }
-    if ctx.live.bounds().body_size.is_none_or(|most| ctx.body_read <= most) {
+    if ctx.live.bounds().body_size.is_none_or(|max| ctx.body_read <= max) {
         return Ok(());
     }
     ctx.rejected = Some(RejectReason::BodySize);
     Error::e_explain(ErrorType::HTTPStatus(413), "the body is larger than body_size")
 }
 
-/// What the origin shall be asked for, where that is not what came: an escape was decoded, or the
-/// target was absolute.
-fn rewritten(clean: &ValidRequest<'_>, raw_target: &[u8]) -> Option<Box<str>> {
-    if matches!(clean.path, Cow::Borrowed(_)) && matches!(raw_target.first(), Some(b'/' | b'*')) {
+/// The target for the origin, where it differs from the one that came: an escape was decoded, or it was absolute.
+fn rewritten(valid: &ValidRequest<'_>, raw_target: &[u8]) -> Option<Box<str>> {
+    if matches!(valid.path, Cow::Borrowed(_)) && matches!(raw_target.first(), Some(b'/' | b'*')) {
         return None;
     }
-    Some(match clean.query {
-        Some(query) => format!("{}?{query}", clean.path).into_boxed_str(),
-        None => clean.path.clone().into_owned().into_boxed_str(),
+    Some(match valid.query {
+        Some(query) => format!("{}?{query}", valid.path).into_boxed_str(),
+        None => valid.path.clone().into_owned().into_boxed_str(),
     })
 }

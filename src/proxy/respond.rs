@@ -1,8 +1,7 @@
-//! Sends answers of the proxy itself.
+//! Sends the answers of the proxy itself: refusals, and 502, 503 and 504 for an origin.
 //!
-//! A refusal keeps the connection when the request's body is known to be read to its end;
-//! otherwise it reads a bounded part of it, so that the client sees the answer rather than a
-//! broken pipe, and closes.
+//! The connection stays open when the request's body is known to be read to its end. Otherwise a bounded part of the body
+//! is read, so that the client sees the answer rather than a reset, and the connection closes.
 
 use http::{HeaderMap, Method, StatusCode, Version, header};
 use pingora::{Error, ErrorSource, ErrorType, Result};
@@ -13,17 +12,17 @@ use crate::edge::{ConnectionState, StreamCut};
 use crate::engine::FinalResponse;
 use crate::http::{RejectReason, Reply, render};
 
-/// After how many seconds a request may be sent again for which there was no room: exchanges end all the
-/// time, and nobody knows when.
+/// Seconds after which a request for which there was no room may be sent again. Exchanges end all the time, at times that
+/// cannot be known.
 const SHED_RETRY: u32 = 1;
 
-/// Refuses a request that was not clean.
+/// Answers a request that is not valid.
 pub(super) async fn rejected(
     session: &mut Session,
     ctx: &mut Context,
     reason: RejectReason,
 ) -> Result<()> {
-    // Where the request's own framing is in doubt nothing after it can be trusted.
+    // When the framing of a request is in doubt, nothing after it on the connection can be trusted.
     if matches!(reason, RejectReason::Framing | RejectReason::BodySize) {
         session.set_keepalive(None);
     }
@@ -33,13 +32,13 @@ pub(super) async fn rejected(
 /// 502, 503 or 504 for an origin; 413 for a body that grew too large; nothing when the client has
 /// gone.
 pub(super) async fn failure(
-    gate: &Tollgate,
+    proxy: &Tollgate,
     session: &mut Session,
     error: &Error,
     ctx: &mut Context,
 ) -> FailToProxy {
-    if tunnel::ended(ctx, error) {
-        // It was forwarded, and is not HTTP any more: nobody is told anything.
+    if tunnel::record_end(ctx, error) {
+        // It was forwarded and is no longer HTTP, so there is no answer.
         return FailToProxy { error_code: 0, can_reuse_downstream: false };
     }
     if let Some(reason) = StreamCut::reason_of(error) {
@@ -48,16 +47,16 @@ pub(super) async fn failure(
     let status = ctx.rejected.map_or_else(|| failure_status(error), RejectReason::status);
     ctx.outcome = Some(match (ctx.rejected, error.esource()) {
         (Some(_), _) => RequestOutcome::Rejected,
-        // A client that leaves in the middle of an answer is no failure of the origin.
+        // A client that leaves in the middle of a response is not a failure of the origin.
         (None, ErrorSource::Downstream) if ctx.origin_status.is_some() => RequestOutcome::Forwarded,
         (None, _) => RequestOutcome::Failed,
     });
     if ctx.outcome == Some(RequestOutcome::Failed) && ctx.origin_status.is_none() && status >= 500 {
         match ctx.is_unforwarded {
-            true => gate.finish_unforwarded(ctx, status),
-            // The origin gave no answer, and this one stands for it.
+            true => proxy.finish_unforwarded(ctx, status),
+            // The origin gave no response; this one takes its role.
             false => {
-                gate.finish(
+                proxy.finish(
                     ctx,
                     &FinalResponse { status, headers: &HeaderMap::new(), by_origin: false },
                 );
@@ -66,20 +65,20 @@ pub(super) async fn failure(
     }
     if status != 0 && session.response_written().is_none() {
         session.set_keepalive(None);
-        if let Err(error) = tell_failure(session, ctx, status).await {
+        if let Err(error) = send_failure(session, ctx, status).await {
             log::debug!("the client did not take a {status}: {error}");
         }
     }
     FailToProxy { error_code: status, can_reuse_downstream: false }
 }
 
-async fn tell_failure(session: &mut Session, ctx: &Context, status: u16) -> Result<()> {
+async fn send_failure(session: &mut Session, ctx: &Context, status: u16) -> Result<()> {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
     let mut reply = match ctx.shed {
         Some(_) => render::reduced_capacity(Some(SHED_RETRY)),
         None => render::problem(status, ctx.rejected.map(RejectReason::name)),
     };
-    // The request was charged: its answer says so, whoever gives it.
+    // The request was charged, so its answer has the rate limit fields.
     if let Some(standing) = ctx.standing() {
         standing.write_lines(reply.lines.bytes());
     }
@@ -101,7 +100,7 @@ fn failure_status(error: &Error) -> u16 {
         (_, ErrorSource::Upstream) => 502,
         (ReadTimedout, ErrorSource::Downstream) => 408,
         (InvalidHTTPHeader, ErrorSource::Downstream) => 400,
-        // The client has gone, or cannot be written to: nobody is there to be told.
+        // The client has gone, or cannot be written to.
         (_, ErrorSource::Downstream) => 0,
         (_, ErrorSource::Internal | ErrorSource::Unset) => 500,
     }
@@ -110,14 +109,17 @@ fn failure_status(error: &Error) -> u16 {
 /// Answers a request that goes no further than `request_filter`.
 pub(super) async fn refuse(session: &mut Session, ctx: &mut Context, reply: Reply) -> Result<()> {
     let version = session.req_header().version;
-    if version == Version::HTTP_11 && session.is_body_done() && hand_over(session, ctx, &reply) {
+    if version == Version::HTTP_11
+        && session.is_body_done()
+        && write_through_stream(session, ctx, &reply)
+    {
         return Ok(());
     }
     // Boxed: most refusals take the short way above, and need none of its state.
     Box::pin(send(session, ctx, reply)).await
 }
 
-/// Sends an answer, and deals with the body of the request that nobody will read.
+/// Sends an answer, and handles the body of the request that will not be forwarded.
 async fn send(session: &mut Session, ctx: &Context, reply: Reply) -> Result<()> {
     if let Some(connection) = ConnectionState::of(session) {
         connection.refuse(ctx.live.bounds().discard_bytes);
@@ -142,9 +144,9 @@ async fn send(session: &mut Session, ctx: &Context, reply: Reply) -> Result<()> 
     Ok(())
 }
 
-/// Leaves a whole answer to the stream, which writes it when the framework ends the request.
-/// `false`: there is no stream of ours, or the framework has begun an answer.
-fn hand_over(session: &Session, ctx: &mut Context, reply: &Reply) -> bool {
+/// Leaves a complete answer to the stream, which writes it when the framework ends the request. `false`: the session has
+/// no stream of ours, or the framework has begun a response.
+fn write_through_stream(session: &Session, ctx: &mut Context, reply: &Reply) -> bool {
     let Some(connection) =
         ConnectionState::of(session).filter(|_| session.response_written().is_none())
     else {
@@ -158,7 +160,7 @@ fn hand_over(session: &Session, ctx: &mut Context, reply: &Reply) -> bool {
     true
 }
 
-/// Whether the whole body is declared to be small enough to be read before the answer.
+/// Whether the declared body is small enough to be read before the answer.
 fn fits_discard(session: &Session, ctx: &Context) -> bool {
     let length = session.get_header(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
@@ -166,50 +168,53 @@ fn fits_discard(session: &Session, ctx: &Context) -> bool {
         && length.is_some_and(|length| length <= ctx.live.bounds().discard_bytes)
 }
 
-/// A client that waits for 100 gets its answer instead, and sends no body.
+/// Whether the client waits for 100. It gets its answer instead, and sends no body.
 fn expects_continue(session: &Session) -> bool {
     session.get_header(header::EXPECT).is_some()
 }
 
-/// Reads and drops what is left of the body, within the bounds. Says whether that was all.
+/// Reads and drops the rest of the body within the bounds; whether that was all of it.
 async fn discard(session: &mut Session, ctx: &Context) -> bool {
     let bounds = &ctx.live.bounds();
     let reading = read_some(session, bounds.discard_bytes);
     let read = tokio::time::timeout(bounds.discard_time, reading).await;
-    read.is_ok_and(|read| read == Read::All)
+    read.is_ok_and(|read| read == DiscardResult::Complete)
 }
 
-/// Keeps a connection open whose answer is sent and whose body goes on. Closing it while bytes
-/// come in would make the kernel reset it, and the client lose the answer that it has not read.
-/// No more than the bound is read: a client whose writes stall looks for an answer.
+/// Keeps a connection open whose answer is sent and whose body continues. Closing it while bytes arrive would make the
+/// kernel reset it, and the client would lose the answer that it has not read. No more than the bound is read: a client
+/// whose writes stall looks for an answer.
 async fn linger(session: &mut Session, ctx: &Context) {
     let bounds = &ctx.live.bounds();
     let lingering = async {
-        if read_some(session, bounds.discard_bytes).await == Read::TooMuch {
+        if read_some(session, bounds.discard_bytes).await == DiscardResult::TooMuch {
             std::future::pending::<()>().await;
         }
     };
-    // The time is up, or the client has gone: either way the connection is closed now.
+    // The time is over or the client has gone; either way the connection closes now.
     let _ = tokio::time::timeout(bounds.discard_time, lingering).await;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Read {
-    All,
+enum DiscardResult {
+    /// The body ended.
+    Complete,
+    /// The body is longer than the bound.
     TooMuch,
+    /// The body cannot be read any more.
     Broken,
 }
 
-async fn read_some(session: &mut Session, most: usize) -> Read {
-    let mut left = most;
+async fn read_some(session: &mut Session, max: usize) -> DiscardResult {
+    let mut left = max;
     loop {
         match session.downstream_session.read_request_body().await {
-            Ok(None) => return Read::All,
+            Ok(None) => return DiscardResult::Complete,
             Ok(Some(read)) => match left.checked_sub(read.len()) {
                 Some(rest) => left = rest,
-                None => return Read::TooMuch,
+                None => return DiscardResult::TooMuch,
             },
-            Err(_) => return Read::Broken,
+            Err(_) => return DiscardResult::Broken,
         }
     }
 }

@@ -1,4 +1,6 @@
-//! `response_filter`: what the client is told beside the origin's answer.
+//! `response_filter`: settles the charges and adds the rate limit fields to the origin's response.
+//!
+//! An origin's own fields are never loosened.
 
 use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, StatusCode, Version};
@@ -11,27 +13,27 @@ use crate::edge::{ConnectionState, ExpectedResponse};
 use crate::engine::FinalResponse;
 use crate::http::{LIMIT, Lines, REMAINING, RESET};
 
-/// Adds where the client stands. An origin's own fields are never loosened.
-pub(super) fn tell(
-    gate: &Tollgate,
+/// Settles the request and adds its fields to the response.
+pub(super) fn write_fields(
+    proxy: &Tollgate,
     session: &mut Session,
     response: &mut ResponseHeader,
     ctx: &mut Context,
 ) -> Result<()> {
     let switching = response.status == StatusCode::SWITCHING_PROTOCOLS;
     if response.status.is_informational() && !switching {
-        // The final answer says it all.
+        // The final response has the fields.
         return Ok(());
     }
     if switching {
         tunnel::begin(session, ctx);
     }
     if http10::is_request(session) {
-        http10::answer(session, response);
+        http10::prepare_response(session, response);
     }
     ctx.origin_status = Some(response.status.as_u16());
     if let Some(connection) = ConnectionState::of(session) {
-        let read = ctx.origin.as_ref().map(|origin| origin.meant().timeouts.read);
+        let read = ctx.origin.as_ref().map(|origin| origin.config().timeouts.read);
         connection.begin_response(switching, read.unwrap_or_default().into());
         if has_no_body(session, response) {
             connection.end_response();
@@ -41,20 +43,20 @@ pub(super) fn tell(
     }
     ctx.outcome = Some(RequestOutcome::Forwarded);
     if let (Some(origin), Some(asked)) = (&ctx.origin, ctx.origin_asked) {
-        let now = gate.engine.now().mono;
-        origin.tally().duration.record_span(now.saturating_sub(asked));
+        let now = proxy.engine.now().mono;
+        origin.counters().duration.record_span(now.saturating_sub(asked));
     }
-    let said = FinalResponse {
+    let final_response = FinalResponse {
         status: response.status.as_u16(),
         headers: &response.headers,
         by_origin: true,
     };
-    gate.finish(ctx, &said);
+    proxy.finish(ctx, &final_response);
     if let Some(standing) = ctx.standing() {
         match ConnectionState::of(session).filter(|_| is_http1(session)) {
-            // Beside an origin's own triple ours may not be wanted.
+            // The origin has a triple of its own, which ours may have to leave alone.
             _ if has_triple(&response.headers) => standing.add_to_head(response)?,
-            // The stream writes them as they are.
+            // The stream writes them as bytes.
             Some(connection) => connection.queue_head_lines(|out| standing.write_lines(out)),
             None if is_http1(session) => standing.add_to_head(response)?,
             None => {
@@ -65,18 +67,18 @@ pub(super) fn tell(
         }
     }
     // `Connection` of a 101 names the protocol that is switched to.
-    if !switching && gate.leaving.load(std::sync::atomic::Ordering::Relaxed) {
+    if !switching && proxy.leaving.load(std::sync::atomic::Ordering::Relaxed) {
         response.insert_header(header::CONNECTION, "close")?;
     }
     Ok(())
 }
 
-/// How long an answer says that it is.
+/// The length that a response declares.
 fn length_of(response: &ResponseHeader) -> Option<u64> {
     response.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Whether the head is all of an answer (RFC 9112, section 6.3).
+/// Whether a response has no body (RFC 9112, section 6.3).
 fn has_no_body(session: &Session, response: &ResponseHeader) -> bool {
     let length = response.headers.get(header::CONTENT_LENGTH);
     session.req_header().method == Method::HEAD
@@ -88,9 +90,10 @@ fn is_http1(session: &Session) -> bool {
     session.req_header().version != Version::HTTP_2
 }
 
-/// Whether an origin tells a triple of its own. (An answer has few fields, and three searches in
-/// the map cost more than a look at the length of every name.)
+/// Whether the origin sends a triple of its own. A response has few fields, and three searches in the map cost more than
+/// looking at the length of every name.
 fn has_triple(headers: &HeaderMap) -> bool {
-    let is_ours = |name: &HeaderName| [LIMIT, REMAINING, RESET].iter().any(|one| one.name == *name);
+    let is_ours =
+        |name: &HeaderName| [LIMIT, REMAINING, RESET].iter().any(|field| field.name == *name);
     headers.keys().any(|name| matches!(name.as_str().len(), 17 | 21) && is_ours(name))
 }

@@ -23,7 +23,7 @@ pub enum TunnelEnd {
     Closed,
     /// Nothing came from either side for `timeouts.tunnel`.
     Idle,
-    /// A side took nothing of what the other one sent.
+    /// A side did not read what the other one sent.
     Stalled,
 }
 
@@ -37,7 +37,7 @@ impl TunnelEnd {
         }
     }
 
-    fn by(error: &Error) -> Self {
+    fn from_error(error: &Error) -> Self {
         match (error.etype(), error.esource()) {
             (ErrorType::ReadTimedout, ErrorSource::Downstream) => Self::Idle,
             (ErrorType::WriteTimedout, _) => Self::Stalled,
@@ -47,12 +47,12 @@ impl TunnelEnd {
     }
 }
 
-/// Asks an origin for another protocol, if that is what the client asks for.
+/// Prepares the connection to the origin for a request that asks for another protocol.
 pub(super) fn prepare(session: &Session, ctx: &Context, peer: &mut HttpPeer) {
     if !is_asked_for(session, ctx) {
         return;
     }
-    let http2 = ctx.origin.as_ref().is_some_and(|origin| origin.meant().http2);
+    let http2 = ctx.origin.as_ref().is_some_and(|origin| origin.config().http2);
     // Without a stream of ours, the framework's timeout stays.
     if let (Some(connection), Some(read), false) =
         (ConnectionState::of(session), peer.options.read_timeout, http2)
@@ -71,22 +71,22 @@ fn asks_to_switch(head: &RequestHeader) -> bool {
     head.version == Version::HTTP_11 && head.headers.contains_key(header::UPGRADE)
 }
 
-/// The origin switches: from now on both sides may be silent for so long.
+/// The origin switches protocols: from now on both sides may be silent for `timeouts.tunnel`.
 pub(super) fn begin(session: &mut Session, ctx: &mut Context) {
-    let idle = ctx.origin.as_ref().map(|origin| origin.meant().timeouts.tunnel);
-    // The framework begins this wait anew with each byte of either side.
+    let idle = ctx.origin.as_ref().map(|origin| origin.config().timeouts.tunnel);
+    // The framework restarts this timeout with each byte of either side.
     session.set_read_timeout(idle);
     ctx.tunnel = Some(TunnelEnd::Closed);
 }
 
-/// Notes how a tunnel ended; false when the connection is none.
-pub(super) fn ended(ctx: &mut Context, error: &Error) -> bool {
+/// Records how a tunnel ended; `false` when the connection is not a tunnel.
+pub(super) fn record_end(ctx: &mut Context, error: &Error) -> bool {
     let end = ctx.tunnel.as_mut();
-    end.map(|end| *end = TunnelEnd::by(error)).is_some()
+    end.map(|end| *end = TunnelEnd::from_error(error)).is_some()
 }
 
-/// The stream of the client noticed that the origin is silent, which is the origin's failure.
-pub(super) fn as_origins(error: Box<Error>) -> Box<Error> {
+/// Attributes the silence of an origin, which the client's stream has noticed, to the origin.
+pub(super) fn attribute_to_origin(error: Box<Error>) -> Box<Error> {
     if !OriginSilent::is_cause_of(&error) {
         return error;
     }

@@ -1,4 +1,7 @@
-//! Which server is asked, and what it is told of the client.
+//! Before a request is forwarded: the choice of a server, and the fields that tell it about the client.
+//!
+//! A server is chosen only after memory and a slot of the origin are taken. What was sent is sent again once, and only if
+//! it reads: an origin never sees a write twice for one charge.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,8 +12,9 @@ use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use super::origin_slots::Stay;
-use super::{Context, MAX_TRIES, Tollgate, http10, request, tunnel};
+use super::origins::SlotUse;
+use super::request_id::RequestId;
+use super::{Context, Tollgate, http10, request, tunnel};
 use crate::clock::Nanos;
 use crate::edge::{
     ConnectionState, EXCHANGE_BYTES, MAX_BODY_BYTES, MAX_RESPONSE_BYTES, ShedReason,
@@ -18,20 +22,19 @@ use crate::edge::{
 use crate::http::UncommonFields;
 use crate::policy::{Facts, client};
 
-// Written by their texts, which keeps their case over HTTP/1 for nothing; found by their names.
+// For lookups. The fields are written by their texts, which keeps their case over HTTP/1.
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
-const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest request id of a trusted peer that is passed on.
-const MAX_REQUEST_ID: usize = 128;
+/// Servers that one request tries to connect to, at most.
+const MAX_TRIES: usize = 3;
 
-/// A server of the route's origin that is well and was not found dead for this request. (One whose
-/// kept connection had gone may be asked again: that says nothing of the server.)
+/// Chooses a healthy server of the route's origin that was not found dead for this request. A server whose kept
+/// connection had gone may be asked again, since that says nothing about the server.
 pub(super) fn choose(
-    gate: &Tollgate,
+    proxy: &Tollgate,
     session: &Session,
     ctx: &mut Context,
 ) -> Result<Box<HttpPeer>> {
@@ -60,37 +63,37 @@ pub(super) fn choose(
     ctx.origin = Some(Arc::clone(origin));
     if ctx.origin_slot.is_none() {
         let client = facts.client.prefix();
-        if !has_memory(gate, client, live.bounds().memory) {
+        if !has_memory(proxy, client, live.bounds().memory) {
             (ctx.shed, ctx.is_unforwarded) = (Some(ShedReason::Memory), true);
-            gate.counters.shed(ShedReason::Memory);
+            proxy.counters.record_shed(ShedReason::Memory);
             return Err(Error::explain(ErrorType::HTTPStatus(503), "no memory is left").into_up());
         }
-        let most = origin.meant().max_connections;
-        let stay = match tunnel::is_asked_for(session, ctx) {
-            true => Stay::Tunnel,
-            false => Stay::Exchange,
+        let max = origin.config().max_connections;
+        let slot_use = match tunnel::is_asked_for(session, ctx) {
+            true => SlotUse::Tunnel,
+            false => SlotUse::Exchange,
         };
-        ctx.origin_slot = origin.tally().slots.take(client, stay, most, &gate.origin_slots);
+        ctx.origin_slot = origin.counters().slots.take(client, slot_use, max, &proxy.origin_slots);
         if ctx.origin_slot.is_none() {
             (ctx.shed, ctx.is_unforwarded) = (Some(ShedReason::OriginConnections), true);
-            gate.counters.shed(ShedReason::OriginConnections);
+            proxy.counters.record_shed(ShedReason::OriginConnections);
             let why =
-                format!("origin {} has no connection left for this client", origin.meant().name);
+                format!("origin {} has no connection left for this client", origin.config().name);
             return Err(Error::explain(ErrorType::HTTPStatus(503), why).into_up());
         }
-        ctx.held.get_or_insert_with(|| request::hold(gate, session));
+        ctx.held.get_or_insert_with(|| request::hold_memory(proxy, session));
     }
     let Some(server) = origin.choose(&facts, route, &ctx.tried) else {
         ctx.is_unforwarded = ctx.tried.is_empty();
-        let why = format!("origin {} has no healthy server", origin.meant().name);
+        let why = format!("origin {} has no healthy server", origin.config().name);
         return Err(Error::explain(ErrorType::HTTPStatus(503), why).into_up());
     };
     ctx.asked = Some(server);
     if ctx.origin_asked.is_none() {
         // A decision that waited for nothing was made just now.
-        let waited = ctx.decision.as_ref().is_none_or(|one| one.wait() > Nanos::ZERO);
-        let just_now = !waited && gate.engine.remote().is_none();
-        let now = if just_now { ctx.began.mono } else { gate.engine.now().mono };
+        let waited = ctx.decision.as_ref().is_none_or(|decision| decision.wait() > Nanos::ZERO);
+        let just_now = !waited && proxy.engine.remote().is_none();
+        let now = if just_now { ctx.began.mono } else { proxy.engine.now().mono };
         ctx.origin_asked = Some(now);
     }
     let mut peer = Box::new(origin.peer(server));
@@ -98,19 +101,18 @@ pub(super) fn choose(
     Ok(peer)
 }
 
-/// Whether there is memory for one more exchange of a client. When half of the budget is used, a client has no
-/// more exchanges with origins than fill a quarter of it: a client that stalls all of its own leaves the rest
-/// to others.
-fn has_memory(gate: &Tollgate, client: IpAddr, budget: usize) -> bool {
-    let used = gate.memory.total();
+/// Whether there is memory for one more exchange of a client. When half of the budget is used, the exchanges of one
+/// client may fill a quarter of it, so a client that stalls all of its own leaves the rest to others.
+fn has_memory(proxy: &Tollgate, client: IpAddr, budget: usize) -> bool {
+    let used = proxy.memory.total();
     if used <= budget / 2 {
         return true;
     }
     let largest = EXCHANGE_BYTES + MAX_BODY_BYTES.max(MAX_RESPONSE_BYTES);
-    used <= budget && gate.origin_slots.held_by(client) < (budget / 4 / largest).max(1)
+    used <= budget && proxy.origin_slots.held_by(client) < (budget / 4 / largest).max(1)
 }
 
-/// A connection that could not be made is tried at another server; the request has not been sent.
+/// Allows another server after a failed connection, before the request was sent.
 pub(super) fn try_another(ctx: &mut Context, mut error: Box<Error>) -> Box<Error> {
     ctx.tried.extend(ctx.asked.take());
     let others = ctx.origin.as_ref().is_some_and(|origin| origin.health().1 > ctx.tried.len());
@@ -118,9 +120,8 @@ pub(super) fn try_another(ctx: &mut Context, mut error: Box<Error>) -> Box<Error
     error
 }
 
-/// A request that got no answer over a connection that had been kept may have met its end: it is
-/// sent once more if it only reads. A write is sent once, or the origin would see more of them than
-/// were charged.
+/// Allows a request that only reads to be sent once more when a kept connection gave no answer: the connection may have
+/// ended just then. A write is sent once, or the origin would see more writes than were charged.
 pub(super) fn send_again(
     session: &Session,
     ctx: &mut Context,
@@ -137,9 +138,9 @@ pub(super) fn send_again(
     error
 }
 
-/// `X-Forwarded-For/-Proto/-Host` replace what an untrusted peer says and append to what a trusted
-/// one says; `X-Request-Id` is a trusted peer's or a new one.
-pub(super) fn introduce(
+/// Writes what the origin is told about the client: `X-Forwarded-For`, `-Proto` and `-Host` replace what an untrusted peer
+/// says and extend what a trusted peer says; `X-Request-Id` is a trusted peer's or a new one.
+pub(super) fn write_forwarding_fields(
     session: &Session,
     request: &mut RequestHeader,
     ctx: &mut Context,
@@ -168,7 +169,7 @@ pub(super) fn introduce(
         request.insert_header("X-Forwarded-Proto", scheme)?;
     }
     if ctx.host.is_empty() {
-        // Only HTTP/1.0 comes without one. Nobody is believed that a host was named.
+        // Only HTTP/1.0 comes without a host, and no field may claim that there was one.
         request.remove_header(&X_FORWARDED_HOST);
         http10::name_host(request, ctx)?;
     } else if !(ctx.peer_trusted() && request.headers.contains_key(&X_FORWARDED_HOST)) {
@@ -186,13 +187,13 @@ pub(super) fn introduce(
     let id = RequestId::of(session, ctx);
     request.insert_header("X-Request-Id", id.as_bytes())?;
     ctx.request_id = Some(id);
-    if let Some(host) = ctx.origin.as_ref().and_then(|origin| origin.meant().host.as_deref()) {
+    if let Some(host) = ctx.origin.as_ref().and_then(|origin| origin.config().host.as_deref()) {
         request.insert_header(header::HOST, host)?;
     }
     Ok(())
 }
 
-/// Takes out what an origin must not be told, and makes one line of several cookies.
+/// Removes the fields that an origin must not see, and joins several cookie lines.
 fn clean_up(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
     if ctx.rare.has(UncommonFields::UPGRADE) {
         if request.headers.get_all(header::UPGRADE).iter().any(is_to_http) {
@@ -209,15 +210,15 @@ fn clean_up(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Re
         request.remove_header(&name);
     }
     // HTTP/2 has its own rule for several lines (RFC 9113, section 8.2.3).
-    let is_http2 = ctx.origin.as_ref().is_some_and(|origin| origin.meant().http2);
+    let is_http2 = ctx.origin.as_ref().is_some_and(|origin| origin.config().http2);
     if ctx.rare.has(UncommonFields::COOKIES) && !is_http2 {
         join_cookies(request)?;
     }
     Ok(())
 }
 
-/// Browsers split cookies over HTTP/2; origins of HTTP/1 expect one line, and read several in different
-/// ways. The one line has them in the order in which keys are read.
+/// Joins cookie lines. Browsers split cookies over HTTP/2; HTTP/1 origins expect one line and read several in different
+/// ways. The joined line keeps the order in which keys are read.
 fn join_cookies(request: &mut RequestHeader) -> Result<()> {
     let mut joined = Vec::new();
     for line in request.headers.get_all(header::COOKIE) {
@@ -229,18 +230,18 @@ fn join_cookies(request: &mut RequestHeader) -> Result<()> {
         joined.extend_from_slice(pairs);
     }
     let joined = HeaderValue::from_bytes(&joined).map_err(|error| {
-        Error::because(ErrorType::InvalidHTTPHeader, "cookies of several lines", error)
+        Error::because(ErrorType::InvalidHTTPHeader, "several cookie lines", error)
     })?;
     request.insert_header(header::COOKIE, joined)
 }
 
-/// The peer's address as an origin is told it: the same for all requests of a connection.
+/// The peer's address as text, written once for all requests of a connection.
 fn peer_text(session: &Session) -> Result<HeaderValue> {
     let write = || {
         let peer = session.client_addr().and_then(|address| address.as_inet());
         let peer = peer.map(|peer| client::unmapped(peer.ip()).to_string());
         HeaderValue::try_from(peer.unwrap_or_default()).map_err(|error| {
-            Error::because(ErrorType::InvalidHTTPHeader, "an address that is no text", error)
+            Error::because(ErrorType::InvalidHTTPHeader, "an address that is not text", error)
         })
     };
     match ConnectionState::of(session) {
@@ -249,7 +250,7 @@ fn peer_text(session: &Session) -> Result<HeaderValue> {
     }
 }
 
-/// Whether a field `Upgrade` names another version of HTTP, or TLS with HTTP inside.
+/// Whether a line of `Upgrade` names another version of HTTP, or TLS with HTTP inside.
 fn is_to_http(line: &HeaderValue) -> bool {
     line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii).any(|protocol| {
         let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
@@ -257,64 +258,7 @@ fn is_to_http(line: &HeaderValue) -> bool {
     })
 }
 
-/// The two digits of every byte.
-static HEXADECIMAL: [[u8; 2]; 256] = {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut pairs = [[0; 2]; 256];
-    let mut byte = 0;
-    while byte < pairs.len() {
-        pairs[byte] = [DIGITS[byte >> 4], DIGITS[byte & 0xf]];
-        byte += 1;
-    }
-    pairs
-};
-
-/// What names a request in logs, here and at the origin.
-#[derive(Clone, Debug)]
-pub(super) enum RequestId {
-    /// Of a trusted peer.
-    Given(HeaderValue),
-    /// 128 random bits, in hexadecimal digits.
-    Own([u8; 32]),
-}
-
-impl RequestId {
-    /// That of a trusted peer if it is a plain one, else a new one. Made once for each request.
-    pub(super) fn of(session: &Session, ctx: &Context) -> Self {
-        if let Some(id) = &ctx.request_id {
-            return id.clone();
-        }
-        let plain = |id: &&HeaderValue| {
-            let length = 1..=MAX_REQUEST_ID;
-            length.contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
-        };
-        let given = if ctx.peer_trusted() { session.get_header(X_REQUEST_ID) } else { None };
-        given.filter(plain).map_or_else(Self::new, |id| Self::Given(id.clone()))
-    }
-
-    /// A new one.
-    pub(super) fn new() -> Self {
-        let mut digits = [0; 32];
-        for (pair, byte) in digits.chunks_exact_mut(2).zip(fastrand::u128(..).to_be_bytes()) {
-            pair.copy_from_slice(&HEXADECIMAL[usize::from(byte)]);
-        }
-        Self::Own(digits)
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        match self {
-            Self::Given(id) => id.as_bytes(),
-            Self::Own(digits) => digits,
-        }
-    }
-
-    /// As the log shows it.
-    pub(super) fn as_str(&self) -> &str {
-        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
-    }
-}
-
-/// All lines of a field as one list.
+/// All lines of a field, joined into one list.
 fn joined(request: &RequestHeader, name: &HeaderName) -> Option<String> {
     let lines = request.headers.get_all(name).iter();
     let lines: Vec<&str> = lines.filter_map(|line| line.to_str().ok()).collect();

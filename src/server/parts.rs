@@ -25,9 +25,7 @@ use crate::edge::{
     StartupBarrier, TicketKeys, TlsAcceptor,
 };
 use crate::engine::Engine;
-use crate::ops::{
-    AccessLogSink, AdminAccess, AdminDoor, Lifecycle, ReloadSource, Reloader, Status,
-};
+use crate::ops::{AccessLogSink, AdminAccess, AdminApi, Lifecycle, ReloadSource, Reloader, Status};
 use crate::proxy::{AllOriginSlots, EarlyRejection, Live, Tollgate, TrafficCounters};
 use crate::signals::OperatorRequests;
 
@@ -129,8 +127,8 @@ impl Parts {
         admin: &Admin,
         sockets: &ListeningSockets,
         startup: &Arc<StartupBarrier>,
-    ) -> Result<ListenerService<AdminServer<AdminDoor>>, StartError> {
-        let app = AdminDoor {
+    ) -> Result<ListenerService<AdminServer<AdminApi>>, StartError> {
+        let app = AdminApi {
             engine: Arc::clone(&self.engine),
             live: Arc::clone(&self.live),
             counters: Arc::clone(&self.counters),

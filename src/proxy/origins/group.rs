@@ -1,9 +1,12 @@
-//! Where requests go: groups of servers, how one is chosen, and whether it is well.
+//! The servers of one origin: their addresses, their health, and the choice of one for a request.
+//!
+//! A group resolves names and checks health in tasks of its own, so a request never waits for either. It does not know
+//! how many exchanges there may be (`slots.rs`). A server that is not healthy is never chosen, and a name that stops to
+//! resolve takes no server away.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,31 +24,29 @@ use rustls_pki_types::pem::PemObject;
 use tokio::task::JoinHandle;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::OriginSlots;
-use crate::clock::Nanos;
+use super::OriginCounters;
 use crate::config::{Balance, HealthCheck, Origin};
-use crate::histogram::Histogram;
 use crate::policy::{Facts, Route, key};
 
-/// Servers that are looked at for one request before it is said that none is well.
+/// Servers that are looked at for one request before it fails for want of a healthy one.
 const MAX_SERVERS_TRIED: usize = 256;
 
-/// How long the names of an origin may take to resolve when it is loaded.
+/// Time in which the names of an origin must resolve when it is loaded.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A loaded origin. Its tasks (names, health) end when it is dropped.
+/// A loaded origin. Its tasks (names, health checks) end when it is dropped.
 pub struct OriginGroup {
-    meant: Origin,
-    servers: Arc<Servers>,
+    config: Origin,
+    servers: Arc<Balancer>,
     roots: Option<Arc<CaType>>,
-    tally: Arc<OriginTally>,
-    /// The only server, where there is nothing to choose: one address whose health nobody asks.
+    counters: Arc<OriginCounters>,
+    /// The only server, where there is no choice: a single address without a health check.
     only: Option<SocketAddr>,
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// One balancer per way of choosing; the framework makes each a type of its own.
-enum Servers {
+/// A balancer for each way of choosing; each is a type of its own in the framework.
+enum Balancer {
     RoundRobin(LoadBalancer<RoundRobin>),
     Random(LoadBalancer<Random>),
     Hash(LoadBalancer<Consistent>),
@@ -54,78 +55,41 @@ enum Servers {
 macro_rules! each {
     ($servers:expr, $balancer:ident => $do:expr) => {
         match $servers {
-            Servers::RoundRobin($balancer) => $do,
-            Servers::Random($balancer) => $do,
-            Servers::Hash($balancer) => $do,
+            Balancer::RoundRobin($balancer) => $do,
+            Balancer::Random($balancer) => $do,
+            Balancer::Hash($balancer) => $do,
         }
     };
 }
 
-/// What is counted of an origin, over all generations.
-#[derive(Debug)]
-pub struct OriginTally {
-    /// By class of status: no answer, 1xx to 5xx.
-    classes: [AtomicU64; 6],
-    /// From the choice of a server to the end of the answer.
-    pub duration: Histogram<12>,
-    /// Exchanges at once.
-    pub slots: Arc<OriginSlots>,
-}
-
-impl Default for OriginTally {
-    fn default() -> Self {
-        // From a millisecond in steps of two and a half to about 24 seconds.
-        let millis = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000];
-        let bounds = millis.map(|millis| Nanos::from_millis(millis).get());
-        Self {
-            classes: Default::default(),
-            duration: Histogram::new(bounds),
-            slots: Arc::default(),
-        }
-    }
-}
-
-impl OriginTally {
-    /// Names of the classes, in order.
-    pub const CLASSES: [&'static str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
-
-    /// Counts an answer of a status, or that there was none.
-    pub fn count(&self, status: Option<u16>) {
-        let class = status.map_or(0, |status| usize::from(status / 100).min(5));
-        self.classes[class].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How many answers of each class.
-    pub fn classes(&self) -> [u64; 6] {
-        std::array::from_fn(|class| self.classes[class].load(Ordering::Relaxed))
-    }
-}
-
 impl OriginGroup {
-    /// Resolves the servers and starts what watches them, on the present runtime.
+    /// Resolves the servers and starts the tasks that watch them, on the runtime of the caller.
     ///
-    /// Names that do not resolve are logged and tried again; until then the origin has the
-    /// servers that are known.
-    pub async fn start(meant: Origin, roots: Option<Arc<CaType>>, tally: Arc<OriginTally>) -> Self {
-        let names = Names { servers: meant.servers.clone() };
+    /// Names that do not resolve are logged and tried again. Until then the origin has the servers that are known.
+    pub async fn start(
+        config: Origin,
+        roots: Option<Arc<CaType>>,
+        counters: Arc<OriginCounters>,
+    ) -> Self {
+        let names = ServerNames { servers: config.servers.clone() };
         let mut backends = Backends::new(Box::new(names));
-        if let Some(check) = &meant.health_check {
-            backends.set_health_check(Box::new(health_check(&meant, check, roots.clone())));
+        if let Some(check) = &config.health_check {
+            backends.set_health_check(Box::new(health_check(&config, check, roots.clone())));
         }
-        let servers = Arc::new(match meant.balance {
-            Balance::RoundRobin => Servers::RoundRobin(LoadBalancer::from_backends(backends)),
-            Balance::Random => Servers::Random(LoadBalancer::from_backends(backends)),
-            Balance::Hash(_) => Servers::Hash(LoadBalancer::from_backends(backends)),
+        let servers = Arc::new(match config.balance {
+            Balance::RoundRobin => Balancer::RoundRobin(LoadBalancer::from_backends(backends)),
+            Balance::Random => Balancer::Random(LoadBalancer::from_backends(backends)),
+            Balance::Hash(_) => Balancer::Hash(LoadBalancer::from_backends(backends)),
         });
         match tokio::time::timeout(RESOLVE_TIMEOUT, servers.resolve()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => log::error!("origin {}: {error}", meant.name),
-            Err(_) => log::error!("origin {}: its names did not resolve in time", meant.name),
+            Ok(Err(error)) => log::error!("origin {}: {error}", config.name),
+            Err(_) => log::error!("origin {}: its names did not resolve in time", config.name),
         }
         let mut tasks = Vec::new();
-        if meant.servers.iter().any(|server| server.address.parse::<SocketAddr>().is_err()) {
-            let (servers, every) = (Arc::clone(&servers), meant.resolve_every);
-            let name = Arc::clone(&meant.name);
+        if config.servers.iter().any(|server| server.address.parse::<SocketAddr>().is_err()) {
+            let (servers, every) = (Arc::clone(&servers), config.resolve_every);
+            let name = Arc::clone(&config.name);
             tasks.push(tokio::spawn(repeat(every, move || {
                 let (servers, name) = (Arc::clone(&servers), Arc::clone(&name));
                 async move {
@@ -135,9 +99,9 @@ impl OriginGroup {
                 }
             })));
         }
-        if let Some(check) = &meant.health_check {
+        if let Some(check) = &config.health_check {
             let (servers, every) = (Arc::clone(&servers), check.every);
-            // The first question is asked at once, so that a dead server is known early.
+            // The first check runs at once, so that a dead server is known early.
             let first = Arc::clone(&servers);
             tasks.push(tokio::spawn(async move {
                 first.check().await;
@@ -148,33 +112,33 @@ impl OriginGroup {
                 .await;
             }));
         }
-        let only = match meant.servers.as_slice() {
-            [one] if meant.health_check.is_none() => one.address.parse().ok(),
+        let only = match config.servers.as_slice() {
+            [server] if config.health_check.is_none() => server.address.parse().ok(),
             _ => None,
         };
-        Self { meant, servers, roots, tally, only, tasks }
+        Self { config, servers, roots, counters, only, tasks }
     }
 
-    /// What the configuration says.
-    pub const fn meant(&self) -> &Origin {
-        &self.meant
+    /// The origin's configuration.
+    pub const fn config(&self) -> &Origin {
+        &self.config
     }
 
-    /// What is counted.
-    pub const fn tally(&self) -> &Arc<OriginTally> {
-        &self.tally
+    /// The origin's counters.
+    pub const fn counters(&self) -> &Arc<OriginCounters> {
+        &self.counters
     }
 
-    /// How many servers are well, of how many.
+    /// How many servers are healthy, and how many there are.
     pub fn health(&self) -> (usize, usize) {
         each!(&*self.servers, balancer => {
             let all = balancer.backends().get_backend();
-            let well = all.iter().filter(|backend| balancer.backends().ready(backend)).count();
-            (well, all.len())
+            let healthy = all.iter().filter(|backend| balancer.backends().ready(backend)).count();
+            (healthy, all.len())
         })
     }
 
-    /// A server that is well and was not tried before for this request.
+    /// A healthy server that was not tried before for this request.
     pub fn choose(
         &self,
         facts: &Facts<'_>,
@@ -184,18 +148,18 @@ impl OriginGroup {
         if let Some(only) = self.only {
             return Some(only).filter(|only| !tried.contains(only));
         }
-        let accept = |backend: &Backend, well: bool| {
-            well && backend.as_inet().is_some_and(|address| !tried.contains(address))
+        let accept = |backend: &Backend, healthy: bool| {
+            healthy && backend.as_inet().is_some_and(|address| !tried.contains(address))
         };
         let chosen = match &*self.servers {
-            Servers::RoundRobin(b) => b.select_with(b"", MAX_SERVERS_TRIED, accept),
-            Servers::Random(b) => b.select_with(b"", MAX_SERVERS_TRIED, accept),
-            Servers::Hash(b) => {
-                let part = match &self.meant.balance {
+            Balancer::RoundRobin(b) => b.select_with(b"", MAX_SERVERS_TRIED, accept),
+            Balancer::Random(b) => b.select_with(b"", MAX_SERVERS_TRIED, accept),
+            Balancer::Hash(b) => {
+                let value = match &self.config.balance {
                     Balance::Hash(source) => source.part(facts, route),
                     Balance::RoundRobin | Balance::Random => key::KeyPart::Absent,
                 };
-                let value = match &part {
+                let value = match &value {
                     key::KeyPart::Present(value) => &value[..],
                     key::KeyPart::Absent
                     | key::KeyPart::Repeated
@@ -208,9 +172,9 @@ impl OriginGroup {
         chosen.and_then(|backend| backend.as_inet().copied())
     }
 
-    /// How a server is talked to.
+    /// The framework's description of a server: address, timeouts, TLS.
     pub fn peer(&self, server: SocketAddr) -> HttpPeer {
-        peer(&self.meant, server, self.roots.clone())
+        peer(&self.config, server, self.roots.clone())
     }
 }
 
@@ -222,7 +186,7 @@ impl Drop for OriginGroup {
     }
 }
 
-impl Servers {
+impl Balancer {
     async fn resolve(&self) -> pingora::Result<()> {
         each!(self, balancer => balancer.update().await)
     }
@@ -232,13 +196,13 @@ impl Servers {
     }
 }
 
-/// Servers by name, looked up again at each update.
-struct Names {
+/// The addresses of the servers, looked up again at each update.
+struct ServerNames {
     servers: Vec<crate::config::OriginServer>,
 }
 
 #[async_trait]
-impl ServiceDiscovery for Names {
+impl ServiceDiscovery for ServerNames {
     async fn discover(&self) -> pingora::Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
         let mut found = BTreeSet::new();
         let mut failed = None;
@@ -253,7 +217,7 @@ impl ServiceDiscovery for Names {
                 Err(error) => failed = Some(format!("cannot resolve {}: {error}", server.address)),
             }
         }
-        // One name that fails does not take the others away, unless nothing is left.
+        // A name that fails does not remove the servers of the others, unless no server is left.
         match failed {
             Some(why) if found.is_empty() => Error::e_explain(ErrorType::ConnectNoRoute, why),
             Some(why) => {
@@ -275,17 +239,17 @@ async fn repeat<F: Future<Output = ()>>(every: Duration, mut round: impl FnMut()
     }
 }
 
-fn peer(meant: &Origin, server: SocketAddr, roots: Option<Arc<CaType>>) -> HttpPeer {
-    let sni = meant.tls.as_ref().map_or_else(String::new, |tls| tls.sni.clone());
-    let mut peer = HttpPeer::new(server, meant.tls.is_some(), sni);
+fn peer(config: &Origin, server: SocketAddr, roots: Option<Arc<CaType>>) -> HttpPeer {
+    let sni = config.tls.as_ref().map_or_else(String::new, |tls| tls.sni.clone());
+    let mut peer = HttpPeer::new(server, config.tls.is_some(), sni);
     let options = &mut peer.options;
-    options.connection_timeout = Some(meant.timeouts.connect);
-    options.total_connection_timeout = Some(meant.timeouts.connect);
-    options.read_timeout = Some(meant.timeouts.read);
-    options.write_timeout = Some(meant.timeouts.write);
-    options.idle_timeout = Some(meant.timeouts.idle);
+    options.connection_timeout = Some(config.timeouts.connect);
+    options.total_connection_timeout = Some(config.timeouts.connect);
+    options.read_timeout = Some(config.timeouts.read);
+    options.write_timeout = Some(config.timeouts.write);
+    options.idle_timeout = Some(config.timeouts.idle);
     options.ca = roots;
-    if meant.http2 {
+    if config.http2 {
         options.set_http_version(2, 2);
     } else {
         options.alpn = ALPN::H1;
@@ -294,31 +258,31 @@ fn peer(meant: &Origin, server: SocketAddr, roots: Option<Arc<CaType>>) -> HttpP
 }
 
 fn health_check(
-    meant: &Origin,
+    config: &Origin,
     check: &HealthCheck,
     roots: Option<Arc<CaType>>,
 ) -> HttpHealthCheck {
-    let mut asked = HttpHealthCheck::new(meant.own_host(), meant.tls.is_some());
+    let mut health_check = HttpHealthCheck::new(config.own_host(), config.tls.is_some());
     let anywhere = SocketAddr::from((IpAddr::from([0, 0, 0, 0]), 1));
-    asked.peer_template = peer(meant, anywhere, roots);
-    asked.peer_template.options.connection_timeout = Some(check.timeout);
-    asked.peer_template.options.total_connection_timeout = Some(check.timeout);
-    asked.peer_template.options.read_timeout = Some(check.timeout);
+    health_check.peer_template = peer(config, anywhere, roots);
+    health_check.peer_template.options.connection_timeout = Some(check.timeout);
+    health_check.peer_template.options.total_connection_timeout = Some(check.timeout);
+    health_check.peer_template.options.read_timeout = Some(check.timeout);
     if let Ok(path) = check.path.parse() {
-        asked.req.set_uri(path);
+        health_check.req.set_uri(path);
     }
-    asked.validator = Some(Box::new(|answer| {
+    health_check.validator = Some(Box::new(|answer| {
         if answer.status.is_success() {
             Ok(())
         } else {
-            Error::e_explain(ErrorType::CustomCode("health", answer.status.as_u16()), "not well")
+            Error::e_explain(ErrorType::CustomCode("health", answer.status.as_u16()), "not healthy")
         }
     }));
-    asked
+    health_check
 }
 
 /// Certificates to trust for an origin, from the PEM text of `ca_file`.
-pub(super) fn roots(pem: &[u8]) -> Arc<CaType> {
+pub(in crate::proxy) fn roots(pem: &[u8]) -> Arc<CaType> {
     let wrapped: Vec<WrappedX509> = CertificateDer::pem_slice_iter(pem)
         .filter_map(Result::ok)
         .filter_map(|der| {

@@ -1,0 +1,207 @@
+//! `logging`: the outcome of a request goes into the counters and into the access log.
+//!
+//! A record holds no value of a key. It is built here for requests, and in `early_rejection` for refused heads.
+
+use std::net::IpAddr;
+
+use pingora_proxy::Session;
+
+use super::context::{Context, Tollgate};
+use super::live::Live;
+use super::request_id::RequestId;
+use super::traffic::RequestOutcome;
+use super::tunnel::TunnelEnd;
+use crate::clock::Nanos;
+use crate::config::AccessLog;
+use crate::engine::{CandidateComparison, Decision, Outcome};
+use crate::http::{RejectReason, retry_after_secs};
+use crate::policy::Policy;
+
+/// Receives access records. It must not block.
+pub trait AccessSink: Send + Sync + 'static {
+    /// Whether a request with this outcome is recorded.
+    fn takes(&self, outcome: RequestOutcome, outage: bool, rules: &AccessLog) -> bool;
+
+    /// Takes a record, or drops it and counts that.
+    fn record(&self, record: &AccessRecord<'_>, rules: &AccessLog);
+}
+
+/// What the access log says about one request.
+#[derive(Debug)]
+pub struct AccessRecord<'r> {
+    /// When it ended, since the Unix epoch.
+    pub at: Nanos,
+    /// The identifier, as the origin received it.
+    pub request_id: &'r str,
+    /// The client.
+    pub client_ip: Option<IpAddr>,
+    /// The method as sent.
+    pub method: &'r str,
+    /// The host asked for.
+    pub host: &'r str,
+    /// The path, without the query.
+    pub path: &'r str,
+    /// The answer's status; 0 when there was none.
+    pub status: u16,
+    /// The route's name.
+    pub route: Option<&'r str>,
+    /// How it ended.
+    pub outcome: RequestOutcome,
+    /// Why it was rejected.
+    pub reason: Option<RejectReason>,
+    /// The limit that decided.
+    pub limit: Option<DecidingLimit<'r>>,
+    /// How the tunnel ended, if the origin switched protocols.
+    pub tunnel: Option<TunnelEnd>,
+    /// Seconds to wait, if it was limited.
+    pub retry_after: Option<u64>,
+    /// Whether a limit was judged while the store was away.
+    pub degraded: bool,
+    /// Whether it was refused because the store was away.
+    pub outage: bool,
+    /// Whether a ban refused it.
+    pub banned: bool,
+    /// How long `max_delay` held it back.
+    pub waited: Nanos,
+    /// The candidates that would have decided otherwise.
+    pub candidates: Vec<CandidateResult<'r>>,
+    /// The number of the configuration.
+    pub generation: u64,
+    /// The origin's name, if one was asked.
+    pub origin: Option<&'r str>,
+    /// Bits of an IPv6 network, for logs that cut addresses.
+    pub ipv6_prefix: u8,
+    /// From the head of the request to the end of the answer.
+    pub duration: Nanos,
+}
+
+/// The limit that decided a request.
+#[derive(Clone, Copy, Debug)]
+pub struct DecidingLimit<'r> {
+    /// Its name.
+    pub name: &'r str,
+    /// Its tier, as in metrics.
+    pub tier: &'static str,
+    /// Units that are left.
+    pub remaining: u32,
+    /// Whether its key came from a credential.
+    pub authenticated: bool,
+}
+
+/// What the candidate of a limit would have decided otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct CandidateResult<'r> {
+    /// The limit's name.
+    pub limit: &'r str,
+    /// The difference.
+    pub comparison: CandidateComparison,
+}
+
+impl<'r> AccessRecord<'r> {
+    /// The record of a head that was refused before it was parsed: nothing of the request is known.
+    pub(super) fn of_refused_head(
+        live: &Live,
+        request_id: &'r str,
+        client: IpAddr,
+        reason: RejectReason,
+        at: Nanos,
+        duration: Nanos,
+    ) -> Self {
+        Self {
+            at,
+            request_id,
+            client_ip: Some(client),
+            method: "",
+            host: "",
+            path: "",
+            status: reason.status(),
+            route: None,
+            outcome: RequestOutcome::Rejected,
+            reason: Some(reason),
+            limit: None,
+            tunnel: None,
+            retry_after: None,
+            degraded: false,
+            outage: false,
+            banned: false,
+            waited: Nanos::ZERO,
+            candidates: Vec::new(),
+            generation: live.generation.number(),
+            origin: None,
+            ipv6_prefix: live.ipv6_prefix(),
+            duration,
+        }
+    }
+}
+
+/// Records the outcome in the counters and hands the record to the log.
+pub(super) fn record(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
+    // Without an outcome there was no response: the client left first.
+    let outcome = ctx.outcome.unwrap_or(RequestOutcome::Failed);
+    let route = ctx.decision.as_ref().and_then(|decision| decision.route);
+    ctx.live.counters(route).record(outcome);
+    if let Some(reason) = ctx.rejected {
+        gate.counters.record_rejection(reason);
+    }
+    if let Some(origin) = &ctx.origin {
+        origin.counters().record(ctx.origin_status);
+    }
+    let outage = ctx.decision.as_ref().is_some_and(|decision| decision.outcome == Outcome::Outage);
+    if !gate.access.takes(outcome, outage, &ctx.live.access_log) {
+        return;
+    }
+    let request_id = RequestId::of(session, ctx);
+    let written = session.response_written().map(|answer| answer.status.as_u16());
+    let now = gate.engine.now();
+    let policy = ctx.live.generation.policy();
+    let head = session.req_header();
+    let target = ctx.rewritten.as_deref().unwrap_or(head.uri.path());
+    let record = AccessRecord {
+        at: gate.engine.date(now),
+        request_id: request_id.as_str(),
+        client_ip: ctx.client.map(|client| client.ip),
+        method: head.method.as_str(),
+        host: &ctx.host,
+        path: target.split_once('?').map_or(target, |(path, _)| path),
+        status: ctx.answered.or(written).unwrap_or(0),
+        route: route.map(|route| &*policy.route(route).name),
+        outcome,
+        reason: ctx.rejected,
+        limit: ctx.decision.as_ref().and_then(|decision| deciding(decision, policy)),
+        tunnel: ctx.tunnel,
+        retry_after: ctx.decision.as_ref().and_then(retry_after_secs),
+        degraded: ctx.decision.as_ref().is_some_and(Decision::is_degraded),
+        outage,
+        banned: ctx.decision.as_ref().is_some_and(Decision::is_banned),
+        waited: ctx.decision.as_ref().map(Decision::wait).unwrap_or_default(),
+        candidates: ctx
+            .decision
+            .as_ref()
+            .map(|decision| disagreeing(decision, policy))
+            .unwrap_or_default(),
+        generation: ctx.live.generation.number(),
+        origin: ctx.origin.as_ref().map(|origin| &*origin.config().name),
+        ipv6_prefix: ctx.live.ipv6_prefix(),
+        duration: now.mono.saturating_sub(ctx.began.mono),
+    };
+    gate.access.record(&record, &ctx.live.access_log);
+}
+
+/// The candidates that disagree, as far as they have answered by now.
+fn disagreeing<'p>(decision: &Decision, policy: &'p Policy) -> Vec<CandidateResult<'p>> {
+    let results = decision.candidates.iter().filter_map(|candidate| {
+        let comparison = candidate.kind().filter(|kind| *kind != CandidateComparison::Agrees)?;
+        Some(CandidateResult { limit: &policy.limit(candidate.limit).name, comparison })
+    });
+    results.collect()
+}
+
+fn deciding<'p>(decision: &Decision, policy: &'p Policy) -> Option<DecidingLimit<'p>> {
+    let verdict = decision.deciding()?;
+    Some(DecidingLimit {
+        name: &policy.limit(verdict.limit).name,
+        tier: verdict.tier.name(),
+        remaining: verdict.verdict.remaining,
+        authenticated: verdict.authenticated,
+    })
+}

@@ -1,0 +1,153 @@
+//! What the phases share: the proxy's state, and the context of one request.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use arc_swap::ArcSwap;
+
+use super::access_record::AccessSink;
+use super::live::Live;
+use super::origins::{AllOriginSlots, OriginGroup, OriginSlot};
+use super::request_id::RequestId;
+use super::traffic::{RequestOutcome, TrafficCounters};
+use super::tunnel::TunnelEnd;
+use crate::clock::{Nanos, Now};
+use crate::edge::{ExpectedResponse, MemoryBudget, RequestMemory, ShedReason};
+use crate::engine::{Decision, Engine, FinalResponse, PendingSettlement};
+use crate::http::{RateLimitFields, RejectReason, UncommonFields};
+use crate::policy::client::RequestClient;
+
+/// The proxy: what all requests share.
+pub struct Tollgate {
+    /// Decides and charges.
+    pub engine: Arc<Engine>,
+    /// The configuration in force.
+    pub live: Arc<ArcSwap<Live>>,
+    /// Counters of routes, refusals and shed load.
+    pub counters: Arc<TrafficCounters>,
+    /// Receives the access record of each request.
+    pub access: Arc<dyn AccessSink>,
+    /// Slots of exchanges with all origins together.
+    pub origin_slots: Arc<AllOriginSlots>,
+    /// The memory that clients make the process use.
+    pub memory: Arc<MemoryBudget>,
+    /// Set when the process is about to end: connections close after their response.
+    pub leaving: Arc<AtomicBool>,
+}
+
+/// Everything that is known about one request. Dropping it frees its slots and leaves unsettled charges spent.
+pub struct Context {
+    pub(super) live: Arc<Live>,
+    pub(super) began: Now,
+    /// The date when it began, since the Unix epoch.
+    pub(super) date: Nanos,
+    pub(super) client: Option<RequestClient>,
+    pub(super) host: Arc<str>,
+    /// Fields of the head that need a second look before they are forwarded.
+    pub(super) rare: UncommonFields,
+    /// The canonical path with the query, where it differs from what the client wrote.
+    pub(super) rewritten: Option<Box<str>>,
+    pub(super) request_id: Option<RequestId>,
+    pub(super) decision: Option<Decision>,
+    /// Slots in flight, and charges that the response may change.
+    pub(super) pending: PendingSettlement,
+    pub(super) rejected: Option<RejectReason>,
+    pub(super) outcome: Option<RequestOutcome>,
+    /// Servers that could not be connected to.
+    pub(super) tried: Vec<SocketAddr>,
+    /// Whether it was sent a second time.
+    pub(super) sent_again: bool,
+    pub(super) asked: Option<SocketAddr>,
+    /// Held from the choice of a server to the end of the exchange.
+    pub(super) origin_slot: Option<OriginSlot>,
+    /// What was short, where the request was refused for want of room.
+    pub(super) shed: Option<ShedReason>,
+    /// Whether it is certain that no origin was asked, and none will be.
+    pub(super) is_unforwarded: bool,
+    /// Memory that the request holds, from its first wait to its end.
+    pub(super) held: Option<RequestMemory>,
+    /// The response in progress.
+    pub(super) expected: Option<ExpectedResponse>,
+    pub(super) origin: Option<Arc<OriginGroup>>,
+    pub(super) origin_asked: Option<Nanos>,
+    pub(super) origin_status: Option<u16>,
+    /// The status of a response that did not go through the framework.
+    pub(super) answered: Option<u16>,
+    /// How the tunnel ended, where the connection became one.
+    pub(super) tunnel: Option<TunnelEnd>,
+    pub(super) body_read: u64,
+}
+
+impl Context {
+    /// The context of a request that has not been read yet.
+    pub(super) fn new(live: Arc<Live>) -> Self {
+        Self {
+            live,
+            began: Now { mono: Nanos::ZERO, wall: Nanos::ZERO },
+            date: Nanos::ZERO,
+            client: None,
+            host: Arc::default(),
+            rare: UncommonFields::NONE,
+            rewritten: None,
+            request_id: None,
+            decision: None,
+            pending: PendingSettlement::default(),
+            rejected: None,
+            outcome: None,
+            tried: Vec::new(),
+            sent_again: false,
+            asked: None,
+            origin_slot: None,
+            shed: None,
+            is_unforwarded: false,
+            held: None,
+            expected: None,
+            origin: None,
+            origin_asked: None,
+            origin_status: None,
+            answered: None,
+            tunnel: None,
+            body_read: 0,
+        }
+    }
+
+    /// The client. Before the request was read: the unspecified address, from an untrusted peer.
+    pub(super) fn client(&self) -> RequestClient {
+        self.client.unwrap_or(RequestClient {
+            ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            ipv6_prefix: self.live.ipv6_prefix(),
+            peer_trusted: false,
+        })
+    }
+
+    /// Whether the peer is a trusted proxy.
+    pub(super) fn peer_trusted(&self) -> bool {
+        self.client.is_some_and(|client| client.peer_trusted)
+    }
+
+    /// The rate limit fields for the client, as the route's operator configured them.
+    pub(super) fn standing(&self) -> Option<RateLimitFields<'_>> {
+        let decision = self.decision.as_ref()?;
+        let responses = self.live.responses(decision.route);
+        let (policy, members) = (self.live.generation.policy(), Some(&self.live.members));
+        Some(RateLimitFields { decision, policy, responses, members })
+    }
+}
+
+impl Tollgate {
+    /// The request has its response: its charges become final.
+    pub(super) fn finish(&self, ctx: &mut Context, response: &FinalResponse<'_>) {
+        if let Some(decision) = ctx.decision.as_mut().filter(|_| ctx.pending.awaits_response()) {
+            self.engine.finish(&ctx.live.generation, decision, &mut ctx.pending, response);
+        }
+    }
+
+    /// No origin was asked: its charges become final.
+    pub(super) fn finish_unforwarded(&self, ctx: &mut Context, status: u16) {
+        if let Some(decision) = ctx.decision.as_mut().filter(|_| ctx.pending.awaits_response()) {
+            let (engine, generation) = (&self.engine, &ctx.live.generation);
+            engine.finish_unforwarded(generation, decision, &mut ctx.pending, status);
+        }
+    }
+}

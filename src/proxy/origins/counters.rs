@@ -1,0 +1,48 @@
+//! Counters of one origin, over all configurations: what its servers answered, how long it took, its slots.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::OriginSlots;
+use crate::clock::Nanos;
+use crate::histogram::Histogram;
+
+/// The counters of one origin.
+#[derive(Debug)]
+pub struct OriginCounters {
+    /// By class of status: no answer, 1xx to 5xx.
+    classes: [AtomicU64; 6],
+    /// From the choice of a server to the end of the answer.
+    pub duration: Histogram<12>,
+    /// The slots of its exchanges.
+    pub slots: Arc<OriginSlots>,
+}
+
+impl Default for OriginCounters {
+    fn default() -> Self {
+        // Upper bounds in milliseconds, about two and a half times apart.
+        let millis = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000];
+        let bounds = millis.map(|millis| Nanos::from_millis(millis).get());
+        Self {
+            classes: Default::default(),
+            duration: Histogram::new(bounds),
+            slots: Arc::default(),
+        }
+    }
+}
+
+impl OriginCounters {
+    /// Names of the classes, in order.
+    pub const CLASSES: [&'static str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+    /// Records an answer by its status, or that there was none.
+    pub fn record(&self, status: Option<u16>) {
+        let class = status.map_or(0, |status| usize::from(status / 100).min(5));
+        self.classes[class].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many answers there were of each class.
+    pub fn classes(&self) -> [u64; 6] {
+        std::array::from_fn(|class| self.classes[class].load(Ordering::Relaxed))
+    }
+}

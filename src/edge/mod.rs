@@ -1,23 +1,24 @@
 //! Connections of clients, from the socket to the first byte of a valid request.
 //!
-//! The edge listens, admits connections within their bounds, reads PROXY headers, performs TLS handshakes, reads each head
-//! under its deadline and gives it to the framework. It watches both directions of every stream: deadlines, minimum rates,
-//! memory. It hands the listening sockets over to a successor. It knows neither routes nor limits: it asks the layer above
-//! through [`ConnectionPolicy`].
+//! The edge listens, admits connections within their bounds, reads PROXY headers, performs TLS handshakes, reads each
+//! head under its deadline and gives it to the framework. It watches both directions of every stream: deadlines,
+//! minimum rates, memory. It hands the listening sockets over to a successor. It knows neither routes nor limits: it
+//! asks the layer above through [`ConnectionPolicy`].
 //!
-//! What must always hold: whatever a peer sends or withholds, everything that is held for it has a bound and a deadline.
+//! What must always hold: whatever a peer sends or withholds, everything that is held for it has a bound and a
+//! deadline.
 //!
 //! | folder | holds |
 //! |---|---|
-//! | [`listener`] | sockets, and the loops that accept |
-//! | [`admission`] | permits for connections, handshakes for each client |
-//! | [`tls`] | certificates, session tickets, the handshake |
-//! | [`connection`] | one connection: PROXY header, TLS, one HTTP/1 head after the other |
-//! | [`stream`] | the byte stream below the framework, with its deadlines |
-//! | [`http2`] | frames and exchanges of HTTP/2, observed on the wire |
-//! | [`state`] | what a stream and the requests on it tell each other |
-//! | [`memory`] | the memory budget, and what is cut when it runs short |
-//! | [`handover`] | listening sockets for a successor |
+//! | `listener` | sockets, and the loops that accept |
+//! | `admission` | permits for connections, handshakes for each client |
+//! | `tls` | certificates, session tickets, the handshake |
+//! | `connection` | one connection: PROXY header, TLS, one HTTP/1 head after the other |
+//! | `stream` | the byte stream below the framework, with its deadlines |
+//! | `http2` | frames and exchanges of HTTP/2, observed on the wire |
+//! | `state` | what a stream and the requests on it tell each other |
+//! | `memory` | the memory budget, and what is cut when it runs short |
+//! | `handover` | listening sockets for a successor |
 
 mod admission;
 mod connection;

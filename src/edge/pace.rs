@@ -1,9 +1,9 @@
 //! How long a peer may keep us waiting: a credit of time that progress refills.
 //!
-//! Waiting uses up the credit, every byte that moves adds to it, and it never exceeds its initial value. So a peer that
-//! moves at least the given rate is never cut, and a peer that stops, or sends a byte now and then, is cut when the credit
-//! is used up. It does not know what moves. What must always hold: the total time a peer waits without moving at the rate
-//! is bounded by the initial credit.
+//! Waiting uses up the credit, every byte that moves adds to it, and it never exceeds its initial value. So a peer
+//! that moves at least the given rate is never cut, and a peer that stops, or sends a byte now and then, is cut when
+//! the credit is used up. It does not know what moves. What must always hold: the total time a peer waits without
+//! moving at the rate is bounded by the initial credit.
 
 use std::num::NonZeroU64;
 use std::pin::Pin;
@@ -85,8 +85,8 @@ impl PacedWait {
         Self { pace, sleep: None }
     }
 
-    /// Begins to wait, unless it waits already. Ready when the peer has kept us waiting too long: for `max` if given, else
-    /// for its credit.
+    /// Begins to wait, unless it waits already. Ready when the peer has kept us waiting too long: for `max` if given,
+    /// else for its credit.
     pub(super) fn poll_expired(
         &mut self,
         now: Nanos,

@@ -1,8 +1,8 @@
 //! The interface through which connections ask the layer above.
 //!
 //! The edge serves connections without knowing routes, limits or counters. The layer above implements
-//! [`ConnectionPolicy`]. What must always hold: the rules are those of the configuration in force, so each call sees the
-//! latest reload.
+//! [`ConnectionPolicy`]. What must always hold: the rules are those of the configuration in force, so each call sees
+//! the latest reload.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -35,8 +35,8 @@ pub struct ClientShare {
 }
 
 impl ConnectionRules {
-    /// The address for which connections of a peer are counted, and their bound. `None` for a trusted peer: a load balancer
-    /// carries connections of many clients, which a header distinguishes.
+    /// The address for which connections of a peer are counted, and their bound. `None` for a trusted peer: a load
+    /// balancer carries connections of many clients, which a header distinguishes.
     pub fn share_of(&self, peer: IpAddr) -> Option<ClientShare> {
         let client = client::prefix(peer, self.clients.ipv6_prefix);
         let max_connections = self.bounds.max_connections_per_client;

@@ -16,8 +16,8 @@ use super::idle_mark::IdleMark;
 use crate::clock::Nanos;
 use crate::edge::policy::ClientShare;
 
-/// Connections that were told to close and have not closed yet. A newcomer has the permit of each already, so up to this
-/// many connections may exist beyond `max_connections`.
+/// Connections that were told to close and have not closed yet. A newcomer has the permit of each already, so up to
+/// this many connections may exist beyond `max_connections`.
 const MAX_CLOSING: usize = 64;
 
 /// Issues permits and counts them while they are held.
@@ -60,8 +60,9 @@ impl ConnectionPermits {
         Self { taken, ..Self::default() }
     }
 
-    /// Acquires a permit for one more connection. `None` if `max` are taken and none of them can be closed for it, or if
-    /// the client has reached its share. A connection without a share belongs to no client and is not closed for others.
+    /// Acquires a permit for one more connection. `None` if `max` are taken and none of them can be closed for it, or
+    /// if the client has reached its share. A connection without a share belongs to no client and is not closed for
+    /// others.
     pub(in crate::edge) fn acquire(
         self: &Arc<Self>,
         max: usize,

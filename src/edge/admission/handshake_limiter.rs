@@ -1,8 +1,8 @@
 //! Limits how many TLS handshakes a client may begin: one token bucket for each address.
 //!
-//! A handshake costs this process a signature and costs the client almost nothing, and it precedes every request that a
-//! limit could judge. The limiter does not know which addresses are exempt. What must always hold: the number of records
-//! is bounded, and a full table locks no client out.
+//! A handshake costs this process a signature and costs the client almost nothing, and it precedes every request that
+//! a limit could judge. The limiter does not know which addresses are exempt. What must always hold: the number of
+//! records is bounded, and a full table locks no client out.
 
 use std::net::IpAddr;
 

@@ -1,9 +1,9 @@
 //! The wait of an HTTP/1 connection for its next request.
 //!
-//! The timer and the wait for a shutdown are kept for the whole connection: a new timer for each request would be entered
-//! into the runtime's wheel and taken out again, and a new wait for a shutdown would lock a shared list. The timer is set
-//! again only when it fires too early. It does not know requests. What must always hold: a connection that receives
-//! nothing ends at its idle timeout, at a shutdown, or when it is to make room.
+//! The timer and the wait for a shutdown are kept for the whole connection: a new timer for each request would be
+//! entered into the runtime's wheel and taken out again, and a new wait for a shutdown would lock a shared list. The
+//! timer is set again only when it fires too early. It does not know requests. What must always hold: a connection
+//! that receives nothing ends at its idle timeout, at a shutdown, or when it is to make room.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ impl IdleWait {
         Self { timer: None, shutdown, stopping, mark, is_registered: false }
     }
 
-    /// Waits for bytes. Returns `false` if the client leaves, none arrive in time, the process stops, or the connection is
-    /// to make room for another one.
+    /// Waits for bytes. Returns `false` if the client leaves, none arrive in time, the process stops, or the
+    /// connection is to make room for another one.
     pub(super) async fn wait_for_bytes(
         &mut self,
         stream: &mut ClientStream,

@@ -1,7 +1,7 @@
 //! Reads a PROXY header from a socket, and not a byte more.
 //!
-//! TLS or HTTP begins with the next byte, and the socket cannot take bytes back. It has no deadline; its caller has. The
-//! format is in [`proxy_protocol`](super::proxy_protocol).
+//! TLS or HTTP begins with the next byte, and the socket cannot take bytes back. It has no deadline; its caller has.
+//! The format is in [`proxy_protocol`](super::proxy_protocol).
 
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;

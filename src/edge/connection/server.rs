@@ -54,8 +54,8 @@ impl<A> ConnectionServer<A>
 where
     A: HttpServerApp + ServerApp + Send + Sync + 'static,
 {
-    /// Acquires a permit for a connection that was accepted; records the refusal if there is none. Called in the order of
-    /// accepting.
+    /// Acquires a permit for a connection that was accepted; records the refusal if there is none. Called in the
+    /// order of accepting.
     pub(in crate::edge) fn permit(
         &self,
         peer: SocketAddr,

@@ -5,8 +5,8 @@
 //! - After the complete response a client may send the rest of its body for a short time only.
 //! - Otherwise the origin is waited for, and the origin's own timeouts end that.
 //!
-//! Time is an argument; nothing here waits. It does not know streams or frames. What must always hold: an exchange has a
-//! deadline exactly while its client keeps it waiting.
+//! Time is an argument; nothing here waits. It does not know streams or frames. What must always hold: an exchange
+//! has a deadline exactly while its client keeps it waiting.
 
 use crate::clock::Nanos;
 use crate::edge::pace::Pace;
@@ -169,8 +169,8 @@ impl Exchange {
         }
     }
 
-    /// When the exchange is aborted if nothing moves; `None` while its client keeps nothing waiting. `rest`: how long the
-    /// client may go on sending after the response.
+    /// When the exchange is aborted if nothing moves; `None` while its client keeps nothing waiting. `rest`: how long
+    /// the client may go on sending after the response.
     pub(super) fn deadline(&self, rest: Nanos) -> Option<ExchangeDeadline> {
         if let ResponseProgress::Ended(ended) = self.response {
             let at = ended.saturating_add(rest);

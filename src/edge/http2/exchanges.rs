@@ -1,8 +1,9 @@
 //! All exchanges of one HTTP/2 connection, updated by the frames of both directions.
 //!
-//! It keeps the flow-control windows, the earliest deadline and the counts of exchanges. The h2 crate forgets a response
-//! once it is queued; what is observed here has passed on the wire. Time is an argument; nothing here waits. What must
-//! always hold: the counts equal the exchanges' states, and no deadline is earlier than [`Exchanges::next_deadline`].
+//! It keeps the flow-control windows, the earliest deadline and the counts of exchanges. The h2 crate forgets a
+//! response once it is queued; what is observed here has passed on the wire. Time is an argument; nothing here waits.
+//! What must always hold: the counts equal the exchanges' states, and no deadline is earlier than
+//! [`Exchanges::next_deadline`].
 
 use hashbrown::HashMap;
 

@@ -166,7 +166,8 @@ impl FrameWatch {
     /// Observes bytes to the client.
     pub(in crate::edge) fn observe_outbound(&mut self, mut bytes: &[u8], now: Nanos) {
         while let Some(frame) = self.outbound.next(&mut bytes) {
-            // For example a window beyond the allowed size, or a second head: such a reset counts like the client's own.
+            // For example a window beyond the allowed size, or a second head: such a reset counts like the client's
+            // own.
             let is_provoked =
                 matches!(frame, Frame::Reset { code, .. } if PROVOKED_CODES.contains(&code));
             self.resets.add(is_provoked);
@@ -302,8 +303,8 @@ impl FrameWatch {
         }
     }
 
-    /// How many bytes may be read from the client at once. While resets are to be injected, these are the bytes up to the
-    /// end of a frame. (A client may never let a read end with a frame.)
+    /// How many bytes may be read from the client at once. While resets are to be injected, these are the bytes up to
+    /// the end of a frame. (A client may never let a read end with a frame.)
     pub(in crate::edge) fn max_read(&self) -> usize {
         if self.injected.is_empty() { usize::MAX } else { self.inbound.bytes_left() }
     }

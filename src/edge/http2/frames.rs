@@ -1,8 +1,8 @@
 //! Reads the frames of HTTP/2 as they pass (RFC 9113, section 4.1), in either direction of a connection.
 //!
 //! It keeps only what [`Exchanges`](super::exchanges::Exchanges) needs: frame heads, and the numbers in SETTINGS,
-//! WINDOW_UPDATE and RST_STREAM. It decodes no header block and refuses nothing; the h2 crate does that. What must always
-//! hold: it finds the same frames however the bytes are split.
+//! WINDOW_UPDATE and RST_STREAM. It decodes no header block and refuses nothing; the h2 crate does that. What must
+//! always hold: it finds the same frames however the bytes are split.
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of a frame head.

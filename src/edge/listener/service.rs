@@ -1,8 +1,8 @@
 //! Accepts connections until the process shuts down or a successor has taken over.
 //!
-//! A service of the framework: it has its own sockets and its own runtime, and starts one task for each connection that
-//! gets a permit. It does not read from connections. What must always hold: an accept that fails for a single connection, or
-//! for want of descriptors, never ends the loop.
+//! A service of the framework: it has its own sockets and its own runtime, and starts one task for each connection
+//! that gets a permit. It does not read from connections. What must always hold: an accept that fails for a single
+//! connection, or for want of descriptors, never ends the loop.
 
 use std::io;
 use std::net::TcpListener;

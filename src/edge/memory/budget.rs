@@ -1,5 +1,5 @@
-//! The budget for the memory that clients make the process use: connections, TLS, HTTP/2 streams, requests and responses
-//! (`limits_of_this_proxy.memory`).
+//! The budget for the memory that clients make the process use: connections, TLS, HTTP/2 streams, requests and
+//! responses (`limits_of_this_proxy.memory`).
 //!
 //! Neither the framework nor the allocator can tell what one client's buffers hold. Therefore each holder counts the
 //! largest amount that it can hold in its present state, and corrects the count when its state changes. The constants

@@ -1,8 +1,8 @@
 //! What one connection counts against the memory budget.
 //!
-//! It counts the connection, its TLS session, its HTTP/2 streams, and the responses that wait for its client. It registers
-//! with the [`SlowReaders`] when a response first waits. It does not watch anything itself. What must always hold: each
-//! count covers what the connection can hold in its present state.
+//! It counts the connection, its TLS session, its HTTP/2 streams, and the responses that wait for its client. It
+//! registers with the [`SlowReaders`] when a response first waits. It does not watch anything itself. What must
+//! always hold: each count covers what the connection can hold in its present state.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ const HTTP2_BYTES: usize = 60 * 1024;
 /// An HTTP/2 stream, in addition to its exchange.
 const STREAM_BYTES: usize = 2 * 1024;
 
-/// Bytes of a response that wait in an HTTP/2 stream for its client: two frames, so that one is ready when the other has
-/// been sent. (The default of the h2 crate, 400 KiB, would be 40 MB for 100 slow streams.)
+/// Bytes of a response that wait in an HTTP/2 stream for its client: two frames, so that one is ready when the other
+/// has been sent. (The default of the h2 crate, 400 KiB, would be 40 MB for 100 slow streams.)
 pub(crate) const H2_SEND_BUFFER_BYTES: usize = 32 * 1024;
 
 /// What connections hold, as shown to operators.
@@ -101,7 +101,8 @@ impl ConnectionMemory {
     }
 
     /// Counts the bytes of origins' responses that wait for the client, and reports them together with the `blocked`
-    /// streams that wait for window. (What waits inside a stream is counted with the stream, also for our own responses.)
+    /// streams that wait for window. (What waits inside a stream is counted with the stream, also for our own
+    /// responses.)
     pub(in crate::edge) fn set_waiting(&mut self, bytes: usize, blocked: usize) {
         self.responses.set(bytes);
         self.waiting = bytes + blocked * H2_SEND_BUFFER_BYTES;
@@ -126,8 +127,8 @@ impl ConnectionMemory {
         slow_reader.is_cut()
     }
 
-    /// Reports that they have been ended. (A connection that ends entirely stays cut, so that no other connection is cut
-    /// for the memory that it gives back.)
+    /// Reports that they have been ended. (A connection that ends entirely stays cut, so that no other connection is
+    /// cut for the memory that it gives back.)
     pub(in crate::edge) fn clear_cut(&self) {
         if let Some(slow_reader) = &self.slow_reader {
             slow_reader.clear_cut();

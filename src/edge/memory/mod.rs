@@ -1,8 +1,8 @@
 //! The memory that clients make the process use: what is counted, and which connections are cut when it runs short.
 //!
-//! Connections, requests and responses count the bytes that they can hold in their present state. It does not know HTTP;
-//! a connection that is cut decides itself what to end. What must always hold: what is counted is given back when its
-//! holder is dropped, and clients that read their responses in time are not cut.
+//! Connections, requests and responses count the bytes that they can hold in their present state. It does not know
+//! HTTP; a connection that is cut decides itself what to end. What must always hold: what is counted is given back
+//! when its holder is dropped, and clients that read their responses in time are not cut.
 
 mod budget;
 mod connection_memory;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::budget::{HeldMemory, MemoryBudget, MemoryKind};
 
-/// Bytes of an exchange without its heads and bodies: the state of the request, and the connection to the origin with its
-/// buffers. 32.8 KiB were measured over HTTP/1, 22.3 KiB over HTTP/2.
+/// Bytes of an exchange without its heads and bodies: the state of the request, and the connection to the origin with
+/// its buffers. 32.8 KiB were measured over HTTP/1, 22.3 KiB over HTTP/2.
 pub const EXCHANGE_BYTES: usize = 33 * 1024;
 
 /// A head is kept as received, as a map of fields, and as sent to the origin.
@@ -18,8 +18,8 @@ pub const HEAD_COPIES: usize = 3;
 /// Bytes that the framework reads or writes at once.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Chunks of a request body that may be in the process at once: four wait in the framework's channel, one is at each end
-/// of it, and one is kept in case the request is sent again.
+/// Chunks of a request body that may be in the process at once: four wait in the framework's channel, one is at each
+/// end of it, and one is kept in case the request is sent again.
 const MAX_BODY_CHUNKS: usize = 7;
 
 /// The largest number of bytes of a request body that are in the process at once.

@@ -1,7 +1,8 @@
 //! The registry of connections that have waited for their clients to read.
 //!
-//! A connection registers when it first has to wait. It reports what waits and what it has written, and learns whether it
-//! is to be cut. The registry decides nothing. What must always hold: a registration ends with its connection.
+//! A connection registers when it first has to wait. It reports what waits and what it has written, and learns
+//! whether it is to be cut. The registry decides nothing. What must always hold: a registration ends with its
+//! connection.
 
 use std::net::IpAddr;
 use std::sync::Arc;

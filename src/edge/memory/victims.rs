@@ -1,8 +1,8 @@
 //! Chooses which slow connections are cut when memory runs short. A pure function of samples.
 //!
-//! Connections of the client that uses most are cut first, so a client with many small responses is cut before one with a
-//! single large response. It does not know connections, only numbers. What must always hold: a connection that reads in
-//! time is never chosen, and no other client is cut instead of a connection that had no time to read yet.
+//! Connections of the client that uses most are cut first, so a client with many small responses is cut before one
+//! with a single large response. It does not know connections, only numbers. What must always hold: a connection that
+//! reads in time is never chosen, and no other client is cut instead of a connection that had no time to read yet.
 
 use std::collections::BinaryHeap;
 use std::net::IpAddr;
@@ -82,9 +82,10 @@ pub(super) fn largest_waiting(samples: &[ReaderSample]) -> usize {
     clients.into_values().max().unwrap_or(0)
 }
 
-/// The indices of the connections to cut when `total` of `max` bytes are used. When half are used, these are connections
-/// above their share; while the budget is nearly used up, also the largest connections of the client that uses most. If
-/// the remaining connections of that client are new, the next check decides: others are not cut instead.
+/// The indices of the connections to cut when `total` of `max` bytes are used. When half are used, these are
+/// connections above their share; while the budget is nearly used up, also the largest connections of the client that
+/// uses most. If the remaining connections of that client are new, the next check decides: others are not cut
+/// instead.
 pub(super) fn choose(samples: &[ReaderSample], total: usize, max: usize) -> Vec<usize> {
     let mut total = total.saturating_sub(being_freed(samples));
     let mut cut = Vec::new();

@@ -1,10 +1,10 @@
 //! Frees memory when it runs short: cuts connections whose clients do not read, and closes idle connections.
 //!
-//! While the budget is nearly used up, it checks every [`TICK`] which connections would need longer than a second
-//! for what waits, and cuts some of them ([`victims`](super::victims)). Idle connections of the clients that hold most are
-//! closed if that does not free enough, and instead of it while the connections of one client probably hold more than
-//! waits for any other client. It knows nothing of HTTP: a connection that is cut ends its waiting responses itself. What
-//! must always hold: while half of the budget is free, no connection is cut.
+//! While the budget is nearly used up, it checks every [`TICK`] which connections would need longer than a second for
+//! what waits, and cuts some of them ([`victims`](super::victims)). Idle connections of the clients that hold most
+//! are closed if that does not free enough, and instead of it while the connections of one client probably hold more
+//! than waits for any other client. It knows nothing of HTTP: a connection that is cut ends its waiting responses
+//! itself. What must always hold: while half of the budget is free, no connection is cut.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! The state that a connection's stream shares with the requests on it.
 //!
-//! The stream reads what it may read and write and for how long; requests set it. Over HTTP/1 one request is served at a
-//! time, so the state of the current request is kept here as well; over HTTP/2 only what concerns the connection is used.
-//! It does not know the framework's phases. What must always hold: [`ConnectionState::begin_request`] resets everything
-//! that concerns one request.
+//! The stream reads what it may read and write and for how long; requests set it. Over HTTP/1 one request is served
+//! at a time, so the state of the current request is kept here as well; over HTTP/2 only what concerns the connection
+//! is used. It does not know the framework's phases. What must always hold: [`ConnectionState::begin_request`] resets
+//! everything that concerns one request.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -66,8 +66,8 @@ enum OriginProgress {
 pub(in crate::edge) enum Awaited {
     /// The client's body.
     Body,
-    /// The rest of the origin's response; the origin may be silent for this long. Meanwhile the client may take its time
-    /// with the rest of its body.
+    /// The rest of the origin's response; the origin may be silent for this long. Meanwhile the client may take its
+    /// time with the rest of its body.
     Origin(Nanos),
     /// Nothing: the response is complete, and the rest of the body is of no use.
     Nothing,

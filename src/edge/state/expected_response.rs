@@ -1,7 +1,8 @@
 //! Counts how much of the responses in progress may wait for the client of a connection.
 //!
-//! The sum is an upper bound for the memory that the connection's responses take on their way from the origin. It does not
-//! know how much has arrived. What must always hold: a response is counted until its [`ExpectedResponse`] is dropped.
+//! The sum is an upper bound for the memory that the connection's responses take on their way from the origin. It
+//! does not know how much has arrived. What must always hold: a response is counted until its [`ExpectedResponse`] is
+//! dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,8 @@
 //! Bytes of a response that the stream writes instead of the framework, over HTTP/1.
 //!
-//! A field in the framework's map costs three allocations; lines that the stream appends to the head cost none. A request
-//! queues either such lines or a complete response; the stream writes them once. It does not know what the bytes say. What
-//! must always hold: lines are written only into the final head of the request they were queued for.
+//! A field in the framework's map costs three allocations; lines that the stream appends to the head cost none. A
+//! request queues either such lines or a complete response; the stream writes them once. It does not know what the
+//! bytes say. What must always hold: lines are written only into the final head of the request they were queued for.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -1,7 +1,7 @@
 //! The stream itself: its phases, and how a request begins and ends on it.
 //!
-//! Reading and writing in each phase are in files of their own. What must always hold: bytes of a later request are never
-//! passed on before [`ClientStream::begin_request`].
+//! Reading and writing in each phase are in files of their own. What must always hold: bytes of a later request are
+//! never passed on before [`ClientStream::begin_request`].
 
 use std::io;
 use std::pin::Pin;

@@ -1,8 +1,8 @@
 //! Reading the body of an HTTP/1 request, and what is watched after it.
 //!
-//! It passes on the bytes of the body, and cuts a client that sends them too slowly, or an origin that is silent for too
-//! long where the framework does not watch that. The framing of the body is in `http`. What must always hold: bytes that
-//! follow the body stay in the buffer.
+//! It passes on the bytes of the body, and cuts a client that sends them too slowly, or an origin that is silent for
+//! too long where the framework does not watch that. The framing of the body is in `http`. What must always hold:
+//! bytes that follow the body stay in the buffer.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -19,8 +19,8 @@ use crate::http::{Framing, RejectReason};
 const MAX_PIPELINED: usize = 16 * 1024;
 
 impl ClientStream {
-    /// The request has been passed on: what comes now belongs to the next one and is buffered. Ready when the client has
-    /// closed its side.
+    /// The request has been passed on: what comes now belongs to the next one and is buffered. Ready when the client
+    /// has closed its side.
     pub(super) fn poll_next_request(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.read_ahead.len() < MAX_PIPELINED {
             if ready!(self.poll_fill(cx))? == 0 {
@@ -95,8 +95,8 @@ impl ClientStream {
                 ready!(self.read_wait.poll_expired(now, None, cx));
                 return Poll::Ready(StreamCut(RejectReason::BodyRate).into());
             }
-            // The framework ends a response that pauses for longer. If it has not, the response is complete, and only the
-            // end of the origin's stream has marked its end.
+            // The framework ends a response that pauses for longer. If it has not, the response is complete, and only
+            // the end of the origin's stream has marked its end.
             Awaited::Origin(patience) => Duration::from(patience) + BODY_CREDIT,
             Awaited::Nothing => self.context.bounds.discard_time,
         };

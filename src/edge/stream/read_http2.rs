@@ -1,7 +1,7 @@
 //! Reading an HTTP/2 connection: passes on its bytes, injects resets, and ends it when it is idle or must make room.
 //!
-//! Which exchange is aborted is decided by [`FrameWatch`](crate::edge::http2::FrameWatch). What must always hold: a client
-//! that does not finish a frame or a header block is cut at its deadline.
+//! Which exchange is aborted is decided by [`FrameWatch`](crate::edge::http2::FrameWatch). What must always hold: a
+//! client that does not finish a frame or a header block is cut at its deadline.
 
 use std::io;
 use std::task::{Context, Poll, ready};

@@ -1,8 +1,8 @@
 //! What carries a connection's bytes: the socket itself, or TLS over it.
 //!
 //! TLS uses the framework's socket type, which has buffers of its own, reads the clock when it waits, and queries the
-//! kernel before it is dropped. A plain socket needs none of that, because [`ClientStream`](super::ClientStream) gathers
-//! writes and has its own deadlines. It does not know HTTP.
+//! kernel before it is dropped. A plain socket needs none of that, because [`ClientStream`](super::ClientStream)
+//! gathers writes and has its own deadlines. It does not know HTTP.
 
 use std::io;
 use std::os::fd::AsRawFd;

@@ -1,8 +1,9 @@
 //! Writing to the client: small writes are gathered, and a client that reads too slowly is cut.
 //!
 //! What the client's kernel has acknowledged counts as read, not what fits into the socket's buffer. It does not know
-//! responses, except for the bytes that a request has queued ([`ConnectionState`](crate::edge::state::ConnectionState)).
-//! What must always hold: a write that waits for the client ends by its deadline, or when memory or room is needed.
+//! responses, except for the bytes that a request has queued
+//! ([`ConnectionState`](crate::edge::state::ConnectionState)). What must always hold: a write that waits for the
+//! client ends by its deadline, or when memory or room is needed.
 
 use std::io;
 use std::pin::Pin;

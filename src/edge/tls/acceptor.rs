@@ -1,8 +1,8 @@
 //! The TLS handshake of one listener.
 //!
-//! It agrees on TLS and a protocol with a client, and reports which certificate the client was served. Deadlines are the
-//! caller's. What must always hold: certificates and ticket keys are looked up at each handshake, so a reload and a key
-//! rotation take effect without a new acceptor.
+//! It agrees on TLS and a protocol with a client, and reports which certificate the client was served. Deadlines are
+//! the caller's. What must always hold: certificates and ticket keys are looked up at each handshake, so a reload and
+//! a key rotation take effect without a new acceptor.
 
 use std::sync::Arc;
 

@@ -174,9 +174,9 @@ impl<'h> CertificateHost<'h> {
 }
 
 impl ServedCertificate {
-    /// Whether a request for a host came over the wrong connection (RFC 9110, section 15.5.20): the certificate does not
-    /// cover the host, and a connection opened for that host would be served a certificate that does. `host`: lower
-    /// case, without port and trailing dot.
+    /// Whether a request for a host came over the wrong connection (RFC 9110, section 15.5.20): the certificate does
+    /// not cover the host, and a connection opened for that host would be served a certificate that does. `host`:
+    /// lower case, without port and trailing dot.
     pub(in crate::edge) fn is_misdirected(&self, host: &str) -> bool {
         let host = CertificateHost::parse(host);
         let selected = || self.certificates.select(host.server_name());

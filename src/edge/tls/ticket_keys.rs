@@ -1,19 +1,19 @@
 //! The keys of TLS session tickets: sealing, opening, rotation, and the export to a successor.
 //!
 //! A ticket is the session itself, sealed with a key that only this process and its successor know (RFC 8446, section
-//! 4.6.1; RFC 5077 for TLS 1.2). A client that returns resumes its session, which saves the server a signature, and no
-//! thread stores sessions. One pair of keys serves all listeners. It changes with time, because a stolen key can decrypt
-//! recorded sessions that were resumed while it was in use (RFC 8446, appendix E.1; RFC 5077, section 5.5).
+//! 4.6.1; RFC 5077 for TLS 1.2). A client that returns resumes its session, which saves the server a signature, and
+//! no thread stores sessions. One pair of keys serves all listeners. It changes with time, because a stolen key can
+//! decrypt recorded sessions that were resumed while it was in use (RFC 8446, appendix E.1; RFC 5077, section 5.5).
 //!
 //! ```text
 //! ticket:          name of the key (16 bytes) | nonce (12) | session, sealed | tag (16)
 //! authenticated:   name of the key (16 bytes) | binding (32)
 //! ```
 //!
-//! The binding identifies the listener and its certificates ([`Certificates`](super::Certificates)); the keys do not know
-//! what it means. What must always hold: a ticket opens only with the binding it was sealed with. Otherwise a client
-//! could be led to a listener whose certificate it has never seen. Keys are never written to a file or a log; a successor
-//! receives them over the private socket of the handover.
+//! The binding identifies the listener and its certificates ([`Certificates`](super::Certificates)); the keys do not
+//! know what it means. What must always hold: a ticket opens only with the binding it was sealed with. Otherwise a
+//! client could be led to a listener whose certificate it has never seen. Keys are never written to a file or a log;
+//! a successor receives them over the private socket of the handover.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;

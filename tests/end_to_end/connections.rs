@@ -1,4 +1,4 @@
-//! Before HTTP: seats, PROXY headers, TLS handshakes.
+//! Before HTTP: connection permits, PROXY headers, TLS handshakes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
@@ -78,7 +78,7 @@ async fn connections_are_bounded_in_all_and_per_client() {
     let served = eventually(Duration::from_secs(5), || async {
         said(&mut from([127, 0, 0, 2], gate.port).await, ASK).await.starts_with("HTTP/1.1 200")
     });
-    assert!(served.await, "seats are given back");
+    assert!(served.await, "permits are returned");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Bans and recent denials of keys, as this node knows them.
 //!
 //! A key that is denied too often within a time is banned. Records are kept in memory, in a fixed number of shards
-//! of a fixed size. With a shared store, nodes tell each other their bans (`redis/bans.rs`); this module only
+//! of a fixed size. With a shared store, nodes share their bans (`redis/bans.rs`); this module only
 //! queues them. It does not know requests, and nothing here waits for I/O.
 //!
 //! What always holds: memory is bounded, and a full shard drops the record that matters least, which is never a
@@ -34,9 +34,9 @@ pub struct Bans {
     /// Chooses the shard of a key. It is a secret of this process: the hash of a key may be known to anybody, and
     /// without the secret an attacker could aim at one shard.
     shard_hasher: RandomState,
-    /// Bans that other nodes are not told of yet.
+    /// Bans that are not shared with other nodes yet.
     unshared: Mutex<Vec<Ban>>,
-    /// Bans that were made while the list of unshared bans was full. Other nodes are never told of them.
+    /// Bans that were made while the list of unshared bans was full. They are never shared.
     unshareable: AtomicU64,
     /// Whether a ban was ever made or received. Before the first one, no key is looked up.
     has_banned: AtomicBool,
@@ -147,7 +147,7 @@ impl Bans {
         }
     }
 
-    /// Takes up to `max` bans of this node that other nodes are not told of yet. Ended bans are dropped.
+    /// Takes up to `max` bans of this node that are not shared with other nodes yet. Ended bans are dropped.
     pub fn take_unshared(&self, max: usize, now: Nanos) -> Vec<Ban> {
         let mut unshared = self.unshared.lock();
         unshared.retain(|ban| ban.until > now);
@@ -160,7 +160,7 @@ impl Bans {
         self.queue_unshared(bans.into_iter());
     }
 
-    /// Takes the count of bans that no other node will be told of, made since the last call.
+    /// Takes the count of bans, made since the last call, that are never shared.
     pub fn take_unshareable(&self) -> u64 {
         self.unshareable.swap(0, Ordering::Relaxed)
     }

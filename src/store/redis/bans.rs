@@ -69,7 +69,7 @@ pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
         let sent = bans.take_unshared(MAX_SENT, transport.context.clock.now().mono);
         let unshareable = bans.take_unshareable();
         if unshareable > 0 {
-            log::warn!("{unshareable} bans are not told to the other nodes: too many at once");
+            log::warn!("{unshareable} bans are not shared with the other nodes: too many at once");
         }
         match transport.exchange_bans(&sent, &since).await {
             Ok(news) => {
@@ -102,7 +102,7 @@ impl RedisTransport {
     /// `"0"`.
     async fn exchange_bans(&self, sent: &[Ban], since: &str) -> Result<BanNews, String> {
         let slot = if self.has_slots() { slots::hash_slot(HASH_TAG.as_bytes()) } else { 0 };
-        let server = self.topology.server_of_slot(slot).ok_or("nobody keeps their slot")?;
+        let server = self.topology.server_of_slot(slot).ok_or("no server keeps their slot")?;
         let value = match server.send(&self.ban_command(sent, since), false, TIMEOUT).await {
             Ok(value) => value,
             Err(CommandError::Moved { slot, to }) => {
@@ -110,9 +110,9 @@ impl RedisTransport {
                 return Err("their slot has moved".to_owned());
             }
             Err(CommandError::Failed(_, why)) => return Err(why),
-            Err(_) => return Err("their slot is on its way".to_owned()),
+            Err(_) => return Err("their slot is being moved".to_owned()),
         };
-        parse_news(&value).ok_or_else(|| "an answer that means nothing".to_owned())
+        parse_news(&value).ok_or_else(|| "the reply is invalid".to_owned())
     }
 
     fn ban_command(&self, sent: &[Ban], since: &str) -> Cmd {

@@ -255,7 +255,7 @@ impl UnreportedLists {
         metrics.record_unreported_lost(units);
         if !std::mem::replace(&mut self.loss_logged, true) {
             log::error!(
-                "the list of usage that the store has yet to be told of is full: units are lost, \
+                "the list of usage that is not reported to the store yet is full: units are lost, \
                  and keys may be admitted once more for them (counted in \
                  tollgate_store_unreported_lost_total)"
             );

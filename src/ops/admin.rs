@@ -1,4 +1,4 @@
-//! The operators' own door.
+//! The admin API: health, readiness, metrics and status for operators.
 //!
 //! | path | answer | token |
 //! |---|---|---|
@@ -29,11 +29,11 @@ use crate::engine::Engine;
 use crate::policy::LimitIndex;
 use crate::proxy::{Live, TrafficCounters};
 
-/// Answers operators.
+/// Answers requests of operators.
 pub struct AdminApi {
     /// Decisions.
     pub engine: Arc<Engine>,
-    /// What is in force.
+    /// The configuration in force.
     pub live: Arc<ArcSwap<Live>>,
     /// Requests.
     pub counters: Arc<TrafficCounters>,
@@ -43,9 +43,9 @@ pub struct AdminApi {
     pub connections: Arc<AtomicUsize>,
     /// Memory that clients make the process use.
     pub memory: Arc<MemoryBudget>,
-    /// Who may look at more than health.
+    /// The bearer token that more than health needs.
     pub token: Option<String>,
-    /// Which hosts and pages are answered.
+    /// The hosts and web origins that are answered.
     pub access: AdminAccess,
 }
 
@@ -73,7 +73,7 @@ impl ServeHttp for AdminApi {
 }
 
 impl AdminApi {
-    /// Probes ask for addresses and names of all kinds, and health is no secret.
+    /// Probes send addresses and names of all kinds as `Host`, and health is not secret.
     fn check_access(&self, head: &RequestHeader) -> Result<(), Foreign> {
         self.access.check_origin(&head.headers)?;
         if matches!(head.uri.path(), "/healthz" | "/ready") {
@@ -86,7 +86,7 @@ impl AdminApi {
         match path {
             "/healthz" => plain(StatusCode::OK, "ok\n"),
             "/ready" if self.status.is_ready() => {
-                // A balancer must not take a node away because the store is: all have the same.
+                // The store is the same for all nodes, so a balancer must not remove a node for it.
                 let degraded = self.engine.remote().is_some_and(|remote| !remote.is_up());
                 plain(StatusCode::OK, if degraded { "degraded\n" } else { "ready\n" })
             }
@@ -113,7 +113,7 @@ impl AdminApi {
         }
     }
 
-    /// Compares in a time that depends on the length alone.
+    /// Whether the token admits; compared in a time that depends on the length only.
     fn admits(&self, given: Option<&[u8]>) -> bool {
         let Some(wanted) = &self.token else {
             return true;
@@ -126,8 +126,8 @@ impl AdminApi {
     fn status_of(&self, live: &Live) -> Value {
         let now = self.engine.now();
         let generation = &live.generation;
-        let limits = generation.policy().limits.iter().enumerate().map(|(place, limit)| {
-            let cells = generation.room(LimitIndex(place)).map(crate::store::CellBudget::cells);
+        let limits = generation.policy().limits.iter().enumerate().map(|(index, limit)| {
+            let cells = generation.room(LimitIndex(index)).map(crate::store::CellBudget::cells);
             json!({ "name": &*limit.name, "tier": limit.count.tier().name(), "cells": cells })
         });
         let origins = live.origins.iter().map(|origin| {

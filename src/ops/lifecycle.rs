@@ -17,24 +17,24 @@ use super::Status;
 use crate::proxy::Live;
 use crate::signals::{OperatorRequests, ShutdownCause};
 
-/// How often it is looked whether the last request has ended.
+/// Interval of the check for the last connection.
 const IDLE_CHECK: Duration = Duration::from_millis(20);
 
-/// How long requests may go on when the last connection has gone: streams of HTTP/2 whose client
-/// left are dropped one after the other, and each is logged.
+/// Time for requests to end after the last connection: HTTP/2 streams of a client that left are dropped one after the
+/// other, and each is logged.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 
-/// Ends the process in order.
+/// Ends the process in an orderly way.
 pub struct Lifecycle {
-    /// What was asked for.
+    /// What the operator requested.
     pub requests: Arc<OperatorRequests>,
-    /// Told at once.
+    /// Readiness, which ends at once.
     pub status: Arc<Status>,
-    /// How long to drain, as of the present configuration.
+    /// The configuration in force, which has the times.
     pub live: Arc<ArcSwap<Live>>,
-    /// Set when connections are to be closed after their answer.
+    /// Set when connections are to close after their response.
     pub leaving: Arc<AtomicBool>,
-    /// Connections that exist.
+    /// Open connections.
     pub connections: Arc<AtomicUsize>,
 }
 
@@ -100,11 +100,11 @@ impl Lifecycle {
 
 /// Waits until no request holds the configuration any more: its line has been handed to the log.
 fn await_stragglers(live: &ArcSwap<Live>) {
-    /// The configuration's own place, and the one that is looked at.
-    const OURS: usize = 2;
+    /// References that no request holds: the pointer to the configuration, and the one that is looked at.
+    const OWN_REFERENCES: usize = 2;
     let rounds = STRAGGLERS.as_millis() / IDLE_CHECK.as_millis();
     for _ in 0..rounds {
-        if Arc::strong_count(&live.load_full()) <= OURS {
+        if Arc::strong_count(&live.load_full()) <= OWN_REFERENCES {
             return;
         }
         std::thread::sleep(IDLE_CHECK);

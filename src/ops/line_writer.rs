@@ -221,7 +221,7 @@ mod tests {
     /// Whatever room there is and comes: lines are whole, in order, and those that are missing are
     /// counted.
     #[test]
-    fn a_disk_that_is_full_at_any_byte_holds_whole_lines() {
+    fn a_disk_that_is_full_at_any_byte_holds_complete_lines() {
         for seed in 0..2_000 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let disk = Disk {

@@ -36,7 +36,7 @@ pub fn init() -> std::io::Result<()> {
     let out = LineWriter::start("operator", line_writer::owned(std::io::stderr())?)?;
     let log = LOG.get_or_init(|| OperatorLog { out, clock: SystemClock::new() });
     let level = std::env::var("RUST_LOG").ok().and_then(|level| level.parse().ok());
-    // A second call finds the log in place, which is what it wants.
+    // A second call finds the log installed, which is what it wants.
     if log::set_logger(log).is_ok() {
         log::set_max_level(level.unwrap_or(LevelFilter::Info));
     }

@@ -1,17 +1,17 @@
-//! `/metrics`: every name that dashboards depend on stands here, and only here.
+//! `/metrics`: every name that dashboards depend on is in this file, and only here.
 //!
 //! Lower rooms count in plain atomics; this file reads them when it is asked. Labels come from the
 //! configuration and from closed lists, never from a request.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
 
+use super::metric_family::{counter, family, gauge, histogram, histogram_in_units};
 use super::{LineWriter, Status};
 use crate::edge::{MemoryBudget, MemoryKind, ShedReason};
 use crate::engine::{CandidateComparison, Engine, VerdictKind};
-use crate::histogram::Histogram;
 use crate::http::RejectReason;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::policy::{LimitIndex, Tier};
@@ -44,11 +44,11 @@ pub fn render(sources: Sources<'_>) -> String {
     let mut families = Vec::new();
     requests(sources, &mut families);
     decisions(sources, &mut families);
-    doors(sources, &mut families);
+    requests_and_keys(sources, &mut families);
     estimator(sources, &mut families);
     store(sources, &mut families);
     origins(sources, &mut families);
-    process(sources, &mut families);
+    server(sources, &mut families);
     // A family without a sample is not written: some checkers take a bare HELP for a mistake.
     families.retain(|family| !family.get_metric().is_empty());
     let mut text = Vec::new();
@@ -60,10 +60,10 @@ pub fn render(sources: Sources<'_>) -> String {
 
 fn requests(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let mut samples = Vec::new();
-    for (route, tally) in sources.counters.routes() {
+    for (route, counters) in sources.counters.routes() {
         for outcome in RequestOutcome::ALL {
             let labels = [("route", &*route), ("outcome", outcome.name())];
-            samples.push(counter(&labels, tally.get(outcome)));
+            samples.push(counter(&labels, counters.get(outcome)));
         }
     }
     families.push(family(
@@ -81,7 +81,7 @@ fn requests(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         rejected.to_vec(),
     ));
     let shed = ShedReason::ALL
-        .map(|why| counter(&[("reason", why.name())], sources.counters.times_shed(why)));
+        .map(|reason| counter(&[("reason", reason.name())], sources.counters.times_shed(reason)));
     families.push(family(
         "tollgate_shed_total",
         "What was refused or cut because there was no room for it, by what was short.",
@@ -93,8 +93,8 @@ fn requests(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
 fn decisions(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let generation = &sources.live.generation;
     let (mut verdicts, mut cells) = (Vec::new(), Vec::new());
-    for (place, limit) in generation.policy().limits.iter().enumerate() {
-        let index = LimitIndex(place);
+    for (index, limit) in generation.policy().limits.iter().enumerate() {
+        let index = LimitIndex(index);
         let tier = limit.count.tier().name();
         for kind in VerdictKind::ALL {
             let labels = [("limit", &*limit.name), ("tier", tier), ("verdict", kind.name())];
@@ -126,12 +126,12 @@ fn decisions(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     ));
 }
 
-/// Places, lines, bans, candidates and tokens.
-fn doors(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+/// Requests in flight and delayed, bans, candidates and tokens.
+fn requests_and_keys(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let generation = &sources.live.generation;
-    let (mut in_flight, mut bans, mut trials) = (Vec::new(), Vec::new(), Vec::new());
-    for (place, limit) in generation.policy().limits.iter().enumerate() {
-        let (index, name) = (LimitIndex(place), ("limit", &*limit.name));
+    let (mut in_flight, mut bans, mut candidates) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, limit) in generation.policy().limits.iter().enumerate() {
+        let (index, name) = (LimitIndex(index), ("limit", &*limit.name));
         if let Some(held) = generation.in_flight(index) {
             in_flight.push(gauge(&[name], held as f64));
         }
@@ -140,7 +140,7 @@ fn doors(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
             bans.push(counter(&[name], counters.bans()));
         }
         if limit.terms.candidate.is_some() {
-            trials.extend(CandidateComparison::ALL.map(|kind| {
+            candidates.extend(CandidateComparison::ALL.map(|kind| {
                 counter(&[name, ("verdict", kind.name())], counters.candidate_verdicts(kind))
             }));
         }
@@ -148,7 +148,7 @@ fn doors(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let waiting = gauge(&[], sources.engine.waiting() as f64);
     let banned = gauge(&[], sources.engine.bans().count(sources.engine.now().mono) as f64);
     let forgotten = counter(&[], sources.engine.bans().evicted());
-    let refused = TokenError::ALL.map(|why| counter(&[("reason", why.name())], why.count()));
+    let refused = TokenError::ALL.map(|error| counter(&[("reason", error.name())], error.count()));
     let all = [
         ("tollgate_in_flight", "What requests in flight hold.", MetricType::GAUGE, in_flight),
         (
@@ -169,7 +169,7 @@ fn doors(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
             "tollgate_candidate_verdicts_total",
             "How often a candidate agrees with the rate in force.",
             MetricType::COUNTER,
-            trials,
+            candidates,
         ),
         (
             "tollgate_tokens_refused_total",
@@ -191,8 +191,8 @@ fn estimator(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let generation = &sources.live.generation;
     let table = sources.engine.confirm_table();
     let (mut load, mut error) = (Vec::new(), Vec::new());
-    for (place, limit) in generation.policy().limits.iter().enumerate() {
-        let Some(estimate) = generation.estimate(LimitIndex(place)) else {
+    for (index, limit) in generation.policy().limits.iter().enumerate() {
+        let Some(estimate) = generation.estimate(LimitIndex(index)) else {
             continue;
         };
         let labels = [("limit", &*limit.name)];
@@ -222,14 +222,14 @@ fn estimator(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
 
 fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let remote = sources.engine.remote();
-    // The embedded store is a part of the process: it is up while somebody can ask.
+    // The embedded store is in this process, so it is up whenever this is read.
     let up = remote.is_none_or(|remote| remote.is_up());
-    let bytes = remote.map_or_else(|| sources.engine.cell_bytes() as u64, |one| one.bytes());
-    let mut one = |name, help, value| {
+    let bytes = remote.map_or_else(|| sources.engine.cell_bytes() as u64, |remote| remote.bytes());
+    let mut add_gauge = |name, help, value| {
         families.push(family(name, help, MetricType::GAUGE, vec![gauge(&[], value)]));
     };
-    one("tollgate_store_up", "Whether the store answers.", f64::from(u8::from(up)));
-    one("tollgate_store_bytes", "Bytes that the store holds.", bytes as f64);
+    add_gauge("tollgate_store_up", "Whether the store answers.", f64::from(u8::from(up)));
+    add_gauge("tollgate_store_bytes", "Bytes that the store holds.", bytes as f64);
     let Some(remote) = remote else {
         return;
     };
@@ -244,7 +244,8 @@ fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         warnings.to_vec(),
     ));
     let metrics = remote.metrics();
-    let calls = CallOutcome::ALL.map(|one| counter(&[("outcome", one.name())], metrics.calls(one)));
+    let calls = CallOutcome::ALL
+        .map(|outcome| counter(&[("outcome", outcome.name())], metrics.calls(outcome)));
     families.push(family(
         "tollgate_store_calls_total",
         "Calls to the store, by how they ended.",
@@ -267,18 +268,18 @@ fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         "tollgate_store_batch_size",
         "Charges in a call.",
         MetricType::HISTOGRAM,
-        vec![histogram_of(&[], &metrics.batches, 1.0)],
+        vec![histogram_in_units(&[], &metrics.batches, 1.0)],
     ));
 }
 
 fn origins(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let (mut answers, mut durations, mut connections) = (Vec::new(), Vec::new(), Vec::new());
-    for (origin, tally) in sources.counters.origins() {
-        for (class, count) in OriginCounters::CLASSES.iter().zip(tally.classes()) {
+    for (origin, counters) in sources.counters.origins() {
+        for (class, count) in OriginCounters::CLASSES.iter().zip(counters.classes()) {
             answers.push(counter(&[("origin", &origin), ("class", class)], count));
         }
-        durations.push(histogram(&[("origin", &origin)], &tally.duration));
-        connections.push(gauge(&[("origin", &origin)], tally.slots.taken() as f64));
+        durations.push(histogram(&[("origin", &origin)], &counters.duration));
+        connections.push(gauge(&[("origin", &origin)], counters.slots.taken() as f64));
     }
     families.push(family(
         "tollgate_origin_connections",
@@ -300,7 +301,7 @@ fn origins(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     ));
 }
 
-fn process(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+fn server(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let status = sources.status;
     let (applied, refused) = status.reloads();
     let gauges = [
@@ -361,65 +362,4 @@ fn process(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         MetricType::GAUGE,
         vec![gauge(&versions, 1.0)],
     ));
-}
-
-fn family(name: &str, help: &str, kind: MetricType, samples: Vec<Metric>) -> MetricFamily {
-    let mut family = MetricFamily::default();
-    family.set_name(name.to_owned());
-    family.set_help(help.to_owned());
-    family.set_field_type(kind);
-    family.set_metric(samples);
-    family
-}
-
-fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
-    let mut counter = proto::Counter::default();
-    counter.set_value(value as f64);
-    let mut metric = Metric::from_label(pairs(labels));
-    metric.set_counter(counter);
-    metric
-}
-
-fn gauge(labels: &[(&str, &str)], value: f64) -> Metric {
-    let mut gauge = proto::Gauge::default();
-    gauge.set_value(value);
-    let mut metric = Metric::from_label(pairs(labels));
-    metric.set_gauge(gauge);
-    metric
-}
-
-/// Spans, told in seconds.
-fn histogram<const N: usize>(labels: &[(&str, &str)], spans: &Histogram<N>) -> Metric {
-    histogram_of(labels, spans, 1e9)
-}
-
-fn histogram_of<const N: usize>(
-    labels: &[(&str, &str)],
-    values: &Histogram<N>,
-    unit: f64,
-) -> Metric {
-    let totals = values.totals();
-    let buckets = values.cumulative().map(|cumulative| {
-        let mut bucket = proto::Bucket::default();
-        bucket.set_upper_bound(cumulative.upper_bound as f64 / unit);
-        bucket.set_cumulative_count(cumulative.count);
-        bucket
-    });
-    let mut histogram = proto::Histogram::default();
-    histogram.set_bucket(buckets.collect());
-    histogram.set_sample_count(totals.count);
-    histogram.set_sample_sum(totals.sum as f64 / unit);
-    let mut metric = Metric::from_label(pairs(labels));
-    metric.set_histogram(histogram);
-    metric
-}
-
-fn pairs(labels: &[(&str, &str)]) -> Vec<LabelPair> {
-    let pair = |(name, value): &(&str, &str)| {
-        let mut pair = LabelPair::default();
-        pair.set_name((*name).to_owned());
-        pair.set_value((*value).to_owned());
-        pair
-    };
-    labels.iter().map(pair).collect()
 }

@@ -6,6 +6,7 @@ mod admin_access;
 mod lifecycle;
 mod line_writer;
 mod log;
+mod metric_family;
 mod metrics;
 mod reload;
 mod status;

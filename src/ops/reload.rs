@@ -1,4 +1,6 @@
-//! From a file that changed to a policy in force, or to a reason why not.
+//! Reload: from a changed file to a configuration in force, or to the reasons why not.
+//!
+//! A refused reload changes nothing. Counters and unchanged origins continue.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ pub struct ReloadSource {
     pub file: PathBuf,
 }
 
-/// Loads a configuration in the place of the present one.
+/// Replaces the configuration in force by a new one.
 pub struct Reloader {
     /// What to read.
     pub source: ReloadSource,
@@ -35,13 +37,14 @@ pub struct Reloader {
     pub access: Arc<AccessLogSink>,
     /// Certificates of the listeners.
     pub certificates: Arc<CertificateStore>,
-    /// What is not in force any more, while requests that began under it go on.
+    /// Former configurations, while requests that began under them continue.
     pub retired: Mutex<Vec<Arc<Live>>>,
 }
 
 impl Reloader {
-    /// Reads, checks and builds everything, then swaps one pointer. On any error nothing changes
-    /// and every error is logged.
+    /// Reads, checks and builds everything, then puts it in force in four writes: the access log, the certificates, the
+    /// pointer to the configuration, the list of retired ones. Everything that can fail comes before them or is the first
+    /// of them. On an error nothing changes and every error is logged.
     pub async fn reload(&self) -> ReloadOutcome {
         super::supervisor::reloading();
         let outcome = match self.attempt().await {
@@ -67,7 +70,7 @@ impl Reloader {
         outcome
     }
 
-    /// Lets go of a log file that was rotated.
+    /// Opens the access log again after a rotation.
     pub fn reopen_log(&self) {
         match self.access.reopen() {
             Ok(()) => log::info!("the access log is open anew"),
@@ -79,7 +82,7 @@ impl Reloader {
         let config = self.read()?;
         let certificates =
             CertificateStore::read(&config.listeners).map_err(|error| vec![error])?;
-        // The last thing that can fail: what follows is built whole and put in force.
+        // The last step that can fail.
         let redirected = self.access.redirect(&config.access_log);
         redirected.map_err(|error| vec![format!("access_log: {error}")])?;
         let previous = self.live.load_full();
@@ -92,9 +95,9 @@ impl Reloader {
         Ok(ReloadOutcome::Applied { generation, report })
     }
 
-    /// Lets go of what no request holds any more. Here, because the last request to end would spend
-    /// milliseconds on taking a large one apart.
-    pub fn forget(&self) {
+    /// Drops retired configurations that no request holds. Here, because the last request to end would spend
+    /// milliseconds on dropping a large one.
+    pub fn drop_retired(&self) {
         let gone: Vec<Arc<Live>> = {
             let mut retired = self.retired.lock();
             retired.extract_if(.., |live| Arc::strong_count(live) == 1).collect()

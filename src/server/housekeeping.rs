@@ -1,4 +1,4 @@
-//! What goes on beside the requests.
+//! Periodic work next to the requests: housekeeping of the engine, session ticket keys, reloads, suppressed log lines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,13 @@ use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::ops::Reloader;
 use crate::signals::OperatorRequests;
 
-/// Between two rounds of the engine's housekeeping.
+/// Interval of the engine's housekeeping.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How much a reload stands back behind requests (as nice(1) counts): a large file takes a core for
-/// a while, and who waits for an answer shall not wait for that.
+/// Niceness of a reload (as nice(1) counts): a large file takes a core for a while, and requests must not wait for it.
 const RELOAD_NICENESS: i32 = 10;
 
-/// Turns sketches, sweeps cells, changes the keys of session tickets, reloads when told to.
+/// Rotates sketches and ticket keys, sweeps cells, reloads on request.
 pub(super) struct Housekeeping {
     pub(super) reloader: Arc<Reloader>,
     pub(super) ticket_keys: Arc<TicketKeys>,
@@ -26,7 +25,7 @@ pub(super) struct Housekeeping {
 }
 
 impl Housekeeping {
-    pub(super) async fn go_on(self) {
+    pub(super) async fn run(self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reload = None;
@@ -35,11 +34,11 @@ impl Housekeeping {
                 _ = ticks.tick() => {
                     let live = self.reloader.live.load_full();
                     self.reloader.engine.tick(&live.generation);
-                    self.reloader.forget();
+                    self.reloader.drop_retired();
                     self.ticket_keys.rotate(self.reloader.engine.now().mono);
-                    self.tell_suppressed();
+                    self.log_suppressed();
                 }
-                // One that is asked for meanwhile is remembered, and begins after this one.
+                // A reload that is requested meanwhile begins after this one.
                 () = self.requests.reload.notified(), if reload.is_none() => {
                     reload = self.begin_reload();
                 }
@@ -49,8 +48,8 @@ impl Housekeeping {
         }
     }
 
-    /// Says how many lines were not logged in the last second.
-    fn tell_suppressed(&self) {
+    /// Logs how many lines were suppressed in the last second.
+    fn log_suppressed(&self) {
         let date = self.reloader.engine.date(self.reloader.engine.now());
         for kind in LogKind::ALL {
             if let Some(lines) = LOG_SAMPLER.take_unreported(kind, date) {
@@ -59,7 +58,7 @@ impl Housekeeping {
         }
     }
 
-    /// Reloads on a thread of its own; `None` when there is none to be had.
+    /// Starts a reload on a thread of its own; `None` when no thread can be started.
     fn begin_reload(&self) -> Option<oneshot::Receiver<()>> {
         let (tell, ended) = oneshot::channel();
         let (reloader, runtime) = (Arc::clone(&self.reloader), tokio::runtime::Handle::current());

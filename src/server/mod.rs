@@ -1,7 +1,10 @@
 //! The composition root: builds everything once, and owns the order of start and stop.
+//!
+//! It serves nothing itself. The listening sockets are complete before the first connection is accepted, and a successor is
+//! believed only when it says that it accepts.
 
+mod components;
 mod housekeeping;
-mod parts;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +21,7 @@ use crate::edge::{
 };
 use crate::ops::{Status, supervisor};
 use crate::signals::OperatorRequests;
-use parts::Parts;
+use components::Components;
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -62,12 +65,12 @@ pub fn run(
     let listeners = config.listeners.clone();
     let admin = config.admin.clone();
     let (descriptors, all) = Descriptors::raised(bounds.max_connections);
-    let parts = Parts::build(config, Arc::clone(&requests), descriptors)?;
+    let components = Components::build(config, Arc::clone(&requests), descriptors)?;
     let socket_path = socket_path(file);
     let (sockets, successor) = match (&socket_path, upgrade) {
         (Ok(socket_path), true) => {
-            let now = || parts.clock.now().mono;
-            take_over(socket_path, &requests, &parts.ticket_keys, now)
+            let now = || components.clock.now().mono;
+            take_over(socket_path, &requests, &components.ticket_keys, now)
                 .map_err(StartError::TakeOver)?
         }
         (Err(error), true) => return Err(StartError::TakeOver(error.kind().into())),
@@ -76,8 +79,8 @@ pub fn run(
     if requests.is_ending() {
         return Ok(());
     }
-    let addresses = listeners.iter().map(|one| one.address);
-    let addresses: Vec<_> = addresses.chain(admin.as_ref().map(|one| one.address)).collect();
+    let addresses = listeners.iter().map(|listener| listener.address);
+    let addresses: Vec<_> = addresses.chain(admin.as_ref().map(|admin| admin.address)).collect();
     let sockets = Arc::new(sockets.complete(&addresses)?);
 
     let mut server = Server::new_with_opt_and_conf(
@@ -87,27 +90,27 @@ pub fn run(
     server.bootstrap();
     let startup = Arc::new(StartupBarrier::new(if admin.is_some() { 2 } else { 1 }));
     if let Some(admin) = &admin {
-        server.add_service(parts.admin(admin, &sockets, &startup)?);
+        server.add_service(components.admin(admin, &sockets, &startup)?);
     }
     let conf = Arc::clone(&server.configuration);
-    server.add_service(parts.edge(&listeners, threads, conf, &sockets, &startup)?);
-    parts.beside.spawn(parts.housekeeping(file).go_on());
-    parts.beside.spawn(parts.memory_watch().run());
-    let status = Arc::clone(&parts.status);
+    server.add_service(components.edge(&listeners, threads, conf, &sockets, &startup)?);
+    components.background.spawn(components.housekeeping(file).run());
+    components.background.spawn(components.memory_watch().run());
+    let status = Arc::clone(&components.status);
     let handover = HandoverState {
         sockets,
-        ticket_keys: Arc::clone(&parts.ticket_keys),
-        clock: Arc::clone(&parts.clock),
+        ticket_keys: Arc::clone(&components.ticket_keys),
+        clock: Arc::clone(&components.clock),
     };
-    let begun = Begun { startup, status, successor, socket_path, handover, requests };
-    parts.beside.spawn(begun.until_replaced());
-    let shutdown_signal = Box::new(parts.lifecycle());
+    let started = StartedServer { startup, status, successor, socket_path, handover, requests };
+    components.background.spawn(started.until_replaced());
+    let shutdown_signal = Box::new(components.lifecycle());
     server.run(RunArgs { shutdown_signal });
     Ok(())
 }
 
-/// What is to be said and done once connections are accepted.
-struct Begun {
+/// What remains to be done once connections are accepted.
+struct StartedServer {
     startup: Arc<StartupBarrier>,
     status: Arc<Status>,
     successor: Option<Successor>,
@@ -116,7 +119,7 @@ struct Begun {
     requests: Arc<OperatorRequests>,
 }
 
-impl Begun {
+impl StartedServer {
     async fn until_replaced(self) {
         self.startup.wait().await;
         for address in self.handover.sockets.addresses() {
@@ -145,7 +148,7 @@ impl Begun {
     }
 }
 
-/// What may be open at once.
+/// Descriptors that may be open at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Descriptors {
     /// Connections of clients.
@@ -155,29 +158,30 @@ struct Descriptors {
 }
 
 impl Descriptors {
-    /// What is kept back from both: for operators, logs, the store, health checks and files.
+    /// Descriptors kept back for operators, logs, the store, health checks and files.
     const KEPT_BACK: usize = 256;
 
-    /// Of so many descriptors in all; connections take no more than half of what is not kept back.
+    /// Shares out `all` descriptors; connections take at most half of what is not kept back.
     fn of(all: usize, max_connections: usize) -> Self {
-        // Few descriptors: even then the operators' own door stays open.
+        // With few descriptors the admin listener must still work.
         let kept_back = Self::KEPT_BACK.min(all / 2);
         let rest = (all - kept_back).saturating_sub(kept_connections(all));
         let connections = max_connections.min(rest / 2).max(1);
         Self { connections, exchanges: rest.saturating_sub(connections).max(1) }
     }
 
-    /// Raises the limit of the process, as far as the system lets, to what the connections need.
+    /// Raises the limit of the process, as far as the system allows, to what the connections need.
     fn raised(max_connections: usize) -> (Self, usize) {
         // A connection to an origin for each of a client.
         let wanted = max_connections * 2 + KEPT_CONNECTIONS + Self::KEPT_BACK;
         let limit = rustix::process::getrlimit(Resource::Nofile);
-        let most = limit.maximum.unwrap_or(u64::MAX);
+        let hard_limit = limit.maximum.unwrap_or(u64::MAX);
         let mut all = limit.current.unwrap_or(u64::MAX);
         if all < wanted as u64 {
-            let raised = Rlimit { current: Some(most.min(wanted as u64)), maximum: limit.maximum };
+            let raised =
+                Rlimit { current: Some(hard_limit.min(wanted as u64)), maximum: limit.maximum };
             if rustix::process::setrlimit(Resource::Nofile, raised).is_ok() {
-                all = most.min(wanted as u64);
+                all = hard_limit.min(wanted as u64);
             }
         }
         let all = usize::try_from(all).unwrap_or(usize::MAX).min(wanted);

@@ -1,4 +1,4 @@
-//! Everything that is built once, from a configuration.
+//! Everything that is built once, from a configuration, and the services made of it.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -29,12 +29,12 @@ use crate::ops::{AccessLogSink, AdminAccess, AdminApi, Lifecycle, ReloadSource, 
 use crate::proxy::{AllOriginSlots, EarlyRejection, Live, Tollgate, TrafficCounters};
 use crate::signals::OperatorRequests;
 
-/// How long the access log may take to be written when the process ends. A pipe that nobody reads
-/// takes it never, and an idle process is to be gone within half a second of `drain`.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// Time for the access log to be written when the process ends. A pipe without a reader never takes it, and an idle
+/// process must end within half a second after `drain`.
+const LOG_FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Everything that is built once.
-pub(super) struct Parts {
+pub(super) struct Components {
     pub(super) clock: Arc<dyn Clock>,
     engine: Arc<Engine>,
     live: Arc<ArcSwap<Live>>,
@@ -51,11 +51,11 @@ pub(super) struct Parts {
     permits: Arc<ConnectionPermits>,
     leaving: Arc<AtomicBool>,
     requests: Arc<OperatorRequests>,
-    /// Runs what goes on beside requests: housekeeping, reloads, health checks, names.
-    pub(super) beside: tokio::runtime::Runtime,
+    /// Runs the work that no request waits for: housekeeping, reloads, health checks, name resolution.
+    pub(super) background: tokio::runtime::Runtime,
 }
 
-impl Parts {
+impl Components {
     pub(super) fn build(
         config: Config,
         requests: Arc<OperatorRequests>,
@@ -69,15 +69,15 @@ impl Parts {
         let access =
             Arc::new(AccessLogSink::new(&config.access_log).map_err(StartError::AccessLog)?);
         let counters = Arc::new(TrafficCounters::default());
-        let beside = tokio::runtime::Builder::new_multi_thread()
+        let background = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
-            .thread_name("beside")
+            .thread_name("background")
             .enable_all()
             .build()
             .map_err(StartError::Runtime)?;
-        let engine = beside.block_on(Engine::connect(&config.store, Arc::clone(&clock)));
+        let engine = background.block_on(Engine::connect(&config.store, Arc::clone(&clock)));
         let engine = Arc::new(engine.map_err(StartError::Secret)?);
-        let (live, _) = beside.block_on(Live::build(config, &engine, &counters, None));
+        let (live, _) = background.block_on(Live::build(config, &engine, &counters, None));
         let live = Arc::new(ArcSwap::from_pointee(live));
         let connections = Arc::<AtomicUsize>::default();
         let permits = Arc::new(ConnectionPermits::new(Arc::clone(&connections)));
@@ -100,7 +100,7 @@ impl Parts {
             permits,
             leaving: Arc::default(),
             requests,
-            beside,
+            background,
         })
     }
 
@@ -270,7 +270,7 @@ impl Parts {
 
     pub(super) fn lifecycle(&self) -> Lifecycle {
         let access = Arc::clone(&self.access);
-        self.requests.set_exit_hook(move || access.flush(LAST_WORDS));
+        self.requests.set_exit_hook(move || access.flush(LOG_FLUSH_TIMEOUT));
         Lifecycle {
             requests: Arc::clone(&self.requests),
             status: Arc::clone(&self.status),

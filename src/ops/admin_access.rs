@@ -53,7 +53,8 @@ impl AdminAccess {
             let named = bare_host(authority)?;
             Some(authority.eq_ignore_ascii_case(host) || self.is_listed(&named))
         };
-        let all = headers.get_all(header::ORIGIN).iter().all(|origin| is_own(origin).unwrap_or(false));
+        let all =
+            headers.get_all(header::ORIGIN).iter().all(|origin| is_own(origin).unwrap_or(false));
         all.then_some(()).ok_or(Foreign::Origin)
     }
 

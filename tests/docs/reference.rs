@@ -186,7 +186,7 @@ impl<'s> Reference<'s> {
             }
         }
         if let Some(words) = value["enum"].as_sequence() {
-            let words = words.iter().filter(|word| **word != Value::from("1"));
+            let words = words.iter().filter(|word| word.as_str() != Some("1"));
             return words.map(|word| format!("`{}`", plain(word))).collect::<Vec<_>>().join(", ");
         }
         match &value["type"] {

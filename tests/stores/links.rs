@@ -71,7 +71,7 @@ async fn a_socket_of_this_machine_and_a_user_with_few_rights() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("redis.sock").display().to_string();
     let redis = Redis::start(&["--unixsocket", &socket]).await;
-    // What README says a user of the store needs.
+    // What docs/src/operating/redis.md says a user of the store needs.
     let rights = [
         "~tollgate:*",
         "+evalsha",

@@ -301,7 +301,7 @@ proptest! {
     }
 }
 
-/// What README's line says: a thousand as gold, one without the plan, again and again.
+/// What the table in docs/src/operating/redis.md says: a thousand as gold, one without the plan, again and again.
 #[test]
 fn no_order_of_plans_creates_units() {
     for kind in [Kind::Sliding, Kind::Log, Kind::Fixed] {

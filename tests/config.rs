@@ -1,4 +1,4 @@
-//! Configurations as text: every mistake is told with its place and its cure.
+//! Configurations as text: every mistake is reported with its location and its cure.
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tollgate::config::{self, LogTarget, MethodOverride, RefusalBody, Underscores};
 use tollgate::policy::client::AddressHeader;
 
-/// A valid file; `EDIT` marks where a case puts its text.
+/// The beginning of a valid file. Each case appends its text, from line 4 on.
 const HEAD: &str = "version: 1
 listeners: [{ address: 127.0.0.1:1 }]
 origins: { site: { servers: [127.0.0.1:1] } }
@@ -33,7 +33,7 @@ fn limit(fields: &str, expected: &[&str]) {
 }
 
 #[test]
-fn limits() {
+fn mistakes_in_limits() {
     limit("tier: exact, rate: 5/s, key: client_ip", &[]);
     limit(
         "tier: exact, rate: 5/s, key: header:x",
@@ -114,7 +114,7 @@ fn limits() {
 }
 
 #[test]
-fn the_rest_of_a_limit() {
+fn mistakes_in_options_of_limits() {
     let exact = |text: &str, expected: &[&str]| {
         limit(&format!("tier: exact, rate: 5/s, key: client_ip, {text}"), expected);
     };
@@ -270,7 +270,7 @@ fn the_rest_of_a_limit() {
 }
 
 #[test]
-fn stores() {
+fn mistakes_in_stores() {
     let store = |text: &str, expected: &[&str]| {
         check(&format!("store: {{ redis: {{ {text} }} }}\n{ROUTE}"), expected);
     };
@@ -285,10 +285,10 @@ fn stores() {
     ] {
         store(good, &[]);
     }
-    let one = "one of url, cluster and sentinel is needed; write url: redis://127.0.0.1:6379, \
+    let message = "one of url, cluster and sentinel is needed; write url: redis://127.0.0.1:6379, \
                cluster: [..] or sentinel: { urls: [..], master: NAME }";
-    store("timeout: 20ms", &[&format!("f:4:17: store.redis: {one}")]);
-    store("url: redis://a, cluster: [redis://b]", &[&format!("f:4:17: store.redis: {one}")]);
+    store("timeout: 20ms", &[&format!("f:4:17: store.redis: {message}")]);
+    store("url: redis://a, cluster: [redis://b]", &[&format!("f:4:17: store.redis: {message}")]);
     let written = "write redis://HOST:6379, rediss://HOST:6379 or unix:/run/redis.sock";
     for bad in [
         "http://a",
@@ -363,12 +363,12 @@ fn stores() {
     );
 }
 
-/// A request cannot leave in turn under two limits that let it wait: such routes are refused by name.
+/// A request cannot keep the order of two queues, so a route with two limits that delay is refused.
 #[test]
-fn two_delays() {
-    let refused = |line: usize, column: usize, route: usize, one: &str, other: &str| {
+fn two_limits_that_delay_are_refused_on_one_route() {
+    let refused = |line: usize, column: usize, route: usize, first: &str, second: &str| {
         format!(
-            "f:{line}:{column}: routes[{route}]: limits {one:?} and {other:?} could both delay a request, and a request \
+            "f:{line}:{column}: routes[{route}]: limits {first:?} and {second:?} could both delay a request, and a request \
              cannot keep the order of both queues; remove max_delay from one of them (a leaky_bucket then \
              becomes a token_bucket), or use them on different routes"
         )
@@ -388,7 +388,7 @@ fn two_delays() {
         let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
         check(&format!("{limits}{defaults}{route}"), &expected);
     };
-    // One alone, beside limits that let nobody wait, and what stands in its place.
+    // One limit that delays, with limits that do not, and with the limits that replace it.
     for accepted in [
         "line",
         "line, watched, bucket",
@@ -418,7 +418,7 @@ fn two_delays() {
 
 /// Names of limits, routes and origins: `[a-zA-Z0-9_-]{1,64}`, as typed.
 #[test]
-fn names() {
+fn names_have_64_characters_at_most() {
     let names = |limit: &str, route: &str, origin: &str| {
         format!(
             "version: 1
@@ -454,9 +454,9 @@ routes: [{{ name: {route}, origin: {origin}, limits: [{limit}] }}]
     );
 }
 
-/// What has left in its turn cannot be taken back: those behind it have theirs.
+/// A refund does not shorten the delays that later requests already have.
 #[test]
-fn what_waits_is_not_given_back() {
+fn a_limit_that_delays_has_no_refunds() {
     let limit = |more: &str| {
         format!(
             "limits:\n  a: {{ tier: exact, algorithm: leaky_bucket, rate: 5/1s, max_delay: 1s, key: client_ip{more} }}\n"
@@ -482,9 +482,9 @@ fn what_waits_is_not_given_back() {
     );
 }
 
-/// Each charge is written to every window and bucket of its key, so there are few.
+/// Each charge is written to every window and bucket of its key, so their number is bounded.
 #[test]
-fn a_limit_has_few_windows_and_rates() {
+fn windows_and_rates_of_a_limit_are_bounded() {
     let text = |algorithm: &str, rates: &mut dyn Iterator<Item = String>| {
         let plans: Vec<String> =
             rates.enumerate().map(|(n, rate)| format!("p{n}: {rate}")).collect();
@@ -517,7 +517,7 @@ fn a_limit_has_few_windows_and_rates() {
 }
 
 #[test]
-fn routes() {
+fn mistakes_in_routes() {
     check(
         "routes: [{ name: r }, { name: r }]\n",
         &["f:4:31: routes[1].name: two routes have the name \"r\""],
@@ -547,7 +547,7 @@ fn routes() {
 }
 
 #[test]
-fn sections() {
+fn mistakes_in_sections() {
     assert_eq!(errors(""), ["f:1:1: the file is empty; begin with version: 1"]);
     assert_eq!(
         errors("version: 1\n"),
@@ -597,7 +597,7 @@ fn sections() {
 }
 
 #[test]
-fn an_origin_is_asked_for_by_a_name() {
+fn the_server_name_of_an_origin_is_a_name_or_an_address() {
     let tls = |sni: &str| {
         let servers = "servers: [127.0.0.1:1]";
         let head = HEAD.replace(servers, &format!("{servers}, tls: {{ sni: {sni} }}"));
@@ -631,15 +631,15 @@ fn handshakes_have_a_rate_or_none() {
     assert_eq!(of("none"), None);
     let default = config::read_text(&format!("{HEAD}{ROUTE}"), "f", Path::new("")).unwrap();
     assert_eq!(default.config.bounds.handshakes_per_client, read("50/s"));
-    let place = "f:4:48: limits_of_this_proxy.handshakes_per_client";
+    let location = "f:4:48: limits_of_this_proxy.handshakes_per_client";
     check(
         &bounds("50"),
-        &[&format!("{place}: \"50\" is not a rate; write for example 5/s or 60/1m")],
+        &[&format!("{location}: \"50\" is not a rate; write for example 5/s or 60/1m")],
     );
     check(
         &bounds("3000000000/1s"),
         &[&format!(
-            "{place}: \"3000000000/1s\" is too fast or too slow; write for example 50/s, or none"
+            "{location}: \"3000000000/1s\" is too fast or too slow; write for example 50/s, or none"
         )],
     );
 }
@@ -663,29 +663,29 @@ routes:
 }
 
 #[test]
-fn where_yaml_trips_the_cure_is_told() {
-    let told = |rest: &str, words: &[&str]| {
+fn errors_about_yaml_have_a_cure() {
+    let refused = |rest: &str, words: &[&str]| {
         let found = errors(&format!("{HEAD}{rest}"));
         assert_eq!(found.len(), 1, "{rest}: {found:#?}");
         for word in words {
             assert!(found[0].contains(word), "{word} is not in {}", found[0]);
         }
     };
-    told("routes: [{ name: r, match: { host: *.example.com } }]\n", &["f:4:", "quote it"]);
-    told("routes: &all [{ name: r }]\n", &["f:4:9", "anchor"]);
-    told("routes: !tag [{ name: r }]\n", &["f:4:9", "tag"]);
-    told(
+    refused("routes: [{ name: r, match: { host: *.example.com } }]\n", &["f:4:", "quote it"]);
+    refused("routes: &all [{ name: r }]\n", &["f:4:9", "anchor"]);
+    refused("routes: !tag [{ name: r }]\n", &["f:4:9", "tag"]);
+    refused(
         "version: 1\nroutes: [{ name: r }]\n",
         &["f:4:1", "\"version\" is written twice", "line 1"],
     );
-    told("routes: [{ name: r }]\n---\nversion: 1\n", &["second document"]);
-    told("routes: [{ name: r }\n", &["f:"]);
-    told("routes:\n\t- name: r\n", &["f:"]);
-    told("clients: { trusted_proxies: [::1/128] }\nroutes: [{ name: r }]\n", &["f:4:"]);
+    refused("routes: [{ name: r }]\n---\nversion: 1\n", &["second document"]);
+    refused("routes: [{ name: r }\n", &["f:"]);
+    refused("routes:\n\t- name: r\n", &["f:"]);
+    refused("clients: { trusted_proxies: [::1/128] }\nroutes: [{ name: r }]\n", &["f:4:"]);
 }
 
 #[test]
-fn cases_with_mistakes_are_told_with_their_places() {
+fn mistakes_in_policy_tests_have_locations() {
     let text = "cases:
   - name: a
     steps:
@@ -712,7 +712,7 @@ fn cases_with_mistakes_are_told_with_their_places() {
 }
 
 #[test]
-fn hostile_texts_are_refused_and_nothing_worse() {
+fn hostile_texts_are_refused() {
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     let mapped = "a: {".repeat(20_000);
     let bomb: String = (1..9).fold("a0: &a0 [x,x,x,x,x,x,x,x]\n".to_owned(), |text, n| {
@@ -743,7 +743,7 @@ fn hostile_texts_are_refused_and_nothing_worse() {
 }
 
 #[test]
-fn a_key_is_text_as_it_was_typed() {
+fn values_are_text_as_typed() {
     let policy =
         "routes: [{ name: r, match: { header: { x-key: 007, x-yes: yes, x-float: 1e3 } } }]\n";
     let loaded = config::read_text(&format!("{HEAD}{policy}"), "f", Path::new("")).unwrap();
@@ -795,7 +795,7 @@ routes:
 }
 
 #[test]
-fn trusted_proxies_are_believed_by_their_usual_field() {
+fn x_forwarded_for_is_the_default_field_of_trusted_proxies() {
     let header = |clients: &str| {
         let text = format!("{HEAD}clients: {{ {clients} }}\nroutes: [{{ name: r }}]\n");
         config::read_text(&text, "f", Path::new("")).unwrap().config.clients.address_header
@@ -847,9 +847,9 @@ fn words_of_the_bounds_are_known_or_refused_with_a_cure() {
     }
 }
 
-/// Warnings about what a limit's own words come to, each with its cure.
+/// Warnings about the options of a limit, each with its cure.
 #[test]
-fn warnings_about_the_rest_of_a_limit() {
+fn options_of_limits_have_warnings() {
     let codes = |limit: &str, used: &str| -> Vec<(&str, bool)> {
         let text = format!(
             "{HEAD}limits:\n  l: {{ tier: exact, rate: 50/s, {limit} }}
@@ -858,8 +858,10 @@ check: {{ silence: [spoofable-key, unlimited-preflights] }}\n"
         );
         let loaded = config::read_text(&text, "f", Path::new(""));
         let loaded = loaded.unwrap_or_else(|errors| panic!("{text}\n{errors}"));
-        let told = loaded.warnings.iter();
-        told.map(|one| (one.code, !one.message.is_empty() && !one.cure.is_empty())).collect()
+        let warnings = loaded.warnings.iter();
+        warnings
+            .map(|warning| (warning.code, !warning.message.is_empty() && !warning.cure.is_empty()))
+            .collect()
     };
     let by_ip = "key: client_ip";
     let ban = "penalty: { after: 9, within: 1m, ban: 1m }";
@@ -886,10 +888,10 @@ check: {{ silence: [spoofable-key, unlimited-preflights] }}\n"
     assert_eq!(codes(&format!("{by_ip}, {ban}"), "l"), []);
 }
 
-/// A route tells when its limits spare preflights, and is silent when one does not, or none comes.
+/// No warning if one limit applies to preflights, or if the route receives none.
 #[test]
-fn a_route_whose_preflights_meet_no_limit_is_told() {
-    let told = |limits: &str, route: &str| -> Vec<String> {
+fn a_route_whose_preflights_meet_no_limit_has_a_warning() {
+    let warnings = |limits: &str, route: &str| -> Vec<String> {
         let text = format!(
             "{HEAD}limits:
   exact: {{ tier: exact, rate: 5/s, key: client_ip }}
@@ -900,8 +902,10 @@ routes: [{{ name: r, limits: [{limits}]{route} }}]\n"
         );
         let loaded = config::read_text(&text, "f", Path::new(""));
         let loaded = loaded.unwrap_or_else(|errors| panic!("{text}\n{errors}"));
-        let about = loaded.warnings.iter().filter(|one| one.code == "unlimited-preflights");
-        about.map(|one| format!("{}: {} {}", one.path, one.message, one.cure)).collect()
+        let about = loaded.warnings.iter().filter(|warning| warning.code == "unlimited-preflights");
+        about
+            .map(|warning| format!("{}: {} {}", warning.path, warning.message, warning.cure))
+            .collect()
     };
     for (limits, route, expected) in [
         ("exact", "", true),
@@ -917,21 +921,23 @@ routes: [{{ name: r, limits: [{limits}]{route} }}]\n"
         ("exact", ", responses: { exempt: [acme] }", false),
         ("exact", ", responses: { exempt: [] }", false),
     ] {
-        let told = told(limits, route);
-        assert_eq!(told.len(), usize::from(expected), "{limits}{route}: {told:?}");
-        let is_whole = |one: &String| {
-            one.starts_with("routes[0]") && one.contains("\"r\"") && one.contains("exempt: [acme]")
+        let warnings = warnings(limits, route);
+        assert_eq!(warnings.len(), usize::from(expected), "{limits}{route}: {warnings:?}");
+        let is_complete = |text: &String| {
+            text.starts_with("routes[0]")
+                && text.contains("\"r\"")
+                && text.contains("exempt: [acme]")
         };
-        assert!(told.iter().all(is_whole), "{told:?}");
+        assert!(warnings.iter().all(is_complete), "{warnings:?}");
     }
 }
 
-/// A route tells when no limit that is asked before a token's signature refuses a client of forged ones.
+/// The bound is a limit that is judged before signatures and refuses a client that sends forged tokens.
 #[test]
-fn a_route_that_checks_tokens_without_a_bound_is_told() {
+fn a_route_that_checks_tokens_without_a_bound_has_a_warning() {
     let jwt = |claim: &str| format!("{{ jwt: {{ secret_file: keys/secret, claim: {claim} }} }}");
     let (sub, plan) = (jwt("sub"), jwt("plan"));
-    let told = |limits: &str| -> usize {
+    let warnings = |limits: &str| -> usize {
         let text = format!(
             "{HEAD}limits:
   key: {{ tier: exact, rate: 5/s, key: {sub}, missing_key: {{ limit: guests }} }}
@@ -949,26 +955,29 @@ routes: [{{ name: r, limits: [{limits}] }}]\n"
         );
         let loaded = config::read_text(&text, "f", Path::new("tests/policies"));
         let loaded = loaded.unwrap_or_else(|errors| panic!("{text}\n{errors}"));
-        let about = loaded.warnings.iter().filter(|one| one.code == "unlimited-token-checks");
-        about.filter(|one| one.path == "routes[0]" && one.cure.contains("client_ip")).count()
+        let about =
+            loaded.warnings.iter().filter(|warning| warning.code == "unlimited-token-checks");
+        about
+            .filter(|warning| warning.path == "routes[0]" && warning.cure.contains("client_ip"))
+            .count()
     };
     for unbounded in ["key", "chain", "plan", "plan, key"] {
-        assert_eq!(told(unbounded), 1, "{unbounded}");
+        assert_eq!(warnings(unbounded), 1, "{unbounded}");
         for bound in ["guests", "own"] {
-            assert_eq!(told(&format!("{unbounded}, {bound}")), 0, "{unbounded}, {bound}");
+            assert_eq!(warnings(&format!("{unbounded}, {bound}")), 0, "{unbounded}, {bound}");
         }
         for other in ["watched", "partly", "counted", "pages", "flying", "late"] {
-            assert_eq!(told(&format!("{unbounded}, {other}")), 1, "{unbounded}, {other}");
+            assert_eq!(warnings(&format!("{unbounded}, {other}")), 1, "{unbounded}, {other}");
         }
     }
-    assert_eq!(told("guests, watched"), 0);
+    assert_eq!(warnings("guests, watched"), 0);
 }
 
 fn files() -> Vec<PathBuf> {
     let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
     let listed =
         |folder: PathBuf| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let all = ["examples", "compose", "."].into_iter().flat_map(|one| listed(conf.join(one)));
+    let all = ["examples", "compose", "."].into_iter().flat_map(|folder| listed(conf.join(folder)));
     let is_policy = |path: &PathBuf| {
         let name = path.to_string_lossy();
         name.ends_with(".yaml") && !name.ends_with(".test.yaml")
@@ -995,8 +1004,8 @@ fn every_file_of_conf_is_valid_and_raises_no_warning() {
         let named = policy.contains(&format!("{service}:"));
         assert!(named && !compose["services"][service].is_null(), "{service}");
     }
-    let whole = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tollgate.yaml");
-    let config = config::load(&whole).unwrap().config;
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tollgate.yaml");
+    let config = config::load(&file).unwrap().config;
     assert_eq!((config.bounds.header_size, config.bounds.discard_bytes), (32_768, 65_536));
     assert_eq!((config.policy.max_keys, config.clients.ipv6_prefix), (1_000_000, 64));
     assert_eq!(
@@ -1011,8 +1020,8 @@ proptest! {
     /// Cut, doubled, swapped and overwritten bytes: an error or a policy, never a panic.
     #[test]
     fn no_text_panics(edits in proptest::collection::vec((0usize..4_000, 0usize..40, 0u8..4, any::<char>()), 1..12)) {
-        let whole = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tollgate.yaml");
-        let mut text: Vec<char> = std::fs::read_to_string(whole).unwrap().chars().collect();
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tollgate.yaml");
+        let mut text: Vec<char> = std::fs::read_to_string(file).unwrap().chars().collect();
         for (at, length, kind, other) in edits {
             let at = at.min(text.len());
             let end = (at + length).min(text.len());

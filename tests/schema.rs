@@ -1,5 +1,4 @@
-//! The schema that editors complete a configuration by: it takes what the reader takes, and knows
-//! the keys that the reader knows.
+//! The JSON Schema of the configuration accepts what the reader accepts, and has the same keys.
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
 use std::collections::BTreeSet;
@@ -50,7 +49,7 @@ fn every_configuration_here_is_valid() {
 }
 
 #[test]
-fn what_is_wrong_is_marked() {
+fn mistakes_are_refused() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
     let good = "{ version: 1, listeners: [{ address: a }], origins: { o: { servers: [a] } }, \
                 limits: { l: { tier: exact, rate: 1/s, key: client_ip } }, routes: [{ name: r }] }";
@@ -83,8 +82,9 @@ fn what_is_wrong_is_marked() {
     }
 }
 
-/// What stands around a mapping, `@` being the mapping, and where the schema describes it.
-const PLACES: [(&str, &str); 27] = [
+/// A configuration with `@` instead of the entries of a mapping, and the pointer to that mapping in the
+/// schema.
+const MAPPINGS: [(&str, &str); 27] = [
     ("listeners: [{ address: 127.0.0.1:1, @ }]", "listeners/items"),
     ("listeners: [{ address: 127.0.0.1:1, tls: { @ } }]", "listeners/items/properties/tls/anyOf/0"),
     ("admin: { address: 127.0.0.1:2, @ }", "admin"),
@@ -147,19 +147,20 @@ const PLACES: [(&str, &str); 27] = [
 #[test]
 fn the_schema_knows_the_keys_that_the_reader_knows() {
     let schema = schema();
-    let mut places: Vec<(String, String)> = PLACES
+    let mut mappings: Vec<(String, String)> = MAPPINGS
         .iter()
-        .map(|(text, place)| ((*text).to_owned(), format!("/properties/{place}")))
+        .map(|(text, pointer)| ((*text).to_owned(), format!("/properties/{pointer}")))
         .collect();
-    places.push(("responses: { @ }".to_owned(), "/definitions/responses".to_owned()));
-    for (text, place) in &places {
+    mappings.push(("responses: { @ }".to_owned(), "/definitions/responses".to_owned()));
+    for (text, pointer) in &mappings {
         let errors = config::read_text(&text.replace('@', "\"\": 1"), "f", Path::new(""));
         let errors = errors.unwrap_err().lines().join("\n");
         let known = errors.split("unknown key \"\"; known here: ").nth(1);
         let known = known.unwrap_or_else(|| panic!("{text}: {errors}"));
         let known: BTreeSet<&str> = known.lines().next().unwrap().split(", ").collect();
-        let described = schema.pointer(place).and_then(|one| one["properties"].as_object());
-        let described = described.unwrap_or_else(|| panic!("no properties at {place}"));
+        let described =
+            schema.pointer(pointer).and_then(|mapping| mapping["properties"].as_object());
+        let described = described.unwrap_or_else(|| panic!("no properties at {pointer}"));
         let described: BTreeSet<&str> = described.keys().map(String::as_str).collect();
         assert_eq!(described, known, "{text}");
     }
@@ -170,7 +171,7 @@ fn the_schema_knows_the_keys_that_the_reader_knows() {
     assert_eq!(described.keys().map(String::as_str).collect::<BTreeSet<_>>(), known);
 }
 
-/// Every property says what it is for.
+/// Every property has a description.
 #[test]
 fn every_key_is_described() {
     fn walk(value: &Value, path: &str) {
@@ -178,15 +179,16 @@ fn every_key_is_described() {
             return;
         };
         if let Some(properties) = object.get("properties").and_then(Value::as_object) {
-            for (name, one) in properties {
-                let has = one["description"].is_string() || one["$ref"].is_string();
-                assert!(has, "{path}/{name} is not described");
+            for (name, property) in properties {
+                let is_described =
+                    property["description"].is_string() || property["$ref"].is_string();
+                assert!(is_described, "{path}/{name} is not described");
             }
         }
-        for (name, one) in object {
-            walk(one, &format!("{path}/{name}"));
-            for (i, one) in one.as_array().into_iter().flatten().enumerate() {
-                walk(one, &format!("{path}/{name}[{i}]"));
+        for (name, child) in object {
+            walk(child, &format!("{path}/{name}"));
+            for (index, item) in child.as_array().into_iter().flatten().enumerate() {
+                walk(item, &format!("{path}/{name}[{index}]"));
             }
         }
     }

@@ -184,7 +184,7 @@ async fn the_demonstration_shows_both_tiers_and_a_reload() {
         rest.split_whitespace().next().unwrap_or("").to_owned()
     };
     assert!(eventually(Duration::from_secs(10), || async { told().contains("Ctrl-C") }).await);
-    let (site, file) = (after("before it at"), after("The policy is"));
+    let (site, file) = (after("in front of it at"), after("The policy is"));
     let address = site.strip_prefix("http://").unwrap().to_owned();
     let up = eventually(Duration::from_secs(10), || async {
         tokio::net::TcpStream::connect(&address).await.is_ok()

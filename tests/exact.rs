@@ -165,7 +165,7 @@ fn a_sweep_drops_only_cells_that_equal_an_absent_one() {
             assert!(bench.allowed(&generation, &[("x-key", &key.to_string())]));
         }
     }
-    let cells = || generation.room(LimitIndex(0)).unwrap().cells();
+    let cells = || generation.cell_budget(LimitIndex(0)).unwrap().cells();
     assert_eq!(cells(), 2_000);
     let sweep_all = || (0..64).for_each(|_| bench.engine.tick(&generation));
     sweep_all();
@@ -328,7 +328,7 @@ responses: { retry_after_jitter: 40s }";
     assert_eq!(decide("a").0.wait(), Nanos::ZERO);
     let mut waiting: Vec<_> = (0..10_000).map(|_| decide("a")).collect();
     assert_eq!(waiting[9_999].0.wait(), Nanos::from_secs(100));
-    assert_eq!(bench.engine.waiting(), 10_000);
+    assert_eq!(bench.engine.delayed_requests(), 10_000);
 
     // Others that need not wait pass; whoever would have to is refused, and charged nothing.
     assert_eq!(left(&decide("b").0), 1_000_000 - 10_002);
@@ -344,7 +344,7 @@ responses: { retry_after_jitter: 40s }";
     assert_eq!(told(&refused, &generation, limits), ["101", "121", "140"]);
     assert_eq!(generation.counters(LimitIndex(2)).get(VerdictKind::OverflowDenied), 6);
     assert_eq!(generation.counters(LimitIndex(2)).get(VerdictKind::Denied), 0);
-    assert_eq!(bench.engine.waiting(), 10_000);
+    assert_eq!(bench.engine.delayed_requests(), 10_000);
 
     // One turn has come, and one has left: two may wait.
     waiting[0].1.end_delay();
@@ -354,7 +354,7 @@ responses: { retry_after_jitter: 40s }";
     assert_eq!(outcomes, [Outcome::Allowed, Outcome::Allowed, Outcome::Limited]);
     assert_eq!(more[1].0.wait(), Nanos::from_millis(20), "nothing was spent by who was refused");
     drop((more, waiting));
-    assert_eq!(bench.engine.waiting(), 0);
+    assert_eq!(bench.engine.delayed_requests(), 0);
 }
 
 /// `Retry-After`, with a jitter of 0, half and nearly the whole of its span.
@@ -550,7 +550,7 @@ fn a_limit_that_comes_back_has_the_room_of_its_cells() {
     let without = bench.load("routes: [{ name: r }]", Some(&first));
     let again = bench.load(&with, Some(&without));
     assert!(ask(&again));
-    let room = again.room(LimitIndex(0)).unwrap();
+    let room = again.cell_budget(LimitIndex(0)).unwrap();
     assert_eq!((room.cells(), room.weight()), (5, 5));
     bench.clock.advance(Nanos::from_secs(40));
     (0..64).for_each(|_| bench.engine.tick(&again));

@@ -176,7 +176,7 @@ routes: [{{ name: r, limits: [{order}] }}]"
                 assert_eq!(bench.count("cheap", VerdictKind::Denied), denied, "{label}");
                 assert_eq!(bench.count("cheap", VerdictKind::Allowed), 3, "{label}");
                 drop(held);
-                assert_eq!(bench.engine.waiting(), 0, "{label}");
+                assert_eq!(bench.engine.delayed_requests(), 0, "{label}");
             }
         }
     }

@@ -1,95 +1,122 @@
-//! Charges in the shared store that no request waits for: of shadow limits and of candidates.
+//! Charges in the shared store that no request waits for: those of shadow limits and candidates.
+//!
+//! Each charge is a task. It records the verdict itself, and afterwards applies the correction that the response of
+//! the origin makes. Nothing here can refuse or delay a request.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::exact::ExactPart;
-use super::pending::{ChargedIn, InBackground, PendingSettlement};
-use super::{CandidateVerdict, Decision, Engine, Generation, VerdictKind};
+use super::candidate::CandidateVerdict;
+use super::counters::VerdictKind;
+use super::decision::Decision;
+use super::exact::ExactCharge;
+use super::generation::Generation;
+use super::pending::{ChargedIn, PendingSettlement};
+use super::state::Engine;
 use crate::clock::Nanos;
 use crate::store::redis::{
     CellCharge, ChargeReply, Operation, SharedStore, StoreCharge, StoreFailure,
 };
 
-/// The result of a charge.
-type Answer = Result<ChargeReply, StoreFailure>;
-
 /// One cell that is charged while the request goes on.
-pub(super) struct Background<'a> {
+pub(super) struct BackgroundCharge<'a> {
     pub(super) engine: &'a Engine,
-    pub(super) remote: &'a Arc<SharedStore>,
+    pub(super) shared: &'a Arc<SharedStore>,
     pub(super) generation: &'a Generation,
-    pub(super) part: ExactPart<'a>,
+    pub(super) charge: ExactCharge<'a>,
 }
 
-impl Background<'_> {
-    /// Charges a shadow limit and counts its verdict.
-    pub(super) fn watch(self, decision: &Decision, pending: &mut PendingSettlement) {
-        let counters = Arc::clone(&self.generation.counting(self.part.target.limit).counters);
-        let number = self.generation.number();
-        if self.remote.cached_denial(&self.part.spend(), number, decision.at.mono).is_some() {
+/// A unit of background work; it is counted until it is dropped.
+#[derive(Debug)]
+pub(super) struct BackgroundGuard(Arc<AtomicUsize>);
+
+impl BackgroundGuard {
+    pub(super) fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Release);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for BackgroundGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl BackgroundCharge<'_> {
+    /// Charges a shadow limit and records its verdict.
+    pub(super) fn charge_shadow(self, decision: &Decision, pending: &mut PendingSettlement) {
+        let counters = Arc::clone(&self.generation.loaded(self.charge.target.limit).counters);
+        let (number, now) = (self.generation.number(), decision.at.mono);
+        if self.shared.cached_denial(&self.charge.cell_charge(), number, now).is_some() {
             counters.record(VerdictKind::ShadowDenied);
             return;
         }
-        self.charge(pending, move |answer| {
-            counters.record(match answer {
-                Ok(answered) if answered.charged => VerdictKind::Allowed,
+        self.spawn(pending, move |reply| {
+            counters.record(match reply {
+                Ok(reply) if reply.charged => VerdictKind::Allowed,
                 Ok(_) => VerdictKind::ShadowDenied,
                 Err(_) => VerdictKind::DegradedAllowed,
             });
         });
     }
 
-    /// Charges a candidate and counts its verdict. While the store fails a candidate says nothing.
-    pub(super) fn try_candidate(self, trial: &CandidateVerdict, pending: &mut PendingSettlement) {
-        let counters = Arc::clone(&self.generation.counting(self.part.target.limit).counters);
-        let trial = trial.clone();
-        self.charge(pending, move |answer| {
-            if let Ok(answered) = answer {
-                trial.answered(&counters, answered.charged);
+    /// Charges a candidate and records its verdict. If the store fails, there is no verdict.
+    pub(super) fn charge_candidate(
+        self,
+        candidate: &CandidateVerdict,
+        pending: &mut PendingSettlement,
+    ) {
+        let counters = Arc::clone(&self.generation.loaded(self.charge.target.limit).counters);
+        let candidate = candidate.clone();
+        self.spawn(pending, move |reply| {
+            if let Ok(reply) = reply {
+                candidate.record(&counters, reply.charged);
             }
         });
     }
 
-    /// Charges a limit whose verdict is not asked for. The store's denial is remembered, as every one.
-    pub(super) fn charge_unseen(self) {
-        self.charge(&mut PendingSettlement::default(), |_| {});
+    /// Charges a limit without recording its verdict. A denial still enters the denial cache.
+    pub(super) fn charge_unrecorded(self) {
+        self.spawn(&mut PendingSettlement::default(), |_| {});
     }
 
-    /// Charges. What the answer of the origin changes is sent once the store has answered.
-    fn charge(self, pending: &mut PendingSettlement, count: impl FnOnce(&Answer) + Send + 'static) {
-        let spend = self.part.spend();
-        let change = self.part.may_change.then(|| {
-            let (sender, change) = oneshot::channel();
-            let mut open = self.part.open(ChargedIn::Background(sender));
-            open.told = false;
+    /// Starts the task. The correction that the response makes is applied after the store has replied.
+    fn spawn(
+        self,
+        pending: &mut PendingSettlement,
+        record: impl FnOnce(&Result<ChargeReply, StoreFailure>) + Send + 'static,
+    ) {
+        let cell_charge = self.charge.cell_charge();
+        let correction = self.charge.may_change.then(|| {
+            let (sender, correction) = oneshot::channel();
+            let mut open = self.charge.open(ChargedIn::Background(sender));
+            open.is_reported = false;
             pending.open.push(open);
-            change
+            correction
         });
-        let (number, remote) = (self.generation.number(), Arc::clone(self.remote));
-        // The request has used up a part of its own time, for a far store most of it.
+        let (number, shared) = (self.generation.number(), Arc::clone(self.shared));
+        // The request may already have used up its own deadline, so this charge has another.
         let now = self.engine.now().mono;
-        let deadline = now.saturating_add(Nanos::from(remote.timeout()));
-        let in_background = InBackground::new(&self.engine.background);
+        let deadline = now.saturating_add(Nanos::from(shared.timeout()));
+        let guard = BackgroundGuard::new(&self.engine.background);
         tokio::spawn(async move {
             let charge = StoreCharge {
                 operation: Operation::Charge,
-                cell_charges: SmallVec::from_iter([spend.clone()]),
+                cell_charges: SmallVec::from_iter([cell_charge.clone()]),
             };
-            let answer = remote.settle(charge, number, deadline, now).await;
-            count(&answer);
-            drop(in_background);
-            if let (Ok(answered), Some(change)) = (answer, change)
-                && let (true, Some(cell)) = (answered.charged, answered.cells.first())
-                && let Ok((change, _in_background)) = change.await
+            let reply = shared.settle(charge, number, deadline, now).await;
+            record(&reply);
+            drop(guard);
+            if let (Ok(reply), Some(correction)) = (reply, correction)
+                && let (true, Some(cell)) = (reply.charged, reply.cells.first())
+                && let Ok((correction, _guard)) = correction.await
             {
-                change.post(
-                    &remote,
-                    CellCharge { log_chunk: cell.log_chunk, ..spend },
-                    answered.at,
-                );
+                let charged = CellCharge { log_chunk: cell.log_chunk, ..cell_charge };
+                correction.send(&shared, charged, reply.at);
             }
         });
     }

@@ -1,24 +1,27 @@
-//! From what is configured to an engine that counts there.
+//! Makes an engine from the configuration of its store. A store that does not answer never prevents a start.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Engine;
+use super::state::Engine;
 use crate::clock::Clock;
 use crate::config::{RedisEndpoint, RedisServers, RedisStore, RedisUrl, StoreConfig};
 use crate::policy::KeySecret;
 use crate::store::redis::{Address, Login, ServerDiscovery, SharedStore, StoreSettings, StoreTls};
 
-/// How long a start waits for the store, so that the first requests find it. Without it the
-/// process serves all the same.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a start waits for the store, so that the first requests find it. If it does not answer in time, the
+/// process starts without it.
+const STARTUP_WAIT: Duration = Duration::from_secs(1);
 
-/// What nodes without a secret of their own agree on.
+/// The secret of nodes that share a store without a `key_secret_file`.
 const FIXED_SECRET: &[u8] = b"tollgate: no key_secret_file";
 
 impl Engine {
-    /// An engine that counts where a configuration says. Connections live on the runtime that this
-    /// is called in. An error: no randomness for the secret of the keys.
+    /// An engine that counts in the configured store. Its connections live on the Tokio runtime of the caller.
+    ///
+    /// # Errors
+    ///
+    /// The operating system gives no random bytes for the secret of the keys.
     pub async fn connect(
         store: &StoreConfig,
         clock: Arc<dyn Clock>,
@@ -30,7 +33,7 @@ impl Engine {
         };
         let secret = KeySecret::of_file(redis.key_secret.as_deref().unwrap_or(FIXED_SECRET));
         let remote = SharedStore::start(settings(redis), Arc::clone(&clock));
-        if !remote.wait_until_up(PATIENCE).await {
+        if !remote.wait_until_up(STARTUP_WAIT).await {
             log::error!("the store does not answer; on_store_failure judges until it does");
         }
         Ok(Self::with_store(clock, secret, remote))

@@ -1,28 +1,29 @@
-//! What is counted of decisions: plain atomics, read by whoever shows them.
+//! Counters of decisions: plain atomics without a metrics format.
+//!
+//! The counters of a limit are kept over all generations and never decrease.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use super::candidate::CandidateComparison;
 use crate::histogram::Histogram;
 use crate::policy::Tier;
 
-use super::trial::CandidateComparison;
-
-/// How one limit's verdict is counted.
+/// The kind of a limit's verdict in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerdictKind {
-    /// The charge fits.
+    /// The limit admits.
     Allowed,
-    /// It does not.
+    /// The limit denies.
     Denied,
-    /// It does not, and the limit is in shadow mode.
+    /// The limit would deny, but is in shadow mode.
     ShadowDenied,
-    /// No room for a new key; it passes.
+    /// The store has no room for the key, and the request is admitted.
     OverflowAllowed,
-    /// No room for a new key, or none to wait in; it is refused.
+    /// The store has no room for the key, or no delay slot is free, and the request is denied.
     OverflowDenied,
-    /// The store is away; it passes.
+    /// The shared store fails, and the request is admitted.
     DegradedAllowed,
-    /// The store is away; it is refused.
+    /// The shared store fails, and the request is denied.
     DegradedDenied,
 }
 
@@ -38,12 +39,12 @@ impl VerdictKind {
         Self::DegradedDenied,
     ];
 
-    /// Whether the store was away.
+    /// Whether the shared store failed.
     pub const fn is_degraded(self) -> bool {
         matches!(self, Self::DegradedAllowed | Self::DegradedDenied)
     }
 
-    /// The word of the metrics.
+    /// The label in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -57,7 +58,7 @@ impl VerdictKind {
     }
 }
 
-/// How the two verdicts of a limit are counted.
+/// The kinds of the two possible verdicts of a limit.
 #[derive(Clone, Copy)]
 pub(super) struct VerdictKinds {
     pub(super) allowed: VerdictKind,
@@ -65,29 +66,29 @@ pub(super) struct VerdictKinds {
 }
 
 impl VerdictKinds {
-    /// The limit was judged where it counts.
+    /// The limit was judged in its own store.
     pub(super) const NORMAL: Self =
         Self { allowed: VerdictKind::Allowed, denied: VerdictKind::Denied };
 
-    /// There was no room for the key.
+    /// The store had no room for the key.
     pub(super) const OVERFLOW: Self =
         Self { allowed: VerdictKind::OverflowAllowed, denied: VerdictKind::OverflowDenied };
 
-    /// The store failed.
+    /// The shared store failed.
     pub(super) const DEGRADED: Self =
         Self { allowed: VerdictKind::DegradedAllowed, denied: VerdictKind::DegradedDenied };
 }
 
-/// How many places a limit's verdicts are counted in: two cores of some dozen seldom write to the
-/// same, and one that is written by two costs each of them more than all else of a decision.
+/// The number of stripes of a limit's counters. Threads write to different stripes: a cache line that two cores write
+/// to costs each of them more than the rest of a decision.
 const STRIPES: usize = 8;
 
-/// A line of the processor's cache of its own.
+/// Counters by kind, in a cache line of their own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Stripe([AtomicU64; VerdictKind::ALL.len()]);
 
-/// Where this thread counts.
+/// The stripe of this thread.
 fn stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -96,11 +97,11 @@ fn stripe() -> usize {
     OWN.with(|own| *own)
 }
 
-/// The verdicts of one limit, over all generations.
+/// The counters of one limit, over all generations.
 #[derive(Debug, Default)]
 pub struct LimitCounters {
     verdicts: [Stripe; STRIPES],
-    trials: [AtomicU64; CandidateComparison::ALL.len()],
+    candidates: [AtomicU64; CandidateComparison::ALL.len()],
     bans: AtomicU64,
 }
 
@@ -110,30 +111,30 @@ impl LimitCounters {
     }
 
     pub(super) fn record_candidate(&self, kind: CandidateComparison) {
-        self.trials[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.candidates[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn record_ban(&self) {
         self.bans.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often the candidate said so.
+    /// The number of comparisons of this kind between the candidate and the rate in force.
     pub fn candidate_verdicts(&self, kind: CandidateComparison) -> u64 {
-        self.trials[kind as usize].load(Ordering::Relaxed)
+        self.candidates[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Bans that this node made.
+    /// The number of bans that this node made.
     pub fn bans(&self) -> u64 {
         self.bans.load(Ordering::Relaxed)
     }
 
-    /// How many verdicts of a kind there were.
+    /// The number of verdicts of this kind.
     pub fn get(&self, kind: VerdictKind) -> u64 {
         self.verdicts.iter().map(|stripe| stripe.0[kind as usize].load(Ordering::Relaxed)).sum()
     }
 }
 
-/// How long decisions take, by the dearest tier they asked.
+/// The durations of decisions, by the most expensive tier that they asked.
 #[derive(Debug)]
 pub struct Durations {
     estimate: Histogram<10>,

@@ -1,68 +1,68 @@
-//! The answer to a request, as a value. Headers, body, log and metrics all read this one.
+//! The decision on a request as a value. Response headers, body, log and metrics are all made from it; no verdict is
+//! computed twice.
 
 use smallvec::SmallVec;
 
-use super::VerdictKind;
-use super::counters::VerdictKinds;
+use super::candidate::CandidateVerdict;
+use super::counters::{VerdictKind, VerdictKinds};
 use super::target::Target;
-use super::trial::CandidateVerdict;
 use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
 use crate::policy::{LimitIndex, RateIndex, RouteIndex, Tier};
 
-/// The answer to a request.
+/// The decision on a request.
 #[derive(Clone, Debug)]
 pub struct Decision {
     /// The number of the generation that decided.
     pub generation: u64,
-    /// When.
+    /// When the request arrived.
     pub at: Now,
-    /// The date then, as the request's facts have it.
+    /// The date of arrival, from the request's facts.
     pub date: Nanos,
     /// The route, if one matched.
     pub route: Option<RouteIndex>,
     /// What happens to the request.
     pub outcome: Outcome,
-    /// One per limit that was asked, in the order of the route.
+    /// One verdict for each limit that was asked, in the order of the route.
     pub verdicts: SmallVec<[LimitVerdict; 4]>,
-    /// What candidates say, which refuse nothing.
+    /// The verdicts of candidates, which refuse nothing.
     pub candidates: Vec<CandidateVerdict>,
 }
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It goes to the origin.
+    /// It is forwarded to the origin.
     Allowed,
     /// A limit refuses it.
     Limited,
-    /// The store is away, and a limit insists on it.
+    /// The shared store fails, and a limit requires it.
     Outage,
     /// It matches no route.
     NoRoute,
-    /// Another reading of its path would be decided otherwise.
+    /// Origins may read its path in another way that would be decided differently.
     AmbiguousPath,
-    /// It lacks a key that a limit insists on.
+    /// It lacks a key that a limit requires.
     MissingKey {
-        /// Which limit.
+        /// The limit.
         limit: LimitIndex,
-        /// The answer's status.
+        /// The status of the response.
         status: u16,
     },
     /// It carries a key more than once.
     RepeatedKey {
-        /// Which limit.
+        /// The limit.
         limit: LimitIndex,
     },
     /// It carries a key that origins may decode in different ways.
     UnreadableKey {
-        /// Which limit.
+        /// The limit.
         limit: LimitIndex,
     },
 }
 
 impl Outcome {
-    /// The status of the answer that a client gets; 200 stands for the origin's.
+    /// The status of the response; 200 if the origin's response is forwarded.
     pub const fn status(self) -> u16 {
         match self {
             Self::Allowed => 200,
@@ -75,31 +75,31 @@ impl Outcome {
     }
 }
 
-/// What one limit says.
+/// The verdict of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitVerdict {
-    /// Which limit.
+    /// The limit.
     pub limit: LimitIndex,
-    /// Which of its rates.
+    /// The rate that applied, by index.
     pub rate: RateIndex,
-    /// Its tier.
+    /// The limit's tier.
     pub tier: Tier,
-    /// How it is counted.
+    /// How metrics count it.
     pub kind: VerdictKind,
     /// The verdict with its numbers.
     pub verdict: Verdict,
-    /// What the request costs under it.
+    /// The cost of the request in units.
     pub cost: u32,
-    /// Whether it only watches.
+    /// Whether the limit is in shadow mode for this key.
     pub shadow: bool,
-    /// Whether the key is banned: it was denied too often.
+    /// Whether a ban of the key refuses the request.
     pub banned: bool,
     /// Whether the key came from a credential.
     pub authenticated: bool,
 }
 
 impl LimitVerdict {
-    /// The answer of an enforcing limit.
+    /// The verdict of an enforcing limit.
     pub(super) const fn new(
         target: &Target,
         tier: Tier,
@@ -124,10 +124,10 @@ impl LimitVerdict {
         !self.shadow && !self.verdict.allowed
     }
 
-    /// Orders by how near the limit is: what is left, in requests of this cost.
-    fn left(&self) -> (u32, Nanos) {
+    /// Orders verdicts by how close the limit is: the requests of this cost that are left.
+    fn tightness(&self) -> (u32, Nanos) {
         let requests = self.verdict.remaining / self.cost.max(1);
-        // Of equally near ones the later refill is the tighter.
+        // Of two equal ones the later reset is tighter.
         (requests, Nanos::new(u64::MAX).saturating_sub(self.verdict.reset))
     }
 }
@@ -135,47 +135,47 @@ impl LimitVerdict {
 impl Decision {
     /// The limits that refuse, in the order of the route.
     pub fn refusing(&self) -> impl Iterator<Item = &LimitVerdict> {
-        self.verdicts.iter().filter(|answer| answer.refuses())
+        self.verdicts.iter().filter(|limit_verdict| limit_verdict.refuses())
     }
 
-    /// Whether a limit was judged while the store was away.
+    /// Whether a limit was judged while the shared store failed.
     pub fn is_degraded(&self) -> bool {
-        self.verdicts.iter().any(|answer| answer.kind.is_degraded())
+        self.verdicts.iter().any(|limit_verdict| limit_verdict.kind.is_degraded())
     }
 
-    /// How long the request waits for its turn.
+    /// How long the request is delayed before it is forwarded.
     pub fn wait(&self) -> Nanos {
         if self.outcome != Outcome::Allowed {
             return Nanos::ZERO;
         }
-        let waits = self.verdicts.iter().filter(|one| !one.shadow).map(|one| one.verdict.delay);
-        waits.max().unwrap_or_default()
+        let enforced = self.verdicts.iter().filter(|limit_verdict| !limit_verdict.shadow);
+        enforced.map(|limit_verdict| limit_verdict.verdict.delay).max().unwrap_or_default()
     }
 
     /// Whether a ban refuses the request.
     pub fn is_banned(&self) -> bool {
-        self.verdicts.iter().any(|answer| answer.banned)
+        self.verdicts.iter().any(|limit_verdict| limit_verdict.banned)
     }
 
-    /// The first instant at which every refusing limit would let the request pass. `None` when
-    /// nothing refuses, or when one of them never will.
+    /// The time until every refusing limit would admit the request. `None` if no limit refuses, or if one of them never
+    /// admits it.
     pub fn retry_after(&self) -> Option<Nanos> {
         let mut latest = None;
-        for answer in self.refusing() {
-            latest = latest.max(Some(answer.verdict.retry_after?));
+        for limit_verdict in self.refusing() {
+            latest = latest.max(Some(limit_verdict.verdict.retry_after?));
         }
         latest
     }
 
-    /// The limit with the least left, among those that `counts` names.
+    /// The limit that is closest to denying, among the enforcing ones that `counts` selects.
     pub fn tightest(&self, counts: impl Fn(&LimitVerdict) -> bool) -> Option<&LimitVerdict> {
         self.verdicts
             .iter()
-            .filter(|answer| !answer.shadow && counts(answer))
-            .min_by_key(|a| a.left())
+            .filter(|limit_verdict| !limit_verdict.shadow && counts(limit_verdict))
+            .min_by_key(|limit_verdict| limit_verdict.tightness())
     }
 
-    /// The limit that stands in the log: the first that refuses, else the tightest.
+    /// The limit that the log names: the first that refuses, otherwise the tightest.
     pub fn deciding(&self) -> Option<&LimitVerdict> {
         self.refusing().next().or_else(|| self.tightest(|_| true))
     }

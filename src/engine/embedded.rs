@@ -1,9 +1,12 @@
-//! Charges in the embedded store, and what happens to new keys for which it has no room.
+//! Charges in the embedded store, and in the overflow sketches for new keys that it has no room for.
+//!
+//! The store keeps the cells; this module turns its answers into the verdicts of limits. If the request is not
+//! charged in the store, charges in overflow sketches are refunded.
 
 use smallvec::SmallVec;
 
 use super::counters::VerdictKinds;
-use super::exact::{ExactPart, ExactRequest, ExactTier, Settled};
+use super::exact::{ExactCharge, ExactRequest, ExactTier, ExactVerdicts};
 use super::overflow::OverflowCharge;
 use super::pending::ChargedIn;
 use super::target::Target;
@@ -13,117 +16,145 @@ use crate::limit::Verdict;
 use crate::policy::WhenFull;
 use crate::store::SingleSettlement;
 
-/// What the overflow of a limit was charged, if anything.
-type Overflowed = Option<OverflowCharge>;
+/// The judgment of a key that the store has no room for.
+struct OverflowJudgment {
+    verdict: Verdict,
+    /// The charge in the overflow sketches; `None`: the key was not counted.
+    charge: Option<OverflowCharge>,
+}
+
+/// An overflow, and the index of the charge that it belongs to.
+struct IndexedOverflow {
+    index: usize,
+    charge: Option<OverflowCharge>,
+}
+
+/// What happened to one charge.
+struct ChargeJudgment {
+    verdict: Verdict,
+    storage: CellStorage,
+    /// Whether the request is charged.
+    charged: bool,
+}
+
+/// Where a key was counted.
+enum CellStorage {
+    /// In a cell of the store.
+    Cell,
+    /// Outside the store, which had no room: in the overflow sketches, or nowhere.
+    Overflow(Option<OverflowCharge>),
+}
 
 impl ExactTier {
-    /// Charges some parts of a request in the embedded store, all or none, and says whether they are
-    /// charged. `kinds`: how their verdicts are counted.
+    /// Charges some limits of a request in the embedded store, all or none, and returns whether they are charged.
+    /// `kinds`: how their verdicts are recorded.
     pub(super) fn charge_embedded(
         &self,
         request: &ExactRequest<'_>,
-        parts: &[ExactPart<'_>],
+        charges: &[ExactCharge<'_>],
         may_charge: bool,
         kinds: VerdictKinds,
-        settled: &mut Settled,
+        results: &mut ExactVerdicts,
     ) -> bool {
-        if let [part] = parts {
-            return self.charge_one(request, part, may_charge, kinds, settled);
+        if let [charge] = charges {
+            return self.charge_single(request, charge, may_charge, kinds, results);
         }
         let (confirm, now) = (request.confirm, request.now);
-        let charges: SmallVec<[_; 4]> = parts.iter().map(ExactPart::charge).collect();
-        let mut overflows: SmallVec<[(usize, Overflowed); 2]> = SmallVec::new();
-        let settlement = self.embedded.settle(&charges, may_charge, now, |index| {
-            let (verdict, overflow) = parts[index].charge_overflow(confirm, now);
-            overflows.push((index, overflow));
+        let embedded: SmallVec<[_; 4]> = charges.iter().map(ExactCharge::embedded_charge).collect();
+        let mut overflows: SmallVec<[IndexedOverflow; 2]> = SmallVec::new();
+        let settlement = self.embedded.settle(&embedded, may_charge, now, |index| {
+            let OverflowJudgment { verdict, charge } = charges[index].judge_overflow(confirm, now);
+            overflows.push(IndexedOverflow { index, charge });
             verdict
         });
-        for (index, (part, verdict)) in parts.iter().zip(&settlement.verdicts).enumerate() {
-            let overflow = overflows.iter_mut().find(|(other, _)| *other == index);
-            let overflow = overflow.map(|(_, overflow)| overflow.take());
-            let charged = Charged { verdict: *verdict, overflow, spent: settlement.charged };
-            charged.conclude(part, request, kinds, settled);
+        for (index, (charge, verdict)) in charges.iter().zip(&settlement.verdicts).enumerate() {
+            let overflow = overflows.iter_mut().find(|overflow| overflow.index == index);
+            let storage = match overflow {
+                None => CellStorage::Cell,
+                Some(overflow) => CellStorage::Overflow(overflow.charge.take()),
+            };
+            ChargeJudgment { verdict: *verdict, storage, charged: settlement.charged }
+                .conclude(charge, request, kinds, results);
         }
         settlement.charged
     }
 
-    /// The same for one part, as most requests have it.
-    fn charge_one(
+    /// [`ExactTier::charge_embedded`] for a single charge, which most requests have.
+    fn charge_single(
         &self,
         request: &ExactRequest<'_>,
-        part: &ExactPart<'_>,
+        charge: &ExactCharge<'_>,
         may_charge: bool,
         kinds: VerdictKinds,
-        settled: &mut Settled,
+        results: &mut ExactVerdicts,
     ) -> bool {
         let now = request.now;
-        let mut overflow = None;
-        let settlement = self.embedded.settle_single(&part.charge(), may_charge, now, || {
-            let (verdict, receipt) = part.charge_overflow(request.confirm, now);
-            overflow = Some(receipt);
-            verdict
+        let mut storage = CellStorage::Cell;
+        let embedded = charge.embedded_charge();
+        let settlement = self.embedded.settle_single(&embedded, may_charge, now, || {
+            let overflow = charge.judge_overflow(request.confirm, now);
+            storage = CellStorage::Overflow(overflow.charge);
+            overflow.verdict
         });
-        let SingleSettlement { charged: spent, verdict } = settlement;
-        Charged { verdict, overflow, spent }.conclude(part, request, kinds, settled);
-        spent
+        let SingleSettlement { charged, verdict } = settlement;
+        ChargeJudgment { verdict, storage, charged }.conclude(charge, request, kinds, results);
+        charged
     }
 }
 
-/// What became of one part.
-struct Charged {
-    verdict: Verdict,
-    /// There is no room for the key.
-    overflow: Option<Overflowed>,
-    /// Whether all parts of the request are charged.
-    spent: bool,
-}
-
-impl Charged {
+impl ChargeJudgment {
+    /// Records the verdict, and refunds a charge in the overflow sketches if the request is not charged.
     #[inline]
     fn conclude(
         mut self,
-        part: &ExactPart<'_>,
+        charge: &ExactCharge<'_>,
         request: &ExactRequest<'_>,
         kinds: VerdictKinds,
-        settled: &mut Settled,
+        results: &mut ExactVerdicts,
     ) {
         let now = request.now;
-        let is_overflow = self.overflow.is_some();
-        if !self.spent
-            && let Some(Some(charge)) = self.overflow.take()
+        let kinds = match self.storage {
+            CellStorage::Cell => kinds,
+            CellStorage::Overflow(_) => VerdictKinds::OVERFLOW,
+        };
+        if !self.charged
+            && let CellStorage::Overflow(overflow) = &mut self.storage
+            && let Some(overflow) = overflow.take()
         {
-            self.verdict = charge.refund_and_judge(request.confirm, now);
+            self.verdict = overflow.refund_and_judge(request.confirm, now);
         }
-        let kinds = if is_overflow { VerdictKinds::OVERFLOW } else { kinds };
-        settled.verdicts.push(part.answer(self.verdict, kinds));
-        if !self.spent || !part.may_change {
+        results.verdicts.push(charge.limit_verdict(self.verdict, kinds));
+        if !self.charged || !charge.may_change {
             return;
         }
-        settled.open.push(part.open(match self.overflow {
-            None => {
-                let quota = part.quota.quota();
-                ChargedIn::Embedded(quota.receipt(&self.verdict, part.target.cost, now))
+        results.open.push(charge.open(match self.storage {
+            CellStorage::Cell => {
+                let quota = charge.quota.quota();
+                ChargedIn::Embedded(quota.receipt(&self.verdict, charge.target.cost, now))
             }
-            Some(None) => ChargedIn::Nowhere,
-            Some(Some(charge)) => ChargedIn::Overflow(charge),
+            CellStorage::Overflow(None) => ChargedIn::Nowhere,
+            CellStorage::Overflow(Some(overflow)) => ChargedIn::Overflow(overflow),
         }));
     }
 }
 
-impl ExactPart<'_> {
-    /// Judges a new key for which there is no room. The charge is there when it was charged.
-    fn charge_overflow(&self, confirm: &ConfirmTable, now: Now) -> (Verdict, Overflowed) {
+impl ExactCharge<'_> {
+    /// Judges a new key that the store has no room for, and charges it where the limit counts such keys.
+    fn judge_overflow(&self, confirm: &ConfirmTable, now: Now) -> OverflowJudgment {
         let fresh = self.quota.quota().judge(None, self.target.cost, now);
         match self.limit.when_full {
-            WhenFull::Allow => (fresh, None),
+            WhenFull::Allow => OverflowJudgment { verdict: fresh, charge: None },
             WhenFull::Deny => {
-                // There is room when a cell has refilled; nobody knows when. A second is a guess.
+                // A slot becomes free when some cell has refilled. When that is cannot be known; a second is
+                // a guess.
                 let retry_after = Some(Nanos::SECOND);
-                (Verdict { allowed: false, remaining: 0, retry_after, ..fresh }, None)
+                let verdict = Verdict { allowed: false, remaining: 0, retry_after, ..fresh };
+                OverflowJudgment { verdict, charge: None }
             }
             WhenFull::Estimate => {
                 let Target { key, rate, cost, .. } = *self.target;
-                self.overflow.charge(confirm, key, rate, cost, now)
+                let (verdict, charge) = self.overflow.charge(confirm, key, rate, cost, now);
+                OverflowJudgment { verdict, charge }
             }
         }
     }

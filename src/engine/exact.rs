@@ -1,21 +1,22 @@
-//! The exact tier behind one seam: with every store, the exact limits of a request are charged all or
-//! none.
+//! The exact tier: charges all exact limits of a request or none of them, whichever store counts.
 //!
-//! The embedded store, and a single slot of the shared store, settle a request in one operation. Several
-//! slots are asked first and then charged, within one deadline. [`ExactTier::settle_now`] settles what
-//! needs no wait. Only a request that the shared store has to judge is left to
-//! [`ExactTier::settle`] (`shared.rs`).
+//! The embedded store, and a single slot of the shared store, settle a request in one operation. Several slots
+//! of the shared store are first checked and then charged, within one deadline. [`ExactTier::settle_now`] handles
+//! every request that needs no wait; only a request that the shared store has to judge is left to
+//! [`ExactTier::settle`] (`shared.rs`). This module knows neither routes nor keys: it receives cells. After it has
+//! returned, either every charge of the request is made, or none is.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::counters::VerdictKinds;
-use super::generation::{Counter, ExactLimit};
+use super::counters::{VerdictKind, VerdictKinds};
+use super::decision::LimitVerdict;
+use super::generation::Generation;
+use super::loaded_limit::{ExactLimit, TierState};
 use super::overflow::Overflow;
 use super::pending::{ChargedIn, OpenCharge};
 use super::target::Target;
-use super::{Generation, LimitVerdict, VerdictKind};
 use crate::clock::{Clock, Now};
 use crate::estimator::ConfirmTable;
 use crate::limit::Verdict;
@@ -23,87 +24,88 @@ use crate::policy::Tier;
 use crate::store::redis::{CellCharge, SharedStore};
 use crate::store::{EmbeddedCharge, EmbeddedStore, IssuedQuota};
 
-/// Where the cells of the exact tier are.
+/// The stores of the exact tier.
 #[derive(Default)]
 pub(super) struct ExactTier {
-    /// The store in this process. With a shared store, it counts what this node admits while that
-    /// store fails.
+    /// The store in this process. With a shared store, it counts what this node admits while the shared store
+    /// fails.
     pub(super) embedded: EmbeddedStore,
-    /// The store that many nodes share.
+    /// The store that many nodes share, if one is configured.
     pub(super) shared: Option<Arc<SharedStore>>,
 }
 
 /// The exact limits of one request.
 #[derive(Clone)]
 pub(super) struct ExactRequest<'r> {
-    /// Charged all or none.
-    pub(super) parts: Parts<'r>,
-    /// Whether the parts are charged if all admit; otherwise they are judged only.
+    /// Either all of them are charged or none.
+    pub(super) charges: ExactCharges<'r>,
+    /// Whether to charge if all limits admit; otherwise they are only judged.
     pub(super) may_charge: bool,
     /// The number of the generation that decides.
     pub(super) generation: u64,
+    /// The table in which overflowing keys are counted.
     pub(super) confirm: &'r ConfirmTable,
-    /// When the request arrived.
+    /// The time of arrival.
     pub(super) now: Now,
-    /// For what is judged after a wait.
+    /// Gives the time after a wait for the shared store.
     pub(super) clock: &'r dyn Clock,
 }
 
-/// Parts of a request, in the order of the route.
-pub(super) type Parts<'r> = SmallVec<[ExactPart<'r>; 4]>;
+/// Exact charges of one request, in the order of the route.
+pub(super) type ExactCharges<'r> = SmallVec<[ExactCharge<'r>; 4]>;
 
-/// One exact limit of a request.
+/// The charge of one exact limit for one request.
 #[derive(Clone, Copy)]
-pub(super) struct ExactPart<'r> {
+pub(super) struct ExactCharge<'r> {
     pub(super) target: &'r Target,
     pub(super) limit: &'r ExactLimit,
     pub(super) quota: &'r Arc<IssuedQuota>,
-    /// Whether the answer of the origin may change the charge.
+    /// Whether the response of the origin may change the charge.
     pub(super) may_change: bool,
-    /// Where the key is counted if there is no room for it.
+    /// Counts the key if the store has no room for it.
     pub(super) overflow: &'r Arc<Overflow>,
-    /// Whether the limit delays requests, and there is no room for one more to wait.
-    pub(super) lacks_slot: bool,
+    /// Whether the limit delays requests and no delay slot is free.
+    pub(super) lacks_delay_slot: bool,
 }
 
-/// What the exact tier says of each part.
+/// What the exact tier found for the limits of a request.
 #[derive(Default)]
-pub(super) struct Settled {
-    /// The answers, in no particular order. A part without one was not asked.
+pub(super) struct ExactVerdicts {
+    /// The verdicts, in no particular order. A limit without one was not judged.
     pub(super) verdicts: SmallVec<[LimitVerdict; 4]>,
-    /// Charges that the answer of the origin may change.
+    /// Charges that the response of the origin may change.
     pub(super) open: Vec<OpenCharge>,
 }
 
-/// What the exact tier says of a request as a whole.
+/// What the exact tier did with a request.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExactOutcome {
-    /// Every part is charged.
+    /// Every limit is charged.
     Charged,
-    /// No part is charged: a limit refuses.
+    /// No limit is charged: one of them refuses.
     Refused,
-    /// No part is charged: the store fails, and a limit requires it.
+    /// No limit is charged: the store fails, and a limit requires it.
     Outage,
 }
 
 impl ExactTier {
-    /// Settles a request whose outcome depends on no wait. `None`: the shared store has to judge it.
+    /// Settles a request if that needs no wait. `None`: the shared store has to judge it.
     pub(super) fn settle_now(
         &self,
         request: &ExactRequest<'_>,
-        settled: &mut Settled,
+        results: &mut ExactVerdicts,
     ) -> Option<ExactOutcome> {
-        let parts = request.parts.as_slice();
+        let charges = request.charges.as_slice();
         let charged = match &self.shared {
-            _ if parts.is_empty() => request.may_charge,
+            _ if charges.is_empty() => request.may_charge,
             None => {
                 let kinds = VerdictKinds::NORMAL;
-                self.charge_embedded(request, parts, request.may_charge, kinds, settled)
+                self.charge_embedded(request, charges, request.may_charge, kinds, results)
             }
-            Some(remote) => {
-                // A flood that is refused without the store must not reach it.
-                if request.may_charge && !has_cached_denial(remote, request, settled) {
+            Some(shared) => {
+                // A flood of requests that are refused anyway must not reach the shared store.
+                if request.may_charge && !add_cached_denials(shared, request, results) {
                     return None;
                 }
                 false
@@ -112,80 +114,82 @@ impl ExactTier {
         Some(if charged { ExactOutcome::Charged } else { ExactOutcome::Refused })
     }
 
-    /// Judges a request and charges nothing, as far as that needs no wait: in the embedded store, or by
-    /// what is known of the shared one without asking it. `None`: no limit is known to refuse.
+    /// Judges a request without charging and without a wait: in the embedded store, or by what this node knows of
+    /// the shared one. `None`: no limit is known to refuse.
     pub(super) fn peek(
         &self,
         request: &ExactRequest<'_>,
-        settled: &mut Settled,
+        results: &mut ExactVerdicts,
     ) -> Option<ExactOutcome> {
-        let parts = request.parts.as_slice();
+        let charges = request.charges.as_slice();
         match &self.shared {
-            _ if parts.is_empty() => None,
+            _ if charges.is_empty() => None,
             None => {
-                self.charge_embedded(request, parts, false, VerdictKinds::NORMAL, settled);
-                settled.has_denial().then_some(ExactOutcome::Refused)
+                self.charge_embedded(request, charges, false, VerdictKinds::NORMAL, results);
+                results.has_denial().then_some(ExactOutcome::Refused)
             }
-            // What is refused by now does not look at that store.
+            // The request is already refused.
             Some(_) if !request.may_charge => None,
-            Some(remote) if has_cached_denial(remote, request, settled) => {
+            Some(shared) if add_cached_denials(shared, request, results) => {
                 Some(ExactOutcome::Refused)
             }
-            Some(remote) => self.peek_away(remote, request, settled),
+            Some(shared) => self.peek_unavailable(shared, request, results),
         }
     }
 }
 
-impl Settled {
+impl ExactVerdicts {
     /// Whether a limit denies.
     pub(super) fn has_denial(&self) -> bool {
-        self.verdicts.iter().any(|answer| !answer.verdict.allowed)
+        self.verdicts.iter().any(|limit_verdict| !limit_verdict.verdict.allowed)
     }
 }
 
-/// Whether the shared store denied one of the parts a moment ago, so that it cannot succeed yet.
-fn has_cached_denial(
-    remote: &SharedStore,
+/// Adds the denials of this request's cells that the denial cache holds. Returns whether there is one: the request
+/// cannot succeed yet.
+fn add_cached_denials(
+    shared: &SharedStore,
     request: &ExactRequest<'_>,
-    settled: &mut Settled,
+    results: &mut ExactVerdicts,
 ) -> bool {
-    for part in &request.parts {
-        let denial = remote.cached_denial(&part.spend(), request.generation, request.now.mono);
+    for charge in &request.charges {
+        let denial =
+            shared.cached_denial(&charge.cell_charge(), request.generation, request.now.mono);
         if let Some(verdict) = denial {
-            settled.verdicts.push(part.answer(verdict, VerdictKinds::NORMAL));
+            results.verdicts.push(charge.limit_verdict(verdict, VerdictKinds::NORMAL));
         }
     }
-    !settled.verdicts.is_empty()
+    !results.verdicts.is_empty()
 }
 
-impl<'r> ExactPart<'r> {
-    /// The part of a target, if its limit counts in a store. `may_wait`: whether the request has a slot
-    /// in the waiting room, or would be given one.
+impl<'r> ExactCharge<'r> {
+    /// The charge for a target; `None` if its limit is not exact. `may_delay`: whether the request has a delay slot,
+    /// or is treated as if it had one.
     pub(super) fn new(
         generation: &'r Generation,
         target: &'r Target,
-        may_wait: bool,
+        may_delay: bool,
     ) -> Option<Self> {
-        let counting = generation.counting(target.limit);
-        let Counter::Exact(limit) = &counting.counter else {
+        let loaded = generation.loaded(target.limit);
+        let TierState::Exact(limit) = &loaded.state else {
             return None;
         };
-        let lacks_slot = !may_wait && limit.delays();
-        let quota = match lacks_slot {
+        let lacks_delay_slot = !may_delay && limit.delays();
+        let quota = match lacks_delay_slot {
             true => limit.undelayed(target.rate),
             false => limit.quota(target.rate),
         };
-        let (overflow, may_change) = (&limit.overflow, counting.may_change);
-        Some(Self { target, limit, quota, may_change, overflow, lacks_slot })
+        let (overflow, may_change) = (&limit.overflow, loaded.may_change);
+        Some(Self { target, limit, quota, may_change, overflow, lacks_delay_slot })
     }
 
-    /// The charge of the embedded store.
-    pub(super) const fn charge(&self) -> EmbeddedCharge<'r> {
+    /// The charge in the form of the embedded store.
+    pub(super) const fn embedded_charge(&self) -> EmbeddedCharge<'r> {
         EmbeddedCharge { key: self.target.key, quota: self.quota, cost: self.target.cost }
     }
 
-    /// The charge of the shared store.
-    pub(super) fn spend(&self) -> CellCharge {
+    /// The charge in the form of the shared store.
+    pub(super) fn cell_charge(&self) -> CellCharge {
         let Target { key, family, cost, .. } = *self.target;
         CellCharge {
             refundable: self.may_change,
@@ -193,16 +197,17 @@ impl<'r> ExactPart<'r> {
         }
     }
 
-    /// A denial for want of a slot is a lack of room, and no denial of the limit.
-    pub(super) fn answer(&self, verdict: Verdict, kinds: VerdictKinds) -> LimitVerdict {
-        let kinds = match self.lacks_slot {
+    /// The limit's verdict for the decision. A denial for want of a delay slot counts as overflow, not as a denial
+    /// of the limit.
+    pub(super) fn limit_verdict(&self, verdict: Verdict, kinds: VerdictKinds) -> LimitVerdict {
+        let kinds = match self.lacks_delay_slot {
             true => VerdictKinds { denied: VerdictKind::OverflowDenied, ..kinds },
             false => kinds,
         };
         LimitVerdict::new(self.target, Tier::Exact, verdict, kinds)
     }
 
-    /// The charge that the answer of the origin may change.
+    /// The made charge, which the response of the origin may change.
     pub(super) fn open(&self, charged: ChargedIn) -> OpenCharge {
         OpenCharge::new(self.target, self.quota, charged)
     }

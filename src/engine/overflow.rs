@@ -1,8 +1,8 @@
-//! Counts the keys of a limit for which its store has no room: in sketches, whose memory is fixed.
+//! Counts the keys that the embedded store has no room for, in sketches of fixed memory.
 //!
-//! As in a store, every charge counts under all rates of the limit: there is a counter for each window length
-//! among them, so that a rate is judged by what was spent in its own window. A counter is never read as one of
-//! another length, which would create units or refuse a key that is within all of its rates.
+//! As in the store, a charge counts under all rates of the limit. There is one sketch for each window length among the
+//! rates, so that a rate is judged by the charges in its own window. A sketch is never read under another window
+//! length: that would create units, or refuse a key that is within all of its rates.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,36 +13,38 @@ use crate::estimator::{ConfirmTable, EstimateLimit, EstimateReceipt};
 use crate::limit::{Quota, Rate, Verdict};
 use crate::policy::{KeyHash, RateIndex};
 
-/// Requests a second that a sketch is made for where `expect` does not say: the default of `expect`.
-const UNDECLARED: u32 = 1_000;
+/// The requests per second that a sketch is sized for: the default of `expect`.
+const DEFAULT_EXPECT: u32 = 1_000;
 
-/// The counters of one limit, or of its candidate.
+/// The sketches of one limit, or of its candidate.
 #[derive(Debug)]
 pub(super) struct Overflow {
     /// The limit's own rate first, then those of plans and overrides. Never empty.
     rates: Box<[Rate]>,
-    /// Made when the room is full for the first time: most limits never need them.
-    counters: OnceLock<Counters>,
+    /// Made when the store is full for the first time; few limits ever need them.
+    sketches: OnceLock<WindowSketches>,
 }
 
+/// The sketches, by rate and by window length.
 #[derive(Debug)]
-struct Counters {
-    /// One for each rate. Those of one window length share a sketch.
+struct WindowSketches {
+    /// One for each rate. Rates of one window length share a sketch.
     by_rate: Box<[Arc<EstimateLimit>]>,
-    /// Rates, by index, one for each window length.
+    /// One rate, by index, for each window length.
     windows: SmallVec<[usize; 2]>,
 }
 
-/// What was charged for a key, and where.
+/// A charge of a key in the sketches.
 #[derive(Debug)]
 pub(super) struct OverflowCharge {
     overflow: Arc<Overflow>,
     rate: usize,
     key: KeyHash,
-    /// One for each window length.
+    /// One receipt for each window length.
     receipts: SmallVec<[WindowCharge; 2]>,
 }
 
+/// The charge in the sketch of one window length.
 #[derive(Debug)]
 struct WindowCharge {
     rate: usize,
@@ -50,19 +52,21 @@ struct WindowCharge {
 }
 
 impl Overflow {
-    /// Counters for a limit with these quotas, of which the first is its own.
+    /// Counters for a limit with these quotas.
     pub(super) fn new(own: &Quota, others: &[Quota]) -> Self {
         let rates = std::iter::once(own).chain(others).map(as_rate).collect();
-        Self { rates, counters: OnceLock::new() }
+        Self { rates, sketches: OnceLock::new() }
     }
 
-    /// The sketches that there are, each once.
+    /// The existing sketches, each once.
     pub(super) fn sketches(&self) -> impl Iterator<Item = &Arc<EstimateLimit>> {
-        let counters = self.counters.get();
-        counters.into_iter().flat_map(|all| all.windows.iter().map(|rate| &all.by_rate[*rate]))
+        let sketches = self.sketches.get();
+        sketches
+            .into_iter()
+            .flat_map(|sketches| sketches.windows.iter().map(|rate| &sketches.by_rate[*rate]))
     }
 
-    /// Judges a key under one of the rates, and charges it when allowed.
+    /// Judges a key under one of the rates, and charges it if the rate admits.
     pub(super) fn charge(
         self: &Arc<Self>,
         confirm: &ConfirmTable,
@@ -71,9 +75,9 @@ impl Overflow {
         cost: u32,
         now: Now,
     ) -> (Verdict, Option<OverflowCharge>) {
-        let (counters, rate) = (self.counters(now), self.index(rate));
+        let (sketches, rate) = (self.obtain_sketches(now), self.index(rate));
         let (verdict, receipt) =
-            counters.by_rate[rate].charge(confirm, self.window_key(key, rate), cost, now);
+            sketches.by_rate[rate].charge(confirm, self.window_key(key, rate), cost, now);
         if !verdict.allowed {
             return (verdict, None);
         }
@@ -90,25 +94,28 @@ impl Overflow {
         (verdict, Some(charge))
     }
 
-    fn counters(&self, now: Now) -> &Counters {
-        self.counters.get_or_init(|| {
+    /// The sketches; they are made on the first call.
+    fn obtain_sketches(&self, now: Now) -> &WindowSketches {
+        self.sketches.get_or_init(|| {
             let mut by_rate: Vec<Arc<EstimateLimit>> = Vec::with_capacity(self.rates.len());
             let mut windows = SmallVec::new();
             for (index, rate) in self.rates.iter().enumerate() {
-                let same = self.rates[..index].iter().position(|one| one.period() == rate.period());
+                let same =
+                    self.rates[..index].iter().position(|other| other.period() == rate.period());
                 by_rate.push(Arc::new(match same {
                     Some(first) => by_rate[first].with_rate(*rate),
                     None => {
                         windows.push(index);
-                        EstimateLimit::new(self.smallest_of(rate), UNDECLARED, now).with_rate(*rate)
+                        EstimateLimit::new(self.smallest_of(rate), DEFAULT_EXPECT, now)
+                            .with_rate(*rate)
                     }
                 }));
             }
-            Counters { by_rate: by_rate.into(), windows }
+            WindowSketches { by_rate: by_rate.into(), windows }
         })
     }
 
-    /// The rate that admits least among those with the same window: it needs the largest sketch.
+    /// The smallest rate among those with the same window length; it needs the largest sketch.
     fn smallest_of(&self, rate: &Rate) -> Rate {
         let same = self.rates.iter().filter(|other| other.period() == rate.period());
         same.min_by_key(|other| other.count()).copied().unwrap_or(*rate)
@@ -118,10 +125,10 @@ impl Overflow {
         if (rate as usize) < self.rates.len() { rate as usize } else { 0 }
     }
 
-    /// What the confirm table knows a key by in the window of a rate: a cell of its own for each length, in all
+    /// The key in the confirm table for the window of a rate. Each window length has a cell of its own, the same in all
     /// generations.
     fn window_key(&self, key: KeyHash, rate: usize) -> KeyHash {
-        /// Odd, so that no two lengths are mapped to the same number.
+        /// Odd, so that no two lengths give the same number.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         let window = self.rates[rate].period().get().wrapping_mul(SPREAD);
         KeyHash { high: key.high ^ window, low: key.low ^ window.rotate_left(32) }
@@ -129,18 +136,18 @@ impl Overflow {
 }
 
 impl OverflowCharge {
-    /// Gives the charge back.
+    /// Refunds the charge.
     pub(super) fn refund(self, confirm: &ConfirmTable) {
-        if let Some(counters) = self.overflow.counters.get() {
+        if let Some(sketches) = self.overflow.sketches.get() {
             for WindowCharge { rate, receipt } in self.receipts {
-                counters.by_rate[rate].refund(confirm, receipt);
+                sketches.by_rate[rate].refund(confirm, receipt);
             }
         }
     }
 
-    /// Gives some units of a charge of `cost` back. (A sketch takes back whole charges: of a part, the rest is
-    /// charged again.)
-    pub(super) fn refund_some(mut self, confirm: &ConfirmTable, units: u32, cost: u32, now: Now) {
+    /// Refunds some units of a charge of `cost`. A sketch can only refund complete charges, so the rest is charged again
+    /// first.
+    pub(super) fn refund_units(mut self, confirm: &ConfirmTable, units: u32, cost: u32, now: Now) {
         let rest = cost.saturating_sub(units);
         if rest > 0 {
             let before = std::mem::take(&mut self.receipts);
@@ -150,20 +157,20 @@ impl OverflowCharge {
         self.refund(confirm);
     }
 
-    /// Charges more units, whether they fit or not.
+    /// Charges more units, also above the limit.
     pub(super) fn debit(mut self, confirm: &ConfirmTable, units: u32, now: Now) {
         self.debit_windows(confirm, units, now, |_| true);
     }
 
-    /// Gives the charge back, and says where the key stands under its rate then.
+    /// Refunds the charge, and judges the key under its rate without it.
     pub(super) fn refund_and_judge(self, confirm: &ConfirmTable, now: Now) -> Verdict {
         let (overflow, rate) = (Arc::clone(&self.overflow), self.rate);
         let key = overflow.window_key(self.key, rate);
         self.refund(confirm);
-        overflow.counters(now).by_rate[rate].judge(confirm, key, now)
+        overflow.obtain_sketches(now).by_rate[rate].judge(confirm, key, now)
     }
 
-    /// Charges the counters of some window lengths, given by the index of a rate.
+    /// Charges the sketches of the window lengths that `chosen` selects by the index of a rate.
     fn debit_windows(
         &mut self,
         confirm: &ConfirmTable,
@@ -172,23 +179,23 @@ impl OverflowCharge {
         chosen: impl Fn(usize) -> bool,
     ) {
         let overflow = Arc::clone(&self.overflow);
-        let counters = overflow.counters(now);
-        for &rate in counters.windows.iter().filter(|rate| chosen(**rate)) {
+        let sketches = overflow.obtain_sketches(now);
+        for &rate in sketches.windows.iter().filter(|rate| chosen(**rate)) {
             let key = overflow.window_key(self.key, rate);
-            let receipt = counters.by_rate[rate].debit(confirm, key, units, now);
+            let receipt = sketches.by_rate[rate].debit(confirm, key, units, now);
             self.receipts.push(WindowCharge { rate, receipt });
         }
     }
 }
 
-/// The limit and the window of a quota. A bucket may refill faster than a rate can be written;
-/// then its own rate stands.
+/// The rate of a quota as its limit in its window. A bucket can refill faster than a [`Rate`] can express; then its
+/// configured rate is used.
 fn as_rate(quota: &Quota) -> Rate {
-    let written = match quota {
+    let configured = match quota {
         Quota::TokenBucket(bucket) => bucket.rate(),
         Quota::SlidingWindow(window) => window.rate(),
         Quota::SlidingLog(log) => log.rate(),
         Quota::FixedWindow(window) => window.rate(),
     };
-    Rate::new(quota.limit(), quota.window()).unwrap_or(written)
+    Rate::new(quota.limit(), quota.window()).unwrap_or(configured)
 }

@@ -1,22 +1,28 @@
-//! Bans: a key that was denied too often is refused for a while, and charged nothing.
+//! Bans: a key that was denied too often is refused for a while and charged nothing.
+//!
+//! `store::Bans` keeps the denials and bans; this module decides which verdicts count as denials. Neither an outage nor
+//! a lack of room is a denial by the limit.
 
 use std::net::IpAddr;
 
-use super::counters::VerdictKinds;
+use super::counters::{VerdictKind, VerdictKinds};
+use super::decision::{Decision, LimitVerdict, Outcome};
+use super::generation::Generation;
+use super::state::Engine;
 use super::target::Target;
-use super::{Decision, Engine, Generation, LimitVerdict, Outcome, VerdictKind};
 use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
 
 impl Engine {
-    /// Refuses a request one of whose keys is banned; nothing else is asked or charged.
-    pub(super) fn banned(
+    /// Refuses a request if one of its keys is banned, and returns whether it did. Nothing else is asked or charged
+    /// then.
+    pub(super) fn refuse_banned(
         &self,
         generation: &Generation,
         targets: &[Target],
         decision: &mut Decision,
     ) -> bool {
-        if !generation.bans {
+        if !generation.has_penalties {
             return false;
         }
         for target in targets.iter().filter(|target| !target.shadow) {
@@ -36,36 +42,41 @@ impl Engine {
                 retry_after: Some(left),
             };
             let tier = limit.count.tier();
-            let answer = LimitVerdict::new(target, tier, verdict, VerdictKinds::NORMAL);
-            decision.verdicts.push(LimitVerdict { banned: true, ..answer });
+            let denial = LimitVerdict::new(target, tier, verdict, VerdictKinds::NORMAL);
+            decision.verdicts.push(LimitVerdict { banned: true, ..denial });
             decision.outcome = Outcome::Limited;
             return true;
         }
         false
     }
 
-    /// Counts denials, and bans keys that have too many. An override that denies is no denial of the
-    /// limit, neither is a lack of room (for a key, or to wait in), nor a store that fails: with `local`,
-    /// this node's own count denies.
-    pub(super) fn punish(&self, generation: &Generation, targets: &[Target], decision: &Decision) {
-        if decision.outcome != Outcome::Limited || !generation.bans {
+    /// Records denials, and bans keys that have too many. These do not count: an override that denies, a lack of room
+    /// for a key or of delay slots, and a store that fails. (With `on_store_failure: local` this node's own count
+    /// denies, which counts.)
+    pub(super) fn record_denials(
+        &self,
+        generation: &Generation,
+        targets: &[Target],
+        decision: &Decision,
+    ) {
+        if decision.outcome != Outcome::Limited || !generation.has_penalties {
             return;
         }
-        for answer in decision.refusing().filter(|answer| !answer.banned) {
-            let counts = matches!(answer.kind, VerdictKind::Denied | VerdictKind::DegradedDenied);
-            let limit = generation.policy().limit(answer.limit);
+        for denial in decision.refusing().filter(|denial| !denial.banned) {
+            let counts = matches!(denial.kind, VerdictKind::Denied | VerdictKind::DegradedDenied);
+            let limit = generation.policy().limit(denial.limit);
             let mut targets = targets.iter().filter(|target| !target.denied);
-            let target = targets.find(|target| target.limit == answer.limit);
+            let target = targets.find(|target| target.limit == denial.limit);
             if let (true, Some(rule), Some(target)) = (counts, &limit.penalty, target)
                 && let Some(span) = self.bans.record_denial(target.key, rule, decision.at.mono)
             {
-                generation.counters(answer.limit).record_ban();
+                generation.counters(denial.limit).record_ban();
                 log::info!("limit {} bans a key for {span:?}", limit.name);
             }
         }
     }
 
-    /// Whether connections of a client are refused, by a ban that says so.
+    /// Whether a ban refuses the connections of a client (`penalty: { at: connection }`).
     pub fn bans_connections(
         &self,
         generation: &Generation,
@@ -73,8 +84,8 @@ impl Engine {
         ipv6_prefix: u8,
         now: Now,
     ) -> bool {
-        generation.banning().iter().any(|limit| {
-            let hasher = &generation.counting(*limit).hasher;
+        generation.connection_bans().iter().any(|limit| {
+            let hasher = &generation.loaded(*limit).hasher;
             let key = hasher.hash_address(client, ipv6_prefix);
             self.bans.remaining(key, now.mono).is_some()
         })

@@ -1,18 +1,24 @@
-//! Limits that watch, and candidates: judged beside the enforcing limits, they refuse nothing.
+//! Limits in shadow mode and candidates. They are judged like enforcing limits and never refuse a request.
+//!
+//! A shadow limit is charged only if the request passes. With a shared store they are charged in the background
+//! (`background.rs`), since no request waits for them.
 
-use super::background::Background;
-use super::counters::VerdictKinds;
-use super::exact::{ExactPart, ExactRequest, Settled};
-use super::generation::Counter;
+use super::background::BackgroundCharge;
+use super::candidate::CandidateJudgment;
+use super::counters::{VerdictKind, VerdictKinds};
+use super::decision::{Decision, LimitVerdict, Outcome};
+use super::exact::{ExactCharge, ExactRequest, ExactVerdicts};
+use super::generation::Generation;
+use super::loaded_limit::TierState;
 use super::pending::PendingSettlement;
+use super::state::Engine;
 use super::target::Target;
-use super::tentative::in_flight;
-use super::{Decision, Engine, Generation, LimitVerdict, Outcome, VerdictKind};
+use super::tentative::in_flight_verdict;
 use crate::store::Acquired;
 
 impl Engine {
-    /// Asks every shadow limit, each for itself. It is charged only if the request passes.
-    pub(super) fn watch_all(
+    /// Judges every shadow limit, each independently, and charges it if the request passes.
+    pub(super) fn charge_shadow_limits(
         &self,
         generation: &Generation,
         targets: &[Target],
@@ -21,21 +27,26 @@ impl Engine {
     ) {
         let passes = decision.outcome == Outcome::Allowed;
         for target in targets.iter().filter(|target| target.shadow) {
-            let part = ExactPart::new(generation, target, true).filter(|_| !target.denied);
-            match (self.remote(), part) {
-                (Some(remote), Some(part)) if passes => {
-                    Background { engine: self, remote, generation, part }.watch(decision, pending);
+            let charge = ExactCharge::new(generation, target, true).filter(|_| !target.denied);
+            match (self.remote(), charge) {
+                (Some(shared), Some(charge)) if passes => {
+                    BackgroundCharge { engine: self, shared, generation, charge }
+                        .charge_shadow(decision, pending);
                 }
-                // No request waits for a shadow limit, and a refused one does not charge it.
+                // A refused request does not charge the shared store.
                 (Some(_), Some(_)) => {}
-                (None, Some(part)) => self.watch_exact(part, passes, decision, pending),
-                (_, None) => self.watch(generation, target, passes, decision, pending),
+                (None, Some(charge)) => {
+                    self.charge_shadow_exact(charge, passes, decision, pending);
+                }
+                (_, None) => {
+                    self.charge_shadow_local(generation, target, passes, decision, pending);
+                }
             }
         }
     }
 
-    /// A shadow limit that needs no store.
-    fn watch(
+    /// Charges a shadow limit that needs no store.
+    fn charge_shadow_local(
         &self,
         generation: &Generation,
         target: &Target,
@@ -44,9 +55,9 @@ impl Engine {
         pending: &mut PendingSettlement,
     ) {
         let now = decision.at;
-        let counting = generation.counting(target.limit);
-        let verdict = match &counting.counter {
-            Counter::Estimate(estimate) if !target.denied => {
+        let loaded = generation.loaded(target.limit);
+        let verdict = match &loaded.state {
+            TierState::Estimate(estimate) if !target.denied => {
                 let (verdict, receipt) =
                     estimate.charge(&self.confirm, target.key, target.cost, now);
                 if verdict.allowed && !passes {
@@ -54,38 +65,37 @@ impl Engine {
                 }
                 verdict
             }
-            Counter::InFlight(table, max) if !target.denied => {
-                let Acquired { permit: slot, held } =
-                    table.acquire(target.key, target.cost, *max, true);
+            TierState::InFlight { table, max } if !target.denied => {
+                let Acquired { permit, held } = table.acquire(target.key, target.cost, *max, true);
                 if passes {
-                    pending.slots.extend(slot);
+                    pending.permits.extend(permit);
                 }
-                in_flight(*max, held, target.cost, held <= u64::from(*max))
+                in_flight_verdict(*max, held, target.cost, held <= u64::from(*max))
             }
             // An exact limit is here only for a key that an override denies.
-            Counter::Estimate(_) | Counter::InFlight(..) | Counter::Exact(_) => {
+            TierState::Estimate(_) | TierState::InFlight { .. } | TierState::Exact(_) => {
                 generation.denied(target, now)
             }
         };
-        let answer = LimitVerdict::new(target, counting.tier(), verdict, VerdictKinds::NORMAL);
-        decision.verdicts.push(as_shadow(answer));
+        let verdict = LimitVerdict::new(target, loaded.tier(), verdict, VerdictKinds::NORMAL);
+        decision.verdicts.push(as_shadow(verdict));
     }
 
-    /// A shadow limit of the embedded store.
-    fn watch_exact(
+    /// Charges a shadow limit in the embedded store.
+    fn charge_shadow_exact(
         &self,
-        part: ExactPart<'_>,
+        charge: ExactCharge<'_>,
         passes: bool,
         decision: &mut Decision,
         pending: &mut PendingSettlement,
     ) {
-        let mut settled = self.charge_alone(part, passes, decision);
-        decision.verdicts.extend(settled.verdicts.drain(..).map(as_shadow));
-        pending.open.append(&mut settled.open);
+        let mut results = self.charge_single_cell(charge, passes, decision);
+        decision.verdicts.extend(results.verdicts.drain(..).map(as_shadow));
+        pending.open.append(&mut results.open);
     }
 
-    /// Asks candidates, each as if it stood in the place of its limit.
-    pub(super) fn try_candidates(
+    /// Judges every candidate as if it replaced its limit, and charges it if no other limit refuses.
+    pub(super) fn charge_candidates(
         &self,
         generation: &Generation,
         targets: &[Target],
@@ -93,56 +103,65 @@ impl Engine {
         pending: &mut PendingSettlement,
     ) {
         for target in targets {
-            let Some((limit, quota, trial)) = generation.trial(target, decision) else {
+            let Some(candidate) = generation.candidate(target, decision) else {
                 continue;
             };
-            let passes = trial.would_pass(decision);
-            let target = &trial.target(target);
-            let may_change = generation.counting(target.limit).may_change;
-            let overflow = limit.candidate_overflow.as_ref().unwrap_or(&limit.overflow);
-            let part = ExactPart { target, limit, quota, may_change, overflow, lacks_slot: false };
+            let CandidateJudgment { limit, quota, verdict } = candidate;
+            let others_admit = verdict.others_admit(decision);
+            let target = &verdict.target(target);
+            let loaded = generation.loaded(target.limit);
+            let charge = ExactCharge {
+                target,
+                limit,
+                quota,
+                may_change: loaded.may_change,
+                overflow: limit.candidate_overflow.as_ref().unwrap_or(&limit.overflow),
+                lacks_delay_slot: false,
+            };
             match self.remote() {
-                Some(remote) if passes => Background { engine: self, remote, generation, part }
-                    .try_candidate(&trial, pending),
+                Some(shared) if others_admit => {
+                    BackgroundCharge { engine: self, shared, generation, charge }
+                        .charge_candidate(&verdict, pending);
+                }
                 Some(_) => continue,
                 None => {
-                    let mut settled = self.charge_alone(part, passes, decision);
-                    let allowed = settled.verdicts.iter().all(|answer| answer.verdict.allowed);
-                    trial.answered(&generation.counting(target.limit).counters, allowed);
-                    settled.open.iter_mut().for_each(|open| open.told = false);
-                    pending.open.append(&mut settled.open);
+                    let mut results = self.charge_single_cell(charge, others_admit, decision);
+                    verdict.record(&loaded.counters, !results.has_denial());
+                    results.open.iter_mut().for_each(|open| open.is_reported = false);
+                    pending.open.append(&mut results.open);
                 }
             }
-            decision.candidates.push(trial);
+            decision.candidates.push(verdict);
         }
     }
 
     /// Judges one cell of the embedded store, and charges it if `may_charge`.
-    pub(super) fn charge_alone(
+    pub(super) fn charge_single_cell(
         &self,
-        part: ExactPart<'_>,
+        charge: ExactCharge<'_>,
         may_charge: bool,
         decision: &Decision,
-    ) -> Settled {
+    ) -> ExactVerdicts {
         let request = ExactRequest {
-            parts: std::iter::once(part).collect(),
+            charges: std::iter::once(charge).collect(),
             may_charge,
             generation: decision.generation,
             confirm: &self.confirm,
             now: decision.at,
             clock: &*self.clock,
         };
-        let mut settled = Settled::default();
+        let mut results = ExactVerdicts::default();
         let kinds = VerdictKinds::NORMAL;
-        self.exact.charge_embedded(&request, &request.parts, may_charge, kinds, &mut settled);
-        settled
+        self.exact.charge_embedded(&request, &request.charges, may_charge, kinds, &mut results);
+        results
     }
 }
 
-fn as_shadow(mut answer: LimitVerdict) -> LimitVerdict {
-    answer.shadow = true;
-    if !answer.verdict.allowed {
-        answer.kind = VerdictKind::ShadowDenied;
+/// Marks a verdict as that of a shadow limit.
+fn as_shadow(mut limit_verdict: LimitVerdict) -> LimitVerdict {
+    limit_verdict.shadow = true;
+    if !limit_verdict.verdict.allowed {
+        limit_verdict.kind = VerdictKind::ShadowDenied;
     }
-    answer
+    limit_verdict
 }

@@ -1,11 +1,10 @@
 //! The exact tier in the store that many nodes share.
 //!
-//! Parts whose cells are in one slot are one call. Several slots are first asked, all at once; if all
-//! admit, they are charged, all at once. Between the two another request may have taken what was there:
-//! the charged ones are refunded then. All of it ends by one deadline: the arrival of the request plus
-//! the store's timeout.
-//!
-//! A part whose slot does not answer is judged as its limit's `on_store_failure` says.
+//! Cells in one slot are charged by one call. With several slots, all are first checked concurrently; if all
+//! admit, all are charged concurrently. Another request may charge between the two rounds; then the charged slots
+//! are refunded. One deadline bounds both rounds: the arrival of the request plus the store's timeout. A limit
+//! whose slot does not answer is judged as its `on_store_failure` says. This module does not know how a call is
+//! sent, or to which server.
 
 use std::sync::Arc;
 
@@ -13,8 +12,10 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::counters::VerdictKinds;
-use super::exact::{ExactOutcome, ExactPart, ExactRequest, ExactTier, Parts, Settled};
-use super::pending::{ChargedIn, Degraded};
+use super::exact::{
+    ExactCharge, ExactCharges, ExactOutcome, ExactRequest, ExactTier, ExactVerdicts,
+};
+use super::pending::{ChargedIn, DegradedCharge};
 use crate::clock::Nanos;
 use crate::limit::Verdict;
 use crate::policy::OnStoreFailure;
@@ -22,107 +23,121 @@ use crate::store::redis::{
     CellCharge, ChargeReply, Operation, SharedStore, StoreCharge, StoreFailure,
 };
 
-/// Parts whose cells are in one slot.
-struct SlotParts<'r> {
+/// The charges of a request whose cells are in one slot.
+struct SlotCharges<'r> {
     slot: u16,
-    parts: Parts<'r>,
+    charges: ExactCharges<'r>,
 }
 
-type Slots<'r> = SmallVec<[SlotParts<'r>; 1]>;
+/// The charges of a request by slot, in the order of the route.
+type SlotList<'r> = SmallVec<[SlotCharges<'r>; 1]>;
 
-/// How far a request has come.
+/// One slot's charges with what the store replied.
+struct SlotReply<'r> {
+    charges: ExactCharges<'r>,
+    reply: ChargeReply,
+}
+
+/// A charge that the store did not judge.
+struct FailedCharge<'r> {
+    charge: ExactCharge<'r>,
+    /// Whether the store may have charged it nevertheless.
+    may_have_charged: bool,
+}
+
+/// What is known of a request while the store is asked.
 #[derive(Default)]
-struct Progress<'r> {
-    charged: SmallVec<[(Parts<'r>, ChargeReply); 2]>,
-    /// Parts that the store did not judge, and whether it may have charged them all the same.
-    failed: SmallVec<[(ExactPart<'r>, bool); 4]>,
+struct SharedProgress<'r> {
+    charged: SmallVec<[SlotReply<'r>; 2]>,
+    failed: SmallVec<[FailedCharge<'r>; 4]>,
     /// Whether a limit refuses.
     refused: bool,
 }
 
 impl ExactTier {
-    /// Settles a request of which [`ExactTier::settle_now`] says that the shared store has to judge it.
+    /// Settles a request that [`ExactTier::settle_now`] left to the shared store.
     pub(super) async fn settle(
         &self,
         request: &ExactRequest<'_>,
-        settled: &mut Settled,
+        results: &mut ExactVerdicts,
     ) -> ExactOutcome {
-        let mut progress = Progress::default();
+        let mut progress = SharedProgress::default();
         match &self.shared {
-            Some(remote) => charge_slots(remote, request, &mut progress, settled).await,
-            // `settle_now` settles everything then.
-            None => progress.fail(&request.parts, false),
+            Some(shared) => charge_slots(shared, request, &mut progress, results).await,
+            // Unreachable: without a shared store `settle_now` settles every request.
+            None => progress.fail(&request.charges, false),
         }
-        self.conclude(request, progress, settled)
+        self.conclude(request, progress, results)
     }
 
-    /// Settles a request without the shared store, as while that store fails.
-    pub(super) fn settle_without(
+    /// Settles a request as if the shared store failed.
+    pub(super) fn settle_without_store(
         &self,
         request: &ExactRequest<'_>,
-        settled: &mut Settled,
+        results: &mut ExactVerdicts,
     ) -> ExactOutcome {
-        let mut progress = Progress::default();
-        progress.fail(&request.parts, false);
-        self.conclude(request, progress, settled)
+        let mut progress = SharedProgress::default();
+        progress.fail(&request.charges, false);
+        self.conclude(request, progress, results)
     }
 
-    /// Judges the parts whose servers are known to be away, as [`ExactTier::settle`] would, and charges
+    /// Judges the charges whose servers are known to be unavailable, as [`ExactTier::settle`] would, and charges
     /// nothing. `None`: none of them refuses.
-    pub(super) fn peek_away(
+    pub(super) fn peek_unavailable(
         &self,
-        remote: &SharedStore,
+        shared: &SharedStore,
         request: &ExactRequest<'_>,
-        settled: &mut Settled,
+        results: &mut ExactVerdicts,
     ) -> Option<ExactOutcome> {
-        let away = request.parts.iter().filter(|part| remote.is_away(&part.spend()));
-        let parts: Parts<'_> = away.copied().collect();
-        if parts.is_empty() {
+        let unavailable =
+            request.charges.iter().filter(|charge| shared.is_away(&charge.cell_charge()));
+        let charges: ExactCharges<'_> = unavailable.copied().collect();
+        if charges.is_empty() {
             return None;
         }
-        let request = ExactRequest { parts, may_charge: false, ..request.clone() };
-        let mut judged = Settled::default();
-        let outcome = self.settle_without(&request, &mut judged);
+        let request = ExactRequest { charges, may_charge: false, ..request.clone() };
+        let mut judged = ExactVerdicts::default();
+        let outcome = self.settle_without_store(&request, &mut judged);
         if !judged.has_denial() {
             return None;
         }
-        settled.verdicts.extend(judged.verdicts);
+        results.verdicts.extend(judged.verdicts);
         Some(outcome)
     }
 
-    /// Judges what the store did not, then keeps all charges or refunds them.
+    /// Judges the charges that the store did not judge, then keeps all charges or refunds all.
     fn conclude(
         &self,
         request: &ExactRequest<'_>,
-        mut progress: Progress<'_>,
-        settled: &mut Settled,
+        mut progress: SharedProgress<'_>,
+        results: &mut ExactVerdicts,
     ) -> ExactOutcome {
-        // The wait for the store may have been long: judged at its arrival, a request would find the cells
-        // of those that came after it.
+        // The wait for the store may have been long. Judged at its time of arrival, the request would read cells
+        // that later requests have charged.
         let request = &ExactRequest { now: request.clock.now(), ..request.clone() };
         let outage = progress.is_outage();
         let may_charge = request.may_charge && !outage && !progress.refused;
-        let charged = self.judge_local(request, &progress, may_charge, settled);
-        progress.refused |= settled.has_denial();
+        let charged = self.judge_local(request, &progress, may_charge, results);
+        progress.refused |= results.has_denial();
         let refused = progress.refused;
-        for (part, _) in &progress.failed {
-            let cost = if charged { part.target.cost } else { 0 };
-            let fresh = part.quota.quota().judge(None, cost, request.now);
-            let verdict = match part.limit.on_store_failure {
+        for FailedCharge { charge, .. } in &progress.failed {
+            let cost = if charged { charge.target.cost } else { 0 };
+            let fresh = charge.quota.quota().judge(None, cost, request.now);
+            let verdict = match charge.limit.on_store_failure {
                 OnStoreFailure::Local => continue,
                 OnStoreFailure::Allow => Verdict { allowed: true, delay: Nanos::ZERO, ..fresh },
-                // Another limit refuses for sure: the client is told of that one, and when it will
-                // admit, which says nothing of this one.
+                // Another limit certainly refuses. The response names that one and its retry time, which says
+                // nothing about this limit.
                 OnStoreFailure::Deny if refused => continue,
                 OnStoreFailure::Deny => {
                     Verdict { allowed: false, remaining: 0, retry_after: None, ..fresh }
                 }
             };
-            settled.verdicts.push(part.answer(verdict, VerdictKinds::DEGRADED));
+            results.verdicts.push(charge.limit_verdict(verdict, VerdictKinds::DEGRADED));
         }
         match &self.shared {
-            Some(remote) if !charged => progress.refund(remote, settled),
-            _ => progress.keep(settled),
+            Some(shared) if !charged => progress.refund(shared, results),
+            _ => progress.keep(results),
         }
         match (charged, refused) {
             (true, _) => ExactOutcome::Charged,
@@ -131,36 +146,38 @@ impl ExactTier {
         }
     }
 
-    /// Judges in this process the failed parts whose limits say so, and says whether the request may
-    /// pass as far as they are concerned.
+    /// Judges the failed charges with `on_store_failure: local` in the embedded store. Returns whether the request
+    /// is charged there; without such charges, `may_charge`.
     fn judge_local(
         &self,
         request: &ExactRequest<'_>,
-        progress: &Progress<'_>,
+        progress: &SharedProgress<'_>,
         may_charge: bool,
-        settled: &mut Settled,
+        results: &mut ExactVerdicts,
     ) -> bool {
-        let is_local = |part: &ExactPart<'_>| part.limit.on_store_failure == OnStoreFailure::Local;
-        let local = progress.failed.iter().filter(|(part, _)| is_local(part));
-        let parts: Parts<'_> = local.clone().map(|(part, _)| *part).collect();
-        if parts.is_empty() {
+        let is_local = |failed: &&FailedCharge<'_>| {
+            failed.charge.limit.on_store_failure == OnStoreFailure::Local
+        };
+        let local = progress.failed.iter().filter(is_local);
+        let charges: ExactCharges<'_> = local.clone().map(|failed| failed.charge).collect();
+        if charges.is_empty() {
             return may_charge;
         }
         let kinds = VerdictKinds::DEGRADED;
-        let charged = self.charge_embedded(request, &parts, may_charge, kinds, settled);
+        let charged = self.charge_embedded(request, &charges, may_charge, kinds, results);
         if !charged {
             return false;
         }
-        for (part, may_have_charged) in local {
+        for FailedCharge { charge, may_have_charged } in local {
             let degraded = match may_have_charged {
-                // It counts as charged in the store, where nothing of it can be changed.
-                true => Degraded::Ambiguous,
-                false => Degraded::Unreported,
+                // It counts as charged in the store, where it cannot be changed.
+                true => DegradedCharge::Ambiguous,
+                false => DegradedCharge::Unreported,
             };
-            if let (Degraded::Unreported, Some(remote)) = (degraded, &self.shared) {
-                remote.record_unreported(&part.spend(), request.now);
+            if let (DegradedCharge::Unreported, Some(shared)) = (degraded, &self.shared) {
+                shared.record_unreported(&charge.cell_charge(), request.now);
             }
-            let open = settled.open.iter_mut().find(|open| open.key == part.target.key);
+            let open = results.open.iter_mut().find(|open| open.key == charge.target.key);
             if let Some(open) = open {
                 open.degraded = Some(degraded);
             }
@@ -169,151 +186,159 @@ impl ExactTier {
     }
 }
 
-/// Charges the parts. Those of several slots are asked first, so that a request that will not pass
-/// charges nothing, not even for the moment until it is refunded: in that moment others would be refused.
+/// Charges all slots. Several slots are checked first, so that a request that will be refused charges nothing, not
+/// even until it is refunded: in that time other requests would be refused.
 async fn charge_slots<'r>(
-    remote: &Arc<SharedStore>,
+    shared: &Arc<SharedStore>,
     request: &ExactRequest<'r>,
-    progress: &mut Progress<'r>,
-    settled: &mut Settled,
+    progress: &mut SharedProgress<'r>,
+    results: &mut ExactVerdicts,
 ) {
-    let mut slots = slots(remote, &request.parts);
-    let returns = slots.len() > 1;
-    if returns {
-        slots = ask_slots(remote, request, slots, progress, settled).await;
+    let mut slots = by_slot(shared, &request.charges);
+    let refundable = slots.len() > 1;
+    if refundable {
+        slots = check_slots(shared, request, slots, progress, results).await;
     }
-    for (slot, answer) in settle(remote, request, Operation::Charge, returns, slots).await {
-        match answer {
-            Ok(answered) if answered.charged => {
-                progress.charged.push((slot.parts, answered));
-            }
-            Ok(answered) => progress.refuse(&slot.parts, &answered, settled),
-            Err(failure) => progress.fail(&slot.parts, failure.may_have_charged()),
+    let replies = call_slots(shared, request, Operation::Charge, refundable, slots).await;
+    for (SlotCharges { charges, .. }, reply) in replies {
+        match reply {
+            Ok(reply) if reply.charged => progress.charged.push(SlotReply { charges, reply }),
+            Ok(reply) => progress.refuse(&charges, &reply, results),
+            Err(failure) => progress.fail(&charges, failure.may_have_charged()),
         }
     }
 }
 
-/// Asks all slots without charging. The slots that are to be charged then; none, if the request does not
-/// pass.
-async fn ask_slots<'r>(
-    remote: &Arc<SharedStore>,
+/// Checks all slots without charging. Returns the slots to charge: all that answered, or none if the request is
+/// refused.
+async fn check_slots<'r>(
+    shared: &Arc<SharedStore>,
     request: &ExactRequest<'r>,
-    slots: Slots<'r>,
-    progress: &mut Progress<'r>,
-    settled: &mut Settled,
-) -> Slots<'r> {
-    let mut asked = Vec::with_capacity(slots.len());
-    for (slot, answer) in settle(remote, request, Operation::Check, false, slots).await {
-        match answer {
-            Ok(answered) => asked.push((slot, answered)),
-            Err(_) => progress.fail(&slot.parts, false),
+    slots: SlotList<'r>,
+    progress: &mut SharedProgress<'r>,
+    results: &mut ExactVerdicts,
+) -> SlotList<'r> {
+    let mut checked = Vec::with_capacity(slots.len());
+    for (slot, reply) in call_slots(shared, request, Operation::Check, false, slots).await {
+        match reply {
+            Ok(reply) => checked.push((slot, reply)),
+            Err(_) => progress.fail(&slot.charges, false),
         }
     }
-    let admits = |(_, answered): &(SlotParts<'_>, ChargeReply)| {
-        answered.cells.iter().all(|cell| cell.verdict.allowed)
+    let admits = |(_, reply): &(SlotCharges<'_>, ChargeReply)| {
+        reply.cells.iter().all(|cell| cell.verdict.allowed)
     };
-    if asked.iter().all(admits) && !progress.is_outage() {
-        return asked.into_iter().map(|(slot, _)| slot).collect();
+    if checked.iter().all(admits) && !progress.is_outage() {
+        return checked.into_iter().map(|(slot, _)| slot).collect();
     }
-    for (slot, answered) in &asked {
-        progress.refuse(&slot.parts, answered, settled);
+    for (slot, reply) in &checked {
+        progress.refuse(&slot.charges, reply, results);
     }
-    Slots::new()
+    SlotList::new()
 }
 
-/// Charges or asks slots, all at once. `returns`: what is charged may be refunded at once, so a denial is
-/// true for a moment only.
-async fn settle<'r>(
-    remote: &Arc<SharedStore>,
+/// Sends one operation to all slots concurrently. `refundable`: the charge may be refunded at once, so a denial holds
+/// for a moment only and must not be cached.
+async fn call_slots<'r>(
+    shared: &Arc<SharedStore>,
     request: &ExactRequest<'_>,
-    order: Operation,
-    returns: bool,
-    slots: Slots<'r>,
-) -> Vec<(SlotParts<'r>, Result<ChargeReply, StoreFailure>)> {
-    let deadline = request.now.mono.saturating_add(Nanos::from(remote.timeout()));
+    operation: Operation,
+    refundable: bool,
+    slots: SlotList<'r>,
+) -> Vec<(SlotCharges<'r>, Result<ChargeReply, StoreFailure>)> {
+    let deadline = request.now.mono.saturating_add(Nanos::from(shared.timeout()));
     let (generation, now) = (request.generation, request.now.mono);
-    let answers = slots.iter().map(async |slot| {
-        let spends = slot.parts.iter().map(ExactPart::spend);
-        let spends =
-            spends.map(|spend| CellCharge { refundable: spend.refundable || returns, ..spend });
-        let charge = StoreCharge { operation: order, cell_charges: spends.collect() };
-        let answered = remote.settle(charge, generation, deadline, now).await?;
-        // Every part is told of: `call/reply.rs` finds a reply invalid that says otherwise.
-        match answered.cells.len() == slot.parts.len() {
-            true => Ok(answered),
+    let replies = slots.iter().map(async |slot| {
+        let cells = slot.charges.iter().map(ExactCharge::cell_charge);
+        let cells =
+            cells.map(|cell| CellCharge { refundable: cell.refundable || refundable, ..cell });
+        let charge = StoreCharge { operation, cell_charges: cells.collect() };
+        let reply = shared.settle(charge, generation, deadline, now).await?;
+        // A reply has one entry for each cell: `call/reply.rs` refuses any other.
+        match reply.cells.len() == slot.charges.len() {
+            true => Ok(reply),
             false => Err(StoreFailure::Invalid),
         }
     });
-    let answers = join_all(answers).await;
-    slots.into_iter().zip(answers).collect()
+    let replies = join_all(replies).await;
+    slots.into_iter().zip(replies).collect()
 }
 
-/// Parts by the slot of their cells, in the order of the route.
-fn slots<'r>(remote: &SharedStore, parts: &[ExactPart<'r>]) -> Slots<'r> {
-    let mut slots = Slots::new();
-    for part in parts {
-        let slot = remote.slot(&part.spend());
+/// Groups charges by the slot of their cells, in the order of the route.
+fn by_slot<'r>(shared: &SharedStore, charges: &[ExactCharge<'r>]) -> SlotList<'r> {
+    let mut slots = SlotList::new();
+    for charge in charges {
+        let slot = shared.slot(&charge.cell_charge());
         match slots.iter_mut().find(|other| other.slot == slot) {
-            Some(other) => other.parts.push(*part),
-            None => slots.push(SlotParts { slot, parts: Parts::from_iter([*part]) }),
+            Some(other) => other.charges.push(*charge),
+            None => slots.push(SlotCharges { slot, charges: ExactCharges::from_iter([*charge]) }),
         }
     }
     slots
 }
 
-impl<'r> Progress<'r> {
-    /// Whether a limit requires a store that fails.
+impl<'r> SharedProgress<'r> {
+    /// Whether the store failed for a limit that requires it.
     fn is_outage(&self) -> bool {
-        let requires = |part: &ExactPart<'_>| part.limit.on_store_failure == OnStoreFailure::Deny;
-        self.failed.iter().any(|(part, _)| requires(part))
+        self.failed
+            .iter()
+            .any(|failed| failed.charge.limit.on_store_failure == OnStoreFailure::Deny)
     }
 
-    fn fail(&mut self, parts: &[ExactPart<'r>], may_have_charged: bool) {
-        self.failed.extend(parts.iter().map(|part| (*part, may_have_charged)));
+    /// Records charges that the store did not judge.
+    fn fail(&mut self, charges: &[ExactCharge<'r>], may_have_charged: bool) {
+        let failed =
+            charges.iter().map(|charge| FailedCharge { charge: *charge, may_have_charged });
+        self.failed.extend(failed);
     }
 
-    /// Keeps what the store says of parts that it did not charge.
-    fn refuse(&mut self, parts: &[ExactPart<'r>], answered: &ChargeReply, settled: &mut Settled) {
-        for (part, cell) in parts.iter().zip(&answered.cells) {
+    /// Records the verdicts of a slot that the store did not charge.
+    fn refuse(
+        &mut self,
+        charges: &[ExactCharge<'r>],
+        reply: &ChargeReply,
+        results: &mut ExactVerdicts,
+    ) {
+        for (charge, cell) in charges.iter().zip(&reply.cells) {
             self.refused |= !cell.verdict.allowed;
             let verdict = if cell.verdict.allowed { cell.verdict_before } else { cell.verdict };
-            settled.verdicts.push(part.answer(verdict, VerdictKinds::NORMAL));
+            results.verdicts.push(charge.limit_verdict(verdict, VerdictKinds::NORMAL));
         }
     }
 
-    /// Refunds what was charged. The answers say what is left without it.
+    /// Refunds what was charged. The verdicts are those without the charges.
     ///
-    /// A charge under `max_delay` stays: requests behind it may have been given later turns by now, and its turn,
-    /// given back, would be given once more beside theirs.
-    fn refund(self, remote: &Arc<SharedStore>, settled: &mut Settled) {
-        for (parts, answered) in self.charged {
+    /// A charge under `max_delay` is kept: later requests may already have been given later departure times, so
+    /// refunding this one's would let two requests leave at the same time.
+    fn refund(self, shared: &Arc<SharedStore>, results: &mut ExactVerdicts) {
+        for SlotReply { charges, reply } in self.charged {
             let mut refunds = SmallVec::new();
-            for (part, cell) in parts.iter().zip(&answered.cells) {
-                let verdict = match part.limit.delays() {
+            for (charge, cell) in charges.iter().zip(&reply.cells) {
+                let verdict = match charge.limit.delays() {
                     true => Verdict { delay: Nanos::ZERO, ..cell.verdict },
                     false => {
-                        refunds.push(CellCharge { log_chunk: cell.log_chunk, ..part.spend() });
+                        refunds
+                            .push(CellCharge { log_chunk: cell.log_chunk, ..charge.cell_charge() });
                         cell.verdict_before
                     }
                 };
-                settled.verdicts.push(part.answer(verdict, VerdictKinds::NORMAL));
+                results.verdicts.push(charge.limit_verdict(verdict, VerdictKinds::NORMAL));
             }
             if !refunds.is_empty() {
-                remote.refund(refunds, answered.at);
+                shared.refund(refunds, reply.at);
             }
         }
     }
 
-    /// Keeps what was charged. Charges that the answer of the origin may change stay open.
-    fn keep(self, settled: &mut Settled) {
-        for (parts, answered) in self.charged {
-            let at = answered.at;
-            for (part, cell) in parts.iter().zip(&answered.cells) {
-                settled.verdicts.push(part.answer(cell.verdict, VerdictKinds::NORMAL));
-                if part.may_change {
-                    settled
-                        .open
-                        .push(part.open(ChargedIn::Shared { at, log_chunk: cell.log_chunk }));
+    /// Keeps what was charged. Charges that the response of the origin may change stay open.
+    fn keep(self, results: &mut ExactVerdicts) {
+        for SlotReply { charges, reply } in self.charged {
+            let at = reply.at;
+            for (charge, cell) in charges.iter().zip(&reply.cells) {
+                results.verdicts.push(charge.limit_verdict(cell.verdict, VerdictKinds::NORMAL));
+                if charge.may_change {
+                    let charged = ChargedIn::Shared { at, log_chunk: cell.log_chunk };
+                    results.open.push(charge.open(charged));
                 }
             }
         }

@@ -1,15 +1,19 @@
-//! What is judged before the exact tier: keys that an override denies, estimate limits, and requests
-//! in flight. What they are charged is given back when the request is refused. A request that an exact
-//! limit may delay takes its slot in the waiting room here too.
+//! Judges what needs no store, before the exact tier: keys that an override denies, estimate limits, and requests in
+//! flight.
+//!
+//! These charges are tentative: they are refunded if the request is refused later. A request that an exact limit may
+//! delay also takes its delay slot here.
 
 use smallvec::SmallVec;
 
 use super::counters::VerdictKinds;
-use super::generation::Counter;
+use super::decision::{Decision, LimitVerdict};
+use super::delay_slots::DelaySlot;
+use super::generation::Generation;
+use super::loaded_limit::TierState;
 use super::pending::PendingSettlement;
+use super::state::Engine;
 use super::target::Target;
-use super::waiting::WaitingSlot;
-use super::{Decision, Engine, Generation, LimitVerdict};
 use crate::clock::{Nanos, Now};
 use crate::estimator::EstimateReceipt;
 use crate::limit::Verdict;
@@ -18,18 +22,32 @@ use crate::store::{Acquired, InFlightPermit};
 /// What a request was charged before the exact tier.
 #[derive(Default)]
 pub(super) struct Tentative {
-    /// Each with the indices of its answer and of its target.
-    estimates: SmallVec<[(usize, usize, EstimateReceipt); 4]>,
-    /// Each with the index of its answer.
-    slots: Vec<(usize, InFlightPermit)>,
-    /// Of a request that may have to wait, if there was one.
-    pub(super) waiting: Option<WaitingSlot>,
-    /// The indices of the targets that the exact tier judges.
+    estimates: SmallVec<[TentativeEstimate; 4]>,
+    permits: Vec<TentativePermit>,
+    /// Taken by a request that may be delayed; `None` if no slot was free.
+    pub(super) delay_slot: Option<DelaySlot>,
+    /// The targets that the exact tier judges, by index.
     pub(super) exact: SmallVec<[usize; 4]>,
 }
 
+/// A charge of an estimate limit.
+struct TentativeEstimate {
+    /// The index of its verdict in the decision.
+    verdict: usize,
+    /// The index of its target.
+    target: usize,
+    receipt: EstimateReceipt,
+}
+
+/// A slot in flight that a request holds.
+struct TentativePermit {
+    /// The index of its verdict in the decision.
+    verdict: usize,
+    permit: InFlightPermit,
+}
+
 impl Engine {
-    /// Judges the enforcing limits that need no store, each for itself. `tentative` is empty.
+    /// Judges the enforcing limits that need no store, each independently. `tentative` is empty.
     pub(super) fn charge_tentatively(
         &self,
         generation: &Generation,
@@ -39,88 +57,92 @@ impl Engine {
     ) {
         let now = decision.at;
         for (index, target) in targets.iter().enumerate().filter(|(_, target)| !target.shadow) {
-            let answer = decision.verdicts.len();
-            let counting = generation.counting(target.limit);
-            let verdict = match &counting.counter {
+            let verdict_index = decision.verdicts.len();
+            let loaded = generation.loaded(target.limit);
+            let verdict = match &loaded.state {
                 _ if target.denied => generation.denied(target, now),
-                Counter::Estimate(estimate) => {
+                TierState::Estimate(estimate) => {
                     let (verdict, receipt) =
                         estimate.charge(&self.confirm, target.key, target.cost, now);
                     if verdict.allowed {
-                        tentative.estimates.push((answer, index, receipt));
+                        let verdict = verdict_index;
+                        let charge = TentativeEstimate { verdict, target: index, receipt };
+                        tentative.estimates.push(charge);
                     }
                     verdict
                 }
-                Counter::InFlight(table, max) => {
-                    let Acquired { permit: slot, held } =
+                TierState::InFlight { table, max } => {
+                    let Acquired { permit, held } =
                         table.acquire(target.key, target.cost, *max, false);
-                    let verdict = in_flight(*max, held, target.cost, slot.is_some());
-                    tentative.slots.extend(slot.map(|slot| (answer, slot)));
+                    let verdict = in_flight_verdict(*max, held, target.cost, permit.is_some());
+                    tentative.permits.extend(
+                        permit.map(|permit| TentativePermit { verdict: verdict_index, permit }),
+                    );
                     verdict
                 }
-                Counter::Exact(limit) => {
-                    if limit.delays() && tentative.waiting.is_none() {
-                        tentative.waiting = self.waiting_room.enter();
+                TierState::Exact(limit) => {
+                    if limit.delays() && tentative.delay_slot.is_none() {
+                        tentative.delay_slot = self.delay_slots.take();
                     }
                     tentative.exact.push(index);
                     continue;
                 }
             };
             let kinds = VerdictKinds::NORMAL;
-            decision.verdicts.push(LimitVerdict::new(target, counting.tier(), verdict, kinds));
+            decision.verdicts.push(LimitVerdict::new(target, loaded.tier(), verdict, kinds));
         }
     }
 
-    /// Gives back what was charged, since the request is refused. The answers then say what is left
-    /// without it.
-    pub(super) fn give_back(
+    /// Refunds what was charged, because the request is refused. The verdicts are then those without the charges.
+    pub(super) fn refund_tentative(
         &self,
         generation: &Generation,
         targets: &[Target],
         tentative: Tentative,
         decision: &mut Decision,
     ) {
-        for (answer, target, receipt) in tentative.estimates {
+        for TentativeEstimate { verdict, target, receipt } in tentative.estimates {
             let target = &targets[target];
-            if let Counter::Estimate(estimate) = &generation.counting(target.limit).counter {
+            if let TierState::Estimate(estimate) = &generation.loaded(target.limit).state {
                 estimate.refund(&self.confirm, receipt);
-                decision.verdicts[answer].verdict =
+                decision.verdicts[verdict].verdict =
                     estimate.judge(&self.confirm, target.key, decision.at);
             }
         }
-        for (answer, slot) in tentative.slots {
-            drop(slot);
-            let answer = &mut decision.verdicts[answer];
-            let left = answer.verdict.remaining.saturating_add(answer.cost);
-            answer.verdict.remaining = left.min(answer.verdict.limit);
+        for TentativePermit { verdict, permit } in tentative.permits {
+            drop(permit);
+            let limit_verdict = &mut decision.verdicts[verdict];
+            let verdict = &mut limit_verdict.verdict;
+            let remaining = verdict.remaining.saturating_add(limit_verdict.cost);
+            verdict.remaining = remaining.min(verdict.limit);
         }
     }
 }
 
 impl Tentative {
-    /// The request passes: it holds its slots in flight until it ends, and the one in the waiting room
-    /// if it waits.
-    pub(super) fn keep(self, waits: bool, pending: &mut PendingSettlement) {
-        pending.slots.extend(self.slots.into_iter().map(|(_, slot)| slot));
-        pending.waiting = self.waiting.filter(|_| waits);
+    /// Keeps the charges, because the request passes. It holds its slots in flight until it ends, and the delay slot
+    /// if it is delayed.
+    pub(super) fn keep(self, is_delayed: bool, pending: &mut PendingSettlement) {
+        pending.permits.extend(self.permits.into_iter().map(|tentative| tentative.permit));
+        pending.delay_slot = self.delay_slot.filter(|_| is_delayed);
     }
 }
 
 impl Generation {
-    /// The verdict on a key that an override denies: it can never succeed.
+    /// The verdict for a key that an override denies. It has no retry time: the request can never succeed.
     pub(super) fn denied(&self, target: &Target, now: Now) -> Verdict {
-        let fresh = match &self.counting(target.limit).counter {
-            Counter::Exact(exact) => exact.quota(target.rate).quota().judge(None, 0, now),
-            Counter::Estimate(estimate) => estimate.unused_verdict(now),
-            Counter::InFlight(_, max) => in_flight(*max, 0, 0, true),
+        let fresh = match &self.loaded(target.limit).state {
+            TierState::Exact(exact) => exact.quota(target.rate).quota().judge(None, 0, now),
+            TierState::Estimate(estimate) => estimate.unused_verdict(now),
+            TierState::InFlight { max, .. } => in_flight_verdict(*max, 0, 0, true),
         };
         Verdict { allowed: false, remaining: 0, retry_after: None, ..fresh }
     }
 }
 
-/// The verdict on requests in flight, of which the key holds `held` now. Nobody knows when one ends,
-/// so `retry_after` is a guess: one second.
-pub(super) fn in_flight(max: u32, held: u64, cost: u32, allowed: bool) -> Verdict {
+/// The verdict of a `max_in_flight` limit for a key that holds `held` slots now. When one becomes free cannot be
+/// known, so `retry_after` is a guess: one second.
+pub(super) fn in_flight_verdict(max: u32, held: u64, cost: u32, allowed: bool) -> Verdict {
     let held = u32::try_from(held).unwrap_or(u32::MAX);
     Verdict {
         allowed,

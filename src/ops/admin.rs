@@ -127,7 +127,8 @@ impl AdminApi {
         let now = self.engine.now();
         let generation = &live.generation;
         let limits = generation.policy().limits.iter().enumerate().map(|(index, limit)| {
-            let cells = generation.room(LimitIndex(index)).map(crate::store::CellBudget::cells);
+            let cells =
+                generation.cell_budget(LimitIndex(index)).map(crate::store::CellBudget::cells);
             json!({ "name": &*limit.name, "tier": limit.count.tier().name(), "cells": cells })
         });
         let origins = live.origins.iter().map(|origin| {

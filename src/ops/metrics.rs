@@ -100,7 +100,7 @@ fn decisions(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
             let labels = [("limit", &*limit.name), ("tier", tier), ("verdict", kind.name())];
             verdicts.push(counter(&labels, generation.counters(index).get(kind)));
         }
-        if let Some(room) = generation.room(index) {
+        if let Some(room) = generation.cell_budget(index) {
             cells.push(gauge(&[("limit", &limit.name)], room.cells() as f64));
         }
     }
@@ -145,7 +145,7 @@ fn requests_and_keys(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
             }));
         }
     }
-    let waiting = gauge(&[], sources.engine.waiting() as f64);
+    let waiting = gauge(&[], sources.engine.delayed_requests() as f64);
     let banned = gauge(&[], sources.engine.bans().count(sources.engine.now().mono) as f64);
     let forgotten = counter(&[], sources.engine.bans().evicted());
     let refused = TokenError::ALL.map(|error| counter(&[("reason", error.name())], error.count()));

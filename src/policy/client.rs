@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv6_network_is_one_client() {
+    fn an_ipv6_prefix_identifies_a_client() {
         let cut = |text: &str, bits| prefix(text.parse().unwrap(), bits).to_string();
         assert_eq!(cut("2001:db8:1:2:3::4", 64), "2001:db8:1:2::");
         assert_eq!(cut("2001:db8:1:2:3::4", 0), "::");

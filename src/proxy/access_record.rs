@@ -190,7 +190,8 @@ pub(super) fn record(gate: &Tollgate, session: &mut Session, ctx: &mut Context) 
 /// The candidates that disagree, as far as they have answered by now.
 fn disagreeing<'p>(decision: &Decision, policy: &'p Policy) -> Vec<CandidateResult<'p>> {
     let results = decision.candidates.iter().filter_map(|candidate| {
-        let comparison = candidate.kind().filter(|kind| *kind != CandidateComparison::Agrees)?;
+        let comparison =
+            candidate.comparison().filter(|kind| *kind != CandidateComparison::Agrees)?;
         Some(CandidateResult { limit: &policy.limit(candidate.limit).name, comparison })
     });
     results.collect()

@@ -220,7 +220,7 @@ async fn a_full_waiting_room(servers: ServerDiscovery) {
     waiting.retain(|(decision, _)| decision.wait() > Nanos::ZERO);
     // The first one needed not wait.
     waiting.push(node.open("/", &[("x-key", "a")]).await);
-    assert_eq!((waiting.len(), node.engine.waiting()), (10_000, 10_000));
+    assert_eq!((waiting.len(), node.engine.delayed_requests()), (10_000, 10_000));
 
     let b = [("x-key", "b")];
     assert!(node.allows("/", &b).await, "who need not wait passes");

@@ -30,7 +30,7 @@ pub(super) struct FirstCandidate(pub(super) Option<CandidateVerdict>);
 
 impl FirstCandidate {
     fn get(&self) -> Option<CandidateComparison> {
-        self.0.as_ref().and_then(CandidateVerdict::kind)
+        self.0.as_ref().and_then(CandidateVerdict::comparison)
     }
 }
 

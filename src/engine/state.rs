@@ -1,0 +1,167 @@
+//! The engine's state: what outlives a configuration.
+//!
+//! Counters and cell budgets are kept by a limit's name, so that they survive reloads, also if a limit is removed
+//! and later added again. Decisions are made in `decide.rs`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+use super::counters::{Durations, LimitCounters};
+use super::delay_slots::DelaySlots;
+use super::exact::ExactTier;
+use super::generation::Generation;
+use super::reload_report::ReloadReport;
+use crate::clock::{Clock, Nanos, Now};
+use crate::estimator::ConfirmTable;
+use crate::policy::{KeySecret, Policy};
+use crate::store::redis::SharedStore;
+use crate::store::{Bans, CellBudget};
+
+/// Shards of the embedded store that one tick sweeps: all of them in 3 to 4 seconds.
+const SWEEP_SHARDS: usize = 128;
+
+/// Decides requests. One engine serves all generations of a configuration.
+pub struct Engine {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) secret: KeySecret,
+    pub(super) exact: ExactTier,
+    pub(super) confirm: ConfirmTable,
+    pub(super) bans: Arc<Bans>,
+    pub(super) delay_slots: DelaySlots,
+    /// The number of unfinished background charges in the shared store.
+    pub(super) background: Arc<AtomicUsize>,
+    /// The number of generations built.
+    generations: AtomicU64,
+    /// By limit name. Counters are never reset while the process lives.
+    counters: Mutex<HashMap<Arc<str>, Arc<LimitCounters>>>,
+    /// By limit name. A limit that is removed and added again finds the budget that its old cells are counted in.
+    budgets: Mutex<HashMap<Arc<str>, Arc<CellBudget>>>,
+    pub(super) durations: Durations,
+}
+
+impl Engine {
+    /// An engine that counts in this process. `secret` keys the hashes of all keys.
+    pub fn new(clock: Arc<dyn Clock>, secret: KeySecret) -> Self {
+        Self {
+            clock,
+            secret,
+            exact: ExactTier::default(),
+            confirm: ConfirmTable::default(),
+            bans: Arc::default(),
+            delay_slots: DelaySlots::default(),
+            background: Arc::default(),
+            generations: AtomicU64::new(0),
+            counters: Mutex::default(),
+            budgets: Mutex::default(),
+            durations: Durations::default(),
+        }
+    }
+
+    /// An engine whose exact tier counts in a shared store. All nodes must have the same `secret`.
+    pub fn with_store(clock: Arc<dyn Clock>, secret: KeySecret, shared: Arc<SharedStore>) -> Self {
+        let exact = ExactTier { shared: Some(shared), ..ExactTier::default() };
+        Self { exact, ..Self::new(clock, secret) }
+    }
+
+    /// The shared store, if there is one.
+    pub const fn remote(&self) -> Option<&Arc<SharedStore>> {
+        self.exact.shared.as_ref()
+    }
+
+    /// The present time on the engine's clock.
+    pub fn now(&self) -> Now {
+        self.clock.now()
+    }
+
+    /// The date at a time that the engine's clock has just given.
+    pub fn date(&self, at: Now) -> Nanos {
+        self.clock.date(at)
+    }
+
+    /// Builds the next generation. It decides nothing until the caller publishes it. Limits of `previous` pass their
+    /// counters on by name; the store's quotas and budgets change at once.
+    pub fn generation(
+        &self,
+        policy: Policy,
+        previous: Option<&Generation>,
+    ) -> (Generation, ReloadReport) {
+        let number = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
+        let (generation, report) = Generation::build(self, number, policy, previous, self.now());
+        if let Some(shared) = self.remote()
+            && generation.has_penalties
+        {
+            shared.share_bans(&self.bans);
+        }
+        let max_keys = generation.policy().max_keys;
+        self.exact.embedded.set_budgets(max_keys, &generation.cell_budgets());
+        (generation, report)
+    }
+
+    /// Rotates the sketches and sweeps a part of the cells. One task calls it about ten times a second; a late call
+    /// makes the estimate tier count too much until it comes.
+    pub fn tick(&self, generation: &Generation) {
+        let now = self.now();
+        for estimate in generation.estimates() {
+            estimate.rotate(now);
+        }
+        self.confirm.sweep(now);
+        self.exact.embedded.sweep(SWEEP_SHARDS, now);
+    }
+
+    /// The table that counts the suspects of the estimate tier.
+    pub const fn confirm_table(&self) -> &ConfirmTable {
+        &self.confirm
+    }
+
+    /// Whether nothing is waiting to be sent to the shared store.
+    pub fn is_quiet(&self) -> bool {
+        self.background.load(Ordering::Acquire) == 0
+            && self.remote().is_none_or(|shared| shared.is_quiet())
+    }
+
+    /// The number of taken delay slots: requests that are delayed, and those being judged that may be.
+    pub fn delayed_requests(&self) -> usize {
+        self.delay_slots.taken()
+    }
+
+    /// The bans in force.
+    pub const fn bans(&self) -> &Arc<Bans> {
+        &self.bans
+    }
+
+    /// The number of quotas under which cells of the embedded store can be written. It does not grow with reloads.
+    pub fn issued_quotas(&self) -> usize {
+        self.exact.embedded.issued_quotas()
+    }
+
+    /// The memory of the cells in this process in bytes, logs and free slots included. It locks every shard in turn:
+    /// not for the request path.
+    pub fn cell_bytes(&self) -> usize {
+        self.exact.embedded.bytes()
+    }
+
+    /// How long decisions take.
+    pub const fn durations(&self) -> &Durations {
+        &self.durations
+    }
+
+    /// The cell budget of a limit; it is created on the first call.
+    pub(super) fn obtain_budget(&self, limit: &Arc<str>) -> Arc<CellBudget> {
+        Arc::clone(self.budgets.lock().entry(Arc::clone(limit)).or_default())
+    }
+
+    /// The counters of a limit; they are created on the first call.
+    pub(super) fn obtain_counters(&self, limit: &Arc<str>) -> Arc<LimitCounters> {
+        Arc::clone(self.counters.lock().entry(Arc::clone(limit)).or_default())
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}

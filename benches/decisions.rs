@@ -13,7 +13,7 @@ use support::signing;
 use tollgate::clock::{Nanos, SystemClock};
 use tollgate::config::{self, LoadedConfig};
 use tollgate::engine::{Engine, Generation};
-use tollgate::http::{AnswerPreferences, Head, HeadBounds, fields_beside, refusal, validate};
+use tollgate::http::{AnswerPreferences, Head, HeadBounds, added_fields, refusal, validate};
 use tollgate::policy::client::RequestClient;
 use tollgate::policy::{Facts, KeySecret};
 
@@ -299,7 +299,7 @@ fn fields(c: &mut Criterion) {
     let policy = generation.policy();
     let mut group = c.benchmark_group("fields");
     group.bench_function("allowed", |b| {
-        b.iter(|| fields_beside(black_box(&allowed), policy, &responses).map(|all| all.len()));
+        b.iter(|| added_fields(black_box(&allowed), policy, &responses).map(|all| all.len()));
     });
     group.bench_function("refused", |b| {
         b.iter(|| {

@@ -479,7 +479,7 @@ routes: [{ name: r }]";
     let responses = config::read_text(text, "f", Path::new("")).unwrap().config.default_responses;
     let reset = || {
         let (decision, _) = bench.decide(&generation, &[("x-key", "k")]);
-        let fields = tollgate::http::fields_beside(&decision, policy, &responses).unwrap();
+        let fields = tollgate::http::added_fields(&decision, policy, &responses).unwrap();
         let reset = fields.get("x-ratelimit-reset").map(|at| at.to_str().unwrap().to_owned());
         reset.map(|at| at.parse::<u64>().unwrap())
     };

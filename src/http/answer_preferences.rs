@@ -1,4 +1,4 @@
-//! Which of an operator's bodies a client is sent, and which web page may read the answer.
+//! What of a request shapes its refusal: which of the operator's bodies the client accepts, which web page may read it.
 
 use http::header::{self, HeaderMap, HeaderValue};
 
@@ -6,21 +6,21 @@ use crate::config::{Cors, RefusalBody, Responses};
 
 const PROBLEM_JSON: &str = "application/problem+json";
 
-/// What of a request shapes its refusal.
+/// The preferences of a client for the answer that refuses it.
 #[derive(Clone, Copy, Debug)]
 pub struct AnswerPreferences<'r> {
     /// Its fields.
     pub headers: &'r HeaderMap,
-    /// A number by chance, below 1: where in the jitter of `Retry-After` this answer is.
+    /// A random number from 0 to 1: the position in the jitter of `Retry-After`.
     pub chance: f64,
 }
 
-/// Most ranges of an `Accept` that are looked at.
-const MOST_RANGES: usize = 32;
+/// Ranges of `Accept` that are looked at, at most.
+const MAX_RANGES: usize = 32;
 
 impl AnswerPreferences<'_> {
-    /// The body to send: for a gRPC call its status, else what the client likes best (RFC 9110,
-    /// section 12.5.1), of equals the first of the list.
+    /// The body to send: for a gRPC call its status, else the one that the client prefers (RFC 9110, section 12.5.1); among
+    /// equals the first of the list.
     pub(crate) fn body<'b>(&self, responses: &'b Responses) -> &'b RefusalBody {
         let bodies = &responses.bodies;
         if let [only] = bodies.as_slice()
@@ -33,9 +33,9 @@ impl AnswerPreferences<'_> {
         }
         let mut best: Option<(&RefusalBody, u16)> = None;
         for body in bodies.iter().filter(|body| **body != RefusalBody::Grpc) {
-            let liking = self.liking(media_type(body));
-            if best.is_none_or(|(_, most)| liking > most) {
-                best = Some((body, liking));
+            let quality = self.quality(media_type(body));
+            if best.is_none_or(|(_, best)| quality > best) {
+                best = Some((body, quality));
             }
         }
         best.map_or(&RefusalBody::Problem, |(body, _)| body)
@@ -50,7 +50,7 @@ impl AnswerPreferences<'_> {
         let origin = self.headers.get(header::ORIGIN)?;
         match cors {
             Cors::All => Some(&ANY),
-            Cors::Only(origins) => origins.iter().find(|one| *one == origin),
+            Cors::Only(origins) => origins.iter().find(|allowed| *allowed == origin),
         }
     }
 
@@ -61,21 +61,23 @@ impl AnswerPreferences<'_> {
         rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
     }
 
-    /// How much a media type is liked, in thousandths. Without `Accept` all are alike.
-    fn liking(&self, media_type: &str) -> u16 {
+    /// The quality of a media type by `Accept`, in thousandths. Without `Accept` all are equal.
+    fn quality(&self, media_type: &str) -> u16 {
         let mut lines = self.headers.get_all(header::ACCEPT).iter().peekable();
         if lines.peek().is_none() {
             return 1_000;
         }
         let ranges = lines.filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(','));
         let mut found = (0, 0);
-        for range in ranges.take(MOST_RANGES) {
-            let mut parts = range.split(';').map(str::trim);
-            let Some(exactness) = parts.next().and_then(|range| exactness(range, media_type))
+        for range in ranges.take(MAX_RANGES) {
+            let mut parameters = range.split(';').map(str::trim);
+            let Some(exactness) = parameters.next().and_then(|range| exactness(range, media_type))
             else {
                 continue;
             };
-            let quality = parts.find_map(|part| part.strip_prefix("q=")).map_or(1_000, thousandths);
+            let quality = parameters
+                .find_map(|parameter| parameter.strip_prefix("q="))
+                .map_or(1_000, thousandths);
             if exactness > found.0 {
                 found = (exactness, quality);
             }
@@ -91,8 +93,8 @@ fn media_type(body: &RefusalBody) -> &str {
     }
 }
 
-/// How exactly a range names a media type: the type itself, `type/*`, `*/*`; `None`: not at all.
-/// Who takes JSON takes a problem.
+/// How exactly a range names a media type: the type itself, `type/*`, `*/*`; `None` when it does not. A client that accepts
+/// JSON accepts a problem document.
 fn exactness(range: &str, media_type: &str) -> Option<u8> {
     let media_type = media_type.split(';').next().unwrap_or("").trim();
     let (kind, _) = media_type.split_once('/')?;
@@ -104,7 +106,7 @@ fn exactness(range: &str, media_type: &str) -> Option<u8> {
     }
     match range.split_once('/')? {
         ("*", "*") => Some(1),
-        (one, "*") if one.eq_ignore_ascii_case(kind) => Some(2),
+        (other, "*") if other.eq_ignore_ascii_case(kind) => Some(2),
         _ => None,
     }
 }

@@ -58,7 +58,7 @@ impl Lines {
 }
 
 impl RateLimitFields<'_> {
-    /// Adds the fields to an answer, beside those that it has.
+    /// Adds the fields to an answer, next to those that it has.
     pub(crate) fn add_to_head(&self, response: &mut ResponseHeader) -> Result<()> {
         for Addition { name, value, replaces } in
             self.additions(&response.headers).map_err(invalid)?

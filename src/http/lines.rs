@@ -80,12 +80,12 @@ fn append(all: &Bytes, headers: &mut HeaderMap) -> Result<(), InvalidField> {
     // They are written in the order of `OURS`, so the next one is mostly the next one there.
     let mut next = 0;
     for line in each(all) {
-        let begins = |one: &&Name| all[line.clone()].starts_with(one.begin.as_bytes());
-        let mut known = OURS[next..].iter().chain(&OURS[..next]).enumerate();
-        let (name, value) = match known.find(|(_, one)| begins(one)) {
-            Some((skipped, one)) => {
+        let begins = |known: &&Name| all[line.clone()].starts_with(known.begin.as_bytes());
+        let mut candidates = OURS[next..].iter().chain(&OURS[..next]).enumerate();
+        let (name, value) = match candidates.find(|(_, name)| begins(name)) {
+            Some((skipped, known)) => {
                 next = (next + skipped + 1) % OURS.len();
-                (one.name.clone(), line.start + one.begin.len()..line.end)
+                (known.name.clone(), line.start + known.begin.len()..line.end)
             }
             None => {
                 let (name, value) = parted(all, line);

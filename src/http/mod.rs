@@ -24,7 +24,7 @@ pub(crate) use policy_members::PolicyMembers;
 pub(crate) use ratelimit_fields::RateLimitFields;
 pub use ratelimit_fields::retry_after_secs;
 pub(crate) use render::Reply;
-pub use render::{Refusal, fields_beside, refusal};
+pub use render::{Refusal, added_fields, refusal};
 pub use validation::{
     FieldRules, Framing, Head, HeadBounds, HeadScan, HostCache, Length, RejectReason, ScannedHead,
     UncommonFields, ValidRequest, WireHead, validate, validate_scanned,

@@ -15,12 +15,12 @@ pub(crate) struct PolicyMember {
     text: Vec<u8>,
     /// `"writes";r=`
     remaining: Vec<u8>,
-    /// What it says is the most.
+    /// The quota that it states.
     units: u32,
 }
 
 impl PolicyMember {
-    /// The member of a limit at one of its rates, of which `units` is the most.
+    /// The member of a limit at one of its rates, whose quota is `units`.
     pub(crate) fn new(limit: &Limit, rate: RateIndex, units: u32) -> Self {
         // Names are [a-zA-Z0-9_-], so nothing in them is to be escaped.
         let remaining = format!("\"{}\";r=", limit.name).into_bytes();
@@ -51,7 +51,7 @@ impl PolicyMember {
 pub(crate) struct PolicyMembers(Vec<Vec<PolicyMember>>);
 
 impl PolicyMembers {
-    /// Writes them, one for each rate of each limit.
+    /// Writes a member for each rate of each limit.
     pub(crate) fn of(policy: &Policy) -> Self {
         let of_limit = |limit: &Limit| match &limit.count {
             Count::Estimate { rate, .. } => vec![PolicyMember::new(limit, 0, rate.count())],
@@ -64,10 +64,10 @@ impl PolicyMembers {
         Self(policy.limits.iter().map(of_limit).collect())
     }
 
-    /// The member of the limit at a place, if `units` is what it says.
+    /// The member of the limit with an index, if it states `units` as its quota.
     pub(crate) fn get(&self, limit: usize, rate: RateIndex, units: u32) -> Option<&PolicyMember> {
         let member = self.0.get(limit)?.get(rate as usize);
-        // While a new configuration takes over, a cell may be judged by another one's numbers.
+        // During a reload a cell may be judged by the numbers of another configuration.
         member.filter(|member| member.units == units)
     }
 }
@@ -78,8 +78,8 @@ fn window_secs(limit: &Limit, rate: RateIndex) -> Option<u64> {
     let window = match (&limit.count, limit.quota(rate)) {
         (Count::Estimate { rate, .. }, _) => rate.period(),
         (_, Some(Quota::TokenBucket(bucket))) => {
-            let (rate, most) = (bucket.rate(), u128::from(bucket.limit()));
-            let span = u128::from(rate.period().get()) * most / u128::from(rate.count());
+            let (rate, burst) = (bucket.rate(), u128::from(bucket.limit()));
+            let span = u128::from(rate.period().get()) * burst / u128::from(rate.count());
             Nanos::new(u64::try_from(span).unwrap_or(u64::MAX))
         }
         (_, Some(quota)) => quota.window(),

@@ -1,5 +1,6 @@
-//! Answers of the proxy itself, as values: a pure function of the decision, or of a reason.
-//! Nothing of the request is echoed.
+//! Answers of the proxy itself, as values: a pure function of the decision or of a reason to reject.
+//!
+//! Nothing of a request is echoed.
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -20,7 +21,7 @@ const QUOTA_EXCEEDED: &str = concat!(
     r#""title":"Too many requests","status":429,"violated-policies":["#
 );
 
-/// Of the same draft: the client does what nobody is meant to do.
+/// The problem type of the same draft for a banned client.
 const ABNORMAL_USAGE: &str = concat!(
     r#"{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","#,
     r#""title":"Abnormal usage detected","status":429,"violated-policies":["#
@@ -29,11 +30,11 @@ const ABNORMAL_USAGE: &str = concat!(
 /// RESOURCE_EXHAUSTED, of gRPC's status codes.
 const GRPC_EXHAUSTED: &[u8] = b"8";
 
-/// What a web page may read of a refusal beside what it always may.
+/// The fields of a refusal that a web page may read, in addition to those that it always may.
 const EXPOSED: &[u8] = b"Retry-After, RateLimit, RateLimit-Policy, X-RateLimit-Limit, \
                          X-RateLimit-Remaining, X-RateLimit-Reset";
 
-/// Of the same draft: what is short is ours.
+/// The problem type of the same draft for an outage of ours.
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
@@ -48,7 +49,7 @@ pub struct Refusal {
     pub body: Bytes,
 }
 
-/// An answer that is whole but for what the connection adds.
+/// An answer, except for the fields that the connection adds.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
@@ -115,7 +116,7 @@ impl Reply {
 }
 
 /// The fields that are added to an origin's answer which has none of its own.
-pub fn fields_beside(
+pub fn added_fields(
     decision: &Decision,
     policy: &Policy,
     responses: &Responses,
@@ -198,7 +199,7 @@ pub(crate) fn problem(status: StatusCode, reason: Option<&str>) -> Reply {
             out.push(b'"');
         }
     });
-    whole(status, PROBLEM_JSON, body)
+    answer_with(status, PROBLEM_JSON, body)
 }
 
 /// A problem document (RFC 9457). Every text of it is one of ours, or a limit's name, which is
@@ -228,7 +229,7 @@ const PROBLEM_JSON: &str = "application/problem+json";
 pub(crate) fn reduced_capacity(retry_after: Option<u32>) -> Reply {
     let status = StatusCode::SERVICE_UNAVAILABLE;
     let body = problem_body(REDUCED_CAPACITY, "Temporarily reduced capacity", status, |_| {});
-    let mut reply = whole(status, PROBLEM_JSON, body);
+    let mut reply = answer_with(status, PROBLEM_JSON, body);
     if let Some(seconds) = retry_after {
         field(reply.lines.bytes(), "Retry-After: ", |out| number(out, seconds.into()));
     }
@@ -244,17 +245,18 @@ fn limited(standing: RateLimitFields<'_>, asking: AnswerPreferences<'_>) -> Repl
     let mut reply = match asking.body(responses) {
         RefusalBody::Problem => {
             let body = limited_body(standing, retry_after);
-            whole(StatusCode::TOO_MANY_REQUESTS, PROBLEM_JSON, body)
+            answer_with(StatusCode::TOO_MANY_REQUESTS, PROBLEM_JSON, body)
         }
         RefusalBody::Grpc => {
-            let mut grpc = whole(StatusCode::OK, "application/grpc", ReplyBody::Own(Vec::new()));
+            let mut grpc =
+                answer_with(StatusCode::OK, "application/grpc", ReplyBody::Own(Vec::new()));
             grpc.lines.add("grpc-status: ", GRPC_EXHAUSTED);
             grpc.lines.add("grpc-message: ", b"too many requests");
             grpc
         }
         RefusalBody::File { content, media_type } => {
             let body = ReplyBody::Shared(content.clone());
-            whole(StatusCode::TOO_MANY_REQUESTS, media_type, body)
+            answer_with(StatusCode::TOO_MANY_REQUESTS, media_type, body)
         }
     };
     if responses.bodies.len() > 1 {
@@ -273,8 +275,8 @@ fn limited_body(standing: RateLimitFields<'_>, retry_after: Option<u64>) -> Repl
     let mut body = Vec::with_capacity(256);
     body.extend_from_slice(begin.as_bytes());
     let visible = |answer: &&LimitVerdict| !policy.limit(answer.limit).hidden;
-    for (place, answer) in decision.refusing().filter(visible).enumerate() {
-        body.extend_from_slice(if place == 0 { b"\"" } else { b",\"" });
+    for (index, answer) in decision.refusing().filter(visible).enumerate() {
+        body.extend_from_slice(if index == 0 { b"\"" } else { b",\"" });
         body.extend_from_slice(policy.limit(answer.limit).name.as_bytes());
         body.push(b'"');
     }
@@ -287,7 +289,7 @@ fn limited_body(standing: RateLimitFields<'_>, retry_after: Option<u64>) -> Repl
     ReplyBody::Own(body)
 }
 
-fn whole(status: StatusCode, media_type: &str, body: ReplyBody) -> Reply {
+fn answer_with(status: StatusCode, media_type: &str, body: ReplyBody) -> Reply {
     let mut lines = Lines::new();
     lines.add("Cache-Control: ", b"no-store");
     lines.add("Content-Type: ", media_type.as_bytes());

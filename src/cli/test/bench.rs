@@ -10,7 +10,7 @@ use crate::clock::{Clock, ManualClock, Nanos};
 use crate::config::{AnswerEnding, Config, OriginAnswer, Responses, TestCase, TestRequest};
 use crate::engine::{Decision, Engine, FinalResponse, Generation, PendingSettlement};
 use crate::http::{
-    AnswerPreferences, FieldRules, Head, HeadBounds, RejectReason, fields_beside, refusal, validate,
+    AnswerPreferences, FieldRules, Head, HeadBounds, RejectReason, added_fields, refusal, validate,
 };
 use crate::policy::KeySecret;
 use crate::policy::client::ClientRules;
@@ -255,7 +255,7 @@ impl<'s> Bench<'s> {
             observed.limit = Some(limit.name.to_string());
         }
         if !refused {
-            let fields = fields_beside(decision, policy, self.responses(decision));
+            let fields = added_fields(decision, policy, self.responses(decision));
             observed.headers = fields.unwrap_or_default();
         }
     }

@@ -12,11 +12,11 @@ pub(crate) const IN_PATH: u16 = 1 << 3;
 pub(crate) const NAME: u16 = 1 << 4;
 /// A letter in upper case.
 pub(crate) const UPPER: u16 = 1 << 5;
-/// Of a path, and read alike by everybody wherever it stands; `/` and `.` depend on what is before.
+/// Of a path, and read alike by all readers wherever it stands; `/` and `.` depend on what is before.
 pub(crate) const PLAIN: u16 = 1 << 6;
 /// Of a field's value: no control byte but the tab.
 const VALUE: u16 = 1 << 7;
-/// Of a field's name, and read alike by everybody: gateways to programs take every other byte for `_`.
+/// Of a field's name, and read alike by all readers: gateways to programs take every other byte for `_`.
 const USUAL_IN_NAME: u16 = 1 << 8;
 /// Of a path, and left as it came: no escape, and none of the marks that [`super::path`] looks at.
 pub(crate) const KEPT_IN_PATH: u16 = 1 << 9;
@@ -45,17 +45,17 @@ pub(crate) fn lead_of_name(bytes: &[u8]) -> (usize, bool) {
     (token.count(), all != 0)
 }
 
-/// Whether a byte of a field's name is read alike by everybody.
+/// Whether a byte of a field's name is read alike by all readers.
 pub(crate) const fn is_usual_in_name(byte: u8) -> bool {
     of(byte) & USUAL_IN_NAME != 0
 }
 
-/// How many bytes at the beginning may stand in a field's value. Long values are looked at by the
-/// processor's vectors, and what is left of them, or short ones, in the table.
+/// How many bytes at the beginning are valid in a field's value. Long values are tested by vector instructions; the rest of
+/// them, and short ones, by the table.
 pub(crate) fn lead_of_value(bytes: &[u8]) -> usize {
     const VECTOR: usize = 16;
-    let whole = |vector: &&[u8]| vector.iter().fold(true, |all, byte| all & is_value(*byte));
-    let long = VECTOR * bytes.chunks_exact(VECTOR).take_while(whole).count();
+    let is_clean = |vector: &&[u8]| vector.iter().fold(true, |all, byte| all & is_value(*byte));
+    let long = VECTOR * bytes.chunks_exact(VECTOR).take_while(is_clean).count();
     long + lead(&bytes[long..], VALUE)
 }
 
@@ -72,9 +72,9 @@ pub(crate) fn any(bytes: &[u8], class: u16) -> bool {
 
 const fn classes() -> [u16; 256] {
     let mut all = [0; 256];
-    let mut place = 0;
-    while place < all.len() {
-        let byte = place as u8;
+    let mut index = 0;
+    while index < all.len() {
+        let byte = index as u8;
         let letter = byte.is_ascii_alphanumeric();
         let mark = matches!(
             byte,
@@ -124,8 +124,8 @@ const fn classes() -> [u16; 256] {
         if is_value(byte) {
             classes |= VALUE;
         }
-        all[place] = classes;
-        place += 1;
+        all[index] = classes;
+        index += 1;
     }
     all
 }

@@ -1,4 +1,4 @@
-//! Fields that an origin may take for others than tollgate does, or for another request.
+//! Fields that an origin may read as other fields than tollgate does, or that change the request for it.
 
 use hashbrown::HashSet;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -8,7 +8,7 @@ use super::{RejectReason, UncommonFields, bytes};
 use crate::config::{Config, MethodOverride, Underscores};
 use crate::policy::client::AddressHeader;
 
-/// Fields that HTTP gives a meaning which decides who asks, for what, and where the request ends.
+/// Fields to which HTTP gives a meaning for identity, target or framing.
 const OF_HTTP: [&str; 13] = [
     "authorization",
     "connection",
@@ -25,17 +25,17 @@ const OF_HTTP: [&str; 13] = [
     "upgrade",
 ];
 
-/// What becomes of fields with odd names and of those that name another method.
+/// The rules for fields with odd names and for fields that name another method.
 #[derive(Debug)]
 pub struct FieldRules {
     underscores: Underscores,
     method_override: MethodOverride,
-    /// Names that the policy means something by, as [`plain`] ones.
-    meant: HashSet<Box<[u8]>>,
+    /// Names with a meaning for the policy or for HTTP, in [`plain`] form.
+    significant: HashSet<Box<[u8]>>,
 }
 
 impl FieldRules {
-    /// Those of a configuration.
+    /// The rules of a configuration.
     pub fn of(config: &Config) -> Self {
         let named = config.policy.header_names();
         let address = match &config.clients.address_header {
@@ -47,11 +47,14 @@ impl FieldRules {
         Self {
             underscores: config.bounds.underscores,
             method_override: config.bounds.method_override,
-            meant: named.chain(fixed.map(|name| name.as_bytes().into())).collect(),
+            significant: named.chain(fixed.map(|name| name.as_bytes().into())).collect(),
         }
     }
 
-    /// Refuses what is to be refused of the fields of a request.
+    /// Checks the fields of a request.
+    ///
+    /// # Errors
+    /// The reason to refuse it.
     pub fn check(
         &self,
         rare: UncommonFields,
@@ -73,7 +76,7 @@ impl FieldRules {
         Ok(())
     }
 
-    /// The fields that the origin is not told.
+    /// The fields that are not forwarded.
     pub fn dropped(
         &self,
         rare: UncommonFields,
@@ -96,18 +99,18 @@ impl FieldRules {
         headers.keys().filter(is_dropped).cloned().collect()
     }
 
-    /// Whether a name with odd marks would be, with `-`, one that means something.
+    /// Whether an odd name would be significant if its marks were `-`.
     fn is_ambiguous(&self, name: &HeaderName) -> bool {
         let name = name.as_str().as_bytes();
         if name.iter().all(|byte| bytes::is_usual_in_name(*byte)) {
             return false;
         }
         let plain = plain(name);
-        self.meant.contains(&plain) || is_claim(&plain)
+        self.significant.contains(&plain) || is_claim(&plain)
     }
 }
 
-/// A name as gateways to programs make it: everything but letters and digits is one mark.
+/// A name as CGI gateways make it: everything except for letters and digits becomes the same mark.
 fn plain(name: &[u8]) -> Box<[u8]> {
     let usual =
         |byte: &u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' };

@@ -1,15 +1,15 @@
 //! Where the body of an HTTP/1 request ends: the length that its fields declare, and the state of
 //! reading it.
 //!
-//! Strict where readers differ: no list of lengths, no coding but one `chunked`, and chunks whose
-//! lines end in CR LF.
+//! It is strict where readers differ: no list of lengths, no coding except a single `chunked`, and chunk lines that end in
+//! CR LF. A body that ends for one reader and not for another would hide a request.
 
 use super::RejectReason;
 
-/// How long a body is said to be.
+/// The declared length of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// None follows.
+    /// No body follows.
     None,
     /// This many bytes.
     Bytes(u64),
@@ -17,7 +17,7 @@ pub enum Length {
     Chunked,
 }
 
-/// The longest body that may be declared: readers that count in signed numbers hold no more.
+/// The longest body that may be declared, in bytes: readers with signed counters hold no more.
 const MAX_LENGTH: u64 = i64::MAX.unsigned_abs();
 
 /// Reads the fields that declare a body, all lines of each.
@@ -47,10 +47,10 @@ pub(crate) fn length<'l>(
     }
 }
 
-/// Most bytes of one chunk's extensions; nobody is known to use any.
+/// Bytes of a chunk's extensions, at most; no client is known to use them.
 const MAX_EXTENSION: usize = 256;
 
-/// Most bytes of all trailer lines.
+/// Bytes of all trailer lines together, at most.
 const MAX_TRAILER: usize = 8 * 1024;
 
 /// Digits of a chunk's size: 15 hexadecimal ones stay below 2^60.
@@ -58,18 +58,18 @@ const MAX_DIGITS: u8 = 15;
 
 /// What is left of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Framing(State);
+pub struct Framing(FramingState);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FramingState {
     Done,
     Bytes(u64),
-    /// In a chunk's size, after so many digits.
+    /// In a chunk's size, after `digits` digits.
     Size {
         size: u64,
         digits: u8,
     },
-    /// In a chunk's extension, after so many bytes.
+    /// In a chunk's extension, after `length` bytes.
     Extension {
         size: u64,
         length: usize,
@@ -81,7 +81,7 @@ enum State {
     Chunk(u64),
     ChunkCr,
     ChunkLf,
-    /// In the trailer section: bytes so far, and bytes of the present line.
+    /// In the trailer section: bytes so far, and bytes of the current line.
     Trailer {
         length: usize,
         line: usize,
@@ -96,15 +96,15 @@ impl Framing {
     /// Before the first byte of a body.
     pub const fn new(length: Length) -> Self {
         Self(match length {
-            Length::None | Length::Bytes(0) => State::Done,
-            Length::Bytes(bytes) => State::Bytes(bytes),
-            Length::Chunked => State::Size { size: 0, digits: 0 },
+            Length::None | Length::Bytes(0) => FramingState::Done,
+            Length::Bytes(bytes) => FramingState::Bytes(bytes),
+            Length::Chunked => FramingState::Size { size: 0, digits: 0 },
         })
     }
 
     /// Whether the body has ended.
     pub const fn is_done(&self) -> bool {
-        matches!(self.0, State::Done)
+        matches!(self.0, FramingState::Done)
     }
 
     /// How many of the bytes that follow belong to the body. Fewer than all of them only when the
@@ -114,14 +114,14 @@ impl Framing {
         while let Some(&byte) = bytes.get(at) {
             let left = (bytes.len() - at) as u64;
             match &mut self.0 {
-                State::Done => break,
-                State::Bytes(rest) | State::Chunk(rest) => {
+                FramingState::Done => break,
+                FramingState::Bytes(rest) | FramingState::Chunk(rest) => {
                     let taken = left.min(*rest);
                     *rest -= taken;
                     at += usize::try_from(taken).unwrap_or(usize::MAX);
                     match self.0 {
-                        State::Bytes(0) => self.0 = State::Done,
-                        State::Chunk(0) => self.0 = State::ChunkCr,
+                        FramingState::Bytes(0) => self.0 = FramingState::Done,
+                        FramingState::Chunk(0) => self.0 = FramingState::ChunkCr,
                         _ => {}
                     }
                 }
@@ -135,8 +135,8 @@ impl Framing {
     }
 }
 
-impl State {
-    /// One byte of what stands between chunks.
+impl FramingState {
+    /// Reads one byte of what is between chunks.
     fn next(self, byte: u8) -> Result<Self, RejectReason> {
         Ok(match (self, byte) {
             (Self::Size { size, digits }, b'\r') if digits > 0 => Self::SizeEnd { size },
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_readers_take_for_different_ones_are_refused() {
+    fn chunks_that_readers_read_differently_are_refused() {
         for bytes in [
             &b"3\nabc\r\n0\r\n\r\n"[..],
             b"3 \r\nabc\r\n",
@@ -209,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn pieces_say_what_the_whole_says() {
+    fn a_body_in_pieces_ends_where_the_complete_body_ends() {
         let bytes = b"3;a\r\nabc\r\n1F\r\n0123456789012345678901234567890\r\n0\r\nT: x\r\n\r\nGET";
-        let whole = take(Length::Chunked, bytes).unwrap();
+        let complete = take(Length::Chunked, bytes).unwrap();
         for cut in 0..bytes.len() {
             let mut framing = Framing::new(Length::Chunked);
             let first = framing.take(&bytes[..cut]).unwrap();
             let second = framing.take(&bytes[first..]).unwrap();
-            assert_eq!((first + second, framing.is_done()), whole, "cut at {cut}");
+            assert_eq!((first + second, framing.is_done()), complete, "cut at {cut}");
         }
     }
 }

@@ -1,65 +1,65 @@
-//! The bytes of one HTTP/1 head, looked at before any parser that forgives.
+//! The scan of one HTTP/1 head, before a lenient parser reads it.
 //!
 //! Lines end in CR LF, names are tokens that end at their colon, nothing is folded, and values
 //! hold no control bytes (RFC 9112, sections 2.2 and 5.1, read strictly). What the framework's
-//! parser would clean up (`Content-Length` beside `Transfer-Encoding`) or answer by itself is
-//! found here, so that it is refused with a reason.
+//! parser would repair (`Content-Length` together with `Transfer-Encoding`) or answer by itself is found here, so that it
+//! is refused with a reason. The scan knows bytes only: no policy, no connection. However the bytes arrive, the result is
+//! the same.
 
 use http::Version;
 use memchr::memchr;
 
 use super::framing::{self, Length};
+use super::request::{HeadBounds, is_known, nominates_no_end_to_end_field};
 use super::scanned_head::{HostCache, ScannedHead};
-use super::{
-    HeadBounds, RejectReason, Span, UncommonFields, aim, bytes, is_known,
-    nominates_no_end_to_end_field,
-};
+use super::target::{Span, locate};
+use super::{RejectReason, UncommonFields, bytes};
 
 /// The longest method of the registry has 17 letters.
 const MAX_METHOD: usize = 32;
 
-/// The longest target, in bytes: the framework keeps it in a `http::Uri`, which takes no longer one, and
-/// would answer by itself. (It matters where `header_size` is larger.)
+/// The longest target, in bytes: the framework keeps it in an `http::Uri`, which has this bound, and would answer a longer
+/// one by itself. It matters where `header_size` is larger.
 const MAX_TARGET: usize = u16::MAX as usize - 1;
 
-/// What a head says of the bytes around it.
+/// A complete head, and where its request ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireHead {
     /// Bytes of the head, the empty line included.
     pub size: usize,
-    /// How long the body is.
+    /// The length of the body.
     pub body: Length,
-    /// What else was found.
+    /// What the scan found.
     pub scanned: ScannedHead,
 }
 
-/// How far a head has been looked at, and what was found. However its bytes come, each is looked at
-/// three times at most: a line that is not whole yet, for its end, and again when that has come.
+/// The progress of a scan, and what was found. Each byte is looked at three times at most, however the bytes arrive: in an
+/// incomplete line, in the search for its end, and in the complete line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadScan {
-    /// Where the present line begins.
+    /// Where the current line begins.
     line: usize,
-    /// Up to where there is no further line end.
+    /// No line end was found before this position.
     seen: usize,
-    /// Lines that ended.
+    /// Complete lines.
     lines: usize,
     request: RequestLine,
-    hosts: Few,
-    lengths: Few,
-    codings: Few,
+    hosts: FirstTwo,
+    lengths: FirstTwo,
+    codings: FirstTwo,
     nominates: bool,
     has_cookies: bool,
     rare: UncommonFields,
 }
 
-/// The first two lines of a field: a second one is all that there is to know of the rest.
+/// The first two lines of a field. Whether there is a second line is all that matters about the others.
 #[derive(Clone, Copy, Debug, Default)]
-struct Few([Option<Span>; 2]);
+struct FirstTwo([Option<Span>; 2]);
 
-impl Few {
+impl FirstTwo {
     fn add(&mut self, value: Span) {
-        let place = usize::from(self.0[0].is_some());
-        self.0[place] = Some(value);
+        let index = usize::from(self.0[0].is_some());
+        self.0[index] = Some(value);
     }
 
     fn iter<'h>(&self, head: &'h [u8]) -> impl Iterator<Item = &'h [u8]> {
@@ -76,8 +76,8 @@ struct RequestLine {
 }
 
 impl HeadScan {
-    /// Looks at what has come of a head; `bytes` begin with its first byte. `None` while it is not
-    /// whole. `last` is the connection's.
+    /// Scans what has arrived of a head; `bytes` begin with its first byte. `None` while the head is incomplete. `last` is
+    /// the cache of the connection.
     pub fn advance(
         &mut self,
         bytes: &[u8],
@@ -88,7 +88,7 @@ impl HeadScan {
             return Err(RejectReason::Syntax);
         }
         loop {
-            // A line that was looked at in vain is looked at again when its end has come.
+            // An incomplete line is scanned again only when its end has arrived.
             if self.seen > self.line && memchr(b'\n', &bytes[self.seen..]).is_none() {
                 break;
             }
@@ -98,14 +98,14 @@ impl HeadScan {
                     self.request = request;
                     size
                 }),
-                // Not even the first byte of a field.
+                // The first byte of a field has not arrived.
                 _ if rest.len() < 2 && LINE_END.starts_with(rest) => None,
                 _ if rest.starts_with(LINE_END) => {
                     let size = self.line + LINE_END.len();
                     if size > bounds.header_size {
                         return Err(RejectReason::HeaderSize);
                     }
-                    return self.whole(&bytes[..size], last).map(Some);
+                    return self.complete(&bytes[..size], last).map(Some);
                 }
                 fields if fields > bounds.header_fields => return Err(RejectReason::HeaderFields),
                 _ => self.field(rest)?,
@@ -121,8 +121,8 @@ impl HeadScan {
         if bytes.len() >= bounds.header_size { Err(RejectReason::HeaderSize) } else { Ok(None) }
     }
 
-    /// Looks at the line of one field, which `rest` begins with, and keeps what says where the
-    /// request ends. The line's size; `None` while it is not whole.
+    /// Scans the line of a field at the beginning of `rest`, and keeps the fields that decide where the request ends.
+    /// Returns the size of the line; `None` while it is incomplete.
     fn field(&mut self, rest: &[u8]) -> Result<Option<usize>, RejectReason> {
         let (colon, is_usual) = bytes::lead_of_name(rest);
         let (name, after) = rest.split_at(colon);
@@ -164,8 +164,8 @@ impl HeadScan {
         Ok(size)
     }
 
-    /// Looks at all lines together, each of which is well formed.
-    fn whole(&self, head: &[u8], last: &mut HostCache) -> Result<WireHead, RejectReason> {
+    /// Judges all lines together, each of which is well formed.
+    fn complete(&self, head: &[u8], last: &mut HostCache) -> Result<WireHead, RejectReason> {
         let RequestLine { method, target, version } = self.request;
         let mut hosts = self.hosts.iter(head);
         let host = hosts.next();
@@ -179,10 +179,10 @@ impl HeadScan {
         let is_http_11 = version == Version::HTTP_11;
         let (lengths, codings) = (self.lengths.iter(head), self.codings.iter(head));
         let body = framing::length(is_http_11, lengths, codings)?;
-        let (authority, aim) = aim(method, target, host, None, version)?;
+        let (authority, spans) = locate(method, target, host, None, version)?;
         let (host, target) = (last.of(authority)?, target.len());
         let (nominates, rare) = (self.nominates, self.rare);
-        let scanned = ScannedHead { host, aim, target, body, nominates, rare };
+        let scanned = ScannedHead { host, spans, target, body, nominates, rare };
         Ok(WireHead { size: head.len(), body, scanned })
     }
 }
@@ -190,9 +190,9 @@ impl HeadScan {
 const LINE_END: &[u8] = b"\r\n";
 
 /// How nearly every request line ends.
-const USUAL: &[u8] = b"HTTP/1.1\r\n";
+const USUAL_END: &[u8] = b"HTTP/1.1\r\n";
 
-/// Whether a line ends here; `None` while that is not to be seen.
+/// Whether a line ends here; `None` while that is unknown.
 fn line_end(rest: &[u8]) -> Result<Option<()>, RejectReason> {
     if rest.starts_with(LINE_END) {
         Ok(Some(()))
@@ -203,8 +203,8 @@ fn line_end(rest: &[u8]) -> Result<Option<()>, RejectReason> {
     }
 }
 
-/// Method, target and version, parted by single blanks, with which `rest` begins; and the size of
-/// their line. `None` while it is not whole.
+/// Reads method, target and version, separated by single spaces, from the beginning of `rest`. Returns them with the size
+/// of the line; `None` while it is incomplete.
 fn request_line(rest: &[u8]) -> Result<Option<(RequestLine, usize)>, RejectReason> {
     let method = bytes::lead(rest, bytes::TOKEN);
     if method > MAX_METHOD {
@@ -226,8 +226,8 @@ fn request_line(rest: &[u8]) -> Result<Option<(RequestLine, usize)>, RejectReaso
         Some((b' ' | b'\r', _)) => return Err(RejectReason::Syntax),
         Some(_) => return Err(RejectReason::Target),
     };
-    let (version, named) = match after.starts_with(USUAL) {
-        true => (Version::HTTP_11, USUAL.len() - LINE_END.len()),
+    let (version, named) = match after.starts_with(USUAL_END) {
+        true => (Version::HTTP_11, USUAL_END.len() - LINE_END.len()),
         false => match version(after)? {
             Some(found) => found,
             None => return Ok(None),
@@ -237,7 +237,7 @@ fn request_line(rest: &[u8]) -> Result<Option<(RequestLine, usize)>, RejectReaso
     Ok(Some((RequestLine { method: Span { from: 0, to: method }, target, version }, size)))
 }
 
-/// The version that `rest` begins with, and its bytes; `None` while its line is not whole.
+/// The version that `rest` begins with, and its bytes; `None` while its line is incomplete.
 fn version(rest: &[u8]) -> Result<Option<(Version, usize)>, RejectReason> {
     let named = &rest[..bytes::lead(rest, bytes::TARGET)];
     let Some(()) = line_end(&rest[named.len()..])? else {
@@ -272,21 +272,21 @@ mod tests {
     #[test]
     fn a_clean_head_is_measured() {
         let bytes = b"POST /a?b HTTP/1.1\r\nHost: H:80\r\nContent-Length: 3\r\n\r\nabc";
-        let whole = scan(bytes).unwrap().unwrap();
-        assert_eq!((whole.size, whole.body), (53, Length::Bytes(3)));
-        let clean = validate_scanned(&whole.scanned, b"/a?b", BOUNDS).unwrap().unwrap();
+        let complete = scan(bytes).unwrap().unwrap();
+        assert_eq!((complete.size, complete.body), (53, Length::Bytes(3)));
+        let clean = validate_scanned(&complete.scanned, b"/a?b", BOUNDS).unwrap().unwrap();
         assert_eq!((&*clean.host, &*clean.path, clean.query), ("h", "/a", Some("b")));
-        assert_eq!(validate_scanned(&whole.scanned, b"/a?bc", BOUNDS), None, "another target");
+        assert_eq!(validate_scanned(&complete.scanned, b"/a?bc", BOUNDS), None, "another target");
         let small = HeadBounds { body_size: Some(2), ..BOUNDS };
         assert_eq!(
-            validate_scanned(&whole.scanned, b"/a?b", small),
+            validate_scanned(&complete.scanned, b"/a?b", small),
             Some(Err(RejectReason::BodySize))
         );
         for cut in 0..53 {
             let (mut scan, mut last) = (HeadScan::default(), HostCache::default());
             assert_eq!(scan.advance(&bytes[..cut], BOUNDS, &mut last), Ok(None), "cut at {cut}");
             let scanned = scan.advance(bytes, BOUNDS, &mut last);
-            assert_eq!(scanned, Ok(Some(whole.clone())), "cut at {cut}");
+            assert_eq!(scanned, Ok(Some(complete.clone())), "cut at {cut}");
         }
     }
 
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_bounded_before_it_is_whole() {
+    fn a_head_is_bounded_before_it_is_complete() {
         let long = format!("GET /{} ", "a".repeat(400));
         assert_eq!(scan(long.as_bytes()), Err(RejectReason::HeaderSize));
     }

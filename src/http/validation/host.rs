@@ -1,4 +1,6 @@
-//! One host per name.
+//! The host of a request: the same text for every spelling of a name.
+//!
+//! An authority that is not clearly a host with an optional port is refused.
 
 use std::borrow::Cow;
 
@@ -26,7 +28,7 @@ pub(crate) fn host(authority: &[u8]) -> Result<Cow<'_, str>, RejectReason> {
             None => (authority, ""),
         },
     };
-    let port_is_one = match port.strip_prefix(':') {
+    let is_port = match port.strip_prefix(':') {
         None => port.is_empty(),
         Some(digits) => {
             digits.is_empty() || digits.bytes().all(|b| b.is_ascii_digit()) && digits.len() <= 5
@@ -34,7 +36,7 @@ pub(crate) fn host(authority: &[u8]) -> Result<Cow<'_, str>, RejectReason> {
     };
     let name = host.strip_suffix('.').unwrap_or(host);
     let clean = host.starts_with('[') || is_name(name.as_bytes());
-    if !port_is_one || !clean || host.len() > MAX_HOST {
+    if !is_port || !clean || host.len() > MAX_HOST {
         return Err(RejectReason::Host);
     }
     Ok(if bytes::any(name.as_bytes(), bytes::UPPER) {
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_host_per_name() {
+    fn every_spelling_of_a_host_has_the_same_name() {
         for (authority, expected) in [
             ("example.com", Some("example.com")),
             ("EXAMPLE.com:8080", Some("example.com")),

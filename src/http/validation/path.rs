@@ -1,9 +1,8 @@
-//! One path per meaning, or all the meanings that a path can have.
+//! The canonical form of a path, and whether readers may differ about it.
 //!
-//! Readers of paths differ: some merge `//`, some cut `;parameters`, some take `\` for `/`, some
-//! decode `%2F` before they split. Nobody in front of them can know which. So a path that all read
-//! alike has one canonical form, and any other has a list of readings ([`super::readings`]): whoever
-//! matches it must find the same under each of them, or refuse it.
+//! Readers of paths differ: some merge `//`, some cut `;parameters`, some read `\` as `/`, some decode `%2F` before they
+//! split. A proxy cannot know which reader is behind it. So a path that all readers read alike has one canonical form, and
+//! any other path has a list of readings ([`super::readings`]): it must match alike under each of them, or it is refused.
 
 use std::borrow::Cow;
 
@@ -11,19 +10,18 @@ use memchr::memmem;
 
 use super::{RejectReason, bytes};
 
-/// Most places of one path that origins may read in different ways: escapes, `//`, `\`, `;`, dot
-/// segments. An address that is escaped into a path has about thirty. What is more only costs time: each
-/// place is looked at in every reading.
+/// Positions of one path that origins may read in different ways, at most: escapes, `//`, `\`, `;`, dot segments. A URL that
+/// is escaped into a path has about thirty. More would only cost time, since each position is looked at in every reading.
 const MAX_AMBIGUITIES: usize = 64;
 
-/// The longest path, in bytes, that is read in more than one way: it is written anew for each. Browsers
-/// and caches stop at half of it.
+/// The longest path, in bytes, that may have several readings: it is written again for each. Browsers and caches stop at
+/// half of it.
 const MAX_AMBIGUOUS_PATH: usize = 4096;
 
 /// A path that may be matched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Canonical<'r> {
-    /// What is matched first, and forwarded. Borrowed exactly when it is the path as it came.
+    /// The path that is matched first, and forwarded. Borrowed exactly when it equals the path as received.
     pub(crate) path: Cow<'r, str>,
     /// Whether origins may read it in more than one way.
     pub(crate) ambiguous: bool,
@@ -32,7 +30,7 @@ pub(crate) struct Canonical<'r> {
 /// The canonical path: escapes of unreserved characters decoded once, other escapes in upper case
 /// (RFC 3986, section 6.2.2), everything else as it came.
 ///
-/// Refused, since nobody means them: control bytes, blanks, `#`, bytes that are not ASCII, broken
+/// Refused, because no client sends them on purpose: control bytes, blanks, `#`, bytes that are not ASCII, broken
 /// escapes, escapes of control bytes, encodings of ASCII that are no UTF-8, and more ambiguities than
 /// [`MAX_AMBIGUITIES`]. (Segments `..` that climb above the root are refused as readings.)
 pub(crate) fn canonical(raw: &str) -> Result<Canonical<'_>, RejectReason> {
@@ -56,26 +54,25 @@ pub(crate) fn canonical(raw: &str) -> Result<Canonical<'_>, RejectReason> {
     Ok(Canonical { path, ambiguous: ambiguities.found > 0 })
 }
 
-/// What was found so far that origins may read in different ways.
+/// Counts the positions that origins may read in different ways.
 struct Ambiguities {
     found: usize,
-    most: usize,
+    max: usize,
 }
 
 impl Ambiguities {
-    /// Of a path of so many bytes.
+    /// A counter for a path of `size` bytes.
     const fn of_path(size: usize) -> Self {
-        Self { found: 0, most: if size > MAX_AMBIGUOUS_PATH { 0 } else { MAX_AMBIGUITIES } }
+        Self { found: 0, max: if size > MAX_AMBIGUOUS_PATH { 0 } else { MAX_AMBIGUITIES } }
     }
 
     fn add(&mut self) -> Result<(), RejectReason> {
         self.found += 1;
-        if self.found > self.most { Err(RejectReason::Path) } else { Ok(()) }
+        if self.found > self.max { Err(RejectReason::Path) } else { Ok(()) }
     }
 }
 
-/// Whether a path is its own canonical form at first sight: most are. (What is not goes the long
-/// way, where it may turn out to be.)
+/// Whether a path is obviously its own canonical form, as nearly all are. The others are examined, and may turn out to be.
 fn is_plain(path: &[u8]) -> bool {
     let mut before = 0;
     path.iter().all(|byte| {
@@ -85,7 +82,7 @@ fn is_plain(path: &[u8]) -> bool {
     })
 }
 
-/// Decodes what is surely meant as written, and counts what is left that is not sure.
+/// Decodes the escapes that all readers decode alike, and counts the others as ambiguities.
 fn decode_unreserved<'r>(
     raw: &'r str,
     ambiguities: &mut Ambiguities,
@@ -197,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn one_path_per_meaning() {
+    fn every_spelling_of_a_path_has_the_same_canonical_form() {
         check("/", Some(("/", false)));
         check("/api/track", Some(("/api/track", false)));
         check("/api/track/", Some(("/api/track/", false)));

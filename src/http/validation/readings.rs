@@ -1,68 +1,71 @@
-//! What origins may take a path for.
+//! Every path that an origin may read a canonical path as.
 //!
-//! A reading is a way of decoding (not at all, once, twice) and a choice among five habits. Each path
-//! is scanned once for each way; a reading is then written by the few marks that were found, and all
-//! between them is copied.
+//! A reading is a number of decoding steps (none, one, two) and a choice among five habits of readers. A path is scanned
+//! once for each number of steps. A reading is then written from the few marks that the scan found; everything between
+//! the marks is copied. It knows no routes: the policy decides whether all readings match alike.
 
 use memchr::{memchr, memchr2};
 
 use super::RejectReason;
 use super::path::{escape, escaped, is_bad_ascii};
 
-/// Most readings of one path. Escapes within escapes beside parameters and double slashes have twelve;
-/// what has more mixes habits that no site has together.
+/// Readings of one path, at most. Escaped escapes together with parameters and double slashes have twelve; a path with more
+/// mixes habits that no site has together.
 const MAX_READINGS: usize = 24;
 
-/// What a reader may do to a path that others do not.
+/// What some readers do to a path and others do not: a set of bits.
 type Habits = u8;
 
-/// Takes `\` for `/`.
+/// Reads `\` as `/`.
 const BACKSLASHES: Habits = 1;
-/// Cuts what begins with `;` off a segment.
+/// Cuts `;` and what follows it off a segment.
 const PARAMETERS: Habits = 1 << 1;
-/// Takes several `/` for one.
+/// Reads several `/` as one.
 const RUNS: Habits = 1 << 2;
 /// Resolves `.` and `..` (RFC 3986, section 5.2.4).
 const DOTS: Habits = 1 << 3;
-/// Takes a decoded `?` or `#` for the end of the path.
+/// Reads a decoded `?` or `#` as the end of the path.
 const ENDS: Habits = 1 << 4;
 const ALL: Habits = (1 << 5) - 1;
 
-/// Every other path that an origin may take a canonical one for. `Err` where one of them holds
-/// a control byte, a bad encoding or climbs above the root, and where there are too many.
+/// Every other path that an origin may read a canonical path as.
+///
+/// # Errors
+/// [`RejectReason::Path`] when a reading has a control byte or a bad encoding, climbs above the root, or when there are
+/// more than [`MAX_READINGS`].
 pub(crate) fn readings(canonical: &str) -> Result<Vec<String>, RejectReason> {
     let mut all = Vec::new();
     let once = decode(canonical)?;
     let is_decoded = once.path == canonical;
     let end = if is_decoded { once.end } else { None };
-    Marked::new(canonical, end).read(&mut all, 0)?;
+    MarkedPath::new(canonical, end).read(&mut all, 0)?;
     if is_decoded {
         return Ok(all);
     }
     let twice = decode(&once.path)?;
-    Marked::new(&once.path, once.end).read(&mut all, 0)?;
+    MarkedPath::new(&once.path, once.end).read(&mut all, 0)?;
     if twice.path != once.path {
-        Marked::new(&twice.path, twice.end).read(&mut all, 0)?;
+        MarkedPath::new(&twice.path, twice.end).read(&mut all, 0)?;
         all.push(twice.path);
     } else if twice.end != once.end {
-        // Written alike, it ends elsewhere.
-        Marked::new(&twice.path, twice.end).read(&mut all, ENDS)?;
+        // The same text ends at another position.
+        MarkedPath::new(&twice.path, twice.end).read(&mut all, ENDS)?;
     }
     all.push(once.path);
     Ok(all)
 }
 
-/// A path after a step of decoding.
-struct Decoded {
+/// A path after a decoding step.
+struct DecodedPath {
     path: String,
-    /// Where the first `?` or `#` stands that has been decoded, in this step or before. What is written
-    /// `%3F` elsewhere in the path is the escape of one: it came from `%253F`.
+    /// The position of the first `?` or `#` that was decoded, in this step or before. A `%3F` elsewhere in the path is an
+    /// escaped one: it came from `%253F`.
     end: Option<usize>,
 }
 
-/// Decodes escapes of characters that may also stand bare, and of `%`. What is escaped still is
-/// written as canonical paths are; `?` and `#` are left, since they would not be of the path.
-fn decode(path: &str) -> Result<Decoded, RejectReason> {
+/// Decodes escapes of characters that are valid without an escape, and of `%`. Remaining escapes are written as in canonical
+/// paths. `?` and `#` stay escaped, since bare they would end the path.
+fn decode(path: &str) -> Result<DecodedPath, RejectReason> {
     let bytes = path.as_bytes();
     let mut decoded = Vec::with_capacity(path.len());
     let (mut copied, mut end) = (0, None);
@@ -87,7 +90,7 @@ fn decode(path: &str) -> Result<Decoded, RejectReason> {
                 }
                 decoded.extend_from_slice(&escaped(byte));
             }
-            // A `%` that was decoded and begins nothing.
+            // A decoded `%` that begins no escape.
             None => {
                 decoded.push(b'%');
                 copied = at + 1;
@@ -99,10 +102,10 @@ fn decode(path: &str) -> Result<Decoded, RejectReason> {
         return Err(RejectReason::Path);
     }
     let path = String::from_utf8(decoded).map_err(|_| RejectReason::Path)?;
-    Ok(Decoded { path, end })
+    Ok(DecodedPath { path, end })
 }
 
-/// Whether there is an encoding of ASCII, or an escaped control byte, that decoding has brought to light.
+/// Whether decoding has revealed an overlong encoding of ASCII or an escaped control byte.
 fn has_bad_ascii(path: &[u8]) -> bool {
     memchr::memchr_iter(b'%', path).any(|at| {
         escape(path, at)
@@ -110,28 +113,28 @@ fn has_bad_ascii(path: &[u8]) -> bool {
     })
 }
 
-/// A path with the places where habits differ.
-struct Marked<'p> {
+/// A path with the positions at which habits differ.
+struct MarkedPath<'p> {
     path: &'p str,
     marks: Vec<(usize, Mark)>,
-    /// Where it ends for readers that take a decoded `?` or `#` for its end.
+    /// Where the path ends for readers with [`ENDS`].
     end: Option<usize>,
-    /// The habits that can matter.
+    /// The habits that can change it.
     habits: Habits,
 }
 
-/// Where readers may differ.
+/// What is at a position at which readers may differ.
 #[derive(Clone, Copy)]
 enum Mark {
     Backslash,
     Semicolon,
     /// A `/` after another one.
     SecondSlash,
-    /// So many dots at the beginning of a segment, which may be all of it.
+    /// One or two dots at the beginning of a segment, which may be all of it.
     Dots(usize),
 }
 
-impl<'p> Marked<'p> {
+impl<'p> MarkedPath<'p> {
     fn new(path: &'p str, end: Option<usize>) -> Self {
         let (mut marks, mut habits) = (Vec::new(), if end.is_some() { ENDS } else { 0 });
         let bytes = path.as_bytes();
@@ -153,13 +156,14 @@ impl<'p> Marked<'p> {
         Self { path, marks, end, habits }
     }
 
-    /// Writes the reading of every choice of habits that has these, but none that does nothing.
+    /// Writes a reading for every choice of habits that contains `needed`, except for choices with a habit that changes
+    /// nothing.
     fn read(&self, all: &mut Vec<String>, needed: Habits) -> Result<(), RejectReason> {
         let matters = |habits: &Habits| habits & !self.habits == 0 && habits & needed == needed;
         for habits in (1..=ALL).filter(matters) {
             let mut reading = Reading { path: String::new(), habits, used: 0 };
             reading.write(self)?;
-            // A habit that found nothing to do leaves what is written without it.
+            // With a habit that changed nothing, the reading equals the one without that habit.
             if reading.used == habits {
                 all.push(reading.path);
             }
@@ -171,7 +175,7 @@ impl<'p> Marked<'p> {
     }
 }
 
-/// How many dots these bytes begin with, if they may be a whole segment.
+/// The number of dots that `bytes` begin with, if they may be a complete segment.
 fn dots(bytes: &[u8]) -> Option<usize> {
     let dots = if bytes.get(1) == Some(&b'.') { 2 } else { 1 };
     matches!(bytes.get(dots), None | Some(b'/' | b'\\' | b';' | b'%')).then_some(dots)
@@ -181,7 +185,7 @@ fn dots(bytes: &[u8]) -> Option<usize> {
 struct Reading {
     path: String,
     habits: Habits,
-    /// The habits that had something to do.
+    /// The habits that changed something.
     used: Habits,
 }
 
@@ -190,43 +194,43 @@ impl Reading {
         self.habits & habit != 0
     }
 
-    fn write(&mut self, marked: &Marked<'_>) -> Result<(), RejectReason> {
+    fn write(&mut self, marked: &MarkedPath<'_>) -> Result<(), RejectReason> {
         let path = self.up_to_end(marked);
         let bytes = path.as_bytes();
         self.path.reserve(path.len());
-        // Up to where the path is read.
+        // The path is read up to here.
         let mut at = 0;
-        for &(place, mark) in &marked.marks {
-            if place >= path.len() {
+        for &(position, mark) in &marked.marks {
+            if position >= path.len() {
                 break;
             }
-            if place < at {
+            if position < at {
                 continue;
             }
             match mark {
                 Mark::Backslash if self.has(BACKSLASHES) => {
-                    self.push(&path[at..place]);
+                    self.push(&path[at..position]);
                     self.push("/");
                     self.used |= BACKSLASHES;
-                    at = place + 1;
+                    at = position + 1;
                 }
                 Mark::Semicolon if self.has(PARAMETERS) => {
-                    self.push(&path[at..place]);
+                    self.push(&path[at..position]);
                     self.used |= PARAMETERS;
-                    at = self.segment_end(bytes, place);
+                    at = self.segment_end(bytes, position);
                 }
                 Mark::SecondSlash => {
-                    self.push(&path[at..place]);
-                    at = place;
+                    self.push(&path[at..position]);
+                    at = position;
                 }
-                Mark::Dots(dots) if self.has(DOTS) && self.is_segment(bytes, place, dots) => {
-                    self.push(&path[at..place]);
+                Mark::Dots(dots) if self.has(DOTS) && self.is_segment(bytes, position, dots) => {
+                    self.push(&path[at..position]);
                     self.used |= DOTS;
                     if dots == 2 {
                         self.pop()?;
                     }
-                    // The next segment follows the slash that is written already.
-                    at = (self.segment_end(bytes, place) + 1).min(bytes.len());
+                    // The slash before the next segment has been written.
+                    at = (self.segment_end(bytes, position) + 1).min(bytes.len());
                 }
                 Mark::Backslash | Mark::Semicolon | Mark::Dots(_) => {}
             }
@@ -235,8 +239,8 @@ impl Reading {
         Ok(())
     }
 
-    /// What this reader takes for the path.
-    fn up_to_end<'p>(&mut self, marked: &Marked<'p>) -> &'p str {
+    /// The part that this reader takes for the path.
+    fn up_to_end<'p>(&mut self, marked: &MarkedPath<'p>) -> &'p str {
         match marked.end.filter(|_| self.has(ENDS)) {
             Some(end) => {
                 self.used |= ENDS;
@@ -246,7 +250,7 @@ impl Reading {
         }
     }
 
-    /// Writes what holds no mark that matters.
+    /// Writes text without a mark that matters.
     fn push(&mut self, text: &str) {
         let text = match text.strip_prefix('/') {
             Some(rest) if self.has(RUNS) && self.path.ends_with('/') => {
@@ -258,7 +262,7 @@ impl Reading {
         self.path.push_str(text);
     }
 
-    /// Takes the last segment back.
+    /// Removes the last segment.
     fn pop(&mut self) -> Result<(), RejectReason> {
         let without = self.path.strip_suffix('/').ok_or(RejectReason::Path)?;
         let parent = without.rfind('/').ok_or(RejectReason::Path)?;
@@ -266,31 +270,31 @@ impl Reading {
         Ok(())
     }
 
-    /// Where the segment that `place` lies in ends.
-    fn segment_end(&mut self, bytes: &[u8], place: usize) -> usize {
-        let rest = &bytes[place..];
+    /// Where the segment at `position` ends.
+    fn segment_end(&mut self, bytes: &[u8], position: usize) -> usize {
+        let rest = &bytes[position..];
         let end = match self.has(BACKSLASHES) {
             true => memchr2(b'/', b'\\', rest),
             false => memchr(b'/', rest),
         };
-        let end = end.map_or(bytes.len(), |end| place + end);
+        let end = end.map_or(bytes.len(), |end| position + end);
         if bytes.get(end) == Some(&b'\\') {
             self.used |= BACKSLASHES;
         }
         end
     }
 
-    /// Whether dots at `place` are a whole segment to this reader.
-    fn is_segment(&mut self, bytes: &[u8], place: usize, dots: usize) -> bool {
-        let begins = bytes[place - 1] == b'/' || self.has(BACKSLASHES);
-        let ends = match bytes.get(place + dots) {
+    /// Whether dots at `position` are a complete segment for this reader.
+    fn is_segment(&mut self, bytes: &[u8], position: usize, dots: usize) -> bool {
+        let begins = bytes[position - 1] == b'/' || self.has(BACKSLASHES);
+        let ends = match bytes.get(position + dots) {
             Some(b'\\') => self.has(BACKSLASHES),
             Some(b';') => self.has(PARAMETERS),
-            // Of a `?` that this reader does not see.
+            // An escaped `?`, which this reader does not decode.
             Some(b'%') => false,
             _ => true,
         };
-        if begins && ends && bytes.get(place + dots) == Some(&b';') {
+        if begins && ends && bytes.get(position + dots) == Some(&b';') {
             self.used |= PARAMETERS;
         }
         begins && ends

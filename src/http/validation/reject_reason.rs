@@ -47,7 +47,7 @@ pub enum RejectReason {
     Connections,
     /// The client is banned, by a penalty that refuses connections.
     Banned,
-    /// No PROXY header where one is due, a broken one, or one from a peer that is not trusted.
+    /// No PROXY header where one is required, a broken one, or one from a peer that is not trusted.
     ProxyProtocol,
     /// The client begins more TLS handshakes than is allowed.
     Handshakes,

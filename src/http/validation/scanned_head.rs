@@ -1,13 +1,15 @@
-//! What the scan of a head found, for whoever reads the head when it is parsed.
+//! What the scan of a head found, for the validation of the same head after it was parsed.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::framing::Length;
-use super::{HeadBounds, RejectReason, TargetSpans, UncommonFields, ValidRequest, host};
+use super::request::{HeadBounds, ValidRequest};
+use super::target::TargetSpans;
+use super::{RejectReason, UncommonFields, host};
 
-/// The host that a connection's last request asked for. Most ask for the same one again, whose
-/// authority is then not read a second time.
+/// The host of a connection's last request. The next request usually names the same authority, which is then not read
+/// again.
 #[derive(Clone, Debug)]
 pub struct HostCache {
     authority: Vec<u8>,
@@ -16,7 +18,7 @@ pub struct HostCache {
 
 impl Default for HostCache {
     fn default() -> Self {
-        // What an empty authority means.
+        // The host of an empty authority.
         Self { authority: Vec::new(), host: Arc::from("") }
     }
 }
@@ -33,23 +35,22 @@ impl HostCache {
     }
 }
 
-/// What the scan of a head found. Places are those of its request target.
+/// What the scan of a head found. Spans refer to its request target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScannedHead {
     /// Lower case, without port and trailing dot; empty where HTTP/1.0 sent none.
     pub host: Arc<str>,
-    pub(super) aim: TargetSpans,
+    pub(super) spans: TargetSpans,
     /// Bytes of the target.
     pub(crate) target: usize,
     pub(crate) body: Length,
-    /// Whether `Connection` nominates a field that is not of the connection.
+    /// Whether `Connection` nominates an end-to-end field.
     pub(crate) nominates: bool,
     /// Fields that need a second look.
     pub(crate) rare: UncommonFields,
 }
 
-/// Reads what was scanned out of the parsed head's target. `None`: that is not the target that was
-/// scanned.
+/// Validates a parsed head by what the scan of its bytes found. `None` when `target` is not the target that was scanned.
 pub fn validate_scanned<'r>(
     scanned: &'r ScannedHead,
     target: &'r [u8],
@@ -60,13 +61,13 @@ pub fn validate_scanned<'r>(
     }
     let target = std::str::from_utf8(target).ok()?;
     let too_large = matches!(
-        (scanned.body, bounds.body_size), (Length::Bytes(bytes), Some(most)) if bytes > most
+        (scanned.body, bounds.body_size), (Length::Bytes(bytes), Some(max)) if bytes > max
     );
     Some(if too_large {
         Err(RejectReason::BodySize)
     } else if scanned.nominates {
         Err(RejectReason::ConnectionField)
     } else {
-        scanned.aim.read(Cow::Borrowed(&scanned.host), target, scanned.rare)
+        scanned.spans.read(Cow::Borrowed(&scanned.host), target, scanned.rare)
     })
 }

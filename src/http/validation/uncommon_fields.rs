@@ -1,4 +1,6 @@
-//! Fields that few heads have and that need a second look. A head without them costs nothing more.
+//! Fields that few heads have and that need a second look: upgrades, claims of identity, method overrides, odd names,
+//! several cookie lines. The scan of a head recognises them by first letter and length, so a head without them costs next
+//! to nothing.
 
 use std::ops::{BitOr, BitOrAssign};
 
@@ -11,14 +13,14 @@ pub struct UncommonFields(u8);
 impl UncommonFields {
     /// None of them.
     pub const NONE: Self = Self(0);
-    /// `Upgrade` or `HTTP2-Settings`, of which an origin is not told all.
+    /// `Upgrade` or `HTTP2-Settings`, which are not forwarded in every case.
     pub const UPGRADE: Self = Self(1);
-    /// Says whom the request is from, how it came or what it is aimed at, which only a trusted proxy may
-    /// say. (Not those that tollgate writes over.)
+    /// Claims the client, the scheme or the target of the request, which only a trusted proxy may do. Fields that tollgate
+    /// overwrites are not among them.
     pub const CLAIM: Self = Self(1 << 1);
-    /// Names the method that is meant.
+    /// Names another method than the request line.
     pub const METHOD_OVERRIDE: Self = Self(1 << 2);
-    /// A name with `_` or another mark but `-`.
+    /// A name with `_` or another mark than `-`.
     pub const ODD_NAME: Self = Self(1 << 3);
     /// More than one line of cookies.
     pub const COOKIES: Self = Self(1 << 4);
@@ -28,19 +30,19 @@ impl UncommonFields {
         self.0 & others.0 != 0
     }
 
-    /// What a field's name says, odd or not.
+    /// The kind of a field by its name, without regard to odd characters.
     pub(crate) fn of_name(name: &[u8]) -> Self {
-        let is_one_of = |names: &[&str]| names.iter().any(|one| is(name, one));
+        let is_among = |names: &[&str]| names.iter().any(|candidate| is(name, candidate));
         match name.len() {
             7 if is(name, "upgrade") => Self::UPGRADE,
             14 if is(name, "http2-settings") => Self::UPGRADE,
-            13 | 17 | 22 if is_one_of(&METHOD_OVERRIDES) => Self::METHOD_OVERRIDE,
+            13 | 17 | 22 if is_among(&METHOD_OVERRIDES) => Self::METHOD_OVERRIDE,
             _ if is_claim(name) => Self::CLAIM,
             _ => Self::NONE,
         }
     }
 
-    /// Everything that a field's name says.
+    /// The kind of a field by its name, odd characters included.
     pub(crate) fn of_any_name(name: &[u8]) -> Self {
         let is_usual = name.iter().all(|byte| bytes::is_usual_in_name(*byte));
         Self::of_name(name) | if is_usual { Self::NONE } else { Self::ODD_NAME }
@@ -61,16 +63,16 @@ impl BitOrAssign for UncommonFields {
     }
 }
 
-/// Fields by which frameworks let a POST be another method.
+/// Fields by which frameworks let a POST stand for another method.
 pub(crate) const METHOD_OVERRIDES: [&str; 3] =
     ["x-http-method-override", "x-http-method", "x-method-override"];
 
-/// What tollgate writes itself, over what came.
+/// Fields that tollgate overwrites.
 pub(crate) const WRITTEN_HERE: [&str; 4] =
     ["x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-request-id"];
 
-/// Everything that begins so is a claim, but [`WRITTEN_HERE`]: of proxies, clouds and modules for signing in that
-/// drop these fields where they come from outside.
+/// Prefixes of claims, except for [`WRITTEN_HERE`]: fields of proxies, clouds and authentication modules, which drop them
+/// when they come from outside.
 const CLAIMING: [&str; 11] = [
     "cloudfront-",
     "ssl-client-",
@@ -85,8 +87,8 @@ const CLAIMING: [&str; 11] = [
     "x-ssl-client",
 ];
 
-/// Other claims: of the client's address or name, of the scheme, of the target, and of the proxy that programs
-/// behind CGI would use.
+/// Other claims: the client's address or name, the scheme, the target, and the proxy that CGI programs would use
+/// (httpoxy).
 const CLAIMS: [&str; 42] = [
     "akamai-client-ip",
     "cf-connecting-ip",
@@ -132,12 +134,12 @@ const CLAIMS: [&str; 42] = [
     "x-webauth-user",
 ];
 
-/// Whether a field says what only a trusted proxy may say.
+/// Whether a field claims what only a trusted proxy may claim.
 pub(crate) fn is_claim(name: &[u8]) -> bool {
     let Some(first) = name.first().map(u8::to_ascii_lowercase) else {
         return false;
     };
-    // By the first letter and the length nearly every name is none.
+    // First letter and length rule out nearly every other name.
     let has_length = name.len() < 64 && LENGTHS[usize::from(first)] >> name.len() & 1 != 0;
     let may_begin = matches!(first, b'c' | b's' | b'x');
     has_length && CLAIMS.iter().any(|claim| is(name, claim))
@@ -146,7 +148,7 @@ pub(crate) fn is_claim(name: &[u8]) -> bool {
             && !WRITTEN_HERE.iter().any(|own| is(name, own))
 }
 
-/// By the first letter, the lengths of the claims that begin with it, a bit for each.
+/// For each first letter, the lengths of the claims that begin with it: one bit for each length.
 const LENGTHS: [u64; 256] = {
     let (mut lengths, mut index) = ([0; 256], 0);
     while index < CLAIMS.len() {

@@ -1,4 +1,4 @@
-//! Buckets under several rates and with refunds, against lists of what was charged.
+//! Buckets under several rates and with refunds, against lists of charges.
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
 use proptest::prelude::*;
@@ -58,13 +58,13 @@ impl Key {
         Ok(quota.receipt(&verdict, cost, now))
     }
 
-    fn give_back(&mut self, quota: &Quota, units: u32, receipt: Receipt, now: Now) {
+    fn refund(&mut self, quota: &Quota, units: u32, receipt: Receipt, now: Now) {
         let windows = WindowLengths::default();
         quota.refund(&windows, self.cell(quota, now), units, receipt, now);
     }
 }
 
-/// What is spent of a bucket that was charged so, as the time it takes to come.
+/// What these charges have spent of a bucket, as the time it takes to come back.
 fn spent(charges: &[(u64, u32)], emission: u64, now: u64) -> u64 {
     let full =
         charges.iter().fold(0u64, |full, (at, units)| full.max(*at) + u64::from(*units) * emission);
@@ -86,16 +86,15 @@ fn check_bound(
     Ok(())
 }
 
-/// The first two charges that are remembered come in the other order of their times: what is given back of
-/// them comes back.
+/// The first two remembered charges come in reverse order of their times. Both can be refunded.
 #[test]
-fn charges_in_the_other_order_are_given_back_too() {
+fn charges_in_reverse_time_order_are_refunded() {
     let quota = Quota::TokenBucket(bucket((6, 3_600, 6)).with_refunds(true));
     let mut key = Key::new();
     let late = key.charge(&quota, 2, at(2_000_000)).unwrap();
     let early = key.charge(&quota, 3, at(1_000_000)).unwrap();
     for (units, receipt) in [(3, early), (2, late)] {
-        key.give_back(&quota, units, receipt, at(5_000_000));
+        key.refund(&quota, units, receipt, at(5_000_000));
     }
     assert!(key.charge(&quota, 6, at(6_000_000)).is_ok());
 }
@@ -103,8 +102,8 @@ fn charges_in_the_other_order_are_given_back_too() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// Under each rate at most its bucket, whatever is charged and given back under the others; a refusal tells when
-    /// the same charge fits, and it fits then, if nobody else comes.
+    /// Each rate admits at most its bucket, whatever is charged and refunded under the others. A refused charge fits at
+    /// its retry time, if nothing else is charged.
     #[test]
     fn each_rate_keeps_its_own_promise(
         rates in prop::collection::vec(numbers(), 1..5),
@@ -128,7 +127,7 @@ proptest! {
                 let charge: &mut (u64, u32) = &mut kept[which][n];
                 let units = cost.min(charge.1);
                 charge.1 -= units;
-                key.give_back(&quotas[which], units, receipt, at(now));
+                key.refund(&quotas[which], units, receipt, at(now));
             }
             match key.charge(&quotas[which], cost, at(now)) {
                 Ok(receipt) => {
@@ -149,8 +148,8 @@ proptest! {
         }
     }
 
-    /// However refunds overlap, the bucket is never fuller than without what was given back, and what is
-    /// given back within the time that it takes to fill is missing by a sixteenth of the burst at most.
+    /// However refunds overlap, the bucket is never fuller than without the refunded charges. After refunds within the
+    /// fill time, at most a sixteenth of the burst is missing.
     #[test]
     fn a_refund_leaves_what_would_be_there_without_the_charge(
         numbers in numbers(),
@@ -174,7 +173,7 @@ proptest! {
                 let units = cost.min(charges[index].1);
                 charges[index].1 -= units;
                 prompt &= charges[index].0 + capacity * 15 / 16 > now;
-                key.give_back(&quota, units, receipt, at(now));
+                key.refund(&quota, units, receipt, at(now));
             }
             let truth = spent(&charges, emission, now);
             let verdict = quota.judge(Some(key.cell(&quota, at(now))), 0, at(now));
@@ -186,7 +185,7 @@ proptest! {
     }
 }
 
-/// `10/1h` with a plan of `100/1s`: what the plan's bucket gives does not depend on the other rate.
+/// `10/1h` with a plan of `100/1s`: the plan's bucket does not depend on the other rate.
 #[test]
 fn a_fast_plan_is_not_locked_out_by_a_slow_rate() {
     let slow = Quota::TokenBucket(bucket((10, 3_600, 10)));
@@ -196,20 +195,20 @@ fn a_fast_plan_is_not_locked_out_by_a_slow_rate() {
     for second in 0..60 {
         let now = at(second * SECOND);
         if second % 10 == 0 {
-            // The slow rate is used up by what the fast one spent.
+            // The charges of the fast rate have used up the slow one.
             assert_eq!(key.charge(&slow, 1, now).is_ok(), second == 0, "{second}");
         }
         admitted += (0..99).filter(|_| key.charge(&fast, 1, now).is_ok()).count();
     }
     assert_eq!(admitted, 60 * 99);
-    // Nobody owes what the plan spent: a unit of the slow rate has come after six minutes.
+    // The plan's charges leave no debt: after six minutes, one unit of the slow rate has come back.
     let now = 59 * SECOND;
     let Err(Some(wait)) = key.charge(&slow, 1, at(now)) else { panic!("it is empty") };
     assert_eq!(wait, Nanos::from_secs(360));
     assert!(key.charge(&slow, 1, at(now + wait.get())).is_ok());
 }
 
-/// What is given back at once leaves the bucket as it was, whatever is summed up with it.
+/// An immediate refund leaves the bucket as it was, whatever charges are in the same sum.
 #[test]
 fn a_prompt_refund_is_exact() {
     let quota = Quota::TokenBucket(bucket((100, 60, 100)).with_refunds(true));
@@ -223,35 +222,34 @@ fn a_prompt_refund_is_exact() {
         }
         let before = left(&mut key, now);
         let receipt = key.charge(&quota, 5, now).unwrap();
-        key.give_back(&quota, 5, receipt, now);
+        key.refund(&quota, 5, receipt, now);
         assert_eq!(left(&mut key, now), before, "{n}");
     }
 }
 
-/// Requests that are all given back leave every bucket full, also that of a slower rate which they had
-/// emptied together.
+/// When all requests are refunded, every bucket is full again, also that of a slower rate which they had emptied together.
 #[test]
-fn what_is_given_back_comes_back_under_every_rate() {
+fn refunded_units_come_back_under_every_rate() {
     let slow = Quota::TokenBucket(bucket((10, 3_600, 10)).with_refunds(true));
     let fast = Quota::TokenBucket(bucket((100, 1, 100)).with_refunds(true));
     let mut key = Key::new();
     key.charge(&slow, 1, at(0)).unwrap();
-    // At once, and over more steps than the fast bucket takes to fill.
+    // All at once, and over more steps than the fast bucket takes to fill.
     for (begin, gap) in [(1, 1), (2, SECOND / 10)] {
         let charge = |n| key.charge(&fast, 1, at(begin * SECOND + n * gap)).unwrap();
         let receipts: Vec<Receipt> = (0..50).map(charge).collect();
         assert!(key.charge(&slow, 1, at(begin * SECOND + 50 * gap)).is_err());
         for receipt in receipts {
-            key.give_back(&fast, 1, receipt, at(begin * SECOND + 51 * gap));
+            key.refund(&fast, 1, receipt, at(begin * SECOND + 51 * gap));
         }
     }
     assert!((0..9).all(|_| key.charge(&slow, 1, at(10 * SECOND)).is_ok()));
     assert!(key.charge(&slow, 1, at(10 * SECOND)).is_err());
 }
 
-/// A rate that comes late begins with the most units that any other knows, whatever lies between.
+/// A rate that is added later begins with the largest number of units spent under any other rate.
 #[test]
-fn a_late_rate_finds_what_was_spent() {
+fn a_rate_that_is_added_later_begins_with_the_units_spent_under_others() {
     let of = |count, burst| Quota::TokenBucket(bucket((count, 3_600, burst)));
     let (own, gold, silver) = (of(1, 1), of(1_000, 1_000), of(999, 999));
     let mut key = Key::new();
@@ -260,7 +258,7 @@ fn a_late_rate_finds_what_was_spent() {
     assert!(key.charge(&silver, 1, at(2)).is_err());
 }
 
-/// More rates than a key has room for: those that are full soonest begin anew, never the slow one.
+/// Many fast rates do not reset the slow rate of a key that is charged under all of them.
 #[test]
 fn many_rates_do_not_reset_a_slow_one() {
     let own = Quota::TokenBucket(bucket((10, 3_600, 10)));
@@ -274,7 +272,7 @@ fn many_rates_do_not_reset_a_slow_one() {
     }
 }
 
-/// An empty bucket lets wait: what another rate spent takes nothing of the delay.
+/// Requests wait at an empty bucket: units spent under another rate do not shorten the delay.
 #[test]
 fn another_rate_does_not_use_up_the_delay() {
     let delay = Nanos::from_secs(10);
@@ -288,19 +286,19 @@ fn another_rate_does_not_use_up_the_delay() {
     assert!(verdict.allowed && verdict.delay <= Nanos::SECOND, "{verdict:?}");
 }
 
-/// What a late cost spent above the burst stays spent when another rate gives something back.
+/// Units above the burst, from a cost that became known late, stay spent when a charge under another rate is refunded.
 #[test]
 fn a_refund_under_one_rate_leaves_the_debt_of_another() {
     let of = |numbers| Quota::TokenBucket(bucket(numbers).with_refunds(true));
     let (own, gold) = (of((4, 60, 7)), of((8, 60, 7)));
     let mut key = Key::new();
     assert!(key.charge(&own, 7, at(0)).is_ok());
-    // The answer tells of three more.
+    // The response reports three more units.
     own.charge(key.cell(&own, at(1)), 3, at(1));
     let left = |key: &mut Key, now| own.judge(Some(key.cell(&own, now)), 0, now).reset;
     let now = at(100 * SECOND);
     let before = left(&mut key, now);
     let receipt = key.charge(&gold, 2, now).unwrap();
-    key.give_back(&gold, 2, receipt, now);
+    key.refund(&gold, 2, receipt, now);
     assert_eq!(left(&mut key, now), before);
 }

@@ -14,7 +14,7 @@ type Craft = fn(u64) -> KeyHash;
 
 const MINUTE: Nanos = Nanos::from_secs(60);
 
-/// The limit of every test here: 100 a minute.
+/// The limit of every test in this file: 100 per minute.
 const LIMIT: u64 = 100;
 
 /// A time in a window of a minute, windows counted from 0.
@@ -52,7 +52,7 @@ fn shuffled(keys: usize, times: usize) -> Vec<u32> {
 /// What was admitted for each key in one window.
 struct Outcome {
     admitted: Vec<u64>,
-    /// What the gauge says at the end.
+    /// The gauge's value at the end.
     error: u64,
     live: usize,
     /// Keys that were denied before they had sent their limit.
@@ -80,7 +80,7 @@ fn send(
     let mut admitted = vec![0; keys.len()];
     let mut wrongly_denied = 0;
     for (sent, index) in order.into_iter().enumerate() {
-        // A sweep for every 50,000 requests, as once a second.
+        // A sweep per 50,000 requests, as if once per second.
         if sent % 50_000 == 0 {
             table.sweep(at(0, 0));
         }
@@ -97,7 +97,7 @@ fn send(
 
 #[test]
 fn nine_heavy_keys_of_one_set_are_all_limited() {
-    // They agree in every bit that could choose a set before the process had a secret.
+    // The keys agree in every bit that chose a set before the process had a secret.
     let keys: Vec<_> = (0..9).map(|n| KeyHash { high: 3, low: mix(n) }).collect();
     let (limit, table) = (limit(10_000), ConfirmTable::default());
     let outcome = send(&limit, &table, &keys, (0..5_000).flat_map(|_| 0..9));
@@ -129,8 +129,7 @@ fn half_a_table_of_heavy_keys_is_held_to_the_limit() {
 
 #[test]
 fn an_attacker_who_knows_the_hash_gains_nothing() {
-    // Bits that agree in all keys of a crafted group: those that chose a set and a tag before, and
-    // whole halves of the hash.
+    // Bits that agree in all keys of a crafted group: those that once chose a set and a tag, and full halves of the hash.
     let crafted: [(&str, Craft); 4] = [
         ("equal high halves", |n| KeyHash { high: 3, low: mix(n) }),
         ("equal low halves", |n| KeyHash { high: mix(n), low: 3 }),
@@ -147,19 +146,19 @@ fn an_attacker_who_knows_the_hash_gains_nothing() {
             outcome.error,
             outcome.live
         );
-        // As random keys do in a table that is half full: each has a cell of its own.
+        // The same as for random keys in a half-full table: each has a cell of its own.
         assert_eq!(outcome.live, keys.len(), "{name}");
         assert!(outcome.admitted.iter().all(|sum| *sum == LIMIT), "{name}");
     }
 }
 
 #[test]
-fn more_heavy_keys_than_cells_deny_nobody_else_and_the_gauge_is_honest() {
+fn more_heavy_keys_than_cells_deny_no_other_key_and_the_gauge_is_true() {
     const HEAVY: usize = 100_000;
     const INNOCENT: usize = 2_000;
     let keys: Vec<_> = (0..(HEAVY + INNOCENT) as u64).map(random_key).collect();
     let (limit, table) = (limit(300_000), ConfirmTable::default());
-    // The heavy keys send a fifth more than the limit; an innocent stops a fifth short of it.
+    // Heavy keys send a fifth more than the limit; an innocent key sends a fifth less.
     let mut left = vec![0; HEAVY];
     left.resize(HEAVY + INNOCENT, 40u32);
     let order = shuffled(keys.len(), 120).into_iter().filter(|index| {
@@ -182,7 +181,7 @@ fn more_heavy_keys_than_cells_deny_nobody_else_and_the_gauge_is_honest() {
     assert_eq!(outcome.wrongly_denied, 0);
     assert_eq!(innocents_admitted, 80 * INNOCENT as u64, "no innocent is denied");
     assert!(outcome.largest() <= LIMIT + outcome.error);
-    // As many as have no cell, and few others: nobody is displaced in turns.
+    // About as many as have no cell: keys do not displace one another alternately.
     let without_cell = HEAVY - CONFIRM_CELLS;
     assert!(outcome.exceeding() <= without_cell + HEAVY / 20, "{}", outcome.exceeding());
 }
@@ -252,8 +251,8 @@ fn limits_of_unequal_windows_share_sets_and_the_gauge_stays_true() {
 }
 
 #[test]
-fn threads_that_move_and_displace_cells_deny_nobody_within_the_limit() {
-    // Few cells and many keys: each charge looks at two sets, moves cells and displaces them.
+fn threads_that_move_and_displace_cells_deny_no_key_within_its_limit() {
+    // Few cells and many keys: each charge searches two sets, moves cells and displaces them.
     let (limit, table) = (limit(10_000), ConfirmTable::new(128));
     let worst = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4u64)
@@ -274,7 +273,7 @@ fn threads_that_move_and_displace_cells_deny_nobody_within_the_limit() {
     println!("largest {worst} of {LIMIT}, error {error}, {} live", table.live_cells());
     assert!(worst <= LIMIT + error);
     assert!(table.live_cells() <= 128, "each cell is counted once");
-    // Two windows later nothing is left.
+    // Two windows later no cell is in use.
     table.sweep(at(2, 0));
     assert_eq!(table.live_cells(), 0);
 }

@@ -1,4 +1,4 @@
-//! The estimate tier: a collision denies nobody, a flood frees nobody, memory does not grow.
+//! The estimate tier: a collision denies no key, a flood frees no heavy key, and memory does not grow.
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ fn allowed(limit: &EstimateLimit, table: &ConfirmTable, key: KeyHash, now: Now) 
     limit.charge(table, key, 1, now).0.allowed
 }
 
-/// What the housekeeping does between windows, all of the table included.
+/// The housekeeping between windows, with a sweep of the full table.
 fn housekeeping(limit: &EstimateLimit, table: &ConfirmTable, now: Now) {
     limit.rotate(now);
     (0..8).for_each(|_| table.sweep(now));
@@ -80,8 +80,8 @@ fn a_million_keys_of_three_requests_and_one_that_sends_far_too_much() {
     }
 }
 
-/// Ten million keys send one request each while a heavy key is over its limit and a thousand
-/// honest ones send 90 of their 100.
+/// Ten million keys send one request each, while a heavy key is over its limit and a thousand honest keys send 90 of
+/// their 100.
 fn flood(expect: u32) -> (u64, u64, u64) {
     let (limit, table) = (hundred_a_minute(expect), ConfirmTable::default());
     let heavy = key(7, 7);
@@ -107,12 +107,12 @@ fn flood(expect: u32) -> (u64, u64, u64) {
 }
 
 #[test]
-fn a_flood_of_keys_denies_nobody_and_frees_nobody() {
+fn a_flood_of_keys_denies_no_honest_key_and_frees_no_heavy_one() {
     let (honest_denied, heavy, error) = flood(100_000);
     println!("sized: {honest_denied} denied, heavy {heavy} of 100, error {error}");
     assert_eq!(honest_denied, 0);
     assert!(heavy <= 100, "it was in the table before the flood and stays: {heavy}");
-    // A sketch for one request a second meets 170,000: every key is a suspect.
+    // A sketch for one request per second gets 170,000: every key is a suspect.
     let (honest_denied, heavy, error) = flood(1);
     println!("undersized: {honest_denied} denied, heavy {heavy} of 100, error {error}");
     assert_eq!(honest_denied, 0);
@@ -120,45 +120,46 @@ fn a_flood_of_keys_denies_nobody_and_frees_nobody() {
 }
 
 #[test]
-fn turning_under_eight_threads_loses_nothing() {
-    // Turns are published after they are made, so while the published number stands still at most
-    // one turn is made: what was charged in between must be read back. (What is charged to slots
-    // that were turned away twice is a test beside the sketch itself.)
+fn rotations_under_eight_threads_lose_no_charge() {
+    // A rotation is published after it is made. So while the published number does not change, at most one rotation is
+    // made, and what was charged in between must be read back. (A unit test of the sketch covers charges to slots that
+    // were rotated out twice.)
     const WINDOW: Nanos = Nanos::from_millis(1);
     let rate = Rate::new(1_000_000, WINDOW).unwrap();
     let limit = EstimateLimit::new(rate, 1, Now { mono: WINDOW, wall: WINDOW });
     let table = ConfirmTable::new(64);
-    let turns = AtomicU64::new(1);
-    let (lost, looked) = (AtomicU64::new(0), AtomicU64::new(0));
+    let rotations = AtomicU64::new(1);
+    let (lost, checked) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..8 {
-            let (limit, table, turns, lost, looked) = (&limit, &table, &turns, &lost, &looked);
+            let (limit, table, rotations, lost, checked) =
+                (&limit, &table, &rotations, &lost, &checked);
             scope.spawn(move || {
                 let mine = key(thread, 1);
-                while turns.load(Ordering::SeqCst) < 10_000 {
-                    let before = turns.load(Ordering::SeqCst);
+                while rotations.load(Ordering::SeqCst) < 10_000 {
+                    let before = rotations.load(Ordering::SeqCst);
                     let wall = WINDOW.saturating_mul(before);
                     limit.charge(table, mine, 1, Now { mono: wall, wall });
                     let read = limit.sum(mine);
-                    if turns.load(Ordering::SeqCst) == before {
-                        looked.fetch_add(1, Ordering::SeqCst);
+                    if rotations.load(Ordering::SeqCst) == before {
+                        checked.fetch_add(1, Ordering::SeqCst);
                         lost.fetch_add(u64::from(read == 0), Ordering::SeqCst);
                     }
                     if thread < 4 {
                         let wall = WINDOW.saturating_mul(before + 1);
                         limit.rotate(Now { mono: wall, wall });
-                        turns.fetch_max(before + 1, Ordering::SeqCst);
+                        rotations.fetch_max(before + 1, Ordering::SeqCst);
                     }
                 }
             });
         }
     });
-    assert!(looked.load(Ordering::SeqCst) > 1_000, "the race was looked at");
+    assert!(checked.load(Ordering::SeqCst) > 1_000, "the race was observed");
     assert_eq!(lost.load(Ordering::SeqCst), 0);
 }
 
 #[test]
-fn what_is_given_back_was_never_there() {
+fn a_refunded_charge_leaves_no_trace() {
     let (limit, table) = (hundred_a_minute(1_000), ConfirmTable::default());
     let (one, now) = (key(1, 1), at(0, 1_000));
     for _ in 0..40 {
@@ -171,14 +172,14 @@ fn what_is_given_back_was_never_there() {
         limit.refund(&table, receipt);
         assert_eq!((limit.judge(&table, one, now), limit.sum(one)), (before, sum));
     }
-    // Over a turn too: the charge is taken out of the window it was made in.
+    // Also after a rotation: the charge is taken out of the window in which it was made.
     let (_, receipt) = limit.charge(&table, one, 50, now);
     let next = at(1, 0);
     limit.rotate(next);
     limit.refund(&table, receipt);
     assert_eq!(limit.judge(&table, one, next).remaining, 60);
     assert_eq!(limit.sum(one), sum);
-    // A refused charge leaves nothing either.
+    // A refused charge leaves no trace either.
     let (verdict, _) = limit.charge(&table, one, 61, next);
     assert!(!verdict.allowed);
     assert_eq!((limit.judge(&table, one, next).remaining, limit.sum(one)), (60, sum));
@@ -200,12 +201,12 @@ fn a_reload_keeps_what_was_counted() {
     assert_eq!((0..100).filter(|_| allowed(&other, &table, one, now)).count(), 80);
 }
 
-/// The oracle: per key, what was admitted in each window.
+/// The oracle: what was admitted per key and window.
 #[derive(Default)]
 struct Counted(HashMap<(u64, u64), u64>);
 
 impl Counted {
-    /// The same formula as the sliding window's, from the list.
+    /// The formula of the sliding window, computed from the list.
     fn fits(&self, key: u64, window: u64, millis: u64, limit: u64) -> bool {
         let of = |window: u64| self.0.get(&(key, window)).copied().unwrap_or(0);
         let previous = window.checked_sub(1).map_or(0, of);
@@ -217,10 +218,10 @@ impl Counted {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
-    /// In a table far too small, under turns and gaps: who is within the limit is never denied,
-    /// and who is not exceeds it by no more than the error that is shown.
+    /// In a table that is far too small, with rotations and gaps: a key within its limit is never denied, and any other
+    /// key exceeds the limit by at most the error that the gauge shows.
     #[test]
-    fn nobody_is_denied_for_what_others_sent(
+    fn no_key_is_denied_for_what_others_sent(
         steps in proptest::collection::vec((0u64..40, 0u64..400), 200..1_500),
         keys in 1u64..60,
         alike: bool,
@@ -238,7 +239,7 @@ proptest! {
             let chosen = chosen % keys;
             let fits = counted.fits(chosen, window, millis, 5);
             let error = limit.confirm_error(&table);
-            // Alike: one half of the hash is equal, and the other nearly.
+            // Similar keys: one half of the hash is equal, the other nearly.
             let key = if alike { KeyHash { high: 3, low: chosen } } else { key(3, chosen) };
             let admitted = allowed(&limit, &table, key, now);
             prop_assert!(admitted || !fits, "key {chosen} was denied within its limit");

@@ -1,4 +1,4 @@
-//! Every algorithm against oracles that are too simple to be wrong: a list of admitted charges.
+//! Every algorithm against an oracle that is too simple to be wrong: the list of admitted charges.
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use tollgate::limit::{
     Cell, FixedWindow, Quota, Rate, SlidingLog, SlidingWindow, TokenBucket, Verdict, WindowLengths,
 };
 
-/// Where the schedules begin, on both time lines: the edge of a window of every period used.
+/// Where schedules begin on both time lines: an edge of the windows of every period that is used.
 const MONO: u64 = 7_200_000_000_000;
 const WALL: u64 = 1_800_057_600_000_000_000;
 
@@ -27,7 +27,7 @@ enum Kind {
     Fixed,
 }
 
-/// An algorithm with its numbers, as the oracle needs them.
+/// An algorithm and its numbers, as the oracle needs them.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     kind: Kind,
@@ -35,7 +35,7 @@ struct Case {
     /// Nanoseconds.
     period: u64,
     burst: u32,
-    /// Nanoseconds; of stepped buckets.
+    /// Nanoseconds; for buckets that refill in steps.
     step: u64,
 }
 
@@ -52,7 +52,7 @@ impl Case {
         }
     }
 
-    /// The most a key can spend at once.
+    /// Units that a key can spend at once.
     fn limit(&self) -> u32 {
         match self.kind {
             Kind::Bucket | Kind::Stepped => self.burst,
@@ -92,7 +92,7 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Pauses as shares of the period, from nothing over idle gaps to steps back.
+/// Pauses as shares of the period: none, short ones, idle gaps and, with `back`, steps back.
 fn steps(back: bool) -> impl Strategy<Value = Vec<(i64, u32)>> {
     let forth =
         prop_oneof![4 => Just(0i64), 8 => 0i64..200, 2 => 200i64..1_500, 1 => 1_500i64..9_000];
@@ -126,7 +126,7 @@ fn later(now: Now, span: Nanos) -> Now {
     Now { mono: now.mono.saturating_add(span), wall: now.wall.saturating_add(span) }
 }
 
-/// Runs a schedule; what was admitted, as (offset, cost).
+/// Runs a schedule. Returns the admitted charges as (offset, cost).
 fn run(
     quota: &Quota,
     steps: &[Step],
@@ -180,7 +180,7 @@ fn check_bound(case: &Case, admitted: &[(i64, u32)]) {
     }
 }
 
-/// What a sliding window must answer, straight from the list.
+/// What a sliding window must answer, computed from the list.
 fn window_admits(case: &Case, admitted: &[(i64, u32)], offset: i64, cost: u32) -> bool {
     let period = i64::try_from(case.period).unwrap();
     let begin = offset.div_euclid(period) * period;
@@ -194,7 +194,7 @@ fn window_admits(case: &Case, admitted: &[(i64, u32)], offset: i64, cost: u32) -
 fn check_verdict(case: &Case, quota: &Quota, cell: &Cell, now: Now, cost: u32, verdict: &Verdict) {
     assert_eq!(verdict.limit, case.limit());
     assert!(verdict.remaining <= verdict.limit);
-    // Retry-After: that very instant, and not a nanosecond before.
+    // Retry-After is exact: the charge fits at that instant, and not a nanosecond before.
     match verdict.retry_after {
         None => assert!(cost > case.limit() && !verdict.allowed),
         Some(wait) => {
@@ -207,7 +207,7 @@ fn check_verdict(case: &Case, quota: &Quota, cell: &Cell, now: Now, cost: u32, v
             }
         }
     }
-    // Remaining: exactly so much more fits at once.
+    // Remaining is exact: this many units fit at once, and not one more.
     let mut after = cell.clone();
     if verdict.allowed {
         quota.charge(&mut after, cost, now);
@@ -216,7 +216,7 @@ fn check_verdict(case: &Case, quota: &Quota, cell: &Cell, now: Now, cost: u32, v
         assert!(quota.judge(Some(&after), verdict.remaining, now).allowed);
     }
     assert!(!quota.judge(Some(&after), verdict.remaining + 1, now).allowed);
-    // Reset: then everything fits, and the cell equals an absent one.
+    // At the reset time the full limit fits, and the cell equals an absent one.
     let full = later(now, verdict.reset);
     assert!(quota.judge(Some(&after), case.limit(), full).allowed);
     assert!(quota.is_idle(&after, full));
@@ -229,8 +229,8 @@ fn check_verdict(case: &Case, quota: &Quota, cell: &Cell, now: Now, cost: u32, v
 proptest! {
     #![proptest_config(ProptestConfig { cases: 50_000, ..ProptestConfig::default() })]
 
-    /// 10,000 cases for each of the five kinds: the bound holds in every interval, and every
-    /// number of every verdict is true.
+    /// 10,000 cases for each of the five kinds: the bound holds in every interval, and every number of every verdict is
+    /// true.
     #[test]
     fn the_promise_holds_and_every_number_is_true(case in case(), steps in steps(false)) {
         let quota = case.quota();
@@ -249,9 +249,9 @@ proptest! {
         check_bound(&case, &admitted);
     }
 
-    /// A key that never sends more than N in any window is never denied, where that is promised.
+    /// A key that never sends more than the limit in any window is never denied, by the algorithms that promise this.
     #[test]
-    fn who_keeps_the_limit_is_never_denied(case in case(), steps in steps(false)) {
+    fn a_key_within_its_limit_is_never_denied(case in case(), steps in steps(false)) {
         let kind = match case.kind {
             Kind::Window => Kind::Fixed,
             Kind::Stepped => Kind::Bucket,
@@ -263,7 +263,7 @@ proptest! {
         let (mut cell, mut offset, mut sent) = (quota.empty_cell(), 0i64, Vec::new());
         for step in schedule(&case, &steps) {
             offset += step.pause;
-            // The key itself keeps the limit: in the window that ends now, its begin included.
+            // The key sends only what fits into the window that ends now, its beginning included.
             if between(&sent, offset - period, offset + 1) + u64::from(step.cost) > u64::from(case.count) {
                 continue;
             }
@@ -274,11 +274,10 @@ proptest! {
         }
     }
 
-    /// Threads read the clock, then wait for the cell: times come out of order, by less than a
-    /// period. Every number is still true for who asks, and the bound holds when each charge is
-    /// dated no earlier than those that were admitted before it.
+    /// Threads read the clock and then wait for the cell, so times come out of order by less than a period. Every number
+    /// is true for the thread that asks. The bound holds if each charge counts no earlier than those admitted before it.
     #[test]
-    fn a_thread_that_comes_late_breaks_no_promise(
+    fn charges_out_of_time_order_keep_the_promise(
         case in case(),
         steps in proptest::collection::vec((0i64..400, 0i64..1_000, 1u32..12), 1..40),
     ) {
@@ -289,7 +288,7 @@ proptest! {
         let mut admitted = Vec::new();
         for (pause, lag, cost) in steps {
             clock += scaled(pause);
-            // Two in three are on time.
+            // Two of three threads are on time.
             let read = clock - if lag % 3 == 0 { scaled(lag) } else { 0 };
             let verdict = quota.judge(Some(&cell), cost, at(read));
             check_verdict(&case, &quota, &cell, at(read), cost, &verdict);
@@ -302,10 +301,10 @@ proptest! {
         check_bound(&case, &admitted);
     }
 
-    /// The ends of every range: nothing panics (tests check for overflow), nothing that exceeds
-    /// the limit is admitted, and nothing is told to wait that can never succeed.
+    /// Numbers at both ends of every range: nothing panics (tests check for overflow), no charge above the limit is
+    /// admitted, and a charge that can never succeed has no retry time.
     #[test]
-    fn the_largest_numbers_do_no_harm(
+    fn the_largest_numbers_neither_panic_nor_exceed_the_limit(
         kind in prop_oneof![Just(Kind::Bucket), Just(Kind::Window), Just(Kind::Log), Just(Kind::Fixed)],
         counts in (extreme(u64::from(u32::MAX)), extreme(u64::from(u32::MAX))),
         period in extreme(366 * 86_400_000_000_000),
@@ -335,17 +334,17 @@ proptest! {
             prop_assert!(verdict.remaining <= verdict.limit);
             prop_assert!(!verdict.allowed || cost <= one.limit());
             prop_assert_eq!(verdict.retry_after.is_none(), cost > one.limit());
-            // Beyond what fits too: a store may charge late what it admitted before.
+            // Also charges that do not fit: a store may learn late of what it admitted before.
             one.charge(&mut cell, cost, now);
             other.judge(Some(&other.convert(&WindowLengths::of([&other]), &one, cell.clone(), now)), cost, now);
             one.is_idle(&cell, now);
         }
     }
 
-    /// A clock that runs back panics nothing and locks nobody out for longer than one full refill
-    /// or window (two for the pair) after the schedule's latest time; or a second, where that is longer.
+    /// A clock that runs back causes no panic, and locks no key out for longer than one full refill or window (two for a
+    /// sliding window) after the latest time of the schedule, or a second if that is longer.
     #[test]
-    fn a_clock_that_runs_back_does_no_lasting_harm(case in case(), steps in steps(true)) {
+    fn a_clock_that_runs_back_locks_out_no_key(case in case(), steps in steps(true)) {
         let quota = case.quota();
         let (mut cell, mut offset, mut latest) = (quota.empty_cell(), 0i64, 0i64);
         for step in schedule(&case, &steps) {
@@ -361,7 +360,7 @@ proptest! {
         let windows = if case.kind == Kind::Window { 2 } else { 1 };
         let refill = quota.window().saturating_mul(windows).saturating_add(Nanos::new(case.step));
         prop_assert!(quota.is_idle(&cell, later(at(latest), refill)));
-        // On the wall clock, which others set: after the present time too, however far the step.
+        // The wall clock is set by others, so there it also holds after the present time, however far the step.
         if matches!(case.kind, Kind::Window | Kind::Fixed) {
             let wait = quota.window().saturating_mul(windows + 1).max(Nanos::from_secs(3));
             let retry = quota.judge(Some(&cell), case.limit(), at(offset)).retry_after.unwrap();
@@ -371,7 +370,7 @@ proptest! {
         }
     }
 
-    /// A cell that has refilled answers as an absent one does, whatever comes.
+    /// A cell that has refilled gives the same verdicts as an absent one, whatever is charged later.
     #[test]
     fn an_idle_cell_equals_an_absent_one(case in case(), before in steps(false), after in steps(false)) {
         let quota = case.quota();
@@ -399,10 +398,9 @@ proptest! {
         }
     }
 
-    /// Another N: what was spent stays spent, to the unit (a bucket may round up by one); it empties a
-    /// bucket at most.
+    /// After a change of the limit, the same units are spent (a bucket may round up by one), but at most a full bucket.
     #[test]
-    fn what_was_spent_stays_spent(case in case(), steps in steps(false), other in 1u32..60) {
+    fn spent_units_stay_spent_when_the_limit_changes(case in case(), steps in steps(false), other in 1u32..60) {
         let old = case.quota();
         let changed = Case { count: other, burst: other, step: 0, ..case };
         let changed = if case.kind == Kind::Stepped { Case { kind: Kind::Bucket, ..changed } } else { changed };
@@ -420,17 +418,16 @@ proptest! {
         let converted = new.convert(&WindowLengths::of([&new]), &old, cell, now);
         let left = new.judge(Some(&converted), 0, now).remaining;
         let expected = new.limit().saturating_sub(spent);
-        // Units of a bucket are whole only in what is left: the part of one in between may fall
-        // to either side.
+        // A bucket counts full units only in what is left: a partial unit may count on either side.
         let slack = u32::from(matches!(case.kind, Kind::Bucket | Kind::Stepped));
         prop_assert!(left.abs_diff(expected) <= slack, "{left} left, {expected} expected");
     }
 }
 
-/// Two threads, one of which read the clock some windows ago, take turns: the late one neither forgets what
-/// the other has counted nor is forgotten.
+/// Two threads charge alternately, and one of them read the clock some windows ago: it neither drops what the other has
+/// counted, nor are its own charges lost.
 #[test]
-fn whoever_comes_windows_late_is_counted() {
+fn a_thread_that_is_windows_late_is_counted() {
     let rate = Rate::new(5, Nanos::from_millis(10)).unwrap();
     for quota in
         [Quota::FixedWindow(FixedWindow::new(rate)), Quota::SlidingWindow(SlidingWindow::new(rate))]

@@ -145,8 +145,8 @@ impl OverflowCharge {
         }
     }
 
-    /// Refunds some units of a charge of `cost`. A sketch can only refund complete charges, so the rest is charged again
-    /// first.
+    /// Refunds some units of a charge of `cost`. A sketch can only refund complete charges, so the rest is charged
+    /// again first.
     pub(super) fn refund_units(mut self, confirm: &ConfirmTable, units: u32, cost: u32, now: Now) {
         let rest = cost.saturating_sub(units);
         if rest > 0 {

@@ -8,7 +8,7 @@ use std::fmt;
 
 use http::{HeaderMap, HeaderName};
 
-use super::Facts;
+use super::facts::Facts;
 
 /// The cost of a request under a limit, in units.
 #[derive(Clone, Debug, PartialEq, Eq)]

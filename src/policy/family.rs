@@ -5,7 +5,9 @@
 //! store decides where a cell is. The common sources must take many values over the clients of a site:
 //! a host, path, method or route alone would put the cells of the site into one slot.
 
-use super::{Policy, Source, Tier};
+use super::key::Source;
+use super::limit::Tier;
+use super::ruleset::Policy;
 
 /// Limits whose cells are stored together.
 #[derive(Clone, Debug, PartialEq, Eq)]

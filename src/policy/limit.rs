@@ -3,8 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::cost::Cost;
 use super::index::LimitIndex;
-use super::{Cost, KeySpec, Penalty, RateIndex, StatusRules, Terms};
+use super::key::KeySpec;
+use super::penalty::Penalty;
+use super::status_rules::StatusRules;
+use super::terms::{RateIndex, Terms};
 use crate::clock::Nanos;
 use crate::limit::{Quota, Rate};
 

@@ -7,7 +7,11 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, header};
 use ipnet::IpNet;
 
-use super::{Cost, Facts, LimitIndex, PathPattern, client};
+use super::client;
+use super::cost::Cost;
+use super::facts::Facts;
+use super::index::LimitIndex;
+use super::path::PathPattern;
 
 /// One route.
 #[derive(Clone, Debug)]

@@ -7,8 +7,10 @@
 
 use hashbrown::HashMap;
 
+use super::facts::Facts;
+use super::index::RouteIndex;
 use super::path::SegmentPattern;
-use super::{Facts, HostPattern, Route, RouteIndex};
+use super::route::{HostPattern, Route};
 
 /// An index of a policy's routes.
 #[derive(Debug, Default)]

@@ -2,9 +2,13 @@
 
 use http::HeaderName;
 
+use super::cost::Cost;
+use super::facts::Facts;
 use super::index::{LimitIndex, RouteIndex};
+use super::key::Source;
 use super::limit::{Limit, MissingKey};
-use super::{Cost, Facts, Route, RouteLimit, Router, Source};
+use super::route::{Route, RouteLimit};
+use super::router::Router;
 
 /// The most limits of one route. It bounds how many locks a request holds at a time.
 pub const MAX_LIMITS_PER_ROUTE: usize = 16;

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::key::{KeyPart, NoKey};
-use super::{Facts, Route, Source, client};
+use super::client;
+use super::facts::Facts;
+use super::key::{KeyPart, NoKey, Source};
+use super::route::Route;
 use crate::clock::Nanos;
 use crate::limit::Quota;
 use crate::tokens::SignatureCheck;

@@ -1,5 +1,5 @@
-//! A claim of a signed bearer token as a key part. TokenVerifier are checked by [`crate::tokens`]; a token that is not valid
-//! has no claims.
+//! A claim of a signed bearer token as a key part. [`crate::tokens`] verifies the token; one that is not valid has no
+//! claims.
 
 use std::fmt;
 use std::sync::Arc;

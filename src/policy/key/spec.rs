@@ -5,9 +5,10 @@
 
 use std::fmt;
 
+use super::address;
+use super::hash::{KeyHash, KeyHasher};
 use super::part::KeyPart;
 use super::source::Source;
-use super::{KeyHash, KeyHasher, address};
 use crate::policy::{Facts, Route};
 use crate::tokens::SignatureCheck;
 

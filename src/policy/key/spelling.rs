@@ -5,8 +5,8 @@
 
 use std::borrow::Cow;
 
-/// Decodes the percent escapes of a value, and `+` as a space if `is_form`. `None` if decoders differ: an escape is broken
-/// or encodes a control byte, or the decoded bytes are not UTF-8.
+/// Decodes the percent escapes of a value, and `+` as a space if `is_form`. `None` if decoders differ: an escape is
+/// broken or encodes a control byte, or the decoded bytes are not UTF-8.
 pub(super) fn decoded(value: &[u8], is_form: bool) -> Option<Cow<'_, [u8]>> {
     if !value.iter().any(|byte| *byte == b'%' || is_form && *byte == b'+') {
         return Some(Cow::Borrowed(value));

@@ -220,7 +220,7 @@ mod tests {
     }
 
     fn sketch() -> Sketch {
-        let rate = Rate::ONE_PER_SECOND;
+        let rate = Rate::PER_SECOND;
         Sketch::new(SketchSize::new(rate, 1), rate.period(), at(100))
     }
 

@@ -23,7 +23,7 @@ pub struct Rate {
 
 impl Rate {
     /// One unit per second.
-    pub const ONE_PER_SECOND: Self = Self { count: NonZeroU32::MIN, period: Nanos::SECOND };
+    pub const PER_SECOND: Self = Self { count: NonZeroU32::MIN, period: Nanos::SECOND };
 
     /// A rate of `count` units (at least 1) per `period` (1 ms to [`MAX_PERIOD`]).
     ///

@@ -185,15 +185,20 @@ impl Judged {
     }
 
     /// The origin has answered: charges that depend on it become final. Dropping a judged request
-    /// frees its place in flight; what was charged and not told of stays spent.
+    /// frees its slot in flight; unsettled charges stay spent.
     pub fn finish(&mut self, response: &ResponseHeader) {
         if let Ok(decision) = &mut self.decision {
-            let said = FinalResponse {
+            let final_response = FinalResponse {
                 status: response.status.as_u16(),
                 headers: &response.headers,
                 by_origin: true,
             };
-            self.engine.finish(&self.loaded.generation, decision, &mut self.pending, &said);
+            self.engine.finish(
+                &self.loaded.generation,
+                decision,
+                &mut self.pending,
+                &final_response,
+            );
         }
     }
 
@@ -217,7 +222,7 @@ impl Judged {
         }
     }
 
-    /// Tells the client where it stands, beside the origin's answer.
+    /// Adds the rate limit fields to the response of the origin.
     pub fn write_fields(&self, response: &mut ResponseHeader) -> Result<()> {
         let Ok(decision) = &self.decision else {
             return Ok(());

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn in_full_shards_a_longer_ban_replaces_a_shorter_one() {
+    fn in_full_shards_a_longer_ban_replaces_a_shorter_ban() {
         let bans = Bans::default();
         let now = Nanos::from_secs(1_000);
         for n in 1..=2 * MAX_RECORDS as u64 {

@@ -203,7 +203,7 @@ impl Table {
 
     /// Grows the array by an eighth, or by one block.
     ///
-    /// It grows in place, because a second array would have to come from the system under the shard's lock. All
+    /// It grows without a copy, because a second array would have to come from the system under the shard's lock. All
     /// entries move to the end, the last one first, and from there to their new slots.
     fn grow(&mut self) {
         let blocks = self.blocks.len() + (self.blocks.len() / 8).max(1);
@@ -296,7 +296,7 @@ mod tests {
     use crate::limit::{Quota, Rate, SlidingWindow};
 
     fn entry(key: KeyHash, quota: u32) -> CellEntry {
-        let cell = Quota::SlidingWindow(SlidingWindow::new(Rate::ONE_PER_SECOND)).empty_cell();
+        let cell = Quota::SlidingWindow(SlidingWindow::new(Rate::PER_SECOND)).empty_cell();
         CellEntry::new(key, cell, quota)
     }
 
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_takes_at_most_48_bytes() {
+    fn a_cell_takes_48_bytes_or_less() {
         assert_eq!(size_of::<Option<CellEntry>>(), 32);
         let mut random = fastrand::Rng::with_seed(1);
         let mut table = Table::default();

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forged_token_is_checked_once_and_pushes_out_no_valid_one() {
+    fn a_forged_token_is_checked_once_and_evicts_no_valid_token() {
         use base64::Engine;
         let text = |json: &str| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(json);
         let secret = [7; 32];

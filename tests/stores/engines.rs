@@ -83,7 +83,7 @@ impl Node {
 
     /// The slot of that cell.
     pub fn slot(&self, limit: &str, keys: &[(&'static str, &str)]) -> u16 {
-        let quota = Quota::FixedWindow(FixedWindow::new(Rate::ONE_PER_SECOND));
+        let quota = Quota::FixedWindow(FixedWindow::new(Rate::PER_SECOND));
         let windows = WindowLengths::of([&quota]);
         let claim = QuotaSpec { quota, windows, budget: Arc::<CellBudget>::default() };
         let quota = EmbeddedStore::default().issue(claim, None);

@@ -66,7 +66,7 @@ fn quota(kind: Kind, (count, period, burst, steps): Numbers) -> Quota {
             let step = MICROSECOND.saturating_mul(step);
             let made = TokenBucket::new(rate, burst, step, MICROSECOND);
             Quota::TokenBucket(made.unwrap_or_else(|_| {
-                TokenBucket::new(Rate::ONE_PER_SECOND, burst, Nanos::ZERO, MICROSECOND).unwrap()
+                TokenBucket::new(Rate::PER_SECOND, burst, Nanos::ZERO, MICROSECOND).unwrap()
             }))
         }
         Kind::Window => Quota::SlidingWindow(SlidingWindow::new(rate)),

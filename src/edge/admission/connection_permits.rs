@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_connections_close_before_unfinished_ones() {
+    fn idle_connections_close_before_connections_with_an_unfinished_head() {
         let permits = Arc::new(ConnectionPermits::default());
         let (large, small) = (hold(&permits, 1, 4), hold(&permits, 2, 2));
         idle(&small, 1);

@@ -294,7 +294,7 @@ mod tests {
         Frame::Headers { stream, ends }
     }
 
-    const fn data(stream: u32, bytes: u32, ends: bool) -> Frame {
+    const fn data_frame(stream: u32, bytes: u32, ends: bool) -> Frame {
         Frame::Data { stream, bytes, ends }
     }
 
@@ -321,7 +321,7 @@ mod tests {
         // An exchange that moves does not extend the deadline of another.
         for second in 1..30 {
             assert_eq!(run(&mut all, second - 1).is_empty(), second != 21, "{second}");
-            all.observe_inbound(data(1, 1_000, false), at(second));
+            all.observe_inbound(data_frame(1, 1_000, false), at(second));
         }
         assert_eq!(run(&mut all, 60), [(49, 1, AbortReason::SlowBody)]);
         assert!(all.is_idle_expired(at(79)) && !all.is_idle_expired(at(78)));
@@ -332,7 +332,7 @@ mod tests {
         let mut all = exchanges();
         all.observe_inbound(head(1, false), at(0));
         all.observe_inbound(head(3, false), at(0));
-        all.observe_inbound(data(1, 65_535, false), at(1));
+        all.observe_inbound(data_frame(1, 65_535, false), at(1));
         assert_eq!(run(&mut all, 1_000), [], "the connection's window is used up");
         all.observe_outbound(Frame::WindowUpdate { stream: 0, increment: 10 }, at(1_000));
         assert_eq!(run(&mut all, 2_000), [(1_020, 3, AbortReason::SlowBody)]);
@@ -348,9 +348,9 @@ mod tests {
             all.observe_outbound(head(stream, false), at(1));
         }
         assert_eq!(run(&mut all, 1_000), [], "the response is in progress: the origin is awaited");
-        all.observe_outbound(data(1, 5, true), at(1_000));
-        all.observe_outbound(data(3, 5, true), at(1_000));
-        all.observe_inbound(data(3, 5, true), at(1_000));
+        all.observe_outbound(data_frame(1, 5, true), at(1_000));
+        all.observe_outbound(data_frame(3, 5, true), at(1_000));
+        all.observe_inbound(data_frame(3, 5, true), at(1_000));
         assert_eq!(run(&mut all, 2_000), [(1_001, 1, AbortReason::UnfinishedRequest)]);
     }
 
@@ -361,16 +361,16 @@ mod tests {
         for stream in [1, 3] {
             all.observe_inbound(head(stream, true), at(0));
             all.observe_outbound(head(stream, false), at(0));
-            all.observe_outbound(data(stream, 1_000, false), at(0));
+            all.observe_outbound(data_frame(stream, 1_000, false), at(0));
         }
         for second in 1..100 {
             all.observe_inbound(Frame::WindowUpdate { stream: 3, increment: 500 }, at(second));
-            all.observe_outbound(data(3, 500, false), at(second));
+            all.observe_outbound(data_frame(3, 500, false), at(second));
         }
         assert_eq!(run(&mut all, 99), [(60, 1, AbortReason::SlowReader)]);
         all.observe_inbound(Frame::InitialWindow(1_001), at(100));
         assert_eq!(run(&mut all, 1_000), [], "the window is open");
-        all.observe_outbound(data(3, 1, true), at(1_000));
+        all.observe_outbound(data_frame(3, 1, true), at(1_000));
         assert!(all.is_idle_expired(at(1_030)));
     }
 
@@ -400,15 +400,15 @@ mod tests {
         for stream in [1, 3, 5] {
             all.observe_outbound(head(stream, false), at(0));
         }
-        all.observe_outbound(data(1, 1_000, false), at(0));
-        all.observe_outbound(data(3, 1_000, false), at(0));
-        all.observe_inbound(data(7, 500, false), at(0));
+        all.observe_outbound(data_frame(1, 1_000, false), at(0));
+        all.observe_outbound(data_frame(3, 1_000, false), at(0));
+        all.observe_inbound(data_frame(7, 500, false), at(0));
         assert_eq!(counts(&all), (4, 3, 2, 500));
         all.observe_inbound(Frame::WindowUpdate { stream: 1, increment: 9 }, at(0));
         all.observe_outbound(Frame::WindowUpdate { stream: 0, increment: 400 }, at(0));
         assert_eq!(counts(&all), (4, 3, 1, 100));
         // The window of the connection is used up: all responses wait.
-        all.observe_outbound(data(5, 63_535, false), at(0));
+        all.observe_outbound(data_frame(5, 63_535, false), at(0));
         assert_eq!(counts(&all), (4, 3, 3, 100));
         assert_eq!(all.abort_blocked(at(1)).len(), 3);
         assert_eq!(counts(&all), (1, 0, 0, 100));

@@ -20,8 +20,8 @@ local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local floor, max, min = math.floor, math.max, math.min
 local format, match = string.format, string.match
-local MOST_TOLD = 128 -- the largest number of keys in a reply
-local MOST_KEPT = 65536 -- the largest number of keys; the key that is forgiven first is dropped
+local MAX_REPORTED = 128 -- the largest number of keys in a reply
+local MAX_KEPT = 65536 -- the largest number of keys; the key that is forgiven first is dropped
 
 local function read(key)
   local text = call('HGET', KEYS[2], key)
@@ -40,12 +40,12 @@ end
 drop(call('ZRANGEBYSCORE', KEYS[3], '-inf', format('%.0f', now), 'LIMIT', 0, 256))
 for n = 2, #ARGV - 4, 5 do
   local key, ban = ARGV[n], tonumber(ARGV[n + 1])
-  local most, forgive = tonumber(ARGV[n + 2]), max(1, tonumber(ARGV[n + 3]))
+  local longest, forgive = tonumber(ARGV[n + 2]), max(1, tonumber(ARGV[n + 3]))
   local level, till = read(key)
   local at = now - tonumber(ARGV[n + 4])
   if till <= at then
     level = max(0, level - floor((at - till) / forgive))
-    till = at + min(max(ban, most), ban * 2 ^ min(level, 40))
+    till = at + min(max(ban, longest), ban * 2 ^ min(level, 40))
     level = level + 1
     call('HSET', KEYS[2], key, format('%d %.0f %.0f', level, till, forgive))
     call('ZADD', KEYS[3], format('%.0f', till + forgive * level), key)
@@ -53,15 +53,15 @@ for n = 2, #ARGV - 4, 5 do
   -- Every node receives the ban again. So a node whose ban came late learns of the one that is recorded.
   call('ZADD', KEYS[1], format('%.0f', now), key)
 end
-local over = call('ZCARD', KEYS[3]) - MOST_KEPT
+local over = call('ZCARD', KEYS[3]) - MAX_KEPT
 if over > 0 then drop(call('ZRANGE', KEYS[3], 0, over - 1)) end
 local last = call('ZRANGE', KEYS[3], -1, -1, 'WITHSCORES')[2]
 if #ARGV > 1 and last then
   for n = 1, 3 do call('PEXPIRE', KEYS[n], format('%.0f', max(1, (last - now) / 1000 + 1000))) end
 end
 
-local told = call('ZRANGEBYSCORE', KEYS[1], ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', 0, MOST_TOLD)
-local reply = { format('%.0f', #told < 2 * MOST_TOLD and now or told[#told]) }
+local told = call('ZRANGEBYSCORE', KEYS[1], ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_REPORTED)
+local reply = { format('%.0f', #told < 2 * MAX_REPORTED and now or told[#told]) }
 for n = 1, #told, 2 do
   local _, till = read(told[n])
   if till > now then

@@ -81,7 +81,7 @@ impl RedisTransport {
         for attempt in 0..MAX_ATTEMPTS {
             let left = self.time_left(deadline);
             if attempt > 0 && left.is_zero() {
-                // The last reply said "not executed".
+                // The last reply was "not executed".
                 return Err(StoreFailure::Refused);
             }
             match server.send(command, asking, left).await {

@@ -1,6 +1,6 @@
 //! The task of one server: connects, probes, and connects again.
 //!
-//! It does not know calls. It is the only place that opens connections and closes the breaker, so a request never waits
+//! It does not know calls. It is the only code that opens connections and closes the breaker, so a request never waits
 //! for either. An attempt to connect may take longer than the store's timeout, so that a distant server comes back too.
 
 use std::sync::{Arc, Weak};

@@ -325,7 +325,7 @@ mod tests {
 
     fn quota(secs: u64) -> Arc<IssuedQuota> {
         let rate = Rate::new(100, Nanos::from_secs(secs)).ok();
-        let quota = Quota::FixedWindow(FixedWindow::new(rate.unwrap_or(Rate::ONE_PER_SECOND)));
+        let quota = Quota::FixedWindow(FixedWindow::new(rate.unwrap_or(Rate::PER_SECOND)));
         let windows = crate::limit::WindowLengths::of([&quota]);
         let claim = QuotaSpec { quota, windows, budget: Arc::<CellBudget>::default() };
         EmbeddedStore::default().issue(claim, None)

@@ -48,7 +48,7 @@ pub(crate) fn limits<'n>(root: &mut Mapping<'n>, context: &LimitContext<'_>) -> 
 fn substitute(name: &str) -> Limit {
     Limit {
         name: Arc::from(name),
-        count: Count::Estimate { rate: Rate::ONE_PER_SECOND, expect_per_second: 1 },
+        count: Count::Estimate { rate: Rate::PER_SECOND, expect_per_second: 1 },
         key: KeySpec::client_ip(),
         missing_key: MissingKey::Impossible,
         mode: Mode::Enforce,

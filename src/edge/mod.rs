@@ -39,7 +39,9 @@ pub use connection::{
     PROXY_V2_FIXED_BYTES, ProxySource, ProxyVersion, parse_proxy_header, proxy_v2_size,
     proxy_version,
 };
-pub(crate) use handover::{HandoverOffer, HandoverState, Successor, socket_path, take_over};
+pub(crate) use handover::{
+    HandoverOffer, HandoverState, Successor, TakenOver, socket_path, take_over,
+};
 pub use listener::ListenError;
 pub(crate) use listener::{BoundListener, ListenerService, ListeningSockets, StartupBarrier};
 pub use memory::{

@@ -16,8 +16,8 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::config::Config;
 use crate::edge::{
-    HandoverOffer, HandoverState, ListenError, ListeningSockets, NoRandomness, StartupBarrier,
-    Successor, socket_path, take_over,
+    HandoverOffer, HandoverState, ListenError, NoRandomness, StartupBarrier, Successor, TakenOver,
+    socket_path, take_over,
 };
 use crate::ops::{Status, supervisor};
 use crate::signals::OperatorRequests;
@@ -67,14 +67,14 @@ pub fn run(
     let (descriptors, all) = Descriptors::raised(bounds.max_connections);
     let components = Components::build(config, Arc::clone(&requests), descriptors)?;
     let socket_path = socket_path(file);
-    let (sockets, successor) = match (&socket_path, upgrade) {
+    let TakenOver { sockets, successor } = match (&socket_path, upgrade) {
         (Ok(socket_path), true) => {
             let now = || components.clock.now().mono;
             take_over(socket_path, &requests, &components.ticket_keys, now)
                 .map_err(StartError::TakeOver)?
         }
         (Err(error), true) => return Err(StartError::TakeOver(error.kind().into())),
-        (_, false) => (ListeningSockets::default(), None),
+        (_, false) => TakenOver::default(),
     };
     if requests.is_ending() {
         return Ok(());

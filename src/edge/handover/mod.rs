@@ -16,4 +16,4 @@ mod wire;
 
 pub(crate) use offer::{HandoverOffer, HandoverState};
 pub(crate) use socket_path::socket_path;
-pub(crate) use takeover::{Successor, take_over};
+pub(crate) use takeover::{Successor, TakenOver, take_over};

@@ -15,22 +15,31 @@ use crate::edge::listener::ListeningSockets;
 use crate::edge::tls::TicketKeys;
 use crate::signals::OperatorRequests;
 
+/// What this process received from the running process.
+#[derive(Default)]
+pub(crate) struct TakenOver {
+    /// Empty if nothing was taken over.
+    pub(crate) sockets: ListeningSockets,
+    /// Set if sockets were taken over: its report is still to be sent.
+    pub(crate) successor: Option<Successor>,
+}
+
 /// This process after it received the sockets and before it has reported that it accepts.
 pub(crate) struct Successor(UnixStream);
 
 /// Waits until the running process hands over its sockets and session ticket keys, or this process is told to end.
-/// Returns no sockets if no process is running.
+/// Returns no sockets if no process is running or this one is told to end.
 pub(crate) fn take_over(
     socket_path: &Path,
     requests: &OperatorRequests,
     ticket_keys: &TicketKeys,
     now: impl Fn() -> Nanos,
-) -> io::Result<(ListeningSockets, Option<Successor>)> {
+) -> io::Result<TakenOver> {
     let mut stream = match UnixStream::connect(socket_path) {
         Ok(stream) => stream,
         Err(error) if means_not_running(&error) => {
             log::info!("no process serves this file; starting without one");
-            return Ok((ListeningSockets::default(), None));
+            return Ok(TakenOver::default());
         }
         Err(error) => return Err(error),
     };
@@ -41,7 +50,7 @@ pub(crate) fn take_over(
     log::info!("waiting for process {pid} to hand over: send it QUIT (kill -QUIT {pid})");
     for _ in 0..SUCCESSOR_PATIENCE.as_millis() / POLL_INTERVAL.as_millis() {
         if requests.is_ending() {
-            return Ok((ListeningSockets::default(), None));
+            return Ok(TakenOver::default());
         }
         match wire::receive_message(&stream) {
             Ok(message) => {
@@ -50,7 +59,7 @@ pub(crate) fn take_over(
                     log::warn!("no keys of session tickets were handed over: sessions begin anew");
                 }
                 let sockets = ListeningSockets::inherited(message.sockets);
-                return Ok((sockets, Some(Successor(stream))));
+                return Ok(TakenOver { sockets, successor: Some(Successor(stream)) });
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),

@@ -110,6 +110,12 @@ planted: tools-run
 	@./scripts/install-tools redis-server python3
 	./scripts/planted
 
+.PHONY: plugin
+
+# Builds the library as an outsider does, without the binary's features. Prints times and numbers of dependencies.
+plugin: tools-run
+	./scripts/plugin
+
 .PHONY: deny
 
 # Licences, bans, sources and advisories of all dependencies, by deny.toml.

@@ -1,52 +1,117 @@
-//! tollgate: an edge reverse proxy on Pingora that counts cheaply where an approximate number is
-//! enough, and exactly where the number has to be true.
+//! tollgate as a library: rate limits for a Pingora proxy, or for any server that speaks the `http` crate's types.
 //!
-//! The binary is the product. For other Pingora proxies there is [`limiter::Limiter`]: it reads a
-//! policy file, decides a request's head, and renders the refusal and the fields of the answer.
+//! The binary `tollgate` is a reverse proxy. Its engine is here as [`Limiter`]: it reads the same policy, judges requests, and
+//! renders refusals and the `RateLimit` fields of answers.
 //!
-//! ```no_run
-//! # async fn f(head: pingora::http::RequestHeader) -> Result<(), Box<dyn std::error::Error>> {
-//! let limiter = tollgate::limiter::Limiter::from_file("policy.yaml".as_ref())?;
-//! let judged = limiter.judge(&head, [192, 0, 2, 1].into()).await;
-//! tokio::time::sleep(judged.wait()).await;
-//! match judged.refusal(&head.headers)? {
-//!     Some(refusal) => println!("{} {:?}", refusal.head.status, refusal.body),
-//!     None => println!("forward it; call judged.finish and judged.write_fields on the answer"),
-//! }
-//! # Ok(()) }
-//! ```
+//! - In a Pingora proxy, [`plugin::RequestLimit`] implements three phases.
+//! - Elsewhere (hyper, axum, tower), [`Limiter::judge`] takes the head of a request, and [`Judged::action`] says what to do
+//!   with it.
 //!
-//! What is shown below is what a plugin meets; the rooms that are hidden are the binary's own and
-//! change without notice. ARCHITECTURE.md says what each room is for.
+//! # Features
+//!
+//! All are on by default. A library user turns the defaults off and picks:
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `pingora` | [`plugin`]: the phases and the background service |
+//! | `redis` | `store: { redis: .. }`, through [`LimiterBuilder::connect`] |
+//! | `jwt` | keys and plans by claims of signed tokens |
+//! | `bin` | the proxy itself and its command line |
+//!
+//! A policy that needs a feature which the build leaves out is refused by name.
+//!
+//! `docs/public-api.txt` lists every public item.
+// Without `internals` the modules are private, and what only tests, benchmarks and fuzz targets use is unused.
+#![cfg_attr(
+    not(feature = "internals"),
+    expect(
+        dead_code,
+        unreachable_pub,
+        unused_imports,
+        reason = "the package's own tests use more than a user does"
+    )
+)]
 
 pub mod clock;
-pub mod config;
-pub mod engine;
-pub mod limit;
-pub mod limiter;
-pub mod policy;
 
-#[doc(hidden)]
+#[cfg(feature = "bin")]
+pub use cli::main as command_line;
+pub use config::{ConfigError, ConfigErrors, Location};
+pub use engine::ReloadReport;
+pub use http::Refusal;
+#[cfg(feature = "pingora")]
+pub use limiter::plugin;
+pub use limiter::{
+    Action, Judged, LimitMetrics, Limiter, LimiterBuilder, LimiterError, MetricsSnapshot,
+    VerdictCounts,
+};
+pub use policy::Tier;
+
+#[cfg(all(feature = "bin", not(feature = "internals")))]
+mod cli;
+#[cfg(all(feature = "bin", feature = "internals"))]
 pub mod cli;
-#[doc(hidden)]
+#[cfg(not(feature = "internals"))]
+mod config;
+#[cfg(feature = "internals")]
+pub mod config;
+#[cfg(all(feature = "bin", not(feature = "internals")))]
+mod edge;
+#[cfg(all(feature = "bin", feature = "internals"))]
 pub mod edge;
-#[doc(hidden)]
+#[cfg(not(feature = "internals"))]
+mod engine;
+#[cfg(feature = "internals")]
+pub mod engine;
+#[cfg(not(feature = "internals"))]
+mod estimator;
+#[cfg(feature = "internals")]
 pub mod estimator;
-#[doc(hidden)]
+#[cfg(not(feature = "internals"))]
+mod histogram;
+#[cfg(feature = "internals")]
 pub mod histogram;
-#[doc(hidden)]
+#[cfg(not(feature = "internals"))]
+mod http;
+#[cfg(feature = "internals")]
 pub mod http;
-#[doc(hidden)]
+#[cfg(not(feature = "internals"))]
+mod limit;
+#[cfg(feature = "internals")]
+pub mod limit;
+#[cfg(not(feature = "internals"))]
+mod limiter;
+#[cfg(feature = "internals")]
+pub mod limiter;
+#[cfg(all(feature = "bin", not(feature = "internals")))]
+mod log_sampler;
+#[cfg(all(feature = "bin", feature = "internals"))]
 pub mod log_sampler;
-#[doc(hidden)]
+#[cfg(all(feature = "bin", not(feature = "internals")))]
+mod ops;
+#[cfg(all(feature = "bin", feature = "internals"))]
 pub mod ops;
-#[doc(hidden)]
+#[cfg(not(feature = "internals"))]
+mod policy;
+#[cfg(feature = "internals")]
+pub mod policy;
+#[cfg(all(feature = "bin", not(feature = "internals")))]
+mod proxy;
+#[cfg(all(feature = "bin", feature = "internals"))]
 pub mod proxy;
-#[doc(hidden)]
+#[cfg(all(feature = "bin", not(feature = "internals")))]
+mod server;
+#[cfg(all(feature = "bin", feature = "internals"))]
 pub mod server;
-#[doc(hidden)]
+#[cfg(all(feature = "bin", not(feature = "internals")))]
+mod signals;
+#[cfg(all(feature = "bin", feature = "internals"))]
 pub mod signals;
-#[doc(hidden)]
+#[cfg(not(feature = "internals"))]
+mod store;
+#[cfg(feature = "internals")]
 pub mod store;
-#[doc(hidden)]
+#[cfg(not(feature = "internals"))]
+mod tokens;
+#[cfg(feature = "internals")]
 pub mod tokens;

@@ -29,8 +29,19 @@ const LAYERS: [(&str, u8); 18] = [
 
 /// Crates and the rooms, or single files of rooms, that may name them.
 const KEPT: [(&str, &[&str]); 11] = [
-    ("pingora", &["http/framework.rs", "edge", "limiter", "proxy", "ops", "server"]),
-    ("pingora_proxy", &["edge", "proxy", "server"]),
+    (
+        "pingora",
+        &[
+            "http/framework.rs",
+            "edge",
+            "limiter/judged.rs",
+            "limiter/plugin.rs",
+            "proxy",
+            "ops",
+            "server",
+        ],
+    ),
+    ("pingora_proxy", &["edge", "limiter/plugin.rs", "proxy", "server"]),
     ("pingora_limits", &["estimator"]),
     ("serde_yaml", &["config"]),
     ("saphyr_parser", &["config"]),
@@ -39,7 +50,7 @@ const KEPT: [(&str, &[&str]); 11] = [
     ("jsonwebtoken", &["tokens"]),
     ("ring", &["tokens", "edge", "server"]),
     ("signal_hook", &["signals"]),
-    ("tokio", &["signals", "store", "engine", "edge", "proxy", "ops", "server"]),
+    ("tokio", &["signals", "store", "engine", "limiter", "edge", "proxy", "ops", "server"]),
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -39,23 +39,47 @@ pub struct LoadedConfig {
     pub warnings: Vec<Warning>,
 }
 
-/// Loads a file. Relative names of other files start at its folder.
+/// Who uses a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigUse {
+    /// The proxy: needs `listeners`, `origins`, and an origin for each route.
+    Proxy,
+    /// A limiter inside another server: these may be left out.
+    Plugin,
+}
+
+/// Loads a file for the proxy. Relative names of other files start at its folder.
 pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
+    load_for(ConfigUse::Proxy, file)
+}
+
+/// Loads a file for the given use.
+pub fn load_for(config_use: ConfigUse, file: &Path) -> Result<LoadedConfig, ConfigErrors> {
     let name = file.display().to_string();
     let text = match read_text_file(file, MAX_BYTES as u64) {
         Ok(text) => text,
         Err(message) => return Err(ConfigErrors::unreadable(name, message)),
     };
-    read_text(&text, &name, file.parent().unwrap_or(Path::new("")))
+    read_text_for(config_use, &text, &name, file.parent().unwrap_or(Path::new("")))
 }
 
-/// Reads a configuration from a text. `name` appears in errors; relative names of other files start
-/// at `folder`.
+/// Reads a configuration of the proxy from a text. `name` appears in errors; relative names of other
+/// files start at `folder`.
 pub fn read_text(text: &str, name: &str, folder: &Path) -> Result<LoadedConfig, ConfigErrors> {
+    read_text_for(ConfigUse::Proxy, text, name, folder)
+}
+
+/// Reads a configuration from a text for the given use.
+pub fn read_text_for(
+    config_use: ConfigUse,
+    text: &str,
+    name: &str,
+    folder: &Path,
+) -> Result<LoadedConfig, ConfigErrors> {
     let refused = |errors| ConfigErrors { file: name.to_owned(), errors };
     let tree = source::parse(text).map_err(refused)?;
     let errors = ErrorList::default();
-    let loaded = read_sections(&tree, &errors, name, folder);
+    let loaded = read_sections(config_use, &tree, &errors, name, folder);
     let errors = errors.into_sorted();
     match loaded {
         Some(loaded) if errors.is_empty() => Ok(loaded),
@@ -64,6 +88,7 @@ pub fn read_text(text: &str, name: &str, folder: &Path) -> Result<LoadedConfig, 
 }
 
 fn read_sections(
+    config_use: ConfigUse,
     tree: &SourceNode,
     errors: &ErrorList,
     name: &str,
@@ -72,7 +97,11 @@ fn read_sections(
     let mut root = Located::root(tree, errors).mapping()?;
     check_version(&mut root);
     let threads = root.get("threads").and_then(|at| at.parse(threads)).flatten();
-    let listeners = listeners(&mut root, folder);
+    let is_plugin = config_use == ConfigUse::Plugin;
+    let listeners = match is_plugin && root.get("listeners").is_none() {
+        true => Vec::new(),
+        false => listeners(&mut root, folder),
+    };
     let admin = admin(&mut root, folder);
     let clients = clients(&mut root);
     let clients_at = root.get("clients");
@@ -81,7 +110,10 @@ fn read_sections(
     let bounds = bounds(&mut root);
     let access_log = access_log(&mut root, folder);
     let key_files = &KeyFiles::new(folder);
-    let origins = origins(&mut root, folder, key_files);
+    let origins = match is_plugin && root.get("origins").is_none() {
+        true => Vec::new(),
+        false => origins(&mut root, folder, key_files),
+    };
     // The resolution of the clock of exact limits.
     let tick = if store == StoreConfig::Embedded { Nanos::new(1) } else { MICROSECOND };
     let context = LimitContext { folder, key_files, ipv6_prefix: clients.ipv6_prefix, tick };
@@ -91,7 +123,8 @@ fn read_sections(
         None => Arc::new(standard()),
     };
     let origin_names = root.names_in("origins");
-    let context = RouteContext { limits: &limits, origins: &origin_names, folder };
+    let context =
+        RouteContext { limits: &limits, origins: &origin_names, needs_origin: !is_plugin, folder };
     let defaults = defaults(&mut root, &default_responses, &context);
     let routes = routes(&mut root, &defaults, &context);
     let silenced = silenced(&mut root);

@@ -22,7 +22,7 @@ mod test_cases;
 mod warnings;
 
 pub use error::{ConfigError, ConfigErrors, Location, Warning};
-pub use load::{LoadedConfig, load, read_text};
+pub use load::{ConfigUse, LoadedConfig, load, load_for, read_text, read_text_for};
 pub use model::*;
 pub use test_cases::{
     AnswerEnding, Expectation, ExpectedField, OriginAnswer, TestCase, TestRequest, TestStep,

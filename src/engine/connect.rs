@@ -27,9 +27,7 @@ impl Engine {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, getrandom::Error> {
         let StoreConfig::Redis(redis) = store else {
-            let mut secret = [0; 16];
-            getrandom::fill(&mut secret)?;
-            return Ok(Self::new(clock, KeySecret::new(secret)));
+            return Self::embedded(clock);
         };
         let secret = KeySecret::of_file(redis.key_secret.as_deref().unwrap_or(FIXED_SECRET));
         let remote = SharedStore::start(settings(redis), Arc::clone(&clock));

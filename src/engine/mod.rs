@@ -9,6 +9,10 @@
 
 mod background;
 mod candidate;
+#[cfg(feature = "redis")]
+mod connect;
+#[cfg(not(feature = "redis"))]
+#[path = "connect_embedded.rs"]
 mod connect;
 mod counters;
 mod decide;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 /// The names of the limits by what a reload did to them, in the order of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReloadReport {
     /// Limits that are unchanged; their counters continue.
     pub kept: Vec<Arc<str>>,

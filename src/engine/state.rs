@@ -61,6 +61,17 @@ impl Engine {
         }
     }
 
+    /// An engine that counts in this process, with a random secret.
+    ///
+    /// # Errors
+    ///
+    /// The operating system gives no random bytes for the secret of the keys.
+    pub fn embedded(clock: Arc<dyn Clock>) -> Result<Self, getrandom::Error> {
+        let mut secret = [0; 16];
+        getrandom::fill(&mut secret)?;
+        Ok(Self::new(clock, KeySecret::new(secret)))
+    }
+
     /// An engine whose exact tier counts in a shared store. All nodes must have the same `secret`.
     pub fn with_store(clock: Arc<dyn Clock>, secret: KeySecret, shared: Arc<SharedStore>) -> Self {
         let exact = ExactTier { shared: Some(shared), ..ExactTier::default() };

@@ -9,6 +9,7 @@
 //! is echoed in an answer.
 
 mod answer_preferences;
+#[cfg(feature = "pingora")]
 mod framework;
 mod lines;
 mod policy_members;
@@ -17,6 +18,7 @@ pub(crate) mod render;
 mod validation;
 
 pub use answer_preferences::AnswerPreferences;
+#[cfg(feature = "pingora")]
 pub use framework::FrameworkReply;
 pub use lines::InvalidField;
 pub(crate) use lines::{LIMIT, Lines, REMAINING, RESET};

@@ -40,6 +40,7 @@ const REDUCED_CAPACITY: &str =
 
 /// An answer that is ready to be sent.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Refusal {
     /// Its status.
     pub status: StatusCode,

@@ -1,4 +1,4 @@
-//! Why tokens are rejected, and how many were.
+//! Why tokens are rejected, and how many were; and why keys cannot be used.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,4 +46,33 @@ impl TokenError {
     pub(super) fn record(self) {
         REJECTED[self as usize].fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// The largest number of keys of a set.
+pub(super) const MAX_KEYS: usize = 64;
+
+/// The shortest secret for HS256, in bytes (RFC 7518, section 3.2).
+pub(super) const MIN_SECRET: usize = 32;
+
+/// Why keys cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeysError {
+    /// The secret has this many bytes, too few for HS256.
+    #[error("a secret for HS256 has at least {MIN_SECRET} bytes, this one {0}")]
+    ShortSecret(usize),
+    /// The text is not a JWKS.
+    #[error("is no JWKS: {0}")]
+    Jwks(String),
+    /// The JWKS has no key that can be used.
+    #[error("has no key for RS256, ES256 or EdDSA")]
+    NoKey,
+    /// The system provides no random numbers.
+    #[error("no randomness for the memory of checked tokens: {0}")]
+    Randomness(getrandom::Error),
+    /// The build leaves out the code that checks signatures.
+    #[error("this build checks no signatures: build with the feature `jwt`")]
+    LeftOut,
+    /// The JWKS has too many keys.
+    #[error("has more than {MAX_KEYS} keys")]
+    TooMany,
 }

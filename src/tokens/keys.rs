@@ -5,37 +5,12 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicK
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 
-use super::error::TokenError;
-
-/// The largest number of keys of a set.
-const MAX_KEYS: usize = 64;
+use super::error::{KeysError, MAX_KEYS, MIN_SECRET, TokenError};
+use super::ring_provider;
 
 /// The largest number of keys that a token is tried with. A token that names its key needs one. Without this bound, a
 /// forged token would cost as many signature checks as a set has keys without names.
 const MAX_TRIED: usize = 4;
-
-/// The shortest secret for HS256, in bytes (RFC 7518, section 3.2).
-const MIN_SECRET: usize = 32;
-
-/// Why keys cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KeysError {
-    /// The secret has this many bytes, too few for HS256.
-    #[error("a secret for HS256 has at least {MIN_SECRET} bytes, this one {0}")]
-    ShortSecret(usize),
-    /// The text is not a JWKS.
-    #[error("is no JWKS: {0}")]
-    Jwks(String),
-    /// The JWKS has no key that can be used.
-    #[error("has no key for RS256, ES256 or EdDSA")]
-    NoKey,
-    /// The system provides no random numbers.
-    #[error("no randomness for the memory of checked tokens: {0}")]
-    Randomness(getrandom::Error),
-    /// The JWKS has too many keys.
-    #[error("has more than {MAX_KEYS} keys")]
-    TooMany,
-}
 
 /// Keys for signatures.
 pub(super) struct VerificationKeys(Vec<VerificationKey>);
@@ -49,6 +24,7 @@ struct VerificationKey {
 
 impl VerificationKeys {
     pub(super) fn from_secret(secret: &[u8]) -> Result<Self, KeysError> {
+        ring_provider::install();
         if secret.len() < MIN_SECRET {
             return Err(KeysError::ShortSecret(secret.len()));
         }
@@ -57,6 +33,7 @@ impl VerificationKeys {
     }
 
     pub(super) fn from_jwks(json: &str) -> Result<Self, KeysError> {
+        ring_provider::install();
         // Each key is parsed by itself: a set may have keys of types that the library does not know, which are
         // ignored (RFC 7517, section 5).
         let set: Value =

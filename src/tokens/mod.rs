@@ -8,11 +8,15 @@
 
 mod claims;
 mod error;
+#[cfg(feature = "jwt")]
 mod keys;
+#[cfg(not(feature = "jwt"))]
+#[path = "no_keys.rs"]
+mod keys;
+#[cfg(feature = "jwt")]
 mod ring_provider;
 mod verifier;
 
 pub use claims::ClaimLookup;
-pub use error::TokenError;
-pub use keys::KeysError;
+pub use error::{KeysError, TokenError};
 pub use verifier::{SignatureCheck, TokenVerifier, total_checks};

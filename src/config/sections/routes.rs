@@ -33,6 +33,8 @@ pub(crate) struct RouteContext<'c> {
     pub(crate) limits: &'c DefinedLimits<'c>,
     /// Names of the origins; [`Route::origin`] is an index into this list.
     pub(crate) origins: &'c [&'c str],
+    /// Whether each route needs an origin: without one, a limiter in another server still judges.
+    pub(crate) needs_origin: bool,
     /// The folder of the configuration file.
     pub(crate) folder: &'c Path,
 }
@@ -114,7 +116,7 @@ fn route<'n>(
         (Some(at), _) => origin(at, context)?,
         (None, Some(origin)) => origin,
         // Without any origin, that mistake is already recorded.
-        (None, None) if context.origins.is_empty() => 0,
+        (None, None) if context.origins.is_empty() || !context.needs_origin => 0,
         (None, None) => {
             at.error_with("origin is missing", "name one here, or under defaults");
             return None;

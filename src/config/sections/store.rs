@@ -37,6 +37,10 @@ pub(crate) fn store(root: &mut Mapping<'_>, folder: &Path) -> StoreConfig {
     };
     let redis = map.require("redis", "write store: embedded, or store: { redis: { url: .. } }");
     map.finish();
+    if let (Some(at), false) = (&redis, cfg!(feature = "redis")) {
+        let cure = "build tollgate with the feature `redis`, or write store: embedded";
+        at.error_with("this build has no Redis store", cure);
+    }
     let redis = redis.and_then(|at| redis_store(&at, folder));
     // A substitute for a store with a mistake: a file with a mistake produces no configuration.
     redis.map_or(StoreConfig::Embedded, |redis| StoreConfig::Redis(Box::new(redis)))

@@ -6,11 +6,13 @@
 //! ```
 //!
 //! The batcher builds calls of the script from pending charges; the transport carries a call to the server that
-//! keeps its slot. This module does not know what a limit means: the script judges, with the numbers that it is
+//! keeps its slot. The real transport and what belongs to it need the feature `redis`. This module does not know what a limit means: the script judges, with the numbers that it is
 //! given. What always holds: a charge that may have been charged is never sent again, and every charge ends by its
 //! deadline.
 
+#[cfg(feature = "redis")]
 mod address;
+#[cfg(feature = "redis")]
 mod bans;
 mod batch;
 mod batcher;
@@ -19,25 +21,34 @@ mod call_task;
 mod cell_name;
 mod charge;
 mod circuit_breaker;
+#[cfg(feature = "redis")]
 mod connection;
 mod denial_cache;
 mod failure;
 mod metrics;
 mod pending;
 mod queue;
+#[cfg(feature = "redis")]
 mod redis_transport;
 mod reporter;
 mod script;
+#[cfg(feature = "redis")]
 mod server;
+#[cfg(feature = "redis")]
 mod server_storage;
+#[cfg(feature = "redis")]
 mod server_task;
 mod shared_store;
 mod slots;
+#[cfg(feature = "redis")]
+mod start;
+#[cfg(feature = "redis")]
 mod topology;
 mod transport;
 mod unreported;
 mod worker;
 
+#[cfg(feature = "redis")]
 pub use address::{Address, Login, ServerDiscovery, StoreSettings, StoreTls};
 pub use call::{Argument, Arguments, Call, CallFull};
 pub use charge::{CellCharge, CellReply, ChargeReply, Operation, StoreCharge};

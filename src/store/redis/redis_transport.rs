@@ -12,6 +12,7 @@ use redis::{Cmd, Value};
 use tokio::sync::Notify;
 
 use super::address::StoreSettings;
+use super::bans;
 use super::call::{Argument, Arguments};
 use super::failure::StoreFailure;
 use super::script::SCRIPT;
@@ -19,6 +20,7 @@ use super::server::{CommandError, Server, ServerContext};
 use super::topology::Topology;
 use super::transport::{Readiness, StoreTransport};
 use crate::clock::{Clock, Nanos};
+use crate::store::Bans;
 
 /// Maximum number of times that one call is sent, after replies that say "not executed".
 const MAX_ATTEMPTS: usize = 16;
@@ -50,24 +52,6 @@ impl RedisTransport {
             context,
             script_sha: redis::Script::new(SCRIPT).get_hash().to_owned(),
         })
-    }
-
-    /// The memory that the servers use, in bytes, as they report.
-    pub(super) fn bytes(&self) -> u64 {
-        let servers = self.topology.servers();
-        servers.iter().map(|server| server.storage.bytes.load(Ordering::Relaxed)).sum()
-    }
-
-    /// Whether a server may evict cells that have not refilled.
-    pub(super) fn may_evict(&self) -> bool {
-        let servers = self.topology.servers();
-        servers.iter().any(|server| server.storage.may_evict.load(Ordering::Relaxed))
-    }
-
-    /// Whether a server keeps nothing on disk.
-    pub(super) fn lacks_persistence(&self) -> bool {
-        let servers = self.topology.servers();
-        servers.iter().any(|server| server.storage.lacks_persistence.load(Ordering::Relaxed))
     }
 
     /// Sends a command to a server, and follows replies that say "not executed".
@@ -178,6 +162,25 @@ impl StoreTransport for RedisTransport {
 
     fn is_up(&self) -> bool {
         self.topology.is_up()
+    }
+
+    fn bytes(&self) -> u64 {
+        let servers = self.topology.servers();
+        servers.iter().map(|server| server.storage.bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    fn may_evict(&self) -> bool {
+        let servers = self.topology.servers();
+        servers.iter().any(|server| server.storage.may_evict.load(Ordering::Relaxed))
+    }
+
+    fn lacks_persistence(&self) -> bool {
+        let servers = self.topology.servers();
+        servers.iter().any(|server| server.storage.lacks_persistence.load(Ordering::Relaxed))
+    }
+
+    fn share_bans(self: Arc<Self>, bans: Arc<Bans>) {
+        tokio::spawn(bans::share(Arc::downgrade(&self), bans));
     }
 }
 

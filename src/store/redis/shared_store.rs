@@ -9,15 +9,13 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::address::StoreSettings;
 use super::batcher::Batcher;
 use super::charge::{CellCharge, ChargeReply, Operation, StoreCharge};
 use super::denial_cache::{DenialCache, DenialKey};
 use super::failure::StoreFailure;
 use super::metrics::StoreMetrics;
-use super::redis_transport::RedisTransport;
+use super::reporter;
 use super::transport::{Readiness, StoreTransport};
-use super::{bans, reporter};
 use crate::clock::{Clock, Nanos, Now};
 use crate::limit::{Receipt, Verdict};
 use crate::store::Bans;
@@ -32,38 +30,24 @@ const UNATTENDED_TIMEOUT: Nanos = Nanos::SECOND;
 /// A store that many nodes share.
 pub struct SharedStore {
     batcher: Arc<Batcher>,
-    /// The batcher's transport, if it leads to real servers.
-    servers: Option<Arc<RedisTransport>>,
     denials: DenialCache,
     /// Set when the task that shares bans is started.
     shares_bans: OnceLock<()>,
 }
 
 impl SharedStore {
-    /// Begins to connect, on the current Tokio runtime. Charges can be settled at once; while no server answers,
-    /// they fail immediately.
-    pub fn start(settings: StoreSettings, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let (prefix, timeout) = (settings.prefix.clone(), settings.timeout);
-        let servers = RedisTransport::start(settings, Arc::clone(&clock));
-        // Random, so that a late reply to an earlier process is not taken for a reply to this one.
-        let first_call = fastrand::u32(..);
-        let transport = Arc::clone(&servers) as Arc<dyn StoreTransport>;
-        Self::new(transport, Some(servers), prefix, timeout, clock, first_call)
-    }
-
-    /// A store behind another transport, on the current Tokio runtime. For tests.
+    /// A store behind another transport than the real one, on the current Tokio runtime. For tests.
     pub fn with_transport(
         transport: Arc<dyn StoreTransport>,
         prefix: String,
         timeout: Duration,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
-        Self::new(transport, None, prefix, timeout, clock, 0)
+        Self::new(transport, prefix, timeout, clock, 0)
     }
 
-    fn new(
+    pub(super) fn new(
         transport: Arc<dyn StoreTransport>,
-        servers: Option<Arc<RedisTransport>>,
         prefix: String,
         timeout: Duration,
         clock: Arc<dyn Clock>,
@@ -71,7 +55,7 @@ impl SharedStore {
     ) -> Arc<Self> {
         let batcher = Batcher::start(Arc::clone(&transport), prefix, timeout, clock, first_call);
         let (denials, shares_bans) = (DenialCache::default(), OnceLock::new());
-        let store = Arc::new(Self { batcher, servers, denials, shares_bans });
+        let store = Arc::new(Self { batcher, denials, shares_bans });
         tokio::spawn(reporter::run(Arc::downgrade(&store), transport, u64::from(first_call)));
         store
     }
@@ -93,17 +77,17 @@ impl SharedStore {
 
     /// Bytes of memory that the servers report to use.
     pub fn bytes(&self) -> u64 {
-        self.servers.as_ref().map_or(0, |servers| servers.bytes())
+        self.batcher.transport.bytes()
     }
 
     /// Whether a server may evict cells that have not refilled.
     pub fn may_evict(&self) -> bool {
-        self.servers.as_ref().is_some_and(|servers| servers.may_evict())
+        self.batcher.transport.may_evict()
     }
 
     /// Whether a server writes nothing to disk.
     pub fn lacks_persistence(&self) -> bool {
-        self.servers.as_ref().is_some_and(|servers| servers.lacks_persistence())
+        self.batcher.transport.lacks_persistence()
     }
 
     /// The longest time that a decision waits for the store.
@@ -212,10 +196,8 @@ impl SharedStore {
 
     /// Shares the bans of this node with other nodes, from now on. Further calls do nothing.
     pub fn share_bans(self: &Arc<Self>, bans: &Arc<Bans>) {
-        if let Some(servers) = &self.servers
-            && self.shares_bans.set(()).is_ok()
-        {
-            tokio::spawn(bans::share(Arc::downgrade(servers), Arc::clone(bans)));
+        if self.shares_bans.set(()).is_ok() {
+            Arc::clone(&self.batcher.transport).share_bans(Arc::clone(bans));
         }
     }
 

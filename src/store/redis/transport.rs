@@ -4,12 +4,14 @@
 //! charges share a call. `redis_transport.rs` is the real one; tests use simulated ones. A call that may have been
 //! executed is never sent again: a transport follows only replies that say "not executed".
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::call::Arguments;
 use super::failure::StoreFailure;
+use crate::store::Bans;
 
 /// Whether a call to a server would be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,4 +51,22 @@ pub trait StoreTransport: Send + Sync + 'static {
 
     /// Whether every server that holds a slot answers.
     fn is_up(&self) -> bool;
+
+    /// The memory that the servers use, in bytes, as they report.
+    fn bytes(&self) -> u64 {
+        0
+    }
+
+    /// Whether a server may evict cells that have not refilled.
+    fn may_evict(&self) -> bool {
+        false
+    }
+
+    /// Whether a server keeps nothing on disk.
+    fn lacks_persistence(&self) -> bool {
+        false
+    }
+
+    /// Begins to share the bans of this node with other nodes. A transport without servers shares none.
+    fn share_bans(self: Arc<Self>, _bans: Arc<Bans>) {}
 }

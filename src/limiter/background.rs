@@ -1,0 +1,61 @@
+//! The background work of a limiter: it rotates the sketches of estimate limits, removes idle keys, and reloads a policy
+//! file that has changed.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::file_watch::FileWatch;
+use super::judge::Limiter;
+
+/// The time between two rounds. Each sweeps a small part of the keys.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Rounds between two looks at the policy file: one second.
+const ROUNDS_PER_LOOK: u32 = 10;
+
+impl Limiter {
+    /// Does the background work until the future is dropped. Spawn it once on a Tokio runtime; the limiter logs an error
+    /// if it is missing. A Pingora server takes `Limiter::background` instead.
+    ///
+    /// Without it decisions stay safe, but grow stricter, and memory of idle keys is not freed.
+    ///
+    /// ```no_run
+    /// # async fn f(limiter: tollgate::Limiter) {
+    /// tokio::spawn(limiter.run_background());
+    /// # }
+    /// ```
+    pub fn run_background(&self) -> impl Future<Output = ()> + Send + 'static {
+        let limiter = self.clone();
+        async move {
+            for round in 1_u32.. {
+                limiter.run_round();
+                if round.is_multiple_of(ROUNDS_PER_LOOK) {
+                    limiter.reload_changed_file().await;
+                }
+                tokio::time::sleep(INTERVAL).await;
+            }
+        }
+    }
+
+    /// Reads a changed file on a thread that may block: ten thousand routes take tens of milliseconds.
+    async fn reload_changed_file(&self) {
+        let is_changed = self.shared.watch.lock().as_mut().is_some_and(FileWatch::take_change);
+        if !is_changed {
+            return;
+        }
+        let limiter = self.clone();
+        match tokio::task::spawn_blocking(move || limiter.reload()).await {
+            Ok(Ok(report)) => log::info!("the policy is reloaded: {report}"),
+            Ok(Err(error)) => log::error!("the policy stays as it was: {error}"),
+            Err(error) => {
+                log::error!("the policy stays as it was: the reload ended early: {error}")
+            }
+        }
+    }
+
+    fn run_round(&self) {
+        let engine = &self.shared.engine;
+        engine.tick(&self.shared.loaded.load().generation);
+        self.shared.last_background.store(engine.now().mono.get(), Ordering::Relaxed);
+    }
+}

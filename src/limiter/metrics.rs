@@ -1,0 +1,105 @@
+//! The counters of a limiter, for the metrics of the program that holds it.
+
+use super::judge::Limiter;
+use crate::engine::{LimitCounters, VerdictKind};
+use crate::policy::{LimitIndex, Tier};
+
+/// The counters of a limiter at one moment. Verdicts are counted since the limiter was built, over reloads.
+///
+/// ```
+/// # let limiter = tollgate::Limiter::builder().policy_text("version: 1\nroutes: [{ name: site }]").build()?;
+/// let metrics = limiter.metrics();
+/// for limit in &metrics.limits {
+///     println!("denied{{limit={:?}}} {}", limit.name, limit.verdicts.denied);
+/// }
+/// assert!(metrics.store_up);
+/// # Ok::<(), tollgate::LimiterError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MetricsSnapshot {
+    /// One for each limit of the policy in force, in its order.
+    pub limits: Vec<LimitMetrics>,
+    /// Whether the store answers. The embedded store always does.
+    pub store_up: bool,
+    /// Requests that wait for a `max_delay`.
+    pub delayed: usize,
+    /// Keys that are banned now.
+    pub banned_keys: usize,
+}
+
+/// The counters of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LimitMetrics {
+    /// The limit's name.
+    pub name: String,
+    /// Whether the limit estimates or counts exactly.
+    pub tier: Tier,
+    /// Its verdicts.
+    pub verdicts: VerdictCounts,
+    /// Keys that the limit holds in this process; `None` if it keeps no cell per key.
+    pub cells: Option<usize>,
+    /// Requests that a limit of requests in flight holds; `None` for other limits.
+    pub in_flight: Option<u64>,
+}
+
+/// How often a limit gave each verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VerdictCounts {
+    /// The charge fit.
+    pub allowed: u64,
+    /// It did not, and the limit refused the request.
+    pub denied: u64,
+    /// It did not, and the limit is in shadow mode.
+    pub shadow_denied: u64,
+    /// There was no room for a new key, and the request passed.
+    pub overflow_allowed: u64,
+    /// There was no room for a new key, or none to wait in, and the request was refused.
+    pub overflow_denied: u64,
+    /// The store was away, and the request passed.
+    pub degraded_allowed: u64,
+    /// The store was away, and the request was refused.
+    pub degraded_denied: u64,
+}
+
+impl Limiter {
+    /// The counters now.
+    pub fn metrics(&self) -> MetricsSnapshot {
+        let engine = &self.shared.engine;
+        let loaded = self.shared.loaded.load();
+        let generation = &loaded.generation;
+        let limits = generation.policy().limits.iter().enumerate();
+        let limits = limits.map(|(index, limit)| {
+            let index = LimitIndex(index);
+            LimitMetrics {
+                name: limit.name.to_string(),
+                tier: limit.count.tier(),
+                verdicts: VerdictCounts::of(generation.counters(index)),
+                cells: generation.cell_budget(index).map(|budget| budget.cells()),
+                in_flight: generation.in_flight(index),
+            }
+        });
+        MetricsSnapshot {
+            limits: limits.collect(),
+            store_up: engine.remote().is_none_or(|store| store.is_up()),
+            delayed: engine.delayed_requests(),
+            banned_keys: engine.bans().count(engine.now().mono),
+        }
+    }
+}
+
+impl VerdictCounts {
+    fn of(counters: &LimitCounters) -> Self {
+        Self {
+            allowed: counters.get(VerdictKind::Allowed),
+            denied: counters.get(VerdictKind::Denied),
+            shadow_denied: counters.get(VerdictKind::ShadowDenied),
+            overflow_allowed: counters.get(VerdictKind::OverflowAllowed),
+            overflow_denied: counters.get(VerdictKind::OverflowDenied),
+            degraded_allowed: counters.get(VerdictKind::DegradedAllowed),
+            degraded_denied: counters.get(VerdictKind::DegradedDenied),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The library as an outsider uses it: only what the crate's root shows, on a manual clock.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use tollgate::clock::{ManualClock, Nanos};
+use tollgate::{Action, Limiter, LimiterError, Refusal};
+
+const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
+/// A policy with one exact limit.
+fn policy(limit: &str) -> String {
+    format!(
+        "version: 1\nlimits: {{ site: {{ tier: exact, key: client_ip, {limit} }} }}\n\
+         routes: [{{ name: pages, limits: [site] }}]\n"
+    )
+}
+
+fn limiter(policy: &str) -> (Limiter, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_700_000_000)));
+    let built = Limiter::builder().policy_text(policy).clock(Arc::clone(&clock) as Arc<_>).build();
+    (built.unwrap(), clock)
+}
+
+fn get(path: &str) -> Parts {
+    let request = http::Request::get(path).header("host", "www.example.com").body(()).unwrap();
+    request.into_parts().0
+}
+
+async fn refusal(limiter: &Limiter) -> Option<Refusal> {
+    match limiter.judge(&get("/"), CLIENT).await.action() {
+        Action::Forward { .. } => None,
+        Action::Refuse(refusal) => Some(refusal),
+    }
+}
+
+#[tokio::test]
+async fn a_policy_without_listeners_and_origins_judges() {
+    let (limiter, clock) = limiter(&policy("rate: 1/1m"));
+    let mut judged = limiter.judge(&get("/"), CLIENT).await;
+    assert_eq!((judged.route(), judged.limit()), (Some("pages"), Some("site")));
+    let mut headers = HeaderMap::new();
+    judged.answered(StatusCode::EARLY_HINTS, &mut headers);
+    assert!(headers.is_empty(), "the final answer has the fields");
+    judged.answered(StatusCode::OK, &mut headers);
+    assert_eq!(headers["ratelimit-policy"], "\"site\";q=1;w=60");
+
+    let refused = refusal(&limiter).await.unwrap();
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    let response: http::Response<bytes::Bytes> = refused.into();
+    let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    clock.advance(Nanos::from_secs(wait));
+    assert!(refusal(&limiter).await.is_none());
+}
+
+#[tokio::test]
+async fn an_invalid_request_is_refused_with_its_reason() {
+    let (limiter, _) = limiter(&policy("rate: 1/1m"));
+    let judged = limiter.judge(&get("/a/%2e%2e/b%00"), CLIENT).await;
+    let Action::Refuse(refused) = judged.action() else { panic!("forwarded") };
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert!(judged.reason().is_some() && judged.route().is_none());
+}
+
+#[tokio::test]
+async fn a_failure_refunds_what_the_policy_refunds() {
+    let (limiter, _) = limiter(&policy("rate: 1/1m, refund: { status: [502] }"));
+    for _ in 0..3 {
+        let mut judged = limiter.judge(&get("/"), CLIENT).await;
+        assert!(matches!(judged.action(), Action::Forward { .. }));
+        judged.failed(StatusCode::BAD_GATEWAY);
+    }
+    drop(limiter.judge(&get("/"), CLIENT).await);
+    assert!(refusal(&limiter).await.is_some(), "what is not settled stays charged");
+}
+
+#[tokio::test]
+async fn a_reload_raises_the_limit_and_counters_continue() {
+    let (limiter, _) = limiter(&policy("rate: 1/1m"));
+    assert!(refusal(&limiter).await.is_none());
+    assert!(refusal(&limiter).await.is_some());
+    let report = limiter.reload_text(policy("rate: 2/1m")).unwrap();
+    assert_eq!(report.converted.len(), 1, "{report}");
+    assert!(refusal(&limiter).await.is_none());
+    assert!(refusal(&limiter).await.is_some());
+    assert!(matches!(limiter.reload(), Err(LimiterError::NoFile)));
+    assert!(matches!(limiter.reload_text("version: 2"), Err(LimiterError::Policy(_))));
+
+    let metrics = limiter.metrics();
+    let site = &metrics.limits[0];
+    assert_eq!((site.name.as_str(), site.verdicts.allowed, site.verdicts.denied), ("site", 2, 2));
+    assert_eq!((site.cells, metrics.store_up), (Some(1), true));
+}
+
+#[test]
+fn mistakes_of_a_policy_are_listed_with_locations_and_cures() {
+    let text = "version: 1\nlimits: { a: { tier: exact, rate: 1/1m, keys: client_ip } }\nroutes: [{ name: b, limits: [c] }]\n";
+    let Err(LimiterError::Policy(errors)) = Limiter::builder().policy_text(text).build() else {
+        panic!("it is valid")
+    };
+    let paths: Vec<&str> = errors.errors.iter().map(|error| error.path.as_str()).collect();
+    assert!(paths.contains(&"limits.a.keys") && paths.len() >= 2, "{errors}");
+    assert!(errors.errors.iter().all(|error| error.location.is_some()));
+    assert!(matches!(Limiter::builder().build(), Err(LimiterError::NoPolicy)));
+}
+
+#[tokio::test]
+async fn a_policy_over_redis_is_connected_to() {
+    let text =
+        "version: 1\nstore: { redis: { url: redis://127.0.0.1:1 } }\nroutes: [{ name: a }]\n";
+    let built = Limiter::builder().policy_text(text).build();
+    assert!(matches!(built, Err(LimiterError::NeedsConnect)));
+    let limiter = Limiter::builder().policy_text(text).connect().await.unwrap();
+    assert!(!limiter.metrics().store_up);
+    let changed = limiter.reload_text("version: 1\nroutes: [{ name: a }]\n");
+    assert!(matches!(changed, Err(LimiterError::StoreChanged)));
+}

@@ -23,7 +23,8 @@ use serde_json::{Value, json};
 
 use super::admin_access::{AdminAccess, Foreign};
 use super::log::timestamp;
-use super::{MetricSources, ReloadOutcome, Status, render_metrics};
+use super::status::{ReloadOutcome, Status};
+use super::{MetricSources, render_metrics};
 use crate::edge::MemoryBudget;
 use crate::engine::Engine;
 use crate::policy::LimitIndex;

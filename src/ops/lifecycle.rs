@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
 
-use super::Status;
+use super::status::Status;
 use crate::proxy::Live;
 use crate::signals::{OperatorRequests, ShutdownCause};
 

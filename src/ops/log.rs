@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use log::{LevelFilter, Log, Metadata, Record};
 
-use super::{LineWriter, line_writer};
+use super::line_writer;
+use super::line_writer::LineWriter;
 use crate::clock::{Clock, SystemClock};
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use prometheus::proto::{MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
 
+use super::line_writer::LineWriter;
 use super::metric_family::{counter, family, gauge, histogram, histogram_in_units};
-use super::{LineWriter, Status};
+use super::status::Status;
 use crate::edge::{MemoryBudget, MemoryKind, ShedReason};
 use crate::engine::{CandidateComparison, Engine, VerdictKind};
 use crate::http::RejectReason;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use super::{AccessLogSink, ReloadOutcome, Status};
+use super::access_log::AccessLogSink;
+use super::status::{ReloadOutcome, Status};
 use crate::config::{self, Config, ConfigErrors};
 use crate::edge::CertificateStore;
 use crate::engine::Engine;

@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
+use super::context::{Context, Tollgate};
 use super::request_id::RequestId;
-use super::{Context, Tollgate};
 use crate::edge::ShedReason;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 

@@ -10,7 +10,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::{HttpModule, HttpModuleBuilder, HttpModules, Module};
 use pingora_proxy::Session;
 
-use super::Context;
+use super::context::Context;
 
 /// Whether a request came over HTTP/1.0.
 pub(super) fn is_request(session: &Session) -> bool {

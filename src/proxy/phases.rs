@@ -8,10 +8,9 @@ use pingora::prelude::HttpPeer;
 use pingora::upstreams::peer::Peer;
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
+use super::context::{Context, Tollgate};
 use super::request_id::RequestId;
-use super::{
-    Context, Tollgate, access_record, failure_log, request, respond, response, tunnel, upstream,
-};
+use super::{access_record, failure_log, request, respond, response, tunnel, upstream};
 use crate::edge::ConnectionState;
 
 #[async_trait]

@@ -14,7 +14,9 @@ use pingora::http::RequestHeader;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use super::{Context, RequestOutcome, Tollgate, delay, http10, respond};
+use super::context::{Context, Tollgate};
+use super::traffic::RequestOutcome;
+use super::{delay, http10, respond};
 use crate::clock::Nanos;
 use crate::config::Bounds;
 use crate::edge::{ConnectionState, RequestMemory};

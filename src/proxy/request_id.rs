@@ -3,7 +3,7 @@
 use http::{HeaderName, HeaderValue};
 use pingora_proxy::Session;
 
-use super::Context;
+use super::context::Context;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 

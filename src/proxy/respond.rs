@@ -7,7 +7,9 @@ use http::{HeaderMap, Method, StatusCode, Version, header};
 use pingora::{Error, ErrorSource, ErrorType, Result};
 use pingora_proxy::{FailToProxy, Session};
 
-use super::{Context, RequestOutcome, Tollgate, tunnel};
+use super::context::{Context, Tollgate};
+use super::traffic::RequestOutcome;
+use super::tunnel;
 use crate::edge::{ConnectionState, StreamCut};
 use crate::engine::FinalResponse;
 use crate::http::{RejectReason, Reply, render};

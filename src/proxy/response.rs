@@ -8,7 +8,9 @@ use pingora::Result;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::{Context, RequestOutcome, Tollgate, http10, tunnel};
+use super::context::{Context, Tollgate};
+use super::traffic::RequestOutcome;
+use super::{http10, tunnel};
 use crate::edge::{ConnectionState, ExpectedResponse};
 use crate::engine::FinalResponse;
 use crate::http::{LIMIT, Lines, REMAINING, RESET};

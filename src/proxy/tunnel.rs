@@ -12,7 +12,7 @@ use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
-use super::Context;
+use super::context::Context;
 use crate::edge::{ConnectionState, OriginSilent, StreamCut};
 use crate::http::UncommonFields;
 

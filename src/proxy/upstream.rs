@@ -12,9 +12,10 @@ use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
+use super::context::{Context, Tollgate};
 use super::origins::SlotUse;
 use super::request_id::RequestId;
-use super::{Context, Tollgate, http10, request, tunnel};
+use super::{http10, request, tunnel};
 use crate::clock::Nanos;
 use crate::edge::{
     ConnectionState, EXCHANGE_BYTES, MAX_BODY_BYTES, MAX_RESPONSE_BYTES, ShedReason,

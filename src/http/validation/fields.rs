@@ -3,8 +3,10 @@
 use hashbrown::HashSet;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
+use super::bytes;
+use super::reject_reason::RejectReason;
+use super::uncommon_fields::UncommonFields;
 use super::uncommon_fields::{METHOD_OVERRIDES, WRITTEN_HERE, is_claim};
-use super::{RejectReason, UncommonFields, bytes};
 use crate::config::{Config, MethodOverride, Underscores};
 use crate::policy::client::AddressHeader;
 

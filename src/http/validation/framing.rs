@@ -4,7 +4,7 @@
 //! It is strict where readers differ: no list of lengths, no coding except a single `chunked`, and chunk lines that end in
 //! CR LF. A body that ends for one reader and not for another would hide a request.
 
-use super::RejectReason;
+use super::reject_reason::RejectReason;
 
 /// The declared length of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,11 +9,13 @@
 use http::Version;
 use memchr::memchr;
 
+use super::bytes;
 use super::framing::{self, Length};
+use super::reject_reason::RejectReason;
 use super::request::{HeadBounds, is_known, nominates_no_end_to_end_field};
 use super::scanned_head::{HostCache, ScannedHead};
 use super::target::{Span, locate};
-use super::{RejectReason, UncommonFields, bytes};
+use super::uncommon_fields::UncommonFields;
 
 /// The longest method of the registry has 17 letters.
 const MAX_METHOD: usize = 32;

@@ -6,7 +6,8 @@ use std::borrow::Cow;
 
 use memchr::memchr;
 
-use super::{RejectReason, bytes};
+use super::bytes;
+use super::reject_reason::RejectReason;
 
 /// The longest host: a domain name has at most 253 characters (RFC 1035).
 const MAX_HOST: usize = 255;

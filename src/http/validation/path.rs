@@ -8,7 +8,8 @@ use std::borrow::Cow;
 
 use memchr::memmem;
 
-use super::{RejectReason, bytes};
+use super::bytes;
+use super::reject_reason::RejectReason;
 
 /// Positions of one path that origins may read in different ways, at most: escapes, `//`, `\`, `;`, dot segments. A URL that
 /// is escaped into a path has about thirty. More would only cost time, since each position is looked at in every reading.

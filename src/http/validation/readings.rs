@@ -6,8 +6,8 @@
 
 use memchr::{memchr, memchr2};
 
-use super::RejectReason;
 use super::path::{escape, escaped, is_bad_ascii};
+use super::reject_reason::RejectReason;
 
 /// Readings of one path, at most. Escaped escapes together with parameters and double slashes have twelve; a path with more
 /// mixes habits that no site has together.

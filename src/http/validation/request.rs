@@ -5,8 +5,10 @@ use std::borrow::Cow;
 use http::{HeaderMap, Method, Version, header};
 
 use super::framing::{self, Length};
+use super::host;
+use super::reject_reason::RejectReason;
 use super::target::locate;
-use super::{RejectReason, UncommonFields, host};
+use super::uncommon_fields::UncommonFields;
 use crate::clock::Nanos;
 use crate::config::Bounds;
 use crate::policy::Facts;

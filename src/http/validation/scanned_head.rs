@@ -4,9 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::framing::Length;
+use super::host;
+use super::reject_reason::RejectReason;
 use super::request::{HeadBounds, ValidRequest};
 use super::target::TargetSpans;
-use super::{RejectReason, UncommonFields, host};
+use super::uncommon_fields::UncommonFields;
 
 /// The host of a connection's last request. The next request usually names the same authority, which is then not read
 /// again.

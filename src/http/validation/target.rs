@@ -7,8 +7,10 @@ use std::borrow::Cow;
 
 use http::Version;
 
+use super::reject_reason::RejectReason;
 use super::request::ValidRequest;
-use super::{RejectReason, UncommonFields, bytes, path, readings};
+use super::uncommon_fields::UncommonFields;
+use super::{bytes, path, readings};
 
 /// Where path and query are in a request target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::OriginSlots;
+use super::slots::OriginSlots;
 use crate::clock::Nanos;
 use crate::histogram::Histogram;
 

@@ -24,7 +24,7 @@ use rustls_pki_types::pem::PemObject;
 use tokio::task::JoinHandle;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::OriginCounters;
+use super::counters::OriginCounters;
 use crate::config::{Balance, HealthCheck, Origin};
 use crate::policy::{Facts, Route, key};
 

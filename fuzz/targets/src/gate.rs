@@ -1,7 +1,7 @@
 //! What holds of everything that the gate lets through.
 
 use http::{HeaderMap, HeaderValue, Method, Version};
-use tollgate::http::{ValidRequest, HeadBounds, Head, RejectReason, validate};
+use tollgate::http::{Head, HeadBounds, RejectReason, ValidRequest, validate};
 
 use super::origin;
 

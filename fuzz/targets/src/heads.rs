@@ -1,6 +1,8 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
 use pingora::http::RequestHeader;
-use tollgate::http::{Head, HeadScan, HostCache, Length, RejectReason, WireHead, validate, validate_scanned};
+use tollgate::http::{
+    Head, HeadScan, HostCache, Length, RejectReason, WireHead, validate, validate_scanned,
+};
 
 use super::gate::{BOUNDS, is_clean};
 

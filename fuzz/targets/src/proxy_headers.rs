@@ -1,8 +1,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tollgate::edge::{
-    PROXY_SIGNATURE_BYTES, MAX_PROXY_V1_BYTES, PROXY_V2_FIXED_BYTES, MAX_PROXY_V2_BYTES, ProxySource, ProxyVersion,
-    parse_proxy_header, proxy_v2_size, proxy_version,
+    MAX_PROXY_V1_BYTES, MAX_PROXY_V2_BYTES, PROXY_SIGNATURE_BYTES, PROXY_V2_FIXED_BYTES,
+    ProxySource, ProxyVersion, parse_proxy_header, proxy_v2_size, proxy_version,
 };
 
 /// The first bytes of a connection behind a load balancer. A PROXY header that is believed says what

@@ -171,7 +171,9 @@ fn is_told(charges: &[StoreCharge], answers: &[ChargeReply], reply: &[u64]) {
         assert_eq!(numbers.next(), Some(answers.iter().filter(admitted).count() as u64));
         for (part, (_, quota, _)) in parts(&run[0]).enumerate() {
             let first = numbers.next().unwrap();
-            assert!(answers.iter().all(|one| one.cells[part].log_chunk == first && one.at == reply[1]));
+            assert!(
+                answers.iter().all(|one| one.cells[part].log_chunk == first && one.at == reply[1])
+            );
             numbers.by_ref().take(quota.reading_len() - 1).for_each(drop);
         }
     }

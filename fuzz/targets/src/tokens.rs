@@ -19,7 +19,8 @@ const LEEWAY: u64 = 60;
 /// then signed with the secret. Nothing is believed without the signature, and of what is signed, what
 /// RFC 7519 allows.
 pub fn tokens(bytes: &[u8]) {
-    let (of_secret, of_keys) = (TokenVerifier::from_secret(SECRET).unwrap(), TokenVerifier::from_jwks(JWKS).unwrap());
+    let (of_secret, of_keys) =
+        (TokenVerifier::from_secret(SECRET).unwrap(), TokenVerifier::from_jwks(JWKS).unwrap());
     if bytes.first() != Some(&b'{') {
         let told = told(&of_secret, bytes);
         assert!(told.is_none() || is_signed(bytes), "{told:?} of a forged token");

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Nanoseconds: an instant on one of the two time lines of [`Now`], or a span between two instants.
+/// Nanoseconds: an instant on one of the two time lines of [`Now`](super::Now), or a span between two instants.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(u64);
 

@@ -95,7 +95,7 @@ fn prepare(proxy: &Tollgate, session: &mut Session, ctx: &mut Context) {
     ctx.date = proxy.engine.date(ctx.began);
     // The stream under the session bounds what HTTP/1 writes.
     let http2 = session.req_header().version == Version::HTTP_2;
-    session.set_write_timeout(if http2 { chunk_timeout(&ctx.live.bounds()) } else { None });
+    session.set_write_timeout(if http2 { chunk_timeout(ctx.live.bounds()) } else { None });
     session.set_total_drain_timeout(Some(ctx.live.bounds().discard_time));
     // The stream under the session has its own deadlines. After a switch of protocols both sides may be silent for as
     // long as the origin allows.

@@ -39,6 +39,12 @@ pub struct Server {
     keep: Arc<Mutex<Keep>>,
 }
 
+impl Default for Server {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Server {
     pub fn new() -> Self {
         let lua = Lua::new();

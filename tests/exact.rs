@@ -245,9 +245,9 @@ fn reloads_do_not_make_the_quotas_grow_and_restarts_are_reported() {
     assert_eq!(report(&renamed), "added: m; dropped: l");
 }
 
-/// Tasks that hold places and are aborted, or panic, wherever they are: nothing stays held.
+/// Tasks that hold slots in flight are aborted, or panic, at any point: all slots become free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_that_are_killed_free_their_places() {
+async fn aborted_tasks_free_their_slots() {
     let bench = Arc::new(Bench::new());
     let limits = "limits: { l: { tier: exact, max_in_flight: 40, key: client_ip } }
 routes: [{ name: r, limits: [l] }]";
@@ -308,11 +308,10 @@ routes: [{{ name: r, limits: [l] }}]"
     }
 }
 
-/// As many requests wait as there is room for: what comes then is judged as if nobody waited. It is
-/// charged nowhere when it is refused, that is no denial that bans a key, and it is told when to come
-/// back, spread where answers are.
+/// When all delay slots are taken, a request is judged without the limit's delay. If it is refused, no limit charges
+/// it, the denial counts towards no ban, and its retry time has the configured jitter.
 #[test]
-fn who_finds_no_room_to_wait_in_is_not_charged() {
+fn a_request_without_a_delay_slot_is_not_charged() {
     let bench = Bench::new();
     let limits = "limits:
   pages: { tier: estimate, rate: 1000000/1h, key: client_ip }
@@ -330,7 +329,7 @@ responses: { retry_after_jitter: 40s }";
     assert_eq!(waiting[9_999].0.wait(), Nanos::from_secs(100));
     assert_eq!(bench.engine.delayed_requests(), 10_000);
 
-    // Others that need not wait pass; whoever would have to is refused, and charged nothing.
+    // Requests that need no delay pass; those that need one are refused and charged nothing.
     assert_eq!(left(&decide("b").0), 1_000_000 - 10_002);
     for _ in 0..5 {
         let (refused, _pending) = decide("b");
@@ -341,12 +340,12 @@ responses: { retry_after_jitter: 40s }";
     let (refused, _pending) = decide("a");
     assert_eq!((refused.outcome, refused.wait()), (Outcome::Limited, Nanos::ZERO));
     assert_eq!(refused.retry_after(), Some(Nanos::from_secs(100).saturating_add(emission)));
-    assert_eq!(told(&refused, &generation, limits), ["101", "121", "140"]);
+    assert_eq!(retry_texts(&refused, &generation, limits), ["101", "121", "140"]);
     assert_eq!(generation.counters(LimitIndex(2)).get(VerdictKind::OverflowDenied), 6);
     assert_eq!(generation.counters(LimitIndex(2)).get(VerdictKind::Denied), 0);
     assert_eq!(bench.engine.delayed_requests(), 10_000);
 
-    // One turn has come, and one has left: two may wait.
+    // One delay has ended, and one client has left: two slots are free.
     waiting[0].1.end_delay();
     drop(waiting.pop());
     let more = [decide("b"), decide("b"), decide("b")];
@@ -358,7 +357,7 @@ responses: { retry_after_jitter: 40s }";
 }
 
 /// `Retry-After`, with a jitter of 0, half and nearly the whole of its span.
-fn told(decision: &Decision, generation: &Generation, limits: &str) -> [String; 3] {
+fn retry_texts(decision: &Decision, generation: &Generation, limits: &str) -> [String; 3] {
     let text = format!(
         "version: 1\nlisteners: [{{ address: 127.0.0.1:1 }}]\norigins: {{ s: {{ servers: [127.0.0.1:1] }} }}\n{limits}"
     );
@@ -411,16 +410,16 @@ fn reloads_leave_no_plan_without_its_bucket() {
     }
 }
 
-/// Of several uses that lead to one cell the largest cost stands, also when an answer tells it.
+/// Of several limits that lead to one cell the largest cost is charged, also if the response names it.
 #[test]
-fn a_late_cost_is_charged_by_whatever_way_the_limit_was_reached() {
+fn a_cost_from_the_response_is_charged_however_the_limit_is_reached() {
     let cases = [
-        // What the answer says, where the use without a late cost stands first and last.
+        // The response names the larger cost; the limit with the fixed cost is first, then last.
         ("1", "{ response_header: x-tokens, reserve: 10, max: 900 }", "500", 500),
-        // What the answer says is less than what another use costs for sure.
+        // The response names less than the fixed cost of the other limit.
         ("100", "{ response_header: x-tokens, reserve: 1, max: 900 }", "1", 100),
     ];
-    for (by_ip, by_key, told, each) in cases {
+    for (by_ip, by_key, named, each) in cases {
         for order in ["by_ip, by_key", "by_key, by_ip"] {
             let bench = Bench::new();
             let generation = bench.load(
@@ -433,11 +432,11 @@ routes: [{{ name: r, limits: [{order}] }}]"
                 None,
             );
             let mut headers = HeaderMap::new();
-            headers.insert("x-tokens", HeaderValue::from_static(told));
+            headers.insert("x-tokens", HeaderValue::from_static(named));
             for n in 1..=5 {
                 let (mut decision, mut pending) = bench.decide(&generation, &[]);
-                let said = FinalResponse { status: 200, headers: &headers, by_origin: true };
-                bench.engine.finish(&generation, &mut decision, &mut pending, &said);
+                let response = FinalResponse { status: 200, headers: &headers, by_origin: true };
+                bench.engine.finish(&generation, &mut decision, &mut pending, &response);
                 let left = decision.verdicts[0].verdict.remaining;
                 assert_eq!(left, 10_000 - each * n, "{order}: {by_ip} and {by_key}");
             }
@@ -445,10 +444,10 @@ routes: [{{ name: r, limits: [{order}] }}]"
     }
 }
 
-/// The system's clock is a day ahead for a moment: windows begin anew once, and when it is set back
-/// nothing is forgotten, and nobody waits longer than the windows that hold what was spent.
+/// The system's clock is a day ahead for a moment: windows begin anew once. When it is set back, no charge is forgotten,
+/// and no key waits longer than the windows that hold its charges.
 #[test]
-fn a_clock_that_was_a_day_ahead_gives_one_window_more_and_locks_nobody_out() {
+fn a_clock_that_was_a_day_ahead_gives_one_more_window_and_locks_no_key_out() {
     let day = Nanos::from_secs(86_400);
     for (algorithm, windows) in [("fixed_window", 1), ("sliding_window", 2)] {
         let bench = Bench::new();
@@ -460,12 +459,12 @@ fn a_clock_that_was_a_day_ahead_gives_one_window_more_and_locks_nobody_out() {
         bench.clock.set_date(EPOCH);
         assert_eq!(spend(), 0, "{algorithm}: what was spent is not forgotten");
         bench.clock.advance(Nanos::from_secs(60 * windows + 1));
-        assert_eq!(spend(), 10, "{algorithm}: nobody is locked out");
+        assert_eq!(spend(), 10, "{algorithm}: no key is locked out");
         assert_eq!(spend(), 0, "{algorithm}");
     }
 }
 
-/// What is told, and what begins at an instant, goes by the date, which comes back with the system's clock.
+/// Reset times and the begin of a rollout follow the date, which is right again when the system's clock is.
 #[test]
 fn a_clock_that_was_a_day_ahead_leaves_no_trace_in_dates() {
     let bench = Bench::new();
@@ -483,7 +482,7 @@ routes: [{ name: r }]";
         let reset = fields.get("x-ratelimit-reset").map(|at| at.to_str().unwrap().to_owned());
         reset.map(|at| at.parse::<u64>().unwrap())
     };
-    // 2027-01-15T10:40:00Z: it watches yet, so nothing is told.
+    // 2027-01-15T10:40:00Z: the limit is still in shadow mode, so there is no field.
     let before = Nanos::from_secs(1_800_009_600);
     bench.clock.set_date(before);
     assert_eq!(reset(), None, "not yet in force");
@@ -496,10 +495,10 @@ routes: [{ name: r }]";
     assert_eq!(decision.date, before);
 }
 
-/// In turn: under one limit that lets wait, beside others that do not and one that takes its place, a request
-/// leaves no sooner than an emission after the one before it, whatever the mixture.
+/// Under one limit that delays, together with limits that do not and one that replaces it, a request leaves no sooner
+/// than one emission interval after the previous one, whatever the mixture.
 #[test]
-fn what_waits_leaves_in_turn_beside_other_limits() {
+fn delayed_requests_leave_in_order_under_any_mixture_of_limits() {
     let limits = "limits:
   line: { tier: exact, algorithm: leaky_bucket, rate: 2/s, max_delay: 5s, key: header:x-a, missing_key: { limit: anybody } }
   anybody: { tier: exact, algorithm: leaky_bucket, rate: 1/s, max_delay: 3s, key: client_ip }
@@ -538,7 +537,7 @@ routes: [{ name: r, limits: [line, bucket, watched] }]";
 
 /// A limit that is dropped and comes back finds its cells, and the room that they were counted in.
 #[test]
-fn a_limit_that_comes_back_has_the_room_of_its_cells() {
+fn a_limit_that_is_added_again_has_the_budget_of_its_old_cells() {
     let bench = Bench::new();
     let with = one_limit("fixed_window", "5/20s");
     let keys: Vec<String> = (0..5).map(|n| format!("k{n}")).collect();
@@ -550,11 +549,11 @@ fn a_limit_that_comes_back_has_the_room_of_its_cells() {
     let without = bench.load("routes: [{ name: r }]", Some(&first));
     let again = bench.load(&with, Some(&without));
     assert!(ask(&again));
-    let room = again.cell_budget(LimitIndex(0)).unwrap();
-    assert_eq!((room.cells(), room.weight()), (5, 5));
+    let budget = again.cell_budget(LimitIndex(0)).unwrap();
+    assert_eq!((budget.cells(), budget.weight()), (5, 5));
     bench.clock.advance(Nanos::from_secs(40));
     (0..64).for_each(|_| bench.engine.tick(&again));
-    assert_eq!((room.cells(), room.weight()), (0, 0));
+    assert_eq!((budget.cells(), budget.weight()), (0, 0));
     assert!(bench.allowed(&again, &[("x-key", "new")]));
     assert_eq!(again.counters(LimitIndex(0)).get(VerdictKind::OverflowAllowed), 0);
 }

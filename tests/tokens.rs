@@ -595,10 +595,10 @@ impl Pair {
         assert_eq!(checked > 0, needs_one && !early, "{label}: {:?}", self.known.names(&one));
         if one.outcome == Outcome::Allowed {
             let (status, headers) = (*random.choice(&[200, 401, 500]).unwrap(), HeaderMap::new());
-            let said = FinalResponse { status, headers: &headers, by_origin: true };
+            let response = FinalResponse { status, headers: &headers, by_origin: true };
             let (known, unknown) = (&self.known, &self.unknown);
-            known.engine.finish(&known.generation, &mut one, &mut pending_one, &said);
-            unknown.engine.finish(&unknown.generation, &mut other, &mut pending_other, &said);
+            known.engine.finish(&known.generation, &mut one, &mut pending_one, &response);
+            unknown.engine.finish(&unknown.generation, &mut other, &mut pending_other, &response);
             assert_eq!(one.verdicts, other.verdicts, "{label}");
         }
         self.held.push((pending_one, pending_other));

@@ -137,8 +137,9 @@ async fn logins(
                     refused += usize::from(decision.outcome != Outcome::Allowed);
                     assert!(!decision.is_degraded());
                     let headers = HeaderMap::new();
-                    let said = FinalResponse { status: 200, headers: &headers, by_origin: true };
-                    node.engine.finish(&node.generation, &mut decision, &mut pending, &said);
+                    let response =
+                        FinalResponse { status: 200, headers: &headers, by_origin: true };
+                    node.engine.finish(&node.generation, &mut decision, &mut pending, &response);
                     virtual_time(pause).await;
                 }
                 (refused, took)

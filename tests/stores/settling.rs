@@ -220,8 +220,9 @@ async fn answers_give_back_while_the_store_is_away() {
     let answered = async |status: u16| {
         let (mut decision, mut pending) = node.open("/", &[("x-key", "k")]).await;
         let headers = http::HeaderMap::new();
-        let said = tollgate::engine::FinalResponse { status, headers: &headers, by_origin: true };
-        node.engine.finish(&node.generation, &mut decision, &mut pending, &said);
+        let response =
+            tollgate::engine::FinalResponse { status, headers: &headers, by_origin: true };
+        node.engine.finish(&node.generation, &mut decision, &mut pending, &response);
         assert!(decision.is_degraded(), "{decision:?}");
         decision.outcome == tollgate::engine::Outcome::Allowed
     };

@@ -246,8 +246,8 @@ async fn what_was_not_sent_is_reported_and_its_refund_is_not() {
 }
 
 fn answer(node: &Node, decision: &mut Decision, pending: &mut PendingSettlement, status: u16) {
-    let said = FinalResponse { status, headers: &HeaderMap::new(), by_origin: true };
-    node.engine.finish(&node.generation, decision, pending, &said);
+    let response = FinalResponse { status, headers: &HeaderMap::new(), by_origin: true };
+    node.engine.finish(&node.generation, decision, pending, &response);
 }
 
 /// No failure of the store is the client's fault: none is a denial, and none counts towards a ban.

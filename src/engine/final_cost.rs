@@ -14,7 +14,7 @@ pub(super) struct FinalCost {
     /// The largest cost that no response changes; 0 if there is none.
     fixed: u32,
     /// The costs that a response may change: one bit for each limit of the route, by its index.
-    from_response: u16,
+    read_response: u16,
 }
 
 const _: () = assert!(MAX_LIMITS_PER_ROUTE <= u16::BITS as usize);
@@ -22,21 +22,21 @@ const _: () = assert!(MAX_LIMITS_PER_ROUTE <= u16::BITS as usize);
 impl FinalCost {
     /// Whether a response may change it.
     pub(super) const fn depends_on_response(self) -> bool {
-        self.from_response != 0
+        self.read_response != 0
     }
 
     /// The final cost for one limit of a route, by its index. `upfront`: what it charges before forwarding.
     pub(super) const fn of(index: usize, cost: &Cost, upfront: u32) -> Self {
         match cost.depends_on_response() {
-            true => Self { fixed: 0, from_response: 1 << index },
-            false => Self { fixed: upfront, from_response: 0 },
+            true => Self { fixed: 0, read_response: 1 << index },
+            false => Self { fixed: upfront, read_response: 0 },
         }
     }
 
     /// The larger of two final costs.
     pub(super) const fn max(self, other: Self) -> Self {
         let fixed = if self.fixed > other.fixed { self.fixed } else { other.fixed };
-        Self { fixed, from_response: self.from_response | other.from_response }
+        Self { fixed, read_response: self.read_response | other.read_response }
     }
 
     /// The cost if no origin was reached; `None`: the charge is final.
@@ -49,10 +49,10 @@ impl FinalCost {
         let mut named: Option<u32> = None;
         let mut reserved = self.fixed;
         for (index, limit) in route.limits.iter().enumerate() {
-            if self.from_response & (1 << index) == 0 {
+            if self.read_response & (1 << index) == 0 {
                 continue;
             }
-            match limit.cost.from_response(headers) {
+            match limit.cost.read_response(headers) {
                 Some(cost) => named = named.max(Some(cost)),
                 None => reserved = reserved.max(limit.cost.minimum()),
             }

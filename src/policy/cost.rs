@@ -62,7 +62,7 @@ impl Cost {
 
     /// The cost that the response names; `None`: the reserve is final. A header that occurs twice, or is no
     /// number, names no cost.
-    pub fn from_response(&self, headers: &HeaderMap) -> Option<u32> {
+    pub fn read_response(&self, headers: &HeaderMap) -> Option<u32> {
         let Self::Response { header, max, .. } = self else {
             return None;
         };

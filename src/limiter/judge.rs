@@ -41,7 +41,7 @@ const MAX_IDLE_BACKGROUND: Nanos = Nanos::from_secs(10);
 ///     .policy_text(
 ///         "
 ///         version: 1
-///         limits: { site: { tier: exact, key: client_ip, rate: 1/1s } }
+///         limits: { site: { tier: exact, key: client_ip, algorithm: token_bucket, rate: 1/1s } }
 ///         routes: [{ name: site, limits: [site] }]
 ///         ",
 ///     )

@@ -169,11 +169,12 @@ impl Limiter {
 
 impl LimiterState {
     fn replace(&self, source: &PolicySource, folder: &Path) -> Result<ReloadReport, LimiterError> {
+        // Before the file is read: a reload that read an older version must not replace a newer one.
+        let _reloading = self.reloading.lock();
         let config = source.read(folder)?;
         if config.store != self.store {
             return Err(LimiterError::StoreChanged);
         }
-        let _reloading = self.reloading.lock();
         let previous = self.loaded.load_full();
         let (next, report) = LoadedPolicy::new(config, &self.engine, Some(&previous.generation));
         self.loaded.store(Arc::new(next));

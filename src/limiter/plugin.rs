@@ -169,6 +169,11 @@ async fn refuse(session: &mut Session, refusal: Refusal) -> Result<()> {
         head.append_header(name, value)?;
     }
     session.set_keepalive(None);
-    session.write_response_header(Box::new(head), false).await?;
+    // Over HTTP/2 the framework would send the body of an answer to HEAD, which clients take for an error.
+    let without_body = session.req_header().method == http::Method::HEAD;
+    session.write_response_header(Box::new(head), without_body).await?;
+    if without_body {
+        return Ok(());
+    }
     session.write_response_body(Some(refusal.body), true).await
 }

@@ -4,7 +4,7 @@
 //! writes the rate limit fields, `access_record` records the outcome. `early_rejection` answers for the edge before there
 //! is a request. This room knows neither Prometheus nor signals.
 //!
-//! What must always hold: no byte reaches an origin before the charge is final, and whatever ends a request, its context is
+//! What must always hold: no byte reaches an origin before the request is charged, and whatever ends a request, its context is
 //! dropped and frees what it holds.
 
 mod access_record;

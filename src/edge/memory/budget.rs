@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// What memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// ListeningSockets, their buffers and their state, and the head that a connection is sending.
+    /// Sockets of connections, their buffers and their state, and the head that a connection is sending.
     Connections,
     /// TLS sessions with their record buffers.
     Tls,

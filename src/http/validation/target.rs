@@ -115,7 +115,7 @@ fn authority_of<'r>(
         (Some(line), Some(other)) if line != other => Err(RejectReason::Host),
         (Some(b""), _) => Err(RejectReason::Host),
         (Some(line), _) => Ok(line),
-        (None, Some(other)) if version == Version::HTTP_2 => Ok(other),
+        (None, Some(other)) if version >= Version::HTTP_2 => Ok(other),
         (None, None) if version == Version::HTTP_10 => Ok(b""),
         (None, _) => Err(RejectReason::Host),
     }

@@ -155,7 +155,7 @@ fn write_costs(lines: &mut LimitWriter<'_>, config: &Config, limit: &Limit) -> i
     }
     if let Some(only) = &limit.status_rules.only {
         let counts = format!(
-            "only responses {only}; one unit is reserved, and stays spent without a response"
+            "only responses {only}; the cost is reserved, and stays spent without a response"
         );
         lines.line("counts", counts)?;
     }

@@ -1,8 +1,8 @@
 //! The hash of a key: SipHash-1-3 of 128 bits (Aumasson and Bernstein, 2012) under the deployment's secret.
 //!
 //! Only the hash is stored; the key's value is not kept. The hash covers the limit's identity and, for each part, the
-//! tag of its source and its length. Nodes that share a store must compute equal hashes, so neither the order nor
-//! the framing may change.
+//! tag of its source, its length and its value. Nodes that share a store must compute equal hashes, so neither the
+//! order nor the framing may change.
 
 use std::fmt;
 use std::hash::Hasher;

@@ -15,7 +15,7 @@ use tollgate::config::{self, LoadedConfig};
 use tollgate::engine::{Engine, Generation};
 use tollgate::http::{AnswerPreferences, Head, HeadBounds, added_fields, refusal, validate};
 use tollgate::policy::client::RequestClient;
-use tollgate::policy::{Facts, KeySecret};
+use tollgate::policy::{Facts, KeySecret, RouteIndex};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -44,6 +44,7 @@ fn engine(policy: &str) -> (Engine, Generation) {
 
 fn facts<'r>(path: &'r str, query: Option<&'r str>, headers: &'r HeaderMap) -> Facts<'r> {
     Facts {
+        connection: &tollgate::policy::ConnectionFacts::NONE,
         client: RequestClient { ip: [192, 0, 2, 1].into(), ipv6_prefix: 64, peer_trusted: false },
         now: Nanos::ZERO,
         method: "GET",
@@ -291,7 +292,7 @@ fn fields(c: &mut Criterion) {
     let policy = "limits:\n  a: { tier: estimate, rate: 100/1m, key: client_ip }\n  \
                   b: { tier: exact, rate: 1/1d, key: client_ip }\nroutes: [{ name: r, limits: [a, b] }]\n";
     let loaded = load(policy);
-    let responses = Arc::clone(&loaded.config.responses[0]);
+    let responses = Arc::clone(&loaded.config.responses[RouteIndex(0)]);
     let (engine, generation) = engine(policy);
     let headers = HeaderMap::new();
     let (allowed, _) = engine.decide_now(&generation, &facts("/", None, &headers));

@@ -77,6 +77,7 @@ impl Node {
 
     async fn spend(&self, path: &str, headers: &HeaderMap) -> (Outcome, bool) {
         let facts = Facts {
+            connection: &tollgate::policy::ConnectionFacts::NONE,
             client: RequestClient {
                 ip: [192, 0, 2, 1].into(),
                 ipv6_prefix: 64,

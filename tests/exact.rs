@@ -59,6 +59,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
             map.insert(*name, HeaderValue::from_str(value).unwrap());
         }
         let facts = Facts {
+            connection: &tollgate::policy::ConnectionFacts::NONE,
             client: RequestClient {
                 ip: [192, 0, 2, 1].into(),
                 ipv6_prefix: 64,

@@ -2,6 +2,7 @@
 //! knows what it must not know.
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its files shall fail")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -152,6 +153,146 @@ fn no_lock_can_be_poisoned() {
     let found: Vec<_> =
         files.iter().filter(|file| poisons(&fs::read_to_string(file).unwrap())).collect();
     assert!(found.is_empty(), "parking_lot has the same without poison: {found:?}");
+}
+
+/// Files or folders of one folder that refer to each other in a circle: the code that owns a task, and that task. No
+/// other circle may appear, and one that is gone leaves this list.
+const CIRCLES: [(&str, &[&str]); 13] = [
+    ("config/sections/limits", &["count", "limit", "overrides", "terms"]),
+    ("config/warnings", &["clients", "limits", "list", "routes"]),
+    ("edge", &["http2", "memory", "state"]),
+    ("edge/connection", &["admit", "proxy_header", "server"]),
+    ("edge/state", &["connection_state", "expected_response"]),
+    ("edge/stream", &["client_stream", "read_ahead"]),
+    ("http/validation", &["request", "target"]),
+    ("limiter", &["builder", "judge", "judged"]),
+    ("proxy", &["access_record", "context", "request_id", "tunnel"]),
+    ("store/redis", &["bans", "redis_transport"]),
+    ("store/redis", &["batcher", "worker"]),
+    ("store/redis", &["connection", "server", "server_task"]),
+    ("store/redis", &["reporter", "shared_store"]),
+];
+
+/// The module path of a file of `src`.
+fn module(file: &str) -> Vec<String> {
+    let mut path: Vec<String> =
+        file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+    path.pop_if(|last| last == "mod");
+    path
+}
+
+/// The module paths that a file names by `crate::` and `super::`, lists in braces included.
+fn referred(module: &[String], text: &str) -> Vec<Vec<String>> {
+    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let code: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap_or("")).collect();
+    let code = code.join("\n");
+    let mut found = Vec::new();
+    for word in ["crate::", "super::"] {
+        for (at, _) in code.match_indices(word) {
+            let before = code[..at].chars().next_back();
+            if before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':') {
+                continue;
+            }
+            let mut rest = &code[at..];
+            let mut base = module.to_vec();
+            if let Some(after) = rest.strip_prefix("crate::") {
+                (base, rest) = (Vec::new(), after);
+            }
+            while let Some(after) = rest.strip_prefix("super::") {
+                base.pop();
+                rest = after;
+            }
+            let list = rest.strip_prefix('{').and_then(|list| list.split('}').next());
+            let paths = list.map_or(vec![rest], |list| list.split(',').map(str::trim).collect());
+            for path in paths {
+                let end = path.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
+                let names = path[..end.unwrap_or(path.len())].split("::").filter(|n| !n.is_empty());
+                found.push(base.iter().cloned().chain(names.map(str::to_owned)).collect());
+            }
+        }
+    }
+    found
+}
+
+/// The sets of names that reach each other, each sorted.
+fn circles(arrows: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<Vec<String>> {
+    let reach = |from: &String| {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+        while let Some(name) = open.pop() {
+            for next in arrows.get(name).into_iter().flatten() {
+                if seen.insert(next.clone()) {
+                    open.push(next);
+                }
+            }
+        }
+        seen
+    };
+    let reached: BTreeMap<&String, BTreeSet<String>> =
+        arrows.keys().map(|name| (name, reach(name))).collect();
+    let circle = |name: &&String| {
+        let members = reached
+            .iter()
+            .filter(|(other, back)| reached[name].contains(**other) && back.contains(*name));
+        let members: Vec<String> = members.map(|(other, _)| (*other).clone()).collect();
+        (members.len() > 1).then_some(members)
+    };
+    reached.keys().filter_map(circle).collect()
+}
+
+/// What refers to what inside each folder, from the files of `src` and their texts.
+fn arrows_in_folders(
+    files: &[(String, String)],
+) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
+    let modules: BTreeSet<Vec<String>> = files.iter().map(|(file, _)| module(file)).collect();
+    let exists = |path: &[String]| modules.iter().any(|module| module.starts_with(path));
+    let mut folders: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for (file, text) in files.iter().filter(|(file, _)| !file.ends_with("mod.rs")) {
+        let from = module(file);
+        for to in referred(&from, text) {
+            let common = from.iter().zip(&to).take_while(|(from, to)| from == to).count();
+            if common < from.len() && common < to.len() && exists(&to[..=common]) {
+                let folder = folders.entry(from[..common].join("/")).or_default();
+                folder.entry(from[common].clone()).or_default().insert(to[common].clone());
+            }
+        }
+    }
+    folders
+}
+
+#[test]
+fn files_of_a_folder_do_not_refer_to_each_other_in_circles() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    sources(&root, &mut paths);
+    let read = |path: &PathBuf| {
+        let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+        (name, fs::read_to_string(path).unwrap())
+    };
+    let files: Vec<_> = paths.iter().map(read).collect();
+    let found: BTreeSet<(String, Vec<String>)> = arrows_in_folders(&files)
+        .iter()
+        .flat_map(|(folder, arrows)| {
+            circles(arrows).into_iter().map(|circle| (folder.clone(), circle))
+        })
+        .collect();
+    let known = CIRCLES.map(|(folder, members)| {
+        (folder.to_owned(), members.iter().map(|name| (*name).to_owned()).collect())
+    });
+    assert_eq!(found, BTreeSet::from(known));
+}
+
+#[test]
+fn a_circle_is_seen() {
+    let files = [
+        ("a/x.rs", "use super::{y::Y, z};"),
+        ("a/y.rs", "use crate::a::x::X; // super::z"),
+        ("a/z.rs", "mod inner {} #[cfg(test)] use super::x::X;"),
+        ("b.rs", "use crate::a::x;"),
+    ];
+    let files = files.map(|(file, text)| (file.to_owned(), text.to_owned()));
+    let folders = arrows_in_folders(&files);
+    assert_eq!(circles(&folders["a"]), BTreeSet::from([vec!["x".to_owned(), "y".to_owned()]]));
+    assert!(circles(&folders[""]).is_empty());
 }
 
 #[test]

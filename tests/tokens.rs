@@ -69,6 +69,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
             headers.insert("x-plan", HeaderValue::try_from(plan).unwrap());
         }
         let facts = Facts {
+            connection: &tollgate::policy::ConnectionFacts::NONE,
             client: RequestClient {
                 ip: [192, 0, 2, client].into(),
                 ipv6_prefix: 64,

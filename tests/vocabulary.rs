@@ -65,6 +65,7 @@ const NOWHERE: &[&str] = &[
 /// Names that others have given, so that they cannot be avoided.
 const GIVEN_BY_OTHERS: &[&str] = &[
     // Rust, its library and its crates.
+    "PhantomData",
     "futures_util",
     "hash_one",
     "info",

@@ -16,7 +16,7 @@ use crate::config::{self, Config};
 use crate::engine::{Decision, Engine, Generation, Outcome};
 use crate::http::{FieldRules, Head, HeadBounds, validate};
 use crate::policy::key::KeyPart;
-use crate::policy::{Facts, KeySecret, KeySpec, Route};
+use crate::policy::{ConnectionFacts, Facts, KeySecret, KeySpec, Route};
 
 /// A request on the command line.
 #[derive(Debug, Args)]
@@ -123,6 +123,7 @@ impl ExplainedRequest {
         let clock = SystemClock::new();
         let facts = clean.facts(
             config.clients.client(self.peer, &self.headers),
+            &ConnectionFacts::NONE,
             clock.date(clock.now()),
             &self.method,
             &self.headers,

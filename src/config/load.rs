@@ -25,7 +25,7 @@ use super::source::{self, MAX_BYTES, SourceNode};
 use super::warnings::{WarningInput, silenced, warnings};
 use crate::clock::Nanos;
 use crate::limit::MICROSECOND;
-use crate::policy::{Policy, Router};
+use crate::policy::{PerRoute, Policy, Router};
 
 /// Largest number of worker threads.
 const MAX_THREADS: u64 = 1_024;
@@ -139,8 +139,8 @@ fn read_sections(
         store_at,
     };
     let warnings = warnings(&input, &silenced);
-    let (routes, responses): (Vec<_>, Vec<_>) =
-        routes.into_iter().map(|defined| (defined.route, defined.responses)).unzip();
+    let (routes, responses) =
+        PerRoute::split(routes.into_iter().map(|defined| (defined.route, defined.responses)));
     let policy = Policy {
         router: Router::new(&routes),
         limits: limits.into_limits(),

@@ -4,7 +4,6 @@
 //! the origin makes. Nothing here can refuse or delay a request.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -14,7 +13,8 @@ use super::counters::VerdictKind;
 use super::decision::Decision;
 use super::exact::ExactCharge;
 use super::generation::Generation;
-use super::pending::{ChargedIn, PendingSettlement};
+use super::open_charge::{BackgroundGuard, ChargedIn};
+use super::pending::PendingSettlement;
 use super::state::Engine;
 use crate::clock::Nanos;
 use crate::store::redis::{
@@ -27,23 +27,6 @@ pub(super) struct BackgroundCharge<'a> {
     pub(super) shared: &'a Arc<SharedStore>,
     pub(super) generation: &'a Generation,
     pub(super) charge: ExactCharge<'a>,
-}
-
-/// A unit of background work; it is counted until it is dropped.
-#[derive(Debug)]
-pub(super) struct BackgroundGuard(Arc<AtomicUsize>);
-
-impl BackgroundGuard {
-    pub(super) fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Release);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for BackgroundGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
-    }
 }
 
 impl BackgroundCharge<'_> {

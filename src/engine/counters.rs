@@ -4,7 +4,6 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::candidate::CandidateComparison;
 use crate::histogram::Histogram;
 use crate::policy::Tier;
 
@@ -77,6 +76,31 @@ impl VerdictKinds {
     /// The shared store failed.
     pub(super) const DEGRADED: Self =
         Self { allowed: VerdictKind::DegradedAllowed, denied: VerdictKind::DegradedDenied };
+}
+
+/// A candidate's verdict compared with that of the rate in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CandidateComparison {
+    /// Both decide the same.
+    Agrees,
+    /// The candidate would deny what is allowed.
+    WouldDeny,
+    /// The candidate would allow what is denied.
+    WouldAllow,
+}
+
+impl CandidateComparison {
+    /// Every comparison, in the order of the counters.
+    pub const ALL: [Self; 3] = [Self::Agrees, Self::WouldDeny, Self::WouldAllow];
+
+    /// The label in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Agrees => "agrees",
+            Self::WouldDeny => "would_deny",
+            Self::WouldAllow => "would_allow",
+        }
+    }
 }
 
 /// The number of stripes of a limit's counters. Threads write to different stripes: a cache line that two cores write

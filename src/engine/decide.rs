@@ -13,27 +13,14 @@ use super::exact::{ExactCharge, ExactOutcome, ExactRequest, ExactVerdicts};
 use super::generation::Generation;
 use super::pending::PendingSettlement;
 use super::state::Engine;
-use super::target::{Target, Targets};
-use super::tentative::Tentative;
+use super::target::Target;
 use super::unchecked::TargetLookup;
+use super::unsettled::Unsettled;
 use crate::clock::Nanos;
 use crate::policy::{Facts, Tier};
 
 /// One decision in this many is timed; a power of two.
 const DECISIONS_PER_SAMPLE: u64 = 64;
-
-/// A request that the exact tier has yet to judge. Dropping it frees its slots in flight and refunds nothing, like
-/// any aborted request.
-#[must_use = "the request is not decided yet"]
-#[derive(Default)]
-pub(crate) struct Unsettled {
-    pub(super) targets: Targets,
-    pub(super) tentative: Tentative,
-    /// The outcome if no limit refuses: the request's token was checked and gives no key.
-    pub(super) rejected: Option<Outcome>,
-    /// Whether a token was checked in vain. The client is charged for the check, whatever the outcome is.
-    pub(super) failed_token_check: bool,
-}
 
 impl Engine {
     /// Decides a request. It waits only if an exact limit counts in the shared store, and no longer than that store's
@@ -146,7 +133,10 @@ impl Engine {
     ) -> ExactRequest<'r> {
         let Unsettled { targets, tentative, .. } = unsettled;
         let may_delay = tentative.delay_slot.is_some();
-        let charge = |&index: &usize| ExactCharge::new(generation, &targets[index], may_delay);
+        let charge = |&index: &usize| {
+            let target = &targets[index];
+            ExactCharge::new(generation.loaded(target.limit), target, may_delay)
+        };
         ExactRequest {
             charges: tentative.exact.iter().filter_map(charge).collect(),
             may_charge: decision.refusing().next().is_none(),

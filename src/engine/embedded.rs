@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use super::counters::VerdictKinds;
 use super::exact::{ExactCharge, ExactRequest, ExactTier, ExactVerdicts};
+use super::open_charge::ChargedIn;
 use super::overflow::OverflowCharge;
-use super::pending::ChargedIn;
 use super::target::Target;
 use crate::clock::{Nanos, Now};
 use crate::estimator::ConfirmTable;

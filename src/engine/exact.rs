@@ -12,10 +12,9 @@ use smallvec::SmallVec;
 
 use super::counters::{VerdictKind, VerdictKinds};
 use super::decision::LimitVerdict;
-use super::generation::Generation;
-use super::loaded_limit::{ExactLimit, TierState};
+use super::loaded_limit::{ExactLimit, LoadedLimit, TierState};
+use super::open_charge::{ChargedIn, OpenCharge};
 use super::overflow::Overflow;
-use super::pending::{ChargedIn, OpenCharge};
 use super::target::Target;
 use crate::clock::{Clock, Now};
 use crate::estimator::ConfirmTable;
@@ -163,14 +162,13 @@ fn add_cached_denials(
 }
 
 impl<'r> ExactCharge<'r> {
-    /// The charge for a target; `None` if its limit is not exact. `may_delay`: whether the request has a delay slot,
+    /// The charge for a target of a limit; `None` if the limit is not exact. `may_delay`: whether the request has a delay slot,
     /// or is treated as if it had one.
     pub(super) fn new(
-        generation: &'r Generation,
+        loaded: &'r LoadedLimit,
         target: &'r Target,
         may_delay: bool,
     ) -> Option<Self> {
-        let loaded = generation.loaded(target.limit);
         let TierState::Exact(limit) = &loaded.state else {
             return None;
         };

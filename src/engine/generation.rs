@@ -10,22 +10,20 @@ use smallvec::SmallVec;
 
 use super::counters::LimitCounters;
 use super::decision::{Decision, Outcome};
+use super::limit_registry::LimitRegistry;
 use super::loaded_limit::{FamilyKey, LoadContext, LoadedLimit, TierState};
 use super::reload_report::ReloadReport;
-use super::state::Engine;
 use crate::clock::Now;
 use crate::estimator::EstimateLimit;
-use crate::policy::{LimitIndex, Mode, Policy, RouteIndex, Source};
-use crate::store::{BoundedBudget, CellBudget};
+use crate::policy::{KeySecret, LimitIndex, Mode, PerLimit, PerRoute, Policy, RouteIndex, Source};
+use crate::store::{BoundedBudget, CellBudget, EmbeddedStore};
 
 /// One loaded policy.
 pub struct Generation {
     number: u64,
     policy: Policy,
-    /// One for each of [`Policy::limits`], with the same index.
-    limits: Vec<LoadedLimit>,
-    /// One for each of [`Policy::routes`], with the same index.
-    routes: Vec<LoadedRoute>,
+    limits: PerLimit<LoadedLimit>,
+    routes: PerRoute<LoadedRoute>,
     /// Enforcing limits whose bans refuse connections.
     connection_bans: Vec<LimitIndex>,
     /// Whether any limit has a penalty.
@@ -38,52 +36,63 @@ struct LoadedRoute {
     path_sources: Vec<Source>,
 }
 
+/// What a generation is built from: the parts of the engine that outlive it.
+#[derive(Clone, Copy)]
+pub(super) struct GenerationContext<'e> {
+    pub(super) registry: &'e LimitRegistry,
+    pub(super) embedded: &'e EmbeddedStore,
+    pub(super) secret: &'e KeySecret,
+    /// Whether the shared store has slots, so that limits of a family are stored together.
+    pub(super) has_slots: bool,
+    pub(super) now: Now,
+}
+
 impl Generation {
     pub(super) fn build(
-        engine: &Engine,
+        context: GenerationContext<'_>,
         number: u64,
         policy: Policy,
         previous: Option<&Self>,
-        now: Now,
     ) -> (Self, ReloadReport) {
         let mut report = ReloadReport::default();
-        let mut limits = Vec::with_capacity(policy.limits.len());
-        let has_slots = engine.remote().is_some_and(|shared| shared.has_slots());
-        let families = if has_slots { policy.families() } else { Vec::new() };
+        let families = if context.has_slots { policy.families() } else { Vec::new() };
         let with_response_cost = policy.limits_with_response_cost();
-        for (index, limit) in policy.limits.iter().enumerate() {
+        let limits = PerLimit::of(&policy.limits, |index, limit| {
             let before = previous.and_then(|previous| previous.loaded_named(&limit.name));
             let family = families.iter().find(|family| family.members.contains(&index));
             let context = LoadContext {
-                engine,
+                registry: context.registry,
+                embedded: context.embedded,
+                secret: context.secret,
                 family: family.map(|family| FamilyKey {
                     sources: family.common_sources,
-                    hasher: engine.secret.family_hasher(),
+                    hasher: context.secret.family_hasher(),
                 }),
                 may_change: limit.status_rules.depends_on_status()
-                    || with_response_cost.contains(&LimitIndex(index)),
-                now,
+                    || with_response_cost.contains(&index),
+                now: context.now,
             };
             let (loaded, carryover) = LoadedLimit::build(limit, context, before);
             match before {
                 None => report.added.push(Arc::clone(&limit.name)),
                 Some(_) => report.add(&limit.name, carryover),
             }
-            limits.push(loaded);
-        }
+            loaded
+        });
         if let Some(previous) = previous {
             let names = previous.policy.limits.iter().map(|limit| &limit.name);
             let is_dropped =
                 |name: &&Arc<str>| policy.limits.iter().all(|limit| limit.name != **name);
             report.dropped = names.filter(is_dropped).cloned().collect();
         }
-        let refuses_connections = policy.limits.iter().enumerate().filter(|(_, limit)| {
+        let refuses_connections = policy.indexed_limits().filter(|(_, limit)| {
             limit.penalty.is_some_and(|rule| rule.at_connection) && limit.mode == Mode::Enforce
         });
-        let connection_bans = refuses_connections.map(|(index, _)| LimitIndex(index)).collect();
+        let connection_bans = refuses_connections.map(|(index, _)| index).collect();
         let has_penalties = policy.limits.iter().any(|limit| limit.penalty.is_some());
-        let load = |route| LoadedRoute { path_sources: policy.path_sources(route) };
-        let routes = policy.routes.iter().map(load).collect();
+        let routes = PerRoute::of(&policy.routes, |_, route| LoadedRoute {
+            path_sources: policy.path_sources(route),
+        });
         (Self { number, policy, limits, routes, connection_bans, has_penalties }, report)
     }
 
@@ -99,7 +108,7 @@ impl Generation {
 
     /// The sources of a route's keys and plans that read the path.
     pub(super) fn path_sources(&self, route: RouteIndex) -> &[Source] {
-        &self.routes[route.0].path_sources
+        &self.routes[route].path_sources
     }
 
     /// An empty decision for a request that arrived at `at`.
@@ -117,12 +126,12 @@ impl Generation {
 
     /// The counters of a limit, over all generations.
     pub fn counters(&self, limit: LimitIndex) -> &LimitCounters {
-        &self.limits[limit.0].counters
+        &self.limits[limit].counters
     }
 
     /// The cell budget of an exact limit.
     pub fn cell_budget(&self, limit: LimitIndex) -> Option<&CellBudget> {
-        match &self.limits[limit.0].state {
+        match &self.limits[limit].state {
             TierState::Estimate(_) | TierState::InFlight { .. } => None,
             TierState::Exact(exact) => Some(exact.budget()),
         }
@@ -130,7 +139,7 @@ impl Generation {
 
     /// The number of requests in flight that a `max_in_flight` limit counts now.
     pub fn in_flight(&self, limit: LimitIndex) -> Option<u64> {
-        match &self.limits[limit.0].state {
+        match &self.limits[limit].state {
             TierState::InFlight { table, .. } => Some(table.total()),
             TierState::Estimate(_) | TierState::Exact(_) => None,
         }
@@ -138,7 +147,7 @@ impl Generation {
 
     /// The sketch of an estimate limit.
     pub fn estimate(&self, limit: LimitIndex) -> Option<&EstimateLimit> {
-        match &self.limits[limit.0].state {
+        match &self.limits[limit].state {
             TierState::Estimate(estimate) => Some(estimate),
             TierState::Exact(_) | TierState::InFlight { .. } => None,
         }
@@ -158,7 +167,7 @@ impl Generation {
 
     /// The loaded limit with this index.
     pub(super) fn loaded(&self, limit: LimitIndex) -> &LoadedLimit {
-        &self.limits[limit.0]
+        &self.limits[limit]
     }
 
     /// Every sketch, those for overflowing exact limits included.
@@ -180,7 +189,7 @@ impl Generation {
     }
 
     fn loaded_named(&self, name: &str) -> Option<&LoadedLimit> {
-        let index = self.policy.limits.iter().position(|limit| &*limit.name == name)?;
+        let (index, _) = self.policy.indexed_limits().find(|(_, limit)| &*limit.name == name)?;
         self.limits.get(index)
     }
 }

@@ -7,16 +7,16 @@
 use std::sync::Arc;
 
 use super::counters::LimitCounters;
+use super::limit_registry::LimitRegistry;
 use super::overflow::Overflow;
 use super::overrides::OverrideIndex;
 use super::reload_report::Carryover;
-use super::state::Engine;
 use crate::clock::Now;
 use crate::estimator::EstimateLimit;
 use crate::limit::{Quota, Rate, WindowLengths};
 use crate::policy::key::KeyHasher;
-use crate::policy::{Count, Limit, OnStoreFailure, RateIndex, Tier, WhenFull};
-use crate::store::{CellBudget, InFlightCounts, IssuedQuota, QuotaSpec};
+use crate::policy::{Count, KeySecret, Limit, OnStoreFailure, RateIndex, Tier, WhenFull};
+use crate::store::{CellBudget, EmbeddedStore, InFlightCounts, IssuedQuota, QuotaSpec};
 
 /// One limit of a generation with the state that it counts in.
 pub(super) struct LoadedLimit {
@@ -79,7 +79,10 @@ struct ExactRate {
 
 /// What a limit is loaded with.
 pub(super) struct LoadContext<'e> {
-    pub(super) engine: &'e Engine,
+    pub(super) registry: &'e LimitRegistry,
+    /// Issues the quotas of exact limits.
+    pub(super) embedded: &'e EmbeddedStore,
+    pub(super) secret: &'e KeySecret,
     pub(super) family: Option<FamilyKey>,
     /// Whether the response of the origin may change a charge.
     pub(super) may_change: bool,
@@ -115,7 +118,7 @@ impl LoadedLimit {
         context: LoadContext<'_>,
         before: Option<&Self>,
     ) -> (Self, Carryover) {
-        let LoadContext { engine, family, may_change, now } = context;
+        let LoadContext { registry, embedded, secret, family, may_change, now } = context;
         // The cells of another family are stored in other slots.
         let family_sources = family.as_ref().map_or(0, |family| family.sources);
         let identity = format!("{}\0{family_sources}", limit.identity());
@@ -127,7 +130,7 @@ impl LoadedLimit {
             Count::Exact { quota, when_full, max_keys, on_store_failure } => {
                 // The budget belongs to the limit's name, also under another key: old cells use it until they are
                 // swept.
-                let budget = engine.obtain_budget(&limit.name);
+                let budget = registry.obtain_budget(&limit.name);
                 let quotas = || std::iter::once(quota).chain(&limit.terms.quotas);
                 let windows = WindowLengths::of(quotas());
                 let spec = |quota: &Quota| QuotaSpec {
@@ -146,13 +149,13 @@ impl LoadedLimit {
                     max_keys: *max_keys,
                     on_store_failure: *on_store_failure,
                 };
-                TierState::exact(engine, spec, same)
+                TierState::exact(embedded, spec, same)
             }
             Count::InFlight { max } => TierState::in_flight(*max, same),
         };
-        let hasher = engine.secret.hasher(limit);
+        let hasher = secret.hasher(limit);
         let overrides = OverrideIndex::of(limit, &hasher);
-        let counters = engine.obtain_counters(&limit.name);
+        let counters = registry.obtain_counters(&limit.name);
         (Self { hasher, counters, state, family, overrides, may_change, identity }, carryover)
     }
 }
@@ -174,7 +177,7 @@ impl TierState {
         (Self::Estimate(Arc::new(next)), carryover)
     }
 
-    fn exact(engine: &Engine, spec: ExactSpec, same: Option<&Self>) -> (Self, Carryover) {
+    fn exact(embedded: &EmbeddedStore, spec: ExactSpec, same: Option<&Self>) -> (Self, Carryover) {
         let before = match same {
             Some(Self::Exact(before)) => Some(before),
             Some(Self::Estimate(_) | Self::InFlight { .. }) | None => None,
@@ -192,7 +195,7 @@ impl TierState {
             None => {
                 let quotas: Vec<Quota> = spec.rates.iter().map(|rate| rate.quota).collect();
                 let overflow = Overflow::new(&quotas[0], &quotas[1..]);
-                (issue_rates(engine, spec.rates), Arc::new(overflow))
+                (issue_rates(embedded, spec.rates), Arc::new(overflow))
             }
         };
         let candidate_before = before.and_then(|before| before.candidate.as_ref());
@@ -201,7 +204,7 @@ impl TierState {
             let kept = before.filter(|_| same).and_then(|old| old.candidate_overflow.clone());
             kept.unwrap_or_else(|| Arc::new(Overflow::new(&candidate.quota, &[])))
         });
-        let issue = |candidate| engine.exact.embedded.issue(candidate, candidate_before);
+        let issue = |candidate| embedded.issue(candidate, candidate_before);
         let exact = ExactLimit {
             delays: rates.iter().any(|rate| rate.undelayed.is_some()),
             rates,
@@ -226,8 +229,8 @@ impl TierState {
 }
 
 /// Issues the quotas of all rates. If one of them has a `max_delay`, each rate also gets a quota without it.
-fn issue_rates(engine: &Engine, specs: Vec<QuotaSpec>) -> Vec<ExactRate> {
-    let issue = |spec| engine.exact.embedded.issue(spec, None);
+fn issue_rates(embedded: &EmbeddedStore, specs: Vec<QuotaSpec>) -> Vec<ExactRate> {
+    let issue = |spec| embedded.issue(spec, None);
     let delays = specs.iter().any(|spec| spec.quota.without_delay().is_some());
     let undelayed = |spec: &QuotaSpec| QuotaSpec {
         quota: spec.quota.without_delay().unwrap_or(spec.quota),

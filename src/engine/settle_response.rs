@@ -6,22 +6,16 @@
 
 use std::sync::Arc;
 
-use super::background::BackgroundGuard;
 use super::decision::Decision;
 use super::generation::Generation;
-use super::pending::{ChargedIn, DegradedCharge, FinalResponse, OpenCharge, PendingSettlement};
+use super::open_charge::{
+    BackgroundGuard, ChargeCorrection, ChargedIn, DegradedCharge, OpenCharge,
+};
+use super::pending::{FinalResponse, PendingSettlement};
 use super::state::Engine;
-use crate::clock::{Nanos, Now};
-use crate::limit::{Quota, Verdict};
+use crate::clock::Now;
 use crate::policy::StatusRules;
-use crate::store::redis::{CellCharge, SharedStore};
-
-/// How a response changes a charge, in units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChargeCorrection {
-    Refund(u32),
-    Debit(u32),
-}
+use crate::store::redis::CellCharge;
 
 /// What a response makes of an open charge.
 struct SettledCost {
@@ -156,40 +150,6 @@ impl Engine {
             (_, ChargeCorrection::Debit(units)) => {
                 let charge = CellCharge::new(key, family, Arc::clone(quota), units);
                 shared.record_unreported(&charge, now);
-            }
-        }
-    }
-}
-
-impl ChargeCorrection {
-    /// Corrects a charge of the shared store. `charge` is the complete charge, with the `log_chunk` of the reply; `at`
-    /// is the time of the charge on the store's clock.
-    pub(super) fn send(self, shared: &Arc<SharedStore>, charge: CellCharge, at: u64) {
-        match self {
-            Self::Refund(units) => shared.refund_units(charge, units, at),
-            Self::Debit(units) => shared.debit(CellCharge { cost: units, log_chunk: 0, ..charge }),
-        }
-    }
-
-    /// Corrects a verdict as if it had been made with the corrected charge.
-    fn correct(self, quota: &Quota, verdict: &mut Verdict) {
-        let emission = match quota {
-            Quota::TokenBucket(bucket) => bucket.emission(),
-            Quota::SlidingWindow(_) | Quota::SlidingLog(_) | Quota::FixedWindow(_) => Nanos::ZERO,
-        };
-        match self {
-            Self::Refund(units) => {
-                let span = emission.saturating_mul(u64::from(units));
-                verdict.reset = verdict.reset.saturating_sub(span);
-                verdict.remaining = verdict.remaining.saturating_add(units).min(verdict.limit);
-                if verdict.remaining == verdict.limit {
-                    verdict.reset = Nanos::ZERO;
-                }
-            }
-            Self::Debit(units) => {
-                let span = emission.saturating_mul(u64::from(units));
-                verdict.reset = verdict.reset.saturating_add(span);
-                verdict.remaining = verdict.remaining.saturating_sub(units);
             }
         }
     }

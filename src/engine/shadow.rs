@@ -3,18 +3,21 @@
 //! A shadow limit is charged only if the request passes. With a shared store they are charged in the background
 //! (`background.rs`), since no request waits for them.
 
+use std::sync::Arc;
+
 use super::background::BackgroundCharge;
-use super::candidate::CandidateJudgment;
+use super::candidate::CandidateVerdict;
 use super::counters::{VerdictKind, VerdictKinds};
 use super::decision::{Decision, LimitVerdict, Outcome};
 use super::exact::{ExactCharge, ExactRequest, ExactVerdicts};
 use super::generation::Generation;
-use super::loaded_limit::TierState;
+use super::loaded_limit::{ExactLimit, TierState};
 use super::pending::PendingSettlement;
 use super::state::Engine;
 use super::target::Target;
 use super::tentative::in_flight_verdict;
-use crate::store::Acquired;
+use crate::policy::KeyHash;
+use crate::store::{Acquired, IssuedQuota};
 
 impl Engine {
     /// Judges every shadow limit, each independently, and charges it if the request passes.
@@ -27,7 +30,8 @@ impl Engine {
     ) {
         let passes = decision.outcome == Outcome::Allowed;
         for target in targets.iter().filter(|target| target.shadow) {
-            let charge = ExactCharge::new(generation, target, true).filter(|_| !target.denied);
+            let charge = ExactCharge::new(generation.loaded(target.limit), target, true)
+                .filter(|_| !target.denied);
             match (self.remote(), charge) {
                 (Some(shared), Some(charge)) if passes => {
                     BackgroundCharge { engine: self, shared, generation, charge }
@@ -103,12 +107,12 @@ impl Engine {
         pending: &mut PendingSettlement,
     ) {
         for target in targets {
-            let Some(candidate) = generation.candidate(target, decision) else {
+            let Some(candidate) = CandidateJudgment::of(generation, target, decision) else {
                 continue;
             };
             let CandidateJudgment { limit, quota, verdict } = candidate;
-            let others_admit = verdict.others_admit(decision);
-            let target = &verdict.target(target);
+            let others_admit = decision.refusing().all(|denial| denial.limit == target.limit);
+            let target = &candidate_target(target);
             let loaded = generation.loaded(target.limit);
             let charge = ExactCharge {
                 target,
@@ -164,4 +168,39 @@ fn as_shadow(mut limit_verdict: LimitVerdict) -> LimitVerdict {
         limit_verdict.kind = VerdictKind::ShadowDenied;
     }
     limit_verdict
+}
+
+/// The candidate of a limit for one request.
+struct CandidateJudgment<'g> {
+    limit: &'g ExactLimit,
+    quota: &'g Arc<IssuedQuota>,
+    verdict: CandidateVerdict,
+}
+
+impl<'g> CandidateJudgment<'g> {
+    /// `None` if the limit has no candidate, or if the key has a rate of its own.
+    fn of(generation: &'g Generation, target: &Target, decision: &Decision) -> Option<Self> {
+        let TierState::Exact(limit) = &generation.loaded(target.limit).state else {
+            return None;
+        };
+        let quota = limit.candidate.as_ref().filter(|_| target.rate == 0 && !target.denied)?;
+        let mut verdicts = decision.verdicts.iter();
+        let live = verdicts.find(|limit_verdict| limit_verdict.limit == target.limit)?;
+        let verdict = CandidateVerdict {
+            limit: target.limit,
+            live: live.verdict.allowed,
+            candidate: Arc::default(),
+        };
+        Some(Self { limit, quota, verdict })
+    }
+}
+
+/// The target of a candidate: that of its limit with another cell.
+fn candidate_target(target: &Target) -> Target {
+    /// Separates a candidate's cells from those of its limit. Keys are hashes, so a key that differs by a constant
+    /// collides no more often than any other.
+    const CANDIDATE_CELLS: u64 = 0x9e37_79b9_7f4a_7c15;
+    let high = target.key.high ^ CANDIDATE_CELLS;
+    let low = target.key.low ^ CANDIDATE_CELLS;
+    Target { key: KeyHash { high, low }, ..*target }
 }

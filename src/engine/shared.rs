@@ -15,7 +15,7 @@ use super::counters::VerdictKinds;
 use super::exact::{
     ExactCharge, ExactCharges, ExactOutcome, ExactRequest, ExactTier, ExactVerdicts,
 };
-use super::pending::{ChargedIn, DegradedCharge};
+use super::open_charge::{ChargedIn, DegradedCharge};
 use crate::clock::Nanos;
 use crate::limit::Verdict;
 use crate::policy::OnStoreFailure;

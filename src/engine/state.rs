@@ -7,19 +7,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use hashbrown::HashMap;
-use parking_lot::Mutex;
-
-use super::counters::{Durations, LimitCounters};
+use super::counters::Durations;
 use super::delay_slots::DelaySlots;
 use super::exact::ExactTier;
-use super::generation::Generation;
+use super::generation::{Generation, GenerationContext};
+use super::limit_registry::LimitRegistry;
 use super::reload_report::ReloadReport;
 use crate::clock::{Clock, Nanos, Now};
 use crate::estimator::ConfirmTable;
 use crate::policy::{KeySecret, Policy};
+use crate::store::Bans;
 use crate::store::redis::SharedStore;
-use crate::store::{Bans, CellBudget};
 
 /// Shards of the embedded store that one tick sweeps: all of them in 3 to 4 seconds.
 const SWEEP_SHARDS: usize = 128;
@@ -36,10 +34,7 @@ pub struct Engine {
     pub(super) background: Arc<AtomicUsize>,
     /// The number of generations built.
     generations: AtomicU64,
-    /// By limit name. Counters are never reset while the process lives.
-    counters: Mutex<HashMap<Arc<str>, Arc<LimitCounters>>>,
-    /// By limit name. A limit that is removed and added again finds the budget that its old cells are counted in.
-    budgets: Mutex<HashMap<Arc<str>, Arc<CellBudget>>>,
+    registry: LimitRegistry,
     pub(super) durations: Durations,
 }
 
@@ -55,8 +50,7 @@ impl Engine {
             delay_slots: DelaySlots::default(),
             background: Arc::default(),
             generations: AtomicU64::new(0),
-            counters: Mutex::default(),
-            budgets: Mutex::default(),
+            registry: LimitRegistry::default(),
             durations: Durations::default(),
         }
     }
@@ -101,7 +95,14 @@ impl Engine {
         previous: Option<&Generation>,
     ) -> (Generation, ReloadReport) {
         let number = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
-        let (generation, report) = Generation::build(self, number, policy, previous, self.now());
+        let context = GenerationContext {
+            registry: &self.registry,
+            embedded: &self.exact.embedded,
+            secret: &self.secret,
+            has_slots: self.remote().is_some_and(|shared| shared.has_slots()),
+            now: self.now(),
+        };
+        let (generation, report) = Generation::build(context, number, policy, previous);
         if let Some(shared) = self.remote()
             && generation.has_penalties
         {
@@ -158,16 +159,6 @@ impl Engine {
     /// How long decisions take.
     pub const fn durations(&self) -> &Durations {
         &self.durations
-    }
-
-    /// The cell budget of a limit; it is created on the first call.
-    pub(super) fn obtain_budget(&self, limit: &Arc<str>) -> Arc<CellBudget> {
-        Arc::clone(self.budgets.lock().entry(Arc::clone(limit)).or_default())
-    }
-
-    /// The counters of a limit; they are created on the first call.
-    pub(super) fn obtain_counters(&self, limit: &Arc<str>) -> Arc<LimitCounters> {
-        Arc::clone(self.counters.lock().entry(Arc::clone(limit)).or_default())
     }
 }
 

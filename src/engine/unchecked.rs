@@ -13,14 +13,15 @@
 use http::HeaderMap;
 
 use super::background::BackgroundCharge;
-use super::decide::Unsettled;
 use super::decision::{Decision, Outcome};
 use super::exact::{ExactCharge, ExactOutcome, ExactVerdicts};
 use super::generation::Generation;
 use super::loaded_limit::TierState;
 use super::pending::{FinalResponse, PendingSettlement};
+use super::resolve::{self, Completeness};
 use super::state::Engine;
-use super::target::{self, Completeness, Target};
+use super::target::Target;
+use super::unsettled::Unsettled;
 use crate::limit::Verdict;
 use crate::policy::{Count, Facts, RouteIndex, Source};
 use crate::tokens::SignatureCheck;
@@ -51,7 +52,7 @@ impl Engine {
             return TargetLookup::Decided;
         };
         decision.route = Some(route);
-        if !target::is_unambiguous(generation, facts, route) {
+        if !resolve::is_unambiguous(generation, facts, route) {
             decision.outcome = Outcome::AmbiguousPath;
             return TargetLookup::Decided;
         }
@@ -60,7 +61,7 @@ impl Engine {
             return TargetLookup::Decided;
         }
         let recalled = SignatureCheck::Recall;
-        match target::resolve(generation, facts, route, recalled, &mut unsettled.targets) {
+        match resolve::resolve(generation, facts, route, recalled, &mut unsettled.targets) {
             Ok(Completeness::Complete) => {}
             Ok(Completeness::Partial) => {
                 if self.refuse_unchecked(generation, unsettled, decision, pending) {
@@ -152,7 +153,7 @@ impl Engine {
             return Some(verdict);
         }
         // A limit that delays is charged as for a request with a delay slot.
-        let charge = ExactCharge::new(generation, target, true)?;
+        let charge = ExactCharge::new(generation.loaded(target.limit), target, true)?;
         match self.remote() {
             Some(shared) if !shared.is_away(&charge.cell_charge()) => {
                 BackgroundCharge { engine: self, shared, generation, charge }.charge_unrecorded();
@@ -191,7 +192,7 @@ fn check_token(
 ) {
     let Unsettled { targets, rejected, failed_token_check, .. } = unsettled;
     targets.clear();
-    let resolved = target::resolve(generation, facts, route, SignatureCheck::Verify, targets);
+    let resolved = resolve::resolve(generation, facts, route, SignatureCheck::Verify, targets);
     if let Err(error) = resolved {
         *rejected = Some(error.outcome());
         targets.retain(|target| is_charged_for_checks(generation, target));

@@ -6,7 +6,7 @@
 use super::lines::number;
 use crate::clock::Nanos;
 use crate::limit::Quota;
-use crate::policy::{Count, Limit, Policy, RateIndex};
+use crate::policy::{Count, Limit, LimitIndex, PerLimit, Policy, RateIndex};
 
 /// One member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,13 +47,13 @@ impl PolicyMember {
 }
 
 /// The members of all limits of a policy.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PolicyMembers(Vec<Vec<PolicyMember>>);
+#[derive(Clone, Debug)]
+pub(crate) struct PolicyMembers(PerLimit<Vec<PolicyMember>>);
 
 impl PolicyMembers {
     /// Writes a member for each rate of each limit.
     pub(crate) fn of(policy: &Policy) -> Self {
-        let of_limit = |limit: &Limit| match &limit.count {
+        let of_limit = |_, limit: &Limit| match &limit.count {
             Count::Estimate { rate, .. } => vec![PolicyMember::new(limit, 0, rate.count())],
             Count::InFlight { max } => vec![PolicyMember::new(limit, 0, *max)],
             Count::Exact { quota, .. } => {
@@ -61,11 +61,16 @@ impl PolicyMembers {
                 quotas.map(|(quota, rate)| PolicyMember::new(limit, rate, quota.limit())).collect()
             }
         };
-        Self(policy.limits.iter().map(of_limit).collect())
+        Self(PerLimit::of(&policy.limits, of_limit))
     }
 
     /// The member of the limit with an index, if it states `units` as its quota.
-    pub(crate) fn get(&self, limit: usize, rate: RateIndex, units: u32) -> Option<&PolicyMember> {
+    pub(crate) fn get(
+        &self,
+        limit: LimitIndex,
+        rate: RateIndex,
+        units: u32,
+    ) -> Option<&PolicyMember> {
         let member = self.0.get(limit)?.get(rate as usize);
         // During a reload a cell may be judged by the numbers of another configuration.
         member.filter(|member| member.units == units)
@@ -104,7 +109,7 @@ mod tests {
         let loaded = config::read_text(text, "test.yaml", std::path::Path::new("")).unwrap();
         let members = PolicyMembers::of(&loaded.config.policy);
         let written = |limit, units| {
-            let member = members.get(limit, 0, units)?;
+            let member = members.get(LimitIndex(limit), 0, units)?;
             Some((
                 String::from_utf8_lossy(member.as_bytes()),
                 String::from_utf8_lossy(member.remaining()),
@@ -116,6 +121,6 @@ mod tests {
         assert_eq!(written(2, 5), of("\"calls\";q=5;qu=\"concurrent-requests\"", "\"calls\";r="));
         assert_eq!(written(1, 61), None);
         assert_eq!(written(3, 5), None);
-        assert_eq!(members.get(1, 1, 60), None);
+        assert_eq!(members.get(LimitIndex(1), 1, 60), None);
     }
 }

@@ -144,7 +144,7 @@ impl RateLimitFields<'_> {
             }
             first = false;
             let (limit, rate, units) = (answer.limit, answer.rate, answer.verdict.limit);
-            match self.members.and_then(|all| all.get(limit.0, rate, units)) {
+            match self.members.and_then(|all| all.get(limit, rate, units)) {
                 Some(member) => write(out, member, answer),
                 None => {
                     write(out, &PolicyMember::new(self.policy.limit(limit), rate, units), answer)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::config::{Config, Responses};
 use crate::engine::{Decision, Engine, Generation, ReloadReport};
 use crate::http::{FieldRules, HeadBounds, RateLimitFields};
+use crate::policy::PerRoute;
 use crate::policy::client::ClientRules;
 
 /// One loaded policy. Requests keep the one that judged them.
@@ -13,7 +14,7 @@ pub(super) struct LoadedPolicy {
     pub(super) clients: ClientRules,
     pub(super) bounds: HeadBounds,
     pub(super) field_rules: FieldRules,
-    responses: Vec<Arc<Responses>>,
+    responses: PerRoute<Arc<Responses>>,
     default_responses: Arc<Responses>,
 }
 
@@ -40,7 +41,7 @@ impl LoadedPolicy {
 
     /// The rate limit fields of a decision.
     pub(super) fn fields<'d>(&'d self, decision: &'d Decision) -> RateLimitFields<'d> {
-        let of_route = decision.route.and_then(|route| self.responses.get(route.0));
+        let of_route = decision.route.and_then(|route| self.responses.get(route));
         let responses = of_route.unwrap_or(&self.default_responses);
         let policy = self.generation.policy();
         RateLimitFields { decision, policy, responses, members: None }

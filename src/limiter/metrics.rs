@@ -2,7 +2,7 @@
 
 use super::judge::Limiter;
 use crate::engine::{LimitCounters, VerdictKind};
-use crate::policy::{LimitIndex, Tier};
+use crate::policy::Tier;
 
 /// The counters of a limiter at one moment. Verdicts are counted since the limiter was built, over reloads.
 ///
@@ -70,16 +70,13 @@ impl Limiter {
         let engine = &self.shared.engine;
         let loaded = self.shared.loaded.load();
         let generation = &loaded.generation;
-        let limits = generation.policy().limits.iter().enumerate();
-        let limits = limits.map(|(index, limit)| {
-            let index = LimitIndex(index);
-            LimitMetrics {
-                name: limit.name.to_string(),
-                tier: limit.count.tier(),
-                verdicts: VerdictCounts::of(generation.counters(index)),
-                cells: generation.cell_budget(index).map(|budget| budget.cells()),
-                in_flight: generation.in_flight(index),
-            }
+        let limits = generation.policy().indexed_limits();
+        let limits = limits.map(|(index, limit)| LimitMetrics {
+            name: limit.name.to_string(),
+            tier: limit.count.tier(),
+            verdicts: VerdictCounts::of(generation.counters(index)),
+            cells: generation.cell_budget(index).map(|budget| budget.cells()),
+            in_flight: generation.in_flight(index),
         });
         MetricsSnapshot {
             limits: limits.collect(),

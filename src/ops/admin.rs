@@ -27,7 +27,6 @@ use super::status::{ReloadOutcome, Status};
 use super::{MetricSources, render_metrics};
 use crate::edge::MemoryBudget;
 use crate::engine::Engine;
-use crate::policy::LimitIndex;
 use crate::proxy::{Live, TrafficCounters};
 
 /// Answers requests of operators.
@@ -127,9 +126,8 @@ impl AdminApi {
     fn status_of(&self, live: &Live) -> Value {
         let now = self.engine.now();
         let generation = &live.generation;
-        let limits = generation.policy().limits.iter().enumerate().map(|(index, limit)| {
-            let cells =
-                generation.cell_budget(LimitIndex(index)).map(crate::store::CellBudget::cells);
+        let limits = generation.policy().indexed_limits().map(|(index, limit)| {
+            let cells = generation.cell_budget(index).map(crate::store::CellBudget::cells);
             json!({ "name": &*limit.name, "tier": limit.count.tier().name(), "cells": cells })
         });
         let origins = live.origins.iter().map(|origin| {

@@ -15,7 +15,7 @@ use crate::edge::{MemoryBudget, MemoryKind, ShedReason};
 use crate::engine::{CandidateComparison, Engine, VerdictKind};
 use crate::http::RejectReason;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
-use crate::policy::{LimitIndex, Tier};
+use crate::policy::Tier;
 use crate::proxy::{Live, OriginCounters, RequestOutcome, TrafficCounters};
 use crate::store::redis::CallOutcome;
 use crate::tokens::{self, TokenError};
@@ -94,8 +94,7 @@ fn requests(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
 fn decisions(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let generation = &sources.live.generation;
     let (mut verdicts, mut cells) = (Vec::new(), Vec::new());
-    for (index, limit) in generation.policy().limits.iter().enumerate() {
-        let index = LimitIndex(index);
+    for (index, limit) in generation.policy().indexed_limits() {
         let tier = limit.count.tier().name();
         for kind in VerdictKind::ALL {
             let labels = [("limit", &*limit.name), ("tier", tier), ("verdict", kind.name())];
@@ -131,8 +130,8 @@ fn decisions(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
 fn requests_and_keys(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let generation = &sources.live.generation;
     let (mut in_flight, mut bans, mut candidates) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, limit) in generation.policy().limits.iter().enumerate() {
-        let (index, name) = (LimitIndex(index), ("limit", &*limit.name));
+    for (index, limit) in generation.policy().indexed_limits() {
+        let name = ("limit", &*limit.name);
         if let Some(held) = generation.in_flight(index) {
             in_flight.push(gauge(&[name], held as f64));
         }
@@ -192,8 +191,8 @@ fn estimator(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let generation = &sources.live.generation;
     let table = sources.engine.confirm_table();
     let (mut load, mut error) = (Vec::new(), Vec::new());
-    for (index, limit) in generation.policy().limits.iter().enumerate() {
-        let Some(estimate) = generation.estimate(LimitIndex(index)) else {
+    for (index, limit) in generation.policy().indexed_limits() {
+        let Some(estimate) = generation.estimate(index) else {
             continue;
         };
         let labels = [("limit", &*limit.name)];

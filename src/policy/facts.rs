@@ -4,6 +4,7 @@
 use http::HeaderMap;
 
 use super::client::RequestClient;
+use super::connection::ConnectionFacts;
 use crate::clock::Nanos;
 
 /// The parts of one validated request that routes, keys and costs are read from.
@@ -11,6 +12,8 @@ use crate::clock::Nanos;
 pub struct Facts<'r> {
     /// The client ([`super::client::ClientRules::client`]).
     pub client: RequestClient,
+    /// The connection that it came over.
+    pub connection: &'r ConnectionFacts,
     /// The date of arrival ([`crate::clock::Clock::date`]). Token expiry and the begin of a rollout are compared
     /// with it.
     pub now: Nanos,

@@ -5,6 +5,7 @@
 //! store decides where a cell is. The common sources must take many values over the clients of a site:
 //! a host, path, method or route alone would put the cells of the site into one slot.
 
+use super::index::LimitIndex;
 use super::key::Source;
 use super::limit::Tier;
 use super::ruleset::Policy;
@@ -15,7 +16,7 @@ pub struct Family {
     /// The number of leading key sources that all members have in common.
     pub common_sources: usize,
     /// The limits of the family, by index.
-    pub members: Vec<usize>,
+    pub members: Vec<LimitIndex>,
 }
 
 impl Policy {
@@ -23,11 +24,11 @@ impl Policy {
     pub fn families(&self) -> Vec<Family> {
         let mut families: Vec<Family> = Vec::new();
         for route in &self.routes {
-            let exact: Vec<usize> = route
+            let exact: Vec<LimitIndex> = route
                 .limits
                 .iter()
-                .map(|route_limit| route_limit.limit.0)
-                .filter(|index| self.limits[*index].count.tier() == Tier::Exact)
+                .map(|route_limit| route_limit.limit)
+                .filter(|index| self.limit(*index).count.tier() == Tier::Exact)
                 .collect();
             for (n, first) in exact.iter().enumerate() {
                 for second in &exact[n + 1..] {
@@ -45,7 +46,7 @@ impl Policy {
     }
 
     /// Joins the families of two limits, if the two have common sources.
-    fn join(&self, families: &mut Vec<Family>, first: usize, second: usize) {
+    fn join(&self, families: &mut Vec<Family>, first: LimitIndex, second: LimitIndex) {
         if first == second || self.common_sources(&[first, second]) == 0 {
             return;
         }
@@ -63,8 +64,8 @@ impl Policy {
     }
 
     /// The number of leading sources that these limits' keys have in common; 0 if none of them spreads keys.
-    fn common_sources(&self, members: &[usize]) -> usize {
-        let keys = || members.iter().map(|index| self.limits[*index].key.sources());
+    fn common_sources(&self, members: &[LimitIndex]) -> usize {
+        let keys = || members.iter().map(|index| self.limit(*index).key.sources());
         let Some(first) = keys().next() else {
             return 0;
         };

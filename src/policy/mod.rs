@@ -6,6 +6,7 @@
 //! every node.
 
 pub mod client;
+mod connection;
 mod cost;
 mod facts;
 mod family;
@@ -20,10 +21,11 @@ mod ruleset;
 mod status_rules;
 mod terms;
 
+pub use connection::ConnectionFacts;
 pub use cost::{Cost, RepeatedCost};
 pub use facts::Facts;
 pub use family::Family;
-pub use index::{LimitIndex, RouteIndex};
+pub use index::{LimitIndex, PerLimit, PerRoute, RouteIndex};
 pub use key::{KeyHash, KeySecret, KeySpec, Source};
 pub use limit::{Count, Limit, MissingKey, Mode, OnStoreFailure, Tier, WhenFull};
 pub use path::{PathPattern, PathPatternError};

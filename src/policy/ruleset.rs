@@ -32,6 +32,11 @@ impl Policy {
         &self.limits[index.0]
     }
 
+    /// Every limit with its index, in the order of the file.
+    pub fn indexed_limits(&self) -> impl Iterator<Item = (LimitIndex, &Limit)> {
+        self.limits.iter().enumerate().map(|(position, limit)| (LimitIndex(position), limit))
+    }
+
     /// The route with this index.
     pub fn route(&self, index: RouteIndex) -> &Route {
         &self.routes[index.0]

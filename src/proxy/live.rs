@@ -16,8 +16,8 @@ use crate::config::{AccessLog, Admin, Bounds, Config, Listener, Origin, Response
 use crate::edge::ConnectionRules;
 use crate::engine::{Engine, Generation, ReloadReport};
 use crate::http::{FieldRules, HeadBounds, PolicyMembers};
-use crate::policy::RouteIndex;
 use crate::policy::client::ClientRules;
+use crate::policy::{PerRoute, RouteIndex};
 
 /// A configuration in force, with everything that was built from it.
 pub struct Live {
@@ -27,8 +27,8 @@ pub struct Live {
     pub connections: Arc<ConnectionRules>,
     /// The origins, in the order in which routes refer to them.
     pub origins: Vec<Arc<OriginGroup>>,
-    /// How refusals and fields look, for each route.
-    pub responses: Vec<Arc<Responses>>,
+    /// What answers look like and what is counted, for each route.
+    routes: PerRoute<LiveRoute>,
     /// The members of `RateLimit-Policy`, written once for all responses.
     pub(crate) members: PolicyMembers,
     /// How refusals look where no route was found.
@@ -39,9 +39,13 @@ pub struct Live {
     pub access_log: AccessLog,
     /// What was fixed when the process started.
     pub fixed: Fixed,
-    /// One for each route.
-    route_counters: Vec<Arc<RouteCounters>>,
     no_route: Arc<RouteCounters>,
+}
+
+/// What belongs to one route.
+struct LiveRoute {
+    responses: Arc<Responses>,
+    counters: Arc<RouteCounters>,
 }
 
 /// What a reload cannot change of a listener.
@@ -130,8 +134,11 @@ impl Live {
                 None => Arc::new(start(origin, counters).await),
             });
         }
-        let routes = config.policy.routes.iter();
-        let route_counters = routes.map(|route| counters.route(&route.name)).collect();
+        let responses = config.responses;
+        let routes = PerRoute::of(&config.policy.routes, |index, route| LiveRoute {
+            responses: Arc::clone(&responses[index]),
+            counters: counters.route(&route.name),
+        });
         let (generation, report) =
             engine.generation(config.policy, previous.map(|previous| &previous.generation));
         let live = Self {
@@ -142,12 +149,11 @@ impl Live {
             }),
             origins,
             members: PolicyMembers::of(generation.policy()),
-            responses: config.responses,
+            routes,
             default_responses: config.default_responses,
             field_rules,
             access_log: config.access_log,
             fixed,
-            route_counters,
             no_route: counters.route(&Arc::from(TrafficCounters::NO_ROUTE)),
             generation,
         };
@@ -156,12 +162,16 @@ impl Live {
 
     /// The counters of a route, or of requests without one.
     pub fn counters(&self, route: Option<RouteIndex>) -> &RouteCounters {
-        route.and_then(|route| self.route_counters.get(route.0)).unwrap_or(&self.no_route)
+        route
+            .and_then(|route| self.routes.get(route))
+            .map_or(&self.no_route, |route| &route.counters)
     }
 
     /// How answers look on a route.
     pub fn responses(&self, route: Option<RouteIndex>) -> &Responses {
-        route.and_then(|route| self.responses.get(route.0)).unwrap_or(&self.default_responses)
+        route
+            .and_then(|route| self.routes.get(route))
+            .map_or(&self.default_responses, |route| &route.responses)
     }
 
     /// Bounds of the proxy itself.

@@ -55,8 +55,9 @@ pub(super) fn judge<'r>(
             false => Ok(valid),
         }
     });
+    let connection = ConnectionState::facts_of(session);
     let judged = valid.map(|valid| {
-        let facts = valid.facts(ctx.client(), ctx.date, &head.method, &head.headers);
+        let facts = valid.facts(ctx.client(), connection, ctx.date, &head.method, &head.headers);
         let generation = &ctx.live.generation;
         let decision = ctx.decision.insert(generation.undecided(ctx.began));
         unsettled = proxy.engine.begin(generation, &facts, decision, &mut ctx.pending);

@@ -51,6 +51,7 @@ pub(super) fn choose(
     let head = session.req_header();
     let facts = Facts {
         client: ctx.client(),
+        connection: ConnectionState::facts_of(session),
         now: ctx.date,
         method: head.method.as_str(),
         host: &ctx.host,
@@ -165,8 +166,10 @@ pub(super) fn write_forwarding_fields(
     };
     request.insert_header("X-Forwarded-For", forwarded_for)?;
     if !(ctx.peer_trusted() && request.headers.contains_key(&X_FORWARDED_PROTO)) {
-        let tls = session.digest().is_some_and(|digest| digest.ssl_digest.is_some());
-        let scheme = HeaderValue::from_static(if tls { "https" } else { "http" });
+        let scheme = match ConnectionState::facts_of(session).is_tls {
+            true => HeaderValue::from_static("https"),
+            false => HeaderValue::from_static("http"),
+        };
         request.insert_header("X-Forwarded-Proto", scheme)?;
     }
     if ctx.host.is_empty() {

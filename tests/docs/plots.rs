@@ -151,6 +151,7 @@ fn leaving_times(subject: &Subject) -> Vec<u64> {
 /// When the request leaves, if it is admitted.
 fn decide(engine: &Engine, generation: &Generation, now: u64) -> Option<(u64, PendingSettlement)> {
     let facts = Facts {
+        connection: &tollgate::policy::ConnectionFacts::NONE,
         client: RequestClient { ip: [192, 0, 2, 1].into(), ipv6_prefix: 64, peer_trusted: false },
         now: engine.date(engine.now()),
         method: "GET",

@@ -147,6 +147,7 @@ async fn decide(
     let began = world.now();
     world.oracle().asked(id, node.index, asked, &policy, began);
     let facts = Facts {
+        connection: &tollgate::policy::ConnectionFacts::NONE,
         client: RequestClient {
             ip: IpAddr::from(asked.ip),
             ipv6_prefix: 64,

@@ -122,6 +122,7 @@ pub fn headers(keys: &[(&'static str, &str)]) -> HeaderMap {
 
 pub fn facts<'f>(path: &'f str, headers: &'f HeaderMap) -> Facts<'f> {
     Facts {
+        connection: &tollgate::policy::ConnectionFacts::NONE,
         client: RequestClient { ip: [192, 0, 2, 1].into(), ipv6_prefix: 64, peer_trusted: true },
         now: tollgate::clock::Nanos::ZERO,
         method: "POST",

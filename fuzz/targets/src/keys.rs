@@ -87,6 +87,7 @@ fn spent(decision: &Decision, limit: usize) -> Option<u32> {
 
 fn decide(path: &str, query: &str, headers: &HeaderMap) -> Decision {
     let facts = Facts {
+        connection: &tollgate::policy::ConnectionFacts::NONE,
         client: RequestClient { ip: [192, 0, 2, 1].into(), ipv6_prefix: 64, peer_trusted: false },
         now: Nanos::ZERO,
         method: "GET",

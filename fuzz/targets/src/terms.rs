@@ -83,6 +83,7 @@ pub fn terms(bytes: &[u8]) {
 
 fn request(headers: &HeaderMap, is_trusted: bool, said: &FinalResponse<'_>) -> Outcome {
     let facts = Facts {
+        connection: &tollgate::policy::ConnectionFacts::NONE,
         client: RequestClient {
             ip: [192, 0, 2, 1].into(),
             ipv6_prefix: 64,

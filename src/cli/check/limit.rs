@@ -6,8 +6,8 @@ use crate::clock::{Nanos, Now};
 use crate::config::{Config, StoreConfig};
 use crate::limit::{Quota, SketchSize, WindowLengths, log_bytes};
 use crate::policy::{
-    Cost, Count, Limit, LimitIndex, MissingKey, Mode, OnStoreFailure, OverrideAction,
-    OverrideTarget, Policy, Rollout, WhenFull,
+    Cost, Count, Limit, MissingKey, Mode, OnStoreFailure, OverrideAction, OverrideTarget, Policy,
+    Rollout, WhenFull,
 };
 use crate::store::CELL_BYTES;
 
@@ -137,9 +137,10 @@ fn write_costs(lines: &mut LimitWriter<'_>, config: &Config, limit: &Limit) -> i
     if limit.cost != Cost::Fixed(1) {
         lines.line("cost", limit.cost.to_string())?;
     }
-    let index = config.policy.limits.iter().position(|other| other.name == limit.name);
+    let mut limits = config.policy.indexed_limits();
+    let index = limits.find(|(_, other)| other.name == limit.name).map(|(index, _)| index);
     let uses = config.policy.routes.iter().flat_map(|route| &route.limits);
-    let uses = uses.filter(|route_limit| Some(route_limit.limit.0) == index);
+    let uses = uses.filter(|route_limit| Some(route_limit.limit) == index);
     let overspend = uses.map(|route_limit| match &route_limit.cost {
         Cost::Response { reserve, max, .. } => max - reserve,
         Cost::Fixed(_) | Cost::Request { .. } => 0,
@@ -224,9 +225,8 @@ fn missing_key(policy: &Policy, missing_key: MissingKey) -> String {
         MissingKey::Skip => "the limit does not apply".to_owned(),
         MissingKey::Deny(status) => format!("answered {status}"),
         MissingKey::ClientIp => "the address of the client is the key".to_owned(),
-        MissingKey::Limit(LimitIndex(index)) => {
-            let name = policy.limits.get(index).map_or("", |limit| &limit.name);
-            format!("limit {name} applies instead")
+        MissingKey::Limit(next) => {
+            format!("limit {} applies instead", policy.limit(next).name)
         }
     }
 }

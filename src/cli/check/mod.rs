@@ -136,9 +136,9 @@ fn write_store(out: &mut dyn Write, config: &Config) -> io::Result<()> {
     )?;
     if matches!(redis.servers, RedisServers::Cluster(_)) {
         for family in config.policy.families() {
-            let members = family.members.iter().map(|index| &*config.policy.limits[*index].name);
+            let members = family.members.iter().map(|index| &*config.policy.limit(*index).name);
             let members: Vec<&str> = members.collect();
-            let key = config.policy.limits[family.members[0]].key.sources();
+            let key = config.policy.limit(family.members[0]).key.sources();
             let parts: Vec<String> =
                 key[..family.common_sources].iter().map(ToString::to_string).collect();
             writeln!(

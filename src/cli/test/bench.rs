@@ -12,8 +12,8 @@ use crate::engine::{Decision, Engine, FinalResponse, Generation, PendingSettleme
 use crate::http::{
     AnswerPreferences, FieldRules, Head, HeadBounds, RejectReason, added_fields, refusal, validate,
 };
-use crate::policy::KeySecret;
 use crate::policy::client::ClientRules;
+use crate::policy::{ConnectionFacts, KeySecret, PerRoute};
 
 /// The beginning of each case, as the time since the Unix epoch: midnight, so that windows of every
 /// length begin then.
@@ -58,7 +58,7 @@ struct Bench<'s> {
     clients: ClientRules,
     bounds: HeadBounds,
     rules: FieldRules,
-    responses: Vec<Arc<Responses>>,
+    responses: PerRoute<Arc<Responses>>,
     default_responses: Arc<Responses>,
     /// Requests whose origin has not answered yet.
     in_flight: Vec<UnansweredRequest>,
@@ -154,8 +154,9 @@ impl<'s> Bench<'s> {
                 return observed;
             }
         };
-        let facts =
-            clean.facts(client, self.clock.date(self.clock.now()), &send.method, &send.headers);
+        let date = self.clock.date(self.clock.now());
+        let connection = &ConnectionFacts::NONE;
+        let facts = clean.facts(client, connection, date, &send.method, &send.headers);
         let (mut decision, pending) = self.store.decide(&self.engine, &self.generation, &facts);
         observed.waited = decision.wait();
         let latency = observed.waited.saturating_add(Nanos::from(send.answer.after));
@@ -198,7 +199,7 @@ impl<'s> Bench<'s> {
     }
 
     fn responses(&self, decision: &Decision) -> &Responses {
-        let responses = decision.route.and_then(|route| self.responses.get(route.0));
+        let responses = decision.route.and_then(|route| self.responses.get(route));
         responses.unwrap_or(&self.default_responses)
     }
 

@@ -9,8 +9,8 @@ use super::listeners::{Admin, Listener};
 use super::origins::Origin;
 use super::responses::Responses;
 use super::store::StoreConfig;
-use crate::policy::Policy;
 use crate::policy::client::ClientRules;
+use crate::policy::{PerRoute, Policy};
 
 /// A valid configuration: every name is resolved and every bound is checked.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub struct Config {
     pub origins: Vec<Origin>,
     /// Limits and routes.
     pub policy: Policy,
-    /// The responses of each route, in the order of the routes of the policy.
-    pub responses: Vec<Arc<Responses>>,
+    /// The responses of each route.
+    pub responses: PerRoute<Arc<Responses>>,
     /// The responses to requests that no route matches.
     pub default_responses: Arc<Responses>,
     /// Bounds of the proxy itself.

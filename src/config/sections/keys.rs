@@ -53,17 +53,9 @@ pub(crate) fn source(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Source> {
 
 fn source_of_text(at: &Located<'_>) -> Option<Source> {
     let text = at.text()?;
-    let plain = [
-        ("client_ip", Source::ClientIp),
-        ("bearer", Source::Bearer),
-        ("basic_user", Source::BasicUser),
-        ("host", Source::Host),
-        ("path", Source::Path),
-        ("method", Source::Method),
-        ("route", Source::Route),
-    ];
-    if let Some((_, source)) = plain.iter().find(|(word, _)| *word == text) {
-        return Some(source.clone());
+    let words = Source::WORDS.map(|source| source.to_string());
+    if let Some(position) = words.iter().position(|word| *word == text) {
+        return Some(Source::WORDS[position].clone());
     }
     match text.split_once(':') {
         Some(("header", name)) => match HeaderName::try_from(name) {
@@ -77,7 +69,7 @@ fn source_of_text(at: &Located<'_>) -> Option<Source> {
             Err(error) => at.error_with(error, "the first segment is 1"),
         },
         _ => {
-            let words = plain.iter().map(|(word, _)| *word);
+            let words = words.iter().map(String::as_str);
             let words: Vec<&str> = words
                 .chain(["header:NAME", "cookie:NAME", "query:NAME", "path_segment:N"])
                 .collect();

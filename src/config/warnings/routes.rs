@@ -4,7 +4,7 @@
 use super::codes::Code;
 use super::list::{WarningInput, WarningList};
 use crate::policy::{
-    Cost, Count, Limit, MissingKey, Mode, Rollout, RouteLimit, RouteMatch, Source,
+    Cost, Count, Limit, LimitIndex, MissingKey, Mode, Rollout, RouteLimit, RouteMatch, Source,
 };
 
 /// A response may cost this many times the reserve before a warning is given.
@@ -44,19 +44,19 @@ fn covers(earlier: &RouteMatch, later: &RouteMatch) -> bool {
 }
 
 fn warn_of_unused_limits(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
-    let mut used: Vec<bool> = vec![false; input.limits.len()];
+    let mut used: Vec<LimitIndex> = Vec::new();
     for route_limit in input.routes.iter().flat_map(|route| &route.route.limits) {
         let mut next = Some(route_limit.limit);
         while let Some(index) = next {
             next = match input.limits.get(index).missing_key {
-                MissingKey::Limit(after) if !used[index.0] => Some(after),
+                MissingKey::Limit(after) if !used.contains(&index) => Some(after),
                 _ => None,
             };
-            used[index.0] = true;
+            used.push(index);
         }
     }
-    for (defined, used) in input.limits.iter().zip(used) {
-        if !used {
+    for (position, defined) in input.limits.iter().enumerate() {
+        if !used.contains(&LimitIndex(position)) {
             let message = format!("no route uses limit {:?}", defined.limit.name);
             let cure = "name it in a route, or remove it";
             list.add(Code::UnusedLimit, &defined.at, message, cure);

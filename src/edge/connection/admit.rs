@@ -22,7 +22,7 @@ use crate::edge::policy::{ClientShare, ConnectionRules};
 use crate::edge::state::ConnectionState;
 use crate::edge::stream::{ClientStream, StreamContext, Transport};
 use crate::http::RejectReason;
-use crate::policy::client;
+use crate::policy::{ConnectionFacts, client};
 
 /// A trusted proxy may reset this many times `h2_resets`: one of its connections may carry as many clients.
 const TRUSTED_RESET_FACTOR: u32 = 100;
@@ -64,6 +64,7 @@ where
         let prefix = client::prefix(client.ip(), rules.clients.ipv6_prefix);
         let mut memory = ConnectionMemory::new(&self.memory, &self.readers, prefix);
         let (mut is_http2, mut served) = (false, None);
+        let mut facts = ConnectionFacts::NONE;
         let transport = match &listener.tls {
             None => Transport::Plain(tcp),
             Some(_) if !self.try_charge_handshake(client.ip(), &rules) => {
@@ -75,14 +76,14 @@ where
                 let finished = unless_shed(permit.mark(), handshake).await.ok_or(None)?;
                 let tls = finished.ok().flatten().ok_or(Some(RejectReason::TlsHandshake))?;
                 is_http2 = matches!(tls.stream.selected_alpn_proto(), Some(ALPN::H2));
-                served = tls.served;
+                (served, facts) = (tls.served, tls.facts);
                 Transport::Tls(tls.stream)
             }
         };
         let context = StreamContext {
             bounds: Arc::clone(&rules.bounds),
             clock: Arc::clone(&self.clock),
-            state: Arc::new(ConnectionState::new(served)),
+            state: Arc::new(ConnectionState::new(facts, served)),
             mark: permit.mark(),
             max_resets: match rules.clients.trusts(peer.ip()) {
                 true => rules.bounds.h2_resets.saturating_mul(TRUSTED_RESET_FACTOR),

@@ -21,11 +21,13 @@ use super::pending_output::PendingOutput;
 use crate::clock::Nanos;
 use crate::edge::tls::ServedCertificate;
 use crate::http::{RejectReason, ScannedHead};
+use crate::policy::ConnectionFacts;
 
 /// Shared by a connection's stream and the requests on it. Request and stream are polled by one task at a time over
 /// HTTP/1, so relaxed order is enough for the atomics of a request.
 #[derive(Debug)]
 pub(crate) struct ConnectionState {
+    facts: ConnectionFacts,
     /// The certificate that the connection was served, if its listener has others.
     certificate: Option<ServedCertificate>,
     /// The connection's address as a header value; written once for all requests.
@@ -74,9 +76,13 @@ pub(in crate::edge) enum Awaited {
 }
 
 impl ConnectionState {
-    /// The state of a connection that was served a certificate.
-    pub(in crate::edge) fn new(certificate: Option<ServedCertificate>) -> Self {
+    /// The state of a new connection. `certificate`: what it was served, if its listener has other certificates.
+    pub(in crate::edge) fn new(
+        facts: ConnectionFacts,
+        certificate: Option<ServedCertificate>,
+    ) -> Self {
         Self {
+            facts,
             certificate,
             peer_text: OnceLock::new(),
             cut: OnceLock::new(),
@@ -97,6 +103,11 @@ impl ConnectionState {
     pub(crate) fn of(session: &Session) -> Option<&Arc<Self>> {
         let digest = session.digest()?.proxy_digest.as_ref()?;
         digest.user_data.as_ref()?.downcast_ref()
+    }
+
+    /// The facts of the connection that a session is served on.
+    pub(crate) fn facts_of(session: &Session) -> &ConnectionFacts {
+        Self::of(session).map_or(&ConnectionFacts::NONE, |connection| &connection.facts)
     }
 
     /// The digest through which [`Self::of`] finds the state.
@@ -256,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_new_request_or_a_refusal_drops_queued_output() {
-        let state = ConnectionState::new(None);
+        let state = ConnectionState::new(ConnectionFacts::NONE, None);
         let mut out = Vec::new();
         state.queue_head_lines(|out| out.extend_from_slice(b"A: b\r\n"));
         state.begin_request(None, 0);

@@ -15,6 +15,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
 use super::certificates::{CertificateResolver, CertificateStore, ServedCertificate};
 use super::listener_tickets::ListenerTickets;
 use super::ticket_keys::TicketKeys;
+use crate::policy::ConnectionFacts;
 
 /// Protocols offered by ALPN (RFC 7301), the preferred one first.
 const ALPN_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -29,6 +30,7 @@ pub(crate) struct TlsAcceptor {
 /// A connection after its handshake.
 pub(in crate::edge) struct TlsConnection {
     pub(in crate::edge) stream: Stream,
+    pub(in crate::edge) facts: ConnectionFacts,
     /// `None` where the listener has only one certificate.
     pub(in crate::edge) served: Option<ServedCertificate>,
 }
@@ -73,6 +75,7 @@ impl TlsAcceptor {
         let name = stream.get_ssl().and_then(|tls| tls.server_name());
         // If a reload happens between the handshake and this line, this is the certificate that a new connection gets.
         let served = self.certificates.served(self.listener, name);
-        Some(TlsConnection { stream: Box::new(stream), served })
+        let facts = ConnectionFacts { is_tls: true };
+        Some(TlsConnection { stream: Box::new(stream), facts, served })
     }
 }

@@ -11,8 +11,8 @@ use super::target::locate;
 use super::uncommon_fields::UncommonFields;
 use crate::clock::Nanos;
 use crate::config::Bounds;
-use crate::policy::Facts;
 use crate::policy::client::RequestClient;
+use crate::policy::{ConnectionFacts, Facts};
 
 /// A request that may be matched: two readers cannot take it for different requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,12 +35,14 @@ impl ValidRequest<'_> {
     pub fn facts<'f>(
         &'f self,
         client: RequestClient,
+        connection: &'f ConnectionFacts,
         now: Nanos,
         method: &'f Method,
         headers: &'f HeaderMap,
     ) -> Facts<'f> {
         Facts {
             client,
+            connection,
             now,
             method: method.as_str(),
             host: &self.host,

@@ -49,7 +49,18 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads this source in a request. SignatureCheck of tokens are checked.
+    /// The sources that are one word in a configuration.
+    pub const WORDS: [Self; 7] = [
+        Self::ClientIp,
+        Self::Bearer,
+        Self::BasicUser,
+        Self::Host,
+        Self::Path,
+        Self::Method,
+        Self::Route,
+    ];
+
+    /// Reads this source in a request. Signatures of tokens are checked.
     pub fn part<'r>(&self, facts: &Facts<'r>, route: &'r Route) -> KeyPart<'r> {
         self.part_with(facts, route, SignatureCheck::Verify)
     }

@@ -59,6 +59,7 @@ impl<'s> Bench<'s> {
             }
         }
         let facts = Facts {
+            connection: &tollgate::policy::ConnectionFacts::NONE,
             client: RequestClient {
                 ip: asked.ip.into(),
                 ipv6_prefix: 64,

@@ -1,0 +1,248 @@
+//! Resolves the cells that a request would be charged to, before anything is charged.
+//!
+//! For each limit of the route it reads the key, follows `missing_key`, and applies overrides, plans, the rollout
+//! and the cost. It charges nothing and asks no store. No two targets of a request have the same key.
+
+use smallvec::SmallVec;
+
+use super::decision::Outcome;
+use super::final_cost::FinalCost;
+use super::generation::Generation;
+use super::loaded_limit::LoadedLimit;
+use super::target::{Target, Targets};
+use crate::policy::key::{KeyPart, NoKey};
+use crate::policy::{
+    Facts, KeyHash, KeySecret, Limit, LimitIndex, MissingKey, Mode, OverrideAction, Route,
+    RouteIndex, Source,
+};
+use crate::tokens::SignatureCheck;
+
+/// Why a request is answered before anything is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeyError {
+    /// It lacks a key that a limit requires; the response has this status.
+    Missing { limit: LimitIndex, status: u16 },
+    /// It carries a key more than once.
+    Repeated { limit: LimitIndex },
+    /// Its key may be decoded in different ways.
+    Unreadable { limit: LimitIndex },
+}
+
+impl KeyError {
+    /// The outcome of the request.
+    pub(super) const fn outcome(self) -> Outcome {
+        match self {
+            Self::Missing { limit, status } => Outcome::MissingKey { limit, status },
+            Self::Repeated { limit } => Outcome::RepeatedKey { limit },
+            Self::Unreadable { limit } => Outcome::UnreadableKey { limit },
+        }
+    }
+}
+
+/// Whether all limits of a request are resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Completeness {
+    /// All are.
+    Complete,
+    /// Some depend on a token whose signature was not checked; a target may have [`Target::unknown_rate`].
+    Partial,
+}
+
+/// What a limit of a route leads to.
+enum Resolution<T> {
+    /// A key, or a target.
+    Applies(T),
+    /// The limit does not apply.
+    Skipped,
+    /// It depends on a token whose signature was not checked.
+    Unchecked,
+}
+
+/// The limit that applies, after `missing_key` was followed, and its key.
+struct ResolvedKey<'g> {
+    limit: LimitIndex,
+    loaded: &'g LoadedLimit,
+    key: KeyHash,
+    family: Option<KeyHash>,
+    /// Whether the limit's own sources gave the key; otherwise it is the client's address.
+    by_sources: bool,
+}
+
+/// Resolves the limits of a route into the empty list `targets`. `signatures`: whether signatures of tokens are
+/// checked, or only earlier checks are recalled. The error is that of the first limit that has one; `targets` then
+/// holds those of all other limits.
+pub(super) fn resolve(
+    generation: &Generation,
+    facts: &Facts<'_>,
+    route: RouteIndex,
+    signatures: SignatureCheck,
+    targets: &mut Targets,
+) -> Result<Completeness, KeyError> {
+    let mut result = Ok(Completeness::Complete);
+    let route = generation.policy().route(route);
+    let is_exempt = route.exempt.covers(facts);
+    for index in 0..route.limits.len() {
+        if is_exempt && !generation.policy().limit(route.limits[index].limit).applies_to_exempt() {
+            continue;
+        }
+        let is_complete = match resolve_limit(generation, facts, route, index, signatures) {
+            Ok(Resolution::Applies(target)) => {
+                add(targets, target);
+                !target.unknown_rate
+            }
+            Ok(Resolution::Skipped) => true,
+            Ok(Resolution::Unchecked) => false,
+            Err(error) => {
+                result = result.and(Err(error));
+                continue;
+            }
+        };
+        if !is_complete {
+            result = result.and(Ok(Completeness::Partial));
+        }
+    }
+    result
+}
+
+/// Adds a target. Two limits can lead to one cell by `missing_key`: it is charged once, at the larger cost.
+fn add(targets: &mut Targets, target: Target) {
+    match targets.iter_mut().find(|other| other.key == target.key) {
+        Some(other) => {
+            other.cost = other.cost.max(target.cost);
+            other.final_cost = other.final_cost.max(target.final_cost);
+        }
+        None => targets.push(target),
+    }
+}
+
+/// Whether every other reading of the path leads to the same route and to the same key parts. (Key parts that are not
+/// read from the path are the same under each reading.)
+pub(super) fn is_unambiguous(
+    generation: &Generation,
+    facts: &Facts<'_>,
+    index: RouteIndex,
+) -> bool {
+    if facts.readings.is_empty() {
+        return true;
+    }
+    let policy = generation.policy();
+    let (route, sources) = (policy.route(index), generation.path_sources(index));
+    let expected: SmallVec<[KeyPart<'_>; 2]> =
+        sources.iter().map(|source| source.part(facts, route)).collect();
+    facts.readings.iter().all(|path| {
+        let other = Facts { path, readings: &[], ..*facts };
+        policy.find(&other) == Some(index)
+            && sources
+                .iter()
+                .zip(&expected)
+                .all(|(source, part)| source.part(&other, route) == *part)
+    })
+}
+
+/// Resolves one limit of a route, by its index there.
+fn resolve_limit(
+    generation: &Generation,
+    facts: &Facts<'_>,
+    route: &Route,
+    index: usize,
+    signatures: SignatureCheck,
+) -> Result<Resolution<Target>, KeyError> {
+    let first = route.limits[index].limit;
+    let resolved = match resolve_key(generation, facts, route, first, signatures)? {
+        Resolution::Applies(resolved) => resolved,
+        Resolution::Skipped => return Ok(Resolution::Skipped),
+        Resolution::Unchecked => return Ok(Resolution::Unchecked),
+    };
+    let limit = resolved.limit;
+    let spec = generation.policy().limit(limit);
+    let mut rate = None;
+    let mut denied = false;
+    let overrides = resolved.loaded.overrides.as_ref();
+    match overrides.and_then(|overrides| overrides.action(resolved.key, facts)) {
+        Some(OverrideAction::Allow) => return Ok(Resolution::Skipped),
+        Some(OverrideAction::Deny) => denied = true,
+        Some(OverrideAction::Rate(other)) => rate = Some(other),
+        None => {}
+    }
+    let (rate, unknown_rate) = match (rate, &spec.terms.plans) {
+        (Some(rate), _) => (rate, false),
+        (None, None) => (0, false),
+        (None, Some(plans)) => match plans.rate(facts, route, signatures) {
+            Ok(rate) => (rate, false),
+            Err(NoKey::Unchecked) => (0, true),
+            Err(NoKey::Unreadable) => return Err(KeyError::Unreadable { limit }),
+            Err(NoKey::Absent | NoKey::Repeated) => return Err(KeyError::Repeated { limit }),
+        },
+    };
+    let cost = route.limits[index].cost.upfront(facts);
+    let cost = cost.map_err(|_| KeyError::Repeated { limit })?;
+    Ok(Resolution::Applies(Target {
+        limit,
+        key: resolved.key,
+        family: resolved.family,
+        cost,
+        authenticated: resolved.by_sources && spec.key.is_credential(),
+        by_address: !resolved.by_sources || spec.key.sources().contains(&Source::ClientIp),
+        rate,
+        unknown_rate,
+        shadow: spec.mode == Mode::Shadow || !is_rolled_out(spec, &resolved, facts, route),
+        denied,
+        final_cost: FinalCost::of(index, &route.limits[index].cost, cost),
+    }))
+}
+
+/// Reads the key of a limit. If it is missing, follows `missing_key` to the limit that applies.
+fn resolve_key<'g>(
+    generation: &'g Generation,
+    facts: &Facts<'_>,
+    route: &Route,
+    mut limit: LimitIndex,
+    signatures: SignatureCheck,
+) -> Result<Resolution<ResolvedKey<'g>>, KeyError> {
+    let policy = generation.policy();
+    // The configuration refuses cycles, so a chain of `missing_key: { limit: .. }` is no longer than the list.
+    for _ in 0..=policy.limits.len() {
+        let spec = policy.limit(limit);
+        let loaded = generation.loaded(limit);
+        let hasher = &loaded.hasher;
+        match spec.key.hash_with(hasher, facts, route, signatures) {
+            Ok(key) => {
+                let family = loaded.family.as_ref().and_then(|family| {
+                    spec.key.hash_first(family.sources, &family.hasher, facts, route)
+                });
+                let resolved = ResolvedKey { limit, loaded, key, family, by_sources: true };
+                return Ok(Resolution::Applies(resolved));
+            }
+            Err(NoKey::Repeated) => return Err(KeyError::Repeated { limit }),
+            Err(NoKey::Unreadable) => return Err(KeyError::Unreadable { limit }),
+            Err(NoKey::Unchecked) => return Ok(Resolution::Unchecked),
+            Err(NoKey::Absent) => match spec.missing_key {
+                MissingKey::Skip | MissingKey::Impossible => return Ok(Resolution::Skipped),
+                MissingKey::Deny(status) => return Err(KeyError::Missing { limit, status }),
+                MissingKey::ClientIp => {
+                    let key = hasher.hash_client_ip(facts);
+                    let resolved =
+                        ResolvedKey { limit, loaded, key, family: None, by_sources: false };
+                    return Ok(Resolution::Applies(resolved));
+                }
+                MissingKey::Limit(next) => limit = next,
+            },
+        }
+    }
+    Ok(Resolution::Skipped)
+}
+
+/// Whether the rollout of a limit includes this key now.
+fn is_rolled_out(
+    limit: &Limit,
+    resolved: &ResolvedKey<'_>,
+    facts: &Facts<'_>,
+    route: &Route,
+) -> bool {
+    limit.terms.rollout.includes(facts.now, || {
+        let hasher = KeySecret::fixed_hasher(limit);
+        // The key is read only if the limit's sources gave it: reading a missing key could check a signature.
+        let own = resolved.by_sources.then(|| limit.key.hash(&hasher, facts, route).ok()).flatten();
+        own.unwrap_or_else(|| hasher.hash_client_ip(facts)).low
+    })
+}

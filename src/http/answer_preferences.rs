@@ -1,4 +1,5 @@
-//! What of a request shapes its refusal: which of the operator's bodies the client accepts, which web page may read it.
+//! What a client prefers in its refusal: one of the operator's bodies, by `Accept`, and which web page may read it, by
+//! `Origin`.
 
 use http::header::{self, HeaderMap, HeaderValue};
 
@@ -9,18 +10,18 @@ const PROBLEM_JSON: &str = "application/problem+json";
 /// The preferences of a client for the answer that refuses it.
 #[derive(Clone, Copy, Debug)]
 pub struct AnswerPreferences<'r> {
-    /// Its fields.
+    /// The fields of the request.
     pub headers: &'r HeaderMap,
     /// A random number from 0 to 1: the position in the jitter of `Retry-After`.
     pub chance: f64,
 }
 
-/// Ranges of `Accept` that are looked at, at most.
+/// The largest number of ranges of `Accept` that are read.
 const MAX_RANGES: usize = 32;
 
 impl AnswerPreferences<'_> {
-    /// The body to send: for a gRPC call its status, else the one that the client prefers (RFC 9110, section 12.5.1); among
-    /// equals the first of the list.
+    /// The body to send. A gRPC call gets a gRPC status if the operator's list has one. Any other request gets the body
+    /// that the client prefers (RFC 9110, section 12.5.1), and among equals the first of the list.
     pub(crate) fn body<'b>(&self, responses: &'b Responses) -> &'b RefusalBody {
         let bodies = &responses.bodies;
         if let [only] = bodies.as_slice()
@@ -41,7 +42,7 @@ impl AnswerPreferences<'_> {
         best.map_or(&RefusalBody::Problem, |(body, _)| body)
     }
 
-    /// The origin that may read the answer, as the operator wrote it.
+    /// The web origin that may read the answer, as the operator wrote it. `None` if no page may read it.
     pub(crate) fn reader<'c>(&self, cors: &'c Cors) -> Option<&'c HeaderValue> {
         static ANY: HeaderValue = HeaderValue::from_static("*");
         if matches!(cors, Cors::Only(none) if none.is_empty()) {
@@ -93,8 +94,8 @@ fn media_type(body: &RefusalBody) -> &str {
     }
 }
 
-/// How exactly a range names a media type: the type itself, `type/*`, `*/*`; `None` when it does not. A client that accepts
-/// JSON accepts a problem document.
+/// How exactly a range names a media type: the type itself most, then `type/*`, then `*/*`. `None` if it does not name
+/// it. A client that accepts JSON accepts a problem document.
 fn exactness(range: &str, media_type: &str) -> Option<u8> {
     let media_type = media_type.split(';').next().unwrap_or("").trim();
     let (kind, _) = media_type.split_once('/')?;
@@ -111,10 +112,10 @@ fn exactness(range: &str, media_type: &str) -> Option<u8> {
     }
 }
 
-/// `0.5` as thousandths; what cannot be read is 0.
+/// Reads a quality such as `0.5` in thousandths. A text that is not a number is 0.
 fn thousandths(text: &str) -> u16 {
     let quality: f64 = text.trim().parse().unwrap_or(0.0);
-    // In range, so that the cast only cuts.
+    // The value is in range, so the cast only drops the fraction.
     (quality.clamp(0.0, 1.0) * 1_000.0) as u16
 }
 

@@ -8,7 +8,7 @@ use http::{StatusCode, Version, response};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::{Error, ErrorType, Result};
 
-use super::lines::{InvalidField, Lines, ROOM};
+use super::lines::{FIELD_CAPACITY, InvalidField, Lines};
 use super::ratelimit_fields::{Addition, RateLimitFields};
 use super::render::Reply;
 use super::validation::Head;
@@ -31,15 +31,15 @@ impl Reply {
 }
 
 impl Lines {
-    /// A head of these fields. Over HTTP/1 names keep their case.
+    /// A head with these fields. Over HTTP/1 their names keep their case.
     fn into_head(self, status: StatusCode, version: Version) -> Result<ResponseHeader> {
         if version == Version::HTTP_2 {
-            let none = ResponseHeader::build_no_case(status, Some(ROOM))?;
-            let mut parts: response::Parts = none.into();
+            let empty = ResponseHeader::build_no_case(status, Some(FIELD_CAPACITY))?;
+            let mut parts: response::Parts = empty.into();
             self.append_to(&mut parts.headers).map_err(invalid)?;
             return Ok(parts.into());
         }
-        let mut head = ResponseHeader::build(status, Some(ROOM))?;
+        let mut head = ResponseHeader::build(status, Some(FIELD_CAPACITY))?;
         for field in self.fields() {
             let (name, value) = field.map_err(invalid)?;
             head.append_header(name, value)?;
@@ -47,10 +47,10 @@ impl Lines {
         Ok(head)
     }
 
-    /// Appends the fields to a head whose names have no case.
+    /// Appends the fields to a head without keeping the case of their names.
     pub(crate) fn append_to_head(self, head: &mut ResponseHeader) -> Result<()> {
-        let none = ResponseHeader::build_no_case(head.status, Some(0))?;
-        let mut parts: response::Parts = std::mem::replace(head, none).into();
+        let empty = ResponseHeader::build_no_case(head.status, Some(0))?;
+        let mut parts: response::Parts = std::mem::replace(head, empty).into();
         self.append_to(&mut parts.headers).map_err(invalid)?;
         *head = parts.into();
         Ok(())
@@ -58,7 +58,7 @@ impl Lines {
 }
 
 impl RateLimitFields<'_> {
-    /// Adds the fields to an answer, next to those that it has.
+    /// Adds the fields to an answer. They stand beside the fields that it has, or replace them ([`Addition::replaces`]).
     pub(crate) fn add_to_head(&self, response: &mut ResponseHeader) -> Result<()> {
         for Addition { name, value, replaces } in
             self.additions(&response.headers).map_err(invalid)?

@@ -1,8 +1,8 @@
-//! Header fields as HTTP/1 carries them: written once, as bytes, for HTTP/1 to send as they are and
-//! for HTTP/2 to read back.
+//! Header fields as lines of HTTP/1.
 //!
-//! (A field costs the framework's map about three allocations and a thousand instructions, most of
-//! them for its name; a refusal has ten.)
+//! Fields are written once, as bytes. HTTP/1 sends these bytes; for HTTP/2 they are read back into a map. In the
+//! framework's map a field costs about three allocations and a thousand instructions, most of them for its name, and a
+//! refusal has ten fields. What must always hold: no name and no value contains a line end.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -13,42 +13,42 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::clock::Nanos;
 
-/// `Name: value`, each with its line end. Names and values hold no line ends: they are written
-/// down here, or were checked when the configuration was read.
+/// Lines `Name: value`, each with its line end. Names and values contain no line end: they are constants, numbers, or
+/// texts that were checked when the configuration was read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lines(Vec<u8>);
 
 impl Lines {
-    /// None yet, with room for those of a refusal.
+    /// No lines, with space for those of a refusal.
     pub(crate) fn new() -> Self {
         Self(Vec::with_capacity(512))
     }
 
-    /// One more field, whose line begins so: `Name: `.
+    /// Adds a field. `begin` is the beginning of its line: `Name: `.
     #[inline]
     pub(crate) fn add(&mut self, begin: &str, value: &[u8]) {
         field(&mut self.0, begin, |out| out.extend_from_slice(value));
     }
 
-    /// One more field, of a number.
+    /// Adds a field whose value is a number.
     #[inline]
     pub(crate) fn add_number(&mut self, begin: &str, value: u64) {
         field(&mut self.0, begin, |out| number(out, value));
     }
 
-    /// For those who write several.
+    /// The buffer, for a caller that writes several fields.
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.0
     }
 
-    /// As they go over the wire.
+    /// The lines as HTTP/1 sends them.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// The same fields as a map.
     pub(crate) fn into_headers(self) -> Result<HeaderMap, InvalidField> {
-        let mut headers = HeaderMap::with_capacity(ROOM);
+        let mut headers = HeaderMap::with_capacity(FIELD_CAPACITY);
         self.append_to(&mut headers)?;
         Ok(headers)
     }
@@ -58,50 +58,50 @@ impl Lines {
         append(&Bytes::from(self.0), headers)
     }
 
-    /// Each field: its name as it is written, and its value.
+    /// Each field: its name in the case in which it is written, and its value.
     pub(crate) fn fields(self) -> impl Iterator<Item = Result<(Bytes, HeaderValue), InvalidField>> {
         let all = Bytes::from(self.0);
-        let lines: Vec<_> = each(&all).collect();
+        let lines: Vec<_> = line_spans(&all).collect();
         lines.into_iter().map(move |line| {
-            let (name, value) = parted(&all, line);
-            Ok((all.slice(name), value_of(all.slice(value))?))
+            let (name, value) = name_and_value(&all, line);
+            Ok((all.slice(name), shared_value(all.slice(value))?))
         })
     }
 }
 
-/// A field of our own that is no valid field: its text came from the configuration and was not checked there.
+/// A field of tollgate's own is not a valid field. Its text came from the configuration, which should have refused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a response field written by tollgate is not valid")]
 pub struct InvalidField;
 
-/// Names of HTTP/2 have no case, so there the map is made of names that are known, which costs next
-/// to nothing.
+/// Appends the lines to a map. Names in a map have no case, so a name that tollgate writes often is a constant there,
+/// which needs no parsing.
 fn append(all: &Bytes, headers: &mut HeaderMap) -> Result<(), InvalidField> {
-    // They are written in the order of `OURS`, so the next one is mostly the next one there.
+    // Fields are written in the order of `OWN_NAMES`, so the search begins after the last name that was found.
     let mut next = 0;
-    for line in each(all) {
+    for line in line_spans(all) {
         let begins = |known: &&Name| all[line.clone()].starts_with(known.begin.as_bytes());
-        let mut candidates = OURS[next..].iter().chain(&OURS[..next]).enumerate();
+        let mut candidates = OWN_NAMES[next..].iter().chain(&OWN_NAMES[..next]).enumerate();
         let (name, value) = match candidates.find(|(_, name)| begins(name)) {
             Some((skipped, known)) => {
-                next = (next + skipped + 1) % OURS.len();
+                next = (next + skipped + 1) % OWN_NAMES.len();
                 (known.name.clone(), line.start + known.begin.len()..line.end)
             }
             None => {
-                let (name, value) = parted(all, line);
+                let (name, value) = name_and_value(all, line);
                 (HeaderName::from_bytes(&all[name]).map_err(|_| InvalidField)?, value)
             }
         };
-        headers.append(name, value_of(all.slice(value))?);
+        headers.append(name, shared_value(all.slice(value))?);
     }
     Ok(())
 }
 
-/// Fields that a map has room for from the start: those of a refusal.
-pub(crate) const ROOM: usize = 16;
+/// The number of fields that a map has space for from the start: those of a refusal.
+pub(crate) const FIELD_CAPACITY: usize = 16;
 
-/// Where each line is, without its end.
-fn each(all: &[u8]) -> impl Iterator<Item = Range<usize>> {
+/// The position of each line, without its end.
+fn line_spans(all: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut from = 0;
     std::iter::from_fn(move || {
         let end = from + memchr::memchr(b'\n', &all[from..])?;
@@ -111,19 +111,19 @@ fn each(all: &[u8]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Where name and value of a line are.
-fn parted(all: &[u8], line: Range<usize>) -> (Range<usize>, Range<usize>) {
+/// The positions of the name and of the value in a line.
+fn name_and_value(all: &[u8], line: Range<usize>) -> (Range<usize>, Range<usize>) {
     let colon = memchr::memchr(b':', &all[line.clone()]).map_or(line.end, |at| line.start + at);
     (line.start..colon, (colon + ": ".len()).min(line.end)..line.end)
 }
 
-/// A value from bytes that are kept.
-fn value_of(bytes: Bytes) -> Result<HeaderValue, InvalidField> {
+/// A value that shares these bytes.
+fn shared_value(bytes: Bytes) -> Result<HeaderValue, InvalidField> {
     HeaderValue::from_maybe_shared(bytes).map_err(|_| InvalidField)
 }
 
-/// The names of our own fields.
-static OURS: [Name; 10] = [
+/// The names of the fields that tollgate writes, in the order in which it writes them.
+static OWN_NAMES: [Name; 10] = [
     Name { begin: "Cache-Control: ", name: header::CACHE_CONTROL },
     Name { begin: "Content-Type: ", name: header::CONTENT_TYPE },
     Name { begin: "Content-Length: ", name: header::CONTENT_LENGTH },
@@ -136,9 +136,9 @@ static OURS: [Name; 10] = [
     Name { begin: "Vary: ", name: header::VARY },
 ];
 
-/// A name in the case that people know, and as the maps have it.
+/// The name of a field, as lines have it and as maps have it.
 pub(crate) struct Name {
-    /// With which its line begins.
+    /// The beginning of its line: `Name: `.
     pub(crate) begin: &'static str,
     pub(crate) name: HeaderName,
 }
@@ -148,7 +148,7 @@ impl Name {
         Self { begin, name: HeaderName::from_static(lower) }
     }
 
-    /// The name as people know it.
+    /// The name in its usual case.
     pub(crate) const fn shown(&self) -> &'static str {
         self.begin.split_at(self.begin.len() - ": ".len()).0
     }
@@ -160,8 +160,7 @@ pub(crate) const LIMIT: Name = Name::new("X-RateLimit-Limit: ", "x-ratelimit-lim
 pub(crate) const REMAINING: Name = Name::new("X-RateLimit-Remaining: ", "x-ratelimit-remaining");
 pub(crate) const RESET: Name = Name::new("X-RateLimit-Reset: ", "x-ratelimit-reset");
 
-/// Writes one field, whose line begins so: `Name: `. (Name and colon are one constant, which is
-/// written without a call.)
+/// Writes one field. `begin` is the beginning of its line, `Name: `: one constant, which is copied without a call.
 #[inline]
 pub(crate) fn field(out: &mut Vec<u8>, begin: &str, value: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(begin.as_bytes());
@@ -174,17 +173,17 @@ pub(crate) fn number(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Bytes of a date (RFC 9110, section 5.6.7).
+/// The number of bytes of a date (RFC 9110, section 5.6.7).
 const DATE: usize = 29;
 
-/// The date of an answer. It changes once a second, and is written as often.
+/// The text of a date. Each thread keeps the last text, because it changes only once a second.
 pub(crate) fn date(date: Nanos) -> [u8; DATE] {
     thread_local! {
         static LAST: Cell<(u64, [u8; DATE])> = const { Cell::new((u64::MAX, [b' '; DATE])) };
     }
     let second = date.secs();
-    let (of, text) = LAST.get();
-    if of == second {
+    let (last_second, text) = LAST.get();
+    if last_second == second {
         return text;
     }
     let written = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(second));

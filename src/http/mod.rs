@@ -1,12 +1,12 @@
 //! HTTP as values: which requests are valid, which fields a client is told, what a refusal says.
 //!
 //! Everything here is a pure function of its arguments: no socket, no clock, no configuration beyond what is passed in.
-//! `validation` turns the head of a request into the view that a policy is matched on, or into a [`RejectReason`] to refuse
-//! it. `fields`, `members` and `render` turn a decision into header fields and refusals. Only `framework` knows
-//! Pingora.
+//! `validation` turns the head of a request into the view that a policy is matched on, or into a [`RejectReason`] to
+//! refuse it. `ratelimit_fields`, `policy_members` and `render` turn a decision into header fields and refusals, as far
+//! as `answer_preferences` found what the client prefers. Only `framework` knows Pingora.
 //!
-//! What must always hold: a request that two readers could take for different ones is refused, and nothing of a request
-//! is echoed in an answer.
+//! What must always hold: a request that two readers could take for different ones is refused, and no text of a
+//! request is echoed in an answer.
 
 mod answer_preferences;
 #[cfg(feature = "pingora")]

@@ -1,28 +1,28 @@
-//! What `RateLimit-Policy` says of each limit, written once for a configuration.
+//! The members of `RateLimit-Policy`, written once for each configuration.
 //!
-//! A member of that list names the limit, its units and its window (`"writes";q=60;w=60`), none of
-//! which a decision changes. What does change is in `RateLimit`, whose members begin alike.
+//! A member of that list names a limit, its units and its window (`"writes";q=60;w=60`). A decision changes none of
+//! them. What a decision changes is in `RateLimit`, whose members begin with the same name.
 
 use super::lines::number;
 use crate::clock::Nanos;
 use crate::limit::Quota;
 use crate::policy::{Count, Limit, LimitIndex, PerLimit, Policy, RateIndex};
 
-/// One member.
+/// The member of a limit at one of its rates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyMember {
     /// `"writes";q=60;w=60`
     text: Vec<u8>,
     /// `"writes";r=`
     remaining: Vec<u8>,
-    /// The quota that it states.
+    /// The quota that the member states.
     units: u32,
 }
 
 impl PolicyMember {
     /// The member of a limit at one of its rates, whose quota is `units`.
     pub(crate) fn new(limit: &Limit, rate: RateIndex, units: u32) -> Self {
-        // Names are [a-zA-Z0-9_-], so nothing in them is to be escaped.
+        // Names are [a-zA-Z0-9_-], so nothing in them needs an escape.
         let remaining = format!("\"{}\";r=", limit.name).into_bytes();
         let mut text = format!("\"{}\";q=", limit.name).into_bytes();
         number(&mut text, units.into());
@@ -40,7 +40,7 @@ impl PolicyMember {
         &self.text
     }
 
-    /// The beginning of its member of `RateLimit`, up to what remains.
+    /// The beginning of the limit's member of `RateLimit`, up to the number of units that remain.
     pub(crate) fn remaining(&self) -> &[u8] {
         &self.remaining
     }
@@ -77,8 +77,8 @@ impl PolicyMembers {
     }
 }
 
-/// Whole seconds of the window; of a bucket, the time its burst takes to come (burst / rate).
-/// None below a second, which the draft cannot say.
+/// The whole seconds of the window. For a bucket, the time in which its burst refills (burst / rate). `None` if that is
+/// less than a second, because the draft counts whole seconds.
 fn window_secs(limit: &Limit, rate: RateIndex) -> Option<u64> {
     let window = match (&limit.count, limit.quota(rate)) {
         (Count::Estimate { rate, .. }, _) => rate.period(),

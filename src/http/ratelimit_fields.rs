@@ -1,7 +1,7 @@
-//! Header fields that tell a client where it stands: a pure function of the decision.
+//! The rate limit fields, which tell a client how much it has left: a pure function of the decision.
 //!
-//! `RateLimit-Policy` and `RateLimit` are those of draft-ietf-httpapi-ratelimit-headers-11; the
-//! `X-RateLimit-*` triple is what clients of older services read.
+//! `RateLimit-Policy` and `RateLimit` are those of draft-ietf-httpapi-ratelimit-headers-11. Older clients read the triple
+//! `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
 
 use http::{HeaderMap, HeaderValue};
 use smallvec::SmallVec;
@@ -14,30 +14,30 @@ use crate::config::Responses;
 use crate::engine::{Decision, LimitVerdict};
 use crate::policy::{Count, Policy};
 
-/// Where a client stands after a decision, as its route's operator wants it told. Limits in shadow
-/// mode and hidden ones are left out.
+/// The rate limit fields of a decision, as the configuration of its route asks for them. Limits in shadow mode and hidden
+/// limits are left out.
 #[derive(Clone, Copy)]
 pub(crate) struct RateLimitFields<'d> {
     pub(crate) decision: &'d Decision,
     pub(crate) policy: &'d Policy,
     pub(crate) responses: &'d Responses,
-    /// Those that were written before; others are written here.
+    /// Members that were written in advance. A member that is not among them is written when it is needed.
     pub(crate) members: Option<&'d PolicyMembers>,
 }
 
-/// The older fields.
+/// The values of the `X-RateLimit-*` fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Triple {
-    /// The most that can be spent at once.
+    /// The units that can be spent at once.
     pub(crate) limit: u32,
-    /// What is left of it.
+    /// The units that are left.
     pub(crate) remaining: u32,
-    /// When it is full again, in seconds since the Unix epoch.
+    /// When all units are available again, in seconds since the Unix epoch.
     pub(crate) reset: u64,
 }
 
 impl RateLimitFields<'_> {
-    /// Whether there is anything to tell in the fields of the draft.
+    /// Whether the fields of the draft have any member.
     pub(crate) fn has_lists(&self) -> bool {
         self.responses.ratelimit_fields && self.visible().next().is_some()
     }
@@ -52,7 +52,7 @@ impl RateLimitFields<'_> {
         self.write_list(out, |out, member, answer| {
             out.extend_from_slice(member.remaining());
             number(out, answer.verdict.remaining.into());
-            // When a request in flight ends nobody knows, so it has no `t`.
+            // It is unknown when a request in flight ends, so such a limit has no `t`.
             if !matches!(self.policy.limit(answer.limit).count, Count::InFlight { .. }) {
                 out.extend_from_slice(b";t=");
                 number(out, answer.verdict.reset.secs_ceil());
@@ -60,7 +60,7 @@ impl RateLimitFields<'_> {
         });
     }
 
-    /// The triple, of the tightest limit.
+    /// The triple of the tightest limit.
     pub(crate) fn triple(&self) -> Option<Triple> {
         if !self.responses.x_ratelimit_fields {
             return None;
@@ -71,7 +71,7 @@ impl RateLimitFields<'_> {
         Some(Triple { limit: verdict.limit, remaining: verdict.remaining, reset })
     }
 
-    /// All of them, as HTTP/1 carries them.
+    /// Writes all fields as lines of HTTP/1.
     pub(crate) fn write_lines(&self, out: &mut Vec<u8>) {
         if self.has_lists() {
             field(out, RATELIMIT_POLICY.begin, |out| self.write_policies(out));
@@ -84,8 +84,8 @@ impl RateLimitFields<'_> {
         }
     }
 
-    /// The fields to add to an answer that has `theirs` already. An origin's own triple is never loosened: it stays
-    /// as it is when it leaves less than ours.
+    /// The fields to add to an answer that has the fields `theirs`. An origin's own triple that leaves less than ours
+    /// stays as it is, so a client is never told more than the origin allows.
     pub(crate) fn additions(&self, theirs: &HeaderMap) -> Result<Additions, InvalidField> {
         let mut additions = Additions::new();
         if self.has_lists() {
@@ -131,7 +131,7 @@ impl RateLimitFields<'_> {
         self.decision.verdicts.iter().filter(|answer| self.is_visible(answer))
     }
 
-    /// A list with a member for each limit that is told.
+    /// Writes a list with a member for each visible limit.
     fn write_list(
         &self,
         out: &mut Vec<u8>,
@@ -154,7 +154,7 @@ impl RateLimitFields<'_> {
     }
 }
 
-/// Whole seconds until a refused request can succeed, at least 1. None where it never can.
+/// Whole seconds until a refused request can succeed, at least 1. `None` if it never can.
 pub fn retry_after_secs(decision: &Decision) -> Option<u64> {
     decision.retry_after().map(|wait| wait.secs_ceil().max(1))
 }
@@ -163,7 +163,8 @@ pub fn retry_after_secs(decision: &Decision) -> Option<u64> {
 pub(crate) struct Addition {
     pub(crate) name: Name,
     pub(crate) value: HeaderValue,
-    /// Whether it replaces fields of its name. Otherwise both are lists (RFC 9651), and it is one more line.
+    /// Whether it replaces the answer's fields of this name. Otherwise the field is a list (RFC 9651) and gets one more
+    /// line.
     pub(crate) replaces: bool,
 }
 

@@ -1,6 +1,6 @@
-//! Answers of the proxy itself, as values: a pure function of the decision or of a reason to reject.
+//! Answers of the proxy itself, as values: a pure function of the decision or of the reason to reject.
 //!
-//! Nothing of a request is echoed.
+//! It sends nothing. What must always hold: no text of a request is echoed.
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -14,27 +14,27 @@ use crate::config::{Cors, RefusalBody, Responses};
 use crate::engine::{Decision, LimitVerdict, Outcome};
 use crate::policy::Policy;
 
-/// The registered problem type of draft-ietf-httpapi-ratelimit-headers-11, up to the list of the
-/// limits that refuse.
+/// The beginning of the problem document of draft-ietf-httpapi-ratelimit-headers-11, up to the list of the limits that
+/// refuse.
 const QUOTA_EXCEEDED: &str = concat!(
     r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
     r#""title":"Too many requests","status":429,"violated-policies":["#
 );
 
-/// The problem type of the same draft for a banned client.
+/// The same for a banned client.
 const ABNORMAL_USAGE: &str = concat!(
     r#"{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","#,
     r#""title":"Abnormal usage detected","status":429,"violated-policies":["#
 );
 
-/// RESOURCE_EXHAUSTED, of gRPC's status codes.
+/// The gRPC status RESOURCE_EXHAUSTED.
 const GRPC_EXHAUSTED: &[u8] = b"8";
 
 /// The fields of a refusal that a web page may read, in addition to those that it always may.
 const EXPOSED: &[u8] = b"Retry-After, RateLimit, RateLimit-Policy, X-RateLimit-Limit, \
                          X-RateLimit-Remaining, X-RateLimit-Reset";
 
-/// The problem type of the same draft for an outage of ours.
+/// The problem type of the same draft for a shortage or an outage on our side.
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
@@ -61,9 +61,9 @@ pub(crate) struct Reply {
 /// The body of a reply.
 #[derive(Clone, Debug)]
 pub(crate) enum ReplyBody {
-    /// Written for it.
+    /// Written for this reply.
     Own(Vec<u8>),
-    /// The operator's, which many replies share.
+    /// The operator's body, which many replies share.
     Shared(Bytes),
 }
 
@@ -86,13 +86,13 @@ impl From<ReplyBody> for Bytes {
 }
 
 impl Reply {
-    /// The same with its fields as a map.
+    /// The reply with its fields as a map.
     pub(crate) fn into_refusal(self) -> Result<Refusal, InvalidField> {
         let headers = self.lines.into_headers()?;
         Ok(Refusal { status: self.status, headers, body: self.body.into() })
     }
 
-    /// As bytes of HTTP/1.1 (RFC 9112); `keeps`: whether the connection goes on.
+    /// Writes the reply as HTTP/1.1 (RFC 9112). `keeps`: whether the connection stays open.
     pub(crate) fn write(&self, out: &mut Vec<u8>, date: Nanos, keeps: bool, without_body: bool) {
         match self.status {
             StatusCode::TOO_MANY_REQUESTS => {
@@ -116,7 +116,7 @@ impl Reply {
     }
 }
 
-/// The fields that are added to an origin's answer which has none of its own.
+/// The fields that are added to an origin's answer that has no such fields of its own.
 pub fn added_fields(
     decision: &Decision,
     policy: &Policy,
@@ -138,7 +138,7 @@ pub fn refusal(
     reply.map(Reply::into_refusal).transpose()
 }
 
-/// The same, before it is written.
+/// Like [`refusal`], with the fields as lines.
 pub(crate) fn reply(standing: RateLimitFields<'_>, asking: AnswerPreferences<'_>) -> Option<Reply> {
     let RateLimitFields { decision, responses, .. } = standing;
     let mut reply = match reason(decision) {
@@ -147,28 +147,28 @@ pub(crate) fn reply(standing: RateLimitFields<'_>, asking: AnswerPreferences<'_>
         None => return None,
         Some((reason, status)) => {
             let mut reply = rejected(reason, status);
-            // Of a request that was charged for its forged token; others have nothing to tell.
+            // Only a request that was charged for a forged token has verdicts to write.
             standing.write_lines(reply.lines.bytes());
             reply
         }
     };
     let (cors, lines) = (&responses.cors, &mut reply.lines);
     if !matches!(cors, Cors::Only(none) if none.is_empty()) {
-        // The answer differs by who reads it, even where nobody may.
+        // The answer depends on `Origin`, also if this page may not read it, so caches must keep answers apart.
         lines.add("Vary: ", b"Origin");
     }
     if let Some(reader) = asking.reader(cors) {
         lines.add("Access-Control-Allow-Origin: ", reader.as_bytes());
         lines.add("Access-Control-Expose-Headers: ", EXPOSED);
         if *cors != Cors::All {
-            // A page that sends cookies may read only what says so.
+            // A page that sends cookies may read only an answer with this field.
             lines.add("Access-Control-Allow-Credentials: ", b"true");
         }
     }
     Some(reply)
 }
 
-/// Why a decision refuses without a limit, with the status that says it.
+/// Why a decision refuses without a limit, and the status of the answer.
 pub(crate) const fn reason(decision: &Decision) -> Option<(RejectReason, u16)> {
     match decision.outcome {
         Outcome::Allowed | Outcome::Limited | Outcome::Outage => None,
@@ -184,13 +184,13 @@ pub(crate) const fn reason(decision: &Decision) -> Option<(RejectReason, u16)> {
     }
 }
 
-/// 400 and its kin.
+/// The answer to a request that is rejected: a problem document with the reason.
 pub(crate) fn rejected(reason: RejectReason, status: u16) -> Reply {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
     problem(status, Some(reason.name()))
 }
 
-/// What the proxy says of itself or of an origin.
+/// A problem document with a status, and with a reason if there is one.
 pub(crate) fn problem(status: StatusCode, reason: Option<&str>) -> Reply {
     let title = status.canonical_reason().unwrap_or("Error");
     let body = problem_body("about:blank", title, status, |out| {
@@ -203,8 +203,7 @@ pub(crate) fn problem(status: StatusCode, reason: Option<&str>) -> Reply {
     answer_with(status, PROBLEM_JSON, body)
 }
 
-/// A problem document (RFC 9457). Every text of it is one of ours, or a limit's name, which is
-/// [a-z0-9-]: nothing is to be escaped.
+/// The body of a problem document (RFC 9457). All its texts are constants of this program, so nothing needs an escape.
 fn problem_body(
     kind: &str,
     title: &str,
@@ -225,8 +224,8 @@ fn problem_body(
 
 const PROBLEM_JSON: &str = "application/problem+json";
 
-/// 503: what is short is ours, which is not the client's fault. After so many seconds it may try again,
-/// where that is known.
+/// 503, for a shortage on our side that is not the client's fault. `retry_after`: the seconds after which the client
+/// may try again, if that is known.
 pub(crate) fn reduced_capacity(retry_after: Option<u32>) -> Reply {
     let status = StatusCode::SERVICE_UNAVAILABLE;
     let body = problem_body(REDUCED_CAPACITY, "Temporarily reduced capacity", status, |_| {});
@@ -237,7 +236,7 @@ pub(crate) fn reduced_capacity(retry_after: Option<u32>) -> Reply {
     reply
 }
 
-/// 429, with the time after which it is worth trying again.
+/// 429, with the time after which the request can succeed.
 fn limited(standing: RateLimitFields<'_>, asking: AnswerPreferences<'_>) -> Reply {
     let RateLimitFields { decision, responses, .. } = standing;
     let jitter = responses.retry_after_jitter.mul_f64(asking.chance.clamp(0.0, 1.0));

@@ -1,24 +1,26 @@
-//! Which bytes may stand where, in one table: every byte of a head is looked up once.
+//! Classes of bytes: where in a head a byte is allowed, and where it needs attention. One table holds all classes of a
+//! byte.
 
-/// Of names and methods (RFC 9110, section 5.6.2).
+/// Allowed in a token, which names and methods are (RFC 9110, section 5.6.2).
 pub(crate) const TOKEN: u16 = 1;
-/// Of a request target on the wire: neither blank nor control byte, and ASCII.
+/// Allowed in a request target on the wire: ASCII, neither blank nor control byte.
 pub(crate) const TARGET: u16 = 1 << 1;
-/// What stands for itself in no query (RFC 3986, appendix A) and no reader's parser takes.
+/// Refused in a query: it is allowed only escaped (RFC 3986, appendix A), and parsers cut it off, drop it or refuse it.
 pub(crate) const STRANGE_IN_QUERY: u16 = 1 << 2;
-/// Of a path, as far as [`super::path`] does not know better; a `?` ends it.
+/// Allowed in the path of a target; a `?` ends the path. [`super::path`] checks the path further.
 pub(crate) const IN_PATH: u16 = 1 << 3;
-/// Of a host's name.
+/// Allowed in the name of a host.
 pub(crate) const NAME: u16 = 1 << 4;
 /// A letter in upper case.
 pub(crate) const UPPER: u16 = 1 << 5;
-/// Of a path, and read alike by all readers wherever it stands; `/` and `.` depend on what is before.
+/// Allowed in a path and read alike by all readers wherever it stands, except for `/` and `.`, which depend on the byte
+/// before.
 pub(crate) const PLAIN: u16 = 1 << 6;
-/// Of a field's value: no control byte but the tab.
+/// Allowed in the value of a field: no control byte except for the tab.
 const VALUE: u16 = 1 << 7;
-/// Of a field's name, and read alike by all readers: gateways to programs take every other byte for `_`.
+/// Allowed in the name of a field and read alike by all readers. CGI gateways read every other byte as `_`.
 const USUAL_IN_NAME: u16 = 1 << 8;
-/// Of a path, and left as it came: no escape, and none of the marks that [`super::path`] looks at.
+/// Allowed in a path and kept as it came: no `%`, and none of the marks that [`super::path`] looks at.
 pub(crate) const KEPT_IN_PATH: u16 = 1 << 9;
 
 const CLASSES: [u16; 256] = classes();
@@ -50,8 +52,8 @@ pub(crate) const fn is_usual_in_name(byte: u8) -> bool {
     of(byte) & USUAL_IN_NAME != 0
 }
 
-/// How many bytes at the beginning are valid in a field's value. Long values are tested by vector instructions; the rest of
-/// them, and short ones, by the table.
+/// How many bytes at the beginning are valid in a field's value. Long values are tested by vector instructions; the
+/// rest of them, and short ones, by the table.
 pub(crate) fn lead_of_value(bytes: &[u8]) -> usize {
     const VECTOR: usize = 16;
     let is_clean = |vector: &&[u8]| vector.iter().fold(true, |all, byte| all & is_value(*byte));
@@ -66,7 +68,7 @@ const fn is_value(byte: u8) -> bool {
 
 /// Whether any byte is of a class.
 pub(crate) fn any(bytes: &[u8], class: u16) -> bool {
-    // Without a branch for each: what is not clean is rare, and bounded.
+    // Looks at all bytes without a branch for each, which is faster: a hit is rare, and the length is bounded.
     bytes.iter().fold(0, |seen, byte| seen | of(*byte)) & class != 0
 }
 
@@ -98,8 +100,8 @@ const fn classes() -> [u16; 256] {
         if matches!(byte, 0x21..0x7f) {
             classes |= TARGET;
         }
-        // (A fragment is never sent; parsers drop it, or do not. The framework's takes no quote in a
-        // query, and would answer by itself.)
+        // Clients never send a fragment, and only some parsers drop it. The framework's parser refuses a quote in a
+        // query, and would answer by itself.
         if matches!(byte, 0..=0x20 | b'"' | b'<' | b'>' | b'#' | 0x7f..) {
             classes |= STRANGE_IN_QUERY;
         }

@@ -11,7 +11,7 @@ use crate::config::{Config, MethodOverride, Underscores};
 use crate::policy::client::AddressHeader;
 
 /// Fields to which HTTP gives a meaning for identity, target or framing.
-const OF_HTTP: [&str; 13] = [
+const HTTP_FIELDS: [&str; 13] = [
     "authorization",
     "connection",
     "content-length",
@@ -45,7 +45,7 @@ impl FieldRules {
             Some(AddressHeader::XForwardedFor | AddressHeader::Forwarded) | None => None,
         };
         let named = named.iter().chain(&address).map(|name| plain(name.as_str().as_bytes()));
-        let fixed = OF_HTTP.iter().chain(&WRITTEN_HERE).chain(&METHOD_OVERRIDES);
+        let fixed = HTTP_FIELDS.iter().chain(&WRITTEN_HERE).chain(&METHOD_OVERRIDES);
         Self {
             underscores: config.bounds.underscores,
             method_override: config.bounds.method_override,
@@ -59,17 +59,17 @@ impl FieldRules {
     /// The reason to refuse it.
     pub fn check(
         &self,
-        rare: UncommonFields,
+        uncommon: UncommonFields,
         method: &Method,
         headers: &HeaderMap,
     ) -> Result<(), RejectReason> {
-        if rare.has(UncommonFields::ODD_NAME)
+        if uncommon.has(UncommonFields::ODD_NAME)
             && self.underscores == Underscores::RejectAmbiguous
             && headers.keys().any(|name| self.is_ambiguous(name))
         {
             return Err(RejectReason::AmbiguousField);
         }
-        if rare.has(UncommonFields::METHOD_OVERRIDE)
+        if uncommon.has(UncommonFields::METHOD_OVERRIDE)
             && self.method_override == MethodOverride::Reject
             && METHOD_OVERRIDES.iter().any(|name| names_another(headers, name, method))
         {
@@ -81,7 +81,7 @@ impl FieldRules {
     /// The fields that are not forwarded.
     pub fn dropped(
         &self,
-        rare: UncommonFields,
+        uncommon: UncommonFields,
         peer_trusted: bool,
         method: &Method,
         headers: &HeaderMap,
@@ -89,11 +89,11 @@ impl FieldRules {
         let strips = self.method_override == MethodOverride::Strip;
         let is_dropped = |name: &&HeaderName| {
             let text = name.as_str();
-            (rare.has(UncommonFields::CLAIM) && !peer_trusted && is_claim(text.as_bytes()))
-                || (rare.has(UncommonFields::ODD_NAME)
+            (uncommon.has(UncommonFields::CLAIM) && !peer_trusted && is_claim(text.as_bytes()))
+                || (uncommon.has(UncommonFields::ODD_NAME)
                     && self.underscores == Underscores::Drop
                     && self.is_ambiguous(name))
-                || (rare.has(UncommonFields::METHOD_OVERRIDE)
+                || (uncommon.has(UncommonFields::METHOD_OVERRIDE)
                     && strips
                     && METHOD_OVERRIDES.contains(&text)
                     && names_another(headers, text, method))
@@ -112,7 +112,8 @@ impl FieldRules {
     }
 }
 
-/// A name as CGI gateways make it: everything except for letters and digits becomes the same mark.
+/// A name as CGI gateways see it: in lower case, with `-` for every byte that is no letter or digit. (They write
+/// `_`. It matters only that the mark is always the same.)
 fn plain(name: &[u8]) -> Box<[u8]> {
     let usual =
         |byte: &u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' };

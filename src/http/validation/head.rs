@@ -1,4 +1,4 @@
-//! The scan of one HTTP/1 head, before a lenient parser reads it.
+//! The scan of one HTTP/1 head, before the framework's lenient parser reads it.
 //!
 //! Lines end in CR LF, names are tokens that end at their colon, nothing is folded, and values
 //! hold no control bytes (RFC 9112, sections 2.2 and 5.1, read strictly). What the framework's
@@ -20,8 +20,8 @@ use super::uncommon_fields::UncommonFields;
 /// The longest method of the registry has 17 letters.
 const MAX_METHOD: usize = 32;
 
-/// The longest target, in bytes: the framework keeps it in an `http::Uri`, which has this bound, and would answer a longer
-/// one by itself. It matters where `header_size` is larger.
+/// The longest target, in bytes: the framework keeps it in an `http::Uri`, which has this bound, and would answer a
+/// longer one by itself. It matters where `header_size` is larger.
 const MAX_TARGET: usize = u16::MAX as usize - 1;
 
 /// A complete head, and where its request ends.
@@ -35,8 +35,8 @@ pub struct WireHead {
     pub scanned: ScannedHead,
 }
 
-/// The progress of a scan, and what was found. Each byte is looked at three times at most, however the bytes arrive: in an
-/// incomplete line, in the search for its end, and in the complete line.
+/// The progress of a scan, and what was found. Each byte is looked at three times at most, however the bytes arrive: in
+/// an incomplete line, in the search for its end, and in the complete line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadScan {
     /// Where the current line begins.
@@ -51,7 +51,7 @@ pub struct HeadScan {
     codings: FirstTwo,
     nominates: bool,
     has_cookies: bool,
-    rare: UncommonFields,
+    uncommon: UncommonFields,
 }
 
 /// The first two lines of a field. Whether there is a second line is all that matters about the others.
@@ -78,8 +78,8 @@ struct RequestLine {
 }
 
 impl HeadScan {
-    /// Scans what has arrived of a head; `bytes` begin with its first byte. `None` while the head is incomplete. `last` is
-    /// the cache of the connection.
+    /// Scans what has arrived of a head; `bytes` begin with its first byte. `None` while the head is incomplete. `last`
+    /// is the cache of the connection.
     pub fn advance(
         &mut self,
         bytes: &[u8],
@@ -139,7 +139,7 @@ impl HeadScan {
         };
         let size = Some(colon + 1 + value.len() + LINE_END.len());
         if !is_usual {
-            self.rare |= UncommonFields::ODD_NAME;
+            self.uncommon |= UncommonFields::ODD_NAME;
         }
         let kept = match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => &mut self.hosts,
@@ -149,7 +149,7 @@ impl HeadScan {
             }
             6 if name.eq_ignore_ascii_case(b"cookie") => {
                 if self.has_cookies {
-                    self.rare |= UncommonFields::COOKIES;
+                    self.uncommon |= UncommonFields::COOKIES;
                 }
                 self.has_cookies = true;
                 return Ok(size);
@@ -157,7 +157,7 @@ impl HeadScan {
             14 if name.eq_ignore_ascii_case(b"content-length") => &mut self.lengths,
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => &mut self.codings,
             _ => {
-                self.rare |= UncommonFields::of_name(name);
+                self.uncommon |= UncommonFields::of_name(name);
                 return Ok(size);
             }
         };
@@ -183,8 +183,8 @@ impl HeadScan {
         let body = framing::length(is_http_11, lengths, codings)?;
         let (authority, spans) = locate(method, target, host, None, version)?;
         let (host, target) = (last.of(authority)?, target.len());
-        let (nominates, rare) = (self.nominates, self.rare);
-        let scanned = ScannedHead { host, spans, target, body, nominates, rare };
+        let (nominates, uncommon) = (self.nominates, self.uncommon);
+        let scanned = ScannedHead { host, spans, target, body, nominates, uncommon };
         Ok(WireHead { size: head.len(), body, scanned })
     }
 }

@@ -1,8 +1,9 @@
 //! The canonical form of a path, and whether readers may differ about it.
 //!
-//! Readers of paths differ: some merge `//`, some cut `;parameters`, some read `\` as `/`, some decode `%2F` before they
-//! split. A proxy cannot know which reader is behind it. So a path that all readers read alike has one canonical form, and
-//! any other path has a list of readings ([`super::readings`]): it must match alike under each of them, or it is refused.
+//! Readers of paths differ: some merge `//`, some cut `;parameters`, some read `\` as `/`, some decode `%2F` before
+//! they split. A proxy cannot know which reader is behind it. So a path that all readers read alike has one canonical
+//! form, and any other path has a list of readings ([`super::readings`]): it must match alike under each of them, or it
+//! is refused.
 
 use std::borrow::Cow;
 
@@ -11,8 +12,9 @@ use memchr::memmem;
 use super::bytes;
 use super::reject_reason::RejectReason;
 
-/// Positions of one path that origins may read in different ways, at most: escapes, `//`, `\`, `;`, dot segments. A URL that
-/// is escaped into a path has about thirty. More would only cost time, since each position is looked at in every reading.
+/// Positions of one path that origins may read in different ways, at most: escapes, `//`, `\`, `;`, dot segments. A URL
+/// that is escaped into a path has about thirty. More would only cost time, since each position is looked at in every
+/// reading.
 const MAX_AMBIGUITIES: usize = 64;
 
 /// The longest path, in bytes, that may have several readings: it is written again for each. Browsers and caches stop at
@@ -42,7 +44,7 @@ pub(crate) fn canonical(raw: &str) -> Result<Canonical<'_>, RejectReason> {
         return Ok(Canonical { path: Cow::Borrowed(raw), ambiguous: false });
     }
     let mut ambiguities = Ambiguities::of_path(raw.len());
-    // (Decoding makes no slash.)
+    // Decoding adds no slash, so all of them are in the raw path.
     for _ in memmem::find_iter(raw.as_bytes(), b"//") {
         ambiguities.add()?;
     }
@@ -73,7 +75,8 @@ impl Ambiguities {
     }
 }
 
-/// Whether a path is obviously its own canonical form, as nearly all are. The others are examined, and may turn out to be.
+/// Whether a path is obviously its own canonical form, as nearly all are. The others are examined, and may turn out to
+/// be.
 fn is_plain(path: &[u8]) -> bool {
     let mut before = 0;
     path.iter().all(|byte| {
@@ -146,7 +149,7 @@ pub(crate) fn escape(bytes: &[u8], at: usize) -> Option<u8> {
     (high | low < 16).then_some(high << 4 | low)
 }
 
-/// What each byte is as a hexadecimal digit; 16 and more: none.
+/// The value of each byte as a hexadecimal digit; 0xff for a byte that is none.
 static DIGITS: [u8; 256] = {
     let mut digits = [0xff; 256];
     let mut value = 0;
@@ -162,7 +165,7 @@ static DIGITS: [u8; 256] = {
 /// UTF-8 allows (RFC 3629, section 3). Some decoders take `%C1%A1` for `a`.
 pub(crate) fn is_bad_ascii(bytes: &[u8], at: usize, byte: u8) -> bool {
     let next = match byte {
-        // They begin nothing else.
+        // These bytes begin nothing else.
         0xc0 | 0xc1 => return true,
         0xe0 => 0x80..=0x9f,
         0xf0 => 0x80..=0x8f,

@@ -1,27 +1,27 @@
-//! Why the proxy itself refuses: the closed list of the metric and of the log.
+//! Why the proxy itself refuses: the closed list of the reasons in metrics and logs.
 
 /// Why a request or a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectReason {
-    /// The head is not one of HTTP/1: line ends, names, control bytes.
+    /// The head violates the syntax of HTTP/1: line ends, names, control bytes.
     Syntax,
-    /// A version of HTTP that is not spoken here.
+    /// A version of HTTP other than 1.0, 1.1 and 2.
     Version,
-    /// Not origin-form, nor an absolute form of this host, nor `OPTIONS *`.
+    /// A target other than origin form, absolute form with the host of `Host`, or `OPTIONS *`.
     Target,
-    /// A path that means different things to different readers, or nothing.
+    /// A path that origins may read in different ways, or that is not valid.
     Path,
-    /// No host, two hosts, or something that is none.
+    /// No host, two hosts, or a host that is not valid.
     Host,
-    /// A host of another certificate than the connection's.
+    /// A host for which a new connection would be served a better certificate.
     Misdirected,
-    /// A method that no standard knows.
+    /// A method that is not in the list of known methods.
     Method,
-    /// Length and transfer coding that readers may take for different ones, or a broken chunk.
+    /// A length or transfer coding that readers may understand differently, or a broken chunk.
     Framing,
     /// `Connection` nominates a field that belongs to the request.
     ConnectionField,
-    /// The name of a field that an origin may take for one that means something here.
+    /// The name of a field that an origin may read as the name of a field with a meaning here.
     AmbiguousField,
     /// A field names another method than the request's.
     MethodOverride,
@@ -37,11 +37,11 @@ pub enum RejectReason {
     BodyRate,
     /// No key where the policy insists on one.
     MissingKey,
-    /// A key that stands more than once.
+    /// A key that occurs more than once.
     RepeatedKey,
     /// A key that readers may decode in different ways, or not at all.
     UnreadableKey,
-    /// No route.
+    /// No route matches.
     NoRoute,
     /// More connections than are allowed, in all or of this client.
     Connections,
@@ -53,9 +53,9 @@ pub enum RejectReason {
     Handshakes,
     /// TLS could not be agreed on in time.
     TlsHandshake,
-    /// More streams of HTTP/2 were reset by the client than is allowed.
+    /// The client has reset more HTTP/2 streams than is allowed.
     H2Resets,
-    /// The answer that the client does not take uses memory that others need.
+    /// The client does not read its answer, whose memory is needed.
     Memory,
 }
 
@@ -91,7 +91,7 @@ impl RejectReason {
         Self::Memory,
     ];
 
-    /// The word of the metric and of the log.
+    /// The word in metrics and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Syntax => "syntax",
@@ -124,8 +124,8 @@ impl RejectReason {
         }
     }
 
-    /// The status that says it, where the policy does not. A connection that is refused as a whole
-    /// is closed without one.
+    /// The status of the answer, unless the policy sets another one. A connection that is refused as a whole is closed
+    /// without an answer.
     pub const fn status(self) -> u16 {
         match self {
             Self::Method => 501,

@@ -49,7 +49,7 @@ pub struct ScannedHead {
     /// Whether `Connection` nominates an end-to-end field.
     pub(crate) nominates: bool,
     /// Fields that need a second look.
-    pub(crate) rare: UncommonFields,
+    pub(crate) uncommon: UncommonFields,
 }
 
 /// Validates a parsed head by what the scan of its bytes found. `None` when `target` is not the target that was scanned.
@@ -70,6 +70,6 @@ pub fn validate_scanned<'r>(
     } else if scanned.nominates {
         Err(RejectReason::ConnectionField)
     } else {
-        scanned.spans.read(Cow::Borrowed(&scanned.host), target, scanned.rare)
+        scanned.spans.read(Cow::Borrowed(&scanned.host), target, scanned.uncommon)
     })
 }

@@ -43,17 +43,17 @@ impl TargetSpans {
         self,
         host: Cow<'r, str>,
         target: &'r str,
-        rare: UncommonFields,
+        uncommon: UncommonFields,
     ) -> Result<ValidRequest<'r>, RejectReason> {
         let Some(path) = self.path else {
             let (path, readings) = (Cow::Borrowed("*"), Vec::new());
-            return Ok(ValidRequest { host, path, readings, query: None, rare });
+            return Ok(ValidRequest { host, path, readings, query: None, rare: uncommon });
         };
         let raw = if path.from == path.to { "/" } else { path.of_text(target) };
         let path = path::canonical(raw)?;
         let readings = if path.ambiguous { readings::readings(&path.path)? } else { Vec::new() };
         let query = self.query.map(|query| query.of_text(target));
-        Ok(ValidRequest { host, path: path.path, readings, query, rare })
+        Ok(ValidRequest { host, path: path.path, readings, query, rare: uncommon })
     }
 }
 
@@ -103,8 +103,8 @@ fn origin_form(target: &[u8]) -> Result<(Option<&[u8]>, &[u8]), RejectReason> {
     Ok((Some(authority.as_bytes()), rest.as_bytes()))
 }
 
-/// The authority of a request: `Host`, `:authority`, or an absolute target that agrees. A difference in case only is refused
-/// too, as the framework's parser would.
+/// The authority of a request: `Host`, `:authority`, or an absolute target that agrees. A difference in case only is
+/// refused too, as the framework's parser would.
 fn authority_of<'r>(
     line: Option<&'r [u8]>,
     pseudo: Option<&'r [u8]>,

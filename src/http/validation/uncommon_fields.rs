@@ -15,8 +15,8 @@ impl UncommonFields {
     pub const NONE: Self = Self(0);
     /// `Upgrade` or `HTTP2-Settings`, which are not forwarded in every case.
     pub const UPGRADE: Self = Self(1);
-    /// Claims the client, the scheme or the target of the request, which only a trusted proxy may do. Fields that tollgate
-    /// overwrites are not among them.
+    /// Claims something about the client, the scheme or the target, which only a trusted proxy may do. Fields that
+    /// tollgate overwrites are not among them.
     pub const CLAIM: Self = Self(1 << 1);
     /// Names another method than the request line.
     pub const METHOD_OVERRIDE: Self = Self(1 << 2);
@@ -25,7 +25,7 @@ impl UncommonFields {
     /// More than one line of cookies.
     pub const COOKIES: Self = Self(1 << 4);
 
-    /// Whether there is one of these.
+    /// Whether the head has a field of one of these kinds.
     pub const fn has(self, others: Self) -> bool {
         self.0 & others.0 != 0
     }

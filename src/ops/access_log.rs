@@ -1,6 +1,8 @@
 //! The access log: one JSON object per request.
 //!
-//! Texts from a request are cut and escaped; header values, queries and keys are not part of a line. Writing never waits.
+//! Texts from a request are cut and escaped. A line contains no query, no cookie and no header value except for the
+//! host, the client's address and a trusted peer's request identifier. Writing never waits: a line that finds a full
+//! queue is dropped and counted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::line_writer::{self, LineWriter, Shared};
+use super::line_writer::{self, LineWriter, ReplaceableWriter};
 use super::log::timestamp;
 use crate::clock::Nanos;
 use crate::config::{AccessLog, LogAddress, LogPath, LogTarget};
@@ -18,14 +20,15 @@ use crate::engine::CandidateComparison;
 use crate::policy::client;
 use crate::proxy::{AccessRecord, AccessSink, RequestOutcome, TunnelEnd};
 
-/// Bytes of a host and of a path that are logged: more is an attack on the log.
+/// The largest number of bytes of a method, a host or a path that are logged, so that clients cannot fill the disk with
+/// them.
 const MAX_TEXT: usize = 1_024;
 
-/// Writes the access log. Where it goes may change at a reload.
+/// Writes the access log. A reload may change its target.
 pub struct AccessLogSink {
-    out: Shared,
+    out: ReplaceableWriter,
     target: Mutex<LogTarget>,
-    /// The writer before the present one: lines may wait in it when the process ends.
+    /// The writer before the current one. Lines may still wait in it when the process ends.
     previous: Mutex<Option<Arc<LineWriter>>>,
 }
 
@@ -66,7 +69,7 @@ struct AccessLogLine<'r> {
 }
 
 impl AccessLogSink {
-    /// A log that goes where the configuration says.
+    /// Opens the target that the configuration names.
     pub fn new(rules: &AccessLog) -> std::io::Result<Self> {
         let out = line_writer::open(&rules.to)?.map(Arc::new);
         Ok(Self {
@@ -76,8 +79,8 @@ impl AccessLogSink {
         })
     }
 
-    /// Goes where the next configuration says. A file is opened again even when its name is the
-    /// same, so that a rotated one is let go.
+    /// Changes to the target of the next configuration. A file is opened again even if its name is the same, so that a
+    /// rotated file is released.
     pub fn redirect(&self, rules: &AccessLog) -> std::io::Result<()> {
         let mut target = self.target.lock();
         if *target == rules.to && !matches!(rules.to, LogTarget::File(_)) {
@@ -88,7 +91,7 @@ impl AccessLogSink {
         Ok(())
     }
 
-    /// Opens a file again, so that a rotated one is let go.
+    /// Opens a file again, so that a rotated file is released.
     pub fn reopen(&self) -> std::io::Result<()> {
         let target = self.target.lock();
         if matches!(*target, LogTarget::File(_)) { self.open(&target) } else { Ok(()) }
@@ -100,7 +103,7 @@ impl AccessLogSink {
         Ok(())
     }
 
-    /// Waits until what was recorded is written, at most `patience` for each file.
+    /// Waits until the recorded lines are written, at most `patience` for each writer.
     pub fn flush(&self, patience: Duration) {
         if let Some(previous) = self.previous.lock().take() {
             previous.flush(patience);
@@ -193,7 +196,7 @@ fn shown(address: IpAddr, rules: &AccessLog, ipv6_prefix: u8) -> Option<IpAddr> 
     }
 }
 
-/// At most [`MAX_TEXT`] bytes, at the edge of a character.
+/// The beginning of a text: at most [`MAX_TEXT`] bytes, and whole characters.
 fn cut(text: &str) -> &str {
     let mut end = text.len().min(MAX_TEXT);
     while !text.is_char_boundary(end) {

@@ -3,12 +3,12 @@
 //! | path | answer | token |
 //! |---|---|---|
 //! | `/healthz` | 200 while the process lives | no |
-//! | `/ready` | 200 when new connections are welcome (`degraded` while the store is away), else 503 | no |
-//! | `/metrics` | Prometheus text | when one is configured |
-//! | `/status` | JSON: version, generation, limits, origins, the last reload | when one is configured |
+//! | `/ready` | 200 while new connections are accepted (`degraded` while the store is away), else 503 | no |
+//! | `/metrics` | Prometheus text | if one is configured |
+//! | `/status` | JSON: version, generation, limits, origins, the last reload | if one is configured |
 //!
-//! Other hosts than our own get a 421, except at `/healthz` and `/ready`; pages of other origins get a
-//! 403 ([`super::admin_access`]).
+//! A request for another host is answered 421, except at `/healthz` and `/ready`. A request of a page of another web
+//! origin is answered 403 ([`super::admin_access`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,19 +31,19 @@ use crate::proxy::{Live, TrafficCounters};
 
 /// Answers requests of operators.
 pub struct AdminApi {
-    /// Decisions.
+    /// Its clock, its store and its counters.
     pub engine: Arc<Engine>,
     /// The configuration in force.
     pub live: Arc<ArcSwap<Live>>,
-    /// Requests.
+    /// Counters of requests, refusals and origins.
     pub counters: Arc<TrafficCounters>,
-    /// Reloads and readiness.
+    /// Readiness and the last reload.
     pub status: Arc<Status>,
-    /// Connections that exist.
+    /// The number of clients' connections.
     pub connections: Arc<AtomicUsize>,
     /// Memory that clients make the process use.
     pub memory: Arc<MemoryBudget>,
-    /// The bearer token that more than health needs.
+    /// The bearer token for `/metrics` and `/status`. `None`: they need no token.
     pub token: Option<String>,
     /// The hosts and web origins that are answered.
     pub access: AdminAccess,
@@ -53,7 +53,7 @@ pub struct AdminApi {
 impl ServeHttp for AdminApi {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         if session.req_header().version == Version::HTTP_10 {
-            // The framework would keep the connection, and such a client wait for its end.
+            // The framework would keep the connection open, while an HTTP/1.0 client may wait for its end.
             session.set_keepalive(None);
         }
         let head = session.req_header();
@@ -73,7 +73,7 @@ impl ServeHttp for AdminApi {
 }
 
 impl AdminApi {
-    /// Probes send addresses and names of all kinds as `Host`, and health is not secret.
+    /// Checks `Origin`, and `Host` except for health: probes send all kinds of names as `Host`, and health is not secret.
     fn check_access(&self, head: &RequestHeader) -> Result<(), Foreign> {
         self.access.check_origin(&head.headers)?;
         if matches!(head.uri.path(), "/healthz" | "/ready") {
@@ -86,12 +86,13 @@ impl AdminApi {
         match path {
             "/healthz" => plain(StatusCode::OK, "ok\n"),
             "/ready" if self.status.is_ready() => {
-                // The store is the same for all nodes, so a balancer must not remove a node for it.
+                // All nodes share the store, so a load balancer that removed nodes for its outage would remove all of
+                // them.
                 let degraded = self.engine.remote().is_some_and(|remote| !remote.is_up());
                 plain(StatusCode::OK, if degraded { "degraded\n" } else { "ready\n" })
             }
             "/ready" => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-            "/metrics" | "/status" if !self.admits(token) => {
+            "/metrics" | "/status" if !self.accepts_token(token) => {
                 plain(StatusCode::UNAUTHORIZED, "a bearer token is needed\n")
             }
             "/metrics" => {
@@ -113,8 +114,8 @@ impl AdminApi {
         }
     }
 
-    /// Whether the token admits; compared in a time that depends on the length only.
-    fn admits(&self, given: Option<&[u8]>) -> bool {
+    /// Whether the token is the configured one. The comparison takes a time that depends on the length only.
+    fn accepts_token(&self, given: Option<&[u8]>) -> bool {
         let Some(wanted) = &self.token else {
             return true;
         };

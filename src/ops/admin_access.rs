@@ -1,7 +1,7 @@
-//! Which names and web pages the admin listener answers.
+//! Which hosts and which web pages the admin listener answers.
 //!
-//! A browser sends what any page tells it to send, also to a loopback address, if a name of the
-//! page's own resolves to it (DNS rebinding). What a page cannot forge are `Host` and `Origin`.
+//! A web page can make a browser send requests to a loopback address, through a name of the page's own that resolves to
+//! it (DNS rebinding). But a page cannot forge `Host` and `Origin`, so these two are checked.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,9 +10,9 @@ use http::{HeaderMap, StatusCode, Uri, header};
 
 use crate::policy::client::unmapped;
 
-/// Who may be asked for.
+/// The hosts under which the admin listener answers.
 pub struct AdminAccess {
-    /// Where operators are listened to.
+    /// The address of the admin listener.
     pub address: SocketAddr,
     /// Further names and addresses, in lower case, without ports.
     pub hosts: Vec<String>,
@@ -43,7 +43,7 @@ impl Foreign {
 }
 
 impl AdminAccess {
-    /// Whether a page may send this: there is no `Origin`, or it is our own.
+    /// Checks that no page of another origin sent the request: there is no `Origin`, or it names a host of ours.
     pub(super) fn check_origin(&self, headers: &HeaderMap) -> Result<(), Foreign> {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
         let is_own = |origin: &header::HeaderValue| {
@@ -58,7 +58,7 @@ impl AdminAccess {
         all.then_some(()).ok_or(Foreign::Origin)
     }
 
-    /// Whether a request asks for us, by every name that it gives.
+    /// Checks that every host that the request names is ours.
     pub(super) fn check_host(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), Foreign> {
         let mut hosts = headers.get_all(header::HOST).iter();
         let named = hosts.next().and_then(|host| host.to_str().ok()).is_some_and(|h| self.is_us(h));
@@ -66,14 +66,14 @@ impl AdminAccess {
         if named && absolute && hosts.next().is_none() { Ok(()) } else { Err(Foreign::Host) }
     }
 
-    /// Ports are not compared: behind a forwarded port it is another one, and a rebound name brings
-    /// the right one.
+    /// Whether an authority names the admin listener. Ports are not compared: behind a forwarded port the client names
+    /// another one, and a page that rebinds a name uses the right one anyway.
     fn is_us(&self, authority: &str) -> bool {
         let Some(host) = bare_host(authority) else {
             return false;
         };
         let address = host.parse::<IpAddr>().ok().map(unmapped);
-        // Where every address is listened on, each of them is ours. Only names can be rebound.
+        // A listener on every address cannot list its own. Any address is safe, because only names can be rebound.
         let is_address = address.is_some_and(|address| {
             let own = unmapped(self.address.ip());
             own.is_unspecified() || own == address
@@ -90,7 +90,7 @@ impl AdminAccess {
 fn bare_host(authority: &str) -> Option<String> {
     let authority: Authority = authority.parse().ok().filter(|_| !authority.contains('@'))?;
     let host = authority.host();
-    // The type takes any text for a port.
+    // `Authority` accepts any text as a port.
     let port = authority.as_str().get(host.len()..).unwrap_or_default();
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     if !(port.is_empty() || port.strip_prefix(':').is_some_and(is_port)) {

@@ -2,8 +2,9 @@
 //!
 //! After TERM the process is not ready at once and goes on accepting for `drain`. Then the listeners close, and the
 //! process ends as soon as no request is in flight, after `finish` at the latest. A process that a successor has
-//! replaced stops accepting at once, answers on open connections for `drain`, and ends as after TERM. What signals
-//! request is told by [`crate::signals`].
+//! replaced stops accepting at once, answers on open connections for `drain`, and ends as after TERM.
+//! [`crate::signals`] says which signal requests what. What must always hold: once it is requested, the end comes
+//! within `drain` and `finish`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,9 +29,9 @@ const STRAGGLERS: Duration = Duration::from_millis(100);
 pub struct Lifecycle {
     /// What the operator requested.
     pub requests: Arc<OperatorRequests>,
-    /// Readiness, which ends at once.
+    /// Readiness, which ends when the shutdown begins.
     pub status: Arc<Status>,
-    /// The configuration in force, which has the times.
+    /// The configuration in force, which says how long draining and finishing may take.
     pub live: Arc<ArcSwap<Live>>,
     /// Set when connections are to close after their response.
     pub leaving: Arc<AtomicBool>,
@@ -48,7 +49,7 @@ impl ShutdownSignalWatch for Lifecycle {
         let bounds = self.live.load().bounds().clone();
         if cause == ShutdownCause::Replaced {
             log::info!("a successor accepts; connections end with their next answer");
-            // A connection that is closed while a request is under way to it loses that request.
+            // Closing a connection while a request is on its way to it would lose that request.
             let _ = tokio::time::timeout(bounds.drain, self.until_idle()).await;
         } else {
             super::supervisor::stopping();
@@ -67,8 +68,8 @@ impl Lifecycle {
         }
     }
 
-    /// The framework would sleep for a fixed time; this thread ends the process when the last
-    /// connection is gone, or `finish` is over.
+    /// Starts a thread that ends the process when the last connection has ended, or `finish` is over. The framework would
+    /// sleep for a fixed time instead.
     fn end_when_idle(&self, finish: Duration) {
         let connections = Arc::clone(&self.connections);
         let rounds = finish.as_millis() / IDLE_CHECK.as_millis();
@@ -79,7 +80,8 @@ impl Lifecycle {
         let (requests, live) = (Arc::clone(&self.requests), Arc::clone(&self.live));
         let spawned = std::thread::Builder::new().name("finish".to_owned()).spawn(move || {
             for _ in 0..rounds {
-                // First of all: what was connected to while the listeners close is accepted and counted.
+                // Before the first look: a connection that arrived while the listeners close must be accepted and
+                // counted.
                 std::thread::sleep(IDLE_CHECK);
                 if connections.load(Ordering::Acquire) == 0 {
                     await_stragglers(&live);
@@ -98,9 +100,9 @@ impl Lifecycle {
     }
 }
 
-/// Waits until no request holds the configuration any more: its line has been handed to the log.
+/// Waits until no request holds the configuration any more. By then each request has handed its line to the log.
 fn await_stragglers(live: &ArcSwap<Live>) {
-    /// References that no request holds: the pointer to the configuration, and the one that is looked at.
+    /// References that no request holds: that of the pointer in `live`, and the one that is used for counting.
     const OWN_REFERENCES: usize = 2;
     let rounds = STRAGGLERS.as_millis() / IDLE_CHECK.as_millis();
     for _ in 0..rounds {

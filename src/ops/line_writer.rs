@@ -1,5 +1,8 @@
-//! Lines on their way out of the process. Whoever writes a line never waits: a full pipe or a slow
-//! disk drops lines and counts them.
+//! Writes lines to a file or a pipe without making the caller wait.
+//!
+//! Lines go through a queue to a thread that writes them. When a pipe is full or a disk is slow, the queue fills, and
+//! further lines are dropped and counted. It does not know what a line says. What must always hold: no line
+//! begins inside another one.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -9,13 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-/// Lines that may wait: a second of a busy proxy, some megabytes.
+/// The largest number of lines in the queue: a second of a busy proxy, some megabytes.
 const MAX_WAITING: usize = 16_384;
 
-/// Lines dropped in this process, all writers together: `tollgate_log_dropped_total`.
+/// Lines dropped by all writers of this process: `tollgate_log_dropped_total`.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// A queue of lines with a thread at its end.
+/// A queue of lines, and the thread that writes them.
 #[derive(Clone, Debug)]
 pub struct LineWriter {
     queue: SyncSender<Message>,
@@ -24,7 +27,7 @@ pub struct LineWriter {
 #[derive(Debug)]
 enum Message {
     Line(String),
-    /// Answered when everything before it was written.
+    /// Answered when everything before it has been written.
     Flush(SyncSender<()>),
 }
 
@@ -37,7 +40,7 @@ impl LineWriter {
         Ok(Self { queue })
     }
 
-    /// Hands over a line without its end, or drops it.
+    /// Queues a line, given without its end. Drops it if the queue is full.
     pub fn write(&self, line: String) {
         match self.queue.try_send(Message::Line(line)) {
             Ok(()) => {}
@@ -47,11 +50,11 @@ impl LineWriter {
         }
     }
 
-    /// Waits until what was handed over is written, at most `patience`.
+    /// Waits until the queued lines are written, at most `patience`.
     pub fn flush(&self, patience: Duration) {
         let (done, wait) = sync_channel(1);
         if self.queue.try_send(Message::Flush(done)).is_ok() {
-            // A reader that is gone or slow is no reason to stay.
+            // If the reader is slow or has gone, the lines are given up.
             let _ = wait.recv_timeout(patience);
         }
     }
@@ -62,9 +65,9 @@ impl LineWriter {
     }
 }
 
-/// Writes as many lines at once as are waiting.
+/// Writes the queued lines, as many at once as fit into a batch.
 fn write_all(waiting: &Receiver<Message>, out: impl LogOutput) {
-    /// Bytes after which a write is made even though more lines wait.
+    /// Bytes from which on a batch is written although more lines wait.
     const BATCH: usize = 64 * 1024;
     let mut lines = LineOutput { out, rest: Vec::new() };
     let mut batch = Vec::with_capacity(BATCH);
@@ -89,21 +92,22 @@ fn write_all(waiting: &Receiver<Message>, out: impl LogOutput) {
     }
 }
 
-/// Something to write to that may be full.
+/// A file or pipe that may be full.
 trait LogOutput: Write {
-    /// Takes away the last bytes that were written. False where that is not possible.
+    /// Removes the last `bytes` that were written. Returns `false` if that is not possible.
     fn cut(&mut self, bytes: u64) -> bool;
 }
 
 impl LogOutput for File {
     fn cut(&mut self, bytes: u64) -> bool {
         let mut cut = || -> io::Result<bool> {
-            // Fails for a pipe.
+            // An error for a pipe, which has no position.
             let end = self.stream_position()?;
-            let about = self.metadata()?;
-            let start = end.checked_sub(bytes).filter(|_| about.is_file() && about.len() == end);
+            let metadata = self.metadata()?;
+            let is_at_end = metadata.is_file() && metadata.len() == end;
+            let start = end.checked_sub(bytes).filter(|_| is_at_end);
             let Some(start) = start else {
-                // Another process has appended to it: its lines are not ours to cut.
+                // Another process has appended its own lines, which must stay.
                 return Ok(false);
             };
             self.set_len(start)?;
@@ -113,11 +117,11 @@ impl LogOutput for File {
     }
 }
 
-/// Writes lines whole. A full disk takes the beginning of a line and no more: it is cut away again;
-/// where that is not possible (a pipe), the line is completed before anything else is written.
+/// Writes whole lines. A full disk may take only the beginning of a line. That beginning is removed again; if that is not
+/// possible (a pipe), the line is completed before anything else is written.
 struct LineOutput<O> {
     out: O,
-    /// What is missing of a line that was begun.
+    /// The missing part of a line whose beginning was written.
     rest: Vec<u8>,
 }
 
@@ -144,7 +148,7 @@ impl<O: LogOutput> LineOutput<O> {
         dropped
     }
 
-    /// `Err`: what could not be written.
+    /// Writes bytes. `Err`: the bytes that could not be written.
     fn write_some(&mut self, bytes: &[u8]) -> Result<(), Vec<u8>> {
         let mut left = bytes;
         while !left.is_empty() {
@@ -162,7 +166,7 @@ fn count(lines: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', lines).count() as u64
 }
 
-/// Where a log goes, as a writer.
+/// Opens the target of a log. `None` if there is no log.
 pub(super) fn open(target: &crate::config::LogTarget) -> io::Result<Option<LineWriter>> {
     use crate::config::LogTarget;
     let writer = match target {
@@ -177,13 +181,14 @@ pub(super) fn open(target: &crate::config::LogTarget) -> io::Result<Option<LineW
     Ok(Some(writer))
 }
 
-/// The descriptor without the buffer of the standard library, in which a part of a line could stay.
+/// A duplicate of a stream's descriptor. It bypasses the buffer of the standard library, which could keep a part of a
+/// line.
 pub(super) fn owned(stream: impl AsFd) -> io::Result<File> {
     stream.as_fd().try_clone_to_owned().map(File::from)
 }
 
-/// A writer that several logs share.
-pub(super) type Shared = Arc<arc_swap::ArcSwapOption<LineWriter>>;
+/// A writer that can be replaced while it is used.
+pub(super) type ReplaceableWriter = Arc<arc_swap::ArcSwapOption<LineWriter>>;
 
 #[cfg(test)]
 mod tests {

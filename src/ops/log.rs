@@ -1,4 +1,7 @@
-//! The operator's log: one line per event on standard error, never blocking.
+//! The operator's log: one line for each event on standard error.
+//!
+//! Writing never waits. Lines of the framework that requests can cause are sampled and lose their queries, because
+//! queries may contain keys.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,19 +13,18 @@ use super::line_writer::LineWriter;
 use crate::clock::{Clock, SystemClock};
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 
-/// How long the lines that wait may take to be written when the process ends. A pipe that nobody
-/// reads takes them never.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How long queued lines may take to be written when the process ends. A pipe without a reader never takes them.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Bytes of a line of the framework that are logged.
+/// The largest number of bytes of a framework's line that are logged.
 const MAX_FRAMEWORK_LINE: usize = 512;
 
-/// Where the framework's lines of health checks come from.
+/// The target of the framework's lines about health checks.
 const HEALTH_CHECKS: &str = "pingora_load_balancing";
 
-/// What the framework calls an error and is none: a kept connection to an origin had been closed,
-/// as either side may do at any time, and a new one is made.
-const NO_ERRORS: [&str; 1] = ["failed to acquire reusable stream"];
+/// Lines that the framework logs as errors although nothing failed: a kept connection to an origin had been closed, as
+/// either side may do at any time, and a new one is made.
+const HARMLESS_LINES: [&str; 1] = ["failed to acquire reusable stream"];
 
 struct OperatorLog {
     out: LineWriter,
@@ -31,13 +33,13 @@ struct OperatorLog {
 
 static LOG: OnceLock<OperatorLog> = OnceLock::new();
 
-/// Sends the log to standard error. `RUST_LOG` may say `error`, `warn`, `info`, `debug` or
-/// `trace`; `info` otherwise.
+/// Sends the log to standard error. `RUST_LOG` sets the level: `error`, `warn`, `info`, `debug` or `trace`. The default
+/// is `info`.
 pub fn init() -> std::io::Result<()> {
     let out = LineWriter::start("operator", line_writer::owned(std::io::stderr())?)?;
     let log = LOG.get_or_init(|| OperatorLog { out, clock: SystemClock::new() });
     let level = std::env::var("RUST_LOG").ok().and_then(|level| level.parse().ok());
-    // A second call finds the log installed, which is what it wants.
+    // A second call finds the log installed and changes nothing.
     if log::set_logger(log).is_ok() {
         log::set_max_level(level.unwrap_or(LevelFilter::Info));
     }
@@ -46,7 +48,7 @@ pub fn init() -> std::io::Result<()> {
 
 impl Log for OperatorLog {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // The framework narrates its own life at `info`; ours is told by ourselves.
+        // At `info` the framework logs its own start and stop, which tollgate's own lines already show.
         is_ours(metadata)
             || metadata.level() <= log::Level::Warn
             || log::max_level() > LevelFilter::Info
@@ -57,10 +59,10 @@ impl Log for OperatorLog {
             return;
         }
         let date = self.clock.date(self.clock.now());
-        // A line is a line, whatever an origin or a client put into an error.
+        // One event is one line, even if an origin or a client put line ends into an error.
         let mut text = record.args().to_string().replace(['\n', '\r'], " ");
         if is_caused_by_requests(record.metadata()) {
-            if is_no_error(&text) || !LOG_SAMPLER.admit_line(LogKind::Framework, date) {
+            if is_harmless(&text) || !LOG_SAMPLER.admit_line(LogKind::Framework, date) {
                 return;
             }
             text = without_queries(&text);
@@ -70,7 +72,7 @@ impl Log for OperatorLog {
     }
 
     fn flush(&self) {
-        self.out.flush(LAST_WORDS);
+        self.out.flush(FLUSH_TIMEOUT);
     }
 }
 
@@ -78,19 +80,19 @@ fn is_ours(metadata: &Metadata<'_>) -> bool {
     metadata.target().starts_with("tollgate")
 }
 
-/// Whether clients and their requests can cause a line of the framework. Not so those of health checks,
-/// and at finer levels somebody looks for something, and is told all.
+/// Whether requests can cause a line of the framework. Only health checks cause the lines about health checks. Lines
+/// below `warn` are shown only to an operator that has asked for all of them, so they do not count.
 fn is_caused_by_requests(metadata: &Metadata<'_>) -> bool {
     let by_operators = is_ours(metadata) || metadata.target().starts_with(HEALTH_CHECKS);
     !by_operators && metadata.level() <= log::Level::Warn
 }
 
-fn is_no_error(text: &str) -> bool {
-    NO_ERRORS.contains(&text)
+fn is_harmless(text: &str) -> bool {
+    HARMLESS_LINES.contains(&text)
 }
 
-/// A line of the framework without what follows a question mark, up to the next blank: keys stand in
-/// queries.
+/// A line of the framework without its queries, which may contain keys: everything from a question mark to the next
+/// blank is left out.
 fn without_queries(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(MAX_FRAMEWORK_LINE));
     let mut in_query = false;
@@ -118,9 +120,9 @@ mod tests {
 
     /// The framework's own words (`connectors/mod.rs`): another version may choose others.
     #[test]
-    fn a_kept_connection_that_was_not_free_is_no_error() {
-        assert!(is_no_error("failed to acquire reusable stream"));
-        assert!(!is_no_error("failed to acquire reusable stream, and more"));
+    fn a_kept_connection_that_was_not_free_is_harmless() {
+        assert!(is_harmless("failed to acquire reusable stream"));
+        assert!(!is_harmless("failed to acquire reusable stream, and more"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Samples in the types of the Prometheus crate. It knows no names of metrics.
+//! Builds samples in the types of the Prometheus crate. It does not know the names of metrics.
 
 use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 
@@ -37,7 +37,7 @@ pub(super) fn gauge(labels: &[(&str, &str)], value: f64) -> Metric {
     metric
 }
 
-/// A histogram of spans in nanoseconds, exposed in seconds.
+/// A histogram of durations, kept in nanoseconds and exposed in seconds.
 pub(super) fn histogram<const N: usize>(labels: &[(&str, &str)], spans: &Histogram<N>) -> Metric {
     histogram_in_units(labels, spans, 1e9)
 }

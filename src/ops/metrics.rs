@@ -1,7 +1,7 @@
-//! `/metrics`: every name that dashboards depend on is in this file, and only here.
+//! `/metrics`: this file, and no other, has the names that dashboards depend on.
 //!
-//! Lower rooms count in plain atomics; this file reads them when it is asked. Labels come from the
-//! configuration and from closed lists, never from a request.
+//! The rooms below count in plain atomics; this file reads them at each scrape. What must always hold: labels come from
+//! the configuration or from closed lists, never from a request.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -23,18 +23,18 @@ use crate::tokens::{self, TokenError};
 /// The framework's version, for `tollgate_build_info`.
 const PINGORA: &str = "0.9.1";
 
-/// What is read at a scrape.
+/// The counters that a scrape reads.
 #[derive(Clone, Copy)]
 pub struct Sources<'s> {
-    /// Decisions.
+    /// Counters of decisions, bans and the store.
     pub engine: &'s Engine,
     /// The configuration in force.
     pub live: &'s Live,
-    /// Requests.
+    /// Counters of requests, refusals and origins.
     pub counters: &'s TrafficCounters,
-    /// Reloads.
+    /// Counters of reloads.
     pub status: &'s Status,
-    /// Connections that exist.
+    /// The number of clients' connections.
     pub connections: &'s AtomicUsize,
     /// Memory that clients make the process use.
     pub memory: &'s MemoryBudget,
@@ -50,7 +50,7 @@ pub fn render(sources: Sources<'_>) -> String {
     store(sources, &mut families);
     origins(sources, &mut families);
     server(sources, &mut families);
-    // A family without a sample is not written: some checkers take a bare HELP for a mistake.
+    // A family without a sample is left out, because some checkers report a HELP line without samples as a mistake.
     families.retain(|family| !family.get_metric().is_empty());
     let mut text = Vec::new();
     if let Err(error) = TextEncoder::new().encode(&families, &mut text) {
@@ -100,8 +100,8 @@ fn decisions(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
             let labels = [("limit", &*limit.name), ("tier", tier), ("verdict", kind.name())];
             verdicts.push(counter(&labels, generation.counters(index).get(kind)));
         }
-        if let Some(room) = generation.cell_budget(index) {
-            cells.push(gauge(&[("limit", &limit.name)], room.cells() as f64));
+        if let Some(budget) = generation.cell_budget(index) {
+            cells.push(gauge(&[("limit", &limit.name)], budget.cells() as f64));
         }
     }
     families.push(family(

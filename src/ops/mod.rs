@@ -1,4 +1,8 @@
-//! What operators see and do: metrics, the admin door, logs, reloads, signals.
+//! What operators see and do: metrics, the admin API, logs, reloads, and the end of the process.
+//!
+//! It reads what the rooms below count, and gives every metric and log field its name. It does not know how the process
+//! is put together; `server` gives each part what it needs. What must always hold: no label comes
+//! from a request, and no request waits for a log.
 
 mod access_log;
 mod admin;

@@ -1,6 +1,7 @@
-//! Reload: from a changed file to a configuration in force, or to the reasons why not.
+//! A reload: from a changed file to a configuration in force, or to the reasons to refuse it.
 //!
-//! A refused reload changes nothing. Counters and unchanged origins continue.
+//! It does not know what triggers a reload, or on which thread it runs. What must always hold: a refused reload changes
+//! nothing, and counters and unchanged origins continue.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,15 +27,15 @@ pub struct ReloadSource {
 pub struct Reloader {
     /// What to read.
     pub source: ReloadSource,
-    /// What decides.
+    /// Builds the next generation.
     pub engine: Arc<Engine>,
-    /// What is in force.
+    /// The configuration in force.
     pub live: Arc<ArcSwap<Live>>,
-    /// Counters by name.
+    /// Counters of routes and origins, which continue by name.
     pub counters: Arc<TrafficCounters>,
-    /// Where the outcome is told.
+    /// Where the outcome is recorded.
     pub status: Arc<Status>,
-    /// Where the access log goes.
+    /// The access log, whose target a reload may change.
     pub access: Arc<AccessLogSink>,
     /// Certificates of the listeners.
     pub certificates: Arc<CertificateStore>,
@@ -62,7 +63,7 @@ impl Reloader {
                 }
                 let generation = self.live.load().generation.number();
                 log::error!("reload refused; generation {generation} stays in force");
-                // Whoever rotates logs sends the same signal, whatever the configuration says.
+                // The signal may come from a log rotation, which must work although the file is not valid.
                 self.reopen_log();
             }
         }
@@ -83,7 +84,7 @@ impl Reloader {
         let config = self.read()?;
         let certificates =
             CertificateStore::read(&config.listeners).map_err(|error| vec![error])?;
-        // The last step that can fail.
+        // The first write, and the last step that can fail.
         let redirected = self.access.redirect(&config.access_log);
         redirected.map_err(|error| vec![format!("access_log: {error}")])?;
         let previous = self.live.load_full();
@@ -96,8 +97,8 @@ impl Reloader {
         Ok(ReloadOutcome::Applied { generation, report })
     }
 
-    /// Drops retired configurations that no request holds. Here, because the last request to end would spend
-    /// milliseconds on dropping a large one.
+    /// Drops retired configurations that no request holds. If the last request dropped a large one, it would spend
+    /// milliseconds on that.
     pub fn drop_retired(&self) {
         let gone: Vec<Arc<Live>> = {
             let mut retired = self.retired.lock();

@@ -1,4 +1,4 @@
-//! What the process says of itself: ready or not, and how the last reload went.
+//! The state of the process for operators: whether it is ready, and how the last reload went.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -7,14 +7,14 @@ use parking_lot::Mutex;
 use crate::clock::{Nanos, Now};
 use crate::engine::ReloadReport;
 
-/// Shared by everybody who tells or asks.
+/// Readiness and reloads. Shared by the code that records them and the admin API.
 #[derive(Debug)]
 pub struct Status {
     started: Now,
     ready: AtomicBool,
     applied: AtomicU64,
     refused: AtomicU64,
-    /// Since the epoch; 0 before the first.
+    /// Since the epoch; the start of the process until a reload is applied.
     last_success: AtomicU64,
     last: Mutex<Option<(Nanos, ReloadOutcome)>>,
 }
@@ -26,18 +26,18 @@ pub enum ReloadOutcome {
     Applied {
         /// Its number.
         generation: u64,
-        /// What became of the counters.
+        /// Which limits continue, and which begin anew.
         report: ReloadReport,
     },
-    /// The old one stays.
+    /// The previous generation stays in force.
     Refused {
-        /// Every reason, one per line of the log.
+        /// Every reason; each is one line of the log.
         errors: Vec<String>,
     },
 }
 
 impl Status {
-    /// Not ready yet. `date`: that of `started`.
+    /// The status of a process that is not ready yet. `date`: the date of `started`.
     pub const fn new(started: Now, date: Nanos) -> Self {
         Self {
             started,
@@ -49,17 +49,17 @@ impl Status {
         }
     }
 
-    /// Says whether new connections are welcome.
+    /// Sets whether the process is ready for new connections.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
     }
 
-    /// Whether they are.
+    /// Whether the process is ready for new connections.
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Notes how a reload went, and its date.
+    /// Records how a reload went, and its date.
     pub fn reloaded(&self, date: Nanos, outcome: ReloadOutcome) {
         match outcome {
             ReloadOutcome::Applied { .. } => {
@@ -88,7 +88,7 @@ impl Status {
         Nanos::new(self.last_success.load(Ordering::Relaxed))
     }
 
-    /// The last reload and when it was.
+    /// The date and the outcome of the last reload.
     pub fn last(&self) -> Option<(Nanos, ReloadOutcome)> {
         self.last.lock().clone()
     }

@@ -1,8 +1,8 @@
-//! What the process tells systemd (sd_notify(3)); nothing where no supervisor listens.
+//! Notifies systemd of the state of the process (sd_notify(3)). Without a supervisor nothing is sent.
 
 use sd_notify::NotifyState;
 
-/// Connections are accepted; this is the process to watch, also after it took over.
+/// Connections are accepted. This process is the one to supervise, also after it took over from another one.
 pub fn ready() {
     tell(&[NotifyState::Ready, NotifyState::MainPid(std::process::id())]);
 }

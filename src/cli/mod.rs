@@ -1,5 +1,7 @@
-//! The command line: one file for each command. A command reads its arguments, calls the other
-//! rooms, and prints. The exit status is 2 if a command line or a configuration is refused.
+//! The command line: one file or folder for each command.
+//!
+//! A command reads its arguments, calls the other rooms, and prints. What must always hold: the exit status is 2 if a
+//! command line or a file is refused, except for `check`, which answers 1 if a configuration is not valid.
 
 pub mod check;
 mod demo;
@@ -58,7 +60,7 @@ enum Command {
 /// its keys with those that the configuration reader knows.
 pub const SCHEMA: &str = include_str!("schema.json");
 
-/// Exit status of a refused command line or configuration.
+/// The exit status if a command line or a file is refused.
 const REFUSED: u8 = 2;
 
 /// Runs the command of the command line.

@@ -1,4 +1,7 @@
-//! Everything that is built once, from a configuration, and the services made of it.
+//! Everything that is built once from a configuration, and the services that use it.
+//!
+//! It only puts parts together. What must always hold: parts that exist once in the process (permits, memory budget,
+//! ticket keys) are shared by all services that need them.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -110,9 +113,9 @@ impl Components {
         options.max_send_buffer_size(H2_SEND_BUFFER_BYTES);
         options.max_header_list_size(u32::try_from(bounds.header_size).unwrap_or(u32::MAX));
         let mut server_options = HttpServerOptions::default();
-        // Our stream knows what still flows when all has been queued; the framework does not.
+        // The framework would count from the last queued response. Our stream counts from the last one that was sent.
         server_options.h2_idle_timeout = None;
-        // The gate refuses it, with a reason.
+        // Otherwise the framework answers CONNECT by itself. Request validation refuses it with a reason.
         server_options.allow_connect_method_proxying = true;
         let mut proxy = HttpProxy::new(self.tollgate(), conf);
         proxy.h2_options = Some(options);
@@ -121,7 +124,7 @@ impl Components {
         proxy
     }
 
-    /// The operators' door, as a service.
+    /// The service of the admin listener.
     pub(super) fn admin(
         &self,
         admin: &Admin,
@@ -156,7 +159,7 @@ impl Components {
         })
     }
 
-    /// The proxy, as a service.
+    /// The service of the proxy's listeners.
     pub(super) fn edge(
         &self,
         listeners: &[Listener],
@@ -193,7 +196,8 @@ impl Components {
             handshakes: HandshakeLimiter::default(),
             is_admin,
             descriptors: self.descriptors.connections,
-            // Operators' connections are few, and are served whatever clients do.
+            // Operators' connections are few and must be served whatever clients do, so they do not count against the
+            // budget.
             memory: if is_admin { Arc::default() } else { Arc::clone(&self.memory) },
             readers: Arc::clone(&self.readers),
         }

@@ -1,4 +1,7 @@
-//! Periodic work next to the requests: housekeeping of the engine, session ticket keys, reloads, suppressed log lines.
+//! Periodic work beside the requests: the engine's housekeeping, session ticket keys, reloads, suppressed log lines.
+//!
+//! It runs on the background runtime, and each reload on a thread of its own. What must always hold: at most one reload
+//! runs at a time, and a reload does not delay the periodic work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +14,13 @@ use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::ops::Reloader;
 use crate::signals::OperatorRequests;
 
-/// Interval of the engine's housekeeping.
+/// The interval of the periodic work.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Niceness of a reload (as nice(1) counts): a large file takes a core for a while, and requests must not wait for it.
 const RELOAD_NICENESS: i32 = 10;
 
-/// Rotates sketches and ticket keys, sweeps cells, reloads on request.
+/// Rotates sketches and ticket keys, sweeps cells, and reloads when an operator requests it.
 pub(super) struct Housekeeping {
     pub(super) reloader: Arc<Reloader>,
     pub(super) ticket_keys: Arc<TicketKeys>,
@@ -38,7 +41,7 @@ impl Housekeeping {
                     self.ticket_keys.rotate(self.reloader.engine.now().mono);
                     self.log_suppressed();
                 }
-                // A reload that is requested meanwhile begins after this one.
+                // A reload that is requested while one runs begins after it.
                 () = self.requests.reload.notified(), if reload.is_none() => {
                     reload = self.begin_reload();
                 }
@@ -58,7 +61,7 @@ impl Housekeeping {
         }
     }
 
-    /// Starts a reload on a thread of its own; `None` when no thread can be started.
+    /// Starts a reload on a thread of its own. `None` if no thread can be started.
     fn begin_reload(&self) -> Option<oneshot::Receiver<()>> {
         let (tell, ended) = oneshot::channel();
         let (reloader, runtime) = (Arc::clone(&self.reloader), tokio::runtime::Handle::current());
@@ -68,7 +71,7 @@ impl Housekeeping {
                 log::debug!("a reload as urgent as requests: {error}");
             }
             runtime.block_on(reloader.reload());
-            // Nobody listens when the process is about to end.
+            // The receiver has gone if the process is about to end.
             let _ = tell.send(());
         });
         match spawned {
@@ -81,10 +84,10 @@ impl Housekeeping {
     }
 }
 
-/// Returns when a reload has ended; never, when there is none.
+/// Returns when the reload has ended; never without one.
 async fn ended(reload: &mut Option<oneshot::Receiver<()>>) {
     match reload {
-        // An error is the thread's end too.
+        // An error means that the thread has panicked, so the reload has ended as well.
         Some(ended) => drop(ended.await),
         None => std::future::pending().await,
     }

@@ -1,7 +1,7 @@
 //! The composition root: builds everything once, and owns the order of start and stop.
 //!
-//! It serves nothing itself. The listening sockets are complete before the first connection is accepted, and a successor is
-//! believed only when it says that it accepts.
+//! It serves nothing itself. What must always hold: all listening sockets exist before the first connection is
+//! accepted, and this process gives way to a successor only after the successor reports that it accepts.
 
 mod components;
 mod housekeeping;
@@ -26,16 +26,16 @@ use components::Components;
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A certificate that cannot be used.
+    /// A certificate cannot be used.
     #[error("{0}")]
     Certificate(String),
     /// The access log cannot be opened.
     #[error("access_log: {0}")]
     AccessLog(std::io::Error),
-    /// An address that cannot be listened on.
+    /// An address cannot be listened on.
     #[error("{0}")]
     Listen(#[from] ListenError),
-    /// No randomness for the secret of the keys.
+    /// No randomness for the secret that hashes keys.
     #[error("no randomness for the key secret: {0}")]
     Secret(getrandom::Error),
     /// No randomness for the keys of session tickets.
@@ -44,16 +44,16 @@ pub enum StartError {
     /// TLS cannot be set up.
     #[error("cannot set up TLS: {0}")]
     Tls(rustls::Error),
-    /// No runtime to build the configuration on.
+    /// The runtime for background work cannot be started.
     #[error("cannot start a runtime: {0}")]
     Runtime(std::io::Error),
-    /// The running process did not hand over; it serves on.
+    /// The running process did not hand over and keeps serving.
     #[error("cannot take over: {0}; the running process serves on")]
     TakeOver(std::io::Error),
 }
 
-/// Serves until a signal ends the process; returns early only when it could not start, or was told
-/// to end before it had. With `upgrade` it takes over from the process that serves `file`.
+/// Serves until a signal ends the process. Returns early only if the server could not start, or was told to end before
+/// it had started. With `upgrade` it takes over from the process that serves `file`.
 pub fn run(
     config: Config,
     file: &Path,
@@ -85,7 +85,7 @@ pub fn run(
 
     let mut server = Server::new_with_opt_and_conf(
         None,
-        server_conf(threads, bounds.finish, kept_connections(all)),
+        server_conf(threads, bounds.finish, idle_origin_connections(all)),
     );
     server.bootstrap();
     let startup = Arc::new(StartupBarrier::new(if admin.is_some() { 2 } else { 1 }));
@@ -128,7 +128,7 @@ impl StartedServer {
         if let Some(successor) = self.successor
             && let Err(error) = successor.confirm_accepting().await
         {
-            // Two processes would share the sockets for ever.
+            // If this process stayed, two processes would accept on the same sockets for ever.
             log::error!("cannot take over: {error}; the running process serves on");
             log::logger().flush();
             std::process::exit(1);
@@ -158,22 +158,24 @@ struct Descriptors {
 }
 
 impl Descriptors {
-    /// Descriptors kept back for operators, logs, the store, health checks and files.
-    const KEPT_BACK: usize = 256;
+    /// Descriptors that are reserved for operators, logs, the store, health checks and files.
+    const RESERVED: usize = 256;
 
-    /// Shares out `all` descriptors; connections take at most half of what is not kept back.
+    /// Divides `all` descriptors. Connections get at most half of those that are neither reserved nor for idle
+    /// connections to origins.
     fn of(all: usize, max_connections: usize) -> Self {
         // With few descriptors the admin listener must still work.
-        let kept_back = Self::KEPT_BACK.min(all / 2);
-        let rest = (all - kept_back).saturating_sub(kept_connections(all));
+        let reserved = Self::RESERVED.min(all / 2);
+        let rest = (all - reserved).saturating_sub(idle_origin_connections(all));
         let connections = max_connections.min(rest / 2).max(1);
         Self { connections, exchanges: rest.saturating_sub(connections).max(1) }
     }
 
-    /// Raises the limit of the process, as far as the system allows, to what the connections need.
+    /// Raises the process's limit of descriptors to what the connections need, as far as the system allows. Returns the
+    /// division and the number of all descriptors.
     fn raised(max_connections: usize) -> (Self, usize) {
-        // A connection to an origin for each of a client.
-        let wanted = max_connections * 2 + KEPT_CONNECTIONS + Self::KEPT_BACK;
+        // Each client connection may need one to an origin.
+        let wanted = max_connections * 2 + MAX_IDLE_ORIGIN_CONNECTIONS + Self::RESERVED;
         let limit = rustix::process::getrlimit(Resource::Nofile);
         let hard_limit = limit.maximum.unwrap_or(u64::MAX);
         let mut all = limit.current.unwrap_or(u64::MAX);
@@ -199,21 +201,21 @@ impl Descriptors {
     }
 }
 
-/// Of so many descriptors, those for connections to origins that are kept while nobody uses them.
-fn kept_connections(all: usize) -> usize {
-    KEPT_CONNECTIONS.min(all / 8)
+/// How many of `all` descriptors are for idle connections to origins.
+fn idle_origin_connections(all: usize) -> usize {
+    MAX_IDLE_ORIGIN_CONNECTIONS.min(all / 8)
 }
 
-/// Connections to origins that are kept while nobody uses them: as many as a busy node has in use at
-/// once. With too few, a burst opens and closes connections instead of using them again, which was
-/// measured to cost 40 % more processor time a request.
-const KEPT_CONNECTIONS: usize = 1_024;
+/// The largest number of idle connections to origins that are kept: as many as a busy node uses at once. With too few,
+/// a burst opens and closes connections instead of using them again, which was measured to cost 40 % more processor
+/// time for each request.
+const MAX_IDLE_ORIGIN_CONNECTIONS: usize = 1_024;
 
-fn server_conf(threads: usize, finish: Duration, kept: usize) -> ServerConf {
+fn server_conf(threads: usize, finish: Duration, idle_origin_connections: usize) -> ServerConf {
     ServerConf {
         threads,
-        upstream_keepalive_pool_size: kept,
-        // The process ends by itself as soon as it is idle; this is the longest it can take.
+        upstream_keepalive_pool_size: idle_origin_connections,
+        // `Lifecycle` ends the process as soon as it is idle. This is only the latest time.
         grace_period_seconds: Some(finish.as_secs() + 1),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()

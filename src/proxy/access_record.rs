@@ -1,6 +1,7 @@
 //! `logging`: the outcome of a request goes into the counters and into the access log.
 //!
-//! A record holds no value of a key. It is built here for requests, and in `early_rejection` for refused heads.
+//! A record is built here for a request, and in `early_rejection` for a refused head. It does not know how it is
+//! written. What must always hold: a record contains no query, no cookie and no credential.
 
 use std::net::IpAddr;
 
@@ -37,11 +38,11 @@ pub struct AccessRecord<'r> {
     pub client_ip: Option<IpAddr>,
     /// The method as sent.
     pub method: &'r str,
-    /// The host asked for.
+    /// The host that the request names.
     pub host: &'r str,
     /// The path, without the query.
     pub path: &'r str,
-    /// The answer's status; 0 when there was none.
+    /// The answer's status; 0 if there was no answer.
     pub status: u16,
     /// The route's name.
     pub route: Option<&'r str>,
@@ -69,7 +70,7 @@ pub struct AccessRecord<'r> {
     pub generation: u64,
     /// The origin's name, if one was asked.
     pub origin: Option<&'r str>,
-    /// Bits of an IPv6 network, for logs that cut addresses.
+    /// Bits of an IPv6 address that logs keep when they shorten addresses.
     pub ipv6_prefix: u8,
     /// From the head of the request to the end of the answer.
     pub duration: Nanos,
@@ -135,29 +136,29 @@ impl<'r> AccessRecord<'r> {
 }
 
 /// Records the outcome in the counters and hands the record to the log.
-pub(super) fn record(gate: &Tollgate, session: &mut Session, ctx: &mut Context) {
-    // Without an outcome there was no response: the client left first.
+pub(super) fn record(proxy: &Tollgate, session: &mut Session, ctx: &mut Context) {
+    // A request without an outcome had no response, because its client left first.
     let outcome = ctx.outcome.unwrap_or(RequestOutcome::Failed);
     let route = ctx.decision.as_ref().and_then(|decision| decision.route);
     ctx.live.counters(route).record(outcome);
     if let Some(reason) = ctx.rejected {
-        gate.counters.record_rejection(reason);
+        proxy.counters.record_rejection(reason);
     }
     if let Some(origin) = &ctx.origin {
         origin.counters().record(ctx.origin_status);
     }
     let outage = ctx.decision.as_ref().is_some_and(|decision| decision.outcome == Outcome::Outage);
-    if !gate.access.takes(outcome, outage, &ctx.live.access_log) {
+    if !proxy.access.takes(outcome, outage, &ctx.live.access_log) {
         return;
     }
     let request_id = RequestId::of(session, ctx);
     let written = session.response_written().map(|answer| answer.status.as_u16());
-    let now = gate.engine.now();
+    let now = proxy.engine.now();
     let policy = ctx.live.generation.policy();
     let head = session.req_header();
     let target = ctx.rewritten.as_deref().unwrap_or(head.uri.path());
     let record = AccessRecord {
-        at: gate.engine.date(now),
+        at: proxy.engine.date(now),
         request_id: request_id.as_str(),
         client_ip: ctx.client.map(|client| client.ip),
         method: head.method.as_str(),
@@ -184,7 +185,7 @@ pub(super) fn record(gate: &Tollgate, session: &mut Session, ctx: &mut Context) 
         ipv6_prefix: ctx.live.ipv6_prefix(),
         duration: now.mono.saturating_sub(ctx.began.mono),
     };
-    gate.access.record(&record, &ctx.live.access_log);
+    proxy.access.record(&record, &ctx.live.access_log);
 }
 
 /// The candidates that disagree, as far as they have answered by now.

@@ -56,12 +56,13 @@ pub struct Context {
     pub(super) outcome: Option<RequestOutcome>,
     /// Servers that could not be connected to.
     pub(super) tried: Vec<SocketAddr>,
-    /// Whether it was sent a second time.
+    /// Whether the request was sent a second time.
     pub(super) sent_again: bool,
+    /// The server that was chosen last, unless connecting to it failed.
     pub(super) asked: Option<SocketAddr>,
     /// Held from the choice of a server to the end of the exchange.
     pub(super) origin_slot: Option<OriginSlot>,
-    /// What was short, where the request was refused for want of room.
+    /// What was short, if the request was refused for that.
     pub(super) shed: Option<ShedReason>,
     /// Whether it is certain that no origin was asked, and none will be.
     pub(super) is_unforwarded: bool,
@@ -126,7 +127,7 @@ impl Context {
         self.client.is_some_and(|client| client.peer_trusted)
     }
 
-    /// The rate limit fields for the client, as the route's operator configured them.
+    /// The rate limit fields for the client, as its route is configured. `None` before the decision.
     pub(super) fn standing(&self) -> Option<RateLimitFields<'_>> {
         let decision = self.decision.as_ref()?;
         let responses = self.live.responses(decision.route);
@@ -136,14 +137,14 @@ impl Context {
 }
 
 impl Tollgate {
-    /// The request has its response: its charges become final.
+    /// Settles the charges of a request that has its response.
     pub(super) fn finish(&self, ctx: &mut Context, response: &FinalResponse<'_>) {
         if let Some(decision) = ctx.decision.as_mut().filter(|_| ctx.pending.awaits_response()) {
             self.engine.finish(&ctx.live.generation, decision, &mut ctx.pending, response);
         }
     }
 
-    /// No origin was asked: its charges become final.
+    /// Settles the charges of a request for which no origin was asked.
     pub(super) fn finish_unforwarded(&self, ctx: &mut Context, status: u16) {
         if let Some(decision) = ctx.decision.as_mut().filter(|_| ctx.pending.awaits_response()) {
             let (engine, generation) = (&self.engine, &ctx.live.generation);

@@ -1,6 +1,7 @@
-//! Requests that `max_delay` holds back until they may leave.
+//! Holds a request back that `max_delay` admits later.
 //!
-//! The engine has charged them and says how long they wait. This file only waits, and notices a client that leaves.
+//! The engine has charged the request and says how long it waits. This file only waits, and notices a client that
+//! disconnects.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Refusals before there is a request: of connections, and of heads that no parser has read.
 //!
-//! Implements what the edge asks ([`ConnectionPolicy`]) from the configuration in force, and counts and logs what the
-//! edge refuses as the request phases do.
+//! It answers what the edge asks ([`ConnectionPolicy`]) from the configuration in force. What must always hold: a head
+//! that the edge refuses is counted and logged like a request that the phases refuse.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct EarlyRejection {
     pub live: Arc<ArcSwap<Live>>,
     /// Counters of refusals.
     pub counters: Arc<TrafficCounters>,
-    /// Where a line per refused head goes.
+    /// Receives a record for each refused head.
     pub access: Arc<dyn AccessSink>,
 }
 

@@ -56,7 +56,7 @@ pub(super) fn request(ctx: &Context, id: &RequestId) -> String {
     format!("route {route}, request {}", id.as_str())
 }
 
-/// Whether the client caused the error, or a tunnel ended. Neither belongs into the operator's log.
+/// Whether the client caused the error, or a tunnel ended. Neither is of use to the operator.
 fn is_by_client(ctx: &Context, error: &Error) -> bool {
     ctx.tunnel.is_some() || *error.esource() == ErrorSource::Downstream || ctx.rejected.is_some()
 }
@@ -101,7 +101,7 @@ impl fmt::Display for FailureLine<'_> {
 impl FailureLine<'_> {
     fn server(&self) -> Option<SocketAddr> {
         if matches!(self.error.root_etype(), ErrorType::HTTPStatus(_)) {
-            // None was asked.
+            // We gave this status ourselves, so no server was asked.
             return None;
         }
         self.ctx.asked.or_else(|| self.ctx.tried.last().copied())

@@ -1,5 +1,8 @@
-//! Clients that speak HTTP/1.0 (RFC 1945; RFC 9112, appendix C.2.2): they know no chunks, no interim responses, and may
-//! send no `Host`. The framework would send them all three.
+//! Clients that speak HTTP/1.0 (RFC 1945; RFC 9112, appendix C.2.2).
+//!
+//! Such a client knows neither chunks nor interim responses, and may send no `Host`. The framework would send chunks
+//! and interim responses to it, and would forward its request without a `Host`. `request` stops the interim responses;
+//! the rest is here.
 
 use std::any::Any;
 

@@ -1,7 +1,8 @@
 //! One configuration as the proxy serves it.
 //!
-//! It is built whole before the first request sees it, and a request keeps the one that it began with. Counters, and origins
-//! whose settings did not change, continue from the previous one.
+//! It is complete before the first request uses it, and a request keeps the configuration that it began with. Counters,
+//! and origins whose settings did not change, continue from the previous configuration. It does not know when a reload
+//! happens.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -33,7 +34,7 @@ pub struct Live {
     pub(crate) members: PolicyMembers,
     /// How refusals look where no route was found.
     pub default_responses: Arc<Responses>,
-    /// What happens to fields that readers take for others.
+    /// The rules for fields that origins may read as other fields.
     pub field_rules: FieldRules,
     /// What is logged.
     pub access_log: AccessLog,
@@ -116,8 +117,8 @@ impl Fixed {
 }
 
 impl Live {
-    /// Loads a configuration: origins that did not change go on with what they know of their
-    /// servers, counters go on by name.
+    /// Builds a configuration. Origins that did not change keep what they know about their servers, and counters
+    /// continue by name.
     pub async fn build(
         config: Config,
         engine: &Engine,
@@ -179,7 +180,7 @@ impl Live {
         &self.connections.bounds
     }
 
-    /// Which peers are believed about clients' addresses.
+    /// Which peers are trusted to name clients' addresses.
     pub fn clients(&self) -> &ClientRules {
         &self.connections.clients
     }
@@ -190,7 +191,7 @@ impl Live {
     }
 
     fn origin_like(&self, config: &Origin) -> Option<Arc<OriginGroup>> {
-        // A file of roots may have new content under its old name.
+        // An origin with a `ca_file` is built anew, because the file may have changed under the same name.
         let reads_a_file = config.tls.as_ref().is_some_and(|tls| tls.ca_file.is_some());
         let same = self.origins.iter().find(|origin| origin.config() == config);
         same.filter(|_| !reads_a_file).cloned()
@@ -202,8 +203,8 @@ async fn start(config: Origin, counters: &TrafficCounters) -> OriginGroup {
     OriginGroup::start(config.clone(), roots_of(&config), own_counters).await
 }
 
-/// The file was read when the configuration was checked; if it has gone since, no certificate is
-/// trusted, which fails closed and says so at the first request.
+/// Reads the `ca_file` of an origin. The file could be read when the configuration was checked. If it cannot be read
+/// now, no certificate is trusted, so every TLS connection to this origin fails.
 fn roots_of(config: &Origin) -> Option<Arc<CaType>> {
     let file = config.tls.as_ref()?.ca_file.as_ref()?;
     let pem = std::fs::read(file).unwrap_or_else(|error| {

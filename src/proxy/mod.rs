@@ -1,11 +1,12 @@
-//! The decision in front of an origin: Pingora's `ProxyHttp`, one phase per file.
+//! Decides about requests and forwards them: Pingora's `ProxyHttp`, with a file for each phase.
 //!
-//! `request` judges and answers what is refused, `upstream` chooses a server and describes the client to it, `response`
-//! writes the rate limit fields, `access_record` records the outcome. `early_rejection` answers for the edge before there
-//! is a request. This room knows neither Prometheus nor signals.
+//! `phases` says which file serves which phase. `request` judges a request and answers a refusal, `upstream` chooses a
+//! server and tells it about the client, `response` settles and writes the rate limit fields, `respond` sends
+//! tollgate's own answers, `access_record` records the outcome. `early_rejection` answers the edge before there is a
+//! request. This room knows neither Prometheus nor signals.
 //!
-//! What must always hold: no byte reaches an origin before the request is charged, and whatever ends a request, its context is
-//! dropped and frees what it holds.
+//! What must always hold: no byte reaches an origin before the request is decided and charged, and whatever ends a
+//! request, its context is dropped and frees what it holds.
 
 mod access_record;
 mod context;

@@ -25,7 +25,7 @@ impl ProxyHttp for Tollgate {
     /// No modules: this proxy does not compress.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
-    /// Written by hand: an `async fn` would make a future that holds more.
+    /// Written by hand, because the future of an `async fn` would be larger.
     fn request_filter<'proxy, 'session, 'ctx, 'r>(
         &'proxy self,
         session: &'session mut Session,
@@ -132,7 +132,7 @@ impl ProxyHttp for Tollgate {
         failure
     }
 
-    /// Always: `fail_to_proxy` has logged it, without anything of the request.
+    /// Always `true`: `fail_to_proxy` has logged the error, without anything from the request.
     fn suppress_error_log(
         &self,
         _session: &Session,
@@ -142,7 +142,7 @@ impl ProxyHttp for Tollgate {
         true
     }
 
-    /// Always: `failure_log` has logged it.
+    /// Always `true`: `failure_log` has logged the warning.
     fn suppress_proxy_warn_log(
         &self,
         _session: &Session,

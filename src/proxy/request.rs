@@ -1,6 +1,7 @@
 //! `request_filter`: validation, the decision, the delay, and the answer to what is refused.
 //!
-//! A request that waits for nothing is decided before a future is made. Nothing is charged for a request that is not valid.
+//! A request that waits for nothing is decided before a future is made. Nothing is charged for a request that is not
+//! valid.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
@@ -210,7 +211,7 @@ pub(super) fn hold_memory(proxy: &Tollgate, session: &Session) -> RequestMemory 
     RequestMemory::new(&proxy.memory, head_bytes)
 }
 
-/// Measures a body without a declared length as it passes.
+/// Bounds a body as it passes, because its length may not have been declared.
 pub(super) fn bound_body(body: Option<&Bytes>, ctx: &mut Context) -> Result<()> {
     let Some(body) = body else {
         return Ok(());

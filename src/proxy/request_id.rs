@@ -1,4 +1,4 @@
-//! The identifier of a request: a trusted peer's, or a new one.
+//! The identifier of a request: the one that a trusted peer sent, or a new random one.
 
 use http::{HeaderName, HeaderValue};
 use pingora_proxy::Session;

@@ -1,7 +1,8 @@
 //! Sends the answers of the proxy itself: refusals, and 502, 503 and 504 for an origin.
 //!
-//! The connection stays open when the request's body is known to be read to its end. Otherwise a bounded part of the body
-//! is read, so that the client sees the answer rather than a reset, and the connection closes.
+//! The connection stays open if the request's body is read to its end. Otherwise a bounded part of the body is read, so
+//! that the client sees the answer rather than a reset, and the connection closes. What must always hold: nothing is
+//! read of a body beyond `discard_bytes` and `discard_time`.
 
 use http::{HeaderMap, Method, StatusCode, Version, header};
 use pingora::{Error, ErrorSource, ErrorType, Result};
@@ -14,8 +15,8 @@ use crate::edge::{ConnectionState, StreamCut};
 use crate::engine::FinalResponse;
 use crate::http::{RejectReason, Reply, render};
 
-/// Seconds after which a request for which there was no room may be sent again. Exchanges end all the time, at times that
-/// cannot be known.
+/// `Retry-After` of a request that was refused for want of room, in seconds. When room is free again is unknown, but
+/// exchanges end all the time.
 const SHED_RETRY: u32 = 1;
 
 /// Answers a request that is not valid.
@@ -31,8 +32,8 @@ pub(super) async fn rejected(
     refuse(session, ctx, render::rejected(reason, reason.status())).await
 }
 
-/// 502, 503 or 504 for an origin; 413 for a body that grew too large; nothing when the client has
-/// gone.
+/// Answers a request that failed: 502, 503 or 504 for an origin, 413 for a body that grew too large. A client that has
+/// gone gets no answer.
 pub(super) async fn failure(
     proxy: &Tollgate,
     session: &mut Session,
@@ -56,7 +57,7 @@ pub(super) async fn failure(
     if ctx.outcome == Some(RequestOutcome::Failed) && ctx.origin_status.is_none() && status >= 500 {
         match ctx.is_unforwarded {
             true => proxy.finish_unforwarded(ctx, status),
-            // The origin gave no response; this one takes its role.
+            // The origin gave no response, so ours settles the charges.
             false => {
                 proxy.finish(
                     ctx,
@@ -108,7 +109,7 @@ fn failure_status(error: &Error) -> u16 {
     }
 }
 
-/// Answers a request that goes no further than `request_filter`.
+/// Answers a request that is refused in `request_filter`.
 pub(super) async fn refuse(session: &mut Session, ctx: &mut Context, reply: Reply) -> Result<()> {
     let version = session.req_header().version;
     if version == Version::HTTP_11
@@ -117,7 +118,7 @@ pub(super) async fn refuse(session: &mut Session, ctx: &mut Context, reply: Repl
     {
         return Ok(());
     }
-    // Boxed: most refusals take the short way above, and need none of its state.
+    // Boxed, because most refusals return above and do not need the state of this future.
     Box::pin(send(session, ctx, reply)).await
 }
 
@@ -138,8 +139,7 @@ async fn send(session: &mut Session, ctx: &Context, reply: Reply) -> Result<()> 
         session.write_response_body(Some(answer.body), true).await?;
     }
     if unread && !session.is_body_done() && !expects_continue(session) {
-        // The answer must be on its way before the rest is read, or a client that writes all
-        // before it reads would never see it.
+        // The answer is sent before the rest is read, so that a client that stops sending finds it.
         session.finish_body().await?;
         linger(session, ctx).await;
     }
@@ -170,12 +170,12 @@ fn fits_discard(session: &Session, ctx: &Context) -> bool {
         && length.is_some_and(|length| length <= ctx.live.bounds().discard_bytes)
 }
 
-/// Whether the client waits for 100. It gets its answer instead, and sends no body.
+/// Whether the client waits for a 100 before it sends its body. It gets the refusal instead, and sends no body.
 fn expects_continue(session: &Session) -> bool {
     session.get_header(header::EXPECT).is_some()
 }
 
-/// Reads and drops the rest of the body within the bounds; whether that was all of it.
+/// Reads and drops the rest of the body within the bounds. Returns whether the body ended.
 async fn discard(session: &mut Session, ctx: &Context) -> bool {
     let bounds = &ctx.live.bounds();
     let reading = read_some(session, bounds.discard_bytes);

@@ -1,6 +1,6 @@
 //! `response_filter`: settles the charges and adds the rate limit fields to the origin's response.
 //!
-//! An origin's own fields are never loosened.
+//! What must always hold: an origin's own triple that leaves less than ours stays as it is.
 
 use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, StatusCode, Version};
@@ -24,7 +24,7 @@ pub(super) fn write_fields(
 ) -> Result<()> {
     let switching = response.status == StatusCode::SWITCHING_PROTOCOLS;
     if response.status.is_informational() && !switching {
-        // The final response has the fields.
+        // Only the final response gets the fields.
         return Ok(());
     }
     if switching {
@@ -56,9 +56,9 @@ pub(super) fn write_fields(
     proxy.finish(ctx, &final_response);
     if let Some(standing) = ctx.standing() {
         match ConnectionState::of(session).filter(|_| is_http1(session)) {
-            // The origin has a triple of its own, which ours may have to leave alone.
+            // The origin has a triple of its own, which may have to stay as it is.
             _ if has_triple(&response.headers) => standing.add_to_head(response)?,
-            // The stream writes them as bytes.
+            // The stream writes the fields as bytes.
             Some(connection) => connection.queue_head_lines(|out| standing.write_lines(out)),
             None if is_http1(session) => standing.add_to_head(response)?,
             None => {

@@ -1,4 +1,6 @@
-//! Counters of requests and refusals. They continue by name over all configurations, so a reload never resets them.
+//! Counters of requests and refusals.
+//!
+//! They continue by name over all configurations, so a reload never resets them. They do not know the names of metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +29,7 @@ impl RequestOutcome {
     /// Every outcome, in the order of the counters.
     pub const ALL: [Self; 4] = [Self::Forwarded, Self::Limited, Self::Rejected, Self::Failed];
 
-    /// The word of the metric.
+    /// The label in the metric.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Forwarded => "forwarded",
@@ -63,7 +65,7 @@ pub struct TrafficCounters {
 }
 
 impl TrafficCounters {
-    /// The name of the counters of requests without a route. No route can have it.
+    /// The name under which requests without a route are counted. No route can have this name.
     pub const NO_ROUTE: &'static str = "";
 
     pub(super) fn record_rejection(&self, reason: RejectReason) {

@@ -3,8 +3,8 @@
 //! From the 101 on, only `timeouts.tunnel` bounds the silence of both sides together. Before it, and
 //! if the origin answers otherwise, `timeouts.read` holds as for every request. The framework has one
 //! timeout for reading from an origin, which cannot be changed after the request was sent. So for
-//! these requests it has none, and the client's stream watches the time instead
-//! ([`ConnectionState::set_origin_timeout`]): it is polled as long as the origin is waited for.
+//! these requests the framework's timeout is off, and the client's stream, which is polled as long as
+//! the origin is waited for, watches the time instead ([`ConnectionState::set_origin_timeout`]).
 
 use http::{Version, header};
 use pingora::http::RequestHeader;
@@ -19,11 +19,11 @@ use crate::http::UncommonFields;
 /// How a tunnel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunnelEnd {
-    /// A side closed it.
+    /// One side closed it.
     Closed,
     /// Nothing came from either side for `timeouts.tunnel`.
     Idle,
-    /// A side did not read what the other one sent.
+    /// One side did not read what the other side sent.
     Stalled,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn prepare(session: &Session, ctx: &Context, peer: &mut HttpPeer) {
         return;
     }
     let http2 = ctx.origin.as_ref().is_some_and(|origin| origin.config().http2);
-    // Without a stream of ours, the framework's timeout stays.
+    // Without a stream of ours, nothing else would watch the time, so the framework's timeout stays.
     if let (Some(connection), Some(read), false) =
         (ConnectionState::of(session), peer.options.read_timeout, http2)
     {
@@ -79,13 +79,13 @@ pub(super) fn begin(session: &mut Session, ctx: &mut Context) {
     ctx.tunnel = Some(TunnelEnd::Closed);
 }
 
-/// Records how a tunnel ended; `false` when the connection is not a tunnel.
+/// Records how a tunnel ended. Returns `false` if the connection is not a tunnel.
 pub(super) fn record_end(ctx: &mut Context, error: &Error) -> bool {
     let end = ctx.tunnel.as_mut();
     end.map(|end| *end = TunnelEnd::from_error(error)).is_some()
 }
 
-/// Attributes the silence of an origin, which the client's stream has noticed, to the origin.
+/// Turns the error with which the client's stream reports a silent origin into an error of the origin.
 pub(super) fn attribute_to_origin(error: Box<Error>) -> Box<Error> {
     if !OriginSilent::is_cause_of(&error) {
         return error;

@@ -1,7 +1,7 @@
 //! Before a request is forwarded: the choice of a server, and the fields that tell it about the client.
 //!
-//! A server is chosen only after memory and a slot of the origin are taken. What was sent is sent again once, and only if
-//! it reads: an origin never sees a write twice for one charge.
+//! A server is chosen only after memory and a slot of the origin are available. What must always hold: an origin never
+//! receives a write twice for one charge. Only a request that reads is sent again, once.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// Servers that one request tries to connect to, at most.
+/// The largest number of servers that one request tries to connect to.
 const MAX_TRIES: usize = 3;
 
 /// Chooses a healthy server of the route's origin that was not found dead for this request. A server whose kept
@@ -92,7 +92,7 @@ pub(super) fn choose(
     };
     ctx.asked = Some(server);
     if ctx.origin_asked.is_none() {
-        // A decision that waited for nothing was made just now.
+        // A decision that waited for nothing was made just now, so the clock need not be read again.
         let waited = ctx.decision.as_ref().is_none_or(|decision| decision.wait() > Nanos::ZERO);
         let just_now = !waited && proxy.engine.remote().is_none();
         let now = if just_now { ctx.began.mono } else { proxy.engine.now().mono };
@@ -140,8 +140,8 @@ pub(super) fn send_again(
     error
 }
 
-/// Writes what the origin is told about the client: `X-Forwarded-For`, `-Proto` and `-Host` replace what an untrusted peer
-/// says and extend what a trusted peer says; `X-Request-Id` is a trusted peer's or a new one.
+/// Writes what the origin is told about the client: `X-Forwarded-For`, `-Proto` and `-Host` replace what an untrusted
+/// peer says and extend what a trusted peer says; `X-Request-Id` is a trusted peer's or a new one.
 pub(super) fn write_forwarding_fields(
     session: &Session,
     request: &mut RequestHeader,

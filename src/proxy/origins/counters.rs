@@ -12,7 +12,7 @@ use crate::histogram::Histogram;
 pub struct OriginCounters {
     /// By class of status: no answer, 1xx to 5xx.
     classes: [AtomicU64; 6],
-    /// From the choice of a server to the end of the answer.
+    /// From the choice of a server to the head of its answer.
     pub duration: Histogram<12>,
     /// The slots of its exchanges.
     pub slots: Arc<OriginSlots>,

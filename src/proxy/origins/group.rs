@@ -1,8 +1,8 @@
 //! The servers of one origin: their addresses, their health, and the choice of one for a request.
 //!
 //! A group resolves names and checks health in tasks of its own, so a request never waits for either. It does not know
-//! how many exchanges there may be (`slots.rs`). A server that is not healthy is never chosen, and a name that stops to
-//! resolve takes no server away.
+//! how many exchanges there may be (`slots.rs`). What must always hold: a server that is not healthy is never chosen,
+//! and a name that does not resolve removes no server of another name.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -28,10 +28,10 @@ use super::counters::OriginCounters;
 use crate::config::{Balance, HealthCheck, Origin};
 use crate::policy::{Facts, Route, key};
 
-/// Servers that are looked at for one request before it fails for want of a healthy one.
+/// The largest number of servers that are looked at in the search for a healthy one for one request.
 const MAX_SERVERS_TRIED: usize = 256;
 
-/// Time in which the names of an origin must resolve when it is loaded.
+/// How long the names of an origin may take to resolve when it is loaded. After that it starts without them.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A loaded origin. Its tasks (names, health checks) end when it is dropped.
@@ -65,7 +65,7 @@ macro_rules! each {
 impl OriginGroup {
     /// Resolves the servers and starts the tasks that watch them, on the runtime of the caller.
     ///
-    /// Names that do not resolve are logged and tried again. Until then the origin has the servers that are known.
+    /// Names that do not resolve are logged and tried again. Until then the origin has the servers of its other names.
     pub async fn start(
         config: Origin,
         roots: Option<Arc<CaType>>,
@@ -217,7 +217,7 @@ impl ServiceDiscovery for ServerNames {
                 Err(error) => failed = Some(format!("cannot resolve {}: {error}", server.address)),
             }
         }
-        // A name that fails does not remove the servers of the others, unless no server is left.
+        // A name that fails loses its own servers, unless no name has resolved: then all servers known before stay.
         match failed {
             Some(why) if found.is_empty() => Error::e_explain(ErrorType::ConnectNoRoute, why),
             Some(why) => {

@@ -1,4 +1,7 @@
 //! Where allowed requests go: the servers of each origin, their counters, and how many exchanges there may be.
+//!
+//! It does not know what a request is charged. What must always hold: an exchange with an origin holds a slot from the
+//! choice of a server to its end.
 
 mod counters;
 mod group;

@@ -11,7 +11,8 @@
 //! - A tunnel holds its slot for up to an hour (`timeouts.tunnel`), so a client may never hold more than a quarter for
 //!   tunnels.
 //!
-//! There is no queue: a request that waits in one holds a connection too. A client without a slot always gets the last one.
+//! There is no queue, because a request that waits in one holds a connection too. What must always hold: a client that
+//! holds no slot gets any free one, even the last.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ pub(in crate::proxy) enum SlotUse {
 #[derive(Debug, Default)]
 pub struct OriginSlots {
     taken: AtomicUsize,
-    /// Exchanges of each client. A client without one is not in the map, so it has at max `taken` entries.
+    /// Exchanges of each client. A client without one is not in the map, so it has at most `taken` entries.
     clients: Mutex<HashMap<IpAddr, usize>>,
 }
 

@@ -1,9 +1,9 @@
-//! Connections of clients, from the socket to the first byte of a valid request.
+//! Connections of clients: from the socket to the bytes that the framework reads and writes.
 //!
-//! The edge listens, admits connections within their bounds, reads PROXY headers, performs TLS handshakes, reads each
-//! head under its deadline and gives it to the framework. It watches both directions of every stream: deadlines,
-//! minimum rates, memory. It hands the listening sockets over to a successor. It knows neither routes nor limits: it
-//! asks the layer above through [`ConnectionPolicy`].
+//! The edge listens, admits as many connections as its bounds allow, reads PROXY headers, performs TLS handshakes,
+//! reads each head under its deadline and gives it to the framework. It watches both directions of every stream:
+//! deadlines, minimum rates, memory. It hands the listening sockets over to a successor. It knows neither routes nor
+//! limits: it asks the layer above through [`ConnectionPolicy`].
 //!
 //! What must always hold: whatever a peer sends or withholds, everything that is held for it has a bound and a
 //! deadline.

@@ -1,8 +1,8 @@
 //! How long a peer may keep us waiting: a credit of time that progress refills.
 //!
-//! Waiting uses up the credit, every byte that moves adds to it, and it never exceeds its initial value. So a peer
-//! that moves at least the given rate is never cut, and a peer that stops, or sends a byte now and then, is cut when
-//! the credit is used up. It does not know what moves. What must always hold: the total time a peer waits without
+//! Waiting uses up the credit, every byte that moves adds to it, and it never exceeds its initial value. So a peer that
+//! moves bytes at the given rate or faster is never cut, and a peer that stops, or sends a byte now and then, is cut
+//! when the credit is used up. It does not know what moves. What must always hold: the total time a peer waits without
 //! moving at the rate is bounded by the initial credit.
 
 use std::num::NonZeroU64;

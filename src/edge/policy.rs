@@ -21,7 +21,7 @@ pub struct ConnectionRules {
     pub bounds: Arc<Bounds>,
     /// Which peers are trusted to name clients' addresses.
     pub clients: ClientRules,
-    /// Bounds of the head of a request.
+    /// Bounds of a request's head.
     pub head: HeadBounds,
 }
 

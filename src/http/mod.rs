@@ -2,8 +2,8 @@
 //!
 //! Everything here is a pure function of its arguments: no socket, no clock, no configuration beyond what is passed in.
 //! `validation` turns the head of a request into the view that a policy is matched on, or into a [`RejectReason`] to
-//! refuse it. `ratelimit_fields`, `policy_members` and `render` turn a decision into header fields and refusals, as far
-//! as `answer_preferences` found what the client prefers. Only `framework` knows Pingora.
+//! refuse it. `ratelimit_fields`, `policy_members` and `render` turn a decision into header fields and refusals.
+//! `answer_preferences` finds which body the client prefers and which page may read it. Only `framework` knows Pingora.
 //!
 //! What must always hold: a request that two readers could take for different ones is refused, and no text of a
 //! request is echoed in an answer.

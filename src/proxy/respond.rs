@@ -1,8 +1,8 @@
 //! Sends the answers of the proxy itself: refusals, and 502, 503 and 504 for an origin.
 //!
 //! The connection stays open if the request's body is read to its end. Otherwise a bounded part of the body is read, so
-//! that the client sees the answer rather than a reset, and the connection closes. What must always hold: nothing is
-//! read of a body beyond `discard_bytes` and `discard_time`.
+//! that the client sees the answer rather than a reset, and the connection closes. What must always hold: reading
+//! the body of a refused request is bounded in bytes and in time.
 
 use http::{HeaderMap, Method, StatusCode, Version, header};
 use pingora::{Error, ErrorSource, ErrorType, Result};

@@ -40,7 +40,8 @@ pub(super) struct ConnectionsByClient {
     entries_made: u64,
 }
 
-/// The number of connections of a client. Among clients with as many, the earliest is the greatest.
+/// The number of connections of a client. Among clients with equally many, the one with the oldest entry is the
+/// greatest, so a search begins with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ClientSize {
     connections: usize,

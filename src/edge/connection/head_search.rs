@@ -1,6 +1,6 @@
 //! Finds the head of an HTTP/1 request in the bytes that have arrived.
 //!
-//! It feeds the scan of `http` and skips the empty line that may precede a request. It has no deadline; its caller has.
+//! It feeds the scan of `http` and skips the empty line that may precede a request. Its caller sets the deadline.
 //! What must always hold: it consumes nothing but that empty line.
 
 use crate::edge::stream::ClientStream;

@@ -1,6 +1,6 @@
 //! Reads a PROXY header from a socket, and not a byte more.
 //!
-//! TLS or HTTP begins with the next byte, and the socket cannot take bytes back. It has no deadline; its caller has.
+//! TLS or HTTP begins with the next byte, and the socket cannot take bytes back. Its caller sets the deadline.
 //! The format is in [`proxy_protocol`](super::proxy_protocol).
 
 use tokio::io::AsyncReadExt;

@@ -106,7 +106,7 @@ impl HandoverOffer {
     }
 }
 
-/// The stream, if the peer is of this user or of root and introduces itself as a successor in time. Other users get no
+/// The stream, if the peer runs as this user or as root and introduces itself as a successor in time. Other users get no
 /// keys, whatever the directory's permissions are.
 async fn verified(mut stream: UnixStream) -> Option<UnixStream> {
     let own = rustix::process::geteuid().as_raw();

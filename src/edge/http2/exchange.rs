@@ -6,7 +6,7 @@
 //! - Otherwise the origin is waited for, and the origin's own timeouts end that.
 //!
 //! Time is an argument; nothing here waits. It does not know streams or frames. What must always hold: an exchange
-//! has a deadline exactly while its client keeps it waiting.
+//! has a deadline exactly while it waits for its client.
 
 use crate::clock::Nanos;
 use crate::edge::pace::Pace;
@@ -169,8 +169,8 @@ impl Exchange {
         }
     }
 
-    /// When the exchange is aborted if nothing moves; `None` while its client keeps nothing waiting. `rest`: how long
-    /// the client may go on sending after the response.
+    /// When the exchange is aborted if nothing moves. `None` while the exchange does not wait for its client. `rest`:
+    /// how long the client may go on sending after the response.
     pub(super) fn deadline(&self, rest: Nanos) -> Option<ExchangeDeadline> {
         if let ResponseProgress::Ended(ended) = self.response {
             let at = ended.saturating_add(rest);

@@ -34,7 +34,7 @@ pub(super) const fn shortage_is_urgent_at(budget: usize) -> usize {
     budget - budget / HEADROOM / 2
 }
 
-/// What was read of a connection at one check.
+/// What one check has read about a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReaderSample {
     pub(super) client: IpAddr,
@@ -73,7 +73,7 @@ pub(super) fn being_freed(samples: &[ReaderSample]) -> usize {
     samples.iter().filter(|sample| sample.is_cut).map(|sample| sample.waiting).sum()
 }
 
-/// Bytes that wait for the client for which most wait.
+/// The bytes that wait for the client with the most waiting bytes.
 pub(super) fn largest_waiting(samples: &[ReaderSample]) -> usize {
     let mut clients: HashMap<IpAddr, usize> = HashMap::new();
     for sample in samples {

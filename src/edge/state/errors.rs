@@ -15,8 +15,8 @@ use crate::http::RejectReason;
 pub(crate) struct StreamCut(pub(in crate::edge) RejectReason);
 
 impl StreamCut {
-    /// The code of the RST_STREAM that tells the h2 crate that an exchange is aborted. It never leaves the process. (A
-    /// client that sends it has its own request counted so.)
+    /// The code of the RST_STREAM that tells the h2 crate that an exchange is aborted. It never leaves the process. (If
+    /// a client sends this code, its own request is counted as aborted for that reason.)
     pub(in crate::edge) const fn stream_code(reason: Option<RejectReason>) -> u32 {
         /// RFC 9113, section 11.4, assigns only lower codes.
         const FIRST_UNASSIGNED: u32 = 0xf000_0000;

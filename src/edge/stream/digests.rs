@@ -1,6 +1,6 @@
 //! The traits that the framework requires of every stream: identity, digests and shutdown.
 //!
-//! It adapts [`ClientStream`] and decides nothing.
+//! It adapts [`ClientStream`]; every method only passes on what the stream knows.
 
 use std::fmt;
 use std::sync::Arc;

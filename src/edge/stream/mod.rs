@@ -3,8 +3,8 @@
 //! Over HTTP/1 the framework reads only a head that was scanned before, and the bytes of its body. It never sees what
 //! follows, so a difference in how two parsers find the end of a request cannot smuggle one; pipelined requests wait
 //! here. Over HTTP/2 all bytes pass, and their frames are watched. The stream does not know routes, limits or the
-//! framework's phases. What must always hold: no wait for the client is without a deadline or a minimum rate while a
-//! request is in progress.
+//! framework's phases. What must always hold: while a request is in progress, every wait for the client has a deadline
+//! or a minimum rate.
 
 mod client_stream;
 mod context;

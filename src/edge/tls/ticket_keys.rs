@@ -2,7 +2,7 @@
 //!
 //! A ticket is the session itself, sealed with a key that only this process and its successor know (RFC 8446, section
 //! 4.6.1; RFC 5077 for TLS 1.2). A client that returns resumes its session, which saves the server a signature, and
-//! no thread stores sessions. One pair of keys serves all listeners. It changes with time, because a stolen key can
+//! the server stores no sessions. One pair of keys serves all listeners. It changes with time, because a stolen key can
 //! decrypt recorded sessions that were resumed while it was in use (RFC 8446, appendix E.1; RFC 5077, section 5.5).
 //!
 //! ```text

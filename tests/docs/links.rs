@@ -10,15 +10,19 @@ const REPOSITORY: &str = "https://github.com/tollgate-proxy/tollgate/";
 #[test]
 fn every_link_leads_to_a_file_or_a_heading() {
     let pages = pages::all();
-    let mut wrong = Vec::new();
-    for page in &pages {
-        for (line, target) in page.links() {
-            if let Some(why) = problem(page, &target, &pages) {
-                wrong.push(format!("{}:{line}: {target}: {why}", page.file.display()));
-            }
-        }
-    }
+    let wrong: Vec<String> = pages.iter().flat_map(|page| broken(page, &pages)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The links of a page that lead nowhere, each with the reason.
+pub(crate) fn broken(page: &Page, pages: &[Page]) -> Vec<String> {
+    let links = page.links().into_iter();
+    links
+        .filter_map(|(line, target)| {
+            let why = problem(page, &target, pages)?;
+            Some(format!("{}:{line}: {target}: {why}", page.file.display()))
+        })
+        .collect()
 }
 
 fn problem(page: &Page, target: &str, pages: &[Page]) -> Option<&'static str> {

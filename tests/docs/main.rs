@@ -4,6 +4,7 @@
 //! `TOLLGATE_DOCS_WRITE=1` writes the generated pages and plots instead of comparing them.
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
+mod decisions;
 mod links;
 mod names;
 mod pages;

@@ -31,6 +31,17 @@ pub(crate) fn book() -> PathBuf {
 pub(crate) fn all() -> Vec<Page> {
     let mut files = vec![root().join("README.md")];
     collect(&book(), &mut files);
+    read(files)
+}
+
+/// The pages for those who change the code: the architecture, how to contribute, the decisions.
+pub(crate) fn for_contributors() -> Vec<Page> {
+    let mut files = vec![root().join("ARCHITECTURE.md"), root().join("CONTRIBUTING.md")];
+    collect(&root().join("docs/decisions"), &mut files);
+    read(files)
+}
+
+fn read(mut files: Vec<PathBuf>) -> Vec<Page> {
     files.sort();
     let page = |file: PathBuf| Page {
         text: std::fs::read_to_string(&file).unwrap(),
@@ -102,6 +113,21 @@ impl Page {
             anchors.push(if same == 0 { anchor } else { format!("{anchor}-{same}") });
         }
         anchors
+    }
+
+    /// The texts in backticks, with their lines.
+    pub(crate) fn inline_code(&self) -> Vec<(usize, String)> {
+        let mut code = Vec::new();
+        for (line, text) in self.prose() {
+            // A text in backticks does not break over two lines.
+            assert!(
+                text.matches('`').count() % 2 == 0,
+                "{}:{line}: a backtick",
+                self.file.display()
+            );
+            code.extend(text.split('`').skip(1).step_by(2).map(|text| (line, text.to_owned())));
+        }
+        code
     }
 
     /// The targets of its links and images, with their lines.

@@ -58,7 +58,7 @@ impl Lines {
 }
 
 impl RateLimitFields<'_> {
-    /// Adds the fields to an answer. They stand beside the fields that it has, or replace them ([`Addition::replaces`]).
+    /// Adds the fields to an answer. They are added to the fields that it has, or replace them ([`Addition::replaces`]).
     pub(crate) fn add_to_head(&self, response: &mut ResponseHeader) -> Result<()> {
         for Addition { name, value, replaces } in
             self.additions(&response.headers).map_err(invalid)?

@@ -40,6 +40,7 @@ pub struct Live {
     pub access_log: AccessLog,
     /// What was fixed when the process started.
     pub fixed: Fixed,
+    /// The counters of requests without a route.
     no_route: Arc<RouteCounters>,
 }
 

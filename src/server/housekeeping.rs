@@ -1,4 +1,4 @@
-//! Periodic work beside the requests: the engine's housekeeping, session ticket keys, reloads, suppressed log lines.
+//! Periodic work in the background: the engine's housekeeping, session ticket keys, reloads, suppressed log lines.
 //!
 //! It runs on the background runtime, and each reload on a thread of its own. What must always hold: at most one reload
 //! runs at a time, and a reload does not delay the periodic work.

@@ -7,8 +7,8 @@ use super::nanos::Nanos;
 use super::now::{Clock, Now};
 use super::time_lines::TimeLines;
 
-/// The system's clocks. Each call reads the monotonic clock. The wall clock is read at most once per second, which is
-/// enough for the edges of windows and for dates in seconds.
+/// The system's clocks. Each call of `now` reads the monotonic clock. About once per second it also reads the wall
+/// clock, which is enough for the edges of windows and for dates in seconds.
 #[derive(Debug)]
 pub struct SystemClock {
     origin: Instant,

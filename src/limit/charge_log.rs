@@ -12,8 +12,8 @@ use crate::clock::Nanos;
 pub const MAX_LOG_LIMIT: u32 = 10_000;
 
 /// The largest number of charges that a log keeps. Above it, the two oldest are joined at the later of both
-/// times. No variant admits more than [`MAX_LOG_LIMIT`] units, so charges that far back count again only when a
-/// quarter of a full log is refunded, and then for too long rather than too short.
+/// times. No variant admits more than [`MAX_LOG_LIMIT`] units. So a joined charge still counts only after a
+/// quarter of a full log was refunded, and then for too long rather than too short.
 const MAX_LOG_CHARGES: usize = MAX_LOG_LIMIT as usize * 5 / 4;
 
 /// A log grows by at least this many charges, and by a quarter.

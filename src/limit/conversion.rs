@@ -49,7 +49,7 @@ impl Quota {
         }
     }
 
-    /// Makes a cell that `old` wrote a cell of this quota. An idle cell becomes an empty one. `windows`: the
+    /// Turns a cell that `old` wrote into a cell of this quota. An idle cell becomes an empty one. `windows`: the
     /// lengths of all variants of this quota's limit; lengths that the cell does not have are added.
     pub fn convert(&self, windows: &WindowLengths, old: &Self, cell: Cell, now: Now) -> Cell {
         if old.is_idle(&cell, now) {

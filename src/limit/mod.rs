@@ -39,7 +39,7 @@ pub use quota::Quota;
 pub use rate::{MAX_PERIOD, Rate};
 pub use receipt::Receipt;
 pub use refill::FullAt;
-pub use sketch_size::{SKETCH_ROWS, SketchSize};
+pub use sketch_size::{OVERCOUNT_DIVISOR, SKETCH_ROWS, SketchSize};
 pub use sliding_log::SlidingLog;
 pub use sliding_window::{SlidingWindow, WindowPair};
 pub use tick::MICROSECOND;

@@ -1,9 +1,9 @@
-//! How a bucket refills: the arithmetic of one time.
+//! How a bucket refills: the arithmetic on the instant at which it is full.
 //!
 //! A bucket is kept as the instant at which it will be full ([`FullAt`]), in the form of the generic cell rate
 //! algorithm (GCRA, ITU-T I.371). Each unit moves that instant later by one *emission interval*; units are
-//! counted as the time they take to come back. This file knows neither burst nor `max_delay` as limits: it
-//! charges what it is given.
+//! counted as the time they take to come back. This file does not judge, and does not know `max_delay`: it charges
+//! what it is given.
 
 use crate::clock::Nanos;
 

@@ -1,15 +1,16 @@
 //! How long a cell keeps what only another generation of its limit needs.
 //!
-//! A reload, or a node on another configuration, may change the window lengths of a limit. Cells keep counters
-//! and times of earlier lengths for a while, so that generations that alternate on one key lose nothing.
+//! A reload may change the window lengths of a limit, and another node may still have the old ones. Cells keep the
+//! counters and times that the other lengths need for a while, so that generations that alternate on one key lose
+//! nothing.
 
 use crate::clock::{Nanos, Now};
 
-/// The shortest time that a counter or a time is kept after a charge last needed it. Longer windows keep it for
-/// two of their lengths.
+/// The shortest retention after a charge last needed a counter or a time. A window of more than half an hour keeps
+/// it for two of its lengths.
 const MIN_RETENTION: Nanos = Nanos::from_secs(3_600);
 
-/// How long something of a window of this length is kept after a charge last needed it, in seconds.
+/// How long a counter or a time of a window of this length is kept after a charge last needed it, in seconds.
 pub(super) fn retention_secs(length: Nanos) -> u64 {
     (2 * length.secs()).max(MIN_RETENTION.secs())
 }

@@ -1,6 +1,6 @@
 //! `sliding_log`: never more than the limit in any window, whatever the timing.
 //!
-//! A charge counts from its instant until one window later, that instant excluded.
+//! A charge counts from its instant on for one window, the end of which is excluded.
 
 use std::fmt;
 

@@ -12,7 +12,8 @@
 //!
 //! The share assumes that the units of the previous window came evenly. So a moving window can hold nearly
 //! twice the limit at the worst position, and a charge that a log would admit may be refused for less than one
-//! window. (The same formula as the counters of NGINX and Cloudflare; those round down.)
+//! window. (The formula is Cloudflare's: "How we built rate limiting capable of scaling to millions of domains",
+//! 2017.)
 
 use std::fmt;
 
@@ -125,7 +126,7 @@ impl SlidingWindow {
         WindowPair { window, current: old.spent_by(&live), previous: 0 }
     }
 
-    /// All units of both windows. This sum never falls before the next window begins. `now` is wall time.
+    /// All units of both windows. Until the next window begins, only a refund lowers this sum. `now` is wall time.
     pub fn sum(&self, cell: WindowPair, now: Nanos) -> u32 {
         let live = self.live(cell, now).pair;
         live.current.saturating_add(live.previous)

@@ -202,8 +202,8 @@ impl TokenBucket {
         *cell = self.refill().charge(*cell, cost, now);
     }
 
-    /// Takes back units that were charged at `charged`, where the cell does not remember charges: all except
-    /// what came back since. Had the bucket been full, those units would have been lost.
+    /// Takes back units that were charged at `charged`, where the cell does not remember charges: all except as many
+    /// as came back since. Without the charge the bucket may have been full, and would then have lost those.
     pub(super) fn refund(&self, cell: &mut FullAt, cost: u32, charged: Nanos, now: Nanos) {
         let refill = self.refill();
         let came_back = refill.stepped(now).saturating_sub(refill.stepped(charged));

@@ -5,8 +5,8 @@
 
 use crate::clock::Nanos;
 
-/// How far apart two threads may be that read the clock and charge the same cell in the other order. Longer
-/// than a thread is held up between the two steps.
+/// The largest difference between the clock readings of two threads that charge one cell in the other order. It is
+/// longer than a thread is held up between its reading and its charge.
 const MAX_READING_LAG: Nanos = Nanos::SECOND;
 
 /// An instant on the grid.
@@ -30,7 +30,7 @@ impl GridPosition {
 ///
 /// A thread that read the clock later may have charged the cell first, and crossed an edge: then the cell's
 /// window is ahead by a little. `None` if the window has passed, or is so far ahead that it was counted before
-/// a clock ran back. The count of such a window is void, so that a clock locks out no key.
+/// a clock ran back. The count of such a window is ignored; otherwise the key would be locked out until then.
 pub(super) fn windows_ahead(cell: u32, now: u32, length: Nanos) -> Option<u64> {
     match cell.wrapping_sub(now) {
         // The usual case. One ahead counts for every length: another thread has crossed an edge.

@@ -1,5 +1,5 @@
-//! What the cells of a limit depend on besides one quota: the window lengths of all its variants (own rate,
-//! plans, overrides). This file knows no quota; `quota.rs` builds the value from the variants.
+//! The window lengths of all variants of a limit (own rate, plans, overrides), on which its cells depend besides
+//! the quota that charges them. This file knows no quota; `quota.rs` builds the value from the variants.
 
 use std::sync::Arc;
 

@@ -45,11 +45,11 @@ impl LogKind {
     }
 }
 
-/// Counts lines by kind. One per log.
+/// Counts lines by kind. Each log needs one sampler.
 #[derive(Debug)]
 pub struct LogSampler([KindCounters; LogKind::ALL.len()]);
 
-/// The sampler of the process, whose log is one too.
+/// The sampler of the process, which has one log.
 pub static LOG_SAMPLER: LogSampler = LogSampler::new();
 
 #[derive(Debug)]

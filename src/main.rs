@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// A request allocates some dozens of small pieces: this allocator makes them cheap, and its own threads give
-/// memory back to the system that nobody has used for ten seconds.
+/// A request allocates a few dozen small blocks, which this allocator makes cheap. Its background threads return memory
+/// to the system that was unused for ten seconds.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -1,11 +1,11 @@
 //! Signals, as requests of the operator.
 //!
 //! HUP asks for a reload, QUIT for a handover to a successor, USR1 for the access log to be reopened. TERM asks for an
-//! orderly end, a second TERM or INT for an immediate one. USR2 does nothing. XFSZ (a file may not grow, `RLIMIT_FSIZE`)
-//! is a full disk: the write fails, and its line is dropped and counted. By default both would end the process.
+//! orderly end. INT, or TERM while the process is ending, asks for an immediate one. USR2 does nothing. XFSZ (a file may
+//! not grow, `RLIMIT_FSIZE`) is treated like a full disk: the write fails, and its line is dropped and counted. By default
+//! USR2 and XFSZ would end the process.
 //!
-//! This file knows only what was requested. `ops` and `edge` carry it out. Once the process is told to end, that is
-//! never taken back.
+//! This file only records what was requested; `ops` and `edge` carry it out. A request to end is never withdrawn.
 
 use std::os::raw::c_int;
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 /// Exit status after INT: 128 + the signal's number, as shells report it.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// Exit status after a second TERM.
+/// Exit status after a TERM while the process is ending.
 const EXIT_NOW: i32 = 1;
 
 type ExitHook = Box<dyn Fn() + Send + Sync>;
@@ -49,17 +49,17 @@ pub enum ShutdownCause {
     Replaced,
 }
 
-/// How far the process is on its way to its end.
+/// Whether the process is ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shutdown {
     NotRequested,
     Requested(ShutdownCause),
-    /// A second TERM: end now.
+    /// TERM arrived while the process was ending: end now.
     Immediate,
 }
 
 impl Signals {
-    /// Installs the handlers of every signal that operators, log rotation and system limits send.
+    /// Installs handlers for every signal that operators, log rotation and system limits send.
     ///
     /// # Errors
     /// The system's error when a handler cannot be installed.
@@ -95,7 +95,7 @@ impl OperatorRequests {
         }
     }
 
-    /// A successor accepts connections from now on. Ignored when the process ends already.
+    /// A successor accepts connections from now on. Ignored if the process is ending already.
     pub fn replace(&self) {
         self.shutdown.send_if_modified(|shutdown| {
             let first = *shutdown == Shutdown::NotRequested;

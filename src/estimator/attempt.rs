@@ -10,7 +10,7 @@ pub(super) struct ChargeAttempt {
     pub(super) spot: Spot,
     pub(super) quota: SlidingWindow,
     pub(super) spending: Spending,
-    /// What the sketch knows if the key is a suspect. A suspect gets a cell if there is one.
+    /// What the sketch knows if the key is a suspect. A suspect without a cell gets one if possible.
     pub(super) suspect: Option<Suspect>,
     /// Wall time.
     pub(super) now: Nanos,
@@ -28,9 +28,9 @@ pub(super) enum Spending {
 /// What the sketch knows of a suspect.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suspect {
-    /// The largest number of units that it sent before, in both windows.
+    /// The units that it sent before, in both windows, as the sketch reads them: never too few.
     pub(super) sent: u32,
-    /// The largest number of units that it can have sent below the threshold.
+    /// The largest number of units that a key can send below the threshold.
     pub(super) unwatched: u32,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Suspect {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttemptResult {
     pub(super) verdict: Verdict,
-    /// The largest number of units of a suspect that no cell counts, when it may have grown.
+    /// Set for a suspect that had no cell before: the largest number of its units that no cell counts.
     pub(super) uncounted: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Spending {
 }
 
 impl ChargeAttempt {
-    /// The result for a key without a cell: nothing is certain of it, so it is judged as one that sent nothing.
+    /// The result for a key without a cell: nothing that it sent is certain, so it is judged as if it sent nothing.
     pub(super) fn result_without_cell(self) -> AttemptResult {
         let verdict = self.quota.judge(WindowPair::default(), self.spending.cost(), self.now);
         AttemptResult { verdict, uncounted: None }

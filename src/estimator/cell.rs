@@ -12,7 +12,7 @@ pub(super) struct ConfirmCell {
     quota: Option<SlidingWindow>,
     /// What the key certainly sent since it has this cell.
     counted: WindowPair,
-    /// What was refused, and the rank of the cell that the key displaced. It only adds to the cell's rank.
+    /// Units that were refused, and the rank of the cell that the key displaced. They only add to the cell's rank.
     weight: WindowPair,
 }
 
@@ -32,7 +32,7 @@ impl ConfirmCell {
         self.quota
     }
 
-    /// Judges, and charges if the units fit or must be charged anyway.
+    /// Judges, and charges if the units fit or the attempt is a debit.
     pub(super) fn spend(
         &mut self,
         quota: SlidingWindow,

@@ -4,7 +4,7 @@
 //! the process chooses.
 //!
 //! ```text
-//!   key ──► first set: 8 cells ──► found, or no key of this set is in its second: done, one cache line
+//!   key ──► first set: 8 cells ──► found, or no key with this first set is in its second set: done
 //!                              └─► second set: 8 cells, with both sets locked
 //! ```
 //!
@@ -40,11 +40,11 @@ const SWEEP_SETS: usize = CONFIRM_CELLS / WAYS / 8;
 
 /// A newcomer that displaces a cell must be more than this many times as heavy. With two, keys that send at about
 /// the same rate keep their cells, and a key that sends much more gets one.
-const HEAVIER: u64 = 2;
+const MIN_WEIGHT_RATIO: u64 = 2;
 
-/// A move is tried only while one of this many cells is unused. In a fuller table the search would nearly always
-/// fail, and each step of it costs a cache line.
-const FREE_TO_MOVE: usize = 64;
+/// A move is tried only while more than one in this many cells is unused. In a fuller table the search would nearly
+/// always fail, and each step of it costs a cache line.
+const MOVE_FREE_DIVISOR: usize = 64;
 
 /// The table.
 #[derive(Debug)]
@@ -165,7 +165,7 @@ impl ConfirmTable {
         }
     }
 
-    /// Charges with both sets locked: the first set alone has not settled it, or is full.
+    /// Charges with both sets locked: the key may have its cell in the second set, or the first set is full.
     fn charge_in_both(&self, attempt: ChargeAttempt) -> AttemptResult {
         let ChargeAttempt { spot, quota, spending, suspect, now } = attempt;
         let mut sets = self.lock_both(spot);
@@ -189,7 +189,7 @@ impl ConfirmTable {
         spot: Spot,
         now: Nanos,
     ) -> Option<LockedCell<'s>> {
-        let may_move = self.free_cells() > self.cells() / FREE_TO_MOVE;
+        let may_move = self.free_cells() > self.cells() / MOVE_FREE_DIVISOR;
         let LockedSets { first, second } = sets;
         if let Some(way) = first.vacancy(now) {
             return Some(LockedCell { ways: first, set: spot.first, way });
@@ -248,7 +248,7 @@ impl ConfirmTable {
         };
         let heaviness = share(suspect.sent.saturating_add(cost), quota);
         let weight = share(cost.min(quota.rate().count()), quota);
-        let is_heavier = heaviness > rank.saturating_mul(HEAVIER);
+        let is_heavier = heaviness > rank.saturating_mul(MIN_WEIGHT_RATIO);
         if is_heavier && fastrand::u64(..rank.saturating_add(weight).max(1)) < weight {
             self.evict(smallest.set, smallest.ways.take(smallest.way), now);
             return self.admit(smallest, rank, attempt, suspect);
@@ -315,9 +315,9 @@ impl ConfirmTable {
         }
     }
 
-    /// The largest number of units that a suspect without a cell may have sent before. Only what it sent below the
-    /// threshold, if no key with the same first set was displaced or found no cell within the last two windows (of
-    /// that key's limit).
+    /// The largest number of units that a suspect without a cell may have sent before. Normally this is what a key can
+    /// send below the threshold. It is all that the suspect sent if a key with the same first set was displaced or
+    /// found no cell within the last two windows of that key's limit: the suspect may be that key.
     fn max_uncounted(&self, spot: Spot, suspect: Suspect, now: Nanos) -> u32 {
         if self.sets[spot.first].has_uncounted(now) {
             suspect.sent

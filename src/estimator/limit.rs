@@ -28,8 +28,8 @@ pub struct EstimateReceipt {
 }
 
 impl EstimateLimit {
-    /// A limit of which nothing is spent. `expect_per_second`: requests per second of all keys together, which size
-    /// the sketch.
+    /// A limit under which nothing is spent. `expect_per_second`: requests per second of all keys together; the sketch
+    /// is sized for them.
     pub fn new(rate: Rate, expect_per_second: u32, now: Now) -> Self {
         let size = SketchSize::new(rate, expect_per_second);
         Self {

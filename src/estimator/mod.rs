@@ -1,8 +1,8 @@
 //! The estimate tier: approximate limits in fixed memory, whatever the number of keys.
 //!
 //! ```text
-//!   request ──► sketch (two slots, unweighted) ──► below the threshold, no cell: allowed
-//!                                              └─► a suspect, or a cell ──► confirm table ──► verdict
+//!   request ──► sketch (the sum of two slots) ──► below the threshold, no cell: allowed
+//!                                             └─► a suspect, or a cell ──► confirm table ──► verdict
 //! ```
 //!
 //! A sketch reads at least what a key sent, and often more. It decides which keys are suspects. A small table

@@ -21,8 +21,8 @@ const UNUSED: u32 = 0;
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct ConfirmSet {
-    /// Until this time (wall), a key whose first set this is may have sent units that no cell counts, because one
-    /// such key was displaced or found no cell.
+    /// Until this wall time, any key whose first set this is may have sent units that no cell counts: one such key was
+    /// displaced or found no cell, and which one is not recorded.
     uncounted_until: AtomicU64,
     /// Keys whose first set this is and whose cell is in their second set.
     in_second: AtomicU32,
@@ -88,7 +88,7 @@ impl ConfirmSet {
         }
     }
 
-    /// Whether some key of this set may have charges that still count and that no cell has.
+    /// Whether a key of this set may have sent units that no cell counts and that are still in the window.
     pub(super) fn has_uncounted(&self, now: Nanos) -> bool {
         now.get() < self.uncounted_until.load(Ordering::Acquire)
     }

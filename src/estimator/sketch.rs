@@ -25,8 +25,8 @@ use crate::policy::KeyHash;
 /// Keys that are read to estimate the noise.
 const NOISE_PROBES: u64 = 64;
 
-/// How often a charge follows a sketch that is rotated meanwhile. Each time, two full windows must pass between two
-/// instructions.
+/// How often a charge is repeated because the slots were rotated meanwhile. For each repetition, two windows must begin
+/// between two instructions.
 const MAX_FOLLOWS: usize = 8;
 
 /// The sketch of one limit.
@@ -98,8 +98,8 @@ impl Sketch {
         self.size
     }
 
-    /// Adds `cost` and reads the key over both slots. Never too little: a charge to a slot that is rotated out
-    /// meanwhile is made again in the slots that count.
+    /// Adds `cost` and reads the key over both slots. The sum is never too small: a charge to a slot that is rotated
+    /// out meanwhile is made again in the slots that count.
     pub(super) fn charge(&self, key: KeyHash, cost: u32) -> SketchCharge {
         self.charge_from(self.slots.load(), key, cost)
     }
@@ -198,8 +198,8 @@ fn empty(size: SketchSize) -> Arc<Estimator> {
     Arc::new(Estimator::new(SKETCH_ROWS, size.width() as usize))
 }
 
-/// What identifies a key in the rows. They hash it again, four times per slot: half of the hash is as random as all
-/// of it, and takes less time.
+/// What identifies a key in the rows. They hash it again, four times per slot; half of the key's hash is random enough
+/// and takes less time.
 const fn row_key(key: KeyHash) -> u64 {
     key.low
 }

@@ -31,7 +31,7 @@ pub(super) struct VerifiedClaims {
 }
 
 impl VerifiedClaims {
-    /// Reads the times of a token. Fails if one of them is not a time.
+    /// Reads the times of a token. Fails if `exp` or `nbf` is not a time.
     pub(super) fn new(claims: Map<String, Value>) -> Result<Self, TokenError> {
         let (expires, valid_from) = (seconds(&claims, "exp")?, seconds(&claims, "nbf")?);
         Ok(Self { claims, expires, valid_from })

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Rejected tokens by reason. These are counters of the process, since keys come and go with configurations.
+/// Rejected tokens by reason. The counters belong to the process, since keys come and go with configurations.
 static REJECTED: [AtomicU64; TokenError::ALL.len()] =
     [const { AtomicU64::new(0) }; TokenError::ALL.len()];
 
@@ -67,7 +67,7 @@ pub enum KeysError {
     #[error("has no key for RS256, ES256 or EdDSA")]
     NoKey,
     /// The system provides no random numbers.
-    #[error("no randomness for the memory of checked tokens: {0}")]
+    #[error("no random bytes for the cache of checked tokens: {0}")]
     Randomness(getrandom::Error),
     /// The build leaves out the code that checks signatures.
     #[error("this build checks no signatures: build with the feature `jwt`")]

@@ -1,4 +1,4 @@
-//! The keys that tokens are verified with, and which of them a token may be verified with.
+//! The keys that verify tokens, and which of them may verify a given token.
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
@@ -8,15 +8,15 @@ use serde_json::{Map, Value};
 use super::error::{KeysError, MAX_KEYS, MIN_SECRET, TokenError};
 use super::ring_provider;
 
-/// The largest number of keys that a token is tried with. A token that names its key needs one. Without this bound, a
-/// forged token would cost as many signature checks as a set has keys without names.
+/// The largest number of keys that are tried for one token. For a token that names its key, one is enough. Without this
+/// bound, a forged token would cost as many signature checks as the set has matching keys.
 const MAX_TRIED: usize = 4;
 
 /// Keys for signatures.
 pub(super) struct VerificationKeys(Vec<VerificationKey>);
 
 struct VerificationKey {
-    /// The key id (`kid`); a secret has none.
+    /// The key id (`kid`), if the set gives one; a secret has none.
     id: Option<String>,
     algorithm: Algorithm,
     key: DecodingKey,
@@ -60,7 +60,7 @@ impl VerificationKeys {
         let matching = self.0.iter().filter(|key| {
             key.algorithm == header.alg
                 && header.kid.as_ref().is_none_or(|kid| {
-                    // A secret has no id, but a token may name one.
+                    // A key without an id matches whatever id the token names.
                     key.id.as_ref().is_none_or(|id| id == kid)
                 })
         });

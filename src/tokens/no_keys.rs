@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::error::{KeysError, TokenError};
 
-/// No value of it exists.
+/// Has no values, since no keys can be made.
 pub(super) enum NoKeys {}
 
 pub(super) use NoKeys as VerificationKeys;

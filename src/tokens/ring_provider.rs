@@ -37,7 +37,7 @@ fn verifier_factory(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn 
     }
 }
 
-/// A key of ring's verification functions.
+/// Verifies signatures of one algorithm with one key.
 struct RingVerifier {
     algorithm: Algorithm,
     key: DecodingKeyKind,

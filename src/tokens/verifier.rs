@@ -17,8 +17,8 @@ use crate::clock::Nanos;
 /// Shards of the remembered tokens, each with its own lock.
 const SHARDS: usize = 16;
 
-/// Tokens that each list of a shard remembers. A signature check takes as long as more than a hundred decisions, and
-/// clients send the same token again and again.
+/// Tokens that each list of a shard remembers. Signature checks are expensive ([`SignatureCheck`]), and clients send the
+/// same token again and again.
 const MAX_REMEMBERED: usize = 1_024;
 
 /// Signature checks since the process started.
@@ -29,7 +29,7 @@ pub fn total_checks() -> u64 {
     TOTAL_CHECKS.load(Ordering::Relaxed)
 }
 
-/// Whether a lookup may check a signature, which takes as long as more than a hundred decisions.
+/// Whether a lookup may check a signature, which can take a hundred times as long as a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignatureCheck {
     /// It checks the signature of a token that is not remembered.
@@ -132,7 +132,7 @@ impl TokenVerifier {
         }
     }
 
-    /// Whether the token is remembered with a valid signature.
+    /// Whether an earlier check found the signature valid, and that result is still remembered.
     pub fn is_known_valid(&self, token: &[u8]) -> bool {
         matches!(self.checked(token, SignatureCheck::Recall), Some(Ok(_)))
     }
@@ -142,8 +142,8 @@ impl TokenVerifier {
         self.checks.load(Ordering::Relaxed)
     }
 
-    /// The claims of a token with a valid signature, at whatever time they hold. `None`: the token is not remembered,
-    /// and must not be checked.
+    /// The claims of a token with a valid signature, whether or not they hold now. `None`: the token is not remembered,
+    /// and `signature` forbids a check.
     fn checked(
         &self,
         token: &[u8],

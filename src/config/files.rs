@@ -1,7 +1,7 @@
 //! Reads files within a size bound: the configuration itself, and the files that it names. A file
 //! is returned only if it did not change while it was read, because a part of a configuration can
 //! be a valid configuration. Nothing here interprets a file, except for the check that a PEM file
-//! holds certificates or a key.
+//! holds certificates or a key; that check opens the file by itself, without these two guards.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 /// How often a file is read again because it changed meanwhile.
 const MAX_ATTEMPTS: usize = 8;
 
-/// Largest file that a configuration names (keys, a token, a certificate), in bytes.
+/// Largest file with secrets, keys or certificates that a configuration names, in bytes.
 pub(super) const MAX_NAMED_FILE: u64 = 1 << 20;
 
 /// Reads a file of at most `max` bytes, so that a wrong file (a device, a log) does no harm. The

@@ -1,6 +1,6 @@
-//! The default of `limits_of_this_proxy.memory`: a share of the memory that this process may use,
-//! which is the smallest of the memory of the machine and the limits of its control groups. This
-//! module does not know what the memory is used for.
+//! The default of `limits_of_this_proxy.memory`: a share of the memory that this process may use.
+//! That is the memory of the machine, or the smallest limit of the process's control groups if that is
+//! less. This module does not know what the memory is used for.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -10,24 +10,24 @@ pub(super) const MIN_MEMORY: usize = 16 << 20;
 
 /// The budget is the available memory divided by this. Cells, sketches, socket buffers of the
 /// kernel and other programs need the rest.
-const DIVISOR: u64 = 4;
+const BUDGET_DIVISOR: u64 = 4;
 
 /// Assumed memory if the system does not report it, in bytes.
-const UNKNOWN: u64 = 2 << 30;
+const ASSUMED_MEMORY: u64 = 2 << 30;
 
 /// `limits_of_this_proxy.memory: auto`, in bytes. It is computed once, so that a reload does not
 /// change the budget.
 pub(super) fn default_memory_budget() -> usize {
     static BUDGET: OnceLock<usize> = OnceLock::new();
     *BUDGET.get_or_init(|| {
-        let available = available_memory(Path::new("/")).unwrap_or(UNKNOWN);
-        usize::try_from(available / DIVISOR).unwrap_or(usize::MAX).max(MIN_MEMORY)
+        let available = available_memory(Path::new("/")).unwrap_or(ASSUMED_MEMORY);
+        usize::try_from(available / BUDGET_DIVISOR).unwrap_or(usize::MAX).max(MIN_MEMORY)
     })
 }
 
-/// The smallest of the memory of the machine and the limits of the own control group and its
-/// ancestors, in bytes. Reads cgroups(7) version 2, and version 1 as containers mount it. `root`
-/// is the root of the file system.
+/// The memory of the machine, or the smallest limit of the process's control group and its ancestors
+/// if that is less, in bytes. Reads cgroups(7) version 2, and version 1 as containers mount it.
+/// `root` is the root of the file system.
 fn available_memory(root: &Path) -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).ok();
     let machine = read("proc/meminfo").and_then(|text| total_memory(&text));

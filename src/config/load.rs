@@ -39,7 +39,7 @@ pub struct LoadedConfig {
     pub warnings: Vec<Warning>,
 }
 
-/// Who uses a configuration.
+/// What a configuration is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigUse {
     /// The proxy: needs `listeners`, `origins`, and an origin for each route.

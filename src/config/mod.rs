@@ -6,7 +6,7 @@
 //! ```
 //!
 //! One pass finds all mistakes of a file. Each mistake has a location and, where possible, a cure.
-//! This room does not know how a configuration is served. A [`Config`] exists only if its file has
+//! This room does not know what a configuration is used for at run time. A [`Config`] exists only if its file has
 //! no mistake.
 
 mod error;

@@ -7,11 +7,14 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::clock::Nanos;
-use crate::limit::Rate;
+use crate::limit::{MAX_PERIOD, Rate};
 use crate::policy::client::unmapped;
 
-/// Longest duration: 366 days.
-const MAX_DURATION: Duration = Duration::from_secs(366 * 86_400);
+/// Longest duration: the longest period of a rate, 366 days.
+const MAX_DURATION: Duration = Duration::from_nanos(MAX_PERIOD.get());
+
+/// Longest host name, in bytes (RFC 1035, section 2.3.4).
+pub(super) const MAX_HOST_NAME: usize = 253;
 
 /// `500ms`, `10s`, `1m`, `2h` or `1d`; zero is allowed.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {

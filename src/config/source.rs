@@ -217,7 +217,7 @@ impl<'t> TreeReader<'t> {
     }
 }
 
-/// An error of the YAML scanner. The cure covers the rules of YAML that surprise people.
+/// An error of the YAML scanner. The cure names the rules of YAML that are broken most often.
 fn syntax_error(scan: &ScanError) -> ConfigError {
     let cause = scan.info();
     let needs_quotes = ["alias", "anchor", "directive"].iter().any(|word| cause.contains(word));

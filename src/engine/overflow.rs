@@ -2,7 +2,7 @@
 //!
 //! As in the store, a charge counts under all rates of the limit. There is one sketch for each window length among the
 //! rates, so that a rate is judged by the charges in its own window. A sketch is never read under another window
-//! length: that would create units, or refuse a key that is within all of its rates.
+//! length: a key could then spend units twice, or be refused although it is within all of its rates.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,17 +11,14 @@ use smallvec::SmallVec;
 use crate::clock::Now;
 use crate::estimator::{ConfirmTable, EstimateLimit, EstimateReceipt};
 use crate::limit::{Quota, Rate, Verdict};
-use crate::policy::{KeyHash, RateIndex};
-
-/// The requests per second that a sketch is sized for: the default of `expect`.
-const DEFAULT_EXPECT: u32 = 1_000;
+use crate::policy::{DEFAULT_EXPECT_PER_SECOND, KeyHash, RateIndex};
 
 /// The sketches of one limit, or of its candidate.
 #[derive(Debug)]
 pub(super) struct Overflow {
     /// The limit's own rate first, then those of plans and overrides. Never empty.
     rates: Box<[Rate]>,
-    /// Made when the store is full for the first time; few limits ever need them.
+    /// Created when the store is full for the first time; few limits ever need them.
     sketches: OnceLock<WindowSketches>,
 }
 
@@ -52,7 +49,7 @@ struct WindowCharge {
 }
 
 impl Overflow {
-    /// Counters for a limit with these quotas.
+    /// For a limit with these quotas, without sketches at first.
     pub(super) fn new(own: &Quota, others: &[Quota]) -> Self {
         let rates = std::iter::once(own).chain(others).map(as_rate).collect();
         Self { rates, sketches: OnceLock::new() }
@@ -106,7 +103,8 @@ impl Overflow {
                     Some(first) => by_rate[first].with_rate(*rate),
                     None => {
                         windows.push(index);
-                        EstimateLimit::new(self.smallest_of(rate), DEFAULT_EXPECT, now)
+                        let smallest = self.smallest_of(rate);
+                        EstimateLimit::new(smallest, DEFAULT_EXPECT_PER_SECOND, now)
                             .with_rate(*rate)
                     }
                 }));
@@ -188,7 +186,7 @@ impl OverflowCharge {
     }
 }
 
-/// The rate of a quota as its limit in its window. A bucket can refill faster than a [`Rate`] can express; then its
+/// A quota as a rate: its limit per window. The fill time of a bucket may be no valid period of a [`Rate`]; then its
 /// configured rate is used.
 fn as_rate(quota: &Quota) -> Rate {
     let configured = match quota {

@@ -1,14 +1,14 @@
-//! Finds the targets of a request, and orders the checks if its token has no checked signature yet.
+//! Finds the targets of a request. If the signature of its token was not checked yet, this module decides when it is.
 //!
-//! Checking a signature takes up to a hundred times as long as a decision, and anyone can send a forged token. So the
-//! limits whose keys need no signature are asked first, without a charge; if one of them refuses, no signature is
-//! checked. For a token that was checked before, nothing is checked and all limits are asked at once.
+//! Checking a signature is expensive ([`SignatureCheck`]), and anyone can send a forged token. So the limits whose keys
+//! need no signature are asked first, without a charge; if one of them refuses, no signature is checked. For a token that
+//! was checked before, nothing is checked and all limits are asked at once.
 //!
 //! A refusal here is the refusal that the same limit would give a moment later. It names only the limits that were
 //! asked. A limit whose plan is in the token is not asked, since its rate is not known.
 //!
-//! A check in vain is charged: limits by the client's address are charged for it, also if the request is refused or
-//! rejected. So they bound how many forged tokens of a client are checked.
+//! A check in vain is charged to the limits by the client's address, even if the request is refused or rejected. So they
+//! bound how many forged tokens of a client are checked.
 
 use http::HeaderMap;
 
@@ -201,7 +201,7 @@ fn check_token(
     let reads_token = |source: &Source| source.claim().is_some();
     let sources = policy.sources(policy.route(route), reads_token);
     *failed_token_check =
-        !sources.iter().filter_map(Source::claim).any(|claim| claim.is_believed(facts));
+        !sources.iter().filter_map(Source::claim).any(|claim| claim.is_known_valid(facts));
 }
 
 /// Whether a token that was checked in vain is charged to this target. Only cells that certainly belong to the

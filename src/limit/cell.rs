@@ -55,7 +55,8 @@ impl Cell {
     }
 
     /// Makes room for one more charge without more memory: in a full list, two entries become one at the later of
-    /// both times. A log joins its two oldest, a bucket the two closest in time.
+    /// both times. A log joins its two oldest. A bucket joins the two sums closest in time, or moves its only sum
+    /// so that the charge joins it.
     pub fn make_room(&mut self, now: Now) {
         match self {
             Self::Log(log) => log.make_room(now.mono),

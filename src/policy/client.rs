@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 
-/// The most entries of forwarded addresses that are read, from the right. No real chain of trusted
-/// hops is longer; a longer list is an attack on the parser.
+/// The largest number of forwarded addresses that are read, from the right. No real chain of trusted hops is longer; a
+/// longer list is an attack on the parser.
 const MAX_HOPS: usize = 64;
 
 /// `clients:` of the configuration.

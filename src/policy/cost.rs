@@ -1,8 +1,8 @@
 //! The cost of a request under a limit, and when it is known.
 //!
 //! A cost is fixed, read from a request header, or read from a response header; in the last case a reserve is
-//! charged first and corrected later. Nothing here charges anything. A client that names its own cost pays
-//! at least 1 unit, and the maximum for a value that is no number.
+//! charged first and corrected later. This module computes costs; it does not charge them. What must always hold: a
+//! client that names its own cost pays at least 1 unit and at most the maximum.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub enum Cost {
         header: HeaderName,
         /// The cost without the header.
         default: u32,
-        /// The upper bound, and the cost of a value that is no number.
+        /// The upper bound, and the cost if the value is not a number.
         max: u32,
     },
     /// Read from a header of the response. A reserve is charged before the request is forwarded; the charge is
@@ -41,8 +41,11 @@ pub enum Cost {
 pub struct RepeatedCost;
 
 impl Cost {
-    /// The charge before the request is forwarded. A request that names its own cost pays at least 1, and the
-    /// maximum for a value that is no number.
+    /// The charge before the request is forwarded.
+    ///
+    /// # Errors
+    ///
+    /// [`RepeatedCost`]: origins may read another one of the lines.
     pub fn upfront(&self, facts: &Facts<'_>) -> Result<u32, RepeatedCost> {
         match self {
             Self::Fixed(cost) => Ok(*cost),
@@ -60,8 +63,8 @@ impl Cost {
         }
     }
 
-    /// The cost that the response names; `None`: the reserve is final. A header that occurs twice, or is no
-    /// number, names no cost.
+    /// The cost that the response names; `None`: the reserve is final. A header that occurs twice, or whose value is not
+    /// a number, is ignored.
     pub fn read_response(&self, headers: &HeaderMap) -> Option<u32> {
         let Self::Response { header, max, .. } = self else {
             return None;
@@ -97,7 +100,7 @@ impl fmt::Display for Cost {
                 write!(f, "header {header} of the request, 1 to {max} ({default} without)")
             }
             Self::Response { header, reserve, max } => {
-                write!(f, "header {header} of the answer, up to {max} ({reserve} at the door)")
+                write!(f, "header {header} of the response, up to {max} ({reserve} reserved)")
             }
         }
     }

@@ -14,7 +14,7 @@ pub struct Facts<'r> {
     pub client: RequestClient,
     /// The connection that it came over.
     pub connection: &'r ConnectionFacts,
-    /// The date of arrival ([`crate::clock::Clock::date`]). Token expiry and the begin of a rollout are compared
+    /// The date of arrival ([`crate::clock::Clock::date`]). Token expiry and the start of a rollout are compared
     /// with it.
     pub now: Nanos,
     /// The method as sent, for example `GET`.

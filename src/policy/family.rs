@@ -2,8 +2,8 @@
 //!
 //! Limits form a family if a route applies them together and their keys begin with the same sources. A
 //! request under `org > user > operation` then needs one call. This module only computes the families; the
-//! store decides where a cell is. The common sources must take many values over the clients of a site:
-//! a host, path, method or route alone would put the cells of the site into one slot.
+//! store decides where a cell is stored. The common sources must take many values: a host, path, method or route is the
+//! same for many clients, so a family by it alone would put nearly all cells of a site into one slot.
 
 use super::index::LimitIndex;
 use super::key::Source;
@@ -75,7 +75,7 @@ impl Policy {
     }
 }
 
-/// Whether a source takes many values over the clients of a site.
+/// Whether the clients of a site have many different values of a source.
 const fn spreads(source: &Source) -> bool {
     match source {
         Source::ClientIp

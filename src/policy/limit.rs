@@ -1,4 +1,4 @@
-//! One limit as a value: how it counts, whose key it counts by, and what happens in special cases.
+//! One limit as a value: how it counts, by which key, and what happens in special cases.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,6 +11,10 @@ use super::status_rules::StatusRules;
 use super::terms::{RateIndex, Terms};
 use crate::clock::Nanos;
 use crate::limit::{Quota, Rate};
+
+/// The default of `expect.requests`, in requests per second. The sketches that count the keys without room in the exact
+/// tier are sized for it too.
+pub const DEFAULT_EXPECT_PER_SECOND: u32 = 1_000;
 
 /// The tier in which a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +83,7 @@ pub enum Count {
     },
     /// Requests at once (`max_in_flight`): exact, counted per node with every store.
     InFlight {
-        /// The most requests of one key at once.
+        /// The largest sum of the costs of one key's requests that are in flight at once.
         max: u32,
     },
 }
@@ -176,9 +180,8 @@ impl Limit {
         quotas.any(|quota| quota.max_delay() > Nanos::ZERO)
     }
 
-    /// A text that is equal for two limits exactly when cells of one can be read as the other's: it
-    /// holds name, tier, algorithm and key. It is hashed into every key, so a change to any of them starts with
-    /// empty counters.
+    /// A text of the limit's name, tier, algorithm and key. Two limits can read each other's cells exactly if their texts
+    /// are equal. It is hashed into every key, so a change to any of these starts with empty counters.
     pub fn identity(&self) -> String {
         let algorithm = match &self.count {
             Count::Estimate { .. } => "estimate",

@@ -27,8 +27,10 @@ pub use facts::Facts;
 pub use family::Family;
 pub use index::{LimitIndex, PerLimit, PerRoute, RouteIndex};
 pub use key::{KeyHash, KeySecret, KeySpec, Source};
-pub use limit::{Count, Limit, MissingKey, Mode, OnStoreFailure, Tier, WhenFull};
-pub use path::{PathPattern, PathPatternError};
+pub use limit::{
+    Count, DEFAULT_EXPECT_PER_SECOND, Limit, MissingKey, Mode, OnStoreFailure, Tier, WhenFull,
+};
+pub use path::{MAX_PATH_SEGMENTS, PathPattern, PathPatternError};
 pub use penalty::Penalty;
 pub use route::{Exempt, HostPattern, MethodSet, Route, RouteLimit, RouteMatch};
 pub use router::Router;

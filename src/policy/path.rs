@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-/// The most segments of a pattern.
-const MAX_SEGMENTS: usize = 64;
+/// The largest number of segments of a pattern.
+pub const MAX_PATH_SEGMENTS: usize = 64;
 
 /// The pattern of one segment, or of several (`**`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -41,17 +41,17 @@ pub enum PathPatternError {
     /// `**` occurs twice, which would make matching slow and match no more paths.
     #[error("** is allowed at most once in a path")]
     TwoRests,
-    /// It has more than 64 segments.
-    #[error("a path has at most {MAX_SEGMENTS} segments")]
+    /// It has more than [`MAX_PATH_SEGMENTS`] segments.
+    #[error("a path has at most {MAX_PATH_SEGMENTS} segments")]
     TooLong,
     /// No canonical path can match it.
     #[error(
         "a path is written as it is matched: no query, no fragment, no ; or \\, no . or .. and no //"
     )]
     NeverMatches,
-    /// An escape that is broken, or of a character that needs none.
+    /// An escape that is broken, or of a character that has to be written as itself.
     #[error(
-        "write %{0} as the character that it stands for; only blanks and what is not ASCII stay escaped"
+        "write %{0} as the character that it stands for; only blanks, ?, #, % and what is not ASCII stay escaped"
     )]
     NeedlessEscape(Box<str>),
 }
@@ -73,7 +73,7 @@ impl PathPattern {
                 literal => SegmentPattern::Literal(canonical(literal)?.into()),
             });
         }
-        if segments.len() > MAX_SEGMENTS {
+        if segments.len() > MAX_PATH_SEGMENTS {
             return Err(PathPatternError::TooLong);
         }
         if segments.iter().filter(|segment| **segment == SegmentPattern::Rest).count() > 1 {
@@ -102,8 +102,8 @@ impl PathPattern {
         if after.is_empty() {
             return true;
         }
-        // The rest of the path is matched from the right; no segment may be used twice. No more
-        // segments of a long path are read than the pattern has.
+        // The segments after `**` are matched from the right. No segment may be matched by two elements of the pattern,
+        // so enough of them must be left. Of a long path, no more segments are read than the pattern has.
         let enough = segments.take(after.len()).count() == after.len();
         let mut tail = path.rsplit('/');
         enough && after.iter().rev().all(|p| tail.next().is_some_and(|s| p.matches(s)))

@@ -22,7 +22,7 @@ pub struct Route {
     pub matches: RouteMatch,
     /// Its limits in order, the defaults first.
     pub limits: Vec<RouteLimit>,
-    /// The index of its origin in the configuration's list.
+    /// The index of its origin in the configuration's list. It has no meaning for a limiter inside another server.
     pub origin: usize,
     /// Requests to which only estimate limits by address apply.
     pub exempt: Exempt,

@@ -15,8 +15,11 @@ use super::route::{HostPattern, Route};
 /// An index of a policy's routes.
 #[derive(Debug, Default)]
 pub struct Router {
+    /// By host: routes for this host.
     exact: HashMap<Box<str>, PathNode>,
+    /// By domain: routes for all hosts below it.
     below: HashMap<Box<str>, PathNode>,
+    /// Routes for any host.
     any: PathNode,
 }
 
@@ -100,7 +103,8 @@ impl PathNode {
         self.walk(facts.path.strip_prefix('/'), routes, facts, best);
     }
 
-    /// `left` is the rest of the path; `None` at its end.
+    /// Descends along the request's path, and tries the routes of each node. `left` is the rest of the path; `None` at
+    /// its end.
     fn walk(
         &self,
         left: Option<&str>,

@@ -1,4 +1,4 @@
-//! A complete policy: its limits, its routes, and questions about all of them together.
+//! A complete policy: its limits and routes, and what follows from all of them together.
 
 use http::HeaderName;
 
@@ -10,7 +10,7 @@ use super::limit::{Limit, MissingKey};
 use super::route::{Route, RouteLimit};
 use super::router::Router;
 
-/// The most limits of one route. It bounds how many locks a request holds at a time.
+/// The largest number of limits of one route. It bounds how many locks a request holds at a time.
 pub const MAX_LIMITS_PER_ROUTE: usize = 16;
 
 /// The part of a configuration that decides requests.
@@ -56,7 +56,7 @@ impl Policy {
     pub fn sources(&self, route: &Route, is_selected: impl Fn(&Source) -> bool) -> Vec<Source> {
         let mut found: Vec<Source> = Vec::new();
         for route_limit in &route.limits {
-            for index in self.fallback_chain(route_limit.limit) {
+            for index in self.missing_key_chain(route_limit.limit) {
                 let limit = self.limit(index);
                 let plan = limit.terms.plans.as_ref().map(|plans| &plans.by);
                 for source in limit.key.sources().iter().chain(plan) {
@@ -69,8 +69,8 @@ impl Policy {
         found
     }
 
-    /// A limit, and the limits that apply in its stead if the key is missing.
-    fn fallback_chain(&self, first: LimitIndex) -> impl Iterator<Item = LimitIndex> {
+    /// A limit, followed by the limits that apply instead if a key is missing.
+    fn missing_key_chain(&self, first: LimitIndex) -> impl Iterator<Item = LimitIndex> {
         // The configuration refuses chains with a cycle.
         std::iter::successors(Some(first), |index| match self.limit(*index).missing_key {
             MissingKey::Limit(next) => Some(next),
@@ -99,12 +99,12 @@ impl Policy {
         sources.chain(costs).chain(matches.map(|(name, _)| name)).cloned().collect()
     }
 
-    /// Every limit that some route charges a cost from the response to.
+    /// Every limit for which some route takes the cost from the response.
     pub fn limits_with_response_cost(&self) -> Vec<LimitIndex> {
         let depends = |route_limit: &&RouteLimit| route_limit.cost.depends_on_response();
         let mut found = Vec::new();
         for route_limit in self.routes.iter().flat_map(|route| &route.limits).filter(depends) {
-            for index in self.fallback_chain(route_limit.limit) {
+            for index in self.missing_key_chain(route_limit.limit) {
                 if found.contains(&index) {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! Which response statuses refund a charge (`count`, `refund`). Nothing here charges or refunds.
+//! Which response statuses refund a charge (`count`, `refund`), as values. The engine makes the refund.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -1,7 +1,7 @@
-//! What of a limit depends on the client: plans, overrides, the rollout share, and a candidate rate.
+//! The terms of a limit that may differ between clients: plans, overrides, the rollout share, and a candidate rate.
 //!
-//! These are values and pure functions. They charge nothing; a plan's name that any client could write is
-//! believed from a trusted peer only.
+//! These are values and pure functions; they charge nothing. What must always hold: a plan's name that any client could
+//! write is believed from a trusted peer only.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::tokens::SignatureCheck;
 /// The index of a rate: 0 is the limit's own, the others are [`Terms::quotas`] from 1.
 pub type RateIndex = u32;
 
-/// What of a limit depends on the client.
+/// The terms of a limit that may differ between clients.
 #[derive(Clone, Debug, Default)]
 pub struct Terms {
     /// Rates in addition to the limit's own.
@@ -29,7 +29,7 @@ pub struct Terms {
     pub overrides: Vec<Override>,
     /// The share of keys for which the limit is enforced, and since when.
     pub rollout: Rollout,
-    /// A second rate that is judged as well and never refuses.
+    /// A second rate, which is judged too and never refuses.
     pub candidate: Option<Quota>,
 }
 

@@ -13,7 +13,7 @@ pub struct AccessLog {
     pub sample_denied_ppm: u32,
     /// How much of the client address is logged.
     pub client_ip: LogAddress,
-    /// Whether the path or the name of the route is logged.
+    /// What is logged as the path.
     pub path: LogPath,
 }
 

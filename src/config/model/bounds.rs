@@ -27,7 +27,7 @@ pub struct Bounds {
     /// Lowest rate, in bytes per second, at which a client sends a body and accepts a response;
     /// `None` for no bound.
     pub body_min_rate: Option<NonZeroU64>,
-    /// Treatment of field names with `_` that mean something when spelled with `-`.
+    /// Treatment of field names that origins may take for other names.
     pub underscores: Underscores,
     /// Treatment of fields that name another method.
     pub method_override: MethodOverride,

@@ -17,13 +17,14 @@ use crate::policy::{PerRoute, Policy};
 pub struct Config {
     /// Number of worker threads; `None` starts one per core.
     pub threads: Option<NonZeroUsize>,
-    /// Sockets that accept client connections; at least one.
+    /// Sockets that accept client connections; at least one, unless it is for a limiter inside another server.
     pub listeners: Vec<Listener>,
     /// The listener for operators.
     pub admin: Option<Admin>,
     /// Which peers may state the address of a client, and in which field.
     pub clients: ClientRules,
-    /// Targets of forwarded requests; [`crate::policy::Route::origin`] is an index into this list.
+    /// Targets of forwarded requests; [`crate::policy::Route::origin`] is an index into this list. It may be empty for a
+    /// limiter inside another server.
     pub origins: Vec<Origin>,
     /// Limits and routes.
     pub policy: Policy,

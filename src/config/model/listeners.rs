@@ -30,6 +30,6 @@ pub struct Admin {
     pub address: SocketAddr,
     /// The bearer token, read from `token_file`.
     pub token: Option<String>,
-    /// Accepted values of `Host` besides its address and `localhost`; lower case, without port.
+    /// Values of `Host` that are accepted in addition to its address and `localhost`; lower case, without port.
     pub hosts: Vec<String>,
 }

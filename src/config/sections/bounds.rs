@@ -135,7 +135,7 @@ fn read_discard(at: &Located<'_>, bounds: &mut Bounds) {
     map.finish();
 }
 
-/// `auto`, or a size. A budget that a few dozen connections use up would refuse everything.
+/// `auto`, or a size. It has a minimum, because a few dozen connections would use up a smaller budget.
 fn memory(text: &str) -> Result<usize, String> {
     if text == "auto" {
         return Ok(default_memory_budget());

@@ -70,7 +70,7 @@ fn header_name(text: &str) -> Result<HeaderName, String> {
     HeaderName::try_from(text).map_err(|_| format!("{text:?} is not the name of a header"))
 }
 
-/// Refuses a cost that is above the limit, or that the limit cannot settle.
+/// Refuses a cost that never fits into the limit, and one from the response if the limit cannot correct charges.
 pub(crate) fn refuse_misfit(at: &Located<'_>, cost: &Cost, limit: &Limit) {
     let max = match &limit.count {
         Count::Estimate { rate, .. } => rate.count(),

@@ -11,14 +11,11 @@ use crate::config::files::{MAX_NAMED_FILE, read_bounded};
 use crate::config::reader::{Located, did_you_mean};
 use crate::config::scalars::integer;
 use crate::policy::key::{Claim, MAX_KEY_SOURCES};
-use crate::policy::{KeySpec, Source};
+use crate::policy::{KeySpec, MAX_PATH_SEGMENTS, Source};
 use crate::tokens::TokenVerifier;
 
 /// Largest number of buckets of a `{ shard, of }` source.
 const MAX_SHARDS: u64 = 65_536;
-
-/// Last segment that `path_segment` may name. A path pattern has no more segments.
-const MAX_SEGMENT: u64 = 64;
 
 /// A key: one source, or a list of sources.
 pub(crate) fn key(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<KeySpec> {
@@ -64,7 +61,7 @@ fn source_of_text(at: &Located<'_>) -> Option<Source> {
         },
         Some(("cookie", name)) if is_token(name) => return Some(Source::Cookie(name.to_owned())),
         Some(("query", name)) if !name.is_empty() => return Some(Source::Query(name.to_owned())),
-        Some(("path_segment", n)) => match integer(1, MAX_SEGMENT)(n) {
+        Some(("path_segment", n)) => match integer(1, MAX_PATH_SEGMENTS as u64)(n) {
             Ok(n) => return Some(Source::PathSegment(n as usize)),
             Err(error) => at.error_with(error, "the first segment is 1"),
         },

@@ -8,7 +8,7 @@ use crate::config::model::{Certificate, Listener};
 use crate::config::reader::{Located, Mapping};
 use crate::config::scalars::boolean;
 
-/// Largest number of listeners: all sockets are handed over to a successor in one message.
+/// Largest number of listeners. All their sockets fit into the one message that hands them over to a successor.
 const MAX_LISTENERS: usize = 32;
 
 /// `listeners`: at least one.

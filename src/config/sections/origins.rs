@@ -13,16 +13,13 @@ use super::keys::{KeyFiles, source};
 use crate::config::files::check_certificates;
 use crate::config::model::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls};
 use crate::config::reader::{Located, Mapping};
-use crate::config::scalars::{NAME_CURE, integer, is_name, positive_duration};
+use crate::config::scalars::{MAX_HOST_NAME, NAME_CURE, integer, is_name, positive_duration};
 
 /// Largest number of servers of one origin.
 const MAX_SERVERS: usize = 1_000;
 
 /// Largest weight of a server.
 const MAX_WEIGHT: u64 = 1_000;
-
-/// Longest host name, in bytes (RFC 1035, section 2.3.4).
-const MAX_HOST: usize = 253;
 
 /// Default of `max_connections`.
 const DEFAULT_MAX_CONNECTIONS: usize = 1_024;
@@ -102,7 +99,7 @@ fn host_and_port(text: &str) -> Result<String, String> {
     }
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let is_host = !host.is_empty()
-        && host.len() <= MAX_HOST
+        && host.len() <= MAX_HOST_NAME
         && host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
     match port.parse::<u16>() {
         Ok(1..) if is_host => Ok(text.to_owned()),

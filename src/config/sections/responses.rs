@@ -11,7 +11,6 @@ use crate::config::files::read_bounded;
 use crate::config::model::{Cors, RefusalBody, Responses};
 use crate::config::reader::Located;
 use crate::config::scalars::duration;
-
 use crate::policy::Exempt;
 
 /// Largest body of a refusal, in bytes. It is sent with every refusal.

@@ -3,11 +3,8 @@
 use http::{HeaderName, HeaderValue};
 
 use crate::config::reader::{Located, NamedValue};
-use crate::config::scalars::network;
+use crate::config::scalars::{MAX_HOST_NAME, network};
 use crate::policy::{HostPattern, MethodSet, PathPattern, RouteMatch};
-
-/// Longest host name, in bytes (RFC 1035, section 2.3.4).
-const MAX_HOST: usize = 253;
 
 /// Longest method, in bytes.
 const MAX_METHOD: usize = 32;
@@ -64,7 +61,7 @@ fn host(text: &str) -> Result<HostPattern, String> {
         !label.is_empty()
             && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
     };
-    if !is_address && (name.len() > MAX_HOST || !name.split('.').all(is_label)) {
+    if !is_address && (name.len() > MAX_HOST_NAME || !name.split('.').all(is_label)) {
         return Err(format!(
             "{text:?} is not a host; write example.com or \"*.example.com\", without scheme and port"
         ));

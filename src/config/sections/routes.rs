@@ -33,7 +33,7 @@ pub(crate) struct RouteContext<'c> {
     pub(crate) limits: &'c DefinedLimits<'c>,
     /// Names of the origins; [`Route::origin`] is an index into this list.
     pub(crate) origins: &'c [&'c str],
-    /// Whether each route needs an origin: without one, a limiter in another server still judges.
+    /// Whether each route needs an origin. A limiter inside another server needs none.
     pub(crate) needs_origin: bool,
     /// The folder of the configuration file.
     pub(crate) folder: &'c Path,
@@ -133,14 +133,14 @@ fn route<'n>(
 
 /// Refuses two limits of a route that can both delay the same request.
 ///
-/// Such a request would wait for the longer delay. It would leave later than the slot it got from
-/// the other limit, together with the requests whose slots are then, so that more requests would
-/// leave under that limit than it promises. The later slot cannot be reserved instead, because
-/// requests that wait for the first limit only would be refused for slots that stay unused.
+/// Such a request would wait for the longer delay. It would leave later than the other limit
+/// planned, at a time that this limit has given to another request, so that more requests would leave
+/// under it than it promises. That limit cannot plan the later time instead: requests that wait for
+/// it alone would be refused although earlier times stay unused.
 fn refuse_two_delays(at: &Located<'_>, route_limits: &[RouteLimit], limits: &DefinedLimits<'_>) {
     let mut earlier: Vec<LimitIndex> = Vec::new();
     for route_limit in route_limits {
-        // Only one limit of a chain of `missing_key` applies, so several of them may delay.
+        // Only one limit of a `missing_key` chain applies to a request, so several of one chain may delay.
         let chain = limits.missing_key_chain(route_limit.limit);
         let delaying: Vec<LimitIndex> = chain.filter(|link| limits.get(*link).delays()).collect();
         let pair = earlier.iter().find_map(|first| {

@@ -1,4 +1,5 @@
-//! Warnings about trust: who may state the address of a client, and who can test keys in the store.
+//! Warnings about trust: which peers may state the address of a client, and whether readers of the
+//! store can test keys.
 
 use super::codes::Code;
 use super::list::{WarningInput, WarningList};
@@ -6,7 +7,7 @@ use crate::config::model::StoreConfig;
 
 pub(super) fn add_warnings(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
     warn_of_untrusted_header(input, list);
-    warn_of_trusted_everybody(input, list);
+    warn_of_trusting_everybody(input, list);
     warn_of_fixed_secret(input, list);
 }
 
@@ -20,7 +21,7 @@ fn warn_of_untrusted_header(input: &WarningInput<'_>, list: &mut WarningList<'_>
     }
 }
 
-fn warn_of_trusted_everybody(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
+fn warn_of_trusting_everybody(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
     let all = input.clients.trusted_proxies.iter().find(|network| network.prefix_len() == 0);
     if let (Some(at), Some(all)) = (&input.clients_at, all) {
         let message = format!(

@@ -4,11 +4,8 @@
 use super::codes::Code;
 use super::list::{WarningInput, WarningList};
 use crate::config::reader::Located;
-use crate::limit::SketchSize;
+use crate::limit::{OVERCOUNT_DIVISOR, SketchSize};
 use crate::policy::{Count, Limit, Override, OverrideTarget, Source};
-
-/// The expected overcount of a sketch above which a warning is given, as a fraction of the limit.
-const NOISE_DIVISOR: u64 = 10;
 
 pub(super) fn add_warnings(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
     for defined in input.limits.iter() {
@@ -36,7 +33,7 @@ fn warn_of_noise(limit: &Limit, at: &Located<'_>, list: &mut WarningList<'_>) {
         return;
     };
     let over = SketchSize::new(*rate, *expect_per_second).expected_overcount();
-    if over * NOISE_DIVISOR > u64::from(rate.count()) {
+    if over * OVERCOUNT_DIVISOR > u64::from(rate.count()) {
         let message = format!(
             "the sketch over-counts by about {over} of {}: every key becomes a suspect",
             rate.count()
@@ -97,9 +94,9 @@ fn is_shared(source: &Source) -> bool {
     )
 }
 
-/// The index of an exception for a network that an earlier exception contains.
+/// The index of an override for a network that an earlier override contains.
 fn covered_network(overrides: &[Override]) -> Option<usize> {
-    let network = |exception: &Override| match exception.target {
+    let network = |rule: &Override| match rule.target {
         OverrideTarget::Network(network) => Some(network),
         OverrideTarget::Keys(_) => None,
     };

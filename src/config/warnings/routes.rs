@@ -7,8 +7,8 @@ use crate::policy::{
     Cost, Count, Limit, LimitIndex, MissingKey, Mode, Rollout, RouteLimit, RouteMatch, Source,
 };
 
-/// A response may cost this many times the reserve before a warning is given.
-const MAX_OVERSPEND_FACTOR: u32 = 10;
+/// A warning is given if a response may cost at least this many times the reserve.
+const OVERSPEND_FACTOR: u32 = 10;
 
 pub(super) fn add_warnings(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
     warn_of_unreachable_routes(input, list);
@@ -94,8 +94,8 @@ fn is_chosen_by_client(limit: &Limit) -> bool {
         .any(|source| matches!(source, Source::Header(_) | Source::Cookie(_) | Source::Query(_)))
 }
 
-/// Routes with limits whose preflights meet none of them: a client can send as many preflights as
-/// the origin takes.
+/// Warns of routes with limits of which none applies to preflights: a client can send as many
+/// preflights as the origin takes.
 fn warn_of_unlimited_preflights(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
     for defined in input.routes {
         let route = &defined.route;
@@ -117,8 +117,8 @@ fn warn_of_unlimited_preflights(input: &WarningInput<'_>, list: &mut WarningList
     }
 }
 
-/// Routes that verify signatures without a limit that is judged before: a client can send as many
-/// forged tokens as the processor can verify.
+/// Warns of routes that verify signatures and have no limit that is judged before: a client can send
+/// as many forged tokens as the processor can verify.
 fn warn_of_unlimited_token_checks(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
     for defined in input.routes {
         let route = &defined.route;
@@ -162,7 +162,8 @@ fn bounds_token_checks(limit: &Limit) -> bool {
         && limit.key.sources().iter().all(is_fixed)
 }
 
-/// Costs that the client chooses, and responses that may cost far more than their reserve.
+/// Warns of costs that the client chooses, and of responses that may cost far more than their
+/// reserve.
 fn warn_of_costs(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
     for defined in input.routes {
         for route_limit in &defined.route.limits {
@@ -178,7 +179,7 @@ fn warn_of_costs(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
                     list.add(Code::SpoofableCost, &defined.at, message, cure);
                 }
                 Cost::Response { reserve, max, .. }
-                    if *max / (*reserve).max(1) >= MAX_OVERSPEND_FACTOR =>
+                    if *max / (*reserve).max(1) >= OVERSPEND_FACTOR =>
                 {
                     let message = format!(
                         "each request in flight may overspend limit {name:?} by {}: {reserve} is \

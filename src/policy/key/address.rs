@@ -1,4 +1,4 @@
-//! The client's address as a key part.
+//! The client's address as a key part. All addresses of one client's IPv6 prefix give one key.
 
 use std::net::IpAddr;
 

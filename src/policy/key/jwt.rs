@@ -39,8 +39,8 @@ pub(super) fn part<'r>(
 }
 
 impl Claim {
-    /// Whether an earlier check found the request's token valid, whatever its claims are.
-    pub fn is_believed(&self, facts: &Facts<'_>) -> bool {
+    /// Whether an earlier check found the signature of the request's token valid, whatever its claims are.
+    pub fn is_known_valid(&self, facts: &Facts<'_>) -> bool {
         match credentials::bearer(facts) {
             KeyPart::Present(token) => self.tokens.is_known_valid(&token),
             KeyPart::Absent | KeyPart::Repeated | KeyPart::Unreadable | KeyPart::Unchecked => false,

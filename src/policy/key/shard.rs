@@ -6,7 +6,7 @@ use siphasher::sip::SipHasher13;
 
 use super::part::KeyPart;
 
-/// The bucket of a part, 0 to `buckets - 1`, as 8 bytes. The hash is fixed: all nodes agree, also after a restart.
+/// The bucket of a part, 0 to `buckets - 1`, as 8 bytes. It is the same on all nodes and after a restart.
 pub(super) fn part<'r>(of: KeyPart<'r>, buckets: u32) -> KeyPart<'r> {
     match of {
         KeyPart::Present(value) => {

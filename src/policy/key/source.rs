@@ -1,5 +1,5 @@
-//! The sources of key parts. A source reads one part of a request. Its tag and its text in the configuration never
-//! change: both are hashed into keys, so a change would reset counters.
+//! The sources of key parts. A source reads one part of a request. Its tag and its text ([`fmt::Display`]) never change:
+//! both are hashed into keys, so a change would reset counters.
 
 use std::fmt;
 
@@ -60,13 +60,12 @@ impl Source {
         Self::Route,
     ];
 
-    /// Reads this source in a request. Signatures of tokens are checked.
+    /// Reads this source in a request. If it is a claim, the token's signature is checked, unless it was before.
     pub fn part<'r>(&self, facts: &Facts<'r>, route: &'r Route) -> KeyPart<'r> {
         self.part_with(facts, route, SignatureCheck::Verify)
     }
 
-    /// Reads this source in a request. `signatures`: whether signatures of tokens are checked, or only earlier checks
-    /// are recalled.
+    /// Reads this source in a request. `signatures`: whether the signature of a token that is not remembered is checked.
     pub fn part_with<'r>(
         &self,
         facts: &Facts<'r>,

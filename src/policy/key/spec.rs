@@ -12,7 +12,7 @@ use super::source::Source;
 use crate::policy::{Facts, Route};
 use crate::tokens::SignatureCheck;
 
-/// The most sources of one key. It bounds the cost of extraction.
+/// The largest number of sources of one key. It bounds the cost of extraction.
 pub const MAX_KEY_SOURCES: usize = 8;
 
 /// The sources of a limit's key: one to [`MAX_KEY_SOURCES`].

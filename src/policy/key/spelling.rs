@@ -1,7 +1,7 @@
 //! Spellings of names and values that origins read in different ways.
 //!
-//! Values are decoded strictly, so all spellings of a value are one key. A name that only some origins read as the
-//! key's name is neither the key nor ignored: the request is refused.
+//! Values are decoded strictly, so all spellings of a value give one key. If only some origins read a name as the key's
+//! name, the request is refused.
 
 use std::borrow::Cow;
 

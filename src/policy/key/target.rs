@@ -3,7 +3,7 @@
 use super::part::KeyPart;
 use crate::policy::Facts;
 
-/// The method. HEAD counts as GET, so that it is no second budget.
+/// The method. HEAD counts as GET; otherwise a client could spend the budget of each.
 pub(super) fn method<'r>(facts: &Facts<'r>) -> KeyPart<'r> {
     KeyPart::of(if facts.method == "HEAD" { "GET" } else { facts.method }.as_bytes())
 }

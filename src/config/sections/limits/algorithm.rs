@@ -6,8 +6,8 @@ use crate::config::reader::{Located, Mapping};
 use crate::config::scalars::{integer, positive_duration, rate};
 use crate::limit::{FixedWindow, Quota, QuotaError, Rate, SlidingLog, SlidingWindow, TokenBucket};
 
-/// An algorithm and its settings besides the rate. Every rate of a limit, including those of plans
-/// and exceptions, makes a quota of the same shape.
+/// The shape of a limit's quotas: the algorithm and its settings other than the rate. The rates of
+/// plans, overrides and the candidate give quotas of the same shape.
 pub(super) struct Shape<'n> {
     algorithm: AlgorithmName,
     burst: Option<Located<'n>>,
@@ -68,7 +68,7 @@ pub(super) fn shape<'n>(map: &mut Mapping<'n>, tick: Nanos) -> Option<Shape<'n>>
     Some(Shape { algorithm, burst, refill_every, max_delay, tick })
 }
 
-/// A rate besides that of the limit: `600/1m`, or `{ rate: 600/1m, burst: 20 }`.
+/// A rate in addition to that of the limit: `600/1m`, or `{ rate: 600/1m, burst: 20 }`.
 pub(super) fn other_quota(at: &Located<'_>, shape: &Shape<'_>) -> Option<Quota> {
     if !at.is_mapping() {
         let rate = at.parse(rate)?;

@@ -11,10 +11,9 @@ use crate::config::scalars::{integer, rate};
 use crate::config::sections::bounds::MAX_CELLS;
 use crate::config::sections::costs::status_rules;
 use crate::limit::{MAX_RATES, MAX_WINDOWS, Quota, Rate, WindowLengths};
-use crate::policy::{Count, KeySpec, OnStoreFailure, StatusRules, Terms, WhenFull};
-
-/// Default of `expect.requests`, in requests per second.
-const DEFAULT_EXPECT: u32 = 1_000;
+use crate::policy::{
+    Count, DEFAULT_EXPECT_PER_SECOND, KeySpec, OnStoreFailure, StatusRules, Terms, WhenFull,
+};
 
 /// Keys that need an exact rate.
 const EXACT_KEYS: [&str; 9] = [
@@ -29,14 +28,14 @@ const EXACT_KEYS: [&str; 9] = [
     "refund",
 ];
 
-/// How a limit counts, its exceptions and plans, and which responses it counts or refunds.
+/// How a limit counts, its overrides and plans, and which responses it counts or refunds.
 pub(super) struct CountSettings {
     pub(super) count: Count,
     pub(super) terms: Terms,
     pub(super) status_rules: StatusRules,
 }
 
-/// `is_exact`: the tier; `None` if it has a mistake.
+/// Reads how a limit counts. `is_exact`: the tier; `None` if it has a mistake.
 pub(super) fn count_settings(
     map: &mut Mapping<'_>,
     is_exact: Option<bool>,
@@ -142,9 +141,9 @@ fn quota(shape: Option<&Shape<'_>>, rate: Option<Rate>, at: Option<&Located<'_>>
     shape?.quota(rate?, at?, None)
 }
 
-/// Every charge is written to each window that the rates of the limit have, and to the bucket of
-/// each rate, of any plan, that its key has met. So the numbers of windows and rates are bounded.
-/// (An override concerns one key, or a few.)
+/// Bounds the numbers of windows and rates, since every charge is written to each window length of
+/// the limit, and to the bucket of each rate under which its key was charged. (Overrides do not
+/// count as rates: an override concerns one key, or a few.)
 fn bound_windows_and_rates(quota: &Quota, terms: &Terms, at: &Located<'_>) {
     let windows = WindowLengths::of(std::iter::once(quota).chain(&terms.quotas)).lengths().len();
     if windows > MAX_WINDOWS {
@@ -190,7 +189,7 @@ fn refuse(map: &mut Mapping<'_>, keys: &[&'static str], why: &str, cure: &str) {
     }
 }
 
-/// What an exact limit does if memory or the store is not available.
+/// What an exact limit does without room for a key or while the store fails.
 struct Fallbacks {
     when_full: WhenFull,
     max_keys: Option<usize>,
@@ -226,7 +225,7 @@ fn fallbacks(map: &mut Mapping<'_>) -> Option<Fallbacks> {
 /// `expect`: the traffic that the sketch is made for, in requests per second.
 fn expect(map: &mut Mapping<'_>) -> Option<u32> {
     let Some(at) = map.get("expect") else {
-        return Some(DEFAULT_EXPECT);
+        return Some(DEFAULT_EXPECT_PER_SECOND);
     };
     let mut expect = at.mapping()?;
     let requests =

@@ -43,8 +43,8 @@ pub(crate) fn limits<'n>(root: &mut Mapping<'n>, context: &LimitContext<'_>) -> 
     limits
 }
 
-/// Stands for a limit with a mistake. It is never used, because a file with a mistake produces no
-/// policy.
+/// Stands for a limit with a mistake, so that references to it are known. A file with a mistake
+/// produces no policy, so the substitute never judges a request.
 fn substitute(name: &str) -> Limit {
     Limit {
         name: Arc::from(name),

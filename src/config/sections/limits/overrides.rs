@@ -1,5 +1,5 @@
-//! `overrides`: exceptions for single keys, for the keys in a file, or for networks. The keys of an
-//! exception are stored in the form in which the sources of the limit find them in a request.
+//! `overrides`: other rules for single keys, for the keys in a file, or for networks. The keys of an
+//! override are stored in the form in which the sources of the limit find them in a request.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::limit::Quota;
 use crate::policy::key::address_bytes;
 use crate::policy::{KeySpec, KeyValues, Override, OverrideAction, OverrideTarget, Source};
 
-/// Largest number of keys in all exceptions of a limit.
+/// Largest number of keys in all overrides of a limit.
 const MAX_OVERRIDE_KEYS: usize = 100_000;
 
 /// Largest file of keys, in bytes.
@@ -32,11 +32,11 @@ pub(super) fn overrides(
     let mut overrides = Vec::new();
     let mut keys = 0;
     for item in at.list() {
-        let exception = exception(&item, shape, key?, context, quotas)?;
-        if let OverrideTarget::Keys(targets) = &exception.target {
+        let rule = override_rule(&item, shape, key?, context, quotas)?;
+        if let OverrideTarget::Keys(targets) = &rule.target {
             keys += targets.len();
         }
-        overrides.push(exception);
+        overrides.push(rule);
     }
     if keys > MAX_OVERRIDE_KEYS {
         at.error(format!("{keys} keys, more than {MAX_OVERRIDE_KEYS}"));
@@ -44,7 +44,7 @@ pub(super) fn overrides(
     Some(overrides)
 }
 
-fn exception(
+fn override_rule(
     at: &Located<'_>,
     shape: Option<&Shape<'_>>,
     key: &KeySpec,
@@ -88,7 +88,8 @@ fn action(
     }
 }
 
-/// The keys that say whom an exception concerns. Exactly one of them is allowed.
+/// The keys of the file that say which keys or clients an override concerns. Exactly one of them is
+/// allowed.
 struct TargetKeys<'n> {
     key: Option<Located<'n>>,
     key_file: Option<Located<'n>>,
@@ -162,7 +163,7 @@ fn key_values(
                 .map_err(|_| format!("{text:?} is not an address; write network: for many"))?;
             Ok(Box::from(&address_bytes(address, context.ipv6_prefix)[..]))
         }
-        Source::Shard { .. } => Err("a shard cannot have exceptions by key".to_owned()),
+        Source::Shard { .. } => Err("a shard cannot have overrides by key".to_owned()),
         _ if text.is_empty() => Err("an empty value is never a key".to_owned()),
         Source::Host => Ok(text.to_ascii_lowercase().into_bytes().into_boxed_slice()),
         _ => Ok(text.as_bytes().into()),

@@ -43,7 +43,7 @@ pub(super) fn terms(
     Some(terms)
 }
 
-/// Another rate needs a limit with an exact rate.
+/// Records a mistake if a limit without an exact rate has another rate.
 pub(super) fn require_shape<'s, 'n>(
     at: &Located<'_>,
     shape: Option<&'s Shape<'n>>,

@@ -4,8 +4,8 @@
 //! it needs; [`CellAccounting::conclude`] then charges the cell, or releases what was reserved. This module does
 //! not know shards, and takes no lock: the caller holds the table.
 //!
-//! What always holds between two calls: the budgets count the weight of every cell (apart from what a reload
-//! changes meanwhile), and each quota counts the cells that name its number.
+//! What always holds between two calls: the budgets count the weight of every cell, and each quota counts the cells
+//! that name its number. (What a reload during traffic leaves wrong in the pool, the next sweep of all shards corrects.)
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,10 +49,8 @@ enum JudgedCell {
 enum Growth {
     /// This much weight is reserved for it. It is released if the cell is not charged.
     Reserved(usize),
-    /// There is no room to grow, so two entries of the cell are merged, at the later of both times. A log
-    /// merges its two oldest times; a bucket that remembers charges merges the two sums that are closest in
-    /// time, or forgets its only sum. Units stay counted and may count for longer. `when_full` never applies
-    /// to a key that has a cell.
+    /// There is no room to grow, so two entries of the cell are merged ([`Cell::make_room`]). Units stay counted and
+    /// may count for longer. `when_full` never applies to a key that has a cell.
     MergeEntries,
 }
 
@@ -68,7 +66,7 @@ impl Growth {
 }
 
 impl CellAccounting {
-    /// Gives a quota a number.
+    /// Gives a quota a number ([`Quotas::issue`]).
     pub(super) fn issue(
         &self,
         spec: QuotaSpec,

@@ -20,8 +20,8 @@ use crate::policy::{KeyHash, Penalty};
 /// Locks among which the keys are spread.
 const SHARDS: usize = 1_024;
 
-/// The largest number of records in a shard: 65,536 in all, so a flood of denied keys costs no memory. It is small,
-/// because a full shard compares all its records to make room for a key.
+/// The largest number of records in a shard: 65,536 in all, which bounds the memory of a flood of denied keys. It is
+/// small, because a full shard compares all its records to make room for a key.
 const MAX_SHARD_RECORDS: usize = 64;
 
 /// The largest number of bans that wait to be shared with other nodes.
@@ -40,7 +40,7 @@ pub struct Bans {
     unshareable: AtomicU64,
     /// Whether a ban was ever made or received. Before the first one, no key is looked up.
     has_banned: AtomicBool,
-    /// Records that mattered and were dropped, or were never made, for lack of room.
+    /// How often a record that mattered was dropped, or could not be made, for lack of room.
     evicted: AtomicU64,
 }
 
@@ -59,8 +59,8 @@ pub struct Ban {
     pub until: Nanos,
 }
 
-/// The denials and bans of one key. `last` duplicates the last of `denials`: what decides the priority of a record
-/// lies in the record itself, because a full shard compares all its records for each new key.
+/// The denials and bans of one key. `last` repeats the last of `denials`, so that the priority of a record is computed
+/// from the record itself: a full shard compares all its records for each new key.
 #[derive(Debug, Default)]
 struct BanRecord {
     /// The times of the latest denials, at most as many as make a ban.
@@ -88,7 +88,7 @@ struct RecordPriority {
     banned: bool,
     /// Whether the key has a level.
     was_banned: bool,
-    /// Each key of a flood has one denial. A key that was banned has none.
+    /// Keys with more denials matter more: each key of a flood has one. A ban clears the denials of its key.
     denials: usize,
     /// The ban that ends first is dropped first.
     until: Nanos,
@@ -176,7 +176,7 @@ impl Bans {
         self.shards.iter().map(banned).sum()
     }
 
-    /// How many records that mattered were dropped, or were never made, for lack of room.
+    /// How often a record that mattered was dropped, or could not be made, for lack of room.
     pub fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }

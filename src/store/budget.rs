@@ -4,7 +4,7 @@
 //! the other half is a pool that lends to any limit above its share. So a flood of keys under one limit fills
 //! that limit's share and the pool, and never takes the share of another limit.
 //!
-//! This module counts weights. It does not see cells, and does not know what weighs how much.
+//! This module counts weights. It does not see cells, and does not know how a cell is weighed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,7 +1,7 @@
 //! The embedded store: the cells of this process, in shards, each behind a lock.
 //!
 //! A key belongs to one shard, so one thread at a time writes its cell. A request with several limits locks its
-//! shards in ascending order, so two requests never wait for each other. It judges every cell before it writes
+//! shards in ascending order, so requests never deadlock. It judges every cell before it writes
 //! the first: all cells are charged, or none. This module finds and locks shards; how a cell is judged, charged
 //! and accounted for is in `accounting.rs`.
 
@@ -22,8 +22,8 @@ use crate::clock::Now;
 use crate::limit::{Receipt, Verdict};
 use crate::policy::KeyHash;
 
-/// The number of shards. With this many, two of some dozen threads seldom need the same shard. Each is so small
-/// that growing or sweeping it holds its lock for some ten microseconds, even among ten million cells.
+/// The number of shards. With this many, two of a few dozen threads seldom need the same shard. Each is so small
+/// that growing or sweeping it holds its lock for about ten microseconds, even among ten million cells.
 pub const SHARDS: usize = 1 << SHARD_BITS;
 
 const SHARD_BITS: u32 = 12;
@@ -37,8 +37,8 @@ pub struct EmbeddedStore {
     cursor: AtomicUsize,
 }
 
-/// A shard has cache lines of its own, so neighbours do not slow each other down. It has two, which the processor
-/// fetches together (see `table::INLINE_BLOCKS`).
+/// A shard has two cache lines of its own, so neighbours do not slow each other down. The processor fetches both
+/// together (see `table::INLINE_BLOCKS`).
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct CellShard {

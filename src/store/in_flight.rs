@@ -4,7 +4,7 @@
 //! request ends. The counts are those of this node. This module does not know what a request is.
 //!
 //! What always holds: the count of a key is the sum of the costs of its live permits, and a key without permits
-//! takes no memory. So the counts are bounded by the proxy's bounds on requests.
+//! takes no memory. So the bounds on concurrent requests also bound this memory.
 
 use std::sync::Arc;
 

@@ -31,7 +31,7 @@ pub struct IssuedQuota {
     pub(super) cells: AtomicUsize,
 }
 
-/// A quota of a generation, to be issued with a number.
+/// A quota that has no number yet.
 #[derive(Clone, Debug)]
 pub struct QuotaSpec {
     /// The quota.

@@ -1,4 +1,4 @@
-//! Drops cells that have refilled: a cell that equals an absent one says nothing.
+//! Drops cells that have refilled: such a cell equals an absent one, so it holds no information.
 //!
 //! A sweep also returns memory that a cell does not need any more, such as what a burst has left in a log. It
 //! never drops a cell that still counts units.

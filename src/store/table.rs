@@ -6,13 +6,13 @@
 //!        └ its preferred slot is 2, which is taken: it moves on, and the order is kept
 //! ```
 //!
-//! A hash has a preferred slot, in proportion to its value. An entry that finds its slot taken goes to one right
-//! behind, in order: linear probing, ordered as in Celis' Robin Hood hashing (1986). So a key is found, or known
+//! A hash has a preferred slot, in proportion to its value. An entry whose preferred slot is taken goes to a slot
+//! shortly after it, so that the order is kept: linear probing, ordered as in Celis' Robin Hood hashing (1986). So a key is found, or known
 //! to be absent, within a few neighbours, which lie in one or two cache lines.
 //!
 //! The array grows by an eighth when it is four fifths full. It grows by blocks that never move, so growing needs
-//! no second copy of the array, and leaves no free memory of unusual sizes behind. The price is about eight moves
-//! for each new cell. A cell takes 40 to 47 bytes, gaps included.
+//! no second copy of the array and does not fragment the memory. The price is about eight moves for each new cell. A
+//! cell takes 40 to 47 bytes, gaps included.
 //!
 //! What always holds: entries are in the order of their hashes, and none is before its preferred slot. This
 //! module does not know quotas, limits or time.

@@ -28,8 +28,8 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Parses an address that a server gives for another server: `host:port`, with or without brackets around
-    /// the host. An empty host is that of the server which answers, `answering`.
+    /// Parses an address that the server `answering` gives for a server: `host:port`, with or without brackets around
+    /// the host. An empty host is its own.
     pub(super) fn from_server(text: &str, answering: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let port = port.parse().ok()?;

@@ -1,13 +1,13 @@
 -- Records bans of one node, and reports bans that other nodes made.
 --
--- KEYS[1]        a sorted set: for each key, the time of its latest news
+-- KEYS[1]        a sorted set: for each key, when a node last reported a ban of it
 -- KEYS[2]        a hash: for each key `level until forgive`, that is, the number of bans that are not forgiven, the end
 --                of the latest ban, and the time that forgives one ban
--- KEYS[3]        a sorted set: for each key, the time at which nothing of it counts any more
--- ARGV[1]        the time after which bans are news to the node
+-- KEYS[3]        a sorted set: for each key, the time at which all of its bans are forgiven
+-- ARGV[1]        the time from which the node asks for reported bans
 -- ARGV           then, for each new ban: key, length of a first ban, longest ban, forgive, age
--- returns        ARGV[1] of the next call, then, for each key with news since ARGV[1] that is still banned: the key
---                and the rest of the ban
+-- returns        ARGV[1] of the next call, then, for each key of which a ban was reported since ARGV[1], if it is
+--                still banned: the key and the rest of its ban
 --
 -- Times are in microseconds since the epoch, spans in microseconds. Example: `0 k 60000000 60000000 60000000 1000`
 -- records that `k` was banned for a minute one millisecond ago.
@@ -50,7 +50,7 @@ for n = 2, #ARGV - 4, 5 do
     call('HSET', KEYS[2], key, format('%d %.0f %.0f', level, till, forgive))
     call('ZADD', KEYS[3], format('%.0f', till + forgive * level), key)
   end
-  -- Every node receives the ban again. So a node whose ban came late learns of the one that is recorded.
+  -- Every node receives the recorded ban again, so that a node which banned the key later learns of it.
   call('ZADD', KEYS[1], format('%.0f', now), key)
 end
 local over = call('ZCARD', KEYS[3]) - MAX_KEPT
@@ -60,12 +60,12 @@ if #ARGV > 1 and last then
   for n = 1, 3 do call('PEXPIRE', KEYS[n], format('%.0f', max(1, (last - now) / 1000 + 1000))) end
 end
 
-local told = call('ZRANGEBYSCORE', KEYS[1], ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_REPORTED)
-local reply = { format('%.0f', #told < 2 * MAX_REPORTED and now or told[#told]) }
-for n = 1, #told, 2 do
-  local _, till = read(told[n])
+local reported = call('ZRANGEBYSCORE', KEYS[1], ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_REPORTED)
+local reply = { format('%.0f', #reported < 2 * MAX_REPORTED and now or reported[#reported]) }
+for n = 1, #reported, 2 do
+  local _, till = read(reported[n])
   if till > now then
-    reply[#reply + 1] = told[n]
+    reply[#reply + 1] = reported[n]
     reply[#reply + 1] = format('%.0f', till - now)
   end
 end

@@ -1,8 +1,8 @@
 //! Shares bans between nodes. A few times a second, a node sends its new bans to the store and receives those of the
 //! other nodes, so that a ban is known everywhere within a second.
 //!
-//! This runs in a task of its own: while the store is away, bans are shared later, and requests do not notice. A ban
-//! may be sent twice, and still counts once, because it names its age. The script is `bans.lua`.
+//! This runs in a task of its own, so no request waits for it: while the store is away, bans are shared later. A ban that
+//! is sent twice counts once, because it names its age. The script is `bans.lua`.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::store::{Ban, Bans};
 /// The script that keeps the bans.
 const SCRIPT: &str = include_str!("bans.lua");
 
-/// The time between two exchanges. A ban needs at most two of them to reach another node.
+/// The time between two exchanges. A ban reaches another node within two intervals.
 const EXCHANGE_EVERY: Duration = Duration::from_millis(300);
 
 /// The time between two exchanges while there are more bans than fit into one. With it, the server spends at most a
@@ -38,10 +38,10 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const HASH_TAG: &str = "bans";
 
 /// A reply of the script.
-struct BanNews {
-    /// What the next exchange has to ask for: news after this time of the server.
+struct BanReply {
+    /// The time of the server from which the next exchange asks for bans.
     next_since: String,
-    /// Bans that are news to this node.
+    /// Bans that this node may not know yet.
     bans: Vec<SharedBan>,
 }
 
@@ -72,16 +72,16 @@ pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
             log::warn!("{unshareable} bans are not shared with the other nodes: too many at once");
         }
         match transport.exchange_bans(&sent, &since).await {
-            Ok(news) => {
-                if sent.len() == MAX_SENT || news.bans.len() >= MAX_SENT {
+            Ok(reply) => {
+                if sent.len() == MAX_SENT || reply.bans.len() >= MAX_SENT {
                     pause = EXCHANGE_EVERY_WHILE_MANY;
                 }
-                since = news.next_since;
+                since = reply.next_since;
                 if std::mem::take(&mut failing) {
                     log::info!("bans are shared with the other nodes again");
                 }
                 let now = transport.context.clock.now().mono;
-                for SharedBan { key, left } in news.bans {
+                for SharedBan { key, left } in reply.bans {
                     bans.record_shared(key, left, now);
                 }
             }
@@ -100,7 +100,7 @@ pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
 impl RedisTransport {
     /// Sends bans and receives those of other nodes. `since` is the `next_since` of the previous reply, at first
     /// `"0"`.
-    async fn exchange_bans(&self, sent: &[Ban], since: &str) -> Result<BanNews, String> {
+    async fn exchange_bans(&self, sent: &[Ban], since: &str) -> Result<BanReply, String> {
         let slot = if self.has_slots() { slots::hash_slot(HASH_TAG.as_bytes()) } else { 0 };
         let server = self.topology.server_of_slot(slot).ok_or("no server keeps their slot")?;
         let value = match server.send(&self.ban_command(sent, since), false, TIMEOUT).await {
@@ -112,7 +112,7 @@ impl RedisTransport {
             Err(CommandError::Failed(_, why)) => return Err(why),
             Err(_) => return Err("their slot is being moved".to_owned()),
         };
-        parse_news(&value).ok_or_else(|| "the reply is invalid".to_owned())
+        parse_reply(&value).ok_or_else(|| "the reply is invalid".to_owned())
     }
 
     fn ban_command(&self, sent: &[Ban], since: &str) -> Cmd {
@@ -133,7 +133,7 @@ impl RedisTransport {
     }
 }
 
-fn parse_news(value: &Value) -> Option<BanNews> {
+fn parse_reply(value: &Value) -> Option<BanReply> {
     let Value::Array(values) = value else {
         return None;
     };
@@ -148,5 +148,5 @@ fn parse_news(value: &Value) -> Option<BanNews> {
         let (key, left) = (key?.parse().ok()?, words.next()??.parse::<u64>().ok()?);
         bans.push(SharedBan { key, left: MICROSECOND.saturating_mul(left) });
     }
-    Some(BanNews { next_since, bans })
+    Some(BanReply { next_since, bans })
 }

@@ -1,6 +1,6 @@
 //! A batch: pending charges that go out as one call.
 //!
-//! It claims the charges that its call takes, and does not know the queue that they come from. The call is built of
+//! It claims the charges that its call takes, and does not know the queue that they come from. The call contains
 //! exactly the charges of the batch, in their order, so that its reply can be matched to them by position.
 
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::clock::Nanos;
 pub(super) struct QueuedCharge {
     /// The deadline of `pending`, for searches of the queue.
     pub(super) deadline: Nanos,
-    /// Whether it goes in a call by itself, because a call that carried it with others named a cell that cannot be
-    /// read.
+    /// Whether it is sent in a call by itself, because an earlier call that carried it named a cell that cannot be read:
+    /// its own, or that of another charge.
     pub(super) isolated: bool,
     pub(super) pending: Arc<PendingCharge>,
 }
@@ -29,7 +29,7 @@ pub(super) struct Batch {
     pub(super) pending: Vec<Arc<PendingCharge>>,
     /// The slot of all of its cells.
     pub(super) slot: u16,
-    /// The cells of the queue that charges were taken from: each has this call away.
+    /// The cells of the queue that charges were taken from. Each counts this call as away until it has ended.
     pub(super) cells: SmallVec<[usize; 4]>,
     is_full: bool,
 }

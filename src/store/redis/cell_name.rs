@@ -1,13 +1,13 @@
 //! The name of a cell: the Redis key that holds it, and the slot of a Cluster that it lies in.
 //!
-//! It does not know what the cell holds or which server keeps a slot. Both answers must agree: the slot is the one
-//! that the server computes from the key.
+//! It does not know what the cell holds or which server keeps a slot. What must always hold: the slot is the one that
+//! a server computes from the key.
 
 use super::slots;
 use crate::policy::KeyHash;
 
-/// A cell by its key and the family that it lies with. While a reload changes the family, a key has two cells, in
-/// two slots.
+/// A cell by its key and its family. After a reload that changes the family, a key has two cells, in two slots, until
+/// the old one has refilled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct CellName {
     pub(super) key: KeyHash,

@@ -14,7 +14,7 @@
 --             's' n m  entry x m            charge: judges n equal charges, one after the other, and spends
 --                                           each that all m cells admit
 --             'q' 1 m  entry x m            check: judges one charge and spends nothing
---             'c' 1 m  entry x m            report: spends without judging, up to the limit
+--             'c' 1 m  entry x m            report: spends without judging, in each cell up to the limit
 --             'd' 1 m  entry x m            debit: spends without judging, above the limit too
 --             'r' at m (entry origin) x m   refund: gives back what was spent at the instant `at`
 --           An entry is an index into KEYS (from 1), a cost, and the numbers of the rate it is charged under:
@@ -43,9 +43,9 @@
 --   reply   10 1700000000000000   58   28333333 2 0
 --
 -- Promise: a charge is spent in all of its cells or in none.
---   * A refused charge spends nothing. It may still write what changes no answer: windows and rates that a cell
---     did not have yet, how long a log keeps its times, and times that are pulled back. It may drop what is
---     not needed any more.
+--   * A refused charge spends nothing. It may still write what changes no verdict: windows and rates that a cell
+--     did not have yet, how long a log keeps its times, and times that are pulled back. It may drop what no
+--     verdict needs any more.
 --   * Every cell (of a log: its directory) is read before the first write. So a cell that cannot be read, or a
 --     server that takes no writes, leaves all cells as they were. Chunks of a log may be read later; a
 --     missing chunk counts as empty.
@@ -70,11 +70,11 @@ local MAX_NUMBER = 9007199254740991 -- 2^53 - 1
 local MAX_UNITS = 4294967295 -- 2^32 - 1
 local MAX_COUNTERS = 16 -- of one cell: limit/counters.rs
 local KEEP_UNUSED = 3600 -- seconds: limit/retention.rs
-local MAX_RATES, MAX_RECENT, SUMS_PER_FILL = 16, 16, 16 -- of one cell: limit/buckets.rs
+local MAX_KEPT_RATES, MAX_SUMS, SUMS_PER_FILL = 16, 16, 16 -- of one cell: limit/buckets.rs
 
--- The server creates all functions of a script anew on each run. So there are few, functions that only some
--- cells need are made on demand (make_log, make_buckets, make_windows), and what most calls need is written
--- inline.
+-- The server creates all functions of a script anew on each run. So there are only a few: functions that only
+-- some cells need are made on demand (make_log, make_buckets, make_windows), and what most calls need is
+-- written inline.
 
 local function quotient(a, b)
   return (a - fmod(a, b)) / b
@@ -137,7 +137,7 @@ local function make_log()
   local MAX_CHUNK = 256 -- times in a chunk
   local SMALL_CHUNK = 64 -- two neighbours with at most this many times together are merged
   local MANY_EXPIRED = 64 -- expired times at the front that justify writing the chunk anew
-  local MAX_TIMES = 12500 -- limit/sliding_log.rs
+  local MAX_TIMES = 12500 -- MAX_LOG_CHARGES in limit/charge_log.rs
 
   local function chunk_text(cell, chunk)
     if not chunk.text then chunk.text = call('HGET', cell.key, chunk.id) or '' end
@@ -450,7 +450,7 @@ local logs
 -- Such a cell is `b2 at rates`, then for each rate `emission step fill max_spent full_at base_full_at since`, and
 -- then for each sum of recent charges, oldest first, `last_at units`. limit/buckets.rs says what they are for:
 --   full_at        when the bucket is full again; it has spent the time from now until then
---   max_spent      the largest spent time that its own charges ever left
+--   max_spent      the largest spent time that a charge under this rate has left
 --   base_full_at   full_at without the charges that are remembered, which are those since `since`
 local function make_buckets()
   local buckets = {}
@@ -483,7 +483,7 @@ local function make_buckets()
   function buckets.load(cell, text)
     local at, rate_count, rest = match(text, '^b2 (%d+) (%d+)([ %d]*)$')
     at, rate_count = tonumber(at), tonumber(rate_count)
-    if not at or at > MAX_NUMBER or rate_count == 0 or rate_count > MAX_RATES then return false end
+    if not at or at > MAX_NUMBER or rate_count == 0 or rate_count > MAX_KEPT_RATES then return false end
     cell.rates, cell.recent = {}, {}
     local numbers, number_count = {}, 0
     for number in gmatch(rest, '%d+') do
@@ -544,10 +544,10 @@ local function make_buckets()
       local candidate = converted(rates[n], rates[n].full_at, now)
       if candidate > full_at then full_at, source = candidate, rates[n] end
     end
-    if #rates >= MAX_RATES then table.remove(rates, 1) end
+    if #rates >= MAX_KEPT_RATES then table.remove(rates, 1) end
     local own = add_rate(cell, emission, step, fill, capacity, full_at)
     if source then
-      -- A refund of what was charged under the source rate is then a refund under this rate too.
+      -- A later refund of a charge under the source rate then counts under this rate too.
       own.base_full_at, own.since, cell.changed =
         converted(source, source.base_full_at, source.since), source.since, true
     end
@@ -569,7 +569,7 @@ local function make_buckets()
     if not last then
       for n = 1, #rates do rates[n].base_full_at, rates[n].since = rates[n].full_at, now end
     end
-    if #recent >= MAX_RECENT and recent[1].last_at + slowest <= now then
+    if #recent >= MAX_SUMS and recent[1].last_at + slowest <= now then
       -- The oldest sum has refilled under every rate: it moves into the base.
       local oldest = table.remove(recent, 1)
       for n = 1, #rates do
@@ -580,7 +580,7 @@ local function make_buckets()
           rate.since = oldest.last_at + 1
         end
       end
-    elseif #recent >= MAX_RECENT then
+    elseif #recent >= MAX_SUMS then
       -- The two sums closest in time are merged.
       local closest = 1
       for n = 2, #recent - 1 do
@@ -643,9 +643,8 @@ local function make_buckets()
             recomputed = charged_up_to(rate, rate.max_spent, recomputed, recent[k].units, recent[k].last_at)
           end
         end
-        -- Without the refunded units the bucket is as full as the remembered charges say. A bucket that no other
-        -- rate has charged is at least as full as now less the units, but for what can have refilled since
-        -- the charge. It never becomes fuller than by the units.
+        -- Two computations give a state that is at most as full as without the charge; the fuller one counts
+        -- (Buckets::refund in limit/buckets.rs says why). A refund gives back at most its units.
         local earliest = rate.full_at - units * rate.emission
         if #cell.rates == 1 then
           recomputed = min(recomputed, earliest + max(0, floor_to_step(now, rate.step) - floor_to_step(at, rate.step)))
@@ -682,8 +681,8 @@ local function unreadable(cell)
   return redis.error_reply('TOLLGATE the cell ' .. cell.key .. ' was not written by tollgate')
 end
 
--- Moves a counter to the present window. What it counted is then of the window before, which only a
--- sliding_window looks at, or no longer counts.
+-- Moves a counter to the present window. If a window has passed, its units become those of the window before, which
+-- only a sliding_window counts; if more have passed, they no longer count.
 local function move_to_now(counter, sliding)
   local length, written = counter.length, counter.window
   local index = quotient(now, length)
@@ -692,7 +691,7 @@ local function move_to_now(counter, sliding)
     -- The clock may have run back by a moment: the counter is read at the beginning of its window.
     index, counter.read_at = written, written * length
   elseif written > index then
-    -- It was written by a clock that was ahead: it is pulled back to the present window.
+    -- A clock that was ahead wrote it: it is pulled back to the present window.
     written, counter.changed = index, true
   end
   if index == written + 1 then
@@ -745,8 +744,8 @@ local function make_windows()
     return true
   end
 
-  -- Drops counters that the limit of this call does not need: those on which no charge was judged for a long time,
-  -- and while there are too many, the one that was unused for the longest time.
+  -- Drops counters that the limit of this call does not need: those on which no charge was judged for a long time, and
+  -- while there are too many, the one on which none was judged for the longest time.
   local function drop_unneeded(cell)
     local kept = {}
     for n = 1, #cell.counters do
@@ -788,7 +787,7 @@ local function make_windows()
         }
         found.read_at = found.window == quotient(now, length) and now or found.window * length
         counters[#counters + 1] = found
-        -- Stored even if the charge is refused, so that what it begins with is determined once.
+        -- Stored even if the charge is refused: a later call would begin it with other units.
         if known > 0 then cell.changed = true end
       end
       found.needed = true
@@ -884,7 +883,8 @@ for n = 1, #KEYS do
   end
 end
 
--- The bucket that an entry of a run is judged on. A cell that has one rate and remembers nothing is that bucket itself.
+-- The bucket that an entry of a run is judged on. The table of a cell that has one rate and remembers nothing is that
+-- bucket itself.
 local function bucket_of(cell, emission, step, fill, capacity)
   if not cell.rates then
     if not cell.remembers then
@@ -933,8 +933,8 @@ local function refund_counter(counter, units, at)
   end
 end
 
--- Settles run after run. The first pass over the entries of a run finds how many of its charges are admitted; it
--- also does all of a run that is not judged. The second pass, of 's' and 'q', replies and spends.
+-- Settles run after run. The first pass over the entries of a run finds how many of its charges are admitted; a run
+-- that is not judged is carried out there. The second pass, of 's' and 'q', replies and spends.
 local reply = { tonumber(ARGV[1]), now }
 while ARGV[next_arg] do
   -- `number`: of 'r' the instant of the charge, otherwise how many equal charges the run has.
@@ -972,11 +972,11 @@ while ARGV[next_arg] do
       if cell.rates then
         buckets.refund(cell, cost, number)
       elseif own then
-        -- The charge is not remembered: all of it comes back but what has refilled since.
+        -- The cell remembers no charges: all units come back except as many as have refilled since.
         local refilled = max(0, floor_to_step(now, cell.step) - floor_to_step(number, cell.step))
         cell.spent, cell.changed = max(0, cell.spent - max(0, cost * rate_1 - refilled)), true
       elseif algorithm == BUCKET then
-        -- The bucket was empty when it took its present rate, so nothing is left of a charge under another.
+        -- A cell of one rate takes another rate only when nothing is spent, so nothing is left of the charge.
       elseif algorithm == LOG then
         logs.refund(cell, cost, number, origin)
       else

@@ -19,7 +19,7 @@ use crate::store::{IssuedQuota, Verdicts};
 pub struct CellCharge {
     /// The key that is charged.
     pub key: KeyHash,
-    /// What groups cells in one slot; `None` if the cell is on its own.
+    /// The key of the family: all cells of a family are in one slot. `None` if the cell has no family.
     pub family: Option<KeyHash>,
     /// The quota that it is charged under.
     pub quota: Arc<IssuedQuota>,

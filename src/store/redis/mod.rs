@@ -6,9 +6,9 @@
 //! ```
 //!
 //! The batcher builds calls of the script from pending charges; the transport carries a call to the server that
-//! keeps its slot. The real transport and what belongs to it need the feature `redis`. This module does not know what a limit means: the script judges, with the numbers that it is
-//! given. What always holds: a charge that may have been charged is never sent again, and every charge ends by its
-//! deadline.
+//! keeps its slot. The real transport and what belongs to it need the feature `redis`. This module does not know what
+//! a limit means: the script judges, with the numbers that it is given. What always holds: a charge that may have been
+//! executed is never sent again, and a caller has its result by the deadline of its charge.
 
 #[cfg(feature = "redis")]
 mod address;

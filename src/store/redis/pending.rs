@@ -25,14 +25,14 @@ use crate::clock::Nanos;
 /// The result of a charge.
 pub(super) type ChargeResult = Result<ChargeReply, StoreFailure>;
 
-/// Maximum number of times that a charge is sent again after a call that was certainly not sent: a transport that is
-/// ready and sends nothing must not keep the worker busy.
+/// Maximum number of times that a charge is put into another call after one that was certainly not sent. Without this
+/// bound, a transport that seems ready and sends nothing would keep the worker busy.
 const MAX_RESENDS: u8 = 3;
 
 /// A charge on its way through the queue.
 pub(super) struct PendingCharge {
     pub(super) charge: StoreCharge,
-    /// When it is withdrawn if it was not sent, or its caller stops waiting for the reply.
+    /// When it is withdrawn if it was not sent; otherwise when its caller stops waiting for the reply.
     pub(super) deadline: Nanos,
     /// Whether a caller waits for the result.
     pub(super) attended: bool,

@@ -22,10 +22,10 @@ use super::transport::{Readiness, StoreTransport};
 use crate::clock::{Clock, Nanos};
 use crate::store::Bans;
 
-/// Maximum number of times that one call is sent, after replies that say "not executed".
+/// Maximum number of times that one call is sent. It is sent again only after a reply that says "not executed".
 const MAX_ATTEMPTS: usize = 16;
 
-/// Between two attempts at a slot that is being moved, and between two looks at a server that is being connected to.
+/// The time between two attempts at a slot that is being moved, and between two checks of a server that is connecting.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The servers of a store.
@@ -156,7 +156,7 @@ impl StoreTransport for RedisTransport {
 
     fn record_invalid_reply(&self, slot: u16) {
         if let Some(server) = self.topology.server_of_slot(slot) {
-            server.record_failure(StoreFailure::Invalid, "an answer that means nothing");
+            server.record_failure(StoreFailure::Invalid, "an invalid reply");
         }
     }
 

@@ -1,6 +1,6 @@
-//! One server: sends commands to it, and knows whether it is worth sending more.
+//! One server: sends commands to it, and knows whether more would be answered.
 //!
-//! It does not know slots of others, calls or charges. Requests never connect and never probe: a task of the server
+//! It does not know the slots of other servers, calls or charges. Requests never connect and never probe: a task of the server
 //! (`server_task.rs`) opens its connection (`connection.rs`) and keeps it open. An error says whether the command may
 //! have been executed; once it may have been written, it counts as such.
 //!
@@ -34,7 +34,7 @@ use super::transport::Readiness;
 use crate::clock::{Clock, Nanos};
 
 /// How long a server may take to answer a question about its slots.
-const QUESTION_TIMEOUT: Duration = Duration::from_secs(1);
+const SLOTS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What all servers of a store share.
 pub(super) struct ServerContext {
@@ -61,7 +61,7 @@ pub(super) struct Server {
     away_since: Mutex<Option<Nanos>>,
     /// Wakes the task that keeps the connection open.
     pub(super) wake: Notify,
-    /// Of a Cluster's server: a slot that it holds, so that a probe can write there.
+    /// In a Cluster, a slot that this server holds: a probe writes there.
     probe_slot: AtomicU16,
     /// What it reports of its storage.
     pub(super) storage: ServerStorage,
@@ -69,7 +69,7 @@ pub(super) struct Server {
 
 /// Why a command failed.
 pub(super) enum CommandError {
-    /// [`StoreFailure`] says whether it may have been executed; with the reason in words.
+    /// The failure, which says whether the command may have been executed, and the reason in words.
     Failed(StoreFailure, String),
     /// Another server holds the slot. Not executed.
     Moved { slot: u16, to: Address },
@@ -98,7 +98,7 @@ impl Server {
         server
     }
 
-    /// Whether it answers. A connection that is being opened again is no outage yet.
+    /// Whether it answers. A server whose connection is being opened again still counts as up.
     pub(super) fn is_up(&self) -> bool {
         !self.breaker.is_open()
     }
@@ -165,9 +165,9 @@ impl Server {
         }
     }
 
-    /// Sends a question that changes nothing; `None` if it is not answered.
+    /// Sends a question about slots, which changes nothing; `None` if it is not answered.
     pub(super) async fn ask(&self, command: &Cmd) -> Option<Value> {
-        self.send(command, false, QUESTION_TIMEOUT).await.ok()
+        self.send(command, false, SLOTS_TIMEOUT).await.ok()
     }
 
     /// Loads the script again, after it was flushed.
@@ -201,8 +201,8 @@ impl Server {
         }
     }
 
-    /// Records a failed call. After a few calls without an answer the server is away until a probe has written. A lost
-    /// connection is opened again first.
+    /// Records a failed call. After a few failed calls the server is away until a probe has written. A lost connection
+    /// alone does not make it away: the connection is opened again first.
     pub(super) fn record_failure(&self, failure: StoreFailure, why: &str) {
         let opened_breaker = match failure {
             StoreFailure::Unreadable => {

@@ -31,7 +31,7 @@ const UNATTENDED_TIMEOUT: Nanos = Nanos::SECOND;
 pub struct SharedStore {
     batcher: Arc<Batcher>,
     denials: DenialCache,
-    /// Set when the task that shares bans is started.
+    /// Set once the task that shares bans is started.
     shares_bans: OnceLock<()>,
 }
 

@@ -1,8 +1,8 @@
 //! Which servers a store has, and which of them holds a slot.
 //!
-//! A Cluster tells its slots, and sentinels tell their master. Both are asked again when a server goes away, when a server
-//! names another one, and at intervals. It does not know calls. A request never waits for an answer: it uses the last
-//! known owners, which are replaced as one value.
+//! A Cluster reports its slots, and sentinels name their master. Both are asked again when a server goes away or comes
+//! back, when a server names another one, and at intervals. This module does not know calls. A request never waits for an
+//! answer: it uses the last known owners, which are replaced as one value.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -27,14 +27,14 @@ const REFRESH_EVERY_WHILE_AWAY: Duration = Duration::from_millis(200);
 const NOTIFICATION_DELAY: Duration = Duration::from_millis(20);
 
 /// How long a sentinel or a seed may take to answer.
-const QUESTION_TIMEOUT: Duration = Duration::from_millis(500);
+const DISCOVERY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The servers of a store.
 pub(super) struct Topology {
     discovery: ServerDiscovery,
     context: Arc<ServerContext>,
     owners: ArcSwap<SlotOwners>,
-    /// Every server that is in use, or was named by another one.
+    /// Every server that holds a slot, and those that another server has named since the last refresh.
     known: Mutex<HashMap<Address, Arc<Server>>>,
 }
 
@@ -194,7 +194,7 @@ impl Topology {
             let mut connection = client.get_multiplexed_async_connection().await.ok()?;
             connection.send_packed_command(question).await.ok()
         };
-        timeout(QUESTION_TIMEOUT, asking).await.ok().flatten()
+        timeout(DISCOVERY_TIMEOUT, asking).await.ok().flatten()
     }
 
     /// Applies an answer to `CLUSTER SLOTS`. Returns whether it names any slot; otherwise nothing changes.

@@ -19,8 +19,8 @@ use crate::limit::{Cell, Receipt};
 use crate::policy::KeyHash;
 use crate::store::IssuedQuota;
 
-/// The largest number of keys, counted under each of their rates. A flood during an outage takes a few megabytes at
-/// most.
+/// The largest number of entries, one for each key and quota. It bounds the memory of a flood during an outage to some
+/// ten megabytes, the times of sliding logs not counted.
 const MAX_KEYS: usize = 65_536;
 
 /// The largest number of refunds and debits.

@@ -1,6 +1,6 @@
 //! The worker: the one task that owns the queue. It starts a task for each call of what is ready.
 //!
-//! It does not know what a charge does or what became of it. It never waits for a call, so that charges on other
+//! It does not know what a charge does or what its result is. It never waits for a call, so that charges on other
 //! cells go on, and it holds no lock while it works on the queue.
 
 use std::future::poll_fn;
@@ -16,8 +16,8 @@ use crate::clock::Nanos;
 /// few enough that charges that wait for a busy server share a call.
 const MAX_CALLS_AWAY: u32 = 16;
 
-/// The same for all servers of a Cluster. A call is of one slot there and carries less, so more are needed. A server
-/// that hangs can hold all of them for one timeout; then it counts as away.
+/// The same for all servers of a Cluster together. A call carries charges of one slot there, so more calls are needed. A
+/// server that hangs can hold all of them for one timeout; then it counts as away.
 const MAX_CALLS_AWAY_CLUSTER: u32 = 256;
 
 /// The owner of the queue.
@@ -32,7 +32,7 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(batcher: Arc<Batcher>) -> Self {
-        // So the maximum number of calls of one cell follow each other within one timeout.
+        // So even the calls of a single cell can reach the maximum within one timeout.
         let linger = batcher.timeout / MAX_CALLS_AWAY;
         let max_calls_away =
             if batcher.has_slots { MAX_CALLS_AWAY_CLUSTER } else { MAX_CALLS_AWAY };

@@ -19,14 +19,14 @@ const MAX_CHARGES: usize = 64;
 /// microseconds.
 const MAX_LOAD: usize = 32;
 
-/// Maximum times that the refunds of a call recompute a bucket. Each takes some 5 microseconds.
+/// How often the refunds of a call may recompute a bucket. Each time takes some 5 microseconds.
 const MAX_RECOMPUTATIONS: usize = 48;
 
 /// Maximum logs of a call. Each may take 200 microseconds when it is full.
 const MAX_LOGS: usize = 2;
 
-/// Maximum runs of a call that name a log. The refund of a charge that thousands of times follow takes some 40
-/// microseconds.
+/// Maximum runs of a call that name a log. A refund from a log takes some 40 microseconds if the log has thousands of
+/// later times.
 const MAX_LOG_RUNS: usize = 4;
 
 /// Whether this many charges fill a call.

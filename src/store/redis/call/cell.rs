@@ -57,7 +57,7 @@ impl CallCell {
         }
     }
 
-    /// What the cell takes the server, in counters.
+    /// How much work the cell is for the server, in counters.
     pub(super) fn load(&self) -> usize {
         self.windows.len().max(bucket_load(self.rates, self.remembers_charges))
     }
@@ -111,7 +111,7 @@ fn is_remembered(cell_charge: &CellCharge) -> bool {
     }
 }
 
-/// What a bucket takes the server, in counters, as measured.
+/// How much work a bucket is for the server, in counters, as measured.
 const fn bucket_load(rates: usize, remembers_charges: bool) -> usize {
     1 + rates / 2 + if remembers_charges { 3 } else { 0 }
 }

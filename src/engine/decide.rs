@@ -71,7 +71,7 @@ impl Engine {
     /// The part of [`Engine::decide`] that needs no wait. `decision` is [`Generation::undecided`] and `pending` empty.
     /// `None`: the request is decided. Otherwise the shared store has to be asked, by [`Engine::settle`].
     ///
-    /// It is no async function, since a future that holds facts and decision costs as much as a decision.
+    /// This is not an async function: a future that holds facts and decision would double the cost of a decision.
     pub(crate) fn begin(
         &self,
         generation: &Generation,

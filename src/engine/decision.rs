@@ -10,6 +10,10 @@ use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
 use crate::policy::{LimitIndex, RateIndex, RouteIndex, Tier};
 
+/// The retry time of a denial that ends when a cell or a slot becomes free. When that will be cannot be known, so this is a
+/// guess.
+pub(super) const GUESSED_RETRY_AFTER: Nanos = Nanos::SECOND;
+
 /// The decision on a request.
 #[derive(Clone, Debug)]
 pub struct Decision {
@@ -124,10 +128,10 @@ impl LimitVerdict {
         !self.shadow && !self.verdict.allowed
     }
 
-    /// Orders verdicts by how close the limit is: the requests of this cost that are left.
+    /// How close the limit is, for comparisons: the number of requests of this cost that are left.
     fn tightness(&self) -> (u32, Nanos) {
         let requests = self.verdict.remaining / self.cost.max(1);
-        // Of two equal ones the later reset is tighter.
+        // With as many left, the limit that resets later is tighter.
         (requests, Nanos::new(u64::MAX).saturating_sub(self.verdict.reset))
     }
 }

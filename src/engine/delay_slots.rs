@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most requests that are delayed at once. Each of them holds its connection.
+/// The largest number of requests that are delayed at once. Each of them holds its connection.
 const MAX_DELAYED: usize = 10_000;
 
 /// Counts the taken slots.

@@ -6,11 +6,12 @@
 use smallvec::SmallVec;
 
 use super::counters::VerdictKinds;
+use super::decision::GUESSED_RETRY_AFTER;
 use super::exact::{ExactCharge, ExactRequest, ExactTier, ExactVerdicts};
 use super::open_charge::ChargedIn;
 use super::overflow::OverflowCharge;
 use super::target::Target;
-use crate::clock::{Nanos, Now};
+use crate::clock::Now;
 use crate::estimator::ConfirmTable;
 use crate::limit::Verdict;
 use crate::policy::WhenFull;
@@ -23,7 +24,7 @@ struct OverflowJudgment {
     charge: Option<OverflowCharge>,
 }
 
-/// An overflow, and the index of the charge that it belongs to.
+/// The charge of a key without room in the overflow sketches, and its index among the request's charges.
 struct IndexedOverflow {
     index: usize,
     charge: Option<OverflowCharge>,
@@ -145,9 +146,8 @@ impl ExactCharge<'_> {
         match self.limit.when_full {
             WhenFull::Allow => OverflowJudgment { verdict: fresh, charge: None },
             WhenFull::Deny => {
-                // A slot becomes free when some cell has refilled. When that is cannot be known; a second is
-                // a guess.
-                let retry_after = Some(Nanos::SECOND);
+                // There is room again when some cell has refilled.
+                let retry_after = Some(GUESSED_RETRY_AFTER);
                 let verdict = Verdict { allowed: false, remaining: 0, retry_after, ..fresh };
                 OverflowJudgment { verdict, charge: None }
             }

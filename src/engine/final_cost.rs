@@ -13,8 +13,8 @@ use crate::policy::{Cost, MAX_LIMITS_PER_ROUTE, Route};
 pub(super) struct FinalCost {
     /// The largest cost that no response changes; 0 if there is none.
     fixed: u32,
-    /// The costs that a response may change: one bit for each limit of the route, by its index.
-    read_response: u16,
+    /// The limits of the route whose cost a response may change: one bit for each, by its index.
+    limits_from_response: u16,
 }
 
 const _: () = assert!(MAX_LIMITS_PER_ROUTE <= u16::BITS as usize);
@@ -22,21 +22,22 @@ const _: () = assert!(MAX_LIMITS_PER_ROUTE <= u16::BITS as usize);
 impl FinalCost {
     /// Whether a response may change it.
     pub(super) const fn depends_on_response(self) -> bool {
-        self.read_response != 0
+        self.limits_from_response != 0
     }
 
     /// The final cost for one limit of a route, by its index. `upfront`: what it charges before forwarding.
     pub(super) const fn of(index: usize, cost: &Cost, upfront: u32) -> Self {
         match cost.depends_on_response() {
-            true => Self { fixed: 0, read_response: 1 << index },
-            false => Self { fixed: upfront, read_response: 0 },
+            true => Self { fixed: 0, limits_from_response: 1 << index },
+            false => Self { fixed: upfront, limits_from_response: 0 },
         }
     }
 
     /// The larger of two final costs.
     pub(super) const fn max(self, other: Self) -> Self {
         let fixed = if self.fixed > other.fixed { self.fixed } else { other.fixed };
-        Self { fixed, read_response: self.read_response | other.read_response }
+        let limits_from_response = self.limits_from_response | other.limits_from_response;
+        Self { fixed, limits_from_response }
     }
 
     /// The cost if no origin was reached; `None`: the charge is final.
@@ -49,7 +50,7 @@ impl FinalCost {
         let mut named: Option<u32> = None;
         let mut reserved = self.fixed;
         for (index, limit) in route.limits.iter().enumerate() {
-            if self.read_response & (1 << index) == 0 {
+            if self.limits_from_response & (1 << index) == 0 {
                 continue;
             }
             match limit.cost.read_response(headers) {

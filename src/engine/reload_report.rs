@@ -19,7 +19,7 @@ pub struct ReloadReport {
     pub dropped: Vec<Arc<str>>,
 }
 
-/// What becomes of a limit's counters in a reload.
+/// What a reload does to a limit's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carryover {
     Kept,

@@ -186,8 +186,8 @@ impl ExactTier {
     }
 }
 
-/// Charges all slots. Several slots are checked first, so that a request that will be refused charges nothing, not
-/// even until it is refunded: in that time other requests would be refused.
+/// Charges all slots. Several slots are checked first, so that a request that will be refused mostly charges nothing.
+/// Until a charge is refunded, other requests may be refused because of it.
 async fn charge_slots<'r>(
     shared: &Arc<SharedStore>,
     request: &ExactRequest<'r>,

@@ -22,7 +22,7 @@ use crate::store::redis::SharedStore;
 /// Shards of the embedded store that one tick sweeps: all of them in 3 to 4 seconds.
 const SWEEP_SHARDS: usize = 128;
 
-/// Decides requests. One engine serves all generations of a configuration.
+/// Decides requests. One engine serves all generations of the process.
 pub struct Engine {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) secret: KeySecret,

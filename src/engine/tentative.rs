@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::counters::VerdictKinds;
-use super::decision::{Decision, LimitVerdict};
+use super::decision::{Decision, GUESSED_RETRY_AFTER, LimitVerdict};
 use super::delay_slots::DelaySlot;
 use super::generation::Generation;
 use super::loaded_limit::TierState;
@@ -24,7 +24,7 @@ use crate::store::{Acquired, InFlightPermit};
 pub(super) struct Tentative {
     estimates: SmallVec<[TentativeEstimate; 4]>,
     permits: Vec<TentativePermit>,
-    /// Taken by a request that may be delayed; `None` if no slot was free.
+    /// The slot of a request that may be delayed; `None` if no limit delays it, or no slot was free.
     pub(super) delay_slot: Option<DelaySlot>,
     /// The targets that the exact tier judges, by index.
     pub(super) exact: SmallVec<[usize; 4]>,
@@ -140,8 +140,7 @@ impl Generation {
     }
 }
 
-/// The verdict of a `max_in_flight` limit for a key that holds `held` slots now. When one becomes free cannot be
-/// known, so `retry_after` is a guess: one second.
+/// The verdict of a `max_in_flight` limit for a key that holds `held` slots now.
 pub(super) fn in_flight_verdict(max: u32, held: u64, cost: u32, allowed: bool) -> Verdict {
     let held = u32::try_from(held).unwrap_or(u32::MAX);
     Verdict {
@@ -152,7 +151,7 @@ pub(super) fn in_flight_verdict(max: u32, held: u64, cost: u32, allowed: bool) -
         reset: Nanos::ZERO,
         retry_after: match allowed {
             true => Some(Nanos::ZERO),
-            false => (cost <= max).then_some(Nanos::SECOND),
+            false => (cost <= max).then_some(GUESSED_RETRY_AFTER),
         },
     }
 }

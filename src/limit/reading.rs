@@ -1,4 +1,4 @@
-//! How the reply of a remote store becomes a cell.
+//! How the reply of a shared store becomes a cell.
 //!
 //! The store replies with what is spent. Every number of a verdict is computed here, by the functions that judge
 //! an embedded cell, so the two stores cannot answer differently.

@@ -1,5 +1,5 @@
-//! The window lengths of all variants of a limit (own rate, plans, overrides), on which its cells depend besides
-//! the quota that charges them. This file knows no quota; `quota.rs` builds the value from the variants.
+//! The window lengths of all variants of a limit (own rate, plans, overrides). Its cells depend on them, and on the
+//! quota that charges. This file knows no quota; `quota.rs` builds the value from the variants.
 
 use std::sync::Arc;
 

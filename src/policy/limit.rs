@@ -12,8 +12,8 @@ use super::terms::{RateIndex, Terms};
 use crate::clock::Nanos;
 use crate::limit::{Quota, Rate};
 
-/// The default of `expect.requests`, in requests per second. The sketches that count the keys without room in the exact
-/// tier are sized for it too.
+/// The default of `expect.requests`, in requests per second. Sketches for keys that the exact tier has no room for
+/// are always sized for it.
 pub const DEFAULT_EXPECT_PER_SECOND: u32 = 1_000;
 
 /// The tier in which a limit counts.

@@ -275,8 +275,7 @@ mod tests {
 
     const GUESSER: KeyHash = KeyHash { high: 0, low: 7 };
 
-    /// The n-th of other keys. All end in the same bits, as an attacker may choose them who knows the hash
-    /// function.
+    /// The n-th other key. All end in the same bits, as an attacker who knows the hash function may choose them.
     fn other(n: u64) -> KeyHash {
         KeyHash { high: n << 32, low: n }
     }

@@ -109,8 +109,8 @@ impl LogSampler {
         false
     }
 
-    /// Takes the number of suppressed lines of a kind that no summary has reported, once their second is over. `None` if
-    /// there are none.
+    /// Takes the number of suppressed lines of a kind that no summary has reported, once their second is over. `None`
+    /// if there are none.
     pub fn take_unreported(&self, kind: LogKind, date: Nanos) -> Option<u64> {
         let mut logged = self.0[kind as usize].second.lock();
         if logged.unreported == 0 || logged.second == date.secs() {

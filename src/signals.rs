@@ -1,9 +1,9 @@
 //! Signals, as requests of the operator.
 //!
 //! HUP asks for a reload, QUIT for a handover to a successor, USR1 for the access log to be reopened. TERM asks for an
-//! orderly end. INT, or TERM while the process is ending, asks for an immediate one. USR2 does nothing. XFSZ (a file may
-//! not grow, `RLIMIT_FSIZE`) is treated like a full disk: the write fails, and its line is dropped and counted. By default
-//! USR2 and XFSZ would end the process.
+//! orderly end. INT, or TERM while the process is ending, asks for an immediate one. USR2 does nothing. XFSZ (a file
+//! may not grow, `RLIMIT_FSIZE`) is treated like a full disk: the write fails, and its line is dropped and counted. By
+//! default USR2 and XFSZ would end the process.
 //!
 //! This file only records what was requested; `ops` and `edge` carry it out. A request to end is never withdrawn.
 

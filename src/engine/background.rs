@@ -1,5 +1,5 @@
-//! Charges in the shared store that no request waits for: those of shadow limits and candidates, and of tokens that were
-//! checked in vain.
+//! Charges in the shared store that no request waits for: those of shadow limits and candidates, and of tokens that
+//! were checked in vain.
 //!
 //! Each charge is a task. It records the verdict itself, and afterwards applies the correction that the response of
 //! the origin makes. Nothing here can refuse or delay a request.

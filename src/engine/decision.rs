@@ -10,8 +10,8 @@ use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
 use crate::policy::{LimitIndex, RateIndex, RouteIndex, Tier};
 
-/// The retry time of a denial that ends when a cell or a slot becomes free. When that will be cannot be known, so this is a
-/// guess.
+/// The retry time of a denial that ends when a cell or a slot becomes free. When that will be cannot be known, so this
+/// is a guess.
 pub(super) const GUESSED_RETRY_AFTER: Nanos = Nanos::SECOND;
 
 /// The decision on a request.

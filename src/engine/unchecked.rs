@@ -1,14 +1,14 @@
 //! Finds the targets of a request. If the signature of its token was not checked yet, this module decides when it is.
 //!
 //! Checking a signature is expensive ([`SignatureCheck`]), and anyone can send a forged token. So the limits whose keys
-//! need no signature are asked first, without a charge; if one of them refuses, no signature is checked. For a token that
-//! was checked before, nothing is checked and all limits are asked at once.
+//! need no signature are asked first, without a charge; if one of them refuses, no signature is checked. For a token
+//! that was checked before, nothing is checked and all limits are asked at once.
 //!
 //! A refusal here is the refusal that the same limit would give a moment later. It names only the limits that were
 //! asked. A limit whose plan is in the token is not asked, since its rate is not known.
 //!
-//! A check in vain is charged to the limits by the client's address, even if the request is refused or rejected. So they
-//! bound how many forged tokens of a client are checked.
+//! A check in vain is charged to the limits by the client's address, even if the request is refused or rejected. So
+//! they bound how many forged tokens of a client are checked.
 
 use http::HeaderMap;
 

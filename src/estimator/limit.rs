@@ -181,8 +181,8 @@ impl EstimateLimit {
         self.sketch.size().bytes()
     }
 
-    /// The sum in the sketch from which a key is watched. At most the limit, so that no key can send more than twice its
-    /// limit unwatched, however full the table is.
+    /// The sum in the sketch from which a key is watched. At most the limit, so that no key can send more than twice
+    /// its limit unwatched, however full the table is.
     fn threshold(&self, table: &ConfirmTable) -> u64 {
         table.threshold().min(u64::from(self.rate().count())).max(1)
     }

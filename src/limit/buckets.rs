@@ -18,8 +18,8 @@
 //! **Refunds.** The effect of a charge depends on all later ones: a full bucket gains nothing, so units that
 //! would have been lost must not come back by a refund. Therefore the cell remembers its latest charges, summed
 //! in steps of a sixteenth of the fastest bucket's fill time. A refund takes its units out of the sum and
-//! computes the buckets again. A sum counts as if it had been charged at once at its last instant. So after a refund a bucket is
-//! never fuller than without the charge, and less full by at most one step.
+//! computes the buckets again. A sum counts as if it had been charged at once at its last instant. So after a refund a
+//! bucket is never fuller than without the charge, and less full by at most one step.
 //!
 //! A charge older than the fill time of the slowest bucket cannot be refunded: its units would have come back
 //! since. If that needs more sums than the cell may keep (a key has met a fast rate and a slow one, or

@@ -63,8 +63,8 @@ impl Cost {
         }
     }
 
-    /// The cost that the response names; `None`: the reserve is final. A header that occurs twice, or whose value is not
-    /// a number, is ignored.
+    /// The cost that the response names; `None`: the reserve is final. A header that occurs twice, or whose value is
+    /// not a number, is ignored.
     pub fn read_response(&self, headers: &HeaderMap) -> Option<u32> {
         let Self::Response { header, max, .. } = self else {
             return None;

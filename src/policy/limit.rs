@@ -180,8 +180,8 @@ impl Limit {
         quotas.any(|quota| quota.max_delay() > Nanos::ZERO)
     }
 
-    /// A text of the limit's name, tier, algorithm and key. Two limits can read each other's cells exactly if their texts
-    /// are equal. It is hashed into every key, so a change to any of these starts with empty counters.
+    /// A text of the limit's name, tier, algorithm and key. Two limits can read each other's cells exactly if their
+    /// texts are equal. It is hashed into every key, so a change to any of these starts with empty counters.
     pub fn identity(&self) -> String {
         let algorithm = match &self.count {
             Count::Estimate { .. } => "estimate",

@@ -5,7 +5,8 @@
 //! not know shards, and takes no lock: the caller holds the table.
 //!
 //! What always holds between two calls: the budgets count the weight of every cell, and each quota counts the cells
-//! that name its number. (What a reload during traffic leaves wrong in the pool, the next sweep of all shards corrects.)
+//! that name its number. (After a reload during traffic, the pool may be wrong until the next sweep of all
+//! shards has ended.)
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

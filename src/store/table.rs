@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A hash has a preferred slot, in proportion to its value. An entry whose preferred slot is taken goes to a slot
-//! shortly after it, so that the order is kept: linear probing, ordered as in Celis' Robin Hood hashing (1986). So a key is found, or known
-//! to be absent, within a few neighbours, which lie in one or two cache lines.
+//! shortly after it, so that the order is kept: linear probing, ordered as in Celis' Robin Hood hashing (1986). So a
+//! key is found, or known to be absent, within a few neighbours, which lie in one or two cache lines.
 //!
 //! The array grows by an eighth when it is four fifths full. It grows by blocks that never move, so growing needs
 //! no second copy of the array and does not fragment the memory. The price is about eight moves for each new cell. A

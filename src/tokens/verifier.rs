@@ -17,8 +17,8 @@ use crate::clock::Nanos;
 /// Shards of the remembered tokens, each with its own lock.
 const SHARDS: usize = 16;
 
-/// Tokens that each list of a shard remembers. Signature checks are expensive ([`SignatureCheck`]), and clients send the
-/// same token again and again.
+/// Tokens that each list of a shard remembers. Signature checks are expensive ([`SignatureCheck`]), and clients send
+/// the same token again and again.
 const MAX_REMEMBERED: usize = 1_024;
 
 /// Signature checks since the process started.

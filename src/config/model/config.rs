@@ -23,8 +23,8 @@ pub struct Config {
     pub admin: Option<Admin>,
     /// Which peers may state the address of a client, and in which field.
     pub clients: ClientRules,
-    /// Targets of forwarded requests; [`crate::policy::Route::origin`] is an index into this list. It may be empty for a
-    /// limiter inside another server.
+    /// Targets of forwarded requests; [`crate::policy::Route::origin`] is an index into this list. It may be empty for
+    /// a limiter inside another server.
     pub origins: Vec<Origin>,
     /// Limits and routes.
     pub policy: Policy,

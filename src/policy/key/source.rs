@@ -1,5 +1,5 @@
-//! The sources of key parts. A source reads one part of a request. Its tag and its text ([`fmt::Display`]) never change:
-//! both are hashed into keys, so a change would reset counters.
+//! The sources of key parts. A source reads one part of a request. Its tag and its text ([`fmt::Display`]) never
+//! change: both are hashed into keys, so a change would reset counters.
 
 use std::fmt;
 
@@ -65,7 +65,8 @@ impl Source {
         self.part_with(facts, route, SignatureCheck::Verify)
     }
 
-    /// Reads this source in a request. `signatures`: whether the signature of a token that is not remembered is checked.
+    /// Reads this source in a request. `signatures`: whether the signature of a token that is not remembered is
+    /// checked.
     pub fn part_with<'r>(
         &self,
         facts: &Facts<'r>,

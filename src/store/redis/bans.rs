@@ -1,8 +1,8 @@
 //! Shares bans between nodes. A few times a second, a node sends its new bans to the store and receives those of the
 //! other nodes, so that a ban is known everywhere within a second.
 //!
-//! This runs in a task of its own, so no request waits for it: while the store is away, bans are shared later. A ban that
-//! is sent twice counts once, because it names its age. The script is `bans.lua`.
+//! This runs in a task of its own, so no request waits for it: while the store is away, bans are shared later. A ban
+//! that is sent twice counts once, because it names its age. The script is `bans.lua`.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -15,8 +15,8 @@ use crate::clock::Nanos;
 pub(super) struct QueuedCharge {
     /// The deadline of `pending`, for searches of the queue.
     pub(super) deadline: Nanos,
-    /// Whether it is sent in a call by itself, because an earlier call that carried it named a cell that cannot be read:
-    /// its own, or that of another charge.
+    /// Whether it is sent in a call by itself, because an earlier call that carried it named a cell that cannot be
+    /// read: its own, or that of another charge.
     pub(super) isolated: bool,
     pub(super) pending: Arc<PendingCharge>,
 }

@@ -1,9 +1,9 @@
 //! The batcher: callers hand it charges, and it sends those that are ready together.
 //!
-//! This is what callers, the worker (`worker.rs`) and the tasks of calls (`call_task.rs`) share. It knows how many charges
-//! are unfinished, and nothing of limits or servers. The time in the queue counts against the deadline of a charge:
-//! one that misses it before it is sent is withdrawn and not charged. A call has the whole timeout of the store from
-//! when it is sent, so that a charge that had to wait does not count against a healthy server.
+//! This is what callers, the worker (`worker.rs`) and the tasks of calls (`call_task.rs`) share. It knows how many
+//! charges are unfinished, and nothing of limits or servers. The time in the queue counts against the deadline of a
+//! charge: one that misses it before it is sent is withdrawn and not charged. A call has the whole timeout of the store
+//! from when it is sent, so that a charge that had to wait does not count against a healthy server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};

@@ -1,8 +1,8 @@
 //! One server: sends commands to it, and knows whether more would be answered.
 //!
-//! It does not know the slots of other servers, calls or charges. Requests never connect and never probe: a task of the server
-//! (`server_task.rs`) opens its connection (`connection.rs`) and keeps it open. An error says whether the command may
-//! have been executed; once it may have been written, it counts as such.
+//! It does not know the slots of other servers, calls or charges. Requests never connect and never probe: a task of the
+//! server (`server_task.rs`) opens its connection (`connection.rs`) and keeps it open. An error says whether the
+//! command may have been executed; once it may have been written, it counts as such.
 //!
 //! ```text
 //!             probe wrote                     connection closed

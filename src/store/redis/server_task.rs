@@ -20,7 +20,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// do not connect at the same time.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 
-/// Probe interval of a healthy server, so that the failure of an idle server is usually noticed before the next request.
+/// Probe interval of a healthy server, so that the failure of an idle server is usually noticed before the next
+/// request.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Minimum time between the beginnings of two attempts to connect: a server that closes every connection at once is not

@@ -21,8 +21,8 @@ pub(super) fn hash_slot(_: &[u8]) -> u16 {
     0
 }
 
-/// A key for probing a server, in one of its slots. For slot 0, which also stands for "no slots", any key is returned: a
-/// server that does not hold its slot answers with a redirect, which is an answer too.
+/// A key for probing a server, in one of its slots. For slot 0, which also stands for "no slots", any key is returned:
+/// a server that does not hold its slot answers with a redirect, which is an answer too.
 pub(super) fn probe_key(prefix: &str, slot: u16) -> String {
     // One key in 16,384 is in the slot, so one is found with near certainty; the last resort is any key.
     let keys = (0..100_000).map(|n| format!("{prefix}:probe:{n}"));

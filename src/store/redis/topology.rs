@@ -1,8 +1,8 @@
 //! Which servers a store has, and which of them holds a slot.
 //!
 //! A Cluster reports its slots, and sentinels name their master. Both are asked again when a server goes away or comes
-//! back, when a server names another one, and at intervals. This module does not know calls. A request never waits for an
-//! answer: it uses the last known owners, which are replaced as one value.
+//! back, when a server names another one, and at intervals. This module does not know calls. A request never waits for
+//! an answer: it uses the last known owners, which are replaced as one value.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

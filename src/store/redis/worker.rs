@@ -16,8 +16,8 @@ use crate::clock::Nanos;
 /// few enough that charges that wait for a busy server share a call.
 const MAX_CALLS_AWAY: u32 = 16;
 
-/// The same for all servers of a Cluster together. A call carries charges of one slot there, so more calls are needed. A
-/// server that hangs can hold all of them for one timeout; then it counts as away.
+/// The same for all servers of a Cluster together. A call carries charges of one slot there, so more calls are needed.
+/// A server that hangs can hold all of them for one timeout; then it counts as away.
 const MAX_CALLS_AWAY_CLUSTER: u32 = 256;
 
 /// The owner of the queue.

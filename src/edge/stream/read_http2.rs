@@ -113,6 +113,18 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
+    /// Sets the timer of what was just written: it may be the end of the last response, after which the connection is
+    /// idle. If its client sends nothing any more, no read follows that would set it.
+    pub(super) fn watch_deadlines(&mut self, cx: &mut Context<'_>) {
+        let now = self.context.now();
+        if let StreamPhase::Http2(watch) = &mut self.phase
+            && watch.poll_timer(now, cx).is_ready()
+        {
+            // The next read ends what is over.
+            cx.waker().wake_by_ref();
+        }
+    }
+
     /// Ready when the connection, which was told to make room, may close: what its client has not acknowledged would be
     /// lost, so that is waited for a while.
     pub(super) fn poll_shed_http2(&mut self, now: Nanos, cx: &mut Context<'_>) -> Poll<()> {

@@ -73,6 +73,7 @@ impl AsyncWrite for ClientStream {
                 if result.is_ok() {
                     this.record_write(0);
                     this.needs_flush = false;
+                    this.watch_deadlines(cx);
                 }
                 Poll::Ready(result)
             }

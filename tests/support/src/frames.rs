@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -16,6 +16,7 @@ use tokio_rustls::rustls::client::danger::{
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::servers::now;
+use crate::wait::pause_of_a_slow_client;
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
@@ -158,6 +159,26 @@ pub async fn agree(tcp: TcpStream) -> io::Result<TlsStream<TcpStream>> {
 pub async fn silent(port: u16) -> TlsStream<TcpStream> {
     let here = IpAddr::from([127, 0, 0, 1]);
     agree(connect(here, SocketAddr::new(here, port), None).await.unwrap()).await.unwrap()
+}
+
+/// A client that takes so many bytes a second.
+pub struct SlowReader {
+    began: Instant,
+    bytes_a_second: f64,
+    bytes: usize,
+}
+
+impl SlowReader {
+    pub fn new(bytes_a_second: u32) -> Self {
+        Self { began: now(), bytes_a_second: bytes_a_second.into(), bytes: 0 }
+    }
+
+    /// It has taken so many more, and waits until it would have.
+    pub async fn took(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        let due = Duration::from_secs_f64(self.bytes as f64 / self.bytes_a_second);
+        pause_of_a_slow_client(due.saturating_sub(self.began.elapsed())).await;
+    }
 }
 
 pub struct Attacker(pub TlsStream<TcpStream>);

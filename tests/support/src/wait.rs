@@ -65,6 +65,22 @@ pub async fn eventually_some<T, F: Future<Output = Option<T>>>(
     }
 }
 
+/// Looks until the value has been the same for so many looks in a row; `false` when it still moves after `patience`.
+pub async fn stands_still<T: PartialEq>(
+    patience: Duration,
+    looks: usize,
+    mut look: impl FnMut() -> T,
+) -> bool {
+    let (mut last, mut same) = (look(), 0);
+    eventually(patience, || {
+        let seen = look();
+        same = if seen == last { same + 1 } else { 0 };
+        last = seen;
+        std::future::ready(same >= looks)
+    })
+    .await
+}
+
 /// [`eventually_some`] for a thread without a runtime.
 pub fn eventually_in_thread<T>(
     patience: Duration,

@@ -1,12 +1,13 @@
 //! The course of a soak: the good client alone, beside hostile ones, and alone again.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::good::{Good, Served};
 use crate::report::Report;
-use support::servers::now;
+use support::servers::{eventually, now};
 use support::soak::hostile::{Hostile, RAMP};
 use support::soak::site::Site;
 use support::soak::watch::{Held, processor_time, sum};
@@ -21,9 +22,6 @@ const ALONE: Duration = Duration::from_secs(8);
 
 /// Everything is back to the start within this time.
 const BACK: Duration = Duration::from_secs(60);
-
-/// Between two looks at what is held.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// What its clients may make it hold, in MiB; the policy says the same.
 const MEMORY_BUDGET: f64 = 256.0;
@@ -188,20 +186,20 @@ async fn come_back(site: &Site, start: Held) -> Vec<Back> {
         Back { what, start, end: start, more, after: Duration::ZERO }
     };
     let mut all: Vec<Back> = GAUGES.iter().map(first).collect();
-    loop {
+    let book = Mutex::new(&mut all);
+    eventually(BACK, || async {
         let held = Held::by(&site.gate).await.0;
         let mut away = false;
-        for (back, (_, of, _)) in all.iter_mut().zip(&GAUGES) {
+        for (back, (_, of, _)) in book.lock().unwrap().iter_mut().zip(&GAUGES) {
             back.end = of(held);
             if back.end > back.start + back.more {
                 (back.after, away) = (left.elapsed(), true);
             }
         }
-        if !away || left.elapsed() > BACK {
-            return all;
-        }
-        observe_for(LOOK).await;
-    }
+        !away
+    })
+    .await;
+    all
 }
 
 fn mib(kib: u64) -> f64 {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use support::servers::now;
+use support::servers::{eventually, now};
 
 /// How often each status was answered.
 pub type Statuses = BTreeMap<u16, usize>;
@@ -89,10 +89,9 @@ pub async fn hammer(ports: &[u16], clients: usize, span: Duration, path: &str) -
     all
 }
 
-/// One answer: when it was asked for, counted from the begin, how long it took, what it was.
+/// One answer: how long it took, what it was.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    pub at: Duration,
     pub took: Duration,
     pub status: u16,
 }
@@ -100,15 +99,15 @@ pub struct Sample {
 /// Requests at a steady pace, whether or not earlier ones are answered: over 50 keys.
 pub struct Paced {
     stop: Arc<AtomicBool>,
+    asked: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<Vec<Sample>>,
 }
 
 impl Paced {
     pub fn start(port: u16, each_second: u32) -> Self {
-        let stop = Arc::<AtomicBool>::default();
-        let told = Arc::clone(&stop);
+        let (stop, asked) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let (told, count) = (Arc::clone(&stop), Arc::clone(&asked));
         let task = tokio::spawn(async move {
-            let began = now();
             let mut pace = tokio::time::interval(Duration::from_secs(1) / each_second);
             let idle = Arc::new(std::sync::Mutex::new(Vec::<Client>::new()));
             let mut tasks = Vec::new();
@@ -116,14 +115,15 @@ impl Paced {
             while !told.load(Ordering::Relaxed) {
                 pace.tick().await;
                 n += 1;
+                count.store(n, Ordering::Relaxed);
                 let (key, idle) = (format!("k{}", n % 50), Arc::clone(&idle));
                 tasks.push(tokio::spawn(async move {
                     let mut client = idle.lock().unwrap().pop().unwrap_or_default();
-                    let at = began.elapsed();
+                    let began = now();
                     let status = client.ask(port, "/", &key).await;
-                    let took = began.elapsed() - at;
+                    let took = began.elapsed();
                     idle.lock().unwrap().push(client);
-                    Sample { at, took, status }
+                    Sample { took, status }
                 }));
             }
             let mut samples = Vec::new();
@@ -132,7 +132,20 @@ impl Paced {
             }
             samples
         });
-        Self { stop, task }
+        Self { stop, asked, task }
+    }
+
+    /// How many have been asked for.
+    pub fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many more have been asked for.
+    pub async fn more(&self, requests: usize) {
+        let goal = self.asked() + requests;
+        let patience = Duration::from_secs(60);
+        let asked = eventually(patience, || std::future::ready(self.asked() >= goal)).await;
+        assert!(asked, "{} of {goal} requests", self.asked());
     }
 
     pub async fn samples(self) -> Vec<Sample> {
@@ -141,10 +154,9 @@ impl Paced {
     }
 }
 
-/// The 99th of a hundred, of what was asked for between two instants.
-pub fn p99(samples: &[Sample], from: Duration, to: Duration) -> Duration {
-    let within = samples.iter().filter(|one| one.at >= from && one.at < to);
-    let mut spans: Vec<Duration> = within.map(|one| one.took).collect();
+/// The 99th of a hundred.
+pub fn p99(samples: &[Sample]) -> Duration {
+    let mut spans: Vec<Duration> = samples.iter().map(|one| one.took).collect();
     spans.sort_unstable();
     assert!(spans.len() >= 50, "{} samples", spans.len());
     spans[(spans.len() * 99).div_ceil(100) - 1]

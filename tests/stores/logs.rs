@@ -316,7 +316,7 @@ async fn no_call_keeps_the_server_busy_for_long() {
                 let reply = run(connection, &charges);
                 charged.push(charges.read_reply(1, &reply).unwrap()[0].at);
             }
-            pause_in_thread(std::time::Duration::from_millis(20 + turn % 2));
+            pause_in_thread(std::time::Duration::from_millis(10 + turn % 2));
         }
         let late = charged[charged.len() * 3 / 4..].to_vec();
         let calls = (0..20).map(|turn| {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::load::{Statuses, hammer};
 use crate::redis_servers::{Cluster, Redis};
-use support::servers::{Gate, Origin, metric};
-use support::wait::{observe_for, pause_in_thread};
+use support::servers::{Gate, Origin, eventually, metric};
+use support::wait::pause_in_thread;
 
 const NODES: usize = 4;
 const CLIENTS: usize = 64;
@@ -150,7 +150,8 @@ async fn a_node_that_is_killed_costs_no_unit_above_the_limit() {
     let mut gates = nodes(&origin, &store, "algorithm: fixed_window, rate: 4000/30d").await;
     let ports: Vec<u16> = gates.iter().map(|gate| gate.port).collect();
     let hammering = tokio::spawn(async move { hammer(&ports, CLIENTS, SPAN / 2, "/").await });
-    observe_for(Duration::from_millis(300)).await;
+    let begun = eventually(SPAN / 2, || async { origin.count() >= 500 });
+    assert!(begun.await, "an eighth of the limit: {}", origin.count());
     // With all that it has charged and not forwarded, and not forwarded yet.
     drop(gates.remove(0));
     let seen = hammering.await.unwrap();

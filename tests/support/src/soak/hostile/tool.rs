@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::NICER;
-use crate::wait::pause_in_thread;
+use crate::wait::eventually_in_thread;
 
 /// Connections of each of the four.
 const CONNECTIONS: &str = "100";
@@ -18,6 +18,7 @@ const RATE: &str = "20";
 
 /// Longer than any test lasts, in seconds: they are ended with it.
 const LONGEST: &str = "86400";
+const LONGEST_SECONDS: u64 = 86_400;
 
 /// Slow heads, slow bodies, ranges, slow reading. (The tool itself stops when its connections have all been
 /// closed, so these begin anew.)
@@ -28,7 +29,7 @@ const MODES: [&[&str]; 4] = [
     &["-X", "-w", "1", "-y", "10", "-n", "2", "-z", "1", "-k", "3"],
 ];
 
-/// How often it is looked whether one has ended, and the pause before it is started again.
+/// Before one that has ended is started again.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The running ones; they end when this is dropped.
@@ -65,13 +66,13 @@ impl Drop for Tools {
 /// One run of the tool, to its own end or until it is to stop.
 fn attack(to: SocketAddr, mode: &[&str], stop: &AtomicBool) {
     let mut child = spawn(to, mode);
-    while child.try_wait().unwrap().is_none() {
-        pause_in_thread(PAUSE);
-        if stop.load(Ordering::Relaxed) {
-            let _ = child.kill();
-        }
-    }
-    pause_in_thread(PAUSE);
+    let stopped = || stop.load(Ordering::Relaxed).then_some(());
+    eventually_in_thread(Duration::from_secs(LONGEST_SECONDS), || {
+        stopped().or(child.try_wait().unwrap().map(drop))
+    });
+    let _ = child.kill();
+    let _ = child.wait();
+    eventually_in_thread(PAUSE, stopped);
 }
 
 fn spawn(to: SocketAddr, mode: &[&str]) -> Child {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use support::moody;
 use support::servers::{Gate, Origin, client, eventually, metric, now, origin_yaml};
-use support::wait::{pause_between_arrivals, refill};
 
 fn slots(origin: std::net::SocketAddr, most: u32) -> String {
     format!(
@@ -100,29 +99,30 @@ async fn requests_wait_for_their_turn_and_who_leaves_is_not_forwarded() {
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(1_390), "eight leave in 1.4 s: {took:?}");
     assert_eq!(origin.count(), 8);
-    // Six more, three of which leave the line: their places pass unused. (Those in front of them
-    // leave time for it to be noticed, however busy the machine is.)
-    refill(Duration::from_millis(300)).await;
-    let mut asking = Vec::new();
-    let client = client();
+    // Six more, three of which leave the line as soon as they stand in it: their places pass unused.
+    let here = async || {
+        let metrics = gate.metrics().await;
+        metric(&metrics, "tollgate_waiting") as usize + origin.count()
+    };
+    let (began, mut expected, mut asking, client) = (now(), 8, Vec::new(), client());
     for n in 0..6 {
         let (client, url) = (client.clone(), gate.url("/"));
         let asked = tokio::spawn(async move { client.get(url).send().await });
-        asking.push((n, asked));
-        pause_between_arrivals(Duration::from_millis(5)).await;
-    }
-    for (n, asked) in &asking {
-        if (2..5).contains(n) {
+        let come = eventually(Duration::from_secs(5), || async { here().await > expected });
+        assert!(come.await, "request {n} waits or was forwarded: {}", gate.metrics().await);
+        if (2..5).contains(&n) {
             asked.abort();
+            let gone = eventually(Duration::from_secs(5), || async { here().await <= expected });
+            assert!(gone.await, "request {n} has left: {}", gate.metrics().await);
+        } else {
+            expected += 1;
+            asking.push(asked);
         }
     }
-    let began = now();
-    for (n, asked) in asking {
-        if !(2..5).contains(&n) {
-            assert_eq!(asked.await.unwrap().unwrap().status(), 200);
-        }
+    for asked in asking {
+        assert_eq!(asked.await.unwrap().unwrap().status(), 200);
     }
-    assert!(began.elapsed() > Duration::from_millis(600), "the last one's turn is its own");
+    assert!(began.elapsed() > Duration::from_millis(990), "the last one's turn is its own");
     assert_eq!(origin.count(), 11, "who left the line was not forwarded");
     let metrics = gate.metrics().await;
     assert_eq!(metric(&metrics, "tollgate_waiting"), 0.0);

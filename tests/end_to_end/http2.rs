@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
 
 use crate::tls::{ONE, folder};
 pub use support::frames::{
@@ -12,7 +13,6 @@ pub use support::frames::{
 use support::servers::{
     Gate, Origin, Reloaded, eventually, metric, now, origin_yaml, resident_kib,
 };
-use support::wait::pause_of_a_slow_client;
 
 /// What the tests allow an attack to cost.
 const MOST_KIB: u64 = 40 * 1024;
@@ -361,14 +361,17 @@ async fn who_owes_a_head_is_cut_in_time() {
     trickle.write(&frame(HEADERS, 0, 1, &block)).await;
     let began = now();
     while trickle.write(&frame(CONTINUATION, 0, 1, &fields(&[(b"x", b"y")]))).await {
-        pause_of_a_slow_client(Duration::from_millis(200)).await;
         assert!(began.elapsed() < Duration::from_secs(4), "a trickle goes on for ever");
+        let closed = async { while trickle.read().await.is_some() {} };
+        if timeout(Duration::from_millis(200), closed).await.is_ok() {
+            break;
+        }
     }
     // Counted when it is closed, of which the client may hear first.
     let counted = eventually(Duration::from_secs(5), || async {
         let sample = "tollgate_rejected_total{reason=\"header_timeout\"}";
         metric(&gate.metrics().await, sample) == 5.0
     });
-    assert!(counted.await);
+    assert!(counted.await, "{}", gate.metrics().await);
     assert_eq!(origin.count(), 0);
 }

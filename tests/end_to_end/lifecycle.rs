@@ -394,7 +394,9 @@ async fn bad_files_a_hundred_times_a_second_change_nothing() {
             gate.signal("HUP");
         }
     }
-    assert_eq!(load.failures().await.iter().filter(|why| !why.contains("refused")).count(), 0);
+    let mut failures = load.failures().await;
+    failures.retain(|why| !why.contains("refused"));
+    assert_eq!(failures, Vec::<String>::new());
     let status = gate.ended(Duration::from_secs(5)).await.expect("ends");
     assert!(status.success(), "{status}");
 }

@@ -11,9 +11,9 @@ use crate::http2::{
     Attacker, DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, WINDOW_UPDATE, frame, request,
 };
 use crate::tls::{ONE, folder};
-use support::frames::{agree, connect};
-use support::servers::{Gate, Origin, eventually, metric, now, origin_yaml};
-use support::wait::{pause_between_arrivals, pause_of_a_slow_client};
+use support::frames::{SlowReader, agree, connect};
+use support::servers::{Gate, Origin, eventually, metric, origin_yaml};
+use support::wait::pause_between_arrivals;
 
 const ENHANCE_YOUR_CALM: [u8; 4] = [0, 0, 0, 0xb];
 const OBJECT: usize = 4 << 20;
@@ -285,13 +285,14 @@ async fn a_client_that_reads_is_not_cut_while_memory_is_free() {
         ask.extend(frame(HEADERS, END_HEADERS | END_STREAM, n * 2 + 1, &head));
     }
     assert!(client.write(&ask).await);
-    let (began, mut bytes) = (now(), 0);
+    // Two seconds for all: twice as long as what waits for a client may take when memory is short.
+    let (mut pace, mut bytes) = (SlowReader::new(2_000_000), 0);
     while bytes < STREAMS as usize * SIZE {
         let (kind, _, _, payload) = client.read().await.expect("the connection goes on");
         assert_ne!(kind, RST_STREAM);
-        bytes += if kind == DATA { payload.len() } else { 0 };
-        let due = Duration::from_secs_f64(bytes as f64 / 1e6);
-        pause_of_a_slow_client(due.saturating_sub(began.elapsed())).await;
+        let taken = if kind == DATA { payload.len() } else { 0 };
+        bytes += taken;
+        pace.took(taken).await;
     }
     assert_eq!(shed(&gate.metrics().await, "slow_reader"), 0.0);
 }

@@ -9,7 +9,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use support::servers::{Gate, Origin, client, eventually, free_port, metric};
-use support::wait::pause_of_a_slow_origin;
 
 fn policy(origin: &str) -> String {
     format!("origins:\n  site: {origin}\nroutes: [{{ name: site }}]\n")
@@ -293,10 +292,7 @@ async fn websockets_pass() {
         while !head.ends_with(b"\r\n\r\n") {
             head.push(stream.read_u8().await.unwrap());
         }
-        let switch = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\n";
-        // One that answers at once may lose the tunnel to the framework (ARCHITECTURE.md).
-        pause_of_a_slow_origin(Duration::from_millis(5)).await;
-        stream.write_all(switch.as_bytes()).await.unwrap();
+        crate::tunnels::switch(&mut stream).await.unwrap();
         let (mut from, mut to) = stream.split();
         tokio::io::copy(&mut from, &mut to).await.unwrap();
         String::from_utf8(head).unwrap()

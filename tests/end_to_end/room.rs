@@ -2,17 +2,18 @@
 //! begin.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use crate::connections::{ASK, ROUTE, from, rejected, said};
 use crate::http2::{Attacker, END_HEADERS, END_STREAM, GOAWAY, HEADERS, frame, request};
 use crate::tls::{ONE, folder};
 use support::servers::{Gate, Origin, Reloaded, eventually, metric, origin_yaml};
-use support::wait::pause_of_a_slow_origin;
 
 const KEPT: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -165,8 +166,9 @@ async fn an_exchange_in_flight_is_never_closed_for_another() {
 
 #[tokio::test]
 async fn an_http2_connection_without_streams_makes_room_and_says_so() {
-    let (asked, mut come) = tokio::sync::watch::channel(0);
-    let origin = slow_origin(asked).await;
+    let (asked, mut come) = watch::channel(0);
+    let go_on = Arc::<Notify>::default();
+    let origin = slow_origin(asked, Arc::clone(&go_on)).await;
     let (folder, _) = folder(&["one.example"]);
     let bounds = "max_connections: 4, max_connections_per_client: 4";
     let gate = Gate::start_in(folder, &policy(origin, bounds), ONE).await;
@@ -209,18 +211,19 @@ async fn an_http2_connection_without_streams_makes_room_and_says_so() {
     assert_eq!(closed(&mut plain).await, 2);
     assert!(is_closed(&mut from([127, 0, 0, 8], gate.port).await).await);
     assert_eq!(shed(&gate).await, 3);
+    go_on.notify_one();
     assert_eq!(busy.answer(3).await, Some(200), "the answer that was waited for");
 }
 
-/// Answers `/late` after two seconds, and says how many have asked for it.
-async fn slow_origin(asked: tokio::sync::watch::Sender<u32>) -> SocketAddr {
+/// Answers `/late` when it is told to go on, and says how many have asked for it.
+async fn slow_origin(asked: watch::Sender<u32>, go_on: Arc<Notify>) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let asked = std::sync::Arc::new(asked);
+    let asked = Arc::new(asked);
     tokio::spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let asked = std::sync::Arc::clone(&asked);
+            let (asked, go_on) = (Arc::clone(&asked), Arc::clone(&go_on));
             tokio::spawn(async move {
                 let mut head = Vec::new();
                 while !head.ends_with(b"\r\n\r\n") {
@@ -230,7 +233,7 @@ async fn slow_origin(asked: tokio::sync::watch::Sender<u32>) -> SocketAddr {
                 }
                 if head.starts_with(b"GET /late") {
                     asked.send_modify(|late| *late += 1);
-                    pause_of_a_slow_origin(Duration::from_secs(2)).await;
+                    go_on.notified().await;
                 }
                 let answer =
                     b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nsite";

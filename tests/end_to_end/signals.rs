@@ -9,7 +9,6 @@ use tokio::net::{TcpListener, TcpStream};
 use support::servers::{
     Gate, Origin, Reloaded, client, eventually, metric, now, origin_yaml, read,
 };
-use support::wait::pause_of_a_slow_origin;
 
 const ROUTE: &str = "routes: [{ name: site }]\n";
 
@@ -72,12 +71,13 @@ async fn a_hup_reopens_the_log_of_a_refused_configuration_too() {
 async fn the_line_of_the_last_request_is_written() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    let (go_on, told) = tokio::sync::oneshot::channel();
     let origin = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut chunk = [0; 4096];
         assert!(stream.read(&mut chunk).await.unwrap() > 0);
         stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nsl").await.unwrap();
-        pause_of_a_slow_origin(Duration::from_millis(1_500)).await;
+        told.await.unwrap();
         stream.write_all(b"ow").await.unwrap();
     });
     let policy = format!(
@@ -93,6 +93,13 @@ async fn the_line_of_the_last_request_is_written() {
         assert!(stream.read_buf(&mut answer).await.unwrap() > 0);
     }
     gate.signal("TERM");
+    let closed = eventually(Duration::from_secs(10), || async {
+        gate.log().contains("closing the listeners")
+    });
+    assert!(closed.await, "the listeners close: {}", gate.log());
+    // Longer than the log is waited for when nothing is open any more.
+    assert!(gate.ended(Duration::from_millis(400)).await.is_none(), "the answer is waited for");
+    go_on.send(()).unwrap();
     stream.read_to_end(&mut answer).await.unwrap();
     assert!(answer.ends_with(b"ow\r\n0\r\n\r\n"), "{answer:?}");
     assert!(gate.ended(Duration::from_secs(5)).await.is_some_and(|status| status.success()));

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use support::servers::{Gate, Origin, eventually, metric, now, origin_yaml, resident_kib};
-use support::wait::{pause_between_arrivals, pause_of_a_slow_client};
+use support::wait::pause_of_a_slow_client;
 
 const ROUTE: &str = "routes: [{ name: r }]\n";
 
@@ -25,10 +25,19 @@ async fn connect(gate: &Gate) -> TcpStream {
 
 /// Writes bytes one by one; what is answered, and after how long, or nothing.
 async fn trickle(stream: &mut TcpStream, bytes: &[u8], every: Duration) -> (String, Duration) {
+    in_pieces(stream, bytes.chunks(1), every).await
+}
+
+/// The same for larger pieces.
+async fn in_pieces(
+    stream: &mut TcpStream,
+    pieces: impl Iterator<Item = &[u8]>,
+    every: Duration,
+) -> (String, Duration) {
     let began = now();
     let mut answer = Vec::new();
-    for byte in bytes {
-        if stream.write_all(&[*byte]).await.is_err() {
+    for piece in pieces {
+        if stream.write_all(piece).await.is_err() {
             break;
         }
         if let Ok(read) = timeout(every, stream.read_buf(&mut answer)).await {
@@ -92,15 +101,10 @@ async fn a_body_that_trickles_is_cut_and_one_that_flows_is_not() {
     };
     let steady = async {
         let mut stream = connect(&gate).await;
-        let head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n";
+        let head =
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 56000\r\nConnection: close\r\n\r\n";
         stream.write_all(head).await.unwrap();
-        for _ in 0..30 {
-            stream.write_all(&[b'x'; 2_000]).await.unwrap();
-            pause_of_a_slow_client(Duration::from_millis(800)).await;
-        }
-        let mut answer = [0; 12];
-        stream.read_exact(&mut answer).await.unwrap();
-        String::from_utf8(answer.to_vec()).unwrap()
+        in_pieces(&mut stream, [b'x'; 56_000].chunks(2_000), Duration::from_millis(800)).await
     };
     let (slow, chunks, steady) = tokio::join!(slow, chunks, steady);
     for (answer, took) in [slow, chunks] {
@@ -109,8 +113,10 @@ async fn a_body_that_trickles_is_cut_and_one_that_flows_is_not() {
         let bounds = Duration::from_secs(19)..Duration::from_secs(24);
         assert!(bounds.contains(&took), "{took:?}");
     }
-    // 24 seconds long, and never slower than it may be.
-    assert_eq!(steady, "HTTP/1.1 200");
+    // Longer than one that brings nothing is borne, and never slower than it may be.
+    let (answer, took) = steady;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(took > Duration::from_secs(21), "{took:?}");
     let metrics = gate.metrics().await;
     assert_eq!(metric(&metrics, "tollgate_rejected_total{reason=\"body_rate\"}") as u64, 2);
 }
@@ -118,7 +124,7 @@ async fn a_body_that_trickles_is_cut_and_one_that_flows_is_not() {
 #[tokio::test]
 async fn who_takes_nothing_is_cut_and_who_takes_slowly_is_served() {
     let origin = Origin::with(|_| hyper::Response::new(vec![b'x'; 16 << 20].into())).await;
-    let gate = gate(&origin, "write_timeout: 2s").await;
+    let gate = gate(&origin, "write_timeout: 1s").await;
     let ask = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let mut idle = connect(&gate).await;
     idle.write_all(ask).await.unwrap();
@@ -129,7 +135,7 @@ async fn who_takes_nothing_is_cut_and_who_takes_slowly_is_served() {
         // Three times as long as who takes nothing is borne, at a pace that kernels hide in bursts.
         for _ in 0..30 {
             read += stream.read(&mut buffer).await.unwrap();
-            pause_of_a_slow_client(Duration::from_millis(200)).await;
+            pause_of_a_slow_client(Duration::from_millis(100)).await;
         }
         while read < 16 << 20 {
             let more = stream.read(&mut buffer).await.unwrap();
@@ -154,12 +160,9 @@ async fn good_client(gate: &Gate, requests: usize) -> usize {
     let address = std::net::IpAddr::from([127, 0, 0, 2]);
     let client = reqwest::Client::builder().local_address(address).build().unwrap();
     let mut answered = 0;
-    for n in 0..requests {
+    for _ in 0..requests {
         let answer = client.get(gate.url("/")).send().await;
         answered += usize::from(answer.is_ok_and(|answer| answer.status() == 200));
-        if n % 50 == 0 {
-            pause_between_arrivals(Duration::from_millis(10)).await;
-        }
     }
     answered
 }
@@ -177,8 +180,10 @@ async fn thousands_that_say_nothing_or_half_a_head_harm_nobody() {
         }
         idle.push(stream);
     }
-    let held = metric(&gate.metrics().await, "tollgate_connections");
-    assert!(held >= 2_000.0, "{held}");
+    let held = eventually(Duration::from_secs(10), || async {
+        metric(&gate.metrics().await, "tollgate_connections") >= 2_000.0
+    });
+    assert!(held.await, "{}", gate.metrics().await);
     assert_eq!(good_client(&gate, 2_000).await, 2_000);
     let each = (resident_kib(gate.pid()) - before) / 3_000;
     assert!(each < 24, "{each} KiB for each of them");

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use support::servers::{Gate, eventually, free_port, read};
-use support::wait::{observe_for, pause_of_a_slow_client};
+use support::wait::{pause_of_a_slow_client, stands_still};
 
 const POLICY: &str = "
 limits:
@@ -354,17 +354,9 @@ async fn run(name: &'static str) {
     let gate = Gate::start(&format!("{origin}{POLICY}")).await;
     let sent = send_all(gate.port, name).await;
     // Until the books are closed: nothing new in either.
-    let mut before = (0, 0);
-    let quiet = eventually(Duration::from_secs(20), || {
-        let now = (server.seen().len(), gate.stdout().len());
-        let quiet = now == before && (now.0 > 0 || chosen().is_some());
-        before = now;
-        async move {
-            observe_for(Duration::from_millis(300)).await;
-            quiet
-        }
-    });
-    assert!(quiet.await);
+    let books = || (server.seen().len(), gate.stdout().len());
+    assert!(stands_still(Duration::from_secs(20), 15, books).await, "{:?}", books());
+    assert!(books().0 > 0 || chosen().is_some(), "the origin saw nothing");
     let wrong = judge(&server, &gate, &sent);
     println!("{name}: {} streams, {} requests seen", sent.len(), server.seen().len());
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), sent.len(), wrong.join("\n"));

@@ -10,7 +10,7 @@ use support::servers::{Gate, eventually, metric, now};
 use support::wait::pause_of_a_slow_origin;
 
 const SWITCH: &[u8] =
-    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\n";
 
 const ASK: &[u8] = b"GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n";
 
@@ -37,14 +37,19 @@ async fn read_head(stream: &mut TcpStream) -> Option<String> {
     Some(String::from_utf8_lossy(&head).into_owned())
 }
 
+/// Switches to another protocol, as an origin does.
+pub async fn switch(stream: &mut TcpStream) -> std::io::Result<()> {
+    // One that answers within microseconds loses a tunnel of forty to the framework (ARCHITECTURE.md).
+    pause_of_a_slow_origin(Duration::from_millis(5)).await;
+    stream.write_all(SWITCH).await
+}
+
 async fn serve(mut stream: TcpStream, kind: Origin) {
     if read_head(&mut stream).await.is_none() {
         return;
     }
     if matches!(kind, Origin::Echoes | Origin::Closes | Origin::Ticks) {
-        // One that answers within microseconds loses a tunnel of forty to the framework (ARCHITECTURE.md).
-        pause_of_a_slow_origin(Duration::from_millis(5)).await;
-        let _ = stream.write_all(SWITCH).await;
+        let _ = switch(&mut stream).await;
     }
     match kind {
         Origin::Echoes => {
@@ -145,8 +150,11 @@ async fn a_tunnel_that_is_idle_for_too_long_is_closed_and_said_to_be() {
 async fn a_tunnel_in_which_one_side_speaks_is_not_idle() {
     let gate = start(Origin::Ticks, "{ read: 200ms, tunnel: 500ms }").await;
     let (mut stream, _) = ask(&gate).await;
-    let mut ticks = [0; 20];
-    stream.read_exact(&mut ticks).await.expect("two seconds of ticks");
+    let mut ticks = [0; 12];
+    stream
+        .read_exact(&mut ticks)
+        .await
+        .expect("ticks for more than twice as long as it may be idle");
     drop(stream);
     assert_eq!(line(&gate).await["tunnel"], "closed");
 

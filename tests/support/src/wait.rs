@@ -124,11 +124,6 @@ pub async fn pause_between_arrivals(span: Duration) {
     tokio::time::sleep(span).await;
 }
 
-/// The time in which a limit gives units back, on the clock of another process.
-pub async fn refill(span: Duration) {
-    tokio::time::sleep(span).await;
-}
-
 /// A span of real time that is observed: load goes on, or nothing may happen.
 pub async fn observe_for(span: Duration) {
     tokio::time::sleep(span).await;

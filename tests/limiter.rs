@@ -3,9 +3,11 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
+use support::wait::virtual_time;
 use tollgate::clock::{ManualClock, Nanos};
 use tollgate::{Action, Limiter, LimiterError, Refusal};
 
@@ -117,4 +119,62 @@ async fn a_policy_over_redis_is_connected_to() {
     assert!(!limiter.metrics().store_up);
     let changed = limiter.reload_text("version: 1\nroutes: [{ name: a }]\n");
     assert!(matches!(changed, Err(LimiterError::StoreChanged)));
+}
+
+/// The log lines of all tests of this program.
+static LINES: parking_lot::Mutex<Vec<String>> = parking_lot::Mutex::new(Vec::new());
+
+struct Lines;
+
+impl log::Log for Lines {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        LINES.lock().push(record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}
+
+/// How many lines contain all of these texts.
+fn logged(texts: &[&str]) -> usize {
+    LINES.lock().iter().filter(|line| texts.iter().all(|text| line.contains(text))).count()
+}
+
+const WITH_TOKENS: &str = "version: 1
+limits: { site: { tier: exact, rate: 1/1m, key: { jwt: { claim: sub, secret_file: secret } }, missing_key: client_ip } }
+routes: [{ name: pages, limits: [site] }]
+";
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_that_failed_is_tried_again_and_reported_once() {
+    let _ = log::set_logger(&Lines).map(|()| log::set_max_level(log::LevelFilter::Info));
+    let folder = tempfile::tempdir().unwrap();
+    let name = folder.path().to_str().unwrap();
+    let (file, secret) = (folder.path().join("policy.yaml"), folder.path().join("secret"));
+    std::fs::write(&file, "version: 1\nroutes: [{ name: pages }]\n").unwrap();
+    let limiter = Limiter::builder().policy_file(&file).reload_on_change().build().unwrap();
+    tokio::spawn(limiter.run_background());
+
+    std::fs::write(&file, WITH_TOKENS).unwrap();
+    virtual_time(Duration::from_secs(120)).await;
+    assert!(limiter.metrics().limits.is_empty(), "the file that it names is missing");
+    assert_eq!(logged(&[name, "stays as it was"]), 1, "one version, one line");
+    std::fs::write(&secret, "0123456789abcdef0123456789abcdef").unwrap();
+    virtual_time(Duration::from_secs(20)).await;
+    assert_eq!(limiter.metrics().limits.len(), 1, "it recovers without another change");
+
+    for (version, broken) in
+        ["version: 1\nroutes: [{ nam: a }]", "version: 1\nroutes: [{ nam: ab }]"].iter().enumerate()
+    {
+        std::fs::write(&file, broken).unwrap();
+        virtual_time(Duration::from_secs(60)).await;
+        assert_eq!(logged(&[name, "stays as it was"]), version + 2);
+    }
+    assert_eq!(limiter.metrics().limits.len(), 1, "the policy in force stays");
+    std::fs::write(&file, "version: 1\nroutes: [{ name: other }]\n").unwrap();
+    virtual_time(Duration::from_secs(3)).await;
+    assert!(limiter.metrics().limits.is_empty(), "a change is read at once");
 }

@@ -37,18 +37,30 @@ impl Limiter {
         }
     }
 
-    /// Reads a changed file on a thread that may block: ten thousand routes take tens of milliseconds.
+    /// Reads the policy file if it is to be read, on a thread that may block: ten thousand routes take tens of
+    /// milliseconds.
     async fn reload_changed_file(&self) {
-        let is_changed = self.shared.watch.lock().as_mut().is_some_and(FileWatch::take_change);
-        if !is_changed {
+        let Some(version) = self.shared.watch.lock().as_mut().and_then(FileWatch::look) else {
             return;
-        }
+        };
         let limiter = self.clone();
-        match tokio::task::spawn_blocking(move || limiter.reload()).await {
-            Ok(Ok(report)) => log::info!("the policy is reloaded: {report}"),
-            Ok(Err(error)) => log::error!("the policy stays as it was: {error}"),
+        let reloaded = match tokio::task::spawn_blocking(move || limiter.reload()).await {
+            Ok(reloaded) => reloaded.map_err(|error| error.to_string()),
+            Err(error) => Err(format!("the reload ended early: {error}")),
+        };
+        let mut watch = self.shared.watch.lock();
+        let Some(watch) = watch.as_mut() else {
+            return;
+        };
+        match reloaded {
+            Ok(report) => {
+                watch.succeeded(version);
+                log::info!("the policy is reloaded: {report}");
+            }
             Err(error) => {
-                log::error!("the policy stays as it was: the reload ended early: {error}")
+                if watch.failed(version, &error) {
+                    log::error!("the policy stays as it was, and is tried again: {error}");
+                }
             }
         }
     }

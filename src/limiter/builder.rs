@@ -7,7 +7,7 @@ use super::error::LimiterError;
 use super::file_watch::FileWatch;
 use super::judge::Limiter;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{self, Config, ConfigUse, StoreConfig};
+use crate::config::{self, Config, ConfigUse, LoadedConfig, StoreConfig};
 use crate::engine::Engine;
 
 /// The name of a policy text in errors.
@@ -61,8 +61,10 @@ impl LimiterBuilder {
         self
     }
 
-    /// Makes the background work reload the policy file when it has changed, at most two seconds later. A file with
-    /// mistakes is logged, and the policy in force stays. A policy text never changes.
+    /// Makes the background work reload the policy file when it has changed, at most two seconds after the last write. If
+    /// that fails, the reason is logged once for each version of the file, and the policy in force stays. The same version
+    /// is tried again, at first after a second and later every 16 seconds, so that a cause that passes (a file that the
+    /// policy names is missing for a moment) needs no other change. A policy text never changes.
     pub fn reload_on_change(mut self) -> Self {
         self.reload_on_change = true;
         self
@@ -123,21 +125,25 @@ impl LimiterBuilder {
             PolicySource::File(file) if self.reload_on_change => Some(FileWatch::new(file.clone())),
             PolicySource::File(_) | PolicySource::Text(_) => None,
         };
-        Ok((source.read(&self.folder)?, watch))
+        Ok((accepted(source.read(&self.folder)?), watch))
     }
 }
 
 impl PolicySource {
-    /// Reads the policy. Warnings go to the log.
-    pub(super) fn read(&self, folder: &Path) -> Result<Config, LimiterError> {
+    pub(super) fn read(&self, folder: &Path) -> Result<LoadedConfig, LimiterError> {
         let loaded = match self {
             Self::Text(text) => config::read_text_for(ConfigUse::Plugin, text, TEXT_NAME, folder),
             Self::File(file) => config::load_for(ConfigUse::Plugin, file),
         };
-        let loaded = loaded.map_err(LimiterError::Policy)?;
-        for warning in &loaded.warnings {
-            log::warn!("{warning}");
-        }
-        Ok(loaded.config)
+        loaded.map_err(LimiterError::Policy)
     }
+}
+
+/// The configuration that is put in force. Its warnings go to the log now: a reload that fails is tried again, and would
+/// repeat them.
+pub(super) fn accepted(loaded: LoadedConfig) -> Config {
+    for warning in &loaded.warnings {
+        log::warn!("{warning}");
+    }
+    loaded.config
 }

@@ -1,51 +1,116 @@
-//! Notices that a policy file has changed and is no longer being written.
+//! Notices that a policy file has to be read: it has changed and is no longer being written, or its last reload failed.
+//!
+//! A version counts as read only when its reload has ended. A reload that failed is tried again: the cause may pass without
+//! a change of the file (a file that it names is back, a disk answers again). Nothing here reads the policy or knows the
+//! time; the caller looks at regular times.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
+
+/// The most looks between two attempts to read the same version.
+const MAX_PAUSE: u32 = 16;
 
 /// A file and the version of it that was read last.
 #[derive(Debug)]
 pub(super) struct FileWatch {
     file: PathBuf,
-    read: Option<PolicyVersion>,
+    read: Option<FileVersion>,
     /// The version at the last look.
-    seen: Option<PolicyVersion>,
+    seen: Option<FileVersion>,
+    /// Why the last reload failed; `None` if it did not.
+    failure: Option<ReloadFailure>,
 }
 
 /// What differs between two versions of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PolicyVersion {
+pub(super) struct FileVersion {
     modified: SystemTime,
     bytes: u64,
+    identity: FileIdentity,
+}
+
+/// What also differs where a file is replaced by another one with the same size and time of modification.
+#[cfg(unix)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+    changed: (i64, i64),
+}
+
+#[cfg(not(unix))]
+type FileIdentity = ();
+
+/// A reload that failed.
+#[derive(Debug)]
+struct ReloadFailure {
+    message: String,
+    /// Looks between this attempt and the next one.
+    pause: u32,
+    /// Looks that remain until the next attempt.
+    remaining: u32,
 }
 
 impl FileWatch {
     /// The present version counts as read.
     pub(super) fn new(file: PathBuf) -> Self {
-        let mut watch = Self { file, read: None, seen: None };
+        let mut watch = Self { file, read: None, seen: None, failure: None };
         watch.read = watch.version();
         watch.seen = watch.read;
         watch
     }
 
-    /// Looks at the file. Returns whether to read it: it is another version than the one that was read, and the same as
-    /// at the last look, so that nobody is in the middle of writing it. The version then counts as read. A file that is
-    /// missing is waited for.
-    pub(super) fn take_change(&mut self) -> bool {
+    /// Looks at the file. Returns the version to read now: another one than was read, or one whose reload failed and is
+    /// to be tried again. It is the same as at the last look, so that nobody is in the middle of writing it. A file that
+    /// is missing is waited for.
+    pub(super) fn look(&mut self) -> Option<FileVersion> {
         let version = self.version();
         let is_still = std::mem::replace(&mut self.seen, version) == version;
-        let changed = is_still && version.is_some() && version != self.read;
-        if changed {
-            self.read = version;
+        let version = version.filter(|_| is_still)?;
+        if self.read != Some(version) {
+            return Some(version);
         }
-        changed
+        let failure = self.failure.as_mut()?;
+        failure.remaining = failure.remaining.saturating_sub(1);
+        (failure.remaining == 0).then_some(version)
     }
 
-    fn version(&self) -> Option<PolicyVersion> {
+    /// Records that a version is in force.
+    pub(super) fn succeeded(&mut self, version: FileVersion) {
+        self.read = Some(version);
+        self.failure = None;
+    }
+
+    /// Records why a version could not be reloaded. It is tried again, with pauses that double. Returns whether to report
+    /// it: each version is reported once, and once more if the reason is another one.
+    pub(super) fn failed(&mut self, version: FileVersion, message: &str) -> bool {
+        let is_same_version = self.read == Some(version);
+        self.read = Some(version);
+        let before = self.failure.take().filter(|_| is_same_version);
+        let pause = before.as_ref().map_or(1, |before| (before.pause * 2).min(MAX_PAUSE));
+        let is_new = before.is_none_or(|before| before.message != message);
+        let message = message.to_owned();
+        self.failure = Some(ReloadFailure { message, pause, remaining: pause });
+        is_new
+    }
+
+    fn version(&self) -> Option<FileVersion> {
         let found = std::fs::metadata(&self.file).ok()?;
-        Some(PolicyVersion { modified: found.modified().ok()?, bytes: found.len() })
+        let identity = identity(&found);
+        Some(FileVersion { modified: found.modified().ok()?, bytes: found.len(), identity })
     }
 }
+
+#[cfg(unix)]
+fn identity(found: &std::fs::Metadata) -> FileIdentity {
+    use std::os::unix::fs::MetadataExt;
+
+    let changed = (found.ctime(), found.ctime_nsec());
+    FileIdentity { device: found.dev(), inode: found.ino(), changed }
+}
+
+#[cfg(not(unix))]
+fn identity(_: &std::fs::Metadata) -> FileIdentity {}
 
 #[cfg(test)]
 mod tests {
@@ -53,24 +118,111 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_change_is_taken_once_and_when_the_file_is_still() {
+    struct Watched {
+        watch: FileWatch,
+        file: PathBuf,
+        _folder: tempfile::TempDir,
+    }
+
+    fn watched() -> Watched {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("policy.yaml");
         fs::write(&file, "a").unwrap();
-        let mut watch = FileWatch::new(file.clone());
-        let mut looks = |expected: &[bool]| {
-            let seen: Vec<bool> = expected.iter().map(|_| watch.take_change()).collect();
-            assert_eq!(seen, expected);
+        Watched { watch: FileWatch::new(file.clone()), file, _folder: folder }
+    }
+
+    impl Watched {
+        /// Looks, and records each attempt as `outcome` says. Returns whether each look was an attempt.
+        fn looks(&mut self, looks: usize, outcome: Result<(), &str>) -> Vec<bool> {
+            let look = |_| {
+                let version = self.watch.look();
+                if let Some(version) = version {
+                    match outcome {
+                        Ok(()) => self.watch.succeeded(version),
+                        Err(message) => drop(self.watch.failed(version, message)),
+                    }
+                }
+                version.is_some()
+            };
+            (0..looks).map(look).collect()
+        }
+    }
+
+    #[test]
+    fn a_change_is_read_once_and_when_the_file_is_still() {
+        let mut watched = watched();
+        assert_eq!(watched.looks(2, Ok(())), [false, false]);
+        fs::write(&watched.file, "ab").unwrap();
+        assert_eq!(watched.looks(1, Ok(())), [false]);
+        fs::write(&watched.file, "abc").unwrap();
+        assert_eq!(watched.looks(3, Ok(())), [false, true, false]);
+        fs::remove_file(&watched.file).unwrap();
+        assert_eq!(watched.looks(2, Ok(())), [false, false]);
+        fs::write(&watched.file, "abcd").unwrap();
+        assert_eq!(watched.looks(3, Ok(())), [false, true, false]);
+    }
+
+    #[test]
+    fn a_failed_reload_is_tried_again_with_longer_and_longer_pauses() {
+        let mut watched = watched();
+        fs::write(&watched.file, "ab").unwrap();
+        let attempts = watched.looks(60, Err("broken"));
+        let at: Vec<usize> = (0..60).filter(|look| attempts[*look]).collect();
+        assert_eq!(at, [1, 2, 4, 8, 16, 32, 48]);
+        assert_eq!(watched.looks(16, Ok(())).iter().filter(|attempt| **attempt).count(), 1);
+        assert_eq!(watched.looks(40, Ok(())), [false; 40], "it is in force");
+    }
+
+    #[test]
+    fn a_change_ends_the_pause() {
+        let mut watched = watched();
+        fs::write(&watched.file, "ab").unwrap();
+        watched.looks(20, Err("broken"));
+        fs::write(&watched.file, "abc").unwrap();
+        assert_eq!(watched.looks(3, Err("broken")), [false, true, true]);
+    }
+
+    #[test]
+    fn an_attempt_without_an_outcome_is_no_reading() {
+        let mut watched = watched();
+        fs::write(&watched.file, "ab").unwrap();
+        assert!(watched.watch.look().is_none());
+        assert!(watched.watch.look().is_some());
+        assert!(watched.watch.look().is_some());
+    }
+
+    #[test]
+    fn each_version_is_reported_once_for_each_reason() {
+        let mut watched = watched();
+        let mut version = || {
+            let found = watched.watch.look();
+            found.or_else(|| watched.watch.look()).unwrap()
         };
-        looks(&[false, false]);
-        fs::write(&file, "ab").unwrap();
-        looks(&[false]);
-        fs::write(&file, "abc").unwrap();
-        looks(&[false, true, false]);
-        fs::remove_file(&file).unwrap();
-        looks(&[false, false]);
-        fs::write(&file, "abcd").unwrap();
-        looks(&[false, true, false]);
+        fs::write(&watched.file, "ab").unwrap();
+        let first = version();
+        fs::write(&watched.file, "abc").unwrap();
+        let second = version();
+        let reports = [
+            (first, "broken", true),
+            (first, "broken", false),
+            (first, "missing", true),
+            (second, "missing", true),
+            (second, "missing", false),
+        ];
+        for (version, message, expected) in reports {
+            assert_eq!(watched.watch.failed(version, message), expected, "{message}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_of_the_same_size_and_time_that_replaces_it_is_a_change() {
+        let mut watched = watched();
+        let modified = fs::metadata(&watched.file).unwrap().modified().unwrap();
+        let next = watched.file.with_extension("next");
+        fs::write(&next, "b").unwrap();
+        fs::File::options().write(true).open(&next).unwrap().set_modified(modified).unwrap();
+        fs::rename(&next, &watched.file).unwrap();
+        assert_eq!(watched.looks(3, Ok(())), [false, true, false]);
     }
 }

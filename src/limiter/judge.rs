@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use http::request::Parts;
 use parking_lot::Mutex;
 
-use super::builder::{LimiterBuilder, PolicySource};
+use super::builder::{LimiterBuilder, PolicySource, accepted};
 use super::error::LimiterError;
 use super::file_watch::FileWatch;
 use super::judged::Judged;
@@ -173,10 +173,11 @@ impl LimiterState {
     fn replace(&self, source: &PolicySource, folder: &Path) -> Result<ReloadReport, LimiterError> {
         // Before the file is read: a reload that read an older version must not replace a newer one.
         let _reloading = self.reloading.lock();
-        let config = source.read(folder)?;
-        if config.store != self.store {
+        let read = source.read(folder)?;
+        if read.config.store != self.store {
             return Err(LimiterError::StoreChanged);
         }
+        let config = accepted(read);
         let previous = self.loaded.load_full();
         let (next, report) = LoadedPolicy::new(config, &self.engine, Some(&previous.generation));
         self.loaded.store(Arc::new(next));

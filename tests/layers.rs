@@ -35,6 +35,7 @@ const KEPT: [(&str, &[&str]); 11] = [
         &[
             "http/framework.rs",
             "edge",
+            "limiter/delay.rs",
             "limiter/judged.rs",
             "limiter/plugin.rs",
             "proxy",
@@ -42,7 +43,7 @@ const KEPT: [(&str, &[&str]); 11] = [
             "server",
         ],
     ),
-    ("pingora_proxy", &["edge", "limiter/plugin.rs", "proxy", "server"]),
+    ("pingora_proxy", &["edge", "limiter/delay.rs", "limiter/plugin.rs", "proxy", "server"]),
     ("pingora_limits", &["estimator"]),
     ("serde_yaml", &["config"]),
     ("saphyr_parser", &["config"]),

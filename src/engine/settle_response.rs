@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use http::HeaderMap;
+
 use super::decision::Decision;
 use super::generation::Generation;
 use super::open_charge::{
@@ -56,9 +58,26 @@ impl Engine {
         pending: &mut PendingSettlement,
         status: u16,
     ) {
-        self.settle_open(generation, decision, pending, |open, rules| SettledCost {
-            cost: open.final_cost.unforwarded(),
-            is_refunded: rules.refunds(status, true),
+        self.finish_local(generation, decision, pending, status, &HeaderMap::new());
+    }
+
+    /// The same for a request that the program around the engine has answered itself. A cost that its answer names
+    /// counts.
+    pub fn finish_local(
+        &self,
+        generation: &Generation,
+        decision: &mut Decision,
+        pending: &mut PendingSettlement,
+        status: u16,
+        headers: &HeaderMap,
+    ) {
+        let route = decision.route.map(|route| generation.policy().route(route));
+        self.settle_open(generation, decision, pending, |open, rules| {
+            let named = route.and_then(|route| open.final_cost.in_response(route, headers));
+            SettledCost {
+                cost: named.or_else(|| open.final_cost.unforwarded()),
+                is_refunded: rules.refunds(status, true),
+            }
         });
     }
 

@@ -125,6 +125,15 @@ impl Judged {
         self.finish(&FinalResponse { status: status.as_u16(), headers, by_origin: true });
     }
 
+    /// Settles a request that the program answered itself, without an origin: by its own status and fields.
+    #[cfg(feature = "pingora")]
+    pub(super) fn answered_locally(&mut self, status: StatusCode, headers: &HeaderMap) {
+        if let Ok(decision) = &mut self.decision {
+            let (engine, generation) = (&self.shared.engine, &self.loaded.generation);
+            engine.finish_local(generation, decision, &mut self.pending, status.as_u16(), headers);
+        }
+    }
+
     fn finish(&mut self, response: &FinalResponse<'_>) {
         if let Ok(decision) = &mut self.decision {
             let generation = &self.loaded.generation;

@@ -1,12 +1,14 @@
 //! The engine as a library: a policy that judges the requests of another server.
 //!
 //! A [`Limiter`] reads the same policy as the proxy and decides with the same engine. It knows the `http` crate's types;
-//! only `plugin.rs` knows Pingora. It owns no socket and forwards nothing: its caller reads requests, forwards them,
+//! only `plugin.rs` and `delay.rs` know Pingora. It owns no socket and forwards nothing: its caller reads requests, forwards them,
 //! and reports the answers. What always holds: a request is settled under the configuration that judged it.
 
 mod action;
 mod background;
 mod builder;
+#[cfg(feature = "pingora")]
+pub(crate) mod delay;
 mod error;
 mod file_watch;
 mod judge;

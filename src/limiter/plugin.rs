@@ -15,10 +15,11 @@ use http::{StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::server::ShutdownWatch;
 use pingora::services::background::{BackgroundService, GenBackgroundService};
-use pingora::{Error, ErrorSource, Result};
+use pingora::{Error, ErrorSource, ErrorType, Result};
 use pingora_proxy::Session;
 
 use super::action::Action;
+use super::delay;
 use super::judge::Limiter;
 use super::judged::{Judged, is_final};
 use crate::http::{Head, Refusal};
@@ -71,14 +72,20 @@ impl RequestLimit {
     /// Judges the request. Waits for its delay, if it has one. Answers it if it is refused, and returns true: Pingora then
     /// forwards nothing.
     ///
+    /// A subrequest of Pingora's cache is not judged: the server makes it itself, with the head of a request that was.
+    ///
     /// # Errors
     ///
-    /// The refusal cannot be written.
+    /// The refusal cannot be written, or the client left while the request waited. Return the error from your
+    /// `request_filter`: Pingora then forwards nothing.
     pub async fn request_filter(
         &mut self,
         limiter: &Limiter,
         session: &mut Session,
     ) -> Result<bool> {
+        if session.subrequest_ctx.is_some() {
+            return Ok(false);
+        }
         let peer = session.client_addr().and_then(|address| address.as_inet());
         // Only a socket without an address (a Unix socket) has no peer.
         let peer = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
@@ -86,9 +93,13 @@ impl RequestLimit {
         let action = judged.action();
         let judged = self.judged.insert(judged);
         match action {
-            Action::Forward { .. } => {
-                judged.wait().await;
-                Ok(false)
+            Action::Forward { delay } => {
+                let waited = match delay.is_zero() {
+                    true => Ok(()),
+                    false => delay::wait(session, delay).await,
+                };
+                judged.end_delay();
+                waited.map(|()| false)
             }
             Action::Refuse(refusal) => {
                 refuse(session, refusal).await?;
@@ -111,16 +122,28 @@ impl RequestLimit {
         judged.write_fields_to_head(response)
     }
 
-    /// Settles a request that no origin answered, by the status that the client was told (502 if it was told none), and
-    /// frees its slots in flight. A client that left before an answer gets nothing back.
+    /// Settles a request that has no answer of an origin, and frees its slots in flight.
+    ///
+    /// Where you answered it yourself (or returned an error with a status of your own, `ErrorType::HTTPStatus`), `count`,
+    /// `refund` and costs read your answer. Where the origin failed, `refund` reads the status that the client was told;
+    /// if nothing was written, that is 502. A client that left before an answer gets nothing back.
     pub fn logging(&mut self, session: &Session, error: Option<&Error>) {
         let Some(mut judged) = self.judged.take() else {
             return;
         };
-        let left = error.is_some_and(|error| *error.esource() == ErrorSource::Downstream);
-        if !self.is_answered && !judged.is_refused() && !left {
-            let written = session.response_written().map(|response| response.status);
-            judged.failed(written.unwrap_or(StatusCode::BAD_GATEWAY));
+        if self.is_answered || judged.is_refused() {
+            return;
+        }
+        let written = session.response_written().filter(|response| is_final(response.status));
+        match (written, error) {
+            (_, Some(error)) if *error.esource() == ErrorSource::Downstream => {}
+            (Some(own), None) => judged.answered_locally(own.status, &own.headers),
+            // The origin may have been asked, so its reserve stays.
+            (Some(own), Some(error)) if is_own_answer(error) => {
+                judged.settle(own.status, &own.headers);
+            }
+            (Some(failure), Some(_)) => judged.failed(failure.status),
+            (None, _) => judged.failed(StatusCode::BAD_GATEWAY),
         }
     }
 
@@ -151,12 +174,15 @@ pub struct Background {
 
 #[async_trait]
 impl BackgroundService for Background {
-    async fn start(&self, mut shutdown: ShutdownWatch) {
-        tokio::select! {
-            () = self.limiter.run_background() => {}
-            _ = shutdown.changed() => {}
-        }
+    /// Goes on until the process ends: after the signal, which comes when shutdown begins, requests still continue.
+    async fn start(&self, _: ShutdownWatch) {
+        self.limiter.run_background().await;
     }
+}
+
+/// Whether the program chose the status of an error itself.
+fn is_own_answer(error: &Error) -> bool {
+    matches!(error.etype(), ErrorType::HTTPStatus(_)) && *error.esource() != ErrorSource::Upstream
 }
 
 /// Answers a refused request, and closes an HTTP/1 connection, whose body is not read.

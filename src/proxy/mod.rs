@@ -10,7 +10,6 @@
 
 mod access_record;
 mod context;
-mod delay;
 mod early_rejection;
 mod failure_log;
 mod http10;

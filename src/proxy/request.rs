@@ -17,7 +17,7 @@ use pingora_proxy::Session;
 
 use super::context::{Context, Tollgate};
 use super::traffic::RequestOutcome;
-use super::{delay, http10, respond};
+use super::{http10, respond};
 use crate::clock::Nanos;
 use crate::config::Bounds;
 use crate::edge::{ConnectionState, RequestMemory};
@@ -26,6 +26,7 @@ use crate::http::{
     AnswerPreferences, Head, HeadBounds, RejectReason, ScannedHead, ValidRequest, render, validate,
     validate_scanned,
 };
+use crate::limiter::delay;
 
 /// The future of `request_filter`: `true` when the request has been answered.
 pub(super) type Judging<'r> = Pin<Box<dyn Future<Output = Result<bool>> + Send + 'r>>;
@@ -174,7 +175,7 @@ async fn conclude(
     };
     let delayed = match decision.wait() {
         Nanos::ZERO => Ok(()),
-        wait => Box::pin(delay::wait(session, wait)).await,
+        wait => Box::pin(delay::wait(session, wait.into())).await,
     };
     ctx.pending.end_delay();
     let outcome = decision.outcome;

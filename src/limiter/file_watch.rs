@@ -14,32 +14,29 @@ const MAX_PAUSE: u32 = 16;
 #[derive(Debug)]
 pub(super) struct FileWatch {
     file: PathBuf,
-    read: Option<FileVersion>,
+    read: Option<PolicyVersion>,
     /// The version at the last look.
-    seen: Option<FileVersion>,
+    seen: Option<PolicyVersion>,
     /// Why the last reload failed; `None` if it did not.
     failure: Option<ReloadFailure>,
 }
 
 /// What differs between two versions of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileVersion {
+pub(super) struct PolicyVersion {
     modified: SystemTime,
     bytes: u64,
     identity: FileIdentity,
 }
 
 /// What also differs where a file is replaced by another one with the same size and time of modification.
-#[cfg(unix)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Zero on other systems than Unix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FileIdentity {
     device: u64,
     inode: u64,
     changed: (i64, i64),
 }
-
-#[cfg(not(unix))]
-type FileIdentity = ();
 
 /// A reload that failed.
 #[derive(Debug)]
@@ -63,7 +60,7 @@ impl FileWatch {
     /// Looks at the file. Returns the version to read now: another one than was read, or one whose reload failed and is
     /// to be tried again. It is the same as at the last look, so that nobody is in the middle of writing it. A file that
     /// is missing is waited for.
-    pub(super) fn look(&mut self) -> Option<FileVersion> {
+    pub(super) fn look(&mut self) -> Option<PolicyVersion> {
         let version = self.version();
         let is_still = std::mem::replace(&mut self.seen, version) == version;
         let version = version.filter(|_| is_still)?;
@@ -76,14 +73,14 @@ impl FileWatch {
     }
 
     /// Records that a version is in force.
-    pub(super) fn succeeded(&mut self, version: FileVersion) {
+    pub(super) fn succeeded(&mut self, version: PolicyVersion) {
         self.read = Some(version);
         self.failure = None;
     }
 
     /// Records why a version could not be reloaded. It is tried again, with pauses that double. Returns whether to report
     /// it: each version is reported once, and once more if the reason is another one.
-    pub(super) fn failed(&mut self, version: FileVersion, message: &str) -> bool {
+    pub(super) fn failed(&mut self, version: PolicyVersion, message: &str) -> bool {
         let is_same_version = self.read == Some(version);
         self.read = Some(version);
         let before = self.failure.take().filter(|_| is_same_version);
@@ -94,10 +91,10 @@ impl FileWatch {
         is_new
     }
 
-    fn version(&self) -> Option<FileVersion> {
+    fn version(&self) -> Option<PolicyVersion> {
         let found = std::fs::metadata(&self.file).ok()?;
         let identity = identity(&found);
-        Some(FileVersion { modified: found.modified().ok()?, bytes: found.len(), identity })
+        Some(PolicyVersion { modified: found.modified().ok()?, bytes: found.len(), identity })
     }
 }
 
@@ -110,7 +107,9 @@ fn identity(found: &std::fs::Metadata) -> FileIdentity {
 }
 
 #[cfg(not(unix))]
-fn identity(_: &std::fs::Metadata) -> FileIdentity {}
+fn identity(_: &std::fs::Metadata) -> FileIdentity {
+    FileIdentity::default()
+}
 
 #[cfg(test)]
 mod tests {

@@ -236,3 +236,36 @@ fn the_public_items_are_those_of_the_list() {
         "the public API differs from docs/public-api.txt\nnew: {new:#?}\ngone: {gone:#?}"
     );
 }
+
+/// The documentation of a type: the lines of `///` above it, over its attributes.
+fn documentation<'t>(texts: &'t [String], name: &str) -> Option<Vec<&'t str>> {
+    let declares = |line: &str| {
+        ["pub struct ", "pub enum ", "pub trait "].iter().any(|keyword| {
+            let rest = line.strip_prefix(keyword).and_then(|rest| rest.strip_prefix(name));
+            rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+        })
+    };
+    texts.iter().find_map(|text| {
+        let lines: Vec<&str> = text.lines().collect();
+        let at = lines.iter().position(|line| declares(line))?;
+        let above = lines[..at].iter().rev().copied();
+        Some(above.take_while(|line| line.starts_with("///") || line.starts_with("#[")).collect())
+    })
+}
+
+#[test]
+fn every_public_type_has_an_example() {
+    let list = fs::read_to_string(root().join("docs/public-api.txt")).unwrap();
+    let mut texts = Vec::new();
+    sources(&root().join("src"), &mut texts);
+    let types = list.lines().filter(|line| !line.starts_with(' ') && !line.contains("pub fn "));
+    let names = types.filter_map(|line| line.rsplit_once("::").map(|(_, name)| name));
+    let names: Vec<&str> = names.collect();
+    assert!(names.len() > 15 && names.contains(&"Judged"), "{names:?}");
+    let has_example = |name: &&&str| {
+        let lines = documentation(&texts, name).unwrap_or_default();
+        lines.iter().any(|line| line.starts_with("/// ```"))
+    };
+    let without: Vec<&&str> = names.iter().filter(|name| !has_example(name)).collect();
+    assert!(without.is_empty(), "{without:?}");
+}

@@ -7,6 +7,15 @@ use super::now::{Clock, Now};
 use super::time_lines::TimeLines;
 
 /// A clock that moves only when it is told to: for tests, `tollgate explain` and `tollgate test`.
+///
+/// ```
+/// use tollgate::clock::{Clock, ManualClock, Nanos};
+///
+/// let clock = ManualClock::new(Nanos::from_secs(1_700_000_000));
+/// let before = clock.now();
+/// clock.advance(Nanos::from_secs(60));
+/// assert_eq!(clock.now().mono.saturating_sub(before.mono), Nanos::from_secs(60));
+/// ```
 #[derive(Debug)]
 pub struct ManualClock {
     mono: AtomicU64,

@@ -4,6 +4,14 @@ use std::fmt;
 use std::time::Duration;
 
 /// Nanoseconds: an instant on one of the two time lines of [`Now`](super::Now), or a span between two instants.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::clock::Nanos;
+///
+/// let wait = Nanos::from_millis(1_500);
+/// assert_eq!((wait.secs_ceil(), Duration::from(wait)), (2, Duration::from_millis(1_500)));
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(u64);
 

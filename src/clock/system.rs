@@ -9,6 +9,14 @@ use super::time_lines::TimeLines;
 
 /// The system's clocks. Each call of `now` reads the monotonic clock. About once per second it also reads the wall
 /// clock, which is enough for the edges of windows and for dates in seconds.
+///
+/// ```
+/// use tollgate::clock::{Clock, SystemClock};
+///
+/// let clock = SystemClock::new();
+/// let now = clock.now();
+/// println!("{} s since the epoch", clock.date(now).secs());
+/// ```
 #[derive(Debug)]
 pub struct SystemClock {
     origin: Instant,

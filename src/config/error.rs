@@ -4,6 +4,14 @@
 use std::fmt;
 
 /// A position in a file; both numbers start at 1.
+///
+/// ```
+/// use tollgate::{Limiter, LimiterError, Location};
+///
+/// let built = Limiter::builder().policy_text("version: 1\nroutes: [{ nam: site }]").build();
+/// let Err(LimiterError::Policy(errors)) = built else { panic!("a key is misspelt") };
+/// assert_eq!(errors.errors[0].location.map(|at: Location| at.line), Some(2));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
     /// The line.
@@ -17,6 +25,20 @@ impl Location {
 }
 
 /// One mistake.
+///
+/// ```
+/// use tollgate::{ConfigError, Limiter, LimiterError};
+///
+/// /// What an editor underlines, and what it offers instead.
+/// fn mark(error: &ConfigError) -> (usize, &str, Option<&str>) {
+///     let line = error.location.map_or(0, |location| location.line);
+///     (line, &error.message, error.cure.as_deref())
+/// }
+///
+/// let built = Limiter::builder().policy_text("version: 1\nroutes: [{ nam: site }]").build();
+/// let Err(LimiterError::Policy(errors)) = built else { panic!("a key is misspelt") };
+/// assert_eq!(mark(&errors.errors[0]).0, 2);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// Position in the text; `None` if the file cannot be read.
@@ -30,6 +52,15 @@ pub struct ConfigError {
 }
 
 /// All mistakes of a file, in the order of its lines; at least one.
+///
+/// ```
+/// use tollgate::{ConfigErrors, Limiter, LimiterError};
+///
+/// let built = Limiter::builder().policy_text("version: 1\nroutes: [{ nam: site }]").build();
+/// let Err(LimiterError::Policy(errors)) = built else { panic!("a key is misspelt") };
+/// let errors: ConfigErrors = errors;
+/// assert_eq!(errors.lines().len(), errors.errors.len());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
     /// Name of the file, as the caller gave it.

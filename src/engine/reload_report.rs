@@ -4,6 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The names of the limits by what a reload did to them, in the order of the files.
+///
+/// ```
+/// use tollgate::{Limiter, LimiterError, ReloadReport};
+///
+/// let policy = "version: 1\nlimits: { a: { tier: exact, rate: 1/1s, key: client_ip } }\nroutes: [{ name: site, limits: [a] }]";
+/// let limiter = Limiter::builder().policy_text(policy).build()?;
+/// let report: ReloadReport = limiter.reload_text(policy.replace("1/1s", "2/1s"))?;
+/// assert_eq!((report.converted.len(), report.restarts()), (1, false));
+/// # Ok::<(), LimiterError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReloadReport {

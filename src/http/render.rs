@@ -39,6 +39,17 @@ const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// An answer that is ready to be sent.
+///
+/// ```
+/// use bytes::Bytes;
+/// use tollgate::Refusal;
+///
+/// /// The answer of a server that speaks the `http` crate's types.
+/// fn answer(refusal: Refusal) -> http::Response<Bytes> {
+///     log::info!("refused with {}: {} bytes", refusal.status, refusal.body.len());
+///     refusal.into()
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Refusal {

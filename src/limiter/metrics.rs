@@ -29,6 +29,18 @@ pub struct MetricsSnapshot {
 }
 
 /// The counters of one limit.
+///
+/// ```
+/// use tollgate::{LimitMetrics, Tier};
+///
+/// /// How many keys of an exact limit take memory.
+/// fn held(limit: &LimitMetrics) -> usize {
+///     match limit.tier {
+///         Tier::Exact => limit.cells.unwrap_or(0),
+///         Tier::Estimate => 0,
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimitMetrics {
@@ -45,6 +57,15 @@ pub struct LimitMetrics {
 }
 
 /// How often a limit gave each verdict.
+///
+/// ```
+/// use tollgate::VerdictCounts;
+///
+/// /// Requests that passed only because the limit could not count them.
+/// fn uncounted(verdicts: VerdictCounts) -> u64 {
+///     verdicts.overflow_allowed + verdicts.degraded_allowed
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerdictCounts {

@@ -17,6 +17,12 @@ use crate::limit::{Quota, Rate};
 pub const DEFAULT_EXPECT_PER_SECOND: u32 = 1_000;
 
 /// The tier in which a limit counts.
+///
+/// ```
+/// use tollgate::Tier;
+///
+/// assert_eq!((Tier::Estimate.name(), Tier::Exact.name()), ("estimate", "exact"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// Approximate, per node, in fixed memory.

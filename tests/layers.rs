@@ -43,7 +43,10 @@ const KEPT: [(&str, &[&str]); 11] = [
             "server",
         ],
     ),
-    ("pingora_proxy", &["edge", "limiter/delay.rs", "limiter/plugin.rs", "proxy", "server"]),
+    (
+        "pingora_proxy",
+        &["edge", "limiter/delay.rs", "limiter/discard.rs", "limiter/plugin.rs", "proxy", "server"],
+    ),
     ("pingora_limits", &["estimator"]),
     ("serde_yaml", &["config"]),
     ("saphyr_parser", &["config"]),

@@ -16,9 +16,9 @@ use pingora::server::configuration::ServerConf;
 use pingora::services::background::BackgroundService;
 use pingora_proxy::{HttpProxy, ProxyHttp, Session, subrequest};
 use support::servers::Origin;
-use support::wait::{eventually, virtual_time};
-use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, UnixStream};
+use support::wait::{eventually, pause_of_a_slow_client, virtual_time};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 use tollgate::Limiter;
 use tollgate::clock::{ManualClock, Nanos};
@@ -264,4 +264,63 @@ async fn a_subrequest_is_not_judged_a_second_time() {
         limit.logging(&session, None);
     }
     assert_eq!(limiter.metrics().limits[0].verdicts.allowed, 1);
+}
+
+/// A limiter whose only unit is spent.
+async fn spent() -> (Limiter, SocketAddr) {
+    let limiter = limiter("rate: 1/1h");
+    let address = serve(&limiter, dead_origin().await).await;
+    let answer = http1().get(format!("http://{address}/local/200")).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    (limiter, address)
+}
+
+/// Many clients write all before they read, and take a failed write for a failed request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_upload_can_write_a_bounded_part_and_sees_its_answer() {
+    let (_limiter, address) = spent().await;
+    let (mut from, mut to) = TcpStream::connect(address).await.unwrap().into_split();
+    let head = "POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 100000\r\n\r\n";
+    to.write_all(head.as_bytes()).await.unwrap();
+    for _ in 0..30 {
+        to.write_all(&[b'x'; 1_000]).await.unwrap();
+        pause_of_a_slow_client(Duration::from_millis(10)).await;
+    }
+    let mut answer = String::new();
+    from.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
+    assert!(answer.contains("quota-exceeded"), "the body too: {answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_keeps_the_connection_if_nothing_is_unread_and_the_request_is_valid() {
+    let (_limiter, address) = spent().await;
+    let last = "GET /last HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n";
+    let rows = [
+        ("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n", 2),
+        ("HEAD / HTTP/1.1\r\nHost: a.example\r\n\r\n", 2),
+        ("GET / HTTP/1.0\r\nHost: a.example\r\n\r\n", 1),
+        ("GET /a%00b HTTP/1.1\r\nHost: a.example\r\n\r\n", 1),
+        ("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 1\r\n\r\n", 1),
+        (
+            "POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n",
+            1,
+        ),
+    ];
+    for (first, expected) in rows {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(first.as_bytes()).await.unwrap();
+        // The head of the first answer, so that the second request is not pipelined.
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            answer.push(stream.read_u8().await.unwrap());
+        }
+        let _ = stream.write_all(last.as_bytes()).await;
+        // A connection that was closed may be reset by the second request.
+        let _ = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert_eq!(answer.matches("HTTP/1.1 4").count(), expected, "{first}: {answer}");
+        assert!(!first.starts_with("HEAD") || answer.matches("quota-exceeded").count() == 1);
+    }
 }

@@ -28,7 +28,8 @@ const MAX_IDLE_BACKGROUND: Nanos = Nanos::from_secs(10);
 /// A policy that judges requests. Clones share counters and policy.
 ///
 /// Its policy is that of the proxy, but may leave out `listeners`, `origins` and the origin of a route. It uses `clients`,
-/// `limits`, `routes`, `defaults`, `responses`, `store` and, of `limits_of_this_proxy`, the bounds of a request's head.
+/// `limits`, `routes`, `defaults`, `responses`, `store` and, of `limits_of_this_proxy`, the bounds of a request's head and
+/// (in a Pingora proxy) `discard`.
 /// Other keys are read, so that the proxy's file serves too, and have no effect.
 ///
 /// ```

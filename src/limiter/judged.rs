@@ -7,6 +7,8 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode};
 
 use super::action::Action;
+#[cfg(feature = "pingora")]
+use super::discard::DiscardBounds;
 use super::judge::LimiterState;
 use super::loaded::LoadedPolicy;
 use crate::engine::{Decision, FinalResponse, PendingSettlement};
@@ -123,6 +125,18 @@ impl Judged {
 
     pub(super) fn settle(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.finish(&FinalResponse { status: status.as_u16(), headers, by_origin: true });
+    }
+
+    /// How much of the body is read if the request is refused.
+    #[cfg(feature = "pingora")]
+    pub(super) fn discard_bounds(&self) -> DiscardBounds {
+        self.loaded.discard
+    }
+
+    /// Whether the request is not valid: its framing, and what follows it on its connection, may be in doubt.
+    #[cfg(feature = "pingora")]
+    pub(super) fn is_invalid(&self) -> bool {
+        self.decision.is_err()
     }
 
     /// Settles a request that the program answered itself, without an origin: by its own status and fields.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "pingora")]
+use super::discard::DiscardBounds;
 use crate::config::{Config, Responses};
 use crate::engine::{Decision, Engine, Generation, ReloadReport};
 use crate::http::{FieldRules, HeadBounds, RateLimitFields};
@@ -14,6 +16,8 @@ pub(super) struct LoadedPolicy {
     pub(super) clients: ClientRules,
     pub(super) bounds: HeadBounds,
     pub(super) field_rules: FieldRules,
+    #[cfg(feature = "pingora")]
+    pub(super) discard: DiscardBounds,
     responses: PerRoute<Arc<Responses>>,
     default_responses: Arc<Responses>,
 }
@@ -33,6 +37,11 @@ impl LoadedPolicy {
             clients: config.clients,
             bounds,
             field_rules,
+            #[cfg(feature = "pingora")]
+            discard: DiscardBounds {
+                bytes: config.bounds.discard_bytes,
+                time: config.bounds.discard_time,
+            },
             responses: config.responses,
             default_responses: config.default_responses,
         };

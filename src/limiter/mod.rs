@@ -1,7 +1,7 @@
 //! The engine as a library: a policy that judges the requests of another server.
 //!
 //! A [`Limiter`] reads the same policy as the proxy and decides with the same engine. It knows the `http` crate's types;
-//! only `plugin.rs` and `delay.rs` know Pingora. It owns no socket and forwards nothing: its caller reads requests, forwards them,
+//! only `plugin.rs`, `delay.rs` and `discard.rs` know Pingora. It owns no socket and forwards nothing: its caller reads requests, forwards them,
 //! and reports the answers. What always holds: a request is settled under the configuration that judged it.
 
 mod action;
@@ -9,6 +9,8 @@ mod background;
 mod builder;
 #[cfg(feature = "pingora")]
 pub(crate) mod delay;
+#[cfg(feature = "pingora")]
+pub(crate) mod discard;
 mod error;
 mod file_watch;
 mod judge;

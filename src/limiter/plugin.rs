@@ -20,6 +20,7 @@ use pingora_proxy::Session;
 
 use super::action::Action;
 use super::delay;
+use super::discard::{expects_continue, linger};
 use super::judge::Limiter;
 use super::judged::{Judged, is_final};
 use crate::http::{Head, Refusal};
@@ -102,7 +103,7 @@ impl RequestLimit {
                 waited.map(|()| false)
             }
             Action::Refuse(refusal) => {
-                refuse(session, refusal).await?;
+                refuse(session, judged, refusal).await?;
                 Ok(true)
             }
         }
@@ -167,6 +168,18 @@ impl Limiter {
 }
 
 /// The background work of a limiter as a Pingora service: see [`Limiter::background`].
+///
+/// ```
+/// use pingora::services::background::GenBackgroundService;
+/// use tollgate::plugin::Background;
+/// use tollgate::{Limiter, LimiterError};
+///
+/// let limiter = Limiter::builder().policy_text("version: 1\nroutes: [{ name: site }]").build()?;
+/// let service: GenBackgroundService<Background> = limiter.background();
+/// // server.add_service(service);
+/// # drop(service);
+/// # Ok::<(), LimiterError>(())
+/// ```
 #[derive(Debug)]
 pub struct Background {
     limiter: Limiter,
@@ -185,21 +198,31 @@ fn is_own_answer(error: &Error) -> bool {
     matches!(error.etype(), ErrorType::HTTPStatus(_)) && *error.esource() != ErrorSource::Upstream
 }
 
-/// Answers a refused request, and closes an HTTP/1 connection, whose body is not read.
-async fn refuse(session: &mut Session, refusal: Refusal) -> Result<()> {
-    let mut head = match session.req_header().version {
+/// Answers a refused request. An HTTP/1 connection closes if the request is not valid or its body is not read; then a
+/// bounded part of the body is read, so that the client sees the answer rather than a reset.
+async fn refuse(session: &mut Session, judged: &Judged, refusal: Refusal) -> Result<()> {
+    let version = session.req_header().version;
+    let mut head = match version {
         Version::HTTP_2 => ResponseHeader::build_no_case(refusal.status, None)?,
         _ => ResponseHeader::build(refusal.status, None)?,
     };
     for (name, value) in &refusal.headers {
         head.append_header(name, value)?;
     }
-    session.set_keepalive(None);
+    let is_unread = version != Version::HTTP_2 && !session.is_body_done();
+    if is_unread || judged.is_invalid() {
+        session.set_keepalive(None);
+    }
     // Over HTTP/2 the framework would send the body of an answer to HEAD, which clients take for an error.
     let without_body = session.req_header().method == http::Method::HEAD;
     session.write_response_header(Box::new(head), without_body).await?;
-    if without_body {
-        return Ok(());
+    if !without_body {
+        session.write_response_body(Some(refusal.body), true).await?;
     }
-    session.write_response_body(Some(refusal.body), true).await
+    if is_unread && !expects_continue(session) {
+        // The answer must be on its way before the rest is read.
+        session.finish_body().await?;
+        linger(session, judged.discard_bounds()).await;
+    }
+    Ok(())
 }

@@ -14,6 +14,7 @@ use super::tunnel;
 use crate::edge::{ConnectionState, StreamCut};
 use crate::engine::FinalResponse;
 use crate::http::{RejectReason, Reply, render};
+use crate::limiter::discard::{DiscardBounds, discard, expects_continue, linger};
 
 /// `Retry-After` of a request that was refused for want of room, in seconds. When room is free again is unknown, but
 /// exchanges end all the time.
@@ -130,7 +131,7 @@ async fn send(session: &mut Session, ctx: &Context, reply: Reply) -> Result<()> 
     let version = session.req_header().version;
     let unread = version != Version::HTTP_2 && !session.is_body_done();
     let answer = reply.into_framework(version)?;
-    if unread && !(fits_discard(session, ctx) && discard(session, ctx).await) {
+    if unread && !(fits_discard(session, ctx) && discard(session, discard_bounds(ctx)).await) {
         session.set_keepalive(None);
     }
     let without_body = session.req_header().method == Method::HEAD;
@@ -141,7 +142,7 @@ async fn send(session: &mut Session, ctx: &Context, reply: Reply) -> Result<()> 
     if unread && !session.is_body_done() && !expects_continue(session) {
         // The answer is sent before the rest is read, so that a client that stops sending finds it.
         session.finish_body().await?;
-        linger(session, ctx).await;
+        linger(session, discard_bounds(ctx)).await;
     }
     Ok(())
 }
@@ -170,53 +171,8 @@ fn fits_discard(session: &Session, ctx: &Context) -> bool {
         && length.is_some_and(|length| length <= ctx.live.bounds().discard_bytes)
 }
 
-/// Whether the client waits for a 100 before it sends its body. It gets the refusal instead, and sends no body.
-fn expects_continue(session: &Session) -> bool {
-    session.get_header(header::EXPECT).is_some()
-}
-
-/// Reads and drops the rest of the body within the bounds. Returns whether the body ended.
-async fn discard(session: &mut Session, ctx: &Context) -> bool {
-    let bounds = &ctx.live.bounds();
-    let reading = read_some(session, bounds.discard_bytes);
-    let read = tokio::time::timeout(bounds.discard_time, reading).await;
-    read.is_ok_and(|read| read == DiscardResult::Complete)
-}
-
-/// Keeps a connection open whose answer is sent and whose body continues. Closing it while bytes arrive would make the
-/// kernel reset it, and the client would lose the answer that it has not read. No more than the bound is read: a client
-/// whose writes stall looks for an answer.
-async fn linger(session: &mut Session, ctx: &Context) {
-    let bounds = &ctx.live.bounds();
-    let lingering = async {
-        if read_some(session, bounds.discard_bytes).await == DiscardResult::TooMuch {
-            std::future::pending::<()>().await;
-        }
-    };
-    // The time is over or the client has gone; either way the connection closes now.
-    let _ = tokio::time::timeout(bounds.discard_time, lingering).await;
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DiscardResult {
-    /// The body ended.
-    Complete,
-    /// The body is longer than the bound.
-    TooMuch,
-    /// The body cannot be read any more.
-    Broken,
-}
-
-async fn read_some(session: &mut Session, max: usize) -> DiscardResult {
-    let mut left = max;
-    loop {
-        match session.downstream_session.read_request_body().await {
-            Ok(None) => return DiscardResult::Complete,
-            Ok(Some(read)) => match left.checked_sub(read.len()) {
-                Some(rest) => left = rest,
-                None => return DiscardResult::TooMuch,
-            },
-            Err(_) => return DiscardResult::Broken,
-        }
-    }
+/// How much of a body that is not forwarded is read.
+fn discard_bounds(ctx: &Context) -> DiscardBounds {
+    let bounds = ctx.live.bounds();
+    DiscardBounds { bytes: bounds.discard_bytes, time: bounds.discard_time }
 }

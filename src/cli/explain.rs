@@ -110,8 +110,9 @@ impl ExplainedRequest {
             headers: &self.headers,
         };
         let rules = FieldRules::of(&config);
-        let checked = validate(head, bounds)
-            .and_then(|clean| rules.check(clean.rare, &self.method, &self.headers).map(|()| clean));
+        let checked = validate(head, bounds).and_then(|clean| {
+            rules.check(clean.uncommon, &self.method, &self.headers).map(|()| clean)
+        });
         let clean = match checked {
             Ok(clean) => clean,
             Err(reason) => {

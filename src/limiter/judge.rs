@@ -131,7 +131,7 @@ impl Limiter {
         let now = shared.engine.now();
         shared.check_background(now);
         let valid = validate(head, loaded.bounds).and_then(|valid| {
-            loaded.field_rules.check(valid.rare, head.method, head.headers).map(|()| valid)
+            loaded.field_rules.check(valid.uncommon, head.method, head.headers).map(|()| valid)
         });
         let (decision, pending) = match valid {
             Ok(valid) => {

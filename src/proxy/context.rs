@@ -45,7 +45,7 @@ pub struct Context {
     pub(super) client: Option<RequestClient>,
     pub(super) host: Arc<str>,
     /// Fields of the head that need a second look before they are forwarded.
-    pub(super) rare: UncommonFields,
+    pub(super) uncommon: UncommonFields,
     /// The canonical path with the query, where it differs from what the client wrote.
     pub(super) rewritten: Option<Box<str>>,
     pub(super) request_id: Option<RequestId>,
@@ -89,7 +89,7 @@ impl Context {
             date: Nanos::ZERO,
             client: None,
             host: Arc::default(),
-            rare: UncommonFields::NONE,
+            uncommon: UncommonFields::NONE,
             rewritten: None,
             request_id: None,
             decision: None,

@@ -47,7 +47,7 @@ pub(super) fn judge<'r>(
     let mut unsettled = None;
     let valid = validated(head, scanned.as_ref(), ctx.live.connections.head).and_then(|valid| {
         let rules = &ctx.live.field_rules;
-        rules.check(valid.rare, &head.method, &head.headers)?;
+        rules.check(valid.uncommon, &head.method, &head.headers)?;
         // A trusted proxy sends requests for many hosts over one connection.
         match !ctx.peer_trusted()
             && ConnectionState::of(session)
@@ -147,7 +147,7 @@ fn keep_for_forwarding(
     scanned: Option<&ScannedHead>,
 ) {
     ctx.rewritten = rewritten(valid, head.raw_path());
-    ctx.rare = valid.rare;
+    ctx.uncommon = valid.uncommon;
     ctx.host = match scanned {
         Some(scanned) => Arc::clone(&scanned.host),
         None => Arc::from(&*valid.host),

@@ -64,7 +64,7 @@ pub(super) fn prepare(session: &Session, ctx: &Context, peer: &mut HttpPeer) {
 
 /// Whether the client asks for another protocol.
 pub(super) fn is_asked_for(session: &Session, ctx: &Context) -> bool {
-    ctx.rare.has(UncommonFields::UPGRADE) && asks_to_switch(session.req_header())
+    ctx.uncommon.has(UncommonFields::UPGRADE) && asks_to_switch(session.req_header())
 }
 
 fn asks_to_switch(head: &RequestHeader) -> bool {

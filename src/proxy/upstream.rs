@@ -150,7 +150,7 @@ pub(super) fn write_forwarding_fields(
     if let Some(target) = &ctx.rewritten {
         request.set_raw_path(target.as_bytes())?;
     }
-    if ctx.rare != UncommonFields::NONE {
+    if ctx.uncommon != UncommonFields::NONE {
         clean_up(session, request, ctx)?;
     }
     let chain = if ctx.peer_trusted() { joined(request, &X_FORWARDED_FOR) } else { None };
@@ -199,7 +199,7 @@ pub(super) fn write_forwarding_fields(
 
 /// Removes the fields that an origin must not see, and joins several cookie lines.
 fn clean_up(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
-    if ctx.rare.has(UncommonFields::UPGRADE) {
+    if ctx.uncommon.has(UncommonFields::UPGRADE) {
         if request.headers.get_all(header::UPGRADE).iter().any(is_to_http) {
             // Requests on the upgraded connection would bypass the limiter. This one is forwarded without
             // the upgrade.
@@ -210,12 +210,12 @@ fn clean_up(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Re
     }
     let rules = &ctx.live.field_rules;
     let method = &session.req_header().method;
-    for name in rules.dropped(ctx.rare, ctx.peer_trusted(), method, &request.headers) {
+    for name in rules.dropped(ctx.uncommon, ctx.peer_trusted(), method, &request.headers) {
         request.remove_header(&name);
     }
     // HTTP/2 has its own rule for several lines (RFC 9113, section 8.2.3).
     let is_http2 = ctx.origin.as_ref().is_some_and(|origin| origin.config().http2);
-    if ctx.rare.has(UncommonFields::COOKIES) && !is_http2 {
+    if ctx.uncommon.has(UncommonFields::COOKIES) && !is_http2 {
         join_cookies(request)?;
     }
     Ok(())

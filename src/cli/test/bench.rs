@@ -144,7 +144,7 @@ impl<'s> Bench<'s> {
         let mut observed =
             ObservedResponse { client_ip: client.ip.to_string(), ..ObservedResponse::default() };
         let checked = validate(head, self.bounds).and_then(|clean| {
-            self.rules.check(clean.rare, &send.method, &send.headers).map(|()| clean)
+            self.rules.check(clean.uncommon, &send.method, &send.headers).map(|()| clean)
         });
         let clean = match checked {
             Ok(clean) => clean,

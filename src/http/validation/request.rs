@@ -25,8 +25,8 @@ pub struct ValidRequest<'r> {
     pub readings: Vec<String>,
     /// What follows the `?`.
     pub query: Option<&'r str>,
-    /// Fields that need a second look ([`FieldRules`]).
-    pub rare: UncommonFields,
+    /// Fields that need a second look ([`crate::http::FieldRules`]).
+    pub uncommon: UncommonFields,
 }
 
 impl ValidRequest<'_> {
@@ -97,7 +97,7 @@ pub fn validate(head: Head<'_>, bounds: HeadBounds) -> Result<ValidRequest<'_>, 
     if !is_known(method) {
         return Err(RejectReason::Method);
     }
-    let rare = size(head.headers, bounds)?;
+    let uncommon = size(head.headers, bounds)?;
     let lines = |name| head.headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
     let length = framing::length(
         head.version == Version::HTTP_11,
@@ -116,7 +116,7 @@ pub fn validate(head: Head<'_>, bounds: HeadBounds) -> Result<ValidRequest<'_>, 
     let authority = head.authority.map(str::as_bytes);
     let (authority, spans) = locate(method, head.target, host, authority, head.version)?;
     let target = std::str::from_utf8(head.target).map_err(|_| RejectReason::Target)?;
-    spans.read(host::host(authority)?, target, rare)
+    spans.read(host::host(authority)?, target, uncommon)
 }
 
 /// Whether a method is one of RFC 9110 and RFC 5789 except for CONNECT and TRACE, of WebDAV, or of its extensions. Names are
@@ -154,16 +154,16 @@ fn size(headers: &HeaderMap, bounds: HeadBounds) -> Result<UncommonFields, Rejec
     }
     // RFC 9113 counts names, values, and 32 bytes for each field. Here it is what HTTP/1 sends: name, colon, space,
     // value, line end.
-    let (mut total, mut cookies, mut rare) = (0, 0, UncommonFields::NONE);
+    let (mut total, mut cookies, mut uncommon) = (0, 0, UncommonFields::NONE);
     for (name, value) in headers {
         total += name.as_str().len() + value.len() + 4;
         cookies += usize::from(name == header::COOKIE);
-        rare |= UncommonFields::of_any_name(name.as_str().as_bytes());
+        uncommon |= UncommonFields::of_any_name(name.as_str().as_bytes());
     }
     if cookies > 1 {
-        rare |= UncommonFields::COOKIES;
+        uncommon |= UncommonFields::COOKIES;
     }
-    if total > bounds.header_size { Err(RejectReason::HeaderSize) } else { Ok(rare) }
+    if total > bounds.header_size { Err(RejectReason::HeaderSize) } else { Ok(uncommon) }
 }
 
 /// Refuses a `Connection` line that nominates an end-to-end field. A nominated field is removed on the way, so the origin

@@ -47,13 +47,13 @@ impl TargetSpans {
     ) -> Result<ValidRequest<'r>, RejectReason> {
         let Some(path) = self.path else {
             let (path, readings) = (Cow::Borrowed("*"), Vec::new());
-            return Ok(ValidRequest { host, path, readings, query: None, rare: uncommon });
+            return Ok(ValidRequest { host, path, readings, query: None, uncommon });
         };
         let raw = if path.from == path.to { "/" } else { path.of_text(target) };
         let path = path::canonical(raw)?;
         let readings = if path.ambiguous { readings::readings(&path.path)? } else { Vec::new() };
         let query = self.query.map(|query| query.of_text(target));
-        Ok(ValidRequest { host, path: path.path, readings, query, rare: uncommon })
+        Ok(ValidRequest { host, path: path.path, readings, query, uncommon })
     }
 }
 

@@ -341,6 +341,14 @@ fn server(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
             counter(&[("outcome", "refused")], refused),
         ],
     ));
+    // Without a sample before the first reload: 0 would be a duration.
+    let duration = status.last_duration().map(|span| gauge(&[], span.get() as f64 / 1e9));
+    families.push(family(
+        "tollgate_reload_duration_seconds",
+        "How long the last reload took, applied or refused.",
+        MetricType::GAUGE,
+        duration.into_iter().collect(),
+    ));
     families.push(family(
         "tollgate_log_dropped_total",
         "Log lines dropped because nobody took them in time.",

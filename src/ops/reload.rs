@@ -49,6 +49,7 @@ impl Reloader {
     /// of them. On an error nothing changes and every error is logged.
     pub async fn reload(&self) -> ReloadOutcome {
         super::supervisor::reloading();
+        let begun = self.engine.now();
         let outcome = match self.attempt().await {
             Ok(outcome) => outcome,
             Err(errors) => ReloadOutcome::Refused { errors },
@@ -67,7 +68,9 @@ impl Reloader {
                 self.reopen_log();
             }
         }
-        self.status.reloaded(self.engine.date(self.engine.now()), outcome.clone());
+        let ended = self.engine.now();
+        let duration = ended.mono.saturating_sub(begun.mono);
+        self.status.reloaded(self.engine.date(ended), duration, outcome.clone());
         super::supervisor::ready();
         outcome
     }

@@ -16,7 +16,14 @@ pub struct Status {
     refused: AtomicU64,
     /// Since the epoch; the start of the process until a reload is applied.
     last_success: AtomicU64,
-    last: Mutex<Option<(Nanos, ReloadOutcome)>>,
+    last: Mutex<Option<LastReload>>,
+}
+
+#[derive(Debug)]
+struct LastReload {
+    date: Nanos,
+    duration: Nanos,
+    outcome: ReloadOutcome,
 }
 
 /// How a reload went.
@@ -59,8 +66,8 @@ impl Status {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Records how a reload went, and its date.
-    pub fn reloaded(&self, date: Nanos, outcome: ReloadOutcome) {
+    /// Records how a reload went, the date of its end, and how long it took.
+    pub fn reloaded(&self, date: Nanos, duration: Nanos, outcome: ReloadOutcome) {
         match outcome {
             ReloadOutcome::Applied { .. } => {
                 self.applied.fetch_add(1, Ordering::Relaxed);
@@ -70,7 +77,7 @@ impl Status {
                 self.refused.fetch_add(1, Ordering::Relaxed);
             }
         }
-        *self.last.lock() = Some((date, outcome));
+        *self.last.lock() = Some(LastReload { date, duration, outcome });
     }
 
     /// When the process started.
@@ -90,6 +97,11 @@ impl Status {
 
     /// The date and the outcome of the last reload.
     pub fn last(&self) -> Option<(Nanos, ReloadOutcome)> {
-        self.last.lock().clone()
+        self.last.lock().as_ref().map(|last| (last.date, last.outcome.clone()))
+    }
+
+    /// How long the last reload took, applied or refused; `None` before the first.
+    pub fn last_duration(&self) -> Option<Nanos> {
+        self.last.lock().as_ref().map(|last| last.duration)
     }
 }

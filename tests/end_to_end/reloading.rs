@@ -5,6 +5,7 @@ use std::time::Duration;
 use support::servers::{
     Gate, Origin, Reloaded, client, eventually, free_port, metric, origin_yaml,
 };
+use support::wait::now;
 
 fn policy(rate: &str) -> String {
     format!(
@@ -93,6 +94,25 @@ routes:
     assert_eq!(gate.hup().await, Reloaded::Refused);
     assert_eq!(gate.reload(&format!("{site}{}", policy("4/1h")), "").await, Reloaded::Applied);
     assert_eq!(admitted(&gate, 3).await, 1);
+}
+
+#[tokio::test]
+async fn the_duration_of_the_last_reload_is_a_metric() {
+    const METRIC: &str = "tollgate_reload_duration_seconds";
+    let origin = Origin::start("site").await;
+    let gate = Gate::start(&format!("{}{}", origin_yaml(origin.address), policy("3/1h"))).await;
+    assert!(!gate.metrics().await.contains(METRIC), "no reload, no duration");
+    let good = std::fs::read_to_string(gate.file()).unwrap();
+    let mut durations = Vec::new();
+    for (text, expected) in [(good.as_str(), Reloaded::Applied), ("version: 2", Reloaded::Refused)]
+    {
+        let begun = now();
+        assert_eq!(gate.reload_text(text).await, expected);
+        let seconds = metric(&gate.metrics().await, METRIC);
+        assert!(0.0 < seconds && seconds < begun.elapsed().as_secs_f64(), "{seconds}");
+        durations.push(seconds);
+    }
+    assert_ne!(durations[0], durations[1], "a refused reload has a duration of its own");
 }
 
 #[tokio::test]

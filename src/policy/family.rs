@@ -71,25 +71,7 @@ impl Policy {
         };
         let same = |source: &usize| keys().all(|key| key.get(*source) == first.get(*source));
         let common = (0..first.len()).take_while(same).count();
+        let spreads = |source: &Source| !source.is_shared_by_clients();
         if first[..common].iter().any(spreads) { common } else { 0 }
-    }
-}
-
-/// Whether the clients of a site have many different values of a source.
-const fn spreads(source: &Source) -> bool {
-    match source {
-        Source::ClientIp
-        | Source::Header(_)
-        | Source::Cookie(_)
-        | Source::Query(_)
-        | Source::Bearer
-        | Source::BasicUser
-        | Source::Jwt(_) => true,
-        Source::Host
-        | Source::Path
-        | Source::Method
-        | Source::Route
-        | Source::PathSegment(_)
-        | Source::Shard { .. } => false,
     }
 }

@@ -65,7 +65,7 @@ fn warn_of_bans(limit: &Limit, at: &Located<'_>, list: &mut WarningList<'_>) {
         return;
     }
     let (name, key) = (&limit.name, &limit.key);
-    if key.sources().iter().all(is_shared) {
+    if key.sources().iter().all(Source::is_shared_by_clients) {
         let message = format!(
             "limit {name:?} bans by {key}, which many clients share: one of them can lock all of \
              them out"
@@ -79,19 +79,6 @@ fn warn_of_bans(limit: &Limit, at: &Located<'_>, list: &mut WarningList<'_>) {
         );
         list.add(Code::SpoofableBan, at, message, "ban by client_ip, or by a token's claim");
     }
-}
-
-/// Whether many clients have the same value.
-fn is_shared(source: &Source) -> bool {
-    matches!(
-        source,
-        Source::Host
-            | Source::Path
-            | Source::Method
-            | Source::Route
-            | Source::PathSegment(_)
-            | Source::Shard { .. }
-    )
 }
 
 /// The index of an override for a network that an earlier override contains.

@@ -87,11 +87,7 @@ fn is_by_address(limit: &Limit) -> bool {
 }
 
 fn is_chosen_by_client(limit: &Limit) -> bool {
-    limit
-        .key
-        .sources()
-        .iter()
-        .any(|source| matches!(source, Source::Header(_) | Source::Cookie(_) | Source::Query(_)))
+    limit.key.sources().iter().any(Source::is_invented_freely)
 }
 
 /// Warns of routes with limits of which none applies to preflights: a client can send as many

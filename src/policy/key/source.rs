@@ -97,7 +97,18 @@ impl Source {
         match self {
             Self::Header(name) if *name == AUTHORIZATION => credentials::normalized(part),
             Self::Cookie(_) => cookie::value(part),
-            _ => KeyPart::of(part),
+            Self::Host => KeyPart::of(part.to_ascii_lowercase()),
+            Self::ClientIp
+            | Self::Header(_)
+            | Self::Query(_)
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Jwt(_)
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_)
+            | Self::Shard { .. } => KeyPart::of(part),
         }
     }
 
@@ -188,6 +199,43 @@ impl Source {
             | Self::Method
             | Self::Route
             | Self::PathSegment(_) => false,
+        }
+    }
+
+    /// Whether an invented value is as good as a true one: each is a budget of its own, and origins do not check it as
+    /// they check credentials.
+    pub fn is_invented_freely(&self) -> bool {
+        match self {
+            Self::Header(_) | Self::Cookie(_) | Self::Query(_) => true,
+            Self::ClientIp
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Jwt(_)
+            | Self::Host
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_)
+            | Self::Shard { .. } => false,
+        }
+    }
+
+    /// Whether many clients have the same value.
+    pub fn is_shared_by_clients(&self) -> bool {
+        match self {
+            Self::Host
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_)
+            | Self::Shard { .. } => true,
+            Self::ClientIp
+            | Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Jwt(_) => false,
         }
     }
 

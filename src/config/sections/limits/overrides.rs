@@ -145,7 +145,7 @@ fn read_keys(
         .collect()
 }
 
-/// The values of a key as its sources would find them in a request.
+/// The values of a key as they were typed; sources read them as in a request when they are hashed.
 fn key_values(
     texts: &[&str],
     key: &KeySpec,
@@ -165,7 +165,6 @@ fn key_values(
         }
         Source::Shard { .. } => Err("a shard cannot have overrides by key".to_owned()),
         _ if text.is_empty() => Err("an empty value is never a key".to_owned()),
-        Source::Host => Ok(text.to_ascii_lowercase().into_bytes().into_boxed_slice()),
         _ => Ok(text.as_bytes().into()),
     });
     values.collect()

@@ -783,6 +783,8 @@ routes:
         codes(&format!("{HEAD}{policy}{silenced}")),
         ["address-header-untrusted", "spoofable-key", "unreachable-route"]
     );
+    let by_name = policy.replace("header:x,", "tls_sni,");
+    assert!(codes(&format!("{HEAD}{by_name}{silenced}")).contains(&"spoofable-key"));
     for everybody in ["0.0.0.0/0", "\"::/0\""] {
         let clients = format!("clients: {{ trusted_proxies: [10.0.0.0/8, {everybody}] }}");
         let text = format!("{HEAD}{clients}\nroutes: [{{ name: r }}]\n");
@@ -885,6 +887,11 @@ check: {{ silence: [spoofable-key, unlimited-preflights] }}\n"
     assert_eq!(codes(&format!("key: route, {ban}"), "l"), [("shared-ban", true)]);
     let by_key = format!("key: header:x-key, missing_key: skip, {ban}");
     assert_eq!(codes(&by_key, "l"), [("spoofable-ban", true)]);
+    // Anybody can send a server name, and all clients of a site send the same one.
+    let by_name = format!("key: tls_sni, missing_key: skip, {ban}");
+    assert_eq!(codes(&by_name, "l"), [("shared-ban", true), ("spoofable-ban", true)]);
+    let by_both = format!("key: [header:x-key, tls_sni], missing_key: skip, {ban}");
+    assert_eq!(codes(&by_both, "l"), [("spoofable-ban", true)]);
     assert_eq!(codes(&format!("{by_ip}, {ban}"), "l"), []);
 }
 

@@ -21,6 +21,7 @@ mod misdirected;
 mod origins;
 mod reloading;
 mod room;
+mod server_names;
 mod signals;
 mod slow;
 mod streams;

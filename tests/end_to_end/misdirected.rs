@@ -48,7 +48,12 @@ async fn connect(port: u16, name: &'static str) -> TlsStream<TcpStream> {
 
 /// The answer to a request for a host; the connection stays open.
 async fn ask(stream: &mut TlsStream<TcpStream>, host: &str) -> String {
-    let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    get(stream, "/", host).await
+}
+
+/// The answer to a request for a path of a host; the connection stays open.
+pub async fn get(stream: &mut TlsStream<TcpStream>, path: &str, host: &str) -> String {
+    let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     loop {

@@ -75,7 +75,7 @@ impl TlsAcceptor {
         let name = stream.get_ssl().and_then(|tls| tls.server_name());
         // If a reload happens between the handshake and this line, this is the certificate that a new connection gets.
         let served = self.certificates.served(self.listener, name);
-        let facts = ConnectionFacts { is_tls: true };
+        let facts = ConnectionFacts::tls(name);
         Some(TlsConnection { stream: Box::new(stream), facts, served })
     }
 }

@@ -31,6 +31,8 @@ pub enum Source {
     Jwt(Claim),
     /// The requested host.
     Host,
+    /// The server name of the TLS handshake.
+    TlsSni,
     /// The canonical path.
     Path,
     /// The method.
@@ -50,11 +52,12 @@ pub enum Source {
 
 impl Source {
     /// The sources that are one word in a configuration.
-    pub const WORDS: [Self; 7] = [
+    pub const WORDS: [Self; 8] = [
         Self::ClientIp,
         Self::Bearer,
         Self::BasicUser,
         Self::Host,
+        Self::TlsSni,
         Self::Path,
         Self::Method,
         Self::Route,
@@ -82,6 +85,9 @@ impl Source {
             Self::BasicUser => credentials::basic_user(facts),
             Self::Jwt(claim) => jwt::part(facts, claim, signatures),
             Self::Host => KeyPart::of(facts.host.as_bytes()),
+            Self::TlsSni => {
+                KeyPart::of(facts.connection.server_name().unwrap_or_default().as_bytes())
+            }
             Self::Path => KeyPart::of(facts.path.as_bytes()),
             Self::Method => target::method(facts),
             Self::Route => KeyPart::of(route.name.as_bytes()),
@@ -97,7 +103,7 @@ impl Source {
         match self {
             Self::Header(name) if *name == AUTHORIZATION => credentials::normalized(part),
             Self::Cookie(_) => cookie::value(part),
-            Self::Host => KeyPart::of(part.to_ascii_lowercase()),
+            Self::Host | Self::TlsSni => KeyPart::of(part.to_ascii_lowercase()),
             Self::ClientIp
             | Self::Header(_)
             | Self::Query(_)
@@ -124,6 +130,7 @@ impl Source {
             | Self::BasicUser
             | Self::Jwt(_)
             | Self::Host
+            | Self::TlsSni
             | Self::PathSegment(_) => true,
             Self::Shard { of, .. } => of.can_be_absent(),
         }
@@ -141,6 +148,7 @@ impl Source {
             | Self::BasicUser
             | Self::Jwt(_)
             | Self::Host
+            | Self::TlsSni
             | Self::Path
             | Self::Method
             | Self::Route
@@ -161,6 +169,7 @@ impl Source {
             | Self::BasicUser
             | Self::Jwt(_)
             | Self::Host
+            | Self::TlsSni
             | Self::Method
             | Self::Route => false,
         }
@@ -178,6 +187,7 @@ impl Source {
             | Self::Bearer
             | Self::BasicUser
             | Self::Host
+            | Self::TlsSni
             | Self::Path
             | Self::Method
             | Self::Route
@@ -188,9 +198,12 @@ impl Source {
     /// Whether a client can freely choose the value.
     pub fn is_written_by_clients(&self) -> bool {
         match self {
-            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::BasicUser | Self::Bearer => {
-                true
-            }
+            Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::BasicUser
+            | Self::Bearer
+            | Self::TlsSni => true,
             Self::Shard { of, .. } => of.is_written_by_clients(),
             Self::Jwt(_)
             | Self::ClientIp
@@ -206,7 +219,7 @@ impl Source {
     /// they check credentials.
     pub fn is_invented_freely(&self) -> bool {
         match self {
-            Self::Header(_) | Self::Cookie(_) | Self::Query(_) => true,
+            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::TlsSni => true,
             Self::ClientIp
             | Self::Bearer
             | Self::BasicUser
@@ -224,6 +237,7 @@ impl Source {
     pub fn is_shared_by_clients(&self) -> bool {
         match self {
             Self::Host
+            | Self::TlsSni
             | Self::Path
             | Self::Method
             | Self::Route
@@ -251,6 +265,7 @@ impl Source {
             Self::ClientIp
             | Self::Query(_)
             | Self::Host
+            | Self::TlsSni
             | Self::Path
             | Self::Method
             | Self::Route
@@ -275,6 +290,7 @@ impl Source {
             Self::PathSegment(_) => 11,
             Self::Shard { .. } => 12,
             Self::Jwt(_) => 13,
+            Self::TlsSni => 14,
         }
     }
 }
@@ -291,6 +307,7 @@ impl fmt::Display for Source {
             Self::BasicUser => f.write_str("basic_user"),
             Self::Jwt(claim) => write!(f, "jwt:{}", claim.name),
             Self::Host => f.write_str("host"),
+            Self::TlsSni => f.write_str("tls_sni"),
             Self::Path => f.write_str("path"),
             Self::Method => f.write_str("method"),
             Self::Route => f.write_str("route"),

@@ -62,6 +62,7 @@ pub(super) fn explain(args: &ExplainArgs) -> ExitCode {
 /// A request as it would be transmitted.
 struct ExplainedRequest {
     peer: IpAddr,
+    connection: ConnectionFacts,
     method: Method,
     target: String,
     headers: HeaderMap,
@@ -91,7 +92,9 @@ impl ExplainedRequest {
         // The target as typed, because the URL type normalizes what request validation has to see.
         let after_scheme = args.url.split_once("://").map_or(args.url.as_str(), |(_, rest)| rest);
         let target = after_scheme.find('/').map_or("/", |start| &after_scheme[start..]).to_owned();
-        Ok(Self { peer: args.ip, method, target, headers })
+        let authority = url.authority().map_or("", |authority| authority.as_str());
+        let connection = ConnectionFacts::for_url(url.scheme_str().unwrap_or_default(), authority);
+        Ok(Self { peer: args.ip, connection, method, target, headers })
     }
 
     fn explain(&self, config: Config) -> Result<Value, String> {
@@ -124,7 +127,7 @@ impl ExplainedRequest {
         let clock = SystemClock::new();
         let facts = clean.facts(
             config.clients.client(self.peer, &self.headers),
-            &ConnectionFacts::NONE,
+            &self.connection,
             clock.date(clock.now()),
             &self.method,
             &self.headers,

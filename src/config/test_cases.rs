@@ -12,6 +12,7 @@ use super::files::read_text_file;
 use super::reader::{ErrorList, Located, NamedValue};
 use super::scalars::{boolean, duration, integer};
 use super::source::{self, MAX_BYTES};
+use crate::policy::ConnectionFacts;
 
 /// Largest number of requests of one step.
 const MAX_TIMES: u64 = 10_000_000;
@@ -56,6 +57,8 @@ pub struct TestRequest {
     pub headers: HeaderMap,
     /// Address of the peer.
     pub ip: IpAddr,
+    /// The connection that the URL asks for.
+    pub connection: ConnectionFacts,
     /// What the origin would answer.
     pub answer: OriginAnswer,
 }
@@ -204,9 +207,9 @@ fn request(at: &Located<'_>) -> Option<TestRequest> {
     let answer = map.get("answer").map(|at| answer(&at));
     map.finish();
     let url = url?;
-    let (authority, target) = match url.split_once("://") {
-        Some((_, rest)) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
-        None => ("", url),
+    let (scheme, (authority, target)) = match url.split_once("://") {
+        Some((scheme, rest)) => (scheme, rest.split_at(rest.find('/').unwrap_or(rest.len()))),
+        None => ("", ("", url)),
     };
     let mut headers = header_fields(fields.as_ref());
     if !authority.is_empty() && !headers.contains_key(http::header::HOST) {
@@ -218,6 +221,7 @@ fn request(at: &Located<'_>) -> Option<TestRequest> {
         target: if target.is_empty() { "/" } else { target }.to_owned(),
         headers,
         ip: ip.unwrap_or(Some(DEFAULT_PEER))?,
+        connection: ConnectionFacts::for_url(scheme, authority),
         answer: answer.unwrap_or(Some(OriginAnswer::default()))?,
     })
 }

@@ -79,6 +79,14 @@ fn explain_asks_the_real_engine() {
     let json = asked(&["--json", "--ip", "203.0.113.7", "GET", "/anything"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!((&json["route"], &json["decision"]), (&"office".into(), &"allowed".into()));
+    for (url, expected) in [
+        ("https://A.example:8443/sni", "tls_sni = a.example\n"),
+        ("https://192.0.2.1/sni", "missing key"),
+        ("http://a.example/sni", "missing key"),
+    ] {
+        let told = tollgate(&["explain", "--config", "tests/policies/keys.yaml", "GET", url]);
+        assert!(text(&told.stdout).contains(expected), "{url}: {}", text(&told.stdout));
+    }
     let unclean = asked(&["GET", "https://a/x/../../y"]);
     assert!(text(&unclean.stdout).contains("rejected"), "{}", text(&unclean.stdout));
 }

@@ -13,7 +13,7 @@ use crate::http::{
     AnswerPreferences, FieldRules, Head, HeadBounds, RejectReason, added_fields, refusal, validate,
 };
 use crate::policy::client::ClientRules;
-use crate::policy::{ConnectionFacts, KeySecret, PerRoute};
+use crate::policy::{KeySecret, PerRoute};
 
 /// The beginning of each case, as the time since the Unix epoch: midnight, so that windows of every
 /// length begin then.
@@ -155,8 +155,7 @@ impl<'s> Bench<'s> {
             }
         };
         let date = self.clock.date(self.clock.now());
-        let connection = &ConnectionFacts::NONE;
-        let facts = clean.facts(client, connection, date, &send.method, &send.headers);
+        let facts = clean.facts(client, &send.connection, date, &send.method, &send.headers);
         let (mut decision, pending) = self.store.decide(&self.engine, &self.generation, &facts);
         observed.waited = decision.wait();
         let latency = observed.waited.saturating_add(Nanos::from(send.answer.after));

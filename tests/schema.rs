@@ -194,3 +194,103 @@ fn every_key_is_described() {
     }
     walk(&schema(), "");
 }
+
+/// Mappings with defaults: a configuration with `@` instead of entries, and the pointer to the mapping in the schema.
+const WITH_DEFAULTS: [(&str, &str); 8] = [
+    ("limits_of_this_proxy: { @ }", "limits_of_this_proxy"),
+    ("limits_of_this_proxy: { discard: { @ } }", "limits_of_this_proxy/properties/discard"),
+    ("origins: { o: { servers: [127.0.0.1:1], @ } }", "origins/additionalProperties"),
+    (
+        "origins: { o: { servers: [127.0.0.1:1], timeouts: { @ } } }",
+        "origins/additionalProperties/properties/timeouts",
+    ),
+    (
+        "origins: { o: { servers: [127.0.0.1:1], health_check: { path: /, @ } } }",
+        "origins/additionalProperties/properties/health_check",
+    ),
+    ("store: { redis: { url: \"redis://127.0.0.1:1\", @ } }", "store/anyOf/1/properties/redis"),
+    ("access_log: { @ }", "access_log"),
+    ("clients: { trusted_proxies: [192.0.2.0/24], @ }", "clients"),
+];
+
+#[test]
+fn defaults_of_the_schema_are_those_of_the_reader() {
+    let schema = schema();
+    let mut compared = 0;
+    for (text, pointer) in WITH_DEFAULTS {
+        let others =
+            ["listeners: [{ address: 127.0.0.1:1 }]", "origins: { o: { servers: [127.0.0.1:1] } }"];
+        let others = others.into_iter().filter(|other| !text.starts_with(&other[..7]));
+        let others: Vec<&str> = others.collect();
+        let read = |entry: &str| {
+            let text = format!(
+                "version: 1\n{}\n{}\nroutes: [{{ name: r, origin: o }}]\n",
+                others.join("\n"),
+                text.replace('@', entry)
+            );
+            let loaded = config::read_text(&text, "f", Path::new(""));
+            let config = loaded.unwrap_or_else(|errors| panic!("{text}: {errors}")).config;
+            let parts = (&config.bounds, &config.origins, &config.store, &config.access_log);
+            format!("{parts:?} {:?} {:?}", config.clients, config.policy.max_keys)
+        };
+        let plain = read("");
+        let keys = schema.pointer(&format!("/properties/{pointer}/properties")).unwrap();
+        for (key, value) in keys.as_object().unwrap() {
+            if let Some(default) = value.get("default").filter(|_| key != "trusted_proxies") {
+                assert_eq!(read(&format!("{key}: {default}")), plain, "{pointer}: {key}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 40, "{compared}");
+}
+
+#[test]
+fn descriptions_state_the_defaults() {
+    fn check(at: &str, value: &Value, stated: &mut usize) {
+        if let (Some(default), Some(text)) = (value.get("default"), value["description"].as_str())
+            && let Some((_, said)) = text.split_once("The default is ")
+        {
+            let words = match default {
+                Value::String(text) => text.clone(),
+                Value::Array(items) if items.is_empty() => "none".to_owned(),
+                Value::Array(_) => "both".to_owned(),
+                other => other.to_string(),
+            };
+            assert_eq!(said.replace(',', ""), format!("{words}."), "{at}");
+            *stated += 1;
+        }
+        let entries =
+            value.as_object().into_iter().flatten().map(|(key, value)| (key.as_str(), value));
+        let items = value.as_array().into_iter().flatten().map(|value| ("", value));
+        for (key, value) in entries.chain(items) {
+            check(&format!("{at}/{key}"), value, stated);
+        }
+    }
+    let mut stated = 0;
+    check("", &schema(), &mut stated);
+    assert!(stated > 50, "{stated}");
+}
+
+#[test]
+fn the_commented_file_has_every_bound_with_its_default() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tollgate.yaml");
+    let file = as_json(&std::fs::read_to_string(file).unwrap());
+    let written = file["limits_of_this_proxy"].as_object().unwrap();
+    let schema = schema();
+    let bounds = schema["properties"]["limits_of_this_proxy"]["properties"].as_object().unwrap();
+    let names = |keys: &serde_json::Map<String, Value>| -> BTreeSet<String> {
+        keys.keys().cloned().collect()
+    };
+    assert_eq!(names(written), names(bounds));
+    for (key, bound) in bounds {
+        match bound.get("default") {
+            Some(default) => assert_eq!(&written[key], default, "{key}"),
+            None => {
+                for (inner, bound) in bound["properties"].as_object().unwrap() {
+                    assert_eq!(written[key][inner], bound["default"], "{key}.{inner}");
+                }
+            }
+        }
+    }
+}

@@ -76,21 +76,21 @@ fn route_row(config: &Config, route: &Route) -> Vec<String> {
 }
 
 fn matches(matches: &RouteMatch) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    parts.extend(matches.methods.iter().map(str::to_owned));
-    parts.extend(matches.hosts.iter().map(|host| match host {
+    let mut conditions: Vec<String> = Vec::new();
+    conditions.extend(matches.methods.iter().map(str::to_owned));
+    conditions.extend(matches.hosts.iter().map(|host| match host {
         HostPattern::Exact(host) => host.to_string(),
         HostPattern::Below(domain) => format!("*.{domain}"),
     }));
-    parts.extend(matches.paths.iter().map(ToString::to_string));
-    parts.extend(
+    conditions.extend(matches.paths.iter().map(ToString::to_string));
+    conditions.extend(
         matches
             .headers
             .iter()
             .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value.as_bytes()))),
     );
-    parts.extend(matches.clients.iter().map(|net| format!("from {net}")));
-    if parts.is_empty() { "everything".to_owned() } else { parts.join(" ") }
+    conditions.extend(matches.clients.iter().map(|net| format!("from {net}")));
+    if conditions.is_empty() { "everything".to_owned() } else { conditions.join(" ") }
 }
 
 /// How the address of a client is determined, and which doubtful fields are forwarded.
@@ -139,13 +139,13 @@ fn write_store(out: &mut dyn Write, config: &Config) -> io::Result<()> {
             let members = family.members.iter().map(|index| &*config.policy.limit(*index).name);
             let members: Vec<&str> = members.collect();
             let key = config.policy.limit(family.members[0]).key.sources();
-            let parts: Vec<String> =
+            let sources: Vec<String> =
                 key[..family.common_sources].iter().map(ToString::to_string).collect();
             writeln!(
                 out,
                 "  family {}: one slot for each {}",
                 members.join(", "),
-                parts.join(", ")
+                sources.join(", ")
             )?;
         }
     }

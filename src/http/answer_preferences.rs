@@ -170,8 +170,8 @@ mod tests {
         let reads = |origin: &'static str, cors: &Cors| {
             let mut headers = HeaderMap::new();
             headers.insert(header::ORIGIN, HeaderValue::from_static(origin));
-            let asking = AnswerPreferences { headers: &headers, chance: 0.0 };
-            asking.reader(cors).map(|origin| origin.to_str().unwrap().to_owned())
+            let preferences = AnswerPreferences { headers: &headers, chance: 0.0 };
+            preferences.reader(cors).map(|origin| origin.to_str().unwrap().to_owned())
         };
         let same = "https://app.example.com";
         assert_eq!(reads(same, &responses.cors).as_deref(), Some(same));

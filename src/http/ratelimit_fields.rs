@@ -49,13 +49,13 @@ impl RateLimitFields<'_> {
 
     /// The value of `RateLimit`: `"writes";r=59;t=60`.
     pub(crate) fn write_limits(&self, out: &mut Vec<u8>) {
-        self.write_list(out, |out, member, answer| {
+        self.write_list(out, |out, member, limit_verdict| {
             out.extend_from_slice(member.remaining());
-            number(out, answer.verdict.remaining.into());
+            number(out, limit_verdict.verdict.remaining.into());
             // It is unknown when a request in flight ends, so such a limit has no `t`.
-            if !matches!(self.policy.limit(answer.limit).count, Count::InFlight { .. }) {
+            if !matches!(self.policy.limit(limit_verdict.limit).count, Count::InFlight { .. }) {
                 out.extend_from_slice(b";t=");
-                number(out, answer.verdict.reset.secs_ceil());
+                number(out, limit_verdict.verdict.reset.secs_ceil());
             }
         });
     }
@@ -65,9 +65,10 @@ impl RateLimitFields<'_> {
         if !self.responses.x_ratelimit_fields {
             return None;
         }
-        let answer = self.decision.tightest(|answer| self.is_visible(answer))?;
-        let reset = self.decision.date.saturating_add(answer.verdict.reset).secs_ceil();
-        let verdict = &answer.verdict;
+        let limit_verdict =
+            self.decision.tightest(|limit_verdict| self.is_visible(limit_verdict))?;
+        let reset = self.decision.date.saturating_add(limit_verdict.verdict.reset).secs_ceil();
+        let verdict = &limit_verdict.verdict;
         Some(Triple { limit: verdict.limit, remaining: verdict.remaining, reset })
     }
 
@@ -123,12 +124,12 @@ impl RateLimitFields<'_> {
         Ok(())
     }
 
-    fn is_visible(&self, answer: &LimitVerdict) -> bool {
-        !answer.shadow && !self.policy.limit(answer.limit).hidden
+    fn is_visible(&self, limit_verdict: &LimitVerdict) -> bool {
+        !limit_verdict.shadow && !self.policy.limit(limit_verdict.limit).hidden
     }
 
     fn visible(&self) -> impl Iterator<Item = &LimitVerdict> {
-        self.decision.verdicts.iter().filter(|answer| self.is_visible(answer))
+        self.decision.verdicts.iter().filter(|limit_verdict| self.is_visible(limit_verdict))
     }
 
     /// Writes a list with a member for each visible limit.
@@ -138,17 +139,20 @@ impl RateLimitFields<'_> {
         write: impl Fn(&mut Vec<u8>, &PolicyMember, &LimitVerdict),
     ) {
         let mut first = true;
-        for answer in self.visible() {
+        for limit_verdict in self.visible() {
             if !first {
                 out.extend_from_slice(b", ");
             }
             first = false;
-            let (limit, rate, units) = (answer.limit, answer.rate, answer.verdict.limit);
+            let (limit, rate, units) =
+                (limit_verdict.limit, limit_verdict.rate, limit_verdict.verdict.limit);
             match self.members.and_then(|all| all.get(limit, rate, units)) {
-                Some(member) => write(out, member, answer),
-                None => {
-                    write(out, &PolicyMember::new(self.policy.limit(limit), rate, units), answer)
-                }
+                Some(member) => write(out, member, limit_verdict),
+                None => write(
+                    out,
+                    &PolicyMember::new(self.policy.limit(limit), rate, units),
+                    limit_verdict,
+                ),
             }
         }
     }

@@ -143,23 +143,26 @@ pub fn refusal(
     decision: &Decision,
     policy: &Policy,
     responses: &Responses,
-    asking: AnswerPreferences<'_>,
+    preferences: AnswerPreferences<'_>,
 ) -> Result<Option<Refusal>, InvalidField> {
-    let reply = reply(RateLimitFields { decision, policy, responses, members: None }, asking);
+    let reply = reply(RateLimitFields { decision, policy, responses, members: None }, preferences);
     reply.map(Reply::into_refusal).transpose()
 }
 
 /// Like [`refusal`], with the fields as lines.
-pub(crate) fn reply(standing: RateLimitFields<'_>, asking: AnswerPreferences<'_>) -> Option<Reply> {
-    let RateLimitFields { decision, responses, .. } = standing;
+pub(crate) fn reply(
+    fields: RateLimitFields<'_>,
+    preferences: AnswerPreferences<'_>,
+) -> Option<Reply> {
+    let RateLimitFields { decision, responses, .. } = fields;
     let mut reply = match reason(decision) {
-        None if decision.outcome == Outcome::Limited => limited(standing, asking),
+        None if decision.outcome == Outcome::Limited => limited(fields, preferences),
         None if decision.outcome == Outcome::Outage => reduced_capacity(None),
         None => return None,
         Some((reason, status)) => {
             let mut reply = rejected(reason, status);
             // Only a request that was charged for a forged token has verdicts to write.
-            standing.write_lines(reply.lines.bytes());
+            fields.write_lines(reply.lines.bytes());
             reply
         }
     };
@@ -168,7 +171,7 @@ pub(crate) fn reply(standing: RateLimitFields<'_>, asking: AnswerPreferences<'_>
         // The answer depends on `Origin`, also if this page may not read it, so caches must keep answers apart.
         lines.add("Vary: ", b"Origin");
     }
-    if let Some(reader) = asking.reader(cors) {
+    if let Some(reader) = preferences.reader(cors) {
         lines.add("Access-Control-Allow-Origin: ", reader.as_bytes());
         lines.add("Access-Control-Expose-Headers: ", EXPOSED);
         if *cors != Cors::All {
@@ -248,14 +251,14 @@ pub(crate) fn reduced_capacity(retry_after: Option<u32>) -> Reply {
 }
 
 /// 429, with the time after which the request can succeed.
-fn limited(standing: RateLimitFields<'_>, asking: AnswerPreferences<'_>) -> Reply {
-    let RateLimitFields { decision, responses, .. } = standing;
-    let jitter = responses.retry_after_jitter.mul_f64(asking.chance.clamp(0.0, 1.0));
+fn limited(fields: RateLimitFields<'_>, preferences: AnswerPreferences<'_>) -> Reply {
+    let RateLimitFields { decision, responses, .. } = fields;
+    let jitter = responses.retry_after_jitter.mul_f64(preferences.chance.clamp(0.0, 1.0));
     let wait = decision.retry_after().map(|wait| wait.saturating_add(Nanos::from(jitter)));
     let retry_after = wait.map(|wait| wait.secs_ceil().max(1));
-    let mut reply = match asking.body(responses) {
+    let mut reply = match preferences.body(responses) {
         RefusalBody::Problem => {
-            let body = limited_body(standing, retry_after);
+            let body = limited_body(fields, retry_after);
             answer_with(StatusCode::TOO_MANY_REQUESTS, PROBLEM_JSON, body)
         }
         RefusalBody::Grpc => {
@@ -276,12 +279,12 @@ fn limited(standing: RateLimitFields<'_>, asking: AnswerPreferences<'_>) -> Repl
     if let Some(wait) = retry_after {
         reply.lines.add_number("Retry-After: ", wait);
     }
-    standing.write_lines(reply.lines.bytes());
+    fields.write_lines(reply.lines.bytes());
     reply
 }
 
-fn limited_body(standing: RateLimitFields<'_>, retry_after: Option<u64>) -> ReplyBody {
-    let RateLimitFields { decision, policy, .. } = standing;
+fn limited_body(fields: RateLimitFields<'_>, retry_after: Option<u64>) -> ReplyBody {
+    let RateLimitFields { decision, policy, .. } = fields;
     let begin = if decision.is_banned() { ABNORMAL_USAGE } else { QUOTA_EXCEEDED };
     let mut body = Vec::with_capacity(256);
     body.extend_from_slice(begin.as_bytes());

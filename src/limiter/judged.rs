@@ -191,8 +191,8 @@ fn refusal(
     let reply = match decision {
         Err(reason) => render::rejected(*reason, reason.status()),
         Ok(decision) => {
-            let asking = AnswerPreferences { headers, chance: fastrand::f64() };
-            render::reply(loaded.fields(decision), asking)?
+            let preferences = AnswerPreferences { headers, chance: fastrand::f64() };
+            render::reply(loaded.fields(decision), preferences)?
         }
     };
     let status = reply.status;

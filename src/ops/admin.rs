@@ -132,8 +132,8 @@ impl AdminApi {
             json!({ "name": &*limit.name, "tier": limit.count.tier().name(), "cells": cells })
         });
         let origins = live.origins.iter().map(|origin| {
-            let (healthy, servers) = origin.health();
-            json!({ "name": &*origin.config().name, "servers": servers, "healthy": healthy })
+            let servers = origin.health();
+            json!({ "name": &*origin.config().name, "servers": servers.all, "healthy": servers.healthy })
         });
         let last = self.status.last().map(|(at, outcome)| {
             let at = timestamp(at.into());

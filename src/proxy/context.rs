@@ -128,7 +128,7 @@ impl Context {
     }
 
     /// The rate limit fields for the client, as its route is configured. `None` before the decision.
-    pub(super) fn standing(&self) -> Option<RateLimitFields<'_>> {
+    pub(super) fn rate_limit_fields(&self) -> Option<RateLimitFields<'_>> {
         let decision = self.decision.as_ref()?;
         let responses = self.live.responses(decision.route);
         let (policy, members) = (self.live.generation.policy(), Some(&self.live.members));

@@ -184,9 +184,10 @@ async fn conclude(
     if outcome == Outcome::Allowed {
         return Ok(false);
     }
-    let asking =
+    let preferences =
         AnswerPreferences { headers: &session.req_header().headers, chance: fastrand::f64() };
-    let Some(reply) = ctx.standing().and_then(|standing| render::reply(standing, asking)) else {
+    let Some(reply) = ctx.rate_limit_fields().and_then(|fields| render::reply(fields, preferences))
+    else {
         return Ok(false);
     };
     ctx.outcome = Some(match ctx.rejected {

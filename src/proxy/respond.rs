@@ -83,8 +83,8 @@ async fn send_failure(session: &mut Session, ctx: &Context, status: u16) -> Resu
         None => render::problem(status, ctx.rejected.map(RejectReason::name)),
     };
     // The request was charged, so its answer has the rate limit fields.
-    if let Some(standing) = ctx.standing() {
-        standing.write_lines(reply.lines.bytes());
+    if let Some(fields) = ctx.rate_limit_fields() {
+        fields.write_lines(reply.lines.bytes());
     }
     send(session, ctx, reply).await
 }

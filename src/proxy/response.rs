@@ -54,16 +54,16 @@ pub(super) fn write_fields(
         by_origin: true,
     };
     proxy.finish(ctx, &final_response);
-    if let Some(standing) = ctx.standing() {
+    if let Some(fields) = ctx.rate_limit_fields() {
         match ConnectionState::of(session).filter(|_| is_http1(session)) {
             // The origin has a triple of its own, which may have to stay as it is.
-            _ if has_triple(&response.headers) => standing.add_to_head(response)?,
+            _ if has_triple(&response.headers) => fields.add_to_head(response)?,
             // The stream writes the fields as bytes.
-            Some(connection) => connection.queue_head_lines(|out| standing.write_lines(out)),
-            None if is_http1(session) => standing.add_to_head(response)?,
+            Some(connection) => connection.queue_head_lines(|out| fields.write_lines(out)),
+            None if is_http1(session) => fields.add_to_head(response)?,
             None => {
                 let mut lines = Lines::new();
-                standing.write_lines(lines.bytes());
+                fields.write_lines(lines.bytes());
                 lines.append_to_head(response)?;
             }
         }

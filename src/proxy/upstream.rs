@@ -117,7 +117,7 @@ fn has_memory(proxy: &Tollgate, client: IpAddr, budget: usize) -> bool {
 /// Allows another server after a failed connection, before the request was sent.
 pub(super) fn try_another(ctx: &mut Context, mut error: Box<Error>) -> Box<Error> {
     ctx.tried.extend(ctx.asked.take());
-    let others = ctx.origin.as_ref().is_some_and(|origin| origin.health().1 > ctx.tried.len());
+    let others = ctx.origin.as_ref().is_some_and(|origin| origin.health().all > ctx.tried.len());
     error.set_retry(others && ctx.tried.len() < MAX_TRIES);
     error
 }

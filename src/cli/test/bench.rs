@@ -210,8 +210,8 @@ impl<'s> Bench<'s> {
         observed: &mut ObservedResponse,
     ) -> bool {
         let policy = self.generation.policy();
-        let asking = AnswerPreferences { headers: asked, chance: 0.0 };
-        match refusal(decision, policy, self.responses(decision), asking) {
+        let preferences = AnswerPreferences { headers: asked, chance: 0.0 };
+        match refusal(decision, policy, self.responses(decision), preferences) {
             Ok(Some(refusal)) => {
                 observed.status = Some(refusal.status.as_u16());
                 observed.limited = decision.outcome == crate::engine::Outcome::Limited;

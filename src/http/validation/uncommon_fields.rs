@@ -73,7 +73,7 @@ pub(crate) const WRITTEN_HERE: [&str; 4] =
 
 /// Prefixes of claims, except for [`WRITTEN_HERE`]: fields of proxies, clouds and authentication modules, which drop them
 /// when they come from outside.
-const CLAIMING: [&str; 11] = [
+const CLAIM_PREFIXES: [&str; 11] = [
     "cloudfront-",
     "ssl-client-",
     "x-appengine-",
@@ -144,7 +144,7 @@ pub(crate) fn is_claim(name: &[u8]) -> bool {
     let may_begin = matches!(first, b'c' | b's' | b'x');
     has_length && CLAIMS.iter().any(|claim| is(name, claim))
         || may_begin
-            && CLAIMING.iter().any(|claim| begins(name, claim))
+            && CLAIM_PREFIXES.iter().any(|prefix| begins(name, prefix))
             && !WRITTEN_HERE.iter().any(|own| is(name, own))
 }
 
@@ -200,7 +200,7 @@ mod tests {
         ] {
             assert_eq!(UncommonFields::of_any_name(name.as_bytes()), expected, "{name}");
         }
-        for name in CLAIMS.iter().chain(&CLAIMING) {
+        for name in CLAIMS.iter().chain(&CLAIM_PREFIXES) {
             assert!(is_claim(name.as_bytes()), "{name}");
             assert!(is_claim(name.to_ascii_uppercase().as_bytes()), "{name}");
         }

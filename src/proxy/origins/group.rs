@@ -29,7 +29,7 @@ use crate::config::{Balance, HealthCheck, Origin};
 use crate::policy::{Facts, Route, key};
 
 /// The largest number of servers that are looked at in the search for a healthy one for one request.
-const MAX_SERVERS_TRIED: usize = 256;
+const MAX_SERVERS_EXAMINED: usize = 256;
 
 /// How long the names of an origin may take to resolve when it is loaded. After that it starts without them.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -43,6 +43,14 @@ pub struct OriginGroup {
     /// The only server, where there is no choice: a single address without a health check.
     only: Option<SocketAddr>,
     tasks: Vec<JoinHandle<()>>,
+}
+
+/// How many servers an origin has.
+pub struct ServerCounts {
+    /// Those that may be chosen.
+    pub healthy: usize,
+    /// All of them.
+    pub all: usize,
 }
 
 /// A balancer for each way of choosing; each is a type of its own in the framework.
@@ -129,12 +137,12 @@ impl OriginGroup {
         &self.counters
     }
 
-    /// How many servers are healthy, and how many there are.
-    pub fn health(&self) -> (usize, usize) {
+    /// How many servers are healthy.
+    pub fn health(&self) -> ServerCounts {
         each!(&*self.servers, balancer => {
             let all = balancer.backends().get_backend();
             let healthy = all.iter().filter(|backend| balancer.backends().ready(backend)).count();
-            (healthy, all.len())
+            ServerCounts { healthy, all: all.len() }
         })
     }
 
@@ -152,8 +160,8 @@ impl OriginGroup {
             healthy && backend.as_inet().is_some_and(|address| !tried.contains(address))
         };
         let chosen = match &*self.servers {
-            Balancer::RoundRobin(b) => b.select_with(b"", MAX_SERVERS_TRIED, accept),
-            Balancer::Random(b) => b.select_with(b"", MAX_SERVERS_TRIED, accept),
+            Balancer::RoundRobin(b) => b.select_with(b"", MAX_SERVERS_EXAMINED, accept),
+            Balancer::Random(b) => b.select_with(b"", MAX_SERVERS_EXAMINED, accept),
             Balancer::Hash(b) => {
                 let value = match &self.config.balance {
                     Balance::Hash(source) => source.part(facts, route),
@@ -166,7 +174,7 @@ impl OriginGroup {
                     | key::KeyPart::Unreadable
                     | key::KeyPart::Unchecked => b"",
                 };
-                b.select_with(value, MAX_SERVERS_TRIED, accept)
+                b.select_with(value, MAX_SERVERS_EXAMINED, accept)
             }
         };
         chosen.and_then(|backend| backend.as_inet().copied())

@@ -111,7 +111,7 @@ impl HandoverOffer {
 async fn verified(mut stream: UnixStream) -> Option<UnixStream> {
     let own = rustix::process::geteuid().as_raw();
     if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0) {
-        log::warn!("another user came to take over");
+        log::warn!("a process of another user connected to take over; it gets no sockets");
         return None;
     }
     let mut line = vec![0; wire::WAIT.len() + 1];
@@ -119,7 +119,7 @@ async fn verified(mut stream: UnixStream) -> Option<UnixStream> {
     let is_successor =
         read.is_ok_and(|read| read.is_ok()) && line.starts_with(wire::WAIT.as_bytes());
     if !is_successor {
-        log::warn!("somebody who is no successor came to take over");
+        log::warn!("a peer connected to take over, but is no successor");
         return None;
     }
     log::info!("a successor is waiting; QUIT hands over to it");

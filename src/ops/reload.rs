@@ -1,7 +1,7 @@
 //! A reload: from a changed file to a configuration in force, or to the reasons to refuse it.
 //!
 //! It does not know what triggers a reload, or on which thread it runs. What must always hold: a refused reload changes
-//! nothing, and counters and unchanged origins continue.
+//! nothing (the access log is opened again, no more), and counters and unchanged origins continue.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct Reloader {
 impl Reloader {
     /// Reads, checks and builds everything, then puts it in force in four writes: the access log, the certificates, the
     /// pointer to the configuration, the list of retired ones. Everything that can fail comes before them or is the first
-    /// of them. On an error nothing changes and every error is logged.
+    /// of them. On an error every error is logged and nothing changes; the access log is opened again all the same.
     pub async fn reload(&self) -> ReloadOutcome {
         super::supervisor::reloading();
         let begun = self.engine.now();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use support::wait::virtual_time;
+use support::wait::{eventually, virtual_time};
 use tollgate::clock::{ManualClock, Nanos};
 use tollgate::{Action, Limiter, LimiterError, Refusal};
 
@@ -147,6 +147,52 @@ const WITH_TOKENS: &str = "version: 1
 limits: { site: { tier: exact, rate: 1/1m, key: { jwt: { claim: sub, secret_file: secret } }, missing_key: client_ip } }
 routes: [{ name: pages, limits: [site] }]
 ";
+
+/// A file that failed is not read over a text that came later.
+#[tokio::test(start_paused = true)]
+async fn a_text_stays_until_the_file_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, secret) = (folder.path().join("policy.yaml"), folder.path().join("secret"));
+    std::fs::write(&file, "version: 1\nroutes: [{ name: pages }]\n").unwrap();
+    let limiter = Limiter::builder().policy_file(&file).reload_on_change().build().unwrap();
+    tokio::spawn(limiter.run_background());
+    std::fs::write(&file, WITH_TOKENS).unwrap();
+    virtual_time(Duration::from_secs(10)).await;
+    limiter.reload_text("version: 1\nroutes: [{ name: emergency }]\n").unwrap();
+    std::fs::write(&secret, "0123456789abcdef0123456789abcdef").unwrap();
+    virtual_time(Duration::from_secs(60)).await;
+    assert_eq!(limiter.judge(&get("/"), CLIENT).await.route(), Some("emergency"));
+    std::fs::write(&file, "version: 1\nroutes: [{ name: changed }]\n").unwrap();
+    virtual_time(Duration::from_secs(3)).await;
+    assert_eq!(limiter.judge(&get("/"), CLIENT).await.route(), Some("changed"));
+}
+
+/// A reload that hangs does not keep the rounds from running, which free idle keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_reload_that_hangs_delays_no_other_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, pipe) = (folder.path().join("policy.yaml"), folder.path().join("keys"));
+    std::fs::write(&file, policy("rate: 1/1m")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_700_000_000)));
+    let builder = Limiter::builder().policy_file(&file).reload_on_change();
+    let limiter = builder.clock(Arc::clone(&clock) as Arc<_>).build().unwrap();
+    let background = tokio::spawn(limiter.run_background());
+    assert!(refusal(&limiter).await.is_none());
+    std::fs::write(&file, policy("rate: 1/1m, overrides: [{ key_file: keys, action: allow }]"))
+        .unwrap();
+    // Opening the pipe waits for its reader: from here on the reload hangs.
+    let writer =
+        tokio::task::spawn_blocking(move || std::fs::File::options().write(true).open(pipe));
+    let writer = writer.await.unwrap().unwrap();
+    clock.advance(Nanos::from_secs(3_600));
+    let swept = eventually(Duration::from_secs(30), || async {
+        limiter.metrics().limits[0].cells == Some(0)
+    });
+    assert!(swept.await, "{:?}", limiter.metrics());
+    drop(writer);
+    background.abort();
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_reload_that_failed_is_tried_again_and_reported_once() {

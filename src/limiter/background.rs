@@ -10,8 +10,8 @@ use super::judge::Limiter;
 /// The time between two rounds. Each sweeps a small part of the keys.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Rounds between two looks at the policy file: one second.
-const ROUNDS_PER_LOOK: u32 = 10;
+/// The time between two looks at the policy file.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Limiter {
     /// Does the background work until the future is dropped. Spawn it once on a Tokio runtime; the limiter logs an error
@@ -25,29 +25,38 @@ impl Limiter {
     /// # }
     /// ```
     pub fn run_background(&self) -> impl Future<Output = ()> + Send + 'static {
-        let limiter = self.clone();
+        let (rounds, watching) = (self.clone(), self.clone());
         async move {
-            for round in 1_u32.. {
-                limiter.run_round();
-                if round.is_multiple_of(ROUNDS_PER_LOOK) {
-                    limiter.reload_changed_file().await;
-                }
-                tokio::time::sleep(INTERVAL).await;
+            // A reload that hangs (a file system that does not answer) delays no round.
+            tokio::join!(rounds.run_rounds(), watching.watch_file());
+        }
+    }
+
+    async fn run_rounds(&self) {
+        loop {
+            self.run_round();
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+
+    /// Reads the policy file whenever it is to be read, on a thread that may block: ten thousand routes take tens of
+    /// milliseconds.
+    async fn watch_file(&self) {
+        loop {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            let limiter = self.clone();
+            let looked = tokio::task::spawn_blocking(move || limiter.reload_changed_file()).await;
+            if let Err(error) = looked {
+                log::error!("a reload of the policy ended early: {error}");
             }
         }
     }
 
-    /// Reads the policy file if it is to be read, on a thread that may block: ten thousand routes take tens of
-    /// milliseconds.
-    async fn reload_changed_file(&self) {
+    fn reload_changed_file(&self) {
         let Some(version) = self.shared.watch.lock().as_mut().and_then(FileWatch::look) else {
             return;
         };
-        let limiter = self.clone();
-        let reloaded = match tokio::task::spawn_blocking(move || limiter.reload()).await {
-            Ok(reloaded) => reloaded.map_err(|error| error.to_string()),
-            Err(error) => Err(format!("the reload ended early: {error}")),
-        };
+        let reloaded = self.reload();
         let mut watch = self.shared.watch.lock();
         let Some(watch) = watch.as_mut() else {
             return;
@@ -58,7 +67,7 @@ impl Limiter {
                 log::info!("the policy is reloaded: {report}");
             }
             Err(error) => {
-                if watch.failed(version, &error) {
+                if watch.failed(version, &error.to_string()) {
                     log::error!("the policy stays as it was, and is tried again: {error}");
                 }
             }

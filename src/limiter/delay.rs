@@ -25,7 +25,8 @@ async fn departure(session: &mut Session) -> Box<Error> {
     const LEFT: &str = "the client left while it waited";
     if let Some(closed) = session.watch_h2_stream_close() {
         return match closed.await {
-            Ok(_) => Error::explain(ErrorType::ConnectionClosed, LEFT),
+            // The code says whether the client left, or was cut for a reason of ours.
+            Ok(code) => Error::because(ErrorType::ConnectionClosed, LEFT, h2::Error::from(code)),
             Err(error) => Error::because(ErrorType::ConnectionClosed, LEFT, error),
         };
     }

@@ -78,6 +78,12 @@ impl FileWatch {
         self.failure = None;
     }
 
+    /// Records that another policy is in force now: a version that failed is not tried again. A change of the file is
+    /// still read.
+    pub(super) fn superseded(&mut self) {
+        self.failure = None;
+    }
+
     /// Records why a version could not be reloaded. It is tried again, with pauses that double. Returns whether to report
     /// it: each version is reported once, and once more if the reason is another one.
     pub(super) fn failed(&mut self, version: PolicyVersion, message: &str) -> bool {
@@ -170,6 +176,17 @@ mod tests {
         assert_eq!(at, [1, 2, 4, 8, 16, 32, 48]);
         assert_eq!(watched.looks(16, Ok(())).iter().filter(|attempt| **attempt).count(), 1);
         assert_eq!(watched.looks(40, Ok(())), [false; 40], "it is in force");
+    }
+
+    #[test]
+    fn a_version_that_failed_is_not_tried_over_a_later_policy() {
+        let mut watched = watched();
+        fs::write(&watched.file, "ab").unwrap();
+        assert_eq!(watched.looks(2, Err("broken")), [false, true]);
+        watched.watch.superseded();
+        assert_eq!(watched.looks(40, Ok(())), [false; 40]);
+        fs::write(&watched.file, "abc").unwrap();
+        assert_eq!(watched.looks(2, Ok(())), [false, true]);
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl Limiter {
         }
     }
 
-    /// Replaces the policy by a text. Otherwise as [`Limiter::reload`].
+    /// Replaces the policy by a text. Otherwise as [`Limiter::reload`]. A watched file replaces it again when it changes.
     ///
     /// # Errors
     ///
@@ -182,6 +182,9 @@ impl LimiterState {
         let previous = self.loaded.load_full();
         let (next, report) = LoadedPolicy::new(config, &self.engine, Some(&previous.generation));
         self.loaded.store(Arc::new(next));
+        if let Some(watch) = self.watch.lock().as_mut() {
+            watch.superseded();
+        }
         Ok(report)
     }
 

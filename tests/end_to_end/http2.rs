@@ -25,6 +25,32 @@ async fn gate(origin: &Origin) -> Gate {
     Gate::start_in(folder, &policy, ONE).await
 }
 
+/// A body that stalls while its request is delayed is cut for its rate, and counted so.
+#[tokio::test]
+async fn a_stalled_body_of_a_delayed_request_is_named() {
+    let origin = Origin::start("site").await;
+    let (folder, _) = folder(&["one.example"]);
+    let limit = "{ tier: exact, algorithm: token_bucket, rate: 1/50s, burst: 1, max_delay: 55s, key: client_ip }";
+    let policy = format!(
+        "{}limits:\n  line: {limit}\nroutes: [{{ name: r, limits: [line] }}]\n",
+        origin_yaml(origin.address)
+    );
+    let gate = Gate::start_in(folder, &policy, ONE).await;
+    let mut client = Attacker::new(gate.port).await;
+    let first = request("GET", "/first", &[]);
+    client.write(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &first)).await;
+    assert_eq!(client.answer(1).await, Some(200));
+    let stalled = request("POST", "/stalled", &[(b"content-length", b"1000")]);
+    client.write(&frame(HEADERS, END_HEADERS, 3, &stalled)).await;
+    client.write(&frame(0, 0, 3, b"0123456789")).await;
+    let counted = eventually(Duration::from_secs(30), || async {
+        let sample = "tollgate_rejected_total{reason=\"body_rate\"}";
+        metric(&gate.metrics().await, sample) == 1.0
+    });
+    assert!(counted.await, "{}", gate.metrics().await);
+    assert_eq!(origin.count(), 1, "it was not forwarded");
+}
+
 /// Another client is served, and the attack has cost no more than it may.
 async fn unharmed(gate: &Gate, before: u64) {
     let mut other = Attacker::new(gate.port).await;

@@ -171,6 +171,7 @@ impl<'s> Bench<'s> {
         if reaches_store_later {
             self.store.wait_until_settled(&self.engine);
         }
+        observed.origin_failed = !refused && send.answer.ending == AnswerEnding::Failed;
         self.observe(&decision, refused, &mut observed);
         observed
     }

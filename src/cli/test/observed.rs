@@ -12,6 +12,8 @@ pub(super) struct ObservedResponse {
     pub(super) route: Option<String>,
     /// Status of the response of this proxy; `None` if the request is forwarded.
     pub(super) status: Option<u16>,
+    /// Whether the request was forwarded to an origin that fails, so that this proxy answers 502.
+    pub(super) origin_failed: bool,
     pub(super) limited: bool,
     pub(super) reason: Option<&'static str>,
     pub(super) limit: Option<String>,
@@ -76,7 +78,11 @@ fn differences(expect: &Expectation, seen: &ObservedStep) -> Vec<String> {
     compare("limit", expect.limit.clone(), text(&last.limit));
     compare("client_ip", expect.client_ip.clone(), last.client_ip.clone());
     let status = expect.status.map(|status| status.to_string());
-    compare("status", status, last.status.unwrap_or(200).to_string());
+    compare(
+        "status",
+        status,
+        last.status.unwrap_or(if last.origin_failed { 502 } else { 200 }).to_string(),
+    );
     compare("reason", expect.reason.clone(), last.reason.unwrap_or("none").to_owned());
     let waited = |span: Nanos| format!("{span:?}");
     compare("waited", expect.waited.map(|span| waited(span.into())), waited(last.waited));

@@ -73,7 +73,40 @@ fn routing(c: &mut Criterion) {
         let (_, generation) = engine(&routes(count));
         let path = format!("/api/v1/item{}/x", count - 1);
         let facts = facts(&path, None, &headers);
-        assert!(generation.policy().find(&facts).is_some());
+        assert!(matches!(generation.policy().find(&facts), Ok(Some(_))));
+        group.bench_function(BenchmarkId::from_parameter(count), |b| {
+            b.iter(|| generation.policy().find(black_box(&facts)));
+        });
+    }
+}
+
+/// Routes that differ in the class that they take, all with the same path.
+fn routes_by_class(count: usize) -> String {
+    let mut policy = "classes:\n".to_owned();
+    for n in 0..count {
+        let _ = writeln!(
+            policy,
+            "  c{n}: {{ header: {{ user-agent: {{ regex: '(?i)agent{n}/' }} }} }}"
+        );
+    }
+    policy.push_str("routes:\n");
+    for n in 0..count {
+        let _ = writeln!(policy, "  - {{ name: r{n}, match: {{ path: /api/**, class: c{n} }} }}");
+    }
+    policy
+}
+
+/// The last of N routes by class.
+fn routing_by_class(c: &mut Criterion) {
+    let mut group = c.benchmark_group("route by class");
+    for count in [10, 100, 1_000] {
+        let (_, generation) = engine(&routes_by_class(count));
+        let mut headers = HeaderMap::new();
+        let agent = format!("Mozilla/5.0 (X11; Linux x86_64) Agent{}/7.1 (like Gecko)", count - 1);
+        headers
+            .insert("user-agent", agent.parse().unwrap_or_else(|error| panic!("{agent}: {error}")));
+        let facts = facts("/api/v1/items", None, &headers);
+        assert_eq!(generation.policy().find(&facts), Ok(Some(RouteIndex(count - 1))));
         group.bench_function(BenchmarkId::from_parameter(count), |b| {
             b.iter(|| generation.policy().find(black_box(&facts)));
         });
@@ -316,6 +349,6 @@ criterion_group! {
         .sample_size(10)
         .measurement_time(Duration::from_secs(1))
         .warm_up_time(Duration::from_millis(300));
-    targets = routing, paths, configuration, keys, fields, forged, threads, decisions
+    targets = routing, routing_by_class, paths, configuration, keys, fields, forged, threads, decisions
 }
 criterion_main!(benches);

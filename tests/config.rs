@@ -134,7 +134,7 @@ fn mistakes_in_options_of_limits() {
     exact(
         "plans: { by: host, rates: { gold: 9/s } }",
         &[
-            "f:5:61: limits.l.plans.by: a plan cannot be read from host; header:NAME, cookie:NAME, or { jwt: { jwks_file: FILE, claim: plan } }",
+            "f:5:61: limits.l.plans.by: a plan cannot be read from host; header:NAME, cookie:NAME, class, or { jwt: { jwks_file: FILE, claim: plan } }",
         ],
     );
     exact(
@@ -153,7 +153,7 @@ fn mistakes_in_options_of_limits() {
     );
     exact(
         "overrides: [{ key: 192.0.2.1, network: 192.0.2.0/24, action: deny }]",
-        &["f:5:60: limits.l.overrides[0]: write one of key, key_file and network"],
+        &["f:5:60: limits.l.overrides[0]: write one of key, key_file, network and class"],
     );
     exact(
         "count: { status: [] }",
@@ -747,9 +747,10 @@ fn values_are_text_as_typed() {
     let policy =
         "routes: [{ name: r, match: { header: { x-key: 007, x-yes: yes, x-float: 1e3 } } }]\n";
     let loaded = config::read_text(&format!("{HEAD}{policy}"), "f", Path::new("")).unwrap();
-    let headers = &loaded.config.policy.routes[0].matches.headers;
-    let values: Vec<&str> = headers.iter().map(|(_, value)| value.to_str().unwrap()).collect();
-    assert_eq!(values, ["007", "yes", "1e3"]);
+    let conditions = &loaded.config.policy.routes[0].matches.values;
+    let tests: Vec<String> =
+        conditions.iter().map(|condition| condition.tests[0].to_string()).collect();
+    assert_eq!(tests, ["007", "yes", "1e3"]);
 }
 
 #[test]
@@ -771,6 +772,7 @@ routes:
         codes(&format!("{HEAD}{policy}")),
         [
             "address-header-untrusted",
+            "unused-limit",
             "unused-limit",
             "estimate-noise",
             "spoofable-key",

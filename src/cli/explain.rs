@@ -158,6 +158,9 @@ fn explanation(
         Outcome::AmbiguousPath => ("a path that origins may read in other ways", Some(400)),
         Outcome::MissingKey { status, .. } => ("missing key", Some(status)),
         Outcome::RepeatedKey { .. } => ("repeated key", Some(400)),
+        Outcome::UnreadableCondition => {
+            ("a parameter or cookie that origins may read in other ways", Some(400))
+        }
         Outcome::UnreadableKey { .. } => ("a key that origins may read in other ways", Some(400)),
     };
     let route = decision.route.map(|route| policy.route(route));

@@ -13,11 +13,13 @@ use super::scalars::integer;
 use super::sections::access_log::access_log;
 use super::sections::admin::admin;
 use super::sections::bounds::bounds;
+use super::sections::classes::classes;
 use super::sections::clients::clients;
-use super::sections::keys::KeyFiles;
+use super::sections::keys::{KeyFiles, SourceContext};
 use super::sections::limits::{LimitContext, limits};
 use super::sections::listeners::listeners;
 use super::sections::origins::origins;
+use super::sections::request_match::MatchContext;
 use super::sections::responses::{responses, standard};
 use super::sections::routes::{RouteContext, defaults, routes};
 use super::sections::store::store;
@@ -110,21 +112,31 @@ fn read_sections(
     let bounds = bounds(&mut root);
     let access_log = access_log(&mut root, folder);
     let key_files = &KeyFiles::new(folder);
+    let all_listeners: Vec<Option<Arc<str>>> =
+        listeners.iter().map(|listener| listener.name.clone()).collect();
+    let listener_names: Vec<Arc<str>> = all_listeners.iter().flatten().cloned().collect();
+    let classes = classes(&mut root, &listener_names);
+    let sources = SourceContext { files: key_files, classes: &classes };
     let origins = match is_plugin && root.get("origins").is_none() {
         true => Vec::new(),
-        false => origins(&mut root, folder, key_files),
+        false => origins(&mut root, folder, sources),
     };
     // The resolution of the clock of exact limits.
     let tick = if store == StoreConfig::Embedded { Nanos::new(1) } else { MICROSECOND };
-    let context = LimitContext { folder, key_files, ipv6_prefix: clients.ipv6_prefix, tick };
+    let context = LimitContext { folder, sources, ipv6_prefix: clients.ipv6_prefix, tick };
     let limits = limits(&mut root, &context);
     let default_responses = match root.get("responses") {
         Some(at) => responses(&at, &standard(), folder),
         None => Arc::new(standard()),
     };
     let origin_names = root.names_in("origins");
-    let context =
-        RouteContext { limits: &limits, origins: &origin_names, needs_origin: !is_plugin, folder };
+    let context = RouteContext {
+        limits: &limits,
+        matches: MatchContext { classes: Some(&classes), listeners: &listener_names },
+        origins: &origin_names,
+        needs_origin: !is_plugin,
+        folder,
+    };
     let defaults = defaults(&mut root, &default_responses, &context);
     let routes = routes(&mut root, &defaults, &context);
     let silenced = silenced(&mut root);
@@ -133,6 +145,7 @@ fn read_sections(
         file: name,
         limits: &limits,
         routes: &routes,
+        listeners: &all_listeners,
         clients: &clients,
         clients_at,
         store: &store,

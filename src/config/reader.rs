@@ -157,6 +157,11 @@ impl<'n> Located<'n> {
         matches!(&self.node.content, SourceContent::List(items) if items.is_empty())
     }
 
+    /// Whether it is a mapping without entries.
+    pub(super) fn is_empty_mapping(&self) -> bool {
+        matches!(&self.node.content, SourceContent::Mapping(entries) if entries.is_empty())
+    }
+
     /// Whether it is a scalar with this text.
     pub(super) fn is_text(&self, expected: &str) -> bool {
         matches!(&self.node.content, SourceContent::Scalar { text, .. } if text == expected)

@@ -104,6 +104,12 @@ pub(super) fn is_name(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
 }
 
+/// Whether a text is a token (RFC 9110, section 5.6.2), as names of cookies are.
+pub(super) fn is_token(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
 /// `100%` or `12.5%`, in parts per million; at most four decimals.
 pub(super) fn share(text: &str) -> Result<u32, String> {
     let wrong = || format!("{text:?} is not a share; write for example 100% or 2.5%");

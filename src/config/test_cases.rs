@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -204,6 +205,7 @@ fn request(at: &Located<'_>) -> Option<TestRequest> {
     let url = map.require("url", "write url: \"http://example.com/\"").and_then(|at| at.text());
     let fields = map.get("headers");
     let ip = map.get("ip").map(|at| at.parse(ip));
+    let listener = map.get("listener").map(|at| at.text());
     let answer = map.get("answer").map(|at| answer(&at));
     map.finish();
     let url = url?;
@@ -221,7 +223,8 @@ fn request(at: &Located<'_>) -> Option<TestRequest> {
         target: if target.is_empty() { "/" } else { target }.to_owned(),
         headers,
         ip: ip.unwrap_or(Some(DEFAULT_PEER))?,
-        connection: ConnectionFacts::for_url(scheme, authority),
+        connection: ConnectionFacts::for_url(scheme, authority)
+            .with_listener(listener.unwrap_or_default().map(Arc::from)),
         answer: answer.unwrap_or(Some(OriginAnswer::default()))?,
     })
 }

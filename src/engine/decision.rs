@@ -46,6 +46,8 @@ pub enum Outcome {
     NoRoute,
     /// Origins may read its path in another way that would be decided differently.
     AmbiguousPath,
+    /// Which route it matches depends on a value that origins may read in different ways.
+    UnreadableCondition,
     /// It lacks a key that a limit requires.
     MissingKey {
         /// The limit.
@@ -74,7 +76,10 @@ impl Outcome {
             Self::Outage => 503,
             Self::NoRoute => 404,
             Self::MissingKey { status, .. } => status,
-            Self::AmbiguousPath | Self::RepeatedKey { .. } | Self::UnreadableKey { .. } => 400,
+            Self::AmbiguousPath
+            | Self::UnreadableCondition
+            | Self::RepeatedKey { .. }
+            | Self::UnreadableKey { .. } => 400,
         }
     }
 }

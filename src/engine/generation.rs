@@ -15,7 +15,9 @@ use super::loaded_limit::{FamilyKey, LoadContext, LoadedLimit, TierState};
 use super::reload_report::ReloadReport;
 use crate::clock::Now;
 use crate::estimator::EstimateLimit;
-use crate::policy::{KeySecret, LimitIndex, Mode, PerLimit, PerRoute, Policy, RouteIndex, Source};
+use crate::policy::{
+    Class, KeySecret, LimitIndex, Mode, PerLimit, PerRoute, Policy, RouteIndex, Source,
+};
 use crate::store::{BoundedBudget, CellBudget, EmbeddedStore};
 
 /// One loaded policy.
@@ -34,6 +36,8 @@ pub struct Generation {
 struct LoadedRoute {
     /// The sources of its limits' keys and plans that read the path.
     path_sources: Vec<Source>,
+    /// The classes of its limits' overrides that read the path.
+    path_classes: Vec<Arc<Class>>,
 }
 
 /// What a generation is built from: the parts of the engine that outlive it.
@@ -92,6 +96,7 @@ impl Generation {
         let has_penalties = policy.limits.iter().any(|limit| limit.penalty.is_some());
         let routes = PerRoute::of(&policy.routes, |_, route| LoadedRoute {
             path_sources: policy.path_sources(route),
+            path_classes: policy.path_classes(route),
         });
         (Self { number, policy, limits, routes, connection_bans, has_penalties }, report)
     }
@@ -109,6 +114,11 @@ impl Generation {
     /// The sources of a route's keys and plans that read the path.
     pub(super) fn path_sources(&self, route: RouteIndex) -> &[Source] {
         &self.routes[route].path_sources
+    }
+
+    /// The classes of a route's overrides that read the path.
+    pub(super) fn path_classes(&self, route: RouteIndex) -> &[Arc<Class>] {
+        &self.routes[route].path_classes
     }
 
     /// An empty decision for a request that arrived at `at`.

@@ -3,13 +3,13 @@
 use hashbrown::HashMap;
 
 use crate::policy::key::KeyHasher;
-use crate::policy::{Facts, KeyHash, Limit, OverrideAction, OverrideTarget};
+use crate::policy::{Facts, KeyHash, Limit, OverrideAction, OverrideTarget, Unreadable};
 
 /// The overrides of one limit.
 pub(super) struct OverrideIndex {
     by_key: HashMap<KeyHash, RankedAction>,
-    /// Those for networks, in the order of the file.
-    by_network: Vec<NetworkOverride>,
+    /// Those for networks and classes, in the order of the file.
+    by_request: Vec<RequestOverride>,
 }
 
 /// An override's action with its rank.
@@ -20,9 +20,9 @@ struct RankedAction {
     action: OverrideAction,
 }
 
-/// An override for a network.
-struct NetworkOverride {
-    network: OverrideTarget,
+/// An override for a network or a class.
+struct RequestOverride {
+    target: OverrideTarget,
     ranked: RankedAction,
 }
 
@@ -33,7 +33,7 @@ impl OverrideIndex {
         if overrides.is_empty() {
             return None;
         }
-        let mut index = Self { by_key: HashMap::new(), by_network: Vec::new() };
+        let mut index = Self { by_key: HashMap::new(), by_request: Vec::new() };
         for (rank, rule) in overrides.iter().enumerate() {
             let ranked = RankedAction { rank, action: rule.action };
             match &rule.target {
@@ -43,21 +43,32 @@ impl OverrideIndex {
                         index.by_key.entry(key).or_insert(ranked);
                     }
                 }
-                OverrideTarget::Network(_) => {
-                    index.by_network.push(NetworkOverride { network: rule.target.clone(), ranked });
+                OverrideTarget::Network(_) | OverrideTarget::Class(_) => {
+                    index.by_request.push(RequestOverride { target: rule.target.clone(), ranked });
                 }
             }
         }
         Some(index)
     }
 
-    /// The action for a key of a client: that of the first override of the file that matches.
-    pub(super) fn action(&self, key: KeyHash, facts: &Facts<'_>) -> Option<OverrideAction> {
+    /// The action for a key of a request: that of the first override of the file that matches.
+    ///
+    /// # Errors
+    /// Which one it is depends on a value that origins may read in different ways.
+    pub(super) fn action(
+        &self,
+        key: KeyHash,
+        facts: &Facts<'_>,
+    ) -> Result<Option<OverrideAction>, Unreadable> {
         let by_key = self.by_key.get(&key).copied();
-        let mut networks = self.by_network.iter();
-        let by_network = networks.find(|rule| rule.network.matches_client(facts));
-        let by_network = by_network.map(|rule| rule.ranked);
-        let first = by_key.into_iter().chain(by_network).min_by_key(|ranked| ranked.rank);
-        first.map(|ranked| ranked.action)
+        for rule in &self.by_request {
+            if by_key.is_some_and(|by_key| by_key.rank < rule.ranked.rank) {
+                break;
+            }
+            if rule.target.matches_request(facts)? {
+                return Ok(Some(rule.ranked.action));
+            }
+        }
+        Ok(by_key.map(|ranked| ranked.action))
     }
 }

@@ -13,7 +13,7 @@ use super::target::{Target, Targets};
 use crate::policy::key::{KeyPart, NoKey};
 use crate::policy::{
     Facts, KeyHash, KeySecret, Limit, LimitIndex, MissingKey, Mode, OverrideAction, Route,
-    RouteIndex, Source,
+    RouteIndex, Source, Unreadable,
 };
 use crate::tokens::SignatureCheck;
 
@@ -127,15 +127,17 @@ pub(super) fn is_unambiguous(
     }
     let policy = generation.policy();
     let (route, sources) = (policy.route(index), generation.path_sources(index));
+    let classes = generation.path_classes(index);
     let expected: SmallVec<[KeyPart<'_>; 2]> =
         sources.iter().map(|source| source.part(facts, route)).collect();
     facts.readings.iter().all(|path| {
         let other = Facts { path, readings: &[], ..*facts };
-        policy.find(&other) == Some(index)
+        policy.find(&other) == Ok(Some(index))
             && sources
                 .iter()
                 .zip(&expected)
                 .all(|(source, part)| source.part(&other, route) == *part)
+            && classes.iter().all(|class| class.holds(&other) == class.holds(facts))
     })
 }
 
@@ -158,7 +160,8 @@ fn resolve_limit(
     let mut rate = None;
     let mut denied = false;
     let overrides = resolved.loaded.overrides.as_ref();
-    match overrides.and_then(|overrides| overrides.action(resolved.key, facts)) {
+    let action = overrides.map_or(Ok(None), |overrides| overrides.action(resolved.key, facts));
+    match action.map_err(|Unreadable| KeyError::Unreadable { limit })? {
         Some(OverrideAction::Allow) => return Ok(Resolution::Skipped),
         Some(OverrideAction::Deny) => denied = true,
         Some(OverrideAction::Rate(other)) => rate = Some(other),

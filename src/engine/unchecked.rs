@@ -23,7 +23,7 @@ use super::state::Engine;
 use super::target::Target;
 use super::unsettled::Unsettled;
 use crate::limit::Verdict;
-use crate::policy::{Count, Facts, RouteIndex, Source};
+use crate::policy::{Count, Facts, RouteIndex, Source, Unreadable};
 use crate::tokens::SignatureCheck;
 
 /// What [`Engine::find_targets`] found.
@@ -48,8 +48,13 @@ impl Engine {
     ) -> TargetLookup {
         let policy = generation.policy();
         decision.date = facts.now;
-        let Some(route) = policy.find(facts) else {
-            return TargetLookup::Decided;
+        let route = match policy.find(facts) {
+            Ok(Some(route)) => route,
+            Ok(None) => return TargetLookup::Decided,
+            Err(Unreadable) => {
+                decision.outcome = Outcome::UnreadableCondition;
+                return TargetLookup::Decided;
+            }
         };
         decision.route = Some(route);
         if !resolve::is_unambiguous(generation, facts, route) {

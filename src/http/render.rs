@@ -192,6 +192,10 @@ pub(crate) const fn reason(decision: &Decision) -> Option<(RejectReason, u16)> {
         Outcome::RepeatedKey { .. } => {
             Some((RejectReason::RepeatedKey, RejectReason::RepeatedKey.status()))
         }
+        Outcome::UnreadableCondition => {
+            let reason = RejectReason::UnreadableCondition;
+            Some((reason, reason.status()))
+        }
         Outcome::UnreadableKey { .. } => {
             Some((RejectReason::UnreadableKey, RejectReason::UnreadableKey.status()))
         }

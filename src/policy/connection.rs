@@ -2,6 +2,7 @@
 //! connection has the same facts.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::uri::Authority;
 
@@ -11,18 +12,29 @@ pub struct ConnectionFacts {
     /// Whether the client speaks TLS to this proxy.
     pub is_tls: bool,
     server_name: Option<Box<str>>,
+    /// The name of the listener that accepted it, if the listener has one.
+    pub listener: Option<Arc<str>>,
 }
 
 impl ConnectionFacts {
     /// A connection of which nothing is known: without TLS, or of another server that uses the library.
-    pub const NONE: Self = Self { is_tls: false, server_name: None };
+    pub const NONE: Self = Self { is_tls: false, server_name: None, listener: None };
 
     /// A connection with TLS. `server_name`: what the client sent in its handshake (RFC 6066, section 3), at most 255
     /// bytes. One spelling is kept: lower case, without trailing dot. An address is no name.
     pub fn tls(server_name: Option<&str>) -> Self {
         let name = server_name.map(|name| name.strip_suffix('.').unwrap_or(name));
         let name = name.filter(|name| !name.is_empty() && !is_address(name));
-        Self { is_tls: true, server_name: name.map(|name| name.to_ascii_lowercase().into()) }
+        Self {
+            is_tls: true,
+            server_name: name.map(|name| name.to_ascii_lowercase().into()),
+            listener: None,
+        }
+    }
+
+    /// The same, accepted by the listener of this name.
+    pub fn with_listener(self, listener: Option<Arc<str>>) -> Self {
+        Self { listener, ..self }
     }
 
     /// The connection that a client opens for a URL of this scheme and authority: `https` is TLS, with the host as the

@@ -6,20 +6,25 @@
 //! every node.
 
 pub mod client;
+pub mod condition;
 mod connection;
 mod cost;
 mod facts;
 mod family;
+mod guards;
 mod index;
 pub mod key;
 mod limit;
+mod matching;
 mod path;
+pub(crate) mod path_samples;
 mod penalty;
 mod route;
 mod router;
 mod ruleset;
 mod status_rules;
 mod terms;
+mod values;
 
 pub use connection::ConnectionFacts;
 pub use cost::{Cost, RepeatedCost};
@@ -30,12 +35,14 @@ pub use key::{KeyHash, KeySecret, KeySpec, Source};
 pub use limit::{
     Count, DEFAULT_EXPECT_PER_SECOND, Limit, MissingKey, Mode, OnStoreFailure, Tier, WhenFull,
 };
+pub use matching::{Class, HostPattern, KNOWN_METHODS, MethodSet, RequestMatch};
 pub use path::{MAX_PATH_SEGMENTS, PathPattern, PathPatternError};
 pub use penalty::Penalty;
-pub use route::{Exempt, HostPattern, MethodSet, Route, RouteLimit, RouteMatch};
+pub use route::{Exempt, Route, RouteLimit};
 pub use router::Router;
 pub use ruleset::{MAX_LIMITS_PER_ROUTE, Policy};
 pub use status_rules::{StatusRules, Statuses};
 pub use terms::{
     KeyValues, Override, OverrideAction, OverrideTarget, Plans, RateIndex, Rollout, Terms,
 };
+pub use values::Unreadable;

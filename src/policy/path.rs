@@ -1,4 +1,4 @@
-//! Patterns of paths: `*` is one segment, `**` is zero or more.
+//! Patterns of paths: `*` is one segment, `**` is zero or more, `*.png` is a last segment that ends so.
 //!
 //! A pattern is matched against canonical paths, as request validation makes them, so a pattern that no
 //! canonical path can match is refused when the configuration is read.
@@ -15,6 +15,8 @@ pub(super) enum SegmentPattern {
     Literal(Box<str>),
     /// Any segment that is not empty (`*`).
     Any,
+    /// Any segment that ends in this text and is longer (`*.png`); the last one only.
+    Suffix(Box<str>),
     /// Zero or more segments (`**`).
     Rest,
 }
@@ -35,9 +37,16 @@ pub enum PathPatternError {
     /// It does not begin with a slash.
     #[error("a path begins with /")]
     NoSlash,
-    /// A segment has `*` and other characters.
-    #[error("* and ** are allowed only as a full segment")]
+    /// A segment has `*` and other characters, and is not the last one with `*` at its beginning.
+    #[error(
+        "* and ** are full segments; only the last segment may begin with * and end in a text (/**/*.png)"
+    )]
     PartialStar,
+    /// A segment is written in the syntax of another router.
+    #[error(
+        "{0:?} is no pattern here: write * for one segment, ** for any number of them, or a list of paths"
+    )]
+    OtherSyntax(Box<str>),
     /// `**` occurs twice, which would make matching slow and match no more paths.
     #[error("** is allowed at most once in a path")]
     TwoRests,
@@ -64,12 +73,21 @@ impl PathPattern {
             return Err(PathPatternError::NeverMatches);
         }
         let mut segments = Vec::new();
-        for segment in rest.split('/') {
+        let mut segment_texts = rest.split('/').peekable();
+        while let Some(segment) = segment_texts.next() {
+            let is_last = segment_texts.peek().is_none();
+            if is_other_syntax(segment) {
+                return Err(PathPatternError::OtherSyntax(segment.into()));
+            }
             segments.push(match segment {
                 "*" => SegmentPattern::Any,
                 "**" => SegmentPattern::Rest,
                 "." | ".." => return Err(PathPatternError::NeverMatches),
-                literal if literal.contains('*') => return Err(PathPatternError::PartialStar),
+                text if text.contains('*') => {
+                    let suffix = text.strip_prefix('*').filter(|suffix| !suffix.contains('*'));
+                    let suffix = suffix.filter(|_| is_last).ok_or(PathPatternError::PartialStar)?;
+                    SegmentPattern::Suffix(canonical(suffix)?.into())
+                }
                 literal => SegmentPattern::Literal(canonical(literal)?.into()),
             });
         }
@@ -80,6 +98,11 @@ impl PathPattern {
             return Err(PathPatternError::TwoRests);
         }
         Ok(Self { segments, source: source.into() })
+    }
+
+    /// The pattern of all paths, `/**`.
+    pub fn everything() -> Self {
+        Self { segments: vec![SegmentPattern::Rest], source: "/**".into() }
     }
 
     /// Whether a canonical path matches.
@@ -116,6 +139,16 @@ impl PathPattern {
     pub(super) fn segments(&self) -> &[SegmentPattern] {
         &self.segments
     }
+}
+
+/// Whether a segment is written as other routers write a variable or an alternative: `{id}`, `:id`, `<id>`, `v[0-9]+`,
+/// `(a|b)`, `^a$`. None of these characters stands in a canonical path, but for a colon, which names begin with nowhere.
+fn is_other_syntax(segment: &str) -> bool {
+    segment.contains(['{', '}', '[', ']', '<', '>', '|', '^'])
+        || segment.strip_prefix(':').is_some_and(|name| !name.is_empty())
+        || segment.contains(".*")
+        || segment.contains(".+")
+        || segment.ends_with('$')
 }
 
 /// A segment in canonical form: unreserved characters unescaped, characters that a path cannot contain escaped in
@@ -155,10 +188,11 @@ fn canonical(segment: &str) -> Result<String, PathPatternError> {
 }
 
 impl SegmentPattern {
-    fn matches(&self, segment: &str) -> bool {
+    pub(super) fn matches(&self, segment: &str) -> bool {
         match self {
             Self::Literal(literal) => **literal == *segment,
             Self::Any => !segment.is_empty(),
+            Self::Suffix(suffix) => segment.len() > suffix.len() && segment.ends_with(&**suffix),
             Self::Rest => true,
         }
     }
@@ -206,13 +240,33 @@ mod tests {
         check("/*/b", &["/a/b"], &["/b", "/a/b/c", "//b"]);
         check("/a/**/z", &["/a/z", "/a/b/z", "/a/b/c/z"], &["/a", "/z", "/a/zz", "/a/z/b"]);
         check("/a/**/a", &["/a/a", "/a/b/a"], &["/a"]);
+        check(
+            "/**/*.png",
+            &["/a.png", "/a/b.png", "/a/b.png/"],
+            &["/.png", "/a/b.PNG", "/a.png/b", "/png"],
+        );
+        check("/img/*.png", &["/img/a.png"], &["/img/a/b.png", "/img/.png"]);
+        check("/a/*-x", &["/a/b-x"], &["/a/-x", "/a/b"]);
     }
 
     #[test]
     fn a_pattern_that_cannot_match_is_refused() {
         let error = |source| PathPattern::parse(source).unwrap_err();
         assert_eq!(error("api"), PathPatternError::NoSlash);
-        assert_eq!(error("/a*"), PathPatternError::PartialStar);
+        for partial in ["/a*", "/*a/b", "/*a*", "/**.png", "/a*b"] {
+            assert_eq!(error(partial), PathPatternError::PartialStar);
+        }
+        for (path, other) in [
+            ("/users/{id}", "{id}"),
+            ("/users/:id/x", ":id"),
+            ("/v[0-9]+/x", "v[0-9]+"),
+            ("/(a|b)", "(a|b)"),
+            ("/a/.*", ".*"),
+            ("/<id>", "<id>"),
+            ("/a$", "a$"),
+        ] {
+            assert_eq!(error(path), PathPatternError::OtherSyntax(other.into()));
+        }
         assert_eq!(error("/**/a/**"), PathPatternError::TwoRests);
         assert_eq!(error("/a/../b"), PathPatternError::NeverMatches);
         assert_eq!(error("/a?b=c"), PathPatternError::NeverMatches);

@@ -1,14 +1,20 @@
 //! A complete policy: its limits and routes, and what follows from all of them together.
 
+use std::sync::Arc;
+
 use http::HeaderName;
 
+use super::condition::Subject;
 use super::cost::Cost;
 use super::facts::Facts;
 use super::index::{LimitIndex, RouteIndex};
 use super::key::Source;
 use super::limit::{Limit, MissingKey};
+use super::matching::Class;
 use super::route::{Route, RouteLimit};
 use super::router::Router;
+use super::terms::OverrideTarget;
+use super::values::Unreadable;
 
 /// The largest number of limits of one route. It bounds how many locks a request holds at a time.
 pub const MAX_LIMITS_PER_ROUTE: usize = 16;
@@ -43,13 +49,31 @@ impl Policy {
     }
 
     /// The first route that matches.
-    pub fn find(&self, facts: &Facts<'_>) -> Option<RouteIndex> {
+    ///
+    /// # Errors
+    /// Which one it is depends on a value that origins may read in different ways.
+    pub fn find(&self, facts: &Facts<'_>) -> Result<Option<RouteIndex>, Unreadable> {
         self.router.find(&self.routes, facts)
     }
 
     /// The sources of keys and plans that read the path, of all limits that a route can lead to.
     pub fn path_sources(&self, route: &Route) -> Vec<Source> {
         self.sources(route, Source::reads_path)
+    }
+
+    /// The classes of overrides that read the path, each once, of all limits that a route can lead to.
+    pub fn path_classes(&self, route: &Route) -> Vec<Arc<Class>> {
+        let mut found: Vec<Arc<Class>> = Vec::new();
+        let limits = route.limits.iter().flat_map(|used| self.missing_key_chain(used.limit));
+        for rule in limits.flat_map(|index| &self.limit(index).terms.overrides) {
+            if let OverrideTarget::Class(class) = &rule.target
+                && class.matches.reads_path()
+                && !found.contains(class)
+            {
+                found.push(Arc::clone(class));
+            }
+        }
+        found
     }
 
     /// The selected sources of keys and plans, each once, of all limits that a route can lead to.
@@ -95,8 +119,32 @@ impl Policy {
             Cost::Request { header, .. } => Some(header),
             Cost::Fixed(_) | Cost::Response { .. } => None,
         });
-        let matches = self.routes.iter().flat_map(|route| &route.matches.headers);
-        sources.chain(costs).chain(matches.map(|(name, _)| name)).cloned().collect()
+        let sources_of = |limit: &Limit| {
+            let plan = limit.terms.plans.as_ref().map(|plans| &plans.by);
+            limit
+                .key
+                .sources()
+                .iter()
+                .chain(plan)
+                .flat_map(Source::classes)
+                .cloned()
+                .collect::<Vec<_>>()
+        };
+        let overridden = self.limits.iter().flat_map(|limit| &limit.terms.overrides);
+        let overridden = overridden.filter_map(|rule| match &rule.target {
+            OverrideTarget::Class(class) => Some(Arc::clone(class)),
+            OverrideTarget::Keys(_) | OverrideTarget::Network(_) => None,
+        });
+        let classes: Vec<Arc<Class>> =
+            self.limits.iter().flat_map(sources_of).chain(overridden).collect();
+        let conditions = self.routes.iter().flat_map(|route| route.matches.all_values());
+        let conditions =
+            conditions.chain(classes.iter().flat_map(|class| class.matches.all_values()));
+        let matches = conditions.filter_map(|condition| match &condition.subject {
+            Subject::Header(name) => Some(name),
+            Subject::Query(_) | Subject::Cookie(_) => None,
+        });
+        sources.chain(costs).chain(matches).cloned().collect()
     }
 
     /// Every limit for which some route takes the cost from the response.

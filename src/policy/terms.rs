@@ -10,7 +10,9 @@ use ipnet::IpNet;
 use super::client;
 use super::facts::Facts;
 use super::key::{KeyPart, NoKey, Source};
+use super::matching::Class;
 use super::route::Route;
+use super::values::Unreadable;
 use crate::clock::Nanos;
 use crate::limit::Quota;
 use crate::tokens::SignatureCheck;
@@ -52,13 +54,15 @@ pub struct Override {
     pub action: OverrideAction,
 }
 
-/// The keys or clients of an override.
+/// The keys, clients or requests of an override.
 #[derive(Clone, Debug)]
 pub enum OverrideTarget {
     /// These keys.
     Keys(Arc<[KeyValues]>),
     /// Clients of this network.
     Network(IpNet),
+    /// Requests in this class.
+    Class(Arc<Class>),
 }
 
 /// The values of one configured key, in the order of the limit's sources.
@@ -131,11 +135,16 @@ impl Plans {
 }
 
 impl OverrideTarget {
-    /// Whether the client is in the network. (Keys are compared by their hash, [`super::KeyHash`].)
-    pub fn matches_client(&self, facts: &Facts<'_>) -> bool {
+    /// Whether a request is one of the override, apart from its key. (Keys are compared by their hash,
+    /// [`super::KeyHash`].)
+    ///
+    /// # Errors
+    /// Whether it is in the class depends on a value that origins may read in different ways.
+    pub fn matches_request(&self, facts: &Facts<'_>) -> Result<bool, Unreadable> {
         match self {
-            Self::Network(network) => network.contains(&client::unmapped(facts.client.ip)),
-            Self::Keys(_) => false,
+            Self::Network(network) => Ok(network.contains(&client::unmapped(facts.client.ip))),
+            Self::Class(class) => class.holds(facts),
+            Self::Keys(_) => Ok(false),
         }
     }
 }

@@ -53,6 +53,7 @@ struct LiveRoute {
 /// What a reload cannot change of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FixedListener {
+    name: Option<Arc<str>>,
     address: SocketAddr,
     has_tls: bool,
     proxy_protocol: bool,
@@ -61,6 +62,7 @@ struct FixedListener {
 impl FixedListener {
     fn of(listener: &Listener) -> Self {
         Self {
+            name: listener.name.clone(),
             address: listener.address,
             has_tls: !listener.certificates.is_empty(),
             proxy_protocol: listener.proxy_protocol,

@@ -147,7 +147,7 @@ impl Components {
             connections: Arc::clone(&admin_connections),
         };
         let connections = self.connections(Arc::new(server), Arc::default(), true);
-        let context = Arc::new(ListenerContext { tls: None, proxy_protocol: false });
+        let context = Arc::new(ListenerContext { name: None, tls: None, proxy_protocol: false });
         Ok(ListenerService {
             name: "admin",
             threads: 1,
@@ -221,7 +221,11 @@ impl Components {
         for (index, listener) in listeners.iter().enumerate() {
             let tls = !listener.certificates.is_empty();
             let tls = tls.then(|| self.tls(index)).transpose()?;
-            let context = ListenerContext { tls, proxy_protocol: listener.proxy_protocol };
+            let context = ListenerContext {
+                name: listener.name.clone(),
+                tls,
+                proxy_protocol: listener.proxy_protocol,
+            };
             let socket = socket_of(sockets, listener.address)?;
             bound.push(BoundListener { socket, context: Arc::new(context) });
         }

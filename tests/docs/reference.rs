@@ -228,10 +228,10 @@ impl<'s> Reference<'s> {
             ("^[0-9]+(\\.[0-9]{1,4})?%$", "a share, as `25%`"),
             ("^[0-9]{3} *- *[0-9]{3}$", "a range, as `500-599`"),
             ("^[A-Z]{1,32}$", "a method"),
-            ("^(header|cookie):.+$", "`header:NAME`, `cookie:NAME`"),
+            ("^((header|cookie):.+|class)$", "`header:NAME`, `cookie:NAME`, `class`"),
             (
-                "^(header|cookie|query|path_segment):.+$",
-                "`header:NAME`, `cookie:NAME`, `query:NAME`, `path_segment:N`",
+                "^(header|cookie|query|path_segment|class):.+$",
+                "`header:NAME`, `cookie:NAME`, `query:NAME`, `path_segment:N`, `class:NAME`",
             ),
         ];
         let word = words.iter().find(|(other, _)| *other == pattern);

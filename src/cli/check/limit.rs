@@ -182,6 +182,7 @@ fn write_terms(lines: &mut LimitWriter<'_>, limit: &Limit) -> io::Result<()> {
             OverrideTarget::Keys(keys) if keys.len() == 1 => "1 key".to_owned(),
             OverrideTarget::Keys(keys) => format!("{} keys", keys.len()),
             OverrideTarget::Network(network) => network.to_string(),
+            OverrideTarget::Class(class) => format!("class {}", class.name),
         };
         let effect = match exception.action {
             OverrideAction::Allow => "the limit does not apply".to_owned(),

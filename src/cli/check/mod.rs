@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::config::{
     self, Config, LoadedConfig, MethodOverride, RedisServers, StoreConfig, Underscores,
 };
-use crate::policy::{Cost, HostPattern, Mode, Route, RouteMatch};
+use crate::policy::{Cost, HostPattern, Mode, RequestMatch, Route};
 
 mod limit;
 mod memory;
@@ -75,7 +75,7 @@ fn route_row(config: &Config, route: &Route) -> Vec<String> {
     ]
 }
 
-fn matches(matches: &RouteMatch) -> String {
+fn matches(matches: &RequestMatch) -> String {
     let mut conditions: Vec<String> = Vec::new();
     conditions.extend(matches.methods.iter().map(str::to_owned));
     conditions.extend(matches.hosts.iter().map(|host| match host {
@@ -83,13 +83,13 @@ fn matches(matches: &RouteMatch) -> String {
         HostPattern::Below(domain) => format!("*.{domain}"),
     }));
     conditions.extend(matches.paths.iter().map(ToString::to_string));
-    conditions.extend(
-        matches
-            .headers
-            .iter()
-            .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value.as_bytes()))),
-    );
+    conditions.extend(matches.values.iter().map(ToString::to_string));
     conditions.extend(matches.clients.iter().map(|net| format!("from {net}")));
+    conditions.extend(matches.listeners.iter().map(|name| format!("on {name}")));
+    conditions.extend(matches.classes.iter().map(|class| format!("class {}", class.name)));
+    conditions.extend(
+        matches.none_of.iter().map(|excluded| format!("not ({})", self::matches(excluded))),
+    );
     if conditions.is_empty() { "everything".to_owned() } else { conditions.join(" ") }
 }
 

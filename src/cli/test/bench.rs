@@ -28,9 +28,16 @@ const TICKED_PAUSE: Nanos = Nanos::from_secs(600);
 
 /// Runs one case under a configuration.
 pub fn run(config: Config, case: &TestCase, store: &dyn TestStore) -> CaseResult {
+    let listeners: Vec<Option<Arc<str>>> =
+        config.listeners.iter().map(|listener| listener.name.clone()).collect();
     let mut bench = Bench::new(config, store);
     let mut differences = Vec::new();
     for step in &case.steps {
+        let listener = &step.send.connection.listener;
+        if listener.is_some() && !listeners.contains(listener) {
+            let (line, name) = (step.location.line, listener.as_deref().unwrap_or_default());
+            differences.push(format!("line {line}: no listener has the name {name:?}"));
+        }
         if let Some(at) = step.at {
             bench.go_to(EPOCH.saturating_add(Nanos::from(at)));
         }

@@ -2,10 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// One listening socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
+    /// The name by which routes refer to it; unique.
+    pub name: Option<Arc<str>>,
     /// Address and port.
     pub address: SocketAddr,
     /// Certificates in the order of the file, the default one first; empty for plain HTTP.

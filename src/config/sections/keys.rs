@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
+use super::class_list::Classes;
 use crate::config::files::{MAX_NAMED_FILE, read_bounded};
 use crate::config::reader::{Located, did_you_mean};
-use crate::config::scalars::integer;
+use crate::config::scalars::{integer, is_token};
 use crate::policy::key::{Claim, MAX_KEY_SOURCES};
 use crate::policy::{KeySpec, MAX_PATH_SEGMENTS, Source};
 use crate::tokens::TokenVerifier;
@@ -17,10 +18,19 @@ use crate::tokens::TokenVerifier;
 /// Largest number of buckets of a `{ shard, of }` source.
 const MAX_SHARDS: u64 = 65_536;
 
+/// What sources refer to.
+#[derive(Clone, Copy)]
+pub(crate) struct SourceContext<'c> {
+    /// The files with keys for signed tokens.
+    pub(crate) files: &'c KeyFiles<'c>,
+    /// The classes of the file.
+    pub(crate) classes: &'c Classes,
+}
+
 /// A key: one source, or a list of sources.
-pub(crate) fn key(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<KeySpec> {
+pub(crate) fn key(at: &Located<'_>, context: SourceContext<'_>) -> Option<KeySpec> {
     let items = at.list_or_single();
-    let sources: Vec<Option<Source>> = items.iter().map(|at| source(at, files)).collect();
+    let sources: Vec<Option<Source>> = items.iter().map(|at| source(at, context)).collect();
     let sources: Option<Vec<Source>> = sources.into_iter().collect();
     if items.is_empty() || items.len() > MAX_KEY_SOURCES {
         at.error(format!("{} sources; a key has 1 to {MAX_KEY_SOURCES}", items.len()));
@@ -30,26 +40,33 @@ pub(crate) fn key(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<KeySpec> {
 }
 
 /// One source of a key.
-pub(crate) fn source(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Source> {
+pub(crate) fn source(at: &Located<'_>, context: SourceContext<'_>) -> Option<Source> {
     if !at.is_mapping() {
-        return source_of_text(at);
+        return source_of_text(at, context.classes);
     }
     let mut map = at.mapping()?;
     if let Some(at) = map.get("jwt") {
         map.finish();
-        return claim(&at, files).map(Source::Jwt);
+        return claim(&at, context.files).map(Source::Jwt);
     }
     let shard = map.require("shard", "write { shard: client_ip, of: 16 }");
     let of = map.require("of", "write { shard: client_ip, of: 16 }");
     map.finish();
-    let inner =
-        shard.and_then(|at| if at.is_mapping() { at.text().and(None) } else { source(&at, files) });
+    let inner = shard
+        .and_then(|at| if at.is_mapping() { at.text().and(None) } else { source(&at, context) });
     let buckets = of.and_then(|at| at.parse(integer(1, MAX_SHARDS)));
     Some(Source::Shard { of: Box::new(inner?), buckets: u32::try_from(buckets?).ok()? })
 }
 
-fn source_of_text(at: &Located<'_>) -> Option<Source> {
+fn source_of_text(at: &Located<'_>, classes: &Classes) -> Option<Source> {
     let text = at.text()?;
+    if text == "class" {
+        if classes.all().is_empty() {
+            at.error_with("there is no class", "define some under classes");
+            return None;
+        }
+        return Some(Source::FirstClass(classes.all().into()));
+    }
     let words = Source::WORDS.map(|source| source.to_string());
     if let Some(position) = words.iter().position(|word| *word == text) {
         return Some(Source::WORDS[position].clone());
@@ -61,6 +78,7 @@ fn source_of_text(at: &Located<'_>) -> Option<Source> {
         },
         Some(("cookie", name)) if is_token(name) => return Some(Source::Cookie(name.to_owned())),
         Some(("query", name)) if !name.is_empty() => return Some(Source::Query(name.to_owned())),
+        Some(("class", name)) => return classes.find(at, name).map(Source::Class),
         Some(("path_segment", n)) => match integer(1, MAX_PATH_SEGMENTS as u64)(n) {
             Ok(n) => return Some(Source::PathSegment(n as usize)),
             Err(error) => at.error_with(error, "the first segment is 1"),
@@ -68,7 +86,14 @@ fn source_of_text(at: &Located<'_>) -> Option<Source> {
         _ => {
             let words = words.iter().map(String::as_str);
             let words: Vec<&str> = words
-                .chain(["header:NAME", "cookie:NAME", "query:NAME", "path_segment:N"])
+                .chain([
+                    "header:NAME",
+                    "cookie:NAME",
+                    "query:NAME",
+                    "path_segment:N",
+                    "class:NAME",
+                    "class",
+                ])
                 .collect();
             let cure = did_you_mean(text, &words)
                 .unwrap_or_else(|| format!("one of {}", words.join(", ")));
@@ -76,12 +101,6 @@ fn source_of_text(at: &Located<'_>) -> Option<Source> {
         }
     }
     None
-}
-
-/// Whether a text is a token (RFC 9110, section 5.6.2), as names of cookies are.
-fn is_token(text: &str) -> bool {
-    !text.is_empty()
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 
 /// A claim of a signed token: `{ jwks_file | secret_file, claim }`.

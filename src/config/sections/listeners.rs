@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::config::files::{check_certificates, check_private_key};
 use crate::config::model::{Certificate, Listener};
 use crate::config::reader::{Located, Mapping};
-use crate::config::scalars::boolean;
+use crate::config::scalars::{NAME_CURE, boolean, is_name};
 
 /// Largest number of listeners. All their sockets fit into the one message that hands them over to a successor.
 const MAX_LISTENERS: usize = 32;
@@ -33,6 +34,7 @@ pub(crate) fn listeners(root: &mut Mapping<'_>, folder: &Path) -> Vec<Listener> 
 
 fn listener(at: &Located<'_>, folder: &Path, earlier: &[Listener]) -> Option<Listener> {
     let mut map = at.mapping()?;
+    let name_at = map.get("name");
     let address_at = map.require("address", "write address: 0.0.0.0:8080");
     let certificates = map.get("tls").map(|at| certificates(&at, folder));
     let proxy_protocol = map.get("proxy_protocol").and_then(|at| at.parse(boolean));
@@ -42,7 +44,17 @@ fn listener(at: &Located<'_>, folder: &Path, earlier: &[Listener]) -> Option<Lis
     if earlier.iter().any(|listener| listener.address == address) {
         address_at.error(format!("{address} is listed twice"));
     }
+    let name = name_at.as_ref().and_then(|at| at.text().map(|name| (at, name)));
+    if let Some((at, name)) = name {
+        if !is_name(name) {
+            at.error_with(format!("{name:?} is not a name"), NAME_CURE);
+        }
+        if earlier.iter().any(|other| other.name.as_deref() == Some(name)) {
+            at.error(format!("two listeners have the name {name:?}"));
+        }
+    }
     Some(Listener {
+        name: name.map(|(_, name)| Arc::from(name)),
         address,
         certificates: certificates.unwrap_or_default(),
         proxy_protocol: proxy_protocol.unwrap_or_default(),

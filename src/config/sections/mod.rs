@@ -5,13 +5,16 @@
 pub(super) mod access_log;
 pub(super) mod admin;
 pub(super) mod bounds;
+mod class_list;
+pub(super) mod classes;
 pub(super) mod clients;
+mod conditions;
 mod costs;
 pub(super) mod keys;
 pub(super) mod limits;
 pub(super) mod listeners;
 pub(super) mod origins;
+pub(super) mod request_match;
 pub(super) mod responses;
-mod route_match;
 pub(super) mod routes;
 pub(super) mod store;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustls_pki_types::ServerName;
 
 use super::bounds::MAX_CONNECTIONS;
-use super::keys::{KeyFiles, source};
+use super::keys::{SourceContext, source};
 use crate::config::files::check_certificates;
 use crate::config::model::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls};
 use crate::config::reader::{Located, Mapping};
@@ -28,7 +28,11 @@ const DEFAULT_MAX_CONNECTIONS: usize = 1_024;
 const DEFAULT_RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// `origins`: at least one.
-pub(crate) fn origins(root: &mut Mapping<'_>, folder: &Path, files: &KeyFiles<'_>) -> Vec<Origin> {
+pub(crate) fn origins(
+    root: &mut Mapping<'_>,
+    folder: &Path,
+    sources: SourceContext<'_>,
+) -> Vec<Origin> {
     let cure = "write origins: { site: { servers: [127.0.0.1:9000] } }";
     let Some(at) = root.require("origins", cure) else {
         return Vec::new();
@@ -42,15 +46,20 @@ pub(crate) fn origins(root: &mut Mapping<'_>, folder: &Path, files: &KeyFiles<'_
         if !is_name(entry.name) {
             entry.at.error_with(format!("{:?} is not a name", entry.name), NAME_CURE);
         }
-        origins.extend(origin(entry.name, &entry.at, folder, files));
+        origins.extend(origin(entry.name, &entry.at, folder, sources));
     }
     origins
 }
 
-fn origin(name: &str, at: &Located<'_>, folder: &Path, files: &KeyFiles<'_>) -> Option<Origin> {
+fn origin(
+    name: &str,
+    at: &Located<'_>,
+    folder: &Path,
+    sources: SourceContext<'_>,
+) -> Option<Origin> {
     let mut map = at.mapping()?;
     let servers = map.require("servers", "write servers: [127.0.0.1:9000]");
-    let balance = map.get("balance").and_then(|at| balance(&at, files));
+    let balance = map.get("balance").and_then(|at| balance(&at, sources));
     let host = map.get("host").and_then(|at| at.parse(host_field)).flatten();
     let tls = map.get("tls").and_then(|at| tls(&at, folder));
     let http = map.get("http").and_then(|at| at.choice(&[("1", false), ("2", true)]));
@@ -107,7 +116,7 @@ fn host_and_port(text: &str) -> Result<String, String> {
     }
 }
 
-fn balance(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Balance> {
+fn balance(at: &Located<'_>, sources: SourceContext<'_>) -> Option<Balance> {
     if !at.is_mapping() {
         return at
             .choice(&[("round_robin", false), ("random", true)])
@@ -116,7 +125,7 @@ fn balance(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Balance> {
     let mut map = at.mapping()?;
     let hashed = map.require("hash", "write hash: client_ip");
     map.finish();
-    source(&hashed?, files).map(Balance::Hash)
+    source(&hashed?, sources).map(Balance::Hash)
 }
 
 /// `keep` (`None`), or the `Host` that the origin receives.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::costs::{cost, refuse_misfit};
 use super::limits::DefinedLimits;
+use super::request_match::{MatchContext, request_match};
 use super::responses::responses;
-use super::route_match::route_match;
 use crate::config::model::Responses;
 use crate::config::reader::{Located, Mapping, did_you_mean};
 use crate::config::scalars::{NAME_CURE, is_name};
@@ -31,6 +31,7 @@ pub(crate) struct DefinedRoute<'n> {
 /// What routes refer to.
 pub(crate) struct RouteContext<'c> {
     pub(crate) limits: &'c DefinedLimits<'c>,
+    pub(crate) matches: MatchContext<'c>,
     /// Names of the origins; [`Route::origin`] is an index into this list.
     pub(crate) origins: &'c [&'c str],
     /// Whether each route needs an origin. A limiter inside another server needs none.
@@ -91,7 +92,8 @@ fn route<'n>(
 ) -> Option<DefinedRoute<'n>> {
     let mut map = at.mapping()?;
     let name_at = map.require("name", "write name: site");
-    let matches = map.get("match").map(|at| route_match(&at)).unwrap_or_default();
+    let matches =
+        map.get("match").map(|at| request_match(&at, &context.matches)).unwrap_or_default();
     let own_limits = map.get("limits").map(|at| route_limits(&at, context)).unwrap_or_default();
     let with_defaults =
         map.get("defaults").map(|at| at.choice(&[("false", false), ("true", true)]));

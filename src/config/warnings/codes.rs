@@ -19,12 +19,15 @@ pub(super) enum Code {
     SharedBan,
     SpoofableBan,
     ShadowedOverride,
+    SpoofableClass,
+    UnknownMethod,
+    StarInValue,
     UnlimitedPreflights,
     UnlimitedTokenChecks,
 }
 
 /// Every code, as it is written in a configuration.
-const CODES: [(&str, Code); 16] = [
+const CODES: [(&str, Code); 19] = [
     ("unreachable-route", Code::UnreachableRoute),
     ("unused-limit", Code::UnusedLimit),
     ("spoofable-key", Code::SpoofableKey),
@@ -39,6 +42,9 @@ const CODES: [(&str, Code); 16] = [
     ("shared-ban", Code::SharedBan),
     ("spoofable-ban", Code::SpoofableBan),
     ("shadowed-override", Code::ShadowedOverride),
+    ("spoofable-class", Code::SpoofableClass),
+    ("unknown-method", Code::UnknownMethod),
+    ("star-in-value", Code::StarInValue),
     ("unlimited-preflights", Code::UnlimitedPreflights),
     ("unlimited-token-checks", Code::UnlimitedTokenChecks),
 ];

@@ -4,8 +4,9 @@
 use super::codes::Code;
 use super::list::{WarningInput, WarningList};
 use crate::config::reader::Located;
-use crate::limit::{OVERCOUNT_DIVISOR, SketchSize};
-use crate::policy::{Count, Limit, Override, OverrideTarget, Source};
+use crate::limit::{OVERCOUNT_DIVISOR, Quota, SketchSize};
+use crate::policy::condition::Condition;
+use crate::policy::{Count, Limit, Override, OverrideAction, OverrideTarget, RequestMatch, Source};
 
 pub(super) fn add_warnings(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
     for defined in input.limits.iter() {
@@ -19,6 +20,7 @@ pub(super) fn add_warnings(input: &WarningInput<'_>, list: &mut WarningList<'_>)
             list.add(Code::RolledOutToNobody, at, message, cure);
         }
         warn_of_bans(limit, at, list);
+        warn_of_spoofable_classes(limit, at, list);
         if let Some(index) = covered_network(&limit.terms.overrides) {
             let number = index + 1;
             let message =
@@ -81,11 +83,51 @@ fn warn_of_bans(limit: &Limit, at: &Located<'_>, list: &mut WarningList<'_>) {
     }
 }
 
+/// Warns of classes that lift a limit and that clients enter by what they write.
+fn warn_of_spoofable_classes(limit: &Limit, at: &Located<'_>, list: &mut WarningList<'_>) {
+    let own = limit.quota(0);
+    let lifts = |rate| match (own, limit.quota(rate)) {
+        (Some(own), Some(other)) => per_second(other) > per_second(own),
+        _ => false,
+    };
+    let overridden =
+        limit.terms.overrides.iter().filter_map(|rule| match (&rule.target, rule.action) {
+            (OverrideTarget::Class(class), OverrideAction::Allow) => Some(class),
+            (OverrideTarget::Class(class), OverrideAction::Rate(rate)) if lifts(rate) => {
+                Some(class)
+            }
+            _ => None,
+        });
+    let plans = limit.terms.plans.iter().flat_map(|plans| {
+        let rates = plans.by.classes().iter().zip(&plans.rates);
+        rates.filter(|(_, (_, rate))| lifts(*rate)).map(|(class, _)| class)
+    });
+    for class in overridden.chain(plans).filter(|class| is_claimed_by_clients(&class.matches)) {
+        let message = format!(
+            "class {:?} lifts limit {:?}, and a client enters it by what it writes into its request",
+            class.name, limit.name
+        );
+        let cure = "add client: [..] or listener: [..] to the class, or use keys or tokens";
+        list.add(Code::SpoofableClass, at, message, cure);
+    }
+}
+
+/// Whether a client decides by its own words whether it fulfils a match.
+fn is_claimed_by_clients(matches: &RequestMatch) -> bool {
+    let is_bound = !matches.clients.is_empty() || !matches.listeners.is_empty();
+    !is_bound && matches.values.iter().any(Condition::needs_value)
+}
+
+/// Units in a billion seconds, to compare rates.
+fn per_second(quota: &Quota) -> u128 {
+    u128::from(quota.limit()) * 1_000_000_000_000_000_000 / u128::from(quota.window().get().max(1))
+}
+
 /// The index of an override for a network that an earlier override contains.
 fn covered_network(overrides: &[Override]) -> Option<usize> {
     let network = |rule: &Override| match rule.target {
         OverrideTarget::Network(network) => Some(network),
-        OverrideTarget::Keys(_) => None,
+        OverrideTarget::Keys(_) | OverrideTarget::Class(_) => None,
     };
     (1..overrides.len()).find(|&index| {
         network(&overrides[index]).is_some_and(|later| {

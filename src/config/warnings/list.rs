@@ -1,5 +1,7 @@
 //! Collects the warnings of all subjects.
 
+use std::sync::Arc;
+
 use super::codes::{Code, SilencedCodes};
 use super::{clients, limits, routes};
 use crate::config::error::Warning;
@@ -14,6 +16,8 @@ pub(crate) struct WarningInput<'i> {
     pub(crate) file: &'i str,
     pub(crate) limits: &'i DefinedLimits<'i>,
     pub(crate) routes: &'i [DefinedRoute<'i>],
+    /// The name of each listener.
+    pub(crate) listeners: &'i [Option<Arc<str>>],
     pub(crate) clients: &'i ClientRules,
     pub(crate) clients_at: Option<Located<'i>>,
     pub(crate) store: &'i StoreConfig,

@@ -5,7 +5,9 @@ mod clients;
 mod codes;
 mod limits;
 mod list;
+mod reachability;
 mod routes;
+mod sample_requests;
 
 pub(super) use codes::silenced;
 pub(super) use list::{WarningInput, warnings};

@@ -3,63 +3,110 @@
 
 use super::codes::Code;
 use super::list::{WarningInput, WarningList};
+use super::reachability::{Reach, reach};
+use crate::config::reader::did_you_mean;
+use crate::policy::condition::ValueTest;
 use crate::policy::{
-    Cost, Count, Limit, LimitIndex, MissingKey, Mode, Rollout, RouteLimit, RouteMatch, Source,
+    Cost, Count, KNOWN_METHODS, Limit, LimitIndex, Mode, Rollout, Route, RouteLimit, Source,
 };
 
 /// A warning is given if a response may cost at least this many times the reserve.
 const OVERSPEND_FACTOR: u32 = 10;
 
 pub(super) fn add_warnings(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
-    warn_of_unreachable_routes(input, list);
-    warn_of_unused_limits(input, list);
+    let routes: Vec<&Route> = input.routes.iter().map(|defined| &defined.route).collect();
+    let reaches = reach(&routes, input.listeners);
+    warn_of_unreachable_routes(input, &reaches, list);
+    warn_of_unused_limits(input, &reaches, list);
+    warn_of_conditions(input, list);
     warn_of_spoofable_keys(input, list);
     warn_of_unlimited_preflights(input, list);
     warn_of_unlimited_token_checks(input, list);
     warn_of_costs(input, list);
 }
 
-fn warn_of_unreachable_routes(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
-    for (index, later) in input.routes.iter().enumerate() {
-        let mut earlier = input.routes[..index].iter();
-        let covering = earlier.find(|route| covers(&route.route.matches, &later.route.matches));
-        if let Some(covering) = covering {
-            let name = &covering.route.name;
-            let message = format!("route {name:?} matches every request that this one could");
-            let cure = "put it before that route, or remove it";
-            list.add(Code::UnreachableRoute, &later.at, message, cure);
+fn warn_of_unreachable_routes(
+    input: &WarningInput<'_>,
+    reaches: &[Reach],
+    list: &mut WarningList<'_>,
+) {
+    for (defined, reach) in input.routes.iter().zip(reaches) {
+        let (message, cure) = match reach {
+            Reach::Reachable => continue,
+            Reach::TakenBy(takers) => (
+                format!("{} every request that this one could", taken_by(input, takers)),
+                "put this route before them, narrow them, or remove it",
+            ),
+            Reach::Impossible => (
+                "no request can fulfil all conditions of this route".to_owned(),
+                "correct the conditions, or remove it",
+            ),
+        };
+        list.add(Code::UnreachableRoute, &defined.at, message, cure);
+    }
+}
+
+/// The routes that take the requests of another one, as the subject of a sentence.
+fn taken_by(input: &WarningInput<'_>, takers: &[usize]) -> String {
+    /// More names would make a sentence that nobody reads.
+    const MAX_NAMES: usize = 3;
+    let name = |index: &usize| format!("{:?}", &*input.routes[*index].route.name);
+    match takers {
+        [taker] => format!("route {} matches", name(taker)),
+        takers => {
+            let names: Vec<String> = takers.iter().take(MAX_NAMES).map(name).collect();
+            let others = if takers.len() > MAX_NAMES { " and others" } else { "" };
+            format!("routes {}{others} match together", names.join(", "))
         }
     }
 }
 
-/// Whether `earlier` certainly matches everything that `later` matches. Recognizes simple cases
-/// only.
-fn covers(earlier: &RouteMatch, later: &RouteMatch) -> bool {
-    let all_hosts = earlier.hosts.is_empty() || earlier.hosts == later.hosts;
-    let all_paths = earlier.paths.is_empty() || earlier.paths == later.paths;
-    let all_methods = earlier.methods.iter().next().is_none() || earlier.methods == later.methods;
-    let all_headers = earlier.headers.iter().all(|header| later.headers.contains(header));
-    let all_clients = earlier.clients.is_empty() || earlier.clients == later.clients;
-    all_hosts && all_paths && all_methods && all_headers && all_clients
-}
-
-fn warn_of_unused_limits(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
-    let mut used: Vec<LimitIndex> = Vec::new();
-    for route_limit in input.routes.iter().flat_map(|route| &route.route.limits) {
-        let mut next = Some(route_limit.limit);
-        while let Some(index) = next {
-            next = match input.limits.get(index).missing_key {
-                MissingKey::Limit(after) if !used.contains(&index) => Some(after),
-                _ => None,
-            };
-            used.push(index);
-        }
-    }
+fn warn_of_unused_limits(input: &WarningInput<'_>, reaches: &[Reach], list: &mut WarningList<'_>) {
+    let used = |is_counted: &dyn Fn(&Reach) -> bool| -> Vec<LimitIndex> {
+        let routes = input.routes.iter().zip(reaches).filter(|(_, reach)| is_counted(reach));
+        let limits = routes.flat_map(|(defined, _)| &defined.route.limits);
+        limits.flat_map(|used| input.limits.missing_key_chain(used.limit)).collect()
+    };
+    let named = used(&|_| true);
+    let applied = used(&|reach| *reach == Reach::Reachable);
     for (position, defined) in input.limits.iter().enumerate() {
-        if !used.contains(&LimitIndex(position)) {
-            let message = format!("no route uses limit {:?}", defined.limit.name);
-            let cure = "name it in a route, or remove it";
-            list.add(Code::UnusedLimit, &defined.at, message, cure);
+        let (index, name) = (LimitIndex(position), &defined.limit.name);
+        if !named.contains(&index) {
+            let message = format!("no route uses limit {name:?}");
+            list.add(Code::UnusedLimit, &defined.at, message, "name it in a route, or remove it");
+        } else if !applied.contains(&index) {
+            let message = format!("no request can reach a route that uses limit {name:?}");
+            list.add(Code::UnusedLimit, &defined.at, message, "correct the routes that name it");
+        }
+    }
+}
+
+/// Warns of methods that no request has, and of stars in values, which stand for themselves.
+fn warn_of_conditions(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
+    for defined in input.routes {
+        let nested = defined.route.matches.nested();
+        let methods = nested.iter().flat_map(|matches| matches.methods.iter());
+        for method in methods.filter(|method| !KNOWN_METHODS.contains(method)) {
+            let message = format!(
+                "a request with the method {method:?} is refused before any route is tried"
+            );
+            let cure = did_you_mean(method, &KNOWN_METHODS);
+            let cure = cure.unwrap_or_else(|| format!("one of {}", KNOWN_METHODS.join(", ")));
+            list.add(Code::UnknownMethod, &defined.at, message, &cure);
+        }
+        for condition in nested.iter().flat_map(|matches| &matches.values) {
+            let has_star = |test: &ValueTest| match test {
+                ValueTest::Equals(text)
+                | ValueTest::Prefix(text)
+                | ValueTest::Suffix(text)
+                | ValueTest::Contains(text) => text.contains('*'),
+                ValueTest::Present | ValueTest::Absent | ValueTest::Regex(_) => false,
+            };
+            if condition.tests.iter().any(has_star) {
+                let message = format!("in the condition `{condition}` a * stands for itself");
+                let cure = "write { prefix: TEXT }, { suffix: TEXT }, { contains: TEXT } or { regex: PATTERN }";
+                list.add(Code::StarInValue, &defined.at, message, cure);
+            }
         }
     }
 }

@@ -80,6 +80,7 @@ where
                 Transport::Tls(tls.stream)
             }
         };
+        facts.listener = listener.name.clone();
         let context = StreamContext {
             bounds: Arc::clone(&rules.bounds),
             clock: Arc::clone(&self.clock),

@@ -27,6 +27,7 @@ const HANDSHAKE_GRACE: Duration = Duration::from_millis(200);
 
 /// How the connections of one listener are served.
 pub(crate) struct ListenerContext {
+    pub(crate) name: Option<Arc<str>>,
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) proxy_protocol: bool,
 }

@@ -41,6 +41,8 @@ pub enum RejectReason {
     RepeatedKey,
     /// A key that readers may decode in different ways, or not at all.
     UnreadableKey,
+    /// A parameter or cookie that decides the route, and that readers may decode in different ways, or not at all.
+    UnreadableCondition,
     /// No route matches.
     NoRoute,
     /// More connections than are allowed, in all or of this client.
@@ -61,7 +63,7 @@ pub enum RejectReason {
 
 impl RejectReason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Syntax,
         Self::Version,
         Self::Target,
@@ -81,6 +83,7 @@ impl RejectReason {
         Self::MissingKey,
         Self::RepeatedKey,
         Self::UnreadableKey,
+        Self::UnreadableCondition,
         Self::NoRoute,
         Self::Connections,
         Self::Banned,
@@ -113,6 +116,7 @@ impl RejectReason {
             Self::MissingKey => "missing_key",
             Self::RepeatedKey => "repeated_key",
             Self::UnreadableKey => "unreadable_key",
+            Self::UnreadableCondition => "unreadable_condition",
             Self::NoRoute => "no_route",
             Self::Connections => "connections",
             Self::Banned => "banned",
@@ -148,6 +152,7 @@ impl RejectReason {
             | Self::MissingKey
             | Self::RepeatedKey
             | Self::UnreadableKey
+            | Self::UnreadableCondition
             | Self::ProxyProtocol
             | Self::TlsHandshake
             | Self::H2Resets => 400,

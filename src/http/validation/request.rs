@@ -12,7 +12,7 @@ use super::uncommon_fields::UncommonFields;
 use crate::clock::Nanos;
 use crate::config::Bounds;
 use crate::policy::client::RequestClient;
-use crate::policy::{ConnectionFacts, Facts};
+use crate::policy::{ConnectionFacts, Facts, KNOWN_METHODS};
 
 /// A request that may be matched: two readers cannot take it for different requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,32 +119,11 @@ pub fn validate(head: Head<'_>, bounds: HeadBounds) -> Result<ValidRequest<'_>, 
     spans.read(host::host(authority)?, target, uncommon)
 }
 
-/// Whether a method is one of RFC 9110 and RFC 5789 except for CONNECT and TRACE, of WebDAV, or of its extensions. Names are
-/// case-sensitive: `get` is not GET.
+/// Whether a method is one of [`KNOWN_METHODS`]. Names are case-sensitive: `get` is not GET.
 pub(super) fn is_known(method: &[u8]) -> bool {
-    const KNOWN: [&[u8]; 19] = [
-        b"GET",
-        b"HEAD",
-        b"POST",
-        b"PUT",
-        b"PATCH",
-        b"DELETE",
-        b"OPTIONS",
-        b"PROPFIND",
-        b"PROPPATCH",
-        b"MKCOL",
-        b"COPY",
-        b"MOVE",
-        b"LOCK",
-        b"UNLOCK",
-        b"SEARCH",
-        b"REPORT",
-        b"LINK",
-        b"UNLINK",
-        b"QUERY",
-    ];
     // Nearly all requests use one of these two.
-    matches!(method, b"GET" | b"POST") || KNOWN.contains(&method)
+    matches!(method, b"GET" | b"POST")
+        || KNOWN_METHODS.iter().any(|known| known.as_bytes() == method)
 }
 
 /// Checks the bounds of the fields, and finds the uncommon ones.

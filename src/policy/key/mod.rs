@@ -6,6 +6,7 @@
 //! refused.
 
 mod address;
+mod class;
 mod cookie;
 mod credentials;
 mod hash;
@@ -16,7 +17,6 @@ mod query;
 mod shard;
 mod source;
 mod spec;
-mod spelling;
 mod target;
 
 pub use address::bytes as address_bytes;

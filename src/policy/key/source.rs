@@ -2,14 +2,15 @@
 //! change: both are hashed into keys, so a change would reset counters.
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::HeaderName;
 use http::header::AUTHORIZATION;
 
 use super::jwt::Claim;
 use super::part::KeyPart;
-use super::{address, cookie, credentials, header, jwt, query, shard, target};
-use crate::policy::{Facts, Route};
+use super::{address, class, cookie, credentials, header, jwt, query, shard, target};
+use crate::policy::{Class, Facts, Route};
 use crate::tokens::SignatureCheck;
 
 /// Where a part of a key comes from.
@@ -41,6 +42,10 @@ pub enum Source {
     Route,
     /// The N-th segment of the path, from 1.
     PathSegment(usize),
+    /// The name of this class, if the request is in it.
+    Class(Arc<Class>),
+    /// The name of the first of these classes that the request is in: every class of the file, or those of plans.
+    FirstClass(Arc<[Arc<Class>]>),
     /// Another source, hashed to one of a number of buckets.
     Shard {
         /// What is hashed.
@@ -92,6 +97,7 @@ impl Source {
             Self::Method => target::method(facts),
             Self::Route => KeyPart::of(route.name.as_bytes()),
             Self::PathSegment(n) => target::segment(facts, *n),
+            Self::Class(_) | Self::FirstClass(_) => class::part(self.classes(), facts),
             Self::Shard { of, buckets } => {
                 shard::part(of.part_with(facts, route, signatures), *buckets)
             }
@@ -114,6 +120,8 @@ impl Source {
             | Self::Method
             | Self::Route
             | Self::PathSegment(_)
+            | Self::Class(_)
+            | Self::FirstClass(_)
             | Self::Shard { .. } => KeyPart::of(part),
         }
     }
@@ -131,7 +139,9 @@ impl Source {
             | Self::Jwt(_)
             | Self::Host
             | Self::TlsSni
-            | Self::PathSegment(_) => true,
+            | Self::PathSegment(_)
+            | Self::Class(_)
+            | Self::FirstClass(_) => true,
             Self::Shard { of, .. } => of.can_be_absent(),
         }
     }
@@ -152,7 +162,9 @@ impl Source {
             | Self::Path
             | Self::Method
             | Self::Route
-            | Self::PathSegment(_) => None,
+            | Self::PathSegment(_)
+            | Self::Class(_)
+            | Self::FirstClass(_) => None,
         }
     }
 
@@ -160,6 +172,9 @@ impl Source {
     pub fn reads_path(&self) -> bool {
         match self {
             Self::Path | Self::PathSegment(_) => true,
+            Self::Class(_) | Self::FirstClass(_) => {
+                self.classes().iter().any(|class| class.matches.reads_path())
+            }
             Self::Shard { of, .. } => of.reads_path(),
             Self::ClientIp
             | Self::Header(_)
@@ -172,6 +187,28 @@ impl Source {
             | Self::TlsSni
             | Self::Method
             | Self::Route => false,
+        }
+    }
+
+    /// The classes that it asks, in order.
+    pub fn classes(&self) -> &[Arc<Class>] {
+        match self {
+            Self::Class(class) => std::slice::from_ref(class),
+            Self::FirstClass(classes) => classes,
+            Self::Shard { of, .. } => of.classes(),
+            Self::ClientIp
+            | Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Jwt(_)
+            | Self::Host
+            | Self::TlsSni
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_) => &[],
         }
     }
 
@@ -191,7 +228,9 @@ impl Source {
             | Self::Path
             | Self::Method
             | Self::Route
-            | Self::PathSegment(_) => None,
+            | Self::PathSegment(_)
+            | Self::Class(_)
+            | Self::FirstClass(_) => None,
         }
     }
 
@@ -211,7 +250,9 @@ impl Source {
             | Self::Path
             | Self::Method
             | Self::Route
-            | Self::PathSegment(_) => false,
+            | Self::PathSegment(_)
+            | Self::Class(_)
+            | Self::FirstClass(_) => false,
         }
     }
 
@@ -229,6 +270,8 @@ impl Source {
             | Self::Method
             | Self::Route
             | Self::PathSegment(_)
+            | Self::Class(_)
+            | Self::FirstClass(_)
             | Self::Shard { .. } => false,
         }
     }
@@ -242,6 +285,8 @@ impl Source {
             | Self::Method
             | Self::Route
             | Self::PathSegment(_)
+            | Self::Class(_)
+            | Self::FirstClass(_)
             | Self::Shard { .. } => true,
             Self::ClientIp
             | Self::Header(_)
@@ -269,7 +314,9 @@ impl Source {
             | Self::Path
             | Self::Method
             | Self::Route
-            | Self::PathSegment(_) => false,
+            | Self::PathSegment(_)
+            | Self::Class(_)
+            | Self::FirstClass(_) => false,
         }
     }
 
@@ -291,6 +338,8 @@ impl Source {
             Self::Shard { .. } => 12,
             Self::Jwt(_) => 13,
             Self::TlsSni => 14,
+            Self::Class(_) => 15,
+            Self::FirstClass(_) => 16,
         }
     }
 }
@@ -312,6 +361,8 @@ impl fmt::Display for Source {
             Self::Method => f.write_str("method"),
             Self::Route => f.write_str("route"),
             Self::PathSegment(n) => write!(f, "path_segment:{n}"),
+            Self::Class(class) => write!(f, "class:{}", class.name),
+            Self::FirstClass(_) => f.write_str("class"),
             Self::Shard { of, buckets } => write!(f, "{{ shard: {of}, of: {buckets} }}"),
         }
     }

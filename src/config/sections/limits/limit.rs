@@ -10,7 +10,7 @@ use crate::clock::Nanos;
 use crate::config::reader::{Located, Mapping};
 use crate::config::scalars::{NAME_CURE, is_name};
 use crate::config::sections::costs::{cost, penalty, refuse_misfit};
-use crate::config::sections::keys::{KeyFiles, key};
+use crate::config::sections::keys::{SourceContext, key};
 use crate::limit::Rate;
 use crate::policy::{Cost, Count, KeySpec, Limit, MissingKey, Mode, StatusRules};
 
@@ -18,8 +18,8 @@ use crate::policy::{Cost, Count, KeySpec, Limit, MissingKey, Mode, StatusRules};
 pub(crate) struct LimitContext<'c> {
     /// The folder of the configuration file.
     pub(crate) folder: &'c Path,
-    /// The files with keys for signed tokens.
-    pub(crate) key_files: &'c KeyFiles<'c>,
+    /// What keys and plans refer to.
+    pub(crate) sources: SourceContext<'c>,
     /// Leading bits of an IPv6 address that identify one client.
     pub(crate) ipv6_prefix: u8,
     /// The resolution of the clock of exact limits.
@@ -72,7 +72,7 @@ fn limit(
         .and_then(|at| at.choice(&[("estimate", false), ("exact", true)]));
     let key = map
         .require("key", "write for example key: client_ip")
-        .and_then(|at| key(&at, context.key_files));
+        .and_then(|at| key(&at, context.sources));
     let missing_key = missing_key(&mut map, key.as_ref(), names);
     let mode = map
         .get("mode")

@@ -56,6 +56,7 @@ fn override_rule(
         key: map.get("key"),
         key_file: map.get("key_file"),
         network: map.get("network"),
+        class: map.get("class"),
     };
     let action = action(at, &mut map, shape, quotas);
     map.finish();
@@ -94,6 +95,7 @@ struct TargetKeys<'n> {
     key: Option<Located<'n>>,
     key_file: Option<Located<'n>>,
     network: Option<Located<'n>>,
+    class: Option<Located<'n>>,
 }
 
 impl TargetKeys<'_> {
@@ -103,21 +105,24 @@ impl TargetKeys<'_> {
         key: &KeySpec,
         context: &LimitContext<'_>,
     ) -> Option<OverrideTarget> {
-        match (self.key, self.key_file, self.network) {
-            (Some(at), None, None) => {
+        match (self.key, self.key_file, self.network, self.class) {
+            (Some(at), None, None, None) => {
                 let items = at.list_or_single();
                 let texts: Option<Vec<&str>> = items.iter().map(Located::text).collect();
                 let values = key_values(&texts?, key, context);
                 let values = values.map_err(|error| at.error(error)).ok()?;
                 Some(OverrideTarget::Keys(Arc::from([values])))
             }
-            (None, Some(at), None) => {
+            (None, Some(at), None, None) => {
                 let keys = at.parse(|text| read_keys(&context.folder.join(text), key, context))?;
                 Some(OverrideTarget::Keys(keys.into()))
             }
-            (None, None, Some(at)) => at.parse(network).map(OverrideTarget::Network),
+            (None, None, Some(at), None) => at.parse(network).map(OverrideTarget::Network),
+            (None, None, None, Some(at)) => {
+                context.sources.classes.find(&at, at.text()?).map(OverrideTarget::Class)
+            }
             _ => {
-                at.error("write one of key, key_file and network");
+                at.error("write one of key, key_file, network and class");
                 None
             }
         }

@@ -2,17 +2,18 @@
 //! or another effect. Rates that differ from that of the limit are collected in one list, and a
 //! [`RateIndex`] refers to it.
 
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use super::algorithm::{Shape, other_quota, quota_in};
 use super::limit::LimitContext;
 use super::overrides::overrides;
 use crate::clock::Nanos;
-use crate::config::reader::{Located, Mapping};
+use crate::config::reader::{Located, Mapping, NamedValue};
 use crate::config::scalars::share;
 use crate::config::sections::keys::source;
 use crate::limit::Quota;
-use crate::policy::{KeySpec, Plans, RateIndex, Rollout, Source, Terms};
+use crate::policy::{Class, KeySpec, Plans, RateIndex, Rollout, Source, Terms};
 
 /// Largest number of plans of a limit.
 const MAX_PLANS: usize = 64;
@@ -83,15 +84,22 @@ fn plans(
     let rates_at = map.require("rates", "write rates: { gold: 600/1m }");
     map.finish();
     let by_at = by_at?;
-    let by = source(&by_at, context.key_files)?;
-    if !matches!(by, Source::Header(_) | Source::Cookie(_) | Source::Jwt(_)) {
-        let cure = "header:NAME, cookie:NAME, or { jwt: { jwks_file: FILE, claim: plan } }";
+    let mut by = source(&by_at, context.sources)?;
+    if !matches!(by, Source::Header(_) | Source::Cookie(_) | Source::Jwt(_) | Source::FirstClass(_))
+    {
+        let cure = "header:NAME, cookie:NAME, class, or { jwt: { jwks_file: FILE, claim: plan } }";
         by_at.error_with(format!("a plan cannot be read from {by}"), cure);
         return None;
     }
     let entries = rates_at?.named_values();
     if entries.len() > MAX_PLANS {
         at.error(format!("{} plans, more than {MAX_PLANS}", entries.len()));
+    }
+    if matches!(by, Source::FirstClass(_)) {
+        // The first class that has a rate decides, whatever other classes the request is in.
+        let find = |plan: &NamedValue<'_>| context.sources.classes.find(&plan.at, plan.name);
+        let classes: Option<Vec<Arc<Class>>> = entries.iter().map(find).collect();
+        by = Source::FirstClass(classes?.into());
     }
     let mut rates = Vec::new();
     for plan in entries {

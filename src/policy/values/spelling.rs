@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 /// Decodes the percent escapes of a value, and `+` as a space if `is_form`. `None` if decoders differ: an escape is
 /// broken or encodes a control byte, or the decoded bytes are not UTF-8.
-pub(super) fn decoded(value: &[u8], is_form: bool) -> Option<Cow<'_, [u8]>> {
+pub(in crate::policy) fn decoded(value: &[u8], is_form: bool) -> Option<Cow<'_, [u8]>> {
     if !value.iter().any(|byte| *byte == b'%' || is_form && *byte == b'+') {
         return Some(Cow::Borrowed(value));
     }
@@ -26,7 +26,7 @@ pub(super) fn decoded(value: &[u8], is_form: bool) -> Option<Cow<'_, [u8]>> {
 }
 
 /// Whether a name, decoded as in a form, is the key's name.
-pub(super) fn is_name(found: &[u8], name: &[u8]) -> bool {
+pub(in crate::policy) fn is_name(found: &[u8], name: &[u8]) -> bool {
     found == name
         || found.len() > name.len()
             && DecodedName { rest: found, overlong: false }.eq(name.iter().copied())
@@ -35,7 +35,7 @@ pub(super) fn is_name(found: &[u8], name: &[u8]) -> bool {
 /// Whether some origin may read this name as the key's: PHP replaces dots, blanks and brackets by `_`, removes leading
 /// blanks and stops at a NUL; qs and Rack read `name[]` as a list of the values of `name`, and `[name]` as `name`; some
 /// decoders accept bytes that are not UTF-8.
-pub(super) fn is_like(found: &[u8], name: &[u8]) -> bool {
+pub(in crate::policy) fn is_like(found: &[u8], name: &[u8]) -> bool {
     // No origin makes a name longer.
     if found.len() < name.len() {
         return false;

@@ -1,0 +1,143 @@
+//! Conditions on values: of header fields, query parameters and cookies.
+
+use http::{HeaderName, HeaderValue};
+
+use crate::config::reader::{Located, NamedValue};
+use crate::config::scalars::is_token;
+use crate::policy::condition::{Condition, Subject, ValuePattern, ValueTest};
+
+/// The largest number of tests of one condition.
+const MAX_TESTS: usize = 256;
+
+/// The words that test whether there is a value.
+const WORDS: &str = "a text, present, absent, { prefix: TEXT }, { suffix: TEXT }, { contains: TEXT }, { regex: PATTERN } \
+                     or { equals: TEXT }";
+
+/// Makes a test of a text.
+type MakeTest = fn(Box<str>) -> ValueTest;
+
+/// `header`: each entry is a condition.
+pub(super) fn header_conditions(at: &Located<'_>) -> Vec<Condition> {
+    conditions(at, |entry| match HeaderName::try_from(entry.name) {
+        Ok(name) => Some(Subject::Header(name)),
+        Err(_) => {
+            entry.at.error(format!("{:?} is not the name of a header", entry.name));
+            None
+        }
+    })
+}
+
+/// `query`.
+pub(super) fn query_conditions(at: &Located<'_>) -> Vec<Condition> {
+    conditions(at, |entry| match entry.name {
+        "" => {
+            entry.at.error("a parameter without a name");
+            None
+        }
+        name => Some(Subject::Query(name.into())),
+    })
+}
+
+/// `cookie`.
+pub(super) fn cookie_conditions(at: &Located<'_>) -> Vec<Condition> {
+    conditions(at, |entry| match is_token(entry.name) {
+        true => Some(Subject::Cookie(entry.name.into())),
+        false => {
+            entry.at.error(format!("{:?} is not the name of a cookie", entry.name));
+            None
+        }
+    })
+}
+
+fn conditions(
+    at: &Located<'_>,
+    subject: impl Fn(&NamedValue<'_>) -> Option<Subject>,
+) -> Vec<Condition> {
+    let entries = at.named_values();
+    let read = entries.iter().filter_map(|entry| {
+        let subject = subject(entry);
+        let tests = tests(&entry.at);
+        let condition = Condition { subject: subject?, tests: tests? };
+        refuse_impossible(&entry.at, &condition);
+        Some(condition)
+    });
+    read.collect()
+}
+
+/// One test, or a list of which one must pass.
+fn tests(at: &Located<'_>) -> Option<Vec<ValueTest>> {
+    let items = at.list_or_single();
+    if items.is_empty() || items.len() > MAX_TESTS {
+        let message = format!("{} values; a condition has 1 to {MAX_TESTS}", items.len());
+        at.error_with(message, format!("write {WORDS}, or a list of them"));
+        return None;
+    }
+    items.iter().map(test).collect()
+}
+
+fn test(at: &Located<'_>) -> Option<ValueTest> {
+    if !at.is_mapping() {
+        return Some(match at.text()? {
+            "present" => ValueTest::Present,
+            "absent" => ValueTest::Absent,
+            text => ValueTest::Equals(text.into()),
+        });
+    }
+    let mut map = at.mapping()?;
+    let kinds = [
+        ("equals", ValueTest::Equals as MakeTest),
+        ("prefix", ValueTest::Prefix),
+        ("suffix", ValueTest::Suffix),
+        ("contains", ValueTest::Contains),
+    ];
+    let mut found = Vec::new();
+    for (word, make) in kinds {
+        if let Some(at) = map.get(word) {
+            found.push(at.text().map(|text| (at, make(text.into()))));
+        }
+    }
+    if let Some(at) = map.get("regex") {
+        let pattern = at.parse(|text| {
+            ValuePattern::new(text).map_err(|error| format!("regex {text:?}: {error}"))
+        });
+        found.push(pattern.map(|pattern| (at, ValueTest::Regex(pattern))));
+    }
+    map.finish();
+    if found.len() != 1 {
+        at.error_with(
+            format!("{} tests where one is expected", found.len()),
+            format!("write {WORDS}"),
+        );
+        return None;
+    }
+    let (at, test) = found.pop()??;
+    let is_empty = |text: &str| text.is_empty();
+    match &test {
+        ValueTest::Prefix(text) | ValueTest::Suffix(text) | ValueTest::Contains(text)
+            if is_empty(text) =>
+        {
+            at.error_with("an empty text is in every value", "write present");
+            None
+        }
+        _ => Some(test),
+    }
+}
+
+/// Refuses a text that no value of a header can have.
+fn refuse_impossible(at: &Located<'_>, condition: &Condition) {
+    if !matches!(condition.subject, Subject::Header(_)) {
+        return;
+    }
+    for test in &condition.tests {
+        let text = match test {
+            ValueTest::Equals(text)
+            | ValueTest::Prefix(text)
+            | ValueTest::Suffix(text)
+            | ValueTest::Contains(text) => text,
+            ValueTest::Present | ValueTest::Absent | ValueTest::Regex(_) => continue,
+        };
+        if HeaderValue::try_from(&**text).is_err() {
+            at.error(format!("{text:?} cannot be in the value of a header"));
+        }
+    }
+}

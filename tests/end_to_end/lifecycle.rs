@@ -386,7 +386,10 @@ async fn bad_files_a_hundred_times_a_second_change_nothing() {
     assert!(grown < 24 * 1024, "{grown} KiB more than before");
     std::fs::write(gate.file(), &good).unwrap();
     assert_eq!(gate.hup().await, support::servers::Reloaded::Applied);
+    assert_eq!(load.failures().await, Vec::<String>::new());
     // And while it ends.
+    let load = Load::start(gate.port);
+    load.more(20).await;
     gate.signal("TERM");
     std::fs::write(gate.file(), "nonsense").unwrap();
     for _ in 0..20 {
@@ -395,7 +398,8 @@ async fn bad_files_a_hundred_times_a_second_change_nothing() {
         }
     }
     let mut failures = load.failures().await;
-    failures.retain(|why| !why.contains("refused"));
+    // A connection that stands in the kernel's queue when the listener closes is reset.
+    failures.retain(|why| !why.contains("refused") && !why.contains("reset by peer"));
     assert_eq!(failures, Vec::<String>::new());
     let status = gate.ended(Duration::from_secs(5)).await.expect("ends");
     assert!(status.success(), "{status}");

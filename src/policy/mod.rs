@@ -26,7 +26,7 @@ mod status_rules;
 mod terms;
 mod values;
 
-pub use connection::ConnectionFacts;
+pub use connection::{CLIENT_NAME_KINDS, ConnectionFacts, canonical_client_name};
 pub use cost::{Cost, RepeatedCost};
 pub use facts::Facts;
 pub use family::Family;

@@ -212,6 +212,22 @@ fn mistakes_in_options_of_limits() {
             "f:5:54: limits.l.cost: a cost of 9 never fits into limit \"l\"; write at most 5, or raise the limit",
         ],
     );
+    for (cost, words) in [
+        ("response_body: usage.total, reserve: 1, max: 2", "write for example /usage/total"),
+        ("response_body: /a~b, reserve: 1, max: 2", "write ~0 for ~ and ~1 for /"),
+        ("response_body: /a, max: 2", "reserve is missing"),
+        ("response_body: /a, reserve: 1", "max is missing"),
+        ("response_body: /a, response_header: x, reserve: 1, max: 2", "write one of"),
+        ("reserve: 1, max: 2", "write one of"),
+        ("response_trailer: 'a b', reserve: 1, max: 2", "is not the name of a header"),
+        ("response_body: /a, reserve: 1, max: 4294967296", "4294967295"),
+    ] {
+        let text = format!(
+            "version: 1\nlisteners: [{{ address: 127.0.0.1:1 }}]\norigins: {{ s: {{ servers: [127.0.0.1:2] }} }}\nlimits: {{ l: {{ tier: exact, rate: 5/s, key: client_ip, cost: {{ {cost} }} }} }}\nroutes: [{{ name: r, limits: [l] }}]\n"
+        );
+        let errors = config::read_text(&text, "f", Path::new("")).unwrap_err().lines();
+        assert!(errors.len() == 1 && errors[0].contains(words), "{cost}: {errors:?}");
+    }
     let estimate = |text: &str, expected: &[&str]| {
         limit(&format!("tier: estimate, rate: 5/s, key: client_ip, {text}"), expected);
     };
@@ -1046,86 +1062,46 @@ proptest! {
     }
 }
 
-/// Certificates that do not belong together, and listeners whose clients would choose whether they are asked.
+/// Costs that cannot be read are refused at their route: trailers of an origin of HTTP/1, and what a library does not see.
 #[test]
-fn certificates_of_clients_and_for_origins_are_checked_in_their_files() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["a", "b"] {
-        support::certificates::pair(name).write(folder.path(), name);
-    }
-    std::fs::write(folder.path().join("empty.pem"), "nothing").unwrap();
-    let check = |listener: &str, origin: &str, expected: &[&str]| {
-        let text = format!(
-            "version: 1\nlisteners:\n  - address: 127.0.0.1:1\n    tls: {listener}\norigins:\n  site:\n    servers: [127.0.0.1:1]\n    tls: {{ sni: a{origin} }}\nroutes: [{{ name: r }}]\n"
-        );
-        let found = match config::read_text(&text, "f", folder.path()) {
-            Ok(_) => Vec::new(),
-            Err(errors) => errors.lines(),
-        };
-        assert_eq!(found.len(), expected.len(), "{listener} {origin}: {found:#?}");
-        for (found, expected) in found.iter().zip(expected) {
-            let found = found.replace(folder.path().to_str().unwrap(), "F");
-            assert!(found.starts_with(expected), "{found}\nis not\n{expected}");
-        }
-    };
-    let pair = "certificate: a.crt, private_key: a.key";
-    let one = format!("{{ {pair} }}");
-    let asks = format!("{{ {pair}, client_ca: b.crt }}");
-    check(&one, "", &[]);
-    check(&asks, ", ca_file: b.crt, certificate: b.crt, private_key: b.key", &[]);
-    check(&format!("[{asks}, {asks}]"), "", &[]);
-    check(
-        &format!("[{asks}, {one}]"),
-        "",
-        &[
-            "f:4:10: listeners[0].tls: client_ca differs between the pairs of one listener; name the same",
-        ],
-    );
-    for (file, why) in
-        [("empty.pem", "F/empty.pem: holds no certificate"), ("none.pem", "F/none.pem: ")]
-    {
-        let listener = format!("{{ {pair}, client_ca: {file} }}");
-        check(&listener, "", &[&format!("f:4:63: listeners[0].tls.client_ca: {why}")]);
-    }
-    check(
-        &one,
-        ", certificate: a.crt, private_key: b.key",
-        &[
-            "f:8:53: origins.site.tls.private_key: F/b.key: is not the key of the certificate in F/a.crt",
-        ],
-    );
-    check(
-        &one,
-        ", certificate: a.crt",
-        &["f:8:10: origins.site.tls: a certificate without its key; write private_key: client.key"],
-    );
-    check(
-        &one,
-        ", private_key: a.key",
-        &["f:8:10: origins.site.tls: a key without its certificate; write certificate: client.crt"],
-    );
-}
-
-#[test]
-fn the_name_of_a_client_has_a_kind() {
-    let limit = |key: &str| {
+fn costs_that_cannot_be_read_are_refused() {
+    let policy = |http: u8, cost: &str| {
         format!(
-            "{HEAD}limits:\n  l: {{ tier: exact, rate: 1/s, key: tls_client, missing_key: deny, overrides: [{{ key: \"{key}\", action: deny }}] }}\nroutes: [{{ name: r, limits: [l] }}]\n"
+            "version: 1
+listeners: [{{ address: 127.0.0.1:1 }}]
+origins: {{ s: {{ servers: [127.0.0.1:2], http: {http} }} }}
+limits: {{ l: {{ tier: exact, rate: 5/s, key: client_ip, cost: {{ {cost}, reserve: 1, max: 9 }} }} }}
+routes:
+  - {{ name: r, limits: [l] }}
+"
         )
     };
-    assert_eq!(errors(&limit("dns:a.internal")), Vec::<String>::new());
-    for key in ["a.internal", "DNS:a", "dns:", "ip:a"] {
-        let found = errors(&limit(key));
-        let expected = format!("{key:?} names no certificate; begin it with one of uri:, dns:, ");
-        assert!(matches!(&found[..], [only] if only.contains(&expected)), "{key}: {found:#?}");
+    let errors = |config_use, text: &str| match config::read_text_for(
+        config_use,
+        text,
+        "f",
+        Path::new(""),
+    ) {
+        Ok(_) => Vec::new(),
+        Err(errors) => errors.lines(),
+    };
+    let trailer = "response_trailer: x-used";
+    assert_eq!(errors(config::ConfigUse::Proxy, &policy(2, trailer)), [""; 0]);
+    assert_eq!(
+        errors(config::ConfigUse::Proxy, &policy(1, trailer)),
+        [
+            "f:6:5: routes[0]: the cost of limit \"l\" is in a trailer, and trailers of HTTP/1 are not read; write http: 2 at the origin, or use response_header or response_body"
+        ]
+    );
+    assert_eq!(errors(config::ConfigUse::Plugin, &policy(1, "response_header: x-used")), [""; 0]);
+    for cost in [trailer, "response_body: /n"] {
+        let found = errors(config::ConfigUse::Plugin, &policy(2, cost));
+        assert!(
+            found.len() == 1
+                && found[0].contains(
+                    "which a limiter inside another server does not read; use response_header"
+                ),
+            "{found:?}"
+        );
     }
-    let codes: Vec<&str> = config::read_text(&limit("dns:a"), "f", Path::new(""))
-        .unwrap()
-        .warnings
-        .iter()
-        .map(|warning| warning.code)
-        .collect();
-    assert!(codes.contains(&"clients-not-asked"), "{codes:?}");
-    let missing = limit("dns:a").replace(", missing_key: deny", "");
-    assert!(errors(&missing)[0].contains("missing_key is missing"), "{:?}", errors(&missing));
 }

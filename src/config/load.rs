@@ -130,10 +130,13 @@ fn read_sections(
         None => Arc::new(standard()),
     };
     let origin_names = root.names_in("origins");
+    let over_http2 = origins.iter().filter(|origin| origin.http2);
+    let http2_origins: Vec<&str> = over_http2.map(|origin| &*origin.name).collect();
     let context = RouteContext {
         limits: &limits,
         matches: MatchContext { classes: Some(&classes), listeners: &listener_names },
         origins: &origin_names,
+        http2_origins: &http2_origins,
         needs_origin: !is_plugin,
         folder,
     };
@@ -146,8 +149,6 @@ fn read_sections(
         limits: &limits,
         routes: &routes,
         listeners: &all_listeners,
-        asks_no_client: !listeners.is_empty()
-            && listeners.iter().all(|listener| listener.client_ca.is_none()),
         clients: &clients,
         clients_at,
         store: &store,

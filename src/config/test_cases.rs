@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use super::error::{ConfigErrors, Location};
 use super::files::read_text_file;
 use super::reader::{ErrorList, Located, NamedValue};
-use super::scalars::{boolean, client_name, duration, integer};
+use super::scalars::{boolean, duration, integer};
 use super::source::{self, MAX_BYTES};
 use crate::policy::ConnectionFacts;
 
@@ -71,6 +71,12 @@ pub struct OriginAnswer {
     pub ending: AnswerEnding,
     /// The header fields of the response.
     pub headers: HeaderMap,
+    /// The body of the response.
+    pub body: String,
+    /// The fields after the body.
+    pub trailers: HeaderMap,
+    /// Whether the response ends before its end: the origin breaks off, or the client leaves.
+    pub is_cut: bool,
     /// How long the request is in flight.
     pub after: Duration,
 }
@@ -88,7 +94,14 @@ pub enum AnswerEnding {
 
 impl Default for OriginAnswer {
     fn default() -> Self {
-        Self { ending: AnswerEnding::Status(200), headers: HeaderMap::new(), after: Duration::ZERO }
+        Self {
+            ending: AnswerEnding::Status(200),
+            headers: HeaderMap::new(),
+            body: String::new(),
+            trailers: HeaderMap::new(),
+            is_cut: false,
+            after: Duration::ZERO,
+        }
     }
 }
 
@@ -114,6 +127,8 @@ pub struct Expectation {
     pub candidate: Option<String>,
     /// Whether a ban refuses the request.
     pub banned: Option<bool>,
+    /// The units in the access log's field `charged`.
+    pub charged: Option<u32>,
     /// The address that is taken for the client.
     pub client_ip: Option<String>,
     /// Header fields of the response by name; `absent` expects no such field.
@@ -206,8 +221,6 @@ fn request(at: &Located<'_>) -> Option<TestRequest> {
     let fields = map.get("headers");
     let ip = map.get("ip").map(|at| at.parse(ip));
     let listener = map.get("listener").map(|at| at.text());
-    let client_name_at = map.get("tls_client");
-    let client_name = client_name_at.as_ref().map(|at| at.parse(client_name));
     let answer = map.get("answer").map(|at| answer(&at));
     map.finish();
     let url = url?;
@@ -220,23 +233,18 @@ fn request(at: &Located<'_>) -> Option<TestRequest> {
         let host = field_value(authority).map_err(|message| at.error(message)).ok()?;
         headers.insert(http::header::HOST, host);
     }
-    let connection = ConnectionFacts::for_url(scheme, authority);
-    if let Some(at) = client_name_at.filter(|_| !connection.is_tls) {
-        at.error_with("a client shows a certificate over TLS only", "write an https URL");
-    }
     Some(TestRequest {
         method: method.unwrap_or(Some(Method::GET))?,
         target: if target.is_empty() { "/" } else { target }.to_owned(),
         headers,
         ip: ip.unwrap_or(Some(DEFAULT_PEER))?,
-        connection: connection
-            .with_client_name(client_name.map_or(Some(None), |name| name.map(Some))?)
+        connection: ConnectionFacts::for_url(scheme, authority)
             .with_listener(listener.unwrap_or_default().map(Arc::from)),
         answer: answer.unwrap_or(Some(OriginAnswer::default()))?,
     })
 }
 
-/// `{ status, headers, after }`, `failed`, or `none`.
+/// `{ status, headers, body, trailers, cut, after }`, `failed`, or `none`.
 fn answer(at: &Located<'_>) -> Option<OriginAnswer> {
     if !at.is_mapping() {
         let words = [("none", AnswerEnding::NoResponse), ("failed", AnswerEnding::Failed)];
@@ -245,13 +253,18 @@ fn answer(at: &Located<'_>) -> Option<OriginAnswer> {
     }
     let mut map = at.mapping()?;
     let status = map.get("status").map(|at| at.parse(integer(100, 599)));
-    let fields = map.get("headers");
+    let (fields, trailers) = (map.get("headers"), map.get("trailers"));
+    let body = map.get("body").map(|at| at.text());
+    let is_cut = map.get("cut").map(|at| at.parse(boolean));
     let after = map.get("after").map(|at| at.parse(duration));
     map.finish();
     let status = u16::try_from(status.unwrap_or(Some(200))?).ok()?;
     Some(OriginAnswer {
         ending: AnswerEnding::Status(status),
         headers: header_fields(fields.as_ref()),
+        body: body.unwrap_or(Some(""))?.to_owned(),
+        trailers: header_fields(trailers.as_ref()),
+        is_cut: is_cut.unwrap_or(Some(false))?,
         after: after.unwrap_or(Some(Duration::ZERO))?,
     })
 }
@@ -302,6 +315,10 @@ fn expectation(at: &Located<'_>) -> Option<Expectation> {
         waited: map.get("waited").and_then(|at| at.parse(duration)),
         candidate: map.get("candidate").and_then(text),
         banned: map.get("banned").and_then(|at| at.parse(boolean)),
+        charged: map
+            .get("charged")
+            .and_then(|at| at.parse(integer(0, u64::from(u32::MAX))))
+            .and_then(|units| u32::try_from(units).ok()),
         client_ip: map.get("client_ip").and_then(text),
         headers: map
             .get("headers")

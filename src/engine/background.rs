@@ -39,12 +39,17 @@ impl BackgroundCharge<'_> {
             counters.record(VerdictKind::ShadowDenied);
             return;
         }
-        self.spawn(pending, move |reply| {
-            counters.record(match reply {
+        let cost = self.charge.target.cost;
+        self.spawn(pending, false, move |reply| {
+            let kind = match reply {
                 Ok(reply) if reply.charged => VerdictKind::Allowed,
                 Ok(_) => VerdictKind::ShadowDenied,
                 Err(_) => VerdictKind::DegradedAllowed,
-            });
+            };
+            counters.record(kind);
+            if kind == VerdictKind::Allowed {
+                counters.record_charged(cost);
+            }
         });
     }
 
@@ -56,7 +61,7 @@ impl BackgroundCharge<'_> {
     ) {
         let counters = Arc::clone(&self.generation.loaded(self.charge.target.limit).counters);
         let candidate = candidate.clone();
-        self.spawn(pending, move |reply| {
+        self.spawn(pending, true, move |reply| {
             if let Ok(reply) = reply {
                 candidate.record(&counters, reply.charged);
             }
@@ -65,20 +70,21 @@ impl BackgroundCharge<'_> {
 
     /// Charges a limit without recording its verdict. A denial still enters the denial cache.
     pub(super) fn charge_unrecorded(self) {
-        self.spawn(&mut PendingSettlement::default(), |_| {});
+        self.spawn(&mut PendingSettlement::default(), false, |_| {});
     }
 
     /// Starts the task. The correction that the response makes is applied after the store has replied.
     fn spawn(
         self,
         pending: &mut PendingSettlement,
+        is_candidate: bool,
         record: impl FnOnce(&Result<ChargeReply, StoreFailure>) + Send + 'static,
     ) {
         let cell_charge = self.charge.cell_charge();
         let correction = self.charge.may_change.then(|| {
             let (sender, correction) = oneshot::channel();
             let mut open = self.charge.open(ChargedIn::Background(sender));
-            open.is_reported = false;
+            (open.is_reported, open.is_candidate) = (false, is_candidate);
             pending.open.push(open);
             correction
         });

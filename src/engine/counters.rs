@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::histogram::Histogram;
-use crate::policy::Tier;
+use crate::policy::{Tier, UnreadCost};
 
 /// The kind of a limit's verdict in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,10 +107,15 @@ impl CandidateComparison {
 /// to costs each of them more than the rest of a decision.
 const STRIPES: usize = 8;
 
-/// Counters by kind, in a cache line of their own.
+/// Counters of verdicts by kind, and of charged units, in a cache line of their own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Stripe([AtomicU64; VerdictKind::ALL.len()]);
+struct Stripe {
+    verdicts: [AtomicU64; VerdictKind::ALL.len()],
+    charged: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Stripe>() == 64);
 
 /// The stripe of this thread.
 fn stripe() -> usize {
@@ -124,14 +129,28 @@ fn stripe() -> usize {
 /// The counters of one limit, over all generations.
 #[derive(Debug, Default)]
 pub struct LimitCounters {
-    verdicts: [Stripe; STRIPES],
+    stripes: [Stripe; STRIPES],
     candidates: [AtomicU64; CandidateComparison::ALL.len()],
     bans: AtomicU64,
+    refunded: AtomicU64,
+    unread_costs: [AtomicU64; UnreadCost::ALL.len()],
 }
 
 impl LimitCounters {
     pub(super) fn record(&self, kind: VerdictKind) {
-        self.verdicts[stripe()].0[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.stripes[stripe()].verdicts[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn record_charged(&self, units: u32) {
+        self.stripes[stripe()].charged.fetch_add(units.into(), Ordering::Relaxed);
+    }
+
+    pub(super) fn record_refunded(&self, units: u32) {
+        self.refunded.fetch_add(units.into(), Ordering::Relaxed);
+    }
+
+    pub(super) fn record_unread_cost(&self, reason: UnreadCost) {
+        self.unread_costs[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn record_candidate(&self, kind: CandidateComparison) {
@@ -154,7 +173,23 @@ impl LimitCounters {
 
     /// The number of verdicts of this kind.
     pub fn get(&self, kind: VerdictKind) -> u64 {
-        self.verdicts.iter().map(|stripe| stripe.0[kind as usize].load(Ordering::Relaxed)).sum()
+        let count = |stripe: &Stripe| stripe.verdicts[kind as usize].load(Ordering::Relaxed);
+        self.stripes.iter().map(count).sum()
+    }
+
+    /// Units that were charged to requests that passed, refunded ones included.
+    pub fn charged(&self) -> u64 {
+        self.stripes.iter().map(|stripe| stripe.charged.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Units that were refunded because of the response.
+    pub fn refunded(&self) -> u64 {
+        self.refunded.load(Ordering::Relaxed)
+    }
+
+    /// How often the cost of a response was not known, for this reason.
+    pub fn unread_costs(&self, reason: UnreadCost) -> u64 {
+        self.unread_costs[reason as usize].load(Ordering::Relaxed)
     }
 }
 

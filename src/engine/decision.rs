@@ -8,7 +8,7 @@ use super::counters::{VerdictKind, VerdictKinds};
 use super::target::Target;
 use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
-use crate::policy::{LimitIndex, RateIndex, RouteIndex, Tier};
+use crate::policy::{Count, LimitIndex, Policy, RateIndex, RouteIndex, Tier};
 
 /// The retry time of a denial that ends when a cell or a slot becomes free. When that will be cannot be known, so this
 /// is a guess.
@@ -97,8 +97,10 @@ pub struct LimitVerdict {
     pub kind: VerdictKind,
     /// The verdict with its numbers.
     pub verdict: Verdict,
-    /// The cost of the request in units.
+    /// The cost of the request in units, as far as it was known before forwarding.
     pub cost: u32,
+    /// The units that the limit has charged if the request passes, corrected by the response.
+    pub charged: u32,
     /// Whether the limit is in shadow mode for this key.
     pub shadow: bool,
     /// Whether a ban of the key refuses the request.
@@ -122,6 +124,7 @@ impl LimitVerdict {
             kind: if verdict.allowed { kinds.allowed } else { kinds.denied },
             verdict,
             cost: target.cost,
+            charged: if verdict.allowed { target.cost } else { 0 },
             shadow: false,
             banned: false,
             authenticated: target.authenticated,
@@ -182,6 +185,19 @@ impl Decision {
             .iter()
             .filter(|limit_verdict| !limit_verdict.shadow && counts(limit_verdict))
             .min_by_key(|limit_verdict| limit_verdict.tightness())
+    }
+
+    /// The most units that one enforcing limit has charged for the request; 0 if it was refused. Slots in flight are no
+    /// units.
+    pub fn charged(&self, policy: &Policy) -> u32 {
+        if self.outcome != Outcome::Allowed {
+            return 0;
+        }
+        let counts_units = |verdict: &&LimitVerdict| {
+            !verdict.shadow && !matches!(policy.limit(verdict.limit).count, Count::InFlight { .. })
+        };
+        let verdicts = self.verdicts.iter().filter(counts_units);
+        verdicts.map(|verdict| verdict.charged).max().unwrap_or(0)
     }
 
     /// The limit that the log names: the first that refuses, otherwise the tightest.

@@ -170,8 +170,13 @@ impl Generation {
 
     /// Records the verdicts of a decision in the counters.
     pub(super) fn record(&self, decision: &Decision) {
+        let passes = decision.outcome == Outcome::Allowed;
         for limit_verdict in &decision.verdicts {
-            self.counters(limit_verdict.limit).record(limit_verdict.kind);
+            let counters = self.counters(limit_verdict.limit);
+            counters.record(limit_verdict.kind);
+            if passes && limit_verdict.charged > 0 {
+                counters.record_charged(limit_verdict.charged);
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::oneshot;
 
+use super::counters::LimitCounters;
 use super::final_cost::FinalCost;
 use super::overflow::OverflowCharge;
 use super::target::Target;
@@ -32,6 +33,8 @@ pub(super) struct OpenCharge {
     pub(super) degraded: Option<DegradedCharge>,
     /// Whether the client sees the verdict, so that a correction must change it too.
     pub(super) is_reported: bool,
+    /// Whether it is the charge of a candidate, which the counters of charged units leave out.
+    pub(super) is_candidate: bool,
 }
 
 /// Where a charge was made, and what is needed to change it there.
@@ -70,6 +73,7 @@ impl OpenCharge {
             charged,
             degraded: None,
             is_reported: !target.shadow,
+            is_candidate: false,
         }
     }
 }
@@ -99,6 +103,22 @@ impl Drop for BackgroundGuard {
 }
 
 impl ChargeCorrection {
+    /// Counts it.
+    pub(super) fn record(self, counters: &LimitCounters) {
+        match self {
+            Self::Refund(units) => counters.record_refunded(units),
+            Self::Debit(units) => counters.record_charged(units),
+        }
+    }
+
+    /// Units that are charged after it.
+    pub(super) const fn corrected(self, charged: u32) -> u32 {
+        match self {
+            Self::Refund(units) => charged.saturating_sub(units),
+            Self::Debit(units) => charged.saturating_add(units),
+        }
+    }
+
     /// Corrects a charge of the shared store. `charge` is the complete charge, with the `log_chunk` of the reply; `at`
     /// is the time of the charge on the store's clock.
     pub(super) fn send(self, shared: &Arc<SharedStore>, charge: CellCharge, at: u64) {

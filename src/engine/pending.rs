@@ -1,5 +1,5 @@
 //! What a decision leaves open until the request ends: its slots in flight, its delay slot, and charges that the
-//! response may change.
+//! response may change, with what the response has named of their costs so far.
 //!
 //! These are values; `settle_response.rs` acts on them. Without a response the charges stay: dropping a
 //! [`PendingSettlement`] only frees the slots.
@@ -8,6 +8,7 @@ use http::HeaderMap;
 
 use super::delay_slots::DelaySlot;
 use super::open_charge::OpenCharge;
+use crate::policy::{ResponseCosts, Route};
 use crate::store::InFlightPermit;
 
 /// What is open of one request. Hold it until the request has ended.
@@ -16,6 +17,8 @@ use crate::store::InFlightPermit;
 pub struct PendingSettlement {
     pub(super) permits: Vec<InFlightPermit>,
     pub(super) open: Vec<OpenCharge>,
+    /// What the head of the response says, if the rest of the response may name a cost.
+    pub(super) costs: Option<Box<ResponseCosts>>,
     /// Held while the request is delayed.
     pub(super) delay_slot: Option<DelaySlot>,
 }
@@ -38,7 +41,23 @@ impl PendingSettlement {
     }
 
     /// Whether the response may change a charge.
-    pub fn awaits_response(&self) -> bool {
+    pub const fn awaits_response(&self) -> bool {
         !self.open.is_empty()
+    }
+
+    /// What the head of the response says of the costs that open charges depend on.
+    pub(super) fn costs_of_head(
+        &self,
+        route: &Route,
+        response: &FinalResponse<'_>,
+    ) -> ResponseCosts {
+        let limits = self.open.iter().map(|open| open.final_cost.limits_from_response());
+        let limits = limits.fold(0, std::ops::BitOr::bitor);
+        ResponseCosts::of_head(route, limits, response.status, response.headers)
+    }
+
+    /// Whether the head of the response is known and the rest of it may change a charge.
+    pub const fn awaits_rest(&self) -> bool {
+        self.costs.is_some()
     }
 }

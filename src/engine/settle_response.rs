@@ -1,6 +1,7 @@
 //! Corrects charges when the response of a request is known.
 //!
-//! A response may refund a charge (its status is not counted) or change its cost (a header names it). The correction
+//! A response may refund a charge (its status is not counted) or change its cost (its head, body or trailers name it). A
+//! charge is corrected once: by the head of the response, or by its end if the rest of it may name a cost. The correction
 //! is applied where the charge was made: in the embedded store, the overflow sketches, or the shared store. A
 //! correction never creates units that were not charged.
 
@@ -16,20 +17,23 @@ use super::open_charge::{
 use super::pending::{FinalResponse, PendingSettlement};
 use super::state::Engine;
 use crate::clock::Now;
-use crate::policy::StatusRules;
+use crate::policy::{ResponseCosts, Route};
 use crate::store::redis::CellCharge;
 
 /// What a response makes of an open charge.
-struct SettledCost {
-    /// The cost in the end; `None`: what was charged.
-    cost: Option<u32>,
-    /// Whether all of it is refunded.
-    is_refunded: bool,
+enum ResponseEffect {
+    /// All of it is refunded.
+    Refunded,
+    /// This is the cost in the end; `None`: what was charged.
+    Settled(Option<u32>),
+    /// The rest of the response may name the cost.
+    Open,
 }
 
 impl Engine {
-    /// Settles the charges that depend on the response of a request, and corrects the decision. Slots in flight are
-    /// held until `pending` is dropped.
+    /// Settles the charges that depend on the response of a request by its head, and corrects the decision. Those whose
+    /// cost may follow stay open ([`PendingSettlement::awaits_rest`]). Slots in flight are held until `pending` is
+    /// dropped.
     pub fn finish(
         &self,
         generation: &Generation,
@@ -40,12 +44,67 @@ impl Engine {
         let Some(route) = decision.route.map(|route| generation.policy().route(route)) else {
             return;
         };
-        self.settle_open(generation, decision, pending, |open, rules| {
-            let named = || open.final_cost.in_response(route, response.headers);
-            SettledCost {
-                cost: response.by_origin.then(named).flatten(),
-                is_refunded: rules.refunds(response.status, response.by_origin),
+        if pending.awaits_rest() {
+            // Only the first head counts.
+            return;
+        }
+        let costs = response.by_origin.then(|| pending.costs_of_head(route, response));
+        self.settle_open(generation, decision, pending, |open| {
+            let rules = &generation.policy().limit(open.limit).status_rules;
+            match &costs {
+                _ if rules.refunds(response.status, response.by_origin) => ResponseEffect::Refunded,
+                None => ResponseEffect::Settled(None),
+                Some(costs) if !open.final_cost.is_named(costs) => ResponseEffect::Open,
+                Some(costs) => self.settled(generation, open, route, costs),
             }
+        });
+        if pending.awaits_response() {
+            pending.costs = costs.map(Box::new);
+        }
+    }
+
+    /// Reads the next bytes of the body of the response.
+    pub fn read_body(
+        &self,
+        generation: &Generation,
+        decision: &Decision,
+        pending: &mut PendingSettlement,
+        bytes: &[u8],
+    ) {
+        if let (Some(route), Some(costs)) = (decision.route, &mut pending.costs) {
+            costs.read_body(generation.policy().route(route), bytes);
+        }
+    }
+
+    /// Reads the trailers of the response.
+    pub fn read_trailers(
+        &self,
+        generation: &Generation,
+        decision: &Decision,
+        pending: &mut PendingSettlement,
+        trailers: &HeaderMap,
+    ) {
+        if let (Some(route), Some(costs)) = (decision.route, &mut pending.costs) {
+            costs.read_trailers(generation.policy().route(route), trailers);
+        }
+    }
+
+    /// Settles the charges that [`Engine::finish`] left open: the response has ended. `is_complete`: it has come to its
+    /// end. Otherwise nothing is given back, but what it named above the reserve is charged.
+    pub fn finish_rest(
+        &self,
+        generation: &Generation,
+        decision: &mut Decision,
+        pending: &mut PendingSettlement,
+        is_complete: bool,
+    ) {
+        let (Some(route), Some(mut costs)) = (decision.route, pending.costs.take()) else {
+            return;
+        };
+        let route = generation.policy().route(route);
+        costs.finish(route, is_complete);
+        self.settle_open(generation, decision, pending, |open| {
+            self.settled(generation, open, route, &costs)
         });
     }
 
@@ -61,8 +120,8 @@ impl Engine {
         self.finish_local(generation, decision, pending, status, &HeaderMap::new());
     }
 
-    /// The same for a request that the program around the engine has answered itself. A cost that its answer names
-    /// counts.
+    /// The same for a request that the program around the engine has answered itself. A cost that the head of its answer
+    /// names counts.
     pub fn finish_local(
         &self,
         generation: &Generation,
@@ -72,13 +131,33 @@ impl Engine {
         headers: &HeaderMap,
     ) {
         let route = decision.route.map(|route| generation.policy().route(route));
-        self.settle_open(generation, decision, pending, |open, rules| {
-            let named = route.and_then(|route| open.final_cost.in_response(route, headers));
-            SettledCost {
-                cost: named.or_else(|| open.final_cost.unforwarded()),
-                is_refunded: rules.refunds(status, true),
+        let response = FinalResponse { status, headers, by_origin: true };
+        let costs = route.map(|route| (route, pending.costs_of_head(route, &response)));
+        self.settle_open(generation, decision, pending, |open| {
+            let rules = &generation.policy().limit(open.limit).status_rules;
+            if rules.refunds(status, true) {
+                return ResponseEffect::Refunded;
             }
+            let named = costs
+                .as_ref()
+                .and_then(|(route, costs)| open.final_cost.after_response(route, costs));
+            ResponseEffect::Settled(named.or_else(|| open.final_cost.unforwarded()))
         });
+    }
+
+    /// The cost of a charge after its response, and the counters of costs that it does not tell.
+    fn settled(
+        &self,
+        generation: &Generation,
+        open: &OpenCharge,
+        route: &Route,
+        costs: &ResponseCosts,
+    ) -> ResponseEffect {
+        if !open.is_candidate {
+            let counters = generation.counters(open.limit);
+            open.final_cost.unread(costs).for_each(|reason| counters.record_unread_cost(reason));
+        }
+        ResponseEffect::Settled(open.final_cost.after_response(route, costs))
     }
 
     fn settle_open(
@@ -86,26 +165,33 @@ impl Engine {
         generation: &Generation,
         decision: &mut Decision,
         pending: &mut PendingSettlement,
-        settled: impl Fn(&OpenCharge, &StatusRules) -> SettledCost,
+        result: impl Fn(&OpenCharge) -> ResponseEffect,
     ) {
         let now = self.now();
-        for open in pending.open.drain(..) {
-            let rules = &generation.policy().limit(open.limit).status_rules;
-            let correction = match settled(&open, rules) {
-                SettledCost { is_refunded: true, .. } => ChargeCorrection::Refund(open.cost),
-                SettledCost { cost: Some(cost), .. } if cost > open.cost => {
+        for open in std::mem::take(&mut pending.open) {
+            let correction = match result(&open) {
+                ResponseEffect::Open => {
+                    pending.open.push(open);
+                    continue;
+                }
+                ResponseEffect::Refunded => ChargeCorrection::Refund(open.cost),
+                ResponseEffect::Settled(Some(cost)) if cost > open.cost => {
                     ChargeCorrection::Debit(cost - open.cost)
                 }
-                SettledCost { cost: Some(cost), .. } if cost < open.cost => {
+                ResponseEffect::Settled(Some(cost)) if cost < open.cost => {
                     ChargeCorrection::Refund(open.cost - cost)
                 }
-                SettledCost { .. } => continue,
+                ResponseEffect::Settled(_) => continue,
             };
+            if !open.is_candidate {
+                correction.record(generation.counters(open.limit));
+            }
             if open.is_reported {
                 let quota = *open.quota.quota();
                 let enforced = decision.verdicts.iter_mut().filter(|verdict| !verdict.shadow);
                 for limit_verdict in enforced.filter(|verdict| verdict.limit == open.limit) {
                     correction.correct(&quota, &mut limit_verdict.verdict);
+                    limit_verdict.charged = correction.corrected(limit_verdict.charged);
                 }
             }
             self.apply(open, correction, now);

@@ -131,7 +131,9 @@ impl Engine {
                 None => {
                     let mut results = self.charge_single_cell(charge, others_admit, decision);
                     verdict.record(&loaded.counters, !results.has_denial());
-                    results.open.iter_mut().for_each(|open| open.is_reported = false);
+                    for open in &mut results.open {
+                        (open.is_reported, open.is_candidate) = (false, true);
+                    }
                     pending.open.append(&mut results.open);
                 }
             }

@@ -50,6 +50,7 @@ struct AccessLogLine<'r> {
     limit: Option<&'r str>,
     tier: Option<&'static str>,
     remaining: Option<u32>,
+    charged: Option<u32>,
     retry_after: Option<u64>,
     authenticated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,6 +161,7 @@ fn line<'r>(record: &AccessRecord<'r>, rules: &AccessLog) -> AccessLogLine<'r> {
         limit: record.limit.map(|limit| limit.name),
         tier: record.limit.map(|limit| limit.tier),
         remaining: record.limit.map(|limit| limit.remaining),
+        charged: record.charged,
         retry_after: record.retry_after,
         authenticated: record.limit.is_some_and(|limit| limit.authenticated),
         tunnel: record.tunnel.map(TunnelEnd::name),

@@ -15,7 +15,7 @@ use crate::edge::{MemoryBudget, MemoryKind, ShedReason};
 use crate::engine::{CandidateComparison, Engine, VerdictKind};
 use crate::http::RejectReason;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
-use crate::policy::Tier;
+use crate::policy::{Count, Tier, UnreadCost};
 use crate::proxy::{Live, OriginCounters, RequestOutcome, TrafficCounters};
 use crate::store::redis::CallOutcome;
 use crate::tokens::{self, TokenError};
@@ -45,6 +45,7 @@ pub fn render(sources: Sources<'_>) -> String {
     let mut families = Vec::new();
     requests(sources, &mut families);
     decisions(sources, &mut families);
+    units(sources, &mut families);
     requests_and_keys(sources, &mut families);
     estimator(sources, &mut families);
     store(sources, &mut families);
@@ -124,6 +125,44 @@ fn decisions(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         MetricType::GAUGE,
         cells,
     ));
+}
+
+/// What requests were charged, of every limit that counts units.
+fn units(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let generation = &sources.live.generation;
+    let policy = generation.policy();
+    let with_response_cost = policy.limits_with_response_cost();
+    let (mut charged, mut refunded, mut unread) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, limit) in policy.indexed_limits() {
+        if matches!(limit.count, Count::InFlight { .. }) {
+            continue;
+        }
+        let (name, counters) = (("limit", &*limit.name), generation.counters(index));
+        charged.push(counter(&[name], counters.charged()));
+        if with_response_cost.contains(&index) || limit.status_rules.depends_on_status() {
+            refunded.push(counter(&[name], counters.refunded()));
+        }
+        if with_response_cost.contains(&index) {
+            unread.extend(UnreadCost::ALL.map(|reason| {
+                counter(&[name, ("reason", reason.name())], counters.unread_costs(reason))
+            }));
+        }
+    }
+    let all = [
+        (
+            "tollgate_charged_units_total",
+            "Units charged to requests that passed, refunded ones included.",
+            charged,
+        ),
+        ("tollgate_refunded_units_total", "Units given back because of the answer.", refunded),
+        (
+            "tollgate_unread_costs_total",
+            "Answers whose cost is not known, so that the reserve stays charged.",
+            unread,
+        ),
+    ];
+    families
+        .extend(all.map(|(name, help, samples)| family(name, help, MetricType::COUNTER, samples)));
 }
 
 /// Requests in flight and delayed, bans, candidates and tokens.
@@ -274,34 +313,13 @@ fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
 
 fn origins(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let (mut answers, mut durations, mut connections) = (Vec::new(), Vec::new(), Vec::new());
-    let mut retries = Vec::new();
     for (origin, counters) in sources.counters.origins() {
         for (class, count) in OriginCounters::CLASSES.iter().zip(counters.classes()) {
             answers.push(counter(&[("origin", &origin), ("class", class)], count));
         }
         durations.push(histogram(&[("origin", &origin)], &counters.duration));
         connections.push(gauge(&[("origin", &origin)], counters.slots.taken() as f64));
-        retries.push(counter(&[("origin", &origin)], counters.retries()));
     }
-    let mut servers = Vec::new();
-    for group in &sources.live.origins {
-        for server in group.reports() {
-            let labels = [("origin", &*group.config().name), ("server", &*server.label)];
-            servers.push(gauge(&labels, if server.is_up { 1.0 } else { 0.0 }));
-        }
-    }
-    families.push(family(
-        "tollgate_origin_retries_total",
-        "Attempts to ask an origin beyond the first of a request.",
-        MetricType::COUNTER,
-        retries,
-    ));
-    families.push(family(
-        "tollgate_origin_server_up",
-        "1 while requests are sent to a server, 0 while its health check fails or it is left out.",
-        MetricType::GAUGE,
-        servers,
-    ));
     families.push(family(
         "tollgate_origin_connections",
         "Exchanges with an origin now, each of which may need a connection.",

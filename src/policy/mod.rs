@@ -19,6 +19,8 @@ mod matching;
 mod path;
 pub(crate) mod path_samples;
 mod penalty;
+mod response_body;
+mod response_costs;
 mod route;
 mod router;
 mod ruleset;
@@ -26,8 +28,8 @@ mod status_rules;
 mod terms;
 mod values;
 
-pub use connection::{CLIENT_NAME_KINDS, ConnectionFacts, canonical_client_name};
-pub use cost::{Cost, RepeatedCost};
+pub use connection::ConnectionFacts;
+pub use cost::{Cost, NamedCost, RepeatedCost, ResponseSource, UnreadCost};
 pub use facts::Facts;
 pub use family::Family;
 pub use index::{LimitIndex, PerLimit, PerRoute, RouteIndex};
@@ -38,6 +40,8 @@ pub use limit::{
 pub use matching::{Class, HostPattern, KNOWN_METHODS, MethodSet, RequestMatch};
 pub use path::{MAX_PATH_SEGMENTS, PathPattern, PathPatternError};
 pub use penalty::Penalty;
+pub use response_body::{BodyNumber, BodyScan, JsonPointer, MAX_POINTER_BYTES, MAX_POINTER_TOKENS};
+pub use response_costs::ResponseCosts;
 pub use route::{Exempt, Route, RouteLimit};
 pub use router::Router;
 pub use ruleset::{MAX_LIMITS_PER_ROUTE, Policy};

@@ -52,6 +52,8 @@ pub struct AccessRecord<'r> {
     pub reason: Option<RejectReason>,
     /// The limit that decided.
     pub limit: Option<DecidingLimit<'r>>,
+    /// The most units that one limit has charged, if limits apply.
+    pub charged: Option<u32>,
     /// How the tunnel ended, if the origin switched protocols.
     pub tunnel: Option<TunnelEnd>,
     /// Seconds to wait, if it was limited.
@@ -120,6 +122,7 @@ impl<'r> AccessRecord<'r> {
             outcome: RequestOutcome::Rejected,
             reason: Some(reason),
             limit: None,
+            charged: None,
             tunnel: None,
             retry_after: None,
             degraded: false,
@@ -169,6 +172,11 @@ pub(super) fn record(proxy: &Tollgate, session: &mut Session, ctx: &mut Context)
         outcome,
         reason: ctx.rejected,
         limit: ctx.decision.as_ref().and_then(|decision| deciding(decision, policy)),
+        charged: ctx
+            .decision
+            .as_ref()
+            .filter(|decision| !decision.verdicts.is_empty())
+            .map(|decision| decision.charged(policy)),
         tunnel: ctx.tunnel,
         retry_after: ctx.decision.as_ref().and_then(retry_after_secs),
         degraded: ctx.decision.as_ref().is_some_and(Decision::is_degraded),

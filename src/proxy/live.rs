@@ -9,7 +9,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::origins::{OriginGroup, OriginTlsFiles};
+use pingora::protocols::tls::CaType;
+
+use super::origins::{OriginGroup, roots};
 use super::traffic::{RouteCounters, TrafficCounters};
 use crate::config::{AccessLog, Admin, Bounds, Config, Listener, Origin, Responses, StoreConfig};
 use crate::edge::ConnectionRules;
@@ -54,7 +56,6 @@ struct FixedListener {
     name: Option<Arc<str>>,
     address: SocketAddr,
     has_tls: bool,
-    asks_clients: bool,
     proxy_protocol: bool,
 }
 
@@ -64,7 +65,6 @@ impl FixedListener {
             name: listener.name.clone(),
             address: listener.address,
             has_tls: !listener.certificates.is_empty(),
-            asks_clients: listener.client_ca.is_some(),
             proxy_protocol: listener.proxy_protocol,
         }
     }
@@ -132,15 +132,10 @@ impl Live {
         let field_rules = FieldRules::of(&config);
         let mut origins = Vec::with_capacity(config.origins.len());
         for origin in config.origins {
-            let files = OriginTlsFiles::read(&origin);
-            let before = previous.and_then(|previous| previous.origin_like(&origin, &files));
+            let before = previous.and_then(|previous| previous.origin_like(&origin));
             origins.push(match before {
                 Some(before) => before,
-                None => {
-                    let own_counters = counters.origin(&origin.name);
-                    let group = OriginGroup::start(origin, files, own_counters, engine.clock());
-                    Arc::new(group.await)
-                }
+                None => Arc::new(start(origin, counters).await),
             });
         }
         let responses = config.responses;
@@ -198,11 +193,26 @@ impl Live {
         self.connections.clients.ipv6_prefix
     }
 
-    /// The origin of this configuration with the same settings, and the same content of the files that they name.
-    fn origin_like(&self, config: &Origin, files: &OriginTlsFiles) -> Option<Arc<OriginGroup>> {
-        let is_same = |origin: &&Arc<OriginGroup>| {
-            origin.config() == config && origin.tls().group() == files.group()
-        };
-        self.origins.iter().find(is_same).cloned()
+    fn origin_like(&self, config: &Origin) -> Option<Arc<OriginGroup>> {
+        // An origin with a `ca_file` is built anew, because the file may have changed under the same name.
+        let reads_a_file = config.tls.as_ref().is_some_and(|tls| tls.ca_file.is_some());
+        let same = self.origins.iter().find(|origin| origin.config() == config);
+        same.filter(|_| !reads_a_file).cloned()
     }
+}
+
+async fn start(config: Origin, counters: &TrafficCounters) -> OriginGroup {
+    let own_counters = counters.origin(&config.name);
+    OriginGroup::start(config.clone(), roots_of(&config), own_counters).await
+}
+
+/// Reads the `ca_file` of an origin. The file could be read when the configuration was checked. If it cannot be read
+/// now, no certificate is trusted, so every TLS connection to this origin fails.
+fn roots_of(config: &Origin) -> Option<Arc<CaType>> {
+    let file = config.tls.as_ref()?.ca_file.as_ref()?;
+    let pem = std::fs::read(file).unwrap_or_else(|error| {
+        log::error!("origin {}: cannot read {}: {error}", config.name, file.display());
+        Vec::new()
+    });
+    Some(roots(&pem))
 }

@@ -111,14 +111,27 @@ impl ProxyHttp for Tollgate {
     fn response_body_filter(
         &self,
         session: &mut Session,
-        _body: &mut Option<bytes::Bytes>,
+        body: &mut Option<bytes::Bytes>,
         end_of_stream: bool,
-        _ctx: &mut Self::CTX,
+        ctx: &mut Self::CTX,
     ) -> Result<Option<std::time::Duration>> {
+        if ctx.pending.awaits_rest() {
+            response::read_body(self, body.as_ref(), end_of_stream, ctx);
+        }
         if end_of_stream && let Some(connection) = ConnectionState::of(session) {
             connection.end_response();
         }
         Ok(None)
+    }
+
+    fn upstream_response_trailer_filter(
+        &self,
+        _session: &mut Session,
+        trailers: &mut http::HeaderMap,
+        ctx: &mut Self::CTX,
+    ) -> Result<()> {
+        response::read_trailers(self, trailers, ctx);
+        Ok(())
     }
 
     async fn fail_to_proxy(
@@ -161,9 +174,10 @@ impl ProxyHttp for Tollgate {
     async fn logging(
         &self,
         session: &mut Session,
-        _error: Option<&pingora::Error>,
+        error: Option<&pingora::Error>,
         ctx: &mut Self::CTX,
     ) {
+        response::end(self, error.is_none(), ctx);
         access_record::record(self, session, ctx);
     }
 }

@@ -1,7 +1,9 @@
-//! `response_filter`: settles the charges and adds the rate limit fields to the origin's response.
+//! `response_filter`: settles the charges and adds the rate limit fields to the origin's response. The filters of its
+//! body and its trailers settle what only the rest of it tells.
 //!
 //! What must always hold: an origin's own triple that leaves less than ours stays as it is.
 
+use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, StatusCode, Version};
 use pingora::Result;
@@ -14,6 +16,7 @@ use super::{http10, tunnel};
 use crate::edge::{ConnectionState, ExpectedResponse};
 use crate::engine::FinalResponse;
 use crate::http::{LIMIT, Lines, REMAINING, RESET};
+use crate::policy::Route;
 
 /// Settles the request and adds its fields to the response.
 pub(super) fn write_fields(
@@ -29,6 +32,10 @@ pub(super) fn write_fields(
     }
     if switching {
         tunnel::begin(session, ctx);
+    }
+    if reads_trailers(ctx) && is_http1(session) && !has_no_body(session, response) {
+        // With a length, the framework would end the exchange before the trailers.
+        response.remove_header(&header::CONTENT_LENGTH);
     }
     if http10::is_request(session) {
         http10::prepare_response(session, response);
@@ -47,9 +54,6 @@ pub(super) fn write_fields(
     if let (Some(origin), Some(asked)) = (&ctx.origin, ctx.origin_asked) {
         let now = proxy.engine.now().mono;
         origin.counters().duration.record_span(now.saturating_sub(asked));
-        if let Some(server) = ctx.asked {
-            origin.answered(server, asked, now);
-        }
     }
     let final_response = FinalResponse {
         status: response.status.as_u16(),
@@ -76,6 +80,38 @@ pub(super) fn write_fields(
         response.insert_header(header::CONNECTION, "close")?;
     }
     Ok(())
+}
+
+/// Reads costs in the body, which passes unchanged.
+pub(super) fn read_body(proxy: &Tollgate, body: Option<&Bytes>, is_end: bool, ctx: &mut Context) {
+    if let (Some(decision), Some(body)) = (&ctx.decision, body) {
+        proxy.engine.read_body(&ctx.live.generation, decision, &mut ctx.pending, body);
+    }
+    if is_end {
+        // Before the last bytes are on their way, so that the next request of the client meets the corrected charge.
+        end(proxy, true, ctx);
+    }
+}
+
+/// Reads costs in the trailers. They are the end of a response.
+pub(super) fn read_trailers(proxy: &Tollgate, trailers: &HeaderMap, ctx: &mut Context) {
+    if let Some(decision) = &ctx.decision {
+        proxy.engine.read_trailers(&ctx.live.generation, decision, &mut ctx.pending, trailers);
+    }
+    end(proxy, true, ctx);
+}
+
+/// Settles what the rest of the response could change. `is_complete`: it has come to its end.
+pub(super) fn end(proxy: &Tollgate, is_complete: bool, ctx: &mut Context) {
+    if let Some(decision) = ctx.decision.as_mut().filter(|_| ctx.pending.awaits_rest()) {
+        let generation = &ctx.live.generation;
+        proxy.engine.finish_rest(generation, decision, &mut ctx.pending, is_complete);
+    }
+}
+
+/// Whether a trailer may change a charge.
+fn reads_trailers(ctx: &Context) -> bool {
+    ctx.pending.awaits_response() && ctx.route().is_some_and(Route::reads_trailers)
 }
 
 /// The length that a response declares.

@@ -62,7 +62,7 @@ fn route_row(config: &Config, route: &Route) -> Vec<String> {
             Cost::Fixed(1) => String::new(),
             Cost::Fixed(cost) => format!(" x{cost}"),
             Cost::Request { header, .. } => format!(" x {header}"),
-            Cost::Response { header, .. } => format!(" x {header} of the response"),
+            Cost::Response { source, .. } => format!(" x {source} of the response"),
         };
         format!("{}{cost}{shadow}", limit.name)
     });

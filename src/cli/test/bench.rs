@@ -117,8 +117,9 @@ impl<'s> Bench<'s> {
                 .partition(|request| request.until <= next);
             self.in_flight = rest;
             let done: Vec<UnansweredRequest> = done;
-            for mut request in done {
-                self.answer(&mut request.decision, request.pending, &request.answer);
+            for UnansweredRequest { mut decision, mut pending, answer, .. } in done {
+                self.answer(&mut decision, &mut pending, &answer);
+                self.end_answer(&mut decision, pending, &answer);
             }
         }
     }
@@ -163,31 +164,37 @@ impl<'s> Bench<'s> {
         };
         let date = self.clock.date(self.clock.now());
         let facts = clean.facts(client, &send.connection, date, &send.method, &send.headers);
-        let (mut decision, pending) = self.store.decide(&self.engine, &self.generation, &facts);
+        let (mut decision, mut pending) = self.store.decide(&self.engine, &self.generation, &facts);
         observed.waited = decision.wait();
         let latency = observed.waited.saturating_add(Nanos::from(send.answer.after));
         let refused = self.observe_refusal(&decision, &send.headers, &mut observed);
         let reaches_store_later = pending.awaits_response() || !decision.candidates.is_empty();
-        if refused || latency == Nanos::ZERO {
-            self.answer(&mut decision, pending, &send.answer);
-        } else {
-            let until = self.clock.now().wall.saturating_add(latency);
-            let (answer, decision) = (send.answer.clone(), decision.clone());
-            self.in_flight.push(UnansweredRequest { until, decision, pending, answer });
+        let is_answered = refused || latency == Nanos::ZERO;
+        if is_answered {
+            self.answer(&mut decision, &mut pending, &send.answer);
         }
         if reaches_store_later {
             self.store.wait_until_settled(&self.engine);
         }
         observed.origin_failed = !refused && send.answer.ending == AnswerEnding::Failed;
+        // The client sees the head before the rest of the answer is known.
         self.observe(&decision, refused, &mut observed);
+        if is_answered {
+            self.end_answer(&mut decision, pending, &send.answer);
+        } else {
+            let until = self.clock.now().wall.saturating_add(latency);
+            let (answer, decision) = (send.answer.clone(), decision.clone());
+            self.in_flight.push(UnansweredRequest { until, decision, pending, answer });
+        }
+        observed.charged = decision.charged(self.generation.policy());
         observed
     }
 
-    /// Settles a request when the origin has answered, or when it has ended without a response.
+    /// Settles a request when the head of the answer has come, or when it has ended without a response.
     fn answer(
         &self,
         decision: &mut Decision,
-        mut pending: PendingSettlement,
+        pending: &mut PendingSettlement,
         answer: &OriginAnswer,
     ) {
         let response = match answer.ending {
@@ -199,8 +206,24 @@ impl<'s> Bench<'s> {
             && let Some((status, by_origin)) = response
         {
             let response = FinalResponse { status, headers: &answer.headers, by_origin };
-            self.engine.finish(&self.generation, decision, &mut pending, &response);
+            self.engine.finish(&self.generation, decision, pending, &response);
         }
+        self.store.wait_until_settled(&self.engine);
+    }
+
+    /// Settles the rest of the request by the body and the trailers of the answer, and ends it.
+    fn end_answer(
+        &self,
+        decision: &mut Decision,
+        mut pending: PendingSettlement,
+        answer: &OriginAnswer,
+    ) {
+        let (engine, generation) = (&self.engine, &self.generation);
+        engine.read_body(generation, decision, &mut pending, answer.body.as_bytes());
+        if !answer.is_cut {
+            engine.read_trailers(generation, decision, &mut pending, &answer.trailers);
+        }
+        engine.finish_rest(generation, decision, &mut pending, !answer.is_cut);
         drop(pending);
         self.store.wait_until_settled(&self.engine);
     }

@@ -21,6 +21,8 @@ pub(super) struct ObservedResponse {
     pub(super) headers: HeaderMap,
     pub(super) waited: Nanos,
     pub(super) banned: bool,
+    /// The most units that a limit has charged in the end.
+    pub(super) charged: u32,
     pub(super) candidate: FirstCandidate,
     /// The deciding limit, in words.
     pub(super) why: String,
@@ -89,6 +91,7 @@ fn differences(expect: &Expectation, seen: &ObservedStep) -> Vec<String> {
     let candidate = last.candidate.get().map_or("none", CandidateComparison::name);
     compare("candidate", expect.candidate.clone(), candidate.to_owned());
     compare("banned", expect.banned.map(|yes| yes.to_string()), last.banned.to_string());
+    compare("charged", number(expect.charged), last.charged.to_string());
     for ExpectedField { name, value: expected } in &expect.headers {
         let seen = last.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
         let seen = seen.map_or_else(|| "absent".to_owned(), std::borrow::Cow::into_owned);

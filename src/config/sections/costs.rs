@@ -8,10 +8,14 @@ use http::HeaderName;
 use crate::clock::Nanos;
 use crate::config::reader::{Located, Mapping};
 use crate::config::scalars::{integer, positive_duration};
-use crate::policy::{Cost, Count, Limit, Penalty, StatusRules, Statuses};
+use crate::policy::{
+    Cost, Count, JsonPointer, Limit, Penalty, ResponseSource, StatusRules, Statuses,
+};
 
 /// Largest cost of one request, in units.
-const MAX_COST: u64 = 1_000_000;
+///
+/// Both stores hold what a cell has spent in 32 bits, or as a time that takes it to refill, and stop there.
+const MAX_COST: u64 = u32::MAX as u64;
 
 /// Largest number of denials that lead to a ban. Their times are kept for each key.
 const MAX_AFTER: u64 = 1_000;
@@ -19,34 +23,47 @@ const MAX_AFTER: u64 = 1_000;
 /// Default of `forgive`.
 const DEFAULT_FORGIVE: Nanos = Nanos::from_secs(86_400);
 
-/// A number, `{ header, default, max }` or `{ response_header, reserve, max }`.
+/// The keys of a cost that say where it is, of which one is written.
+const SOURCE_KEYS: [&str; 4] = ["header", "response_header", "response_trailer", "response_body"];
+
+/// A number, `{ header, default, max }`, or one of `{ response_header | response_trailer | response_body, reserve, max }`.
 pub(crate) fn cost(at: &Located<'_>) -> Option<Cost> {
     if !at.is_mapping() {
         return units(at).map(Cost::Fixed);
     }
     let mut map = at.mapping()?;
-    let (request, response) = (map.get("header"), map.get("response_header"));
+    let sources: Vec<_> =
+        SOURCE_KEYS.iter().filter_map(|key| Some((*key, map.get(key)?))).collect();
     let max = map.require("max", "write max: 100, the largest cost of one request");
-    let cost = match (request, response) {
-        (Some(header), None) => {
-            let default = map.get("default").map_or(Some(1), |at| units(&at));
-            let (header, max) = (header.parse(header_name), max.as_ref().and_then(units));
-            Cost::Request { header: header?, default: default?, max: max? }
-        }
-        (None, Some(header)) => {
-            let cure = "write reserve: 100, the units that are charged when the request arrives";
-            let reserve = map.require("reserve", cure).and_then(|at| units(&at));
-            let (header, max) = (header.parse(header_name), max.as_ref().and_then(units));
-            Cost::Response { header: header?, reserve: reserve?, max: max? }
-        }
-        _ => {
-            at.error("write either { header, default, max } or { response_header, reserve, max }");
-            return None;
-        }
+    let [(key, source_at)] = sources.as_slice() else {
+        at.error(
+            "write one of { header, default, max }, { response_header, reserve, max }, \
+             { response_trailer, reserve, max } and { response_body, reserve, max }",
+        );
+        return None;
+    };
+    let max = max.as_ref().and_then(units);
+    let cost = if *key == "header" {
+        let default = map.get("default").map_or(Some(1), |at| units(&at));
+        let header = source_at.parse(header_name);
+        Cost::Request { header: header?, default: default?, max: max? }
+    } else {
+        let cure = "write reserve: 100, the units that are charged when the request arrives";
+        let reserve = map.require("reserve", cure).and_then(|at| units(&at));
+        let source = response_source(key, source_at);
+        Cost::Response { source: source?, reserve: reserve?, max: max? }
     };
     map.finish();
     refuse_default_above_max(at, &cost)?;
     Some(cost)
+}
+
+fn response_source(key: &str, at: &Located<'_>) -> Option<ResponseSource> {
+    match key {
+        "response_body" => at.parse(JsonPointer::parse).map(ResponseSource::Body),
+        "response_trailer" => at.parse(header_name).map(ResponseSource::Trailer),
+        _ => at.parse(header_name).map(ResponseSource::Header),
+    }
 }
 
 fn refuse_default_above_max(at: &Located<'_>, cost: &Cost) -> Option<()> {

@@ -12,7 +12,7 @@ use super::responses::responses;
 use crate::config::model::Responses;
 use crate::config::reader::{Located, Mapping, did_you_mean};
 use crate::config::scalars::{NAME_CURE, is_name};
-use crate::policy::{LimitIndex, MAX_LIMITS_PER_ROUTE, Route, RouteLimit};
+use crate::policy::{LimitIndex, MAX_LIMITS_PER_ROUTE, ResponseSource, Route, RouteLimit};
 
 /// Settings that apply to all routes.
 pub(crate) struct RouteDefaults {
@@ -34,6 +34,8 @@ pub(crate) struct RouteContext<'c> {
     pub(crate) matches: MatchContext<'c>,
     /// Names of the origins; [`Route::origin`] is an index into this list.
     pub(crate) origins: &'c [&'c str],
+    /// Those of them that are spoken to over HTTP/2.
+    pub(crate) http2_origins: &'c [&'c str],
     /// Whether each route needs an origin. A limiter inside another server needs none.
     pub(crate) needs_origin: bool,
     /// The folder of the configuration file.
@@ -124,6 +126,7 @@ fn route<'n>(
             return None;
         }
     };
+    refuse_unread_costs(at, &limits, origin, context);
     if earlier.iter().any(|other| *other.route.name == *name) {
         name_at.error(format!("two routes have the name {name:?}"));
     }
@@ -179,6 +182,38 @@ fn refuse_response_costs_with_delay(
             at.error_with(
                 format!("limit {name:?} has a max_delay, and its cost here is from the response"),
                 "leave one of the two out",
+            );
+        }
+    }
+}
+
+/// Refuses costs that this program cannot read. The framework passes trailers of HTTP/2 on and drops those of HTTP/1;
+/// a limiter inside another server does not see the rest of a response.
+fn refuse_unread_costs(
+    at: &Located<'_>,
+    route_limits: &[RouteLimit],
+    origin: usize,
+    context: &RouteContext<'_>,
+) {
+    for route_limit in route_limits {
+        let name = &context.limits.get(route_limit.limit).name;
+        let source = match route_limit.cost.response_source() {
+            Some(ResponseSource::Header(_)) | None => continue,
+            Some(source) => source,
+        };
+        if !context.needs_origin {
+            at.error_with(
+                format!("the cost of limit {name:?} is in the {source}, which a limiter inside another server does not read"),
+                "use response_header",
+            );
+            continue;
+        }
+        let is_http2 =
+            context.origins.get(origin).is_none_or(|origin| context.http2_origins.contains(origin));
+        if matches!(source, ResponseSource::Trailer(_)) && !is_http2 {
+            at.error_with(
+                format!("the cost of limit {name:?} is in a trailer, and trailers of HTTP/1 are not read"),
+                "write http: 2 at the origin, or use response_header or response_body",
             );
         }
     }

@@ -218,7 +218,7 @@ fn warn_of_costs(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
                          state 1"
                     );
                     let cure = "have a proxy in front of tollgate set the header, or use \
-                                response_header";
+                                response_header or response_body";
                     list.add(Code::SpoofableCost, &defined.at, message, cure);
                 }
                 Cost::Response { reserve, max, .. }

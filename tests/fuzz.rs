@@ -45,7 +45,7 @@ macro_rules! replays {
 }
 
 replays! {
-    addresses chunks configurations heads hosts keys paths proxy_headers replies terms tokens
+    addresses chunks configurations heads hosts keys paths proxy_headers replies response_costs terms tokens
 }
 
 #[test]

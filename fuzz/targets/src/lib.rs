@@ -17,6 +17,7 @@ mod origin;
 mod paths;
 mod proxy_headers;
 mod replies;
+mod response_costs;
 mod terms;
 mod tokens;
 
@@ -29,6 +30,7 @@ pub use keys::keys;
 pub use paths::paths;
 pub use proxy_headers::proxy_headers;
 pub use replies::replies;
+pub use response_costs::response_costs;
 pub use terms::terms;
 pub use tokens::tokens;
 
@@ -37,7 +39,7 @@ pub type Target = fn(&[u8]);
 
 /// Every target, by its name: that of its program in `src/bin`, its seeds in `corpus/` and its words in
 /// `dictionaries/`.
-pub const ALL: [(&str, Target); 11] = [
+pub const ALL: [(&str, Target); 12] = [
     ("addresses", addresses),
     ("chunks", chunks),
     ("configurations", configurations),
@@ -47,6 +49,7 @@ pub const ALL: [(&str, Target); 11] = [
     ("paths", paths),
     ("proxy_headers", proxy_headers),
     ("replies", replies),
+    ("response_costs", response_costs),
     ("terms", terms),
     ("tokens", tokens),
 ];

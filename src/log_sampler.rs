@@ -20,6 +20,8 @@ pub enum LogKind {
     OriginFailed,
     /// A server of an origin could not be reached; the request is tried again.
     OriginRetried,
+    /// A server of an origin is left out, or admitted again.
+    OriginServer,
     /// A request failed inside the proxy.
     Internal,
     /// A connection could not be accepted.
@@ -30,14 +32,21 @@ pub enum LogKind {
 
 impl LogKind {
     /// Every kind, in the order of the counters.
-    pub const ALL: [Self; 5] =
-        [Self::OriginFailed, Self::OriginRetried, Self::Internal, Self::Accept, Self::Framework];
+    pub const ALL: [Self; 6] = [
+        Self::OriginFailed,
+        Self::OriginRetried,
+        Self::OriginServer,
+        Self::Internal,
+        Self::Accept,
+        Self::Framework,
+    ];
 
     /// The label value of the metric.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OriginFailed => "origin_failed",
             Self::OriginRetried => "origin_retried",
+            Self::OriginServer => "origin_server",
             Self::Internal => "internal",
             Self::Accept => "accept",
             Self::Framework => "framework",

@@ -1062,6 +1062,90 @@ proptest! {
     }
 }
 
+/// Certificates that do not belong together, and listeners whose clients would choose whether they are asked.
+#[test]
+fn certificates_of_clients_and_for_origins_are_checked_in_their_files() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        support::certificates::pair(name).write(folder.path(), name);
+    }
+    std::fs::write(folder.path().join("empty.pem"), "nothing").unwrap();
+    let check = |listener: &str, origin: &str, expected: &[&str]| {
+        let text = format!(
+            "version: 1\nlisteners:\n  - address: 127.0.0.1:1\n    tls: {listener}\norigins:\n  site:\n    servers: [127.0.0.1:1]\n    tls: {{ sni: a{origin} }}\nroutes: [{{ name: r }}]\n"
+        );
+        let found = match config::read_text(&text, "f", folder.path()) {
+            Ok(_) => Vec::new(),
+            Err(errors) => errors.lines(),
+        };
+        assert_eq!(found.len(), expected.len(), "{listener} {origin}: {found:#?}");
+        for (found, expected) in found.iter().zip(expected) {
+            let found = found.replace(folder.path().to_str().unwrap(), "F");
+            assert!(found.starts_with(expected), "{found}\nis not\n{expected}");
+        }
+    };
+    let pair = "certificate: a.crt, private_key: a.key";
+    let one = format!("{{ {pair} }}");
+    let asks = format!("{{ {pair}, client_ca: b.crt }}");
+    check(&one, "", &[]);
+    check(&asks, ", ca_file: b.crt, certificate: b.crt, private_key: b.key", &[]);
+    check(&format!("[{asks}, {asks}]"), "", &[]);
+    check(
+        &format!("[{asks}, {one}]"),
+        "",
+        &[
+            "f:4:10: listeners[0].tls: client_ca differs between the pairs of one listener; name the same",
+        ],
+    );
+    for (file, why) in
+        [("empty.pem", "F/empty.pem: holds no certificate"), ("none.pem", "F/none.pem: ")]
+    {
+        let listener = format!("{{ {pair}, client_ca: {file} }}");
+        check(&listener, "", &[&format!("f:4:63: listeners[0].tls.client_ca: {why}")]);
+    }
+    check(
+        &one,
+        ", certificate: a.crt, private_key: b.key",
+        &[
+            "f:8:53: origins.site.tls.private_key: F/b.key: is not the key of the certificate in F/a.crt",
+        ],
+    );
+    check(
+        &one,
+        ", certificate: a.crt",
+        &["f:8:10: origins.site.tls: a certificate without its key; write private_key: client.key"],
+    );
+    check(
+        &one,
+        ", private_key: a.key",
+        &["f:8:10: origins.site.tls: a key without its certificate; write certificate: client.crt"],
+    );
+}
+
+#[test]
+fn the_name_of_a_client_has_a_kind() {
+    let limit = |key: &str| {
+        format!(
+            "{HEAD}limits:\n  l: {{ tier: exact, rate: 1/s, key: tls_client, missing_key: deny, overrides: [{{ key: \"{key}\", action: deny }}] }}\nroutes: [{{ name: r, limits: [l] }}]\n"
+        )
+    };
+    assert_eq!(errors(&limit("dns:a.internal")), Vec::<String>::new());
+    for key in ["a.internal", "DNS:a", "dns:", "ip:a"] {
+        let found = errors(&limit(key));
+        let expected = format!("{key:?} names no certificate; begin it with one of uri:, dns:, ");
+        assert!(matches!(&found[..], [only] if only.contains(&expected)), "{key}: {found:#?}");
+    }
+    let codes: Vec<&str> = config::read_text(&limit("dns:a"), "f", Path::new(""))
+        .unwrap()
+        .warnings
+        .iter()
+        .map(|warning| warning.code)
+        .collect();
+    assert!(codes.contains(&"clients-not-asked"), "{codes:?}");
+    let missing = limit("dns:a").replace(", missing_key: deny", "");
+    assert!(errors(&missing)[0].contains("missing_key is missing"), "{:?}", errors(&missing));
+}
+
 /// Costs that cannot be read are refused at their route: trailers of an origin of HTTP/1, and what a library does not see.
 #[test]
 fn costs_that_cannot_be_read_are_refused() {

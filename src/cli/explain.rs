@@ -30,6 +30,9 @@ pub struct ExplainArgs {
     /// A header field, as often as needed.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
+    /// The name in the certificate that the client shows, for example dns:web.internal or uri:spiffe://prod/web.
+    #[arg(long, value_name = "NAME", value_parser = config::client_name)]
+    tls_client: Option<String>,
     /// Answer in JSON.
     #[arg(long)]
     json: bool,
@@ -94,6 +97,12 @@ impl ExplainedRequest {
         let target = after_scheme.find('/').map_or("/", |start| &after_scheme[start..]).to_owned();
         let authority = url.authority().map_or("", |authority| authority.as_str());
         let connection = ConnectionFacts::for_url(url.scheme_str().unwrap_or_default(), authority);
+        if args.tls_client.is_some() && !connection.is_tls {
+            return Err(
+                "--tls-client: a client shows a certificate over TLS only; write https".into()
+            );
+        }
+        let connection = connection.with_client_name(args.tls_client.clone());
         Ok(Self { peer: args.ip, connection, method, target, headers })
     }
 

@@ -1,7 +1,8 @@
 //! Reads files within a size bound: the configuration itself, and the files that it names. A file
 //! is returned only if it did not change while it was read, because a part of a configuration can
-//! be a valid configuration. Nothing here interprets a file, except for the check that a PEM file
-//! holds certificates or a key; that check opens the file by itself, without these two guards.
+//! be a valid configuration. Nothing here interprets a file, except for the checks that PEM files
+//! hold certificates or keys, and that these belong together; those checks open the files by
+//! themselves, without these two guards.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -90,6 +91,49 @@ pub(super) fn check_private_key(file: &Path) -> Result<(), String> {
     PrivateKeyDer::from_pem_file(file)
         .map(drop)
         .map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// Checks that a PEM file holds certificates that can be trusted as roots, and nothing else.
+pub(super) fn check_roots(file: &Path) -> Result<(), String> {
+    check_certificates(file)?;
+    // The builds without the proxy never use them.
+    #[cfg(feature = "bin")]
+    for (index, certificate) in
+        CertificateDer::pem_file_iter(file).into_iter().flatten().flatten().enumerate()
+    {
+        rustls::RootCertStore::empty()
+            .add(certificate)
+            .map_err(|error| format!("{}: certificate {}: {error}", file.display(), index + 1))?;
+    }
+    Ok(())
+}
+
+/// Checks that a PEM file holds the private key of the first certificate in another one.
+pub(super) fn check_key_pair(certificates: &Path, key: &Path) -> Result<(), String> {
+    check_private_key(key)?;
+    #[cfg(feature = "bin")]
+    {
+        use rustls::crypto::ring::sign::any_supported_type;
+        use rustls::sign::CertifiedKey;
+
+        let in_key = |error: &dyn std::fmt::Display| format!("{}: {error}", key.display());
+        let chain: Vec<_> =
+            CertificateDer::pem_file_iter(certificates).into_iter().flatten().flatten().collect();
+        let private = PrivateKeyDer::from_pem_file(key).map_err(|error| in_key(&error))?;
+        let signing = any_supported_type(&private).map_err(|error| in_key(&error))?;
+        match CertifiedKey::new(chain, signing).keys_match() {
+            Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
+            Err(_) => {
+                let certificates = certificates.display();
+                return Err(in_key(&format!(
+                    "is not the key of the certificate in {certificates}"
+                )));
+            }
+        }
+    }
+    #[cfg(not(feature = "bin"))]
+    let _ = certificates;
+    Ok(())
 }
 
 #[cfg(test)]

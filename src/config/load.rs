@@ -149,6 +149,8 @@ fn read_sections(
         limits: &limits,
         routes: &routes,
         listeners: &all_listeners,
+        asks_no_client: !listeners.is_empty()
+            && listeners.iter().all(|listener| listener.client_ca.is_none()),
         clients: &clients,
         clients_at,
         store: &store,

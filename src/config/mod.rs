@@ -24,6 +24,8 @@ mod warnings;
 pub use error::{ConfigError, ConfigErrors, Location, Warning};
 pub use load::{ConfigUse, LoadedConfig, load, load_for, read_text, read_text_for};
 pub use model::*;
+#[cfg(feature = "bin")]
+pub(crate) use scalars::client_name;
 pub use test_cases::{
     AnswerEnding, Expectation, ExpectedField, OriginAnswer, TestCase, TestRequest, TestStep,
     load_cases, read_cases,

@@ -98,7 +98,7 @@ impl<'n> Located<'n> {
     }
 
     /// A scalar that has to be one of a few words, each with its value.
-    pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
+    pub(super) fn choice<T: Clone>(&self, words: &[(&str, T)]) -> Option<T> {
         let text = self.text()?;
         let chosen = words.iter().find(|(word, _)| *word == text);
         if chosen.is_none() {
@@ -107,7 +107,7 @@ impl<'n> Located<'n> {
                 did_you_mean(text, &all).unwrap_or_else(|| format!("one of {}", all.join(", ")));
             self.error_with(format!("unknown word {text:?}"), cure);
         }
-        chosen.map(|(_, value)| *value)
+        chosen.map(|(_, value)| value.clone())
     }
 
     /// The items of a list.

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use crate::clock::Nanos;
 use crate::limit::{MAX_PERIOD, Rate};
 use crate::policy::client::unmapped;
+use crate::policy::{CLIENT_NAME_KINDS, canonical_client_name};
 
 /// Longest duration: the longest period of a rate, 366 days.
 const MAX_DURATION: Duration = Duration::from_nanos(MAX_PERIOD.get());
@@ -42,6 +43,16 @@ pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
         Duration::ZERO => Err(format!("{text:?} is zero; write at least 1ms")),
         duration => Ok(duration),
     }
+}
+
+/// The name of a client's certificate, in its one spelling.
+pub(crate) fn client_name(text: &str) -> Result<String, String> {
+    canonical_client_name(text).ok_or_else(|| {
+        let kinds = CLIENT_NAME_KINDS.join(", ");
+        format!(
+            "{text:?} names no certificate; begin it with one of {kinds} (for example dns:a.internal)"
+        )
+    })
 }
 
 /// `5/s` or `60/1m`: a number of units per period of time.

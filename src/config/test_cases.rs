@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use super::error::{ConfigErrors, Location};
 use super::files::read_text_file;
 use super::reader::{ErrorList, Located, NamedValue};
-use super::scalars::{boolean, duration, integer};
+use super::scalars::{boolean, client_name, duration, integer};
 use super::source::{self, MAX_BYTES};
 use crate::policy::ConnectionFacts;
 
@@ -221,6 +221,8 @@ fn request(at: &Located<'_>) -> Option<TestRequest> {
     let fields = map.get("headers");
     let ip = map.get("ip").map(|at| at.parse(ip));
     let listener = map.get("listener").map(|at| at.text());
+    let client_name_at = map.get("tls_client");
+    let client_name = client_name_at.as_ref().map(|at| at.parse(client_name));
     let answer = map.get("answer").map(|at| answer(&at));
     map.finish();
     let url = url?;
@@ -233,12 +235,17 @@ fn request(at: &Located<'_>) -> Option<TestRequest> {
         let host = field_value(authority).map_err(|message| at.error(message)).ok()?;
         headers.insert(http::header::HOST, host);
     }
+    let connection = ConnectionFacts::for_url(scheme, authority);
+    if let Some(at) = client_name_at.filter(|_| !connection.is_tls) {
+        at.error_with("a client shows a certificate over TLS only", "write an https URL");
+    }
     Some(TestRequest {
         method: method.unwrap_or(Some(Method::GET))?,
         target: if target.is_empty() { "/" } else { target }.to_owned(),
         headers,
         ip: ip.unwrap_or(Some(DEFAULT_PEER))?,
-        connection: ConnectionFacts::for_url(scheme, authority)
+        connection: connection
+            .with_client_name(client_name.map_or(Some(None), |name| name.map(Some))?)
             .with_listener(listener.unwrap_or_default().map(Arc::from)),
         answer: answer.unwrap_or(Some(OriginAnswer::default()))?,
     })

@@ -77,6 +77,11 @@ impl Engine {
         self.exact.shared.as_ref()
     }
 
+    /// The engine's clock.
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
+    }
+
     /// The present time on the engine's clock.
     pub fn now(&self) -> Now {
         self.clock.now()

@@ -133,7 +133,19 @@ impl AdminApi {
         });
         let origins = live.origins.iter().map(|origin| {
             let servers = origin.health();
-            json!({ "name": &*origin.config().name, "servers": servers.all, "healthy": servers.healthy })
+            let states = origin.reports().into_iter().map(|server| {
+                json!({
+                    "server": &*server.label,
+                    "up": server.is_up,
+                    "left_out_for_seconds": server.left_out_for.map(|left| left.secs_ceil()),
+                })
+            });
+            json!({
+                "name": &*origin.config().name,
+                "servers": servers.all,
+                "healthy": servers.healthy,
+                "states": states.collect::<Vec<_>>(),
+            })
         });
         let last = self.status.last().map(|(at, outcome)| {
             let at = timestamp(at.into());

@@ -313,13 +313,34 @@ fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
 
 fn origins(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
     let (mut answers, mut durations, mut connections) = (Vec::new(), Vec::new(), Vec::new());
+    let mut retries = Vec::new();
     for (origin, counters) in sources.counters.origins() {
         for (class, count) in OriginCounters::CLASSES.iter().zip(counters.classes()) {
             answers.push(counter(&[("origin", &origin), ("class", class)], count));
         }
         durations.push(histogram(&[("origin", &origin)], &counters.duration));
         connections.push(gauge(&[("origin", &origin)], counters.slots.taken() as f64));
+        retries.push(counter(&[("origin", &origin)], counters.retries()));
     }
+    let mut servers = Vec::new();
+    for group in &sources.live.origins {
+        for server in group.reports() {
+            let labels = [("origin", &*group.config().name), ("server", &*server.label)];
+            servers.push(gauge(&labels, if server.is_up { 1.0 } else { 0.0 }));
+        }
+    }
+    families.push(family(
+        "tollgate_origin_retries_total",
+        "Attempts to ask an origin beyond the first of a request.",
+        MetricType::COUNTER,
+        retries,
+    ));
+    families.push(family(
+        "tollgate_origin_server_up",
+        "1 while requests are sent to a server, 0 while its health check fails or it is left out.",
+        MetricType::GAUGE,
+        servers,
+    ));
     families.push(family(
         "tollgate_origin_connections",
         "Exchanges with an origin now, each of which may need a connection.",

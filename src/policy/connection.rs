@@ -12,13 +12,15 @@ pub struct ConnectionFacts {
     /// Whether the client speaks TLS to this proxy.
     pub is_tls: bool,
     server_name: Option<Box<str>>,
+    client_name: Option<Box<str>>,
     /// The name of the listener that accepted it, if the listener has one.
     pub listener: Option<Arc<str>>,
 }
 
 impl ConnectionFacts {
     /// A connection of which nothing is known: without TLS, or of another server that uses the library.
-    pub const NONE: Self = Self { is_tls: false, server_name: None, listener: None };
+    pub const NONE: Self =
+        Self { is_tls: false, server_name: None, client_name: None, listener: None };
 
     /// A connection with TLS. `server_name`: what the client sent in its handshake (RFC 6066, section 3), at most 255
     /// bytes. One spelling is kept: lower case, without trailing dot. An address is no name.
@@ -28,8 +30,14 @@ impl ConnectionFacts {
         Self {
             is_tls: true,
             server_name: name.map(|name| name.to_ascii_lowercase().into()),
+            client_name: None,
             listener: None,
         }
+    }
+
+    /// The same, with the name in the certificate that the client showed ([`canonical_client_name`]).
+    pub fn with_client_name(self, client_name: Option<String>) -> Self {
+        Self { client_name: client_name.map(String::into_boxed_str), ..self }
     }
 
     /// The same, accepted by the listener of this name.
@@ -51,6 +59,38 @@ impl ConnectionFacts {
     pub fn server_name(&self) -> Option<&str> {
         self.server_name.as_deref()
     }
+
+    /// The name in the client's certificate, as [`canonical_client_name`] writes it. `None` if the client showed no
+    /// certificate, or one that names nobody.
+    pub fn client_name(&self) -> Option<&str> {
+        self.client_name.as_deref()
+    }
+}
+
+/// What a client's certificate can be named by: a kind of name, and how it is written.
+///
+/// A name carries its kind, so that no name of one kind can pose as a name of another one: authorities check a DNS name
+/// in other ways than a common name.
+pub const CLIENT_NAME_KINDS: [&str; 5] = ["uri:", "dns:", "email:", "ip:", "subject:"];
+
+/// The one spelling of the name of a client's certificate: its kind, a colon, and the name. DNS names, and the domains of
+/// e-mail addresses, are in lower case and without trailing dot; addresses as RFC 5952 writes them. `None` if the text has
+/// none of the [kinds](CLIENT_NAME_KINDS), or no name.
+pub fn canonical_client_name(text: &str) -> Option<String> {
+    let kind = CLIENT_NAME_KINDS.into_iter().find(|kind| text.starts_with(kind))?;
+    let name = &text[kind.len()..];
+    let host = |host: &str| host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    let name = match kind {
+        "dns:" => host(name),
+        "email:" => match name.rsplit_once('@') {
+            Some((user, domain)) => format!("{user}@{}", host(domain)),
+            None => name.to_owned(),
+        },
+        "ip:" => name.parse::<IpAddr>().ok()?.to_string(),
+        // A URI is compared as it stands (SPIFFE IDs are), a subject too.
+        _ => name.to_owned(),
+    };
+    (!name.is_empty()).then(|| format!("{kind}{name}"))
 }
 
 /// Whether a name is an IP address, with or without the brackets of a URL.
@@ -77,6 +117,30 @@ mod tests {
         ] {
             let facts = ConnectionFacts::tls(sent);
             assert_eq!((facts.is_tls, facts.server_name()), (true, expected), "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_name_has_a_single_spelling_and_kind() {
+        for (text, expected) in [
+            ("dns:A.Example.", Some("dns:a.example")),
+            ("dns:a.example", Some("dns:a.example")),
+            ("uri:spiffe://prod/ns/Web", Some("uri:spiffe://prod/ns/Web")),
+            ("email:Ann.B@Example.COM", Some("email:Ann.B@example.com")),
+            ("email:nobody", Some("email:nobody")),
+            ("ip:2001:DB8:0:0::1", Some("ip:2001:db8::1")),
+            ("ip:one", None),
+            ("subject:CN=Ann,O=Acme", Some("subject:CN=Ann,O=Acme")),
+            ("a.example", None),
+            ("DNS:a.example", None),
+            ("dns:", None),
+            ("dns:.", None),
+            ("", None),
+        ] {
+            assert_eq!(canonical_client_name(text).as_deref(), expected, "{text}");
+            if let Some(once) = canonical_client_name(text) {
+                assert_eq!(canonical_client_name(&once).as_ref(), Some(&once), "{text}");
+            }
         }
     }
 

@@ -28,7 +28,7 @@ mod status_rules;
 mod terms;
 mod values;
 
-pub use connection::ConnectionFacts;
+pub use connection::{CLIENT_NAME_KINDS, ConnectionFacts, canonical_client_name};
 pub use cost::{Cost, NamedCost, RepeatedCost, ResponseSource, UnreadCost};
 pub use facts::Facts;
 pub use family::Family;

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 
 use super::access_record::AccessSink;
 use super::live::Live;
-use super::origins::{AllOriginSlots, OriginGroup, OriginSlot};
+use super::origins::{AllOriginSlots, InFlight, OriginGroup, OriginSlot};
 use super::request_id::RequestId;
 use super::traffic::{RequestOutcome, TrafficCounters};
 use super::tunnel::TunnelEnd;
@@ -61,6 +61,10 @@ pub struct Context {
     pub(super) sent_again: bool,
     /// The server that was chosen last, unless connecting to it failed.
     pub(super) asked: Option<SocketAddr>,
+    /// How often a server was chosen.
+    pub(super) attempts: u32,
+    /// Counts the request for its server, where the choice of servers depends on that.
+    pub(super) in_flight: Option<InFlight>,
     /// Held from the choice of a server to the end of the exchange.
     pub(super) origin_slot: Option<OriginSlot>,
     /// What was short, if the request was refused for that.
@@ -100,6 +104,8 @@ impl Context {
             tried: Vec::new(),
             sent_again: false,
             asked: None,
+            attempts: 0,
+            in_flight: None,
             origin_slot: None,
             shed: None,
             is_unforwarded: false,
@@ -126,6 +132,16 @@ impl Context {
     /// Whether the peer is a trusted proxy.
     pub(super) fn peer_trusted(&self) -> bool {
         self.client.is_some_and(|client| client.peer_trusted)
+    }
+
+    /// The server that was asked last, whether or not it answered. `None` if no server was chosen.
+    pub(super) fn server(&self) -> Option<SocketAddr> {
+        self.asked.or_else(|| self.tried.last().copied())
+    }
+
+    /// How often the request was sent, or a connection for it tried, beyond the first time.
+    pub(super) fn retries(&self) -> u32 {
+        self.attempts.saturating_sub(1)
     }
 
     /// The route, if one matched.

@@ -104,7 +104,7 @@ impl FailureLine<'_> {
             // We gave this status ourselves, so no server was asked.
             return None;
         }
-        self.ctx.asked.or_else(|| self.ctx.tried.last().copied())
+        self.ctx.server()
     }
 
     /// Why a handshake failed. It comes before the request, so it can hold nothing of it.

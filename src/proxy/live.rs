@@ -9,9 +9,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pingora::protocols::tls::CaType;
-
-use super::origins::{OriginGroup, roots};
+use super::origins::{OriginGroup, OriginTlsFiles};
 use super::traffic::{RouteCounters, TrafficCounters};
 use crate::config::{AccessLog, Admin, Bounds, Config, Listener, Origin, Responses, StoreConfig};
 use crate::edge::ConnectionRules;
@@ -56,6 +54,7 @@ struct FixedListener {
     name: Option<Arc<str>>,
     address: SocketAddr,
     has_tls: bool,
+    asks_clients: bool,
     proxy_protocol: bool,
 }
 
@@ -65,6 +64,7 @@ impl FixedListener {
             name: listener.name.clone(),
             address: listener.address,
             has_tls: !listener.certificates.is_empty(),
+            asks_clients: listener.client_ca.is_some(),
             proxy_protocol: listener.proxy_protocol,
         }
     }
@@ -132,10 +132,15 @@ impl Live {
         let field_rules = FieldRules::of(&config);
         let mut origins = Vec::with_capacity(config.origins.len());
         for origin in config.origins {
-            let before = previous.and_then(|previous| previous.origin_like(&origin));
+            let files = OriginTlsFiles::read(&origin);
+            let before = previous.and_then(|previous| previous.origin_like(&origin, &files));
             origins.push(match before {
                 Some(before) => before,
-                None => Arc::new(start(origin, counters).await),
+                None => {
+                    let own_counters = counters.origin(&origin.name);
+                    let group = OriginGroup::start(origin, files, own_counters, engine.clock());
+                    Arc::new(group.await)
+                }
             });
         }
         let responses = config.responses;
@@ -193,26 +198,11 @@ impl Live {
         self.connections.clients.ipv6_prefix
     }
 
-    fn origin_like(&self, config: &Origin) -> Option<Arc<OriginGroup>> {
-        // An origin with a `ca_file` is built anew, because the file may have changed under the same name.
-        let reads_a_file = config.tls.as_ref().is_some_and(|tls| tls.ca_file.is_some());
-        let same = self.origins.iter().find(|origin| origin.config() == config);
-        same.filter(|_| !reads_a_file).cloned()
+    /// The origin of this configuration with the same settings, and the same content of the files that they name.
+    fn origin_like(&self, config: &Origin, files: &OriginTlsFiles) -> Option<Arc<OriginGroup>> {
+        let is_same = |origin: &&Arc<OriginGroup>| {
+            origin.config() == config && origin.tls().group() == files.group()
+        };
+        self.origins.iter().find(is_same).cloned()
     }
-}
-
-async fn start(config: Origin, counters: &TrafficCounters) -> OriginGroup {
-    let own_counters = counters.origin(&config.name);
-    OriginGroup::start(config.clone(), roots_of(&config), own_counters).await
-}
-
-/// Reads the `ca_file` of an origin. The file could be read when the configuration was checked. If it cannot be read
-/// now, no certificate is trusted, so every TLS connection to this origin fails.
-fn roots_of(config: &Origin) -> Option<Arc<CaType>> {
-    let file = config.tls.as_ref()?.ca_file.as_ref()?;
-    let pem = std::fs::read(file).unwrap_or_else(|error| {
-        log::error!("origin {}: cannot read {}: {error}", config.name, file.display());
-        Vec::new()
-    });
-    Some(roots(&pem))
 }

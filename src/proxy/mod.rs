@@ -28,6 +28,6 @@ pub use access_record::{AccessRecord, AccessSink, CandidateResult, DecidingLimit
 pub use context::{Context, Tollgate};
 pub use early_rejection::EarlyRejection;
 pub use live::{Fixed, Live};
-pub use origins::{AllOriginSlots, OriginCounters, OriginGroup, OriginSlots};
+pub use origins::{AllOriginSlots, OriginCounters, OriginGroup, OriginSlots, ServerReport};
 pub use traffic::{RequestOutcome, RouteCounters, TrafficCounters};
 pub use tunnel::TunnelEnd;

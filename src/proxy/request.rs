@@ -48,6 +48,9 @@ pub(super) fn judge<'r>(
     let valid = validated(head, scanned.as_ref(), ctx.live.connections.head).and_then(|valid| {
         let rules = &ctx.live.field_rules;
         rules.check(valid.uncommon, &head.method, &head.headers)?;
+        if ConnectionState::of(session).is_some_and(|connection| connection.is_trust_outdated()) {
+            return Err(RejectReason::ClientCertificate);
+        }
         // A trusted proxy sends requests for many hosts over one connection.
         match !ctx.peer_trusted()
             && ConnectionState::of(session)

@@ -26,8 +26,12 @@ pub(super) async fn rejected(
     ctx: &mut Context,
     reason: RejectReason,
 ) -> Result<()> {
-    // When the framing of a request is in doubt, nothing after it on the connection can be trusted.
-    if matches!(reason, RejectReason::Framing | RejectReason::BodySize) {
+    // When the framing of a request is in doubt, nothing after it on the connection can be trusted. A certificate is shown
+    // again on a new connection only.
+    if matches!(
+        reason,
+        RejectReason::Framing | RejectReason::BodySize | RejectReason::ClientCertificate
+    ) {
         session.set_keepalive(None);
     }
     refuse(session, ctx, render::rejected(reason, reason.status())).await

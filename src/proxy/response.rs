@@ -54,6 +54,9 @@ pub(super) fn write_fields(
     if let (Some(origin), Some(asked)) = (&ctx.origin, ctx.origin_asked) {
         let now = proxy.engine.now().mono;
         origin.counters().duration.record_span(now.saturating_sub(asked));
+        if let Some(server) = ctx.asked {
+            origin.answered(server, asked, now);
+        }
     }
     let final_response = FinalResponse {
         status: response.status.as_u16(),

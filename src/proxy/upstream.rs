@@ -2,6 +2,8 @@
 //!
 //! A server is chosen only after memory and a slot of the origin are available. What must always hold: an origin never
 //! receives a write twice for one charge. Only a request that reads is sent again, once.
+//!
+//! How a server failed is recorded where the framework reports it, so that other requests ask other servers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,11 +11,11 @@ use std::sync::Arc;
 use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::RequestHeader;
 use pingora::prelude::HttpPeer;
-use pingora::{Error, ErrorType, Result};
+use pingora::{Error, ErrorSource, ErrorType, Result, RetryType};
 use pingora_proxy::Session;
 
 use super::context::{Context, Tollgate};
-use super::origins::SlotUse;
+use super::origins::{Attempt, ServerFailure, SlotUse};
 use super::request_id::RequestId;
 use super::{http10, request, tunnel};
 use crate::clock::Nanos;
@@ -85,20 +87,30 @@ pub(super) fn choose(
         }
         ctx.held.get_or_insert_with(|| request::hold_memory(proxy, session));
     }
-    let Some(server) = origin.choose(&facts, route, &ctx.tried) else {
-        ctx.is_unforwarded = ctx.tried.is_empty();
+    let now = match ctx.origin_asked {
+        // A connection that fails may have taken its time.
+        Some(_) => proxy.engine.now().mono,
+        None => {
+            // A decision that waited for nothing was made just now, so the clock need not be read again.
+            let waited = ctx.decision.as_ref().is_none_or(|decision| decision.wait() > Nanos::ZERO);
+            let just_now = !waited && proxy.engine.remote().is_none();
+            if just_now { ctx.began.mono } else { proxy.engine.now().mono }
+        }
+    };
+    let attempt = Attempt { tried: &ctx.tried, reads: head.method.is_safe(), now };
+    let Some(chosen) = origin.choose(&facts, route, attempt) else {
+        ctx.is_unforwarded = ctx.attempts == 0;
         let why = format!("origin {} has no healthy server", origin.config().name);
         return Err(Error::explain(ErrorType::HTTPStatus(503), why).into_up());
     };
-    ctx.asked = Some(server);
-    if ctx.origin_asked.is_none() {
-        // A decision that waited for nothing was made just now, so the clock need not be read again.
-        let waited = ctx.decision.as_ref().is_none_or(|decision| decision.wait() > Nanos::ZERO);
-        let just_now = !waited && proxy.engine.remote().is_none();
-        let now = if just_now { ctx.began.mono } else { proxy.engine.now().mono };
-        ctx.origin_asked = Some(now);
+    ctx.origin_asked.get_or_insert(now);
+    ctx.asked = Some(chosen.address);
+    ctx.in_flight = chosen.in_flight;
+    ctx.attempts += 1;
+    if ctx.retries() > 0 {
+        origin.counters().record_retry();
     }
-    let mut peer = Box::new(origin.peer(server));
+    let mut peer = Box::new(origin.peer(chosen.address));
     tunnel::prepare(session, ctx, &mut peer);
     Ok(peer)
 }
@@ -116,28 +128,80 @@ fn has_memory(proxy: &Tollgate, client: IpAddr, budget: usize) -> bool {
 
 /// Allows another server after a failed connection, before the request was sent.
 pub(super) fn try_another(ctx: &mut Context, mut error: Box<Error>) -> Box<Error> {
-    ctx.tried.extend(ctx.asked.take());
-    let others = ctx.origin.as_ref().is_some_and(|origin| origin.health().all > ctx.tried.len());
-    error.set_retry(others && ctx.tried.len() < MAX_TRIES);
+    if says_server_is_down(error.etype()) {
+        record_failure(ctx, ServerFailure::Connection);
+    }
+    let others = leave_server(ctx);
+    error.set_retry(others);
     error
 }
 
-/// Allows a request that only reads to be sent once more when a kept connection gave no answer: the connection may have
-/// ended just then. A write is sent once, or the origin would see more writes than were charged.
+/// Allows a request that only reads to be sent once more when a connection ended without an answer. A kept connection may
+/// have ended just then, which says nothing about its server. After a new one another server is asked. A write is sent
+/// once, or the origin would see more writes than were charged.
 pub(super) fn send_again(
     session: &Session,
     ctx: &mut Context,
     mut error: Box<Error>,
     kept: bool,
 ) -> Box<Error> {
-    let reads = session.req_header().method.is_safe() && !session.as_ref().retry_buffer_truncated();
-    if reads && !ctx.sent_again {
-        error.retry.decide_reuse(kept);
-        ctx.sent_again = error.retry();
-    } else {
-        error.set_retry(false);
+    if leaves_request_unanswered(ctx, &error, kept) {
+        record_failure(ctx, ServerFailure::Answer);
     }
+    let reads = session.req_header().method.is_safe() && !session.as_ref().retry_buffer_truncated();
+    if !reads || ctx.sent_again {
+        error.set_retry(false);
+        return error;
+    }
+    if error.retry == RetryType::ReusedOnly && !kept {
+        let others = leave_server(ctx);
+        error.set_retry(others);
+    } else {
+        error.retry.decide_reuse(kept);
+    }
+    ctx.sent_again = error.retry();
     error
+}
+
+/// Leaves the server that was asked last. Returns whether another one may be asked.
+fn leave_server(ctx: &mut Context) -> bool {
+    ctx.tried.extend(ctx.asked.take());
+    ctx.in_flight = None;
+    let origin = ctx.origin.as_ref();
+    ctx.tried.len() < MAX_TRIES && origin.is_some_and(|origin| origin.has_another(&ctx.tried))
+}
+
+fn record_failure(ctx: &Context, failure: ServerFailure) {
+    if let (Some(origin), Some(server)) = (&ctx.origin, ctx.asked) {
+        origin.failed(server, failure, ctx.origin_asked.unwrap_or_default());
+    }
+}
+
+/// Whether a failed connection tells that the server is down. Failures of this process (no descriptor, no port) do not.
+const fn says_server_is_down(error: &ErrorType) -> bool {
+    use ErrorType::{
+        ConnectError, ConnectNoRoute, ConnectRefused, ConnectTimedout, HandshakeError, InvalidCert,
+        TLSHandshakeFailure, TLSHandshakeTimedout,
+    };
+    matches!(
+        error,
+        ConnectError
+            | ConnectNoRoute
+            | ConnectRefused
+            | ConnectTimedout
+            | HandshakeError
+            | InvalidCert
+            | TLSHandshakeFailure
+            | TLSHandshakeTimedout
+    )
+}
+
+/// Whether the server took a request and gave no answer. The end of a kept connection says nothing.
+fn leaves_request_unanswered(ctx: &Context, error: &Error, kept: bool) -> bool {
+    use ErrorType::{ReadTimedout, WriteTimedout};
+    *error.esource() == ErrorSource::Upstream
+        && ctx.origin_status.is_none()
+        && (!kept || matches!(error.etype(), ReadTimedout | WriteTimedout))
 }
 
 /// Writes what the origin is told about the client: `X-Forwarded-For`, `-Proto` and `-Host` replace what an untrusted

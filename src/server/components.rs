@@ -220,7 +220,8 @@ impl Components {
         let mut bound = Vec::with_capacity(listeners.len());
         for (index, listener) in listeners.iter().enumerate() {
             let tls = !listener.certificates.is_empty();
-            let tls = tls.then(|| self.tls(index)).transpose()?;
+            let asks_clients = listener.client_ca.is_some();
+            let tls = tls.then(|| self.tls(index, asks_clients)).transpose()?;
             let context = ListenerContext {
                 name: listener.name.clone(),
                 tls,
@@ -232,9 +233,9 @@ impl Components {
         Ok(bound)
     }
 
-    fn tls(&self, listener: usize) -> Result<TlsAcceptor, StartError> {
+    fn tls(&self, listener: usize, asks_clients: bool) -> Result<TlsAcceptor, StartError> {
         let (certificates, keys) = (Arc::clone(&self.certificates), Arc::clone(&self.ticket_keys));
-        TlsAcceptor::new(listener, certificates, keys).map_err(StartError::Tls)
+        TlsAcceptor::new(listener, asks_clients, certificates, keys).map_err(StartError::Tls)
     }
 
     fn tollgate(&self) -> Tollgate {

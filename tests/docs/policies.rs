@@ -34,6 +34,10 @@ impl Files {
         let pair = support::certificates::pair("example.com");
         files.write("tls/site.crt", &pair.pem);
         files.write("tls/site.key", &pair.key);
+        for name in ["tls/ca.pem", "tls/edge.pem", "tls/edge.key"] {
+            let example = pages::root().join("conf/examples").join(name);
+            files.write(name, &std::fs::read_to_string(example).unwrap());
+        }
         files.write("denied.html", "<h1>Too many requests</h1>");
         files.write("secrets/keys", "sixteen characters or more\n");
         files.write("secrets/tollgate/admin", "sixteen characters or more\n");

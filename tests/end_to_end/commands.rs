@@ -87,6 +87,23 @@ fn explain_asks_the_real_engine() {
         let told = tollgate(&["explain", "--config", "tests/policies/keys.yaml", "GET", url]);
         assert!(text(&told.stdout).contains(expected), "{url}: {}", text(&told.stdout));
     }
+    for (more, expected) in [
+        (&["--tls-client", "dns:Web.Example."][..], "tls_client = dns:web.example\n"),
+        (&["--tls-client", "uri:spiffe://a/b"], "tls_client = uri:spiffe://a/b\n"),
+        (&[], "missing key"),
+    ] {
+        let mut args = vec!["explain", "--config", "tests/policies/keys.yaml"];
+        args.extend(more);
+        args.extend(["GET", "https://a/client"]);
+        let told = text(&tollgate(&args).stdout);
+        assert!(told.contains(expected), "{more:?}: {told}");
+    }
+    for (name, url) in [("web.example", "https://a/client"), ("dns:web.example", "http://a/client")]
+    {
+        let args =
+            ["explain", "--config", "tests/policies/keys.yaml", "--tls-client", name, "GET", url];
+        assert_eq!(tollgate(&args).status.code(), Some(2), "{name} {url}");
+    }
     let unclean = asked(&["GET", "https://a/x/../../y"]);
     assert!(text(&unclean.stdout).contains("rejected"), "{}", text(&unclean.stdout));
 }

@@ -13,6 +13,9 @@ pub struct Listener {
     pub address: SocketAddr,
     /// Certificates in the order of the file, the default one first; empty for plain HTTP.
     pub certificates: Vec<Certificate>,
+    /// PEM file of the authorities one of which must have signed the certificate of every client; `None`: clients show
+    /// none.
+    pub client_ca: Option<PathBuf>,
     /// Whether each connection begins with a PROXY header.
     pub proxy_protocol: bool,
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::listeners::Certificate;
 use crate::policy::Source;
 
 /// A group of servers that serve the same content.
@@ -23,6 +24,8 @@ pub struct Origin {
     pub http2: bool,
     /// Health checks of the servers; `None` for no checks.
     pub health_check: Option<HealthCheck>,
+    /// How long the share of a server grows after it came back; `None`: it has its whole share at once.
+    pub slow_start: Option<Duration>,
     /// Deadlines.
     pub timeouts: OriginTimeouts,
     /// Largest number of concurrent exchanges.
@@ -59,6 +62,8 @@ pub enum Balance {
     RoundRobin,
     /// At random.
     Random,
+    /// The one with the fewest requests in flight for its weight.
+    LeastRequests,
     /// By a hash of a part of the request: equal values select the same server.
     Hash(Source),
 }
@@ -70,6 +75,8 @@ pub struct OriginTls {
     pub sni: String,
     /// PEM file of the root certificates to trust instead of those of the system.
     pub ca_file: Option<PathBuf>,
+    /// The certificate that is shown to the origin, with its key; `None` for none.
+    pub client: Option<Certificate>,
 }
 
 /// A periodic `GET path` to each server; a 2xx response means that the server is healthy.

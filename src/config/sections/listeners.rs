@@ -1,10 +1,10 @@
 //! `listeners`: the sockets that accept client connections, and their certificates.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::files::{check_certificates, check_private_key};
+use crate::config::files::{check_certificates, check_private_key, check_roots};
 use crate::config::model::{Certificate, Listener};
 use crate::config::reader::{Located, Mapping};
 use crate::config::scalars::{NAME_CURE, boolean, is_name};
@@ -36,7 +36,7 @@ fn listener(at: &Located<'_>, folder: &Path, earlier: &[Listener]) -> Option<Lis
     let mut map = at.mapping()?;
     let name_at = map.get("name");
     let address_at = map.require("address", "write address: 0.0.0.0:8080");
-    let certificates = map.get("tls").map(|at| certificates(&at, folder));
+    let tls = map.get("tls").map(|at| tls(&at, folder)).unwrap_or_default();
     let proxy_protocol = map.get("proxy_protocol").and_then(|at| at.parse(boolean));
     map.finish();
     let address_at = address_at?;
@@ -56,24 +56,56 @@ fn listener(at: &Located<'_>, folder: &Path, earlier: &[Listener]) -> Option<Lis
     Some(Listener {
         name: name.map(|(_, name)| Arc::from(name)),
         address,
-        certificates: certificates.unwrap_or_default(),
+        certificates: tls.certificates,
+        client_ca: tls.client_ca,
         proxy_protocol: proxy_protocol.unwrap_or_default(),
     })
 }
 
-fn certificates(at: &Located<'_>, folder: &Path) -> Vec<Certificate> {
+/// The certificates of a listener, and the authorities of its clients.
+#[derive(Default)]
+struct ListenerTls {
+    certificates: Vec<Certificate>,
+    client_ca: Option<PathBuf>,
+}
+
+fn tls(at: &Located<'_>, folder: &Path) -> ListenerTls {
     let items = at.list_or_single();
     if items.is_empty() {
         at.error("no certificate");
     }
-    items.iter().filter_map(|item| certificate(item, folder)).collect()
+    let mut authorities = Vec::with_capacity(items.len());
+    let certificates =
+        items.iter().filter_map(|item| certificate(item, folder, &mut authorities)).collect();
+    let client_ca = authorities.first().cloned().flatten();
+    // A client chooses the pair by the server name that it sends, and so would choose whether it is asked.
+    if authorities.iter().any(|other| *other != client_ca) {
+        at.error_with(
+            "client_ca differs between the pairs of one listener",
+            "name the same client_ca in every pair, or use two listeners",
+        );
+    }
+    ListenerTls { certificates, client_ca }
 }
 
-fn certificate(at: &Located<'_>, folder: &Path) -> Option<Certificate> {
+/// One pair; what it says about clients is added to `authorities`.
+fn certificate(
+    at: &Located<'_>,
+    folder: &Path,
+    authorities: &mut Vec<Option<PathBuf>>,
+) -> Option<Certificate> {
     let mut map = at.mapping()?;
     let certificate_at = map.require("certificate", "write certificate: tls/site.crt");
     let key_at = map.require("private_key", "write private_key: tls/site.key");
+    let ca_at = map.get("client_ca");
     map.finish();
+    let client_ca = ca_at.as_ref().and_then(|at| at.text()).map(|file| folder.join(file));
+    if let (Some(at), Some(file)) = (&ca_at, &client_ca)
+        && let Err(error) = check_roots(file)
+    {
+        at.error(error);
+    }
+    authorities.push(client_ca);
     let (certificate_at, key_at) = (certificate_at?, key_at?);
     let certificate = folder.join(certificate_at.text()?);
     let private_key = folder.join(key_at.text()?);

@@ -10,8 +10,10 @@ use rustls_pki_types::ServerName;
 
 use super::bounds::MAX_CONNECTIONS;
 use super::keys::{SourceContext, source};
-use crate::config::files::check_certificates;
-use crate::config::model::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls};
+use crate::config::files::{check_certificates, check_key_pair};
+use crate::config::model::{
+    Balance, Certificate, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls,
+};
 use crate::config::reader::{Located, Mapping};
 use crate::config::scalars::{MAX_HOST_NAME, NAME_CURE, integer, is_name, positive_duration};
 
@@ -64,6 +66,7 @@ fn origin(
     let tls = map.get("tls").and_then(|at| tls(&at, folder));
     let http = map.get("http").and_then(|at| at.choice(&[("1", false), ("2", true)]));
     let health_check = map.get("health_check").and_then(|at| health_check(&at));
+    let slow_start = map.get("slow_start").and_then(|at| at.parse(positive_duration));
     let timeouts = timeouts(map.get("timeouts"));
     let max_connections =
         map.get("max_connections").and_then(|at| at.parse(integer(1, MAX_CONNECTIONS)));
@@ -82,6 +85,7 @@ fn origin(
         tls,
         http2: http.unwrap_or(false),
         health_check,
+        slow_start,
         timeouts,
         max_connections: max_connections.map_or(DEFAULT_MAX_CONNECTIONS, |max| max as usize),
         resolve_every: resolve_every.unwrap_or(DEFAULT_RESOLVE_INTERVAL),
@@ -118,9 +122,11 @@ fn host_and_port(text: &str) -> Result<String, String> {
 
 fn balance(at: &Located<'_>, sources: SourceContext<'_>) -> Option<Balance> {
     if !at.is_mapping() {
-        return at
-            .choice(&[("round_robin", false), ("random", true)])
-            .map(|random| if random { Balance::Random } else { Balance::RoundRobin });
+        return at.choice(&[
+            ("round_robin", Balance::RoundRobin),
+            ("random", Balance::Random),
+            ("least_requests", Balance::LeastRequests),
+        ]);
     }
     let mut map = at.mapping()?;
     let hashed = map.require("hash", "write hash: client_ip");
@@ -142,14 +148,45 @@ fn tls(at: &Located<'_>, folder: &Path) -> Option<OriginTls> {
     let mut map = at.mapping()?;
     let sni = map.require("sni", "write sni: site.internal, the name in the certificate");
     let ca_at = map.get("ca_file");
+    let (certificate_at, key_at) = (map.get("certificate"), map.get("private_key"));
     map.finish();
+    let client = client_certificate(at, certificate_at, key_at, folder);
     let ca_file = ca_at.as_ref().and_then(|at| at.text()).map(|file| folder.join(file));
     if let (Some(at), Some(file)) = (&ca_at, &ca_file)
         && let Err(error) = check_certificates(file)
     {
         at.error(error);
     }
-    Some(OriginTls { sni: sni?.parse(server_name)?, ca_file })
+    Some(OriginTls { sni: sni?.parse(server_name)?, ca_file, client })
+}
+
+/// `certificate` and `private_key`: what is shown to an origin that asks for a certificate.
+fn client_certificate(
+    at: &Located<'_>,
+    certificate_at: Option<Located<'_>>,
+    key_at: Option<Located<'_>>,
+    folder: &Path,
+) -> Option<Certificate> {
+    let (certificate_at, key_at) = match (certificate_at, key_at) {
+        (Some(certificate), Some(key)) => (certificate, key),
+        (None, None) => return None,
+        (Some(_), None) => {
+            at.error_with("a certificate without its key", "write private_key: client.key");
+            return None;
+        }
+        (None, Some(_)) => {
+            at.error_with("a key without its certificate", "write certificate: client.crt");
+            return None;
+        }
+    };
+    let certificate = folder.join(certificate_at.text()?);
+    let private_key = folder.join(key_at.text()?);
+    if let Err(error) = check_certificates(&certificate) {
+        certificate_at.error(error);
+    } else if let Err(error) = check_key_pair(&certificate, &private_key) {
+        key_at.error(error);
+    }
+    Some(Certificate { certificate, private_key })
 }
 
 /// A DNS name or an address. With any other text no handshake could succeed, and with an empty name

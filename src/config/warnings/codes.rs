@@ -24,10 +24,11 @@ pub(super) enum Code {
     StarInValue,
     UnlimitedPreflights,
     UnlimitedTokenChecks,
+    ClientsNotAsked,
 }
 
 /// Every code, as it is written in a configuration.
-const CODES: [(&str, Code); 19] = [
+const CODES: [(&str, Code); 20] = [
     ("unreachable-route", Code::UnreachableRoute),
     ("unused-limit", Code::UnusedLimit),
     ("spoofable-key", Code::SpoofableKey),
@@ -47,6 +48,7 @@ const CODES: [(&str, Code); 19] = [
     ("star-in-value", Code::StarInValue),
     ("unlimited-preflights", Code::UnlimitedPreflights),
     ("unlimited-token-checks", Code::UnlimitedTokenChecks),
+    ("clients-not-asked", Code::ClientsNotAsked),
 ];
 
 impl Code {

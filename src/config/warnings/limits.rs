@@ -19,6 +19,15 @@ pub(super) fn add_warnings(input: &WarningInput<'_>, list: &mut WarningList<'_>)
             let cure = "raise the share, or write mode: shadow";
             list.add(Code::RolledOutToNobody, at, message, cure);
         }
+        if input.asks_no_client && limit.key.sources().iter().any(Source::is_client_certificate) {
+            let (name, missing) = (&limit.name, &limit.missing_key);
+            let message = format!(
+                "limit {name:?} counts by {}, and no listener asks for certificates: its key is \
+                 always missing ({missing})",
+                limit.key
+            );
+            list.add(Code::ClientsNotAsked, at, message, "write client_ca in tls of a listener");
+        }
         warn_of_bans(limit, at, list);
         warn_of_spoofable_classes(limit, at, list);
         if let Some(index) = covered_network(&limit.terms.overrides) {

@@ -18,6 +18,8 @@ pub(crate) struct WarningInput<'i> {
     pub(crate) routes: &'i [DefinedRoute<'i>],
     /// The name of each listener.
     pub(crate) listeners: &'i [Option<Arc<str>>],
+    /// Whether no listener asks its clients for a certificate, though there are listeners.
+    pub(crate) asks_no_client: bool,
     pub(crate) clients: &'i ClientRules,
     pub(crate) clients_at: Option<Located<'i>>,
     pub(crate) store: &'i StoreConfig,

@@ -63,7 +63,7 @@ where
         let _ = digest.peer_addr.set(Some(AnyAddr::Inet(client)));
         let prefix = client::prefix(client.ip(), rules.clients.ipv6_prefix);
         let mut memory = ConnectionMemory::new(&self.memory, &self.readers, prefix);
-        let (mut is_http2, mut served) = (false, None);
+        let (mut is_http2, mut served, mut trusted) = (false, None, None);
         let mut facts = ConnectionFacts::NONE;
         let transport = match &listener.tls {
             None => Transport::Plain(tcp),
@@ -74,9 +74,10 @@ where
                 memory.begin_tls();
                 let handshake = timeout(rules.bounds.tls_handshake_timeout, tls.handshake(tcp));
                 let finished = unless_shed(permit.mark(), handshake).await.ok_or(None)?;
-                let tls = finished.ok().flatten().ok_or(Some(RejectReason::TlsHandshake))?;
+                let in_time = finished.unwrap_or(Err(RejectReason::TlsHandshake));
+                let tls = in_time.map_err(Some)?;
                 is_http2 = matches!(tls.stream.selected_alpn_proto(), Some(ALPN::H2));
-                (served, facts) = (tls.served, tls.facts);
+                (served, facts, trusted) = (tls.served, tls.facts, tls.client);
                 Transport::Tls(tls.stream)
             }
         };
@@ -84,7 +85,7 @@ where
         let context = StreamContext {
             bounds: Arc::clone(&rules.bounds),
             clock: Arc::clone(&self.clock),
-            state: Arc::new(ConnectionState::new(facts, served)),
+            state: Arc::new(ConnectionState::new(facts, served, trusted)),
             mark: permit.mark(),
             max_resets: match rules.clients.trusts(peer.ip()) {
                 true => rules.bounds.h2_resets.saturating_mul(TRUSTED_RESET_FACTOR),

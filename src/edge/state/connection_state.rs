@@ -19,7 +19,7 @@ use super::errors::StreamCut;
 use super::expected_response::ExpectedBytes;
 use super::pending_output::PendingOutput;
 use crate::clock::Nanos;
-use crate::edge::tls::ServedCertificate;
+use crate::edge::tls::{ServedCertificate, TrustedClient};
 use crate::http::{RejectReason, ScannedHead};
 use crate::policy::ConnectionFacts;
 
@@ -30,6 +30,8 @@ pub(crate) struct ConnectionState {
     facts: ConnectionFacts,
     /// The certificate that the connection was served, if its listener has others.
     certificate: Option<ServedCertificate>,
+    /// What the client's certificate was checked against, if its listener asks for one.
+    trusted: Option<TrustedClient>,
     /// The connection's address as a header value; written once for all requests.
     peer_text: OnceLock<HeaderValue>,
     /// Why the stream was cut.
@@ -80,10 +82,12 @@ impl ConnectionState {
     pub(in crate::edge) fn new(
         facts: ConnectionFacts,
         certificate: Option<ServedCertificate>,
+        trusted: Option<TrustedClient>,
     ) -> Self {
         Self {
             facts,
             certificate,
+            trusted,
             peer_text: OnceLock::new(),
             cut: OnceLock::new(),
             is_switched: AtomicBool::new(false),
@@ -123,6 +127,11 @@ impl ConnectionState {
     /// Whether a request for a host came over the wrong connection.
     pub(crate) fn is_misdirected(&self, host: &str) -> bool {
         self.certificate.as_ref().is_some_and(|served| served.is_misdirected(host))
+    }
+
+    /// Whether the client's certificate was checked against authorities that a reload has replaced since.
+    pub(crate) fn is_trust_outdated(&self) -> bool {
+        self.trusted.as_ref().is_some_and(TrustedClient::is_outdated)
     }
 
     /// The connection's address as a header value; `write` is called for the first request only.
@@ -267,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_new_request_or_a_refusal_drops_queued_output() {
-        let state = ConnectionState::new(ConnectionFacts::NONE, None);
+        let state = ConnectionState::new(ConnectionFacts::NONE, None, None);
         let mut out = Vec::new();
         state.queue_head_lines(|out| out.extend_from_slice(b"A: b\r\n"));
         state.begin_request(None, 0);

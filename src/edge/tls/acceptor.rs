@@ -1,8 +1,8 @@
 //! The TLS handshake of one listener.
 //!
-//! It agrees on TLS and a protocol with a client, and reports which certificate the client was served. Deadlines are
-//! the caller's. What must always hold: certificates and ticket keys are looked up at each handshake, so a reload and
-//! a key rotation take effect without a new acceptor.
+//! It agrees on TLS and a protocol with a client, and reports which certificate the client was served and which name is in
+//! the client's own. Deadlines are the caller's. What must always hold: certificates, the authorities of clients and
+//! ticket keys are looked up at each handshake, so a reload and a key rotation take effect without a new acceptor.
 
 use std::sync::Arc;
 
@@ -10,11 +10,15 @@ use pingora::listeners::tls::Acceptor;
 use pingora::protocols::l4::stream::Stream as TcpStream;
 use pingora::protocols::{Ssl, Stream};
 use rustls::ServerConfig;
-use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
+use rustls::server::NoServerSessionStorage;
 
 use super::certificates::{CertificateResolver, CertificateStore, ServedCertificate};
+use super::client_name::CertificateName;
+use super::client_verifier::{ClientVerifier, TrustedClient};
 use super::listener_tickets::ListenerTickets;
+use super::provider::provider;
 use super::ticket_keys::TicketKeys;
+use crate::http::RejectReason;
 use crate::policy::ConnectionFacts;
 
 /// Protocols offered by ALPN (RFC 7301), the preferred one first.
@@ -25,6 +29,7 @@ pub(crate) struct TlsAcceptor {
     acceptor: Acceptor,
     certificates: Arc<CertificateStore>,
     listener: usize,
+    asks_clients: bool,
 }
 
 /// A connection after its handshake.
@@ -33,49 +38,103 @@ pub(in crate::edge) struct TlsConnection {
     pub(in crate::edge) facts: ConnectionFacts,
     /// `None` where the listener has only one certificate.
     pub(in crate::edge) served: Option<ServedCertificate>,
-}
-
-/// ring, with the key exchange X25519MLKEM768 of aws-lc added, which ring does not have and which resists quantum
-/// computers. Clients that do not offer it use one of ring's.
-fn provider() -> CryptoProvider {
-    let mut provider = ring::default_provider();
-    provider.kx_groups.insert(0, aws_lc_rs::kx_group::X25519MLKEM768);
-    provider
+    /// `None` where the listener asks for no certificate.
+    pub(in crate::edge) client: Option<TrustedClient>,
 }
 
 impl TlsAcceptor {
-    /// For the listener with this index in the configuration.
+    /// For the listener with this index in the configuration. `asks_clients`: every client must show a certificate.
     pub(crate) fn new(
         listener: usize,
+        asks_clients: bool,
         certificates: Arc<CertificateStore>,
         keys: Arc<TicketKeys>,
     ) -> Result<Self, rustls::Error> {
         let provider = Arc::new(provider());
         let resolver = CertificateResolver { store: Arc::clone(&certificates), listener };
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_cert_resolver(Arc::new(resolver));
+        let builder =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let builder = match asks_clients {
+            true => {
+                let store = Arc::clone(&certificates);
+                builder.with_client_cert_verifier(Arc::new(ClientVerifier { store, listener }))
+            }
+            false => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = ALPN_PROTOCOLS.map(<[u8]>::to_vec).to_vec();
-        config.ticketer =
-            Arc::new(ListenerTickets { keys, certificates: Arc::clone(&certificates), listener });
+        if asks_clients {
+            // Neither tickets nor a cache: a resumed session shows no certificate.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        } else {
+            let certificates = Arc::clone(&certificates);
+            config.ticketer = Arc::new(ListenerTickets { keys, certificates, listener });
+        }
         Ok(Self {
             acceptor: Acceptor::from_server_config(Arc::new(config)),
             certificates,
             listener,
+            asks_clients,
         })
     }
 
-    /// Performs the handshake. `None` if it fails.
+    /// Performs the handshake. The error is the reason for which the connection is closed.
     pub(in crate::edge) async fn handshake(
         &self,
         tcp: tokio::net::TcpStream,
-    ) -> Option<TlsConnection> {
-        let stream = self.acceptor.tls_handshake(TcpStream::from(tcp)).await.ok()?;
-        let name = stream.get_ssl().and_then(|tls| tls.server_name());
+    ) -> Result<TlsConnection, RejectReason> {
+        // Before the handshake: what a reload puts in force meanwhile must not count as checked.
+        let client = match self.asks_clients {
+            true => TrustedClient::begin(&self.certificates, self.listener),
+            false => None,
+        };
+        let stream = self.acceptor.tls_handshake(TcpStream::from(tcp)).await;
+        let stream = stream.map_err(|error| reason_of(&error.to_string()))?;
+        let tls = stream.get_ssl();
+        let name = tls.and_then(|tls| tls.server_name());
         // If a reload happens between the handshake and this line, this is the certificate that a new connection gets.
         let served = self.certificates.served(self.listener, name);
-        let facts = ConnectionFacts::tls(name);
-        Some(TlsConnection { stream: Box::new(stream), facts, served })
+        let mut facts = ConnectionFacts::tls(name);
+        if self.asks_clients {
+            let shown = tls.and_then(|tls| tls.peer_certificate_der());
+            let name = shown.map(CertificateName::read).ok_or(RejectReason::ClientCertificate)?;
+            let name = name.map_err(|_| RejectReason::ClientCertificate)?;
+            facts = facts.with_client_name(name.into_text());
+        }
+        Ok(TlsConnection { stream: Box::new(stream), facts, served, client })
+    }
+}
+
+/// Whether a handshake failed because of the client's certificate. The framework keeps of the cause only its text.
+fn reason_of(error: &str) -> RejectReason {
+    let is_by_certificate = ["peer sent no certificates", "invalid peer certificate"]
+        .iter()
+        .any(|why| error.contains(why));
+    match is_by_certificate {
+        true => RejectReason::ClientCertificate,
+        false => RejectReason::TlsHandshake,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{CertificateError, Error};
+
+    use super::*;
+
+    /// rustls words these; another version may word them otherwise.
+    #[test]
+    fn failures_of_certificates_are_known_by_their_texts() {
+        for error in [
+            Error::NoCertificatesPresented,
+            Error::InvalidCertificate(CertificateError::UnknownIssuer),
+            Error::InvalidCertificate(CertificateError::BadEncoding),
+            Error::InvalidCertificate(CertificateError::Expired),
+        ] {
+            assert_eq!(reason_of(&error.to_string()), RejectReason::ClientCertificate, "{error}");
+        }
+        let other = Error::General("other".to_owned());
+        assert_eq!(reason_of(&other.to_string()), RejectReason::TlsHandshake);
     }
 }

@@ -15,10 +15,11 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use super::certificate_files::{AlternativeNames, read_certified_key};
+use super::client_trust::ClientTrust;
 use crate::config::Listener;
 
 /// The certificates of all listeners, by the listener's index in the configuration.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct CertificateStore {
     listeners: ArcSwap<Vec<Arc<Certificates>>>,
 }
@@ -35,6 +36,8 @@ pub struct Certificates {
     /// What session tickets of the listener are bound to: a hash of its address and of the names of its certificates.
     /// The names do not change when a certificate is renewed, so its tickets stay valid.
     binding: [u8; SHA256_OUTPUT_LEN],
+    /// Who signs the certificates of clients; `None` where they show none.
+    client_trust: Option<Arc<ClientTrust>>,
 }
 
 /// A certificate with its key and its names.
@@ -74,6 +77,11 @@ impl CertificateStore {
         self.listeners.load().get(listener).map(|certificates| certificates.binding)
     }
 
+    /// Who signs the certificates of a listener's clients now.
+    pub(super) fn client_trust(&self, listener: usize) -> Option<Arc<ClientTrust>> {
+        self.listeners.load().get(listener)?.client_trust.clone()
+    }
+
     /// The certificate for a client that asked for this name. `None` if the listener has only one certificate, because
     /// then no other connection would be served a different one.
     pub(super) fn served(&self, listener: usize, name: Option<&str>) -> Option<ServedCertificate> {
@@ -88,6 +96,7 @@ impl Certificates {
         let (mut by_name, mut default) = (HashMap::new(), None);
         let mut binding = digest::Context::new(&digest::SHA256);
         hash_field(&mut binding, listener.address.to_string().as_bytes());
+        let client_trust = listener.client_ca.as_deref().map(ClientTrust::read).transpose()?;
         for files in &listener.certificates {
             let key = Arc::new(read_certified_key(&files.certificate, &files.private_key)?);
             let covered = AlternativeNames::of(&key);
@@ -102,7 +111,8 @@ impl Certificates {
             default.as_ref().is_some_and(|default| !Arc::ptr_eq(default, entry))
         };
         let has_several = by_name.values().any(is_other);
-        let mut all = Self { by_name, default, has_several, binding: [0; SHA256_OUTPUT_LEN] };
+        let empty = [0; SHA256_OUTPUT_LEN];
+        let mut all = Self { by_name, default, has_several, binding: empty, client_trust };
         all.binding.copy_from_slice(binding.finish().as_ref());
         Ok(Arc::new(all))
     }

@@ -55,6 +55,8 @@ pub enum RejectReason {
     Handshakes,
     /// TLS could not be agreed on in time.
     TlsHandshake,
+    /// The client's certificate is missing or not to be trusted, or a reload has replaced who signs it.
+    ClientCertificate,
     /// The client has reset more HTTP/2 streams than is allowed.
     H2Resets,
     /// The client does not read its answer, whose memory is needed.
@@ -63,7 +65,7 @@ pub enum RejectReason {
 
 impl RejectReason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Syntax,
         Self::Version,
         Self::Target,
@@ -90,6 +92,7 @@ impl RejectReason {
         Self::ProxyProtocol,
         Self::Handshakes,
         Self::TlsHandshake,
+        Self::ClientCertificate,
         Self::H2Resets,
         Self::Memory,
     ];
@@ -123,6 +126,7 @@ impl RejectReason {
             Self::ProxyProtocol => "proxy_protocol",
             Self::Handshakes => "handshakes",
             Self::TlsHandshake => "tls_handshake",
+            Self::ClientCertificate => "client_certificate",
             Self::H2Resets => "h2_resets",
             Self::Memory => "memory",
         }
@@ -139,7 +143,8 @@ impl RejectReason {
             Self::BodySize => 413,
             Self::NoRoute => 404,
             Self::Connections | Self::Memory => 503,
-            Self::Misdirected => 421,
+            // A new connection shows its certificate again, or gets a better one.
+            Self::Misdirected | Self::ClientCertificate => 421,
             Self::Banned | Self::Handshakes => 429,
             Self::Syntax
             | Self::Target

@@ -87,13 +87,15 @@ const CLAIM_PREFIXES: [&str; 11] = [
     "x-ssl-client",
 ];
 
-/// Other claims: the client's address or name, the scheme, the target, and the proxy that CGI programs would use
+/// Other claims: the client's address, name or certificate (RFC 9440), the scheme, the target, and the proxy that CGI programs would use
 /// (httpoxy).
-const CLAIMS: [&str; 42] = [
+const CLAIMS: [&str; 44] = [
     "akamai-client-ip",
     "cf-connecting-ip",
     "cf-connecting-ipv6",
     "cf-pseudo-ipv4",
+    "client-cert",
+    "client-cert-chain",
     "client-ip",
     "do-connecting-ip",
     "fastly-client-ip",

@@ -10,6 +10,7 @@ use http::header::AUTHORIZATION;
 use super::jwt::Claim;
 use super::part::KeyPart;
 use super::{address, class, cookie, credentials, header, jwt, query, shard, target};
+use crate::policy::connection::canonical_client_name;
 use crate::policy::{Class, Facts, Route};
 use crate::tokens::SignatureCheck;
 
@@ -34,6 +35,8 @@ pub enum Source {
     Host,
     /// The server name of the TLS handshake.
     TlsSni,
+    /// The name in the certificate that the client showed.
+    TlsClient,
     /// The canonical path.
     Path,
     /// The method.
@@ -57,12 +60,13 @@ pub enum Source {
 
 impl Source {
     /// The sources that are one word in a configuration.
-    pub const WORDS: [Self; 8] = [
+    pub const WORDS: [Self; 9] = [
         Self::ClientIp,
         Self::Bearer,
         Self::BasicUser,
         Self::Host,
         Self::TlsSni,
+        Self::TlsClient,
         Self::Path,
         Self::Method,
         Self::Route,
@@ -93,6 +97,9 @@ impl Source {
             Self::TlsSni => {
                 KeyPart::of(facts.connection.server_name().unwrap_or_default().as_bytes())
             }
+            Self::TlsClient => {
+                KeyPart::of(facts.connection.client_name().unwrap_or_default().as_bytes())
+            }
             Self::Path => KeyPart::of(facts.path.as_bytes()),
             Self::Method => target::method(facts),
             Self::Route => KeyPart::of(route.name.as_bytes()),
@@ -110,6 +117,10 @@ impl Source {
             Self::Header(name) if *name == AUTHORIZATION => credentials::normalized(part),
             Self::Cookie(_) => cookie::value(part),
             Self::Host | Self::TlsSni => KeyPart::of(part.to_ascii_lowercase()),
+            Self::TlsClient => match str::from_utf8(part).ok().and_then(canonical_client_name) {
+                Some(name) => KeyPart::of(name.into_bytes()),
+                None => KeyPart::of(part),
+            },
             Self::ClientIp
             | Self::Header(_)
             | Self::Query(_)
@@ -139,6 +150,7 @@ impl Source {
             | Self::Jwt(_)
             | Self::Host
             | Self::TlsSni
+            | Self::TlsClient
             | Self::PathSegment(_)
             | Self::Class(_)
             | Self::FirstClass(_) => true,
@@ -159,6 +171,7 @@ impl Source {
             | Self::Jwt(_)
             | Self::Host
             | Self::TlsSni
+            | Self::TlsClient
             | Self::Path
             | Self::Method
             | Self::Route
@@ -185,6 +198,7 @@ impl Source {
             | Self::Jwt(_)
             | Self::Host
             | Self::TlsSni
+            | Self::TlsClient
             | Self::Method
             | Self::Route => false,
         }
@@ -205,6 +219,7 @@ impl Source {
             | Self::Jwt(_)
             | Self::Host
             | Self::TlsSni
+            | Self::TlsClient
             | Self::Path
             | Self::Method
             | Self::Route
@@ -225,12 +240,36 @@ impl Source {
             | Self::BasicUser
             | Self::Host
             | Self::TlsSni
+            | Self::TlsClient
             | Self::Path
             | Self::Method
             | Self::Route
             | Self::PathSegment(_)
             | Self::Class(_)
             | Self::FirstClass(_) => None,
+        }
+    }
+
+    /// Whether it reads the certificate that a client showed.
+    pub fn is_client_certificate(&self) -> bool {
+        match self {
+            Self::TlsClient => true,
+            Self::Shard { of, .. } => of.is_client_certificate(),
+            Self::ClientIp
+            | Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Jwt(_)
+            | Self::Host
+            | Self::TlsSni
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_)
+            | Self::Class(_)
+            | Self::FirstClass(_) => false,
         }
     }
 
@@ -245,6 +284,7 @@ impl Source {
             | Self::TlsSni => true,
             Self::Shard { of, .. } => of.is_written_by_clients(),
             Self::Jwt(_)
+            | Self::TlsClient
             | Self::ClientIp
             | Self::Host
             | Self::Path
@@ -266,6 +306,7 @@ impl Source {
             | Self::BasicUser
             | Self::Jwt(_)
             | Self::Host
+            | Self::TlsClient
             | Self::Path
             | Self::Method
             | Self::Route
@@ -294,13 +335,14 @@ impl Source {
             | Self::Query(_)
             | Self::Bearer
             | Self::BasicUser
+            | Self::TlsClient
             | Self::Jwt(_) => false,
         }
     }
 
     pub(super) fn is_credential(&self) -> bool {
         match self {
-            Self::Bearer | Self::BasicUser | Self::Jwt(_) => true,
+            Self::Bearer | Self::BasicUser | Self::Jwt(_) | Self::TlsClient => true,
             Self::Header(name) => {
                 let name = name.as_str();
                 name == "authorization" || name.contains("api-key") || name.contains("token")
@@ -340,6 +382,7 @@ impl Source {
             Self::TlsSni => 14,
             Self::Class(_) => 15,
             Self::FirstClass(_) => 16,
+            Self::TlsClient => 17,
         }
     }
 }
@@ -357,6 +400,7 @@ impl fmt::Display for Source {
             Self::Jwt(claim) => write!(f, "jwt:{}", claim.name),
             Self::Host => f.write_str("host"),
             Self::TlsSni => f.write_str("tls_sni"),
+            Self::TlsClient => f.write_str("tls_client"),
             Self::Path => f.write_str("path"),
             Self::Method => f.write_str("method"),
             Self::Route => f.write_str("route"),

@@ -16,6 +16,8 @@ pub struct OriginCounters {
     pub duration: Histogram<12>,
     /// The slots of its exchanges.
     pub slots: Arc<OriginSlots>,
+    /// Attempts beyond the first of a request.
+    retries: AtomicU64,
 }
 
 impl Default for OriginCounters {
@@ -27,6 +29,7 @@ impl Default for OriginCounters {
             classes: Default::default(),
             duration: Histogram::new(bounds),
             slots: Arc::default(),
+            retries: AtomicU64::new(0),
         }
     }
 }
@@ -39,6 +42,16 @@ impl OriginCounters {
     pub fn record(&self, status: Option<u16>) {
         let class = status.map_or(0, |status| usize::from(status / 100).min(5));
         self.classes[class].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Records that a request was sent to another server, or once more to the same one.
+    pub fn record_retry(&self) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many attempts there were beyond the first of a request.
+    pub fn retries(&self) -> u64 {
+        self.retries.load(Ordering::Relaxed)
     }
 
     /// How many answers there were of each class.

@@ -1,35 +1,29 @@
-//! The servers of one origin: their addresses, their health, and the choice of one for a request.
+//! One origin: its servers, and the tasks that watch them.
 //!
 //! A group resolves names and checks health in tasks of its own, so a request never waits for either. It does not know
-//! how many exchanges there may be (`slots.rs`). What must always hold: a server that is not healthy is never chosen,
-//! and a name that does not resolve removes no server of another name.
+//! how many exchanges there may be (`slots.rs`).
 
-use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use pingora::lb::discovery::ServiceDiscovery;
-use pingora::lb::health_check::HttpHealthCheck;
-use pingora::lb::selection::{Consistent, Random, RoundRobin};
-use pingora::lb::{Backend, Backends, LoadBalancer};
+use pingora::lb::Backends;
 use pingora::protocols::ALPN;
-use pingora::protocols::tls::CaType;
 use pingora::upstreams::peer::HttpPeer;
-use pingora::utils::tls::WrappedX509;
-use pingora::{Error, ErrorType};
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use tokio::task::JoinHandle;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::balance::{Attempt, Balancer, ChosenServer};
+use super::checks::ServerCheck;
 use super::counters::OriginCounters;
-use crate::config::{Balance, HealthCheck, Origin};
-use crate::policy::{Facts, Route, key};
-
-/// The largest number of servers that are looked at in the search for a healthy one for one request.
-const MAX_SERVERS_EXAMINED: usize = 256;
+use super::discovery::ServerNames;
+use super::health::ServerFailure;
+use super::servers::{ServerList, ServerReport};
+use super::tls::OriginTlsFiles;
+use crate::clock::{Clock, Nanos};
+use crate::config::{Balance, Origin};
+use crate::log_sampler::{LOG_SAMPLER, LogKind};
+use crate::policy::key::KeyPart;
+use crate::policy::{Facts, Route};
 
 /// How long the names of an origin may take to resolve when it is loaded. After that it starts without them.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,9 +31,11 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A loaded origin. Its tasks (names, health checks) end when it is dropped.
 pub struct OriginGroup {
     config: Origin,
-    servers: Arc<Balancer>,
-    roots: Option<Arc<CaType>>,
+    balancer: Arc<Balancer>,
+    servers: Arc<ServerList>,
+    tls: OriginTlsFiles,
     counters: Arc<OriginCounters>,
+    clock: Arc<dyn Clock>,
     /// The only server, where there is no choice: a single address without a health check.
     only: Option<SocketAddr>,
     tasks: Vec<JoinHandle<()>>,
@@ -47,89 +43,56 @@ pub struct OriginGroup {
 
 /// How many servers an origin has.
 pub struct ServerCounts {
-    /// Those that may be chosen.
+    /// Those that requests are sent to.
     pub healthy: usize,
     /// All of them.
     pub all: usize,
-}
-
-/// A balancer for each way of choosing; each is a type of its own in the framework.
-enum Balancer {
-    RoundRobin(LoadBalancer<RoundRobin>),
-    Random(LoadBalancer<Random>),
-    Hash(LoadBalancer<Consistent>),
-}
-
-macro_rules! each {
-    ($servers:expr, $balancer:ident => $do:expr) => {
-        match $servers {
-            Balancer::RoundRobin($balancer) => $do,
-            Balancer::Random($balancer) => $do,
-            Balancer::Hash($balancer) => $do,
-        }
-    };
 }
 
 impl OriginGroup {
     /// Resolves the servers and starts the tasks that watch them, on the runtime of the caller.
     ///
     /// Names that do not resolve are logged and tried again. Until then the origin has the servers of its other names.
-    pub async fn start(
+    pub(in crate::proxy) async fn start(
         config: Origin,
-        roots: Option<Arc<CaType>>,
+        tls: OriginTlsFiles,
         counters: Arc<OriginCounters>,
+        clock: Arc<dyn Clock>,
     ) -> Self {
-        let names = ServerNames { servers: config.servers.clone() };
-        let mut backends = Backends::new(Box::new(names));
+        let servers = Arc::new(ServerList::new(config.slow_start.map(Nanos::from)));
+        let mut backends = Backends::new(Box::new(ServerNames {
+            servers: config.servers.clone(),
+            list: Arc::clone(&servers),
+            clock: Arc::clone(&clock),
+        }));
         if let Some(check) = &config.health_check {
-            backends.set_health_check(Box::new(health_check(&config, check, roots.clone())));
+            let peer = peer(&config, ServerCheck::any_address(), &tls);
+            let (list, clock) = (Arc::clone(&servers), Arc::clone(&clock));
+            let check = ServerCheck::new(&config, check, peer, list, clock);
+            backends.set_health_check(Box::new(check));
         }
-        let servers = Arc::new(match config.balance {
-            Balance::RoundRobin => Balancer::RoundRobin(LoadBalancer::from_backends(backends)),
-            Balance::Random => Balancer::Random(LoadBalancer::from_backends(backends)),
-            Balance::Hash(_) => Balancer::Hash(LoadBalancer::from_backends(backends)),
-        });
-        match tokio::time::timeout(RESOLVE_TIMEOUT, servers.resolve()).await {
+        let balancer = Arc::new(Balancer::new(&config.balance, backends));
+        match tokio::time::timeout(RESOLVE_TIMEOUT, balancer.resolve()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => log::error!("origin {}: {error}", config.name),
             Err(_) => log::error!("origin {}: its names did not resolve in time", config.name),
         }
-        let mut tasks = Vec::new();
-        if config.servers.iter().any(|server| server.address.parse::<SocketAddr>().is_err()) {
-            let (servers, every) = (Arc::clone(&servers), config.resolve_every);
-            let name = Arc::clone(&config.name);
-            tasks.push(tokio::spawn(repeat(every, move || {
-                let (servers, name) = (Arc::clone(&servers), Arc::clone(&name));
-                async move {
-                    if let Err(error) = servers.resolve().await {
-                        log::warn!("origin {name}: {error}; the servers known before stay");
-                    }
-                }
-            })));
-        }
-        if let Some(check) = &config.health_check {
-            let (servers, every) = (Arc::clone(&servers), check.every);
-            // The first check runs at once, so that a dead server is known early.
-            let first = Arc::clone(&servers);
-            tasks.push(tokio::spawn(async move {
-                first.check().await;
-                repeat(every, move || {
-                    let servers = Arc::clone(&servers);
-                    async move { servers.check().await }
-                })
-                .await;
-            }));
-        }
+        let tasks = watch(&config, &balancer);
         let only = match config.servers.as_slice() {
             [server] if config.health_check.is_none() => server.address.parse().ok(),
             _ => None,
         };
-        Self { config, servers, roots, counters, only, tasks }
+        Self { config, balancer, servers, tls, counters, clock, only, tasks }
     }
 
     /// The origin's configuration.
     pub const fn config(&self) -> &Origin {
         &self.config
+    }
+
+    /// The files of its TLS.
+    pub(in crate::proxy) const fn tls(&self) -> &OriginTlsFiles {
+        &self.tls
     }
 
     /// The origin's counters.
@@ -139,50 +102,91 @@ impl OriginGroup {
 
     /// How many servers are healthy.
     pub fn health(&self) -> ServerCounts {
-        each!(&*self.servers, balancer => {
-            let all = balancer.backends().get_backend();
-            let healthy = all.iter().filter(|backend| balancer.backends().ready(backend)).count();
-            ServerCounts { healthy, all: all.len() }
-        })
+        let known = self.servers.load();
+        let healthy = known.all.iter().filter(|server| server.health.is_up()).count();
+        ServerCounts { healthy, all: known.all.len() }
     }
 
-    /// A healthy server that was not tried before for this request.
-    pub fn choose(
+    /// Every server as operators see it.
+    pub fn reports(&self) -> Vec<ServerReport> {
+        self.servers.reports(self.clock.now().mono)
+    }
+
+    /// Whether a server is left that may be asked, besides those that were tried.
+    pub(in crate::proxy) fn has_another(&self, tried: &[SocketAddr]) -> bool {
+        let is_left = |address: &SocketAddr, is_ill: bool| !is_ill && !tried.contains(address);
+        let known = self.servers.load();
+        known.all.iter().any(|server| is_left(&server.address, server.health.is_ill()))
+    }
+
+    /// A server for an attempt: one that was not tried before, that passes its health checks, and that answers as far as
+    /// is known.
+    pub(in crate::proxy) fn choose(
         &self,
         facts: &Facts<'_>,
         route: &Route,
-        tried: &[SocketAddr],
-    ) -> Option<SocketAddr> {
-        if let Some(only) = self.only {
-            return Some(only).filter(|only| !tried.contains(only));
+        attempt: Attempt<'_>,
+    ) -> Option<ChosenServer> {
+        if let Some(address) = self.only {
+            let is_untried = !attempt.tried.contains(&address);
+            return is_untried.then_some(ChosenServer { address, in_flight: None });
         }
-        let accept = |backend: &Backend, healthy: bool| {
-            healthy && backend.as_inet().is_some_and(|address| !tried.contains(address))
+        let hashed = match &self.config.balance {
+            Balance::Hash(source) => source.part(facts, route),
+            Balance::RoundRobin | Balance::Random | Balance::LeastRequests => KeyPart::Absent,
         };
-        let chosen = match &*self.servers {
-            Balancer::RoundRobin(b) => b.select_with(b"", MAX_SERVERS_EXAMINED, accept),
-            Balancer::Random(b) => b.select_with(b"", MAX_SERVERS_EXAMINED, accept),
-            Balancer::Hash(b) => {
-                let value = match &self.config.balance {
-                    Balance::Hash(source) => source.part(facts, route),
-                    Balance::RoundRobin | Balance::Random => key::KeyPart::Absent,
-                };
-                let value = match &value {
-                    key::KeyPart::Present(value) => &value[..],
-                    key::KeyPart::Absent
-                    | key::KeyPart::Repeated
-                    | key::KeyPart::Unreadable
-                    | key::KeyPart::Unchecked => b"",
-                };
-                b.select_with(value, MAX_SERVERS_EXAMINED, accept)
+        let hashed = match &hashed {
+            KeyPart::Present(value) => &value[..],
+            KeyPart::Absent | KeyPart::Repeated | KeyPart::Unreadable | KeyPart::Unchecked => b"",
+        };
+        self.balancer.choose(&self.servers, hashed, attempt)
+    }
+
+    /// Records that a server failed a request that began at `began`.
+    pub(in crate::proxy) fn failed(
+        &self,
+        address: SocketAddr,
+        failure: ServerFailure,
+        began: Nanos,
+    ) {
+        let Some(server) = self.servers.find(&address) else {
+            return;
+        };
+        let now = self.clock.now();
+        let chance = fastrand::u32(..1_000);
+        if let Some(exclusion) = server.health.failed(failure, began, now.mono, chance)
+            && LOG_SAMPLER.admit_line(LogKind::OriginServer, self.clock.date(now))
+        {
+            let millis = exclusion.get() / 1_000_000;
+            let (name, label) = (&self.config.name, server.label());
+            log::warn!("origin {name}: server {label} does not answer: left out for {millis} ms");
+        }
+    }
+
+    /// Records that a server answered a request that began at `began`.
+    pub(in crate::proxy) fn answered(&self, address: SocketAddr, began: Nanos, now: Nanos) {
+        if !self.servers.is_marked() {
+            return;
+        }
+        let Some(server) = self.servers.find(&address) else {
+            return;
+        };
+        let was_down = self.health().healthy == 0;
+        if server.health.answered(began, now) {
+            if was_down {
+                // What made all of them fail at once was hardly in the servers.
+                self.servers.try_all_now(now);
             }
-        };
-        chosen.and_then(|backend| backend.as_inet().copied())
+            if LOG_SAMPLER.admit_line(LogKind::OriginServer, self.clock.date(self.clock.now())) {
+                let name = &self.config.name;
+                log::info!("origin {name}: server {} answers again", server.label());
+            }
+        }
     }
 
     /// The framework's description of a server: address, timeouts, TLS.
     pub fn peer(&self, server: SocketAddr) -> HttpPeer {
-        peer(&self.config, server, self.roots.clone())
+        peer(&self.config, server, &self.tls)
     }
 }
 
@@ -194,47 +198,34 @@ impl Drop for OriginGroup {
     }
 }
 
-impl Balancer {
-    async fn resolve(&self) -> pingora::Result<()> {
-        each!(self, balancer => balancer.update().await)
-    }
-
-    async fn check(&self) {
-        each!(self, balancer => balancer.backends().run_health_check(true).await);
-    }
-}
-
-/// The addresses of the servers, looked up again at each update.
-struct ServerNames {
-    servers: Vec<crate::config::OriginServer>,
-}
-
-#[async_trait]
-impl ServiceDiscovery for ServerNames {
-    async fn discover(&self) -> pingora::Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
-        let mut found = BTreeSet::new();
-        let mut failed = None;
-        for server in &self.servers {
-            match tokio::net::lookup_host(&server.address).await {
-                Ok(addresses) => {
-                    for address in addresses {
-                        let weight = usize::from(server.weight);
-                        found.insert(Backend::new_with_weight(&address.to_string(), weight)?);
-                    }
+/// Starts the tasks that look names up and check health.
+fn watch(config: &Origin, balancer: &Arc<Balancer>) -> Vec<JoinHandle<()>> {
+    let mut tasks = Vec::new();
+    if config.servers.iter().any(|server| server.address.parse::<SocketAddr>().is_err()) {
+        let (balancer, every) = (Arc::clone(balancer), config.resolve_every);
+        let name = Arc::clone(&config.name);
+        tasks.push(tokio::spawn(repeat(every, move || {
+            let (balancer, name) = (Arc::clone(&balancer), Arc::clone(&name));
+            async move {
+                if let Err(error) = balancer.resolve().await {
+                    log::warn!("origin {name}: {error}; the servers known before stay");
                 }
-                Err(error) => failed = Some(format!("cannot resolve {}: {error}", server.address)),
             }
-        }
-        // A name that fails loses its own servers, unless no name has resolved: then all servers known before stay.
-        match failed {
-            Some(why) if found.is_empty() => Error::e_explain(ErrorType::ConnectNoRoute, why),
-            Some(why) => {
-                log::warn!("{why}");
-                Ok((found, HashMap::new()))
-            }
-            None => Ok((found, HashMap::new())),
-        }
+        })));
     }
+    if let Some(check) = &config.health_check {
+        let (balancer, every) = (Arc::clone(balancer), check.every);
+        tasks.push(tokio::spawn(async move {
+            // The first check runs at once, so that a dead server is known early.
+            balancer.check().await;
+            repeat(every, move || {
+                let balancer = Arc::clone(&balancer);
+                async move { balancer.check().await }
+            })
+            .await;
+        }));
+    }
+    tasks
 }
 
 async fn repeat<F: Future<Output = ()>>(every: Duration, mut round: impl FnMut() -> F) {
@@ -247,7 +238,7 @@ async fn repeat<F: Future<Output = ()>>(every: Duration, mut round: impl FnMut()
     }
 }
 
-fn peer(config: &Origin, server: SocketAddr, roots: Option<Arc<CaType>>) -> HttpPeer {
+fn peer(config: &Origin, server: SocketAddr, tls: &OriginTlsFiles) -> HttpPeer {
     let sni = config.tls.as_ref().map_or_else(String::new, |tls| tls.sni.clone());
     let mut peer = HttpPeer::new(server, config.tls.is_some(), sni);
     let options = &mut peer.options;
@@ -256,49 +247,11 @@ fn peer(config: &Origin, server: SocketAddr, roots: Option<Arc<CaType>>) -> Http
     options.read_timeout = Some(config.timeouts.read);
     options.write_timeout = Some(config.timeouts.write);
     options.idle_timeout = Some(config.timeouts.idle);
-    options.ca = roots;
     if config.http2 {
         options.set_http_version(2, 2);
     } else {
         options.alpn = ALPN::H1;
     }
+    tls.apply(&mut peer);
     peer
-}
-
-fn health_check(
-    config: &Origin,
-    check: &HealthCheck,
-    roots: Option<Arc<CaType>>,
-) -> HttpHealthCheck {
-    let mut health_check = HttpHealthCheck::new(config.own_host(), config.tls.is_some());
-    let anywhere = SocketAddr::from((IpAddr::from([0, 0, 0, 0]), 1));
-    health_check.peer_template = peer(config, anywhere, roots);
-    health_check.peer_template.options.connection_timeout = Some(check.timeout);
-    health_check.peer_template.options.total_connection_timeout = Some(check.timeout);
-    health_check.peer_template.options.read_timeout = Some(check.timeout);
-    if let Ok(path) = check.path.parse() {
-        health_check.req.set_uri(path);
-    }
-    health_check.validator = Some(Box::new(|answer| {
-        if answer.status.is_success() {
-            Ok(())
-        } else {
-            Error::e_explain(ErrorType::CustomCode("health", answer.status.as_u16()), "not healthy")
-        }
-    }));
-    health_check
-}
-
-/// Certificates to trust for an origin, from the PEM text of `ca_file`.
-pub(in crate::proxy) fn roots(pem: &[u8]) -> Arc<CaType> {
-    let wrapped: Vec<WrappedX509> = CertificateDer::pem_slice_iter(pem)
-        .filter_map(Result::ok)
-        .filter_map(|der| {
-            WrappedX509::try_new(der.to_vec(), |raw| {
-                X509Certificate::from_der(raw).map(|(_, certificate)| certificate)
-            })
-            .ok()
-        })
-        .collect();
-    wrapped.into()
 }

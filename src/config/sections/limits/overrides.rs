@@ -10,7 +10,7 @@ use super::limit::LimitContext;
 use super::terms::{add_quota, require_shape};
 use crate::config::files::read_bounded;
 use crate::config::reader::{Located, Mapping};
-use crate::config::scalars::network;
+use crate::config::scalars::{client_name, network};
 use crate::limit::Quota;
 use crate::policy::key::address_bytes;
 use crate::policy::{KeySpec, KeyValues, Override, OverrideAction, OverrideTarget, Source};
@@ -169,6 +169,7 @@ fn key_values(
             Ok(Box::from(&address_bytes(address, context.ipv6_prefix)[..]))
         }
         Source::Shard { .. } => Err("a shard cannot have overrides by key".to_owned()),
+        Source::TlsClient => client_name(text).map(|name| name.into_bytes().into()),
         _ if text.is_empty() => Err("an empty value is never a key".to_owned()),
         _ => Ok(text.as_bytes().into()),
     });

@@ -40,7 +40,7 @@ tools-run:
 tools-test:
 	@./scripts/install-tools $(TEST_TOOLS)
 
-.PHONY: bench compare compare-library accuracy isolation
+.PHONY: bench compare compare-library accuracy isolation costs
 
 # What decisions, routing, keys, fields and reading a configuration cost.
 bench: tools-run
@@ -67,6 +67,10 @@ accuracy: tools-run
 isolation: build
 	@./scripts/install-tools wrk curl
 	./scripts/isolation
+
+# Event streams whose cost is in their last event: time to the first byte, memory of 1,000 open streams.
+costs: build
+	./scripts/costs
 
 .PHONY: fuzz fuzz-corpus
 

@@ -63,3 +63,67 @@ fn every_target_is_replayed_and_fuzzed() {
     assert_eq!(stems("src/bin"), targets);
     assert_eq!(stems("dictionaries"), targets);
 }
+
+/// Random words of JSON and of event streams: far more of them are nearly valid than random bytes are.
+#[test]
+fn bodies_of_random_words_are_read_as_the_reference_reads_them() {
+    const WORDS: [&str; 48] = [
+        "{",
+        "}",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ",",
+        ":",
+        "\"a\":",
+        "\"a\":",
+        "\"b\":",
+        "\"\\u0061\":",
+        "\"a\"",
+        "\"12\"",
+        "\"\"",
+        "1",
+        "0",
+        "-",
+        "-1",
+        "1.5",
+        "15e-1",
+        "1e2",
+        "00",
+        "123456789012345678901234567890",
+        "true",
+        "false",
+        "null",
+        "nul",
+        " ",
+        "\n",
+        "\r",
+        "\t",
+        "\\",
+        "\"\\ud83d\\ude00\"",
+        "\"\\ud83d\"",
+        "\u{feff}",
+        "é",
+        "\"é\":",
+        "data:",
+        "data: ",
+        "\ndata: ",
+        "\n\n",
+        "\r\n\r\n",
+        "event: x\n",
+        ": c\n",
+        "[DONE]",
+        "{\"a\":{\"b\":7}}",
+    ];
+    const POINTERS: [&str; 8] = ["/a", "/a/b", "/0", "/a/0/b", "e/a", "e/a/b", "e/0", "e/a/0"];
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..20_000 {
+        let mut input = format!("{}\n", POINTERS[random.usize(0..POINTERS.len())]);
+        for _ in 0..random.usize(0..24) {
+            input.push_str(WORDS[random.usize(0..WORDS.len())]);
+        }
+        targets::response_costs(input.as_bytes());
+    }
+}

@@ -126,10 +126,13 @@ async fn a_body_or_the_last_event_names_the_cost() {
         [("/json", 40.0), ("/events", 40.0), ("/gzip", 10.0), ("/short", 40.0), ("/none", 10.0)]
     {
         let answer = ask(gate.port, path, fields).await;
-        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
-        // The head says what is left with the reserve.
-        let left = 990.0 - spent;
-        assert!(answer.contains(&format!("\"units\";r={left};")), "{path}: {answer}");
+        // Of an answer that breaks off at once, even the head may be lost.
+        if path != "/short" {
+            assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+            // The head says what is left with the reserve.
+            let left = 990.0 - spent;
+            assert!(answer.contains(&format!("\"units\";r={left};")), "{path}: {answer}");
+        }
         spent += cost;
         are_spent(&gate, spent).await;
     }

@@ -114,7 +114,8 @@ impl Balancer {
                 fastrand::u32(..FULL_SHARE)
             }
         };
-        let is_allowed = |rule: Rule, address: &SocketAddr| match list.find(address) {
+        let known = list.load();
+        let is_allowed = |rule: Rule, address: &SocketAddr| match known.find(address) {
             _ if rule == Rule::Any => true,
             Some(server) => {
                 (rule == Rule::Admitted || chance < server.health.share(attempt.now))

@@ -171,7 +171,7 @@ impl OriginGroup {
         let Some(server) = self.servers.find(&address) else {
             return;
         };
-        let was_down = self.health().healthy == 0;
+        let was_down = !server.health.is_up() && self.health().healthy == 0;
         if server.health.answered(began, now) {
             if was_down {
                 // What made all of them fail at once was hardly in the servers.

@@ -65,6 +65,8 @@ pub(super) struct ServerHealth {
     back_since: AtomicU64,
     slow_start: Option<Nanos>,
     observed: Mutex<Observed>,
+    /// Whether it is counted in `marks`. Changed under the lock only.
+    is_marked: AtomicBool,
     /// Servers of the origin of which something is known here.
     marks: Arc<AtomicUsize>,
 }
@@ -78,8 +80,6 @@ struct Observed {
     readmitted_at: Nanos,
     /// How long it was left out last, without jitter.
     exclusion: Nanos,
-    /// Whether it is counted in `marks`.
-    is_marked: bool,
 }
 
 impl ServerHealth {
@@ -93,6 +93,7 @@ impl ServerHealth {
             back_since: AtomicU64::new(0),
             slow_start,
             observed: Mutex::default(),
+            is_marked: AtomicBool::new(false),
             marks,
         }
     }
@@ -149,9 +150,9 @@ impl ServerHealth {
         };
         let elapsed = now.get().saturating_sub(since);
         if elapsed >= slow_start.get() {
-            let mut observed = self.observed.lock();
+            let observed = self.observed.lock();
             self.back_since.store(0, Ordering::Relaxed);
-            self.count_mark(&mut observed);
+            self.count_mark(&observed);
             return FULL_SHARE;
         }
         let share = u128::from(elapsed) * u128::from(FULL_SHARE) / u128::from(slow_start.get());
@@ -188,12 +189,16 @@ impl ServerHealth {
         if observed.failures >= MAX_FAILURES && is_certain {
             return Some(self.leave_out(&mut observed, now, chance));
         }
-        self.count_mark(&mut observed);
+        self.count_mark(&observed);
         None
     }
 
     /// Records an answer to a request that began at `began`. Returns whether the server is admitted again by it.
     pub(super) fn answered(&self, began: Nanos, now: Nanos) -> bool {
+        // While another server is down, a healthy one answers many requests, and its lock is not needed.
+        if !self.is_marked.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut observed = self.observed.lock();
         let is_left_out = self.is_left_out();
         // A server that is about to end may answer its last requests and refuse new connections.
@@ -204,7 +209,7 @@ impl ServerHealth {
         if is_left_out {
             self.readmit(&mut observed, now);
         }
-        self.count_mark(&mut observed);
+        self.count_mark(&observed);
         is_left_out
     }
 
@@ -221,15 +226,15 @@ impl ServerHealth {
         } else if was_ill {
             self.begin_slow_start(now);
         }
-        self.count_mark(&mut observed);
+        self.count_mark(&observed);
         is_left_out
     }
 
     /// Its share grows from now on: it is a server that was not there before.
     pub(super) fn appeared(&self, now: Nanos) {
-        let mut observed = self.observed.lock();
+        let observed = self.observed.lock();
         self.begin_slow_start(now);
-        self.count_mark(&mut observed);
+        self.count_mark(&observed);
     }
 
     /// Lets the next request try it, if it is left out: what made all servers fail may be over.
@@ -280,12 +285,11 @@ impl ServerHealth {
     }
 
     /// Counts the server in `marks` while something is known of it that a choice or an answer must look at.
-    fn count_mark(&self, observed: &mut Observed) {
+    fn count_mark(&self, observed: &Observed) {
         let is_marked = observed.failures > 0
             || self.is_left_out()
             || self.back_since.load(Ordering::Relaxed) > 0;
-        if is_marked != observed.is_marked {
-            observed.is_marked = is_marked;
+        if self.is_marked.swap(is_marked, Ordering::Relaxed) != is_marked {
             match is_marked {
                 true => self.marks.fetch_add(1, Ordering::Relaxed),
                 false => self.marks.fetch_sub(1, Ordering::Relaxed),
@@ -296,7 +300,7 @@ impl ServerHealth {
 
 impl Drop for ServerHealth {
     fn drop(&mut self) {
-        if self.observed.get_mut().is_marked {
+        if *self.is_marked.get_mut() {
             self.marks.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -56,6 +56,13 @@ pub(super) struct KnownServers {
     by_address: HashMap<SocketAddr, Arc<KnownServer>>,
 }
 
+impl KnownServers {
+    /// The server with this address.
+    pub(super) fn find(&self, address: &SocketAddr) -> Option<&Arc<KnownServer>> {
+        self.by_address.get(address)
+    }
+}
+
 impl ServerList {
     /// Without servers.
     pub(super) fn new(slow_start: Option<Nanos>) -> Self {
@@ -74,7 +81,7 @@ impl ServerList {
 
     /// The server with this address.
     pub(super) fn find(&self, address: &SocketAddr) -> Option<Arc<KnownServer>> {
-        self.known.load().by_address.get(address).cloned()
+        self.known.load().find(address).cloned()
     }
 
     /// Replaces the servers. An address that occurs several times has the weight of all of them.

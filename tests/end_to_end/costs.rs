@@ -195,6 +195,29 @@ async fn a_client_that_leaves_pays_what_it_has_seen() {
     );
 }
 
+/// A request is settled under the policy that judged it, whatever the file says when its answer ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_in_the_middle_of_an_answer_changes_nothing_of_its_cost() {
+    let (origin, _) = origin().await;
+    let policy = format!("origins: {{ site: {{ servers: [\"{origin}\"] }} }}\n{BODIES}");
+    let gate = Gate::start(&policy).await;
+    let mut stream = TcpStream::connect(("127.0.0.1", gate.port)).await.unwrap();
+    stream.write_all(b"GET /hanging HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    assert_ne!(stream.read_u8().await.unwrap(), 0);
+    let reloaded = gate.reload(&policy.replace("/usage/n", "/other"), "").await;
+    assert!(matches!(reloaded, support::servers::Reloaded::Applied), "{reloaded:?}");
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("[DONE]") {
+        assert_ne!(stream.read_buf(&mut seen).await.unwrap(), 0);
+    }
+    drop(stream);
+    are_spent(&gate, 40.0).await;
+    // The next one is read by the next policy.
+    let answer = ask(gate.port, "/json", "").await;
+    assert!(answer.contains("\"units\";r=950;"), "{answer}");
+    are_spent(&gate, 50.0).await;
+}
+
 /// An origin of HTTP/2 whose answers have a body of a length and trailers.
 async fn origin_with_trailers() -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -596,6 +596,42 @@ fn mistakes_in_sections() {
             "f:4:19: access_log.to: unknown word \"sdtout\"; stdout, stderr, none, or a file as ./access.log",
         ],
     );
+    for (format, message) in [
+        ("jsno", "unknown format \"jsno\"; did you mean \"json\"?"),
+        (
+            "apache",
+            "unknown format \"apache\"; json, ecs, otel, combined, or a template as '$client_ip $status'",
+        ),
+        (
+            "'a $statsu'",
+            "unknown field $statsu at character 3 of the template; did you mean \"$status\"?",
+        ),
+        (
+            "'$remote_addr'",
+            "unknown field $remote_addr at character 1 of the template; its name here is $client_ip",
+        ),
+        (
+            "'$status $'",
+            "a $ without a name at character 9 of the template; write $$ for a dollar sign, and $name without braces",
+        ),
+        (
+            "\"$path\\n$path\"",
+            "a line end or control character at character 6 of the template; a line of the log is one line; leave it out",
+        ),
+        (
+            "costs $$5",
+            "a template without a $name is the same line for every request; name fields, as '$client_ip $status'; $$ stands for a dollar sign",
+        ),
+    ] {
+        check(
+            &format!("access_log: {{ format: {format} }}\n{ROUTE}"),
+            &[&format!("f:4:23: access_log.format: {message}")],
+        );
+    }
+    check(
+        &format!("access_log: {{ log_key: full }}\n{ROUTE}"),
+        &["f:4:24: access_log.log_key: unknown word \"full\"; one of none, hash, prefix"],
+    );
     check(
         &format!("responses: {{ body: {{ file: nowhere.html, type: text/html }} }}\n{ROUTE}"),
         &["f:4:28: responses.body.file: nowhere.html: No such file or directory (os error 2)"],

@@ -85,6 +85,8 @@ const GIVEN_BY_OTHERS: &[&str] = &[
     "utils",
     "KeyUtils",
     // The framework.
+    "ProcessCollector",
+    "process_collector",
     "process_new",
     "process_new_http",
     "IntoConnectionInfo",

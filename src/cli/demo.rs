@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::run;
+use crate::ops::LogSettings;
 
 /// The policy of the demonstration. `ORIGIN`, `LISTEN` and `ADMIN` are replaced by addresses.
 const POLICY: &str = include_str!("demo.yaml");
@@ -20,7 +21,7 @@ const ADMIN_PORT: u16 = 9900;
 /// Serves the demonstration until it is interrupted.
 pub(super) fn demo() -> ExitCode {
     match prepare() {
-        Ok(file) => run::run(&file, false),
+        Ok(file) => run::run(&file, false, LogSettings::default()),
         Err(error) => {
             eprintln!("tollgate demo: {error}");
             ExitCode::FAILURE

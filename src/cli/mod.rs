@@ -12,9 +12,12 @@ pub mod test;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
+use log::LevelFilter;
 
 pub use explain::ExplainArgs;
+
+use crate::ops::{LogForm, LogSettings};
 
 /// An edge rate limiter: approximate limits that cost little, and exact limits.
 #[derive(Debug, Parser)]
@@ -34,6 +37,13 @@ enum Command {
         /// Take over the sockets of the process that serves this file, once it receives QUIT.
         #[arg(long)]
         upgrade: bool,
+        /// The least important level of the operator's log that is written. Without it RUST_LOG decides; the default is
+        /// info.
+        #[arg(long, value_enum, value_name = "LEVEL")]
+        log_level: Option<LogLevel>,
+        /// The form of the operator's log.
+        #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+        log_format: LogFormatWord,
     },
     /// Validate configurations: print every error with its location and cure, or what they promise.
     Check {
@@ -56,6 +66,36 @@ enum Command {
     Schema,
 }
 
+/// A level of the operator's log.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    const fn filter(self) -> LevelFilter {
+        match self {
+            Self::Error => LevelFilter::Error,
+            Self::Warn => LevelFilter::Warn,
+            Self::Info => LevelFilter::Info,
+            Self::Debug => LevelFilter::Debug,
+            Self::Trace => LevelFilter::Trace,
+        }
+    }
+}
+
+/// The form of the operator's log.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum LogFormatWord {
+    #[default]
+    Text,
+    Json,
+}
+
 /// The JSON Schema (draft 7) of the configuration, with descriptions and defaults. A test compares
 /// its keys with those that the configuration reader knows.
 pub const SCHEMA: &str = include_str!("schema.json");
@@ -66,7 +106,14 @@ const REFUSED: u8 = 2;
 /// Runs the command of the command line.
 pub fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Run { config, upgrade } => run::run(&config, upgrade),
+        Command::Run { config, upgrade, log_level, log_format } => {
+            let level = log_level.map(LogLevel::filter);
+            let form = match log_format {
+                LogFormatWord::Text => LogForm::Text,
+                LogFormatWord::Json => LogForm::Json,
+            };
+            run::run(&config, upgrade, LogSettings { level, form })
+        }
         Command::Check { files } => match check::check(&files, &mut std::io::stdout().lock()) {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,

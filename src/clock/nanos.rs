@@ -85,9 +85,62 @@ impl fmt::Debug for Nanos {
     }
 }
 
+/// A span as people read it: two digits where there are so many, and one unit: `20 ms`, `7.8 s`, `2.5 min`.
+#[cfg(any(feature = "bin", feature = "redis"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RoundedSpan(pub(crate) Nanos);
+
+#[cfg(any(feature = "bin", feature = "redis"))]
+impl fmt::Display for RoundedSpan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MINUTE: u64 = 60 * Nanos::SECOND.0;
+        // Each unit is used from its second whole number on; below that the smaller one is finer.
+        const UNITS: [(u64, u64, &str); 6] = [
+            (120 * MINUTE, 60 * MINUTE, "h"),
+            (2 * MINUTE, MINUTE, "min"),
+            (Nanos::SECOND.0, Nanos::SECOND.0, "s"),
+            (1_000_000, 1_000_000, "ms"),
+            (1_000, 1_000, "us"),
+            (0, 1, "ns"),
+        ];
+        let nanos = self.0.get();
+        let (_, unit, name) =
+            UNITS.into_iter().find(|(from, ..)| nanos >= *from).unwrap_or(UNITS[5]);
+        // In u128, because ten times the longest span is more than a u64 holds.
+        let tenths = (u128::from(nanos) * 10 + u128::from(unit / 2)) / u128::from(unit);
+        match (tenths / 10, tenths % 10) {
+            (integer @ 0..10, tenth @ 1..) => write!(f, "{integer}.{tenth} {name}"),
+            (integer, tenth) => write!(f, "{} {name}", integer + u128::from(tenth >= 5)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(any(feature = "bin", feature = "redis"))]
+    #[test]
+    fn spans_are_rounded_for_people() {
+        for (nanos, expected) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_500, "1.5 us"),
+            (20_000_000, "20 ms"),
+            (20_400_000, "20 ms"),
+            (20_500_000, "21 ms"),
+            (7_834_567_890, "7.8 s"),
+            (9_960_000_000, "10 s"),
+            (5_000_000_000, "5 s"),
+            (95_400_000_000, "95 s"),
+            (150_000_000_000, "2.5 min"),
+            (3_600_000_000_000, "60 min"),
+            (9_000_000_000_000, "2.5 h"),
+            (u64::MAX, "5124096 h"),
+        ] {
+            assert_eq!(RoundedSpan(Nanos::new(nanos)).to_string(), expected, "{nanos}");
+        }
+    }
 
     #[test]
     fn seconds_to_wait_round_up() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::error::{ConfigErrors, Warning};
 use super::files::read_text_file;
-use super::model::{Config, StoreConfig};
+use super::model::{Balance, Config, HiddenFields, StoreConfig};
 use super::reader::{ErrorList, Located, Mapping};
 use super::scalars::integer;
 use super::sections::access_log::access_log;
@@ -110,7 +110,7 @@ fn read_sections(
     let store = store(&mut root, folder);
     let store_at = root.get("store");
     let bounds = bounds(&mut root);
-    let access_log = access_log(&mut root, folder);
+    let mut access_log = access_log(&mut root, folder);
     let key_files = &KeyFiles::new(folder);
     let all_listeners: Vec<Option<Arc<str>>> =
         listeners.iter().map(|listener| listener.name.clone()).collect();
@@ -165,6 +165,11 @@ fn read_sections(
         routes,
         max_keys: bounds.max_keys(),
     };
+    let balanced = origins.iter().filter_map(|origin| match &origin.balance {
+        Balance::Hash(source) => source.header_name(),
+        Balance::RoundRobin | Balance::Random | Balance::LeastRequests => None,
+    });
+    access_log.hidden = HiddenFields::of(policy.key_header_names().chain(balanced));
     let config = Config {
         threads,
         listeners,

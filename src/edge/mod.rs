@@ -52,4 +52,4 @@ pub(crate) use memory::{H2_SEND_BUFFER_BYTES, MemoryWatch, RequestMemory, SlowRe
 pub use policy::{ClientShare, ConnectionPolicy, ConnectionRules, ShedReason};
 pub(crate) use state::{ConnectionState, ExpectedResponse, OriginSilent, StreamCut};
 pub(crate) use tls::TlsAcceptor;
-pub use tls::{CertificateStore, Certificates, NoRandomness, TicketKeys};
+pub use tls::{CertificateExpiry, CertificateStore, Certificates, NoRandomness, TicketKeys};

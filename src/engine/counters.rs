@@ -105,7 +105,7 @@ impl CandidateComparison {
 
 /// The number of stripes of a limit's counters. Threads write to different stripes: a cache line that two cores write
 /// to costs each of them more than the rest of a decision.
-const STRIPES: usize = 8;
+pub(crate) const STRIPES: usize = 8;
 
 /// Counters of verdicts by kind, and of charged units, in a cache line of their own.
 #[derive(Debug, Default)]
@@ -118,7 +118,7 @@ struct Stripe {
 const _: () = assert!(size_of::<Stripe>() == 64);
 
 /// The stripe of this thread.
-fn stripe() -> usize {
+pub(crate) fn stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;

@@ -8,7 +8,7 @@ use super::counters::{VerdictKind, VerdictKinds};
 use super::target::Target;
 use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
-use crate::policy::{Count, LimitIndex, Policy, RateIndex, RouteIndex, Tier};
+use crate::policy::{Count, KeyHash, LimitIndex, Policy, RateIndex, RouteIndex, Tier};
 
 /// The retry time of a denial that ends when a cell or a slot becomes free. When that will be cannot be known, so this
 /// is a guess.
@@ -89,6 +89,8 @@ impl Outcome {
 pub struct LimitVerdict {
     /// The limit.
     pub limit: LimitIndex,
+    /// The key of the cell that was judged.
+    pub key: KeyHash,
     /// The rate that applied, by index.
     pub rate: RateIndex,
     /// The limit's tier.
@@ -119,6 +121,7 @@ impl LimitVerdict {
     ) -> Self {
         Self {
             limit: target.limit,
+            key: target.key,
             rate: target.rate,
             tier,
             kind: if verdict.allowed { kinds.allowed } else { kinds.denied },

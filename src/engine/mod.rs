@@ -42,6 +42,8 @@ mod unsettled;
 
 pub use candidate::CandidateVerdict;
 pub use counters::{CandidateComparison, Durations, LimitCounters, VerdictKind};
+#[cfg(feature = "bin")]
+pub(crate) use counters::{STRIPES, stripe};
 pub use decision::{Decision, LimitVerdict, Outcome};
 pub use generation::Generation;
 pub use pending::{FinalResponse, PendingSettlement};

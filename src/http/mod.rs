@@ -3,7 +3,8 @@
 //! Everything here is a pure function of its arguments: no socket, no clock, no configuration beyond what is passed in.
 //! `validation` turns the head of a request into the view that a policy is matched on, or into a [`RejectReason`] to
 //! refuse it. `ratelimit_fields`, `policy_members` and `render` turn a decision into header fields and refusals.
-//! `answer_preferences` finds which body the client prefers and which page may read it. Only `framework` knows Pingora.
+//! `answer_preferences` finds which body the client prefers and which page may read it; `trace` reads the trace that a
+//! request belongs to. Only `framework` knows Pingora.
 //!
 //! What must always hold: a request that two readers could take for different ones is refused, and no text of a
 //! request is echoed in an answer.
@@ -15,6 +16,7 @@ mod lines;
 mod policy_members;
 mod ratelimit_fields;
 pub(crate) mod render;
+mod trace;
 mod validation;
 
 pub use answer_preferences::AnswerPreferences;
@@ -27,6 +29,7 @@ pub(crate) use ratelimit_fields::RateLimitFields;
 pub use ratelimit_fields::retry_after_secs;
 pub(crate) use render::Reply;
 pub use render::{Refusal, added_fields, refusal};
+pub(crate) use trace::trace_id;
 pub use validation::{
     FieldRules, Framing, Head, HeadBounds, HeadScan, HostCache, Length, RejectReason, ScannedHead,
     UncommonFields, ValidRequest, WireHead, validate, validate_scanned,

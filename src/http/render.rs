@@ -103,6 +103,12 @@ impl Reply {
         Ok(Refusal { status: self.status, headers, body: self.body.into() })
     }
 
+    /// The length of the body.
+    #[cfg(feature = "bin")]
+    pub(crate) fn body_bytes(&self) -> u64 {
+        self.body.as_bytes().len() as u64
+    }
+
     /// Writes the reply as HTTP/1.1 (RFC 9112). `keeps`: whether the connection stays open.
     pub(crate) fn write(&self, out: &mut Vec<u8>, date: Nanos, keeps: bool, without_body: bool) {
         match self.status {

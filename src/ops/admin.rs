@@ -19,13 +19,14 @@ use http::{Method, Response, StatusCode, Version, header};
 use pingora::apps::http_app::ServeHttp;
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
+use prometheus::process_collector::ProcessCollector;
 use serde_json::{Value, json};
 
 use super::admin_access::{AdminAccess, Foreign};
 use super::log::timestamp;
 use super::status::{ReloadOutcome, Status};
 use super::{MetricSources, render_metrics};
-use crate::edge::MemoryBudget;
+use crate::edge::{CertificateStore, MemoryBudget};
 use crate::engine::Engine;
 use crate::proxy::{Live, TrafficCounters};
 
@@ -43,6 +44,10 @@ pub struct AdminApi {
     pub connections: Arc<AtomicUsize>,
     /// Memory that clients make the process use.
     pub memory: Arc<MemoryBudget>,
+    /// The certificates of the listeners.
+    pub certificates: Arc<CertificateStore>,
+    /// What the system says of this process. Made when the process starts, while descriptors are free.
+    pub process: ProcessCollector,
     /// The bearer token for `/metrics` and `/status`. `None`: they need no token.
     pub token: Option<String>,
     /// The hosts and web origins that are answered.
@@ -103,6 +108,8 @@ impl AdminApi {
                     status: &self.status,
                     connections: &self.connections,
                     memory: &self.memory,
+                    certificates: &self.certificates,
+                    process: &self.process,
                 });
                 body(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
             }

@@ -15,6 +15,7 @@ use async_trait::async_trait;
 use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
 
 use super::status::Status;
+use crate::clock::RoundedSpan;
 use crate::proxy::Live;
 use crate::signals::{OperatorRequests, ShutdownCause};
 
@@ -53,7 +54,8 @@ impl ShutdownSignalWatch for Lifecycle {
             let _ = tokio::time::timeout(bounds.drain, self.until_idle()).await;
         } else {
             super::supervisor::stopping();
-            log::info!("TERM: not ready; accepting for {:?} more", bounds.drain);
+            let drain = RoundedSpan(bounds.drain.into());
+            log::info!("TERM: not ready; accepting for {drain} more");
             tokio::time::sleep(bounds.drain).await;
         }
         self.end_when_idle(bounds.finish);

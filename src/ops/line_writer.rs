@@ -8,12 +8,15 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 /// The largest number of lines in the queue: a second of a busy proxy, some megabytes.
 const MAX_WAITING: usize = 16_384;
+
+/// The largest number of bytes in the queue. Clients can make lines of some kilobytes.
+const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
 
 /// Lines dropped by all writers of this process: `tollgate_log_dropped_total`.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
@@ -22,6 +25,8 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Debug)]
 pub struct LineWriter {
     queue: SyncSender<Message>,
+    /// Bytes of the lines in the queue.
+    queued: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
@@ -36,17 +41,20 @@ impl LineWriter {
     pub fn start(name: &str, out: File) -> io::Result<Self> {
         let (queue, waiting) = sync_channel(MAX_WAITING);
         let name = format!("log-{name}");
-        std::thread::Builder::new().name(name).spawn(move || write_all(&waiting, out))?;
-        Ok(Self { queue })
+        let queued = Arc::<AtomicUsize>::default();
+        let taken = Arc::clone(&queued);
+        std::thread::Builder::new().name(name).spawn(move || write_all(&waiting, &taken, out))?;
+        Ok(Self { queue, queued })
     }
 
     /// Queues a line, given without its end. Drops it if the queue is full.
     pub fn write(&self, line: String) {
-        match self.queue.try_send(Message::Line(line)) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                DROPPED.fetch_add(1, Ordering::Relaxed);
-            }
+        let bytes = line.capacity();
+        let before = self.queued.fetch_add(bytes, Ordering::Relaxed);
+        let sent = before <= MAX_WAITING_BYTES && self.queue.try_send(Message::Line(line)).is_ok();
+        if !sent {
+            self.queued.fetch_sub(bytes, Ordering::Relaxed);
+            DROPPED.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -66,7 +74,7 @@ impl LineWriter {
 }
 
 /// Writes the queued lines, as many at once as fit into a batch.
-fn write_all(waiting: &Receiver<Message>, out: impl LogOutput) {
+fn write_all(waiting: &Receiver<Message>, queued: &AtomicUsize, out: impl LogOutput) {
     /// Bytes from which on a batch is written although more lines wait.
     const BATCH: usize = 64 * 1024;
     let mut lines = LineOutput { out, rest: Vec::new() };
@@ -79,6 +87,7 @@ fn write_all(waiting: &Receiver<Message>, out: impl LogOutput) {
                 Message::Line(line) => {
                     batch.extend_from_slice(line.as_bytes());
                     batch.push(b'\n');
+                    queued.fetch_sub(line.capacity(), Ordering::Relaxed);
                 }
                 Message::Flush(done) => flushes.push(done),
             }
@@ -262,6 +271,24 @@ mod tests {
             assert!(numbers.is_sorted() && (text.is_empty() || text.ends_with('\n')), "{text}");
             assert_eq!(numbers.len() as u64 + dropped, given, "{seed}: {text}");
         }
+    }
+
+    /// A pipe that nobody reads: whatever the size of lines, their number and their bytes are bounded.
+    #[test]
+    fn what_waits_is_bounded_in_bytes() {
+        let (reader, pipe) = io::pipe().unwrap();
+        let writer =
+            LineWriter::start("test", File::from(std::os::fd::OwnedFd::from(pipe))).unwrap();
+        let line = "x".repeat(1024 * 1024);
+        let before = LineWriter::dropped();
+        (0..100).for_each(|_| writer.write(line.clone()));
+        let queued = writer.queued.load(Ordering::Relaxed);
+        assert!(
+            (MAX_WAITING_BYTES / 2..=MAX_WAITING_BYTES + line.len()).contains(&queued),
+            "{queued}"
+        );
+        assert!(LineWriter::dropped() - before >= 60);
+        drop(reader);
     }
 
     #[test]

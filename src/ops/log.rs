@@ -1,4 +1,4 @@
-//! The operator's log: one line for each event on standard error.
+//! The operator's log: one line for each event on standard error, as text or as JSON.
 //!
 //! Writing never waits. Lines of the framework that requests can cause are sampled and lose their queries, because
 //! queries may contain keys.
@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use log::{LevelFilter, Log, Metadata, Record};
 
+use super::json_text::JsonObject;
 use super::line_writer;
 use super::line_writer::LineWriter;
 use crate::clock::{Clock, SystemClock};
@@ -26,22 +27,47 @@ const HEALTH_CHECKS: &str = "pingora_load_balancing";
 /// either side may do at any time, and a new one is made.
 const HARMLESS_LINES: [&str; 1] = ["failed to acquire reusable stream"];
 
+/// How the operator wants the log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogSettings {
+    /// The least important level that is written. Without it `RUST_LOG` decides, and without that it is `info`.
+    pub level: Option<LevelFilter>,
+    /// The form of a line.
+    pub form: LogForm,
+}
+
+/// The form of a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogForm {
+    /// Time, level, target and message, with blanks between them.
+    #[default]
+    Text,
+    /// A JSON object with these members.
+    Json,
+}
+
 struct OperatorLog {
     out: LineWriter,
     clock: SystemClock,
+    form: LogForm,
 }
 
 static LOG: OnceLock<OperatorLog> = OnceLock::new();
 
-/// Sends the log to standard error. `RUST_LOG` sets the level: `error`, `warn`, `info`, `debug` or `trace`. The default
-/// is `info`.
-pub fn init() -> std::io::Result<()> {
+/// Sends the log to standard error. From now on a panic is a line of the log too.
+pub fn init(settings: LogSettings) -> std::io::Result<()> {
     let out = LineWriter::start("operator", line_writer::owned(std::io::stderr())?)?;
-    let log = LOG.get_or_init(|| OperatorLog { out, clock: SystemClock::new() });
-    let level = std::env::var("RUST_LOG").ok().and_then(|level| level.parse().ok());
+    let log =
+        LOG.get_or_init(|| OperatorLog { out, clock: SystemClock::new(), form: settings.form });
+    let from_environment = || std::env::var("RUST_LOG").ok().and_then(|level| level.parse().ok());
+    let level = settings.level.or_else(from_environment).unwrap_or(LevelFilter::Info);
     // A second call finds the log installed and changes nothing.
     if log::set_logger(log).is_ok() {
-        log::set_max_level(level.unwrap_or(LevelFilter::Info));
+        log::set_max_level(level);
+        if settings.form == LogForm::Json {
+            // The text of the standard library has several lines.
+            std::panic::set_hook(Box::new(|panic| log::error!("{panic}")));
+        }
     }
     Ok(())
 }
@@ -67,12 +93,35 @@ impl Log for OperatorLog {
             }
             text = without_queries(&text);
         }
-        let (at, level) = (timestamp(date.into()), record.level().as_str().to_ascii_lowercase());
-        self.out.write(format!("{at} {level} {text}"));
+        self.out.write(line(self.form, &timestamp(date.into()), record.metadata(), &text));
     }
 
     fn flush(&self) {
         self.out.flush(FLUSH_TIMEOUT);
+    }
+}
+
+/// A line in the given form.
+fn line(form: LogForm, at: &str, metadata: &Metadata<'_>, text: &str) -> String {
+    let level = match metadata.level() {
+        log::Level::Error => "error",
+        log::Level::Warn => "warn",
+        log::Level::Info => "info",
+        log::Level::Debug => "debug",
+        log::Level::Trace => "trace",
+    };
+    match form {
+        LogForm::Text => format!("{at} {level} {}: {text}", metadata.target()),
+        LogForm::Json => {
+            let mut out = String::with_capacity(at.len() + text.len() + 96);
+            let mut object = JsonObject::begin(&mut out);
+            object.word("time", at);
+            object.word("level", level);
+            object.text("target", metadata.target());
+            object.text("message", text);
+            object.end();
+            out
+        }
     }
 }
 
@@ -123,6 +172,23 @@ mod tests {
     fn a_kept_connection_that_was_not_free_is_harmless() {
         assert!(is_harmless("failed to acquire reusable stream"));
         assert!(!is_harmless("failed to acquire reusable stream, and more"));
+    }
+
+    #[test]
+    fn a_line_has_time_level_target_and_message_in_both_forms() {
+        let metadata = Metadata::builder().level(log::Level::Warn).target("pingora_proxy").build();
+        let (at, message) = ("2026-11-24T06:46:29.000Z", "a \"quoted\" \u{1b}[2J word");
+        assert_eq!(
+            line(LogForm::Text, at, &metadata, "a word"),
+            format!("{at} warn pingora_proxy: a word")
+        );
+        let json = line(LogForm::Json, at, &metadata, message);
+        assert!(!json.contains('\u{1b}'), "{json}");
+        let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let expected = serde_json::json!({
+            "time": at, "level": "warn", "target": "pingora_proxy", "message": message,
+        });
+        assert_eq!(read, expected);
     }
 
     #[test]

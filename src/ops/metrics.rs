@@ -5,18 +5,20 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use prometheus::core::Collector;
+use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
 
 use super::line_writer::LineWriter;
 use super::metric_family::{counter, family, gauge, histogram, histogram_in_units};
 use super::status::Status;
-use crate::edge::{MemoryBudget, MemoryKind, ShedReason};
+use crate::edge::{CertificateStore, MemoryBudget, MemoryKind, ShedReason};
 use crate::engine::{CandidateComparison, Engine, VerdictKind};
 use crate::http::RejectReason;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::policy::{Count, Tier, UnreadCost};
-use crate::proxy::{Live, OriginCounters, RequestOutcome, TrafficCounters};
+use crate::proxy::{CODE_LABELS, Live, OriginCounters, RequestOutcome, TrafficCounters};
 use crate::store::redis::CallOutcome;
 use crate::tokens::{self, TokenError};
 
@@ -38,12 +40,22 @@ pub struct Sources<'s> {
     pub connections: &'s AtomicUsize,
     /// Memory that clients make the process use.
     pub memory: &'s MemoryBudget,
+    /// The certificates of the listeners.
+    pub certificates: &'s CertificateStore,
+    /// What the system says of this process.
+    pub process: &'s ProcessCollector,
+}
+
+/// Reads what the system says of this process. To be made when the process starts: it reads the time of the start once.
+pub fn process_collector() -> ProcessCollector {
+    ProcessCollector::for_self()
 }
 
 /// The text exposition format of Prometheus, version 0.0.4.
 pub fn render(sources: Sources<'_>) -> String {
     let mut families = Vec::new();
     requests(sources, &mut families);
+    route_details(sources, &mut families);
     decisions(sources, &mut families);
     units(sources, &mut families);
     requests_and_keys(sources, &mut families);
@@ -51,6 +63,9 @@ pub fn render(sources: Sources<'_>) -> String {
     store(sources, &mut families);
     origins(sources, &mut families);
     server(sources, &mut families);
+    certificates(sources, &mut families);
+    // It reads files below /proc. Without a free descriptor it knows nothing, and its families are left out.
+    families.extend(sources.process.collect());
     // A family without a sample is left out, because some checkers report a HELP line without samples as a mistake.
     families.retain(|family| !family.get_metric().is_empty());
     let mut text = Vec::new();
@@ -89,6 +104,65 @@ fn requests(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         "What was refused or cut because there was no room for it, by what was short.",
         MetricType::COUNTER,
         shed.to_vec(),
+    ));
+}
+
+/// Statuses, bytes and durations by route.
+fn route_details(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let (mut codes, mut received, mut sent) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut durations, mut first_bytes) = (Vec::new(), Vec::new());
+    for (route, details) in sources.counters.route_details() {
+        let label = ("route", &*route);
+        let counted = CODE_LABELS.into_iter().zip(details.codes());
+        let is_silent = details.codes().iter().all(|count| *count == 0);
+        // A sample of each code and bucket of each route would be a large scrape; most would always be zero.
+        codes.extend(
+            counted
+                .filter(|(_, count)| *count > 0)
+                .map(|(code, count)| counter(&[label, ("code", code)], count)),
+        );
+        if is_silent {
+            continue;
+        }
+        received.push(counter(&[label], details.received()));
+        sent.push(counter(&[label], details.sent()));
+        durations.push(histogram(&[label], &details.duration));
+        first_bytes.push(histogram(&[label], &details.first_byte));
+    }
+    let counters = [
+        ("tollgate_responses_total", "Responses by route and status.", codes),
+        ("tollgate_received_bytes_total", "Bytes of the bodies of requests, by route.", received),
+        ("tollgate_sent_bytes_total", "Bytes of the bodies of responses, by route.", sent),
+    ];
+    families.extend(
+        counters.map(|(name, help, samples)| family(name, help, MetricType::COUNTER, samples)),
+    );
+    families.push(family(
+        "tollgate_request_duration_seconds",
+        "From the head of a request to the end of its response; one in 8 is timed, no tunnel is.",
+        MetricType::HISTOGRAM,
+        durations,
+    ));
+    families.push(family(
+        "tollgate_time_to_first_byte_seconds",
+        "From the head of a request to the head of its response; one in 8 is timed, no tunnel is.",
+        MetricType::HISTOGRAM,
+        first_bytes,
+    ));
+}
+
+/// When the certificates of listeners expire.
+fn certificates(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let samples = sources.certificates.expiries().into_iter().map(|expiry| {
+        let file = expiry.file.display().to_string();
+        let labels = [("listener", &*expiry.listener), ("certificate", &*file)];
+        gauge(&labels, expiry.not_after as f64)
+    });
+    families.push(family(
+        "tollgate_certificate_expiry_timestamp_seconds",
+        "When the first certificate of the chain in this file expires.",
+        MetricType::GAUGE,
+        samples.collect(),
     ));
 }
 

@@ -7,6 +7,7 @@
 mod access_log;
 mod admin;
 mod admin_access;
+mod json_text;
 mod lifecycle;
 mod line_writer;
 mod log;
@@ -21,7 +22,7 @@ pub use admin::AdminApi;
 pub use admin_access::AdminAccess;
 pub use lifecycle::Lifecycle;
 pub use line_writer::LineWriter;
-pub use log::init as init_log;
-pub use metrics::{Sources as MetricSources, render as render_metrics};
+pub use log::{LogForm, LogSettings, init as init_log};
+pub use metrics::{Sources as MetricSources, process_collector, render as render_metrics};
 pub use reload::{ReloadSource, Reloader};
 pub use status::{ReloadOutcome, Status};

@@ -107,11 +107,6 @@ impl Policy {
 
     /// Every request header that the policy reads: for keys, plans, costs and matches. Names may repeat.
     pub fn header_names(&self) -> Vec<HeaderName> {
-        let limits = self.limits.iter();
-        let sources = limits.flat_map(|limit| {
-            let plan = limit.terms.plans.as_ref().map(|plans| &plans.by);
-            limit.key.sources().iter().chain(plan).filter_map(Source::header_name)
-        });
         let route_limits = self.routes.iter().flat_map(|route| &route.limits);
         let route_costs = route_limits.map(|route_limit| &route_limit.cost);
         let costs = self.limits.iter().map(|limit| &limit.cost).chain(route_costs);
@@ -144,7 +139,15 @@ impl Policy {
             Subject::Header(name) => Some(name),
             Subject::Query(_) | Subject::Cookie(_) => None,
         });
-        sources.chain(costs).chain(matches).cloned().collect()
+        self.key_header_names().chain(costs).chain(matches).cloned().collect()
+    }
+
+    /// Every request header whose value is a key or names a plan. Names may repeat.
+    pub fn key_header_names(&self) -> impl Iterator<Item = &HeaderName> {
+        self.limits.iter().flat_map(|limit| {
+            let plan = limit.terms.plans.as_ref().map(|plans| &plans.by);
+            limit.key.sources().iter().chain(plan).filter_map(Source::header_name)
+        })
     }
 
     /// Every limit for which some route takes the cost from the response.

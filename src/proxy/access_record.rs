@@ -1,22 +1,26 @@
 //! `logging`: the outcome of a request goes into the counters and into the access log.
 //!
 //! A record is built here for a request, and in `early_rejection` for a refused head. It does not know how it is
-//! written. What must always hold: a record contains no query, no cookie and no credential.
+//! written. What must always hold: a record contains no query, no cookie and no credential. (`User-Agent` and `traceparent` are in it; who
+//! writes it leaves them out where they are keys.)
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use http::{Version, header};
 use pingora_proxy::Session;
 
 use super::context::{Context, Tollgate};
+use super::failure_reason::FailureReason;
 use super::live::Live;
 use super::request_id::RequestId;
-use super::traffic::RequestOutcome;
+use super::route_details::is_timed;
+use super::traffic::{RequestEnd, RequestOutcome};
 use super::tunnel::TunnelEnd;
-use crate::clock::Nanos;
+use crate::clock::{Nanos, Now};
 use crate::config::AccessLog;
 use crate::engine::{CandidateComparison, Decision, Outcome};
-use crate::http::{RejectReason, retry_after_secs};
-use crate::policy::Policy;
+use crate::http::{RejectReason, retry_after_secs, trace_id};
+use crate::policy::{KeyHash, Policy};
 
 /// Receives access records. It must not block.
 pub trait AccessSink: Send + Sync + 'static {
@@ -76,6 +80,35 @@ pub struct AccessRecord<'r> {
     pub ipv6_prefix: u8,
     /// From the head of the request to the end of the answer.
     pub duration: Nanos,
+    /// `User-Agent` as sent.
+    pub user_agent: Option<&'r [u8]>,
+    /// The version of HTTP; `None` if the head was not read.
+    pub protocol: Option<Version>,
+    /// Bytes of the request's body that were read.
+    pub request_bytes: u64,
+    /// Bytes of the answer's body that were sent.
+    pub response_bytes: u64,
+    /// What is known of the exchange with the origin.
+    pub exchange: OriginExchange,
+    /// Why it failed.
+    pub failure: Option<FailureReason>,
+    /// The trace that it belongs to.
+    pub trace_id: Option<&'r str>,
+    /// The version of TLS, as rustls names it. `None` without TLS.
+    pub tls_version: Option<&'r str>,
+}
+
+/// The exchange of one request with its origin.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OriginExchange {
+    /// The server that was asked last.
+    pub server: Option<SocketAddr>,
+    /// The status that it gave.
+    pub status: Option<u16>,
+    /// From the choice of the first server to the head of the answer.
+    pub duration: Option<Nanos>,
+    /// How often the request was sent to another server, or again.
+    pub retries: u32,
 }
 
 /// The limit that decided a request.
@@ -89,6 +122,8 @@ pub struct DecidingLimit<'r> {
     pub remaining: u32,
     /// Whether its key came from a credential.
     pub authenticated: bool,
+    /// The hash of its key.
+    pub key: KeyHash,
 }
 
 /// What the candidate of a limit would have decided otherwise.
@@ -107,6 +142,7 @@ impl<'r> AccessRecord<'r> {
         request_id: &'r str,
         client: IpAddr,
         reason: RejectReason,
+        response_bytes: u64,
         at: Nanos,
         duration: Nanos,
     ) -> Self {
@@ -134,6 +170,14 @@ impl<'r> AccessRecord<'r> {
             origin: None,
             ipv6_prefix: live.ipv6_prefix(),
             duration,
+            user_agent: None,
+            protocol: None,
+            request_bytes: 0,
+            response_bytes,
+            exchange: OriginExchange::default(),
+            failure: None,
+            trace_id: None,
+            tls_version: None,
         }
     }
 }
@@ -143,57 +187,110 @@ pub(super) fn record(proxy: &Tollgate, session: &mut Session, ctx: &mut Context)
     // A request without an outcome had no response, because its client left first.
     let outcome = ctx.outcome.unwrap_or(RequestOutcome::Failed);
     let route = ctx.decision.as_ref().and_then(|decision| decision.route);
-    ctx.live.counters(route).record(outcome);
     if let Some(reason) = ctx.rejected {
         proxy.counters.record_rejection(reason);
     }
     if let Some(origin) = &ctx.origin {
         origin.counters().record(ctx.origin_status);
     }
+    let written = session.response_written().map(|answer| answer.status.as_u16());
+    let end = RequestEnd {
+        outcome,
+        status: ctx.answered.or(written).unwrap_or(0),
+        request_bytes: session.body_bytes_read() as u64,
+        response_bytes: ctx.answered_bytes + session.body_bytes_sent() as u64,
+    };
+    let traffic = ctx.live.traffic(route);
+    traffic.record(&end);
     let outage = ctx.decision.as_ref().is_some_and(|decision| decision.outcome == Outcome::Outage);
-    if !proxy.access.takes(outcome, outage, &ctx.live.access_log) {
+    let is_logged = proxy.access.takes(outcome, outage, &ctx.live.access_log);
+    let is_timed = is_timed(ctx.began.mono) && ctx.tunnel.is_none();
+    if !is_logged && !is_timed {
         return;
     }
-    let request_id = RequestId::of(session, ctx);
-    let written = session.response_written().map(|answer| answer.status.as_u16());
     let now = proxy.engine.now();
+    if is_timed {
+        // An answer of ours is written at once, just before the end.
+        let first_byte = (end.status != 0).then(|| ctx.origin_answered.unwrap_or(now.mono));
+        traffic.record_times(ctx.began.mono, first_byte, now.mono);
+    }
+    if is_logged {
+        let request_id = RequestId::of(session, ctx);
+        let record = access_record(proxy, session, ctx, &request_id, end, outage, now);
+        proxy.access.record(&record, &ctx.live.access_log);
+    }
+}
+
+/// The record of a request that has ended.
+fn access_record<'r>(
+    proxy: &Tollgate,
+    session: &'r Session,
+    ctx: &'r Context,
+    request_id: &'r RequestId,
+    end: RequestEnd,
+    outage: bool,
+    now: Now,
+) -> AccessRecord<'r> {
     let policy = ctx.live.generation.policy();
+    let decision = ctx.decision.as_ref();
     let head = session.req_header();
     let target = ctx.rewritten.as_deref().unwrap_or(head.uri.path());
-    let record = AccessRecord {
+    AccessRecord {
         at: proxy.engine.date(now),
         request_id: request_id.as_str(),
         client_ip: ctx.client.map(|client| client.ip),
         method: head.method.as_str(),
         host: &ctx.host,
         path: target.split_once('?').map_or(target, |(path, _)| path),
-        status: ctx.answered.or(written).unwrap_or(0),
-        route: route.map(|route| &*policy.route(route).name),
-        outcome,
+        status: end.status,
+        route: decision.and_then(|it| it.route).map(|route| &*policy.route(route).name),
+        outcome: end.outcome,
         reason: ctx.rejected,
-        limit: ctx.decision.as_ref().and_then(|decision| deciding(decision, policy)),
-        charged: ctx
-            .decision
-            .as_ref()
+        limit: decision.and_then(|decision| deciding(decision, policy)),
+        charged: decision
             .filter(|decision| !decision.verdicts.is_empty())
             .map(|decision| decision.charged(policy)),
         tunnel: ctx.tunnel,
-        retry_after: ctx.decision.as_ref().and_then(retry_after_secs),
-        degraded: ctx.decision.as_ref().is_some_and(Decision::is_degraded),
+        retry_after: decision.and_then(retry_after_secs),
+        degraded: decision.is_some_and(Decision::is_degraded),
         outage,
-        banned: ctx.decision.as_ref().is_some_and(Decision::is_banned),
-        waited: ctx.decision.as_ref().map(Decision::wait).unwrap_or_default(),
-        candidates: ctx
-            .decision
-            .as_ref()
-            .map(|decision| disagreeing(decision, policy))
-            .unwrap_or_default(),
+        banned: decision.is_some_and(Decision::is_banned),
+        waited: decision.map(Decision::wait).unwrap_or_default(),
+        candidates: decision.map(|decision| disagreeing(decision, policy)).unwrap_or_default(),
         generation: ctx.live.generation.number(),
         origin: ctx.origin.as_ref().map(|origin| &*origin.config().name),
         ipv6_prefix: ctx.live.ipv6_prefix(),
         duration: now.mono.saturating_sub(ctx.began.mono),
-    };
-    proxy.access.record(&record, &ctx.live.access_log);
+        user_agent: head.headers.get(header::USER_AGENT).map(|value| value.as_bytes()),
+        protocol: Some(head.version),
+        request_bytes: end.request_bytes,
+        response_bytes: end.response_bytes,
+        exchange: exchange(ctx),
+        failure: failure(ctx, outage),
+        trace_id: trace_id(&head.headers),
+        tls_version: session
+            .digest()
+            .and_then(|digest| digest.ssl_digest.as_ref())
+            .map(|tls| &*tls.version),
+    }
+}
+
+fn exchange(ctx: &Context) -> OriginExchange {
+    let asked = ctx.origin_asked.zip(ctx.origin_answered);
+    OriginExchange {
+        server: ctx.server(),
+        status: ctx.origin_status,
+        duration: asked.map(|(asked, answered)| answered.saturating_sub(asked)),
+        retries: ctx.retries(),
+    }
+}
+
+fn failure(ctx: &Context, outage: bool) -> Option<FailureReason> {
+    match ctx.outcome {
+        _ if outage => Some(FailureReason::StoreOutage),
+        None => Some(FailureReason::ClientLeft),
+        Some(_) => ctx.failure,
+    }
 }
 
 /// The candidates that disagree, as far as they have answered by now.
@@ -213,5 +310,6 @@ fn deciding<'p>(decision: &Decision, policy: &'p Policy) -> Option<DecidingLimit
         tier: verdict.tier.name(),
         remaining: verdict.verdict.remaining,
         authenticated: verdict.authenticated,
+        key: verdict.key,
     })
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use arc_swap::ArcSwap;
 
 use super::access_record::AccessSink;
+use super::failure_reason::FailureReason;
 use super::live::Live;
 use super::origins::{AllOriginSlots, InFlight, OriginGroup, OriginSlot};
 use super::request_id::RequestId;
@@ -78,8 +79,14 @@ pub struct Context {
     pub(super) origin: Option<Arc<OriginGroup>>,
     pub(super) origin_asked: Option<Nanos>,
     pub(super) origin_status: Option<u16>,
+    /// When the head of its response came.
+    pub(super) origin_answered: Option<Nanos>,
     /// The status of a response that did not go through the framework.
     pub(super) answered: Option<u16>,
+    /// Bytes of the body of that response.
+    pub(super) answered_bytes: u64,
+    /// Why the request failed, or its answer did not come to its end.
+    pub(super) failure: Option<FailureReason>,
     /// How the tunnel ended, where the connection became one.
     pub(super) tunnel: Option<TunnelEnd>,
     pub(super) body_read: u64,
@@ -114,7 +121,10 @@ impl Context {
             origin: None,
             origin_asked: None,
             origin_status: None,
+            origin_answered: None,
             answered: None,
+            answered_bytes: 0,
+            failure: None,
             tunnel: None,
             body_read: 0,
         }

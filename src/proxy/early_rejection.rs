@@ -12,11 +12,11 @@ use bytes::Bytes;
 use super::access_record::{AccessRecord, AccessSink};
 use super::live::Live;
 use super::request_id::RequestId;
-use super::traffic::{RequestOutcome, TrafficCounters};
+use super::traffic::{RequestEnd, RequestOutcome, TrafficCounters};
 use crate::clock::Nanos;
 use crate::edge::{ConnectionPolicy, ConnectionRules, ShedReason};
 use crate::engine::Engine;
-use crate::http::{RejectReason, render};
+use crate::http::{RejectReason, Reply, render};
 
 /// Decides about connections and records their refusals. Shared by all connections.
 pub struct EarlyRejection {
@@ -57,21 +57,30 @@ impl ConnectionPolicy for EarlyRejection {
         let now = self.engine.now();
         let date = self.engine.date(now);
         self.counters.record_rejection(reason);
-        live.counters(None).record(RequestOutcome::Rejected);
+        let reply = render::rejected(reason, reason.status());
+        let end = RequestEnd {
+            outcome: RequestOutcome::Rejected,
+            status: reason.status(),
+            request_bytes: 0,
+            response_bytes: reply.body_bytes(),
+        };
+        live.traffic(None).record(&end);
         if self.access.takes(RequestOutcome::Rejected, false, &live.access_log) {
             let request_id = RequestId::generate();
             let duration = now.mono.saturating_sub(began);
             let id = request_id.as_str();
-            let record = AccessRecord::of_refused_head(&live, id, peer, reason, date, duration);
+            let bytes = end.response_bytes;
+            let record =
+                AccessRecord::of_refused_head(&live, id, peer, reason, bytes, date, duration);
             self.access.record(&record, &live.access_log);
         }
-        last_answer(reason, date)
+        last_answer(&reply, date)
     }
 }
 
 /// The bytes of an HTTP/1 answer that ends a connection.
-fn last_answer(reason: RejectReason, date: Nanos) -> Bytes {
+fn last_answer(reply: &Reply, date: Nanos) -> Bytes {
     let mut bytes = Vec::with_capacity(512);
-    render::rejected(reason, reason.status()).write(&mut bytes, date, false, false);
+    reply.write(&mut bytes, date, false, false);
     Bytes::from(bytes)
 }

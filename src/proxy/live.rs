@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::origins::{OriginGroup, OriginTlsFiles};
-use super::traffic::{RouteCounters, TrafficCounters};
+use super::traffic::{RouteTraffic, TrafficCounters};
 use crate::config::{AccessLog, Admin, Bounds, Config, Listener, Origin, Responses, StoreConfig};
 use crate::edge::ConnectionRules;
 use crate::engine::{Engine, Generation, ReloadReport};
@@ -39,13 +39,13 @@ pub struct Live {
     /// What was fixed when the process started.
     pub fixed: Fixed,
     /// The counters of requests without a route.
-    no_route: Arc<RouteCounters>,
+    no_route: RouteTraffic,
 }
 
 /// What belongs to one route.
 struct LiveRoute {
     responses: Arc<Responses>,
-    counters: Arc<RouteCounters>,
+    traffic: RouteTraffic,
 }
 
 /// What a reload cannot change of a listener.
@@ -144,9 +144,10 @@ impl Live {
             });
         }
         let responses = config.responses;
+        counters.forget_old_details();
         let routes = PerRoute::of(&config.policy.routes, |index, route| LiveRoute {
             responses: Arc::clone(&responses[index]),
-            counters: counters.route(&route.name),
+            traffic: counters.route(&route.name),
         });
         let (generation, report) =
             engine.generation(config.policy, previous.map(|previous| &previous.generation));
@@ -163,17 +164,17 @@ impl Live {
             field_rules,
             access_log: config.access_log,
             fixed,
-            no_route: counters.route(&Arc::from(TrafficCounters::NO_ROUTE)),
+            no_route: counters.no_route(),
             generation,
         };
         (live, report)
     }
 
     /// The counters of a route, or of requests without one.
-    pub fn counters(&self, route: Option<RouteIndex>) -> &RouteCounters {
+    pub(super) fn traffic(&self, route: Option<RouteIndex>) -> &RouteTraffic {
         route
             .and_then(|route| self.routes.get(route))
-            .map_or(&self.no_route, |route| &route.counters)
+            .map_or(&self.no_route, |route| &route.traffic)
     }
 
     /// How answers look on a route.

@@ -9,6 +9,7 @@ use pingora::{Error, ErrorSource, ErrorType, Result};
 use pingora_proxy::{FailToProxy, Session};
 
 use super::context::{Context, Tollgate};
+use super::failure_reason::FailureReason;
 use super::traffic::RequestOutcome;
 use super::tunnel;
 use crate::edge::{ConnectionState, StreamCut};
@@ -51,6 +52,9 @@ pub(super) async fn failure(
     }
     if let Some(reason) = StreamCut::reason_of(error) {
         ctx.rejected = Some(reason);
+    }
+    if ctx.rejected.is_none() {
+        ctx.failure = Some(FailureReason::of(error, ctx.shed));
     }
     let status = ctx.rejected.map_or_else(|| failure_status(error), RejectReason::status);
     ctx.outcome = Some(match (ctx.rejected, error.esource()) {
@@ -164,6 +168,7 @@ fn write_through_stream(session: &Session, ctx: &mut Context, reply: &Reply) -> 
     let without_body = session.req_header().method == Method::HEAD;
     connection.queue_response(|out| reply.write(out, ctx.date, keeps, without_body));
     ctx.answered = Some(reply.status.as_u16());
+    ctx.answered_bytes = if without_body { 0 } else { reply.body_bytes() };
     true
 }
 

@@ -57,6 +57,7 @@ pub(super) fn write_fields(
         if let Some(server) = ctx.asked {
             origin.answered(server, asked, now);
         }
+        ctx.origin_answered = Some(now);
     }
     let final_response = FinalResponse {
         status: response.status.as_u16(),

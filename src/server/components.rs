@@ -28,7 +28,10 @@ use crate::edge::{
     StartupBarrier, TicketKeys, TlsAcceptor,
 };
 use crate::engine::Engine;
-use crate::ops::{AccessLogSink, AdminAccess, AdminApi, Lifecycle, ReloadSource, Reloader, Status};
+use crate::ops::{
+    AccessLogSink, AdminAccess, AdminApi, Lifecycle, ReloadSource, Reloader, Status,
+    process_collector,
+};
 use crate::proxy::{AllOriginSlots, EarlyRejection, Live, Tollgate, TrafficCounters};
 use crate::signals::OperatorRequests;
 
@@ -138,6 +141,8 @@ impl Components {
             status: Arc::clone(&self.status),
             connections: Arc::clone(&self.connections),
             memory: Arc::clone(&self.memory),
+            certificates: Arc::clone(&self.certificates),
+            process: process_collector(),
             token: admin.token.clone(),
             access: AdminAccess { address: admin.address, hosts: admin.hosts.clone() },
         };

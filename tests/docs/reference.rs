@@ -228,6 +228,7 @@ impl<'s> Reference<'s> {
             ("^[0-9]+(\\.[0-9]{1,4})?%$", "a share, as `25%`"),
             ("^[0-9]{3} *- *[0-9]{3}$", "a range, as `500-599`"),
             ("^[A-Z]{1,32}$", "a method"),
+            ("\\$[a-z0-9_]+", "a template"),
             ("^((header|cookie):.+|class)$", "`header:NAME`, `cookie:NAME`, `class`"),
             (
                 "^(header|cookie|query|path_segment|class):.+$",

@@ -5,15 +5,18 @@ mod access_log;
 mod bounds;
 mod config;
 mod listeners;
+mod log_template;
 mod origins;
 mod responses;
 mod store;
 
-pub use access_log::{AccessLog, LogAddress, LogPath, LogTarget};
+pub use access_log::{AccessLog, HiddenFields, LogAddress, LogFormat, LogKey, LogPath, LogTarget};
 pub(super) use bounds::handshake_bucket;
 pub use bounds::{Bounds, MethodOverride, Underscores};
 pub use config::Config;
 pub use listeners::{Admin, Certificate, Listener};
+pub(super) use log_template::TemplateError;
+pub use log_template::{LogField, LogTemplate, TemplateItem};
 pub use origins::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls};
 pub use responses::{Cors, RefusalBody, Responses};
 pub use store::{

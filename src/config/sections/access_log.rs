@@ -1,25 +1,35 @@
-//! `access_log`: where requests are logged, how many of them, and how much of each.
+//! `access_log`: where requests are logged, in which form, how many of them, and how much of each.
 
 use std::path::Path;
 
-use crate::config::model::{AccessLog, LogAddress, LogPath, LogTarget};
-use crate::config::reader::{Located, Mapping};
+use crate::config::model::{
+    AccessLog, HiddenFields, LogAddress, LogField, LogFormat, LogKey, LogPath, LogTarget,
+    LogTemplate, TemplateError,
+};
+use crate::config::reader::{Located, Mapping, did_you_mean};
 use crate::config::scalars::share;
 
 /// `access_log`. Without it every request is logged in full to standard output.
 pub(crate) fn access_log(root: &mut Mapping<'_>, folder: &Path) -> AccessLog {
     let mut log = AccessLog {
         to: LogTarget::Stdout,
+        format: LogFormat::Json,
         sample_ppm: 1_000_000,
         sample_denied_ppm: 1_000_000,
         client_ip: LogAddress::Full,
         path: LogPath::Full,
+        log_key: LogKey::None,
+        // Known when the limits are.
+        hidden: HiddenFields::default(),
     };
     let Some(mut map) = root.get("access_log").and_then(|at| at.mapping()) else {
         return log;
     };
     if let Some(target) = map.get("to").and_then(|at| target(&at, folder)) {
         log.to = target;
+    }
+    if let Some(format) = map.get("format").and_then(|at| format(&at)) {
+        log.format = format;
     }
     if let Some(ppm) = map.get("sample").and_then(|at| at.parse(share)) {
         log.sample_ppm = ppm;
@@ -36,8 +46,62 @@ pub(crate) fn access_log(root: &mut Mapping<'_>, folder: &Path) -> AccessLog {
     if let Some(path) = map.get("path").and_then(|at| at.choice(&paths)) {
         log.path = path;
     }
+    let keys = [("none", LogKey::None), ("hash", LogKey::Hash), ("prefix", LogKey::Prefix)];
+    if let Some(key) = map.get("log_key").and_then(|at| at.choice(&keys)) {
+        log.log_key = key;
+    }
     map.finish();
     log
+}
+
+/// A word, or a template, which has a `$`.
+fn format(at: &Located<'_>) -> Option<LogFormat> {
+    const WORDS: [(&str, LogFormat); 4] = [
+        ("json", LogFormat::Json),
+        ("ecs", LogFormat::Ecs),
+        ("otel", LogFormat::Otel),
+        ("combined", LogFormat::Combined),
+    ];
+    let text = at.text()?;
+    if let Some((_, format)) = WORDS.iter().find(|(word, _)| *word == text) {
+        return Some(format.clone());
+    }
+    if !text.contains('$') {
+        let words = WORDS.map(|(word, _)| word);
+        let cure = did_you_mean(text, &words).unwrap_or_else(|| {
+            "json, ecs, otel, combined, or a template as '$client_ip $status'".to_owned()
+        });
+        at.error_with(format!("unknown format {text:?}"), cure);
+        return None;
+    }
+    match LogTemplate::parse(text) {
+        Ok(template) => Some(LogFormat::Template(template)),
+        Err(error) => {
+            at.error_with(error.to_string(), template_cure(&error));
+            None
+        }
+    }
+}
+
+fn template_cure(error: &TemplateError) -> String {
+    let names: Vec<&str> = LogField::ALL.iter().map(|field| field.name()).collect();
+    match error {
+        TemplateError::UnknownField { name, .. } => match TemplateError::own_name(name) {
+            Some(own) => format!("its name here is ${own}"),
+            None => did_you_mean(name, &names).map_or_else(
+                || format!("known here: ${}", names.join(", $")),
+                |cure| cure.replacen('"', "\"$", 1),
+            ),
+        },
+        TemplateError::NoName(_) => {
+            "write $$ for a dollar sign, and $name without braces".to_owned()
+        }
+        TemplateError::Control(_) => "a line of the log is one line; leave it out".to_owned(),
+        TemplateError::TooLong => "leave out what the reader of the log does not need".to_owned(),
+        TemplateError::NoField => {
+            "name fields, as '$client_ip $status'; $$ stands for a dollar sign".to_owned()
+        }
+    }
 }
 
 fn target(at: &Located<'_>, folder: &Path) -> Option<LogTarget> {

@@ -53,6 +53,12 @@ impl AlternativeNames {
     }
 }
 
+/// When the first certificate of a chain expires, in seconds since the Unix epoch: clients refuse the chain then.
+pub(super) fn earliest_expiry(key: &CertifiedKey) -> Option<i64> {
+    let certificates = key.cert.iter().filter_map(|der| X509Certificate::from_der(der).ok());
+    certificates.map(|(_, certificate)| certificate.validity().not_after.timestamp()).min()
+}
+
 /// Four bytes or sixteen (RFC 5280, section 4.2.1.6).
 fn parse_address(bytes: &[u8]) -> Option<IpAddr> {
     let ipv4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from).ok();

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -14,7 +15,7 @@ use ring::digest::{self, SHA256_OUTPUT_LEN};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::certificate_files::{AlternativeNames, read_certified_key};
+use super::certificate_files::{AlternativeNames, earliest_expiry, read_certified_key};
 use super::client_trust::ClientTrust;
 use crate::config::Listener;
 
@@ -38,6 +39,8 @@ pub struct Certificates {
     binding: [u8; SHA256_OUTPUT_LEN],
     /// Who signs the certificates of clients; `None` where they show none.
     client_trust: Option<Arc<ClientTrust>>,
+    /// Of each file.
+    expiries: Vec<CertificateExpiry>,
 }
 
 /// A certificate with its key and its names.
@@ -45,6 +48,17 @@ pub struct Certificates {
 struct CertificateEntry {
     key: Arc<CertifiedKey>,
     covered: AlternativeNames,
+}
+
+/// When a certificate of a listener expires.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateExpiry {
+    /// The listener's name, or its address if it has none.
+    pub listener: Arc<str>,
+    /// The file of the certificate and its chain.
+    pub file: PathBuf,
+    /// When the first certificate of the chain expires, in seconds since the Unix epoch.
+    pub not_after: i64,
 }
 
 /// The certificate that a connection was served, with the others of its listener.
@@ -72,6 +86,12 @@ impl CertificateStore {
         self.listeners.store(Arc::new(certificates));
     }
 
+    /// When the certificates in force expire.
+    pub fn expiries(&self) -> Vec<CertificateExpiry> {
+        let listeners = self.listeners.load();
+        listeners.iter().flat_map(|listener| listener.expiries.iter().cloned()).collect()
+    }
+
     /// What session tickets of a listener are bound to.
     pub(super) fn binding(&self, listener: usize) -> Option<[u8; SHA256_OUTPUT_LEN]> {
         self.listeners.load().get(listener).map(|certificates| certificates.binding)
@@ -94,11 +114,19 @@ impl CertificateStore {
 impl Certificates {
     fn read(listener: &Listener) -> Result<Arc<Self>, String> {
         let (mut by_name, mut default) = (HashMap::new(), None);
+        let mut expiries = Vec::with_capacity(listener.certificates.len());
+        let name = listener.name.clone();
+        let name = name.unwrap_or_else(|| Arc::from(listener.address.to_string()));
         let mut binding = digest::Context::new(&digest::SHA256);
         hash_field(&mut binding, listener.address.to_string().as_bytes());
         let client_trust = listener.client_ca.as_deref().map(ClientTrust::read).transpose()?;
         for files in &listener.certificates {
             let key = Arc::new(read_certified_key(&files.certificate, &files.private_key)?);
+            expiries.extend(earliest_expiry(&key).map(|not_after| CertificateExpiry {
+                listener: Arc::clone(&name),
+                file: files.certificate.clone(),
+                not_after,
+            }));
             let covered = AlternativeNames::of(&key);
             let entry = Arc::new(CertificateEntry { key, covered });
             entry.hash_into(&mut binding);
@@ -112,7 +140,8 @@ impl Certificates {
         };
         let has_several = by_name.values().any(is_other);
         let empty = [0; SHA256_OUTPUT_LEN];
-        let mut all = Self { by_name, default, has_several, binding: empty, client_trust };
+        let mut all =
+            Self { by_name, default, has_several, binding: empty, client_trust, expiries };
         all.binding.copy_from_slice(binding.finish().as_ref());
         Ok(Arc::new(all))
     }

@@ -17,6 +17,6 @@ mod ticket_keys;
 
 pub(crate) use acceptor::TlsAcceptor;
 pub(super) use certificates::ServedCertificate;
-pub use certificates::{CertificateStore, Certificates};
+pub use certificates::{CertificateExpiry, CertificateStore, Certificates};
 pub(super) use client_verifier::TrustedClient;
 pub use ticket_keys::{NoRandomness, TicketKeys};

@@ -1,4 +1,5 @@
-//! Counters of one origin, over all configurations: what its servers answered, how long it took, its slots.
+//! Counters of one origin, over all configurations: what its servers answered, how long it took, how often a request was
+//! sent again, its slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -31,7 +31,7 @@ use super::script::SCRIPT;
 use super::server_storage::ServerStorage;
 use super::server_task;
 use super::transport::Readiness;
-use crate::clock::{Clock, Nanos};
+use crate::clock::{Clock, Nanos, RoundedSpan};
 
 /// How long a server may take to answer a question about its slots.
 const SLOTS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -248,8 +248,8 @@ impl Server {
     /// Records that the breaker has closed.
     pub(super) fn record_back(&self) {
         if let Some(since) = self.away_since.lock().take() {
-            let took = self.context.clock.now().mono.saturating_sub(since);
-            log::warn!("the store at {} is back after {took:?}", self.address);
+            let took = RoundedSpan(self.context.clock.now().mono.saturating_sub(since));
+            log::warn!("the store at {} is back after {took}", self.address);
         } else {
             log::info!("the store at {} answers", self.address);
         }

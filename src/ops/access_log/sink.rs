@@ -1,0 +1,101 @@
+//! Takes the records of requests, and writes the lines of those that the configuration asks for.
+//!
+//! Writing never waits: a line that finds a full queue is dropped and counted. It does not know how a line looks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+
+use super::fields::Fields;
+use super::{ecs, json, otel, text};
+use crate::config::{AccessLog, LogFormat, LogTarget};
+use crate::ops::line_writer::{self, LineWriter, ReplaceableWriter};
+use crate::proxy::{AccessRecord, AccessSink, RequestOutcome};
+
+/// Bytes that most lines fit into, so that a line is allocated once.
+const LINE_CAPACITY: usize = 1_024;
+
+/// Writes the access log. A reload may change its target.
+pub struct AccessLogSink {
+    out: ReplaceableWriter,
+    target: Mutex<LogTarget>,
+    /// The writer before the current one. Lines may still wait in it when the process ends.
+    previous: Mutex<Option<Arc<LineWriter>>>,
+}
+
+impl AccessLogSink {
+    /// Opens the target that the configuration names.
+    pub fn new(rules: &AccessLog) -> std::io::Result<Self> {
+        let out = line_writer::open(&rules.to)?.map(Arc::new);
+        Ok(Self {
+            out: Arc::new(ArcSwapOption::new(out)),
+            target: Mutex::new(rules.to.clone()),
+            previous: Mutex::new(None),
+        })
+    }
+
+    /// Changes to the target of the next configuration. A file is opened again even if its name is the same, so that a
+    /// rotated file is released.
+    pub fn redirect(&self, rules: &AccessLog) -> std::io::Result<()> {
+        let mut target = self.target.lock();
+        if *target == rules.to && !matches!(rules.to, LogTarget::File(_)) {
+            return Ok(());
+        }
+        self.open(&rules.to)?;
+        target.clone_from(&rules.to);
+        Ok(())
+    }
+
+    /// Opens a file again, so that a rotated file is released.
+    pub fn reopen(&self) -> std::io::Result<()> {
+        let target = self.target.lock();
+        if matches!(*target, LogTarget::File(_)) { self.open(&target) } else { Ok(()) }
+    }
+
+    fn open(&self, target: &LogTarget) -> std::io::Result<()> {
+        let next = line_writer::open(target)?.map(Arc::new);
+        *self.previous.lock() = self.out.swap(next);
+        Ok(())
+    }
+
+    /// Waits until the recorded lines are written, at most `patience` for each writer.
+    pub fn flush(&self, patience: Duration) {
+        if let Some(previous) = self.previous.lock().take() {
+            previous.flush(patience);
+        }
+        if let Some(out) = self.out.load().as_deref() {
+            out.flush(patience);
+        }
+    }
+}
+
+impl AccessSink for AccessLogSink {
+    fn takes(&self, outcome: RequestOutcome, outage: bool, rules: &AccessLog) -> bool {
+        if rules.to == LogTarget::None {
+            return false;
+        }
+        let passed =
+            matches!(outcome, RequestOutcome::Forwarded | RequestOutcome::Failed) && !outage;
+        let share = if passed { rules.sample_ppm } else { rules.sample_denied_ppm };
+        share >= 1_000_000 || fastrand::u32(0..1_000_000) < share
+    }
+
+    fn record(&self, record: &AccessRecord<'_>, rules: &AccessLog) {
+        let out = self.out.load();
+        let Some(out) = out.as_deref() else {
+            return;
+        };
+        let mut line = String::with_capacity(LINE_CAPACITY);
+        let fields = Fields::of(record, rules);
+        match &rules.format {
+            LogFormat::Json => json::write(&fields, &mut line),
+            LogFormat::Ecs => ecs::write(&fields, &mut line),
+            LogFormat::Otel => otel::write(&fields, &mut line),
+            LogFormat::Combined => text::write_combined(&fields, &mut line),
+            LogFormat::Template(template) => text::write_template(template, &fields, &mut line),
+        }
+        out.write(line);
+    }
+}

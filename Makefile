@@ -7,7 +7,7 @@ CARGO ?= cargo
 export CARGO
 # pingora builds zlib-ng with cmake; the rest is what tests talk to.
 RUN_TOOLS := cmake
-TEST_TOOLS := cmake promtool curl nginx node slowhttptest python3-aiohttp python3-h2 python3-requests redis-server ip
+TEST_TOOLS := cmake groff promtool curl nginx node slowhttptest python3-aiohttp python3-h2 python3-requests redis-server ip
 
 .PHONY: run build test lint unit quick tools-run tools-test fmt
 
@@ -127,6 +127,23 @@ CHECKS ?= licenses bans sources advisories
 deny: tools-run
 	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
 	$(CARGO) deny --locked check $(CHECKS)
+
+.PHONY: man install
+
+# The man pages, in target/man.
+man: build
+	target/release/tollgate man target/man
+
+# The program, its man pages, and completions for shells, below DESTDIR and PREFIX.
+PREFIX ?= /usr/local
+SHARE = $(DESTDIR)$(PREFIX)/share
+install: man
+	install -D -m 755 target/release/tollgate $(DESTDIR)$(PREFIX)/bin/tollgate
+	install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	install -m 644 target/man/*.1 $(SHARE)/man/man1
+	target/release/tollgate completions bash > $(SHARE)/bash-completion/completions/tollgate
+	target/release/tollgate completions zsh > $(SHARE)/zsh/site-functions/_tollgate
+	target/release/tollgate completions fish > $(SHARE)/fish/vendor_completions.d/tollgate.fish
 
 .PHONY: docs docs-generated
 

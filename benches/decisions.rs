@@ -15,7 +15,7 @@ use tollgate::config::{self, LoadedConfig};
 use tollgate::engine::{Engine, Generation};
 use tollgate::http::{AnswerPreferences, Head, HeadBounds, added_fields, refusal, validate};
 use tollgate::policy::client::RequestClient;
-use tollgate::policy::{Facts, KeySecret, RouteIndex};
+use tollgate::policy::{ConditionResults, Facts, KeySecret, RouteIndex};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -53,6 +53,7 @@ fn facts<'r>(path: &'r str, query: Option<&'r str>, headers: &'r HeaderMap) -> F
         readings: &[],
         query,
         headers,
+        conditions: None,
     }
 }
 
@@ -110,6 +111,51 @@ fn routing_by_class(c: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(count), |b| {
             b.iter(|| generation.policy().find(black_box(&facts)));
         });
+    }
+}
+
+/// Values that a client chooses to make patterns slow, where 500 routes each have a pattern of their own; beside an
+/// ordinary value. The path has other readings, so the routes are looked for under each of them.
+fn hostile_values(c: &mut Criterion) {
+    const ROUTES: usize = 500;
+    let mut group = c.benchmark_group("500 patterns");
+    let mut draw = fastrand::Rng::with_seed(1);
+    let mut many_states = |length: usize| -> Vec<u8> {
+        (0..length).map(|_| draw.choice(*b"ab0123456789x").unwrap_or(b'a')).collect()
+    };
+    let values: [(&str, Vec<u8>); 5] = [
+        ("ordinary", b"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (like Gecko)".to_vec()),
+        ("32 KiB", [b"bo".repeat(14_000), b"t".to_vec()].concat()),
+        ("32 KiB not ASCII", "bot\u{e9}".repeat(6_000).into_bytes()),
+        ("2 KiB of many states", many_states(2_000)),
+        ("32 KiB of many states", many_states(30_000)),
+    ];
+    for pattern in [r"(?i)\\bbotN\\b", r"[ab]N[^N]{20}x"] {
+        let mut policy = "limits: {}\nroutes:\n".to_owned();
+        for n in 0..ROUTES {
+            let pattern = pattern.replace('N', &n.to_string());
+            let _ = writeln!(
+                policy,
+                "  - {{ name: r{n}, match: {{ header: {{ user-agent: {{ regex: \"{pattern}\" }} }} }} }}"
+            );
+        }
+        policy.push_str("  - { name: rest }\n");
+        let (engine, generation) = engine(&policy);
+        let readings: Vec<String> = (0..24).map(|n| format!("/a{n}")).collect();
+        for (name, value) in &values {
+            let mut headers = HeaderMap::new();
+            let value = http::HeaderValue::from_bytes(value);
+            headers.insert("user-agent", value.unwrap_or_else(|error| panic!("{name}: {error}")));
+            group.bench_function(BenchmarkId::new(pattern, name), |b| {
+                b.iter(|| {
+                    let conditions = ConditionResults::default();
+                    let plain = facts("/a", None, &headers);
+                    let facts =
+                        Facts { readings: &readings, conditions: Some(&conditions), ..plain };
+                    engine.decide_now(&generation, black_box(&facts)).0.outcome
+                });
+            });
+        }
     }
 }
 
@@ -337,7 +383,7 @@ fn fields(c: &mut Criterion) {
     });
     group.bench_function("refused", |b| {
         b.iter(|| {
-            let asking = AnswerPreferences { headers: &headers, chance: 0.5 };
+            let asking = AnswerPreferences { headers: &headers, chance: 0.5, request_id: "" };
             refusal(black_box(&refused), policy, &responses, asking).map(|one| one.is_some())
         });
     });
@@ -349,6 +395,6 @@ criterion_group! {
         .sample_size(10)
         .measurement_time(Duration::from_secs(1))
         .warm_up_time(Duration::from_millis(300));
-    targets = routing, routing_by_class, paths, configuration, keys, fields, forged, threads, decisions
+    targets = routing, routing_by_class, hostile_values, paths, configuration, keys, fields, forged, threads, decisions
 }
 criterion_main!(benches);

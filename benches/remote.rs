@@ -90,6 +90,7 @@ impl Node {
             readings: &[],
             query: None,
             headers,
+            conditions: None,
         };
         let (decision, _) = self.engine.decide(&self.generation, &facts).await;
         (decision.outcome, decision.is_degraded())

@@ -16,6 +16,7 @@
 //! | `pingora` | [`plugin`]: the phases and the background service |
 //! | `redis` | `store: { redis: .. }`, through [`LimiterBuilder::connect`] |
 //! | `jwt` | keys and plans by claims of signed tokens |
+//! | `jwks` | keys of signed tokens at a URL, fetched in the background |
 //! | `bin` | the proxy itself and its command line |
 //!
 //! A policy that needs a feature which the build leaves out is refused by name.
@@ -42,8 +43,8 @@ pub use http::Refusal;
 #[cfg(feature = "pingora")]
 pub use limiter::plugin;
 pub use limiter::{
-    Action, Judged, LimitMetrics, Limiter, LimiterBuilder, LimiterError, MetricsSnapshot,
-    VerdictCounts,
+    Action, Judged, KeySetMetrics, LimitMetrics, Limiter, LimiterBuilder, LimiterError,
+    MetricsSnapshot, VerdictCounts,
 };
 pub use policy::Tier;
 
@@ -75,6 +76,10 @@ pub mod histogram;
 mod http;
 #[cfg(feature = "internals")]
 pub mod http;
+#[cfg(not(feature = "internals"))]
+mod jwks;
+#[cfg(feature = "internals")]
+pub mod jwks;
 #[cfg(not(feature = "internals"))]
 mod limit;
 #[cfg(feature = "internals")]

@@ -26,18 +26,21 @@ pub enum LogKind {
     Internal,
     /// A connection could not be accepted.
     Accept,
+    /// The certificate of a client was refused, or it showed none.
+    ClientCertificate,
     /// A line of the framework.
     Framework,
 }
 
 impl LogKind {
     /// Every kind, in the order of the counters.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::OriginFailed,
         Self::OriginRetried,
         Self::OriginServer,
         Self::Internal,
         Self::Accept,
+        Self::ClientCertificate,
         Self::Framework,
     ];
 
@@ -49,6 +52,7 @@ impl LogKind {
             Self::OriginServer => "origin_server",
             Self::Internal => "internal",
             Self::Accept => "accept",
+            Self::ClientCertificate => "client_certificate",
             Self::Framework => "framework",
         }
     }

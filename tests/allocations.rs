@@ -16,12 +16,14 @@ use pingora::server::configuration::ServerConf;
 use pingora_proxy::http_proxy_service;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::plain::Plain;
+use support::signing;
 use support::wait::eventually_in_thread;
 use tollgate::clock::{Nanos, Now};
 use tollgate::limit::{Quota, Rate, SlidingLog, WindowLengths, log_bytes};
 use tollgate::policy::KeyHash;
 use tollgate::signals::Signals;
 use tollgate::store::{CellBudget, EmbeddedCharge, EmbeddedStore, QuotaSpec, SHARDS};
+use tollgate::tokens::{ClaimLookup, SignatureCheck, TokenVerifier, WantedClaim};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -104,9 +106,8 @@ access_log: {{ to: none }}
     std::fs::write(&file, policy).unwrap();
     std::thread::spawn(move || {
         let orders = Signals::install().and_then(Signals::listen).unwrap();
-        let config =
-            tollgate::config::load(&file).map_err(|errors| errors.to_string()).unwrap().config;
-        tollgate::server::run(config, &file, false, orders).unwrap();
+        let loaded = tollgate::config::load(&file).map_err(|errors| errors.to_string()).unwrap();
+        tollgate::server::run(loaded, Some(&file), false, orders).unwrap();
         drop(folder);
     });
     port
@@ -226,6 +227,42 @@ fn a_log_gives_back_what_it_does_not_need_and_says_what_it_holds() {
     check("after the window", tables + few, 0.1);
     sweep(5 * MINUTE);
     assert_eq!((room.cells(), store.bytes()), (0, empty));
+}
+
+/// What the claims of remembered tokens may take, with the lists that hold them.
+const MOST_REMEMBERED: f64 = 34.0 * 1024.0 * 1024.0;
+
+/// Valid tokens of the largest size, in the forms that take most memory: what is remembered of them stays within its
+/// bound, and the last one is still remembered.
+#[test]
+fn remembered_tokens_are_bounded_by_bytes() {
+    let _alone = ALONE.lock();
+    const TOKENS: u64 = 2_000;
+    let secret = include_str!("policies/keys/secret").trim_end_matches(['\r', '\n']);
+    let many: String = (0..1_000).map(|n| format!("\"{n:x}\":1,")).collect();
+    for claims in [
+        format!("{{{many}\"sub\":\"a\"}}"),
+        format!("{{\"sub\":\"a\",\"aud\":[{}\"\"]}}", "\"\",".repeat(3_500)),
+        format!("{{\"sub\":\"a\",\"iss\":\"{}\"}}", "i".repeat(11_000)),
+    ] {
+        let tokens = TokenVerifier::from_secret(secret.as_bytes()).unwrap();
+        let lookup = |token: &str| {
+            let wanted = WantedClaim::named("sub");
+            let value =
+                tokens.claim(token.as_bytes(), &wanted, SignatureCheck::Verify, Nanos::ZERO);
+            assert_eq!(value, ClaimLookup::Value("a".to_owned()));
+        };
+        let region = Region::new(ALLOCATOR);
+        for n in 0..TOKENS {
+            lookup(&signing::signed(&claims, n));
+        }
+        let change = region.change();
+        let held = change.bytes_allocated as f64 - change.bytes_deallocated as f64;
+        println!("{} bytes of claims: {held} bytes are held", claims.len());
+        assert!(held < MOST_REMEMBERED, "{held}: {}..", &claims[..40]);
+        lookup(&signing::signed(&claims, TOKENS - 1));
+        assert_eq!(tokens.checks(), TOKENS);
+    }
 }
 
 /// What reading the worst paths may take: bytes that are written, in place of time.

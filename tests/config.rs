@@ -10,7 +10,7 @@ use tollgate::policy::client::AddressHeader;
 /// The beginning of a valid file. Each case appends its text, from line 4 on.
 const HEAD: &str = "version: 1
 listeners: [{ address: 127.0.0.1:1 }]
-origins: { site: { servers: [127.0.0.1:1] } }
+origins: { site: { servers: [127.0.0.1:2] } }
 ";
 
 fn errors(text: &str) -> Vec<String> {
@@ -149,11 +149,15 @@ fn mistakes_in_options_of_limits() {
     );
     exact(
         "overrides: [{ network: 192.0.2.0/24 }]",
-        &["f:5:60: limits.l.overrides[0]: write either action: allow, action: deny, or a rate"],
+        &[
+            "f:5:60: limits.l.overrides[0]: an override has one effect; write either action: allow, action: deny, or a rate",
+        ],
     );
     exact(
         "overrides: [{ key: 192.0.2.1, network: 192.0.2.0/24, action: deny }]",
-        &["f:5:60: limits.l.overrides[0]: write one of key, key_file, network and class"],
+        &[
+            "f:5:60: limits.l.overrides[0]: an override is for one kind of target; write one of key, key_file, network and class",
+        ],
     );
     exact(
         "count: { status: [] }",
@@ -161,7 +165,7 @@ fn mistakes_in_options_of_limits() {
     );
     exact(
         "refund: { status: [599-500] }",
-        &["f:5:67: limits.l.refund.status[0]: \"599-500\" ends before it begins"],
+        &["f:5:67: limits.l.refund.status[0]: \"599-500\" ends before it begins; write 500-599"],
     );
     exact(
         "rollout: 101%",
@@ -204,7 +208,7 @@ fn mistakes_in_options_of_limits() {
     );
     exact(
         "cost: { header: x-cost, default: 3, max: 2 }",
-        &["f:5:54: limits.l.cost: default is 3, above max 2"],
+        &["f:5:54: limits.l.cost: default is 3, above max 2; raise max, or lower the other"],
     );
     exact(
         "cost: { response_header: x-tokens, reserve: 9, max: 90 }",
@@ -266,12 +270,14 @@ fn mistakes_in_options_of_limits() {
     limit(
         "tier: exact, rate: 5/s, key: { jwt: { claim: sub } }, missing_key: skip",
         &[
-            "f:5:44: limits.l.key.jwt: write either { jwks_file: FILE, claim: sub } or { secret_file: FILE, claim: sub }",
+            "f:5:44: limits.l.key.jwt: the keys that verify a token are given once; write exactly one of jwks_file, jwks_url and secret_file, for example { jwks_file: FILE, claim: sub }",
         ],
     );
     limit(
         "tier: exact, rate: 5/s, key: { jwt: { secret_file: nowhere, claim: sub } }, missing_key: skip",
-        &["f:5:59: limits.l.key.jwt.secret_file: nowhere: No such file or directory (os error 2)"],
+        &[
+            "f:5:59: limits.l.key.jwt.secret_file: nowhere: No such file or directory (os error 2); create it, or correct its name",
+        ],
     );
     check(
         &format!(
@@ -321,10 +327,15 @@ fn mistakes_in_stores() {
     store(
         "url: \"redis://u:secret@a\"",
         &[
-            "f:4:24: store.redis.url: an address must not contain a password; write username and password_file",
+            "f:4:24: store.redis.url: an address must not contain a password; write it without, and username and password_file",
         ],
     );
-    store("url: redis://a/x", &["f:4:24: store.redis.url: \"x\" is not the number of a database"]);
+    store(
+        "url: redis://a/x",
+        &[
+            "f:4:24: store.redis.url: \"x\" is not the number of a database; write 0 or leave it out",
+        ],
+    );
     store(
         "cluster: [redis://a, rediss://b]",
         &[
@@ -343,7 +354,9 @@ fn mistakes_in_stores() {
     );
     store(
         "url: redis://a, timeout: 1m",
-        &["f:4:44: store.redis.timeout: \"1m\" is longer than 10s; the client waits as long"],
+        &[
+            "f:4:44: store.redis.timeout: \"1m\" is longer than 10s, and the client waits as long; write for example 20ms",
+        ],
     );
     store(
         "url: redis://a, tls: {}",
@@ -353,7 +366,9 @@ fn mistakes_in_stores() {
     );
     store(
         "url: redis://a, key_secret_file: nowhere",
-        &["f:4:52: store.redis.key_secret_file: nowhere: No such file or directory (os error 2)"],
+        &[
+            "f:4:52: store.redis.key_secret_file: nowhere: No such file or directory (os error 2); create it, or correct its name",
+        ],
     );
     store(
         "url: redis://a, username: u",
@@ -536,7 +551,9 @@ fn windows_and_rates_of_a_limit_are_bounded() {
 fn mistakes_in_routes() {
     check(
         "routes: [{ name: r }, { name: r }]\n",
-        &["f:4:31: routes[1].name: two routes have the name \"r\""],
+        &[
+            "f:4:31: routes[1].name: two routes have the name \"r\"; rename one of them; the other is on line 4",
+        ],
     );
     check(
         "routes: [{ name: R.1 }]\n",
@@ -545,14 +562,14 @@ fn mistakes_in_routes() {
     check(
         "routes: [{ name: r, match: { path: api, host: \"http://a\", methods: [post] } }]\n",
         &[
-            "f:4:36: routes[0].match.path: path \"api\": a path begins with /",
-            "f:4:47: routes[0].match.host: \"http://a\" is not a host; write example.com or \"*.example.com\", without scheme and port",
-            "f:4:69: routes[0].match.methods[0]: \"post\" is not a method; write it in capitals, for example POST",
+            "f:4:36: routes[0].match.path: path \"api\": a path begins with /; write /api",
+            "f:4:47: routes[0].match.host: \"http://a\" is not a host; write a, without scheme, port and path",
+            "f:4:69: routes[0].match.methods[0]: \"post\" is not a method; write POST",
         ],
     );
     check(
         "limits: { l: { tier: exact, rate: 1/s, key: client_ip } }\nroutes: [{ name: r, limits: [l, l] }]\n",
-        &["f:5:33: routes[0].limits[1]: limit \"l\" is listed twice"],
+        &["f:5:33: routes[0].limits[1]: limit \"l\" is listed twice; remove one of them"],
     );
     check(
         "routes: [{ name: r, match: { client: [10.0.0.1/8] } }]\n",
@@ -634,7 +651,9 @@ fn mistakes_in_sections() {
     );
     check(
         &format!("responses: {{ body: {{ file: nowhere.html, type: text/html }} }}\n{ROUTE}"),
-        &["f:4:28: responses.body.file: nowhere.html: No such file or directory (os error 2)"],
+        &[
+            "f:4:28: responses.body.file: nowhere.html: No such file or directory (os error 2); create it, or correct its name",
+        ],
     );
     let listeners: Vec<String> =
         (1..=33).map(|port| format!("{{ address: 127.0.0.1:{port} }}")).collect();
@@ -643,7 +662,7 @@ fn mistakes_in_sections() {
         errors(&HEAD.replace("listeners: [{ address: 127.0.0.1:1 }]", &listeners)),
         [
             "f:1:1: routes is missing; write routes: [{ name: site }]",
-            "f:2:12: listeners: 33 listeners, more than 32",
+            "f:2:12: listeners: 33 listeners, more than 32; let some of them share a listener, or start another tollgate",
         ]
     );
 }
@@ -651,7 +670,7 @@ fn mistakes_in_sections() {
 #[test]
 fn the_server_name_of_an_origin_is_a_name_or_an_address() {
     let tls = |sni: &str| {
-        let servers = "servers: [127.0.0.1:1]";
+        let servers = "servers: [127.0.0.1:2]";
         let head = HEAD.replace(servers, &format!("{servers}, tls: {{ sni: {sni} }}"));
         errors(&format!("{head}{ROUTE}"))
     };
@@ -686,7 +705,9 @@ fn handshakes_have_a_rate_or_none() {
     let location = "f:4:48: limits_of_this_proxy.handshakes_per_client";
     check(
         &bounds("50"),
-        &[&format!("{location}: \"50\" is not a rate; write for example 5/s or 60/1m")],
+        &[&format!(
+            "{location}: \"50\" is not a rate; say in which time: write 50/s, 50/1m or 50/1h"
+        )],
     );
     check(
         &bounds("3000000000/1s"),
@@ -742,25 +763,30 @@ fn mistakes_in_policy_tests_have_locations() {
   - name: a
     steps:
       - { at: 5s, send: { url: \"http://a/\" }, expect: { alowed: 1 } }
-      - { at: 1s, times: 0, send: { url: \"http://a/\", answer: { status: 99 } }, expect: {} }
-      - { send: { method: \"G T\", url: \"http://a/\", ip: x, headers: { \"a b\": c } }, expect: {} }
+      - { at: 1s, times: 0, send: { url: \"http://a/\", answer: { status: 99 } }, expect: { allowed: 1 } }
+      - { send: { method: \"G T\", url: \"http://a/\", ip: x, headers: { \"a b\": c } }, expect: { allowed: 1 } }
   - { name: b }
 ";
-    let errors = config::read_cases(text, "c").unwrap_err().lines();
+    let errors = config::read_cases(text, "c", Path::new("")).unwrap_err().lines();
     assert_eq!(
         errors,
         [
             "c:4:57: cases[0].steps[0].expect.alowed: unknown key \"alowed\"; did you mean \"allowed\"?",
             "c:5:26: cases[0].steps[1].times: \"0\" is not a whole number from 1 to 10000000",
             "c:5:73: cases[0].steps[1].send.answer.status: \"99\" is not a whole number from 100 to 599",
-            "c:6:27: cases[0].steps[2].send.method: \"G T\" is not a method",
-            "c:6:56: cases[0].steps[2].send.ip: \"x\" is not an address",
-            "c:6:70: cases[0].steps[2].send.headers.a b: \"a b\" is not the name of a header",
+            "c:6:27: cases[0].steps[2].send.method: \"G T\" is not a method; write for example GET",
+            "c:6:56: cases[0].steps[2].send.ip: \"x\" is not an address; write for example 192.0.2.7",
+            "c:6:70: cases[0].steps[2].send.headers.a b: \"a b\" is not the name of a header; write it as x-api-key: TEXT",
             "c:7:5: cases[1]: steps is missing; write steps: [{ send: .., expect: .. }]",
         ]
     );
-    let empty = config::read_cases("cases: []", "c").unwrap_err().lines();
-    assert_eq!(empty, ["c:1:8: cases: no case: nothing would be tested"]);
+    let empty = config::read_cases("cases: []", "c", Path::new("")).unwrap_err().lines();
+    assert_eq!(
+        empty,
+        [
+            "c:1:8: cases: no case: nothing would be tested; write cases: [{ name: .., steps: [..] }]"
+        ]
+    );
 }
 
 #[test]
@@ -801,7 +827,7 @@ fn values_are_text_as_typed() {
     let loaded = config::read_text(&format!("{HEAD}{policy}"), "f", Path::new("")).unwrap();
     let conditions = &loaded.config.policy.routes[0].matches.values;
     let tests: Vec<String> =
-        conditions.iter().map(|condition| condition.tests[0].to_string()).collect();
+        conditions.iter().map(|condition| condition.tests()[0].to_string()).collect();
     assert_eq!(tests, ["007", "yes", "1e3"]);
 }
 
@@ -910,7 +936,7 @@ fn options_of_limits_have_warnings() {
         let text = format!(
             "{HEAD}limits:\n  l: {{ tier: exact, rate: 50/s, {limit} }}
 routes: [{{ name: r, limits: [{used}] }}]
-check: {{ silence: [spoofable-key, unlimited-preflights] }}\n"
+check: {{ silence: [spoofable-key, unlimited-preflights, unused-limit] }}\n"
         );
         let loaded = config::read_text(&text, "f", Path::new(""));
         let loaded = loaded.unwrap_or_else(|errors| panic!("{text}\n{errors}"));
@@ -994,6 +1020,124 @@ routes: [{{ name: r, limits: [{limits}]{route} }}]\n"
 }
 
 /// The bound is a limit that is judged before signatures and refuses a client that sends forged tokens.
+#[test]
+fn mistakes_about_tokens_are_named_with_their_cure() {
+    for (keys, expected) in [
+        ("jwks_url: \"https://a/k\", jwks_file: f", "write exactly one of jwks_file"),
+        ("jwks_url: \"a/k\"", "jwks_url: this is no URL; write for example https://login"),
+        ("jwks_url: \"https://a b/\"", "jwks_url: this is no URL"),
+        ("jwks_url: \"ftp://a/k\"", "keys are fetched over https"),
+        ("jwks_url: \"http://a.example/k\"", "over http anyone on the way could put in other keys"),
+        ("jwks_url: \"http://127.0.0.1.nip.io/k\"", "over http anyone on the way"),
+        ("jwks_url: \"http://localhost.example/k\"", "over http anyone on the way"),
+        ("jwks_url: \"http://192.0.2.1/k\"", "over http anyone on the way"),
+        ("jwks_url: \"https://u:p@a/k\"", "a URL of public keys has no user"),
+        ("jwks_url: \"https://a/k#x\"", "a fragment is never sent"),
+        ("jwks_url: \"https://a:0/k\"", "the URL names no server"),
+        (
+            "jwks_url: \"http://[::1]:8/k\", jwks_ca_file: f",
+            "jwks_ca_file: there is no TLS to check",
+        ),
+        (
+            "jwks_url: \"https://a/k\", jwks_ca_file: nowhere",
+            "nowhere: No such file or directory (os error 2); create it",
+        ),
+        (
+            "jwks_url: \"https://a/k\", on_keys_failure: allow",
+            "unknown word \"allow\"; one of deny, absent",
+        ),
+        (
+            "jwks_url: \"https://a/k\", algorithms: [HS256]",
+            "these keys are never for HS256; public keys are for",
+        ),
+        (
+            "jwks_url: \"https://a/k\", algorithms: [RS512, ES512]",
+            "algorithms[1]: ES512 is not supported; write some of RS256, RS384, RS512, PS256",
+        ),
+        (
+            "secret_file: keys/secret, algorithms: HS512",
+            "HS512 is not supported; a secret is for HS256 alone",
+        ),
+        ("jwks_url: \"https://a/k\", algorithms: none", "unknown word \"none\""),
+        ("jwks_url: \"https://a/k\", algorithms: []", "no algorithm: no token would be believed"),
+        (
+            "secret_file: keys/secret, algorithms: RS256",
+            "these keys are never for RS256; a secret is for HS256 alone",
+        ),
+        ("jwks_file: keys/rotated.json, algorithms: RS256", "has no key for one of the algorithms"),
+        (
+            "secret_file: keys/secret, on_keys_failure: deny",
+            "on_keys_failure: only a set at a URL has it",
+        ),
+        ("secret_file: keys/secret, jwks_ca_file: f", "jwks_ca_file: only a set at a URL has it"),
+        ("secret_file: keys/secret, issuer: \"\"", "issuer: "),
+        ("secret_file: keys/secret, audience: []", "0 audiences; write 1 to 16"),
+        ("secret_file: keys/secret, leeway: 6m", "is not a whole number of seconds up to 5m"),
+        ("secret_file: keys/secret, leeway: 500ms", "is not a whole number of seconds up to 5m"),
+        (
+            "secret_file: keys/secret, from: bearer",
+            "a token cannot be read from \"bearer\"; one of authorization",
+        ),
+        ("secret_file: keys/secret, from: \"header:authorization\"", "write authorization"),
+        ("secret_file: keys/secret, from: \"header:Cookie\"", "write cookie:NAME"),
+        ("secret_file: keys/secret, from: \"header:a b\"", "is not the name of a header"),
+        ("secret_file: keys/secret, from: \"cookie:a b\"", "a token cannot be read from"),
+        ("secret_file: keys/secret, isuer: a", "unknown key \"isuer\"; did you mean \"issuer\"?"),
+    ] {
+        let text = format!(
+            "{HEAD}limits:\n  l: {{ tier: exact, rate: 5/s, key: {{ jwt: {{ {keys}, claim: sub }} }}, \
+             missing_key: skip }}\n{ROUTE}"
+        );
+        let errors = config::read_text(&text, "f", Path::new("tests/policies"));
+        let errors = errors.map(drop).unwrap_err().lines().join("\n");
+        assert!(errors.contains(expected), "{keys}: {errors}");
+    }
+    let sets: Vec<String> = (0..17)
+        .map(|n| {
+            let jwt = format!("{{ jwks_url: \"https://a/{n}\", claim: sub }}");
+            format!(
+                "  l{n}: {{ tier: exact, rate: 5/s, key: {{ jwt: {jwt} }}, missing_key: skip }}"
+            )
+        })
+        .collect();
+    let found = errors(&format!("{HEAD}limits:\n{}\n{ROUTE}", sets.join("\n")));
+    assert!(found.join("\n").contains("more than 16 sets of keys at URLs"), "{found:?}");
+}
+
+#[test]
+fn tokens_of_a_provider_have_warnings_of_their_own() {
+    let warnings = |keys: &str, missing: &str| -> Vec<&'static str> {
+        let url = "jwks_url: \"https://a/k\", claim: sub";
+        let text = format!(
+            "{HEAD}limits:\n  l: {{ tier: exact, rate: 5/s, key: {{ jwt: {{ {url}{keys} }} }}, \
+             missing_key: {missing} }}\n{ROUTE}"
+        );
+        let loaded = config::read_text(&text, "f", Path::new("")).unwrap();
+        let codes = loaded.warnings.iter().map(|warning| warning.code);
+        codes.filter(|code| matches!(*code, "any-audience" | "outage-as-missing-key")).collect()
+    };
+    let absent = ", audience: a, on_keys_failure: absent";
+    assert_eq!(warnings("", "skip"), ["any-audience"]);
+    assert_eq!(warnings(", audience: a", "deny"), [""; 0]);
+    assert_eq!(warnings(absent, "{ deny: 401 }"), ["outage-as-missing-key"]);
+    assert_eq!(warnings(absent, "client_ip"), [""; 0]);
+}
+
+#[test]
+fn sets_of_keys_are_named_without_their_query() {
+    let set = |n: usize, url: &str| {
+        let jwt = format!("{{ jwks_url: \"{url}\", claim: sub }}");
+        format!("  l{n}: {{ tier: exact, rate: 5/s, key: {{ jwt: {jwt} }}, missing_key: skip }}\n")
+    };
+    let urls =
+        ["https://a/k?t=1", "https://a/k?t=2", "https://A/k?t=1", "https://a:8/", "https://b"];
+    let all: String = urls.iter().enumerate().map(|(n, url)| set(n, url)).collect();
+    let loaded = config::read_text(&format!("{HEAD}limits:\n{all}{ROUTE}"), "f", Path::new(""));
+    let sets = loaded.unwrap().config.policy.key_sets;
+    let names: Vec<&str> = sets.iter().map(|set| set.name()).collect();
+    assert_eq!(names, ["a/k", "a/k#2", "a:8/", "b/"]);
+}
+
 #[test]
 fn a_route_that_checks_tokens_without_a_bound_has_a_warning() {
     let jwt = |claim: &str| format!("{{ jwt: {{ secret_file: keys/secret, claim: {claim} }} }}");
@@ -1180,6 +1324,43 @@ fn the_name_of_a_client_has_a_kind() {
     assert!(codes.contains(&"clients-not-asked"), "{codes:?}");
     let missing = limit("dns:a").replace(", missing_key: deny", "");
     assert!(errors(&missing)[0].contains("missing_key is missing"), "{:?}", errors(&missing));
+}
+
+/// What a key reads of a connection counts only where the listeners of its routes have it.
+#[test]
+fn keys_of_connections_are_looked_for_at_the_listeners_of_their_routes() {
+    let folder = tempfile::tempdir().unwrap();
+    support::certificates::pair("a").write(folder.path(), "a");
+    let codes = |matches: &str, key: &str| -> Vec<String> {
+        let text = format!(
+            "version: 1
+check: {{ silence: [unlimited-preflights, spoofable-key] }}
+listeners:
+  - {{ name: plain, address: 127.0.0.1:1 }}
+  - {{ name: tls, address: 127.0.0.1:2, tls: {{ certificate: a.crt, private_key: a.key }} }}
+  - {{ name: asks, address: 127.0.0.1:3, tls: {{ certificate: a.crt, private_key: a.key, client_ca: a.crt }} }}
+origins: {{ s: {{ servers: [127.0.0.1:9] }} }}
+limits: {{ l: {{ tier: exact, rate: 5/s, key: {key}, missing_key: skip }} }}
+routes: [{{ name: r, {matches}limits: [l] }}]
+"
+        );
+        let loaded = config::read_text(&text, "f", folder.path());
+        let loaded = loaded.unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+        let codes = loaded.warnings.iter().map(|warning| warning.code.to_owned());
+        codes.filter(|code| !code.starts_with("certificate-")).collect()
+    };
+    let none: [&str; 0] = [];
+    for (matches, key, expected) in [
+        ("", "tls_client", &none[..]),
+        ("match: { listener: asks }, ", "tls_client", &none),
+        ("match: { listener: [plain, tls] }, ", "tls_client", &["clients-not-asked"]),
+        ("match: { not: { listener: asks } }, ", "[client_ip, tls_client]", &["clients-not-asked"]),
+        ("", "tls_sni", &none),
+        ("match: { listener: tls }, ", "tls_sni", &none),
+        ("match: { listener: plain }, ", "tls_sni", &["unused-limit"]),
+    ] {
+        assert_eq!(codes(matches, key), expected, "{matches} {key}");
+    }
 }
 
 /// Costs that cannot be read are refused at their route: trailers of an origin of HTTP/1, and what a library does not see.

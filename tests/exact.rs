@@ -72,6 +72,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
             readings: &[],
             query: None,
             headers: &map,
+            conditions: None,
         };
         self.engine.decide_now(generation, &facts)
     }
@@ -364,7 +365,11 @@ fn retry_texts(decision: &Decision, generation: &Generation, limits: &str) -> [S
     );
     let loaded = config::read_text(&text, "f", Path::new("")).unwrap();
     [0.0, 0.5, 0.999].map(|chance| {
-        let asking = tollgate::http::AnswerPreferences { headers: &HeaderMap::new(), chance };
+        let asking = tollgate::http::AnswerPreferences {
+            headers: &HeaderMap::new(),
+            chance,
+            request_id: "",
+        };
         let responses = &loaded.config.default_responses;
         let refusal = tollgate::http::refusal(decision, generation.policy(), responses, asking);
         refusal.unwrap().unwrap().headers["retry-after"].to_str().unwrap().to_owned()

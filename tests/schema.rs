@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 use tollgate::cli::SCHEMA;
@@ -45,6 +46,40 @@ fn every_configuration_here_is_valid() {
             .map(|error| format!("{}: {error}", error.instance_path()))
             .collect();
         assert!(errors.is_empty(), "{}: {errors:#?}", file.display());
+    }
+}
+
+/// The schema that `tollgate schema --included` prints, for files that a configuration includes.
+#[test]
+fn an_included_file_has_a_schema_of_its_own() {
+    let printed =
+        Command::new(env!("CARGO_BIN_EXE_tollgate")).args(["schema", "--included"]).output();
+    let schema: Value = serde_json::from_slice(&printed.unwrap().stdout).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let main = folder.path().join("main.yaml");
+    std::fs::write(
+        &main,
+        "version: 1\nlisteners: [{ address: \"127.0.0.1:1\" }]\ninclude: part.yaml\n",
+    )
+    .unwrap();
+    for (part, is_good) in [
+        ("origins: { o: { servers: [\"127.0.0.1:2\"] } }\nroutes: [{ name: r, origin: o }]", true),
+        ("version: 1\norigins: { o: { servers: [\"127.0.0.1:2\"] } }\nroutes: [{ name: r }]", true),
+        (
+            "origins: { o: { servers: [\"127.0.0.1:2\"] } }\nroutes: [{ name: r }]\n\
+             limits: { l: { tier: exact, rate: 1/s, key: client_ip } }\nclasses: { c: { client: 10.0.0.0/8 } }",
+            true,
+        ),
+        ("listeners: [{ address: \"127.0.0.1:1\" }]", false),
+        ("include: other.yaml", false),
+        ("limits: { l: { tier: exact, rate: 1, key: client_ip } }", false),
+    ] {
+        std::fs::write(folder.path().join("part.yaml"), part).unwrap();
+        assert_eq!(validator.is_valid(&as_json(part)), is_good, "schema: {part}");
+        let text = std::fs::read_to_string(&main).unwrap();
+        let read = config::read_text(&text, "main.yaml", folder.path());
+        assert_eq!(read.is_ok(), is_good, "reader: {part}: {:?}", read.err());
     }
 }
 
@@ -152,6 +187,7 @@ fn the_schema_knows_the_keys_that_the_reader_knows() {
         .collect();
     for (text, definition) in [
         ("responses: { @ }", "responses"),
+        ("limits: { l: { tier: exact, rate: 1/s, key: { jwt: { @ } } } }", "jwt"),
         ("routes: [{ name: r, match: { @ } }]", "match"),
         ("routes: [{ name: r, match: { header: { x: { @ } } } }]", "test"),
     ] {

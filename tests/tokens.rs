@@ -82,6 +82,7 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
             readings: &[],
             query: None,
             headers: &headers,
+            conditions: None,
         };
         self.engine.decide_now(&self.generation, &facts)
     }

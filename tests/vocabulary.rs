@@ -68,6 +68,8 @@ const GIVEN_BY_OTHERS: &[&str] = &[
     // Rust, its library and its crates.
     "PhantomData",
     "futures_util",
+    "http_body_util",
+    "hyper_util",
     "hash_one",
     "info",
     "Info",
@@ -82,6 +84,7 @@ const GIVEN_BY_OTHERS: &[&str] = &[
     "user_data",
     "InvalidData",
     "setpriority_process",
+    "util",
     "utils",
     "KeyUtils",
     // The framework.

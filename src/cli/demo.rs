@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
+use super::output::{self, Ending};
 use super::run;
 use crate::ops::LogSettings;
 
@@ -19,17 +19,21 @@ const LISTEN_PORT: u16 = 8080;
 const ADMIN_PORT: u16 = 9900;
 
 /// Serves the demonstration until it is interrupted.
-pub(super) fn demo() -> ExitCode {
+pub(super) fn demo() -> Ending {
     match prepare() {
-        Ok(file) => run::run(&file, false, LogSettings::default()),
+        Ok((file, commands)) => match output::answer(&commands, Ending::Success) {
+            Ending::Success => run::run(&file, false, LogSettings::default()),
+            ending => ending,
+        },
         Err(error) => {
-            eprintln!("tollgate demo: {error}");
-            ExitCode::FAILURE
+            output::complain(&format!("tollgate demo: {error}"));
+            Ending::Negative
         }
     }
 }
 
-fn prepare() -> std::io::Result<PathBuf> {
+/// The file of the policy, and the commands to try.
+fn prepare() -> std::io::Result<(PathBuf, String)> {
     let origin = bind(ORIGIN_PORT)?;
     let origin_address = origin.local_addr()?;
     std::thread::Builder::new().name("origin".to_owned()).spawn(move || serve(&origin))?;
@@ -43,9 +47,8 @@ fn prepare() -> std::io::Result<PathBuf> {
     std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
     let file = folder.join("tollgate.yaml");
     std::fs::write(&file, policy)?;
-    print!("{}", commands(listen, admin, &file));
-    std::io::stdout().flush()?;
-    Ok(file)
+    let commands = commands(listen, admin, &file);
+    Ok((file, commands))
 }
 
 fn commands(listen: SocketAddr, admin: SocketAddr, file: &Path) -> String {

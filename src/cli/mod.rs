@@ -1,38 +1,59 @@
 //! The command line: one file or folder for each command.
 //!
-//! A command reads its arguments, calls the other rooms, and prints. What must always hold: the exit status is 2 if a
-//! command line or a file is refused, except for `check`, which answers 1 if a configuration is not valid.
+//! A command reads its arguments, calls the other rooms, and prints through `output`. What must always hold: every command
+//! ends with one of the statuses of `output::Ending`, and writing never panics.
 
-pub mod check;
+mod admin_client;
+mod check;
+mod completions;
 mod demo;
 mod explain;
+mod input;
+mod key_sets;
+mod man;
+mod output;
 mod run;
+mod schema;
 pub mod test;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use log::LevelFilter;
 
+pub use check::CheckArgs;
 pub use explain::ExplainArgs;
+pub use schema::SCHEMA;
 
 use crate::ops::{LogForm, LogSettings};
+use output::Ending;
 
 /// An edge rate limiter: approximate limits that cost little, and exact limits.
 #[derive(Debug, Parser)]
-#[command(name = "tollgate", version)]
+#[command(name = "tollgate", version, after_long_help = EXIT_STATUS)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
+/// What stands at the end of the help and of the man page.
+const EXIT_STATUS: &str = "\
+Exit status:
+  0  the command did what it was asked to do
+  1  the answer is no: a configuration is not valid, a case fails, the server cannot start here
+  2  the command line, or a file that the command needs, is refused
+  3  the answer cannot be written, to a full device or a pipe that nobody reads
+
+Documentation: https://github.com/tollgate-proxy/tollgate";
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve. HUP reloads, TERM drains and exits, INT exits, QUIT hands over to a successor.
     Run {
-        /// The configuration.
-        #[arg(long, value_name = "FILE")]
+        /// The configuration; - is standard input, which a reload cannot read again.
+        #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
         /// Take over the sockets of the process that serves this file, once it receives QUIT.
         #[arg(long)]
@@ -46,11 +67,7 @@ enum Command {
         log_format: LogFormatWord,
     },
     /// Validate configurations: print every error with its location and cure, or what they promise.
-    Check {
-        /// The configurations.
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-    },
+    Check(check::CheckArgs),
     /// Show which route, limits and keys a request meets.
     Explain(ExplainArgs),
     /// Start a small origin, the proxy before it, and show the commands to try.
@@ -63,7 +80,23 @@ enum Command {
         _rest: Vec<String>,
     },
     /// Print the JSON Schema of the configuration, for editors.
-    Schema,
+    Schema {
+        /// That of a file that a configuration includes.
+        #[arg(long)]
+        included: bool,
+    },
+    /// Print a script that completes command lines of tollgate in a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write the man pages into a directory.
+    #[command(hide = true)]
+    Man {
+        /// The directory.
+        #[arg(value_name = "DIRECTORY")]
+        directory: PathBuf,
+    },
 }
 
 /// A level of the operator's log.
@@ -96,16 +129,17 @@ enum LogFormatWord {
     Json,
 }
 
-/// The JSON Schema (draft 7) of the configuration, with descriptions and defaults. A test compares
-/// its keys with those that the configuration reader knows.
-pub const SCHEMA: &str = include_str!("schema.json");
-
-/// The exit status if a command line or a file is refused.
-const REFUSED: u8 = 2;
-
 /// Runs the command of the command line.
 pub fn main() -> ExitCode {
-    match Cli::parse().command {
+    let ending = match Cli::try_parse() {
+        Ok(cli) => run_command(cli.command),
+        Err(error) => output::usage(&error),
+    };
+    ending.into()
+}
+
+fn run_command(command: Command) -> Ending {
+    match command {
         Command::Run { config, upgrade, log_level, log_format } => {
             let level = log_level.map(LogLevel::filter);
             let form = match log_format {
@@ -114,22 +148,21 @@ pub fn main() -> ExitCode {
             };
             run::run(&config, upgrade, LogSettings { level, form })
         }
-        Command::Check { files } => match check::check(&files, &mut std::io::stdout().lock()) {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
-        },
+        Command::Check(args) => check::check(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Demo => demo::demo(),
         Command::Test(args) => test::test(&args),
         Command::Replay { .. } => not_available("replay"),
-        Command::Schema => {
-            print!("{SCHEMA}");
-            ExitCode::SUCCESS
+        Command::Schema { included: false } => output::answer(SCHEMA, Ending::Success),
+        Command::Schema { included: true } => {
+            output::answer(&schema::of_included_files(), Ending::Success)
         }
+        Command::Completions { shell } => completions::completions(shell),
+        Command::Man { directory } => man::man(&directory),
     }
 }
 
-fn not_available(command: &str) -> ExitCode {
-    eprintln!("tollgate {command} is not available yet");
-    ExitCode::from(REFUSED)
+fn not_available(command: &str) -> Ending {
+    output::complain(&format!("tollgate {command} is not available yet"));
+    Ending::Refused
 }

@@ -1,55 +1,53 @@
 //! `tollgate run`: serves until a signal ends the process.
 
 use std::path::Path;
-use std::process::ExitCode;
 
-use super::REFUSED;
-use crate::config;
+use super::input::ConfigInput;
+use super::output::{self, Ending};
 use crate::ops::{self, LogForm, LogSettings};
 use crate::server;
 use crate::signals::Signals;
 
-/// Serves. The exit status is 2 if the configuration is refused.
-pub(super) fn run(file: &Path, upgrade: bool, log: LogSettings) -> ExitCode {
+/// Serves. A configuration with mistakes is refused; the answer is no if this machine does not allow a start.
+pub(super) fn run(file: &Path, upgrade: bool, log: LogSettings) -> Ending {
     // Before anything else, because a HUP without a handler kills the process.
     let requests = match Signals::install().and_then(Signals::listen) {
         Ok(requests) => requests,
         Err(error) => {
-            eprintln!("tollgate: cannot take signals: {error}");
-            return ExitCode::FAILURE;
+            output::complain(&format!("tollgate: cannot take signals: {error}"));
+            return Ending::Negative;
         }
     };
     if let Err(error) = ops::init_log(log) {
-        eprintln!("tollgate: cannot start the log: {error}");
-        return ExitCode::FAILURE;
+        output::complain(&format!("tollgate: cannot start the log: {error}"));
+        return Ending::Negative;
     }
-    let loaded = match config::load(file) {
-        Ok(loaded) => loaded,
-        Err(errors) => {
-            for line in errors.lines() {
-                report(log.form, &line);
-            }
-            log::logger().flush();
-            return ExitCode::from(REFUSED);
+    let input = ConfigInput::open(file);
+    let loaded = input.as_ref().map_err(Clone::clone).and_then(ConfigInput::load);
+    let (input, loaded) = match (input, loaded) {
+        (Ok(input), Ok(loaded)) => (input, loaded),
+        (Err(errors), _) | (_, Err(errors)) => {
+            report(log.form, &errors.lines());
+            return Ending::Refused;
         }
     };
-    for warning in &loaded.warnings {
-        log::warn!("{warning}");
-    }
-    match server::run(loaded.config, file, upgrade, requests) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            report(log.form, &format!("tollgate: {error}"));
-            log::logger().flush();
-            ExitCode::FAILURE
+    match server::run(loaded, input.file(), upgrade, requests) {
+        Ok(()) => Ending::Success,
+        Err(errors) => {
+            report(log.form, &errors.lines());
+            Ending::Negative
         }
     }
 }
 
-/// Says why the process does not start: bare to people, as a line of the log to what reads JSON.
-fn report(form: LogForm, line: &str) {
-    match form {
-        LogForm::Text => eprintln!("{line}"),
-        LogForm::Json => log::error!("{line}"),
+/// Says why the process does not start: bare to people, as lines of the log to what reads JSON.
+fn report(form: LogForm, lines: &[String]) {
+    log::logger().flush();
+    for line in lines {
+        match form {
+            LogForm::Text => output::complain(line),
+            LogForm::Json => log::error!("{line}"),
+        }
     }
+    log::logger().flush();
 }

@@ -16,7 +16,7 @@ mod time_lines;
 
 pub use manual::ManualClock;
 pub use nanos::Nanos;
-#[cfg(any(feature = "bin", feature = "redis"))]
 pub(crate) use nanos::RoundedSpan;
 pub use now::{Clock, Now};
+pub(crate) use system::Stopwatch;
 pub use system::SystemClock;

@@ -86,11 +86,9 @@ impl fmt::Debug for Nanos {
 }
 
 /// A span as people read it: two digits where there are so many, and one unit: `20 ms`, `7.8 s`, `2.5 min`.
-#[cfg(any(feature = "bin", feature = "redis"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RoundedSpan(pub(crate) Nanos);
 
-#[cfg(any(feature = "bin", feature = "redis"))]
 impl fmt::Display for RoundedSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MINUTE: u64 = 60 * Nanos::SECOND.0;
@@ -119,7 +117,6 @@ impl fmt::Display for RoundedSpan {
 mod tests {
     use super::*;
 
-    #[cfg(any(feature = "bin", feature = "redis"))]
     #[test]
     fn spans_are_rounded_for_people() {
         for (nanos, expected) in [

@@ -1,7 +1,7 @@
 //! The system's clock. This is the only file that asks the operating system for the time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::nanos::Nanos;
 use super::now::{Clock, Now};
@@ -40,6 +40,26 @@ impl SystemClock {
 impl Default for SystemClock {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// Measures how long a piece of work has taken, to end it when it takes too long. No count and no decision may depend on
+/// it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stopwatch {
+    started: Instant,
+}
+
+impl Stopwatch {
+    /// Starts at zero.
+    #[expect(clippy::disallowed_methods, reason = "this file is where time comes from")]
+    pub(crate) fn start() -> Self {
+        Self { started: Instant::now() }
+    }
+
+    /// The time since the start.
+    pub(crate) fn elapsed(self) -> Duration {
+        self.started.elapsed()
     }
 }
 

@@ -41,6 +41,8 @@ impl Location {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
+    /// Name of the included file with the mistake; `None`: the file that was read.
+    pub file: Option<String>,
     /// Position in the text; `None` if the file cannot be read.
     pub location: Option<Location>,
     /// Position in the configuration, for example `routes[2].limits[0]`.
@@ -51,7 +53,7 @@ pub struct ConfigError {
     pub cure: Option<String>,
 }
 
-/// All mistakes of a file, in the order of its lines; at least one.
+/// All mistakes of a file, in the order of its lines, and then those of the files that it includes; at least one.
 ///
 /// ```
 /// use tollgate::{ConfigErrors, Limiter, LimiterError};
@@ -86,11 +88,17 @@ pub struct Warning {
     pub cure: String,
 }
 
+impl ConfigError {
+    /// A mistake of a whole file.
+    pub(super) fn of_file(message: String) -> Self {
+        Self { file: None, location: None, path: String::new(), message, cure: None }
+    }
+}
+
 impl ConfigErrors {
     /// A file that cannot be read at all.
     pub(super) fn unreadable(file: String, message: String) -> Self {
-        let error = ConfigError { location: None, path: String::new(), message, cure: None };
-        Self { file, errors: vec![error] }
+        Self { file, errors: vec![ConfigError::of_file(message)] }
     }
 
     /// One line for each mistake.
@@ -99,9 +107,10 @@ impl ConfigErrors {
     }
 
     fn prefix(&self, error: &ConfigError) -> String {
+        let file = error.file.as_ref().unwrap_or(&self.file);
         match error.location {
-            Some(Location { line, column }) => format!("{}:{line}:{column}: ", self.file),
-            None => format!("{}: ", self.file),
+            Some(Location { line, column }) => format!("{file}:{line}:{column}: "),
+            None => format!("{file}: "),
         }
     }
 }

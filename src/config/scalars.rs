@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::guesses::{boolean_cure, duration_cure, integer_cure, rate_cure, size_cure};
 use crate::clock::Nanos;
 use crate::limit::{MAX_PERIOD, Rate};
 use crate::policy::client::unmapped;
@@ -19,7 +20,13 @@ pub(super) const MAX_HOST_NAME: usize = 253;
 
 /// `500ms`, `10s`, `1m`, `2h` or `1d`; zero is allowed.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration; write 500ms, 10s, 1m, 2h or 1d");
+    let wrong = || {
+        let cure = duration_cure(text);
+        format!(
+            "{text:?} is not a duration; {}",
+            cure.as_deref().unwrap_or("write 500ms, 10s, 1m, 2h or 1d")
+        )
+    };
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| wrong())?;
@@ -34,7 +41,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let duration = number.checked_mul(millis).map(Duration::from_millis);
     duration
         .filter(|duration| *duration <= MAX_DURATION)
-        .ok_or_else(|| format!("{text:?} is longer than 366d"))
+        .ok_or_else(|| format!("{text:?} is too long; write at most 366d"))
 }
 
 /// A duration above zero.
@@ -57,7 +64,13 @@ pub(crate) fn client_name(text: &str) -> Result<String, String> {
 
 /// `5/s` or `60/1m`: a number of units per period of time.
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
-    let wrong = || format!("{text:?} is not a rate; write for example 5/s or 60/1m");
+    let wrong = || {
+        let cure = rate_cure(text);
+        format!(
+            "{text:?} is not a rate; {}",
+            cure.as_deref().unwrap_or("write for example 5/s or 60/1m")
+        )
+    };
     let (count, period) = text.split_once('/').ok_or_else(wrong)?;
     let period = match period {
         "s" | "m" | "h" | "d" => duration(&format!("1{period}")),
@@ -65,13 +78,20 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
     }?;
     let count = count.parse::<u64>().map_err(|_| wrong())?;
     let count = u32::try_from(count)
-        .map_err(|_| format!("{text:?}: a rate has at most {} units", u32::MAX))?;
-    Rate::new(count, Nanos::from(period)).map_err(|error| format!("{text:?}: {error}"))
+        .map_err(|_| format!("{text:?} is too large; write at most {} units", u32::MAX))?;
+    Rate::new(count, Nanos::from(period))
+        .map_err(|error| format!("{text:?}: {error}; write for example 5/s or 60/1m"))
 }
 
 /// `64KiB`, `1MiB`, `512B` or a number of bytes, in bytes.
 pub(super) fn size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is not a size; write for example 64KiB or 1MiB");
+    let wrong = || {
+        let cure = size_cure(text);
+        format!(
+            "{text:?} is not a size; {}",
+            cure.as_deref().unwrap_or("write for example 64KiB or 1MiB")
+        )
+    };
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| wrong())?;
@@ -88,8 +108,22 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 /// A number from `min` to `max`, both included.
 pub(super) fn integer(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, String> {
     move |text| {
+        // 010 is 8 to readers of YAML 1.1, and 10 to those of YAML 1.2.
+        if let Some(plain) = text.strip_prefix('0').map(|rest| rest.trim_start_matches('0'))
+            && text.bytes().all(|byte| byte.is_ascii_digit())
+            && text.len() > 1
+        {
+            let plain = if plain.is_empty() { "0" } else { plain };
+            return Err(format!("{text:?} begins with 0, which may mean octal; write {plain}"));
+        }
         let number = text.parse::<u64>().ok().filter(|number| (min..=max).contains(number));
-        number.ok_or_else(|| format!("{text:?} is not a whole number from {min} to {max}"))
+        number.ok_or_else(|| {
+            let wrong = format!("{text:?} is not a whole number from {min} to {max}");
+            match integer_cure(text) {
+                Some(cure) => format!("{wrong}; {cure}"),
+                None => wrong,
+            }
+        })
     }
 }
 
@@ -98,7 +132,10 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err(format!("{text:?} is neither true nor false")),
+        _ => {
+            let cure = boolean_cure(text).unwrap_or("write one of the two");
+            Err(format!("{text:?} is neither true nor false; {cure}"))
+        }
     }
 }
 
@@ -123,7 +160,18 @@ pub(super) fn is_token(text: &str) -> bool {
 
 /// `100%` or `12.5%`, in parts per million; at most four decimals.
 pub(super) fn share(text: &str) -> Result<u32, String> {
-    let wrong = || format!("{text:?} is not a share; write for example 100% or 2.5%");
+    let wrong = || {
+        let number = text.trim_end_matches('%').trim();
+        let cure = match number.parse::<f64>() {
+            // 0.25 of all is 25 %.
+            Ok(share) if number.starts_with("0.") && !text.contains('%') => {
+                format!("write {}%, if you think of this share", share * 100.0)
+            }
+            Ok(percent) if (0.0..=100.0).contains(&percent) => format!("write {number}%"),
+            _ => "write for example 100% or 2.5%".to_owned(),
+        };
+        format!("{text:?} is not a share; {cure}")
+    };
     let number = text.strip_suffix('%').ok_or_else(wrong)?;
     let (percent, decimals) = number.split_once('.').unwrap_or((number, ""));
     if decimals.len() > 4 || !decimals.bytes().all(|b| b.is_ascii_digit()) {
@@ -144,9 +192,35 @@ pub(super) fn network(text: &str) -> Result<IpNet, String> {
         }
         return Ok(truncated);
     }
-    text.parse()
-        .map(|address| IpNet::from(unmapped(address)))
-        .map_err(|_| format!("{text:?} is not a network; write 10.0.0.0/8 or 203.0.113.7"))
+    let address = text.parse().map(|address| IpNet::from(unmapped(address)));
+    address.map_err(|_| {
+        let cure = network_cure(text);
+        let cure = cure.as_deref().unwrap_or("write 10.0.0.0/8 or 203.0.113.7");
+        format!("{text:?} is not a network; {cure}")
+    })
+}
+
+/// `write 10.0.0.0/8` for `10.0.0.0/255.0.0.0` and `10.*.*.*`.
+fn network_cure(text: &str) -> Option<String> {
+    if text.contains([',', ' ']) {
+        return Some("write a list, as [10.0.0.0/8, 192.168.0.0/16]".to_owned());
+    }
+    if text == "localhost" {
+        return Some("write 127.0.0.0/8".to_owned());
+    }
+    if let Some((address, mask)) = text.split_once('/')
+        && let (Ok(address), Ok(mask)) = (address.parse(), mask.parse())
+        && let Ok(network) = IpNet::with_netmask(address, mask)
+    {
+        return Some(format!("write {}", network.trunc()));
+    }
+    let octets: Vec<&str> = text.split('.').collect();
+    let fixed = octets.iter().take_while(|octet| octet.parse::<u8>().is_ok()).count();
+    let has_stars = octets.len() <= 4 && octets[fixed..].iter().all(|octet| *octet == "*");
+    (has_stars && fixed > 0 && fixed < octets.len()).then(|| {
+        let zeros = ".0".repeat(4 - fixed);
+        format!("write {}{zeros}/{}", octets[..fixed].join("."), 8 * fixed)
+    })
 }
 
 #[cfg(test)]

@@ -5,9 +5,11 @@
 //! are bounded. A second parser, `serde_yaml`, must agree about the structure, so that an editor or
 //! a linter sees the same configuration.
 
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
 use super::error::{ConfigError, Location};
+use super::json_text::YamlText;
+use super::syntax::syntax_error;
 
 /// Largest file, in bytes. A policy of ten thousand routes is about this long.
 pub(super) const MAX_BYTES: usize = 1 << 20;
@@ -15,9 +17,17 @@ pub(super) const MAX_BYTES: usize = 1 << 20;
 /// Deepest nesting. The configuration itself needs seven levels.
 const MAX_DEPTH: usize = 32;
 
+/// A file of a configuration: 0 is the file itself, the others are those that it includes.
+pub(super) type FileIndex = usize;
+
+/// What the error about an anchor says.
+const ANCHOR: &str = "an anchor";
+
 /// A value in the file and its location.
 #[derive(Debug)]
 pub(super) struct SourceNode {
+    /// The file that it is in.
+    pub(super) file: FileIndex,
     pub(super) location: Location,
     pub(super) content: SourceContent,
 }
@@ -69,27 +79,53 @@ impl SourceNode {
 }
 
 /// Parses a file. A syntax error ends the parsing; all other errors are collected.
-pub(super) fn parse(text: &str) -> Result<SourceNode, Vec<ConfigError>> {
+///
+/// `begin`: what to write into an empty file.
+pub(super) fn parse(
+    text: &str,
+    file: FileIndex,
+    begin: &str,
+) -> Result<SourceNode, Vec<ConfigError>> {
     if text.len() > MAX_BYTES {
         let message = format!("the file has more than {MAX_BYTES} bytes");
-        return Err(vec![error(Location::START, message, None)]);
+        let cure = "move a part of it into files that it includes: include: [limits.d/*.yaml]";
+        return Err(vec![error(Location::START, message, Some(cure))]);
     }
-    let mut reader = TreeReader { parser: Parser::new_from_str(text), errors: Vec::new() };
-    let tree = reader.document().map_err(|error| vec![error])?;
+    // Editors of some systems begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if let Some(at) = control_character(text) {
+        let cure = "remove it, or write it as an escape in double quotes";
+        return Err(vec![error(at, "a control character".to_owned(), Some(cure))]);
+    }
+    let yaml = YamlText::new(text);
+    let parser = Parser::new_from_str(&yaml.text);
+    let mut reader = TreeReader { yaml: &yaml, file, parser, errors: Vec::new() };
+    let tree = reader.document(begin).map_err(|error| vec![error])?;
     if !reader.errors.is_empty() {
         return Err(reader.errors);
     }
-    check_with_second_parser(text, &tree).map_err(|error| vec![error])?;
+    check_with_second_parser(&yaml, &tree).map_err(|error| vec![error])?;
     Ok(tree)
 }
 
+/// The first character that no line of text has.
+fn control_character(text: &str) -> Option<Location> {
+    let is_control = |c: char| c.is_ascii_control() && !matches!(c, '\t' | '\n' | '\r');
+    let before = &text[..text.find(is_control)?];
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    let line = 1 + memchr::memchr_iter(b'\n', before.as_bytes()).count();
+    Some(Location { line, column: 1 + before[line_start..].chars().count() })
+}
+
 struct TreeReader<'t> {
+    yaml: &'t YamlText<'t>,
+    file: FileIndex,
     parser: Parser<'t, saphyr_parser::StrInput<'t>>,
     errors: Vec<ConfigError>,
 }
 
 impl<'t> TreeReader<'t> {
-    fn document(&mut self) -> Result<SourceNode, ConfigError> {
+    fn document(&mut self, begin: &str) -> Result<SourceNode, ConfigError> {
         let mut tree = None;
         loop {
             let (event, span) = self.next()?;
@@ -100,14 +136,13 @@ impl<'t> TreeReader<'t> {
                 | Event::Nothing => {}
                 Event::StreamEnd => {
                     return tree.ok_or_else(|| {
-                        let message = "the file is empty".to_owned();
-                        error(Location::START, message, Some("begin with version: 1"))
+                        error(Location::START, "the file is empty".to_owned(), Some(begin))
                     });
                 }
                 _ if tree.is_some() => {
                     let message = "a second document begins here".to_owned();
                     let cure = "write one document per file";
-                    return Err(error(location(span.start), message, Some(cure)));
+                    return Err(error(self.location(span.start), message, Some(cure)));
                 }
                 event => tree = Some(self.node(event, span, 0)?),
             }
@@ -120,10 +155,11 @@ impl<'t> TreeReader<'t> {
         span: Span,
         depth: usize,
     ) -> Result<SourceNode, ConfigError> {
-        let at = location(span.start);
+        let at = self.location(span.start);
         if depth > MAX_DEPTH {
             let message = format!("nested deeper than {MAX_DEPTH} levels");
-            return Err(error(at, message, None));
+            let cure = "write fewer lists and mappings inside each other";
+            return Err(error(at, message, Some(cure)));
         }
         let content = match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -143,7 +179,10 @@ impl<'t> TreeReader<'t> {
             }
             Event::Alias(_) => {
                 let cure = "quote it if the * is part of the text; otherwise write the value out";
-                self.errors.push(error(at, "an alias".to_owned(), Some(cure)));
+                // An anchor and its alias are one mistake.
+                if self.errors.iter().all(|error| error.message != ANCHOR) {
+                    self.errors.push(error(at, "an alias".to_owned(), Some(cure)));
+                }
                 SourceContent::Scalar { text: String::new(), plain: true }
             }
             Event::Nothing
@@ -156,7 +195,7 @@ impl<'t> TreeReader<'t> {
                 return Err(error(at, "the file ends in the middle".to_owned(), None));
             }
         };
-        Ok(SourceNode { location: at, content })
+        Ok(SourceNode { file: self.file, location: at, content })
     }
 
     fn list(&mut self, depth: usize) -> Result<SourceContent, ConfigError> {
@@ -183,7 +222,8 @@ impl<'t> TreeReader<'t> {
             let value = self.node(event, span, depth + 1)?;
             let SourceContent::Scalar { text: name, .. } = key.content else {
                 let message = format!("expected a name, found {}", key.describe());
-                self.errors.push(error(key.location, message, Some("quote it if it is a text")));
+                let cure = "quote it if it is a text; a template ({{ }}) is not filled in here";
+                self.errors.push(error(key.location, message, Some(cure)));
                 continue;
             };
             if let Some(first) = locations.insert(name.clone(), key.location) {
@@ -200,7 +240,7 @@ impl<'t> TreeReader<'t> {
     fn refuse_anchor_and_tag(&mut self, at: Location, anchor: usize, has_tag: bool) {
         if anchor != 0 {
             let cure = "write the value out where it is needed";
-            self.errors.push(error(at, "an anchor".to_owned(), Some(cure)));
+            self.errors.push(error(at, ANCHOR.to_owned(), Some(cure)));
         }
         if has_tag {
             let cure = "leave it out, or quote the value if the ! is part of the text";
@@ -208,36 +248,31 @@ impl<'t> TreeReader<'t> {
         }
     }
 
+    fn location(&self, marker: Marker) -> Location {
+        self.yaml.typed(Location { line: marker.line(), column: marker.col() + 1 })
+    }
+
     fn next(&mut self) -> Result<(Event<'t>, Span), ConfigError> {
         match self.parser.next_event() {
             Some(Ok(event)) => Ok(event),
-            Some(Err(scan)) => Err(syntax_error(&scan)),
+            Some(Err(scan)) => {
+                let at = self.location(*scan.marker());
+                Err(syntax_error(&self.yaml.text, scan.info(), at))
+            }
             None => Err(error(Location::default(), "the file ends in the middle".to_owned(), None)),
         }
     }
 }
 
-/// An error of the YAML scanner. The cure names the rules of YAML that are broken most often.
-fn syntax_error(scan: &ScanError) -> ConfigError {
-    let cause = scan.info();
-    let needs_quotes = ["alias", "anchor", "directive"].iter().any(|word| cause.contains(word));
-    let cure = if needs_quotes {
-        "quote it: a value that begins with * & % or @ needs quotes"
-    } else {
-        "check the indentation, and quote values that hold : or begin with a special character"
-    };
-    error(location(*scan.marker()), format!("not YAML: {cause}"), Some(cure))
-}
-
 /// Parses the text with `serde_yaml` too. If the results differ, an editor or a linter would see
 /// another policy than the one in force.
-fn check_with_second_parser(text: &str, tree: &SourceNode) -> Result<(), ConfigError> {
-    let other: serde_yaml::Value = serde_yaml::from_str(text).map_err(|refused| {
+fn check_with_second_parser(yaml: &YamlText<'_>, tree: &SourceNode) -> Result<(), ConfigError> {
+    let other: serde_yaml::Value = serde_yaml::from_str(&yaml.text).map_err(|refused| {
         let at = refused.location().map_or(Location::START, |location| Location {
             line: location.line(),
             column: location.column(),
         });
-        error(at, format!("not YAML: {refused}"), None)
+        syntax_error(&yaml.text, &refused.to_string(), yaml.typed(at))
     })?;
     match difference(tree, &other) {
         None => Ok(()),
@@ -281,13 +316,10 @@ fn difference(node: &SourceNode, other: &serde_yaml::Value) -> Option<Location> 
     }
 }
 
-fn location(marker: Marker) -> Location {
-    Location { line: marker.line(), column: marker.col() + 1 }
-}
-
 fn error(location: Location, message: String, cure: Option<&str>) -> ConfigError {
     ConfigError {
         location: Some(location),
+        file: None,
         path: String::new(),
         message,
         cure: cure.map(str::to_owned),

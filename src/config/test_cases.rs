@@ -10,9 +10,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::error::{ConfigErrors, Location};
 use super::files::read_text_file;
-use super::reader::{ErrorList, Located, NamedValue};
+use super::reader::{ErrorList, Located, NamedValue, SourceFile};
 use super::scalars::{boolean, client_name, duration, integer};
 use super::source::{self, MAX_BYTES};
+use super::test_keys::{TestKeySet, test_keys};
 use crate::policy::ConnectionFacts;
 
 /// Largest number of requests of one step.
@@ -28,6 +29,8 @@ pub struct TestCase {
     pub name: String,
     /// Whether the case needs the embedded store (`only: embedded`).
     pub only_embedded: bool,
+    /// The keys that stand for those at a URL.
+    pub key_sets: Vec<TestKeySet>,
     /// What is sent, in this order.
     pub steps: Vec<TestStep>,
 }
@@ -133,6 +136,19 @@ pub struct Expectation {
     pub client_ip: Option<String>,
     /// Header fields of the response by name; `absent` expects no such field.
     pub headers: Vec<ExpectedField>,
+    /// A text in the body of this proxy's own answer.
+    pub body: Option<String>,
+    /// The request that the origin would receive.
+    pub forwarded: Option<ExpectedRequest>,
+}
+
+/// What an origin must receive.
+#[derive(Debug)]
+pub struct ExpectedRequest {
+    /// Path and query.
+    pub target: Option<String>,
+    /// Header fields by name; `absent` expects no such field.
+    pub headers: Vec<ExpectedField>,
 }
 
 /// A header field that a response must have.
@@ -148,17 +164,19 @@ pub struct ExpectedField {
 pub fn load_cases(file: &Path) -> Result<Vec<TestCase>, ConfigErrors> {
     let name = file.display().to_string();
     match read_text_file(file, MAX_BYTES as u64) {
-        Ok(text) => read_cases(&text, &name),
-        Err(message) => Err(ConfigErrors::unreadable(name, message)),
+        Ok((text, _)) => read_cases(&text, &name, file.parent().unwrap_or(Path::new(""))),
+        Err(error) => Err(ConfigErrors { file: name, errors: vec![error] }),
     }
 }
 
-/// Reads cases from a text. `name` appears in errors.
-pub fn read_cases(text: &str, name: &str) -> Result<Vec<TestCase>, ConfigErrors> {
+/// Reads cases from a text. `name` appears in errors; relative names of other files start at `folder`.
+pub fn read_cases(text: &str, name: &str, folder: &Path) -> Result<Vec<TestCase>, ConfigErrors> {
     let refused = |errors| ConfigErrors { file: name.to_owned(), errors };
-    let tree = source::parse(text).map_err(refused)?;
-    let errors = ErrorList::default();
-    let cases = cases(&Located::root(&tree, &errors));
+    let tree =
+        source::parse(text, 0, "begin with cases: [{ name: .., steps: [..] }]").map_err(refused)?;
+    let files = [SourceFile::main(Path::new(name))];
+    let errors = ErrorList::new(&files);
+    let cases = cases(&Located::root(&tree, &errors), folder);
     let errors = errors.into_sorted();
     match cases {
         Some(cases) if errors.is_empty() => Ok(cases),
@@ -166,20 +184,28 @@ pub fn read_cases(text: &str, name: &str) -> Result<Vec<TestCase>, ConfigErrors>
     }
 }
 
-fn cases(root: &Located<'_>) -> Option<Vec<TestCase>> {
+fn cases(root: &Located<'_>, folder: &Path) -> Option<Vec<TestCase>> {
     let mut map = root.mapping()?;
+    if let Some(at) = map.get("version") {
+        let cure = "name it behind --config; a file of cases begins with cases:";
+        at.error_with("this is a configuration, and no file of cases", cure);
+        return None;
+    }
+    let key_sets = test_keys(&mut map, &[], folder);
     let cases = map.require("cases", "write cases: [{ name: .., steps: [..] }]");
     map.finish();
     let cases = cases?;
     let items = cases.list();
-    if items.is_empty() {
-        cases.error("no case: nothing would be tested");
+    if cases.is_empty_list() {
+        let cure = "write cases: [{ name: .., steps: [..] }]";
+        cases.error_with("no case: nothing would be tested", cure);
     }
-    Some(items.iter().filter_map(case).collect())
+    Some(items.iter().filter_map(|at| case(at, &key_sets, folder)).collect())
 }
 
-fn case(at: &Located<'_>) -> Option<TestCase> {
+fn case(at: &Located<'_>, key_sets: &[TestKeySet], folder: &Path) -> Option<TestCase> {
     let mut map = at.mapping()?;
+    let key_sets = test_keys(&mut map, key_sets, folder);
     let name = map.require("name", "write name: what the case shows").and_then(|at| at.text());
     let only = map.get("only").map(|at| at.choice(&[("embedded", true)]));
     let steps = map.require("steps", "write steps: [{ send: .., expect: .. }]");
@@ -188,10 +214,14 @@ fn case(at: &Located<'_>) -> Option<TestCase> {
     let steps: Vec<TestStep> = items.iter().filter_map(step).collect();
     for (earlier, (later, item)) in steps.iter().zip(steps.iter().zip(&items).skip(1)) {
         if later.at.is_some() && later.at < earlier.at {
-            item.error("this step is before the previous one; times must not decrease");
+            item.error_with(
+                "this step is before the previous one",
+                "write the steps in the order of at",
+            );
         }
     }
-    Some(TestCase { name: name?.to_owned(), only_embedded: only.unwrap_or(Some(false))?, steps })
+    let only_embedded = only.unwrap_or(Some(false))?;
+    Some(TestCase { name: name?.to_owned(), only_embedded, key_sets, steps })
 }
 
 fn step(at: &Located<'_>) -> Option<TestStep> {
@@ -280,7 +310,8 @@ fn header_fields(fields: Option<&Located<'_>>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for NamedValue { name, at } in fields.into_iter().flat_map(Located::named_values) {
         let Ok(name) = HeaderName::try_from(name) else {
-            at.error(format!("{name:?} is not the name of a header"));
+            let message = format!("{name:?} is not the name of a header");
+            at.error_with(message, "write it as x-api-key: TEXT");
             continue;
         };
         for line in at.list_or_single() {
@@ -293,18 +324,26 @@ fn header_fields(fields: Option<&Located<'_>>) -> HeaderMap {
 }
 
 fn method(text: &str) -> Result<Method, String> {
-    text.parse().map_err(|_| format!("{text:?} is not a method"))
+    text.parse().map_err(|_| format!("{text:?} is not a method; write for example GET"))
 }
 
 fn ip(text: &str) -> Result<IpAddr, String> {
-    text.parse().map_err(|_| format!("{text:?} is not an address"))
+    text.parse().map_err(|_| format!("{text:?} is not an address; write for example 192.0.2.7"))
 }
 
 fn field_value(text: &str) -> Result<HeaderValue, String> {
-    HeaderValue::try_from(text).map_err(|_| format!("{text:?} is not the value of a header"))
+    HeaderValue::try_from(text)
+        .map_err(|_| format!("{text:?} is not the value of a header; leave out control characters"))
 }
 
 fn expectation(at: &Located<'_>) -> Option<Expectation> {
+    if at.is_empty_mapping() {
+        at.error_with(
+            "a step that expects nothing never fails",
+            "write for example { allowed: 1 }",
+        );
+        return None;
+    }
     let mut map = at.mapping()?;
     let count =
         |at: Located<'_>| at.parse(integer(0, MAX_TIMES)).and_then(|n| u32::try_from(n).ok());
@@ -327,15 +366,24 @@ fn expectation(at: &Located<'_>) -> Option<Expectation> {
             .and_then(|at| at.parse(integer(0, u64::from(u32::MAX))))
             .and_then(|units| u32::try_from(units).ok()),
         client_ip: map.get("client_ip").and_then(text),
-        headers: map
-            .get("headers")
-            .iter()
-            .flat_map(Located::named_values)
-            .filter_map(expected_field)
-            .collect(),
+        headers: expected_fields(map.get("headers")),
+        body: map.get("body").and_then(text),
+        forwarded: map.get("forwarded").and_then(|at| expected_request(&at)),
     };
     map.finish();
     Some(expect)
+}
+
+fn expected_request(at: &Located<'_>) -> Option<ExpectedRequest> {
+    let mut map = at.mapping()?;
+    let target = map.get("target").and_then(|at| at.text().map(str::to_owned));
+    let headers = expected_fields(map.get("headers"));
+    map.finish();
+    Some(ExpectedRequest { target, headers })
+}
+
+fn expected_fields(at: Option<Located<'_>>) -> Vec<ExpectedField> {
+    at.iter().flat_map(Located::named_values).filter_map(expected_field).collect()
 }
 
 fn expected_field(field: NamedValue<'_>) -> Option<ExpectedField> {

@@ -22,6 +22,7 @@
 
 mod admission;
 mod connection;
+mod cutoff;
 mod handover;
 mod http2;
 mod listener;
@@ -39,6 +40,7 @@ pub use connection::{
     PROXY_V2_FIXED_BYTES, ProxySource, ProxyVersion, parse_proxy_header, proxy_v2_size,
     proxy_version,
 };
+pub(crate) use cutoff::Cutoff;
 pub(crate) use handover::{
     HandoverOffer, HandoverState, Successor, TakenOver, socket_path, take_over,
 };
@@ -51,5 +53,9 @@ pub use memory::{
 pub(crate) use memory::{H2_SEND_BUFFER_BYTES, MemoryWatch, RequestMemory, SlowReaders};
 pub use policy::{ClientShare, ConnectionPolicy, ConnectionRules, ShedReason};
 pub(crate) use state::{ConnectionState, ExpectedResponse, OriginSilent, StreamCut};
+pub(crate) use stream::BODY_CREDIT;
 pub(crate) use tls::TlsAcceptor;
-pub use tls::{CertificateExpiry, CertificateStore, Certificates, NoRandomness, TicketKeys};
+pub use tls::{
+    CertificateExpiry, CertificateFileError, CertificateStore, Certificates, ChainValidity,
+    NoRandomness, TicketKeys,
+};

@@ -73,7 +73,8 @@ impl BackgroundCharge<'_> {
         self.spawn(&mut PendingSettlement::default(), false, |_| {});
     }
 
-    /// Starts the task. The correction that the response makes is applied after the store has replied.
+    /// Starts the task. The correction that the response makes is applied after the store has replied, and counted if
+    /// the store has charged.
     fn spawn(
         self,
         pending: &mut PendingSettlement,
@@ -89,6 +90,7 @@ impl BackgroundCharge<'_> {
             correction
         });
         let (number, shared) = (self.generation.number(), Arc::clone(self.shared));
+        let counters = Arc::clone(&self.generation.loaded(self.charge.target.limit).counters);
         // The request may already have used up its own deadline, so this charge has another.
         let now = self.engine.now().mono;
         let deadline = now.saturating_add(Nanos::from(shared.timeout()));
@@ -106,6 +108,9 @@ impl BackgroundCharge<'_> {
                 && let Ok((correction, _guard)) = correction.await
             {
                 let charged = CellCharge { log_chunk: cell.log_chunk, ..cell_charge };
+                if !is_candidate {
+                    correction.record(&counters);
+                }
                 correction.send(&shared, charged, reply.at);
             }
         });

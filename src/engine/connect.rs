@@ -7,6 +7,8 @@ use super::state::Engine;
 use crate::clock::Clock;
 use crate::config::{RedisEndpoint, RedisServers, RedisStore, RedisUrl, StoreConfig};
 use crate::policy::KeySecret;
+#[cfg(feature = "bin")]
+use crate::store::redis::unreachable_servers;
 use crate::store::redis::{Address, Login, ServerDiscovery, SharedStore, StoreSettings, StoreTls};
 
 /// How long a start waits for the store, so that the first requests find it. If it does not answer in time, the
@@ -35,6 +37,19 @@ impl Engine {
             log::error!("the store does not answer; on_store_failure judges until it does");
         }
         Ok(Self::with_store(clock, secret, remote))
+    }
+}
+
+/// Asks every server of the configured store once, as a start would. Returns those that cannot be used, with the
+/// reasons. The servers are asked on the Tokio runtime of the caller.
+#[cfg(feature = "bin")]
+pub(crate) async fn unreachable_store_servers(
+    store: &StoreConfig,
+    clock: Arc<dyn Clock>,
+) -> Vec<(String, String)> {
+    match store {
+        StoreConfig::Embedded => Vec::new(),
+        StoreConfig::Redis(redis) => unreachable_servers(settings(redis), clock).await,
     }
 }
 

@@ -7,6 +7,15 @@ use super::state::Engine;
 use crate::clock::Clock;
 use crate::config::StoreConfig;
 
+/// The embedded store has no servers.
+#[cfg(feature = "bin")]
+pub(crate) async fn unreachable_store_servers(
+    _: &StoreConfig,
+    _: Arc<dyn Clock>,
+) -> Vec<(String, String)> {
+    Vec::new()
+}
+
 impl Engine {
     /// An engine that counts in this process.
     ///

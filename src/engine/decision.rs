@@ -8,7 +8,7 @@ use super::counters::{VerdictKind, VerdictKinds};
 use super::target::Target;
 use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
-use crate::policy::{Count, KeyHash, LimitIndex, Policy, RateIndex, RouteIndex, Tier};
+use crate::policy::{Count, KeyHash, LimitIndex, Policy, RateIndex, RateSource, RouteIndex, Tier};
 
 /// The retry time of a denial that ends when a cell or a slot becomes free. When that will be cannot be known, so this
 /// is a guess.
@@ -65,15 +65,41 @@ pub enum Outcome {
         /// The limit.
         limit: LimitIndex,
     },
+    /// The keys that verify its token have not been fetched, and a limit requires them.
+    NoTokenKeys {
+        /// The limit.
+        limit: LimitIndex,
+    },
 }
 
 impl Outcome {
+    /// Whether something of ours fails that a limit requires: no client is at fault.
+    pub const fn is_outage(self) -> bool {
+        matches!(self, Self::Outage | Self::NoTokenKeys { .. })
+    }
+
+    /// The limit whose key the request lacks, or has in a form that gives no key.
+    pub const fn limit_without_key(self) -> Option<LimitIndex> {
+        match self {
+            Self::MissingKey { limit, .. }
+            | Self::RepeatedKey { limit }
+            | Self::UnreadableKey { limit }
+            | Self::NoTokenKeys { limit } => Some(limit),
+            Self::Allowed
+            | Self::Limited
+            | Self::Outage
+            | Self::NoRoute
+            | Self::AmbiguousPath
+            | Self::UnreadableCondition => None,
+        }
+    }
+
     /// The status of the response; 200 if the origin's response is forwarded.
     pub const fn status(self) -> u16 {
         match self {
             Self::Allowed => 200,
             Self::Limited => 429,
-            Self::Outage => 503,
+            Self::Outage | Self::NoTokenKeys { .. } => 503,
             Self::NoRoute => 404,
             Self::MissingKey { status, .. } => status,
             Self::AmbiguousPath
@@ -93,6 +119,8 @@ pub struct LimitVerdict {
     pub key: KeyHash,
     /// The rate that applied, by index.
     pub rate: RateIndex,
+    /// Which terms of the limit gave that rate.
+    pub rate_source: RateSource,
     /// The limit's tier.
     pub tier: Tier,
     /// How metrics count it.
@@ -123,6 +151,7 @@ impl LimitVerdict {
             limit: target.limit,
             key: target.key,
             rate: target.rate,
+            rate_source: target.rate_source,
             tier,
             kind: if verdict.allowed { kinds.allowed } else { kinds.denied },
             verdict,

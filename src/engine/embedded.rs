@@ -124,7 +124,12 @@ impl ChargeJudgment {
         {
             self.verdict = overflow.refund_and_judge(request.confirm, now);
         }
-        results.verdicts.push(charge.limit_verdict(self.verdict, kinds));
+        let mut limit_verdict = charge.limit_verdict(self.verdict, kinds);
+        if matches!(self.storage, CellStorage::Overflow(None)) {
+            // Nothing keeps the units.
+            limit_verdict.charged = 0;
+        }
+        results.verdicts.push(limit_verdict);
         if !self.charged || !charge.may_change {
             return;
         }

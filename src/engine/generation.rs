@@ -59,6 +59,8 @@ impl Generation {
         previous: Option<&Self>,
     ) -> (Self, ReloadReport) {
         let mut report = ReloadReport::default();
+        let known_sets = previous.map_or(&[][..], |previous| &previous.policy.key_sets);
+        policy.key_sets.iter().for_each(|set| set.continue_from(known_sets));
         let families = if context.has_slots { policy.families() } else { Vec::new() };
         let with_response_cost = policy.limits_with_response_cost();
         let limits = PerLimit::of(&policy.limits, |index, limit| {

@@ -24,6 +24,7 @@ mod final_cost;
 mod generation;
 mod limit_registry;
 mod loaded_limit;
+mod look_up;
 mod open_charge;
 mod overflow;
 mod overrides;
@@ -41,12 +42,16 @@ mod unchecked;
 mod unsettled;
 
 pub use candidate::CandidateVerdict;
+#[cfg(feature = "bin")]
+pub(crate) use connect::unreachable_store_servers;
 pub use counters::{CandidateComparison, Durations, LimitCounters, VerdictKind};
 #[cfg(feature = "bin")]
 pub(crate) use counters::{STRIPES, stripe};
 pub use decision::{Decision, LimitVerdict, Outcome};
 pub use generation::Generation;
+pub use look_up::{KeyState, LookUpError, TypedKey};
 pub use pending::{FinalResponse, PendingSettlement};
 pub use reload_report::ReloadReport;
+pub use resolve::{SkipReason, skipped_limits};
 pub use state::Engine;
 pub(crate) use unsettled::Unsettled;

@@ -16,7 +16,7 @@ use crate::clock::Nanos;
 use crate::limit::{Quota, Receipt, Verdict};
 use crate::policy::{KeyHash, LimitIndex};
 use crate::store::IssuedQuota;
-use crate::store::redis::{CellCharge, SharedStore};
+use crate::store::redis::{CellCharge, SharedStore, UnreportedReceipt};
 
 /// A charge that the response may change.
 #[derive(Debug)]
@@ -53,10 +53,10 @@ pub(super) enum ChargedIn {
 }
 
 /// How the shared store learns of a charge that this process made while that store failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum DegradedCharge {
-    /// It is recorded as unreported usage.
-    Unreported,
+    /// It is recorded as unreported usage. `None`: there was no room, and the store is never told.
+    Unreported(Option<UnreportedReceipt>),
     /// The store may have made the charge too, so it is not reported.
     Ambiguous,
 }

@@ -14,10 +14,10 @@ pub(super) struct OverrideIndex {
 
 /// An override's action with its rank.
 #[derive(Clone, Copy)]
-struct RankedAction {
+pub(super) struct RankedAction {
     /// The index of the override in the file's list; the lowest wins.
-    rank: usize,
-    action: OverrideAction,
+    pub(super) rank: u32,
+    pub(super) action: OverrideAction,
 }
 
 /// An override for a network or a class.
@@ -34,7 +34,7 @@ impl OverrideIndex {
             return None;
         }
         let mut index = Self { by_key: HashMap::new(), by_request: Vec::new() };
-        for (rank, rule) in overrides.iter().enumerate() {
+        for (rank, rule) in (0..).zip(overrides) {
             let ranked = RankedAction { rank, action: rule.action };
             match &rule.target {
                 OverrideTarget::Keys(keys) => {
@@ -51,6 +51,11 @@ impl OverrideIndex {
         Some(index)
     }
 
+    /// The override that names this key.
+    pub(super) fn of_key(&self, key: KeyHash) -> Option<RankedAction> {
+        self.by_key.get(&key).copied()
+    }
+
     /// The action for a key of a request: that of the first override of the file that matches.
     ///
     /// # Errors
@@ -59,16 +64,16 @@ impl OverrideIndex {
         &self,
         key: KeyHash,
         facts: &Facts<'_>,
-    ) -> Result<Option<OverrideAction>, Unreadable> {
+    ) -> Result<Option<RankedAction>, Unreadable> {
         let by_key = self.by_key.get(&key).copied();
         for rule in &self.by_request {
             if by_key.is_some_and(|by_key| by_key.rank < rule.ranked.rank) {
                 break;
             }
             if rule.target.matches_request(facts)? {
-                return Ok(Some(rule.ranked.action));
+                return Ok(Some(rule.ranked));
             }
         }
-        Ok(by_key.map(|ranked| ranked.action))
+        Ok(by_key)
     }
 }

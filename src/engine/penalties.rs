@@ -10,7 +10,7 @@ use super::decision::{Decision, LimitVerdict, Outcome};
 use super::generation::Generation;
 use super::state::Engine;
 use super::target::Target;
-use crate::clock::{Nanos, Now};
+use crate::clock::{Nanos, Now, RoundedSpan};
 use crate::limit::Verdict;
 
 impl Engine {
@@ -71,7 +71,8 @@ impl Engine {
                 && let Some(span) = self.bans.record_denial(target.key, rule, decision.at.mono)
             {
                 generation.counters(denial.limit).record_ban();
-                log::info!("limit {} bans a key for {span:?}", limit.name);
+                let span = RoundedSpan(span);
+                log::info!("limit {} bans key {} for {span}", limit.name, target.key);
             }
         }
     }

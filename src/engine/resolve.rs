@@ -9,11 +9,12 @@ use super::decision::Outcome;
 use super::final_cost::FinalCost;
 use super::generation::Generation;
 use super::loaded_limit::LoadedLimit;
+use super::overrides::RankedAction;
 use super::target::{Target, Targets};
 use crate::policy::key::{KeyPart, NoKey};
 use crate::policy::{
-    Facts, KeyHash, KeySecret, Limit, LimitIndex, MissingKey, Mode, OverrideAction, Route,
-    RouteIndex, Source, Unreadable,
+    Facts, KeyHash, KeySecret, Limit, LimitIndex, MissingKey, Mode, OverrideAction, RateSource,
+    Route, RouteIndex, Source, Unreadable,
 };
 use crate::tokens::SignatureCheck;
 
@@ -26,6 +27,8 @@ pub(super) enum KeyError {
     Repeated { limit: LimitIndex },
     /// Its key may be decoded in different ways.
     Unreadable { limit: LimitIndex },
+    /// The keys of its token have not been fetched.
+    Unknowable { limit: LimitIndex },
 }
 
 impl KeyError {
@@ -35,6 +38,7 @@ impl KeyError {
             Self::Missing { limit, status } => Outcome::MissingKey { limit, status },
             Self::Repeated { limit } => Outcome::RepeatedKey { limit },
             Self::Unreadable { limit } => Outcome::UnreadableKey { limit },
+            Self::Unknowable { limit } => Outcome::NoTokenKeys { limit },
         }
     }
 }
@@ -48,12 +52,23 @@ pub(super) enum Completeness {
     Partial,
 }
 
+/// Why a limit of a route does not apply to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SkipReason {
+    /// The request is exempt (`responses.exempt`).
+    Exempt,
+    /// It lacks the key of this limit, whose `missing_key` is `skip`.
+    MissingKey(LimitIndex),
+    /// An override of this limit allows it, by its index.
+    Override(LimitIndex, u32),
+}
+
 /// What a limit of a route leads to.
 enum Resolution<T> {
     /// A key, or a target.
     Applies(T),
     /// The limit does not apply.
-    Skipped,
+    Skipped(SkipReason),
     /// It depends on a token whose signature was not checked.
     Unchecked,
 }
@@ -82,7 +97,7 @@ pub(super) fn resolve(
     let route = generation.policy().route(route);
     let is_exempt = route.exempt.covers(facts);
     for index in 0..route.limits.len() {
-        if is_exempt && !generation.policy().limit(route.limits[index].limit).applies_to_exempt() {
+        if is_exempt && !applies_to_exempt(generation, route, index) {
             continue;
         }
         let is_complete = match resolve_limit(generation, facts, route, index, signatures) {
@@ -90,7 +105,7 @@ pub(super) fn resolve(
                 add(targets, target);
                 !target.unknown_rate
             }
-            Ok(Resolution::Skipped) => true,
+            Ok(Resolution::Skipped(_)) => true,
             Ok(Resolution::Unchecked) => false,
             Err(error) => {
                 result = result.and(Err(error));
@@ -102,6 +117,32 @@ pub(super) fn resolve(
         }
     }
     result
+}
+
+fn applies_to_exempt(generation: &Generation, route: &Route, index: usize) -> bool {
+    generation.policy().limit(route.limits[index].limit).applies_to_exempt()
+}
+
+/// The limits of a route that do not apply to a request, each with the reason, for people who ask. A
+/// token's signature is checked.
+pub fn skipped_limits(
+    generation: &Generation,
+    facts: &Facts<'_>,
+    route: RouteIndex,
+) -> Vec<(LimitIndex, SkipReason)> {
+    let route = generation.policy().route(route);
+    let is_exempt = route.exempt.covers(facts);
+    let skip_reason = |index: usize| -> Option<SkipReason> {
+        if is_exempt && !applies_to_exempt(generation, route, index) {
+            return Some(SkipReason::Exempt);
+        }
+        match resolve_limit(generation, facts, route, index, SignatureCheck::Verify) {
+            Ok(Resolution::Skipped(reason)) => Some(reason),
+            Ok(Resolution::Applies(_) | Resolution::Unchecked) | Err(_) => None,
+        }
+    };
+    let limits = route.limits.iter().enumerate();
+    limits.filter_map(|(index, listed)| Some((listed.limit, skip_reason(index)?))).collect()
 }
 
 /// Adds a target. Two limits can lead to one cell by `missing_key`: it is charged once, at the larger cost.
@@ -152,31 +193,42 @@ fn resolve_limit(
     let first = route.limits[index].limit;
     let resolved = match resolve_key(generation, facts, route, first, signatures)? {
         Resolution::Applies(resolved) => resolved,
-        Resolution::Skipped => return Ok(Resolution::Skipped),
+        Resolution::Skipped(reason) => return Ok(Resolution::Skipped(reason)),
         Resolution::Unchecked => return Ok(Resolution::Unchecked),
     };
     let limit = resolved.limit;
     let spec = generation.policy().limit(limit);
-    let mut rate = None;
-    let mut denied = false;
     let overrides = resolved.loaded.overrides.as_ref();
     let action = overrides.map_or(Ok(None), |overrides| overrides.action(resolved.key, facts));
-    match action.map_err(|Unreadable| KeyError::Unreadable { limit })? {
-        Some(OverrideAction::Allow) => return Ok(Resolution::Skipped),
-        Some(OverrideAction::Deny) => denied = true,
-        Some(OverrideAction::Rate(other)) => rate = Some(other),
-        None => {}
+    let (mut rate, mut rate_source) = (None, RateSource::Own);
+    let mut denied = false;
+    if let Some(RankedAction { rank, action }) =
+        action.map_err(|Unreadable| KeyError::Unreadable { limit })?
+    {
+        rate_source = RateSource::Override(rank);
+        match action {
+            OverrideAction::Allow => {
+                return Ok(Resolution::Skipped(SkipReason::Override(limit, rank)));
+            }
+            OverrideAction::Deny => denied = true,
+            OverrideAction::Rate(other) => rate = Some(other),
+        }
     }
-    let (rate, unknown_rate) = match (rate, &spec.terms.plans) {
-        (Some(rate), _) => (rate, false),
-        (None, None) => (0, false),
-        (None, Some(plans)) => match plans.rate(facts, route, signatures) {
-            Ok(rate) => (rate, false),
-            Err(NoKey::Unchecked) => (0, true),
+    let mut unknown_rate = false;
+    if let (None, Some(plans)) = (rate, &spec.terms.plans) {
+        match plans.choose(facts, route, signatures) {
+            Ok(choice) => {
+                let (of_plan, source) = choice.rate(plans);
+                rate = Some(of_plan);
+                // A denying override stays the reason.
+                rate_source = if denied { rate_source } else { source };
+            }
+            Err(NoKey::Unchecked) => unknown_rate = true,
             Err(NoKey::Unreadable) => return Err(KeyError::Unreadable { limit }),
+            Err(NoKey::Unknowable) => return Err(KeyError::Unknowable { limit }),
             Err(NoKey::Absent | NoKey::Repeated) => return Err(KeyError::Repeated { limit }),
-        },
-    };
+        }
+    }
     let cost = route.limits[index].cost.upfront(facts);
     let cost = cost.map_err(|_| KeyError::Repeated { limit })?;
     Ok(Resolution::Applies(Target {
@@ -186,7 +238,8 @@ fn resolve_limit(
         cost,
         authenticated: resolved.by_sources && spec.key.is_credential(),
         by_address: !resolved.by_sources || spec.key.sources().contains(&Source::ClientIp),
-        rate,
+        rate: rate.unwrap_or(0),
+        rate_source,
         unknown_rate,
         shadow: spec.mode == Mode::Shadow || !is_rolled_out(spec, &resolved, facts, route),
         denied,
@@ -218,9 +271,12 @@ fn resolve_key<'g>(
             }
             Err(NoKey::Repeated) => return Err(KeyError::Repeated { limit }),
             Err(NoKey::Unreadable) => return Err(KeyError::Unreadable { limit }),
+            Err(NoKey::Unknowable) => return Err(KeyError::Unknowable { limit }),
             Err(NoKey::Unchecked) => return Ok(Resolution::Unchecked),
             Err(NoKey::Absent) => match spec.missing_key {
-                MissingKey::Skip | MissingKey::Impossible => return Ok(Resolution::Skipped),
+                MissingKey::Skip | MissingKey::Impossible => {
+                    return Ok(Resolution::Skipped(SkipReason::MissingKey(limit)));
+                }
                 MissingKey::Deny(status) => return Err(KeyError::Missing { limit, status }),
                 MissingKey::ClientIp => {
                     let key = hasher.hash_client_ip(facts);
@@ -232,7 +288,7 @@ fn resolve_key<'g>(
             },
         }
     }
-    Ok(Resolution::Skipped)
+    Ok(Resolution::Skipped(SkipReason::MissingKey(limit)))
 }
 
 /// Whether the rollout of a limit includes this key now.

@@ -183,27 +183,34 @@ impl Engine {
                 }
                 ResponseEffect::Settled(_) => continue,
             };
-            if !open.is_candidate {
-                correction.record(generation.counters(open.limit));
+            let OpenCharge { limit, is_candidate, is_reported, .. } = open;
+            let quota = *open.quota.quota();
+            if !self.apply(open, correction, now) {
+                continue;
             }
-            if open.is_reported {
-                let quota = *open.quota.quota();
+            if !is_candidate {
+                correction.record(generation.counters(limit));
+            }
+            if is_reported {
                 let enforced = decision.verdicts.iter_mut().filter(|verdict| !verdict.shadow);
-                for limit_verdict in enforced.filter(|verdict| verdict.limit == open.limit) {
+                for limit_verdict in enforced.filter(|verdict| verdict.limit == limit) {
                     correction.correct(&quota, &mut limit_verdict.verdict);
                     limit_verdict.charged = correction.corrected(limit_verdict.charged);
                 }
             }
-            self.apply(open, correction, now);
         }
     }
 
-    fn apply(&self, open: OpenCharge, correction: ChargeCorrection, now: Now) {
-        self.correct_unreported(&open, correction, now);
+    /// Corrects a charge wherever it counts. Returns whether the correction counts now: not if the shared store may keep
+    /// what is refunded, if nothing keeps the charge, or if a task in the background counts it once it has applied it.
+    fn apply(&self, open: OpenCharge, correction: ChargeCorrection, now: Now) -> bool {
+        let is_applied = self.correct_unreported(&open, correction, now);
+        let is_degraded = open.degraded.is_some();
         let OpenCharge { key, family, quota, cost, charged, .. } = open;
         let embedded = &self.exact.embedded;
         match (charged, correction) {
-            (ChargedIn::Nowhere, _) => {}
+            // Without a store that is told later, nothing keeps the key.
+            (ChargedIn::Nowhere, _) => return is_applied && is_degraded,
             (ChargedIn::Embedded(receipt), ChargeCorrection::Refund(units)) => {
                 embedded.refund(key, &quota, units, receipt, now);
             }
@@ -226,35 +233,36 @@ impl Engine {
             (ChargedIn::Background(sender), correction) => {
                 // If the charge failed, the task has ended, and there is nothing to correct.
                 let _ = sender.send((correction, BackgroundGuard::new(&self.background)));
+                return false;
             }
         }
+        is_applied
     }
 
-    /// Corrects the unreported usage of a charge that was made while the shared store failed.
-    fn correct_unreported(&self, open: &OpenCharge, correction: ChargeCorrection, now: Now) {
-        let (Some(degraded), Some(shared)) = (open.degraded, self.remote()) else {
-            return;
+    /// Corrects what the shared store learns, or has learned, of a charge that was made while it failed. Returns
+    /// whether it can be corrected there.
+    fn correct_unreported(
+        &self,
+        open: &OpenCharge,
+        correction: ChargeCorrection,
+        now: Now,
+    ) -> bool {
+        let (Some(degraded), Some(shared)) = (&open.degraded, self.remote()) else {
+            return true;
         };
-        let OpenCharge { key, family, ref quota, ref charged, .. } = *open;
         match (degraded, correction) {
-            (DegradedCharge::Unreported, ChargeCorrection::Refund(units)) => {
-                let receipt = match charged {
-                    ChargedIn::Embedded(receipt) => receipt,
-                    // A key without room has no receipt that fits: it is reported in full.
-                    ChargedIn::Nowhere
-                    | ChargedIn::Overflow(_)
-                    | ChargedIn::Shared { .. }
-                    | ChargedIn::Background(_) => return,
-                };
-                let charge = CellCharge::new(key, family, Arc::clone(quota), units);
-                shared.refund_unreported(&charge, units, *receipt, now);
+            (DegradedCharge::Unreported(Some(charge)), ChargeCorrection::Refund(units)) => {
+                shared.refund_unreported(charge, units, now)
             }
+            (DegradedCharge::Unreported(None), ChargeCorrection::Refund(_)) => true,
             // The store may not have the charge; a refund could create units there.
-            (DegradedCharge::Ambiguous, ChargeCorrection::Refund(_)) => {}
+            (DegradedCharge::Ambiguous, ChargeCorrection::Refund(_)) => false,
             // The store certainly lacks the units above the charge.
             (_, ChargeCorrection::Debit(units)) => {
+                let OpenCharge { key, family, ref quota, .. } = *open;
                 let charge = CellCharge::new(key, family, Arc::clone(quota), units);
                 shared.record_unreported(&charge, now);
+                true
             }
         }
     }

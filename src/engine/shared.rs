@@ -120,7 +120,7 @@ impl ExactTier {
         let charged = self.judge_local(request, &progress, may_charge, results);
         progress.refused |= results.has_denial();
         let refused = progress.refused;
-        for FailedCharge { charge, .. } in &progress.failed {
+        for FailedCharge { charge, may_have_charged } in &progress.failed {
             let cost = if charged { charge.target.cost } else { 0 };
             let fresh = charge.quota.quota().judge(None, cost, request.now);
             let verdict = match charge.limit.on_store_failure {
@@ -133,7 +133,12 @@ impl ExactTier {
                     Verdict { allowed: false, remaining: 0, retry_after: None, ..fresh }
                 }
             };
-            results.verdicts.push(charge.limit_verdict(verdict, VerdictKinds::DEGRADED));
+            let mut limit_verdict = charge.limit_verdict(verdict, VerdictKinds::DEGRADED);
+            if !may_have_charged {
+                // Nothing keeps the units, and the store is not told of them.
+                limit_verdict.charged = 0;
+            }
+            results.verdicts.push(limit_verdict);
         }
         match &self.shared {
             Some(shared) if !charged => progress.refund(shared, results),
@@ -169,13 +174,18 @@ impl ExactTier {
             return false;
         }
         for FailedCharge { charge, may_have_charged } in local {
-            let degraded = match may_have_charged {
+            let degraded = match (may_have_charged, &self.shared) {
                 // It counts as charged in the store, where it cannot be changed.
-                true => DegradedCharge::Ambiguous,
-                false => DegradedCharge::Unreported,
+                (true, _) => DegradedCharge::Ambiguous,
+                (false, Some(shared)) => DegradedCharge::Unreported(
+                    shared.record_unreported(&charge.cell_charge(), request.now),
+                ),
+                (false, None) => DegradedCharge::Unreported(None),
             };
-            if let (DegradedCharge::Unreported, Some(shared)) = (degraded, &self.shared) {
-                shared.record_unreported(&charge.cell_charge(), request.now);
+            let mut verdicts = results.verdicts.iter_mut();
+            if let Some(verdict) = verdicts.find(|verdict| verdict.limit == charge.target.limit) {
+                // The store is told, or has it already, also of a key that this node has no room for.
+                verdict.charged = charge.target.cost;
             }
             let open = results.open.iter_mut().find(|open| open.key == charge.target.key);
             if let Some(open) = open {

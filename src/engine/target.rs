@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::final_cost::FinalCost;
-use crate::policy::{KeyHash, LimitIndex, RateIndex};
+use crate::policy::{KeyHash, LimitIndex, RateIndex, RateSource};
 
 /// One cell that a request would be charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub(super) struct Target {
     pub(super) by_address: bool,
     /// The rate that applies, by index.
     pub(super) rate: RateIndex,
+    /// Which terms of the limit gave the rate.
+    pub(super) rate_source: RateSource,
     /// Whether the rate is in a token that is not checked yet. The limit cannot be judged then, but a ban and an
     /// override that denies the key hold under every rate.
     pub(super) unknown_rate: bool,

@@ -57,7 +57,10 @@ impl Engine {
             }
         };
         decision.route = Some(route);
-        if !resolve::is_unambiguous(generation, facts, route) {
+        let rewrite = policy.route(route).rewrite.as_ref();
+        if !resolve::is_unambiguous(generation, facts, route)
+            || rewrite.is_some_and(|rewrite| !rewrite.admits(facts))
+        {
             decision.outcome = Outcome::AmbiguousPath;
             return TargetLookup::Decided;
         }

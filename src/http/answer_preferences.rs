@@ -3,7 +3,7 @@
 
 use http::header::{self, HeaderMap, HeaderValue};
 
-use crate::config::{Cors, RefusalBody, Responses};
+use crate::config::{Cors, Page, RefusalBody, Responses};
 
 const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -14,32 +14,95 @@ pub struct AnswerPreferences<'r> {
     pub headers: &'r HeaderMap,
     /// A random number from 0 to 1: the position in the jitter of `Retry-After`.
     pub chance: f64,
+    /// The identifier of the request, which the answer repeats: letters, digits and `-._~:/+=@` only. Empty for none.
+    pub request_id: &'r str,
+}
+
+/// A body that an answer may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OfferedBody<'b> {
+    /// One that `responses.body` lists.
+    Listed(&'b RefusalBody),
+    /// A page of the status.
+    Page(&'b Page),
+}
+
+impl<'b> OfferedBody<'b> {
+    fn problem() -> Self {
+        Self::Listed(&RefusalBody::Problem)
+    }
+
+    fn media_type(self) -> &'b str {
+        match self {
+            Self::Listed(RefusalBody::Problem | RefusalBody::Grpc) => PROBLEM_JSON,
+            Self::Listed(RefusalBody::File { media_type, .. }) => media_type,
+            Self::Page(page) => &page.media_type,
+        }
+    }
+}
+
+/// The body that a client prefers.
+pub(crate) struct ChosenBody<'b> {
+    pub(crate) body: OfferedBody<'b>,
+    /// Whether another `Accept` could have had another body.
+    pub(crate) varies: bool,
+}
+
+#[cfg(feature = "bin")]
+impl ChosenBody<'_> {
+    /// The problem document, for a client of which nothing is known.
+    pub(crate) fn problem() -> Self {
+        Self { body: OfferedBody::problem(), varies: false }
+    }
 }
 
 /// The largest number of ranges of `Accept` that are read.
 const MAX_RANGES: usize = 32;
 
 impl AnswerPreferences<'_> {
-    /// The body to send. A gRPC call gets a gRPC status if the operator's list has one. Any other request gets the body
-    /// that the client prefers (RFC 9110, section 12.5.1), and among equals the first of the list.
-    pub(crate) fn body<'b>(&self, responses: &'b Responses) -> &'b RefusalBody {
-        let bodies = &responses.bodies;
-        if let [only] = bodies.as_slice()
+    /// The body of a refusal by a limit: one of `responses.body`, or a page for 429. A gRPC call gets a gRPC status if the
+    /// list has one, and no page.
+    pub(crate) fn limited_body<'b>(&self, responses: &'b Responses) -> ChosenBody<'b> {
+        let pages = responses.pages.of(429);
+        if let ([only], []) = (responses.bodies.as_slice(), pages)
             && *only != RefusalBody::Grpc
         {
-            return only;
+            return ChosenBody { body: OfferedBody::Listed(only), varies: false };
         }
-        if self.is_grpc() && bodies.contains(&RefusalBody::Grpc) {
-            return &RefusalBody::Grpc;
+        if self.is_grpc() && responses.bodies.contains(&RefusalBody::Grpc) {
+            let body = OfferedBody::Listed(&RefusalBody::Grpc);
+            return ChosenBody { body, varies: responses.bodies.len() > 1 };
         }
-        let mut best: Option<(&RefusalBody, u16)> = None;
-        for body in bodies.iter().filter(|body| **body != RefusalBody::Grpc) {
-            let quality = self.quality(media_type(body));
+        self.choose(&responses.bodies, pages)
+    }
+
+    /// The body of any other answer: the problem document, or a page for its status.
+    pub(crate) fn body_for<'b>(&self, status: u16, responses: &'b Responses) -> ChosenBody<'b> {
+        match responses.pages.of(status) {
+            [] => ChosenBody { body: OfferedBody::problem(), varies: false },
+            pages => self.choose(&[RefusalBody::Problem], pages),
+        }
+    }
+
+    /// What the client prefers (RFC 9110, section 12.5.1), and among equals the first.
+    fn choose<'b>(&self, listed: &'b [RefusalBody], pages: &'b [Page]) -> ChosenBody<'b> {
+        let listed = listed.iter().filter(|body| **body != RefusalBody::Grpc);
+        let offered = listed.map(OfferedBody::Listed);
+        // A gRPC call cannot read a page.
+        let pages = if self.is_grpc() { &[] } else { pages };
+        let mut best: Option<(OfferedBody<'b>, u16)> = None;
+        let mut count = 0;
+        for body in offered.chain(pages.iter().map(OfferedBody::Page)) {
+            count += 1;
+            let quality = self.quality(body.media_type());
             if best.is_none_or(|(_, best)| quality > best) {
                 best = Some((body, quality));
             }
         }
-        best.map_or(&RefusalBody::Problem, |(body, _)| body)
+        ChosenBody {
+            body: best.map_or_else(OfferedBody::problem, |(body, _)| body),
+            varies: count > 1,
+        }
     }
 
     /// The web origin that may read the answer, as the operator wrote it. `None` if no page may read it.
@@ -87,13 +150,6 @@ impl AnswerPreferences<'_> {
     }
 }
 
-fn media_type(body: &RefusalBody) -> &str {
-    match body {
-        RefusalBody::Problem | RefusalBody::Grpc => PROBLEM_JSON,
-        RefusalBody::File { media_type, .. } => media_type,
-    }
-}
-
 /// How exactly a range names a media type: the type itself most, then `type/*`, then `*/*`. `None` if it does not name
 /// it. A client that accepts JSON accepts a problem document.
 fn exactness(range: &str, media_type: &str) -> Option<u8> {
@@ -122,6 +178,7 @@ fn thousandths(text: &str) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Pages;
     use crate::policy::Exempt;
 
     fn responses() -> Responses {
@@ -130,6 +187,7 @@ mod tests {
             ratelimit_fields: true,
             x_ratelimit_fields: true,
             bodies: vec![RefusalBody::Problem, html, RefusalBody::Grpc],
+            pages: Pages::default(),
             cors: Cors::Only(vec![HeaderValue::from_static("https://app.example.com")]),
             exempt: Exempt::STANDARD,
             retry_after_jitter: std::time::Duration::ZERO,
@@ -141,10 +199,11 @@ mod tests {
         if !value.is_empty() {
             headers.insert(name, HeaderValue::from_str(value).unwrap());
         }
-        match (AnswerPreferences { headers: &headers, chance: 0.0 }).body(&responses()) {
-            RefusalBody::Problem => "problem",
-            RefusalBody::Grpc => "grpc",
-            RefusalBody::File { .. } => "html",
+        let preferences = AnswerPreferences { headers: &headers, chance: 0.0, request_id: "" };
+        match preferences.limited_body(&responses()).body {
+            OfferedBody::Listed(RefusalBody::Problem) => "problem",
+            OfferedBody::Listed(RefusalBody::Grpc) => "grpc",
+            OfferedBody::Listed(RefusalBody::File { .. }) | OfferedBody::Page(_) => "html",
         }
     }
 
@@ -170,7 +229,7 @@ mod tests {
         let reads = |origin: &'static str, cors: &Cors| {
             let mut headers = HeaderMap::new();
             headers.insert(header::ORIGIN, HeaderValue::from_static(origin));
-            let preferences = AnswerPreferences { headers: &headers, chance: 0.0 };
+            let preferences = AnswerPreferences { headers: &headers, chance: 0.0, request_id: "" };
             preferences.reader(cors).map(|origin| origin.to_str().unwrap().to_owned())
         };
         let same = "https://app.example.com";

@@ -12,6 +12,7 @@ use super::lines::{FIELD_CAPACITY, InvalidField, Lines};
 use super::ratelimit_fields::{Addition, RateLimitFields};
 use super::render::Reply;
 use super::validation::Head;
+use crate::config::FieldEdits;
 
 /// An answer of this proxy, ready for the framework to send.
 #[derive(Clone, Debug)]
@@ -71,6 +72,34 @@ impl RateLimitFields<'_> {
         }
         Ok(())
     }
+}
+
+/// Applies an operator's changes to a request.
+pub(crate) fn edit_request(request: &mut RequestHeader, edits: &FieldEdits) -> Result<()> {
+    for name in &edits.remove {
+        request.remove_header(name);
+    }
+    for (name, value) in &edits.set {
+        request.insert_header(name.clone(), value.clone())?;
+    }
+    for (name, value) in &edits.add {
+        request.append_header(name.clone(), value.clone())?;
+    }
+    Ok(())
+}
+
+/// Applies an operator's changes to an origin's answer.
+pub(crate) fn edit_response(response: &mut ResponseHeader, edits: &FieldEdits) -> Result<()> {
+    for name in &edits.remove {
+        response.remove_header(name);
+    }
+    for (name, value) in &edits.set {
+        response.insert_header(name.clone(), value.clone())?;
+    }
+    for (name, value) in &edits.add {
+        response.append_header(name.clone(), value.clone())?;
+    }
+    Ok(())
 }
 
 impl<'r> Head<'r> {

@@ -36,6 +36,20 @@ impl Lines {
         field(&mut self.0, begin, |out| number(out, value));
     }
 
+    /// Whether there is a field of this name, which is in lower case.
+    pub(crate) fn contains(&self, lower: &str) -> bool {
+        line_spans(&self.0).any(|line| is_of(&self.0[line], lower))
+    }
+
+    /// Removes the fields of this name, which is in lower case.
+    pub(crate) fn remove(&mut self, lower: &str) {
+        if self.contains(lower) {
+            let others = line_spans(&self.0).map(|line| &self.0[line]);
+            let others = others.filter(|line| !is_of(line, lower));
+            self.0 = others.flat_map(|line| [line, b"\r\n"].concat()).collect();
+        }
+    }
+
     /// The buffer, for a caller that writes several fields.
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.0
@@ -111,6 +125,13 @@ fn line_spans(all: &[u8]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
+/// Whether a line is of the field of this name.
+fn is_of(line: &[u8], lower: &str) -> bool {
+    let name = line.get(..lower.len());
+    name.is_some_and(|name| name.eq_ignore_ascii_case(lower.as_bytes()))
+        && line.get(lower.len()) == Some(&b':')
+}
+
 /// The positions of the name and of the value in a line.
 fn name_and_value(all: &[u8], line: Range<usize>) -> (Range<usize>, Range<usize>) {
     let colon = memchr::memchr(b':', &all[line.clone()]).map_or(line.end, |at| line.start + at);
@@ -123,10 +144,11 @@ fn shared_value(bytes: Bytes) -> Result<HeaderValue, InvalidField> {
 }
 
 /// The names of the fields that tollgate writes, in the order in which it writes them.
-static OWN_NAMES: [Name; 10] = [
+static OWN_NAMES: [Name; 11] = [
     Name { begin: "Cache-Control: ", name: header::CACHE_CONTROL },
     Name { begin: "Content-Type: ", name: header::CONTENT_TYPE },
     Name { begin: "Content-Length: ", name: header::CONTENT_LENGTH },
+    REQUEST_ID,
     Name { begin: "Retry-After: ", name: header::RETRY_AFTER },
     RATELIMIT_POLICY,
     RATELIMIT,
@@ -154,6 +176,7 @@ impl Name {
     }
 }
 
+pub(crate) const REQUEST_ID: Name = Name::new("X-Request-Id: ", "x-request-id");
 pub(crate) const RATELIMIT_POLICY: Name = Name::new("RateLimit-Policy: ", "ratelimit-policy");
 pub(crate) const RATELIMIT: Name = Name::new("RateLimit: ", "ratelimit");
 pub(crate) const LIMIT: Name = Name::new("X-RateLimit-Limit: ", "x-ratelimit-limit");

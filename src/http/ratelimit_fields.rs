@@ -10,8 +10,9 @@ use super::lines::{
     InvalidField, LIMIT, Name, RATELIMIT, RATELIMIT_POLICY, REMAINING, RESET, field, number,
 };
 use super::policy_members::{PolicyMember, PolicyMembers};
+use crate::clock::Nanos;
 use crate::config::Responses;
-use crate::engine::{Decision, LimitVerdict};
+use crate::engine::{Decision, LimitVerdict, Outcome};
 use crate::policy::{Count, Policy};
 
 /// The rate limit fields of a decision, as the configuration of its route asks for them. Limits in shadow mode and hidden
@@ -23,6 +24,8 @@ pub(crate) struct RateLimitFields<'d> {
     pub(crate) responses: &'d Responses,
     /// Members that were written in advance. A member that is not among them is written when it is needed.
     pub(crate) members: Option<&'d PolicyMembers>,
+    /// A time that is added to that of a refusal, so that clients do not return all at once.
+    pub(crate) jitter: Nanos,
 }
 
 /// The values of the `X-RateLimit-*` fields.
@@ -32,8 +35,19 @@ pub(crate) struct Triple {
     pub(crate) limit: u32,
     /// The units that are left.
     pub(crate) remaining: u32,
-    /// When all units are available again, in seconds since the Unix epoch.
+    /// When all units are available again, or a refused request can succeed; in seconds since the Unix epoch.
     pub(crate) reset: u64,
+}
+
+impl<'d> RateLimitFields<'d> {
+    /// The fields of a decision.
+    pub(crate) const fn new(
+        decision: &'d Decision,
+        policy: &'d Policy,
+        responses: &'d Responses,
+    ) -> Self {
+        Self { decision, policy, responses, members: None, jitter: Nanos::ZERO }
+    }
 }
 
 impl RateLimitFields<'_> {
@@ -55,7 +69,7 @@ impl RateLimitFields<'_> {
             // It is unknown when a request in flight ends, so such a limit has no `t`.
             if !matches!(self.policy.limit(limit_verdict.limit).count, Count::InFlight { .. }) {
                 out.extend_from_slice(b";t=");
-                number(out, limit_verdict.verdict.reset.secs_ceil());
+                number(out, self.reset_secs(limit_verdict));
             }
         });
     }
@@ -65,11 +79,47 @@ impl RateLimitFields<'_> {
         if !self.responses.x_ratelimit_fields {
             return None;
         }
-        let limit_verdict =
-            self.decision.tightest(|limit_verdict| self.is_visible(limit_verdict))?;
-        let reset = self.decision.date.saturating_add(limit_verdict.verdict.reset).secs_ceil();
+        let limit_verdict = self
+            .latest_refusing()
+            .or_else(|| self.decision.tightest(|limit_verdict| self.is_visible(limit_verdict)))?;
         let verdict = &limit_verdict.verdict;
+        let until_reset = match self.retry_after_of(limit_verdict) {
+            // The instant that `Retry-After` tells, unless a hidden limit refuses for longer.
+            Some(wait) => Nanos::from_secs(wait),
+            None => verdict.reset,
+        };
+        let reset = self.decision.date.saturating_add(until_reset).secs_ceil();
         Some(Triple { limit: verdict.limit, remaining: verdict.remaining, reset })
+    }
+
+    /// `Retry-After`: whole seconds until the refused request can succeed, at least 1. `None` if it never can, or if no
+    /// limit refuses it.
+    pub(crate) fn retry_after(&self) -> Option<u64> {
+        let wait = self.decision.retry_after()?;
+        Some(self.rounded_up(wait))
+    }
+
+    /// The same for one limit: `None` where that does not refuse.
+    fn retry_after_of(&self, limit_verdict: &LimitVerdict) -> Option<u64> {
+        let refuses = self.decision.outcome == Outcome::Limited && limit_verdict.refuses();
+        let wait = limit_verdict.verdict.retry_after.filter(|_| refuses)?;
+        Some(self.rounded_up(wait))
+    }
+
+    fn rounded_up(&self, wait: Nanos) -> u64 {
+        wait.saturating_add(self.jitter).secs_ceil().max(1)
+    }
+
+    /// `t`: of a limit that refuses, when it would admit the request; of any other, when all its units are back.
+    fn reset_secs(&self, limit_verdict: &LimitVerdict) -> u64 {
+        let wait = self.retry_after_of(limit_verdict);
+        wait.unwrap_or_else(|| limit_verdict.verdict.reset.secs_ceil())
+    }
+
+    /// Of the visible limits that refuse, the one that `Retry-After` waits for.
+    fn latest_refusing(&self) -> Option<&LimitVerdict> {
+        let refusing = self.visible().filter(|answer| self.retry_after_of(answer).is_some());
+        refusing.max_by_key(|answer| answer.verdict.retry_after)
     }
 
     /// Writes all fields as lines of HTTP/1.

@@ -5,38 +5,23 @@
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
-use super::answer_preferences::AnswerPreferences;
-use super::lines::{self, InvalidField, Lines, field, number};
+use super::answer_preferences::{AnswerPreferences, ChosenBody, OfferedBody};
+use super::lines::{self, InvalidField, Lines, REQUEST_ID, field};
+use super::page::{self, PageValues};
 use super::ratelimit_fields::RateLimitFields;
 use super::validation::RejectReason;
+use super::{challenge, problem};
 use crate::clock::Nanos;
 use crate::config::{Cors, RefusalBody, Responses};
-use crate::engine::{Decision, LimitVerdict, Outcome};
+use crate::engine::{Decision, Outcome};
 use crate::policy::Policy;
-
-/// The beginning of the problem document of draft-ietf-httpapi-ratelimit-headers-11, up to the list of the limits that
-/// refuse.
-const QUOTA_EXCEEDED: &str = concat!(
-    r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
-    r#""title":"Too many requests","status":429,"violated-policies":["#
-);
-
-/// The same for a banned client.
-const ABNORMAL_USAGE: &str = concat!(
-    r#"{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","#,
-    r#""title":"Abnormal usage detected","status":429,"violated-policies":["#
-);
 
 /// The gRPC status RESOURCE_EXHAUSTED.
 const GRPC_EXHAUSTED: &[u8] = b"8";
 
 /// The fields of a refusal that a web page may read, in addition to those that it always may.
 const EXPOSED: &[u8] = b"Retry-After, RateLimit, RateLimit-Policy, X-RateLimit-Limit, \
-                         X-RateLimit-Remaining, X-RateLimit-Reset";
-
-/// The problem type of the same draft for a shortage or an outage on our side.
-const REDUCED_CAPACITY: &str =
-    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+                         X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id";
 
 /// An answer that is ready to be sent.
 ///
@@ -140,7 +125,7 @@ pub fn added_fields(
     responses: &Responses,
 ) -> Result<HeaderMap, InvalidField> {
     let mut headers = HeaderMap::new();
-    RateLimitFields { decision, policy, responses, members: None }.add_to(&mut headers)?;
+    RateLimitFields::new(decision, policy, responses).add_to(&mut headers)?;
     Ok(headers)
 }
 
@@ -151,7 +136,7 @@ pub fn refusal(
     responses: &Responses,
     preferences: AnswerPreferences<'_>,
 ) -> Result<Option<Refusal>, InvalidField> {
-    let reply = reply(RateLimitFields { decision, policy, responses, members: None }, preferences);
+    let reply = reply(RateLimitFields::new(decision, policy, responses), preferences);
     reply.map(Reply::into_refusal).transpose()
 }
 
@@ -163,10 +148,14 @@ pub(crate) fn reply(
     let RateLimitFields { decision, responses, .. } = fields;
     let mut reply = match reason(decision) {
         None if decision.outcome == Outcome::Limited => limited(fields, preferences),
-        None if decision.outcome == Outcome::Outage => reduced_capacity(None),
+        None if decision.outcome.is_outage() => reduced_capacity(None, responses, preferences),
         None => return None,
         Some((reason, status)) => {
-            let mut reply = rejected(reason, status);
+            let mut reply = rejected(reason, status, responses, preferences);
+            if let Outcome::MissingKey { limit, status: 401 } = decision.outcome {
+                let challenges = challenge::of_key(&fields.policy.limit(limit).key);
+                reply.lines.add("WWW-Authenticate: ", challenges.as_bytes());
+            }
             // Only a request that was charged for a forged token has verdicts to write.
             fields.write_lines(reply.lines.bytes());
             reply
@@ -191,7 +180,7 @@ pub(crate) fn reply(
 /// Why a decision refuses without a limit, and the status of the answer.
 pub(crate) const fn reason(decision: &Decision) -> Option<(RejectReason, u16)> {
     match decision.outcome {
-        Outcome::Allowed | Outcome::Limited | Outcome::Outage => None,
+        Outcome::Allowed | Outcome::Limited | Outcome::Outage | Outcome::NoTokenKeys { .. } => None,
         Outcome::NoRoute => Some((RejectReason::NoRoute, RejectReason::NoRoute.status())),
         Outcome::AmbiguousPath => Some((RejectReason::Path, RejectReason::Path.status())),
         Outcome::MissingKey { status, .. } => Some((RejectReason::MissingKey, status)),
@@ -208,115 +197,133 @@ pub(crate) const fn reason(decision: &Decision) -> Option<(RejectReason, u16)> {
     }
 }
 
-/// The answer to a request that is rejected: a problem document with the reason.
-pub(crate) fn rejected(reason: RejectReason, status: u16) -> Reply {
+/// The answer to a request that is rejected: a problem document with the reason, or a page.
+pub(crate) fn rejected(
+    reason: RejectReason,
+    status: u16,
+    responses: &Responses,
+    preferences: AnswerPreferences<'_>,
+) -> Reply {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
-    problem(status, Some(reason.name()))
+    of_status(status, Some(reason.name()), responses, preferences)
 }
 
-/// A problem document with a status, and with a reason if there is one.
-pub(crate) fn problem(status: StatusCode, reason: Option<&str>) -> Reply {
-    let title = status.canonical_reason().unwrap_or("Error");
-    let body = problem_body("about:blank", title, status, |out| {
-        if let Some(reason) = reason {
-            out.extend_from_slice(b",\"reason\":\"");
-            out.extend_from_slice(reason.as_bytes());
-            out.push(b'"');
-        }
-    });
-    answer_with(status, PROBLEM_JSON, body)
-}
-
-/// The body of a problem document (RFC 9457). All its texts are constants of this program, so nothing needs an escape.
-fn problem_body(
-    kind: &str,
-    title: &str,
+/// An answer with a status, and with a reason if there is one.
+pub(crate) fn of_status(
     status: StatusCode,
-    more: impl FnOnce(&mut Vec<u8>),
-) -> ReplyBody {
-    let mut body = Vec::with_capacity(256);
-    body.extend_from_slice(b"{\"type\":\"");
-    body.extend_from_slice(kind.as_bytes());
-    body.extend_from_slice(b"\",\"title\":\"");
-    body.extend_from_slice(title.as_bytes());
-    body.extend_from_slice(b"\",\"status\":");
-    number(&mut body, status.as_u16().into());
-    more(&mut body);
-    body.push(b'}');
-    ReplyBody::Own(body)
+    reason: Option<&str>,
+    responses: &Responses,
+    preferences: AnswerPreferences<'_>,
+) -> Reply {
+    let chosen = preferences.body_for(status.as_u16(), responses);
+    let answer = OwnAnswer { status, retry_after: None, limit: "", preferences };
+    answer.reply(chosen, |id| problem::of_status(status, reason, id))
 }
 
-const PROBLEM_JSON: &str = "application/problem+json";
+/// The answer to a head that nobody has read: what its client prefers is unknown.
+#[cfg(feature = "bin")]
+pub(crate) fn unread(reason: RejectReason, request_id: &str) -> Reply {
+    let status = StatusCode::from_u16(reason.status()).unwrap_or(StatusCode::BAD_REQUEST);
+    let headers = &HeaderMap::new();
+    let preferences = AnswerPreferences { headers, chance: 0.0, request_id };
+    let answer = OwnAnswer { status, retry_after: None, limit: "", preferences };
+    answer.reply(ChosenBody::problem(), |id| problem::of_status(status, Some(reason.name()), id))
+}
 
 /// 503, for a shortage on our side that is not the client's fault. `retry_after`: the seconds after which the client
 /// may try again, if that is known.
-pub(crate) fn reduced_capacity(retry_after: Option<u32>) -> Reply {
+pub(crate) fn reduced_capacity(
+    retry_after: Option<u64>,
+    responses: &Responses,
+    preferences: AnswerPreferences<'_>,
+) -> Reply {
     let status = StatusCode::SERVICE_UNAVAILABLE;
-    let body = problem_body(REDUCED_CAPACITY, "Temporarily reduced capacity", status, |_| {});
-    let mut reply = answer_with(status, PROBLEM_JSON, body);
-    if let Some(seconds) = retry_after {
-        field(reply.lines.bytes(), "Retry-After: ", |out| number(out, seconds.into()));
-    }
-    reply
+    let chosen = preferences.body_for(status.as_u16(), responses);
+    let answer = OwnAnswer { status, retry_after, limit: "", preferences };
+    answer.reply(chosen, problem::reduced_capacity)
 }
 
 /// 429, with the time after which the request can succeed.
 fn limited(fields: RateLimitFields<'_>, preferences: AnswerPreferences<'_>) -> Reply {
-    let RateLimitFields { decision, responses, .. } = fields;
+    let RateLimitFields { decision, policy, responses, .. } = fields;
     let jitter = responses.retry_after_jitter.mul_f64(preferences.chance.clamp(0.0, 1.0));
-    let wait = decision.retry_after().map(|wait| wait.saturating_add(Nanos::from(jitter)));
-    let retry_after = wait.map(|wait| wait.secs_ceil().max(1));
-    let mut reply = match preferences.body(responses) {
-        RefusalBody::Problem => {
-            let body = limited_body(fields, retry_after);
-            answer_with(StatusCode::TOO_MANY_REQUESTS, PROBLEM_JSON, body)
-        }
-        RefusalBody::Grpc => {
-            let mut grpc =
-                answer_with(StatusCode::OK, "application/grpc", ReplyBody::Own(Vec::new()));
-            grpc.lines.add("grpc-status: ", GRPC_EXHAUSTED);
-            grpc.lines.add("grpc-message: ", b"too many requests");
-            grpc
-        }
-        RefusalBody::File { content, media_type } => {
-            let body = ReplyBody::Shared(content.clone());
-            answer_with(StatusCode::TOO_MANY_REQUESTS, media_type, body)
-        }
-    };
-    if responses.bodies.len() > 1 {
-        reply.lines.add("Vary: ", b"Accept");
-    }
-    if let Some(wait) = retry_after {
-        reply.lines.add_number("Retry-After: ", wait);
-    }
+    let fields = RateLimitFields { jitter: jitter.into(), ..fields };
+    let retry_after = fields.retry_after();
+    let mut refusing = decision.refusing().map(|answer| policy.limit(answer.limit));
+    let limit = refusing.find(|limit| !limit.hidden).map_or("", |limit| &*limit.name);
+    let status = StatusCode::TOO_MANY_REQUESTS;
+    let answer = OwnAnswer { status, retry_after, limit, preferences };
+    let chosen = preferences.limited_body(responses);
+    let mut reply = answer.reply(chosen, |id| problem::limited(fields, retry_after, id));
     fields.write_lines(reply.lines.bytes());
     reply
 }
 
-fn limited_body(fields: RateLimitFields<'_>, retry_after: Option<u64>) -> ReplyBody {
-    let RateLimitFields { decision, policy, .. } = fields;
-    let begin = if decision.is_banned() { ABNORMAL_USAGE } else { QUOTA_EXCEEDED };
-    let mut body = Vec::with_capacity(256);
-    body.extend_from_slice(begin.as_bytes());
-    let visible = |answer: &&LimitVerdict| !policy.limit(answer.limit).hidden;
-    for (index, answer) in decision.refusing().filter(visible).enumerate() {
-        body.extend_from_slice(if index == 0 { b"\"" } else { b",\"" });
-        body.extend_from_slice(policy.limit(answer.limit).name.as_bytes());
-        body.push(b'"');
-    }
-    body.push(b']');
-    if let Some(wait) = retry_after {
-        body.extend_from_slice(b",\"retry_after\":");
-        number(&mut body, wait);
-    }
-    body.push(b'}');
-    ReplyBody::Own(body)
+/// What all answers of the proxy itself have in common.
+struct OwnAnswer<'a> {
+    status: StatusCode,
+    retry_after: Option<u64>,
+    /// The first visible limit that refuses; empty if none does.
+    limit: &'a str,
+    preferences: AnswerPreferences<'a>,
 }
 
-fn answer_with(status: StatusCode, media_type: &str, body: ReplyBody) -> Reply {
+impl OwnAnswer<'_> {
+    /// The answer with a body. `problem` writes the problem document with the identifier of the request.
+    fn reply(self, chosen: ChosenBody<'_>, problem: impl FnOnce(&str) -> Vec<u8>) -> Reply {
+        let Self { status, retry_after, limit, preferences } = self;
+        let request_id = preferences.request_id;
+        let mut reply = match chosen.body {
+            OfferedBody::Listed(RefusalBody::Problem) => {
+                answer_with(status, PROBLEM_JSON, ReplyBody::Own(problem(request_id)), request_id)
+            }
+            OfferedBody::Listed(RefusalBody::Grpc) => {
+                let empty = ReplyBody::Own(Vec::new());
+                let mut grpc = answer_with(StatusCode::OK, "application/grpc", empty, request_id);
+                grpc.lines.add("grpc-status: ", GRPC_EXHAUSTED);
+                grpc.lines.add("grpc-message: ", b"too many requests");
+                grpc
+            }
+            OfferedBody::Listed(RefusalBody::File { content, media_type }) => {
+                answer_with(status, media_type, ReplyBody::Shared(content.clone()), request_id)
+            }
+            OfferedBody::Page(page) => {
+                let values = PageValues { status: status.as_u16(), retry_after, request_id, limit };
+                let body = ReplyBody::Shared(page::write(page, values));
+                let mut reply = answer_with(status, &page.media_type, body, request_id);
+                reply.lines.add(CONTENT_SECURITY_POLICY, PAGE_SOURCES.as_bytes());
+                reply.lines.add("X-Content-Type-Options: ", b"nosniff");
+                reply
+            }
+        };
+        if let Some(wait) = retry_after {
+            reply.lines.add_number("Retry-After: ", wait);
+        }
+        if chosen.varies {
+            reply.lines.add("Vary: ", b"Accept");
+        }
+        reply
+    }
+}
+
+const PROBLEM_JSON: &str = "application/problem+json";
+
+const CONTENT_SECURITY_POLICY: &str = "Content-Security-Policy: ";
+
+/// What a page of the operator may load: nothing that runs, and nothing of other sites. It is seen by clients that are
+/// refused, at any URL.
+const PAGE_SOURCES: &str = concat!(
+    "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; ",
+    "font-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
+
+fn answer_with(status: StatusCode, media_type: &str, body: ReplyBody, request_id: &str) -> Reply {
     let mut lines = Lines::new();
     lines.add("Cache-Control: ", b"no-store");
     lines.add("Content-Type: ", media_type.as_bytes());
     lines.add_number("Content-Length: ", body.as_bytes().len() as u64);
+    if !request_id.is_empty() {
+        lines.add(REQUEST_ID.begin, request_id.as_bytes());
+    }
     Reply { status, lines, body }
 }

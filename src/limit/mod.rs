@@ -36,6 +36,8 @@ pub use counters::CountersByLength;
 pub use error::QuotaError;
 pub use fixed_window::{FixedWindow, WindowCount};
 pub use quota::Quota;
+#[cfg(feature = "bin")]
+pub use rate::TypedRate;
 pub use rate::{MAX_PERIOD, Rate};
 pub use receipt::Receipt;
 pub use refill::FullAt;

@@ -9,6 +9,8 @@ use super::buckets::Buckets;
 use super::cell::Cell;
 use super::charge_log::ChargeLog;
 use super::fixed_window::{FixedWindow, WindowCount};
+#[cfg(feature = "bin")]
+use super::rate::Rate;
 use super::refill::FullAt;
 use super::sliding_log::SlidingLog;
 use super::sliding_window::{SlidingWindow, WindowPair};
@@ -31,6 +33,17 @@ pub enum Quota {
 }
 
 impl Quota {
+    /// The rate at which units come back.
+    #[cfg(feature = "bin")]
+    pub const fn rate(&self) -> Rate {
+        match self {
+            Self::TokenBucket(q) => q.rate(),
+            Self::SlidingWindow(q) => q.rate(),
+            Self::SlidingLog(q) => q.rate(),
+            Self::FixedWindow(q) => q.rate(),
+        }
+    }
+
     /// Whether a charge of `cost` fits, and the numbers for the header fields. An absent cell is `None`. A cost of
     /// 0 always fits, and only reads the cell.
     pub fn judge(&self, cell: Option<&Cell>, cost: u32, now: Now) -> Verdict {

@@ -54,9 +54,55 @@ impl Rate {
     }
 }
 
-/// `COUNT/PERIOD`, as a configuration writes it.
+/// A rate as a configuration writes it, in the largest unit: `5/s`, `600/1m`, `3/1500ms`.
+#[cfg(feature = "bin")]
+#[derive(Clone, Copy, Debug)]
+pub struct TypedRate(pub Rate);
+
+#[cfg(feature = "bin")]
+impl fmt::Display for TypedRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MILLI: u64 = 1_000_000;
+        const UNITS: [(u64, &str); 5] = [
+            (86_400_000 * MILLI, "d"),
+            (3_600_000 * MILLI, "h"),
+            (60_000 * MILLI, "m"),
+            (1_000 * MILLI, "s"),
+            (MILLI, "ms"),
+        ];
+        let Self(Rate { count, period }) = *self;
+        if period == Nanos::SECOND {
+            return write!(f, "{count}/s");
+        }
+        let period = period.get();
+        // A configuration has no shorter unit than milliseconds.
+        let (size, unit) =
+            UNITS.into_iter().find(|(size, _)| period.is_multiple_of(*size)).unwrap_or((1, "ns"));
+        write!(f, "{count}/{}{unit}", period / size)
+    }
+}
+
+/// `COUNT/PERIOD`, with the period as Rust writes durations.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{:?}", self.count, self.period)
+    }
+}
+
+#[cfg(all(test, feature = "bin"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_written_as_it_is_typed() {
+        for typed in ["5/s", "600/1m", "300/5m", "7/30d", "3/2s", "9/90s", "100/1500ms", "1/2h"] {
+            let (count, period) = typed.split_once('/').unwrap();
+            let period = match period {
+                "s" => Nanos::SECOND,
+                period => Nanos::from(humantime::parse_duration(period).unwrap()),
+            };
+            let rate = Rate::new(count.parse().unwrap(), period).unwrap();
+            assert_eq!(TypedRate(rate).to_string(), typed);
+        }
     }
 }

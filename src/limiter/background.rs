@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::file_watch::FileWatch;
 use super::judge::Limiter;
+use crate::jwks;
 
 /// The time between two rounds. Each sweeps a small part of the keys.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -76,7 +77,9 @@ impl Limiter {
 
     fn run_round(&self) {
         let engine = &self.shared.engine;
-        engine.tick(&self.shared.loaded.load().generation);
+        let loaded = self.shared.loaded.load();
+        engine.tick(&loaded.generation);
+        jwks::begin_fetches(&loaded.generation.policy().key_sets, &engine.clock());
         self.shared.last_background.store(engine.now().mono.get(), Ordering::Relaxed);
     }
 }

@@ -9,6 +9,7 @@ use super::judge::Limiter;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, Config, ConfigUse, LoadedConfig, StoreConfig};
 use crate::engine::Engine;
+use crate::jwks;
 
 /// The name of a policy text in errors.
 const TEXT_NAME: &str = "policy";
@@ -94,7 +95,8 @@ impl LimiterBuilder {
     }
 
     /// Builds a limiter that counts where the policy says. It waits for a store, but at most a second: while the store
-    /// is away, `on_store_failure` of each limit decides.
+    /// is away, `on_store_failure` of each limit decides. It also waits, at most a second, for keys at a `jwks_url`; after
+    /// that the background work fetches them, on a runtime that needs its I/O driver (`enable_all`).
     ///
     /// Connections live on the Tokio runtime that polls this. That runtime must live as long as the limiter: Pingora
     /// gives each service its own, so a Pingora proxy keeps one more.
@@ -114,7 +116,11 @@ impl LimiterBuilder {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         let engine =
             Engine::connect(&config.store, clock).await.map_err(LimiterError::randomness)?;
-        Ok(Limiter::new(self.source, self.folder, config, engine, watch))
+        let limiter = Limiter::new(self.source, self.folder, config, engine, watch);
+        let loaded = limiter.shared.loaded.load_full();
+        let key_sets = &loaded.generation.policy().key_sets;
+        jwks::wait_for_first(key_sets, &limiter.shared.engine.clock()).await;
+        Ok(limiter)
     }
 
     /// The configuration, and the watch of its file. The watch begins first, so that it sees a change during the

@@ -1,41 +1,26 @@
-//! Notices that a policy file has to be read: it has changed and is no longer being written, or its last reload failed.
+//! Notices that a policy file has to be read: it, or a file that it includes, has changed and is no longer being written,
+//! or its last reload failed.
 //!
 //! A version counts as read only when its reload has ended. A reload that failed is tried again: the cause may pass without
-//! a change of the file (a file that it names is back, a disk answers again). Nothing here reads the policy or knows the
+//! a change of a file (a file that the policy names is back, a disk answers again). Nothing here reads the policy or knows the
 //! time; the caller looks at regular times.
 
 use std::path::PathBuf;
-use std::time::SystemTime;
+
+use crate::config::{ConfigVersion, VersionWatch};
 
 /// The most looks between two attempts to read the same version.
 const MAX_PAUSE: u32 = 16;
 
-/// A file and the version of it that was read last.
+/// A policy file with what it includes, and the version of them that was read last.
 #[derive(Debug)]
 pub(super) struct FileWatch {
-    file: PathBuf,
-    read: Option<PolicyVersion>,
+    versions: VersionWatch,
+    read: Option<ConfigVersion>,
     /// The version at the last look.
-    seen: Option<PolicyVersion>,
+    seen: Option<ConfigVersion>,
     /// Why the last reload failed; `None` if it did not.
     failure: Option<ReloadFailure>,
-}
-
-/// What differs between two versions of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PolicyVersion {
-    modified: SystemTime,
-    bytes: u64,
-    identity: FileIdentity,
-}
-
-/// What also differs where a file is replaced by another one with the same size and time of modification.
-/// Zero on other systems than Unix.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct FileIdentity {
-    device: u64,
-    inode: u64,
-    changed: (i64, i64),
 }
 
 /// A reload that failed.
@@ -51,8 +36,9 @@ struct ReloadFailure {
 impl FileWatch {
     /// The present version counts as read.
     pub(super) fn new(file: PathBuf) -> Self {
-        let mut watch = Self { file, read: None, seen: None, failure: None };
-        watch.read = watch.version();
+        let versions = VersionWatch::new(file);
+        let mut watch = Self { versions, read: None, seen: None, failure: None };
+        watch.read = watch.versions.version();
         watch.seen = watch.read;
         watch
     }
@@ -60,8 +46,8 @@ impl FileWatch {
     /// Looks at the file. Returns the version to read now: another one than was read, or one whose reload failed and is
     /// to be tried again. It is the same as at the last look, so that nobody is in the middle of writing it. A file that
     /// is missing is waited for.
-    pub(super) fn look(&mut self) -> Option<PolicyVersion> {
-        let version = self.version();
+    pub(super) fn look(&mut self) -> Option<ConfigVersion> {
+        let version = self.versions.version();
         let is_still = std::mem::replace(&mut self.seen, version) == version;
         let version = version.filter(|_| is_still)?;
         if self.read != Some(version) {
@@ -73,7 +59,7 @@ impl FileWatch {
     }
 
     /// Records that a version is in force.
-    pub(super) fn succeeded(&mut self, version: PolicyVersion) {
+    pub(super) fn succeeded(&mut self, version: ConfigVersion) {
         self.read = Some(version);
         self.failure = None;
     }
@@ -86,7 +72,7 @@ impl FileWatch {
 
     /// Records why a version could not be reloaded. It is tried again, with pauses that double. Returns whether to report
     /// it: each version is reported once, and once more if the reason is another one.
-    pub(super) fn failed(&mut self, version: PolicyVersion, message: &str) -> bool {
+    pub(super) fn failed(&mut self, version: ConfigVersion, message: &str) -> bool {
         let is_same_version = self.read == Some(version);
         self.read = Some(version);
         let before = self.failure.take().filter(|_| is_same_version);
@@ -96,25 +82,6 @@ impl FileWatch {
         self.failure = Some(ReloadFailure { message, pause, remaining: pause });
         is_new
     }
-
-    fn version(&self) -> Option<PolicyVersion> {
-        let found = std::fs::metadata(&self.file).ok()?;
-        let identity = identity(&found);
-        Some(PolicyVersion { modified: found.modified().ok()?, bytes: found.len(), identity })
-    }
-}
-
-#[cfg(unix)]
-fn identity(found: &std::fs::Metadata) -> FileIdentity {
-    use std::os::unix::fs::MetadataExt;
-
-    let changed = (found.ctime(), found.ctime_nsec());
-    FileIdentity { device: found.dev(), inode: found.ino(), changed }
-}
-
-#[cfg(not(unix))]
-fn identity(_: &std::fs::Metadata) -> FileIdentity {
-    FileIdentity::default()
 }
 
 #[cfg(test)]
@@ -228,6 +195,23 @@ mod tests {
         for (version, message, expected) in reports {
             assert_eq!(watched.watch.failed(version, message), expected, "{message}");
         }
+    }
+
+    #[test]
+    fn a_change_of_an_included_file_is_a_change() {
+        let mut watched = watched();
+        let folder = watched.file.with_file_name("limits.d");
+        fs::create_dir(&folder).unwrap();
+        fs::write(&watched.file, "include: [limits.d/*.yaml]").unwrap();
+        assert_eq!(watched.looks(3, Ok(())), [false, true, false]);
+        fs::write(folder.join("a.yaml"), "a").unwrap();
+        assert_eq!(watched.looks(3, Ok(())), [false, true, false]);
+        fs::write(folder.join("a.yaml"), "ab").unwrap();
+        assert_eq!(watched.looks(3, Ok(())), [false, true, false]);
+        fs::write(folder.join("a.txt"), "other").unwrap();
+        assert_eq!(watched.looks(3, Ok(())), [false, false, false]);
+        fs::remove_file(folder.join("a.yaml")).unwrap();
+        assert_eq!(watched.looks(3, Ok(())), [false, true, false]);
     }
 
     #[cfg(unix)]

@@ -20,7 +20,7 @@ use crate::clock::{Nanos, Now};
 use crate::config::{Config, StoreConfig};
 use crate::engine::{Engine, PendingSettlement, ReloadReport};
 use crate::http::{Head, validate};
-use crate::policy::ConnectionFacts;
+use crate::policy::{ConditionResults, ConnectionFacts};
 
 /// How long the background work may be missing before it is logged.
 const MAX_IDLE_BACKGROUND: Nanos = Nanos::from_secs(10);
@@ -137,8 +137,10 @@ impl Limiter {
             Ok(valid) => {
                 let client = loaded.clients.client(peer, head.headers);
                 let date = shared.engine.date(now);
+                let (connection, conditions) =
+                    (&ConnectionFacts::NONE, ConditionResults::default());
                 let facts =
-                    valid.facts(client, &ConnectionFacts::NONE, date, head.method, head.headers);
+                    valid.facts(client, connection, date, head.method, head.headers, &conditions);
                 let (decision, pending) = shared.engine.decide(&loaded.generation, &facts).await;
                 (Ok(decision), pending)
             }

@@ -188,12 +188,14 @@ fn refusal(
     decision: &Result<Decision, RejectReason>,
     headers: &HeaderMap,
 ) -> Option<Refusal> {
+    // The server around this limiter has identifiers of its own.
+    let preferences = AnswerPreferences { headers, chance: fastrand::f64(), request_id: "" };
     let reply = match decision {
-        Err(reason) => render::rejected(*reason, reason.status()),
-        Ok(decision) => {
-            let preferences = AnswerPreferences { headers, chance: fastrand::f64() };
-            render::reply(loaded.fields(decision), preferences)?
+        Err(reason) => {
+            let responses = loaded.default_responses();
+            render::rejected(*reason, reason.status(), responses, preferences)
         }
+        Ok(decision) => render::reply(loaded.fields(decision), preferences)?,
     };
     let status = reply.status;
     Some(reply.into_refusal().unwrap_or_else(|error| {

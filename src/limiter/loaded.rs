@@ -48,11 +48,16 @@ impl LoadedPolicy {
         (loaded, report)
     }
 
+    /// How refusals look where no route was found.
+    pub(super) fn default_responses(&self) -> &Responses {
+        &self.default_responses
+    }
+
     /// The rate limit fields of a decision.
     pub(super) fn fields<'d>(&'d self, decision: &'d Decision) -> RateLimitFields<'d> {
         let of_route = decision.route.and_then(|route| self.responses.get(route));
         let responses = of_route.unwrap_or(&self.default_responses);
         let policy = self.generation.policy();
-        RateLimitFields { decision, policy, responses, members: None }
+        RateLimitFields::new(decision, policy, responses)
     }
 }

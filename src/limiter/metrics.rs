@@ -1,5 +1,7 @@
 //! The counters of a limiter, for the metrics of the program that holds it.
 
+use std::time::Duration;
+
 use super::judge::Limiter;
 use crate::engine::{LimitCounters, VerdictKind};
 use crate::policy::Tier;
@@ -26,6 +28,32 @@ pub struct MetricsSnapshot {
     pub delayed: usize,
     /// Keys that are banned now.
     pub banned_keys: usize,
+    /// The sets of keys at a `jwks_url`, each once.
+    pub key_sets: Vec<KeySetMetrics>,
+}
+
+/// The state of a set of keys at a URL.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::KeySetMetrics;
+///
+/// /// Whether tokens cannot be verified, or keys that were withdrawn may still be believed.
+/// fn worries(set: &KeySetMetrics) -> bool {
+///     set.keys == 0 || set.age > Some(Duration::from_secs(86_400))
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeySetMetrics {
+    /// The host and the path of the URL.
+    pub name: String,
+    /// The number of keys in force; 0 before the first valid set.
+    pub keys: usize,
+    /// How long ago the set in force was last fetched.
+    pub age: Option<Duration>,
+    /// Why the last fetch failed; `None` if it did not.
+    pub failure: Option<String>,
 }
 
 /// The counters of one limit.
@@ -99,11 +127,19 @@ impl Limiter {
             cells: generation.cell_budget(index).map(|budget| budget.cells()),
             in_flight: generation.in_flight(index),
         });
+        let reports = generation.policy().key_sets.iter().map(|set| set.report(engine.now().mono));
+        let key_sets = reports.map(|set| KeySetMetrics {
+            name: set.name.into(),
+            keys: set.keys,
+            age: set.age.map(Duration::from),
+            failure: set.failure.map(|failure| failure.to_string()),
+        });
         MetricsSnapshot {
             limits: limits.collect(),
             store_up: engine.remote().is_none_or(|store| store.is_up()),
             delayed: engine.delayed_requests(),
             banned_keys: engine.bans().count(engine.now().mono),
+            key_sets: key_sets.collect(),
         }
     }
 }

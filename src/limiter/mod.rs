@@ -26,4 +26,4 @@ pub use builder::LimiterBuilder;
 pub use error::LimiterError;
 pub use judge::Limiter;
 pub use judged::Judged;
-pub use metrics::{LimitMetrics, MetricsSnapshot, VerdictCounts};
+pub use metrics::{KeySetMetrics, LimitMetrics, MetricsSnapshot, VerdictCounts};

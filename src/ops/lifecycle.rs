@@ -1,10 +1,10 @@
 //! How the process ends.
 //!
 //! After TERM the process is not ready at once and goes on accepting for `drain`. Then the listeners close, and the
-//! process ends as soon as no request is in flight, after `finish` at the latest. A process that a successor has
-//! replaced stops accepting at once, answers on open connections for `drain`, and ends as after TERM.
-//! [`crate::signals`] says which signal requests what. What must always hold: once it is requested, the end comes
-//! within `drain` and `finish`.
+//! process ends as soon as no request is in flight. Requests that are in flight when `finish` is over are cut: they are
+//! settled and logged as if their clients had left. A process that a successor has replaced stops accepting at once,
+//! answers on open connections for `drain`, and ends as after TERM. [`crate::signals`] says which signal requests what.
+//! What must always hold: once it is requested, the end comes within `drain`, `finish` and [`SETTLING_TIME`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,7 +15,9 @@ use async_trait::async_trait;
 use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
 
 use super::status::Status;
-use crate::clock::RoundedSpan;
+use crate::clock::{Nanos, RoundedSpan};
+use crate::edge::Cutoff;
+use crate::engine::Engine;
 use crate::proxy::Live;
 use crate::signals::{OperatorRequests, ShutdownCause};
 
@@ -25,6 +27,10 @@ const IDLE_CHECK: Duration = Duration::from_millis(20);
 /// Time for requests to end after the last connection: HTTP/2 streams of a client that left are dropped one after the
 /// other, and each is logged.
 const STRAGGLERS: Duration = Duration::from_millis(100);
+
+/// Time after `finish` for requests whose connection is cut to be settled and logged, and after the last request for its
+/// charges and refunds to reach the store. A store that is away must not keep the process running.
+pub(crate) const SETTLING_TIME: Duration = Duration::from_secs(1);
 
 /// Ends the process in an orderly way.
 pub struct Lifecycle {
@@ -38,6 +44,10 @@ pub struct Lifecycle {
     pub leaving: Arc<AtomicBool>,
     /// Open connections.
     pub connections: Arc<AtomicUsize>,
+    /// Cuts the connections that are open when `finish` is over.
+    pub(crate) cutoff: Arc<Cutoff>,
+    /// Charges, and corrects charges when answers end.
+    pub engine: Arc<Engine>,
 }
 
 #[async_trait]
@@ -73,44 +83,76 @@ impl Lifecycle {
     /// Starts a thread that ends the process when the last connection has ended, or `finish` is over. The framework would
     /// sleep for a fixed time instead.
     fn end_when_idle(&self, finish: Duration) {
-        let connections = Arc::clone(&self.connections);
-        let rounds = finish.as_millis() / IDLE_CHECK.as_millis();
-        log::info!(
-            "closing the listeners; finishing {} connections",
-            connections.load(Ordering::Relaxed)
-        );
-        let (requests, live) = (Arc::clone(&self.requests), Arc::clone(&self.live));
-        let spawned = std::thread::Builder::new().name("finish".to_owned()).spawn(move || {
-            for _ in 0..rounds {
-                // Before the first look: a connection that arrived while the listeners close must be accepted and
-                // counted.
-                std::thread::sleep(IDLE_CHECK);
-                if connections.load(Ordering::Acquire) == 0 {
-                    await_stragglers(&live);
-                    requests.exit(0);
-                }
-            }
-            log::warn!(
-                "finish is over; {} connections are cut",
-                connections.load(Ordering::Relaxed)
-            );
-            requests.exit(0);
-        });
-        if spawned.is_err() {
+        let ending = ShutdownWait {
+            requests: Arc::clone(&self.requests),
+            live: Arc::clone(&self.live),
+            connections: Arc::clone(&self.connections),
+            cutoff: Arc::clone(&self.cutoff),
+            engine: Arc::clone(&self.engine),
+        };
+        log::info!("closing the listeners; finishing {} connections", ending.open_connections());
+        let thread = std::thread::Builder::new().name("finish".to_owned());
+        if thread.spawn(move || ending.run(finish)).is_err() {
             self.requests.exit(0);
         }
     }
 }
 
-/// Waits until no request holds the configuration any more. By then each request has handed its line to the log.
-fn await_stragglers(live: &ArcSwap<Live>) {
-    /// References that no request holds: that of the pointer in `live`, and the one that is used for counting.
-    const OWN_REFERENCES: usize = 2;
-    let rounds = STRAGGLERS.as_millis() / IDLE_CHECK.as_millis();
-    for _ in 0..rounds {
-        if Arc::strong_count(&live.load_full()) <= OWN_REFERENCES {
-            return;
-        }
+/// The end of the process once its listeners close.
+struct ShutdownWait {
+    requests: Arc<OperatorRequests>,
+    live: Arc<ArcSwap<Live>>,
+    connections: Arc<AtomicUsize>,
+    cutoff: Arc<Cutoff>,
+    engine: Arc<Engine>,
+}
+
+impl ShutdownWait {
+    fn run(&self, finish: Duration) {
+        // Before the first look: a connection that arrived while the listeners close must be accepted and counted.
         std::thread::sleep(IDLE_CHECK);
+        let is_idle = self.wait(self.deadline(finish), || self.open_connections() == 0);
+        if !is_idle {
+            log::warn!("finish is over; {} connections are cut", self.open_connections());
+            self.cutoff.cut();
+        }
+        let settled = self.deadline(SETTLING_TIME);
+        let requests_end = if is_idle { self.deadline(STRAGGLERS) } else { settled };
+        let have_ended = self.wait(requests_end, || self.have_requests_ended());
+        if !have_ended && !is_idle {
+            log::warn!("some requests do not end; they are not settled and not logged");
+        }
+        if !self.wait(settled, || self.engine.is_quiet()) {
+            log::warn!("the store does not answer; the last charges and refunds may be lost");
+        }
+        self.requests.exit(0)
+    }
+
+    fn open_connections(&self) -> usize {
+        self.connections.load(Ordering::Acquire)
+    }
+
+    /// Whether no request holds the configuration any more. By then each request has handed its line to the log.
+    fn have_requests_ended(&self) -> bool {
+        /// References that no request holds: that of the pointer in `live`, and the one that is used for counting.
+        const OWN_REFERENCES: usize = 2;
+        self.open_connections() == 0 && Arc::strong_count(&self.live.load_full()) <= OWN_REFERENCES
+    }
+
+    fn deadline(&self, time: Duration) -> Nanos {
+        self.engine.now().mono.saturating_add(time.into())
+    }
+
+    /// Waits for a condition. Returns whether it came to hold before the deadline.
+    fn wait(&self, deadline: Nanos, holds: impl Fn() -> bool) -> bool {
+        loop {
+            if holds() {
+                return true;
+            }
+            if self.engine.now().mono >= deadline {
+                return false;
+            }
+            std::thread::sleep(IDLE_CHECK);
+        }
     }
 }

@@ -7,10 +7,14 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
+
+use rustix::fs::{Access, AtFlags, OFlags};
 
 /// The largest number of lines in the queue: a second of a busy proxy, some megabytes.
 const MAX_WAITING: usize = 16_384;
@@ -182,12 +186,44 @@ pub(super) fn open(target: &crate::config::LogTarget) -> io::Result<Option<LineW
         LogTarget::None => return Ok(None),
         LogTarget::Stdout => LineWriter::start("stdout", owned(io::stdout())?)?,
         LogTarget::Stderr => LineWriter::start("stderr", owned(io::stderr())?)?,
-        LogTarget::File(path) => {
-            let file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
-            LineWriter::start("file", file)?
-        }
+        LogTarget::File(path) => LineWriter::start("file", open_file(path, true)?)?,
     };
     Ok(Some(writer))
+}
+
+/// The types of `/proc` and `/sys` (`linux/magic.h`).
+const KERNEL_FILES: [rustix::fs::FsWord; 2] = [rustix::fs::PROC_SUPER_MAGIC, 0x6265_6572];
+
+/// Whether a target could be opened. Creates nothing: a file that `root` created while it checked would be closed to the
+/// user that writes to it later.
+pub(super) fn rehearse(target: &crate::config::LogTarget) -> io::Result<()> {
+    let crate::config::LogTarget::File(path) = target else {
+        return Ok(());
+    };
+    match open_file(path, false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let (folder, may) =
+                (folder.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK);
+            rustix::fs::accessat(rustix::fs::CWD, folder, may, AtFlags::EACCESS)?;
+            // The kernel makes the files of such a folder, and nobody else, whatever its mode is.
+            match KERNEL_FILES.contains(&rustix::fs::statfs(folder)?.f_type) {
+                true => Err(io::Error::other("no file can be created there")),
+                false => Ok(()),
+            }
+        }
+        opened => opened.map(drop),
+    }
+}
+
+/// Opens a file to append to it. A pipe that no program reads is an error, because opening it would wait for a reader.
+fn open_file(path: &Path, create: bool) -> io::Result<File> {
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.create(create).append(true).custom_flags(flags).open(path)?;
+    // Writing waits again: lines of a slow reader are dropped by the queue, not here.
+    rustix::fs::fcntl_setfl(&file, rustix::fs::fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 /// A duplicate of a stream's descriptor. It bypasses the buffer of the standard library, which could keep a part of a

@@ -20,7 +20,7 @@ use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::policy::{Count, Tier, UnreadCost};
 use crate::proxy::{CODE_LABELS, Live, OriginCounters, RequestOutcome, TrafficCounters};
 use crate::store::redis::CallOutcome;
-use crate::tokens::{self, TokenError};
+use crate::tokens::{self, FetchOutcome, TokenError};
 
 /// The framework's version, for `tollgate_build_info`.
 const PINGORA: &str = "0.9.1";
@@ -59,6 +59,7 @@ pub fn render(sources: Sources<'_>) -> String {
     decisions(sources, &mut families);
     units(sources, &mut families);
     requests_and_keys(sources, &mut families);
+    key_sets(sources, &mut families);
     estimator(sources, &mut families);
     store(sources, &mut families);
     origins(sources, &mut families);
@@ -298,6 +299,37 @@ fn requests_and_keys(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         ),
     ];
     families.extend(all.map(|(name, help, kind, samples)| family(name, help, kind, samples)));
+}
+
+/// The sets of keys at URLs.
+fn key_sets(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let (mut keys, mut ages, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
+    for report in sources.live.key_sets(sources.engine.now().mono) {
+        let set = ("set", &*report.name);
+        keys.push(gauge(&[set], report.keys as f64));
+        ages.extend(report.age.map(|age| gauge(&[set], age.get() as f64 / 1e9)));
+        for (outcome, count) in FetchOutcome::ALL.into_iter().zip(report.outcomes) {
+            fetches.push(counter(&[set, ("outcome", outcome.name())], count));
+        }
+    }
+    families.push(family(
+        "tollgate_jwks_keys",
+        "Keys in force of a set at a URL; 0 before the first.",
+        MetricType::GAUGE,
+        keys,
+    ));
+    families.push(family(
+        "tollgate_jwks_age_seconds",
+        "How long ago the set in force was last fetched.",
+        MetricType::GAUGE,
+        ages,
+    ));
+    families.push(family(
+        "tollgate_jwks_fetches_total",
+        "Fetches of a set at a URL, by how they ended.",
+        MetricType::COUNTER,
+        fetches,
+    ));
 }
 
 fn estimator(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {

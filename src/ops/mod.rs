@@ -6,21 +6,23 @@
 
 mod access_log;
 mod admin;
-mod admin_access;
+mod certificate_warnings;
 mod json_text;
 mod lifecycle;
 mod line_writer;
 mod log;
 mod metric_family;
 mod metrics;
+mod policy_changes;
 mod reload;
 mod status;
 pub mod supervisor;
 
 pub use access_log::AccessLogSink;
-pub use admin::AdminApi;
-pub use admin_access::AdminAccess;
+pub use admin::{AdminAccess, AdminApi, AnswerQueue};
+pub use certificate_warnings::certificate_warnings;
 pub use lifecycle::Lifecycle;
+pub(crate) use lifecycle::SETTLING_TIME;
 pub use line_writer::LineWriter;
 pub use log::{LogForm, LogSettings, init as init_log};
 pub use metrics::{Sources as MetricSources, process_collector, render as render_metrics};

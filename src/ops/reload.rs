@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::access_log::AccessLogSink;
+use super::policy_changes::policy_changes;
 use super::status::{ReloadOutcome, Status};
 use crate::config::{self, Config, ConfigErrors};
 use crate::edge::CertificateStore;
@@ -19,8 +20,8 @@ use crate::proxy::{Fixed, Live, TrafficCounters};
 /// What a reload reads.
 #[derive(Clone, Debug)]
 pub struct ReloadSource {
-    /// The configuration's file.
-    pub file: PathBuf,
+    /// The configuration's file. `None`: it came from standard input, which cannot be read again.
+    pub file: Option<PathBuf>,
 }
 
 /// Replaces the configuration in force by a new one.
@@ -55,15 +56,22 @@ impl Reloader {
             Err(errors) => ReloadOutcome::Refused { errors },
         };
         match &outcome {
-            ReloadOutcome::Applied { generation, report } => {
-                log::info!("generation {generation} is in force: {report}");
+            ReloadOutcome::Applied { generation, report, changes } => {
+                let hash = Arc::clone(&self.live.load().config_hash);
+                log::info!("generation {generation} is in force (configuration {hash}): {report}");
+                if !changes.is_empty() {
+                    log::info!("generation {generation}: {}", changes.join("; "));
+                }
             }
             ReloadOutcome::Refused { errors } => {
                 for error in errors {
                     log::error!("{error}");
                 }
-                let generation = self.live.load().generation.number();
-                log::error!("reload refused; generation {generation} stays in force");
+                let live = self.live.load();
+                let (generation, hash) = (live.generation.number(), &live.config_hash);
+                log::error!(
+                    "reload refused; generation {generation} stays in force (configuration {hash})"
+                );
                 // The signal may come from a log rotation, which must work although the file is not valid.
                 self.reopen_log();
             }
@@ -86,7 +94,7 @@ impl Reloader {
     async fn attempt(&self) -> Result<ReloadOutcome, Vec<String>> {
         let config = self.read()?;
         let certificates =
-            CertificateStore::read(&config.listeners).map_err(|error| vec![error])?;
+            CertificateStore::read(&config.listeners).map_err(|error| vec![error.to_string()])?;
         // The first write, and the last step that can fail.
         let redirected = self.access.redirect(&config.access_log);
         redirected.map_err(|error| vec![format!("access_log: {error}")])?;
@@ -94,10 +102,11 @@ impl Reloader {
         let (next, report) =
             Live::build(config, &self.engine, &self.counters, Some(&previous)).await;
         let generation = next.generation.number();
+        let changes = policy_changes(previous.generation.policy(), next.generation.policy());
         self.certificates.replace(certificates);
         self.live.store(Arc::new(next));
         self.retired.lock().push(previous);
-        Ok(ReloadOutcome::Applied { generation, report })
+        Ok(ReloadOutcome::Applied { generation, report, changes })
     }
 
     /// Drops retired configurations that no request holds. If the last request dropped a large one, it would spend
@@ -112,13 +121,19 @@ impl Reloader {
 
     fn read(&self) -> Result<Config, Vec<String>> {
         let lines = |errors: ConfigErrors| errors.lines();
-        let loaded = config::load(&self.source.file).map_err(lines)?;
-        for warning in &loaded.warnings {
+        let Some(file) = &self.source.file else {
+            let why = "the configuration came from standard input, which cannot be read again";
+            return Err(vec![format!("{why}; restart instead, with --config FILE")]);
+        };
+        let loaded = config::load(file).map_err(lines)?;
+        let date = self.engine.date(self.engine.now());
+        let dates = super::certificate_warnings(&loaded.config, &loaded.source, date);
+        for warning in loaded.warnings.iter().chain(&dates) {
             log::warn!("{warning}");
         }
         let next = Fixed::of(&loaded.config);
         if let Some(key) = self.live.load().fixed.difference(&next) {
-            let file = self.source.file.display();
+            let file = file.display();
             return Err(vec![format!("{file}: {key}: a reload cannot change it; restart instead")]);
         }
         Ok(loaded.config)

@@ -17,9 +17,11 @@ pub struct Status {
     /// Since the epoch; the start of the process until a reload is applied.
     last_success: AtomicU64,
     last: Mutex<Option<LastReload>>,
+    /// The last one that was applied, also after others were refused.
+    last_applied: Mutex<Option<LastReload>>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LastReload {
     date: Nanos,
     duration: Nanos,
@@ -35,6 +37,8 @@ pub enum ReloadOutcome {
         generation: u64,
         /// Which limits continue, and which begin anew.
         report: ReloadReport,
+        /// What differs from the policy before; bounded.
+        changes: Vec<String>,
     },
     /// The previous generation stays in force.
     Refused {
@@ -53,6 +57,7 @@ impl Status {
             refused: AtomicU64::new(0),
             last_success: AtomicU64::new(date.get()),
             last: Mutex::new(None),
+            last_applied: Mutex::new(None),
         }
     }
 
@@ -68,8 +73,10 @@ impl Status {
 
     /// Records how a reload went, the date of its end, and how long it took.
     pub fn reloaded(&self, date: Nanos, duration: Nanos, outcome: ReloadOutcome) {
-        match outcome {
+        let ended = LastReload { date, duration, outcome };
+        match &ended.outcome {
             ReloadOutcome::Applied { .. } => {
+                *self.last_applied.lock() = Some(ended.clone());
                 self.applied.fetch_add(1, Ordering::Relaxed);
                 self.last_success.store(date.get(), Ordering::Relaxed);
             }
@@ -77,7 +84,7 @@ impl Status {
                 self.refused.fetch_add(1, Ordering::Relaxed);
             }
         }
-        *self.last.lock() = Some(LastReload { date, duration, outcome });
+        *self.last.lock() = Some(ended);
     }
 
     /// When the process started.
@@ -98,6 +105,11 @@ impl Status {
     /// The date and the outcome of the last reload.
     pub fn last(&self) -> Option<(Nanos, ReloadOutcome)> {
         self.last.lock().as_ref().map(|last| (last.date, last.outcome.clone()))
+    }
+
+    /// The date and the outcome of the last reload that was applied.
+    pub fn last_applied(&self) -> Option<(Nanos, ReloadOutcome)> {
+        self.last_applied.lock().as_ref().map(|last| (last.date, last.outcome.clone()))
     }
 
     /// How long the last reload took, applied or refused; `None` before the first.

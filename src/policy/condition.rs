@@ -2,19 +2,24 @@
 //!
 //! A condition tests every value of its subject: it holds if one of them passes one of its tests. So a client cannot
 //! leave a route by adding a second value to the one that the origin reads. Where origins read a parameter or a cookie
-//! in different ways, nothing can be known, and the request is refused ([`Unreadable`]). Every test takes time linear
-//! in the length of the value, whatever its pattern.
+//! in different ways, nothing can be known, and the request is refused ([`Unreadable`]). All conditions of one request
+//! share a budget of work (`work_budget.rs`); a value that would cause more is unreadable too.
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::HeaderName;
-use regex::bytes::{Regex, RegexBuilder};
 
+use super::condition_results::{ConditionId, ConditionResults};
 use super::facts::Facts;
-use super::values::{self, Unreadable};
+use super::text_tests::TextTests;
+use super::unreadable::Unreadable;
+pub use super::value_test::{ValuePattern, ValueTest};
+use super::values;
+use super::work_budget::WorkBudget;
 
-/// The largest compiled pattern, in bytes. A list of a few hundred words with `(?i)` fits.
-const MAX_PATTERN_BYTES: usize = 1 << 20;
+/// The units of work of a pattern, besides reading the value.
+const WORK_OF_PATTERN: usize = 4;
 
 /// What a condition reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,100 +32,33 @@ pub enum Subject {
     Cookie(Box<str>),
 }
 
-/// A test of one value, or of whether there is one.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum ValueTest {
-    /// There is a value, if only an empty one.
-    Present,
-    /// There is none.
-    Absent,
-    /// The value is this text.
-    Equals(Box<str>),
-    /// The value begins with this text.
-    Prefix(Box<str>),
-    /// The value ends with this text.
-    Suffix(Box<str>),
-    /// The value contains this text.
-    Contains(Box<str>),
-    /// The pattern matches somewhere in the value.
-    Regex(ValuePattern),
-}
-
-/// A regular expression in the syntax of the `regex` crate: without back-references, so its time is linear.
-#[derive(Clone)]
-pub struct ValuePattern(Regex);
-
 /// A condition: one of the tests holds for one of the values.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Condition {
-    /// What is read.
-    pub subject: Subject,
-    /// At least one.
-    pub tests: Vec<ValueTest>,
+    id: ConditionId,
+    subject: Subject,
+    tests: Vec<ValueTest>,
+    /// The same tests as they are asked.
+    combined: Arc<CombinedTests>,
 }
 
-impl ValuePattern {
-    /// Compiles a pattern.
-    ///
-    /// # Errors
-    /// What is wrong with it, in one line.
-    pub fn new(pattern: &str) -> Result<Self, String> {
-        let compiled = RegexBuilder::new(pattern).size_limit(MAX_PATTERN_BYTES).build();
-        compiled.map(Self).map_err(|error| match error {
-            regex::Error::CompiledTooBig(bytes) => {
-                format!("the pattern needs more than {bytes} bytes when compiled")
-            }
-            other => {
-                let text = other.to_string();
-                text.lines()
-                    .next_back()
-                    .unwrap_or_default()
-                    .trim_start_matches("error: ")
-                    .to_owned()
-            }
-        })
-    }
-
-    /// The pattern as configured.
-    pub fn as_str(&self) -> &str {
-        self.0.as_str()
-    }
+/// The tests of a condition by how they are asked: texts all at once, patterns one by one.
+#[derive(Debug)]
+struct CombinedTests {
+    texts: TextTests,
+    patterns: Vec<ValuePattern>,
+    takes_any_value: bool,
+    takes_absence: bool,
 }
 
-impl PartialEq for ValuePattern {
+/// The same subject and the same tests.
+impl PartialEq for Condition {
     fn eq(&self, other: &Self) -> bool {
-        self.as_str() == other.as_str()
+        self.subject == other.subject && self.tests == other.tests
     }
 }
 
-impl Eq for ValuePattern {}
-
-impl std::hash::Hash for ValuePattern {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
-    }
-}
-
-impl fmt::Debug for ValuePattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.as_str(), f)
-    }
-}
-
-impl ValueTest {
-    /// Whether an existing value passes.
-    pub fn passes(&self, value: &[u8]) -> bool {
-        match self {
-            Self::Present => true,
-            Self::Absent => false,
-            Self::Equals(text) => value == text.as_bytes(),
-            Self::Prefix(text) => value.starts_with(text.as_bytes()),
-            Self::Suffix(text) => value.ends_with(text.as_bytes()),
-            Self::Contains(text) => memchr::memmem::find(value, text.as_bytes()).is_some(),
-            Self::Regex(pattern) => pattern.0.is_match(value),
-        }
-    }
-}
+impl Eq for Condition {}
 
 impl Subject {
     /// Calls `visit` with each value until it returns true. Returns whether it did.
@@ -143,21 +81,99 @@ impl Subject {
 }
 
 impl Condition {
+    /// A condition on a subject: one of at least one tests. Values of cookies are read with `+` for a blank, as their keys
+    /// are, so the texts of tests are too.
+    pub fn new(subject: Subject, tests: Vec<ValueTest>) -> Self {
+        let tests = match &subject {
+            Subject::Cookie(_) => tests.into_iter().map(ValueTest::with_plus).collect(),
+            Subject::Header(_) | Subject::Query(_) => tests,
+        };
+        let combined = Arc::new(CombinedTests::new(&tests));
+        Self { id: ConditionId::unique(), subject, tests, combined }
+    }
+
+    /// What is read.
+    pub fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// The tests; at least one.
+    pub fn tests(&self) -> &[ValueTest] {
+        &self.tests
+    }
+
     /// Whether the condition holds for a request.
     ///
     /// # Errors
-    /// Origins may read one of the values in different ways.
+    /// Origins may read one of the values in different ways, or the conditions of the request have worked too
+    /// much.
     pub fn holds(&self, facts: &Facts<'_>) -> Result<bool, Unreadable> {
-        let passes = |value: &[u8]| self.tests.iter().any(|test| test.passes(value));
-        if self.subject.any(facts, passes)? {
+        match facts.conditions {
+            Some(known) if self.is_expensive() => known.result(self.id, || self.evaluate(facts)),
+            Some(_) | None => self.evaluate(facts),
+        }
+    }
+
+    /// Whether evaluating it costs more than finding a remembered result: it decodes a text or reads all of a value.
+    fn is_expensive(&self) -> bool {
+        let CombinedTests { texts, patterns, .. } = &*self.combined;
+        !matches!(self.subject, Subject::Header(_)) || texts.read_all() || !patterns.is_empty()
+    }
+
+    fn evaluate(&self, facts: &Facts<'_>) -> Result<bool, Unreadable> {
+        let unlimited = WorkBudget::unlimited();
+        let budget = facts.conditions.map_or(&unlimited, ConditionResults::budget);
+        let mut is_affordable = Ok(());
+        let passes = |value: &[u8]| {
+            self.combined.passes(value, budget).unwrap_or_else(|error| {
+                is_affordable = Err(error);
+                // Nothing more is read.
+                true
+            })
+        };
+        let holds = self.subject.any(facts, passes)?;
+        is_affordable?;
+        if holds {
             return Ok(true);
         }
-        Ok(self.tests.contains(&ValueTest::Absent) && !self.subject.any(facts, |_| true)?)
+        Ok(self.combined.takes_absence && !self.subject.any(facts, |_| true)?)
     }
 
     /// Whether it can hold only for a request that has a value.
     pub fn needs_value(&self) -> bool {
-        !self.tests.contains(&ValueTest::Absent)
+        !self.combined.takes_absence
+    }
+}
+
+impl CombinedTests {
+    fn new(tests: &[ValueTest]) -> Self {
+        let patterns = tests.iter().filter_map(|test| match test {
+            ValueTest::Regex(pattern) => Some(pattern.clone()),
+            _ => None,
+        });
+        Self {
+            texts: TextTests::new(tests),
+            patterns: patterns.collect(),
+            takes_any_value: tests.contains(&ValueTest::Present),
+            takes_absence: tests.contains(&ValueTest::Absent),
+        }
+    }
+
+    /// Whether an existing value passes one of the tests, within the budget of the request.
+    ///
+    /// # Errors
+    /// The conditions of the request have worked too much.
+    fn passes(&self, value: &[u8], budget: &WorkBudget) -> Result<bool, Unreadable> {
+        if self.takes_any_value || self.texts.passes(value, budget)? {
+            return Ok(true);
+        }
+        for pattern in &self.patterns {
+            budget.charge(WORK_OF_PATTERN)?;
+            if pattern.is_match(value, budget)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
@@ -167,20 +183,6 @@ impl fmt::Display for Subject {
             Self::Header(name) => write!(f, "{name}"),
             Self::Query(name) => write!(f, "?{name}"),
             Self::Cookie(name) => write!(f, "cookie {name}"),
-        }
-    }
-}
-
-impl fmt::Display for ValueTest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Present => f.write_str("present"),
-            Self::Absent => f.write_str("absent"),
-            Self::Equals(text) => f.write_str(text),
-            Self::Prefix(text) => write!(f, "{text}..."),
-            Self::Suffix(text) => write!(f, "...{text}"),
-            Self::Contains(text) => write!(f, "...{text}..."),
-            Self::Regex(pattern) => write!(f, "/{}/", pattern.as_str()),
         }
     }
 }

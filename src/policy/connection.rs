@@ -15,12 +15,19 @@ pub struct ConnectionFacts {
     client_name: Option<Box<str>>,
     /// The name of the listener that accepted it, if the listener has one.
     pub listener: Option<Arc<str>>,
+    /// The port of https that its requests are redirected to.
+    pub https_port: Option<u16>,
 }
 
 impl ConnectionFacts {
     /// A connection of which nothing is known: without TLS, or of another server that uses the library.
-    pub const NONE: Self =
-        Self { is_tls: false, server_name: None, client_name: None, listener: None };
+    pub const NONE: Self = Self {
+        is_tls: false,
+        server_name: None,
+        client_name: None,
+        listener: None,
+        https_port: None,
+    };
 
     /// A connection with TLS. `server_name`: what the client sent in its handshake (RFC 6066, section 3), at most 255
     /// bytes. One spelling is kept: lower case, without trailing dot. An address is no name.
@@ -32,6 +39,7 @@ impl ConnectionFacts {
             server_name: name.map(|name| name.to_ascii_lowercase().into()),
             client_name: None,
             listener: None,
+            https_port: None,
         }
     }
 

@@ -4,6 +4,7 @@
 use http::HeaderMap;
 
 use super::client::RequestClient;
+use super::condition_results::ConditionResults;
 use super::connection::ConnectionFacts;
 use crate::clock::Nanos;
 
@@ -30,4 +31,7 @@ pub struct Facts<'r> {
     pub query: Option<&'r str>,
     /// All header fields as received.
     pub headers: &'r HeaderMap,
+    /// What is known of its values. `None` for facts that are judged once: nothing is remembered, and work has no
+    /// bound.
+    pub conditions: Option<&'r ConditionResults>,
 }

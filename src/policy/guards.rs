@@ -2,28 +2,25 @@
 //!
 //! A router with a thousand routes that differ only in a header must not ask each of them. The tests of one subject are
 //! combined: equal texts in a map, everything else in one automaton. The result only preselects. A guard that holds is
-//! always found; what cannot be read holds for every guard of its subject, so that the route itself finds out.
+//! always found; what cannot be read, or not by the automaton, holds for every guard of its subject, so that the route
+//! itself finds out.
 
 use hashbrown::HashMap;
-use regex::bytes::{RegexSet, RegexSetBuilder};
-use smallvec::SmallVec;
 
 use super::condition::{Subject, ValueTest};
+use super::condition_results::{ConditionId, ConditionResults, Guard, HeldGuards};
 use super::facts::Facts;
+use super::unreadable::Unreadable;
+use super::value_automaton::{GaveUp, ValueAutomaton};
+use super::work_budget::WorkBudget;
 
-/// The largest combined automaton, in bytes. Where the tests of a subject need more, every guard of that subject counts
-/// as held, and its routes are asked one by one.
-const MAX_AUTOMATON_BYTES: usize = 32 << 20;
-
-/// A test of a subject, by number.
-pub(super) type Guard = usize;
-
-/// The guards that hold for a request, in no particular order.
-pub(super) type HeldGuards = SmallVec<[Guard; 8]>;
+/// The units of work of a value, besides reading it.
+const WORK_OF_VALUE: usize = 4;
 
 /// Every guard of a router, by subject.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct GuardIndex {
+    id: ConditionId,
     subjects: Vec<SubjectGuards>,
 }
 
@@ -41,7 +38,7 @@ struct SubjectGuards {
 enum Patterns {
     None,
     Combined {
-        automaton: RegexSet,
+        automaton: Box<ValueAutomaton>,
         guards: Vec<Guard>,
     },
     /// They do not fit into one automaton.
@@ -68,13 +65,27 @@ impl GuardCollector {
             tests.entry(subject).or_default().push((test, guard));
         }
         let subjects = tests.into_iter();
-        GuardIndex { subjects: subjects.map(|(s, tests)| SubjectGuards::new(s, tests)).collect() }
+        let subjects = subjects.map(|(subject, tests)| SubjectGuards::new(subject, tests));
+        GuardIndex { id: ConditionId::unique(), subjects: subjects.collect() }
+    }
+}
+
+impl Default for GuardIndex {
+    fn default() -> Self {
+        GuardCollector::default().finish()
     }
 }
 
 impl GuardIndex {
-    /// The guards that hold for a request.
+    /// The guards that hold for a request. They depend on its values only, so they hold under every reading of its path.
     pub(super) fn held(&self, facts: &Facts<'_>) -> HeldGuards {
+        match facts.conditions {
+            Some(known) => known.guards(self.id, || self.evaluate(facts)),
+            None => self.evaluate(facts),
+        }
+    }
+
+    fn evaluate(&self, facts: &Facts<'_>) -> HeldGuards {
         let mut held = HeldGuards::new();
         for subject in &self.subjects {
             subject.add_held(facts, &mut held);
@@ -99,18 +110,18 @@ impl SubjectGuards {
                     present = Some(guard);
                     continue;
                 }
-                ValueTest::Prefix(text) => format!(r"\A{}", regex::escape(&text)),
-                ValueTest::Suffix(text) => format!(r"{}\z", regex::escape(&text)),
-                ValueTest::Contains(text) => regex::escape(&text),
-                ValueTest::Regex(pattern) => pattern.as_str().to_owned(),
+                ValueTest::Prefix(text) => format!(r"\A{}", regex_syntax::escape(&text)),
+                ValueTest::Suffix(text) => format!(r"{}\z", regex_syntax::escape(&text)),
+                ValueTest::Contains(text) => regex_syntax::escape(&text),
+                ValueTest::Regex(pattern) => pattern.compiled_text().to_owned(),
             };
             patterns.push(pattern);
             guards.push(guard);
         }
         let patterns = match guards.is_empty() {
             true => Patterns::None,
-            false => match RegexSetBuilder::new(patterns).size_limit(MAX_AUTOMATON_BYTES).build() {
-                Ok(automaton) => Patterns::Combined { automaton, guards },
+            false => match ValueAutomaton::new(&patterns) {
+                Ok(automaton) => Patterns::Combined { automaton: Box::new(automaton), guards },
                 Err(_) => Patterns::Unknown(guards),
             },
         };
@@ -118,26 +129,53 @@ impl SubjectGuards {
     }
 
     fn add_held(&self, facts: &Facts<'_>, held: &mut HeldGuards) {
+        let unlimited = WorkBudget::unlimited();
+        let budget = facts.conditions.map_or(&unlimited, ConditionResults::budget);
+        let mut search = Ok(());
         let read = self.subject.any(facts, |value| {
             held.extend(self.present);
             held.extend(self.by_text.get(value).copied());
-            match &self.patterns {
-                Patterns::None => {}
-                Patterns::Combined { automaton, guards } => {
-                    held.extend(automaton.matches(value).iter().map(|index| guards[index]));
-                }
-                Patterns::Unknown(guards) => held.extend_from_slice(guards),
+            if search.is_ok() {
+                search = self.patterns.add_held(value, budget, held);
             }
-            false
+            budget.charge(WORK_OF_VALUE).is_err()
         });
-        if read.is_err() {
+        // Values that were not read may be equal to any text.
+        if read != Ok(false) {
             held.extend(self.present);
             held.extend(self.by_text.values().copied());
-            match &self.patterns {
-                Patterns::None => {}
-                Patterns::Combined { guards, .. } | Patterns::Unknown(guards) => {
-                    held.extend_from_slice(guards);
-                }
+            search = Err(GaveUp);
+        }
+        if search == Err(GaveUp) {
+            self.patterns.add_all(held);
+        }
+    }
+}
+
+impl Patterns {
+    fn add_held(
+        &self,
+        value: &[u8],
+        budget: &WorkBudget,
+        held: &mut HeldGuards,
+    ) -> Result<(), GaveUp> {
+        match self {
+            Self::None => Ok(()),
+            Self::Unknown(_) => Err(GaveUp),
+            Self::Combined { automaton, guards } => {
+                budget.charge(value.len()).map_err(|Unreadable| GaveUp)?;
+                let before = held.len();
+                automaton.search(value, budget, |index| held.push(guards[index]))?;
+                budget.charge(held.len() - before).map_err(|Unreadable| GaveUp)
+            }
+        }
+    }
+
+    fn add_all(&self, held: &mut HeldGuards) {
+        match self {
+            Self::None => {}
+            Self::Combined { guards, .. } | Self::Unknown(guards) => {
+                held.extend_from_slice(guards);
             }
         }
     }

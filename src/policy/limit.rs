@@ -160,6 +160,15 @@ impl Limit {
         matches!(self.count, Count::Estimate { .. }) && self.key == KeySpec::client_ip()
     }
 
+    /// The most units that its own rate admits at once.
+    pub fn max_cost(&self) -> u32 {
+        match &self.count {
+            Count::Estimate { rate, .. } => rate.count(),
+            Count::Exact { quota, .. } => quota.limit(),
+            Count::InFlight { max } => *max,
+        }
+    }
+
     /// One of the limit's rates; `None` in the estimate tier and for requests in flight.
     pub fn quota(&self, rate: RateIndex) -> Option<&Quota> {
         match &self.count {

@@ -3,6 +3,7 @@
 //! These are values that judge the facts of one request. They know no routes and no order; the router preselects, and
 //! [`RequestMatch::holds`] decides.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::client;
 use super::condition::Condition;
 use super::facts::Facts;
 use super::path::PathPattern;
-use super::values::Unreadable;
+use super::unreadable::Unreadable;
 
 /// Conditions that must all hold; an empty list holds for every request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -182,6 +183,16 @@ impl HostPattern {
                 .strip_suffix(&**domain)
                 .and_then(|below| below.strip_suffix('.'))
                 .is_some_and(|label| !label.is_empty()),
+        }
+    }
+}
+
+/// As in the configuration.
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(host) => f.write_str(host),
+            Self::Below(domain) => write!(f, "*.{domain}"),
         }
     }
 }

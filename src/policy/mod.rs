@@ -6,9 +6,12 @@
 //! every node.
 
 pub mod client;
+mod compiled_pattern;
 pub mod condition;
+mod condition_results;
 mod connection;
 mod cost;
+mod counted_repetitions;
 mod facts;
 mod family;
 mod guards;
@@ -16,18 +19,31 @@ mod index;
 pub mod key;
 mod limit;
 mod matching;
+mod mismatch;
+mod names;
+mod nfa_simulation;
 mod path;
 pub(crate) mod path_samples;
 mod penalty;
+mod required_text;
 mod response_body;
 mod response_costs;
+mod rewrite;
 mod route;
 mod router;
 mod ruleset;
+mod search_caches;
 mod status_rules;
 mod terms;
+mod text_tests;
+mod unreadable;
+mod value_automaton;
+mod value_test;
 mod values;
+mod word_boundaries;
+mod work_budget;
 
+pub use condition_results::ConditionResults;
 pub use connection::{CLIENT_NAME_KINDS, ConnectionFacts, canonical_client_name};
 pub use cost::{Cost, NamedCost, RepeatedCost, ResponseSource, UnreadCost};
 pub use facts::Facts;
@@ -38,15 +54,18 @@ pub use limit::{
     Count, DEFAULT_EXPECT_PER_SECOND, Limit, MissingKey, Mode, OnStoreFailure, Tier, WhenFull,
 };
 pub use matching::{Class, HostPattern, KNOWN_METHODS, MethodSet, RequestMatch};
+pub use mismatch::Mismatch;
 pub use path::{MAX_PATH_SEGMENTS, PathPattern, PathPatternError};
 pub use penalty::Penalty;
 pub use response_body::{BodyNumber, BodyScan, JsonPointer, MAX_POINTER_BYTES, MAX_POINTER_TOKENS};
 pub use response_costs::ResponseCosts;
+pub use rewrite::{PathPrefix, Rewrite};
 pub use route::{Exempt, Route, RouteLimit};
 pub use router::Router;
 pub use ruleset::{MAX_LIMITS_PER_ROUTE, Policy};
 pub use status_rules::{StatusRules, Statuses};
 pub use terms::{
-    KeyValues, Override, OverrideAction, OverrideTarget, Plans, RateIndex, Rollout, Terms,
+    KeyValues, Override, OverrideAction, OverrideTarget, PlanChoice, Plans, RateIndex, RateSource,
+    Rollout, Terms,
 };
-pub use values::Unreadable;
+pub use unreadable::Unreadable;

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use super::rewrite::PathPrefix;
+
 /// The largest number of segments of a pattern.
 pub const MAX_PATH_SEGMENTS: usize = 64;
 
@@ -48,7 +50,7 @@ pub enum PathPatternError {
     )]
     OtherSyntax(Box<str>),
     /// `**` occurs twice, which would make matching slow and match no more paths.
-    #[error("** is allowed at most once in a path")]
+    #[error("** is allowed at most once in a path; write * for single segments")]
     TwoRests,
     /// It has more than [`MAX_PATH_SEGMENTS`] segments.
     #[error("a path has at most {MAX_PATH_SEGMENTS} segments")]
@@ -130,6 +132,41 @@ impl PathPattern {
         let enough = segments.take(after.len()).count() == after.len();
         let mut tail = path.rsplit('/');
         enough && after.iter().rev().all(|p| tail.next().is_some_and(|s| p.matches(s)))
+    }
+
+    /// Whether every path that matches begins with these segments.
+    pub fn is_below(&self, prefix: &PathPrefix) -> bool {
+        let mut own = self.segments.iter();
+        prefix.segments().all(|segment| {
+            matches!(own.next(), Some(SegmentPattern::Literal(literal)) if **literal == *segment)
+        })
+    }
+
+    /// The pattern, with what it matches in words where its text does not say it.
+    pub fn meaning(&self) -> String {
+        let stars =
+            self.segments.iter().filter(|segment| !matches!(segment, SegmentPattern::Literal(_)));
+        let only_rest = self.segments.as_slice() == [SegmentPattern::Rest];
+        let words = match (stars.count(), self.segments.last()) {
+            _ if only_rest => "everything".to_owned(),
+            (0, _) if &*self.source == "/" => "the root only".to_owned(),
+            (0, _) if self.ends_in_slash() => "this path only, with the slash".to_owned(),
+            (0, _) => "this path only".to_owned(),
+            (1, Some(SegmentPattern::Rest)) => {
+                format!("{} and everything below", self.source.trim_end_matches("/**"))
+            }
+            (_, Some(SegmentPattern::Suffix(_)))
+                if self.segments.contains(&SegmentPattern::Rest) =>
+            {
+                "files at any depth".to_owned()
+            }
+            (_, Some(SegmentPattern::Suffix(_))) => "files in this folder".to_owned(),
+            _ if self.segments.contains(&SegmentPattern::Rest) => {
+                "** is any number of segments".to_owned()
+            }
+            _ => "each * is one segment".to_owned(),
+        };
+        format!("{} ({words})", self.source)
     }
 
     fn ends_in_slash(&self) -> bool {
@@ -273,6 +310,24 @@ mod tests {
         assert_eq!(error("/a;b"), PathPatternError::NeverMatches);
         assert_eq!(error("/a%3Ab"), PathPatternError::NeedlessEscape("3A".into()));
         assert_eq!(error("/a%4"), PathPatternError::NeedlessEscape("4".into()));
+    }
+
+    #[test]
+    fn a_pattern_says_what_it_matches() {
+        for (pattern, meaning) in [
+            ("/", "/ (the root only)"),
+            ("/users", "/users (this path only)"),
+            ("/users/", "/users/ (this path only, with the slash)"),
+            ("/users/*", "/users/* (each * is one segment)"),
+            ("/api/**", "/api/** (/api and everything below)"),
+            ("/**", "/** (everything)"),
+            ("/a/**/z", "/a/**/z (** is any number of segments)"),
+            ("/*/a/**", "/*/a/** (** is any number of segments)"),
+            ("/**/*.png", "/**/*.png (files at any depth)"),
+            ("/img/*.png", "/img/*.png (files in this folder)"),
+        ] {
+            assert_eq!(PathPattern::parse(pattern).unwrap().meaning(), meaning);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! know what a pattern leaves to the patterns behind it. The search steps all patterns through the same segments at once
 //! and keeps one path for each combination of positions that it reaches.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use hashbrown::HashSet;
@@ -19,12 +20,34 @@ const MAX_SEGMENT_TEXTS: usize = 100;
 /// A text that no pattern names.
 const FRESH: &str = "~other~";
 
+/// What a search may still do, in units of about 50 ns: a segment of one pattern is one unit. When nothing is left, the
+/// answer is that it is not known.
+#[derive(Debug)]
+pub(crate) struct SearchBudget(Cell<u64>);
+
+impl SearchBudget {
+    pub(crate) const fn new(units: u64) -> Self {
+        Self(Cell::new(units))
+    }
+
+    /// Takes units. Returns whether that many were left.
+    pub(crate) fn take(&self, units: u64) -> bool {
+        let left = self.0.get();
+        self.0.set(left.saturating_sub(units));
+        left >= units
+    }
+}
+
 /// The positions of a pattern that some sequence of segments has led to; bit N: N segments of the pattern are used.
 type Positions = u128;
 
 /// Paths that `pattern` matches: at least one for each subset of `others` that matches a path of the pattern. `None` if
 /// there are too many combinations.
-pub(crate) fn sample_paths(pattern: &PathPattern, others: &[&PathPattern]) -> Option<Vec<String>> {
+pub(crate) fn sample_paths(
+    pattern: &PathPattern,
+    others: &[&PathPattern],
+    budget: &SearchBudget,
+) -> Option<Vec<String>> {
     let all: Vec<&PathPattern> = std::iter::once(pattern).chain(others.iter().copied()).collect();
     let texts = segment_texts(&all)?;
     let mut seen: HashSet<Vec<Positions>> = HashSet::new();
@@ -38,6 +61,9 @@ pub(crate) fn sample_paths(pattern: &PathPattern, others: &[&PathPattern]) -> Op
         let candidates = candidates.into_iter().filter(|path| path.starts_with('/'));
         found.extend(candidates.filter(|path| pattern.matches(path)));
         for text in &texts {
+            if !budget.take(all.len() as u64) {
+                return None;
+            }
             let steps = all.iter().zip(&positions);
             let next: Vec<Positions> =
                 steps.map(|(pattern, from)| step(core(pattern), *from, text)).collect();
@@ -55,8 +81,8 @@ pub(crate) fn sample_paths(pattern: &PathPattern, others: &[&PathPattern]) -> Op
 }
 
 /// Whether `wider` matches every path that `pattern` matches. `false` also if that is not known.
-pub(crate) fn is_within(pattern: &PathPattern, wider: &PathPattern) -> bool {
-    let paths = sample_paths(pattern, &[wider]);
+pub(crate) fn is_within(pattern: &PathPattern, wider: &PathPattern, budget: &SearchBudget) -> bool {
+    let paths = sample_paths(pattern, &[wider], budget);
     paths.is_some_and(|paths| paths.iter().all(|path| wider.matches(path)))
 }
 
@@ -114,7 +140,7 @@ mod tests {
 
     fn within(pattern: &str, wider: &str) -> bool {
         let parse = |text| PathPattern::parse(text).unwrap();
-        is_within(&parse(pattern), &parse(wider))
+        is_within(&parse(pattern), &parse(wider), &SearchBudget::new(1 << 20))
     }
 
     #[test]
@@ -155,7 +181,7 @@ mod tests {
         let parse = |text: &str| PathPattern::parse(text).unwrap();
         let patterns = ["/a/**", "/*/b", "/**/c", "/a/b/*.c", "/x/"].map(parse);
         let others: Vec<&PathPattern> = patterns.iter().collect();
-        let found = sample_paths(&parse("/**"), &others).unwrap();
+        let found = sample_paths(&parse("/**"), &others, &SearchBudget::new(1 << 20)).unwrap();
         let subset = |path: &str| -> Vec<bool> { others.iter().map(|p| p.matches(path)).collect() };
         let known: HashSet<Vec<bool>> = found.iter().map(|path| subset(path)).collect();
         // Every path of up to four of these segments is like one that was found.

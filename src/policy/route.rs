@@ -9,6 +9,7 @@ use super::cost::Cost;
 use super::facts::Facts;
 use super::index::LimitIndex;
 use super::matching::RequestMatch;
+use super::rewrite::Rewrite;
 
 /// One route.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct Route {
     pub origin: usize,
     /// Requests to which only estimate limits by address apply.
     pub exempt: Exempt,
+    /// How the path is rewritten for the origin.
+    pub rewrite: Option<Rewrite>,
 }
 
 /// Requests to which only estimate limits by address apply (`responses.exempt`).

@@ -11,13 +11,14 @@ use std::cell::OnceCell;
 use hashbrown::HashMap;
 
 use super::condition::Condition;
+use super::condition_results::{Guard, HeldGuards};
 use super::facts::Facts;
-use super::guards::{Guard, GuardCollector, GuardIndex, HeldGuards};
+use super::guards::{GuardCollector, GuardIndex};
 use super::index::RouteIndex;
 use super::matching::{HostPattern, RequestMatch};
 use super::path::SegmentPattern;
 use super::route::Route;
-use super::values::Unreadable;
+use super::unreadable::Unreadable;
 
 /// With fewer routes that need a value, each is tried: an automaton would cost more than it saves.
 const MIN_GUARDED_ROUTES: usize = 8;
@@ -88,7 +89,7 @@ impl Router {
             let matches = &route.matches;
             let conditions = guard_conditions(matches).filter(|_| has_guards).unwrap_or_default();
             let tests = conditions.iter().flat_map(|condition| {
-                condition.tests.iter().map(|test| (&condition.subject, test))
+                condition.tests().iter().map(|test| (condition.subject(), test))
             });
             let guards = tests.map(|(subject, test)| collector.guard(subject, test)).collect();
             router.insert(&IndexedRoute { index, matches, guards });
@@ -108,6 +109,14 @@ impl Router {
             };
             node.or_default().insert_route(route);
         }
+    }
+
+    /// At most how many routes one lookup tries, and how many guards it looks up.
+    pub(crate) fn max_candidates(&self) -> usize {
+        let largest = |nodes: &HashMap<Box<str>, PathNode>| {
+            nodes.values().map(PathNode::max_candidates).max().unwrap_or_default()
+        };
+        self.any.max_candidates() + largest(&self.exact) + largest(&self.below)
     }
 
     /// The first route, in the order of the file, that matches.
@@ -161,6 +170,12 @@ fn guard_conditions(matches: &RequestMatch) -> Option<Vec<&Condition>> {
 }
 
 impl PathNode {
+    fn max_candidates(&self) -> usize {
+        let literal = self.literal.values().map(Self::max_candidates).max().unwrap_or_default();
+        let any = self.any_segment.as_ref().map_or(0, |node| node.max_candidates());
+        self.rests.len() + self.ends.len() + literal + any
+    }
+
     fn insert_route(&mut self, route: &IndexedRoute<'_>) {
         if route.matches.paths.is_empty() {
             self.rests.push(route);
@@ -185,6 +200,10 @@ impl PathNode {
 }
 
 impl RouteList {
+    fn len(&self) -> usize {
+        self.free.len() + self.guarded.values().map(Vec::len).sum::<usize>()
+    }
+
     fn push(&mut self, route: &IndexedRoute<'_>) {
         // Routes are inserted in ascending order, so only the last index can repeat.
         let push_once = |indices: &mut Vec<usize>| {

@@ -14,7 +14,8 @@ use super::matching::Class;
 use super::route::{Route, RouteLimit};
 use super::router::Router;
 use super::terms::OverrideTarget;
-use super::values::Unreadable;
+use super::unreadable::Unreadable;
+use crate::tokens::PublishedKeySet;
 
 /// The largest number of limits of one route. It bounds how many locks a request holds at a time.
 pub const MAX_LIMITS_PER_ROUTE: usize = 16;
@@ -30,6 +31,8 @@ pub struct Policy {
     pub router: Router,
     /// The largest total weight of live cells in the exact tier (`max_keys`).
     pub max_keys: usize,
+    /// The published sets of keys that tokens are verified with, each once, in the order of the file.
+    pub key_sets: Vec<Arc<PublishedKeySet>>,
 }
 
 impl Policy {
@@ -135,7 +138,7 @@ impl Policy {
         let conditions = self.routes.iter().flat_map(|route| route.matches.all_values());
         let conditions =
             conditions.chain(classes.iter().flat_map(|class| class.matches.all_values()));
-        let matches = conditions.filter_map(|condition| match &condition.subject {
+        let matches = conditions.filter_map(|condition| match condition.subject() {
             Subject::Header(name) => Some(name),
             Subject::Query(_) | Subject::Cookie(_) => None,
         });

@@ -12,7 +12,7 @@ use super::facts::Facts;
 use super::key::{KeyPart, NoKey, Source};
 use super::matching::Class;
 use super::route::Route;
-use super::values::Unreadable;
+use super::unreadable::Unreadable;
 use crate::clock::Nanos;
 use crate::limit::Quota;
 use crate::tokens::SignatureCheck;
@@ -79,6 +79,31 @@ pub enum OverrideAction {
     Rate(RateIndex),
 }
 
+/// Which of a limit's terms gave a key its rate, by index in the configuration's lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RateSource {
+    /// The limit's own rate.
+    #[default]
+    Own,
+    /// A plan, by its index in [`Plans::rates`].
+    Plan(u32),
+    /// An override, by its index in [`Terms::overrides`].
+    Override(u32),
+}
+
+/// What the plan of a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanChoice {
+    /// Any client could write it, and the peer is no trusted proxy.
+    Unbelieved,
+    /// The request names none.
+    Absent,
+    /// The request names one that the limit does not have.
+    Unknown,
+    /// One of the limit's, by its index in [`Plans::rates`].
+    Known(u32),
+}
+
 /// The share of keys for which a limit is enforced; for the other keys it is in shadow mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rollout {
@@ -107,29 +132,43 @@ impl Rollout {
 }
 
 impl Plans {
-    /// The rate of a request's plan. An absent or unknown plan gives the limit's own rate.
-    pub fn rate(
+    /// The plan of a request. Every choice but a known plan gives the limit's own rate.
+    pub fn choose(
         &self,
         facts: &Facts<'_>,
         route: &Route,
         signatures: SignatureCheck,
-    ) -> Result<RateIndex, NoKey> {
+    ) -> Result<PlanChoice, NoKey> {
         if !facts.client.peer_trusted && self.by.is_written_by_clients() {
-            return Ok(0);
+            return Ok(PlanChoice::Unbelieved);
         }
         match self.by.part_with(facts, route, signatures) {
-            KeyPart::Absent => Ok(0),
+            KeyPart::Absent => Ok(PlanChoice::Absent),
             KeyPart::Repeated => Err(NoKey::Repeated),
             KeyPart::Unreadable => Err(NoKey::Unreadable),
             KeyPart::Unchecked => Err(NoKey::Unchecked),
+            KeyPart::Unknowable => Err(NoKey::Unknowable),
             KeyPart::Present(plan) => {
                 let is_plan = |name: &str| match self.by.read_configured(name.as_bytes()) {
                     KeyPart::Present(name) => name == plan,
                     _ => name.as_bytes() == &*plan,
                 };
-                let known = self.rates.iter().find(|(name, _)| is_plan(name));
-                Ok(known.map_or(0, |(_, rate)| *rate))
+                let known = self.rates.iter().zip(0..).find(|((name, _), _)| is_plan(name));
+                Ok(known.map_or(PlanChoice::Unknown, |(_, index)| PlanChoice::Known(index)))
             }
+        }
+    }
+}
+
+impl PlanChoice {
+    /// The rate of the choice, and which terms gave it.
+    pub fn rate(self, plans: &Plans) -> (RateIndex, RateSource) {
+        match self {
+            Self::Known(index) => match plans.rates.get(index as usize) {
+                Some((_, rate)) => (*rate, RateSource::Plan(index)),
+                None => (0, RateSource::Own),
+            },
+            Self::Unbelieved | Self::Absent | Self::Unknown => (0, RateSource::Own),
         }
     }
 }

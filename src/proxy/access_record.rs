@@ -118,11 +118,18 @@ pub struct DecidingLimit<'r> {
     pub name: &'r str,
     /// Its tier, as in metrics.
     pub tier: &'static str,
+    /// What it found for the key; `None` if the request has no key of the limit, and is refused for that.
+    pub judged: Option<JudgedKey>,
+}
+
+/// What a limit found for a key.
+#[derive(Clone, Copy, Debug)]
+pub struct JudgedKey {
     /// Units that are left.
     pub remaining: u32,
-    /// Whether its key came from a credential.
+    /// Whether the key came from a credential.
     pub authenticated: bool,
-    /// The hash of its key.
+    /// The hash of the key.
     pub key: KeyHash,
 }
 
@@ -136,6 +143,11 @@ pub struct CandidateResult<'r> {
 }
 
 impl<'r> AccessRecord<'r> {
+    /// What the deciding limit found for the key.
+    pub fn judged(&self) -> Option<JudgedKey> {
+        self.limit?.judged
+    }
+
     /// The record of a head that was refused before it was parsed: nothing of the request is known.
     pub(super) fn of_refused_head(
         live: &Live,
@@ -202,7 +214,7 @@ pub(super) fn record(proxy: &Tollgate, session: &mut Session, ctx: &mut Context)
     };
     let traffic = ctx.live.traffic(route);
     traffic.record(&end);
-    let outage = ctx.decision.as_ref().is_some_and(|decision| decision.outcome == Outcome::Outage);
+    let outage = ctx.decision.as_ref().is_some_and(|decision| decision.outcome.is_outage());
     let is_logged = proxy.access.takes(outcome, outage, &ctx.live.access_log);
     let is_timed = is_timed(ctx.began.mono) && ctx.tunnel.is_none();
     if !is_logged && !is_timed {
@@ -215,7 +227,7 @@ pub(super) fn record(proxy: &Tollgate, session: &mut Session, ctx: &mut Context)
         traffic.record_times(ctx.began.mono, first_byte, now.mono);
     }
     if is_logged {
-        let request_id = RequestId::of(session, ctx);
+        let request_id = RequestId::of(&proxy.request_ids, session, ctx);
         let record = access_record(proxy, session, ctx, &request_id, end, outage, now);
         proxy.access.record(&record, &ctx.live.access_log);
     }
@@ -286,7 +298,10 @@ fn exchange(ctx: &Context) -> OriginExchange {
 }
 
 fn failure(ctx: &Context, outage: bool) -> Option<FailureReason> {
+    let keys_missing =
+        |decision: &Decision| matches!(decision.outcome, Outcome::NoTokenKeys { .. });
     match ctx.outcome {
+        _ if ctx.decision.as_ref().is_some_and(keys_missing) => Some(FailureReason::TokenKeys),
         _ if outage => Some(FailureReason::StoreOutage),
         None => Some(FailureReason::ClientLeft),
         Some(_) => ctx.failure,
@@ -304,12 +319,19 @@ fn disagreeing<'p>(decision: &Decision, policy: &'p Policy) -> Vec<CandidateResu
 }
 
 fn deciding<'p>(decision: &Decision, policy: &'p Policy) -> Option<DecidingLimit<'p>> {
+    if let Some(limit) = decision.outcome.limit_without_key() {
+        let limit = policy.limit(limit);
+        let tier = limit.count.tier().name();
+        return Some(DecidingLimit { name: &limit.name, tier, judged: None });
+    }
     let verdict = decision.deciding()?;
     Some(DecidingLimit {
         name: &policy.limit(verdict.limit).name,
         tier: verdict.tier.name(),
-        remaining: verdict.verdict.remaining,
-        authenticated: verdict.authenticated,
-        key: verdict.key,
+        judged: Some(JudgedKey {
+            remaining: verdict.verdict.remaining,
+            authenticated: verdict.authenticated,
+            key: verdict.key,
+        }),
     })
 }

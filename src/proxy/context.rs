@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
+use pingora_proxy::Session;
 
 use super::access_record::AccessSink;
 use super::failure_reason::FailureReason;
 use super::live::Live;
 use super::origins::{AllOriginSlots, InFlight, OriginGroup, OriginSlot};
-use super::request_id::RequestId;
+use super::request_id::{RequestId, RequestIds};
 use super::traffic::{RequestOutcome, TrafficCounters};
 use super::tunnel::TunnelEnd;
 use crate::clock::{Nanos, Now};
-use crate::edge::{ExpectedResponse, MemoryBudget, RequestMemory, ShedReason};
+use crate::config::{Responses, RouteEdits};
+use crate::edge::{Cutoff, ExpectedResponse, MemoryBudget, RequestMemory, ShedReason};
 use crate::engine::{Decision, Engine, FinalResponse, PendingSettlement};
-use crate::http::{RateLimitFields, RejectReason, UncommonFields};
+use crate::http::{AnswerPreferences, RateLimitFields, RejectReason, UncommonFields};
 use crate::policy::Route;
 use crate::policy::client::RequestClient;
 
@@ -30,12 +32,16 @@ pub struct Tollgate {
     pub counters: Arc<TrafficCounters>,
     /// Receives the access record of each request.
     pub access: Arc<dyn AccessSink>,
+    /// Makes identifiers of requests.
+    pub request_ids: Arc<RequestIds>,
     /// Slots of exchanges with all origins together.
     pub origin_slots: Arc<AllOriginSlots>,
     /// The memory that clients make the process use.
     pub memory: Arc<MemoryBudget>,
     /// Set when the process is about to end: connections close after their response.
     pub leaving: Arc<AtomicBool>,
+    /// Cuts the connections of clients when the process ends.
+    pub(crate) cutoff: Arc<Cutoff>,
 }
 
 /// Everything that is known about one request. Dropping it frees its slots and leaves unsettled charges spent.
@@ -50,6 +56,8 @@ pub struct Context {
     pub(super) uncommon: UncommonFields,
     /// The canonical path with the query, where it differs from what the client wrote.
     pub(super) rewritten: Option<Box<str>>,
+    /// The URL that the request is redirected to.
+    pub(super) location: Option<Box<str>>,
     pub(super) request_id: Option<RequestId>,
     pub(super) decision: Option<Decision>,
     /// Slots in flight, and charges that the response may change.
@@ -90,6 +98,8 @@ pub struct Context {
     /// How the tunnel ended, where the connection became one.
     pub(super) tunnel: Option<TunnelEnd>,
     pub(super) body_read: u64,
+    /// When the last piece of the body came; 0 before the first one.
+    pub(super) body_at: Nanos,
 }
 
 impl Context {
@@ -103,6 +113,7 @@ impl Context {
             host: Arc::default(),
             uncommon: UncommonFields::NONE,
             rewritten: None,
+            location: None,
             request_id: None,
             decision: None,
             pending: PendingSettlement::default(),
@@ -127,6 +138,7 @@ impl Context {
             failure: None,
             tunnel: None,
             body_read: 0,
+            body_at: Nanos::ZERO,
         }
     }
 
@@ -160,12 +172,36 @@ impl Context {
         Some(self.live.generation.policy().route(route))
     }
 
+    /// The identifier of the request; empty before it has one.
+    pub(super) fn request_id(&self) -> &str {
+        self.request_id.as_ref().map_or("", RequestId::as_str)
+    }
+
+    /// What is changed in the header fields of the request and of its answer.
+    pub(super) fn edits(&self) -> Option<&RouteEdits> {
+        self.live.edits(self.decision.as_ref()?.route?)
+    }
+
+    /// How our own answers to the request look.
+    pub(super) fn responses(&self) -> &Responses {
+        self.live.responses(self.decision.as_ref().and_then(|decision| decision.route))
+    }
+
+    /// What the client prefers in our own answer.
+    pub(super) fn preferences<'r>(&'r self, session: &'r Session) -> AnswerPreferences<'r> {
+        AnswerPreferences {
+            headers: &session.req_header().headers,
+            chance: fastrand::f64(),
+            request_id: self.request_id(),
+        }
+    }
+
     /// The rate limit fields for the client, as its route is configured. `None` before the decision.
     pub(super) fn rate_limit_fields(&self) -> Option<RateLimitFields<'_>> {
         let decision = self.decision.as_ref()?;
         let responses = self.live.responses(decision.route);
         let (policy, members) = (self.live.generation.policy(), Some(&self.live.members));
-        Some(RateLimitFields { decision, policy, responses, members })
+        Some(RateLimitFields { members, ..RateLimitFields::new(decision, policy, responses) })
     }
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::access_record::{AccessRecord, AccessSink};
 use super::live::Live;
-use super::request_id::RequestId;
+use super::request_id::RequestIds;
 use super::traffic::{RequestEnd, RequestOutcome, TrafficCounters};
 use crate::clock::Nanos;
 use crate::edge::{ConnectionPolicy, ConnectionRules, ShedReason};
@@ -28,6 +28,8 @@ pub struct EarlyRejection {
     pub counters: Arc<TrafficCounters>,
     /// Receives a record for each refused head.
     pub access: Arc<dyn AccessSink>,
+    /// Makes identifiers of requests.
+    pub request_ids: Arc<RequestIds>,
 }
 
 impl ConnectionPolicy for EarlyRejection {
@@ -57,7 +59,8 @@ impl ConnectionPolicy for EarlyRejection {
         let now = self.engine.now();
         let date = self.engine.date(now);
         self.counters.record_rejection(reason);
-        let reply = render::rejected(reason, reason.status());
+        let request_id = self.request_ids.generate();
+        let reply = render::unread(reason, request_id.as_str());
         let end = RequestEnd {
             outcome: RequestOutcome::Rejected,
             status: reason.status(),
@@ -66,7 +69,6 @@ impl ConnectionPolicy for EarlyRejection {
         };
         live.traffic(None).record(&end);
         if self.access.takes(RequestOutcome::Rejected, false, &live.access_log) {
-            let request_id = RequestId::generate();
             let duration = now.mono.saturating_sub(began);
             let id = request_id.as_str();
             let bytes = end.response_bytes;

@@ -32,7 +32,7 @@ pub(super) fn failed(
     if !LOG_SAMPLER.admit_line(kind, proxy.engine.date(proxy.engine.now())) {
         return;
     }
-    let id = RequestId::of(session, ctx);
+    let id = RequestId::of(&proxy.request_ids, session, ctx);
     let failure = FailureLine { ctx, error };
     log::error!("{failure}; answered {status}; {}", request(ctx, &id));
     // The access log shows the same identifier.
@@ -44,7 +44,7 @@ pub(super) fn retried(proxy: &Tollgate, session: &Session, ctx: &mut Context, er
     if !LOG_SAMPLER.admit_line(LogKind::OriginRetried, proxy.engine.date(proxy.engine.now())) {
         return;
     }
-    let id = RequestId::of(session, ctx);
+    let id = RequestId::of(&proxy.request_ids, session, ctx);
     log::warn!("{}; tried again; {}", FailureLine { ctx, error }, request(ctx, &id));
     ctx.request_id = Some(id);
 }

@@ -12,6 +12,8 @@ use crate::edge::ShedReason;
 pub enum FailureReason {
     /// The shared store was away, and a limit requires it.
     StoreOutage,
+    /// The keys that verify tokens have not been fetched, and a limit requires them.
+    TokenKeys,
     /// No server of the origin is healthy.
     NoHealthyServer,
     /// No connection to the origin was left for this client.
@@ -36,14 +38,17 @@ pub enum FailureReason {
     ClientLeft,
     /// The client sent or took nothing in time.
     ClientTimeout,
+    /// The process ended before the answer did.
+    Shutdown,
     /// Something inside this proxy.
     Internal,
 }
 
 impl FailureReason {
     /// Every reason.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::StoreOutage,
+        Self::TokenKeys,
         Self::NoHealthyServer,
         Self::OriginConnections,
         Self::Memory,
@@ -56,6 +61,7 @@ impl FailureReason {
         Self::InvalidAnswer,
         Self::ClientLeft,
         Self::ClientTimeout,
+        Self::Shutdown,
         Self::Internal,
     ];
 
@@ -63,6 +69,7 @@ impl FailureReason {
     pub const fn name(self) -> &'static str {
         match self {
             Self::StoreOutage => "store_outage",
+            Self::TokenKeys => "token_keys",
             Self::NoHealthyServer => "no_healthy_server",
             Self::OriginConnections => "origin_connections",
             Self::Memory => "memory",
@@ -75,12 +82,13 @@ impl FailureReason {
             Self::InvalidAnswer => "origin_invalid_answer",
             Self::ClientLeft => "client_left",
             Self::ClientTimeout => "client_timeout",
+            Self::Shutdown => "shutdown",
             Self::Internal => "internal",
         }
     }
 
-    /// The reason of an error. `shed`: what was short.
-    pub(super) fn of(error: &Error, shed: Option<ShedReason>) -> Self {
+    /// The reason of an error. `shed`: what was short. `is_cut`: whether the process ends and has cut its clients.
+    pub(super) fn of(error: &Error, shed: Option<ShedReason>, is_cut: bool) -> Self {
         match shed {
             Some(ShedReason::OriginConnections) => return Self::OriginConnections,
             Some(ShedReason::Memory | ShedReason::SlowReader | ShedReason::IdleConnections) => {
@@ -90,6 +98,7 @@ impl FailureReason {
         }
         match error.esource() {
             ErrorSource::Upstream => Self::of_origin(error.root_etype()),
+            ErrorSource::Downstream if is_cut => Self::Shutdown,
             ErrorSource::Downstream => match error.etype() {
                 ErrorType::ReadTimedout | ErrorType::WriteTimedout => Self::ClientTimeout,
                 _ => Self::ClientLeft,

@@ -11,15 +11,22 @@ use std::time::Duration;
 
 use super::origins::{OriginGroup, OriginTlsFiles};
 use super::traffic::{RouteTraffic, TrafficCounters};
-use crate::config::{AccessLog, Admin, Bounds, Config, Listener, Origin, Responses, StoreConfig};
+use crate::clock::Nanos;
+use crate::config::{
+    AccessLog, Admin, Bounds, Config, Listener, Origin, Responses, RouteEdits, StoreConfig,
+};
 use crate::edge::ConnectionRules;
 use crate::engine::{Engine, Generation, ReloadReport};
-use crate::http::{FieldRules, HeadBounds, PolicyMembers};
+use crate::http::{FieldRules, HeadBounds, PolicyMembers, ServedHosts};
+use crate::jwks;
 use crate::policy::client::ClientRules;
 use crate::policy::{PerRoute, RouteIndex};
+use crate::tokens::KeySetReport;
 
 /// A configuration in force, with everything that was built from it.
 pub struct Live {
+    /// The sum of its files, by which operators tell versions apart.
+    pub config_hash: Arc<str>,
     /// The policy with its counters.
     pub generation: Generation,
     /// The rules for connections.
@@ -34,6 +41,8 @@ pub struct Live {
     pub default_responses: Arc<Responses>,
     /// The rules for fields that origins may read as other fields.
     pub field_rules: FieldRules,
+    /// The hosts that a redirect may lead to.
+    pub served_hosts: ServedHosts,
     /// What is logged.
     pub access_log: AccessLog,
     /// What was fixed when the process started.
@@ -45,6 +54,7 @@ pub struct Live {
 /// What belongs to one route.
 struct LiveRoute {
     responses: Arc<Responses>,
+    edits: Arc<RouteEdits>,
     traffic: RouteTraffic,
 }
 
@@ -55,6 +65,7 @@ struct FixedListener {
     address: SocketAddr,
     has_tls: bool,
     asks_clients: bool,
+    https_port: Option<u16>,
     proxy_protocol: bool,
 }
 
@@ -65,6 +76,7 @@ impl FixedListener {
             address: listener.address,
             has_tls: !listener.certificates.is_empty(),
             asks_clients: listener.client_ca.is_some(),
+            https_port: listener.https_port,
             proxy_protocol: listener.proxy_protocol,
         }
     }
@@ -143,15 +155,19 @@ impl Live {
                 }
             });
         }
-        let responses = config.responses;
+        let (responses, edits) = (config.responses, config.edits);
+        let served_hosts = ServedHosts::of(&config.policy);
         counters.forget_old_details();
         let routes = PerRoute::of(&config.policy.routes, |index, route| LiveRoute {
             responses: Arc::clone(&responses[index]),
+            edits: Arc::clone(&edits[index]),
             traffic: counters.route(&route.name),
         });
         let (generation, report) =
             engine.generation(config.policy, previous.map(|previous| &previous.generation));
+        jwks::wait_for_first(&generation.policy().key_sets, &engine.clock()).await;
         let live = Self {
+            config_hash: config.hash,
             connections: Arc::new(ConnectionRules {
                 head: HeadBounds::of(&config.bounds),
                 bounds: Arc::new(config.bounds),
@@ -162,6 +178,7 @@ impl Live {
             routes,
             default_responses: config.default_responses,
             field_rules,
+            served_hosts,
             access_log: config.access_log,
             fixed,
             no_route: counters.no_route(),
@@ -177,11 +194,21 @@ impl Live {
             .map_or(&self.no_route, |route| &route.traffic)
     }
 
+    /// The sets of keys at URLs, at `now` (monotonic).
+    pub fn key_sets(&self, now: Nanos) -> impl Iterator<Item = KeySetReport> {
+        self.generation.policy().key_sets.iter().map(move |set| set.report(now))
+    }
+
     /// How answers look on a route.
     pub fn responses(&self, route: Option<RouteIndex>) -> &Responses {
         route
             .and_then(|route| self.routes.get(route))
             .map_or(&self.default_responses, |route| &route.responses)
+    }
+
+    /// What is changed in the header fields of a route's requests and answers.
+    pub(super) fn edits(&self, route: RouteIndex) -> Option<&RouteEdits> {
+        self.routes.get(route).map(|route| &*route.edits)
     }
 
     /// Bounds of the proxy itself.

@@ -10,7 +10,7 @@ use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
 use super::context::{Context, Tollgate};
 use super::request_id::RequestId;
-use super::{access_record, failure_log, request, respond, response, tunnel, upstream};
+use super::{access_record, failure_log, origin_wait, request, respond, response, upstream};
 use crate::edge::ConnectionState;
 
 #[async_trait]
@@ -47,7 +47,7 @@ impl ProxyHttp for Tollgate {
         _end_of_stream: bool,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
-        request::bound_body(body.as_ref(), ctx)
+        request::bound_body(self, body.as_ref(), ctx)
     }
 
     async fn upstream_peer(
@@ -64,7 +64,7 @@ impl ProxyHttp for Tollgate {
         upstream_request: &mut RequestHeader,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
-        upstream::write_forwarding_fields(session, upstream_request, ctx)
+        upstream::write_forwarding_fields(self, session, upstream_request, ctx)
     }
 
     fn fail_to_connect(
@@ -89,8 +89,8 @@ impl ProxyHttp for Tollgate {
         ctx: &mut Self::CTX,
         client_reused: bool,
     ) -> Box<pingora::Error> {
-        let error =
-            tunnel::attribute_to_origin(error).more_context(format!("server {}", peer.address()));
+        let error = origin_wait::attribute(self, session, ctx, error)
+            .more_context(format!("server {}", peer.address()));
         let error = upstream::send_again(session, ctx, error, client_reused);
         // The end of a kept connection is not a failure of the server.
         if error.retry() && !client_reused {
@@ -168,7 +168,7 @@ impl ProxyHttp for Tollgate {
 
     /// The name of a request in the framework's log lines: never its target, which is the default.
     fn request_summary(&self, session: &Session, ctx: &Self::CTX) -> String {
-        failure_log::request(ctx, &RequestId::of(session, ctx))
+        failure_log::request(ctx, &RequestId::of(&self.request_ids, session, ctx))
     }
 
     async fn logging(

@@ -16,6 +16,7 @@ use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
 use super::context::{Context, Tollgate};
+use super::request_id::RequestId;
 use super::traffic::RequestOutcome;
 use super::{http10, respond};
 use crate::clock::Nanos;
@@ -23,10 +24,11 @@ use crate::config::Bounds;
 use crate::edge::{ConnectionState, RequestMemory};
 use crate::engine::{Decision, Outcome, Unsettled};
 use crate::http::{
-    AnswerPreferences, Head, HeadBounds, RejectReason, ScannedHead, ValidRequest, render, validate,
-    validate_scanned,
+    Head, HeadBounds, RejectReason, ScannedHead, ValidRequest, https_location, redirect, render,
+    validate, validate_scanned,
 };
 use crate::limiter::delay;
+use crate::policy::ConditionResults;
 
 /// The future of `request_filter`: `true` when the request has been answered.
 pub(super) type Judging<'r> = Pin<Box<dyn Future<Output = Result<bool>> + Send + 'r>>;
@@ -61,12 +63,30 @@ pub(super) fn judge<'r>(
         }
     });
     let connection = ConnectionState::facts_of(session);
-    let judged = valid.map(|valid| {
-        let facts = valid.facts(ctx.client(), connection, ctx.date, &head.method, &head.headers);
+    let judged = valid.and_then(|valid| {
+        let conditions = ConditionResults::default();
+        let facts = valid.facts(
+            ctx.client(),
+            connection,
+            ctx.date,
+            &head.method,
+            &head.headers,
+            &conditions,
+        );
+        if facts.connection.https_port.is_some() {
+            let exempt = ctx.live.default_responses.exempt;
+            let location = https_location(&valid, &facts, &ctx.live.served_hosts, exempt)?;
+            if let Some(location) = location {
+                ctx.location = Some(location.into());
+                keep_for_forwarding(ctx, head, &valid, scanned.as_ref());
+                return Ok(());
+            }
+        }
         let generation = &ctx.live.generation;
         let decision = ctx.decision.insert(generation.undecided(ctx.began));
         unsettled = proxy.engine.begin(generation, &facts, decision, &mut ctx.pending);
         keep_for_forwarding(ctx, head, &valid, scanned.as_ref());
+        Ok(())
     });
     if let Some(unsettled) = unsettled {
         return Box::pin(settle(proxy, session, ctx, unsettled));
@@ -167,7 +187,14 @@ async fn conclude(
     if let Err(reason) = judged {
         ctx.rejected = Some(reason);
         ctx.outcome = Some(RequestOutcome::Rejected);
-        Box::pin(respond::rejected(session, ctx, reason)).await?;
+        Box::pin(respond::rejected(proxy, session, ctx, reason)).await?;
+        return Ok(true);
+    }
+    if let Some(location) = ctx.location.take() {
+        ctx.outcome = Some(RequestOutcome::Redirected);
+        RequestId::assign(&proxy.request_ids, session, ctx);
+        let reply = redirect(&session.req_header().method, &location, ctx.request_id());
+        respond::refuse(session, ctx, reply).await?;
         return Ok(true);
     }
     if ctx.decision.as_ref().is_some_and(|decision| decision.wait() > Nanos::ZERO) {
@@ -187,15 +214,15 @@ async fn conclude(
     if outcome == Outcome::Allowed {
         return Ok(false);
     }
-    let preferences =
-        AnswerPreferences { headers: &session.req_header().headers, chance: fastrand::f64() };
+    RequestId::assign(&proxy.request_ids, session, ctx);
+    let preferences = ctx.preferences(session);
     let Some(reply) = ctx.rate_limit_fields().and_then(|fields| render::reply(fields, preferences))
     else {
         return Ok(false);
     };
     ctx.outcome = Some(match ctx.rejected {
         Some(_) => RequestOutcome::Rejected,
-        None if outcome == Outcome::Outage => RequestOutcome::Failed,
+        None if outcome.is_outage() => RequestOutcome::Failed,
         None => RequestOutcome::Limited,
     });
     respond::refuse(session, ctx, reply).await?;
@@ -217,10 +244,11 @@ pub(super) fn hold_memory(proxy: &Tollgate, session: &Session) -> RequestMemory 
 }
 
 /// Bounds a body as it passes, because its length may not have been declared.
-pub(super) fn bound_body(body: Option<&Bytes>, ctx: &mut Context) -> Result<()> {
+pub(super) fn bound_body(proxy: &Tollgate, body: Option<&Bytes>, ctx: &mut Context) -> Result<()> {
     let Some(body) = body else {
         return Ok(());
     };
+    ctx.body_at = proxy.engine.now().mono;
     ctx.body_read = ctx.body_read.saturating_add(body.len() as u64);
     if let Some(held) = &mut ctx.held {
         held.add_body_chunk(body.len());

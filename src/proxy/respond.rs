@@ -10,19 +10,21 @@ use pingora_proxy::{FailToProxy, Session};
 
 use super::context::{Context, Tollgate};
 use super::failure_reason::FailureReason;
+use super::request_id::RequestId;
 use super::traffic::RequestOutcome;
 use super::tunnel;
 use crate::edge::{ConnectionState, StreamCut};
 use crate::engine::FinalResponse;
-use crate::http::{RejectReason, Reply, render};
+use crate::http::{RejectReason, Reply, edit_own, render};
 use crate::limiter::discard::{DiscardBounds, discard, expects_continue, linger};
 
 /// `Retry-After` of a request that was refused for want of room, in seconds. When room is free again is unknown, but
 /// exchanges end all the time.
-const SHED_RETRY: u32 = 1;
+const SHED_RETRY: u64 = 1;
 
 /// Answers a request that is not valid.
 pub(super) async fn rejected(
+    proxy: &Tollgate,
     session: &mut Session,
     ctx: &mut Context,
     reason: RejectReason,
@@ -35,7 +37,10 @@ pub(super) async fn rejected(
     ) {
         session.set_keepalive(None);
     }
-    refuse(session, ctx, render::rejected(reason, reason.status())).await
+    RequestId::assign(&proxy.request_ids, session, ctx);
+    let preferences = ctx.preferences(session);
+    let reply = render::rejected(reason, reason.status(), ctx.responses(), preferences);
+    refuse(session, ctx, reply).await
 }
 
 /// Answers a request that failed: 502, 503 or 504 for an origin, 413 for a body that grew too large. A client that has
@@ -54,7 +59,7 @@ pub(super) async fn failure(
         ctx.rejected = Some(reason);
     }
     if ctx.rejected.is_none() {
-        ctx.failure = Some(FailureReason::of(error, ctx.shed));
+        ctx.failure = Some(FailureReason::of(error, ctx.shed, proxy.cutoff.is_cut()));
     }
     let status = ctx.rejected.map_or_else(|| failure_status(error), RejectReason::status);
     ctx.outcome = Some(match (ctx.rejected, error.esource()) {
@@ -77,23 +82,32 @@ pub(super) async fn failure(
     }
     if status != 0 && session.response_written().is_none() {
         session.set_keepalive(None);
-        if let Err(error) = send_failure(session, ctx, status).await {
+        if let Err(error) = send_failure(proxy, session, ctx, status).await {
             log::debug!("the client did not take a {status}: {error}");
         }
     }
     FailToProxy { error_code: status, can_reuse_downstream: false }
 }
 
-async fn send_failure(session: &mut Session, ctx: &Context, status: u16) -> Result<()> {
+async fn send_failure(
+    proxy: &Tollgate,
+    session: &mut Session,
+    ctx: &mut Context,
+    status: u16,
+) -> Result<()> {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+    RequestId::assign(&proxy.request_ids, session, ctx);
+    let (responses, preferences) = (ctx.responses(), ctx.preferences(session));
+    let reason = ctx.rejected.map(RejectReason::name);
     let mut reply = match ctx.shed {
-        Some(_) => render::reduced_capacity(Some(SHED_RETRY)),
-        None => render::problem(status, ctx.rejected.map(RejectReason::name)),
+        Some(_) => render::reduced_capacity(Some(SHED_RETRY), responses, preferences),
+        None => render::of_status(status, reason, responses, preferences),
     };
     // The request was charged, so its answer has the rate limit fields.
     if let Some(fields) = ctx.rate_limit_fields() {
         fields.write_lines(reply.lines.bytes());
     }
+    edit_answer(ctx, &mut reply);
     send(session, ctx, reply).await
 }
 
@@ -119,7 +133,12 @@ fn failure_status(error: &Error) -> u16 {
 }
 
 /// Answers a request that is refused in `request_filter`.
-pub(super) async fn refuse(session: &mut Session, ctx: &mut Context, reply: Reply) -> Result<()> {
+pub(super) async fn refuse(
+    session: &mut Session,
+    ctx: &mut Context,
+    mut reply: Reply,
+) -> Result<()> {
+    edit_answer(ctx, &mut reply);
     let version = session.req_header().version;
     if version == Version::HTTP_11
         && session.is_body_done()
@@ -129,6 +148,15 @@ pub(super) async fn refuse(session: &mut Session, ctx: &mut Context, reply: Repl
     }
     // Boxed, because most refusals return above and do not need the state of this future.
     Box::pin(send(session, ctx, reply)).await
+}
+
+/// Applies the changes of the route. Those of its origin are for the origin's own answers.
+fn edit_answer(ctx: &Context, reply: &mut Reply) {
+    if let Some(edits) = ctx.edits().map(|edits| &edits.route.response)
+        && !edits.is_empty()
+    {
+        edit_own(&mut reply.lines, edits);
+    }
 }
 
 /// Sends an answer, and handles the body of the request that will not be forwarded.

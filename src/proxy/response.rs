@@ -13,9 +13,10 @@ use pingora_proxy::Session;
 use super::context::{Context, Tollgate};
 use super::traffic::RequestOutcome;
 use super::{http10, tunnel};
+use crate::config::RouteEdits;
 use crate::edge::{ConnectionState, ExpectedResponse};
 use crate::engine::FinalResponse;
-use crate::http::{LIMIT, Lines, REMAINING, RESET};
+use crate::http::{LIMIT, Lines, REMAINING, REQUEST_ID, RESET, edit_response, field};
 use crate::policy::Route;
 
 /// Settles the request and adds its fields to the response.
@@ -65,23 +66,49 @@ pub(super) fn write_fields(
         by_origin: true,
     };
     proxy.finish(ctx, &final_response);
-    if let Some(fields) = ctx.rate_limit_fields() {
-        match ConnectionState::of(session).filter(|_| is_http1(session)) {
-            // The origin has a triple of its own, which may have to stay as it is.
-            _ if has_triple(&response.headers) => fields.add_to_head(response)?,
-            // The stream writes the fields as bytes.
-            Some(connection) => connection.queue_head_lines(|out| fields.write_lines(out)),
-            None if is_http1(session) => fields.add_to_head(response)?,
-            None => {
-                let mut lines = Lines::new();
-                fields.write_lines(lines.bytes());
-                lines.append_to_head(response)?;
-            }
-        }
+    for edits in ctx.edits().into_iter().flat_map(RouteEdits::of_response) {
+        edit_response(response, edits)?;
     }
+    add_own_fields(session, response, ctx)?;
     // `Connection` of a 101 names the protocol that is switched to.
     if !switching && proxy.leaving.load(std::sync::atomic::Ordering::Relaxed) {
         response.insert_header(header::CONNECTION, "close")?;
+    }
+    Ok(())
+}
+
+/// Adds the rate limit fields and the identifier that the origin was told, which replaces one of its own.
+fn add_own_fields(session: &Session, response: &mut ResponseHeader, ctx: &Context) -> Result<()> {
+    if response.headers.contains_key(REQUEST_ID.name) {
+        response.remove_header(&REQUEST_ID.name);
+    }
+    let mut fields = ctx.rate_limit_fields();
+    // The origin has a triple of its own, which may have to stay as it is.
+    if has_triple(&response.headers)
+        && let Some(fields) = fields.take()
+    {
+        fields.add_to_head(response)?;
+    }
+    let write = |out: &mut Vec<u8>| {
+        field(out, REQUEST_ID.begin, |out| out.extend_from_slice(ctx.request_id().as_bytes()));
+        if let Some(fields) = fields {
+            fields.write_lines(out);
+        }
+    };
+    match ConnectionState::of(session).filter(|_| is_http1(session)) {
+        // The stream writes the fields as bytes.
+        Some(connection) => connection.queue_head_lines(write),
+        None if is_http1(session) => {
+            response.insert_header(REQUEST_ID.shown(), ctx.request_id())?;
+            if let Some(fields) = fields {
+                fields.add_to_head(response)?;
+            }
+        }
+        None => {
+            let mut lines = Lines::new();
+            write(lines.bytes());
+            lines.append_to_head(response)?;
+        }
     }
     Ok(())
 }

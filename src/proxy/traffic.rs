@@ -27,11 +27,14 @@ pub enum RequestOutcome {
     Rejected,
     /// The origin did not answer.
     Failed,
+    /// Its listener sent it to https.
+    Redirected,
 }
 
 impl RequestOutcome {
     /// Every outcome, in the order of the counters.
-    pub const ALL: [Self; 4] = [Self::Forwarded, Self::Limited, Self::Rejected, Self::Failed];
+    pub const ALL: [Self; 5] =
+        [Self::Forwarded, Self::Limited, Self::Rejected, Self::Failed, Self::Redirected];
 
     /// The label in the metric.
     pub const fn name(self) -> &'static str {
@@ -40,6 +43,7 @@ impl RequestOutcome {
             Self::Limited => "limited",
             Self::Rejected => "rejected",
             Self::Failed => "failed",
+            Self::Redirected => "redirected",
         }
     }
 }

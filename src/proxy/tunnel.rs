@@ -1,19 +1,15 @@
 //! Connections that switch to another protocol (RFC 9110, section 7.8), as WebSockets do.
 //!
-//! From the 101 on, only `timeouts.tunnel` bounds the silence of both sides together. Before it, and
-//! if the origin answers otherwise, `timeouts.read` holds as for every request. The framework has one
-//! timeout for reading from an origin, which cannot be changed after the request was sent. So for
-//! these requests the framework's timeout is off, and the client's stream, which is polled as long as
-//! the origin is waited for, watches the time instead ([`ConnectionState::set_origin_timeout`]).
+//! From the 101 on, only `timeouts.tunnel` bounds the silence of both sides together. Before it, and if the origin
+//! answers otherwise, `timeouts.read` holds as for every request; `origin_wait` sees to that.
 
-use http::{Version, header};
+use http::{HeaderValue, Version, header};
 use pingora::http::RequestHeader;
-use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
 use super::context::Context;
-use crate::edge::{ConnectionState, OriginSilent, StreamCut};
+use crate::edge::StreamCut;
 use crate::http::UncommonFields;
 
 /// How a tunnel ended.
@@ -47,28 +43,32 @@ impl TunnelEnd {
     }
 }
 
-/// Prepares the connection to the origin for a request that asks for another protocol.
-pub(super) fn prepare(session: &Session, ctx: &Context, peer: &mut HttpPeer) {
-    if !is_asked_for(session, ctx) {
-        return;
-    }
-    let http2 = ctx.origin.as_ref().is_some_and(|origin| origin.config().http2);
-    // Without a stream of ours, nothing else would watch the time, so the framework's timeout stays.
-    if let (Some(connection), Some(read), false) =
-        (ConnectionState::of(session), peer.options.read_timeout, http2)
-    {
-        peer.options.read_timeout = None;
-        connection.set_origin_timeout(read);
-    }
-}
-
-/// Whether the client asks for another protocol.
+/// Whether the client asks for another protocol, and this proxy passes that on. A request with a body is an ordinary one
+/// (a server may ignore `Upgrade`): behind a body that the origin does not take, no timeout of an ordinary request would
+/// hold. So is one that asks for HTTP, since requests on such a connection would bypass the limiter.
 pub(super) fn is_asked_for(session: &Session, ctx: &Context) -> bool {
     ctx.uncommon.has(UncommonFields::UPGRADE) && asks_to_switch(session.req_header())
 }
 
 fn asks_to_switch(head: &RequestHeader) -> bool {
-    head.version == Version::HTTP_11 && head.headers.contains_key(header::UPGRADE)
+    head.version == Version::HTTP_11
+        && head.headers.contains_key(header::UPGRADE)
+        && !head.headers.get_all(header::UPGRADE).iter().any(is_to_http)
+        && !announces_body(head)
+}
+
+fn announces_body(head: &RequestHeader) -> bool {
+    let is_long = |length: &HeaderValue| length.as_bytes().iter().any(|digit| *digit != b'0');
+    head.headers.contains_key(header::TRANSFER_ENCODING)
+        || head.headers.get(header::CONTENT_LENGTH).is_some_and(is_long)
+}
+
+/// Whether a line of `Upgrade` names another version of HTTP, or TLS with HTTP inside.
+fn is_to_http(line: &HeaderValue) -> bool {
+    line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii).any(|protocol| {
+        let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
+        [&b"h2c"[..], b"h2", b"http", b"tls"].iter().any(|http| name.eq_ignore_ascii_case(http))
+    })
 }
 
 /// The origin switches protocols: from now on both sides may be silent for `timeouts.tunnel`.
@@ -83,12 +83,4 @@ pub(super) fn begin(session: &mut Session, ctx: &mut Context) {
 pub(super) fn record_end(ctx: &mut Context, error: &Error) -> bool {
     let end = ctx.tunnel.as_mut();
     end.map(|end| *end = TunnelEnd::from_error(error)).is_some()
-}
-
-/// Turns the error with which the client's stream reports a silent origin into an error of the origin.
-pub(super) fn attribute_to_origin(error: Box<Error>) -> Box<Error> {
-    if !OriginSilent::is_cause_of(&error) {
-        return error;
-    }
-    Error::explain(ErrorType::ReadTimedout, "the origin is silent").into_up()
 }

@@ -5,29 +5,30 @@
 //!
 //! How a server failed is recorded where the framework reports it, so that other requests ask other servers.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::RequestHeader;
 use pingora::prelude::HttpPeer;
-use pingora::{Error, ErrorSource, ErrorType, Result, RetryType};
+use pingora::{Error, ErrorType, Result, RetryType};
 use pingora_proxy::Session;
 
 use super::context::{Context, Tollgate};
 use super::origins::{Attempt, ServerFailure, SlotUse};
 use super::request_id::RequestId;
-use super::{http10, request, tunnel};
+use super::{http10, origin_wait, request, tunnel};
 use crate::clock::Nanos;
+use crate::config::RouteEdits;
 use crate::edge::{
     ConnectionState, EXCHANGE_BYTES, MAX_BODY_BYTES, MAX_RESPONSE_BYTES, ShedReason,
 };
-use crate::http::UncommonFields;
-use crate::policy::{Facts, Route, client};
+use crate::http::{UncommonFields, edit_request, forwarded_host, forwarded_scheme};
+use crate::policy::{ConditionResults, Facts, Route, client};
 
 // For lookups. The fields are written by their texts, which keeps their case over HTTP/1.
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
@@ -38,9 +39,11 @@ const MAX_TRIES: usize = 3;
 /// connection had gone may be asked again, since that says nothing about the server.
 pub(super) fn choose(
     proxy: &Tollgate,
-    session: &Session,
+    session: &mut Session,
     ctx: &mut Context,
 ) -> Result<Box<HttpPeer>> {
+    // A body that is with the client may never come. What tries a server that was left out must not depend on that.
+    let reads = session.req_header().method.is_safe() && session.is_body_done();
     let live = &*ctx.live;
     let route = ctx.decision.as_ref().and_then(|decision| decision.route);
     let Some(route) = route.map(|route| live.generation.policy().route(route)) else {
@@ -51,6 +54,8 @@ pub(super) fn choose(
     };
     let origin = &live.origins[route.origin];
     let head = session.req_header();
+    // The fields of the request may have been edited since it was judged.
+    let conditions = ConditionResults::default();
     let facts = Facts {
         client: ctx.client(),
         connection: ConnectionState::facts_of(session),
@@ -63,6 +68,7 @@ pub(super) fn choose(
         readings: &[],
         query: head.uri.query(),
         headers: &head.headers,
+        conditions: Some(&conditions),
     };
     ctx.origin = Some(Arc::clone(origin));
     if ctx.origin_slot.is_none() {
@@ -97,7 +103,7 @@ pub(super) fn choose(
             if just_now { ctx.began.mono } else { proxy.engine.now().mono }
         }
     };
-    let attempt = Attempt { tried: &ctx.tried, reads: head.method.is_safe(), now };
+    let attempt = Attempt { tried: &ctx.tried, reads, now };
     let Some(chosen) = origin.choose(&facts, route, attempt) else {
         ctx.is_unforwarded = ctx.attempts == 0;
         let why = format!("origin {} has no healthy server", origin.config().name);
@@ -111,7 +117,7 @@ pub(super) fn choose(
         origin.counters().record_retry();
     }
     let mut peer = Box::new(origin.peer(chosen.address));
-    tunnel::prepare(session, ctx, &mut peer);
+    origin_wait::prepare(session, ctx, &mut peer);
     Ok(peer)
 }
 
@@ -129,7 +135,10 @@ fn has_memory(proxy: &Tollgate, client: IpAddr, budget: usize) -> bool {
 /// Allows another server after a failed connection, before the request was sent.
 pub(super) fn try_another(ctx: &mut Context, mut error: Box<Error>) -> Box<Error> {
     if says_server_is_down(error.etype()) {
-        record_failure(ctx, ServerFailure::Connection);
+        // A server with a full queue of connections does not answer in time, and requests may have filled it.
+        let is_late = *error.etype() == ErrorType::ConnectTimedout;
+        let failure = if is_late { ServerFailure::Answer } else { ServerFailure::Connection };
+        record_failure(ctx, failure);
     }
     let others = leave_server(ctx);
     error.set_retry(others);
@@ -140,12 +149,12 @@ pub(super) fn try_another(ctx: &mut Context, mut error: Box<Error>) -> Box<Error
 /// have ended just then, which says nothing about its server. After a new one another server is asked. A write is sent
 /// once, or the origin would see more writes than were charged.
 pub(super) fn send_again(
-    session: &Session,
+    session: &mut Session,
     ctx: &mut Context,
     mut error: Box<Error>,
     kept: bool,
 ) -> Box<Error> {
-    if leaves_request_unanswered(ctx, &error, kept) {
+    if origin_wait::leaves_request_unanswered(session, ctx, &error, kept) {
         record_failure(ctx, ServerFailure::Answer);
     }
     let reads = session.req_header().method.is_safe() && !session.as_ref().retry_buffer_truncated();
@@ -196,26 +205,24 @@ const fn says_server_is_down(error: &ErrorType) -> bool {
     )
 }
 
-/// Whether the server took a request and gave no answer. The end of a kept connection says nothing.
-fn leaves_request_unanswered(ctx: &Context, error: &Error, kept: bool) -> bool {
-    use ErrorType::{ReadTimedout, WriteTimedout};
-    *error.esource() == ErrorSource::Upstream
-        && ctx.origin_status.is_none()
-        && (!kept || matches!(error.etype(), ReadTimedout | WriteTimedout))
-}
-
 /// Writes what the origin is told about the client: `X-Forwarded-For`, `-Proto` and `-Host` replace what an untrusted
-/// peer says and extend what a trusted peer says; `X-Request-Id` is a trusted peer's or a new one.
+/// peer says. A trusted peer's list of addresses is extended, and the scheme and host that it wrote itself are passed on.
+/// `X-Request-Id` is a trusted peer's or a new one.
 pub(super) fn write_forwarding_fields(
+    proxy: &Tollgate,
     session: &Session,
     request: &mut RequestHeader,
     ctx: &mut Context,
 ) -> Result<()> {
-    if let Some(target) = &ctx.rewritten {
+    if let Some(target) = forwarded_target(session, ctx) {
         request.set_raw_path(target.as_bytes())?;
     }
     if ctx.uncommon != UncommonFields::NONE {
         clean_up(session, request, ctx)?;
+    }
+    // Before the fields that this proxy writes. Keys and costs were read from the request as it came.
+    for edits in ctx.edits().into_iter().flat_map(RouteEdits::of_request) {
+        edit_request(request, edits)?;
     }
     let chain = if ctx.peer_trusted() { joined(request, &X_FORWARDED_FOR) } else { None };
     let peer = peer_text(session)?;
@@ -229,18 +236,41 @@ pub(super) fn write_forwarding_fields(
         }
     };
     request.insert_header("X-Forwarded-For", forwarded_for)?;
-    if !(ctx.peer_trusted() && request.headers.contains_key(&X_FORWARDED_PROTO)) {
-        let scheme = match ConnectionState::facts_of(session).is_tls {
-            true => HeaderValue::from_static("https"),
-            false => HeaderValue::from_static("http"),
-        };
-        request.insert_header("X-Forwarded-Proto", scheme)?;
+    write_scheme(session, request, ctx)?;
+    write_host(session, request, ctx)?;
+    if ctx.pending.awaits_response() && ctx.route().is_some_and(Route::reads_body) {
+        ask_for_plain_body(request)?;
     }
+    RequestId::assign(&proxy.request_ids, session, ctx);
+    request.insert_header("X-Request-Id", ctx.request_id())?;
+    if let Some(host) = ctx.origin.as_ref().and_then(|origin| origin.config().host.as_deref()) {
+        request.insert_header(header::HOST, host)?;
+    }
+    Ok(())
+}
+
+/// `X-Forwarded-Proto`: the scheme that a trusted peer wrote, or that of this connection.
+fn write_scheme(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+    let named = if ctx.peer_trusted() { forwarded_scheme(&request.headers) } else { None };
+    let scheme = match named {
+        Some(named) => text_value(named.as_bytes())?,
+        None if ConnectionState::facts_of(session).is_tls => HeaderValue::from_static("https"),
+        None => HeaderValue::from_static("http"),
+    };
+    request.insert_header("X-Forwarded-Proto", scheme)
+}
+
+/// `X-Forwarded-Host`: the host that a trusted peer wrote, or the one of this request.
+fn write_host(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+    let named = if ctx.peer_trusted() { forwarded_host(&request.headers) } else { None };
     if ctx.host.is_empty() {
         // Only HTTP/1.0 comes without a host, and no field may claim that there was one.
         request.remove_header(&X_FORWARDED_HOST);
         http10::name_host(request, ctx)?;
-    } else if !(ctx.peer_trusted() && request.headers.contains_key(&X_FORWARDED_HOST)) {
+    } else if let Some(named) = named {
+        let host = text_value(named)?;
+        request.insert_header("X-Forwarded-Host", host)?;
+    } else {
         // As the client wrote it, port and all.
         let head = session.req_header();
         let authority = || head.uri.authority().map(|authority| authority.as_str());
@@ -252,16 +282,21 @@ pub(super) fn write_forwarding_fields(
             }
         }
     }
-    if ctx.pending.awaits_response() && ctx.route().is_some_and(Route::reads_body) {
-        ask_for_plain_body(request)?;
-    }
-    let id = RequestId::of(session, ctx);
-    request.insert_header("X-Request-Id", id.as_bytes())?;
-    ctx.request_id = Some(id);
-    if let Some(host) = ctx.origin.as_ref().and_then(|origin| origin.config().host.as_deref()) {
-        request.insert_header(header::HOST, host)?;
-    }
     Ok(())
+}
+
+/// The target for the origin, where it differs from what the client wrote.
+fn forwarded_target<'c>(session: &'c Session, ctx: &'c Context) -> Option<Cow<'c, str>> {
+    let canonical = ctx.rewritten.as_deref();
+    let Some(rewrite) = ctx.route().and_then(|route| route.rewrite.as_ref()) else {
+        return canonical.map(Cow::Borrowed);
+    };
+    let written = || std::str::from_utf8(session.req_header().raw_path()).ok();
+    let target = canonical.or_else(written)?;
+    Some(match target.split_once('?') {
+        Some((path, query)) => Cow::Owned(format!("{}?{query}", rewrite.forwarded(path)?)),
+        None => Cow::Owned(rewrite.forwarded(target)?),
+    })
 }
 
 /// Asks for a body whose cost can be read: not compressed, and all of it. Otherwise a client could hide the cost of its
@@ -275,9 +310,7 @@ fn ask_for_plain_body(request: &mut RequestHeader) -> Result<()> {
 /// Removes the fields that an origin must not see, and joins several cookie lines.
 fn clean_up(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
     if ctx.uncommon.has(UncommonFields::UPGRADE) {
-        if request.headers.get_all(header::UPGRADE).iter().any(is_to_http) {
-            // Requests on the upgraded connection would bypass the limiter. This one is forwarded without
-            // the upgrade.
+        if !tunnel::is_asked_for(session, ctx) {
             request.remove_header(&header::UPGRADE);
             request.remove_header(&header::CONNECTION);
         }
@@ -329,12 +362,10 @@ fn peer_text(session: &Session) -> Result<HeaderValue> {
     }
 }
 
-/// Whether a line of `Upgrade` names another version of HTTP, or TLS with HTTP inside.
-fn is_to_http(line: &HeaderValue) -> bool {
-    line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii).any(|protocol| {
-        let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
-        [&b"h2c"[..], b"h2", b"http", b"tls"].iter().any(|http| name.eq_ignore_ascii_case(http))
-    })
+/// A value that a trusted peer wrote, alone.
+fn text_value(value: &[u8]) -> Result<HeaderValue> {
+    HeaderValue::from_bytes(value)
+        .map_err(|error| Error::because(ErrorType::InvalidHTTPHeader, "a forwarded value", error))
 }
 
 /// All lines of a field, joined into one list.

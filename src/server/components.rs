@@ -17,27 +17,29 @@ use pingora::protocols::http::v2::server::default_h2_options;
 use pingora::server::configuration::ServerConf;
 use pingora_proxy::HttpProxy;
 
+use super::descriptors::DescriptorShares;
 use super::housekeeping::Housekeeping;
-use super::{Descriptors, StartError};
-use crate::clock::{Clock, SystemClock};
+use super::prerequisites::{Prerequisites, TlsAcceptors};
+use super::start_error::StartError;
+use crate::clock::Clock;
 use crate::config::{Admin, Bounds, Config, Listener};
 use crate::edge::{
     AdminConnections, AdminServer, BoundListener, CertificateStore, ConnectionPermits,
-    ConnectionPolicy, ConnectionServer, H2_SEND_BUFFER_BYTES, HandshakeLimiter, ListenError,
-    ListenerContext, ListenerService, ListeningSockets, MemoryBudget, MemoryWatch, SlowReaders,
-    StartupBarrier, TicketKeys, TlsAcceptor,
+    ConnectionPolicy, ConnectionServer, Cutoff, H2_SEND_BUFFER_BYTES, HandshakeLimiter,
+    ListenError, ListenerContext, ListenerService, ListeningSockets, MemoryBudget, MemoryWatch,
+    SlowReaders, StartupBarrier, TicketKeys,
 };
 use crate::engine::Engine;
 use crate::ops::{
-    AccessLogSink, AdminAccess, AdminApi, Lifecycle, ReloadSource, Reloader, Status,
+    AccessLogSink, AdminAccess, AdminApi, AnswerQueue, Lifecycle, ReloadSource, Reloader, Status,
     process_collector,
 };
-use crate::proxy::{AllOriginSlots, EarlyRejection, Live, Tollgate, TrafficCounters};
+use crate::proxy::{AllOriginSlots, EarlyRejection, Live, RequestIds, Tollgate, TrafficCounters};
 use crate::signals::OperatorRequests;
 
 /// Time for the access log to be written when the process ends. A pipe without a reader never takes it, and an idle
 /// process must end within half a second after `drain`.
-const LOG_FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
+pub(super) const LOG_FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Everything that is built once.
 pub(super) struct Components {
@@ -47,15 +49,17 @@ pub(super) struct Components {
     counters: Arc<TrafficCounters>,
     pub(super) status: Arc<Status>,
     access: Arc<AccessLogSink>,
+    request_ids: Arc<RequestIds>,
     certificates: Arc<CertificateStore>,
     pub(super) ticket_keys: Arc<TicketKeys>,
     connections: Arc<AtomicUsize>,
-    descriptors: Descriptors,
+    descriptors: DescriptorShares,
     origin_slots: Arc<AllOriginSlots>,
     memory: Arc<MemoryBudget>,
     readers: Arc<SlowReaders>,
     permits: Arc<ConnectionPermits>,
     leaving: Arc<AtomicBool>,
+    cutoff: Arc<Cutoff>,
     requests: Arc<OperatorRequests>,
     /// Runs the work that no request waits for: housekeeping, reloads, health checks, name resolution.
     pub(super) background: tokio::runtime::Runtime,
@@ -64,16 +68,11 @@ pub(super) struct Components {
 impl Components {
     pub(super) fn build(
         config: Config,
+        clock: Arc<dyn Clock>,
+        prerequisites: Prerequisites,
         requests: Arc<OperatorRequests>,
-        descriptors: Descriptors,
+        descriptors: DescriptorShares,
     ) -> Result<Self, StartError> {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let certificates = Arc::new(CertificateStore::default());
-        certificates
-            .replace(CertificateStore::read(&config.listeners).map_err(StartError::Certificate)?);
-        let ticket_keys = TicketKeys::new(clock.now().mono).map_err(StartError::TicketKeys)?;
-        let access =
-            Arc::new(AccessLogSink::new(&config.access_log).map_err(StartError::AccessLog)?);
         let counters = Arc::new(TrafficCounters::default());
         let background = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -83,6 +82,7 @@ impl Components {
             .map_err(StartError::Runtime)?;
         let engine = background.block_on(Engine::connect(&config.store, Arc::clone(&clock)));
         let engine = Arc::new(engine.map_err(StartError::Secret)?);
+        let request_ids = Arc::new(RequestIds::new().map_err(StartError::RequestIds)?);
         let (live, _) = background.block_on(Live::build(config, &engine, &counters, None));
         let live = Arc::new(ArcSwap::from_pointee(live));
         let connections = Arc::<AtomicUsize>::default();
@@ -95,9 +95,10 @@ impl Components {
             live,
             counters,
             status,
-            access,
-            certificates,
-            ticket_keys: Arc::new(ticket_keys),
+            access: prerequisites.access,
+            request_ids,
+            certificates: prerequisites.certificates,
+            ticket_keys: prerequisites.ticket_keys,
             connections,
             descriptors,
             origin_slots: Arc::new(AllOriginSlots::new(descriptors.exchanges)),
@@ -105,6 +106,7 @@ impl Components {
             readers: Arc::default(),
             permits,
             leaving: Arc::default(),
+            cutoff: Arc::default(),
             requests,
             background,
         })
@@ -144,6 +146,7 @@ impl Components {
             certificates: Arc::clone(&self.certificates),
             process: process_collector(),
             token: admin.token.clone(),
+            answers: AnswerQueue::default(),
             access: AdminAccess { address: admin.address, hosts: admin.hosts.clone() },
         };
         let admin_connections = Arc::new(AdminConnections::new(Arc::clone(&self.clock)));
@@ -152,7 +155,12 @@ impl Components {
             connections: Arc::clone(&admin_connections),
         };
         let connections = self.connections(Arc::new(server), Arc::default(), true);
-        let context = Arc::new(ListenerContext { name: None, tls: None, proxy_protocol: false });
+        let context = Arc::new(ListenerContext {
+            name: None,
+            tls: None,
+            proxy_protocol: false,
+            https_port: None,
+        });
         Ok(ListenerService {
             name: "admin",
             threads: 1,
@@ -167,24 +175,23 @@ impl Components {
     /// The service of the proxy's listeners.
     pub(super) fn edge(
         &self,
-        listeners: &[Listener],
+        listeners: Vec<BoundListener>,
         threads: usize,
         conf: Arc<ServerConf>,
-        sockets: &ListeningSockets,
         startup: &Arc<StartupBarrier>,
-    ) -> Result<ListenerService<HttpProxy<Tollgate>>, StartError> {
+    ) -> ListenerService<HttpProxy<Tollgate>> {
         let bounds = Arc::clone(self.live.load().bounds());
         let permits = Arc::clone(&self.permits);
         let connections = self.connections(Arc::new(self.proxy(&bounds, conf)), permits, false);
-        Ok(ListenerService {
+        ListenerService {
             name: "tollgate",
             threads,
             connections: Arc::new(connections),
-            listeners: self.bound_listeners(listeners, sockets)?,
+            listeners,
             admin: None,
             startup: Arc::clone(startup),
             requests: Arc::clone(&self.requests),
-        })
+        }
     }
 
     fn connections<A>(
@@ -205,6 +212,8 @@ impl Components {
             // budget.
             memory: if is_admin { Arc::default() } else { Arc::clone(&self.memory) },
             readers: Arc::clone(&self.readers),
+            // Operators may look on until the process ends.
+            cutoff: if is_admin { Arc::default() } else { Arc::clone(&self.cutoff) },
         }
     }
 
@@ -214,33 +223,8 @@ impl Components {
             live: Arc::clone(&self.live),
             counters: Arc::clone(&self.counters),
             access: Arc::clone(&self.access) as _,
+            request_ids: Arc::clone(&self.request_ids),
         })
-    }
-
-    fn bound_listeners(
-        &self,
-        listeners: &[Listener],
-        sockets: &ListeningSockets,
-    ) -> Result<Vec<BoundListener>, StartError> {
-        let mut bound = Vec::with_capacity(listeners.len());
-        for (index, listener) in listeners.iter().enumerate() {
-            let tls = !listener.certificates.is_empty();
-            let asks_clients = listener.client_ca.is_some();
-            let tls = tls.then(|| self.tls(index, asks_clients)).transpose()?;
-            let context = ListenerContext {
-                name: listener.name.clone(),
-                tls,
-                proxy_protocol: listener.proxy_protocol,
-            };
-            let socket = socket_of(sockets, listener.address)?;
-            bound.push(BoundListener { socket, context: Arc::new(context) });
-        }
-        Ok(bound)
-    }
-
-    fn tls(&self, listener: usize, asks_clients: bool) -> Result<TlsAcceptor, StartError> {
-        let (certificates, keys) = (Arc::clone(&self.certificates), Arc::clone(&self.ticket_keys));
-        TlsAcceptor::new(listener, asks_clients, certificates, keys).map_err(StartError::Tls)
     }
 
     fn tollgate(&self) -> Tollgate {
@@ -249,16 +233,18 @@ impl Components {
             live: Arc::clone(&self.live),
             counters: Arc::clone(&self.counters),
             access: Arc::clone(&self.access) as _,
+            request_ids: Arc::clone(&self.request_ids),
             origin_slots: Arc::clone(&self.origin_slots),
             memory: Arc::clone(&self.memory),
             leaving: Arc::clone(&self.leaving),
+            cutoff: Arc::clone(&self.cutoff),
         }
     }
 
-    pub(super) fn housekeeping(&self, file: &Path) -> Housekeeping {
+    pub(super) fn housekeeping(&self, file: Option<&Path>) -> Housekeeping {
         Housekeeping {
             reloader: Arc::new(Reloader {
-                source: ReloadSource { file: file.to_owned() },
+                source: ReloadSource { file: file.map(Path::to_owned) },
                 engine: Arc::clone(&self.engine),
                 live: Arc::clone(&self.live),
                 counters: Arc::clone(&self.counters),
@@ -291,8 +277,30 @@ impl Components {
             live: Arc::clone(&self.live),
             leaving: Arc::clone(&self.leaving),
             connections: Arc::clone(&self.connections),
+            cutoff: Arc::clone(&self.cutoff),
+            engine: Arc::clone(&self.engine),
         }
     }
+}
+
+/// The listeners with their sockets.
+pub(super) fn bound_listeners(
+    listeners: &[Listener],
+    tls: TlsAcceptors,
+    sockets: &ListeningSockets,
+) -> Result<Vec<BoundListener>, StartError> {
+    let mut bound = Vec::with_capacity(listeners.len());
+    for (listener, tls) in listeners.iter().zip(tls) {
+        let context = ListenerContext {
+            name: listener.name.clone(),
+            tls,
+            proxy_protocol: listener.proxy_protocol,
+            https_port: listener.https_port,
+        };
+        let socket = socket_of(sockets, listener.address)?;
+        bound.push(BoundListener { socket, context: Arc::new(context) });
+    }
+    Ok(bound)
 }
 
 fn socket_of(sockets: &ListeningSockets, address: SocketAddr) -> Result<TcpListener, StartError> {

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
 use crate::edge::TicketKeys;
+use crate::jwks;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::ops::Reloader;
 use crate::signals::OperatorRequests;
@@ -37,6 +38,8 @@ impl Housekeeping {
                 _ = ticks.tick() => {
                     let live = self.reloader.live.load_full();
                     self.reloader.engine.tick(&live.generation);
+                    let sets = &live.generation.policy().key_sets;
+                    jwks::begin_fetches(sets, &self.reloader.engine.clock());
                     self.reloader.drop_retired();
                     self.ticket_keys.rotate(self.reloader.engine.now().mono);
                     self.log_suppressed();

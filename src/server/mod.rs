@@ -4,96 +4,121 @@
 //! accepted, and this process gives way to a successor only after the successor reports that it accepts.
 
 mod components;
+mod descriptors;
 mod housekeeping;
+mod prerequisites;
+mod reachability;
+mod rehearsal;
+mod start_error;
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pingora::server::configuration::ServerConf;
 use pingora::server::{RunArgs, Server};
-use rustix::process::{Resource, Rlimit};
 
-use crate::config::Config;
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Config, ConfigErrors, LoadedConfig};
 use crate::edge::{
-    HandoverOffer, HandoverState, ListenError, NoRandomness, StartupBarrier, Successor, TakenOver,
-    socket_path, take_over,
+    HandoverOffer, HandoverState, StartupBarrier, Successor, TakenOver, socket_path, take_over,
 };
-use crate::ops::{Status, supervisor};
+use crate::ops::{SETTLING_TIME, Status, certificate_warnings, supervisor};
 use crate::signals::OperatorRequests;
-use components::Components;
+use components::{Components, LOG_FLUSH_TIMEOUT, bound_listeners};
+pub use descriptors::DescriptorShortage;
+use descriptors::{DescriptorPlan, idle_origin_connections};
+use prerequisites::{Prerequisites, addresses};
+pub use rehearsal::{Rehearsal, RehearsalScope, rehearse};
+use start_error::{StartError, located};
 
-/// Why the server did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A certificate cannot be used.
-    #[error("{0}")]
-    Certificate(String),
-    /// The access log cannot be opened.
-    #[error("access_log: {0}")]
-    AccessLog(std::io::Error),
-    /// An address cannot be listened on.
-    #[error("{0}")]
-    Listen(#[from] ListenError),
-    /// No randomness for the secret that hashes keys.
-    #[error("no randomness for the key secret: {0}")]
-    Secret(getrandom::Error),
-    /// No randomness for the keys of session tickets.
-    #[error("{0}")]
-    TicketKeys(NoRandomness),
-    /// TLS cannot be set up.
-    #[error("cannot set up TLS: {0}")]
-    Tls(rustls::Error),
-    /// The runtime for background work cannot be started.
-    #[error("cannot start a runtime: {0}")]
-    Runtime(std::io::Error),
-    /// The running process did not hand over and keeps serving.
-    #[error("cannot take over: {0}; the running process serves on")]
-    TakeOver(std::io::Error),
+/// A server that is complete and accepts nothing yet.
+struct PreparedServer {
+    server: Server,
+    components: Components,
 }
 
 /// Serves until a signal ends the process. Returns early only if the server could not start, or was told to end before
-/// it had started. With `upgrade` it takes over from the process that serves `file`.
+/// it had started. `file`: where the configuration was read, for reloads and successors; `None` if it cannot be read
+/// again. With `upgrade` the server takes over from the process that serves `file`.
+///
+/// # Errors
+///
+/// The reasons why the server could not start.
 pub fn run(
-    config: Config,
-    file: &Path,
+    loaded: LoadedConfig,
+    file: Option<&Path>,
     upgrade: bool,
     requests: Arc<OperatorRequests>,
-) -> Result<(), StartError> {
+) -> Result<(), ConfigErrors> {
+    let LoadedConfig { config, source, warnings } = loaded;
+    let clock = SystemClock::new();
+    let dates = certificate_warnings(&config, &source, clock.date(clock.now()));
+    for warning in warnings.iter().chain(&dates) {
+        log::warn!("{warning}");
+    }
+    let listeners = config.listeners.clone();
+    let prepared = prepare(config, file, upgrade, requests)
+        .map_err(|errors| located(&errors, &listeners, &source))?;
+    // The tree of a large file is no use while the server runs.
+    drop((source, listeners));
+    if let Some(PreparedServer { server, components }) = prepared {
+        server.run(RunArgs { shutdown_signal: Box::new(components.lifecycle()) });
+    }
+    Ok(())
+}
+
+/// Builds everything. `None`: the process was told to end meanwhile.
+fn prepare(
+    config: Config,
+    file: Option<&Path>,
+    upgrade: bool,
+    requests: Arc<OperatorRequests>,
+) -> Result<Option<PreparedServer>, Vec<StartError>> {
     let bounds = config.bounds.clone();
     let threads = config.threads.map_or_else(cores, std::num::NonZeroUsize::get);
     let listeners = config.listeners.clone();
     let admin = config.admin.clone();
-    let (descriptors, all) = Descriptors::raised(bounds.max_connections);
-    let components = Components::build(config, Arc::clone(&requests), descriptors)?;
-    let socket_path = socket_path(file);
-    let TakenOver { sockets, successor } = match (&socket_path, upgrade) {
-        (Ok(socket_path), true) => {
-            let now = || components.clock.now().mono;
-            take_over(socket_path, &requests, &components.ticket_keys, now)
-                .map_err(StartError::TakeOver)?
-        }
-        (Err(error), true) => return Err(StartError::TakeOver(error.kind().into())),
-        (_, false) => TakenOver::default(),
-    };
-    if requests.is_ending() {
-        return Ok(());
+    let addresses = addresses(&config);
+    let plan = DescriptorPlan::read_from_system(bounds.max_connections).carry_out();
+    if let Some(shortage) = plan.shortage() {
+        log::warn!("{shortage}");
     }
-    let addresses = listeners.iter().map(|listener| listener.address);
-    let addresses: Vec<_> = addresses.chain(admin.as_ref().map(|admin| admin.address)).collect();
-    let sockets = Arc::new(sockets.complete(&addresses)?);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let mut prerequisites = Prerequisites::obtain(&config, clock.now())?;
+    let tls = std::mem::take(&mut prerequisites.tls);
+    let components =
+        Components::build(config, clock, prerequisites, Arc::clone(&requests), plan.shares)
+            .map_err(|error| vec![error])?;
+    let socket_path = match file {
+        Some(file) => socket_path(file),
+        None => Err(io::Error::other("the configuration came from standard input")),
+    };
+    let TakenOver { sockets, successor } =
+        taken_over(&components, upgrade, &socket_path, &requests).map_err(|error| vec![error])?;
+    if requests.is_ending() {
+        return Ok(None);
+    }
+    let listening = sockets.complete(&addresses);
+    let sockets = Arc::new(
+        listening
+            .map_err(|errors| errors.into_iter().map(StartError::Listen).collect::<Vec<_>>())?,
+    );
 
     let mut server = Server::new_with_opt_and_conf(
         None,
-        server_conf(threads, bounds.finish, idle_origin_connections(all)),
+        server_conf(threads, bounds.finish, idle_origin_connections(plan.allowed)),
     );
     server.bootstrap();
     let startup = Arc::new(StartupBarrier::new(if admin.is_some() { 2 } else { 1 }));
     if let Some(admin) = &admin {
-        server.add_service(components.admin(admin, &sockets, &startup)?);
+        let admin = components.admin(admin, &sockets, &startup);
+        server.add_service(admin.map_err(|error| vec![error])?);
     }
     let conf = Arc::clone(&server.configuration);
-    server.add_service(components.edge(&listeners, threads, conf, &sockets, &startup)?);
+    let bound = bound_listeners(&listeners, tls, &sockets).map_err(|error| vec![error])?;
+    server.add_service(components.edge(bound, threads, conf, &startup));
     components.background.spawn(components.housekeeping(file).run());
     components.background.spawn(components.memory_watch().run());
     let status = Arc::clone(&components.status);
@@ -104,9 +129,27 @@ pub fn run(
     };
     let started = StartedServer { startup, status, successor, socket_path, handover, requests };
     components.background.spawn(started.until_replaced());
-    let shutdown_signal = Box::new(components.lifecycle());
-    server.run(RunArgs { shutdown_signal });
-    Ok(())
+    Ok(Some(PreparedServer { server, components }))
+}
+
+/// What the running process handed over; nothing without `upgrade`.
+fn taken_over(
+    components: &Components,
+    upgrade: bool,
+    socket_path: &io::Result<PathBuf>,
+    requests: &OperatorRequests,
+) -> Result<TakenOver, StartError> {
+    match (socket_path, upgrade) {
+        (Ok(socket_path), true) => {
+            let now = || components.clock.now().mono;
+            take_over(socket_path, requests, &components.ticket_keys, now)
+                .map_err(StartError::TakeOver)
+        }
+        (Err(error), true) => {
+            Err(StartError::TakeOver(io::Error::new(error.kind(), error.to_string())))
+        }
+        (_, false) => Ok(TakenOver::default()),
+    }
 }
 
 /// What remains to be done once connections are accepted.
@@ -114,7 +157,7 @@ struct StartedServer {
     startup: Arc<StartupBarrier>,
     status: Arc<Status>,
     successor: Option<Successor>,
-    socket_path: std::io::Result<std::path::PathBuf>,
+    socket_path: io::Result<PathBuf>,
     handover: HandoverState,
     requests: Arc<OperatorRequests>,
 }
@@ -148,75 +191,12 @@ impl StartedServer {
     }
 }
 
-/// Descriptors that may be open at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Descriptors {
-    /// Connections of clients.
-    connections: usize,
-    /// Exchanges with origins.
-    exchanges: usize,
-}
-
-impl Descriptors {
-    /// Descriptors that are reserved for operators, logs, the store, health checks and files.
-    const RESERVED: usize = 256;
-
-    /// Divides `all` descriptors. Connections get at most half of those that are neither reserved nor for idle
-    /// connections to origins.
-    fn of(all: usize, max_connections: usize) -> Self {
-        // With few descriptors the admin listener must still work.
-        let reserved = Self::RESERVED.min(all / 2);
-        let rest = (all - reserved).saturating_sub(idle_origin_connections(all));
-        let connections = max_connections.min(rest / 2).max(1);
-        Self { connections, exchanges: rest.saturating_sub(connections).max(1) }
-    }
-
-    /// Raises the process's limit of descriptors to what the connections need, as far as the system allows. Returns the
-    /// division and the number of all descriptors.
-    fn raised(max_connections: usize) -> (Self, usize) {
-        // Each client connection may need one to an origin.
-        let wanted = max_connections * 2 + MAX_IDLE_ORIGIN_CONNECTIONS + Self::RESERVED;
-        let limit = rustix::process::getrlimit(Resource::Nofile);
-        let hard_limit = limit.maximum.unwrap_or(u64::MAX);
-        let mut all = limit.current.unwrap_or(u64::MAX);
-        if all < wanted as u64 {
-            let raised =
-                Rlimit { current: Some(hard_limit.min(wanted as u64)), maximum: limit.maximum };
-            if rustix::process::setrlimit(Resource::Nofile, raised).is_ok() {
-                all = hard_limit.min(wanted as u64);
-            }
-        }
-        let all = usize::try_from(all).unwrap_or(usize::MAX).min(wanted);
-        let descriptors = Self::of(all, max_connections);
-        if descriptors.connections < max_connections {
-            log::warn!(
-                "max_connections: {max_connections} need {wanted} descriptors and the system allows \
-                 {all}: {} connections are accepted, and {} exchanges with origins; raise the limit \
-                 (LimitNOFILE=, ulimit -n) or lower max_connections",
-                descriptors.connections,
-                descriptors.exchanges,
-            );
-        }
-        (descriptors, all)
-    }
-}
-
-/// How many of `all` descriptors are for idle connections to origins.
-fn idle_origin_connections(all: usize) -> usize {
-    MAX_IDLE_ORIGIN_CONNECTIONS.min(all / 8)
-}
-
-/// The largest number of idle connections to origins that are kept: as many as a busy node uses at once. With too few,
-/// a burst opens and closes connections instead of using them again, which was measured to cost 40 % more processor
-/// time for each request.
-const MAX_IDLE_ORIGIN_CONNECTIONS: usize = 1_024;
-
 fn server_conf(threads: usize, finish: Duration, idle_origin_connections: usize) -> ServerConf {
     ServerConf {
         threads,
         upstream_keepalive_pool_size: idle_origin_connections,
-        // `Lifecycle` ends the process as soon as it is idle. This is only the latest time.
-        grace_period_seconds: Some(finish.as_secs() + 1),
+        // `Lifecycle` ends the process as soon as it is idle. This is only the latest time, rounded up.
+        grace_period_seconds: Some((finish + SETTLING_TIME + LOG_FLUSH_TIMEOUT).as_secs() + 1),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
     }

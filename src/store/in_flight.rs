@@ -61,6 +61,11 @@ impl InFlightCounts {
         Acquired { permit: Some(permit), held: after }
     }
 
+    /// The count of a key.
+    pub fn held(&self, key: KeyHash) -> u64 {
+        self.shard(key).lock().get(&key).copied().unwrap_or(0)
+    }
+
     /// The sum of the counts of all keys.
     pub fn total(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().values().sum::<u64>()).sum()

@@ -8,8 +8,10 @@ use jsonwebtoken::errors::{ErrorKind, Result};
 use jsonwebtoken::signature::{Error, Verifier};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, EncodingKey};
 use ring::signature::{
-    ECDSA_P256_SHA256_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents,
-    UnparsedPublicKey,
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256,
+    RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256,
+    RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512, RsaParameters, RsaPublicKeyComponents,
+    UnparsedPublicKey, VerificationAlgorithm,
 };
 
 static RING: CryptoProvider =
@@ -29,17 +31,35 @@ fn verifier_factory(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn 
     if algorithm.family() != key.family() {
         return Err(ErrorKind::InvalidAlgorithm.into());
     }
-    match algorithm {
-        Algorithm::HS256 | Algorithm::RS256 | Algorithm::ES256 | Algorithm::EdDSA => {
-            Ok(Box::new(RingVerifier { algorithm: *algorithm, key: key.kind().clone() }))
-        }
-        _ => Err(ErrorKind::InvalidAlgorithm.into()),
-    }
+    let kind = match algorithm {
+        Algorithm::HS256 => Kind::Hmac,
+        Algorithm::RS256 => Kind::Rsa(&RSA_PKCS1_2048_8192_SHA256),
+        Algorithm::RS384 => Kind::Rsa(&RSA_PKCS1_2048_8192_SHA384),
+        Algorithm::RS512 => Kind::Rsa(&RSA_PKCS1_2048_8192_SHA512),
+        Algorithm::PS256 => Kind::Rsa(&RSA_PSS_2048_8192_SHA256),
+        Algorithm::PS384 => Kind::Rsa(&RSA_PSS_2048_8192_SHA384),
+        Algorithm::PS512 => Kind::Rsa(&RSA_PSS_2048_8192_SHA512),
+        Algorithm::ES256 => Kind::Bytes(&ECDSA_P256_SHA256_FIXED),
+        Algorithm::ES384 => Kind::Bytes(&ECDSA_P384_SHA384_FIXED),
+        Algorithm::EdDSA => Kind::Bytes(&ED25519),
+        _ => return Err(ErrorKind::InvalidAlgorithm.into()),
+    };
+    Ok(Box::new(RingVerifier { algorithm: *algorithm, kind, key: key.kind().clone() }))
+}
+
+/// How ring checks a signature.
+#[derive(Clone, Copy)]
+enum Kind {
+    Hmac,
+    Rsa(&'static RsaParameters),
+    /// With a public key that is a row of bytes.
+    Bytes(&'static dyn VerificationAlgorithm),
 }
 
 /// Verifies signatures of one algorithm with one key.
 struct RingVerifier {
     algorithm: Algorithm,
+    kind: Kind,
     key: DecodingKeyKind,
 }
 
@@ -51,20 +71,16 @@ impl JwtVerifier for RingVerifier {
 
 impl Verifier<Vec<u8>> for RingVerifier {
     fn verify(&self, message: &[u8], signature: &Vec<u8>) -> std::result::Result<(), Error> {
-        let result = match (self.algorithm, &self.key) {
-            (Algorithm::RS256, DecodingKeyKind::RsaModulusExponent { n, e }) => {
-                let key = RsaPublicKeyComponents { n, e };
-                key.verify(&RSA_PKCS1_2048_8192_SHA256, message, signature)
+        let result = match (self.kind, &self.key) {
+            (Kind::Rsa(parameters), DecodingKeyKind::RsaModulusExponent { n, e }) => {
+                RsaPublicKeyComponents { n, e }.verify(parameters, message, signature)
             }
-            (Algorithm::HS256, DecodingKeyKind::SecretOrDer(secret)) => {
+            (Kind::Hmac, DecodingKeyKind::SecretOrDer(secret)) => {
                 let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret);
                 ring::hmac::verify(&key, message, signature)
             }
-            (Algorithm::ES256, DecodingKeyKind::SecretOrDer(key)) => {
-                UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key).verify(message, signature)
-            }
-            (Algorithm::EdDSA, DecodingKeyKind::SecretOrDer(key)) => {
-                UnparsedPublicKey::new(&ED25519, key).verify(message, signature)
+            (Kind::Bytes(algorithm), DecodingKeyKind::SecretOrDer(key)) => {
+                UnparsedPublicKey::new(algorithm, key).verify(message, signature)
             }
             _ => return Err(Error::new()),
         };

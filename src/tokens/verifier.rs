@@ -5,21 +5,23 @@ use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hashbrown::HashMap;
 use parking_lot::Mutex;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::claims::{ClaimLookup, VerifiedClaims};
+use super::algorithm::AlgorithmSet;
+use super::claims::{ClaimLookup, VerifiedClaims, WantedClaim};
 use super::error::{KeysError, TokenError};
 use super::keys::VerificationKeys;
+use super::published::PublishedKeySet;
+use super::remembered::{CheckedTokens, SHARDS};
 use crate::clock::Nanos;
 
-/// Shards of the remembered tokens, each with its own lock.
-const SHARDS: usize = 16;
+/// The largest token that is read, in bytes. Tokens of identity providers have one or two thousand; most servers accept no
+/// larger header.
+const MAX_TOKEN_BYTES: usize = 16 * 1_024;
 
-/// Tokens that each list of a shard remembers. Signature checks are expensive ([`SignatureCheck`]), and clients send
-/// the same token again and again.
-const MAX_REMEMBERED: usize = 1_024;
+/// The version of keys that never change.
+const FIXED_VERSION: u64 = 1;
 
 /// Signature checks since the process started.
 static TOTAL_CHECKS: AtomicU64 = AtomicU64::new(0);
@@ -40,7 +42,9 @@ pub enum SignatureCheck {
 
 /// Keys, and the tokens that were recently verified with them.
 pub struct TokenVerifier {
-    keys: VerificationKeys,
+    keys: KeySource,
+    /// Keys for other algorithms are not used.
+    algorithms: AlgorithmSet,
     /// The key of the hash by which tokens are remembered.
     hash_key: (u64, u64),
     shards: Box<[Mutex<CheckedTokens>]>,
@@ -48,37 +52,22 @@ pub struct TokenVerifier {
     checks: AtomicU64,
 }
 
-/// Remembered results by the token's hash. Two lists of at most [`MAX_REMEMBERED`] each, so that forged tokens do not
-/// push out valid ones.
-#[derive(Debug, Default)]
-struct CheckedTokens {
-    verified: HashMap<u128, Arc<VerifiedClaims>>,
-    /// With the same keys, a forged token stays forged.
-    rejected: HashMap<u128, TokenError>,
+/// Where the keys are.
+enum KeySource {
+    /// In a file, which a reload reads again.
+    Fixed(VerificationKeys),
+    /// At a URL.
+    Published(Arc<PublishedKeySet>),
 }
 
-impl CheckedTokens {
-    fn recall(&self, hash: u128) -> Option<Result<Arc<VerifiedClaims>, TokenError>> {
-        if let Some(claims) = self.verified.get(&hash) {
-            return Some(Ok(Arc::clone(claims)));
-        }
-        self.rejected.get(&hash).map(|error| Err(*error))
-    }
-
-    fn remember(&mut self, hash: u128, result: &Result<Arc<VerifiedClaims>, TokenError>) {
-        match result {
-            Ok(claims) => insert_bounded(&mut self.verified, hash, Arc::clone(claims)),
-            Err(error) => insert_bounded(&mut self.rejected, hash, *error),
+impl KeySource {
+    /// The number of the keys in force; 0: there are none yet.
+    fn version(&self) -> u64 {
+        match self {
+            Self::Fixed(_) => FIXED_VERSION,
+            Self::Published(set) => set.version(),
         }
     }
-}
-
-/// Inserts into a list, which is cleared first if it is full.
-fn insert_bounded<T>(list: &mut HashMap<u128, T>, hash: u128, value: T) {
-    if list.len() >= MAX_REMEMBERED {
-        list.clear();
-    }
-    list.insert(hash, value);
 }
 
 impl TokenVerifier {
@@ -88,47 +77,91 @@ impl TokenVerifier {
     ///
     /// [`KeysError::ShortSecret`], [`KeysError::Randomness`].
     pub fn from_secret(secret: &[u8]) -> Result<Self, KeysError> {
-        VerificationKeys::from_secret(secret).and_then(Self::new)
+        VerificationKeys::from_secret(secret).and_then(|keys| Self::new(KeySource::Fixed(keys)))
     }
 
     /// A verifier of tokens that are signed for the public keys of a JWKS, given as JSON.
     ///
     /// # Errors
     ///
-    /// [`KeysError::Jwks`], [`KeysError::NoKey`], [`KeysError::TooMany`], [`KeysError::Randomness`].
+    /// [`KeysError::Jwks`], [`KeysError::NoKey`], [`KeysError::SameId`], [`KeysError::TooMany`],
+    /// [`KeysError::Randomness`].
     pub fn from_jwks(json: &str) -> Result<Self, KeysError> {
-        VerificationKeys::from_jwks(json).and_then(Self::new)
+        VerificationKeys::from_jwks(json).and_then(|keys| Self::new(KeySource::Fixed(keys)))
     }
 
-    fn new(keys: VerificationKeys) -> Result<Self, KeysError> {
+    /// A verifier of tokens that are signed for the public keys of a published set.
+    ///
+    /// # Errors
+    ///
+    /// [`KeysError::Randomness`].
+    pub fn published(set: Arc<PublishedKeySet>) -> Result<Self, KeysError> {
+        Self::new(KeySource::Published(set))
+    }
+
+    /// The same, for these algorithms only.
+    ///
+    /// # Errors
+    ///
+    /// [`KeysError::NoKeyAllowed`]. (Which keys a published set has is not known yet.)
+    pub fn only(self, algorithms: AlgorithmSet) -> Result<Self, KeysError> {
+        match &self.keys {
+            KeySource::Fixed(keys) if !keys.is_allowed_by(algorithms) => {
+                Err(KeysError::NoKeyAllowed)
+            }
+            KeySource::Fixed(_) | KeySource::Published(_) => Ok(Self { algorithms, ..self }),
+        }
+    }
+
+    fn new(keys: KeySource) -> Result<Self, KeysError> {
         // The hash needs a secret key. Otherwise an attacker could search for a token with the hash of a valid one,
         // and would get its claims.
         let random = || getrandom::u64().map_err(KeysError::Randomness);
         Ok(Self {
             keys,
+            algorithms: AlgorithmSet::ALL,
             hash_key: (random()?, random()?),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             checks: AtomicU64::new(0),
         })
     }
 
-    /// Looks up the claim `name` of a token. `now` is the date. A rejected token is recorded.
+    /// Looks up a claim of a token. `now` is the date. A rejected token is recorded.
     pub fn claim(
         &self,
         token: &[u8],
-        name: &str,
+        wanted: &WantedClaim,
         signature: SignatureCheck,
         now: Nanos,
     ) -> ClaimLookup {
         let Some(checked) = self.checked(token, signature) else {
             return ClaimLookup::Unchecked;
         };
-        match checked.and_then(|claims| claims.claim(name, now)) {
+        match checked.and_then(|claims| claims.claim(wanted, now)) {
             Ok(value) => ClaimLookup::Value(value),
             Err(error) => {
                 error.record();
-                ClaimLookup::Absent
+                if error == TokenError::NoKeys { ClaimLookup::NoKeys } else { ClaimLookup::Absent }
             }
+        }
+    }
+
+    /// Why a token is rejected, for people who ask; `None` if it is believed and has the claim. Nothing is recorded.
+    pub fn rejection(&self, token: &[u8], wanted: &WantedClaim, now: Nanos) -> Option<TokenError> {
+        let checked = self.checked(token, SignatureCheck::Verify)?;
+        checked.and_then(|claims| claims.claim(wanted, now)).err()
+    }
+
+    /// The algorithms that it uses keys for.
+    pub const fn algorithms(&self) -> AlgorithmSet {
+        self.algorithms
+    }
+
+    /// The published set that it verifies with, if any.
+    pub fn published_set(&self) -> Option<&Arc<PublishedKeySet>> {
+        match &self.keys {
+            KeySource::Published(set) => Some(set),
+            KeySource::Fixed(_) => None,
         }
     }
 
@@ -149,25 +182,52 @@ impl TokenVerifier {
         token: &[u8],
         signature: SignatureCheck,
     ) -> Option<Result<Arc<VerifiedClaims>, TokenError>> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Some(Err(TokenError::Malformed));
+        }
+        let version = self.keys.version();
+        if version == 0 {
+            return Some(Err(TokenError::NoKeys));
+        }
         let mut hasher = SipHasher13::new_with_keys(self.hash_key.0, self.hash_key.1);
         hasher.write(token);
         let hash = hasher.finish128().as_u128();
         let shard = &self.shards[hash as usize % SHARDS];
-        let recalled = shard.lock().recall(hash);
+        let recalled = {
+            let mut checked = shard.lock();
+            checked.use_version(version);
+            checked.recall(hash)
+        };
         if recalled.is_some() || signature == SignatureCheck::Recall {
+            self.want_unknown_key(recalled.as_ref());
             return recalled;
         }
         // The lock is not held during the check.
         let verified = self.verify(token);
-        shard.lock().remember(hash, &verified);
+        self.want_unknown_key(Some(&verified));
+        let mut checked = shard.lock();
+        checked.remember(version, hash, &verified);
         Some(verified)
     }
 
     fn verify(&self, token: &[u8]) -> Result<Arc<VerifiedClaims>, TokenError> {
         self.checks.fetch_add(1, Ordering::Relaxed);
         TOTAL_CHECKS.fetch_add(1, Ordering::Relaxed);
-        let claims = self.keys.verify(token)?;
-        VerifiedClaims::new(claims).map(Arc::new)
+        let claims = match &self.keys {
+            KeySource::Fixed(keys) => keys.verify(token, self.algorithms),
+            KeySource::Published(set) => set.verify(token, self.algorithms),
+        };
+        VerifiedClaims::new(&claims?).map(Arc::new)
+    }
+
+    /// Asks for a fetch if a token names a key that is not in the published set: the publisher may have a new one. A
+    /// token that is remembered asks, too, because the fetch may have been too early.
+    fn want_unknown_key(&self, checked: Option<&Result<Arc<VerifiedClaims>, TokenError>>) {
+        if let (KeySource::Published(set), Some(Err(TokenError::UnknownKey))) =
+            (&self.keys, checked)
+        {
+            set.want();
+        }
     }
 }
 
@@ -180,6 +240,7 @@ impl fmt::Debug for TokenVerifier {
 
 #[cfg(all(test, feature = "jwt"))]
 mod tests {
+    use super::super::remembered::MAX_REMEMBERED;
     use super::*;
 
     #[test]
@@ -195,8 +256,9 @@ mod tests {
             let tag = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(tag);
             format!("{body}.{tag}").into_bytes()
         };
-        let lookup =
-            |token: &[u8], signature| tokens.claim(token, "sub", signature, Nanos::from_secs(100));
+        let lookup = |token: &[u8], signature| {
+            tokens.claim(token, &WantedClaim::named("sub"), signature, Nanos::from_secs(100))
+        };
         let verified = |token: &[u8]| lookup(token, SignatureCheck::Verify);
         let recalled = |token: &[u8]| lookup(token, SignatureCheck::Recall);
         let known = ClaimLookup::Value("a".to_owned());
@@ -221,5 +283,29 @@ mod tests {
         let before = tokens.checks();
         assert_eq!(verified(&good), known);
         assert_eq!(tokens.checks(), before, "it is remembered");
+    }
+
+    #[test]
+    fn an_algorithm_that_is_not_supported_is_told_from_a_token_that_is_none() {
+        use base64::Engine;
+        let text = |json: &str| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(json);
+        let tokens = TokenVerifier::from_secret(&[7; 32]).unwrap();
+        for (header, expected) in [
+            (r#"{"alg":"ES512"}"#, TokenError::Algorithm),
+            (r#"{"alg":"HS512"}"#, TokenError::Algorithm),
+            (r#"{"alg":"none"}"#, TokenError::Algorithm),
+            (r#"{"alg":"hs256"}"#, TokenError::Algorithm),
+            (r#"{"alg":"RS256"}"#, TokenError::Algorithm),
+            (r#"{"alg":"HS256"}"#, TokenError::Signature),
+            (r#"{"alg":"HS256","kid":7}"#, TokenError::Malformed),
+            (r#"{"alg":7}"#, TokenError::Malformed),
+            (r#"{}"#, TokenError::Malformed),
+            ("no json", TokenError::Malformed),
+        ] {
+            let token = format!("{}.{}.AAAA", text(header), text("{}"));
+            let wanted = WantedClaim::named("sub");
+            let found = tokens.rejection(token.as_bytes(), &wanted, Nanos::ZERO);
+            assert_eq!(found, Some(expected), "{header}");
+        }
     }
 }

@@ -160,6 +160,7 @@ fn decide(engine: &Engine, generation: &Generation, now: u64) -> Option<(u64, Pe
         readings: &[],
         query: None,
         headers: &HeaderMap::new(),
+        conditions: None,
     };
     let (decision, pending) = engine.decide_now(generation, &facts);
     let delay = decision.wait().get() / 1_000_000;

@@ -39,6 +39,9 @@ impl Files {
             files.write(name, &std::fs::read_to_string(example).unwrap());
         }
         files.write("denied.html", "<h1>Too many requests</h1>");
+        for name in ["slow-down.html", "sorry.html", "sorry"] {
+            files.write(name, "{{status}} {{request_id}}");
+        }
         files.write("secrets/keys", "sixteen characters or more\n");
         files.write("secrets/tollgate/admin", "sixteen characters or more\n");
         files
@@ -117,7 +120,8 @@ fn run_cases(
     passed: &mut usize,
 ) -> Result<(), String> {
     let policy = policy.ok_or("no policy above these cases")?;
-    let cases = config::read_cases(&block.text, at).map_err(|errors| errors.lines().join("\n"))?;
+    let cases = config::read_cases(&block.text, at, files.folder.path());
+    let cases = cases.map_err(|errors| errors.lines().join("\n"))?;
     for case in &cases {
         let loaded = files.read(&policy.text, at).map_err(|errors| errors.join("\n"))?;
         let outcome = run(loaded.config, case, &InProcessStore);

@@ -230,6 +230,11 @@ impl<'s> Reference<'s> {
             ("^[A-Z]{1,32}$", "a method"),
             ("\\$[a-z0-9_]+", "a template"),
             ("^((header|cookie):.+|class)$", "`header:NAME`, `cookie:NAME`, `class`"),
+            ("^https?://.+$", "a URL"),
+            (
+                "^(authorization|(header|cookie|query):.+)$",
+                "`authorization`, `header:NAME`, `cookie:NAME`, `query:NAME`",
+            ),
             (
                 "^(header|cookie|query|path_segment|class):.+$",
                 "`header:NAME`, `cookie:NAME`, `query:NAME`, `path_segment:N`, `class:NAME`",

@@ -177,3 +177,102 @@ async fn a_connection_is_kept_while_there_is_room() {
         }
     }
 }
+
+/// What a connection says that is to keep operators out.
+#[derive(Clone, Copy, Debug)]
+enum Occupation {
+    Silent,
+    /// Kept open after an answer.
+    Idle,
+    HalfHead,
+    /// A question whose body never ends.
+    EndlessBody,
+    /// A body that is never sent, after a request that has none.
+    UnsentBody,
+    /// It does not read its answer.
+    Unread,
+}
+
+impl Occupation {
+    const ALL: [Self; 6] = [
+        Self::Silent,
+        Self::Idle,
+        Self::HalfHead,
+        Self::EndlessBody,
+        Self::UnsentBody,
+        Self::Unread,
+    ];
+
+    fn begins(self) -> Vec<u8> {
+        let text = match self {
+            Self::Silent => "",
+            Self::Idle => "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            Self::HalfHead => "GET /ready HTTP/1.1\r\nHost: loc",
+            Self::EndlessBody => {
+                "POST /keys HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
+            }
+            Self::UnsentBody => {
+                "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+            }
+            // More answers than the kernel takes for a client that reads none.
+            Self::Unread => "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        };
+        text.repeat(if matches!(self, Self::Unread) { 100 } else { 1 }).into_bytes()
+    }
+}
+
+/// A thousand connections of each kind from the operator's own address, all at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_connections_of_any_kind_do_not_keep_operators_out() {
+    let origin = Origin::start("site").await;
+    let gate = Gate::start(&format!("{}{ROUTE}", origin_yaml(origin.address))).await;
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], gate.admin));
+    for kind in Occupation::ALL {
+        let mut held = Vec::new();
+        for _ in 0..1_000 {
+            let here = std::net::IpAddr::from([127, 0, 0, 1]);
+            let stream = support::frames::connect(here, address, Some(4_096)).await.unwrap();
+            let _ = stream.try_write(&kind.begins());
+            held.push(stream);
+        }
+        for path in ["/ready", "/metrics", "/ready", "/metrics"] {
+            let began = now();
+            let request =
+                format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            let answer =
+                tokio::time::timeout(Duration::from_secs(10), raw(gate.admin, &request)).await;
+            let took = began.elapsed();
+            let answer = answer.unwrap_or_else(|_| panic!("{kind:?}: {path}: nothing")).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200"), "{kind:?}: {path}: {answer:?}");
+            assert!(took < Duration::from_secs(1), "{kind:?}: {path}: {took:?}");
+            println!("{kind:?}: {path}: {took:?}");
+        }
+    }
+    assert!(!gate.log().contains("panicked"), "{}", gate.log());
+}
+
+/// A request whose answer is not taken, and one whose body never comes, end by themselves.
+#[tokio::test]
+async fn what_a_slow_peer_holds_ends_by_its_deadline() {
+    let origin = Origin::start("site").await;
+    let gate = Gate::start(&format!("{}{ROUTE}", origin_yaml(origin.address))).await;
+    let ends = async |kind: Occupation| {
+        let mut stream = TcpStream::connect(("127.0.0.1", gate.admin)).await.unwrap();
+        stream.write_all(&kind.begins()).await.unwrap();
+        let began = now();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        (String::from_utf8_lossy(&answer).into_owned(), began.elapsed())
+    };
+    let (half, endless, unsent) = tokio::join!(
+        ends(Occupation::HalfHead),
+        ends(Occupation::EndlessBody),
+        ends(Occupation::UnsentBody)
+    );
+    assert!(half.0.starts_with("HTTP/1.1 408"), "{}", half.0);
+    assert!(endless.0.starts_with("HTTP/1.1 408"), "{}", endless.0);
+    assert!(unsent.0.starts_with("HTTP/1.1 200"), "{}", unsent.0);
+    for (_, took) in [half, endless, unsent] {
+        assert!(took < Duration::from_secs(32), "{took:?}");
+    }
+}

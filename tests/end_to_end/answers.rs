@@ -59,11 +59,12 @@ async fn a_refusal_says_everything() {
     assert_eq!(headers["cache-control"], "no-store");
     assert_eq!(headers["content-type"], "application/problem+json");
     assert_eq!(headers["ratelimit"].to_str().unwrap(), format!("\"writes\";r=0;t={wait}"));
+    let id = headers["x-request-id"].to_str().unwrap();
     let body = refused.text().await.unwrap();
     let kind = "https://iana.org/assignments/http-problem-types#quota-exceeded";
     let expected = format!(
         "{{\"type\":\"{kind}\",\"title\":\"Too many requests\",\"status\":429,\
-         \"violated-policies\":[\"writes\"],\"retry_after\":{wait}}}"
+         \"violated-policies\":[\"writes\"],\"retry_after\":{wait},\"request_id\":\"{id}\"}}"
     );
     assert_eq!(body, expected);
 }
@@ -81,7 +82,7 @@ async fn head_has_the_same_fields_and_no_body() {
     let read = stream.read(&mut chunk).await.unwrap();
     let head = String::from_utf8_lossy(&chunk[..read]).into_owned();
     assert!(head.starts_with("HTTP/1.1 429") && head.ends_with("\r\n\r\n"), "{head}");
-    assert!(head.to_lowercase().contains("content-length: 1"), "{head}");
+    assert!(head.to_lowercase().contains("content-length: 2"), "{head}");
     let next = raw(&mut stream, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert!(next.starts_with("HTTP/1.1 200"), "the connection was kept: {next}");
 }

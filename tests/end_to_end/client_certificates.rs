@@ -141,6 +141,35 @@ async fn only_who_shows_a_certificate_of_the_authority_is_let_in() {
     plain.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
     let _ = plain.read_to_end(&mut Vec::new()).await;
     assert_eq!(refused(&gate).await, 10);
+    // The log says who and why, and no more than a few lines a second.
+    let log = gate.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("the certificate of")).collect();
+    assert!((3..=9).contains(&lines.len()), "{lines:?}");
+    for line in &lines {
+        assert!(
+            line.contains(" warn ") && line.contains("the certificate of 127.0.0.1:"),
+            "{line}"
+        );
+    }
+    assert!(lines[0].ends_with("is refused: peer sent no certificates"), "{lines:?}");
+    assert!(lines[1].contains("is refused: invalid peer certificate: "), "{lines:?}");
+    let suppressed = "tollgate_log_suppressed_total{kind=\"client_certificate\"}";
+    let suppressed = metric(&gate.metrics().await, suppressed) as usize;
+    assert_eq!(lines.len() + suppressed, 10);
+}
+
+/// Each certificate of a chain may cost a check of a signature before the client has shown anything true.
+#[tokio::test]
+async fn a_chain_has_few_certificates() {
+    let (origin, authority) = (Origin::start("site").await, Authority::new("ours"));
+    let gate = gate(&origin, &[&authority]).await;
+    let shown = |more: usize| {
+        let mut shown = authority.sign(vec![dns("web.internal")]);
+        shown.pem += &pair("another").pem.repeat(more);
+        Client::new(&TLS13, Some(&shown), &[])
+    };
+    assert_eq!(shown(8).status(gate.port).await, Some(200));
+    assert_eq!(shown(9).status(gate.port).await, None);
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ fn check_tells_what_is_promised_or_every_mistake() {
     let behind = "version: 1
 listeners: [{ address: 127.0.0.1:1 }]
 clients: { trusted_proxies: [10.0.0.0/8, 0.0.0.0/0] }
-origins: { site: { servers: [127.0.0.1:1] } }
+origins: { site: { servers: [127.0.0.1:2] } }
 routes: [{ name: r }]
 limits_of_this_proxy: { underscores: pass, method_override: pass }
 ";
@@ -104,8 +104,70 @@ fn explain_asks_the_real_engine() {
             ["explain", "--config", "tests/policies/keys.yaml", "--tls-client", name, "GET", url];
         assert_eq!(tollgate(&args).status.code(), Some(2), "{name} {url}");
     }
+    explain_says_why();
     let unclean = asked(&["GET", "https://a/x/../../y"]);
     assert!(text(&unclean.stdout).contains("rejected"), "{}", text(&unclean.stdout));
+}
+
+/// Which plan or override gave a rate, why a limit does not apply, and why earlier routes do not match.
+fn explain_says_why() {
+    let url = |path: &str| format!("http://a/{path}");
+    for (more, path, expected) in [
+        (
+            &["-H", "x-plan: gold"][..],
+            "planned",
+            "no plan by header:x-plan: any client can write it",
+        ),
+        (&["--ip", "10.0.0.1"], "planned", "no plan by header:x-plan: the request names none"),
+        (
+            &["--ip", "10.0.0.1", "-H", "x-plan: tin"],
+            "planned",
+            "names one that plans.rates does not have",
+        ),
+        (&["--ip", "10.0.0.1", "-H", "x-plan: gold"], "planned", "           plan gold\n"),
+        (&["-H", "x-api-key: demo"], "by-key", "           overrides[0] of this key\n"),
+        (&["--ip", "198.51.100.9"], "by-key", "           overrides[5] of 198.51.100.0/24\n"),
+        (
+            &["-H", "x-api-key: banished"],
+            "by-key",
+            "limit      by-key (exact, refuses): cost 1 of 2",
+        ),
+        (
+            &["-H", "x-api-key: free"],
+            "by-key",
+            "limit      by-key does not apply: overrides[3] of this key allows it\n",
+        ),
+        (
+            &[],
+            "tried",
+            "limit      other does not apply: the request has no header:x-other (missing_key: skip): there is no field x-other\n",
+        ),
+        (&[], "tried", "not        planned: the path is not /planned\n"),
+    ] {
+        let url = url(path);
+        let mut args = vec!["explain", "--config", "tests/policies/terms.yaml"];
+        args.extend(more);
+        args.extend(["GET", &url]);
+        let told = text(&tollgate(&args).stdout);
+        assert!(told.contains(expected), "{more:?} {path}: {expected} is not in\n{told}");
+    }
+    let args =
+        ["explain", "--config", "tests/policies/jwt.yaml", "-H", "authorization: Bearer abc"];
+    let told = text(&tollgate(&[&args[..], &["GET", "http://a/keys"]].concat()).stdout);
+    let expected = "token      of authorization is not believed (claim sub): it is no token";
+    assert!(told.contains(expected), "{told}");
+    let preflight = ["-H", "origin: https://b", "-H", "access-control-request-method: PUT"];
+    let mut args = vec!["explain", "--json", "--config", "conf/tollgate.yaml"];
+    args.extend(preflight);
+    args.extend(["OPTIONS", "https://api.example.com/api/webhook/x"]);
+    let told: serde_json::Value = serde_json::from_slice(&tollgate(&args).stdout).unwrap();
+    assert_eq!(
+        told["earlier_routes"][0]["why"],
+        "the method is not POST or PUT or PATCH or DELETE"
+    );
+    let skipped = &told["skipped_limits"][0];
+    assert_eq!(skipped["limit"], "watched");
+    assert!(skipped["why"].as_str().unwrap().contains("responses.exempt"), "{skipped}");
 }
 
 #[test]

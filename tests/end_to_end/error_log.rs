@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use support::servers::{Gate, Origin, client, eventually, free_port, metric, origin_yaml};
+use support::servers::{Gate, Origin, client, eventually, free_port, metric, now, origin_yaml};
 
 const ROUTE: &str = "routes: [{ name: site }]\n";
 
@@ -155,13 +155,14 @@ async fn a_want_of_descriptors_is_said_once_in_a_while() {
     let open = std::fs::read_dir(format!("/proc/{}/fd", gate.pid())).unwrap().count() as u64;
     let limit = rustix::process::Rlimit { current: Some(open + 4), maximum: Some(open + 4) };
     rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limit).unwrap();
+    let began = now();
     let mut held = Vec::new();
     for _ in 0..20 {
         held.push(TcpStream::connect(("127.0.0.1", gate.port)).await.unwrap());
     }
     let lines = || gate.log().lines().filter(|line| line.contains("cannot accept")).count();
     assert!(eventually(Duration::from_secs(10), || async { lines() > 0 }).await, "{}", gate.log());
-    // It is tried ten times a second, and said three times: of three seconds' tries at most nine are said.
+    // It is tried ten times a second, and said three times in each. When the rest is told depends on the machine.
     let rest = || -> usize {
         let log = gate.log();
         let told =
@@ -170,7 +171,9 @@ async fn a_want_of_descriptors_is_said_once_in_a_while() {
     };
     let more = eventually(Duration::from_secs(20), || async { rest() >= 12 });
     assert!(more.await, "the rest is counted: {}", gate.log());
-    assert!(lines() <= 20, "{}", gate.log());
+    let said = lines();
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
+    assert!(said <= 3 * (seconds + 2), "{said} lines in {seconds} s: {}", gate.log());
     drop(held);
     let metrics = async || gate.admin_get("/metrics").await.map(|(_, text)| text);
     let counted = eventually(Duration::from_secs(10), || async {

@@ -102,6 +102,42 @@ async fn an_origin_is_told_who_asks() {
 }
 
 #[tokio::test]
+async fn of_several_values_an_origin_is_told_the_one_that_the_trusted_peer_wrote() {
+    let origin = Origin::start("site").await;
+    let site = policy(&format!("{{ servers: [\"{}\"] }}", origin.address));
+    let gate = Gate::start(&format!("clients: {{ trusted_proxies: [127.0.0.0/8] }}\n{site}")).await;
+    let own_host = format!("127.0.0.1:{}", gate.port);
+    for (lines, scheme, host) in [
+        (&[("x-forwarded-proto", "https")][..], "https", &*own_host),
+        (&[("x-forwarded-proto", "https, http")], "http", &own_host),
+        (&[("x-forwarded-proto", "http ,\thttps ")], "https", &own_host),
+        (&[("x-forwarded-proto", "https"), ("x-forwarded-proto", "http")], "http", &own_host),
+        (&[("x-forwarded-proto", "http"), ("x-forwarded-proto", "a, wss")], "wss", &own_host),
+        // Nothing that a peer can have written: the scheme of this connection.
+        (&[("x-forwarded-proto", "https,")], "http", &own_host),
+        (&[("x-forwarded-proto", "https"), ("x-forwarded-proto", "")], "http", &own_host),
+        (&[("x-forwarded-proto", "https;q=1")], "http", &own_host),
+        (&[("x-forwarded-host", "evil.example, a.example:81")], "http", "a.example:81"),
+        (
+            &[("x-forwarded-host", "evil.example"), ("x-forwarded-host", "a.example")],
+            "http",
+            "a.example",
+        ),
+        (&[("x-forwarded-host", "evil.example,")], "http", &own_host),
+    ] {
+        let mut request = client().get(gate.url("/"));
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        assert_eq!(request.send().await.unwrap().status(), 200, "{lines:?}");
+        let told = origin.seen().last().unwrap().headers.clone();
+        let all = |name: &str| told.get_all(name).iter().cloned().collect::<Vec<_>>();
+        assert_eq!(all("x-forwarded-proto"), [scheme], "{lines:?}");
+        assert_eq!(all("x-forwarded-host"), [host], "{lines:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_an_origin_must_not_be_told_is_taken_out_however_it_comes() {
     let origin = Origin::start("site").await;
     let gate = Gate::start(&policy(&format!("{{ servers: [\"{}\"] }}", origin.address))).await;
@@ -126,6 +162,31 @@ async fn what_an_origin_must_not_be_told_is_taken_out_however_it_comes() {
         for name in ["forwarded", "http2-settings", "upgrade"] {
             assert!(!told.contains_key(name), "{field}");
         }
+    }
+}
+
+/// Behind a body that an origin does not take, a tunnel would have no deadline.
+#[tokio::test]
+async fn a_request_with_a_body_asks_for_another_protocol_in_vain() {
+    let origin = Origin::start("site").await;
+    let gate = Gate::start(&policy(&format!("{{ servers: [\"{}\"] }}", origin.address))).await;
+    for (framing, body) in [
+        ("Content-Length: 2", "ab"),
+        ("Transfer-Encoding: chunked", "2\r\nab\r\n0\r\n\r\n"),
+        ("Content-Length: 2\r\nExpect: 100-continue", "ab"),
+    ] {
+        let mut stream = TcpStream::connect(("127.0.0.1", gate.port)).await.unwrap();
+        let request = format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{framing}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert!([b"HTTP/1.1 200", b"HTTP/1.1 100"].contains(&&answer), "{framing}: {answer:?}");
+        let seen = eventually(Duration::from_secs(5), || async { !origin.seen().is_empty() });
+        assert!(seen.await, "{framing}");
+        let told = origin.seen().pop().unwrap().headers;
+        assert!(!told.contains_key("upgrade"), "{framing}: {told:?}");
     }
 }
 

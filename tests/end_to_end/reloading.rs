@@ -1,5 +1,6 @@
 //! HUP: the next policy is in force at once, counters go on, a bad file changes nothing.
 
+use std::path::Path;
 use std::time::Duration;
 
 use support::servers::{
@@ -96,6 +97,50 @@ routes:
     assert_eq!(admitted(&gate, 3).await, 1);
 }
 
+/// The sum is that of `cat FILES | sha256sum`.
+#[tokio::test]
+async fn a_reload_tells_what_changed_and_which_files_are_in_force() {
+    let origin = Origin::start("site").await;
+    let site = format!("include: [more/*.yaml]\n{}", origin_yaml(origin.address));
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("more")).unwrap();
+    let included = folder.path().join("more/b.yaml");
+    std::fs::write(&included, "limits: { more: { tier: exact, rate: 1/s, key: client_ip } }")
+        .unwrap();
+    let gate = Gate::start_in(folder, &format!("{site}{}", policy("60/1h")), "").await;
+    let sum = || {
+        let out = std::process::Command::new("sh")
+            .args(["-c", "cat \"$0\" \"$1\" | sha256sum | cut -c 1-16"])
+            .args([gate.file().as_os_str(), included.as_os_str()])
+            .output();
+        String::from_utf8(out.unwrap().stdout).unwrap().trim().to_owned()
+    };
+    let status = async || -> serde_json::Value {
+        serde_json::from_str(&gate.admin_get("/status").await.unwrap().1).unwrap()
+    };
+    let first = sum();
+    assert_eq!(status().await["configuration"], first);
+    let next = policy("6/1h").replace("limits: [writes]", "limits: [writes, more]");
+    assert_eq!(gate.reload(&format!("{site}{next}"), "").await, Reloaded::Applied);
+    let second = sum();
+    assert_ne!(first, second);
+    let expected = [
+        format!("generation 2 is in force (configuration {second})"),
+        "generation 2: limit writes: 60/1h -> 6/1h; route webhook: gains more".to_owned(),
+    ];
+    for line in expected {
+        assert!(gate.log().contains(&line), "{line} is not in\n{}", gate.log());
+    }
+    assert_eq!(gate.reload_text("version: 2").await, Reloaded::Refused);
+    let told = status().await;
+    assert_eq!(
+        (&told["configuration"], &told["last_reload"]["outcome"]),
+        (&second.into(), &"refused".into())
+    );
+    let applied = &told["last_applied_reload"];
+    assert_eq!(applied["changes"][0], "limit writes: 60/1h -> 6/1h");
+}
+
 #[tokio::test]
 async fn the_duration_of_the_last_reload_is_a_metric() {
     const METRIC: &str = "tollgate_reload_duration_seconds";
@@ -179,4 +224,44 @@ async fn reloads_under_load_lose_no_request() {
     }
     load.await.unwrap();
     assert_eq!(origin.count(), 600);
+}
+
+/// Included files are swapped as Kubernetes swaps a mounted ConfigMap: a link to a folder is replaced.
+#[tokio::test]
+async fn included_files_are_read_again() {
+    let origin = Origin::start("site").await;
+    let folder = tempfile::tempdir().unwrap();
+    let version = |name: &str, rate: &str| {
+        let version = folder.path().join(name);
+        std::fs::create_dir(&version).unwrap();
+        let limit = format!(
+            "limits: {{ writes: {{ tier: exact, rate: {rate}, key: header:x-api-key, missing_key: deny }} }}\n"
+        );
+        std::fs::write(version.join("limit.yaml"), limit).unwrap();
+        let route = "routes: [{ name: webhook, match: { methods: [POST] }, limits: [writes] }]\n";
+        std::fs::write(version.join("route.yaml"), route).unwrap();
+        let next = folder.path().join("..next");
+        std::os::unix::fs::symlink(&version, &next).unwrap();
+        std::fs::rename(&next, folder.path().join("..data")).unwrap();
+    };
+    version("..1", "3/1h");
+    for name in ["limit.yaml", "route.yaml"] {
+        let link = folder.path().join(name);
+        std::os::unix::fs::symlink(Path::new("..data").join(name), link).unwrap();
+    }
+    let gate = Gate::start(&format!(
+        "{}include: [\"{}/*.yaml\"]\nroutes: [{{ name: site }}]\n",
+        origin_yaml(origin.address),
+        folder.path().display()
+    ))
+    .await;
+    assert_eq!(admitted(&gate, 5).await, 3);
+    version("..2", "7/1h");
+    assert_eq!(admitted(&gate, 1).await, 0, "nobody asked for a reload");
+    assert_eq!(gate.hup().await, Reloaded::Applied);
+    assert_eq!(admitted(&gate, 9).await, 4, "what was spent stays spent");
+    std::fs::write(folder.path().join("..2/limit.yaml"), "limits: { writes: 60/min }\n").unwrap();
+    assert_eq!(gate.hup().await, Reloaded::Refused);
+    let log = gate.log();
+    assert!(log.contains("limit.yaml:1:11: limits.writes: expected a mapping"), "{log}");
 }

@@ -160,6 +160,7 @@ async fn decide(
         readings: &[],
         query: None,
         headers: &headers,
+        conditions: None,
     };
     {
         let mut state = world.state();

@@ -332,7 +332,7 @@ async fn unreported_usage_is_reported_exactly_once() {
     store.plan(Plan::Fail(StoreFailure::Refused));
     for n in 1..=2 {
         for _ in 0..5 {
-            remote.record_unreported(&spends(n)[0], store.clock.now());
+            let _ = remote.record_unreported(&spends(n)[0], store.clock.now());
         }
     }
     remote.debit(spends(4)[0].clone());

@@ -131,5 +131,6 @@ pub fn facts<'f>(path: &'f str, headers: &'f HeaderMap) -> Facts<'f> {
         readings: &[],
         query: None,
         headers,
+        conditions: None,
     }
 }

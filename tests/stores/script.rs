@@ -360,13 +360,14 @@ fn what_was_admitted_elsewhere_is_posted_up_to_the_limit() {
         server.settle(&[charge([spend(0, quota, 15)])]);
         let mut posted = charge([spend(0, quota, 3)]);
         posted.operation = Operation::Report;
-        server.settle(std::slice::from_ref(&posted));
+        let told = server.settle(std::slice::from_ref(&posted)).remove(0);
+        assert_eq!(told.reported, 3, "{kind:?}");
         let left = |server: &Server| {
             let answered = server.settle(&[charge([spend(0, quota, 21)])]).remove(0);
             answered.cells[0].verdict.remaining
         };
         assert_eq!(left(&server), 2, "{kind:?}");
-        server.settle(&[posted]);
+        assert_eq!(server.settle(&[posted]).remove(0).reported, 2, "{kind:?}");
         assert_eq!(left(&server), 0, "{kind:?}: no debt");
     }
 }

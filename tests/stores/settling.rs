@@ -274,3 +274,67 @@ async fn bans_of_all_nodes_double() {
         eventually(Duration::from_secs(1), || async { banned(&nodes[0]).await == Some(2) });
     assert!(longer.await, "{:?}", banned(&nodes[0]).await);
 }
+
+/// An origin that names 700 units in its body and goes on. Returns its address.
+async fn endless_origin() -> std::net::SocketAddr {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut head = [0; 4096];
+                let _ = stream.read(&mut head).await;
+                let answer =
+                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{\"u\":700, ";
+                let _ = stream.write_all(answer).await;
+                // Until the proxy closes.
+                let _ = stream.read(&mut head).await;
+            });
+        }
+    });
+    address
+}
+
+/// What is cut when the time to finish is over is settled in the store and logged, and then the process ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_are_cut_at_the_end_are_settled_and_logged() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let _alone = crate::alone().await;
+    let redis = Redis::start(&[]).await;
+    let origin = endless_origin().await;
+    let mut gate = Gate::start(&format!(
+        "origins: {{ site: {{ servers: [\"{origin}\"] }} }}
+store: {{ redis: {{ url: \"{}\" }} }}
+limits:
+  units: {{ tier: exact, algorithm: fixed_window, rate: 1000/30d, key: client_ip,
+           cost: {{ response_body: /u, reserve: 50, max: 900 }} }}
+routes: [{{ name: r, limits: [units] }}]
+limits_of_this_proxy: {{ drain: 100ms, finish: 300ms }}
+check: {{ silence: [fixed-key-secret, overspend] }}
+",
+        redis.url()
+    ))
+    .await;
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", gate.port)).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("700, ") {
+        assert_ne!(stream.read_buf(&mut seen).await.unwrap(), 0);
+    }
+    gate.signal("TERM");
+    let status = gate.ended(Duration::from_secs(5)).await.expect("it ends");
+    assert!(status.success(), "{}", gate.log());
+    assert!(gate.log().contains("finish is over; 1 connections are cut"), "{}", gate.log());
+    let logged = gate.stdout();
+    assert!(logged.contains("\"charged\":700,"), "{logged}");
+    assert!(logged.contains("\"failure\":\"shutdown\""), "{logged}");
+    let cells: Vec<String> = redis.ask(&["KEYS", "*"]);
+    let cells: Vec<String> = cells
+        .iter()
+        .filter_map(|name| redis.try_ask::<String>(&["GET", name]).ok())
+        .filter(|text| text.starts_with("f1 "))
+        .collect();
+    let spent: Vec<_> = cells.iter().map(|text| text.split(' ').nth(2).unwrap()).collect();
+    assert_eq!(spent, ["700"]);
+}

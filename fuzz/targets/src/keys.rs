@@ -96,6 +96,7 @@ fn decide(path: &str, query: &str, headers: &HeaderMap) -> Decision {
         readings: &[],
         query: Some(query),
         headers,
+        conditions: None,
     };
     let decision = NODE.engine.decide_now(&NODE.generation, &facts).0;
     let is_known = matches!(

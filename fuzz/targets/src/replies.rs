@@ -125,7 +125,9 @@ fn runs<'c>(
 /// Verdicts that go together, and no more admitted than the limits allow.
 fn is_consistent(charge: &StoreCharge, answers: &[ChargeReply]) {
     if !judges(charge) {
-        let done = |one: &ChargeReply| one.charged && one.cells.is_empty();
+        let (_, _, cost) = parts(charge).min_by_key(|part| part.2).unwrap();
+        let most = if charge.operation == Operation::Report { cost } else { 0 };
+        let done = |one: &ChargeReply| one.charged && one.cells.is_empty() && one.reported <= most;
         return assert!(answers.iter().all(done));
     }
     let spent = answers.iter().filter(|one| one.charged).count() as u64;
@@ -166,7 +168,14 @@ fn is_true(verdict: &Verdict, quota: &Quota, cost: u32) {
 /// As many were admitted as the server says, and the cells were before as it says.
 fn is_told(charges: &[StoreCharge], answers: &[ChargeReply], reply: &[u64]) {
     let mut numbers = reply[2..].iter().copied();
-    for (run, answers) in runs(charges, answers).into_iter().filter(|(run, _)| judges(&run[0])) {
+    for (run, answers) in runs(charges, answers) {
+        if run[0].operation == Operation::Report {
+            let told = numbers.by_ref().take(run[0].cell_charges.len()).min();
+            assert_eq!(told, Some(u64::from(answers[0].reported)));
+        }
+        if !judges(&run[0]) {
+            continue;
+        }
         let admitted = |one: &&ChargeReply| one.cells.iter().all(|cell| cell.verdict.allowed);
         assert_eq!(numbers.next(), Some(answers.iter().filter(admitted).count() as u64));
         for (part, (_, quota, _)) in parts(&run[0]).enumerate() {
@@ -201,6 +210,12 @@ fn fixed_windows_say(charges: &[StoreCharge], reply: &[u64]) -> Option<bool> {
         let many = run_length(rest);
         let run = &rest[..many];
         rest = &rest[many..];
+        if run[0].operation == Operation::Report {
+            for (_, _, cost) in parts(&run[0]) {
+                let Some(told) = numbers.next() else { return Some(false) };
+                is_right &= told <= u64::from(cost);
+            }
+        }
         if !judges(&run[0]) {
             continue;
         }

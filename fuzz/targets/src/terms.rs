@@ -96,6 +96,7 @@ fn request(headers: &HeaderMap, is_trusted: bool, said: &FinalResponse<'_>) -> O
         readings: &[],
         query: None,
         headers,
+        conditions: None,
     };
     let (engine, generation) = (&NODE.engine, &NODE.generation);
     let (mut decision, mut pending) = engine.decide_now(generation, &facts);
@@ -114,7 +115,7 @@ fn request(headers: &HeaderMap, is_trusted: bool, said: &FinalResponse<'_>) -> O
         assert!(!answer.authenticated, "{answer:?}");
     }
     for chance in [0.0, 0.5, 1.0] {
-        let asking = AnswerPreferences { headers, chance };
+        let asking = AnswerPreferences { headers, chance, request_id: "" };
         let refused = refusal(&decision, generation.policy(), &NODE.responses, asking).unwrap();
         assert_eq!(refused.is_some(), decision.outcome == Outcome::Limited);
         if let Some(retry) = refused.and_then(|one| one.headers.get("retry-after").cloned()) {

@@ -6,11 +6,14 @@ use ring::signature::{
 };
 use serde_json::{Map, Value};
 use tollgate::clock::Nanos;
-use tollgate::tokens::{ClaimLookup, SignatureCheck, TokenVerifier};
+use tollgate::tokens::{ClaimLookup, SignatureCheck, TokenAlgorithm, TokenVerifier, WantedClaim};
 
 const SECRET: &[u8] = b"a secret of thirty-two bytes, not a byte less";
 const JWKS: &str = include_str!("../../../tests/policies/keys/jwks.json");
 const CLAIM: &str = "sub";
+/// Who is believed, and for whom.
+const ISSUER: &str = "i";
+const AUDIENCE: &str = "a";
 const NOW: u64 = 1_800_000_000;
 /// Seconds by which clocks may differ.
 const LEEWAY: u64 = 60;
@@ -24,7 +27,13 @@ pub fn tokens(bytes: &[u8]) {
     if bytes.first() != Some(&b'{') {
         let told = told(&of_secret, bytes);
         assert!(told.is_none() || is_signed(bytes), "{told:?} of a forged token");
-        assert_eq!(told_by_keys(&of_keys, bytes), is_true(bytes), "of a public key");
+        let algorithm = algorithm_if_true(bytes);
+        assert_eq!(told_by_keys(&of_keys, bytes), algorithm.is_some(), "of a public key");
+        for (name, only) in [("RS256", TokenAlgorithm::Rs256), ("EdDSA", TokenAlgorithm::EdDsa)] {
+            let of_one = TokenVerifier::from_jwks(JWKS).unwrap().only([only].into_iter().collect());
+            let is_believed = told_by_keys(&of_one.unwrap(), bytes);
+            assert_eq!(is_believed, algorithm.as_deref() == Some(name), "only {name}");
+        }
         return;
     }
     let mut lines = super::lines(bytes);
@@ -38,6 +47,7 @@ pub fn tokens(bytes: &[u8]) {
         Expected::Either(value) => assert!(first.is_none() || first == value, "{first:?}"),
     }
     assert!(!told_by_keys(&of_keys, &token), "a secret's signature");
+    believes_only_whom_it_is_to_believe(&of_secret, &token, claims, first.as_deref());
     // Public keys are no secrets.
     let confused = signed(header, claims, JWKS.as_bytes());
     assert_eq!(told(&of_secret, &confused), None);
@@ -50,13 +60,44 @@ pub fn tokens(bytes: &[u8]) {
     }
 }
 
+/// One verifier serves sources that believe different issuers and audiences, and what it remembers of a token for one
+/// is not believed for another. `any`: what the token tells a source that believes all of them.
+fn believes_only_whom_it_is_to_believe(
+    tokens: &TokenVerifier,
+    token: &[u8],
+    claims: &[u8],
+    any: Option<&str>,
+) {
+    let claims = serde_json::from_slice::<Map<String, Value>>(claims).unwrap_or_default();
+    let is_of_issuer = claims.get("iss").and_then(Value::as_str) == Some(ISSUER);
+    let is_for_audience = match claims.get("aud") {
+        Some(Value::String(audience)) => audience == AUDIENCE,
+        Some(Value::Array(all)) => all.iter().any(|one| one == AUDIENCE),
+        _ => false,
+    };
+    for (issuer, audience) in [(true, false), (false, true), (true, true)] {
+        let wanted = WantedClaim {
+            issuer: issuer.then(|| ISSUER.into()),
+            audiences: audience.then(|| AUDIENCE.into()).into_iter().collect(),
+            ..WantedClaim::named(CLAIM)
+        };
+        let is_believed = (!issuer || is_of_issuer) && (!audience || is_for_audience);
+        let expected = any.filter(|_| is_believed);
+        assert_eq!(told_to(tokens, token, &wanted).as_deref(), expected, "{wanted:?}");
+    }
+}
+
 fn told_by_keys(tokens: &TokenVerifier, token: &[u8]) -> bool {
     told(tokens, token).is_some()
 }
 
 /// What a token claims. Once it is checked, the same is known of it without a check.
 fn told(tokens: &TokenVerifier, token: &[u8]) -> Option<String> {
-    let claim = |signatures| tokens.claim(token, CLAIM, signatures, Nanos::from_secs(NOW));
+    told_to(tokens, token, &WantedClaim::named(CLAIM))
+}
+
+fn told_to(tokens: &TokenVerifier, token: &[u8], wanted: &WantedClaim) -> Option<String> {
+    let claim = |signatures| tokens.claim(token, wanted, signatures, Nanos::from_secs(NOW));
     let checked = claim(SignatureCheck::Verify);
     let recalled = claim(SignatureCheck::Recall);
     assert!(recalled == checked || recalled == ClaimLookup::Unchecked, "{recalled:?}, {checked:?}");
@@ -64,15 +105,16 @@ fn told(tokens: &TokenVerifier, token: &[u8]) -> Option<String> {
         ClaimLookup::Value(value) => Some(value),
         ClaimLookup::Absent => None,
         ClaimLookup::Unchecked => panic!("a token was to be checked"),
+        ClaimLookup::NoKeys => panic!("there are keys"),
     }
 }
 
-/// Whether a token claims something and one of the public keys, which it may name, is its signature's.
+/// The algorithm of a token that claims something and that one of the public keys, which it may name, has signed.
 /// (Who changes one of those that are committed loses the signature: the private keys are gone.)
-fn is_true(token: &[u8]) -> bool {
+fn algorithm_if_true(token: &[u8]) -> Option<String> {
     let parts: Vec<&[u8]> = token.split(|byte| *byte == b'.').collect();
     let &[header, claims, tag] = parts.as_slice() else {
-        return false;
+        return None;
     };
     let json = |part: &[u8]| {
         let bytes = URL_SAFE_NO_PAD.decode(part).ok()?;
@@ -81,17 +123,18 @@ fn is_true(token: &[u8]) -> bool {
     let (Some(header), Some(claims), Ok(tag)) =
         (json(header), json(claims), URL_SAFE_NO_PAD.decode(tag))
     else {
-        return false;
+        return None;
     };
     let body = &token[..token.len() - parts[2].len() - 1];
     let keys: Value = serde_json::from_str(JWKS).unwrap();
     let mut keys = keys["keys"].as_array().unwrap().iter();
-    claims.contains_key(CLAIM)
+    let is_true = claims.contains_key(CLAIM)
         && keys.any(|key| {
             let is_named = header.get("kid").is_none_or(|kid| key["kid"] == *kid);
             let is_for = header.get("alg") == key.get("alg");
             is_named && is_for && verifies(key, body, &tag)
-        })
+        });
+    is_true.then(|| header["alg"].as_str().map(str::to_owned)).flatten()
 }
 
 /// Whether a key of a JWKS says that a signature is true.

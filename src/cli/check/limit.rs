@@ -1,46 +1,53 @@
 //! The part of `tollgate check` about one limit: what it promises, and what it needs.
 
-use std::io::{self, Write};
-
 use crate::clock::{Nanos, Now};
 use crate::config::{Config, StoreConfig};
 use crate::limit::{Quota, SketchSize, WindowLengths, log_bytes};
 use crate::policy::{
-    Cost, Count, Limit, MissingKey, Mode, OnStoreFailure, OverrideAction, OverrideTarget, Policy,
+    Cost, Count, Limit, MissingKey, OnStoreFailure, OverrideAction, OverrideTarget, Policy,
     Rollout, WhenFull,
 };
 use crate::store::CELL_BYTES;
 
-/// Writes the lines of one limit, each with a label.
-struct LimitWriter<'o>(&'o mut dyn Write);
+/// What is known of a limit, in the order in which it is shown.
+#[derive(Default)]
+pub(super) struct LimitFacts(pub(super) Vec<LimitFact>);
 
-impl LimitWriter<'_> {
-    fn line(&mut self, label: &str, text: impl AsRef<str>) -> io::Result<()> {
-        writeln!(self.0, "    {label:<12} {}", text.as_ref())
+/// One thing that is known of a limit.
+pub(super) struct LimitFact {
+    pub(super) label: &'static str,
+    /// Which of several it is, for plans.
+    pub(super) name: Option<String>,
+    pub(super) text: String,
+}
+
+impl LimitFacts {
+    fn line(&mut self, label: &'static str, text: impl Into<String>) {
+        self.0.push(LimitFact { label, name: None, text: text.into() });
     }
 }
 
-pub(super) fn write_limit(out: &mut dyn Write, config: &Config, limit: &Limit) -> io::Result<()> {
-    let shadow = if limit.mode == Mode::Shadow { ", shadow: refuses nothing" } else { "" };
-    writeln!(out, "  {} ({}{shadow})", limit.name, limit.count.tier().name())?;
-    let mut lines = LimitWriter(out);
-    lines.line("key", limit.key.to_string())?;
+/// The facts of one limit.
+pub(super) fn limit_facts(config: &Config, limit: &Limit) -> LimitFacts {
+    let mut facts = LimitFacts::default();
+    facts.line("key", limit.key.to_string());
     if limit.missing_key != MissingKey::Impossible {
-        lines.line("missing key", missing_key(&config.policy, limit.missing_key))?;
+        facts.line("missing key", missing_key(&config.policy, limit.missing_key));
     }
     match &limit.count {
-        Count::Exact { quota, .. } => write_exact(&mut lines, config, limit, quota)?,
-        Count::Estimate { .. } => write_estimate(&mut lines, limit)?,
+        Count::Exact { quota, .. } => add_exact(&mut facts, config, limit, quota),
+        Count::Estimate { .. } => add_estimate(&mut facts, limit),
         Count::InFlight { max } => {
-            lines.line(
+            facts.line(
                 "promise",
                 format!("at most {max} concurrent requests of each key, on each node"),
-            )?;
-            lines.line("memory", "one cell for each key with requests in flight")?;
+            );
+            facts.line("memory", "one cell for each key with requests in flight");
         }
     }
-    write_costs(&mut lines, config, limit)?;
-    write_terms(&mut lines, limit)
+    add_costs(&mut facts, config, limit);
+    add_terms(&mut facts, limit);
+    facts
 }
 
 /// Whether charges of the limit may be refunded.
@@ -50,24 +57,17 @@ fn may_refund(policy: &Policy, limit: &Limit) -> bool {
         || with_response_cost.iter().any(|index| policy.limit(*index).name == limit.name)
 }
 
-fn write_exact(
-    lines: &mut LimitWriter<'_>,
-    config: &Config,
-    limit: &Limit,
-    quota: &Quota,
-) -> io::Result<()> {
+fn add_exact(facts: &mut LimitFacts, config: &Config, limit: &Limit, quota: &Quota) {
     let Count::Exact { when_full, max_keys, on_store_failure, .. } = &limit.count else {
-        return Ok(());
+        return;
     };
-    lines.line("promise", format!("{}: {quota}", quota.name()))?;
+    facts.line("promise", format!("{}: {quota}", quota.name()));
     let windows = WindowLengths::of(std::iter::once(quota).chain(&limit.terms.quotas));
     if windows.lengths().len() > 1 {
         let lengths: Vec<String> =
             windows.lengths().iter().map(|length| format!("{length:?}")).collect();
-        lines.line(
-            "windows",
-            format!("{}: every charge counts in all of them", lengths.join(", ")),
-        )?;
+        facts
+            .line("windows", format!("{}: every charge counts in all of them", lengths.join(", ")));
     }
     let max_keys = max_keys.unwrap_or(config.policy.max_keys).min(config.policy.max_keys);
     let full = match when_full {
@@ -100,31 +100,31 @@ fn write_exact(
         }
     };
     if config.store == StoreConfig::Embedded {
-        lines.line("memory", own)?;
-        return lines.line("when full", format!("above {max_keys} live keys {full}"));
+        facts.line("memory", own);
+        facts.line("when full", format!("above {max_keys} live keys {full}"));
+        return;
     }
-    lines.line("memory", "about 180 bytes of the store for each live key")?;
-    lines.line("store down", during_outage(*on_store_failure, quota.limit()))?;
+    facts.line("memory", "about 180 bytes of the store for each live key");
+    facts.line("store down", during_outage(*on_store_failure, quota.limit()));
     if *on_store_failure == OnStoreFailure::Local {
-        lines.line("meanwhile", format!("{own}; above that, {full}"))?;
+        facts.line("meanwhile", format!("{own}; above that, {full}"));
     }
-    Ok(())
 }
 
-fn write_estimate(lines: &mut LimitWriter<'_>, limit: &Limit) -> io::Result<()> {
+fn add_estimate(facts: &mut LimitFacts, limit: &Limit) {
     let Count::Estimate { rate, expect_per_second } = &limit.count else {
-        return Ok(());
+        return;
     };
     let size = SketchSize::new(*rate, *expect_per_second);
     let (count, period) = (rate.count(), rate.period());
-    lines.line("promise", format!("about {count} in any {period:?}, on this node"))?;
+    facts.line("promise", format!("about {count} in any {period:?}, on this node"));
     let kib = size.bytes() / 1024;
-    lines.line(
+    facts.line(
         "memory",
         format!("{kib} KiB for {expect_per_second} requests/s, whatever the number of keys"),
-    )?;
+    );
     let over = size.expected_overcount();
-    lines.line(
+    facts.line(
         "error",
         format!(
             "a key without requests reads about {over} of {count}; no key is denied because of another"
@@ -133,9 +133,9 @@ fn write_estimate(lines: &mut LimitWriter<'_>, limit: &Limit) -> io::Result<()> 
 }
 
 /// What a request costs, which responses are refunded, and which keys are banned.
-fn write_costs(lines: &mut LimitWriter<'_>, config: &Config, limit: &Limit) -> io::Result<()> {
+fn add_costs(facts: &mut LimitFacts, config: &Config, limit: &Limit) {
     if limit.cost != Cost::Fixed(1) {
-        lines.line("cost", limit.cost.to_string())?;
+        facts.line("cost", limit.cost.to_string());
     }
     let mut limits = config.policy.indexed_limits();
     let index = limits.find(|(_, other)| other.name == limit.name).map(|(index, _)| index);
@@ -147,10 +147,10 @@ fn write_costs(lines: &mut LimitWriter<'_>, config: &Config, limit: &Limit) -> i
     });
     match overspend.max() {
         Some(0) if limit.cost.depends_on_response() => {
-            lines.line("overspend", "none: reserve is max")?
+            facts.line("overspend", "none: reserve is max");
         }
         Some(over) if over > 0 => {
-            lines.line("overspend", format!("at most {over} for each request in flight"))?;
+            facts.line("overspend", format!("at most {over} for each request in flight"));
         }
         _ => {}
     }
@@ -158,22 +158,25 @@ fn write_costs(lines: &mut LimitWriter<'_>, config: &Config, limit: &Limit) -> i
         let counts = format!(
             "only responses {only}; the cost is reserved, and stays spent without a response"
         );
-        lines.line("counts", counts)?;
+        facts.line("counts", counts);
     }
     if let Some(refund) = &limit.status_rules.refund {
-        lines.line("refunds", format!("responses {refund}"))?;
+        facts.line("refunds", format!("responses {refund}"));
     }
-    limit.penalty.map_or(Ok(()), |rule| lines.line("penalty", rule.to_string()))
+    if let Some(rule) = limit.penalty {
+        facts.line("penalty", rule.to_string());
+    }
 }
 
 /// For which keys the limit has another rate or effect.
-fn write_terms(lines: &mut LimitWriter<'_>, limit: &Limit) -> io::Result<()> {
+fn add_terms(facts: &mut LimitFacts, limit: &Limit) {
     let terms = &limit.terms;
     if let Some(plans) = &terms.plans {
-        lines.line("plans by", plans.by.to_string())?;
+        facts.line("plans by", plans.by.to_string());
         for (name, rate) in &plans.rates {
             if let Some(quota) = limit.quota(*rate) {
-                lines.line(&format!("  {name}"), quota.to_string())?;
+                let (name, text) = (Some(name.to_string()), quota.to_string());
+                facts.0.push(LimitFact { label: "plan", name, text });
             }
         }
     }
@@ -191,7 +194,7 @@ fn write_terms(lines: &mut LimitWriter<'_>, limit: &Limit) -> io::Result<()> {
                 limit.quota(rate).map(ToString::to_string).unwrap_or_default()
             }
         };
-        lines.line("override", format!("{target}: {effect}"))?;
+        facts.line("override", format!("{target}: {effect}"));
     }
     if terms.rollout != Rollout::default() {
         let share = f64::from(terms.rollout.ppm) / 10_000.0;
@@ -202,12 +205,11 @@ fn write_terms(lines: &mut LimitWriter<'_>, limit: &Limit) -> io::Result<()> {
                 format!(" from {}", humantime::format_rfc3339_seconds(from))
             }
         };
-        lines.line("rollout", format!("refuses requests of {share} % of the keys{from}, and counts the others as in mode: shadow"))?;
+        facts.line("rollout", format!("refuses requests of {share} % of the keys{from}, and counts the others as in mode: shadow"));
     }
     if let Some(candidate) = &terms.candidate {
-        lines.line("candidate", format!("{candidate}; evaluated in parallel, refuses nothing"))?;
+        facts.line("candidate", format!("{candidate}; evaluated in parallel, refuses nothing"));
     }
-    Ok(())
 }
 
 fn during_outage(action: OnStoreFailure, limit: u32) -> String {

@@ -1,169 +1,108 @@
 //! `tollgate check`: prints every mistake of a configuration, or, if there is none, its warnings and
 //! what its limits promise.
+//!
+//! It rehearses a start with the code of `run`, so that it refuses what `run` refuses on this machine.
 
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::config::{
-    self, Config, LoadedConfig, MethodOverride, RedisServers, StoreConfig, Underscores,
-};
-use crate::policy::{Cost, HostPattern, Mode, RequestMatch, Route};
+use clap::Args;
 
+use super::input::ConfigInput;
+use super::output::{self, Ending};
+use crate::config::{Config, ConfigErrors, LoadedConfig, Warning};
+use crate::server::{self, Rehearsal, RehearsalScope};
+
+mod json;
 mod limit;
 mod memory;
+mod report;
 
-use limit::write_limit;
-use memory::write_memory;
+/// Configurations to check.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The configurations; - is standard input.
+    #[arg(required_unless_present = "config", value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// A configuration, named as for the other commands.
+    #[arg(short, long, value_name = "FILE")]
+    config: Vec<PathBuf>,
+    /// Fail on warnings too.
+    #[arg(long)]
+    strict: bool,
+    /// Answer in JSON.
+    #[arg(long)]
+    json: bool,
+    /// Ask the store, the servers of the origins and the URLs of keys too, and warn of those that cannot be used.
+    #[arg(long)]
+    connect: bool,
+    /// The files are for another machine: do not try their addresses and access logs here.
+    #[arg(long, conflicts_with = "connect")]
+    elsewhere: bool,
+}
 
-/// Checks every file and returns whether all are valid. If the output cannot be written, the check
-/// ends.
-pub fn check(files: &[PathBuf], out: &mut dyn Write) -> bool {
-    let mut all_valid = true;
-    for file in files {
-        let written = match config::load(file) {
-            Ok(loaded) => write_report(out, &file.display().to_string(), &loaded),
-            Err(errors) => {
-                all_valid = false;
-                errors.lines().iter().try_for_each(|line| writeln!(out, "{line}"))
+/// What is known of a file after its check.
+struct CheckedFile {
+    file: String,
+    errors: Option<ConfigErrors>,
+    /// Those of the rehearsal and those of the file.
+    warnings: Vec<Warning>,
+    /// `None` if the file has a mistake.
+    config: Option<Config>,
+    rehearsal: Rehearsal,
+}
+
+/// Checks every file. The answer is no if one of them is not valid, or has a warning under `--strict`.
+pub(super) fn check(args: &CheckArgs) -> Ending {
+    let files: Vec<&Path> = args.config.iter().chain(&args.files).map(PathBuf::as_path).collect();
+    if let Err(why) = super::input::check_read_once(&files) {
+        return output::refuse("check", &why);
+    }
+    let scope = match (args.elsewhere, args.connect) {
+        (true, _) => RehearsalScope::Files,
+        (false, false) => RehearsalScope::Machine,
+        (false, true) => RehearsalScope::Network,
+    };
+    let checked: Vec<CheckedFile> = files.iter().map(|file| check_file(file, scope)).collect();
+    let is_accepted = |file: &CheckedFile| {
+        let warnings_pass = !args.strict || file.warnings.is_empty();
+        file.errors.is_none() && warnings_pass
+    };
+    let accepted = checked.iter().all(is_accepted);
+    let ending = if accepted { Ending::Success } else { Ending::Negative };
+    if args.json {
+        return output::answer(&json::report(&checked, accepted), ending);
+    }
+    let mut text = Vec::new();
+    for file in &checked {
+        // Writing to a vector cannot fail.
+        let _ = report::write_report(&mut text, file, args.strict);
+    }
+    output::answer(&String::from_utf8_lossy(&text), ending)
+}
+
+fn check_file(file: &Path, scope: RehearsalScope) -> CheckedFile {
+    let mut checked = CheckedFile {
+        file: super::input::name(file),
+        errors: None,
+        warnings: Vec::new(),
+        config: None,
+        rehearsal: Rehearsal::default(),
+    };
+    match ConfigInput::open(file).and_then(|input| input.load()) {
+        Ok(loaded) => {
+            match server::rehearse(&loaded, scope) {
+                Ok(rehearsal) => {
+                    checked.warnings.clone_from(&rehearsal.warnings);
+                    checked.rehearsal = rehearsal;
+                }
+                Err(errors) => checked.errors = Some(errors),
             }
-        };
-        if written.is_err() {
-            return all_valid;
+            let LoadedConfig { config, warnings, .. } = loaded;
+            checked.warnings.extend(warnings);
+            checked.warnings.sort_by_key(|warning| warning.location);
+            checked.config = Some(config);
         }
+        Err(errors) => checked.errors = Some(errors),
     }
-    all_valid
-}
-
-fn write_report(out: &mut dyn Write, file: &str, loaded: &LoadedConfig) -> io::Result<()> {
-    let config = &loaded.config;
-    writeln!(out, "{file}: valid")?;
-    for warning in &loaded.warnings {
-        writeln!(out, "{warning}")?;
-    }
-    write_clients(out, config)?;
-    write_memory(out, config)?;
-    write_store(out, config)?;
-    writeln!(out, "\nroutes (the first that matches)")?;
-    let rows = config.policy.routes.iter().map(|route| route_row(config, route));
-    table(out, &["route", "matches", "limits", "origin"], rows.collect())?;
-    writeln!(out, "\nlimits")?;
-    for limit in &config.policy.limits {
-        write_limit(out, config, limit)?;
-    }
-    writeln!(out)
-}
-
-fn route_row(config: &Config, route: &Route) -> Vec<String> {
-    let policy = &config.policy;
-    let limits = route.limits.iter().map(|route_limit| {
-        let limit = policy.limit(route_limit.limit);
-        let shadow = if limit.mode == Mode::Shadow { " (shadow)" } else { "" };
-        let cost = match &route_limit.cost {
-            Cost::Fixed(1) => String::new(),
-            Cost::Fixed(cost) => format!(" x{cost}"),
-            Cost::Request { header, .. } => format!(" x {header}"),
-            Cost::Response { source, .. } => format!(" x {source} of the response"),
-        };
-        format!("{}{cost}{shadow}", limit.name)
-    });
-    let limits: Vec<String> = limits.collect();
-    vec![
-        route.name.to_string(),
-        matches(&route.matches),
-        if limits.is_empty() { "none".to_owned() } else { limits.join(", ") },
-        config.origins.get(route.origin).map_or("", |origin| &origin.name).to_owned(),
-    ]
-}
-
-fn matches(matches: &RequestMatch) -> String {
-    let mut conditions: Vec<String> = Vec::new();
-    conditions.extend(matches.methods.iter().map(str::to_owned));
-    conditions.extend(matches.hosts.iter().map(|host| match host {
-        HostPattern::Exact(host) => host.to_string(),
-        HostPattern::Below(domain) => format!("*.{domain}"),
-    }));
-    conditions.extend(matches.paths.iter().map(ToString::to_string));
-    conditions.extend(matches.values.iter().map(ToString::to_string));
-    conditions.extend(matches.clients.iter().map(|net| format!("from {net}")));
-    conditions.extend(matches.listeners.iter().map(|name| format!("on {name}")));
-    conditions.extend(matches.classes.iter().map(|class| format!("class {}", class.name)));
-    conditions.extend(
-        matches.none_of.iter().map(|excluded| format!("not ({})", self::matches(excluded))),
-    );
-    if conditions.is_empty() { "everything".to_owned() } else { conditions.join(" ") }
-}
-
-/// How the address of a client is determined, and which doubtful fields are forwarded.
-fn write_clients(out: &mut dyn Write, config: &Config) -> io::Result<()> {
-    let networks: Vec<String> =
-        config.clients.trusted_proxies.iter().map(ToString::to_string).collect();
-    let rule = match (&config.clients.address_header, &*networks) {
-        (_, []) => return write_fields(out, config),
-        (None, _) => "that of the peer, whatever fields it sends".to_owned(),
-        (Some(header), networks) => format!("{header} of {}, else the peer", networks.join(", ")),
-    };
-    writeln!(out, "\nclients\n  address: {rule}")?;
-    write_fields(out, config)
-}
-
-fn write_fields(out: &mut dyn Write, config: &Config) -> io::Result<()> {
-    if config.bounds.underscores == Underscores::Pass {
-        writeln!(out, "\nfields with _ are forwarded: an origin may take X_Api_Key for X-Api-Key")?;
-    }
-    if config.bounds.method_override == MethodOverride::Pass {
-        writeln!(
-            out,
-            "\nfields that name another method are forwarded, and limits do not see that method"
-        )?;
-    }
-    Ok(())
-}
-
-/// Where exact limits keep their counters, and which limits share a hash slot there.
-fn write_store(out: &mut dyn Write, config: &Config) -> io::Result<()> {
-    let StoreConfig::Redis(redis) = &config.store else {
-        return Ok(());
-    };
-    let (kind, servers) = match &redis.servers {
-        RedisServers::Single(_) => ("one server", 1),
-        RedisServers::Cluster(urls) => ("a Cluster, discovered from", urls.len()),
-        RedisServers::Sentinel { urls, .. } => ("the master that sentinels monitor", urls.len()),
-    };
-    writeln!(
-        out,
-        "\nstore\n  redis: {kind} ({servers}), at most {:?} for a decision",
-        redis.timeout
-    )?;
-    if matches!(redis.servers, RedisServers::Cluster(_)) {
-        for family in config.policy.families() {
-            let members = family.members.iter().map(|index| &*config.policy.limit(*index).name);
-            let members: Vec<&str> = members.collect();
-            let key = config.policy.limit(family.members[0]).key.sources();
-            let sources: Vec<String> =
-                key[..family.common_sources].iter().map(ToString::to_string).collect();
-            writeln!(
-                out,
-                "  family {}: one slot for each {}",
-                members.join(", "),
-                sources.join(", ")
-            )?;
-        }
-    }
-    Ok(())
-}
-
-/// Writes a table. A column is as wide as its widest cell.
-fn table(out: &mut dyn Write, head: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain([head[column].len()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
-    for row in std::iter::once(&head).chain(&rows) {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        writeln!(out, "  {}", line.trim_end())?;
-    }
-    Ok(())
+    checked
 }

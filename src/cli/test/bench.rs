@@ -6,18 +6,26 @@ use http::{HeaderMap, Version};
 
 use super::observed::{FirstCandidate, ObservedResponse, ObservedStep};
 use super::{CaseResult, TestStore};
+use crate::cli::key_sets;
 use crate::clock::{Clock, ManualClock, Nanos};
-use crate::config::{AnswerEnding, Config, OriginAnswer, Responses, TestCase, TestRequest};
+use crate::config::{
+    AnswerEnding, Config, OriginAnswer, Responses, RouteEdits, TestCase, TestRequest,
+};
 use crate::engine::{Decision, Engine, FinalResponse, Generation, PendingSettlement};
+use crate::http::render::reply;
 use crate::http::{
-    AnswerPreferences, FieldRules, Head, HeadBounds, RejectReason, added_fields, refusal, validate,
+    AnswerPreferences, FieldRules, Head, HeadBounds, RateLimitFields, RejectReason, ServedHosts,
+    added_fields, edit, edit_own, https_location, redirect, validate,
 };
 use crate::policy::client::ClientRules;
-use crate::policy::{KeySecret, PerRoute};
+use crate::policy::{ConditionResults, Facts, KeySecret, PerRoute};
 
 /// The beginning of each case, as the time since the Unix epoch: midnight, so that windows of every
 /// length begin then.
 const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
+
+/// The identifier of every request.
+const REQUEST_ID: &str = "00000000000000000000000000000000";
 
 /// Interval of the periodic work of the engine while time passes.
 const TICK: Nanos = Nanos::SECOND;
@@ -28,13 +36,14 @@ const TICKED_PAUSE: Nanos = Nanos::from_secs(600);
 
 /// Runs one case under a configuration.
 pub fn run(config: Config, case: &TestCase, store: &dyn TestStore) -> CaseResult {
-    let listeners: Vec<Option<Arc<str>>> =
-        config.listeners.iter().map(|listener| listener.name.clone()).collect();
+    let listeners: Vec<(Option<Arc<str>>, Option<u16>)> =
+        config.listeners.iter().map(|at| (at.name.clone(), at.https_port)).collect();
+    let mut differences = key_sets::install(&config.policy.key_sets, &case.key_sets);
     let mut bench = Bench::new(config, store);
-    let mut differences = Vec::new();
     for step in &case.steps {
         let listener = &step.send.connection.listener;
-        if listener.is_some() && !listeners.contains(listener) {
+        let found = listeners.iter().find(|(name, _)| listener.is_some() && name == listener);
+        if listener.is_some() && found.is_none() {
             let (line, name) = (step.location.line, listener.as_deref().unwrap_or_default());
             differences.push(format!("line {line}: no listener has the name {name:?}"));
         }
@@ -43,7 +52,7 @@ pub fn run(config: Config, case: &TestCase, store: &dyn TestStore) -> CaseResult
         }
         let (mut allowed, mut limited, mut last) = (0, 0, None);
         for _ in 0..step.times {
-            let response = bench.send(&step.send);
+            let response = bench.send(&step.send, found.and_then(|(_, https_port)| *https_port));
             allowed += u32::from(response.is_allowed());
             limited += u32::from(response.limited);
             last = Some(response);
@@ -67,6 +76,8 @@ struct Bench<'s> {
     rules: FieldRules,
     responses: PerRoute<Arc<Responses>>,
     default_responses: Arc<Responses>,
+    edits: PerRoute<Arc<RouteEdits>>,
+    served_hosts: ServedHosts,
     /// Requests whose origin has not answered yet.
     in_flight: Vec<UnansweredRequest>,
 }
@@ -84,6 +95,7 @@ impl<'s> Bench<'s> {
         let clock = Arc::new(ManualClock::new(EPOCH));
         let engine = store.engine(Arc::clone(&clock), KeySecret::new([3; 16]));
         let rules = FieldRules::of(&config);
+        let served_hosts = ServedHosts::of(&config.policy);
         let (generation, _) = engine.generation(config.policy, None);
         Self {
             rules,
@@ -99,6 +111,8 @@ impl<'s> Bench<'s> {
             },
             responses: config.responses,
             default_responses: config.default_responses,
+            edits: config.edits,
+            served_hosts,
             in_flight: Vec::new(),
         }
     }
@@ -138,7 +152,7 @@ impl<'s> Bench<'s> {
         }
     }
 
-    fn send(&mut self, send: &TestRequest) -> ObservedResponse {
+    fn send(&mut self, send: &TestRequest, https_port: Option<u16>) -> ObservedResponse {
         let has_host = send.headers.contains_key(http::header::HOST);
         let head = Head {
             method: &send.method,
@@ -163,7 +177,23 @@ impl<'s> Bench<'s> {
             }
         };
         let date = self.clock.date(self.clock.now());
-        let facts = clean.facts(client, &send.connection, date, &send.method, &send.headers);
+        let mut connection = send.connection.clone();
+        connection.https_port = https_port;
+        let conditions = ConditionResults::default();
+        let facts =
+            clean.facts(client, &connection, date, &send.method, &send.headers, &conditions);
+        let exempt = self.default_responses.exempt;
+        match https_location(&clean, &facts, &self.served_hosts, exempt) {
+            Ok(None) => {}
+            Ok(Some(location)) => {
+                return observed.redirected(redirect(&send.method, &location, REQUEST_ID));
+            }
+            Err(reason) => {
+                observed.status = Some(reason.status());
+                observed.reason = Some(reason.name());
+                return observed;
+            }
+        }
         let (mut decision, mut pending) = self.store.decide(&self.engine, &self.generation, &facts);
         observed.waited = decision.wait();
         let latency = observed.waited.saturating_add(Nanos::from(send.answer.after));
@@ -177,8 +207,11 @@ impl<'s> Bench<'s> {
             self.store.wait_until_settled(&self.engine);
         }
         observed.origin_failed = !refused && send.answer.ending == AnswerEnding::Failed;
+        if !refused {
+            observed.forwarded = self.forwarded(&decision, &facts);
+        }
         // The client sees the head before the rest of the answer is known.
-        self.observe(&decision, refused, &mut observed);
+        self.observe(&decision, refused, &send.answer, &mut observed);
         if is_answered {
             self.end_answer(&mut decision, pending, &send.answer);
         } else {
@@ -233,6 +266,26 @@ impl<'s> Bench<'s> {
         responses.unwrap_or(&self.default_responses)
     }
 
+    fn edits(&self, decision: &Decision) -> Option<&RouteEdits> {
+        self.edits.get(decision.route?).map(|edits| &**edits)
+    }
+
+    /// Path, query and fields for the origin, except for the fields that the proxy itself writes.
+    fn forwarded(&self, decision: &Decision, facts: &Facts<'_>) -> Option<(String, HeaderMap)> {
+        let route = self.generation.policy().route(decision.route?);
+        let path = route.rewrite.as_ref().and_then(|rewrite| rewrite.forwarded(facts.path));
+        let mut target = path.unwrap_or_else(|| facts.path.to_owned());
+        if let Some(query) = facts.query {
+            target.push('?');
+            target.push_str(query);
+        }
+        let mut headers = facts.headers.clone();
+        for edits in self.edits(decision).into_iter().flat_map(RouteEdits::of_request) {
+            edit(&mut headers, edits);
+        }
+        Some((target, headers))
+    }
+
     /// Observes the refusal and returns `true`, if the request is refused.
     fn observe_refusal(
         &self,
@@ -241,9 +294,17 @@ impl<'s> Bench<'s> {
         observed: &mut ObservedResponse,
     ) -> bool {
         let policy = self.generation.policy();
-        let preferences = AnswerPreferences { headers: asked, chance: 0.0 };
-        match refusal(decision, policy, self.responses(decision), preferences) {
+        let preferences = AnswerPreferences { headers: asked, chance: 0.0, request_id: REQUEST_ID };
+        let fields = RateLimitFields::new(decision, policy, self.responses(decision));
+        let reply = reply(fields, preferences).map(|mut reply| {
+            if let Some(edits) = self.edits(decision) {
+                edit_own(&mut reply.lines, &edits.route.response);
+            }
+            reply.into_refusal()
+        });
+        match reply.transpose() {
             Ok(Some(refusal)) => {
+                observed.body = String::from_utf8_lossy(&refusal.body).into_owned();
                 observed.status = Some(refusal.status.as_u16());
                 observed.limited = decision.outcome == crate::engine::Outcome::Limited;
                 observed.headers = refusal.headers;
@@ -263,7 +324,13 @@ impl<'s> Bench<'s> {
     }
 
     /// Observes what the client would see of a decision that is settled.
-    fn observe(&self, decision: &Decision, refused: bool, observed: &mut ObservedResponse) {
+    fn observe(
+        &self,
+        decision: &Decision,
+        refused: bool,
+        answer: &OriginAnswer,
+        observed: &mut ObservedResponse,
+    ) {
         let policy = self.generation.policy();
         observed.route = decision.route.map(|route| policy.route(route).name.to_string());
         observed.banned = decision.is_banned();
@@ -287,7 +354,13 @@ impl<'s> Bench<'s> {
         }
         if !refused {
             let fields = added_fields(decision, policy, self.responses(decision));
-            observed.headers = fields.unwrap_or_default();
+            if let AnswerEnding::Status(_) = answer.ending {
+                observed.headers = answer.headers.clone();
+                for edits in self.edits(decision).into_iter().flat_map(RouteEdits::of_response) {
+                    edit(&mut observed.headers, edits);
+                }
+            }
+            observed.headers.extend(fields.unwrap_or_default());
         }
     }
 }

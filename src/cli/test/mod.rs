@@ -9,14 +9,14 @@ mod observed;
 mod report;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
 
-use super::REFUSED;
+use super::input::ConfigInput;
+use super::output::{self, Ending};
 use crate::clock::ManualClock;
-use crate::config::{self, ConfigErrors};
+use crate::config::ConfigErrors;
 use crate::engine::{Decision, Engine, Generation, PendingSettlement};
 use crate::policy::{Facts, KeySecret};
 
@@ -26,13 +26,13 @@ use report::{Suite, junit, summary};
 /// Cases and the policy that they test.
 #[derive(Debug, Args)]
 pub struct TestArgs {
-    /// The configuration.
-    #[arg(long, value_name = "FILE")]
+    /// The configuration; - is standard input.
+    #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
     /// Write the results as JUnit XML, for a CI server.
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Files of cases.
+    /// Files of cases; - is standard input.
     #[arg(required = true, value_name = "CASES")]
     cases: Vec<PathBuf>,
 }
@@ -80,29 +80,39 @@ pub struct CaseResult {
     pub differences: Vec<String>,
 }
 
-/// The exit status is 0 if all cases pass, 1 if one fails, and 2 if a file is refused.
-pub(super) fn test(args: &TestArgs) -> ExitCode {
-    let mut suites = Vec::new();
-    for file in &args.cases {
-        match suite(&args.config, file) {
-            Ok(results) => suites.push(Suite { file: file.display().to_string(), results }),
-            Err(errors) => {
-                errors.lines().iter().for_each(|line| eprintln!("{line}"));
-                return ExitCode::from(REFUSED);
-            }
+/// Succeeds if all cases pass.
+pub(super) fn test(args: &TestArgs) -> Ending {
+    let files: Vec<&Path> =
+        std::iter::once(&args.config).chain(&args.cases).map(PathBuf::as_path).collect();
+    if let Err(why) = super::input::check_read_once(&files) {
+        return output::refuse("test", &why);
+    }
+    let suites = match suites(args) {
+        Ok(suites) => suites,
+        Err(errors) => {
+            output::complain(&errors.to_string());
+            return Ending::Refused;
         }
+    };
+    let passes = suites.iter().all(Suite::passes);
+    let ending = if passes { Ending::Success } else { Ending::Negative };
+    let ending = output::answer(&summary(&suites), ending);
+    match &args.junit {
+        Some(file) => match std::fs::write(file, junit(&suites)) {
+            Ok(()) => ending,
+            Err(error) => output::unwritten(&file.display().to_string(), &error),
+        },
+        None => ending,
     }
-    print!("{}", summary(&suites));
-    if let Some(file) = &args.junit
-        && let Err(error) = std::fs::write(file, junit(&suites))
-    {
-        eprintln!("{}: {error}", file.display());
-        return ExitCode::from(REFUSED);
-    }
-    if suites.iter().all(Suite::passes) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn suite(policy: &Path, cases: &Path) -> Result<Vec<CaseResult>, ConfigErrors> {
-    let cases = config::load_cases(cases)?;
-    cases.iter().map(|case| Ok(run(config::load(policy)?.config, case, &InProcessStore))).collect()
+fn suites(args: &TestArgs) -> Result<Vec<Suite>, ConfigErrors> {
+    let policy = ConfigInput::open(&args.config)?;
+    let suite = |file: &PathBuf| {
+        let cases = super::input::load_cases(file)?;
+        let results =
+            cases.iter().map(|case| Ok(run(policy.load()?.config, case, &InProcessStore)));
+        Ok(Suite { file: super::input::name(file), results: results.collect::<Result<_, _>>()? })
+    };
+    args.cases.iter().map(suite).collect()
 }

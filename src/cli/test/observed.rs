@@ -5,6 +5,7 @@ use http::HeaderMap;
 use crate::clock::Nanos;
 use crate::config::{Expectation, ExpectedField, TestStep};
 use crate::engine::{CandidateComparison, CandidateVerdict};
+use crate::http::Reply;
 
 /// What the client of one request would see.
 #[derive(Debug, Default)]
@@ -19,6 +20,10 @@ pub(super) struct ObservedResponse {
     pub(super) limit: Option<String>,
     pub(super) client_ip: String,
     pub(super) headers: HeaderMap,
+    /// The body of this proxy's own answer.
+    pub(super) body: String,
+    /// Path and query, and the fields, that the origin would receive.
+    pub(super) forwarded: Option<(String, HeaderMap)>,
     pub(super) waited: Nanos,
     pub(super) banned: bool,
     /// The most units that a limit has charged in the end.
@@ -39,6 +44,13 @@ impl FirstCandidate {
 }
 
 impl ObservedResponse {
+    /// The answer to a request that its listener sends to https.
+    pub(super) fn redirected(mut self, reply: Reply) -> Self {
+        self.status = Some(reply.status.as_u16());
+        self.headers = reply.into_refusal().map(|refusal| refusal.headers).unwrap_or_default();
+        self
+    }
+
     pub(super) const fn is_allowed(&self) -> bool {
         self.status.is_none()
     }
@@ -92,10 +104,27 @@ fn differences(expect: &Expectation, seen: &ObservedStep) -> Vec<String> {
     compare("candidate", expect.candidate.clone(), candidate.to_owned());
     compare("banned", expect.banned.map(|yes| yes.to_string()), last.banned.to_string());
     compare("charged", number(expect.charged), last.charged.to_string());
+    let body = expect.body.as_ref().filter(|text| !last.body.contains(text.as_str()));
+    compare("body", body.cloned(), last.body.clone());
     for ExpectedField { name, value: expected } in &expect.headers {
-        let seen = last.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
-        let seen = seen.map_or_else(|| "absent".to_owned(), std::borrow::Cow::into_owned);
-        compare(name, Some(expected.clone()), seen);
+        compare(name, Some(expected.clone()), field(&last.headers, name));
+    }
+    if let Some(expected) = &expect.forwarded {
+        let nothing = (String::from("nothing"), HeaderMap::new());
+        let (target, headers) = last.forwarded.as_ref().unwrap_or(&nothing);
+        // Without a target, that it was forwarded at all.
+        let is_nothing = expected.target.is_none() && last.forwarded.is_none();
+        let wanted = if is_nothing { Some("a request") } else { expected.target.as_deref() };
+        compare("forwarded", wanted.map(str::to_owned), target.clone());
+        for ExpectedField { name, value } in &expected.headers {
+            let what = format!("forwarded {name}");
+            compare(&what, Some(value.clone()), field(headers, name));
+        }
     }
     differences
+}
+
+fn field(headers: &HeaderMap, name: &str) -> String {
+    let seen = headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    seen.map_or_else(|| "absent".to_owned(), std::borrow::Cow::into_owned)
 }

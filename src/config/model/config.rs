@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::access_log::AccessLog;
 use super::bounds::Bounds;
+use super::field_edits::RouteEdits;
 use super::listeners::{Admin, Listener};
 use super::origins::Origin;
 use super::responses::Responses;
@@ -15,6 +16,8 @@ use crate::policy::{PerRoute, Policy};
 /// A valid configuration: every name is resolved and every bound is checked.
 #[derive(Debug)]
 pub struct Config {
+    /// The SHA-256 of its files, the included ones too: the first 16 hexadecimal digits. Empty in a build without the server.
+    pub hash: Arc<str>,
     /// Number of worker threads; `None` starts one per core.
     pub threads: Option<NonZeroUsize>,
     /// Sockets that accept client connections; at least one, unless it is for a limiter inside another server.
@@ -30,6 +33,8 @@ pub struct Config {
     pub policy: Policy,
     /// The responses of each route.
     pub responses: PerRoute<Arc<Responses>>,
+    /// What is changed in the header fields of each route's requests and answers.
+    pub edits: PerRoute<Arc<RouteEdits>>,
     /// The responses to requests that no route matches.
     pub default_responses: Arc<Responses>,
     /// Bounds of the proxy itself.

@@ -16,6 +16,8 @@ pub struct Listener {
     /// PEM file of the authorities one of which must have signed the certificate of every client; `None`: clients show
     /// none.
     pub client_ca: Option<PathBuf>,
+    /// The port of https that requests are redirected to; `None`: they are served.
+    pub https_port: Option<u16>,
     /// Whether each connection begins with a PROXY header.
     pub proxy_protocol: bool,
 }

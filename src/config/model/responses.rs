@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 
+use super::page::Pages;
 use crate::policy::Exempt;
 
 /// The fields and bodies that the proxy itself writes.
@@ -16,6 +17,8 @@ pub struct Responses {
     pub x_ratelimit_fields: bool,
     /// Bodies of a refusal, from which `Accept` of the request selects; at least one.
     pub bodies: Vec<RefusalBody>,
+    /// Pages of the operator by status, from which, and the problem document, `Accept` selects.
+    pub pages: Pages,
     /// Web origins whose scripts may read a refusal.
     pub cors: Cors,
     /// Requests that meet only estimate limits by `client_ip`.

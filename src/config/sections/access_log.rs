@@ -22,7 +22,14 @@ pub(crate) fn access_log(root: &mut Mapping<'_>, folder: &Path) -> AccessLog {
         // Known when the limits are.
         hidden: HiddenFields::default(),
     };
-    let Some(mut map) = root.get("access_log").and_then(|at| at.mapping()) else {
+    let Some(at) = root.get("access_log") else {
+        return log;
+    };
+    if ["off", "false", "no", "none"].into_iter().any(|word| at.is_text(word)) {
+        at.error_with("expected a mapping, found a value", "write { to: none }");
+        return log;
+    }
+    let Some(mut map) = at.mapping() else {
         return log;
     };
     if let Some(target) = map.get("to").and_then(|at| target(&at, folder)) {
@@ -62,7 +69,7 @@ fn format(at: &Located<'_>) -> Option<LogFormat> {
         ("otel", LogFormat::Otel),
         ("combined", LogFormat::Combined),
     ];
-    let text = at.text()?;
+    let text = at.text_as_typed()?;
     if let Some((_, format)) = WORDS.iter().find(|(word, _)| *word == text) {
         return Some(format.clone());
     }
@@ -104,11 +111,22 @@ fn template_cure(error: &TemplateError) -> String {
     }
 }
 
+/// What other products send logs to.
+const FOREIGN_TARGETS: [&str; 6] = ["syslog", "udp", "tcp", "http", "https", "unix"];
+
 fn target(at: &Located<'_>, folder: &Path) -> Option<LogTarget> {
     match at.text()? {
         "stdout" => Some(LogTarget::Stdout),
         "stderr" => Some(LogTarget::Stderr),
         "none" => Some(LogTarget::None),
+        text if text
+            .split_once(':')
+            .is_some_and(|(scheme, _)| FOREIGN_TARGETS.contains(&scheme)) =>
+        {
+            let cure = "write stdout, and let what runs tollgate pass the lines on, or a file as ./access.log";
+            at.error_with(format!("{text:?} is no file"), cure);
+            None
+        }
         // A slash or a dot distinguishes a file from a misspelled word.
         file if file.contains(['/', '.']) => Some(LogTarget::File(folder.join(file))),
         word => {

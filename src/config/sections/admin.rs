@@ -2,16 +2,20 @@
 
 use std::path::Path;
 
-use super::listeners::socket_address;
+use super::listeners::{check_overlap, socket_address};
 use crate::config::files::{MAX_NAMED_FILE, read_bounded};
-use crate::config::model::Admin;
+use crate::config::model::{Admin, Listener};
 use crate::config::reader::{Located, Mapping};
 
 /// Shortest token, in bytes.
 const MIN_TOKEN: usize = 16;
 
 /// `admin`: `None` if the section is absent.
-pub(crate) fn admin(root: &mut Mapping<'_>, folder: &Path) -> Option<Admin> {
+pub(crate) fn admin(
+    root: &mut Mapping<'_>,
+    folder: &Path,
+    listeners: &[Listener],
+) -> Option<Admin> {
     let mut map = root.get("admin")?.mapping()?;
     let address_at = map.require("address", "write address: 127.0.0.1:9900");
     let token_at = map.get("token_file");
@@ -20,7 +24,9 @@ pub(crate) fn admin(root: &mut Mapping<'_>, folder: &Path) -> Option<Admin> {
     map.finish();
     let token = token_at.as_ref().and_then(|at| token(at, &folder.join(at.text()?)));
     let address_at = address_at?;
-    let address = address_at.parse(socket_address)?;
+    let address =
+        address_at.parse_or_env(socket_address, "an address with a port, as 127.0.0.1:9900")?;
+    check_overlap(&address_at, address, listeners);
     if !address.ip().is_loopback() && token_at.is_none() {
         let cure = "add token_file, or listen on 127.0.0.1";
         address_at.error_with(format!("{address} can be reached from other machines"), cure);
@@ -44,12 +50,16 @@ fn host(text: &str) -> Result<String, String> {
 fn token(at: &Located<'_>, file: &Path) -> Option<String> {
     let bytes = read_bounded(file, MAX_NAMED_FILE).map_err(|error| at.error(error)).ok()?;
     let Ok(text) = String::from_utf8(bytes) else {
-        at.error(format!("{}: is not UTF-8", file.display()));
+        at.error_with(
+            format!("{}: is not UTF-8", file.display()),
+            "make one as: openssl rand -hex 16",
+        );
         return None;
     };
     let token = text.trim();
     if token.len() < MIN_TOKEN {
-        at.error(format!("{}: a token has at least {MIN_TOKEN} characters", file.display()));
+        let message = format!("{}: a token has at least {MIN_TOKEN} characters", file.display());
+        at.error_with(message, "make one as: openssl rand -hex 16");
         return None;
     }
     Some(token.to_owned())

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::class_list::Classes;
+pub(crate) use super::class_list::Classes;
 use super::request_match::{MatchContext, request_match};
+use crate::config::model::Underscores;
 use crate::config::reader::Mapping;
 use crate::config::scalars::{NAME_CURE, is_name};
 use crate::policy::Class;
@@ -12,15 +13,20 @@ use crate::policy::Class;
 const MAX_CLASSES: usize = 10_000;
 
 /// `classes`.
-pub(crate) fn classes(root: &mut Mapping<'_>, listeners: &[Arc<str>]) -> Classes {
+pub(crate) fn classes(
+    root: &mut Mapping<'_>,
+    listeners: &[Arc<str>],
+    underscores: Underscores,
+) -> Classes {
     let Some(at) = root.get("classes") else {
         return Classes::default();
     };
     let entries = at.named_values();
     if entries.len() > MAX_CLASSES {
-        at.error(format!("{} classes, more than {MAX_CLASSES}", entries.len()));
+        let message = format!("{} classes, more than {MAX_CLASSES}", entries.len());
+        at.error_with(message, "write several values into one class");
     }
-    let context = MatchContext { classes: None, listeners };
+    let context = MatchContext { classes: None, listeners, underscores };
     let read = entries.iter().map(|entry| {
         if !is_name(entry.name) {
             entry.at.error_with(format!("{:?} is not a name", entry.name), NAME_CURE);

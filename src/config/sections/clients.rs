@@ -38,6 +38,6 @@ fn address_header(text: &str) -> Result<Option<AddressHeader>, String> {
         "forwarded" => Ok(Some(AddressHeader::Forwarded)),
         name => HeaderName::try_from(name)
             .map(|name| Some(AddressHeader::Single(name)))
-            .map_err(|_| format!("{text:?} is not the name of a header")),
+            .map_err(|_| format!("{text:?} is not the name of a header; write x-forwarded-for, forwarded, x-real-ip or none")),
     }
 }

@@ -2,6 +2,8 @@
 
 use http::{HeaderName, HeaderValue};
 
+use super::field_names::{FieldReader, refuse_unread_field};
+use crate::config::model::Underscores;
 use crate::config::reader::{Located, NamedValue};
 use crate::config::scalars::is_token;
 use crate::policy::condition::{Condition, Subject, ValuePattern, ValueTest};
@@ -17,11 +19,15 @@ const WORDS: &str = "a text, present, absent, { prefix: TEXT }, { suffix: TEXT }
 type MakeTest = fn(Box<str>) -> ValueTest;
 
 /// `header`: each entry is a condition.
-pub(super) fn header_conditions(at: &Located<'_>) -> Vec<Condition> {
+pub(super) fn header_conditions(at: &Located<'_>, underscores: Underscores) -> Vec<Condition> {
     conditions(at, |entry| match HeaderName::try_from(entry.name) {
-        Ok(name) => Some(Subject::Header(name)),
+        Ok(name) => {
+            refuse_unread_field(&entry.at, &name, FieldReader::Condition, underscores);
+            Some(Subject::Header(name))
+        }
         Err(_) => {
-            entry.at.error(format!("{:?} is not the name of a header", entry.name));
+            let message = format!("{:?} is not the name of a header", entry.name);
+            entry.at.error_with(message, "write it as x-api-version: TEXT");
             None
         }
     })
@@ -31,7 +37,7 @@ pub(super) fn header_conditions(at: &Located<'_>) -> Vec<Condition> {
 pub(super) fn query_conditions(at: &Located<'_>) -> Vec<Condition> {
     conditions(at, |entry| match entry.name {
         "" => {
-            entry.at.error("a parameter without a name");
+            entry.at.error_with("a parameter without a name", "write it as debug: TEXT");
             None
         }
         name => Some(Subject::Query(name.into())),
@@ -43,7 +49,8 @@ pub(super) fn cookie_conditions(at: &Located<'_>) -> Vec<Condition> {
     conditions(at, |entry| match is_token(entry.name) {
         true => Some(Subject::Cookie(entry.name.into())),
         false => {
-            entry.at.error(format!("{:?} is not the name of a cookie", entry.name));
+            let message = format!("{:?} is not the name of a cookie", entry.name);
+            entry.at.error_with(message, "write it as session: TEXT");
             None
         }
     })
@@ -57,7 +64,7 @@ fn conditions(
     let read = entries.iter().filter_map(|entry| {
         let subject = subject(entry);
         let tests = tests(&entry.at);
-        let condition = Condition { subject: subject?, tests: tests? };
+        let condition = Condition::new(subject?, tests?);
         refuse_impossible(&entry.at, &condition);
         Some(condition)
     });
@@ -77,7 +84,7 @@ fn tests(at: &Located<'_>) -> Option<Vec<ValueTest>> {
 
 fn test(at: &Located<'_>) -> Option<ValueTest> {
     if !at.is_mapping() {
-        return Some(match at.text()? {
+        return Some(match at.text_of_client()? {
             "present" => ValueTest::Present,
             "absent" => ValueTest::Absent,
             text => ValueTest::Equals(text.into()),
@@ -93,17 +100,19 @@ fn test(at: &Located<'_>) -> Option<ValueTest> {
     let mut found = Vec::new();
     for (word, make) in kinds {
         if let Some(at) = map.get(word) {
-            found.push(at.text().map(|text| (at, make(text.into()))));
+            found.push(at.text_of_client().map(|text| (at, make(text.into()))));
         }
     }
     if let Some(at) = map.get("regex") {
         let pattern = at.parse(|text| {
-            ValuePattern::new(text).map_err(|error| format!("regex {text:?}: {error}"))
+            refuse_delimiters(text)?;
+            ValuePattern::new(text)
+                .map_err(|error| format!("regex {text:?}: {error}; correct the pattern"))
         });
         found.push(pattern.map(|pattern| (at, ValueTest::Regex(pattern))));
     }
-    map.finish();
-    if found.len() != 1 {
+    let is_known = map.finish();
+    if found.len() != 1 && (is_known || !found.is_empty()) {
         at.error_with(
             format!("{} tests where one is expected", found.len()),
             format!("write {WORDS}"),
@@ -123,12 +132,33 @@ fn test(at: &Located<'_>) -> Option<ValueTest> {
     }
 }
 
+/// Refuses `/bot/i`: other languages write a pattern between slashes, with flags behind it. Here slashes are part of it.
+fn refuse_delimiters(text: &str) -> Result<(), String> {
+    let inner = text.strip_prefix('/').and_then(|rest| rest.rsplit_once('/'));
+    match inner {
+        Some((pattern, flags))
+            if !pattern.is_empty() && !flags.is_empty() && flags.bytes().all(is_flag) =>
+        {
+            let flags = if flags.contains('i') { "(?i)" } else { "" };
+            Err(format!(
+                "regex {text:?}: slashes around a pattern stand for themselves; write {flags}{pattern}"
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A flag of JavaScript, PHP or Perl.
+const fn is_flag(byte: u8) -> bool {
+    matches!(byte, b'g' | b'i' | b'm' | b's' | b'u' | b'x' | b'y')
+}
+
 /// Refuses a text that no value of a header can have.
 fn refuse_impossible(at: &Located<'_>, condition: &Condition) {
-    if !matches!(condition.subject, Subject::Header(_)) {
+    if !matches!(condition.subject(), Subject::Header(_)) {
         return;
     }
-    for test in &condition.tests {
+    for test in condition.tests() {
         let text = match test {
             ValueTest::Equals(text)
             | ValueTest::Prefix(text)
@@ -136,8 +166,23 @@ fn refuse_impossible(at: &Located<'_>, condition: &Condition) {
             | ValueTest::Contains(text) => text,
             ValueTest::Present | ValueTest::Absent | ValueTest::Regex(_) => continue,
         };
-        if HeaderValue::try_from(&**text).is_err() {
-            at.error(format!("{text:?} cannot be in the value of a header"));
+        let begins = text.starts_with([' ', '\t']);
+        let ends = text.ends_with([' ', '\t']);
+        let is_outer = match test {
+            ValueTest::Equals(_) => begins || ends,
+            ValueTest::Prefix(_) => begins,
+            ValueTest::Suffix(_) => ends,
+            ValueTest::Contains(_)
+            | ValueTest::Present
+            | ValueTest::Absent
+            | ValueTest::Regex(_) => false,
+        };
+        if is_outer {
+            let message = format!("{text:?}: the value of a header has no blanks around it");
+            at.error_with(message, format!("write {:?}", text.trim_matches([' ', '\t'])));
+        } else if HeaderValue::try_from(&**text).is_err() {
+            let message = format!("{text:?} cannot be in the value of a header");
+            at.error_with(message, "leave out line ends and control characters");
         }
     }
 }

@@ -36,7 +36,8 @@ pub(crate) fn cost(at: &Located<'_>) -> Option<Cost> {
         SOURCE_KEYS.iter().filter_map(|key| Some((*key, map.get(key)?))).collect();
     let max = map.require("max", "write max: 100, the largest cost of one request");
     let [(key, source_at)] = sources.as_slice() else {
-        at.error(
+        at.error_with(
+            "a cost is read from one source",
             "write one of { header, default, max }, { response_header, reserve, max }, \
              { response_trailer, reserve, max } and { response_body, reserve, max }",
         );
@@ -73,7 +74,10 @@ fn refuse_default_above_max(at: &Located<'_>, cost: &Cost) -> Option<()> {
         Cost::Response { reserve, max, .. } => ("reserve", *reserve, *max),
     };
     if units > max {
-        at.error(format!("{key} is {units}, above max {max}"));
+        at.error_with(
+            format!("{key} is {units}, above max {max}"),
+            "raise max, or lower the other",
+        );
         return None;
     }
     Some(())
@@ -84,17 +88,14 @@ fn units(at: &Located<'_>) -> Option<u32> {
 }
 
 fn header_name(text: &str) -> Result<HeaderName, String> {
-    HeaderName::try_from(text).map_err(|_| format!("{text:?} is not the name of a header"))
+    HeaderName::try_from(text)
+        .map_err(|_| format!("{text:?} is not the name of a header; write it as x-cost"))
 }
 
-/// Refuses a cost that never fits into the limit, and one from the response if the limit cannot correct charges.
+/// Refuses a cost that never fits into the limit, and one from the response if the limit cannot correct charges. (Other rates
+/// of the limit may be for other requests: `warnings/costs.rs`.)
 pub(crate) fn refuse_misfit(at: &Located<'_>, cost: &Cost, limit: &Limit) {
-    let max = match &limit.count {
-        Count::Estimate { rate, .. } => rate.count(),
-        Count::Exact { quota, .. } => quota.limit(),
-        Count::InFlight { max } => *max,
-    };
-    let minimum = cost.minimum();
+    let (minimum, max) = (cost.minimum(), limit.max_cost());
     if minimum > max {
         let cure = format!("write at most {max}, or raise the limit");
         let message = format!("a cost of {minimum} never fits into limit {:?}", limit.name);
@@ -139,14 +140,20 @@ fn statuses(at: &Located<'_>) -> Option<Statuses> {
 fn range(text: &str) -> Result<RangeInclusive<u16>, String> {
     let status = |text: &str| {
         let number = integer(100, 599)(text.trim());
-        number.map(|status| status as u16).map_err(|error| format!("{error}: a status, or 500-599"))
+        let class = text.to_ascii_lowercase();
+        let class =
+            class.strip_suffix("xx").filter(|class| matches!(*class, "1" | "2" | "3" | "4" | "5"));
+        number.map(|status| status as u16).map_err(|error| match class {
+            Some(class) => format!("{text:?} is not a status; write {class}00-{class}99"),
+            None => format!("{error}; write a status, or a range as 500-599"),
+        })
     };
     match text.split_once('-') {
         None => status(text).map(|status| status..=status),
         Some((first, last)) => {
             let (first, last) = (status(first)?, status(last)?);
             if first > last {
-                return Err(format!("{text:?} ends before it begins"));
+                return Err(format!("{text:?} ends before it begins; write {last}-{first}"));
             }
             Ok(first..=last)
         }

@@ -1,19 +1,15 @@
-//! Keys: the parts of a request that a limit counts by, and the files with the keys that verify
-//! signed tokens. This module does not read requests.
-
-use std::cell::RefCell;
-use std::path::Path;
-use std::sync::Arc;
+//! Keys: the parts of a request that a limit counts by. This module does not read requests.
 
 use http::HeaderName;
 
 use super::class_list::Classes;
-use crate::config::files::{MAX_NAMED_FILE, read_bounded};
-use crate::config::reader::{Located, did_you_mean};
+use super::field_names::{FieldReader, refuse_unread_field};
+use super::tokens::{TokenKeys, claim};
+use crate::config::model::Underscores;
+use crate::config::reader::{Located, Mapping, did_you_mean};
 use crate::config::scalars::{integer, is_token};
-use crate::policy::key::{Claim, MAX_KEY_SOURCES};
+use crate::policy::key::MAX_KEY_SOURCES;
 use crate::policy::{KeySpec, MAX_PATH_SEGMENTS, Source};
-use crate::tokens::TokenVerifier;
 
 /// Largest number of buckets of a `{ shard, of }` source.
 const MAX_SHARDS: u64 = 65_536;
@@ -21,10 +17,12 @@ const MAX_SHARDS: u64 = 65_536;
 /// What sources refer to.
 #[derive(Clone, Copy)]
 pub(crate) struct SourceContext<'c> {
-    /// The files with keys for signed tokens.
-    pub(crate) files: &'c KeyFiles<'c>,
+    /// The keys for signed tokens.
+    pub(crate) token_keys: &'c TokenKeys,
     /// The classes of the file.
     pub(crate) classes: &'c Classes,
+    /// Which names of header fields are read.
+    pub(crate) underscores: Underscores,
 }
 
 /// A key: one source, or a list of sources.
@@ -33,7 +31,15 @@ pub(crate) fn key(at: &Located<'_>, context: SourceContext<'_>) -> Option<KeySpe
     let sources: Vec<Option<Source>> = items.iter().map(|at| source(at, context)).collect();
     let sources: Option<Vec<Source>> = sources.into_iter().collect();
     if items.is_empty() || items.len() > MAX_KEY_SOURCES {
-        at.error(format!("{} sources; a key has 1 to {MAX_KEY_SOURCES}", items.len()));
+        let cure = format!("write 1 to {MAX_KEY_SOURCES} sources, as [header:x-org, path]");
+        at.error_with(format!("{} sources", items.len()), cure);
+        return None;
+    }
+    let texts: Vec<&str> = items.iter().filter_map(Located::scalar).collect();
+    if let Some((_, text)) =
+        texts.iter().enumerate().find(|(index, text)| texts[..*index].contains(text))
+    {
+        at.error_with(format!("the source {text} is listed twice"), "leave one of them out");
         return None;
     }
     KeySpec::new(sources?)
@@ -42,12 +48,17 @@ pub(crate) fn key(at: &Located<'_>, context: SourceContext<'_>) -> Option<KeySpe
 /// One source of a key.
 pub(crate) fn source(at: &Located<'_>, context: SourceContext<'_>) -> Option<Source> {
     if !at.is_mapping() {
-        return source_of_text(at, context.classes);
+        return source_of_text(at, context);
     }
     let mut map = at.mapping()?;
     if let Some(at) = map.get("jwt") {
         map.finish();
-        return claim(&at, context.files).map(Source::Jwt);
+        return claim(&at, context.token_keys, context.underscores).map(Source::Jwt);
+    }
+    if let Some(word) = source_word(&mut map) {
+        map.finish();
+        at.error_with("a key source is one text", format!("write {word}"));
+        return None;
     }
     let shard = map.require("shard", "write { shard: client_ip, of: 16 }");
     let of = map.require("of", "write { shard: client_ip, of: 16 }");
@@ -58,7 +69,19 @@ pub(crate) fn source(at: &Located<'_>, context: SourceContext<'_>) -> Option<Sou
     Some(Source::Shard { of: Box::new(inner?), buckets: u32::try_from(buckets?).ok()? })
 }
 
-fn source_of_text(at: &Located<'_>, classes: &Classes) -> Option<Source> {
+/// `header:x-api-key` for `{ header: x-api-key }`.
+fn source_word(map: &mut Mapping<'_>) -> Option<String> {
+    let words = ["header", "cookie", "query", "path_segment", "class"];
+    let (word, value) = words.iter().find_map(|word| Some((*word, map.get(word)?)))?;
+    Some(format!("{word}:{}", value.scalar().unwrap_or("NAME")))
+}
+
+fn source_of_text(at: &Located<'_>, context: SourceContext<'_>) -> Option<Source> {
+    let classes = context.classes;
+    if let Some(cure) = at.scalar().filter(|text| text.starts_with('$')).and_then(foreign_source) {
+        at.error_with("a variable of another product", cure);
+        return None;
+    }
     let text = at.text()?;
     if text == "class" {
         if classes.all().is_empty() {
@@ -73,8 +96,14 @@ fn source_of_text(at: &Located<'_>, classes: &Classes) -> Option<Source> {
     }
     match text.split_once(':') {
         Some(("header", name)) => match HeaderName::try_from(name) {
-            Ok(name) => return Some(Source::Header(name)),
-            Err(_) => at.error(format!("{name:?} is not the name of a header")),
+            Ok(name) => {
+                refuse_unread_field(at, &name, FieldReader::Source, context.underscores);
+                return Some(Source::Header(name));
+            }
+            Err(_) => {
+                let message = format!("{name:?} is not the name of a header");
+                at.error_with(message, "write it as header:x-api-key");
+            }
         },
         Some(("cookie", name)) if is_token(name) => return Some(Source::Cookie(name.to_owned())),
         Some(("query", name)) if !name.is_empty() => return Some(Source::Query(name.to_owned())),
@@ -95,87 +124,38 @@ fn source_of_text(at: &Located<'_>, classes: &Classes) -> Option<Source> {
                     "class",
                 ])
                 .collect();
-            let cure = did_you_mean(text, &words)
-                .unwrap_or_else(|| format!("one of {}", words.join(", ")));
+            let cure = foreign_source(text).or_else(|| did_you_mean(text, &words)).unwrap_or_else(|| {
+                let words = words.join(", ");
+                format!("one of {words}, {{ shard: client_ip, of: 16 }}, {{ jwt: {{ jwks_file: FILE, claim: sub }} }}, or a list of them")
+            });
             at.error_with(format!("unknown key source {text:?}"), cure);
         }
     }
     None
 }
 
-/// A claim of a signed token: `{ jwks_file | secret_file, claim }`.
-fn claim(at: &Located<'_>, files: &KeyFiles<'_>) -> Option<Claim> {
-    if !cfg!(feature = "jwt") {
-        let cure = "build tollgate with the feature `jwt`, or use another key";
-        at.error_with("this build checks no signed tokens", cure);
-        return None;
-    }
-    let mut map = at.mapping()?;
-    let (jwks, secret) = (map.get("jwks_file"), map.get("secret_file"));
-    let name = map.require("claim", "write claim: sub").and_then(|at| at.text());
-    map.finish();
-    let (file_at, kind) = match (jwks, secret) {
-        (Some(at), None) => (at, KeyFile::Jwks),
-        (None, Some(at)) => (at, KeyFile::Secret),
-        _ => {
-            at.error(
-                "write either { jwks_file: FILE, claim: sub } or { secret_file: FILE, claim: sub }",
-            );
-            return None;
+/// What a source of another product is here.
+fn foreign_source(text: &str) -> Option<String> {
+    let lower = text.to_ascii_lowercase();
+    let word = match lower.trim_start_matches('$') {
+        "binary_remote_addr" | "remote_addr" | "remote_address" | "remote_ip" | "ip" | "src"
+        | "source_ip" | "client" | "address" | "x-forwarded-for" | "x-real-ip" => "client_ip",
+        "request_uri" | "uri" | "url" => "path",
+        "server_name" | "http_host" => "host",
+        "request_method" => "method",
+        "token" => "bearer",
+        "user" | "username" | "remote_user" => "basic_user",
+        "user_agent" | "user-agent" => "header:user-agent",
+        "authorization" => "bearer",
+        "session" | "session_id" => "cookie:session",
+        name => {
+            let name = match name.strip_prefix("http_") {
+                Some(name) if text.starts_with('$') => name.replace('_', "-"),
+                _ if name.starts_with("x-") => name.to_owned(),
+                _ => name.strip_prefix("req.hdr(")?.strip_suffix(')')?.to_owned(),
+            };
+            return Some(format!("write header:{name}"));
         }
     };
-    let tokens = file_at.parse(|text| files.tokens(kind, text));
-    let file = file_at.text()?;
-    Some(Claim { name: name?.into(), tokens: tokens?, file: file.into() })
-}
-
-/// The format of a file with keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KeyFile {
-    /// A JSON Web Key Set (RFC 7517) with public keys.
-    Jwks,
-    /// A shared secret.
-    Secret,
-}
-
-/// The files with keys for signed tokens. Each file is read once. All uses share its cache of
-/// verified tokens, so that a token is verified once, however many keys and plans read it.
-pub(crate) struct KeyFiles<'f> {
-    folder: &'f Path,
-    read: RefCell<Vec<ReadKeys>>,
-}
-
-struct ReadKeys {
-    kind: KeyFile,
-    file: Box<str>,
-    tokens: Arc<TokenVerifier>,
-}
-
-impl<'f> KeyFiles<'f> {
-    /// Relative paths start at `folder`.
-    pub(crate) const fn new(folder: &'f Path) -> Self {
-        Self { folder, read: RefCell::new(Vec::new()) }
-    }
-
-    fn tokens(&self, kind: KeyFile, file: &str) -> Result<Arc<TokenVerifier>, String> {
-        let is_same = |keys: &&ReadKeys| keys.kind == kind && *keys.file == *file;
-        if let Some(same) = self.read.borrow().iter().find(is_same) {
-            return Ok(Arc::clone(&same.tokens));
-        }
-        let bytes = read_bounded(&self.folder.join(file), MAX_NAMED_FILE)?;
-        let tokens = match kind {
-            KeyFile::Jwks => {
-                let json = String::from_utf8(bytes).map_err(|_| format!("{file}: is not UTF-8"))?;
-                TokenVerifier::from_jwks(&json)
-            }
-            // Editors and shells append a newline that is not a part of the secret.
-            KeyFile::Secret => {
-                TokenVerifier::from_secret(bytes.strip_suffix(b"\n").unwrap_or(&bytes))
-            }
-        };
-        let tokens = Arc::new(tokens.map_err(|error| format!("{file}: {error}"))?);
-        let read = ReadKeys { kind, file: file.into(), tokens: Arc::clone(&tokens) };
-        self.read.borrow_mut().push(read);
-        Ok(tokens)
-    }
+    Some(format!("write {word}"))
 }

@@ -1,6 +1,7 @@
 //! `origins`: the servers that requests are forwarded to. This module checks addresses and names
 //! for their form only; it resolves and connects to nothing.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +10,11 @@ use std::time::Duration;
 use rustls_pki_types::ServerName;
 
 use super::bounds::MAX_CONNECTIONS;
+use super::field_edits::header_edits;
 use super::keys::{SourceContext, source};
-use crate::config::files::{check_certificates, check_key_pair};
+use crate::config::files::{check_certificates, check_key_pair, check_roots};
 use crate::config::model::{
-    Balance, Certificate, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls,
+    Balance, Certificate, HeaderEdits, HealthCheck, Origin, OriginServer, OriginTimeouts, OriginTls,
 };
 use crate::config::reader::{Located, Mapping};
 use crate::config::scalars::{MAX_HOST_NAME, NAME_CURE, integer, is_name, positive_duration};
@@ -29,12 +31,11 @@ const DEFAULT_MAX_CONNECTIONS: usize = 1_024;
 /// Default of `resolve_every`.
 const DEFAULT_RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// `origins`: at least one.
+/// `origins`: at least one, each with the changes of header fields on its routes.
 pub(crate) fn origins(
     root: &mut Mapping<'_>,
-    folder: &Path,
     sources: SourceContext<'_>,
-) -> Vec<Origin> {
+) -> Vec<(Origin, HeaderEdits)> {
     let cure = "write origins: { site: { servers: [127.0.0.1:9000] } }";
     let Some(at) = root.require("origins", cure) else {
         return Vec::new();
@@ -48,7 +49,7 @@ pub(crate) fn origins(
         if !is_name(entry.name) {
             entry.at.error_with(format!("{:?} is not a name", entry.name), NAME_CURE);
         }
-        origins.extend(origin(entry.name, &entry.at, folder, sources));
+        origins.extend(origin(entry.name, &entry.at, entry.at.folder(), sources));
     }
     origins
 }
@@ -58,7 +59,7 @@ fn origin(
     at: &Located<'_>,
     folder: &Path,
     sources: SourceContext<'_>,
-) -> Option<Origin> {
+) -> Option<(Origin, HeaderEdits)> {
     let mut map = at.mapping()?;
     let servers = map.require("servers", "write servers: [127.0.0.1:9000]");
     let balance = map.get("balance").and_then(|at| balance(&at, sources));
@@ -71,15 +72,21 @@ fn origin(
     let max_connections =
         map.get("max_connections").and_then(|at| at.parse(integer(1, MAX_CONNECTIONS)));
     let resolve_every = map.get("resolve_every").and_then(|at| at.parse(positive_duration));
+    let edits = header_edits(&mut map);
     map.finish();
     let at = servers?;
     let items = at.list_or_single();
     if items.is_empty() || items.len() > MAX_SERVERS {
-        at.error(format!("{} servers; an origin has 1 to {MAX_SERVERS}", items.len()));
+        at.error_with(
+            format!("{} servers", items.len()),
+            format!("write 1 to {MAX_SERVERS} servers"),
+        );
     }
-    Some(Origin {
+    let servers: Vec<OriginServer> = items.iter().filter_map(server).collect();
+    refuse_repeated(&at, &servers);
+    let origin = Origin {
         name: Arc::from(name),
-        servers: items.iter().filter_map(server).collect(),
+        servers,
         balance: balance.unwrap_or(Balance::RoundRobin),
         host,
         tls,
@@ -89,24 +96,62 @@ fn origin(
         timeouts,
         max_connections: max_connections.map_or(DEFAULT_MAX_CONNECTIONS, |max| max as usize),
         resolve_every: resolve_every.unwrap_or(DEFAULT_RESOLVE_INTERVAL),
-    })
+    };
+    Some((origin, edits))
+}
+
+/// Refuses a server that is listed twice: it would get twice its share, and each of its entries would have a health of its
+/// own.
+fn refuse_repeated(at: &Located<'_>, servers: &[OriginServer]) {
+    let mut seen = HashSet::new();
+    if let Some(repeated) = servers.iter().find(|server| !seen.insert(&*server.address)) {
+        let address = &repeated.address;
+        at.error_with(
+            format!("{address} is listed twice"),
+            format!("list it once; for more requests write {{ address: {address}, weight: 2 }}"),
+        );
+    }
 }
 
 fn server(at: &Located<'_>) -> Option<OriginServer> {
     if !at.is_mapping() {
-        return Some(OriginServer { address: at.parse(host_and_port)?, weight: 1 });
+        return Some(OriginServer {
+            address: at.parse_or_env(host_and_port, SERVER_FORM)?,
+            weight: 1,
+        });
     }
     let mut map = at.mapping()?;
     let address = map.require("address", "write address: 127.0.0.1:9000");
     let weight = map.get("weight").and_then(|at| at.parse(integer(1, MAX_WEIGHT)));
     map.finish();
     let weight = weight.and_then(|weight| u16::try_from(weight).ok()).unwrap_or(1);
-    Some(OriginServer { address: address?.parse(host_and_port)?, weight })
+    Some(OriginServer { address: address?.parse_or_env(host_and_port, SERVER_FORM)?, weight })
 }
+
+/// What a server is, in words.
+const SERVER_FORM: &str = "host:port, as 127.0.0.1:9000";
 
 /// `127.0.0.1:9000`, `[::1]:9000` or `name:9000`.
 fn host_and_port(text: &str) -> Result<String, String> {
-    let wrong = || format!("{text:?} is not host:port; write for example 127.0.0.1:9000");
+    let wrong = || {
+        let cure = match text.split_once("://") {
+            Some((scheme, rest)) => {
+                let bare = rest.split('/').next().unwrap_or(rest);
+                let (default, tls) = match scheme {
+                    "https" => ("443", ", with tls: { sni: NAME } at the origin"),
+                    _ => ("80", ""),
+                };
+                let port = if bare.contains(':') { String::new() } else { format!(":{default}") };
+                format!("write {bare}{port}{tls}")
+            }
+            None if text.contains([',', ' ']) => {
+                "write a list, as [10.0.0.1:80, 10.0.0.2:80]".to_owned()
+            }
+            None if !text.contains([':', '/']) => format!("name the port, as {text}:80"),
+            None => "write for example 127.0.0.1:9000".to_owned(),
+        };
+        format!("{text:?} is not host:port; {cure}")
+    };
     if text.parse::<SocketAddr>().is_ok() {
         return Ok(text.to_owned());
     }
@@ -141,7 +186,11 @@ fn host_field(text: &str) -> Result<Option<String>, String> {
     }
     let authority = text.parse::<http::uri::Authority>();
     let is_host = authority.is_ok_and(|authority| !authority.as_str().contains('@'));
-    if is_host { Ok(Some(text.to_owned())) } else { Err(format!("{text:?} is not a host")) }
+    if is_host {
+        Ok(Some(text.to_owned()))
+    } else {
+        Err(format!("{text:?} is not a host; write site.internal, or keep"))
+    }
 }
 
 fn tls(at: &Located<'_>, folder: &Path) -> Option<OriginTls> {
@@ -153,7 +202,7 @@ fn tls(at: &Located<'_>, folder: &Path) -> Option<OriginTls> {
     let client = client_certificate(at, certificate_at, key_at, folder);
     let ca_file = ca_at.as_ref().and_then(|at| at.text()).map(|file| folder.join(file));
     if let (Some(at), Some(file)) = (&ca_at, &ca_file)
-        && let Err(error) = check_certificates(file)
+        && let Err(error) = check_roots(file)
     {
         at.error(error);
     }

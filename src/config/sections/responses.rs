@@ -7,14 +7,11 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-use crate::config::files::read_bounded;
-use crate::config::model::{Cors, RefusalBody, Responses};
+use super::pages::{body_content, media_type_text, pages, refuse_unsent};
+use crate::config::model::{Cors, Pages, RefusalBody, Responses};
 use crate::config::reader::Located;
 use crate::config::scalars::duration;
 use crate::policy::Exempt;
-
-/// Largest body of a refusal, in bytes. It is sent with every refusal.
-const MAX_BODY: u64 = 64 * 1024;
 
 /// The responses if nothing is configured.
 pub(crate) fn standard() -> Responses {
@@ -22,6 +19,7 @@ pub(crate) fn standard() -> Responses {
         ratelimit_fields: true,
         x_ratelimit_fields: true,
         bodies: vec![RefusalBody::Problem],
+        pages: Pages::default(),
         cors: Cors::Only(Vec::new()),
         exempt: Exempt::STANDARD,
         retry_after_jitter: Duration::ZERO,
@@ -40,6 +38,10 @@ pub(crate) fn responses(at: &Located<'_>, base: &Responses, folder: &Path) -> Ar
     }
     if let Some(at) = map.get("body") {
         responses.bodies = bodies(&at, folder);
+    }
+    if let Some(at) = map.get("pages") {
+        responses.pages = pages(&at, folder);
+        refuse_unsent(&at, &responses);
     }
     if let Some(at) = map.get("cors") {
         responses.cors = cors(&at);
@@ -104,6 +106,11 @@ fn bodies(at: &Located<'_>, folder: &Path) -> Vec<RefusalBody> {
 
 fn body(at: &Located<'_>, folder: &Path) -> Option<RefusalBody> {
     if !at.is_mapping() {
+        if let Some(text) = at.scalar().filter(|text| !["problem", "grpc"].contains(text)) {
+            let cure = "one of problem, grpc, or a file: { file: denied.html, type: text/html }";
+            at.error_with(format!("unknown word {text:?}"), cure);
+            return None;
+        }
         let is_grpc = at.choice(&[("problem", false), ("grpc", true)])?;
         return Some(if is_grpc { RefusalBody::Grpc } else { RefusalBody::Problem });
     }
@@ -112,16 +119,6 @@ fn body(at: &Located<'_>, folder: &Path) -> Option<RefusalBody> {
     let media_type = map.require("type", "write type: text/html");
     map.finish();
     let media_type = media_type.and_then(|at| at.parse(media_type_text));
-    let content = file.and_then(|at| at.parse(|text| read_bounded(&folder.join(text), MAX_BODY)));
+    let content = file.and_then(|at| at.parse(|text| body_content(&folder.join(text))));
     Some(RefusalBody::File { content: content?.into(), media_type: media_type? })
-}
-
-/// `type/subtype`, as a field value can hold it.
-fn media_type_text(text: &str) -> Result<String, String> {
-    let has_subtype = text.split_once('/').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty());
-    if has_subtype && HeaderValue::try_from(text).is_ok() {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("{text:?} is not a media type"))
-    }
 }

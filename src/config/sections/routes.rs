@@ -2,14 +2,15 @@
 //! them. Routes refer to limits and origins by name; here names become indices. Combinations of
 //! limits that cannot work together on one route are refused.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::costs::{cost, refuse_misfit};
+use super::field_edits::header_edits;
 use super::limits::DefinedLimits;
 use super::request_match::{MatchContext, request_match};
 use super::responses::responses;
-use crate::config::model::Responses;
+use super::rewrite::rewrite;
+use crate::config::model::{HeaderEdits, Responses};
 use crate::config::reader::{Located, Mapping, did_you_mean};
 use crate::config::scalars::{NAME_CURE, is_name};
 use crate::policy::{LimitIndex, MAX_LIMITS_PER_ROUTE, ResponseSource, Route, RouteLimit};
@@ -25,6 +26,7 @@ pub(crate) struct RouteDefaults {
 pub(crate) struct DefinedRoute<'n> {
     pub(crate) route: Route,
     pub(crate) responses: Arc<Responses>,
+    pub(crate) edits: HeaderEdits,
     pub(crate) at: Located<'n>,
 }
 
@@ -38,8 +40,6 @@ pub(crate) struct RouteContext<'c> {
     pub(crate) http2_origins: &'c [&'c str],
     /// Whether each route needs an origin. A limiter inside another server needs none.
     pub(crate) needs_origin: bool,
-    /// The folder of the configuration file.
-    pub(crate) folder: &'c Path,
 }
 
 /// `defaults`. `responses`: those of routes that have none of their own.
@@ -76,7 +76,7 @@ pub(crate) fn routes<'n>(
         return Vec::new();
     };
     let items = at.list();
-    if items.is_empty() && !at.is_mapping() {
+    if at.is_empty_list() {
         at.error_with("no route", cure);
     }
     let mut routes: Vec<DefinedRoute<'n>> = Vec::new();
@@ -101,7 +101,9 @@ fn route<'n>(
         map.get("defaults").map(|at| at.choice(&[("false", false), ("true", true)]));
     let origin_at = map.get("origin");
     let own_responses =
-        map.get("responses").map(|at| responses(&at, &defaults.responses, context.folder));
+        map.get("responses").map(|at| responses(&at, &defaults.responses, at.folder()));
+    let edits = header_edits(&mut map);
+    let rewrite = map.get("rewrite").and_then(|at| rewrite(&at, &matches));
     map.finish();
     let name_at = name_at?;
     let name = name_at.text()?;
@@ -112,7 +114,11 @@ fn route<'n>(
         if with_defaults.flatten().unwrap_or(true) { defaults.limits.as_slice() } else { &[] };
     let limits = combined(default_limits, own_limits);
     if limits.len() > MAX_LIMITS_PER_ROUTE {
-        at.error(format!("{} limits on one route, more than {MAX_LIMITS_PER_ROUTE}", limits.len()));
+        let message = format!("{} limits on one route", limits.len());
+        at.error_with(
+            message,
+            format!("name at most {MAX_LIMITS_PER_ROUTE}, with those of defaults"),
+        );
     }
     refuse_two_delays(at, &limits, context.limits);
     refuse_response_costs_with_delay(at, &limits, context.limits);
@@ -127,13 +133,18 @@ fn route<'n>(
         }
     };
     refuse_unread_costs(at, &limits, origin, context);
-    if earlier.iter().any(|other| *other.route.name == *name) {
-        name_at.error(format!("two routes have the name {name:?}"));
+    if let Some(other) = earlier.iter().find(|other| *other.route.name == *name) {
+        name_at.error_with(
+            format!("two routes have the name {name:?}"),
+            format!("rename one of them; the other is {}", other.at.seen_from(&name_at)),
+        );
     }
     let responses = own_responses.unwrap_or_else(|| Arc::clone(&defaults.responses));
     let exempt = responses.exempt;
-    let route = Route { name: Arc::from(name), matches, limits, origin, exempt };
-    Some(DefinedRoute { route, responses, at: at.clone() })
+    // A limiter inside another server forwards nothing.
+    let rewrite = rewrite.filter(|_| context.needs_origin);
+    let route = Route { name: Arc::from(name), matches, limits, origin, exempt, rewrite };
+    Some(DefinedRoute { route, responses, edits, at: at.clone() })
 }
 
 /// Refuses two limits of a route that can both delay the same request.
@@ -252,7 +263,7 @@ fn route_limits(at: &Located<'_>, context: &RouteContext<'_>) -> Vec<RouteLimit>
         };
         if all.iter().any(|other| other.limit == limit.limit) {
             let name = &context.limits.get(limit.limit).name;
-            item.error(format!("limit {name:?} is listed twice"));
+            item.error_with(format!("limit {name:?} is listed twice"), "remove one of them");
             continue;
         }
         all.push(limit);
@@ -263,7 +274,8 @@ fn route_limits(at: &Located<'_>, context: &RouteContext<'_>) -> Vec<RouteLimit>
 fn route_limit(at: &Located<'_>, limits: &DefinedLimits<'_>) -> Option<RouteLimit> {
     if !at.is_mapping() {
         let index = limits.find(at, at.text()?)?;
-        return Some(RouteLimit { limit: index, cost: limits.get(index).cost.clone() });
+        let cost = limits.get(index).cost.clone();
+        return Some(RouteLimit { limit: index, cost });
     }
     let mut map = at.mapping()?;
     let limit_at = map.require("limit", "write { limit: NAME, cost: 10 }");

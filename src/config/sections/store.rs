@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::config::files::{MAX_NAMED_FILE, check_certificates, check_private_key, read_bounded};
+use crate::config::files::{
+    MAX_NAMED_FILE, check_certificates, check_key_pair, check_roots, read_bounded,
+};
 use crate::config::model::{
     ClientIdentity, RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, StoreConfig,
 };
@@ -29,7 +31,13 @@ pub(crate) fn store(root: &mut Mapping<'_>, folder: &Path) -> StoreConfig {
         return StoreConfig::Embedded;
     };
     if !at.is_mapping() {
-        at.choice(&[("embedded", ())]);
+        match at.scalar() {
+            Some(text) if text.starts_with("redis") => {
+                let cure = "write store: { redis: { url: redis://127.0.0.1:6379 } }";
+                at.error_with("where Redis is has to be named", cure);
+            }
+            _ => drop(at.choice(&[("embedded", ())])),
+        }
         return StoreConfig::Embedded;
     }
     let Some(mut map) = at.mapping() else {
@@ -84,7 +92,7 @@ fn redis_store(at: &Located<'_>, folder: &Path) -> Option<RedisStore> {
 fn servers(map: &mut Mapping<'_>, folder: &Path) -> Option<RedisServers> {
     let (url_at, cluster, sentinel) = (map.get("url"), map.get("cluster"), map.get("sentinel"));
     match (url_at, cluster, sentinel) {
-        (Some(at), None, None) => at.parse(url).map(RedisServers::Single),
+        (Some(at), None, None) => at.parse_or_env(url, URL_FORM).map(RedisServers::Single),
         (None, Some(at), None) => {
             let urls = urls(&at)?;
             if urls.iter().any(|url| url.database != 0) {
@@ -122,10 +130,10 @@ fn sentinels(at: &Located<'_>, folder: &Path) -> Option<RedisServers> {
 fn urls(at: &Located<'_>) -> Option<Vec<RedisUrl>> {
     let items = at.list_or_single();
     if items.is_empty() || items.len() > MAX_SERVERS {
-        at.error(format!("{} servers; write 1 to {MAX_SERVERS}", items.len()));
+        at.error_with(format!("{} servers", items.len()), format!("write 1 to {MAX_SERVERS}"));
         return None;
     }
-    let urls: Option<Vec<_>> = items.iter().map(|at| at.parse(url)).collect();
+    let urls: Option<Vec<_>> = items.iter().map(|at| at.parse_or_env(url, URL_FORM)).collect();
     let urls = urls?;
     if urls.iter().any(|url| url.is_tls() != urls[0].is_tls()) {
         at.error_with("redis: and rediss: addresses are mixed", "use TLS for all or for none");
@@ -133,6 +141,9 @@ fn urls(at: &Located<'_>) -> Option<Vec<RedisUrl>> {
     }
     Some(urls)
 }
+
+/// What an address is, in words.
+const URL_FORM: &str = "redis://HOST:6379, without a password";
 
 /// `redis://HOST:PORT/DATABASE`, `rediss://..` for TLS, or `unix:/PATH`.
 fn url(text: &str) -> Result<RedisUrl, String> {
@@ -157,7 +168,8 @@ fn url(text: &str) -> Result<RedisUrl, String> {
     };
     if rest.contains('@') {
         return Err(
-            "an address must not contain a password; write username and password_file".to_owned()
+            "an address must not contain a password; write it without, and username and password_file"
+                .to_owned()
         );
     }
     if rest.contains(['?', '#']) {
@@ -180,13 +192,16 @@ fn url(text: &str) -> Result<RedisUrl, String> {
 }
 
 fn database(text: &str) -> Result<u16, String> {
-    text.parse().map_err(|_| format!("{text:?} is not the number of a database"))
+    text.parse()
+        .map_err(|_| format!("{text:?} is not the number of a database; write 0 or leave it out"))
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {
     let timeout = positive_duration(text)?;
     if timeout > MAX_TIMEOUT {
-        return Err(format!("{text:?} is longer than {MAX_TIMEOUT:?}; the client waits as long"));
+        return Err(format!(
+            "{text:?} is longer than {MAX_TIMEOUT:?}, and the client waits as long; write for example 20ms"
+        ));
     }
     Ok(timeout)
 }
@@ -207,22 +222,23 @@ fn tls(at: &Located<'_>, folder: &Path) -> Option<RedisTls> {
     let ca_at = map.get("ca_file");
     let (certificate_at, key_at) = (map.get("certificate"), map.get("private_key"));
     map.finish();
-    let pem = |at: Located<'_>, check: fn(&Path) -> Result<(), String>| {
+    let pem = |at: &Located<'_>, check: &dyn Fn(&Path) -> Result<(), String>| {
         let file = folder.join(at.text()?);
         if let Err(error) = check(&file) {
             at.error(error);
         }
-        content(&at, &file)
+        content(at, &file)
     };
     let ca = match ca_at {
         None => None,
-        Some(at) => Some(pem(at, check_certificates)?),
+        Some(at) => Some(pem(&at, &check_roots)?),
     };
     let identity = match (certificate_at, key_at) {
         (None, None) => None,
         (Some(certificate_at), Some(key_at)) => {
-            let certificate = pem(certificate_at, check_certificates);
-            let private_key = pem(key_at, check_private_key);
+            let certificate = pem(&certificate_at, &check_certificates);
+            let chain = folder.join(certificate_at.text()?);
+            let private_key = pem(&key_at, &|key| check_key_pair(&chain, key));
             Some(ClientIdentity { certificate: certificate?, private_key: private_key? })
         }
         _ => {
@@ -245,7 +261,8 @@ fn secret(at: &Located<'_>, folder: &Path, min: usize) -> Option<Vec<u8>> {
     let file = folder.join(at.text()?);
     let secret = content(at, &file)?.trim_ascii().to_vec();
     if secret.len() < min {
-        at.error(format!("{}: has fewer than {min} characters", file.display()));
+        let message = format!("{}: has fewer than {min} characters", file.display());
+        at.error_with(message, "make a secret as: openssl rand -hex 32");
         return None;
     }
     Some(secret)

@@ -19,22 +19,14 @@ pub(super) fn add_warnings(input: &WarningInput<'_>, list: &mut WarningList<'_>)
             let cure = "raise the share, or write mode: shadow";
             list.add(Code::RolledOutToNobody, at, message, cure);
         }
-        if input.asks_no_client && limit.key.sources().iter().any(Source::is_client_certificate) {
-            let (name, missing) = (&limit.name, &limit.missing_key);
-            let message = format!(
-                "limit {name:?} counts by {}, and no listener asks for certificates: its key is \
-                 always missing ({missing})",
-                limit.key
-            );
-            list.add(Code::ClientsNotAsked, at, message, "write client_ca in tls of a listener");
-        }
         warn_of_bans(limit, at, list);
         warn_of_spoofable_classes(limit, at, list);
-        if let Some(index) = covered_network(&limit.terms.overrides) {
+        let has_no_key =
+            |rule: &Override| matches!(&rule.target, OverrideTarget::Keys(keys) if keys.is_empty());
+        if let Some(index) = limit.terms.overrides.iter().position(has_no_key) {
             let number = index + 1;
-            let message =
-                format!("override {number} never applies: an earlier one covers its network");
-            list.add(Code::ShadowedOverride, at, message, "put it first, or remove it");
+            let message = format!("override {number} never applies: its key_file has no key");
+            list.add(Code::EmptyKeyFile, at, message, "write one key on each line, or remove it");
         }
     }
 }
@@ -130,17 +122,4 @@ fn is_claimed_by_clients(matches: &RequestMatch) -> bool {
 /// Units in a billion seconds, to compare rates.
 fn per_second(quota: &Quota) -> u128 {
     u128::from(quota.limit()) * 1_000_000_000_000_000_000 / u128::from(quota.window().get().max(1))
-}
-
-/// The index of an override for a network that an earlier override contains.
-fn covered_network(overrides: &[Override]) -> Option<usize> {
-    let network = |rule: &Override| match rule.target {
-        OverrideTarget::Network(network) => Some(network),
-        OverrideTarget::Keys(_) | OverrideTarget::Class(_) => None,
-    };
-    (1..overrides.len()).find(|&index| {
-        network(&overrides[index]).is_some_and(|later| {
-            overrides[..index].iter().filter_map(network).any(|earlier| earlier.contains(&later))
-        })
-    })
 }

@@ -3,44 +3,66 @@
 use std::sync::Arc;
 
 use super::codes::{Code, SilencedCodes};
-use super::{clients, limits, routes};
+use super::{bodies, classes, clients, costs, limits, listeners, patterns, routes, tokens};
 use crate::config::error::Warning;
-use crate::config::model::StoreConfig;
-use crate::config::reader::Located;
+use crate::config::model::{Admin, Listener, Origin, Responses, StoreConfig};
+use crate::config::reader::{Located, NamedValue};
+use crate::config::sections::classes::Classes;
 use crate::config::sections::limits::DefinedLimits;
 use crate::config::sections::routes::DefinedRoute;
+use crate::config::source::FileIndex;
 use crate::policy::client::ClientRules;
 
 /// The parts of a configuration that warnings are about.
 pub(crate) struct WarningInput<'i> {
-    pub(crate) file: &'i str,
+    /// The patterns of `include` that match no file.
+    pub(crate) empty_includes: Vec<&'i Located<'i>>,
     pub(crate) limits: &'i DefinedLimits<'i>,
+    pub(crate) classes: &'i Classes,
+    /// The entry of each class.
+    pub(crate) classes_at: &'i [NamedValue<'i>],
     pub(crate) routes: &'i [DefinedRoute<'i>],
     /// The name of each listener.
-    pub(crate) listeners: &'i [Option<Arc<str>>],
-    /// Whether no listener asks its clients for a certificate, though there are listeners.
-    pub(crate) asks_no_client: bool,
+    pub(crate) listener_names: &'i [Option<Arc<str>>],
+    pub(crate) listeners: &'i [Listener],
+    pub(crate) listeners_at: Option<Located<'i>>,
+    pub(crate) origins: &'i [Origin],
+    pub(crate) origins_at: Option<Located<'i>>,
+    pub(crate) admin: Option<&'i Admin>,
     pub(crate) clients: &'i ClientRules,
     pub(crate) clients_at: Option<Located<'i>>,
+    pub(crate) default_responses: &'i Responses,
+    pub(crate) responses_at: Option<Located<'i>>,
     pub(crate) store: &'i StoreConfig,
     pub(crate) store_at: Option<Located<'i>>,
 }
 
 /// Every warning that is not silenced, in the order of the file.
 pub(crate) fn warnings(input: &WarningInput<'_>, silenced: &SilencedCodes) -> Vec<Warning> {
-    let mut list = WarningList { file: input.file, silenced, warnings: Vec::new() };
+    let mut list = WarningList { silenced, warnings: Vec::new() };
+    for at in &input.empty_includes {
+        let message = "this pattern matches no file".to_owned();
+        let cure = "correct it, or add a file; without one it changes nothing";
+        list.add(Code::EmptyInclude, at, message, cure);
+    }
     routes::add_warnings(input, &mut list);
+    classes::add_warnings(input, &mut list);
+    patterns::add_warnings(input, &mut list);
+    listeners::add_warnings(input, &mut list);
     clients::add_warnings(input, &mut list);
     limits::add_warnings(input, &mut list);
-    list.warnings.sort_by_key(|warning| warning.location);
-    list.warnings
+    costs::add_warnings(input, &mut list);
+    tokens::add_warnings(input, &mut list);
+    bodies::add_warnings(input, &mut list);
+    list.warnings.sort_by_key(|(file, warning)| (*file, warning.location));
+    list.warnings.into_iter().map(|(_, warning)| warning).collect()
 }
 
 /// The warnings so far.
 pub(super) struct WarningList<'s> {
-    file: &'s str,
     silenced: &'s SilencedCodes,
-    warnings: Vec<Warning>,
+    /// Each with the file that it is in.
+    warnings: Vec<(FileIndex, Warning)>,
 }
 
 impl WarningList<'_> {
@@ -49,13 +71,14 @@ impl WarningList<'_> {
         if self.silenced.contains(code) {
             return;
         }
-        self.warnings.push(Warning {
+        let warning = Warning {
             code: code.name(),
-            file: self.file.to_owned(),
+            file: at.file_name().to_owned(),
             location: at.location,
             path: at.path.clone(),
             message,
             cure: cure.to_owned(),
-        });
+        };
+        self.warnings.push((at.file_index(), warning));
     }
 }

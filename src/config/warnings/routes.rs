@@ -1,28 +1,39 @@
 //! Warnings about routes: routes that match nothing, limits that no route uses, and routes whose
 //! limits a client can avoid.
 
+use std::sync::Arc;
+
 use super::codes::Code;
+use super::limit_uses::limit_uses;
 use super::list::{WarningInput, WarningList};
-use super::reachability::{Reach, reach};
+use super::paths_below::warn_of_paths_below;
+use super::reachability::{Reach, SampleSearch};
+use super::rewrites::warn_of_rewrites;
+use super::unused_terms::warn_of_unused_terms;
 use crate::config::reader::did_you_mean;
-use crate::policy::condition::ValueTest;
+use crate::policy::condition::{Subject, ValueTest};
 use crate::policy::{
-    Cost, Count, KNOWN_METHODS, Limit, LimitIndex, Mode, Rollout, Route, RouteLimit, Source,
+    Cost, Count, KNOWN_METHODS, Limit, LimitIndex, Mode, PathPattern, Rollout, Route, RouteLimit,
+    Source,
 };
 
 /// A warning is given if a response may cost at least this many times the reserve.
 const OVERSPEND_FACTOR: u32 = 10;
 
 pub(super) fn add_warnings(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
-    let routes: Vec<&Route> = input.routes.iter().map(|defined| &defined.route).collect();
-    let reaches = reach(&routes, input.listeners);
+    let routes: Vec<Route> = input.routes.iter().map(|defined| defined.route.clone()).collect();
+    let reaches = SampleSearch::new(&routes, input.listener_names).reaches();
     warn_of_unreachable_routes(input, &reaches, list);
+    warn_of_redirected_routes(input, list);
     warn_of_unused_limits(input, &reaches, list);
+    warn_of_unused_terms(input, &limit_uses(input, &routes, &reaches), list);
     warn_of_conditions(input, list);
     warn_of_spoofable_keys(input, list);
     warn_of_unlimited_preflights(input, list);
     warn_of_unlimited_token_checks(input, list);
     warn_of_costs(input, list);
+    warn_of_paths_below(input, list);
+    warn_of_rewrites(input, list);
 }
 
 fn warn_of_unreachable_routes(
@@ -42,6 +53,31 @@ fn warn_of_unreachable_routes(
                 "correct the conditions, or remove it",
             ),
         };
+        list.add(Code::UnreachableRoute, &defined.at, message, cure);
+    }
+}
+
+/// Warns of routes for listeners that redirect all that these routes could serve. What is not redirected: challenges of ACME,
+/// and what a trusted proxy has received over https.
+fn warn_of_redirected_routes(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
+    let redirects = |name: &Arc<str>| {
+        let mut listeners = input.listeners.iter();
+        listeners.any(|it| it.name.as_ref() == Some(name) && it.https_port.is_some())
+    };
+    for defined in input.routes.iter().filter(|_| input.clients.trusted_proxies.is_empty()) {
+        let matches = &defined.route.matches;
+        let is_of_acme = |path: &PathPattern| path.to_string().starts_with("/.well-known/");
+        if matches.listeners.is_empty()
+            || !matches.listeners.iter().all(redirects)
+            || matches.paths.iter().any(is_of_acme)
+        {
+            continue;
+        }
+        let message = format!(
+            "its listener {} redirects to https: the route serves nothing but challenges of ACME",
+            matches.listeners.join(", ")
+        );
+        let cure = "name the listener with tls, or leave redirect out";
         list.add(Code::UnreachableRoute, &defined.at, message, cure);
     }
 }
@@ -95,19 +131,48 @@ fn warn_of_conditions(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
             list.add(Code::UnknownMethod, &defined.at, message, &cure);
         }
         for condition in nested.iter().flat_map(|matches| &matches.values) {
-            let has_star = |test: &ValueTest| match test {
-                ValueTest::Equals(text)
-                | ValueTest::Prefix(text)
-                | ValueTest::Suffix(text)
-                | ValueTest::Contains(text) => text.contains('*'),
-                ValueTest::Present | ValueTest::Absent | ValueTest::Regex(_) => false,
-            };
-            if condition.tests.iter().any(has_star) {
-                let message = format!("in the condition `{condition}` a * stands for itself");
-                let cure = "write { prefix: TEXT }, { suffix: TEXT }, { contains: TEXT } or { regex: PATTERN }";
+            if is_starred(condition.subject()) {
+                continue;
+            }
+            let mark = condition.tests().iter().find_map(mark_of_pattern);
+            if let Some((mark, cure)) = mark {
+                let message = format!("in the condition `{condition}` a {mark} stands for itself");
                 list.add(Code::StarInValue, &defined.at, message, cure);
             }
         }
+    }
+}
+
+/// Whether a star stands for itself in ordinary values of a field (RFC 9110, sections 12.5 and 13.1).
+fn is_starred(subject: &Subject) -> bool {
+    let Subject::Header(name) = subject else {
+        return false;
+    };
+    let name = name.as_str();
+    name.starts_with("accept") || matches!(name, "if-match" | "if-none-match")
+}
+
+/// A character of a plain text that means something elsewhere, and what to write for that.
+fn mark_of_pattern(test: &ValueTest) -> Option<(char, &'static str)> {
+    let text = match test {
+        ValueTest::Equals(text)
+        | ValueTest::Prefix(text)
+        | ValueTest::Suffix(text)
+        | ValueTest::Contains(text) => text,
+        ValueTest::Present | ValueTest::Absent | ValueTest::Regex(_) => return None,
+    };
+    let is_word = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric());
+    if text.contains('*') {
+        let cure =
+            "write { prefix: TEXT }, { suffix: TEXT }, { contains: TEXT } or { regex: PATTERN }";
+        return Some(('*', cure));
+    }
+    if text.contains('|') && text.split('|').all(is_word) {
+        return Some(('|', "write a list, as [bot, crawl], or { regex: PATTERN }"));
+    }
+    match text.strip_prefix('!') {
+        Some(rest) if is_word(rest) => Some(('!', "write TEXT in a not: of the match")),
+        Some(_) | None => None,
     }
 }
 

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use crate::clock::Nanos;
 use crate::policy::client::RequestClient;
 use crate::policy::condition::{Condition, Subject, ValueTest};
-use crate::policy::path_samples::sample_paths;
+use crate::policy::path_samples::{SearchBudget, sample_paths};
 use crate::policy::{
     ConnectionFacts, Facts, HostPattern, KNOWN_METHODS, PathPattern, RequestMatch,
 };
@@ -62,10 +62,11 @@ impl<'s> SampleSpace<'s> {
         later: &'s RequestMatch,
         earlier: &[&'s RequestMatch],
         listeners: &[Option<Arc<str>>],
+        budget: &SearchBudget,
     ) -> Self {
         let all = std::iter::once(&later).chain(earlier);
         let nested: Vec<&RequestMatch> = all.flat_map(|matches| matches.nested()).collect();
-        let (paths, paths_are_complete) = path_samples(later, &nested);
+        let (paths, paths_are_complete) = path_samples(later, &nested, budget);
         let (values, values_are_complete) = value_samples(&nested);
         Self {
             hosts: host_samples(later, &nested),
@@ -83,9 +84,14 @@ impl<'s> SampleSpace<'s> {
         self.is_complete
     }
 
-    /// Every combination of the samples.
-    pub(super) fn requests(&self) -> impl Iterator<Item = SampleRequest> {
-        let sizes: Vec<usize> = [
+    /// The number of the requests.
+    pub(super) fn len(&self) -> usize {
+        self.sizes().iter().fold(1_usize, |count, size| count.saturating_mul(*size))
+    }
+
+    /// The number of samples of each dimension.
+    fn sizes(&self) -> Vec<usize> {
+        [
             self.hosts.len(),
             self.paths.len(),
             self.methods.len(),
@@ -94,8 +100,13 @@ impl<'s> SampleSpace<'s> {
         ]
         .into_iter()
         .chain(self.values.iter().map(|samples| samples.lines.len()))
-        .collect();
-        let count = sizes.iter().fold(1_usize, |count, size| count.saturating_mul(*size));
+        .collect()
+    }
+
+    /// Every combination of the samples.
+    pub(super) fn requests(&self) -> impl Iterator<Item = SampleRequest> {
+        let sizes = self.sizes();
+        let count = self.len();
         (0..count).map(move |number| {
             let mut rest = number;
             let digits = sizes.iter().map(|size| {
@@ -140,7 +151,24 @@ impl SampleRequest {
             readings: &[],
             query: self.query.as_deref(),
             headers: &self.headers,
+            conditions: None,
         }
+    }
+
+    /// Its path.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The same request with another path.
+    pub(super) fn with_path(self, path: String) -> Self {
+        Self { path, ..self }
+    }
+
+    /// The same request with a path below its own.
+    pub(super) fn below(mut self) -> Self {
+        self.path = format!("{}/{FRESH_LABEL}", self.path.trim_end_matches('/'));
+        self
     }
 
     fn add_value(&mut self, subject: &Subject, text: &str) {
@@ -198,7 +226,11 @@ fn host_samples(later: &RequestMatch, nested: &[&RequestMatch]) -> Vec<String> {
 }
 
 /// The samples, and whether they are complete.
-fn path_samples(later: &RequestMatch, nested: &[&RequestMatch]) -> (Vec<String>, bool) {
+fn path_samples(
+    later: &RequestMatch,
+    nested: &[&RequestMatch],
+    budget: &SearchBudget,
+) -> (Vec<String>, bool) {
     let others: Vec<&PathPattern> = nested.iter().flat_map(|matches| &matches.paths).collect();
     let everything = PathPattern::everything();
     let own: Vec<&PathPattern> = match later.paths.as_slice() {
@@ -207,9 +239,9 @@ fn path_samples(later: &RequestMatch, nested: &[&RequestMatch]) -> (Vec<String>,
     };
     let (mut paths, mut is_complete) = (Vec::new(), true);
     for pattern in own {
-        let samples = sample_paths(pattern, &others).or_else(|| {
+        let samples = sample_paths(pattern, &others, budget).or_else(|| {
             is_complete = false;
-            sample_paths(pattern, &[])
+            sample_paths(pattern, &[], budget)
         });
         for path in samples.unwrap_or_default() {
             push_new(&mut paths, path);
@@ -268,12 +300,12 @@ fn value_samples<'s>(nested: &[&'s RequestMatch]) -> (Vec<ValueSamples<'s>>, boo
     let conditions: Vec<&Condition> = nested.iter().flat_map(|matches| &matches.values).collect();
     let mut samples: Vec<ValueSamples<'s>> = Vec::new();
     let mut is_complete = true;
-    for subject in conditions.iter().map(|condition| &condition.subject) {
+    for subject in conditions.iter().map(|condition| condition.subject()) {
         if samples.iter().any(|known| known.subject == subject) {
             continue;
         }
-        let is_own = |condition: &&&Condition| condition.subject == *subject;
-        let tests = conditions.iter().filter(is_own).flat_map(|condition| &condition.tests);
+        let is_own = |condition: &&&Condition| condition.subject() == subject;
+        let tests = conditions.iter().filter(is_own).flat_map(|condition| condition.tests());
         let tests: Vec<&ValueTest> = tests.collect();
         is_complete &= !tests.iter().any(|test| matches!(test, ValueTest::Regex(_)));
         let Some(texts) = sample_texts(&tests) else {
@@ -282,7 +314,7 @@ fn value_samples<'s>(nested: &[&'s RequestMatch]) -> (Vec<ValueSamples<'s>>, boo
         };
         // One line fulfils one condition; a match with two conditions on a subject may need two lines.
         let own_conditions = |matches: &&RequestMatch| {
-            matches.values.iter().filter(|c| c.subject == *subject).count()
+            matches.values.iter().filter(|c| c.subject() == subject).count()
         };
         let needs_pairs = nested.iter().map(own_conditions).max().unwrap_or_default() > 1
             || nested.len() > 1 && texts.len() <= MAX_PAIRED_SAMPLES;

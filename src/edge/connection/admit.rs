@@ -21,7 +21,9 @@ use crate::edge::memory::ConnectionMemory;
 use crate::edge::policy::{ClientShare, ConnectionRules};
 use crate::edge::state::ConnectionState;
 use crate::edge::stream::{ClientStream, StreamContext, Transport};
+use crate::edge::tls::HandshakeFailure;
 use crate::http::RejectReason;
+use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::policy::{ConnectionFacts, client};
 
 /// A trusted proxy may reset this many times `h2_resets`: one of its connections may carry as many clients.
@@ -74,14 +76,18 @@ where
                 memory.begin_tls();
                 let handshake = timeout(rules.bounds.tls_handshake_timeout, tls.handshake(tcp));
                 let finished = unless_shed(permit.mark(), handshake).await.ok_or(None)?;
-                let in_time = finished.unwrap_or(Err(RejectReason::TlsHandshake));
-                let tls = in_time.map_err(Some)?;
+                let in_time = finished.unwrap_or(Err(HandshakeFailure::Other));
+                let tls = in_time.map_err(|failure| {
+                    self.log_refused_certificate(&failure, client, listener);
+                    Some(failure.reason())
+                })?;
                 is_http2 = matches!(tls.stream.selected_alpn_proto(), Some(ALPN::H2));
                 (served, facts, trusted) = (tls.served, tls.facts, tls.client);
                 Transport::Tls(tls.stream)
             }
         };
         facts.listener = listener.name.clone();
+        facts.https_port = listener.https_port;
         let context = StreamContext {
             bounds: Arc::clone(&rules.bounds),
             clock: Arc::clone(&self.clock),
@@ -92,6 +98,7 @@ where
                 false => rules.bounds.h2_resets,
             },
             memory,
+            cutoff: Arc::clone(&self.cutoff),
         };
         let mut stream = ClientStream::new(transport, context, digest).map_err(|_| None)?;
         if is_http2 {
@@ -127,6 +134,23 @@ where
         }
         permit.await_first_request(self.clock.now().mono);
         Ok(client)
+    }
+
+    /// Logs whose certificate was refused, and why.
+    fn log_refused_certificate(
+        &self,
+        failure: &HandshakeFailure,
+        client: SocketAddr,
+        listener: &ListenerContext,
+    ) {
+        let HandshakeFailure::Certificate(cause) = failure else {
+            return;
+        };
+        let date = self.clock.date(self.clock.now());
+        if LOG_SAMPLER.admit_line(LogKind::ClientCertificate, date) {
+            let name = listener.name.as_deref().unwrap_or("without a name");
+            log::warn!("listener {name}: the certificate of {client} is refused: {cause}");
+        }
     }
 
     /// Charges a TLS handshake to the client's bucket. Returns `false` if the bucket is empty.

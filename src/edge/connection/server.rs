@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use super::admit::AdmittedConnection;
 use crate::clock::{Clock, Nanos};
 use crate::edge::admission::{ConnectionPermit, ConnectionPermits, HandshakeLimiter};
+use crate::edge::cutoff::Cutoff;
 use crate::edge::memory::{MemoryBudget, SlowReaders};
 use crate::edge::policy::{ConnectionPolicy, ShedReason};
 use crate::edge::tls::TlsAcceptor;
@@ -30,6 +31,8 @@ pub(crate) struct ListenerContext {
     pub(crate) name: Option<Arc<str>>,
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) proxy_protocol: bool,
+    /// The port of https that requests are redirected to.
+    pub(crate) https_port: Option<u16>,
 }
 
 /// Serves connections. Shared by all listeners of an application.
@@ -46,6 +49,7 @@ pub(crate) struct ConnectionServer<A> {
     pub(crate) descriptors: usize,
     pub(crate) memory: Arc<MemoryBudget>,
     pub(crate) readers: Arc<SlowReaders>,
+    pub(crate) cutoff: Arc<Cutoff>,
 }
 
 /// Why a connection ends without a response; `None` if the client has left.
@@ -110,7 +114,9 @@ where
             () = handshakes_end(shutdown.clone()) => Err(None),
         };
         match admitted {
-            Ok(connection) => self.serve_http(connection, shutdown).await,
+            Ok(connection) => {
+                self.cutoff.wake_when_cut(self.serve_http(connection, shutdown)).await;
+            }
             Err(Some(reason)) => self.policy.record_rejected_connection(peer.ip(), reason),
             Err(None) => {}
         }

@@ -53,17 +53,31 @@ impl ListeningSockets {
         self.0.iter().map(clone).collect()
     }
 
-    /// Closes the sockets that are not in `addresses`, and binds the missing ones.
-    pub(crate) fn complete(mut self, addresses: &[SocketAddr]) -> Result<Self, ListenError> {
+    /// Closes the sockets that are not in `addresses`, and listens on the missing ones.
+    pub(crate) fn complete(mut self, addresses: &[SocketAddr]) -> Result<Self, Vec<ListenError>> {
         self.0.retain(|listening| addresses.contains(&listening.address));
+        let mut errors = Vec::new();
         for &address in addresses {
             if self.get(&address).is_none() {
-                let bound = bind(address, addresses);
-                let socket = bound.map_err(|error| ListenError { address, error })?;
-                self.0.push(ListeningSocket { address, socket });
+                let listening = bind(address, addresses)
+                    .and_then(|socket| socket.listen(BACKLOG).map(|()| socket.into()));
+                match listening {
+                    Ok(socket) => self.0.push(ListeningSocket { address, socket }),
+                    Err(error) => errors.push(ListenError { address, error }),
+                }
             }
         }
-        Ok(self)
+        if errors.is_empty() { Ok(self) } else { Err(errors) }
+    }
+
+    /// Binds every address as [`Self::complete`] does, and releases it again. As nothing listens meanwhile, no client
+    /// connects. Returns the addresses that cannot be bound.
+    pub(crate) fn rehearse(addresses: &[SocketAddr]) -> Vec<ListenError> {
+        let bind = |&address| match bind(address, addresses) {
+            Ok(_) => None,
+            Err(error) => Some(ListenError { address, error }),
+        };
+        addresses.iter().filter_map(bind).collect()
     }
 
     /// The socket of an address.
@@ -73,7 +87,7 @@ impl ListeningSockets {
     }
 }
 
-fn bind(address: SocketAddr, all: &[SocketAddr]) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr, all: &[SocketAddr]) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         // `[::]` serves both families, unless IPv4 has its own listener on this port.
@@ -84,6 +98,5 @@ fn bind(address: SocketAddr, all: &[SocketAddr]) -> io::Result<TcpListener> {
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }

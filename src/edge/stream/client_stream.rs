@@ -24,7 +24,7 @@ use crate::edge::state::ConnectionState;
 use crate::http::{Framing, WireHead};
 
 /// The initial credit of a body: a phone may change its network meanwhile.
-pub(super) const BODY_CREDIT: Duration = Duration::from_secs(20);
+pub(crate) const BODY_CREDIT: Duration = Duration::from_secs(20);
 
 /// A connection's stream, with its deadlines and buffers.
 pub(in crate::edge) struct ClientStream {
@@ -146,6 +146,7 @@ impl AsyncRead for ClientStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        this.context.cutoff.check()?;
         match &mut this.phase {
             StreamPhase::Idle => Poll::Ready(Ok(())),
             StreamPhase::Head { left, framing } => {

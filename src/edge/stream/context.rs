@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::clock::{Clock, Nanos};
 use crate::config::Bounds;
 use crate::edge::admission::IdleMark;
+use crate::edge::cutoff::Cutoff;
 use crate::edge::memory::ConnectionMemory;
 use crate::edge::state::ConnectionState;
 
@@ -18,6 +19,7 @@ pub(in crate::edge) struct StreamContext {
     /// The largest number of HTTP/2 resets that the client may cause in a minute.
     pub(in crate::edge) max_resets: u32,
     pub(in crate::edge) memory: ConnectionMemory,
+    pub(in crate::edge) cutoff: Arc<Cutoff>,
 }
 
 impl StreamContext {

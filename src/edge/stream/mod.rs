@@ -15,6 +15,7 @@ mod read_http2;
 mod transport;
 mod write;
 
+pub(crate) use client_stream::BODY_CREDIT;
 pub(super) use client_stream::ClientStream;
 pub(super) use context::StreamContext;
 pub(super) use transport::Transport;

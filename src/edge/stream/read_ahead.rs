@@ -34,6 +34,7 @@ impl ClientStream {
 
     /// Reads more of them. Returns how many; 0 at the end of the stream.
     pub(in crate::edge) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.context.cutoff.check()?;
         // On the stack, so that a connection that only waits holds no buffer.
         let mut space = [const { MaybeUninit::uninit() }; READ_SIZE];
         let mut read = ReadBuf::uninit(&mut space);

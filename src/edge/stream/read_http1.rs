@@ -95,8 +95,8 @@ impl ClientStream {
                 ready!(self.read_wait.poll_expired(now, None, cx));
                 return Poll::Ready(StreamCut(RejectReason::BodyRate).into());
             }
-            // The framework ends a response that pauses for longer. If it has not, the response is complete, and only
-            // the end of the origin's stream has marked its end.
+            // A response that pauses for longer has failed, or is complete, and only the end of the origin's stream has
+            // marked its end.
             Awaited::Origin(patience) => Duration::from(patience) + BODY_CREDIT,
             Awaited::Nothing => self.context.bounds.discard_time,
         };

@@ -26,6 +26,7 @@ impl AsyncWrite for ClientStream {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        this.context.cutoff.check()?;
         if this.context.state.origin_timeout().is_some() {
             // What is written comes from the origin, so it is not silent.
             this.read_wait.pace.cancel_wait();
@@ -60,6 +61,7 @@ impl AsyncWrite for ClientStream {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        this.context.cutoff.check()?;
         this.context.state.write_response(&mut this.write_buffer);
         if let StreamPhase::Http2(watch) = &mut this.phase {
             watch.write_resets(&mut this.write_buffer);
@@ -83,6 +85,7 @@ impl AsyncWrite for ClientStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        this.context.cutoff.check()?;
         ready!(this.poll_write_buffer(cx))?;
         Pin::new(&mut this.transport).poll_shutdown(cx)
     }

@@ -79,18 +79,18 @@ impl TlsAcceptor {
         })
     }
 
-    /// Performs the handshake. The error is the reason for which the connection is closed.
+    /// Performs the handshake. The error says why the connection is closed.
     pub(in crate::edge) async fn handshake(
         &self,
         tcp: tokio::net::TcpStream,
-    ) -> Result<TlsConnection, RejectReason> {
+    ) -> Result<TlsConnection, HandshakeFailure> {
         // Before the handshake: what a reload puts in force meanwhile must not count as checked.
         let client = match self.asks_clients {
             true => TrustedClient::begin(&self.certificates, self.listener),
             false => None,
         };
         let stream = self.acceptor.tls_handshake(TcpStream::from(tcp)).await;
-        let stream = stream.map_err(|error| reason_of(&error.to_string()))?;
+        let stream = stream.map_err(|error| HandshakeFailure::of(&error.to_string()))?;
         let tls = stream.get_ssl();
         let name = tls.and_then(|tls| tls.server_name());
         // If a reload happens between the handshake and this line, this is the certificate that a new connection gets.
@@ -98,22 +98,45 @@ impl TlsAcceptor {
         let mut facts = ConnectionFacts::tls(name);
         if self.asks_clients {
             let shown = tls.and_then(|tls| tls.peer_certificate_der());
-            let name = shown.map(CertificateName::read).ok_or(RejectReason::ClientCertificate)?;
-            let name = name.map_err(|_| RejectReason::ClientCertificate)?;
+            let unread = HandshakeFailure::Certificate("it cannot be read".to_owned());
+            let name = shown.and_then(|shown| CertificateName::read(shown).ok()).ok_or(unread)?;
             facts = facts.with_client_name(name.into_text());
         }
         Ok(TlsConnection { stream: Box::new(stream), facts, served, client })
     }
 }
 
-/// Whether a handshake failed because of the client's certificate. The framework keeps of the cause only its text.
-fn reason_of(error: &str) -> RejectReason {
-    let is_by_certificate = ["peer sent no certificates", "invalid peer certificate"]
-        .iter()
-        .any(|why| error.contains(why));
-    match is_by_certificate {
-        true => RejectReason::ClientCertificate,
-        false => RejectReason::TlsHandshake,
+/// The longest cause that a log line repeats, in characters.
+const MAX_CAUSE: usize = 160;
+
+/// Why a handshake failed.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::edge) enum HandshakeFailure {
+    /// Because of the client's certificate, or because it showed none; with the cause in words.
+    Certificate(String),
+    /// Something else.
+    Other,
+}
+
+impl HandshakeFailure {
+    /// The framework keeps of a cause only its text.
+    fn of(error: &str) -> Self {
+        let texts = ["peer sent no certificates", "invalid peer certificate"];
+        match texts.iter().find_map(|text| error.find(text)) {
+            // What a certificate contains may be in the text.
+            Some(start) => Self::Certificate(
+                error[start..].chars().filter(|c| !c.is_control()).take(MAX_CAUSE).collect(),
+            ),
+            None => Self::Other,
+        }
+    }
+
+    /// The reason by which it is counted.
+    pub(in crate::edge) const fn reason(&self) -> RejectReason {
+        match self {
+            Self::Certificate(_) => RejectReason::ClientCertificate,
+            Self::Other => RejectReason::TlsHandshake,
+        }
     }
 }
 
@@ -132,9 +155,16 @@ mod tests {
             Error::InvalidCertificate(CertificateError::BadEncoding),
             Error::InvalidCertificate(CertificateError::Expired),
         ] {
-            assert_eq!(reason_of(&error.to_string()), RejectReason::ClientCertificate, "{error}");
+            let text = error.to_string();
+            let failure = HandshakeFailure::of(&format!("TLSHandshakeFailure cause: {text}"));
+            assert_eq!(failure, HandshakeFailure::Certificate(text));
         }
         let other = Error::General("other".to_owned());
-        assert_eq!(reason_of(&other.to_string()), RejectReason::TlsHandshake);
+        assert_eq!(HandshakeFailure::of(&other.to_string()), HandshakeFailure::Other);
+        let hostile = format!("invalid peer certificate: \n{}", "x".repeat(1_000));
+        let HandshakeFailure::Certificate(cause) = HandshakeFailure::of(&hostile) else {
+            panic!("{hostile}");
+        };
+        assert!(cause.len() == MAX_CAUSE && !cause.contains('\n'), "{cause}");
     }
 }

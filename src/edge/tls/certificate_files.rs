@@ -53,10 +53,34 @@ impl AlternativeNames {
     }
 }
 
-/// When the first certificate of a chain expires, in seconds since the Unix epoch: clients refuse the chain then.
-pub(super) fn earliest_expiry(key: &CertifiedKey) -> Option<i64> {
-    let certificates = key.cert.iter().filter_map(|der| X509Certificate::from_der(der).ok());
-    certificates.map(|(_, certificate)| certificate.validity().not_after.timestamp()).min()
+/// From when to when all certificates of a chain are valid, in seconds since the Unix epoch. Clients refuse the chain at
+/// other times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChainValidity {
+    /// The latest beginning.
+    pub not_before: i64,
+    /// The earliest end.
+    pub not_after: i64,
+}
+
+impl ChainValidity {
+    /// Of the certificates in a PEM text; `None` if there are none.
+    pub fn of_pem(pem: &[u8]) -> Option<Self> {
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect();
+        Self::of(&chain)
+    }
+
+    pub(super) fn of(chain: &[CertificateDer<'_>]) -> Option<Self> {
+        let certificates = chain.iter().filter_map(|der| X509Certificate::from_der(der).ok());
+        let each = certificates.map(|(_, certificate)| Self {
+            not_before: certificate.validity().not_before.timestamp(),
+            not_after: certificate.validity().not_after.timestamp(),
+        });
+        each.reduce(|all, next| Self {
+            not_before: all.not_before.max(next.not_before),
+            not_after: all.not_after.min(next.not_after),
+        })
+    }
 }
 
 /// Four bytes or sixteen (RFC 5280, section 4.2.1.6).

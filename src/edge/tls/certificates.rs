@@ -15,7 +15,7 @@ use ring::digest::{self, SHA256_OUTPUT_LEN};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::certificate_files::{AlternativeNames, earliest_expiry, read_certified_key};
+use super::certificate_files::{AlternativeNames, ChainValidity, read_certified_key};
 use super::client_trust::ClientTrust;
 use crate::config::Listener;
 
@@ -61,6 +61,16 @@ pub struct CertificateExpiry {
     pub not_after: i64,
 }
 
+/// A certificate of a listener that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+pub struct CertificateFileError {
+    /// The listener's index.
+    pub listener: usize,
+    /// The reason, with the name of the file.
+    pub why: String,
+}
+
 /// The certificate that a connection was served, with the others of its listener.
 #[derive(Debug)]
 pub(in crate::edge) struct ServedCertificate {
@@ -76,9 +86,13 @@ pub(super) struct CertificateResolver {
 }
 
 impl CertificateStore {
-    /// Reads every certificate of the listeners. An error names the file.
-    pub fn read(listeners: &[Listener]) -> Result<Vec<Arc<Certificates>>, String> {
-        listeners.iter().map(Certificates::read).collect()
+    /// Reads every certificate of the listeners.
+    pub fn read(listeners: &[Listener]) -> Result<Vec<Arc<Certificates>>, CertificateFileError> {
+        let read = |(index, listener)| {
+            Certificates::read(listener)
+                .map_err(|why| CertificateFileError { listener: index, why })
+        };
+        listeners.iter().enumerate().map(read).collect()
     }
 
     /// Puts certificates in force, one set for each listener.
@@ -122,10 +136,10 @@ impl Certificates {
         let client_trust = listener.client_ca.as_deref().map(ClientTrust::read).transpose()?;
         for files in &listener.certificates {
             let key = Arc::new(read_certified_key(&files.certificate, &files.private_key)?);
-            expiries.extend(earliest_expiry(&key).map(|not_after| CertificateExpiry {
+            expiries.extend(ChainValidity::of(&key.cert).map(|validity| CertificateExpiry {
                 listener: Arc::clone(&name),
                 file: files.certificate.clone(),
-                not_after,
+                not_after: validity.not_after,
             }));
             let covered = AlternativeNames::of(&key);
             let entry = Arc::new(CertificateEntry { key, covered });

@@ -15,8 +15,10 @@ mod listener_tickets;
 mod provider;
 mod ticket_keys;
 
+pub(super) use acceptor::HandshakeFailure;
 pub(crate) use acceptor::TlsAcceptor;
+pub use certificate_files::ChainValidity;
 pub(super) use certificates::ServedCertificate;
-pub use certificates::{CertificateExpiry, CertificateStore, Certificates};
+pub use certificates::{CertificateExpiry, CertificateFileError, CertificateStore, Certificates};
 pub(super) use client_verifier::TrustedClient;
 pub use ticket_keys::{NoRandomness, TicketKeys};

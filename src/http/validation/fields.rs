@@ -7,7 +7,8 @@ use super::bytes;
 use super::reject_reason::RejectReason;
 use super::uncommon_fields::UncommonFields;
 use super::uncommon_fields::{METHOD_OVERRIDES, WRITTEN_HERE, is_claim};
-use crate::config::{Config, MethodOverride, Underscores};
+use crate::config::{Config, FieldEdits, MethodOverride, Underscores};
+use crate::policy::Route;
 use crate::policy::client::AddressHeader;
 
 /// Fields to which HTTP gives a meaning for identity, target or framing.
@@ -27,6 +28,10 @@ const HTTP_FIELDS: [&str; 13] = [
     "upgrade",
 ];
 
+/// Fields that decide in which form a body comes. Where a cost is read from bodies, they are replaced for the origin, and a
+/// client could otherwise hide the cost.
+const OF_RESPONSE_BODIES: [&str; 3] = ["accept-encoding", "if-range", "range"];
+
 /// The rules for fields with odd names and for fields that name another method.
 #[derive(Debug)]
 pub struct FieldRules {
@@ -44,8 +49,14 @@ impl FieldRules {
             Some(AddressHeader::Single(name)) => Some(name.clone()),
             Some(AddressHeader::XForwardedFor | AddressHeader::Forwarded) | None => None,
         };
-        let named = named.iter().chain(&address).map(|name| plain(name.as_str().as_bytes()));
-        let fixed = HTTP_FIELDS.iter().chain(&WRITTEN_HERE).chain(&METHOD_OVERRIDES);
+        let edits = config.edits.iter().flat_map(|edits| edits.of_request());
+        let edited: Vec<&HeaderName> = edits.flat_map(FieldEdits::names).collect();
+        let named =
+            named.iter().chain(&address).chain(edited).map(|name| plain(name.as_str().as_bytes()));
+        let reads_bodies = config.policy.routes.iter().any(Route::reads_body);
+        let of_bodies: &[&str] = if reads_bodies { &OF_RESPONSE_BODIES } else { &[] };
+        let fixed =
+            HTTP_FIELDS.iter().chain(&WRITTEN_HERE).chain(&METHOD_OVERRIDES).chain(of_bodies);
         Self {
             underscores: config.bounds.underscores,
             method_override: config.bounds.method_override,

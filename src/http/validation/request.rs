@@ -12,7 +12,7 @@ use super::uncommon_fields::UncommonFields;
 use crate::clock::Nanos;
 use crate::config::Bounds;
 use crate::policy::client::RequestClient;
-use crate::policy::{ConnectionFacts, Facts, KNOWN_METHODS};
+use crate::policy::{ConditionResults, ConnectionFacts, Facts, KNOWN_METHODS};
 
 /// A request that may be matched: two readers cannot take it for different requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct ValidRequest<'r> {
 
 impl ValidRequest<'_> {
     /// The facts of the validated request. `method` and `headers` are those of the validated head; `now` is the
-    /// date ([`Facts::now`]).
+    /// date ([`Facts::now`]); `conditions` is new for each request.
     pub fn facts<'f>(
         &'f self,
         client: RequestClient,
@@ -39,6 +39,7 @@ impl ValidRequest<'_> {
         now: Nanos,
         method: &'f Method,
         headers: &'f HeaderMap,
+        conditions: &'f ConditionResults,
     ) -> Facts<'f> {
         Facts {
             client,
@@ -50,6 +51,7 @@ impl ValidRequest<'_> {
             readings: &self.readings,
             query: self.query,
             headers,
+            conditions: Some(conditions),
         }
     }
 }

@@ -97,8 +97,10 @@ fn write_own(fields: &Fields<'_>, own: &mut JsonObject<'_>) {
         own.object("limit", |own| {
             own.text("name", limit.name);
             own.word("tier", limit.tier);
-            own.number("remaining", limit.remaining);
-            own.boolean("authenticated", limit.authenticated);
+            if let Some(judged) = limit.judged {
+                own.number("remaining", judged.remaining);
+                own.boolean("authenticated", judged.authenticated);
+            }
             if let Some(key) = fields.key {
                 own.display("key", key);
             }

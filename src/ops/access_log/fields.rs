@@ -61,10 +61,11 @@ impl<'r> Fields<'r> {
                 RequestOutcome::Forwarded | RequestOutcome::Failed => "allowed",
                 RequestOutcome::Limited => "limited",
                 RequestOutcome::Rejected => "rejected",
+                RequestOutcome::Redirected => "redirected",
             },
             user_agent: record.user_agent.filter(|_| !hidden.user_agent).map(cut_text),
             trace_id: record.trace_id.filter(|_| !hidden.trace_id),
-            key: record.limit.and_then(|limit| ShownKey::of(limit.key, rules.log_key)),
+            key: record.judged().and_then(|judged| ShownKey::of(judged.key, rules.log_key)),
             record,
         }
     }
@@ -90,7 +91,7 @@ impl<'r> Fields<'r> {
 
     /// Whether the key of the deciding limit came from a credential.
     pub(super) fn authenticated(&self) -> bool {
-        self.record.limit.is_some_and(|limit| limit.authenticated)
+        self.record.judged().is_some_and(|judged| judged.authenticated)
     }
 
     /// Why it was rejected, or why it failed.

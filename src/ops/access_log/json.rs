@@ -25,7 +25,7 @@ pub(super) fn write(fields: &Fields<'_>, out: &mut String) {
     }
     line.text_or_null("limit", record.limit.map(|limit| limit.name));
     line.text_or_null("tier", record.limit.map(|limit| limit.tier));
-    line.number_or_null("remaining", record.limit.map(|limit| limit.remaining));
+    line.number_or_null("remaining", record.judged().map(|judged| judged.remaining));
     line.number_or_null("charged", record.charged);
     line.number_or_null("retry_after", record.retry_after);
     line.boolean("authenticated", fields.authenticated());

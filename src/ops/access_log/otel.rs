@@ -88,8 +88,10 @@ fn write_own(fields: &Fields<'_>, own: &mut JsonObject<'_>) {
     if let Some(limit) = record.limit {
         own.text("tollgate.limit", limit.name);
         own.word("tollgate.tier", limit.tier);
-        own.number("tollgate.remaining", limit.remaining);
-        own.boolean("tollgate.authenticated", limit.authenticated);
+    }
+    if let Some(judged) = record.judged() {
+        own.number("tollgate.remaining", judged.remaining);
+        own.boolean("tollgate.authenticated", judged.authenticated);
     }
     if let Some(key) = fields.key {
         own.display("tollgate.key", key);

@@ -36,6 +36,11 @@ impl AccessLogSink {
         })
     }
 
+    /// Whether the target could be opened; creates nothing.
+    pub fn rehearse(rules: &AccessLog) -> std::io::Result<()> {
+        line_writer::rehearse(&rules.to)
+    }
+
     /// Changes to the target of the next configuration. A file is opened again even if its name is the same, so that a
     /// rotated file is released.
     pub fn redirect(&self, rules: &AccessLog) -> std::io::Result<()> {
@@ -76,8 +81,11 @@ impl AccessSink for AccessLogSink {
         if rules.to == LogTarget::None {
             return false;
         }
-        let passed =
-            matches!(outcome, RequestOutcome::Forwarded | RequestOutcome::Failed) && !outage;
+        let passed = !outage
+            && matches!(
+                outcome,
+                RequestOutcome::Forwarded | RequestOutcome::Failed | RequestOutcome::Redirected
+            );
         let share = if passed { rules.sample_ppm } else { rules.sample_denied_ppm };
         share >= 1_000_000 || fastrand::u32(0..1_000_000) < share
     }

@@ -53,7 +53,7 @@ fn write_field(field: LogField, fields: &Fields<'_>, out: &mut String) {
         LogField::Reason => text(out, record.reason.map(|reason| reason.name())),
         LogField::Limit => text(out, limit.map(|limit| limit.name)),
         LogField::Tier => text(out, limit.map(|limit| limit.tier)),
-        LogField::Remaining => optional(out, limit.map(|limit| limit.remaining)),
+        LogField::Remaining => optional(out, record.judged().map(|judged| judged.remaining)),
         LogField::Charged => optional(out, record.charged),
         LogField::RetryAfter => optional(out, record.retry_after),
         LogField::Authenticated => value(out, fields.authenticated()),

@@ -13,7 +13,7 @@ pub(super) fn part<'r>(facts: &Facts<'r>) -> KeyPart<'r> {
 }
 
 /// The 4 bytes of an IPv4 address, or the 16 of an IPv6 address cut to `ipv6_prefix` bits.
-pub fn bytes(address: IpAddr, ipv6_prefix: u8) -> SmallVec<[u8; 16]> {
+pub(super) fn bytes(address: IpAddr, ipv6_prefix: u8) -> SmallVec<[u8; 16]> {
     match client::prefix(address, ipv6_prefix) {
         IpAddr::V4(v4) => SmallVec::from_slice(&v4.octets()),
         IpAddr::V6(v6) => SmallVec::from_slice(&v6.octets()),

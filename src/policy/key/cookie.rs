@@ -3,7 +3,8 @@
 
 use super::part::KeyPart;
 use crate::policy::Facts;
-use crate::policy::values::{Unreadable, cookie};
+use crate::policy::Unreadable;
+use crate::policy::values::cookie;
 
 /// The value of the first cookie of that name, over all `Cookie` lines (HTTP/2 may split them,
 /// RFC 9113, section 8.2.3). Several cookies of one name are legitimate: their paths and domains may differ, and

@@ -105,7 +105,7 @@ fn credentials<'r>(
 
 /// Whether all origins read the same token: those that split the line at blanks or commas, and those that remove
 /// quotes.
-fn is_token(token: &[u8]) -> bool {
+pub(super) fn is_token(token: &[u8]) -> bool {
     token.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b',' | b'"'))
 }
 

@@ -18,10 +18,11 @@ mod shard;
 mod source;
 mod spec;
 mod target;
+mod typed;
 
-pub use address::bytes as address_bytes;
 pub use hash::{KeyHash, KeyHasher, KeySecret};
-pub use jwt::Claim;
+pub use jwt::{Claim, OnKeysFailure, TokenSource};
 pub use part::KeyPart;
 pub use source::Source;
 pub use spec::{KeySpec, MAX_KEY_SOURCES, NoKey};
+pub use typed::TypedKeyError;

@@ -15,6 +15,9 @@ pub enum KeyPart<'r> {
     Unreadable,
     /// A claim of a token whose signature was not checked ([`crate::tokens::SignatureCheck::Recall`]).
     Unchecked,
+    /// A claim of a token whose keys have not been fetched, and on which the policy insists
+    /// ([`super::OnKeysFailure::Deny`]).
+    Unknowable,
 }
 
 impl<'r> KeyPart<'r> {

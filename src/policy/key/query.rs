@@ -2,7 +2,9 @@
 
 use super::part::KeyPart;
 use crate::policy::Facts;
-use crate::policy::values::{Unreadable, query, spelling};
+use crate::policy::Unreadable;
+use crate::policy::names::spelling;
+use crate::policy::values::query;
 
 /// The decoded value of the only parameter of that decoded name. It is decoded as a form: `+` is a space and `%61` is
 /// `a`. All spellings of a value are one key, also if the origin does not decode them. The part is

@@ -29,7 +29,7 @@ pub enum Source {
     Bearer,
     /// The user of `Authorization: Basic`.
     BasicUser,
-    /// A claim of the bearer token; its signature is checked.
+    /// A claim of a signed token; its signature is checked.
     Jwt(Claim),
     /// The requested host.
     Host,
@@ -100,7 +100,11 @@ impl Source {
             Self::TlsClient => {
                 KeyPart::of(facts.connection.client_name().unwrap_or_default().as_bytes())
             }
-            Self::Path => KeyPart::of(facts.path.as_bytes()),
+            Self::Path => {
+                let rewrite = route.rewrite.as_ref();
+                let path = rewrite.map_or(facts.path, |rewrite| rewrite.key_path(facts.path));
+                KeyPart::of(path.as_bytes())
+            }
             Self::Method => target::method(facts),
             Self::Route => KeyPart::of(route.name.as_bytes()),
             Self::PathSegment(n) => target::segment(facts, *n),
@@ -162,13 +166,13 @@ impl Source {
     pub fn header_name(&self) -> Option<&HeaderName> {
         match self {
             Self::Header(name) => Some(name),
+            Self::Jwt(claim) => claim.header_name(),
             Self::Shard { of, .. } => of.header_name(),
             Self::ClientIp
             | Self::Cookie(_)
             | Self::Query(_)
             | Self::Bearer
             | Self::BasicUser
-            | Self::Jwt(_)
             | Self::Host
             | Self::TlsSni
             | Self::TlsClient
@@ -397,7 +401,7 @@ impl fmt::Display for Source {
             Self::Query(name) => write!(f, "query:{name}"),
             Self::Bearer => f.write_str("bearer"),
             Self::BasicUser => f.write_str("basic_user"),
-            Self::Jwt(claim) => write!(f, "jwt:{}", claim.name),
+            Self::Jwt(claim) => write!(f, "jwt:{}", claim.wanted.name),
             Self::Host => f.write_str("host"),
             Self::TlsSni => f.write_str("tls_sni"),
             Self::TlsClient => f.write_str("tls_client"),

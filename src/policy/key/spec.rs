@@ -30,6 +30,8 @@ pub enum NoKey {
     Unreadable,
     /// A part is a claim of a token whose signature was not checked ([`SignatureCheck::Recall`]).
     Unchecked,
+    /// A part is a claim of a token whose keys have not been fetched, and on which the policy insists.
+    Unknowable,
 }
 
 impl KeySpec {
@@ -78,7 +80,7 @@ impl KeySpec {
         signatures: SignatureCheck,
     ) -> Result<KeyHash, NoKey> {
         let mut hasher = *hasher;
-        let (mut absent, mut unchecked) = (false, false);
+        let (mut absent, mut unchecked, mut unknowable) = (false, false, false);
         for source in &self.0 {
             if *source == Source::ClientIp {
                 // The most frequent source. It is written here without a copy on the heap.
@@ -93,12 +95,14 @@ impl KeySpec {
                 KeyPart::Unchecked => unchecked = true,
                 KeyPart::Repeated => return Err(NoKey::Repeated),
                 KeyPart::Unreadable => return Err(NoKey::Unreadable),
+                KeyPart::Unknowable => unknowable = true,
             }
         }
-        match (absent, unchecked) {
-            (true, _) => Err(NoKey::Absent),
-            (false, true) => Err(NoKey::Unchecked),
-            (false, false) => Ok(hasher.finish()),
+        match (absent, unknowable, unchecked) {
+            (true, ..) => Err(NoKey::Absent),
+            (false, true, _) => Err(NoKey::Unknowable),
+            (false, false, true) => Err(NoKey::Unchecked),
+            (false, false, false) => Ok(hasher.finish()),
         }
     }
 
@@ -115,7 +119,11 @@ impl KeySpec {
         for source in self.0.iter().take(sources) {
             match source.part(facts, route) {
                 KeyPart::Present(value) => hasher.write_part(source.tag(), &value),
-                KeyPart::Absent | KeyPart::Repeated | KeyPart::Unreadable | KeyPart::Unchecked => {
+                KeyPart::Absent
+                | KeyPart::Repeated
+                | KeyPart::Unreadable
+                | KeyPart::Unchecked
+                | KeyPart::Unknowable => {
                     return None;
                 }
             }
@@ -125,12 +133,27 @@ impl KeySpec {
 
     /// Hashes a configured key, given by the values of its sources in order.
     pub fn hash_values(&self, hasher: &KeyHasher, values: &[impl AsRef<[u8]>]) -> KeyHash {
+        self.hash_first_values(self.0.len(), hasher, values)
+    }
+
+    /// Hashes the values of the first `sources` sources of a configured key: with the hasher of families, the key of the
+    /// family.
+    pub fn hash_first_values(
+        &self,
+        sources: usize,
+        hasher: &KeyHasher,
+        values: &[impl AsRef<[u8]>],
+    ) -> KeyHash {
         let mut hasher = *hasher;
-        for (source, value) in self.0.iter().zip(values) {
+        for (source, value) in self.0.iter().take(sources).zip(values) {
             let value = value.as_ref();
             match source.read_configured(value) {
                 KeyPart::Present(part) => hasher.write_part(source.tag(), &part),
-                KeyPart::Absent | KeyPart::Repeated | KeyPart::Unreadable | KeyPart::Unchecked => {
+                KeyPart::Absent
+                | KeyPart::Repeated
+                | KeyPart::Unreadable
+                | KeyPart::Unchecked
+                | KeyPart::Unknowable => {
                     hasher.write_part(source.tag(), value);
                 }
             }

@@ -2,43 +2,52 @@
 
 use std::borrow::Cow;
 
+use http::HeaderValue;
 use http::header::COOKIE;
 use memchr::{memchr, memchr2};
 
-use super::{Unreadable, spelling};
+use super::{Unreadable, each_piece};
+use crate::policy::condition_results::ConditionResults;
 use crate::policy::facts::Facts;
+use crate::policy::names::{NameAndValue, Piece, Syntax, spelling};
+
+/// Some origins also split cookies at commas.
+const SYNTAX: Syntax = Syntax { separator: b';', other_separator: b',', split };
 
 /// Calls `visit` with the raw value of each cookie of that name.
 ///
 /// # Errors
-/// Only some origins read a cookie as one of this name.
+/// Only some origins read a cookie as one of this name, or the conditions of the request have worked too much.
 pub(in crate::policy) fn each<'r>(
     facts: &Facts<'r>,
     name: &str,
     mut visit: impl FnMut(&'r [u8]),
 ) -> Result<(), Unreadable> {
     let name = name.as_bytes();
-    for line in facts.headers.get_all(COOKIE) {
-        for pair in line.as_bytes().split(|byte| *byte == b';') {
-            // Some origins also split cookies at commas.
-            for (index, piece) in pair.split(|byte| *byte == b',').enumerate() {
-                let Some(at) = memchr(b'=', piece) else {
-                    continue;
-                };
-                let (found, value) = (piece[..at].trim_ascii(), piece[at + 1..].trim_ascii());
-                // Some origins read a quoted value up to the closing quote, past the `;`.
-                if value.starts_with(b"\"") && (value.len() == 1 || !value.ends_with(b"\"")) {
-                    return Err(Unreadable);
-                }
-                if found == name && index == 0 && piece.len() == pair.len() {
-                    visit(value);
-                } else if spelling::is_like(found, name) {
-                    return Err(Unreadable);
-                }
-            }
+    let headers = facts.headers;
+    let lines = || headers.get_all(COOKIE).into_iter().map(HeaderValue::as_bytes);
+    let index = facts.conditions.map(ConditionResults::cookies);
+    each_piece(facts, index, lines, SYNTAX, name, |piece| {
+        let Piece { name: found, value, is_alone, .. } = piece;
+        if found == name && is_alone {
+            visit(value);
+        } else if spelling::is_like(found, name) {
+            return Err(Unreadable);
         }
+        Ok(true)
+    })
+}
+
+fn split(piece: &[u8]) -> Result<Option<NameAndValue<'_>>, Unreadable> {
+    let Some(at) = memchr(b'=', piece) else {
+        return Ok(None);
+    };
+    let (found, value) = (piece[..at].trim_ascii(), piece[at + 1..].trim_ascii());
+    // Some origins read a quoted value up to the closing quote, past the `;`.
+    if value.starts_with(b"\"") && (value.len() == 1 || !value.ends_with(b"\"")) {
+        return Err(Unreadable);
     }
-    Ok(())
+    Ok(Some((found, value)))
 }
 
 /// The value without quotes and escapes. Some origins remove quotes, others decode escapes, so both spellings are one

@@ -5,13 +5,12 @@
 
 pub(super) mod cookie;
 pub(super) mod query;
-pub(super) mod spelling;
 
+use super::condition_results::ConditionResults;
 use super::facts::Facts;
-
-/// A value that origins may read in different ways; the request is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unreadable;
+use super::names::{self, NameIndex, Piece, Syntax, spelling};
+use super::unreadable::Unreadable;
+use super::work_budget::WorkBudget;
 
 /// Calls `visit` with each decoded value of the query parameter of this name until it returns true.
 pub(super) fn any_query(
@@ -43,3 +42,22 @@ pub(super) fn any_cookie(
     })?;
     found
 }
+
+/// Calls `visit` with each piece of the lines that some origin may read as one of this name, and perhaps with others, in
+/// order, until it returns false or fails.
+fn each_piece<'r, L: Iterator<Item = &'r [u8]>>(
+    facts: &Facts<'r>,
+    index: Option<&NameIndex>,
+    lines: impl Fn() -> L,
+    syntax: Syntax,
+    name: &[u8],
+    visit: impl FnMut(Piece<'r>) -> Result<bool, Unreadable>,
+) -> Result<(), Unreadable> {
+    match index.zip(facts.conditions.map(ConditionResults::budget)) {
+        Some((index, budget)) => index.each(lines, syntax, name, budget, visit),
+        None => names::each_of_all(lines(), syntax, &WorkBudget::unlimited(), visit),
+    }
+}
+
+#[cfg(test)]
+mod tests;

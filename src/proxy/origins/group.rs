@@ -19,14 +19,14 @@ use super::discovery::ServerNames;
 use super::health::ServerFailure;
 use super::servers::{ServerList, ServerReport};
 use super::tls::OriginTlsFiles;
-use crate::clock::{Clock, Nanos};
+use crate::clock::{Clock, Nanos, RoundedSpan};
 use crate::config::{Balance, Origin};
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::policy::key::KeyPart;
 use crate::policy::{Facts, Route};
 
 /// How long the names of an origin may take to resolve when it is loaded. After that it starts without them.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A loaded origin. Its tasks (names, health checks) end when it is dropped.
 pub struct OriginGroup {
@@ -137,7 +137,11 @@ impl OriginGroup {
         };
         let hashed = match &hashed {
             KeyPart::Present(value) => &value[..],
-            KeyPart::Absent | KeyPart::Repeated | KeyPart::Unreadable | KeyPart::Unchecked => b"",
+            KeyPart::Absent
+            | KeyPart::Repeated
+            | KeyPart::Unreadable
+            | KeyPart::Unchecked
+            | KeyPart::Unknowable => b"",
         };
         self.balancer.choose(&self.servers, hashed, attempt)
     }
@@ -157,9 +161,9 @@ impl OriginGroup {
         if let Some(exclusion) = server.health.failed(failure, began, now.mono, chance)
             && LOG_SAMPLER.admit_line(LogKind::OriginServer, self.clock.date(now))
         {
-            let millis = exclusion.get() / 1_000_000;
             let (name, label) = (&self.config.name, server.label());
-            log::warn!("origin {name}: server {label} does not answer: left out for {millis} ms");
+            let span = RoundedSpan(exclusion);
+            log::warn!("origin {name}: server {label} does not answer: left out for {span}");
         }
     }
 
@@ -238,7 +242,8 @@ async fn repeat<F: Future<Output = ()>>(every: Duration, mut round: impl FnMut()
     }
 }
 
-fn peer(config: &Origin, server: SocketAddr, tls: &OriginTlsFiles) -> HttpPeer {
+/// The framework's description of a server of an origin.
+pub(super) fn peer(config: &Origin, server: SocketAddr, tls: &OriginTlsFiles) -> HttpPeer {
     let sni = config.tls.as_ref().map_or_else(String::new, |tls| tls.sni.clone());
     let mut peer = HttpPeer::new(server, config.tls.is_some(), sni);
     let options = &mut peer.options;

@@ -44,9 +44,9 @@ const FIRST_SHARE: u32 = FULL_SHARE / 10;
 /// How a server failed a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::proxy) enum ServerFailure {
-    /// No connection came about: refused, not in time, or without agreement on TLS. No request can cause that.
+    /// No connection came about: refused, or without agreement on TLS. No request can cause that.
     Connection,
-    /// It took a request and gave no answer to it. The request may be the cause.
+    /// No connection came about in time, or it took a request and gave no answer to it. Requests may be the cause.
     Answer,
 }
 

@@ -21,12 +21,17 @@ use super::pending::{ChargeFuture, ChargeResult, PendingCharge};
 use super::queue::QueueContext;
 use super::transport::{Readiness, StoreTransport};
 use super::unreported::UnreportedUsage;
+use super::usage_progress::Refunds;
 use super::worker::Worker;
 use crate::clock::{Clock, Nanos};
 
 /// Maximum charges that wait or are away: more than a store settles within any sensible timeout. More would only wait
 /// to be withdrawn.
 const MAX_UNFINISHED: usize = 65_536;
+
+/// How long a refund or a debit may wait in the queue. It is longer than for a decision, because no request waits
+/// for it, and a late one is still correct.
+pub(super) const UNATTENDED_TIMEOUT: Nanos = Nanos::SECOND;
 
 /// What callers, the worker and the tasks of calls share.
 pub(super) struct Batcher {
@@ -118,6 +123,14 @@ impl Batcher {
             return;
         }
         self.push_event(WorkerEvent::Queue(PendingCharge::new(charge, deadline, false)));
+    }
+
+    /// Queues refunds of usage that was reported.
+    pub(super) fn send_refunds(&self, refunds: Refunds) {
+        let deadline = self.clock.now().mono.saturating_add(UNATTENDED_TIMEOUT);
+        for refund in refunds {
+            self.submit_unattended(refund, deadline);
+        }
     }
 
     /// Counts a charge as unfinished, or says why it cannot be queued.

@@ -26,7 +26,8 @@
 --
 -- Reply     The number of the call, the server's time, and then for each run of 's' and 'q' how many charges
 --           were admitted, and for each of its cells what the cell was before the run. limit/reading.rs has
---           the table of these numbers and computes every verdict from them.
+--           the table of these numbers and computes every verdict from them. For each run of 'c', the units
+--           that each of its cells was charged.
 --           A cell that another program wrote is answered by an error that begins with TOLLGATE.
 --
 -- Every time is in microseconds since the epoch. Every number is an integer below 2^53, where the arithmetic
@@ -994,6 +995,7 @@ while ARGV[next_arg] do
       local units = cost
       if op == 'c' then
         units = min(cost, quotient(available, unit))
+        reply[#reply + 1] = units
       elseif algorithm == BUCKET then
         units = max(0, min(cost, quotient(MAX_NUMBER / 2 - spent_time(own), unit)))
       elseif algorithm == LOG then

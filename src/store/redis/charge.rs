@@ -107,6 +107,8 @@ pub struct ChargeReply {
     pub at: u64,
     /// A reply for each cell of the charge, in its order; empty for an operation that does not judge.
     pub cells: SmallVec<[CellReply; 4]>,
+    /// Of a report, how many units every cell was charged: as many as fitted. Otherwise 0.
+    pub reported: u32,
 }
 
 impl ChargeReply {

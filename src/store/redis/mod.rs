@@ -29,6 +29,8 @@ mod metrics;
 mod pending;
 mod queue;
 #[cfg(feature = "redis")]
+mod reachability;
+#[cfg(feature = "redis")]
 mod redis_transport;
 mod reporter;
 mod script;
@@ -46,6 +48,8 @@ mod start;
 mod topology;
 mod transport;
 mod unreported;
+mod usage_progress;
+mod usage_report;
 mod worker;
 
 #[cfg(feature = "redis")]
@@ -54,6 +58,9 @@ pub use call::{Argument, Arguments, Call, CallFull};
 pub use charge::{CellCharge, CellReply, ChargeReply, Operation, StoreCharge};
 pub use failure::StoreFailure;
 pub use metrics::{CallOutcome, StoreMetrics};
+#[cfg(feature = "redis")]
+pub use reachability::unreachable_servers;
 pub use script::SCRIPT;
 pub use shared_store::SharedStore;
 pub use transport::{Readiness, StoreTransport};
+pub use unreported::UnreportedReceipt;

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::{Cmd, Value};
-use tokio::sync::Notify;
 
 use super::address::StoreSettings;
 use super::bans;
@@ -38,17 +37,10 @@ pub(super) struct RedisTransport {
 impl RedisTransport {
     /// Begins to connect, on the current runtime.
     pub(super) fn start(settings: StoreSettings, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let context = Arc::new(ServerContext {
-            login: settings.login,
-            tls: settings.tls,
-            prefix: settings.prefix,
-            clock,
-            timeout: settings.timeout,
-            refresh_topology: Notify::new(),
-            readiness_changed: Notify::new(),
-        });
+        let servers = settings.servers.clone();
+        let context = Arc::new(ServerContext::new(settings, clock));
         Arc::new(Self {
-            topology: Topology::start(settings.servers, Arc::clone(&context)),
+            topology: Topology::start(servers, Arc::clone(&context)),
             context,
             script_sha: redis::Script::new(SCRIPT).get_hash().to_owned(),
         })

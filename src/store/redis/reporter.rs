@@ -6,10 +6,15 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::batcher::Batcher;
 use super::charge::CellCharge;
+use super::failure::StoreFailure;
+use super::pending::ChargeFuture;
 use super::shared_store::SharedStore;
 use super::transport::{Readiness, StoreTransport};
+use super::usage_report::{ReportOutcome, UsageReport};
 use crate::clock::Nanos;
 
 /// The time between two reports while the store answers.
@@ -60,6 +65,22 @@ async fn wait_for_next_round(transport: &dyn StoreTransport, was_away: &mut bool
     }
 }
 
+/// The charges of one report, in the queue of the batcher.
+type SubmittedCharges = SmallVec<[Result<ChargeFuture, StoreFailure>; 2]>;
+
+/// What became of a charge that reports.
+async fn outcome(waiting: Result<ChargeFuture, StoreFailure>) -> ReportOutcome {
+    let result = match waiting {
+        Ok(waiting) => waiting.await,
+        Err(failure) => Err(failure),
+    };
+    match result {
+        Ok(reply) => ReportOutcome::Charged { at: reply.at, units: reply.reported },
+        Err(failure) if failure.may_have_charged() => ReportOutcome::Unknown,
+        Err(_) => ReportOutcome::NotExecuted,
+    }
+}
+
 /// Reports all usage that can be sent now. Reports that were certainly not executed are put back; those that may
 /// have been executed are dropped.
 async fn flush(batcher: &Batcher) {
@@ -76,21 +97,22 @@ async fn flush(batcher: &Batcher) {
         let deadline = now.mono.saturating_add(REPORT_TIMEOUT);
         let submitted: Vec<_> = reports
             .into_iter()
-            .map(|report| (report.item, batcher.submit(report.charge, deadline)))
+            .map(|UsageReport { item, charges }| {
+                let submit = |charge| batcher.submit(charge, deadline);
+                (item, charges.into_iter().map(submit).collect::<SubmittedCharges>())
+            })
             .collect();
         let mut all_executed = true;
-        for (item, waiting) in submitted {
-            let outcome = match waiting {
-                Ok(waiting) => waiting.await,
-                Err(failure) => Err(failure),
-            };
-            if let Err(failure) = outcome {
-                all_executed = false;
-                if !failure.may_have_charged() {
-                    let now = batcher.clock.now();
-                    batcher.unreported.put_back(item, now, &batcher.metrics);
-                }
+        for (item, charges) in submitted {
+            let mut outcomes: SmallVec<[ReportOutcome; 2]> = SmallVec::new();
+            for waiting in charges {
+                outcomes.push(outcome(waiting).await);
             }
+            let is_executed = |outcome: &_| matches!(outcome, ReportOutcome::Charged { .. });
+            all_executed &= outcomes.iter().all(is_executed);
+            let now = batcher.clock.now();
+            let refunds = batcher.unreported.conclude(item, &outcomes, now, &batcher.metrics);
+            batcher.send_refunds(refunds);
         }
         if !all_executed {
             return;

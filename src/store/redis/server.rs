@@ -23,7 +23,7 @@ use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::address::{Address, Login, StoreTls};
+use super::address::{Address, Login, StoreSettings, StoreTls};
 use super::circuit_breaker::CircuitBreaker;
 use super::connection::ServerConnection;
 use super::failure::StoreFailure;
@@ -49,6 +49,20 @@ pub(super) struct ServerContext {
     pub(super) refresh_topology: Notify,
     /// Notified when the readiness of a server may have changed.
     pub(super) readiness_changed: Notify,
+}
+
+impl ServerContext {
+    pub(super) fn new(settings: StoreSettings, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            login: settings.login,
+            tls: settings.tls,
+            prefix: settings.prefix,
+            clock,
+            timeout: settings.timeout,
+            refresh_topology: Notify::new(),
+            readiness_changed: Notify::new(),
+        }
+    }
 }
 
 /// One server.
@@ -84,7 +98,14 @@ pub(super) enum CommandError {
 impl Server {
     /// Starts the task that maintains the server. The task ends when the server is dropped.
     pub(super) fn start(address: Address, context: Arc<ServerContext>) -> Arc<Self> {
-        let server = Arc::new(Self {
+        let server = Arc::new(Self::new(address, context));
+        tokio::spawn(server_task::maintain(Arc::downgrade(&server)));
+        server
+    }
+
+    /// A server that nothing connects to yet.
+    pub(super) fn new(address: Address, context: Arc<ServerContext>) -> Self {
+        Self {
             address,
             context,
             connection: ArcSwapOption::empty(),
@@ -93,9 +114,7 @@ impl Server {
             wake: Notify::new(),
             probe_slot: AtomicU16::new(0),
             storage: ServerStorage::default(),
-        });
-        tokio::spawn(server_task::maintain(Arc::downgrade(&server)));
-        server
+        }
     }
 
     /// Whether it answers. A server whose connection is being opened again still counts as up.

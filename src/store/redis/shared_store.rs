@@ -9,23 +9,20 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::batcher::Batcher;
+use super::batcher::{Batcher, UNATTENDED_TIMEOUT};
 use super::charge::{CellCharge, ChargeReply, Operation, StoreCharge};
 use super::denial_cache::{DenialCache, DenialKey};
 use super::failure::StoreFailure;
 use super::metrics::StoreMetrics;
 use super::reporter;
 use super::transport::{Readiness, StoreTransport};
+use super::unreported::UnreportedReceipt;
 use crate::clock::{Clock, Nanos, Now};
-use crate::limit::{Receipt, Verdict};
+use crate::limit::Verdict;
 use crate::store::Bans;
 
 /// The time between two checks whether the store answers.
 const UP_CHECK_INTERVAL: Duration = Duration::from_millis(2);
-
-/// How long a refund or a debit may wait in the queue. It is longer than for a decision, because no request waits
-/// for it, and a late one is still correct.
-const UNATTENDED_TIMEOUT: Nanos = Nanos::SECOND;
 
 /// A store that many nodes share.
 pub struct SharedStore {
@@ -184,14 +181,20 @@ impl SharedStore {
     }
 
     /// Records a charge that this node admitted without the store, to be reported later. This must not be used for a
-    /// charge whose failure [may have charged](StoreFailure::may_have_charged), which counts as charged.
-    pub fn record_unreported(&self, charge: &CellCharge, now: Now) {
-        self.batcher.unreported.record(charge, now, &self.batcher.metrics);
+    /// charge whose failure [may have charged](StoreFailure::may_have_charged), which counts as charged. `None`: the
+    /// list has no room for it, and the store is never told.
+    pub fn record_unreported(&self, charge: &CellCharge, now: Now) -> Option<UnreportedReceipt> {
+        self.batcher.unreported.record(charge, now, &self.batcher.metrics)
     }
 
-    /// Refunds some units of a charge that this node admitted without the store.
-    pub fn refund_unreported(&self, charge: &CellCharge, units: u32, receipt: Receipt, now: Now) {
-        self.batcher.unreported.refund(charge, units, receipt, now);
+    /// Refunds some units of a charge that this node admitted without the store: before it is reported, or in the
+    /// store. Returns false if nobody knows whether the store was told of it; then nothing is refunded.
+    #[must_use]
+    pub fn refund_unreported(&self, charge: &UnreportedReceipt, units: u32, now: Now) -> bool {
+        let refunds = self.batcher.unreported.refund(charge, units, now);
+        let is_refunded = refunds.is_some();
+        self.batcher.send_refunds(refunds.unwrap_or_default());
+        is_refunded
     }
 
     /// Shares the bans of this node with other nodes, from now on. Further calls do nothing.

@@ -9,15 +9,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use smallvec::smallvec;
-
 use super::charge::{CellCharge, Operation, StoreCharge};
 use super::metrics::StoreMetrics;
+use super::usage_progress::{Refunds, ReportedUnits, ReportedUsage, UsagePhase, UsageProgress};
+use super::usage_report::{
+    Correction, KeyUsage, ReportOutcome, SentUsage, UnreportedItem, UsageReport,
+};
 use crate::clock::{Nanos, Now};
-use crate::limit::{Cell, Receipt};
+use crate::limit::Receipt;
 use crate::policy::KeyHash;
 use crate::store::IssuedQuota;
+use parking_lot::Mutex;
 
 /// The largest number of entries, one for each key and quota. It bounds the memory of a flood during an outage to some
 /// ten megabytes, the times of sliding logs not counted.
@@ -56,68 +58,74 @@ struct UsageId {
     quota: u32,
 }
 
-/// The unreported usage of one key under one quota.
-#[derive(Debug)]
-pub(super) struct KeyUsage {
-    key: KeyHash,
-    family: Option<KeyHash>,
-    quota: Arc<IssuedQuota>,
-    cell: Cell,
-}
-
-/// A refund or a debit, and when it was made.
-#[derive(Debug)]
-pub(super) struct Correction {
-    charge: StoreCharge,
-    since: Nanos,
-}
-
-/// A charge that reports an item of the list.
-#[derive(Debug)]
-pub(super) struct UsageReport {
-    /// What is reported, to be put back if the report is not executed.
-    pub(super) item: UnreportedItem,
-    /// The charge that reports it.
-    pub(super) charge: StoreCharge,
-}
-
-/// An item of the list.
-#[derive(Debug)]
-pub(super) enum UnreportedItem {
-    /// Units that were admitted.
-    Usage(KeyUsage),
-    /// A refund or a debit.
-    Correction(Box<Correction>),
+/// A charge among the unreported usage, by which it can be refunded, whether it was reported meanwhile or not.
+#[derive(Clone, Debug)]
+pub struct UnreportedReceipt {
+    id: UsageId,
+    progress: Arc<UsageProgress>,
+    receipt: Receipt,
 }
 
 impl UnreportedUsage {
-    /// Records a charge that was admitted without the store.
-    pub(super) fn record(&self, charge: &CellCharge, now: Now, metrics: &StoreMetrics) {
+    /// Records a charge that was admitted without the store. `None`: the list cannot keep it.
+    pub(super) fn record(
+        &self,
+        charge: &CellCharge,
+        now: Now,
+        metrics: &StoreMetrics,
+    ) -> Option<UnreportedReceipt> {
         let mut lists = self.0.lock();
         let id = UsageId::of(charge.key, &charge.quota);
         if lists.usage.len() >= MAX_KEYS && !lists.usage.contains_key(&id) {
             lists.purge(now);
             if lists.usage.len() >= MAX_KEYS {
                 lists.lose(u64::from(charge.cost), metrics);
-                return;
+                return None;
             }
         }
         let quota = *charge.quota.quota();
         let usage = lists.usage.entry(id).or_insert_with(|| KeyUsage {
-            key: charge.key,
-            family: charge.family,
-            quota: Arc::clone(&charge.quota),
+            charge: CellCharge { cost: 0, log_chunk: 0, ..charge.clone() },
             cell: quota.empty_cell(),
+            progress: Arc::default(),
         });
+        usage.charge.refundable |= charge.refundable;
         quota.charge(&mut usage.cell, charge.cost, now);
+        let verdict = quota.judge(Some(&usage.cell), 0, now);
+        let receipt = quota.receipt(&verdict, charge.cost, now);
+        Some(UnreportedReceipt { id, progress: Arc::clone(&usage.progress), receipt })
     }
 
-    /// Refunds some units of a charge that was admitted without the store.
-    pub(super) fn refund(&self, charge: &CellCharge, units: u32, receipt: Receipt, now: Now) {
-        let id = UsageId::of(charge.key, &charge.quota);
-        if let Some(usage) = self.0.lock().usage.get_mut(&id) {
-            let (quota, windows) = (*usage.quota.quota(), usage.quota.windows().clone());
-            quota.refund(&windows, &mut usage.cell, units, receipt, now);
+    /// Refunds some units of a charge that was admitted without the store. Returns the refunds to send if it was
+    /// reported meanwhile, and `None` if nobody knows whether it was.
+    pub(super) fn refund(
+        &self,
+        charge: &UnreportedReceipt,
+        units: u32,
+        now: Now,
+    ) -> Option<Refunds> {
+        let mut lists = self.0.lock();
+        let refund = (units, charge.receipt);
+        let mut progress = Arc::clone(&charge.progress);
+        loop {
+            let next = match &mut *progress.0.lock() {
+                UsagePhase::Merged(other) => Arc::clone(other),
+                UsagePhase::Listed => {
+                    let usage = lists.usage.get_mut(&charge.id);
+                    // What has refilled may have left the list. It changes nothing any more.
+                    if let Some(usage) = usage.filter(|u| Arc::ptr_eq(&u.progress, &progress)) {
+                        usage.refund(refund, now);
+                    }
+                    return Some(Refunds::new());
+                }
+                UsagePhase::Sent(waiting) => {
+                    waiting.push(refund);
+                    return Some(Refunds::new());
+                }
+                UsagePhase::Reported(reported) => return Some(reported.refund(refund)),
+                UsagePhase::Lost => return None,
+            };
+            progress = next;
         }
     }
 
@@ -162,14 +170,27 @@ impl UnreportedUsage {
         reports
     }
 
-    /// Puts an item back whose report was certainly not executed.
-    pub(super) fn put_back(&self, item: UnreportedItem, now: Now, metrics: &StoreMetrics) {
+    /// Learns what became of the charges of a report, in their order. What was certainly not executed is put back;
+    /// what may have been executed is dropped. Returns refunds that have waited for this, to be sent.
+    pub(super) fn conclude(
+        &self,
+        item: UnreportedItem,
+        outcomes: &[ReportOutcome],
+        now: Now,
+        metrics: &StoreMetrics,
+    ) -> Refunds {
         let mut lists = self.0.lock();
+        let outcome = outcomes.first().copied().unwrap_or(ReportOutcome::NotExecuted);
         match item {
             UnreportedItem::Correction(correction) => {
-                lists.add_correction(*correction, now, metrics);
+                if outcome == ReportOutcome::NotExecuted {
+                    lists.add_correction(*correction, now, metrics);
+                }
+                Refunds::new()
             }
-            UnreportedItem::Usage(usage) => lists.put_usage_back(usage, now, metrics),
+            UnreportedItem::Usage(sent) => {
+                lists.conclude_usage(*sent, outcome, outcomes.get(1).copied(), now, metrics)
+            }
         }
     }
 }
@@ -194,33 +215,69 @@ impl UnreportedLists {
                 break;
             }
             cursor = UsageId { quota: id.quota.saturating_add(1), ..*id };
-            if can_be_sent(&usage.charge(0)) {
+            if can_be_sent(&usage.charge) {
                 ids.push(*id);
             }
         }
         self.cursor = cursor;
         for id in ids {
-            let Some(mut usage) = self.usage.remove(&id) else {
+            let Some(usage) = self.usage.remove(&id) else {
                 continue;
             };
-            let debt = usage.take_debt(now);
-            let charge = usage.report(now);
             // Usage that has refilled costs nothing any more.
-            if charge.cell_charges.iter().any(|charge| charge.cost > 0) {
-                reports.push(UsageReport { item: UnreportedItem::Usage(usage), charge });
-            }
-            // The debt follows the report, because the store charges a report only as far as it fits.
-            if let Some(charge) = debt {
-                reports.push(UsageReport::of_correction(Correction { charge, since: now.mono }));
+            if usage.spent(now) > 0 {
+                reports.push(UsageReport::of_usage(usage, now));
             }
         }
     }
 
+    /// `debt`: what became of the units above the limit, if there were some.
+    fn conclude_usage(
+        &mut self,
+        sent: SentUsage,
+        report: ReportOutcome,
+        debt: Option<ReportOutcome>,
+        now: Now,
+        metrics: &StoreMetrics,
+    ) -> Refunds {
+        let lacks_debt = debt == Some(ReportOutcome::NotExecuted);
+        if report == ReportOutcome::NotExecuted {
+            let usage = if debt.is_none() || lacks_debt { sent.usage } else { sent.up_to_limit() };
+            self.put_usage_back(usage, now, metrics);
+            return Refunds::new();
+        }
+        if lacks_debt {
+            let debit = sent.usage.store_charge(Operation::Debit, sent.debt);
+            self.add_correction(Correction { charge: debit, since: now.mono }, now, metrics);
+        }
+        let ReportOutcome::Charged { at, units } = report else {
+            sent.usage.progress.enter(UsagePhase::Lost);
+            return Refunds::new();
+        };
+        let debt = match debt {
+            Some(ReportOutcome::Charged { at, .. }) => ReportedUnits { at, units: sent.debt },
+            Some(ReportOutcome::NotExecuted | ReportOutcome::Unknown) | None => {
+                ReportedUnits::default()
+            }
+        };
+        let SentUsage { usage: KeyUsage { charge, cell, progress }, taken, .. } = sent;
+        let report = ReportedUnits { at, units };
+        let mut reported = Box::new(ReportedUsage { cell, taken, charge, report, debt });
+        let waiting = progress.enter(UsagePhase::Lost);
+        let refunds = waiting.into_iter().flat_map(|refund| reported.refund(refund)).collect();
+        progress.enter(UsagePhase::Reported(reported));
+        refunds
+    }
+
     fn put_usage_back(&mut self, mut usage: KeyUsage, now: Now, metrics: &StoreMetrics) {
-        let id = UsageId::of(usage.key, &usage.quota);
+        let id = UsageId::of(usage.charge.key, &usage.charge.quota);
+        for refund in usage.progress.enter(UsagePhase::Listed) {
+            usage.refund(refund, now);
+        }
         if let Some(newer) = self.usage.remove(&id) {
             let cost = newer.spent(now);
-            usage.quota.quota().charge(&mut usage.cell, cost, now);
+            usage.charge.quota.quota().charge(&mut usage.cell, cost, now);
+            newer.progress.enter(UsagePhase::Merged(Arc::clone(&usage.progress)));
         } else if self.usage.len() >= MAX_KEYS {
             let cost = usage.spent(now);
             self.lose(u64::from(cost), metrics);
@@ -247,7 +304,7 @@ impl UnreportedLists {
             return;
         }
         self.purged = Some(now.mono);
-        self.usage.retain(|_, usage| !usage.quota.quota().is_idle(&usage.cell, now));
+        self.usage.retain(|_, usage| !usage.charge.quota.quota().is_idle(&usage.cell, now));
         self.corrections.retain(|correction| !correction.has_refilled(now));
     }
 
@@ -269,58 +326,13 @@ impl UsageId {
     }
 }
 
-impl UsageReport {
-    fn of_correction(correction: Correction) -> Self {
-        let charge = correction.charge.clone();
-        Self { item: UnreportedItem::Correction(Box::new(correction)), charge }
-    }
-}
-
-impl KeyUsage {
-    /// Units that have not refilled.
-    fn spent(&self, now: Now) -> u32 {
-        self.quota.quota().spent(&self.cell, now)
-    }
-
-    fn limit(&self, now: Now) -> u32 {
-        self.quota.quota().judge(None, 0, now).limit
-    }
-
-    fn charge(&self, cost: u32) -> CellCharge {
-        CellCharge::new(self.key, self.family, Arc::clone(&self.quota), cost)
-    }
-
-    /// The charge that reports the admitted units. The store charges as many of them as fit, since other nodes may
-    /// have admitted as many.
-    fn report(&self, now: Now) -> StoreCharge {
-        let charge = self.charge(self.spent(now));
-        StoreCharge { operation: Operation::Report, cell_charges: smallvec![charge] }
-    }
-
-    /// Takes out the units above the limit. They come from costs that were known late, which the store charges
-    /// whether they fit or not.
-    fn take_debt(&mut self, now: Now) -> Option<StoreCharge> {
-        let (quota, limit) = (*self.quota.quota(), self.limit(now));
-        let debt = self.spent(now).checked_sub(limit).filter(|debt| *debt > 0)?;
-        self.cell = quota.empty_cell();
-        quota.charge(&mut self.cell, limit, now);
-        let charge = self.charge(debt);
-        Some(StoreCharge { operation: Operation::Debit, cell_charges: smallvec![charge] })
-    }
-}
-
-impl Correction {
-    fn has_refilled(&self, now: Now) -> bool {
-        let lifetime = |charge: &CellCharge| charge.quota.quota().charge_lifetime(charge.cost);
-        let longest = self.charge.cell_charges.iter().map(lifetime).max().unwrap_or_default();
-        self.since.saturating_add(longest) <= now.mono
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use smallvec::smallvec;
+
     use super::*;
     use crate::limit::{FixedWindow, Quota, Rate};
+    use crate::store::redis::charge::Operation;
     use crate::store::{CellBudget, EmbeddedStore, QuotaSpec};
 
     fn quota(secs: u64) -> Arc<IssuedQuota> {
@@ -341,7 +353,8 @@ mod tests {
 
     fn costs(list: &UnreportedUsage, now: Now) -> Vec<u32> {
         let taken = list.take(usize::MAX, now, |_| true);
-        taken.iter().map(|report| report.charge.cell_charges[0].cost).collect()
+        let charges = taken.iter().flat_map(|report| &report.charges);
+        charges.map(|charge| charge.cell_charges[0].cost).collect()
     }
 
     #[test]
@@ -354,7 +367,7 @@ mod tests {
         assert_eq!(taken.len(), 1);
         list.record(&spend(2, &long, 1), at(104), &metrics);
         for report in taken {
-            list.put_back(report.item, at(105), &metrics);
+            list.conclude(report.item, &[ReportOutcome::NotExecuted], at(105), &metrics);
         }
         assert_eq!(costs(&list, at(105)), [8]);
         assert!(list.is_empty());
@@ -374,13 +387,12 @@ mod tests {
         let (short, long) = (issue(10), issue(1_000));
         list.record(&spend(1, &short, 5), at(100), &metrics);
         list.record(&spend(1, &long, 7), at(101), &metrics);
-        list.record(&spend(1, &short, 2), at(102), &metrics);
-        let receipt = short.quota().receipt(&short.quota().judge(None, 2, at(102)), 2, at(102));
-        list.refund(&spend(1, &short, 2), 1, receipt, at(103));
+        let last = list.record(&spend(1, &short, 2), at(102), &metrics).unwrap();
+        assert!(list.refund(&last, 1, at(103)).unwrap().is_empty());
         let mut reported: Vec<(u64, u32)> = list
             .take(usize::MAX, at(104), |_| true)
             .iter()
-            .map(|report| &report.charge.cell_charges[0])
+            .map(|report| &report.charges[0].cell_charges[0])
             .map(|spend| (spend.quota.quota().window().secs(), spend.cost))
             .collect();
         reported.sort_unstable();
@@ -408,7 +420,8 @@ mod tests {
             let taken = list.take(usize::MAX, now, |_| true);
             let charges: Vec<_> = taken
                 .iter()
-                .map(|report| (report.charge.operation, report.charge.cell_charges[0].cost))
+                .flat_map(|report| &report.charges)
+                .map(|charge| (charge.operation, charge.cell_charges[0].cost))
                 .collect();
             (charges, taken)
         };
@@ -416,10 +429,16 @@ mod tests {
         let (first, taken) = take(at(102));
         assert_eq!(first, [(Operation::Report, 10), (Operation::Debit, 570)]);
         for report in taken {
-            list.put_back(report.item, at(102), &metrics);
+            list.conclude(report.item, &[ReportOutcome::NotExecuted; 2], at(102), &metrics);
         }
-        let (again, _) = take(at(102));
-        assert_eq!(again, [(Operation::Debit, 570), (Operation::Report, 10)], "none was executed");
+        let (again, taken) = take(at(102));
+        assert_eq!(again, first, "none was executed");
+        for report in taken {
+            let outcomes =
+                [ReportOutcome::Charged { at: 1, units: 10 }, ReportOutcome::NotExecuted];
+            list.conclude(report.item, &outcomes, at(102), &metrics);
+        }
+        assert_eq!(take(at(102)).0, [(Operation::Debit, 570)], "the debt was not executed");
         assert!(list.is_empty());
     }
 

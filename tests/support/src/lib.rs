@@ -6,6 +6,7 @@
 pub mod cases;
 pub mod certificates;
 pub mod frames;
+pub mod key_server;
 pub mod lua;
 pub mod model;
 pub mod moody;

@@ -12,28 +12,40 @@ pub(crate) struct DefinedLimit<'n> {
 /// Every limit of the file. A limit with a mistake has a substitute, so that a reference to it is
 /// not reported as unknown.
 #[derive(Default)]
-pub(crate) struct DefinedLimits<'n>(Vec<DefinedLimit<'n>>);
+pub(crate) struct DefinedLimits<'n> {
+    limits: Vec<DefinedLimit<'n>>,
+    /// Whether the section is no mapping: its limits are not known, and no reference is reported as unknown.
+    is_unreadable: bool,
+}
 
 impl<'n> DefinedLimits<'n> {
+    /// No limits, in a section that may not be readable.
+    pub(super) const fn new(is_unreadable: bool) -> Self {
+        Self { limits: Vec::new(), is_unreadable }
+    }
+
     pub(super) fn push(&mut self, limit: DefinedLimit<'n>) {
-        self.0.push(limit);
+        self.limits.push(limit);
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.limits.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &DefinedLimit<'n>> {
-        self.0.iter()
+        self.limits.iter()
     }
 
     /// The limit of a valid index.
     pub(crate) fn get(&self, LimitIndex(index): LimitIndex) -> &Limit {
-        &self.0[index].limit
+        &self.limits[index].limit
     }
 
     /// The index of the limit with this name. An unknown name is recorded as a mistake.
     pub(crate) fn find(&self, at: &Located<'_>, name: &str) -> Option<LimitIndex> {
+        if self.is_unreadable {
+            return None;
+        }
         let names: Vec<&str> = self.iter().map(|defined| &*defined.limit.name).collect();
         find_name(&names, at, name)
     }
@@ -55,7 +67,7 @@ impl<'n> DefinedLimits<'n> {
     }
 
     pub(crate) fn into_limits(self) -> Vec<Limit> {
-        self.0.into_iter().map(|defined| defined.limit).collect()
+        self.limits.into_iter().map(|defined| defined.limit).collect()
     }
 }
 

@@ -1,13 +1,12 @@
 //! Reads `limits`: the keys of a limit that do not depend on how it counts.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::count::{CountSettings, count_settings};
 use super::defined::{DefinedLimit, DefinedLimits};
 use super::missing_key::{missing_key, refuse_cycles};
 use crate::clock::Nanos;
-use crate::config::reader::{Located, Mapping};
+use crate::config::reader::{Located, Mapping, NamedValue};
 use crate::config::scalars::{NAME_CURE, is_name};
 use crate::config::sections::costs::{cost, penalty, refuse_misfit};
 use crate::config::sections::keys::{SourceContext, key};
@@ -16,8 +15,6 @@ use crate::policy::{Cost, Count, KeySpec, Limit, MissingKey, Mode, StatusRules};
 
 /// What limits are read with.
 pub(crate) struct LimitContext<'c> {
-    /// The folder of the configuration file.
-    pub(crate) folder: &'c Path,
     /// What keys and plans refer to.
     pub(crate) sources: SourceContext<'c>,
     /// Leading bits of an IPv6 address that identify one client.
@@ -28,9 +25,12 @@ pub(crate) struct LimitContext<'c> {
 
 /// `limits`.
 pub(crate) fn limits<'n>(root: &mut Mapping<'n>, context: &LimitContext<'_>) -> DefinedLimits<'n> {
-    let entries = root.get("limits").map(|at| at.named_values()).unwrap_or_default();
-    let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
-    let mut limits = DefinedLimits::default();
+    let at = root.get("limits");
+    let is_unreadable = at.as_ref().is_some_and(|at| !at.is_mapping() && !at.is_nothing());
+    let mut entries = at.map(|at| at.named_values()).unwrap_or_default();
+    let emptied = refuse_outdented(&mut entries);
+    let names: Vec<&str> = entries.iter().chain(&emptied).map(|entry| entry.name).collect();
+    let mut limits = DefinedLimits::new(is_unreadable);
     for entry in &entries {
         let (name, at) = (entry.name, &entry.at);
         if !is_name(name) {
@@ -39,8 +39,36 @@ pub(crate) fn limits<'n>(root: &mut Mapping<'n>, context: &LimitContext<'_>) -> 
         let limit = limit(name, at, &names, context).unwrap_or_else(|| substitute(name));
         limits.push(DefinedLimit { limit, at: at.clone() });
     }
+    // Behind the others, so that each name has the index of its limit.
+    for NamedValue { name, at } in emptied {
+        limits.push(DefinedLimit { limit: substitute(name), at });
+    }
     refuse_cycles(&limits);
     limits
+}
+
+/// The keys that nearly every limit has.
+const COMMON_KEYS: [&str; 5] = ["tier", "rate", "key", "algorithm", "burst"];
+
+/// Says once that the keys of a limit stand on the level of its name, and takes them out. Returns the limits
+/// that are left without keys.
+fn refuse_outdented<'n>(entries: &mut Vec<NamedValue<'n>>) -> Vec<NamedValue<'n>> {
+    let is_key = |entry: &NamedValue<'_>| {
+        COMMON_KEYS.contains(&entry.name) && !entry.at.is_mapping() && !entry.at.is_nothing()
+    };
+    let Some(first) = entries.iter().position(is_key) else {
+        return Vec::new();
+    };
+    let Some(limit) = entries[..first].iter().rfind(|entry| entry.at.is_nothing()) else {
+        return Vec::new();
+    };
+    let (name, key) = (limit.name, entries[first].name);
+    let message = format!("{key} is on the level of {name}, not below it");
+    limit.at.error_with(message, format!("indent the keys of {name} further than {name}"));
+    // What is read of them now would be a second error.
+    let emptied = entries.iter().filter(|entry| entry.at.is_nothing()).cloned().collect();
+    entries.retain(|entry| entry.at.is_mapping());
+    emptied
 }
 
 /// Stands for a limit with a mistake, so that references to it are known. A file with a mistake
@@ -48,7 +76,11 @@ pub(crate) fn limits<'n>(root: &mut Mapping<'n>, context: &LimitContext<'_>) -> 
 fn substitute(name: &str) -> Limit {
     Limit {
         name: Arc::from(name),
-        count: Count::Estimate { rate: Rate::PER_SECOND, expect_per_second: 1 },
+        // Every cost fits into it.
+        count: Count::Estimate {
+            rate: Rate::new(u32::MAX, Nanos::SECOND).unwrap_or(Rate::PER_SECOND),
+            expect_per_second: 1,
+        },
         key: KeySpec::client_ip(),
         missing_key: MissingKey::Impossible,
         mode: Mode::Enforce,

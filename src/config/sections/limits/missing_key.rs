@@ -30,6 +30,10 @@ pub(super) fn missing_key(
 }
 
 fn action(at: &Located<'_>, names: &[&str]) -> Option<MissingKey> {
+    if let Some(status) = at.scalar().filter(|text| text.parse::<u16>().is_ok()) {
+        at.error_with("a status without its word", format!("write {{ deny: {status} }}"));
+        return None;
+    }
     if !at.is_mapping() {
         return at.choice(&[
             ("skip", MissingKey::Skip),
@@ -47,7 +51,8 @@ fn action(at: &Located<'_>, names: &[&str]) -> Option<MissingKey> {
             u16::try_from(status).ok().map(MissingKey::Deny)
         }
         _ => {
-            at.error("write either { limit: NAME } or { deny: STATUS }");
+            let message = "either a limit or a status is needed";
+            at.error_with(message, "write { limit: NAME } or { deny: STATUS }");
             None
         }
     }

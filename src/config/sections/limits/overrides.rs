@@ -1,7 +1,6 @@
 //! `overrides`: other rules for single keys, for the keys in a file, or for networks. The keys of an
 //! override are stored in the form in which the sources of the limit find them in a request.
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,10 +9,9 @@ use super::limit::LimitContext;
 use super::terms::{add_quota, require_shape};
 use crate::config::files::read_bounded;
 use crate::config::reader::{Located, Mapping};
-use crate::config::scalars::{client_name, network};
+use crate::config::scalars::network;
 use crate::limit::Quota;
-use crate::policy::key::address_bytes;
-use crate::policy::{KeySpec, KeyValues, Override, OverrideAction, OverrideTarget, Source};
+use crate::policy::{KeySpec, KeyValues, Override, OverrideAction, OverrideTarget};
 
 /// Largest number of keys in all overrides of a limit.
 const MAX_OVERRIDE_KEYS: usize = 100_000;
@@ -39,7 +37,8 @@ pub(super) fn overrides(
         overrides.push(rule);
     }
     if keys > MAX_OVERRIDE_KEYS {
-        at.error(format!("{keys} keys, more than {MAX_OVERRIDE_KEYS}"));
+        let cure = "use plans, or a second limit, for so many keys";
+        at.error_with(format!("{keys} keys, more than {MAX_OVERRIDE_KEYS}"), cure);
     }
     Some(overrides)
 }
@@ -83,7 +82,8 @@ fn action(
             quota_in(map, shape).map(|quota| OverrideAction::Rate(add_quota(quotas, quota)))
         }
         _ => {
-            at.error("write either action: allow, action: deny, or a rate");
+            let cure = "write either action: allow, action: deny, or a rate";
+            at.error_with("an override has one effect", cure);
             None
         }
     }
@@ -114,7 +114,7 @@ impl TargetKeys<'_> {
                 Some(OverrideTarget::Keys(Arc::from([values])))
             }
             (None, Some(at), None, None) => {
-                let keys = at.parse(|text| read_keys(&context.folder.join(text), key, context))?;
+                let keys = at.parse(|text| read_keys(&at.folder().join(text), key, context))?;
                 Some(OverrideTarget::Keys(keys.into()))
             }
             (None, None, Some(at), None) => at.parse(network).map(OverrideTarget::Network),
@@ -122,7 +122,8 @@ impl TargetKeys<'_> {
                 context.sources.classes.find(&at, at.text()?).map(OverrideTarget::Class)
             }
             _ => {
-                at.error("write one of key, key_file, network and class");
+                let cure = "write one of key, key_file, network and class";
+                at.error_with("an override is for one kind of target", cure);
                 None
             }
         }
@@ -130,7 +131,7 @@ impl TargetKeys<'_> {
 }
 
 /// Reads one key per line. Tabs separate the values of several sources. Empty lines and lines that
-/// begin with `#` are ignored.
+/// begin with `#` are ignored, and so are blanks at the end of a line.
 fn read_keys(
     file: &Path,
     key: &KeySpec,
@@ -138,9 +139,11 @@ fn read_keys(
 ) -> Result<Vec<KeyValues>, String> {
     let bytes = read_bounded(file, MAX_KEYS_FILE)?;
     let wrong = |line: usize, error: &str| format!("{}:{line}: {error}", file.display());
-    let text = String::from_utf8(bytes).map_err(|_| wrong(1, "is not UTF-8"))?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong(1, "is not UTF-8; save it as UTF-8"))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
-    let lines = lines.map(|(number, line)| (number, line.trim_end_matches('\r')));
+    // What nobody sees at the end of a line is no part of a key: blanks, and the line ends of another system.
+    let lines = lines.map(|(number, line)| (number, line.trim_end_matches([' ', '\r'])));
     lines
         .filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'))
         .map(|(number, line)| {
@@ -156,22 +159,5 @@ fn key_values(
     key: &KeySpec,
     context: &LimitContext<'_>,
 ) -> Result<KeyValues, String> {
-    let sources = key.sources();
-    if texts.len() != sources.len() {
-        let (given, expected) = (texts.len(), sources.len());
-        return Err(format!("{given} values; a key of this limit is {key}, which has {expected}"));
-    }
-    let values = texts.iter().zip(sources).map(|(text, source)| match source {
-        Source::ClientIp => {
-            let address: IpAddr = text
-                .parse()
-                .map_err(|_| format!("{text:?} is not an address; write network: for many"))?;
-            Ok(Box::from(&address_bytes(address, context.ipv6_prefix)[..]))
-        }
-        Source::Shard { .. } => Err("a shard cannot have overrides by key".to_owned()),
-        Source::TlsClient => client_name(text).map(|name| name.into_bytes().into()),
-        _ if text.is_empty() => Err("an empty value is never a key".to_owned()),
-        _ => Ok(text.as_bytes().into()),
-    });
-    values.collect()
+    key.typed_values(texts, context.ipv6_prefix).map_err(|error| error.to_string())
 }

@@ -93,7 +93,8 @@ fn plans(
     }
     let entries = rates_at?.named_values();
     if entries.len() > MAX_PLANS {
-        at.error(format!("{} plans, more than {MAX_PLANS}", entries.len()));
+        let cure = "write fewer, or use overrides with a class";
+        at.error_with(format!("{} plans, more than {MAX_PLANS}", entries.len()), cure);
     }
     if matches!(by, Source::FirstClass(_)) {
         // The first class that has a rate decides, whatever other classes the request is in.

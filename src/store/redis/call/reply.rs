@@ -33,7 +33,14 @@ impl Call {
             if run.operation.judges() {
                 reader.read_run(run, &mut replies)?;
             } else {
-                let done = ChargeReply { charged: true, at: *at, cells: SmallVec::new() };
+                let reported = match run.operation {
+                    Operation::Report => reader.read_reported(run)?,
+                    Operation::Charge
+                    | Operation::Check
+                    | Operation::Debit
+                    | Operation::Refund(_) => 0,
+                };
+                let done = ChargeReply { charged: true, at: *at, cells: SmallVec::new(), reported };
                 replies.extend(std::iter::repeat_n(done, run.charges as usize));
             }
         }
@@ -82,9 +89,24 @@ impl ReplyReader<'_> {
                     reply.verdict = reply.verdict_before;
                 }
             }
-            replies.push(ChargeReply { charged: charges, at: self.at, cells: cell_replies });
+            replies.push(ChargeReply {
+                charged: charges,
+                at: self.at,
+                cells: cell_replies,
+                reported: 0,
+            });
         }
         Some(())
+    }
+
+    /// Reads how many units of a report every cell was charged. No cell takes more than it was told.
+    fn read_reported(&mut self, run: &Run) -> Option<u32> {
+        let (numbers, rest) = self.numbers.split_at_checked(run.entries.len())?;
+        self.numbers = rest;
+        let charged = run.entries.iter().zip(numbers).map(|(entry, number)| {
+            u32::try_from(*number).ok().filter(|charged| *charged <= entry.cost)
+        });
+        charged.reduce(|least, charged| Some(least?.min(charged?))).flatten()
     }
 
     /// Reads the numbers of a cell before its run.

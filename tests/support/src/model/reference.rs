@@ -58,6 +58,8 @@ pub(crate) struct Limit {
     missing: Missing,
     shadow: bool,
     cost: Cost,
+    /// A larger cost would never be admitted by one of its rates, or by a limit that a missing key leads to.
+    max_cost: u32,
     counts_401: bool,
     refunds_5xx: bool,
     /// For x-a = a1 (where the key is x-a alone), then for 198.51.100.0/24.
@@ -90,6 +92,8 @@ pub(crate) struct Judged {
     spent: Vec<Charge>,
     /// Whether an override denies it.
     pub(crate) denied: bool,
+    /// Rates that keys met for the first time.
+    met: Vec<(usize, String, Rate)>,
 }
 
 #[derive(Clone)]
@@ -144,12 +148,13 @@ impl Bucket {
 }
 
 impl Cell {
-    fn add_bucket(&mut self, rate: Rate, tick: u64, now: u64) {
+    /// Returns whether the rate is new.
+    fn add_bucket(&mut self, rate: Rate, tick: u64, now: u64) -> bool {
         if self.buckets.iter().all(|one| one.spent(now) == 0) {
             (self.buckets, self.sums) = (Vec::new(), Vec::new());
         }
         if self.buckets.iter().any(|one| one.rate == rate) {
-            return;
+            return false;
         }
         let emission = rate.emission(tick);
         let capacity = emission * u64::from(rate.count);
@@ -166,6 +171,7 @@ impl Cell {
             }
         }
         self.buckets.push(Bucket { rate, emission, full, base, since, most: capacity });
+        true
     }
 
     fn charge_buckets(&mut self, rate: Rate, units: u32, returns: bool, now: u64) {
@@ -292,7 +298,7 @@ impl Policy {
                 2 => Some(Action::Rate(Rate::random(random))),
                 _ => None,
             };
-            limits.push(Limit {
+            let mut limit = Limit {
                 algorithm: *random
                     .choice(&[Algorithm::Fixed, Algorithm::Log, Algorithm::Bucket])
                     .unwrap(),
@@ -300,19 +306,23 @@ impl Policy {
                 key,
                 missing,
                 shadow: random.u8(0..6) == 0,
-                cost: Cost::random(random, rate.count),
+                cost: Cost::Fixed(1),
+                max_cost: rate.count,
                 counts_401: random.u8(0..5) == 0,
                 refunds_5xx: random.u8(0..5) == 0,
                 exceptions: (action(random).filter(|_| key == KeyOf::A), action(random)),
                 gold: (random.u8(0..3) == 0).then(|| Rate::random(random)),
-            });
+            };
+            limit.max_cost = limit.smallest_rate(&limits);
+            limit.cost = Cost::random(random, limit.max_cost);
+            limits.push(limit);
         }
         let route = |random: &mut Rng| {
             let mut uses: Vec<(usize, Option<Cost>)> = Vec::new();
             for (place, limit) in limits.iter().enumerate() {
                 if random.u8(0..3) > 0 {
                     let own = random.u8(0..4) == 0;
-                    uses.push((place, own.then(|| Cost::random(random, limit.rate.count))));
+                    uses.push((place, own.then(|| Cost::random(random, limit.max_cost))));
                 }
             }
             random.shuffle(&mut uses);
@@ -419,6 +429,22 @@ impl Cost {
 }
 
 impl Limit {
+    /// The units of its smallest rate, with those of the limit for a missing key.
+    fn smallest_rate(&self, limits: &[Limit]) -> u32 {
+        let (by_key, by_network) = self.exceptions;
+        let exceptions =
+            [by_key, by_network].into_iter().flatten().filter_map(|action| match action {
+                Action::Rate(rate) => Some(rate.count),
+                Action::Allow | Action::Deny => None,
+            });
+        let next = match self.missing {
+            Missing::Limit(next) => Some(limits[next].max_cost),
+            Missing::Skip | Missing::Deny | Missing::Ip => None,
+        };
+        let others = exceptions.chain(self.gold.map(|rate| rate.count)).chain(next);
+        others.fold(self.rate.count, u32::min)
+    }
+
     fn write(&self, text: &mut String, place: usize) {
         let algorithm = match self.algorithm {
             Algorithm::Fixed => "fixed_window",
@@ -479,8 +505,13 @@ impl Model {
     }
 
     pub(crate) fn judge(&mut self, asked: &Asked, now: u64) -> Judged {
-        let mut judged =
-            Judged { outcome: "allowed", verdicts: Vec::new(), spent: Vec::new(), denied: false };
+        let mut judged = Judged {
+            outcome: "allowed",
+            verdicts: Vec::new(),
+            spent: Vec::new(),
+            denied: false,
+            met: Vec::new(),
+        };
         let mut dues: Vec<Due> = Vec::new();
         for (limit, cost) in self.policy.routes[asked.route].clone() {
             match self.due(asked, limit, cost) {
@@ -503,7 +534,9 @@ impl Model {
             }
         }
         for due in dues.iter().filter(|due| !due.refused) {
-            self.meet(due, now);
+            if self.meet(due, now) {
+                judged.met.push((due.limit, due.key.clone(), due.rate));
+            }
         }
         let fits = |model: &Self, due: &Due| !due.refused && model.fits(due, now);
         let mut through = true;
@@ -603,14 +636,24 @@ impl Model {
     }
 
     /// A rate that a key meets for the first time has a bucket of its own from then on, which begins
-    /// with what is spent.
-    fn meet(&mut self, due: &Due, now: u64) {
+    /// with what is spent. Returns whether this is the first time.
+    fn meet(&mut self, due: &Due, now: u64) -> bool {
         let bucket = self.policy.limits[due.limit].algorithm == Algorithm::Bucket;
         let tick = self.tick;
         if let Some(cell) = self.cells.get_mut(&(due.limit, due.key.clone()))
             && bucket
         {
-            cell.add_bucket(due.rate, tick, now);
+            return cell.add_bucket(due.rate, tick, now);
+        }
+        false
+    }
+
+    /// The store was not asked, because a denial was remembered: it has not met the rates.
+    pub(crate) fn forget_meetings(&mut self, judged: &Judged) {
+        for (limit, key, rate) in &judged.met {
+            if let Some(cell) = self.cells.get_mut(&(*limit, key.clone())) {
+                cell.buckets.retain(|one| one.rate != *rate);
+            }
         }
     }
 

@@ -5,13 +5,20 @@
 //! | `/healthz` | 200 while the process lives | no |
 //! | `/ready` | 200 while new connections are accepted (`degraded` while the store is away), else 503 | no |
 //! | `/metrics` | Prometheus text | if one is configured |
-//! | `/status` | JSON: version, generation, limits, origins, the last reload | if one is configured |
+//! | `POST /keys` | JSON: what one key has spent under one limit ([`keys`]) | if one is configured |
+//! | `/status` | JSON: version, generation and sum of the files, limits, origins, sets of keys, reloads | if one is configured |
 //!
 //! A request for another host is answered 421, except at `/healthz` and `/ready`. A request of a page of another web
-//! origin is answered 403 ([`super::admin_access`]).
+//! origin is answered 403 ([`access`]).
+//! A body is bounded and must come within a deadline, a request is served within one (`AdminServer` in `edge`).
+
+mod access;
+mod answer_queue;
+mod keys;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -22,13 +29,25 @@ use pingora::protocols::http::ServerSession;
 use prometheus::process_collector::ProcessCollector;
 use serde_json::{Value, json};
 
-use super::admin_access::{AdminAccess, Foreign};
 use super::log::timestamp;
 use super::status::{ReloadOutcome, Status};
 use super::{MetricSources, render_metrics};
+use crate::clock::Nanos;
 use crate::edge::{CertificateStore, MemoryBudget};
 use crate::engine::Engine;
 use crate::proxy::{Live, TrafficCounters};
+
+pub use access::AdminAccess;
+pub use answer_queue::AnswerQueue;
+
+use access::Foreign;
+use keys::Unanswered;
+
+/// The longest body of a request. The longest keys of a limit fit, escaped.
+const MAX_BODY_BYTES: usize = 64 << 10;
+
+/// The time in which a body has to come. Whoever takes longer must not hold a connection of operators.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Answers requests of operators.
 pub struct AdminApi {
@@ -50,6 +69,8 @@ pub struct AdminApi {
     pub process: ProcessCollector,
     /// The bearer token for `/metrics` and `/status`. `None`: they need no token.
     pub token: Option<String>,
+    /// When metrics and status may be written.
+    pub answers: AnswerQueue,
     /// The hosts and web origins that are answered.
     pub access: AdminAccess,
 }
@@ -62,14 +83,29 @@ impl ServeHttp for AdminApi {
             session.set_keepalive(None);
         }
         let head = session.req_header();
-        if head.method != Method::GET && head.method != Method::HEAD {
-            return plain(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");
-        }
         if let Err(foreign) = self.check_access(head) {
             return refused(foreign);
         }
         let token = head.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
-        let mut answer = self.answer(head.uri.path(), token);
+        if head.uri.path() == "/keys" {
+            if head.method != Method::POST {
+                return not_allowed("POST");
+            }
+            if !self.accepts_token(token) {
+                return unauthorized();
+            }
+            return self.answer_question(session).await;
+        }
+        if head.method != Method::GET && head.method != Method::HEAD {
+            return not_allowed("GET, HEAD");
+        }
+        let now = || self.engine.now().mono;
+        let mut answer = match head.uri.path() {
+            path @ ("/metrics" | "/status") if self.accepts_token(token) => {
+                self.answers.write(now, || self.answer(path, token)).await
+            }
+            path => self.answer(path, token),
+        };
         if head.method == Method::HEAD {
             answer.body_mut().clear();
         }
@@ -97,9 +133,7 @@ impl AdminApi {
                 plain(StatusCode::OK, if degraded { "degraded\n" } else { "ready\n" })
             }
             "/ready" => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-            "/metrics" | "/status" if !self.accepts_token(token) => {
-                plain(StatusCode::UNAUTHORIZED, "a bearer token is needed\n")
-            }
+            "/metrics" | "/status" if !self.accepts_token(token) => unauthorized(),
             "/metrics" => {
                 let text = render_metrics(MetricSources {
                     engine: &self.engine,
@@ -117,7 +151,29 @@ impl AdminApi {
                 let text = format!("{:#}\n", self.status_of(&self.live.load()));
                 body(StatusCode::OK, "application/json", text)
             }
-            _ => plain(StatusCode::NOT_FOUND, "/healthz /ready /metrics /status\n"),
+            _ => plain(StatusCode::NOT_FOUND, "/healthz /ready /metrics /status /keys\n"),
+        }
+    }
+
+    /// Answers `POST /keys`.
+    async fn answer_question(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        let answer = match tokio::time::timeout(BODY_TIMEOUT, read_body(session)).await {
+            Ok(Ok(question)) => self.key_state(&question).await,
+            Ok(Err(unanswered)) => Err(unanswered),
+            Err(_) => Err(Unanswered {
+                status: StatusCode::REQUEST_TIMEOUT,
+                detail: format!("the body did not come within {BODY_TIMEOUT:?}"),
+            }),
+        };
+        match answer {
+            Ok(state) => body(StatusCode::OK, "application/json", format!("{state:#}\n")),
+            Err(Unanswered { status, detail }) => {
+                if matches!(status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
+                    // The rest of the body is not read.
+                    session.set_keepalive(None);
+                }
+                problem(status, &detail)
+            }
         }
     }
 
@@ -154,38 +210,92 @@ impl AdminApi {
                 "states": states.collect::<Vec<_>>(),
             })
         });
-        let last = self.status.last().map(|(at, outcome)| {
-            let at = timestamp(at.into());
-            match outcome {
-                ReloadOutcome::Applied { generation, report } => json!({
-                    "at": at, "outcome": "applied", "generation": generation,
-                    "limits": report.to_string(), "errors": [],
-                }),
-                ReloadOutcome::Refused { errors } => {
-                    json!({ "at": at, "outcome": "refused", "errors": errors })
-                }
-            }
+        let key_sets = live.key_sets(now.mono).map(|set| {
+            json!({
+                "set": &*set.name,
+                "keys": set.keys,
+                "age_seconds": set.age.map(|age| age.secs()),
+                "failure": set.failure.map(|failure| failure.to_string()),
+            })
         });
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "ready": self.status.is_ready(),
             "generation": generation.number(),
+            "configuration": &*live.config_hash,
             "uptime_seconds": now.mono.saturating_sub(self.status.started().mono).secs(),
             "connections": self.connections.load(Ordering::Relaxed),
             "limits": limits.collect::<Vec<_>>(),
             "origins": origins.collect::<Vec<_>>(),
-            "last_reload": last,
+            "key_sets": key_sets.collect::<Vec<_>>(),
+            "last_reload": self.status.last().map(reload_json),
+            "last_applied_reload": self.status.last_applied().map(reload_json),
         })
     }
 }
 
+/// How a reload went.
+fn reload_json((at, outcome): (Nanos, ReloadOutcome)) -> Value {
+    let at = timestamp(at.into());
+    match outcome {
+        ReloadOutcome::Applied { generation, report, changes } => json!({
+            "at": at, "outcome": "applied", "generation": generation,
+            "limits": report.to_string(), "changes": changes, "errors": [],
+        }),
+        ReloadOutcome::Refused { errors } => {
+            json!({ "at": at, "outcome": "refused", "errors": errors })
+        }
+    }
+}
+
+/// Reads the body of a request, up to [`MAX_BODY_BYTES`].
+async fn read_body(session: &mut ServerSession) -> Result<Vec<u8>, Unanswered> {
+    let mut question = Vec::new();
+    loop {
+        let next = session.read_request_body().await;
+        let next = next.map_err(|_| Unanswered {
+            status: StatusCode::BAD_REQUEST,
+            detail: "the body broke off".to_owned(),
+        })?;
+        let Some(bytes) = next else {
+            return Ok(question);
+        };
+        if question.len() + bytes.len() > MAX_BODY_BYTES {
+            return Err(Unanswered {
+                status: StatusCode::PAYLOAD_TOO_LARGE,
+                detail: format!("the body has more than {MAX_BODY_BYTES} bytes"),
+            });
+        }
+        question.extend_from_slice(&bytes);
+    }
+}
+
 fn refused(foreign: Foreign) -> Response<Vec<u8>> {
-    let status = foreign.status();
+    problem(foreign.status(), foreign.cure())
+}
+
+/// A problem document (RFC 9457).
+fn problem(status: StatusCode, detail: &str) -> Response<Vec<u8>> {
     let title = status.canonical_reason();
     let problem = json!({
-        "type": "about:blank", "title": title, "status": status.as_u16(), "detail": foreign.cure(),
+        "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail,
     });
     body(status, "application/problem+json", format!("{problem}\n"))
+}
+
+fn not_allowed(allowed: &'static str) -> Response<Vec<u8>> {
+    let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, &format!("{allowed} only\n"));
+    // RFC 9110, section 15.5.6.
+    answer.headers_mut().insert(header::ALLOW, header::HeaderValue::from_static(allowed));
+    answer
+}
+
+fn unauthorized() -> Response<Vec<u8>> {
+    let mut answer = plain(StatusCode::UNAUTHORIZED, "a bearer token is needed\n");
+    // RFC 9110, section 11.6.1.
+    let challenge = header::HeaderValue::from_static("Bearer");
+    answer.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+    answer
 }
 
 fn plain(status: StatusCode, text: &str) -> Response<Vec<u8>> {

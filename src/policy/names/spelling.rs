@@ -42,9 +42,54 @@ pub(in crate::policy) fn is_like(found: &[u8], name: &[u8]) -> bool {
     }
     let letters = DecodedName { rest: found, overlong: true };
     let mut letters = letters.skip_while(|byte| matches!(byte, b' ' | b'[' | b']'));
-    let folded = |byte| if matches!(byte, b'.' | b' ' | b'[') { b'_' } else { byte };
     let begins_alike = name.iter().all(|byte| letters.next().map(folded) == Some(folded(*byte)));
     begins_alike && matches!(letters.next(), None | Some(0 | b'[' | b']'))
+}
+
+const fn folded(byte: u8) -> u8 {
+    if matches!(byte, b'.' | b' ' | b'[') { b'_' } else { byte }
+}
+
+/// A hash of a name in which all its spellings are equal. Names that differ may have the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct NameHash(u64);
+
+impl NameHash {
+    /// FNV-1a, of 64 bits.
+    const EMPTY: Self = Self(0xcbf2_9ce4_8422_2325);
+
+    const fn with(self, byte: u8) -> Self {
+        Self((self.0 ^ folded(byte) as u64).wrapping_mul(0x0100_0000_01b3))
+    }
+
+    fn of(bytes: impl Iterator<Item = u8>) -> Self {
+        bytes.fold(Self::EMPTY, Self::with)
+    }
+}
+
+/// The hash of a configured name.
+pub(super) fn hash(name: &[u8]) -> NameHash {
+    NameHash::of(name.iter().copied())
+}
+
+/// Calls `add` with the hash of each name for which [`is_name`] or [`is_like`] holds or the bytes are equal, and perhaps
+/// with others.
+pub(super) fn each_hash(found: &[u8], mut add: impl FnMut(NameHash)) {
+    add(hash(found));
+    let differs = |byte: &u8| matches!(byte, b'%' | b'+' | b' ' | b'[' | b']' | 0);
+    if !found.iter().any(differs) {
+        return;
+    }
+    add(NameHash::of(DecodedName { rest: found, overlong: false }));
+    let letters = DecodedName { rest: found, overlong: true };
+    let mut hash = NameHash::EMPTY;
+    for letter in letters.skip_while(|byte| matches!(byte, b' ' | b'[' | b']')) {
+        if matches!(letter, 0 | b'[' | b']') {
+            add(hash);
+        }
+        hash = hash.with(letter);
+    }
+    add(hash);
 }
 
 /// The decoded bytes of a name. A broken escape is read literally.

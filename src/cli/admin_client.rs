@@ -1,0 +1,110 @@
+//! Asks the admin API of a running process.
+//!
+//! It speaks HTTP/1.1 without TLS, as the admin listener does, and bounds the answer and the time. It does not know what
+//! is asked.
+
+use std::path::Path;
+use std::time::Duration;
+
+use http::{Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+/// The time for one question, with its connection and its whole answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest answer that is read.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// Where the admin API is, and what it wants to see.
+pub(super) struct AdminClient {
+    authority: String,
+    token: Option<String>,
+}
+
+impl AdminClient {
+    /// The API at a URL such as `http://127.0.0.1:9900`. The token in `token_file`, if one is given, stands before
+    /// `token`.
+    ///
+    /// # Errors
+    /// The URL cannot be asked, or the file cannot be read.
+    pub(super) fn new(
+        url: &str,
+        token_file: Option<&Path>,
+        token: Option<&str>,
+    ) -> Result<Self, String> {
+        let wrong = || format!("--admin {url}: write a URL as http://127.0.0.1:9900");
+        let parsed: Uri = url.parse().map_err(|_| wrong())?;
+        match (parsed.scheme_str(), parsed.path()) {
+            (None, _) | (Some("http"), "" | "/") => {}
+            (Some("https"), _) => {
+                return Err(format!("--admin {url}: the admin listener has no TLS; write http"));
+            }
+            _ => return Err(wrong()),
+        }
+        let authority = parsed.authority().ok_or_else(wrong)?;
+        if authority.port_u16().is_none() {
+            return Err(format!(
+                "--admin {url}: write the port of admin.address, as {authority}:9900"
+            ));
+        }
+        let token = match token_file {
+            None => token.map(str::to_owned),
+            Some(file) => {
+                let text = std::fs::read_to_string(file);
+                let text =
+                    text.map_err(|error| format!("--token-file {}: {error}", file.display()))?;
+                Some(text.trim().to_owned())
+            }
+        };
+        Ok(Self { authority: authority.to_string(), token })
+    }
+
+    /// Sends JSON and returns the status with the JSON of the answer.
+    ///
+    /// # Errors
+    /// Nobody answers there, or not as the admin API does.
+    pub(super) fn post(&self, path: &str, question: &Value) -> Result<(StatusCode, Value), String> {
+        let failed = |why: String| format!("http://{}: {why}", self.authority);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| failed(error.to_string()))?;
+        let asked = self.ask(Method::POST, path, question.to_string());
+        runtime.block_on(async {
+            let answer = tokio::time::timeout(TIMEOUT, asked).await;
+            answer.unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}"))).map_err(failed)
+        })
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        question: String,
+    ) -> Result<(StatusCode, Value), String> {
+        let told = |error: hyper::Error| error.to_string();
+        let stream = TcpStream::connect(&self.authority).await;
+        let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
+        let connected = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = connected.map_err(told)?;
+        // It ends with the sender.
+        tokio::spawn(connection);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, &self.authority)
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request.body(Full::new(bytes::Bytes::from(question)));
+        let request = request.map_err(|error| error.to_string())?;
+        let answer = sender.send_request(request).await.map_err(told)?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| error.to_string())?.to_bytes();
+        let json = serde_json::from_slice(&body);
+        Ok((status, json.unwrap_or_else(|_| String::from_utf8_lossy(&body).trim().into())))
+    }
+}

@@ -1,0 +1,241 @@
+//! What one key has spent under one limit, for operators who ask.
+//!
+//! The store that counts the key is asked for its verdict on a charge of 0, which changes nothing. What the shared store
+//! says is not cached and is waited for no longer than a decision waits. Bans are those that this node knows.
+
+use std::net::IpAddr;
+
+use smallvec::SmallVec;
+
+use super::counters::VerdictKinds;
+use super::exact::{ExactCharge, ExactRequest, ExactTier, ExactVerdicts};
+use super::final_cost::FinalCost;
+use super::generation::Generation;
+use super::loaded_limit::TierState;
+use super::state::Engine;
+use super::target::Target;
+use super::tentative::in_flight_verdict;
+use crate::clock::{Nanos, Now};
+use crate::limit::Verdict;
+use crate::policy::key::TypedKeyError;
+use crate::policy::{Cost, KeyHash, LimitIndex, OverrideAction, RateIndex, RateSource};
+use crate::store::redis::{CellCharge, Operation, StoreCharge};
+
+/// A key as a person writes it.
+#[derive(Clone, Copy, Debug)]
+pub enum TypedKey<'t> {
+    /// One text for each source of the limit's key.
+    Values(&'t [&'t str]),
+    /// The hash of the key, as logs and answers show it.
+    Hash(KeyHash),
+    /// The client's address in the stead of the key, for `missing_key: client_ip`.
+    Address(IpAddr),
+}
+
+/// What a key has spent, and what holds for it.
+#[derive(Clone, Debug)]
+pub struct KeyState {
+    /// The key of the cell.
+    pub key: KeyHash,
+    /// When this was read.
+    pub at: Now,
+    /// The verdict on a charge of 0: its numbers are the key's present numbers.
+    pub verdict: Verdict,
+    /// How long a ban of the key still lasts.
+    pub banned_for: Option<Nanos>,
+    /// The override of the configuration for this key, by its index.
+    pub overridden: Option<u32>,
+}
+
+/// Why the state of a key cannot be told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LookUpError {
+    /// The limit has no plan of this name.
+    #[error("limit {limit} has no plan {plan:?}")]
+    UnknownPlan {
+        /// The limit.
+        limit: String,
+        /// The name.
+        plan: String,
+    },
+    /// The values are no key of the limit.
+    #[error(transparent)]
+    Key(#[from] TypedKeyError),
+    /// In a Cluster, the slot of a family's cell is computed from the values of its key.
+    #[error("in a Cluster the key of this limit needs its values, not its hash")]
+    HashInFamily,
+    /// The shared store did not answer in time.
+    #[error("the store does not answer")]
+    Store,
+}
+
+/// Which cell is looked up.
+#[derive(Clone, Copy)]
+struct CellOfKey {
+    limit: LimitIndex,
+    key: KeyHash,
+    family: Option<KeyHash>,
+    rate: RateIndex,
+}
+
+impl LookUpError {
+    /// What is wrong, without a value of the key: it may be a secret.
+    pub fn detail(&self) -> String {
+        match self {
+            Self::Key(TypedKeyError::Address(_)) => {
+                "the value for client_ip is no address".to_owned()
+            }
+            Self::Key(TypedKeyError::CertificateName(_)) => {
+                "the value for tls_client names no certificate (dns:a.internal)".to_owned()
+            }
+            Self::Key(TypedKeyError::Form { reason, .. }) => format!("a value {reason}"),
+            Self::Key(
+                TypedKeyError::Count { .. } | TypedKeyError::Shard | TypedKeyError::Empty,
+            )
+            | Self::UnknownPlan { .. }
+            | Self::HashInFamily
+            | Self::Store => self.to_string(),
+        }
+    }
+}
+
+impl KeyState {
+    /// Units that are spent: of a limit in flight, the requests that run.
+    pub const fn spent(&self) -> u32 {
+        self.verdict.limit.saturating_sub(self.verdict.remaining)
+    }
+}
+
+impl Engine {
+    /// What a key has spent under a limit. `plan`: the rate by which it is judged; without one, that of the key's
+    /// override, or the limit's own. `ipv6_prefix` is that of the configuration.
+    ///
+    /// # Errors
+    /// [`LookUpError`].
+    pub async fn look_up(
+        &self,
+        generation: &Generation,
+        limit: LimitIndex,
+        typed: &TypedKey<'_>,
+        plan: Option<&str>,
+        ipv6_prefix: u8,
+    ) -> Result<KeyState, LookUpError> {
+        let spec = generation.policy().limit(limit);
+        let loaded = generation.loaded(limit);
+        let (key, family) = match typed {
+            TypedKey::Hash(_) if loaded.family.is_some() => return Err(LookUpError::HashInFamily),
+            TypedKey::Hash(key) => (*key, None),
+            TypedKey::Address(address) => (loaded.hasher.hash_address(*address, ipv6_prefix), None),
+            TypedKey::Values(texts) => {
+                let values = spec.key.typed_values(texts, ipv6_prefix)?;
+                let family = loaded.family.as_ref().map(|family| {
+                    spec.key.hash_first_values(family.sources, &family.hasher, &values)
+                });
+                (spec.key.hash_values(&loaded.hasher, &values), family)
+            }
+        };
+        let ranked = loaded.overrides.as_ref().and_then(|overrides| overrides.of_key(key));
+        let rate = match (plan, ranked.map(|ranked| ranked.action)) {
+            (Some(plan), _) => plan_rate(generation, limit, plan)?,
+            (None, Some(OverrideAction::Rate(rate))) => rate,
+            (None, Some(OverrideAction::Allow | OverrideAction::Deny) | None) => 0,
+        };
+        let at = self.now();
+        let cell = CellOfKey { limit, key, family, rate };
+        Ok(KeyState {
+            key,
+            at,
+            verdict: self.judge_zero(generation, cell, at).await?,
+            banned_for: self.bans.remaining(key, at.mono),
+            overridden: ranked.map(|ranked| ranked.rank),
+        })
+    }
+
+    async fn judge_zero(
+        &self,
+        generation: &Generation,
+        cell: CellOfKey,
+        now: Now,
+    ) -> Result<Verdict, LookUpError> {
+        let target = cell.target();
+        let loaded = generation.loaded(cell.limit);
+        match &loaded.state {
+            TierState::Estimate(estimate) => Ok(estimate.judge(&self.confirm, cell.key, now)),
+            TierState::InFlight { table, max } => {
+                Ok(in_flight_verdict(*max, table.held(cell.key), 0, true))
+            }
+            TierState::Exact(_) => {
+                let charge = ExactCharge::new(loaded, &target, true).ok_or(LookUpError::Store)?;
+                let request = ExactRequest {
+                    charges: std::iter::once(charge).collect(),
+                    may_charge: false,
+                    generation: generation.number(),
+                    confirm: &self.confirm,
+                    now,
+                    clock: &*self.clock,
+                };
+                self.exact.judge_zero(&request, &charge).await
+            }
+        }
+    }
+}
+
+impl ExactTier {
+    /// The verdict on a charge of 0 in the store that counts it.
+    async fn judge_zero(
+        &self,
+        request: &ExactRequest<'_>,
+        charge: &ExactCharge<'_>,
+    ) -> Result<Verdict, LookUpError> {
+        let Some(shared) = &self.shared else {
+            let mut results = ExactVerdicts::default();
+            let (charges, kinds) = (&request.charges, VerdictKinds::NORMAL);
+            self.charge_embedded(request, charges, false, kinds, &mut results);
+            let verdict = results.verdicts.first().map(|limit_verdict| limit_verdict.verdict);
+            return verdict.ok_or(LookUpError::Store);
+        };
+        let (generation, now) = (request.generation, request.now.mono);
+        let deadline = now.saturating_add(Nanos::from(shared.timeout()));
+        // The denial of a refundable charge is not cached, and a charge of 0 is never denied anyway.
+        let cell = CellCharge { refundable: true, ..charge.cell_charge() };
+        let check =
+            StoreCharge { operation: Operation::Check, cell_charges: SmallVec::from_iter([cell]) };
+        let reply = shared.settle(check, generation, deadline, now).await;
+        let cells = reply.map_err(|_| LookUpError::Store)?.cells;
+        cells.first().map(|cell| cell.verdict).ok_or(LookUpError::Store)
+    }
+}
+
+impl CellOfKey {
+    /// The target of a charge of 0.
+    fn target(self) -> Target {
+        Target {
+            limit: self.limit,
+            key: self.key,
+            family: self.family,
+            cost: 0,
+            authenticated: false,
+            by_address: false,
+            rate: self.rate,
+            rate_source: RateSource::Own,
+            unknown_rate: false,
+            shadow: false,
+            denied: false,
+            final_cost: FinalCost::of(0, &Cost::Fixed(0), 0),
+        }
+    }
+}
+
+fn plan_rate(
+    generation: &Generation,
+    limit: LimitIndex,
+    plan: &str,
+) -> Result<RateIndex, LookUpError> {
+    let spec = generation.policy().limit(limit);
+    let plans = spec.terms.plans.iter().flat_map(|plans| &plans.rates);
+    let mut named = plans.filter(|(name, _)| **name == *plan);
+    named.next().map(|(_, rate)| *rate).ok_or_else(|| LookUpError::UnknownPlan {
+        limit: spec.name.to_string(),
+        plan: plan.to_owned(),
+    })
+}

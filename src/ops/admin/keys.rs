@@ -1,0 +1,147 @@
+//! `POST /keys`: what one key has spent under one limit.
+//!
+//! The key is in the body, so that no log of URLs has it; it is hashed here and echoed nowhere. Nothing is changed. The
+//! answer is a value; reading the request and checking tokens and hosts happens before.
+
+use std::net::IpAddr;
+
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::AdminApi;
+use crate::clock::Nanos;
+use crate::engine::{KeyState, LookUpError, TypedKey};
+use crate::limit::TypedRate;
+use crate::ops::log::timestamp;
+use crate::policy::{Count, KeyHash, Limit, OverrideAction};
+use crate::proxy::Live;
+
+/// The body of a question.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Question {
+    limit: String,
+    key: QuestionKey,
+    /// The plan by whose rate the key is judged.
+    plan: Option<String>,
+}
+
+/// A key as the client sends it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum QuestionKey {
+    Single(String),
+    Values(Vec<String>),
+    /// The client's address in the stead of the key, for `missing_key: client_ip`.
+    Address {
+        client_ip: IpAddr,
+    },
+    Hash {
+        hash: String,
+    },
+}
+
+/// Why a question has no answer.
+pub(super) struct Unanswered {
+    pub(super) status: StatusCode,
+    pub(super) detail: String,
+}
+
+impl Unanswered {
+    fn bad_request(detail: impl Into<String>) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, detail: detail.into() }
+    }
+}
+
+impl AdminApi {
+    /// Answers a question about a key.
+    pub(super) async fn key_state(&self, question: &[u8]) -> Result<Value, Unanswered> {
+        let Question { limit: name, key, plan } =
+            serde_json::from_slice(question).map_err(|error| {
+                let shape =
+                    "write {\"limit\": \"NAME\", \"key\": \"KEY\"}, or \"key\": [\"PART\", ..], \
+                     {\"hash\": \"..\"} or {\"client_ip\": \"ADDRESS\"}, and \"plan\" if need be";
+                // The text of an error names fields and positions, never a value of the body.
+                Unanswered::bad_request(match error.classify() {
+                    serde_json::error::Category::Data => shape.to_owned(),
+                    _ => format!("is no JSON (line {}); {shape}", error.line()),
+                })
+            })?;
+        let live = self.live.load_full();
+        let policy = live.generation.policy();
+        let (index, limit) =
+            policy.indexed_limits().find(|(_, limit)| *limit.name == *name).ok_or_else(|| {
+                let detail = "the configuration in force has no limit of this name".to_owned();
+                Unanswered { status: StatusCode::NOT_FOUND, detail }
+            })?;
+        let values: Vec<&str> = match &key {
+            QuestionKey::Single(value) => vec![value],
+            QuestionKey::Values(values) => values.iter().map(String::as_str).collect(),
+            QuestionKey::Address { .. } | QuestionKey::Hash { .. } => Vec::new(),
+        };
+        let typed = match &key {
+            QuestionKey::Address { client_ip } => TypedKey::Address(*client_ip),
+            QuestionKey::Hash { hash } => TypedKey::Hash(parse_hash(hash)?),
+            QuestionKey::Single(_) | QuestionKey::Values(_) => TypedKey::Values(&values),
+        };
+        let prefix = live.clients().ipv6_prefix;
+        let state = self
+            .engine
+            .look_up(&live.generation, index, &typed, plan.as_deref(), prefix)
+            .await
+            .map_err(unanswered)?;
+        Ok(self.answer_of(&live, limit, &state))
+    }
+
+    fn answer_of(&self, live: &Live, limit: &Limit, state: &KeyState) -> Value {
+        let date = self.engine.date(state.at);
+        let at = |left: Nanos| timestamp(date.saturating_add(left).into());
+        let verdict = &state.verdict;
+        let overridden = state.overridden.and_then(|index| {
+            let rule = limit.terms.overrides.get(index as usize)?;
+            let (rate, action) = match rule.action {
+                OverrideAction::Allow => (None, Some("allow")),
+                OverrideAction::Deny => (None, Some("deny")),
+                OverrideAction::Rate(rate) => {
+                    let typed = limit.quota(rate).map(|quota| TypedRate(quota.rate()).to_string());
+                    (typed, None)
+                }
+            };
+            Some(json!({
+                "rate": rate, "action": action, "until": null, "reason": "configuration",
+            }))
+        });
+        let is_spent = verdict.reset > Nanos::ZERO;
+        json!({
+            "limit": &*limit.name,
+            "hash": state.key.to_string(),
+            "tier": limit.count.tier().name(),
+            "of": verdict.limit,
+            "spent": state.spent(),
+            "remaining": verdict.remaining,
+            // When requests in flight end is not known.
+            "full_at": (is_spent && !matches!(limit.count, Count::InFlight { .. }))
+                .then(|| at(verdict.reset)),
+            "ban": state.banned_for.map(|left| json!({ "until": at(left), "reason": "penalty" })),
+            "override": overridden,
+            "generation": live.generation.number(),
+        })
+    }
+}
+
+/// The hash of a key: 32 hexadecimal digits.
+fn parse_hash(text: &str) -> Result<KeyHash, Unanswered> {
+    let is_hash = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let parsed = is_hash.then(|| text.parse().ok()).flatten();
+    parsed.ok_or_else(|| Unanswered::bad_request("a hash has 32 hexadecimal digits"))
+}
+
+fn unanswered(error: LookUpError) -> Unanswered {
+    let status = match error {
+        LookUpError::UnknownPlan { .. } => StatusCode::NOT_FOUND,
+        LookUpError::Key(_) | LookUpError::HashInFamily => StatusCode::BAD_REQUEST,
+        LookUpError::Store => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    Unanswered { status, detail: error.detail() }
+}

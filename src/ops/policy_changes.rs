@@ -1,0 +1,286 @@
+//! What differs between two policies, for the log of a reload and for `/status`.
+//!
+//! It compares values by name and decides nothing. What must always hold: the text is bounded, however much differs.
+
+use std::sync::Arc;
+
+use crate::limit::{Quota, TypedRate};
+use crate::policy::{Count, Limit, MissingKey, Override, OverrideTarget, Policy, Route};
+
+/// Changes that are told one by one. A change of everything is better read in the files.
+const MAX_CHANGES: usize = 20;
+
+/// What differs, one text for each limit and route, at most [`MAX_CHANGES`] and the number of the others.
+pub(super) fn policy_changes(before: &Policy, now: &Policy) -> Vec<String> {
+    let mut changes = Vec::new();
+    for limit in &now.limits {
+        let other = before.limits.iter().find(|other| other.name == limit.name);
+        let told = match other {
+            None => vec![own_rate(limit)],
+            Some(other) => changed((before, other), (now, limit)),
+        };
+        if !told.is_empty() {
+            changes.push(format!("limit {}: {}", limit.name, told.join(", ")));
+        }
+    }
+    for route in &now.routes {
+        let other = before.routes.iter().find(|other| other.name == route.name);
+        let had = other.map(|other| limit_names(before, other)).unwrap_or_default();
+        let has = limit_names(now, route);
+        let lost: Vec<&str> = had.iter().filter(|name| !has.contains(name)).copied().collect();
+        let gained: Vec<&str> = has.iter().filter(|name| !had.contains(name)).copied().collect();
+        let mut told = Vec::new();
+        if other.is_none() {
+            told.push("is new".to_owned());
+        }
+        if !gained.is_empty() {
+            told.push(format!("gains {}", gained.join(" and ")));
+        }
+        if !lost.is_empty() {
+            told.push(format!("loses {}", lost.join(" and ")));
+        }
+        if let Some(other) = other {
+            told.extend(changed_route((before, other), (now, route)));
+        }
+        if !told.is_empty() {
+            changes.push(format!("route {}: {}", route.name, told.join(", ")));
+        }
+    }
+    let is_gone = |route: &&Route| !now.routes.iter().any(|other| other.name == route.name);
+    let gone = before.routes.iter().filter(is_gone);
+    changes.extend(gone.map(|route| format!("route {}: is gone", route.name)));
+    let both = |policy: &Policy, of: &Policy| -> Vec<Arc<str>> {
+        let is_kept = |route: &&Route| of.routes.iter().any(|other| other.name == route.name);
+        policy.routes.iter().filter(is_kept).map(|route| Arc::clone(&route.name)).collect()
+    };
+    if both(before, now) != both(now, before) {
+        changes.push("the order of the routes differs".to_owned());
+    }
+    let more = changes.len().saturating_sub(MAX_CHANGES);
+    changes.truncate(MAX_CHANGES);
+    if more > 0 {
+        changes.push(format!("and {more} more"));
+    }
+    changes
+}
+
+/// What differs between two routes of one name, besides which limits they have.
+fn changed_route((old, before): (&Policy, &Route), (new, now): (&Policy, &Route)) -> Vec<String> {
+    let mut told = Vec::new();
+    if before.matches != now.matches {
+        told.push("match differs".to_owned());
+    }
+    let cost = |policy: &Policy, route: &Route, name: &str| {
+        let mut used = route.limits.iter();
+        used.find(|used| *policy.limit(used.limit).name == *name).map(|used| used.cost.clone())
+    };
+    for name in limit_names(new, now) {
+        let (old, new) = (cost(old, before, name), cost(new, now, name));
+        if old.is_some() && old != new {
+            told.push(format!("another cost for {name}"));
+        }
+    }
+    if before.rewrite != now.rewrite {
+        told.push("rewrite differs".to_owned());
+    }
+    if before.exempt != now.exempt {
+        told.push("responses.exempt differs".to_owned());
+    }
+    told
+}
+
+/// What a missing key leads to.
+fn missing_key(policy: &Policy, limit: &Limit) -> String {
+    match limit.missing_key {
+        MissingKey::Limit(next) => format!("limit {}", policy.limit(next).name),
+        other => other.to_string(),
+    }
+}
+
+/// What differs between two limits of one name.
+fn changed((old, before): (&Policy, &Limit), (new, now): (&Policy, &Limit)) -> Vec<String> {
+    let mut told = Vec::new();
+    let (old, new) = (missing_key(old, before), missing_key(new, now));
+    if old != new {
+        told.push(format!("missing_key {old} -> {new}"));
+    }
+    let (old, new) = (algorithm(before), algorithm(now));
+    if old != new {
+        told.push(format!("{old} -> {new}"));
+    }
+    for (differs, what) in [
+        (before.penalty != now.penalty, "penalty"),
+        (before.cost != now.cost, "cost"),
+        (before.status_rules != now.status_rules, "count or refund"),
+        (before.terms.candidate != now.terms.candidate, "candidate"),
+        (before.terms.rollout != now.terms.rollout, "rollout"),
+    ] {
+        if differs {
+            told.push(format!("{what} differs"));
+        }
+    }
+    let (old, new) = (own_rate(before), own_rate(now));
+    if old != new {
+        told.push(format!("{old} -> {new}"));
+    }
+    let (old, new) = (before.key.to_string(), now.key.to_string());
+    if old != new {
+        told.push(format!("key {old} -> {new}"));
+    }
+    if before.mode != now.mode {
+        told.push(format!("mode {:?} -> {:?}", before.mode, now.mode).to_lowercase());
+    }
+    let plans = |limit: &Limit| {
+        let rates = limit.terms.plans.iter().flat_map(|plans| &plans.rates);
+        let named = rates.map(|(name, rate)| (name.clone(), limit.quota(*rate).map(rate_text)));
+        named.collect::<Vec<_>>()
+    };
+    let (old, new) = (plans(before), plans(now));
+    for (name, rate) in &new {
+        match old.iter().find(|(other, _)| other == name) {
+            Some((_, other)) if other == rate => {}
+            Some((_, other)) => {
+                told.push(format!("plan {name} {} -> {}", text(other), text(rate)));
+            }
+            None => told.push(format!("plan {name} {}", text(rate))),
+        }
+    }
+    let is_gone = |name| !new.iter().any(|(other, _)| other == name);
+    told.extend(
+        old.iter().filter(|(name, _)| is_gone(name)).map(|(name, _)| format!("no plan {name}")),
+    );
+    if overrides(before) != overrides(now) {
+        let counts = (before.terms.overrides.len(), now.terms.overrides.len());
+        told.push(format!("overrides differ ({} -> {})", counts.0, counts.1));
+    }
+    told
+}
+
+fn text(rate: &Option<String>) -> &str {
+    rate.as_deref().unwrap_or("without a rate")
+}
+
+fn algorithm(limit: &Limit) -> &'static str {
+    match &limit.count {
+        Count::Exact { quota, .. } => quota.name(),
+        Count::Estimate { .. } => "estimate",
+        Count::InFlight { .. } => "max_in_flight",
+    }
+}
+
+fn own_rate(limit: &Limit) -> String {
+    match &limit.count {
+        Count::Exact { quota, .. } => rate_text(quota),
+        Count::Estimate { rate, .. } => TypedRate(*rate).to_string(),
+        Count::InFlight { max } => format!("{max} at once"),
+    }
+}
+
+/// The rate as it is written, and the burst where it differs from the rate's count.
+fn rate_text(quota: &Quota) -> String {
+    let rate = quota.rate();
+    match quota.limit() == rate.count() {
+        true => TypedRate(rate).to_string(),
+        false => format!("{} burst {}", TypedRate(rate), quota.limit()),
+    }
+}
+
+/// What is compared of the overrides. No key is told: it may be a secret.
+fn overrides(limit: &Limit) -> Vec<String> {
+    let written = |rule: &Override| {
+        let target = match &rule.target {
+            OverrideTarget::Keys(keys) => format!("{keys:?}"),
+            OverrideTarget::Network(network) => network.to_string(),
+            OverrideTarget::Class(class) => class.name.to_string(),
+        };
+        let rate = match rule.action {
+            crate::policy::OverrideAction::Rate(rate) => limit.quota(rate).map(rate_text),
+            crate::policy::OverrideAction::Allow => Some("allow".to_owned()),
+            crate::policy::OverrideAction::Deny => Some("deny".to_owned()),
+        };
+        format!("{target} {rate:?}")
+    };
+    limit.terms.overrides.iter().map(written).collect()
+}
+
+fn limit_names<'p>(policy: &'p Policy, route: &Route) -> Vec<&'p str> {
+    route.limits.iter().map(|listed| &*policy.limit(listed.limit).name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config;
+
+    fn policy(limits: &str, routes: &str) -> Policy {
+        let text = format!(
+            "version: 1\nlisteners: [{{ address: 127.0.0.1:1 }}]\norigins: {{ s: {{ servers: [127.0.0.1:1] }} }}\n\
+             limits: {{ {limits} }}\nroutes: [{routes}]\n"
+        );
+        config::read_text(&text, "p", Path::new(".")).unwrap().config.policy
+    }
+
+    #[test]
+    fn what_differs_is_told_with_old_and_new() {
+        let all = "{ name: site, limits: [a, b] }";
+        let limit = |name: &str, rest: &str| {
+            format!("{name}: {{ tier: exact, algorithm: token_bucket, key: client_ip, {rest} }}")
+        };
+        let b = limit("b", "rate: 1/s");
+        let base = || policy(&format!("{}, {b}", limit("a", "rate: 60/1m")), all);
+        for (a, routes, expected) in [
+            ("rate: 60/1m", all, &[][..]),
+            ("rate: 6/1m", all, &["limit a: 60/1m -> 6/1m"]),
+            ("rate: 60/1m, burst: 5", all, &["limit a: 60/1m -> 60/1m burst 5"]),
+            ("rate: 60/1m, mode: shadow", all, &["limit a: mode enforce -> shadow"]),
+            (
+                "rate: 60/1m, overrides: [{ key: 192.0.2.1, action: deny }]",
+                all,
+                &["limit a: overrides differ (0 -> 1)"],
+            ),
+            (
+                "rate: 60/1m, plans: { by: { jwt: { secret_file: tests/policies/keys/secret, claim: p } }, rates: { gold: 9/s } }",
+                all,
+                &["limit a: plan gold 9/s"],
+            ),
+            ("rate: 60/1m", "{ name: site, limits: [a] }", &["route site: loses b"]),
+            (
+                "rate: 60/1m",
+                "{ name: new, match: { path: /x }, limits: [b] }, { name: site, limits: [a, b] }",
+                &["route new: is new, gains b"],
+            ),
+            (
+                "rate: 60/1m",
+                "{ name: other, limits: [a, b] }",
+                &["route other: is new, gains a and b", "route site: is gone"],
+            ),
+            (
+                "rate: 60/1m, penalty: { after: 3, within: 1m, ban: 1m }, cost: 2",
+                all,
+                &["limit a: penalty differs, cost differs", "route site: another cost for a"],
+            ),
+            (
+                "rate: 60/1m",
+                "{ name: site, match: { path: /x }, limits: [a, b] }",
+                &["route site: match differs"],
+            ),
+        ] {
+            let now = policy(&format!("{}, {b}", limit("a", a)), routes);
+            assert_eq!(policy_changes(&base(), &now), expected, "{a} {routes}");
+        }
+    }
+
+    #[test]
+    fn many_changes_are_counted() {
+        let routes = |prefix: &str| -> String {
+            let route = |n| format!("{{ name: {prefix}{n}, match: {{ path: /{prefix}{n} }} }}, ");
+            (0..30).map(route).collect()
+        };
+        let limits = "a: { tier: exact, rate: 1/s, key: client_ip }";
+        let changes = policy_changes(&policy(limits, &routes("a")), &policy(limits, &routes("b")));
+        assert_eq!(changes.len(), MAX_CHANGES + 1);
+        assert_eq!(changes.last().unwrap(), "and 40 more");
+    }
+}

@@ -27,6 +27,8 @@ pub(super) enum KeyError {
     Repeated { limit: LimitIndex },
     /// Its key may be decoded in different ways.
     Unreadable { limit: LimitIndex },
+    /// Whether it is in a class of an override, a plan or a key cannot be known.
+    UnreadableCondition,
     /// The keys of its token have not been fetched.
     Unknowable { limit: LimitIndex },
 }
@@ -38,6 +40,7 @@ impl KeyError {
             Self::Missing { limit, status } => Outcome::MissingKey { limit, status },
             Self::Repeated { limit } => Outcome::RepeatedKey { limit },
             Self::Unreadable { limit } => Outcome::UnreadableKey { limit },
+            Self::UnreadableCondition => Outcome::UnreadableCondition,
             Self::Unknowable { limit } => Outcome::NoTokenKeys { limit },
         }
     }
@@ -203,7 +206,7 @@ fn resolve_limit(
     let (mut rate, mut rate_source) = (None, RateSource::Own);
     let mut denied = false;
     if let Some(RankedAction { rank, action }) =
-        action.map_err(|Unreadable| KeyError::Unreadable { limit })?
+        action.map_err(|Unreadable| KeyError::UnreadableCondition)?
     {
         rate_source = RateSource::Override(rank);
         match action {
@@ -225,6 +228,7 @@ fn resolve_limit(
             }
             Err(NoKey::Unchecked) => unknown_rate = true,
             Err(NoKey::Unreadable) => return Err(KeyError::Unreadable { limit }),
+            Err(NoKey::UnreadableCondition) => return Err(KeyError::UnreadableCondition),
             Err(NoKey::Unknowable) => return Err(KeyError::Unknowable { limit }),
             Err(NoKey::Absent | NoKey::Repeated) => return Err(KeyError::Repeated { limit }),
         }
@@ -271,6 +275,7 @@ fn resolve_key<'g>(
             }
             Err(NoKey::Repeated) => return Err(KeyError::Repeated { limit }),
             Err(NoKey::Unreadable) => return Err(KeyError::Unreadable { limit }),
+            Err(NoKey::UnreadableCondition) => return Err(KeyError::UnreadableCondition),
             Err(NoKey::Unknowable) => return Err(KeyError::Unknowable { limit }),
             Err(NoKey::Unchecked) => return Ok(Resolution::Unchecked),
             Err(NoKey::Absent) => match spec.missing_key {

@@ -145,7 +145,7 @@ impl Plans {
         match self.by.part_with(facts, route, signatures) {
             KeyPart::Absent => Ok(PlanChoice::Absent),
             KeyPart::Repeated => Err(NoKey::Repeated),
-            KeyPart::Unreadable => Err(NoKey::Unreadable),
+            KeyPart::Unreadable => Err(NoKey::of_unreadable(&self.by)),
             KeyPart::Unchecked => Err(NoKey::Unchecked),
             KeyPart::Unknowable => Err(NoKey::Unknowable),
             KeyPart::Present(plan) => {

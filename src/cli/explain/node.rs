@@ -88,7 +88,7 @@ fn question_key(
     }
     // The process decodes the value of a cookie, which is decoded here already.
     let encode = |(value, source): (&&str, &Source)| match source {
-        Source::Cookie(_) => value.replace('%', "%25"),
+        Source::Cookie(_) => encoded_cookie(value),
         _ => (*value).to_owned(),
     };
     let encoded: Vec<String> = values.iter().zip(limit.key.sources()).map(encode).collect();
@@ -98,6 +98,20 @@ fn question_key(
     }
     Err("because this key cannot be written as text (a shard, or bytes that are no UTF-8)"
         .to_owned())
+}
+
+/// The value of a cookie, with escapes for what origins would read in different ways.
+fn encoded_cookie(value: &str) -> String {
+    let mut encoded = String::with_capacity(value.len());
+    for letter in value.chars() {
+        match letter {
+            '%' | ';' | ',' | '"' | '\\' => {
+                encoded.push_str(&format!("%{:02X}", u32::from(letter)))
+            }
+            other => encoded.push(other),
+        }
+    }
+    encoded
 }
 
 /// What the process would answer now: the first limit that would refuse, or what is not known. `limits` are those of the

@@ -94,7 +94,7 @@ pub(super) fn rate(
 }
 
 /// How an override is called: by its index in the list, and what it is for.
-fn override_name(policy: &Policy, limit: LimitIndex, index: u32) -> String {
+pub(super) fn override_name(policy: &Policy, limit: LimitIndex, index: u32) -> String {
     let of_what = match policy.limit(limit).terms.overrides.get(index as usize) {
         Some(rule) => match &rule.target {
             OverrideTarget::Keys(_) => "this key".to_owned(),

@@ -105,7 +105,7 @@ fn denied_class(test: &str, count: usize) -> (Engine, Generation) {
 }
 
 fn assert_unreadable(outcome: Outcome) {
-    assert!(matches!(outcome, Outcome::UnreadableKey { .. }), "{outcome:?}");
+    assert_eq!(outcome, Outcome::UnreadableCondition);
 }
 
 const AGENT: &[u8] = b"Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) \
@@ -367,18 +367,5 @@ proptest! {
         let again = Engine::new(Arc::new(ManualClock::new(Nanos::ZERO)), KeySecret::new([1; 16]));
         let second = again.decide_now(&generation, &with_memory).0;
         prop_assert_eq!((first.outcome, first.route), (second.outcome, second.route));
-    }
-}
-
-#[test]
-fn zz_timing() {
-    let (engine, generation) = classes_of_one_text("appN");
-    for length in [6, 30_000] {
-        let value = vec![b'a'; length];
-        let begin = std::time::Instant::now();
-        for _ in 0..20 {
-            outcome(&engine, &generation, &value);
-        }
-        println!("{length}: {:?}", begin.elapsed() / 20);
     }
 }

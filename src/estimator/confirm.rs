@@ -93,6 +93,11 @@ impl ConfirmTable {
         self.live.load(Ordering::Relaxed)
     }
 
+    /// Cells in all, used or not.
+    pub fn cells(&self) -> usize {
+        self.sets.len() * WAYS
+    }
+
     /// Bytes of the table.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.sets)
@@ -102,10 +107,6 @@ impl ConfirmTable {
     /// an eighth is, 4 while a sixteenth is, and so on.
     pub fn threshold(&self) -> u64 {
         self.cells().div_ceil(4 * self.free_cells().max(1)).next_power_of_two() as u64
-    }
-
-    fn cells(&self) -> usize {
-        self.sets.len() * WAYS
     }
 
     fn free_cells(&self) -> usize {

@@ -363,6 +363,12 @@ fn estimator(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         MetricType::GAUGE,
         vec![gauge(&[], table.live_cells() as f64)],
     ));
+    families.push(family(
+        "tollgate_confirm_max_cells",
+        "Cells of the confirm table, used or not.",
+        MetricType::GAUGE,
+        vec![gauge(&[], table.cells() as f64)],
+    ));
 }
 
 fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {

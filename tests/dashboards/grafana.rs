@@ -44,7 +44,7 @@ impl Dashboard {
     }
 
     /// Every expression, with `$__rate_interval` as Prometheus sees it.
-    pub(crate) fn expressions(&self) -> impl Iterator<Item = Source> {
+    pub(crate) fn expressions(&self) -> Vec<Source> {
         let mut found = Vec::new();
         for panel in self.panels() {
             let title = panel["title"].as_str().unwrap_or("a panel without a title");
@@ -65,7 +65,7 @@ impl Dashboard {
             name: format!("tollgate.json: {name}"),
             text: selected(text.as_str().unwrap()).replace("$__rate_interval", "5m"),
         };
-        found.into_iter().map(source).collect::<Vec<_>>().into_iter()
+        found.into_iter().map(source).collect()
     }
 
     /// Variable, metric and label of every variable that lists the values of a label.
@@ -168,7 +168,7 @@ fn every_variable_of_an_expression_exists() {
 #[test]
 fn promtool_accepts_every_expression() {
     let mut rules = String::from("groups:\n  - name: g\n    rules:\n");
-    for (n, source) in Dashboard::read().expressions().enumerate() {
+    for (n, source) in Dashboard::read().expressions().iter().enumerate() {
         let expr = serde_json::to_string(&source.text).unwrap();
         let _ = writeln!(rules, "      - {{ record: \"r{n}\", expr: {expr} }}");
     }

@@ -10,6 +10,7 @@ mod promql;
 mod rules;
 mod scrape;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -66,7 +67,8 @@ async fn every_name_in_an_expression_is_one_that_the_binary_exports() {
 #[test]
 fn every_metric_of_a_rule_is_on_the_dashboard() {
     let expressions = Dashboard::read().expressions();
-    let shown: Vec<String> = expressions.flat_map(|source| metrics(&source.text)).collect();
+    let shown: BTreeSet<String> =
+        expressions.iter().flat_map(|source| metrics(&source.text)).collect();
     for Rule { alert, expr, .. } in rules::read() {
         for metric in metrics(&expr) {
             assert!(shown.contains(&metric), "{alert}: no panel shows {metric}");

@@ -48,6 +48,10 @@ impl Expression {
     pub(crate) fn read(text: &str) -> Self {
         let tokens = tokens(text);
         let is_open = |at: usize, symbol| tokens.get(at) == Some(&Token::Symbol(symbol));
+        let is_grouped = |at: usize| {
+            let word = tokens.get(at).and_then(word_of);
+            word.is_some_and(|word| word == "by" || word == "without")
+        };
         let (mut found, mut at) = (Self::default(), 0);
         while let Some(token) = tokens.get(at) {
             at += 1;
@@ -61,8 +65,8 @@ impl Expression {
                         at = end + 1;
                     }
                 }
-                // A function, or `and (`.
-                Token::Word(_) if is_open(at, '(') => {}
+                // A function or an aggregation: `rate(`, `sum by (`. Or `and (`.
+                Token::Word(_) if is_open(at, '(') || is_grouped(at) => {}
                 Token::Word(word) if KEYWORDS.contains(&word.to_ascii_lowercase().as_str()) => {}
                 Token::Word(word) => {
                     let mut selector = Selector { metric: word.clone(), matchers: Vec::new() };

@@ -57,6 +57,9 @@ async fn every_name_in_an_expression_is_one_that_the_binary_exports() {
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for series in rules::given_series() {
+        assert!(scrape.has_series_like(&series), "alerts.test.yaml: no such series: {series:?}");
+    }
     for (variable, metric, label) in dashboard.listed_labels() {
         let known = scrape.has_label(&metric, &label);
         assert!(known, "tollgate.json: variable {variable}: {metric} has no label {label}");

@@ -8,7 +8,7 @@ use std::path::Path;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 
-use super::promql::Expression;
+use super::promql::{Expression, Selector};
 use super::{conf, promtool};
 
 const RULES: &str = "prometheus/alerts.yaml";
@@ -82,6 +82,12 @@ fn case_file() -> CaseFile {
 /// Every rule.
 pub(crate) fn read() -> Vec<Rule> {
     rule_file().groups.into_iter().flat_map(|group| group.rules).collect()
+}
+
+/// Every series that the cases give, as a selector.
+pub(crate) fn given_series() -> Vec<Selector> {
+    let series = case_file().tests.into_iter().flat_map(|case| case.input_series);
+    series.flat_map(|series| Expression::read(&series.series).selectors).collect()
 }
 
 #[test]

@@ -99,6 +99,15 @@ impl Scrape {
         labels.is_some_and(|all| OF_THE_SCRAPE.contains(&label) || all.contains_key(label))
     }
 
+    /// Whether a series has the labels that the binary and the scrape give it.
+    pub(crate) fn has_series_like(&self, Selector { metric, matchers }: &Selector) -> bool {
+        let given: BTreeSet<&str> = matchers.iter().map(|matcher| matcher.label.as_str()).collect();
+        self.samples.get(metric).is_some_and(|labels| {
+            let own = labels.keys().map(String::as_str);
+            given == own.chain(OF_THE_SCRAPE).collect::<BTreeSet<&str>>()
+        })
+    }
+
     /// What an expression names and the binary does not export.
     pub(crate) fn mistakes(&self, expression: &Expression) -> Vec<String> {
         let selectors = &expression.selectors;

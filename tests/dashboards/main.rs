@@ -1,8 +1,8 @@
-//! The dashboard of `conf/grafana` and the rules of `conf/prometheus` name metrics, labels and label values that `/metrics` of the
-//! running binary has, and each rule fires and stays silent where its cases say so.
+//! The dashboard of `conf/grafana` and the rules of `conf/prometheus` name metrics, labels and label values that
+//! `/metrics` of the running binary has, and each rule fires and stays silent where its cases say so.
 //!
-//! [`Scrape`] is what the binary answers, [`promql`] finds the names in an expression. `promtool` reads the expressions too,
-//! so a mistake in their syntax is found by the reader that Prometheus itself has.
+//! [`Scrape`] is what the binary answers, [`promql`] finds the names in an expression. `promtool` reads the expressions
+//! too, so a mistake in their syntax is found by the reader that Prometheus itself has.
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
 mod grafana;

@@ -1,7 +1,7 @@
 //! Finds the names in an expression of PromQL: metrics, label matchers, labels of groups, and numbers.
 //!
-//! It does not know functions or precedence; promtool does. What must always hold: a word is taken for a metric unless its
-//! position says that it is something else, so that no name escapes the comparison with `/metrics`.
+//! It does not know functions or precedence; promtool does. What must always hold: a word is taken for a metric unless
+//! its position says that it is something else, so that no name escapes the comparison with `/metrics`.
 
 use std::ops::Range;
 

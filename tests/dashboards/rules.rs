@@ -1,5 +1,5 @@
-//! The rules of `conf/prometheus/alerts.yaml` and their cases: promtool accepts both, every rule has a case in which it fires
-//! and one in which it could and does not, and the cases fail for a rule with another number.
+//! The rules of `conf/prometheus/alerts.yaml` and their cases: promtool accepts both, every rule has a case in which it
+//! fires and one in which it could and does not, and the cases fail for a rule with another number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -153,8 +153,8 @@ impl Series {
     }
 }
 
-/// Every number of a rule (a threshold, the least traffic, `for`) is held by a case close to it: with half or twice the number
-/// a case of the rule fails.
+/// Every number of a rule (a threshold, the least traffic, `for`) is held by a case close to it: with half or twice the
+/// number a case of the rule fails.
 #[test]
 fn the_cases_fail_for_a_rule_with_another_number() {
     let folder = tempfile::tempdir().unwrap();
@@ -191,8 +191,8 @@ fn try_rule(folder: &Path, rule: &Rule) -> (bool, String) {
     promtool(&["test", "rules"], &folder.join("alerts.test.yaml"))
 }
 
-/// The rule with one number halved or doubled, and with `for` left out or doubled. Zero has no half; 2 is far from the counts
-/// and rates that the cases have.
+/// The rule with one number halved or doubled, and with `for` left out or doubled. Zero has no half; 2 is more than the
+/// counts and rates of the cases.
 fn variants(rule: &Rule) -> Vec<Rule> {
     let mut variants = Vec::new();
     for range in Expression::read(&rule.expr).numbers {

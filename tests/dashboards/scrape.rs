@@ -1,7 +1,7 @@
 //! `/metrics` of the running binary: its sample names, their labels, and the values of these.
 //!
-//! The binary gets a policy that uses everything that has a metric, so that no family is without a sample. What must always
-//! hold: every name in `src/ops/metrics.rs` is in the scrape; a new one that is not needs a line of [`POLICY`].
+//! The binary gets a policy that uses everything that has a metric, so that no family is without a sample. What must
+//! always hold: every name in `src/ops/metrics.rs` is in the scrape; a new one that is not needs a line of [`POLICY`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -21,6 +21,7 @@ use crate::http::{FieldRules, HeadBounds, PolicyMembers, ServedHosts};
 use crate::jwks;
 use crate::policy::client::ClientRules;
 use crate::policy::{PerRoute, RouteIndex};
+use crate::refusals::PolicyNames;
 use crate::tokens::KeySetReport;
 
 /// A configuration in force, with everything that was built from it.
@@ -49,6 +50,8 @@ pub struct Live {
     pub fixed: Fixed,
     /// The counters of requests without a route.
     no_route: RouteTraffic,
+    /// The numbers of its names, for records of refusals.
+    pub(super) refusal_names: PolicyNames,
 }
 
 /// What belongs to one route.
@@ -182,6 +185,7 @@ impl Live {
             access_log: config.access_log,
             fixed,
             no_route: counters.no_route(),
+            refusal_names: counters.refusals().names_of(generation.policy()),
             generation,
         };
         (live, report)

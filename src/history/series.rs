@@ -58,7 +58,7 @@ impl<const N: usize> Series<N> {
         }
         let (mut counted, mut others) = (Vec::new(), [0; N]);
         for (name, total) in totals {
-            let before = self.totals.insert(Arc::clone(name), *total).unwrap_or_default();
+            let before = self.totals.insert(Arc::clone(name), *total).unwrap_or([0; N]);
             let counts = difference(total, &before);
             if counts == [0; N] {
                 continue;
@@ -81,7 +81,7 @@ impl<const N: usize> Series<N> {
         let (mut named, mut others) = (Vec::new(), [0; N]);
         let mut free = self.max_names - self.slots.len();
         for (name, total) in totals {
-            let before = self.totals.get(name).copied().unwrap_or_default();
+            let before = self.totals.get(name).copied().unwrap_or([0; N]);
             let counts = difference(total, &before);
             if counts == [0; N] {
                 continue;

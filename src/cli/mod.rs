@@ -6,6 +6,7 @@
 mod admin_client;
 mod check;
 mod completions;
+mod ctl;
 mod demo;
 mod explain;
 mod input;
@@ -70,6 +71,8 @@ enum Command {
     Check(check::CheckArgs),
     /// Show which route, limits and keys a request meets.
     Explain(ExplainArgs),
+    /// See and steer a running process.
+    Ctl(ctl::CtlArgs),
     /// Start a small origin, the proxy before it, and show the commands to try.
     Demo,
     /// Test a policy on a simulated clock.
@@ -150,6 +153,7 @@ fn run_command(command: Command) -> Ending {
         }
         Command::Check(args) => check::check(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Ctl(args) => ctl::ctl(&args),
         Command::Demo => demo::demo(),
         Command::Test(args) => test::test(&args),
         Command::Replay { .. } => not_available("replay"),

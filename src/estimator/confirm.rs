@@ -49,7 +49,7 @@ const MOVE_FREE_DIVISOR: usize = 64;
 /// The table.
 #[derive(Debug)]
 pub struct ConfirmTable {
-    sets: Box<[ConfirmSet]>,
+    pub(super) sets: Box<[ConfirmSet]>,
     hasher: SpotHasher,
     /// Cells in use. It may be too high: a cell that went idle counts until it is swept.
     live: AtomicUsize,
@@ -121,7 +121,7 @@ impl ConfirmTable {
 
     /// Judges, and charges if allowed. A suspect without a cell gets one if possible.
     pub(super) fn charge(&self, attempt: ChargeAttempt) -> AttemptResult {
-        let ChargeAttempt { spot, quota, spending, suspect, now } = attempt;
+        let ChargeAttempt { spot, quota, spending, suspect, now, .. } = attempt;
         let set = &self.sets[spot.first];
         let mut ways = set.lock();
         if let Some(cell) = ways.find(spot) {
@@ -167,7 +167,7 @@ impl ConfirmTable {
 
     /// Charges with both sets locked: the key may have its cell in the second set, or the first set is full.
     fn charge_in_both(&self, attempt: ChargeAttempt) -> AttemptResult {
-        let ChargeAttempt { spot, quota, spending, suspect, now } = attempt;
+        let ChargeAttempt { spot, quota, spending, suspect, now, .. } = attempt;
         let mut sets = self.lock_both(spot);
         // The first set was unlocked for a moment: another thread may have admitted the key.
         if let Some(cell) = sets.find(spot) {
@@ -290,7 +290,8 @@ impl ConfirmTable {
         let uncounted = self.max_uncounted(spot, suspect, now);
         let mut newcomer = ConfirmCell::new(spot.key, quota, rank, now);
         let verdict = newcomer.spend(quota, spending, now);
-        self.put(cell, spot.first, TaggedCell { tag: spot.tag, cell: newcomer });
+        let tagged = TaggedCell { tag: spot.tag, limit: attempt.limit, cell: newcomer };
+        self.put(cell, spot.first, tagged);
         AttemptResult { verdict, uncounted: Some(uncounted) }
     }
 

@@ -17,6 +17,7 @@ mod policy_changes;
 mod reload;
 mod status;
 pub mod supervisor;
+mod traffic_totals;
 
 pub use access_log::AccessLogSink;
 pub use admin::{AdminAccess, AdminApi, AnswerQueue};
@@ -28,3 +29,4 @@ pub use log::{LogForm, LogSettings, init as init_log};
 pub use metrics::{Sources as MetricSources, process_collector, render as render_metrics};
 pub use reload::{ReloadSource, Reloader};
 pub use status::{ReloadOutcome, Status};
+pub use traffic_totals::traffic_totals;

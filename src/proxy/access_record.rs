@@ -215,7 +215,11 @@ pub(super) fn record(proxy: &Tollgate, session: &mut Session, ctx: &mut Context)
     let traffic = ctx.live.traffic(route);
     traffic.record(&end);
     if outcome == RequestOutcome::Limited
-        && ctx.decision.as_ref().and_then(Decision::deciding).is_some_and(|found| found.authenticated)
+        && ctx
+            .decision
+            .as_ref()
+            .and_then(Decision::deciding)
+            .is_some_and(|found| found.authenticated)
     {
         traffic.record_limited_authenticated();
     }

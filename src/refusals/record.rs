@@ -234,4 +234,3 @@ fn address(slot: &RefusalSlot) -> IpAddr {
     let bits = u128::from(slot.word(2)) << 64 | u128::from(slot.word(3));
     unmapped(IpAddr::V6(Ipv6Addr::from_bits(bits)))
 }
-

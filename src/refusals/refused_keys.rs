@@ -176,8 +176,7 @@ fn merged(hours: &[FrozenCounts], limit: NameNumber) -> Vec<FrequentKey> {
     let mut seen = HashSet::new();
     let distinct = of_limit.filter(|entry| seen.insert(entry.key));
     let sum = |entry: &KeyCount| {
-        let mut key =
-            FrequentKey { key: entry.key, refused: 0, error: 0, address: entry.address };
+        let mut key = FrequentKey { key: entry.key, refused: 0, error: 0, address: entry.address };
         for counts in hours {
             let (count, error) = match counts.find(entry.key) {
                 Some(found) => (found.count, found.error),

@@ -87,8 +87,8 @@ impl RefusedRequest<'_> {
             return;
         };
         let limit = self.policy.limit(found.limit);
-        let (rate, period) = rate_of(limit, found)
-            .map_or((0, 0), |rate| (rate.count(), rate.period().get()));
+        let (rate, period) =
+            rate_of(limit, found).map_or((0, 0), |rate| (rate.count(), rate.period().get()));
         let (source, source_kind) = match found.rate_source {
             RateSource::Own => (0, 0),
             RateSource::Plan(index) => {
@@ -148,4 +148,3 @@ fn address_words(address: IpAddr) -> [u64; 2] {
     };
     [(bits >> 64) as u64, bits as u64]
 }
-

@@ -30,6 +30,7 @@ use crate::edge::{
     SlowReaders, StartupBarrier, TicketKeys,
 };
 use crate::engine::Engine;
+use crate::history::TrafficHistory;
 use crate::ops::{
     AccessLogSink, AdminAccess, AdminApi, AnswerQueue, Lifecycle, ReloadSource, Reloader, Status,
     process_collector,
@@ -61,6 +62,7 @@ pub(super) struct Components {
     leaving: Arc<AtomicBool>,
     cutoff: Arc<Cutoff>,
     requests: Arc<OperatorRequests>,
+    history: Arc<TrafficHistory>,
     /// Runs the work that no request waits for: housekeeping, reloads, health checks, name resolution.
     pub(super) background: tokio::runtime::Runtime,
 }
@@ -108,6 +110,7 @@ impl Components {
             leaving: Arc::default(),
             cutoff: Arc::default(),
             requests,
+            history: Arc::default(),
             background,
         })
     }
@@ -148,6 +151,8 @@ impl Components {
             token: admin.token.clone(),
             answers: AnswerQueue::default(),
             access: AdminAccess { address: admin.address, hosts: admin.hosts.clone() },
+            history: Arc::clone(&self.history),
+            show_addresses: admin.show_addresses,
         };
         let admin_connections = Arc::new(AdminConnections::new(Arc::clone(&self.clock)));
         let server = AdminServer {
@@ -255,6 +260,7 @@ impl Components {
             }),
             ticket_keys: Arc::clone(&self.ticket_keys),
             requests: Arc::clone(&self.requests),
+            history: Arc::clone(&self.history),
         }
     }
 

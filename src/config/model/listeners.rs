@@ -40,4 +40,6 @@ pub struct Admin {
     pub token: Option<String>,
     /// Values of `Host` that are accepted in addition to its address and `localhost`; lower case, without port.
     pub hosts: Vec<String>,
+    /// Whether answers show the client's address where it is a key; otherwise they show its hash only.
+    pub show_addresses: bool,
 }

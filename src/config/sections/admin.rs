@@ -6,6 +6,7 @@ use super::listeners::{check_overlap, socket_address};
 use crate::config::files::{MAX_NAMED_FILE, read_bounded};
 use crate::config::model::{Admin, Listener};
 use crate::config::reader::{Located, Mapping};
+use crate::config::scalars::boolean;
 
 /// Shortest token, in bytes.
 const MIN_TOKEN: usize = 16;
@@ -21,6 +22,8 @@ pub(crate) fn admin(
     let token_at = map.get("token_file");
     let hosts = map.get("hosts").map(|at| at.list_or_single()).unwrap_or_default();
     let hosts = hosts.iter().filter_map(|at| at.parse(host)).collect();
+    let show_addresses =
+        map.get("show_addresses").and_then(|at| at.parse(boolean)).unwrap_or(false);
     map.finish();
     let token = token_at.as_ref().and_then(|at| token(at, &folder.join(at.text()?)));
     let address_at = address_at?;
@@ -31,7 +34,7 @@ pub(crate) fn admin(
         let cure = "add token_file, or listen on 127.0.0.1";
         address_at.error_with(format!("{address} can be reached from other machines"), cure);
     }
-    Some(Admin { address, token, hosts })
+    Some(Admin { address, token, hosts, show_addresses })
 }
 
 /// A name or an address without a port, in lower case.

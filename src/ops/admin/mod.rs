@@ -6,6 +6,9 @@
 //! | `/ready` | 200 while new connections are accepted (`degraded` while the store is away), else 503 | no |
 //! | `/metrics` | Prometheus text | if one is configured |
 //! | `POST /keys` | JSON: what one key has spent under one limit ([`keys`]) | if one is configured |
+//! | `/refusals`, `/refusals/{request_id}` | JSON: the latest refusals; why one request was refused ([`refusals`]) | if one is configured |
+//! | `/top` | JSON: the keys that a limit refuses most ([`top`]) | if one is configured |
+//! | `/history` | JSON: the last minutes by route and limit ([`history`]) | if one is configured |
 //! | `/status` | JSON: version, generation and sum of the files, limits, origins, sets of keys, reloads | if one is configured |
 //!
 //! A request for another host is answered 421, except at `/healthz` and `/ready`. A request of a page of another web
@@ -14,7 +17,12 @@
 
 mod access;
 mod answer_queue;
+mod history;
 mod keys;
+mod query;
+mod refusals;
+mod top;
+mod traffic;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,6 +43,7 @@ use super::{MetricSources, render_metrics};
 use crate::clock::Nanos;
 use crate::edge::{CertificateStore, MemoryBudget};
 use crate::engine::Engine;
+use crate::history::TrafficHistory;
 use crate::proxy::{Live, TrafficCounters};
 
 pub use access::AdminAccess;
@@ -45,6 +54,10 @@ use keys::Unanswered;
 
 /// The longest body of a request. The longest keys of a limit fit, escaped.
 const MAX_BODY_BYTES: usize = 64 << 10;
+
+/// What an unknown path is answered with.
+const PATHS: &str =
+    "/healthz /ready /metrics /status /keys /refusals /refusals/{request_id} /top /history\n";
 
 /// The time in which a body has to come. Whoever takes longer must not hold a connection of operators.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -73,6 +86,10 @@ pub struct AdminApi {
     pub answers: AnswerQueue,
     /// The hosts and web origins that are answered.
     pub access: AdminAccess,
+    /// What happened in the last minutes.
+    pub history: Arc<TrafficHistory>,
+    /// Whether answers show addresses of clients.
+    pub show_addresses: bool,
 }
 
 #[async_trait]
@@ -104,6 +121,10 @@ impl ServeHttp for AdminApi {
             path @ ("/metrics" | "/status") if self.accepts_token(token) => {
                 self.answers.write(now, || self.answer(path, token)).await
             }
+            path if traffic::is_about_traffic(path) => match self.accepts_token(token) {
+                true => self.answers.write(now, || self.traffic(&head.uri)).await,
+                false => unauthorized(),
+            },
             path => self.answer(path, token),
         };
         if head.method == Method::HEAD {
@@ -151,7 +172,7 @@ impl AdminApi {
                 let text = format!("{:#}\n", self.status_of(&self.live.load()));
                 body(StatusCode::OK, "application/json", text)
             }
-            _ => plain(StatusCode::NOT_FOUND, "/healthz /ready /metrics /status /keys\n"),
+            _ => plain(StatusCode::NOT_FOUND, PATHS),
         }
     }
 

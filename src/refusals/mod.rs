@@ -12,7 +12,7 @@
 //! limit fails, or because the request has no key that the limit can judge. Requests that are not clean, that match no
 //! route, or that fail at their origin are none. It knows decisions and policies, but neither requests nor answers. What
 //! must always hold: recording a refusal waits for nothing and costs a forwarded request nothing; memory is bounded
-//! ([`MAX_BYTES`]) and taken as refusals come; keys are kept as hashes.
+//! ([`REFUSALS_BYTES`], [`KEYS_BYTES`]) and taken as refusals come; keys are kept as hashes.
 
 mod layout;
 mod names;

@@ -31,6 +31,7 @@ mod origin_health;
 mod origin_tls;
 mod origins;
 mod pages;
+mod refusals;
 mod reloading;
 mod room;
 mod route_metrics;

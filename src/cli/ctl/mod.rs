@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Which process is asked, and what.
 #[derive(Debug, Args)]
-pub struct CtlArgs {
+pub(super) struct CtlArgs {
     /// The admin API of the process. Without it, admin.address of the configuration.
     #[arg(long, value_name = "URL", global = true)]
     admin: Option<String>,

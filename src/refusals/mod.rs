@@ -21,6 +21,8 @@ mod record;
 mod refused_keys;
 mod ring;
 mod space_saving;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::sync::Arc;

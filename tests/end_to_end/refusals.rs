@@ -288,6 +288,34 @@ async fn refusals_over_http2_and_of_former_configurations_are_explained() {
     assert_eq!(top["keys"][0]["hash"], refusal["limits"][0]["key_hash"]);
 }
 
+#[tokio::test]
+async fn a_refusal_for_a_failing_store_is_explained() {
+    let origin = Origin::start("site").await;
+    let policy = format!(
+        "{}store: {{ redis: {{ url: \"redis://127.0.0.1:1\" }} }}
+limits:
+  l: {{ tier: exact, rate: 1/1h, key: client_ip, on_store_failure: deny }}
+routes: [{{ name: api, limits: [l] }}]
+",
+        origin_yaml(origin.address)
+    );
+    let gate = Gate::start(&policy).await;
+    let (status, id) = refused(&client().get(gate.url("/"))).await;
+    let refusal = why(&gate, &id).await;
+    assert_members(
+        &refusal,
+        &["status", "reason", "degraded"],
+        serde_json::json!([status, "store_outage", true]),
+    );
+    assert_eq!(status, 503);
+    let names = ["name", "verdict", "spent"];
+    assert_members(
+        &refusal["limits"][0],
+        &names,
+        serde_json::json!(["l", "degraded_denied", null]),
+    );
+}
+
 /// Identifiers of a trusted peer are any text, also a long one, one with marks of paths, and one that comes twice.
 #[tokio::test]
 async fn identifiers_of_trusted_peers_are_found() {

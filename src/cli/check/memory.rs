@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use crate::config::Config;
 use crate::edge::connection_bytes;
+use crate::edge::{EXCHANGE_BYTES, HEAD_COPIES, MAX_BODY_BYTES, MAX_RESPONSE_BYTES};
 use crate::history::{self, MAX_LIMITS, MAX_ROUTES, MINUTES};
 use crate::refusals::{KEYS_BYTES, MAX_REFUSALS, REFUSALS_BYTES};
-use crate::edge::{EXCHANGE_BYTES, HEAD_COPIES, MAX_BODY_BYTES, MAX_RESPONSE_BYTES};
 
 const MIB: usize = 1 << 20;
 

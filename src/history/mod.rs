@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn minutes_are_those_of_the_clock_and_the_last_is_the_present_one() {
+    fn minutes_are_those_of_the_clock_and_the_last_goes_on() {
         let history = TrafficHistory::default();
         // It starts 20 seconds before a full minute.
         let date = |now: Nanos| EPOCH.saturating_sub(secs(20)).saturating_add(now);

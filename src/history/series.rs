@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_a_slot_are_summed_until_one_is_free() {
+    fn names_without_a_slot_are_summed_until_a_slot_is_free() {
         let mut series = Series::<1>::new(2);
         let first = named((1..=4).map(|n| (n, n * 10)));
         assert_eq!(shown(&series.since(&first)), [("1", 10), ("2", 20), (OTHERS, 70)]);

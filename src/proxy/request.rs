@@ -236,7 +236,7 @@ async fn conclude(
 fn record_refusal(proxy: &Tollgate, ctx: &Context, status: u16) {
     if let Some(decision) = &ctx.decision {
         proxy.counters.refusals().record(&RefusedRequest {
-            request_id: ctx.request_id().as_bytes(),
+            request_id: ctx.request_id.as_ref().map_or(b"", RequestId::as_bytes),
             client: ctx.client(),
             status,
             decision,

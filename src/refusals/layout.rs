@@ -16,7 +16,7 @@
 //! address is in a record, keys are hashes.
 
 use super::names::AlgorithmNumber;
-use super::ring::RingSlot;
+use super::record_ring::RingSlot;
 use crate::clock::Nanos;
 use crate::engine::VerdictKind;
 use crate::policy::Tier;
@@ -96,6 +96,15 @@ impl FoundWord {
             | tier << 10
             | algorithm << 6
             | self.kind as u64
+    }
+
+    /// Whether the limit refuses: by its verdict, or because the request has no key of it. (A limit in shadow mode has a
+    /// verdict of its own.)
+    pub(super) fn refuses(&self) -> bool {
+        matches!(
+            self.kind,
+            VerdictKind::Denied | VerdictKind::OverflowDenied | VerdictKind::DegradedDenied
+        )
     }
 
     pub(super) fn of(word: u64) -> Self {

@@ -18,8 +18,8 @@ mod layout;
 mod names;
 mod reason;
 mod record;
+mod record_ring;
 mod refused_keys;
-mod ring;
 mod space_saving;
 #[cfg(test)]
 mod tests;
@@ -34,8 +34,8 @@ use crate::policy::Policy;
 use layout::RECORD_WORDS;
 use names::{MAX_NAMES, NameTable};
 use record::{RecordFilter, has_id, refused_keys};
+use record_ring::{RecordRead, Ring, RingSlot, SLOTS_PER_BLOCK};
 use refused_keys::{REFUSED_KEYS_BYTES, RefusedKeys};
-use ring::{RecordRead, Ring, RingSlot, SLOTS_PER_BLOCK};
 
 pub use layout::{MAX_ID_BYTES, MAX_RECORDED_LIMITS};
 pub use names::{AlgorithmNumber, NameNumber, PolicyNames, UNKNOWN_NAME};
@@ -83,7 +83,7 @@ pub struct RefusalQuery<'q> {
     pub since: Nanos,
     /// Only those of this route.
     pub route: Option<&'q str>,
-    /// Only those for which this limit was asked.
+    /// Only those that this limit refused, or for which the request had no key.
     pub limit: Option<&'q str>,
     /// At most so many.
     pub count: usize,

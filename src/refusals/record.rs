@@ -106,13 +106,16 @@ pub(super) struct RecordFilter {
 impl RecordFilter {
     /// Whether the record in a slot is looked for.
     pub(super) fn admits(&self, slot: &RefusalSlot) -> bool {
-        let has_limit = |wanted: NameNumber| {
-            let name = |index| halves(slot.word(LIMITS + index * LIMIT_WORDS + 2)).0;
-            (0..limits(slot)).any(|index| name(index) == wanted.0)
+        let is_refused_by = |wanted: NameNumber| {
+            let at = |index| LIMITS + index * LIMIT_WORDS;
+            let is_wanted = |at: usize| halves(slot.word(at + 2)).0 == wanted.0;
+            (0..limits(slot))
+                .map(at)
+                .any(|at| is_wanted(at) && FoundWord::of(slot.word(at + 6)).refuses())
         };
         slot.word(0) >= self.since.get()
             && self.route.is_none_or(|route| slot.word(ROUTE) == u64::from(route.0))
-            && self.limit.is_none_or(has_limit)
+            && self.limit.is_none_or(is_refused_by)
     }
 }
 
@@ -193,12 +196,9 @@ pub(super) fn refused_keys(slot: &RefusalSlot) -> [Option<RefusedKey>; MAX_RECOR
             return None;
         }
         let at = LIMITS + index * LIMIT_WORDS;
-        let FoundWord { kind, flags, .. } = FoundWord::of(slot.word(at + 6));
-        let refuses = matches!(
-            kind,
-            VerdictKind::Denied | VerdictKind::OverflowDenied | VerdictKind::DegradedDenied
-        );
-        if !refuses || flags.has(CellFlags::KEYLESS) {
+        let found = FoundWord::of(slot.word(at + 6));
+        let flags = found.flags;
+        if !found.refuses() || flags.has(CellFlags::KEYLESS) {
             return None;
         }
         let is_address = flags.has(CellFlags::ADDRESS);

@@ -288,7 +288,7 @@ mod tests {
 
     /// Ten million keys that come once, from an attacker who wants to hide one that comes often.
     #[test]
-    fn ten_million_different_keys_do_not_hide_a_frequent_one() {
+    fn ten_million_different_keys_do_not_hide_a_frequent_key() {
         let mut keys = RefusedKeys::new(Nanos::ZERO, EPOCH);
         let mut often = 0_u64;
         for n in 0..10_000_000 {

@@ -19,8 +19,8 @@ listeners: [{ address: 127.0.0.1:1 }]
 origins: { s: { servers: [127.0.0.1:1] } }
 limits:
   first: { tier: estimate, rate: 3/1500ms, key: client_ip }
-  second: { tier: exact, algorithm: token_bucket, rate: 2/7d, burst: 5, key: [host, client_ip] }
-  third: { tier: exact, algorithm: sliding_log, rate: 4/366d, key: host, cost: 2 }
+  second: { tier: exact, algorithm: token_bucket, rate: 2/7d, burst: 5, key: [method, client_ip] }
+  third: { tier: exact, algorithm: sliding_log, rate: 4/366d, key: method, cost: 2 }
   fourth: { tier: exact, algorithm: fixed_window, rate: 2/1h, key: client_ip, mode: shadow }
   fifth: { tier: exact, max_in_flight: 2, key: client_ip }
   sixth: { tier: exact, rate: 1/1m, key: client_ip }
@@ -177,7 +177,7 @@ fn keys_are_counted_once_and_addresses_only_where_they_are_the_key() {
     assert_eq!(node.log.missed(), 0);
 }
 
-/// More refusals than the ring has room for between two counts: the others are missed, and said to be.
+/// More refusals than the ring has room for between two counts: the others are missed, and counted as that.
 #[test]
 fn what_was_overwritten_is_missed() {
     let node = Node::new();

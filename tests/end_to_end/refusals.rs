@@ -215,6 +215,14 @@ async fn every_kind_of_refusal_is_explained() {
         "{refusal}"
     );
     assert_eq!(refusal["limits_left_out"], 2);
+    // It is listed for a limit that refused it, and not for one that was only asked.
+    for (limit, is_listed) in
+        [("bucket", true), ("pages", true), ("writes", false), ("tried", false)]
+    {
+        let (_, answer) = asked(&gate, &format!("/refusals?route=tall&limit={limit}")).await;
+        let listed = answer["refusals"].as_array().unwrap();
+        assert_eq!(listed.iter().any(|it| it["request_id"] == *id), is_listed, "{limit}: {answer}");
+    }
 
     // A ban.
     let login = from("/login", "192.0.2.9");

@@ -5,11 +5,11 @@
 use serde_json::Value;
 
 /// Rows of equally many values.
-pub(super) struct Table {
+pub(super) struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     pub(super) fn new(titles: &[&str]) -> Self {
         Self { rows: vec![titles.iter().map(|title| (*title).to_owned()).collect()] }
     }
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_value() {
-        let mut table = Table::new(&["a", "b"]);
+        let mut table = TextTable::new(&["a", "b"]);
         table.row(&[text(&json!("long\u{1b}[2J")), text(&json!(7))]);
         table.row(&["x".to_owned(), String::new()]);
         assert_eq!(
@@ -67,6 +67,6 @@ mod tests {
                 .replace("    7", "  7")
                 .replace("a                b", "a              b")
         );
-        assert_eq!(Table::new(&["a"]).or("none"), "none\n");
+        assert_eq!(TextTable::new(&["a"]).or("none"), "none\n");
     }
 }

@@ -6,12 +6,12 @@
 use clap::Args;
 use serde_json::Value;
 
-use super::table::{Table, text};
+use super::table::{TextTable, text};
 
 /// Which refusals are listed.
 #[derive(Debug, Args)]
 pub(super) struct RefusalsArgs {
-    /// Only those for which this limit was asked.
+    /// Only those that this limit refused, or for which the request had no key.
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
     /// Only those of this route.
@@ -102,7 +102,8 @@ fn path(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
 
 /// The latest refusals as a table.
 pub(super) fn refusals(answer: &Value) -> String {
-    let mut table = Table::new(&["time", "status", "route", "reason", "limit", "key", "request"]);
+    let mut table =
+        TextTable::new(&["time", "status", "route", "reason", "limit", "key", "request"]);
     for refusal in list(&answer["refusals"]) {
         let limit = deciding(refusal);
         table.row(&[
@@ -159,7 +160,7 @@ pub(super) fn why(refusal: &Value) -> String {
     if let Some(earlier @ 1..) = refusal["earlier"].as_u64() {
         line("earlier", format!("{earlier} with the same identifier"));
     }
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "limit",
         "verdict",
         "spent",
@@ -222,7 +223,7 @@ fn explained(refusal: &Value) -> String {
 
 /// The keys that a limit refuses most.
 pub(super) fn top(answer: &Value) -> String {
-    let mut table = Table::new(&["refused", "error", "address", "key"]);
+    let mut table = TextTable::new(&["refused", "error", "address", "key"]);
     for key in list(&answer["keys"]) {
         table.row(&[
             text(&key["refused"]),
@@ -240,7 +241,7 @@ pub(super) fn top(answer: &Value) -> String {
     text_of.push_str(&table.or("this limit refused no key"));
     let senders = list(&answer["senders"]);
     if !senders.is_empty() {
-        let mut table = Table::new(&["sent", "spent", "key"]);
+        let mut table = TextTable::new(&["sent", "spent", "key"]);
         for sender in senders {
             table.row(&[text(&sender["sent"]), text(&sender["spent"]), text(&sender["hash"])]);
         }
@@ -252,7 +253,7 @@ pub(super) fn top(answer: &Value) -> String {
 
 /// The last minutes: the sums of all routes that were asked for.
 pub(super) fn history(answer: &Value) -> String {
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "minute",
         "forwarded",
         "limited",
@@ -291,11 +292,11 @@ pub(super) fn status(answer: &Value) -> String {
     ] {
         lines.push_str(&format!("{name:<14} {value}\n"));
     }
-    let mut limits = Table::new(&["limit", "tier", "cells"]);
+    let mut limits = TextTable::new(&["limit", "tier", "cells"]);
     for limit in list(&answer["limits"]) {
         limits.row(&[text(&limit["name"]), text(&limit["tier"]), text(&limit["cells"])]);
     }
-    let mut origins = Table::new(&["origin", "healthy", "servers"]);
+    let mut origins = TextTable::new(&["origin", "healthy", "servers"]);
     for origin in list(&answer["origins"]) {
         origins.row(&[text(&origin["name"]), text(&origin["healthy"]), text(&origin["servers"])]);
     }

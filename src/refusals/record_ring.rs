@@ -22,14 +22,14 @@ pub(super) const SLOTS_PER_BLOCK: usize = 256;
 
 /// The ring. `WORDS`: the words of a record.
 pub(super) struct Ring<const WORDS: usize> {
-    blocks: Box<[OnceLock<Block<WORDS>>]>,
+    blocks: Box<[OnceLock<RingBlock<WORDS>>]>,
     /// The number of the next record.
     next: AtomicU64,
     /// Records whose slot was taken.
     dropped: AtomicU64,
 }
 
-type Block<const WORDS: usize> = Box<[RingSlot<WORDS>]>;
+type RingBlock<const WORDS: usize> = Box<[RingSlot<WORDS>]>;
 
 /// Room for one record.
 pub(super) struct RingSlot<const WORDS: usize> {
@@ -126,7 +126,7 @@ impl<const WORDS: usize> Ring<WORDS> {
     }
 
     /// The block of a record, and its index there.
-    fn locate(&self, number: u64) -> (&OnceLock<Block<WORDS>>, usize) {
+    fn locate(&self, number: u64) -> (&OnceLock<RingBlock<WORDS>>, usize) {
         let slot = (number % self.capacity() as u64) as usize;
         (&self.blocks[slot / SLOTS_PER_BLOCK], slot % SLOTS_PER_BLOCK)
     }
@@ -134,7 +134,7 @@ impl<const WORDS: usize> Ring<WORDS> {
 
 /// The slots of a block. It is made without waiting: of two threads at once each allocates, and one of them drops its
 /// block.
-fn slots<const WORDS: usize>(block: &OnceLock<Block<WORDS>>) -> &[RingSlot<WORDS>] {
+fn slots<const WORDS: usize>(block: &OnceLock<RingBlock<WORDS>>) -> &[RingSlot<WORDS>] {
     match block.get() {
         Some(made) => made,
         None => make(block),
@@ -142,8 +142,8 @@ fn slots<const WORDS: usize>(block: &OnceLock<Block<WORDS>>) -> &[RingSlot<WORDS
 }
 
 #[cold]
-fn make<const WORDS: usize>(block: &OnceLock<Block<WORDS>>) -> &[RingSlot<WORDS>] {
-    let fresh: Block<WORDS> = (0..SLOTS_PER_BLOCK).map(|_| RingSlot::default()).collect();
+fn make<const WORDS: usize>(block: &OnceLock<RingBlock<WORDS>>) -> &[RingSlot<WORDS>] {
+    let fresh: RingBlock<WORDS> = (0..SLOTS_PER_BLOCK).map(|_| RingSlot::default()).collect();
     // The lock of the cell is held for the move of a pointer.
     block.get_or_init(|| fresh)
 }

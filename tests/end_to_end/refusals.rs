@@ -606,3 +606,58 @@ async fn minutes_say_what_happened() {
     let told = text(&ctl(&gate, &["history", "--minutes", "3"]));
     assert!(told.contains("(so far)") && told.contains("authenticated"), "{told}");
 }
+
+/// Keys of every kind of source: no answer has their values, in whatever form.
+#[tokio::test]
+async fn no_answer_has_the_value_of_a_key() {
+    let origin = Origin::start("site").await;
+    let sources = [
+        ("h", "header:x-api-key"),
+        ("c", "cookie:session"),
+        ("q", "query:token"),
+        ("b", "bearer"),
+        ("u", "basic_user"),
+        ("p", "path_segment:2"),
+    ];
+    let limits = sources.map(|(name, source)| {
+        format!("  {name}: {{ tier: exact, rate: 1/1h, key: \"{source}\", missing_key: skip }}\n")
+    });
+    let routes = sources.map(|(name, _)| {
+        format!("  - {{ name: {name}, match: {{ path: /{name}/** }}, limits: [{name}] }}\n")
+    });
+    let policy = format!(
+        "  show_addresses: true\n{}limits:\n{}routes:\n{}check: {{ silence: [spoofable-key] }}\n",
+        origin_yaml(origin.address),
+        limits.concat(),
+        routes.concat()
+    );
+    let gate = Gate::start(&policy).await;
+    let basic = "dmVyeS1zZWNyZXQtdmFsdWU6dmVyeS1zZWNyZXQtdmFsdWU=";
+    let mut ids = Vec::new();
+    for (name, _) in sources {
+        let request = client()
+            .get(gate.url(&format!("/{name}/{SECRET}?token={SECRET}")))
+            .header("x-api-key", SECRET)
+            .header("cookie", format!("session={SECRET}"));
+        let authorization = match name {
+            "u" => format!("Basic {basic}"),
+            _ => format!("Bearer {SECRET}"),
+        };
+        let (status, id) = refused(&request.header("authorization", authorization)).await;
+        assert_eq!(status, 429, "{name}");
+        ids.push(id);
+    }
+    let mut paths: Vec<String> = ids.iter().map(|id| format!("/refusals/{id}")).collect();
+    paths.extend(sources.map(|(name, _)| format!("/top?limit={name}")));
+    paths.extend(["/refusals", "/history", "/status", "/metrics"].map(str::to_owned));
+    for path in paths {
+        let (status, text) = gate.admin_get(&path).await.unwrap();
+        assert_eq!(status, 200, "{path}: {text}");
+        assert!(!text.contains(SECRET) && !text.contains(&basic[..20]), "{path}: {text}");
+        let expected = if path.starts_with("/refusals") { "127.0.0.1" } else { "" };
+        assert!(text.contains(expected), "{path}: {text}");
+    }
+    let told = text(&ctl(&gate, &["refusals"]));
+    assert_eq!(told.lines().count(), sources.len() + 1, "{told}");
+    assert!(!told.contains(SECRET), "{told}");
+}

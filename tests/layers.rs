@@ -55,7 +55,7 @@ const KEPT: [(&str, &[&str]); 13] = [
     ("prometheus", &["ops"]),
     ("redis", &["store"]),
     ("jsonwebtoken", &["tokens"]),
-    ("ring", &["tokens", "config/fingerprint.rs", "edge", "server"]),
+    ("ring", &["tokens", "config/fingerprint.rs", "edge", "ops/admin/page.rs", "server"]),
     ("signal_hook", &["signals"]),
     (
         "tokio",

@@ -1,12 +1,14 @@
-//! The admin API: health, readiness, metrics and status for operators.
+//! The admin API: health, readiness, metrics, status and the page for operators.
 //!
 //! | path | answer | token |
 //! |---|---|---|
+//! | `/` | the page ([`page`]), which fetches everything that it shows from the other paths | no |
 //! | `/healthz` | 200 while the process lives | no |
 //! | `/ready` | 200 while new connections are accepted (`degraded` while the store is away), else 503 | no |
 //! | `/metrics` | Prometheus text | if one is configured |
 //! | `POST /keys` | JSON: what one key has spent under one limit ([`keys`]) | if one is configured |
-//! | `/status` | JSON: version, generation and sum of the files, limits, origins, sets of keys, reloads | if one is configured |
+//! | `/status` | JSON: version, generation and sum of the files, limits, origins, sets of keys, reloads ([`status_json`]) | if one is configured |
+//! | `/routes` | JSON: the routes and how their requests ended, a page at a time ([`routes`]) | if one is configured |
 //!
 //! A request for another host is answered 421, except at `/healthz` and `/ready`. A request of a page of another web
 //! origin is answered 403 ([`access`]).
@@ -15,24 +17,25 @@
 mod access;
 mod answer_queue;
 mod keys;
+mod page;
+mod routes;
+mod status_json;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use http::{Method, Response, StatusCode, Version, header};
+use http::{Method, Response, StatusCode, Uri, Version, header};
 use pingora::apps::http_app::ServeHttp;
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use prometheus::process_collector::ProcessCollector;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::log::timestamp;
-use super::status::{ReloadOutcome, Status};
+use super::status::Status;
 use super::{MetricSources, render_metrics};
-use crate::clock::Nanos;
 use crate::edge::{CertificateStore, MemoryBudget};
 use crate::engine::Engine;
 use crate::proxy::{Live, TrafficCounters};
@@ -42,6 +45,7 @@ pub use answer_queue::AnswerQueue;
 
 use access::Foreign;
 use keys::Unanswered;
+use routes::RouteQuery;
 
 /// The longest body of a request. The longest keys of a limit fit, escaped.
 const MAX_BODY_BYTES: usize = 64 << 10;
@@ -101,10 +105,10 @@ impl ServeHttp for AdminApi {
         }
         let now = || self.engine.now().mono;
         let mut answer = match head.uri.path() {
-            path @ ("/metrics" | "/status") if self.accepts_token(token) => {
-                self.answers.write(now, || self.answer(path, token)).await
+            "/metrics" | "/status" | "/routes" if self.accepts_token(token) => {
+                self.answers.write(now, || self.answer(&head.uri, token)).await
             }
-            path => self.answer(path, token),
+            _ => self.answer(&head.uri, token),
         };
         if head.method == Method::HEAD {
             answer.body_mut().clear();
@@ -123,8 +127,9 @@ impl AdminApi {
         self.access.check_host(&head.headers, &head.uri)
     }
 
-    fn answer(&self, path: &str, token: Option<&[u8]>) -> Response<Vec<u8>> {
-        match path {
+    fn answer(&self, uri: &Uri, token: Option<&[u8]>) -> Response<Vec<u8>> {
+        match uri.path() {
+            "/" => page::page(),
             "/healthz" => plain(StatusCode::OK, "ok\n"),
             "/ready" if self.status.is_ready() => {
                 // All nodes share the store, so a load balancer that removed nodes for its outage would remove all of
@@ -133,7 +138,7 @@ impl AdminApi {
                 plain(StatusCode::OK, if degraded { "degraded\n" } else { "ready\n" })
             }
             "/ready" => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-            "/metrics" | "/status" if !self.accepts_token(token) => unauthorized(),
+            "/metrics" | "/status" | "/routes" if !self.accepts_token(token) => unauthorized(),
             "/metrics" => {
                 let text = render_metrics(MetricSources {
                     engine: &self.engine,
@@ -151,7 +156,16 @@ impl AdminApi {
                 let text = format!("{:#}\n", self.status_of(&self.live.load()));
                 body(StatusCode::OK, "application/json", text)
             }
-            _ => plain(StatusCode::NOT_FOUND, "/healthz /ready /metrics /status /keys\n"),
+            "/routes" => match RouteQuery::parse(uri.query().unwrap_or_default()) {
+                Ok(query) => {
+                    let live = self.live.load();
+                    let routes = &live.generation.policy().routes;
+                    let text = format!("{:#}\n", routes::listing(routes, &self.counters, &query));
+                    body(StatusCode::OK, "application/json", text)
+                }
+                Err(detail) => problem(StatusCode::BAD_REQUEST, detail),
+            },
+            _ => plain(StatusCode::NOT_FOUND, "/ /healthz /ready /metrics /status /routes /keys\n"),
         }
     }
 
@@ -185,66 +199,6 @@ impl AdminApi {
         let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or(b"");
         let differences = wanted.bytes().zip(given).fold(0, |sum, (a, b)| sum | (a ^ b));
         given.len() == wanted.len() && differences == 0
-    }
-
-    fn status_of(&self, live: &Live) -> Value {
-        let now = self.engine.now();
-        let generation = &live.generation;
-        let limits = generation.policy().indexed_limits().map(|(index, limit)| {
-            let cells = generation.cell_budget(index).map(crate::store::CellBudget::cells);
-            json!({ "name": &*limit.name, "tier": limit.count.tier().name(), "cells": cells })
-        });
-        let origins = live.origins.iter().map(|origin| {
-            let servers = origin.health();
-            let states = origin.reports().into_iter().map(|server| {
-                json!({
-                    "server": &*server.label,
-                    "up": server.is_up,
-                    "left_out_for_seconds": server.left_out_for.map(|left| left.secs_ceil()),
-                })
-            });
-            json!({
-                "name": &*origin.config().name,
-                "servers": servers.all,
-                "healthy": servers.healthy,
-                "states": states.collect::<Vec<_>>(),
-            })
-        });
-        let key_sets = live.key_sets(now.mono).map(|set| {
-            json!({
-                "set": &*set.name,
-                "keys": set.keys,
-                "age_seconds": set.age.map(|age| age.secs()),
-                "failure": set.failure.map(|failure| failure.to_string()),
-            })
-        });
-        json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "ready": self.status.is_ready(),
-            "generation": generation.number(),
-            "configuration": &*live.config_hash,
-            "uptime_seconds": now.mono.saturating_sub(self.status.started().mono).secs(),
-            "connections": self.connections.load(Ordering::Relaxed),
-            "limits": limits.collect::<Vec<_>>(),
-            "origins": origins.collect::<Vec<_>>(),
-            "key_sets": key_sets.collect::<Vec<_>>(),
-            "last_reload": self.status.last().map(reload_json),
-            "last_applied_reload": self.status.last_applied().map(reload_json),
-        })
-    }
-}
-
-/// How a reload went.
-fn reload_json((at, outcome): (Nanos, ReloadOutcome)) -> Value {
-    let at = timestamp(at.into());
-    match outcome {
-        ReloadOutcome::Applied { generation, report, changes } => json!({
-            "at": at, "outcome": "applied", "generation": generation,
-            "limits": report.to_string(), "changes": changes, "errors": [],
-        }),
-        ReloadOutcome::Refused { errors } => {
-            json!({ "at": at, "outcome": "refused", "errors": errors })
-        }
     }
 }
 

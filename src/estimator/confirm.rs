@@ -104,7 +104,8 @@ impl ConfirmTable {
         self.cells().div_ceil(4 * self.free_cells().max(1)).next_power_of_two() as u64
     }
 
-    fn cells(&self) -> usize {
+    /// Cells in all, used and free.
+    pub fn cells(&self) -> usize {
         self.sets.len() * WAYS
     }
 

@@ -82,7 +82,8 @@ cases! {
 async fn ten_thousand_routes_stay_quick() {
     let mut routes = "routes:\n".to_owned();
     for n in 0..10_000 {
-        writeln!(routes, "  - {{ name: route-{n:05}, match: {{ path: /{n} }}, limits: [writes] }}").unwrap();
+        writeln!(routes, "  - {{ name: route-{n:05}, match: {{ path: /{n} }}, limits: [writes] }}")
+            .unwrap();
     }
     browse("ten_thousand_routes_stay_quick", &routes).await;
 }

@@ -83,7 +83,16 @@ mod tests {
         for element in ["<script", "<style"] {
             assert_eq!(PAGE.matches(element).count(), 1, "{element}");
         }
-        for foreign in ["http://", "https://", "//cdn", "@import", "url(", "innerHTML", "localStorage", "eval("] {
+        for foreign in [
+            "http://",
+            "https://",
+            "//cdn",
+            "@import",
+            "url(",
+            "innerHTML",
+            "localStorage",
+            "eval(",
+        ] {
             let own = PAGE.replace("http://www.w3.org/2000/svg", "");
             assert!(!own.contains(foreign), "{foreign}");
         }

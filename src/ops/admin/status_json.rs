@@ -39,12 +39,12 @@ impl AdminApi {
             "configuration": &*live.config_hash,
             "uptime_seconds": now.mono.saturating_sub(self.status.started().mono).secs(),
             "connections": self.connections.load(Ordering::Relaxed),
-            "limits": limits.map(|limit| self.limit_json(generation, limit)).collect::<Vec<_>>(),
+            "limits": limits.map(|limit| self.limit_status(generation, limit)).collect::<Vec<_>>(),
             "confirm_cells": confirm.live_cells(),
             "max_confirm_cells": confirm.cells(),
             "routes": generation.policy().routes.len(),
             "origins": origins(live),
-            "store": self.store_json(),
+            "store": self.store_status(),
             "key_sets": key_sets.collect::<Vec<_>>(),
             "last_reload": self.status.last().map(reload_json),
             "last_applied_reload": self.status.last_applied().map(reload_json),
@@ -52,7 +52,7 @@ impl AdminApi {
     }
 
     /// One limit: how it counts, how full it is, and its verdicts since the process started.
-    fn limit_json(&self, generation: &Generation, (index, limit): (LimitIndex, &Limit)) -> Value {
+    fn limit_status(&self, generation: &Generation, (index, limit): (LimitIndex, &Limit)) -> Value {
         let cells = generation.cell_budget(index).map(crate::store::CellBudget::cells);
         let estimate = generation.estimate(index);
         let counters = generation.counters(index);
@@ -80,7 +80,7 @@ impl AdminApi {
         })
     }
 
-    fn store_json(&self) -> Value {
+    fn store_status(&self) -> Value {
         let remote = self.engine.remote();
         json!({
             "kind": if remote.is_some() { "redis" } else { "embedded" },

@@ -24,7 +24,7 @@ async fn browse(case: &'static str, routes: &str) {
     let origin = Origin::start("site").await;
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("token"), TOKEN).unwrap();
-    let admin = "  token_file: token\n";
+    let admin = "  token_file: token\n  by_header: x-forwarded-user\n";
     let policy = format!("{admin}{}{LIMITS}{routes}", origin_yaml(origin.address));
     let gate = Gate::start_in(folder, &policy, "").await;
     let (url, admin, pid) = (gate.url(""), gate.admin, gate.pid());

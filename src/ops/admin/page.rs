@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_one_script_one_style_and_nothing_from_elsewhere() {
+    fn the_page_holds_its_script_and_its_style_and_loads_nothing() {
         for element in ["<script", "<style"] {
             assert_eq!(PAGE.matches(element).count(), 1, "{element}");
         }

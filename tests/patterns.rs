@@ -238,6 +238,51 @@ fn long_lists_of_keys_are_compared_by_hash() {
     assert_eq!(outcome(&engine, &generation, b"none"), Outcome::Allowed);
 }
 
+/// A thousand classes, each with one text, in overrides of three limits.
+fn classes_of_one_text(test: &str) -> (Engine, Generation) {
+    let class = |n| {
+        format!(
+            "  c{n}: {{ header: {{ user-agent: {} }} }}\n",
+            test.replace('N', &format!("{n:03}"))
+        )
+    };
+    let classes: String = (0..1_000).map(class).collect();
+    let overrides: Vec<String> =
+        (0..1_000).map(|n| format!("{{ class: c{n}, action: deny }}")).collect();
+    let overrides = overrides.join(", ");
+    let limit = |n| {
+        format!("  l{n}: {{ tier: exact, rate: 99/s, key: client_ip, overrides: [{overrides}] }}\n")
+    };
+    let limits: String = (0..3).map(limit).collect();
+    engine(&format!(
+        "classes:\n{classes}limits:\n{limits}routes: [{{ name: r, limits: [l0, l1, l2] }}]\n"
+    ))
+}
+
+/// What is compared is counted, for every class and every line, but once for all limits. Short texts are never too much,
+/// however long the value is; long ones are, against many lines that are made for them.
+#[test]
+fn texts_are_compared_within_the_budget() {
+    for test in ["appN", "{ prefix: appN }", "{ suffix: appN }"] {
+        let (engine, generation) = classes_of_one_text(test);
+        assert_eq!(outcome(&engine, &generation, &[b'a'; 30_000]), Outcome::Allowed, "{test}");
+        assert_eq!(outcome(&engine, &generation, b"app999"), Outcome::Limited, "{test}");
+    }
+    let long = "a".repeat(300);
+    let (engine, generation) = classes_of_one_text(&format!("'{long}N'"));
+    let of_lines = |length: usize, lines: usize| {
+        let (mut headers, conditions) = (HeaderMap::new(), ConditionResults::default());
+        let line = HeaderValue::from_bytes(&[b'a'].repeat(length)).unwrap();
+        for _ in 0..lines {
+            headers.append(http::header::USER_AGENT, line.clone());
+        }
+        engine.decide_now(&generation, &facts(&headers, &[], Some(&conditions))).0.outcome
+    };
+    assert_unreadable(of_lines(303, 90));
+    assert_eq!(of_lines(303, 20), Outcome::Allowed);
+    assert_eq!(of_lines(304, 90), Outcome::Allowed, "no text has the length");
+}
+
 const TESTS: [&str; 8] = [
     "bot",
     "present",

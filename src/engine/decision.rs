@@ -46,7 +46,8 @@ pub enum Outcome {
     NoRoute,
     /// Origins may read its path in another way that would be decided differently.
     AmbiguousPath,
-    /// Which route it matches depends on a value that origins may read in different ways.
+    /// Which route, override, plan or key it has depends on a condition that cannot be known: origins may read its value in
+    /// different ways, or the conditions of the request are too much work.
     UnreadableCondition,
     /// It lacks a key that a limit requires.
     MissingKey {

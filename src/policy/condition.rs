@@ -114,10 +114,11 @@ impl Condition {
         }
     }
 
-    /// Whether evaluating it costs more than finding a remembered result: it decodes a text or reads all of a value.
+    /// Whether evaluating it costs more than finding a remembered result: it decodes a text, reads all of a value, or looks up
+    /// long texts.
     fn is_expensive(&self) -> bool {
         let CombinedTests { texts, patterns, .. } = &*self.combined;
-        !matches!(self.subject, Subject::Header(_)) || texts.read_all() || !patterns.is_empty()
+        !matches!(self.subject, Subject::Header(_)) || texts.are_expensive() || !patterns.is_empty()
     }
 
     fn evaluate(&self, facts: &Facts<'_>) -> Result<bool, Unreadable> {

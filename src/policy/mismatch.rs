@@ -29,7 +29,7 @@ pub enum Mismatch<'m> {
     Class(Vec<&'m str>),
     /// One of the exclusions holds.
     Excluded,
-    /// Origins may read a value in different ways.
+    /// Origins may read a value in different ways, or the conditions of the request are too much work.
     Unreadable,
 }
 
@@ -87,9 +87,9 @@ impl fmt::Display for Mismatch<'_> {
             Self::Value(condition) => write!(f, "this does not hold: {condition}"),
             Self::Class(classes) => write!(f, "it is not in class {}", classes.join(" or ")),
             Self::Excluded => f.write_str("what the route excludes (not) holds"),
-            Self::Unreadable => {
-                f.write_str("origins may read a parameter or cookie that it asks for in other ways")
-            }
+            Self::Unreadable => f.write_str(
+                "a condition cannot be known: origins may read its value in different ways, or it is too much work",
+            ),
         }
     }
 }

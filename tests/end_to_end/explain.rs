@@ -50,6 +50,39 @@ fn policy() -> (tempfile::TempDir, std::path::PathBuf) {
     (folder, file)
 }
 
+/// What asks for a condition that cannot be known, which one, and whether the values or their amount are the reason.
+#[test]
+fn a_condition_that_cannot_be_known_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    let policy = "version: 1
+listeners: [{ address: 127.0.0.1:8080 }]
+origins: { site: { servers: [127.0.0.1:1] } }
+classes:
+  beta: { cookie: { channel: beta } }
+  costly: { header: { user-agent: { regex: '(a|b)[^;]{0,300}x[0-9]' } } }
+limits:
+  l: { tier: exact, rate: 9/1h, key: client_ip, overrides: [{ class: beta, rate: 2/1h }, { class: costly, rate: 3/1h }] }
+routes:
+  - { name: traced, match: { path: /t, query: { trace: a } } }
+  - { name: rest, limits: [l] }
+";
+    std::fs::write(&file, policy).unwrap();
+    let explained = |args: &[&str]| explained(&file, args);
+    let decision = "decision   a condition that cannot be known\nstatus     400\n";
+    let text = explained(&["-H", "cookie: channel=%zz", "GET", "http://a/"]);
+    let expected = "           limit l, overrides[0] of class beta: origins may read cookie channel in different ways\n";
+    assert!(text.contains(&format!("{decision}{expected}")), "{text}");
+    let text = explained(&["GET", "http://a/t?trace=%zz"]);
+    let expected = "           route traced: origins may read ?trace in different ways\n";
+    assert!(text.contains(&format!("{decision}{expected}")), "{text}");
+    let agent = format!("user-agent: x7{}", "abbaabxabaxb".repeat(2_400));
+    let text = explained(&["-H", &agent, "GET", "http://a/"]);
+    let expected = "           limit l, overrides[1] of class costly: the conditions of the request are more than about a \
+                    million steps of work; this one reads user-agent\n";
+    assert!(text.contains(&format!("{decision}{expected}")), "{text}");
+}
+
 #[test]
 fn a_request_comes_to_the_listener_that_fits_or_to_the_named_one() {
     let (_folder, file) = policy();

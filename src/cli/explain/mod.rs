@@ -13,6 +13,7 @@ mod listener;
 mod missing;
 mod node;
 mod text;
+mod unreadable;
 mod why;
 
 use super::admin_client::AdminClient;
@@ -259,9 +260,7 @@ impl ExplainedDecision<'_> {
             Outcome::AmbiguousPath => ("a path that origins may read in other ways", Some(400)),
             Outcome::MissingKey { status, .. } => ("missing key", Some(status)),
             Outcome::RepeatedKey { .. } => ("repeated key", Some(400)),
-            Outcome::UnreadableCondition => {
-                ("a parameter or cookie that origins may read in other ways", Some(400))
-            }
+            Outcome::UnreadableCondition => ("a condition that cannot be known", Some(400)),
             Outcome::UnreadableKey { .. } => {
                 ("a key that origins may read in other ways", Some(400))
             }
@@ -293,6 +292,7 @@ impl ExplainedDecision<'_> {
             "skipped_limits": why::skipped_limits_json(generation, decision, facts),
             "decision": word,
             "status": status,
+            "unreadable_condition": unreadable::condition_json(policy, decision, facts),
             "now": now,
         });
         Explanation { json, earlier_routes: why::earlier_routes_lines(&earlier) }

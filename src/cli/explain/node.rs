@@ -44,7 +44,7 @@ pub(super) fn state_of(
 /// The plan whose rate applies. The process finds overrides by key itself, and knows no request that others could match.
 fn plan_of<'p>(limit: &'p Limit, verdict: &LimitVerdict) -> Result<Option<&'p str>, String> {
     match verdict.rate_source {
-        RateSource::Own => Ok(None),
+        RateSource::Own | RateSource::KeyRule => Ok(None),
         RateSource::Plan(index) => {
             let mut plans = limit.terms.plans.iter().flat_map(|plans| &plans.rates);
             Ok(plans.nth(index as usize).map(|(name, _)| &**name))
@@ -88,7 +88,7 @@ fn question_key(
     }
     // The process decodes the value of a cookie, which is decoded here already.
     let encode = |(value, source): (&&str, &Source)| match source {
-        Source::Cookie(_) => value.replace('%', "%25"),
+        Source::Cookie(_) => encoded_cookie(value),
         _ => (*value).to_owned(),
     };
     let encoded: Vec<String> = values.iter().zip(limit.key.sources()).map(encode).collect();
@@ -98,6 +98,20 @@ fn question_key(
     }
     Err("because this key cannot be written as text (a shard, or bytes that are no UTF-8)"
         .to_owned())
+}
+
+/// The value of a cookie, with escapes for what origins would read in different ways.
+fn encoded_cookie(value: &str) -> String {
+    let mut encoded = String::with_capacity(value.len());
+    for letter in value.chars() {
+        match letter {
+            '%' | ';' | ',' | '"' | '\\' => {
+                encoded.push_str(&format!("%{:02X}", u32::from(letter)))
+            }
+            other => encoded.push(other),
+        }
+    }
+    encoded
 }
 
 /// What the process would answer now: the first limit that would refuse, or what is not known. `limits` are those of the

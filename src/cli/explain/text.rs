@@ -36,6 +36,10 @@ pub(super) fn lines(explanation: &Value) -> String {
             lines.push_str(&format!("{name:<10} {}{condition}\n", text(value)));
         }
     }
+    let unreadable = &explanation["unreadable_condition"];
+    if let (Value::String(of), Value::String(why)) = (&unreadable["of"], &unreadable["why"]) {
+        lines.push_str(&format!("           {of}: {why}\n"));
+    }
     if !decision_of_node.is_null() {
         lines.push_str(&super::node::decision_lines(decision_of_node));
     }

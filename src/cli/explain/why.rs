@@ -77,6 +77,8 @@ pub(super) fn rate(
             name.map(|(name, _)| format!("plan {name}"))
         }
         RateSource::Override(index) => Some(override_name(policy, verdict.limit, index)),
+        // No operator has made rules for a file.
+        RateSource::KeyRule => None,
         RateSource::Own => terms.plans.as_ref().and_then(|plans| {
             let choice = plans.choose(facts, route, SignatureCheck::Verify).ok()?;
             let why = match choice {
@@ -94,7 +96,7 @@ pub(super) fn rate(
 }
 
 /// How an override is called: by its index in the list, and what it is for.
-fn override_name(policy: &Policy, limit: LimitIndex, index: u32) -> String {
+pub(super) fn override_name(policy: &Policy, limit: LimitIndex, index: u32) -> String {
     let of_what = match policy.limit(limit).terms.overrides.get(index as usize) {
         Some(rule) => match &rule.target {
             OverrideTarget::Keys(_) => "this key".to_owned(),
@@ -146,6 +148,7 @@ pub(super) fn skipped_limits_json(
                     reasons.join("; ")
                 )
             }
+            SkipReason::KeyRule(_) => "an operator allows this key".to_owned(),
             SkipReason::Override(limit, index) => {
                 format!("{} allows it", override_name(policy, limit, index))
             }

@@ -62,6 +62,7 @@ fn is_name(name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::{KeySpec, Source};
 
     #[test]
     fn every_spelling_of_a_host_has_the_same_name() {
@@ -83,5 +84,44 @@ mod tests {
         ] {
             assert_eq!(host(authority.as_bytes()).ok().as_deref(), expected, "{authority}");
         }
+    }
+    /// A key of a limit that a person writes is accepted exactly if a request can have it, but for letters in upper case.
+    #[test]
+    fn written_keys_are_the_hosts_of_requests() {
+        const PIECES: [&str; 16] = [
+            "a",
+            "B",
+            "example",
+            ".",
+            ".",
+            "-",
+            "_",
+            "1",
+            ":80",
+            "[",
+            "]",
+            "[2001:db8::1]",
+            " ",
+            "@",
+            "*",
+            "\u{fc}",
+        ];
+        let spec = KeySpec::new(vec![Source::Host]).unwrap();
+        let mut draw = fastrand::Rng::with_seed(8);
+        let (mut keys, mut others) = (0, 0);
+        for length in [4, 300] {
+            for _ in 0..10_000 / length {
+                let count = draw.usize(1..=length);
+                let text: String = match length {
+                    4 => (0..count).map(|_| PIECES[draw.usize(..PIECES.len())]).collect(),
+                    _ => "a".repeat(count),
+                };
+                let read = host(text.as_bytes()).ok();
+                let expected = read.is_some_and(|read| *read == text.to_ascii_lowercase());
+                assert_eq!(spec.typed_values(&[&text], 64).is_ok(), expected, "{text:?}");
+                *(if expected { &mut keys } else { &mut others }) += 1;
+            }
+        }
+        assert!(keys > 200 && others > 200, "{keys} {others}");
     }
 }

@@ -190,6 +190,7 @@ const fn may_stand_bare(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::{KeySpec, Source};
 
     fn check(raw: &str, expected: Option<(&str, bool)>) {
         let found = canonical(raw).ok();
@@ -254,5 +255,66 @@ mod tests {
         ] {
             check(raw, Some((path, true)));
         }
+    }
+    /// A key of a limit that a person writes is accepted exactly if a request can have it.
+    #[test]
+    fn written_keys_are_the_paths_and_segments_of_requests() {
+        const PIECES: [&str; 36] = [
+            "/",
+            "/",
+            "/",
+            "a",
+            "b",
+            ".",
+            "..",
+            "%61",
+            "%2e",
+            "%7E",
+            "%20",
+            "%2F",
+            "%3a",
+            "%3A",
+            "%25",
+            "%c3%a9",
+            "%C3%A9",
+            "%C1%A1",
+            "%E0%80",
+            "%e9",
+            "%00",
+            "%7f",
+            "%",
+            "%4",
+            "\u{e9}",
+            " ",
+            "?",
+            "#",
+            "<",
+            "\"",
+            "`",
+            "\\",
+            ";",
+            "@:,=+!'()*$&",
+            "|^[]{}",
+            "\u{1}",
+        ];
+        let key = |source: &Source, text: &str| {
+            let spec = KeySpec::new(vec![source.clone()]).unwrap();
+            spec.typed_values(&[text], 64).is_ok()
+        };
+        let mut draw = fastrand::Rng::with_seed(7);
+        let (mut keys, mut others) = (0, 0);
+        for _ in 0..50_000 {
+            let count = draw.usize(..4);
+            let segment: String = (0..count).map(|_| PIECES[draw.usize(..PIECES.len())]).collect();
+            let text = format!("/{segment}");
+            let is_sent = bytes::lead(text.as_bytes(), bytes::IN_PATH) == text.len();
+            let read = canonical(&text).ok().filter(|_| is_sent);
+            let expected = read.is_some_and(|read| read.path == *text && !read.ambiguous);
+            assert_eq!(key(&Source::Path, &text), expected, "{text:?}");
+            let is_segment = expected && !segment.is_empty() && !segment.contains('/');
+            assert_eq!(key(&Source::PathSegment(1), &segment), is_segment, "{segment:?}");
+            *(if expected { &mut keys } else { &mut others }) += 1;
+        }
+        assert!(keys > 3_000 && others > 10_000, "{keys} {others}");
     }
 }

@@ -43,6 +43,10 @@ pub(super) fn normalized(line: &[u8]) -> KeyPart<'_> {
     let Some(blank) = memchr(b' ', line) else {
         return KeyPart::of(line);
     };
+    // A configured text may begin with a blank, which no line does.
+    if blank == 0 {
+        return KeyPart::Unreadable;
+    }
     let (scheme, rest) = (&line[..blank], line[blank..].trim_ascii());
     let is_read_alike = match scheme.to_ascii_lowercase().as_slice() {
         b"bearer" => is_token(rest),

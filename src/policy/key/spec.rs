@@ -28,10 +28,19 @@ pub enum NoKey {
     Repeated,
     /// A part may be decoded in different ways.
     Unreadable,
+    /// A part is a class, and whether the request is in it cannot be known.
+    UnreadableCondition,
     /// A part is a claim of a token whose signature was not checked ([`SignatureCheck::Recall`]).
     Unchecked,
     /// A part is a claim of a token whose keys have not been fetched, and on which the policy insists.
     Unknowable,
+}
+
+impl NoKey {
+    /// Why there is no key where a source is unreadable.
+    pub(in crate::policy) fn of_unreadable(source: &Source) -> Self {
+        if source.classes().is_empty() { Self::Unreadable } else { Self::UnreadableCondition }
+    }
 }
 
 impl KeySpec {
@@ -94,7 +103,7 @@ impl KeySpec {
                 KeyPart::Absent => absent = true,
                 KeyPart::Unchecked => unchecked = true,
                 KeyPart::Repeated => return Err(NoKey::Repeated),
-                KeyPart::Unreadable => return Err(NoKey::Unreadable),
+                KeyPart::Unreadable => return Err(NoKey::of_unreadable(source)),
                 KeyPart::Unknowable => unknowable = true,
             }
         }

@@ -1,16 +1,17 @@
 //! A key as a person writes it: in an override, or in a question to the admin API.
 //!
 //! The values become what the sources of the limit find in a request, so that the key has the same hash. It does not know
-//! where the text comes from. No value stands for a key that no request can have.
+//! where the text comes from. No value stands for a key that no request can have (`never_found.rs`).
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::part::KeyPart;
 use super::source::Source;
 use super::spec::KeySpec;
-use super::{address, credentials};
-use crate::policy::{CLIENT_NAME_KINDS, KNOWN_METHODS, KeyValues, canonical_client_name};
+use super::{address, never_found};
+use crate::policy::{CLIENT_NAME_KINDS, KeyValues, canonical_client_name};
 
 /// Why a text is not a key of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,100 +89,17 @@ fn typed_value(text: &str, source: &Source, ipv6_prefix: u8) -> Result<Box<[u8]>
             Some(name) => Ok(name.into_bytes().into()),
             None => Err(TypedKeyError::CertificateName(text.to_owned())),
         },
-        _ if text.is_empty() => Err(TypedKeyError::Empty),
-        _ => match never_found(text, source) {
+        _ if source.read_configured(text.as_bytes()) == KeyPart::Absent => {
+            Err(TypedKeyError::Empty)
+        }
+        _ => match never_found::mistake(text, source) {
             Some((reason, cure)) => {
-                Err(TypedKeyError::Form { text: without_secret(text, source), reason, cure })
+                let text = never_found::without_secret(text, source);
+                Err(TypedKeyError::Form { text, reason, cure })
             }
             None => Ok(text.as_bytes().into()),
         },
     }
-}
-
-/// A text for a message, which may reach a log. Only what is no secret anywhere is shown: a field, a cookie, a parameter or a
-/// claim may hold a key, a URL a password.
-fn without_secret(text: &str, source: &Source) -> String {
-    match source {
-        Source::Method | Source::Path | Source::PathSegment(_) => text.to_owned(),
-        Source::BasicUser => format!("{}:..", text.split(':').next().unwrap_or_default()),
-        _ => "..".to_owned(),
-    }
-}
-
-/// Why a source never finds a text, and what to write instead.
-fn never_found(text: &str, source: &Source) -> Option<(&'static str, String)> {
-    match source {
-        Source::Method if text == "HEAD" => Some(("counts as GET", "write GET".to_owned())),
-        Source::Method if !KNOWN_METHODS.contains(&text) => {
-            let upper = text.to_ascii_uppercase();
-            let cure = match KNOWN_METHODS.contains(&&*upper) {
-                true => format!("write {upper}"),
-                false => format!("write one of {}", KNOWN_METHODS.join(", ")),
-            };
-            Some(("is no method that is forwarded", cure))
-        }
-        Source::Path if !text.starts_with('/') => Some(("is no path", format!("write /{text}"))),
-        Source::PathSegment(_) if text.contains('/') => {
-            let segment = text.split('/').find(|segment| !segment.is_empty()).unwrap_or("api");
-            Some(("is no segment: it has a slash", format!("write {segment}")))
-        }
-        Source::Bearer if !credentials::is_token(text.as_bytes()) => {
-            let scheme = text.get(..7);
-            let cure = match scheme.is_some_and(|it| it.eq_ignore_ascii_case("bearer ")) {
-                true => "write the token alone, without Bearer",
-                false => "write the token alone, without blanks, commas and quotes",
-            };
-            Some(("is no bearer token", cure.to_owned()))
-        }
-        Source::BasicUser if text.contains(':') => {
-            let user = text.split(':').next().unwrap_or_default();
-            Some(("is no user: it has a colon", format!("write the user alone: {user}")))
-        }
-        Source::Header(_) if text.trim_matches([' ', '\t']) != text => {
-            let reason = "has blanks around it, which the value of a header never has";
-            Some((reason, "leave them out".to_owned()))
-        }
-        Source::Host | Source::TlsSni if text.contains('/') || is_with_port(text) => {
-            let bare = match text.parse::<std::net::Ipv6Addr>() {
-                Ok(address) => format!("[{address}]"),
-                Err(_) => bare_host(text).to_owned(),
-            };
-            Some(("is more than a host", format!("write {bare}, without scheme, port and path")))
-        }
-        Source::ClientIp
-        | Source::Header(_)
-        | Source::Cookie(_)
-        | Source::Query(_)
-        | Source::Bearer
-        | Source::BasicUser
-        | Source::Jwt(_)
-        | Source::Host
-        | Source::TlsSni
-        | Source::TlsClient
-        | Source::Path
-        | Source::Method
-        | Source::Route
-        | Source::PathSegment(_)
-        | Source::Class(_)
-        | Source::FirstClass(_)
-        | Source::Shard { .. } => None,
-    }
-}
-
-/// The host in a URL, or in a host with a port. A user and a password before it are left out.
-fn bare_host(text: &str) -> &str {
-    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
-    let authority = rest.split('/').next().unwrap_or(rest);
-    let host = authority.rsplit('@').next().unwrap_or(authority);
-    match host.find(']') {
-        Some(end) => &host[..=end],
-        None => host.split(':').next().unwrap_or(host),
-    }
-}
-
-/// Whether a host has a port behind it. An address of IPv6 has its colons in brackets.
-fn is_with_port(host: &str) -> bool {
-    host.rsplit(']').next().is_some_and(|rest| rest.contains(':'))
 }
 
 /// An address, or the network of one client as logs and answers show it (`2001:db8:1:2::/64`).

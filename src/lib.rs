@@ -72,6 +72,10 @@ pub mod estimator;
 mod histogram;
 #[cfg(feature = "internals")]
 pub mod histogram;
+#[cfg(all(feature = "bin", not(feature = "internals")))]
+mod history;
+#[cfg(all(feature = "bin", feature = "internals"))]
+pub mod history;
 #[cfg(not(feature = "internals"))]
 mod http;
 #[cfg(feature = "internals")]
@@ -104,6 +108,10 @@ pub mod policy;
 mod proxy;
 #[cfg(all(feature = "bin", feature = "internals"))]
 pub mod proxy;
+#[cfg(all(feature = "bin", not(feature = "internals")))]
+mod refusals;
+#[cfg(all(feature = "bin", feature = "internals"))]
+pub mod refusals;
 #[cfg(all(feature = "bin", not(feature = "internals")))]
 mod server;
 #[cfg(all(feature = "bin", feature = "internals"))]

@@ -7,9 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms from the bottom to the top. Those that share a number never import each other.
-const LAYERS: [(&str, u8); 19] = [
+const LAYERS: [(&str, u8); 21] = [
     ("clock", 0),
     ("histogram", 1),
+    ("history", 1),
     ("limit", 1),
     ("log_sampler", 1),
     ("signals", 1),
@@ -23,6 +24,7 @@ const LAYERS: [(&str, u8); 19] = [
     ("http", 5),
     ("edge", 6),
     ("limiter", 6),
+    ("refusals", 6),
     ("proxy", 7),
     ("ops", 8),
     ("server", 9),
@@ -55,7 +57,7 @@ const KEPT: [(&str, &[&str]); 13] = [
     ("prometheus", &["ops"]),
     ("redis", &["store"]),
     ("jsonwebtoken", &["tokens"]),
-    ("ring", &["tokens", "config/fingerprint.rs", "edge", "server"]),
+    ("ring", &["tokens", "config/fingerprint.rs", "edge", "ops/admin/page.rs", "server"]),
     ("signal_hook", &["signals"]),
     (
         "tokio",

@@ -67,13 +67,27 @@ impl AdminClient {
     /// # Errors
     /// Nobody answers there, or not as the admin API does.
     pub(super) fn post(&self, path: &str, question: &Value) -> Result<(StatusCode, Value), String> {
+        self.send(Method::POST, path, Some(question), TIMEOUT)
+    }
+
+    /// Sends a request, with JSON if there is any, and returns the status with the JSON of the answer.
+    ///
+    /// # Errors
+    /// Nobody answers there in time, or not as the admin API does.
+    pub(super) fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        timeout: Duration,
+    ) -> Result<(StatusCode, Value), String> {
         let failed = |why: String| format!("http://{}: {why}", self.authority);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed(error.to_string()))?;
-        let asked = self.ask(Method::POST, path, question.to_string());
+        let asked = self.ask(method, path, body.map(Value::to_string).unwrap_or_default());
         runtime.block_on(async {
-            let answer = tokio::time::timeout(TIMEOUT, asked).await;
-            answer.unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}"))).map_err(failed)
+            let answer = tokio::time::timeout(timeout, asked).await;
+            answer.unwrap_or_else(|_| Err(format!("no answer within {timeout:?}"))).map_err(failed)
         })
     }
 

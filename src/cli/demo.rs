@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::output::{self, Ending};
 use super::run;
 use crate::ops::LogSettings;
+use crate::server::RunOptions;
 
 /// The policy of the demonstration. `ORIGIN`, `LISTEN` and `ADMIN` are replaced by addresses.
 const POLICY: &str = include_str!("demo.yaml");
@@ -22,7 +23,9 @@ const ADMIN_PORT: u16 = 9900;
 pub(super) fn demo() -> Ending {
     match prepare() {
         Ok((file, commands)) => match output::answer(&commands, Ending::Success) {
-            Ending::Success => run::run(&file, false, LogSettings::default()),
+            Ending::Success => {
+                run::run(&file, RunOptions { upgrade: false, watch: false }, LogSettings::default())
+            }
             ending => ending,
         },
         Err(error) => {

@@ -13,13 +13,15 @@ use crate::tokens::PublishedKeySet;
 pub(super) fn install(sets: &[Arc<PublishedKeySet>], given: &[TestKeySet]) -> Vec<String> {
     let mut wrong = Vec::new();
     for set in sets {
-        let uri = &set.url().uri;
+        // The query of a URL may be a secret.
+        let name = set.name();
         let Some(keys) = given.iter().find(|keys| is_at(keys, set)) else {
-            wrong.push(format!("no keys for {uri}; write jwks: {{ \"{uri}\": FILE }}, or none"));
+            let cure = "write jwks: { URL: FILE } with its jwks_url, or none";
+            wrong.push(format!("no keys for {name}; {cure}"));
             continue;
         };
         if let Some(Err(error)) = keys.json.as_ref().map(|json| set.install(json)) {
-            wrong.push(format!("the keys for {uri}: {error}"));
+            wrong.push(format!("the keys for {name}: {error}"));
         }
     }
     let is_unknown = |keys: &&TestKeySet| !sets.iter().any(|set| is_at(keys, set));
@@ -52,8 +54,10 @@ pub(super) fn check(policy: &Policy, facts: &Facts<'_>) -> Result<(), String> {
     let claims = route.map(|route| policy.sources(route, |source| source.claim().is_some()));
     for claim in claims.iter().flatten().filter_map(Source::claim) {
         if claim.lacks_keys(facts) {
-            let url = &claim.keys;
-            return Err(format!("the keys at {url} are not fetched here; add --jwks {url}=FILE"));
+            let url = claim.keys.to_string();
+            // The query of a URL may be a secret.
+            let shown = url.split('?').next().unwrap_or_default();
+            return Err(format!("the keys at {shown} are not fetched here; add --jwks URL=FILE"));
         }
     }
     Ok(())

@@ -6,6 +6,7 @@
 mod admin_client;
 mod check;
 mod completions;
+mod ctl;
 mod demo;
 mod explain;
 mod input;
@@ -28,6 +29,7 @@ pub use explain::ExplainArgs;
 pub use schema::SCHEMA;
 
 use crate::ops::{LogForm, LogSettings};
+use crate::server::RunOptions;
 use output::Ending;
 
 /// An edge rate limiter: approximate limits that cost little, and exact limits.
@@ -58,6 +60,9 @@ enum Command {
         /// Take over the sockets of the process that serves this file, once it receives QUIT.
         #[arg(long)]
         upgrade: bool,
+        /// Reload when the configuration, or a file that it includes, changes.
+        #[arg(long)]
+        watch: bool,
         /// The least important level of the operator's log that is written. Without it RUST_LOG decides; the default is
         /// info.
         #[arg(long, value_enum, value_name = "LEVEL")]
@@ -70,6 +75,8 @@ enum Command {
     Check(check::CheckArgs),
     /// Show which route, limits and keys a request meets.
     Explain(ExplainArgs),
+    /// See and steer a running process.
+    Ctl(ctl::CtlArgs),
     /// Start a small origin, the proxy before it, and show the commands to try.
     Demo,
     /// Test a policy on a simulated clock.
@@ -140,16 +147,17 @@ pub fn main() -> ExitCode {
 
 fn run_command(command: Command) -> Ending {
     match command {
-        Command::Run { config, upgrade, log_level, log_format } => {
+        Command::Run { config, upgrade, watch, log_level, log_format } => {
             let level = log_level.map(LogLevel::filter);
             let form = match log_format {
                 LogFormatWord::Text => LogForm::Text,
                 LogFormatWord::Json => LogForm::Json,
             };
-            run::run(&config, upgrade, LogSettings { level, form })
+            run::run(&config, RunOptions { upgrade, watch }, LogSettings { level, form })
         }
         Command::Check(args) => check::check(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Ctl(args) => ctl::ctl(&args),
         Command::Demo => demo::demo(),
         Command::Test(args) => test::test(&args),
         Command::Replay { .. } => not_available("replay"),

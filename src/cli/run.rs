@@ -5,11 +5,11 @@ use std::path::Path;
 use super::input::ConfigInput;
 use super::output::{self, Ending};
 use crate::ops::{self, LogForm, LogSettings};
-use crate::server;
+use crate::server::{self, RunOptions};
 use crate::signals::Signals;
 
 /// Serves. A configuration with mistakes is refused; the answer is no if this machine does not allow a start.
-pub(super) fn run(file: &Path, upgrade: bool, log: LogSettings) -> Ending {
+pub(super) fn run(file: &Path, options: RunOptions, log: LogSettings) -> Ending {
     // Before anything else, because a HUP without a handler kills the process.
     let requests = match Signals::install().and_then(Signals::listen) {
         Ok(requests) => requests,
@@ -31,7 +31,12 @@ pub(super) fn run(file: &Path, upgrade: bool, log: LogSettings) -> Ending {
             return Ending::Refused;
         }
     };
-    match server::run(loaded, input.file(), upgrade, requests) {
+    if options.watch && input.file().is_none() {
+        let why = "--watch needs a file: standard input cannot be read again".to_owned();
+        report(log.form, &[why]);
+        return Ending::Refused;
+    }
+    match server::run(loaded, input.file(), options, requests) {
         Ok(()) => Ending::Success,
         Err(errors) => {
             report(log.form, &errors.lines());

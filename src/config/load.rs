@@ -242,9 +242,9 @@ fn read_sections(
     let (routes, responses) =
         PerRoute::split(routes.into_iter().map(|defined| (defined.route, defined.responses)));
     let policy = Policy {
-        router: Router::new(&routes),
+        router: Arc::new(Router::new(&routes)),
         limits: limits.into_limits(),
-        routes,
+        routes: Arc::new(routes),
         max_keys: bounds.max_keys(),
         key_sets: token_keys.published_sets(),
     };

@@ -40,6 +40,8 @@ pub use load::{ConfigUse, LoadedConfig, load, load_for, read_text, read_text_for
 pub use model::*;
 #[cfg(feature = "bin")]
 pub(crate) use scalars::client_name;
+#[cfg(feature = "bin")]
+pub(crate) use scalars::{positive_duration as read_duration, rate as read_rate};
 pub use source_map::SourceMap;
 pub use test_cases::{
     AnswerEnding, Expectation, ExpectedField, ExpectedRequest, OriginAnswer, TestCase, TestRequest,

@@ -45,7 +45,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A duration above zero.
-pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err(format!("{text:?} is zero; write at least 1ms")),
         duration => Ok(duration),
@@ -63,7 +63,7 @@ pub(crate) fn client_name(text: &str) -> Result<String, String> {
 }
 
 /// `5/s` or `60/1m`: a number of units per period of time.
-pub(super) fn rate(text: &str) -> Result<Rate, String> {
+pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     let wrong = || {
         let cure = rate_cure(text);
         format!(

@@ -30,6 +30,8 @@ pub struct Generation {
     connection_bans: Vec<LimitIndex>,
     /// Whether any limit has a penalty.
     pub(super) has_penalties: bool,
+    /// Whether a key may be banned: by a penalty, or by an operator.
+    pub(super) may_ban: bool,
 }
 
 /// What is derived from a route when it is loaded.
@@ -96,11 +98,13 @@ impl Generation {
         });
         let connection_bans = refuses_connections.map(|(index, _)| index).collect();
         let has_penalties = policy.limits.iter().any(|limit| limit.penalty.is_some());
+        let has_rules = policy.limits.iter().any(|limit| !limit.terms.key_rules.is_empty());
+        let may_ban = has_penalties || has_rules;
         let routes = PerRoute::of(&policy.routes, |_, route| LoadedRoute {
             path_sources: policy.path_sources(route),
             path_classes: policy.path_classes(route),
         });
-        (Self { number, policy, limits, routes, connection_bans, has_penalties }, report)
+        (Self { number, policy, limits, routes, connection_bans, has_penalties, may_ban }, report)
     }
 
     /// Its number, from 1.

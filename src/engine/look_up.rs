@@ -69,6 +69,17 @@ pub enum LookUpError {
     Store,
 }
 
+/// Where a key is counted under one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyCell {
+    /// The key of the cell.
+    pub key: KeyHash,
+    /// The key of the limit's family.
+    pub(super) family: Option<KeyHash>,
+    /// Whether the family is needed to find the cell, and not known.
+    pub(super) lacks_family: bool,
+}
+
 /// Which cell is looked up.
 #[derive(Clone, Copy)]
 struct CellOfKey {
@@ -76,6 +87,16 @@ struct CellOfKey {
     key: KeyHash,
     family: Option<KeyHash>,
     rate: RateIndex,
+}
+
+impl KeyCell {
+    /// The key, if its cell can be found in a shared store.
+    ///
+    /// # Errors
+    /// [`LookUpError::HashInFamily`].
+    pub(super) const fn require_family(self) -> Result<KeyHash, LookUpError> {
+        if self.lacks_family { Err(LookUpError::HashInFamily) } else { Ok(self.key) }
+    }
 }
 
 impl LookUpError {
@@ -120,28 +141,66 @@ impl Engine {
         plan: Option<&str>,
         ipv6_prefix: u8,
     ) -> Result<KeyState, LookUpError> {
+        let cell = self.locate_key(generation, limit, typed, ipv6_prefix)?;
+        self.look_up_cell(generation, limit, cell, plan).await
+    }
+
+    /// Where a key is counted under a limit.
+    ///
+    /// # Errors
+    /// [`LookUpError::Key`].
+    pub fn locate_key(
+        &self,
+        generation: &Generation,
+        limit: LimitIndex,
+        typed: &TypedKey<'_>,
+        ipv6_prefix: u8,
+    ) -> Result<KeyCell, LookUpError> {
         let spec = generation.policy().limit(limit);
         let loaded = generation.loaded(limit);
-        let (key, family) = match typed {
-            TypedKey::Hash(_) if loaded.family.is_some() => return Err(LookUpError::HashInFamily),
-            TypedKey::Hash(key) => (*key, None),
-            TypedKey::Address(address) => (loaded.hasher.hash_address(*address, ipv6_prefix), None),
+        let without_family = |key| KeyCell { key, family: None, lacks_family: false };
+        Ok(match typed {
+            TypedKey::Hash(key) => {
+                KeyCell { lacks_family: loaded.family.is_some(), ..without_family(*key) }
+            }
+            TypedKey::Address(address) => {
+                without_family(loaded.hasher.hash_address(*address, ipv6_prefix))
+            }
             TypedKey::Values(texts) => {
                 let values = spec.key.typed_values(texts, ipv6_prefix)?;
                 let family = loaded.family.as_ref().map(|family| {
                     spec.key.hash_first_values(family.sources, &family.hasher, &values)
                 });
-                (spec.key.hash_values(&loaded.hasher, &values), family)
+                KeyCell { family, ..without_family(spec.key.hash_values(&loaded.hasher, &values)) }
             }
-        };
+        })
+    }
+
+    /// What the key of a cell has spent. `plan` as in [`Engine::look_up`].
+    ///
+    /// # Errors
+    /// [`LookUpError`].
+    pub async fn look_up_cell(
+        &self,
+        generation: &Generation,
+        limit: LimitIndex,
+        cell: KeyCell,
+        plan: Option<&str>,
+    ) -> Result<KeyState, LookUpError> {
+        let key = cell.require_family()?;
+        let loaded = generation.loaded(limit);
+        let at = self.now();
+        let rules = &generation.policy().limit(limit).terms.key_rules;
+        let rules = rules.of_key(key);
         let ranked = loaded.overrides.as_ref().and_then(|overrides| overrides.of_key(key));
-        let rate = match (plan, ranked.map(|ranked| ranked.action)) {
+        let date = self.date(at);
+        let ruled = rules.and_then(|rules| rules.action(date));
+        let rate = match (plan, ruled.or(ranked.map(|ranked| ranked.action))) {
             (Some(plan), _) => plan_rate(generation, limit, plan)?,
             (None, Some(OverrideAction::Rate(rate))) => rate,
             (None, Some(OverrideAction::Allow | OverrideAction::Deny) | None) => 0,
         };
-        let at = self.now();
-        let cell = CellOfKey { limit, key, family, rate };
+        let cell = CellOfKey { limit, key, family: cell.family, rate };
         Ok(KeyState {
             key,
             at,
@@ -221,6 +280,7 @@ impl CellOfKey {
             unknown_rate: false,
             shadow: false,
             denied: false,
+            banned_for: Nanos::ZERO,
             final_cost: FinalCost::of(0, &Cost::Fixed(0), 0),
         }
     }

@@ -91,6 +91,12 @@ impl Overflow {
         (verdict, Some(charge))
     }
 
+    /// Forgets what a key sent under any of the rates.
+    pub(super) fn reset(&self, confirm: &ConfirmTable, key: KeyHash) {
+        let windows = self.sketches.get().into_iter().flat_map(|sketches| &sketches.windows);
+        windows.for_each(|rate| confirm.reset(self.window_key(key, *rate)));
+    }
+
     /// The sketches; they are made on the first call.
     fn obtain_sketches(&self, now: Now) -> &WindowSketches {
         self.sketches.get_or_init(|| {

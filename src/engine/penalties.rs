@@ -22,20 +22,23 @@ impl Engine {
         targets: &[Target],
         decision: &mut Decision,
     ) -> bool {
-        if !generation.has_penalties {
+        if !generation.may_ban {
             return false;
         }
         for target in targets.iter().filter(|target| !target.shadow) {
             let limit = generation.policy().limit(target.limit);
-            if limit.penalty.is_none() {
+            let by_penalty = match limit.penalty {
+                Some(_) => self.bans.remaining(target.key, decision.at.mono).unwrap_or_default(),
+                None => Nanos::ZERO,
+            };
+            let left = by_penalty.max(target.banned_for);
+            if left == Nanos::ZERO {
                 continue;
             }
-            let Some(left) = self.bans.remaining(target.key, decision.at.mono) else {
-                continue;
-            };
+            let max = || limit.max_cost();
             let verdict = Verdict {
                 allowed: false,
-                limit: limit.quota(target.rate).map_or(0, |quota| quota.limit()),
+                limit: limit.quota(target.rate).map_or_else(max, |quota| quota.limit()),
                 remaining: 0,
                 delay: Nanos::ZERO,
                 reset: left,
@@ -88,7 +91,9 @@ impl Engine {
         generation.connection_bans().iter().any(|limit| {
             let hasher = &generation.loaded(*limit).hasher;
             let key = hasher.hash_address(client, ipv6_prefix);
+            let rules = &generation.policy().limit(*limit).terms.key_rules;
             self.bans.remaining(key, now.mono).is_some()
+                || (!rules.is_empty() && rules.banned_for(key, self.date(now)).is_some())
         })
     }
 }

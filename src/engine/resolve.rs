@@ -64,6 +64,8 @@ pub enum SkipReason {
     MissingKey(LimitIndex),
     /// An override of this limit allows it, by its index.
     Override(LimitIndex, u32),
+    /// An operator's rule for its key allows it.
+    KeyRule(LimitIndex),
 }
 
 /// What a limit of a route leads to.
@@ -201,18 +203,21 @@ fn resolve_limit(
     };
     let limit = resolved.limit;
     let spec = generation.policy().limit(limit);
-    let overrides = resolved.loaded.overrides.as_ref();
-    let action = overrides.map_or(Ok(None), |overrides| overrides.action(resolved.key, facts));
+    let rules = spec.terms.key_rules.of_key(resolved.key);
+    let banned_for = rules.and_then(|rules| rules.banned_for(facts.now));
     let (mut rate, mut rate_source) = (None, RateSource::Own);
     let mut denied = false;
-    if let Some(RankedAction { rank, action }) =
-        action.map_err(|Unreadable| KeyError::UnreadableCondition)?
-    {
-        rate_source = RateSource::Override(rank);
+    let action = match rules.and_then(|rules| rules.action(facts.now)) {
+        Some(action) => Some((action, RateSource::KeyRule, SkipReason::KeyRule(limit))),
+        None => configured_action(&resolved, facts)?,
+    };
+    if let Some((action, source, skip_reason)) = action {
+        rate_source = source;
         match action {
-            OverrideAction::Allow => {
-                return Ok(Resolution::Skipped(SkipReason::Override(limit, rank)));
+            OverrideAction::Allow if banned_for.is_none() => {
+                return Ok(Resolution::Skipped(skip_reason));
             }
+            OverrideAction::Allow => {}
             OverrideAction::Deny => denied = true,
             OverrideAction::Rate(other) => rate = Some(other),
         }
@@ -247,7 +252,21 @@ fn resolve_limit(
         unknown_rate,
         shadow: spec.mode == Mode::Shadow || !is_rolled_out(spec, &resolved, facts, route),
         denied,
+        banned_for: banned_for.unwrap_or_default(),
         final_cost: FinalCost::of(index, &route.limits[index].cost, cost),
+    }))
+}
+
+/// The action of the configuration's override for a key, if there is one.
+fn configured_action(
+    resolved: &ResolvedKey<'_>,
+    facts: &Facts<'_>,
+) -> Result<Option<(OverrideAction, RateSource, SkipReason)>, KeyError> {
+    let (limit, overrides) = (resolved.limit, resolved.loaded.overrides.as_ref());
+    let ranked = overrides.map_or(Ok(None), |overrides| overrides.action(resolved.key, facts));
+    let ranked = ranked.map_err(|Unreadable| KeyError::UnreadableCondition)?;
+    Ok(ranked.map(|RankedAction { rank, action }| {
+        (action, RateSource::Override(rank), SkipReason::Override(limit, rank))
     }))
 }
 

@@ -199,10 +199,13 @@ impl<'g> CandidateJudgment<'g> {
 
 /// The target of a candidate: that of its limit with another cell.
 fn candidate_target(target: &Target) -> Target {
+    Target { key: candidate_key(target.key), ..*target }
+}
+
+/// The key of the cell of a limit's candidate.
+pub(super) const fn candidate_key(key: KeyHash) -> KeyHash {
     /// Separates a candidate's cells from those of its limit. Keys are hashes, so a key that differs by a constant
     /// collides no more often than any other.
     const CANDIDATE_CELLS: u64 = 0x9e37_79b9_7f4a_7c15;
-    let high = target.key.high ^ CANDIDATE_CELLS;
-    let low = target.key.low ^ CANDIDATE_CELLS;
-    Target { key: KeyHash { high, low }, ..*target }
+    KeyHash { high: key.high ^ CANDIDATE_CELLS, low: key.low ^ CANDIDATE_CELLS }
 }

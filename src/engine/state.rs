@@ -7,6 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
+
 use super::counters::Durations;
 use super::delay_slots::DelaySlots;
 use super::exact::ExactTier;
@@ -15,7 +17,7 @@ use super::limit_registry::LimitRegistry;
 use super::reload_report::ReloadReport;
 use crate::clock::{Clock, Nanos, Now};
 use crate::estimator::ConfirmTable;
-use crate::policy::{KeySecret, Policy};
+use crate::policy::{KeyRule, KeySecret, Policy};
 use crate::store::Bans;
 use crate::store::redis::SharedStore;
 
@@ -36,6 +38,8 @@ pub struct Engine {
     generations: AtomicU64,
     registry: LimitRegistry,
     pub(super) durations: Durations,
+    /// Rules that operators made for keys.
+    pub(super) key_rules: Mutex<Arc<[KeyRule]>>,
 }
 
 impl Engine {
@@ -52,6 +56,7 @@ impl Engine {
             generations: AtomicU64::new(0),
             registry: LimitRegistry::default(),
             durations: Durations::default(),
+            key_rules: Mutex::new(Arc::from([])),
         }
     }
 
@@ -92,13 +97,14 @@ impl Engine {
         self.clock.date(at)
     }
 
-    /// Builds the next generation. It decides nothing until the caller publishes it. Limits of `previous` pass their
-    /// counters on by name; the store's quotas and budgets change at once.
+    /// Builds the next generation, with the present rules for keys. It decides nothing until the caller publishes it.
+    /// Limits of `previous` pass their counters on by name; the store's quotas and budgets change at once.
     pub fn generation(
         &self,
         policy: Policy,
         previous: Option<&Generation>,
     ) -> (Generation, ReloadReport) {
+        let policy = policy.with_key_rules(&self.key_rules());
         let number = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         let context = GenerationContext {
             registry: &self.registry,

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::final_cost::FinalCost;
+use crate::clock::Nanos;
 use crate::policy::{KeyHash, LimitIndex, RateIndex, RateSource};
 
 /// One cell that a request would be charged to.
@@ -31,6 +32,8 @@ pub(super) struct Target {
     pub(super) shadow: bool,
     /// Whether an override denies the key.
     pub(super) denied: bool,
+    /// How long an operator's ban of the key still lasts; zero without one.
+    pub(super) banned_for: Nanos,
     /// The cost after the response.
     pub(super) final_cost: FinalCost,
 }

@@ -9,6 +9,8 @@ use crate::limit::{SlidingWindow, Verdict, WindowPair};
 pub(super) struct ChargeAttempt {
     pub(super) spot: Spot,
     pub(super) quota: SlidingWindow,
+    /// The number of the limit, for lists of its suspects.
+    pub(super) limit: u8,
     pub(super) spending: Spending,
     /// What the sketch knows if the key is a suspect. A suspect without a cell gets one if possible.
     pub(super) suspect: Option<Suspect>,

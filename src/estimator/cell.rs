@@ -64,6 +64,20 @@ impl ConfirmCell {
         }
     }
 
+    /// Forgets what the key sent. It keeps its cell, so that it is counted from now on.
+    pub(super) fn reset(&mut self) {
+        self.counted = WindowPair::default();
+    }
+
+    /// Units that the key tried to send in this window and in the one before, refused ones included, and units of them
+    /// that count now.
+    pub(super) fn sent_and_spent(&self, now: Nanos) -> (u32, u32) {
+        self.quota.map_or((0, 0), |quota| {
+            let (counted, weight) = (quota.sum(self.counted, now), quota.sum(self.weight, now));
+            (counted.saturating_add(weight), quota.spent(self.counted, now))
+        })
+    }
+
     /// Whether the cell is unused, or equals an unused one.
     pub(super) fn is_idle(&self, now: Nanos) -> bool {
         self.quota

@@ -49,7 +49,7 @@ const MOVE_FREE_DIVISOR: usize = 64;
 /// The table.
 #[derive(Debug)]
 pub struct ConfirmTable {
-    sets: Box<[ConfirmSet]>,
+    pub(super) sets: Box<[ConfirmSet]>,
     hasher: SpotHasher,
     /// Cells in use. It may be too high: a cell that went idle counts until it is swept.
     live: AtomicUsize,
@@ -93,6 +93,11 @@ impl ConfirmTable {
         self.live.load(Ordering::Relaxed)
     }
 
+    /// Cells in all, used or not.
+    pub fn cells(&self) -> usize {
+        self.sets.len() * WAYS
+    }
+
     /// Bytes of the table.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.sets)
@@ -102,10 +107,6 @@ impl ConfirmTable {
     /// an eighth is, 4 while a sixteenth is, and so on.
     pub fn threshold(&self) -> u64 {
         self.cells().div_ceil(4 * self.free_cells().max(1)).next_power_of_two() as u64
-    }
-
-    fn cells(&self) -> usize {
-        self.sets.len() * WAYS
     }
 
     fn free_cells(&self) -> usize {
@@ -121,7 +122,7 @@ impl ConfirmTable {
 
     /// Judges, and charges if allowed. A suspect without a cell gets one if possible.
     pub(super) fn charge(&self, attempt: ChargeAttempt) -> AttemptResult {
-        let ChargeAttempt { spot, quota, spending, suspect, now } = attempt;
+        let ChargeAttempt { spot, quota, spending, suspect, now, .. } = attempt;
         let set = &self.sets[spot.first];
         let mut ways = set.lock();
         if let Some(cell) = ways.find(spot) {
@@ -151,6 +152,11 @@ impl ConfirmTable {
         self.with_cell(key, |cell| cell.refund(cost, charged));
     }
 
+    /// Forgets what a key certainly sent. What the sketch counted of it refuses nobody.
+    pub fn reset(&self, key: KeyHash) {
+        self.with_cell(key, ConfirmCell::reset);
+    }
+
     /// Frees cells that went idle, in the next sets of the table.
     pub fn sweep(&self, now: Now) {
         for _ in 0..SWEEP_SETS.min(self.sets.len()) {
@@ -167,7 +173,7 @@ impl ConfirmTable {
 
     /// Charges with both sets locked: the key may have its cell in the second set, or the first set is full.
     fn charge_in_both(&self, attempt: ChargeAttempt) -> AttemptResult {
-        let ChargeAttempt { spot, quota, spending, suspect, now } = attempt;
+        let ChargeAttempt { spot, quota, spending, suspect, now, .. } = attempt;
         let mut sets = self.lock_both(spot);
         // The first set was unlocked for a moment: another thread may have admitted the key.
         if let Some(cell) = sets.find(spot) {
@@ -290,7 +296,8 @@ impl ConfirmTable {
         let uncounted = self.max_uncounted(spot, suspect, now);
         let mut newcomer = ConfirmCell::new(spot.key, quota, rank, now);
         let verdict = newcomer.spend(quota, spending, now);
-        self.put(cell, spot.first, TaggedCell { tag: spot.tag, cell: newcomer });
+        let tagged = TaggedCell { tag: spot.tag, limit: attempt.limit, cell: newcomer };
+        self.put(cell, spot.first, tagged);
         AttemptResult { verdict, uncounted: Some(uncounted) }
     }
 

@@ -1,10 +1,12 @@
 //! One limit of the estimate tier: it asks the sketch first, then the confirm table.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::attempt::{ChargeAttempt, Spending, Suspect};
 use super::confirm::ConfirmTable;
 use super::peak_error::PeakError;
+use super::senders::Sender;
 use super::sketch::{Sketch, SketchCharge, SketchReceipt};
 use crate::clock::{Nanos, Now};
 use crate::limit::{Rate, SketchSize, SlidingWindow, Verdict, WindowPair};
@@ -14,6 +16,8 @@ use crate::policy::KeyHash;
 #[derive(Debug)]
 pub struct EstimateLimit {
     quota: SlidingWindow,
+    /// Tells its cells from those of other limits, for lists. Only with more than 256 sketches two have the same number.
+    number: u8,
     expect_per_second: u32,
     sketch: Arc<Sketch>,
     errors: Arc<PeakError>,
@@ -31,9 +35,15 @@ impl EstimateLimit {
     /// A limit under which nothing is spent. `expect_per_second`: requests per second of all keys together; the sketch
     /// is sized for them.
     pub fn new(rate: Rate, expect_per_second: u32, now: Now) -> Self {
+        static NEXT: AtomicU8 = AtomicU8::new(0);
+        Self::numbered(NEXT.fetch_add(1, Ordering::Relaxed), rate, expect_per_second, now)
+    }
+
+    fn numbered(number: u8, rate: Rate, expect_per_second: u32, now: Now) -> Self {
         let size = SketchSize::new(rate, expect_per_second);
         Self {
             quota: SlidingWindow::new(rate),
+            number,
             expect_per_second,
             sketch: Arc::new(Sketch::new(size, rate.period(), now)),
             errors: Arc::default(),
@@ -47,10 +57,11 @@ impl EstimateLimit {
         let keeps_sketch = before.sketch.size() == SketchSize::new(rate, expect_per_second)
             && before.rate().period() == rate.period();
         if !keeps_sketch {
-            return Self::new(rate, expect_per_second, now);
+            return Self::numbered(before.number, rate, expect_per_second, now);
         }
         Self {
             quota: SlidingWindow::new(rate),
+            number: before.number,
             expect_per_second,
             sketch: Arc::clone(&before.sketch),
             errors: Arc::clone(&before.errors),
@@ -62,6 +73,7 @@ impl EstimateLimit {
         debug_assert_eq!(rate.period(), self.rate().period(), "a sketch has one window");
         Self {
             quota: SlidingWindow::new(rate),
+            number: self.number,
             expect_per_second: self.expect_per_second,
             sketch: Arc::clone(&self.sketch),
             errors: Arc::clone(&self.errors),
@@ -110,7 +122,14 @@ impl EstimateLimit {
         if suspect.is_none() {
             self.errors.record(threshold - 1);
         }
-        let attempt = ChargeAttempt { spot, quota: self.quota, spending, suspect, now: now.wall };
+        let attempt = ChargeAttempt {
+            spot,
+            quota: self.quota,
+            limit: self.number,
+            spending,
+            suspect,
+            now: now.wall,
+        };
         let result = table.charge(attempt);
         if let Some(uncounted) = result.uncounted {
             self.errors.record(u64::from(uncounted));
@@ -135,6 +154,15 @@ impl EstimateLimit {
     /// The verdict on a charge of zero: the key's present numbers.
     pub fn judge(&self, table: &ConfirmTable, key: KeyHash, now: Now) -> Verdict {
         table.judge(key, self.quota, now.wall)
+    }
+
+    /// The keys with cells that send most now, those that tried to send most first. It locks every set of the table in
+    /// turn: not for the request path.
+    pub fn heaviest(&self, table: &ConfirmTable, count: usize, now: Now) -> Vec<Sender> {
+        let mut senders = table.senders(self.number, self.quota, now.wall);
+        senders.sort_by_key(|sender| std::cmp::Reverse((sender.sent, sender.spent)));
+        senders.truncate(count);
+        senders
     }
 
     /// Begins a new window when the present one is over. It allocates a slot, so housekeeping calls it, not a request.

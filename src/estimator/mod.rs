@@ -19,9 +19,11 @@ mod cell;
 mod confirm;
 mod limit;
 mod peak_error;
+mod senders;
 mod set;
 mod sketch;
 mod spot;
 
 pub use confirm::{CONFIRM_CELLS, ConfirmTable};
 pub use limit::{EstimateLimit, EstimateReceipt};
+pub use senders::Sender;

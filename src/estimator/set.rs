@@ -37,6 +37,8 @@ const _: () = assert!(size_of::<ConfirmSet>() == 512);
 pub(super) struct Ways {
     /// The tag of each cell; [`UNUSED`] if it is unused.
     tags: [u32; WAYS],
+    /// The number of the limit of each cell, read only when an operator asks.
+    limits: [u8; WAYS],
     cells: [ConfirmCell; WAYS],
 }
 
@@ -44,6 +46,7 @@ pub(super) struct Ways {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TaggedCell {
     pub(super) tag: u32,
+    pub(super) limit: u8,
     pub(super) cell: ConfirmCell,
 }
 
@@ -112,6 +115,12 @@ impl Ways {
         self.cells.map(|cell| cell.key())
     }
 
+    /// The cells in use that the limit of this number has.
+    pub(super) fn cells_of(&self, limit: u8) -> impl Iterator<Item = &ConfirmCell> {
+        let used = (0..WAYS).filter(move |way| self.tags[*way] != UNUSED);
+        used.filter(move |way| self.limits[*way] == limit).map(|way| &self.cells[way])
+    }
+
     /// The cell of the smallest rank.
     pub(super) fn smallest(&self, now: Nanos) -> RankedWay {
         let ranks = self.cells.iter().map(|cell| cell.rank(now)).enumerate();
@@ -121,14 +130,15 @@ impl Ways {
 
     /// Takes a cell out, if it is in use.
     pub(super) fn take(&mut self, way: usize) -> Option<TaggedCell> {
-        self.replace(way, TaggedCell { tag: UNUSED, cell: ConfirmCell::default() })
+        self.replace(way, TaggedCell { tag: UNUSED, limit: 0, cell: ConfirmCell::default() })
     }
 
     /// Puts a cell in, and returns the cell that was there, if it was in use.
     pub(super) fn replace(&mut self, way: usize, new: TaggedCell) -> Option<TaggedCell> {
         let tag = std::mem::replace(&mut self.tags[way], new.tag);
+        let limit = std::mem::replace(&mut self.limits[way], new.limit);
         let cell = std::mem::replace(&mut self.cells[way], new.cell);
-        (tag != UNUSED).then_some(TaggedCell { tag, cell })
+        (tag != UNUSED).then_some(TaggedCell { tag, limit, cell })
     }
 
     /// Frees a cell that went idle, and returns its key.

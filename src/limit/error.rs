@@ -28,6 +28,9 @@ pub enum QuotaError {
     /// `refill_every` is longer than the rate's period, or does not bring an integer number of units.
     #[error("refill_every brings no whole number of units")]
     UnevenRefill,
+    /// Only a bucket has a burst.
+    #[error("burst belongs to token_bucket")]
+    BurstOfWindow,
     /// A sliding log of this limit needs too much memory per key.
     #[error("a sliding log holds at most {MAX_LOG_LIMIT} units per window")]
     LogTooLarge,

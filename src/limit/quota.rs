@@ -8,8 +8,8 @@ use std::fmt;
 use super::buckets::Buckets;
 use super::cell::Cell;
 use super::charge_log::ChargeLog;
+use super::error::QuotaError;
 use super::fixed_window::{FixedWindow, WindowCount};
-#[cfg(feature = "bin")]
 use super::rate::Rate;
 use super::refill::FullAt;
 use super::sliding_log::SlidingLog;
@@ -41,6 +41,23 @@ impl Quota {
             Self::SlidingWindow(q) => q.rate(),
             Self::SlidingLog(q) => q.rate(),
             Self::FixedWindow(q) => q.rate(),
+        }
+    }
+
+    /// The same algorithm and settings at another rate. Without `burst`, a bucket keeps that of this quota, unless it is
+    /// the rate's own number: then it is that of the new rate.
+    ///
+    /// # Errors
+    /// Those of the algorithm, and [`QuotaError::BurstOfWindow`].
+    pub fn with_rate(&self, rate: Rate, burst: Option<u32>) -> Result<Self, QuotaError> {
+        if burst.is_some() && self.window_length().is_some() {
+            return Err(QuotaError::BurstOfWindow);
+        }
+        match self {
+            Self::TokenBucket(bucket) => bucket.with_rate(rate, burst).map(Self::TokenBucket),
+            Self::SlidingWindow(_) => Ok(Self::SlidingWindow(SlidingWindow::new(rate))),
+            Self::SlidingLog(_) => SlidingLog::new(rate).map(Self::SlidingLog),
+            Self::FixedWindow(_) => Ok(Self::FixedWindow(FixedWindow::new(rate))),
         }
     }
 

@@ -109,6 +109,21 @@ impl TokenBucket {
         Ok(Self { max_delay, limit: self.burst.saturating_add(waiting), ..self })
     }
 
+    /// The same bucket at another rate. Without `burst` it keeps its own, unless that is the number of its rate, as it is
+    /// where none was configured. (A leaky bucket holds one unit at every rate.)
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TokenBucket::new`] and [`TokenBucket::with_max_delay`].
+    pub(super) fn with_rate(&self, rate: Rate, burst: Option<u32>) -> Result<Self, QuotaError> {
+        let is_leaky = self.burst == 1 && self.max_delay > Nanos::ZERO;
+        let kept =
+            if self.burst == self.rate.count() && !is_leaky { rate.count() } else { self.burst };
+        Self::new(rate, burst.unwrap_or(kept), self.step, self.tick)?
+            .with_max_delay(self.max_delay)
+            .map(|bucket| bucket.with_refunds(self.is_refundable))
+    }
+
     /// The same bucket without `max_delay`. It reads the same cells.
     pub const fn without_delay(self) -> Self {
         Self { max_delay: Nanos::ZERO, limit: self.burst, ..self }

@@ -14,7 +14,7 @@ const MAX_PAUSE: u32 = 16;
 
 /// A policy file with what it includes, and the version of them that was read last.
 #[derive(Debug)]
-pub(super) struct FileWatch {
+pub(crate) struct FileWatch {
     versions: VersionWatch,
     read: Option<ConfigVersion>,
     /// The version at the last look.
@@ -35,7 +35,7 @@ struct ReloadFailure {
 
 impl FileWatch {
     /// The present version counts as read.
-    pub(super) fn new(file: PathBuf) -> Self {
+    pub(crate) fn new(file: PathBuf) -> Self {
         let versions = VersionWatch::new(file);
         let mut watch = Self { versions, read: None, seen: None, failure: None };
         watch.read = watch.versions.version();
@@ -46,7 +46,7 @@ impl FileWatch {
     /// Looks at the file. Returns the version to read now: another one than was read, or one whose reload failed and is
     /// to be tried again. It is the same as at the last look, so that nobody is in the middle of writing it. A file that
     /// is missing is waited for.
-    pub(super) fn look(&mut self) -> Option<ConfigVersion> {
+    pub(crate) fn look(&mut self) -> Option<ConfigVersion> {
         let version = self.versions.version();
         let is_still = std::mem::replace(&mut self.seen, version) == version;
         let version = version.filter(|_| is_still)?;
@@ -59,20 +59,20 @@ impl FileWatch {
     }
 
     /// Records that a version is in force.
-    pub(super) fn succeeded(&mut self, version: ConfigVersion) {
+    pub(crate) fn succeeded(&mut self, version: ConfigVersion) {
         self.read = Some(version);
         self.failure = None;
     }
 
     /// Records that another policy is in force now: a version that failed is not tried again. A change of the file is
     /// still read.
-    pub(super) fn superseded(&mut self) {
+    pub(crate) fn superseded(&mut self) {
         self.failure = None;
     }
 
     /// Records why a version could not be reloaded. It is tried again, with pauses that double. Returns whether to report
     /// it: each version is reported once, and once more if the reason is another one.
-    pub(super) fn failed(&mut self, version: ConfigVersion, message: &str) -> bool {
+    pub(crate) fn failed(&mut self, version: ConfigVersion, message: &str) -> bool {
         let is_same_version = self.read == Some(version);
         self.read = Some(version);
         let before = self.failure.take().filter(|_| is_same_version);

@@ -10,6 +10,7 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
 
+use super::audit::{AuditLog, ChangeKind};
 use super::line_writer::LineWriter;
 use super::metric_family::{counter, family, gauge, histogram, histogram_in_units};
 use super::status::Status;
@@ -42,6 +43,8 @@ pub struct Sources<'s> {
     pub memory: &'s MemoryBudget,
     /// The certificates of the listeners.
     pub certificates: &'s CertificateStore,
+    /// Changes by operators.
+    pub audit: &'s AuditLog,
     /// What the system says of this process.
     pub process: &'s ProcessCollector,
 }
@@ -65,6 +68,7 @@ pub fn render(sources: Sources<'_>) -> String {
     origins(sources, &mut families);
     server(sources, &mut families);
     certificates(sources, &mut families);
+    operators(sources, &mut families);
     // It reads files below /proc. Without a free descriptor it knows nothing, and its families are left out.
     families.extend(sources.process.collect());
     // A family without a sample is left out, because some checkers report a HELP line without samples as a mistake.
@@ -363,6 +367,12 @@ fn estimator(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         MetricType::GAUGE,
         vec![gauge(&[], table.live_cells() as f64)],
     ));
+    families.push(family(
+        "tollgate_confirm_max_cells",
+        "Cells of the confirm table, used or not.",
+        MetricType::GAUGE,
+        vec![gauge(&[], table.cells() as f64)],
+    ));
 }
 
 fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
@@ -535,5 +545,26 @@ fn server(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         "What runs.",
         MetricType::GAUGE,
         vec![gauge(&versions, 1.0)],
+    ));
+}
+
+/// What operators have changed.
+fn operators(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let date = sources.engine.date(sources.engine.now());
+    let rules = sources.engine.key_rules();
+    let in_force = rules.iter().filter(|rule| rule.until > date).count();
+    families.push(family(
+        "tollgate_overrides",
+        "Overrides and bans of operators in force, of all nodes that share the store.",
+        MetricType::GAUGE,
+        vec![gauge(&[], in_force as f64)],
+    ));
+    let changes =
+        ChangeKind::ALL.map(|kind| counter(&[("change", kind.name())], sources.audit.count(kind)));
+    families.push(family(
+        "tollgate_admin_changes_total",
+        "Changes by operators on this node, by what was changed.",
+        MetricType::COUNTER,
+        changes.to_vec(),
     ));
 }

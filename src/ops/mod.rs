@@ -6,8 +6,10 @@
 
 mod access_log;
 mod admin;
+mod audit;
 mod certificate_warnings;
 mod json_text;
+mod key_changes;
 mod lifecycle;
 mod line_writer;
 mod log;
@@ -17,10 +19,13 @@ mod policy_changes;
 mod reload;
 mod status;
 pub mod supervisor;
+mod traffic_totals;
 
 pub use access_log::AccessLogSink;
-pub use admin::{AdminAccess, AdminApi, AnswerQueue};
+pub use admin::{AdminAccess, AdminApi, AnswerQueue, RequestBuckets};
+pub use audit::AuditLog;
 pub use certificate_warnings::certificate_warnings;
+pub use key_changes::{KeyChanges, POLL_EVERY};
 pub use lifecycle::Lifecycle;
 pub(crate) use lifecycle::SETTLING_TIME;
 pub use line_writer::LineWriter;
@@ -28,3 +33,4 @@ pub use log::{LogForm, LogSettings, init as init_log};
 pub use metrics::{Sources as MetricSources, process_collector, render as render_metrics};
 pub use reload::{ReloadSource, Reloader};
 pub use status::{ReloadOutcome, Status};
+pub use traffic_totals::traffic_totals;

@@ -4,8 +4,12 @@
 
 use std::sync::Arc;
 
+use crate::clock::Nanos;
 use crate::limit::{Quota, TypedRate};
-use crate::policy::{Count, Limit, MissingKey, Override, OverrideTarget, Policy, Route};
+use crate::policy::{
+    Count, Limit, MissingKey, OnStoreFailure, Override, OverrideAction, OverrideTarget, Policy,
+    Route, WhenFull,
+};
 
 /// Changes that are told one by one. A change of everything is better read in the files.
 const MAX_CHANGES: usize = 20;
@@ -23,7 +27,10 @@ pub(super) fn policy_changes(before: &Policy, now: &Policy) -> Vec<String> {
             changes.push(format!("limit {}: {}", limit.name, told.join(", ")));
         }
     }
-    for route in &now.routes {
+    let is_gone = |limit: &&Limit| !now.limits.iter().any(|other| other.name == limit.name);
+    let gone = before.limits.iter().filter(is_gone);
+    changes.extend(gone.map(|limit| format!("limit {}: is gone", limit.name)));
+    for route in now.routes.iter() {
         let other = before.routes.iter().find(|other| other.name == route.name);
         let had = other.map(|other| limit_names(before, other)).unwrap_or_default();
         let has = limit_names(now, route);
@@ -109,6 +116,12 @@ fn changed((old, before): (&Policy, &Limit), (new, now): (&Policy, &Limit)) -> V
         told.push(format!("{old} -> {new}"));
     }
     for (differs, what) in [
+        (
+            counting(before) != counting(now),
+            "when_full, max_keys, on_store_failure, expect or max_delay",
+        ),
+        (before.hidden != now.hidden, "headers"),
+        (plans_by(before) != plans_by(now), "plans.by"),
         (before.penalty != now.penalty, "penalty"),
         (before.cost != now.cost, "cost"),
         (before.status_rules != now.status_rules, "count or refund"),
@@ -149,7 +162,7 @@ fn changed((old, before): (&Policy, &Limit), (new, now): (&Policy, &Limit)) -> V
     told.extend(
         old.iter().filter(|(name, _)| is_gone(name)).map(|(name, _)| format!("no plan {name}")),
     );
-    if overrides(before) != overrides(now) {
+    if !has_same_overrides(before, now) {
         let counts = (before.terms.overrides.len(), now.terms.overrides.len());
         told.push(format!("overrides differ ({} -> {})", counts.0, counts.1));
     }
@@ -185,22 +198,66 @@ fn rate_text(quota: &Quota) -> String {
     }
 }
 
-/// What is compared of the overrides. No key is told: it may be a secret.
-fn overrides(limit: &Limit) -> Vec<String> {
-    let written = |rule: &Override| {
-        let target = match &rule.target {
-            OverrideTarget::Keys(keys) => format!("{keys:?}"),
-            OverrideTarget::Network(network) => network.to_string(),
-            OverrideTarget::Class(class) => class.name.to_string(),
-        };
-        let rate = match rule.action {
-            crate::policy::OverrideAction::Rate(rate) => limit.quota(rate).map(rate_text),
-            crate::policy::OverrideAction::Allow => Some("allow".to_owned()),
-            crate::policy::OverrideAction::Deny => Some("deny".to_owned()),
-        };
-        format!("{target} {rate:?}")
+/// Everything about how a limit counts that has no words of its own above. The members are named, so that a new one cannot be
+/// forgotten.
+#[derive(PartialEq)]
+struct Counting {
+    when_full: Option<WhenFull>,
+    max_keys: Option<usize>,
+    on_store_failure: Option<OnStoreFailure>,
+    expect_per_second: Option<u32>,
+    max_delay: Nanos,
+}
+
+fn counting(limit: &Limit) -> Counting {
+    let none = Counting {
+        when_full: None,
+        max_keys: None,
+        on_store_failure: None,
+        expect_per_second: None,
+        max_delay: Nanos::ZERO,
     };
-    limit.terms.overrides.iter().map(written).collect()
+    match limit.count {
+        Count::Exact { quota, when_full, max_keys, on_store_failure } => Counting {
+            when_full: Some(when_full),
+            max_keys,
+            on_store_failure: Some(on_store_failure),
+            max_delay: quota.max_delay(),
+            ..none
+        },
+        Count::Estimate { rate: _, expect_per_second } => {
+            Counting { expect_per_second: Some(expect_per_second), ..none }
+        }
+        Count::InFlight { max: _ } => none,
+    }
+}
+
+fn plans_by(limit: &Limit) -> Option<String> {
+    limit.terms.plans.as_ref().map(|plans| plans.by.to_string())
+}
+
+/// Whether the overrides of two limits are for the same requests and do the same.
+fn has_same_overrides(before: &Limit, now: &Limit) -> bool {
+    let is_same_target = |a: &OverrideTarget, b: &OverrideTarget| match (a, b) {
+        (OverrideTarget::Keys(a), OverrideTarget::Keys(b)) => a == b,
+        (OverrideTarget::Network(a), OverrideTarget::Network(b)) => a == b,
+        (OverrideTarget::Class(a), OverrideTarget::Class(b)) => {
+            a.name == b.name && a.matches == b.matches
+        }
+        (OverrideTarget::Keys(_) | OverrideTarget::Network(_) | OverrideTarget::Class(_), _) => {
+            false
+        }
+    };
+    let action = |limit: &Limit, rule: &Override| match rule.action {
+        OverrideAction::Rate(rate) => limit.quota(rate).map(rate_text),
+        OverrideAction::Allow => Some("allow".to_owned()),
+        OverrideAction::Deny => Some("deny".to_owned()),
+    };
+    let (a, b) = (&before.terms.overrides, &now.terms.overrides);
+    a.len() == b.len()
+        && a.iter().zip(b).all(|(a, b)| {
+            is_same_target(&a.target, &b.target) && action(before, a) == action(now, b)
+        })
 }
 
 fn limit_names<'p>(policy: &'p Policy, route: &Route) -> Vec<&'p str> {
@@ -266,10 +323,34 @@ mod tests {
                 "{ name: site, match: { path: /x }, limits: [a, b] }",
                 &["route site: match differs"],
             ),
+            (
+                "rate: 60/1m, when_full: deny, headers: hidden",
+                all,
+                &[
+                    "limit a: when_full, max_keys, on_store_failure, expect or max_delay differs, headers differs",
+                ],
+            ),
         ] {
             let now = policy(&format!("{}, {b}", limit("a", a)), routes);
             assert_eq!(policy_changes(&base(), &now), expected, "{a} {routes}");
         }
+    }
+
+    #[test]
+    fn a_class_of_another_content_and_a_limit_that_is_gone_are_told() {
+        let of = |network: &str, more: &str| {
+            let text = format!(
+                "version: 1\nlisteners: [{{ address: 127.0.0.1:1 }}]\norigins: {{ s: {{ servers: [127.0.0.1:1] }} }}\n\
+                 classes: {{ vip: {{ client: [{network}] }} }}\n\
+                 limits: {{ a: {{ tier: exact, rate: 1/s, key: client_ip, overrides: [{{ class: vip, action: allow }}] }}{more} }}\n\
+                 routes: [{{ name: site, limits: [a] }}]\n"
+            );
+            config::read_text(&text, "p", Path::new(".")).unwrap().config.policy
+        };
+        let gone = ", b: { tier: exact, rate: 1/s, key: client_ip }";
+        let changes = policy_changes(&of("192.0.2.0/24", gone), &of("0.0.0.0/0", ""));
+        assert_eq!(changes, ["limit a: overrides differ (1 -> 1)", "limit b: is gone"]);
+        assert!(policy_changes(&of("192.0.2.0/24", ""), &of("192.0.2.0/24", "")).is_empty());
     }
 
     #[test]

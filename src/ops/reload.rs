@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use super::access_log::AccessLogSink;
 use super::policy_changes::policy_changes;
@@ -16,6 +17,7 @@ use crate::config::{self, Config, ConfigErrors};
 use crate::edge::CertificateStore;
 use crate::engine::Engine;
 use crate::proxy::{Fixed, Live, TrafficCounters};
+use crate::signals::OperatorRequests;
 
 /// What a reload reads.
 #[derive(Clone, Debug)]
@@ -42,6 +44,10 @@ pub struct Reloader {
     pub certificates: Arc<CertificateStore>,
     /// Former configurations, while requests that began under them continue.
     pub retired: Mutex<Vec<Arc<Live>>>,
+    /// Held while the pointer to the configuration is replaced.
+    pub publishing: Mutex<()>,
+    /// Who waits for the outcome of the next reload.
+    pub waiting: Mutex<Vec<oneshot::Sender<ReloadOutcome>>>,
 }
 
 impl Reloader {
@@ -50,6 +56,7 @@ impl Reloader {
     /// of them. On an error every error is logged and nothing changes; the access log is opened again all the same.
     pub async fn reload(&self) -> ReloadOutcome {
         super::supervisor::reloading();
+        let waiting = std::mem::take(&mut *self.waiting.lock());
         let begun = self.engine.now();
         let outcome = match self.attempt().await {
             Ok(outcome) => outcome,
@@ -80,6 +87,10 @@ impl Reloader {
         let duration = ended.mono.saturating_sub(begun.mono);
         self.status.reloaded(self.engine.date(ended), duration, outcome.clone());
         super::supervisor::ready();
+        for tell in waiting {
+            // Whoever asked may have gone.
+            let _ = tell.send(outcome.clone());
+        }
         outcome
     }
 
@@ -99,14 +110,38 @@ impl Reloader {
         let redirected = self.access.redirect(&config.access_log);
         redirected.map_err(|error| vec![format!("access_log: {error}")])?;
         let previous = self.live.load_full();
-        let (next, report) =
+        let rules = self.engine.key_rules();
+        let (mut next, report) =
             Live::build(config, &self.engine, &self.counters, Some(&previous)).await;
+        let _guard = self.publishing.lock();
+        if !Arc::ptr_eq(&rules, &self.engine.key_rules()) {
+            // An operator has changed the rules for keys meanwhile.
+            next = next.with_generation(self.engine.regenerate(&next.generation));
+        }
+        let previous = self.live.load_full();
         let generation = next.generation.number();
         let changes = policy_changes(previous.generation.policy(), next.generation.policy());
         self.certificates.replace(certificates);
         self.live.store(Arc::new(next));
         self.retired.lock().push(previous);
         Ok(ReloadOutcome::Applied { generation, report, changes })
+    }
+
+    /// Puts the configuration in force again with the present rules for keys.
+    pub fn republish(&self) {
+        let _guard = self.publishing.lock();
+        let previous = self.live.load_full();
+        let generation = self.engine.regenerate(&previous.generation);
+        self.live.store(Arc::new(previous.with_generation(generation)));
+        self.retired.lock().push(previous);
+    }
+
+    /// Asks for a reload, which begins after one that runs. The outcome comes when it has ended.
+    pub fn request(&self, requests: &OperatorRequests) -> oneshot::Receiver<ReloadOutcome> {
+        let (tell, outcome) = oneshot::channel();
+        self.waiting.lock().push(tell);
+        requests.reload.notify_one();
+        outcome
     }
 
     /// Drops retired configurations that no request holds. If the last request dropped a large one, it would spend

@@ -23,7 +23,7 @@ impl Policy {
     /// The families, each of at least two limits of the exact tier.
     pub fn families(&self) -> Vec<Family> {
         let mut families: Vec<Family> = Vec::new();
-        for route in &self.routes {
+        for route in self.routes.iter() {
             let exact: Vec<LimitIndex> = route
                 .limits
                 .iter()

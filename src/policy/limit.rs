@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::cost::Cost;
 use super::index::LimitIndex;
 use super::key::KeySpec;
+use super::override_action::RateIndex;
 use super::penalty::Penalty;
 use super::status_rules::StatusRules;
-use super::terms::{RateIndex, Terms};
+use super::terms::Terms;
 use crate::clock::Nanos;
 use crate::limit::{Quota, Rate};
 

@@ -18,11 +18,13 @@ mod guards;
 mod impossible_pattern;
 mod index;
 pub mod key;
+mod key_rules;
 mod limit;
 mod matching;
 mod mismatch;
 mod names;
 mod nfa_simulation;
+mod override_action;
 mod path;
 pub(crate) mod path_samples;
 mod penalty;
@@ -32,6 +34,7 @@ mod response_costs;
 mod rewrite;
 mod route;
 mod router;
+mod ruled_limit;
 mod ruleset;
 mod search_caches;
 mod status_rules;
@@ -51,11 +54,13 @@ pub use facts::Facts;
 pub use family::Family;
 pub use index::{LimitIndex, PerLimit, PerRoute, RouteIndex};
 pub use key::{KeyHash, KeySecret, KeySpec, Source};
+pub use key_rules::{KeyRule, KeyRules, Ruling, RulingError};
 pub use limit::{
     Count, DEFAULT_EXPECT_PER_SECOND, Limit, MissingKey, Mode, OnStoreFailure, Tier, WhenFull,
 };
 pub use matching::{Class, HostPattern, KNOWN_METHODS, MethodSet, RequestMatch};
 pub use mismatch::Mismatch;
+pub use override_action::{OverrideAction, RateIndex};
 pub use path::{MAX_PATH_SEGMENTS, PathPattern, PathPatternError};
 pub use penalty::Penalty;
 pub use response_body::{BodyNumber, BodyScan, JsonPointer, MAX_POINTER_BYTES, MAX_POINTER_TOKENS};
@@ -66,7 +71,6 @@ pub use router::Router;
 pub use ruleset::{MAX_LIMITS_PER_ROUTE, Policy};
 pub use status_rules::{StatusRules, Statuses};
 pub use terms::{
-    KeyValues, Override, OverrideAction, OverrideTarget, PlanChoice, Plans, RateIndex, RateSource,
-    Rollout, Terms,
+    KeyValues, Override, OverrideTarget, PlanChoice, Plans, RateSource, Rollout, Terms,
 };
 pub use unreadable::Unreadable;

@@ -9,6 +9,7 @@ use super::cost::Cost;
 use super::facts::Facts;
 use super::index::{LimitIndex, RouteIndex};
 use super::key::Source;
+use super::key_rules::KeyRule;
 use super::limit::{Limit, MissingKey};
 use super::matching::Class;
 use super::route::{Route, RouteLimit};
@@ -21,14 +22,14 @@ use crate::tokens::PublishedKeySet;
 pub const MAX_LIMITS_PER_ROUTE: usize = 16;
 
 /// The part of a configuration that decides requests.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Policy {
     /// Every limit, in the order of the file.
     pub limits: Vec<Limit>,
     /// Every route, in the order of the file; the first that matches wins.
-    pub routes: Vec<Route>,
+    pub routes: Arc<Vec<Route>>,
     /// The index that finds that route.
-    pub router: Router,
+    pub router: Arc<Router>,
     /// The largest total weight of live cells in the exact tier (`max_keys`).
     pub max_keys: usize,
     /// The published sets of keys that tokens are verified with, each once, in the order of the file.
@@ -36,6 +37,19 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// The same policy with these rules for keys, in the stead of those that it has.
+    pub fn with_key_rules(&self, rules: &[KeyRule]) -> Self {
+        let mut policy = self.clone();
+        for limit in &mut policy.limits {
+            if !limit.terms.key_rules.is_empty()
+                || rules.iter().any(|rule| rule.limit == limit.name)
+            {
+                limit.set_key_rules(rules.iter());
+            }
+        }
+        policy
+    }
+
     /// The limit with this index.
     pub fn limit(&self, index: LimitIndex) -> &Limit {
         &self.limits[index.0]

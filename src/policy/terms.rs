@@ -10,15 +10,14 @@ use ipnet::IpNet;
 use super::client;
 use super::facts::Facts;
 use super::key::{KeyPart, NoKey, Source};
+use super::key_rules::KeyRules;
 use super::matching::Class;
+use super::override_action::{OverrideAction, RateIndex};
 use super::route::Route;
 use super::unreadable::Unreadable;
 use crate::clock::Nanos;
 use crate::limit::Quota;
 use crate::tokens::SignatureCheck;
-
-/// The index of a rate: 0 is the limit's own, the others are [`Terms::quotas`] from 1.
-pub type RateIndex = u32;
 
 /// The terms of a limit that may differ between clients.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +32,8 @@ pub struct Terms {
     pub rollout: Rollout,
     /// A second rate, which is judged too and never refuses.
     pub candidate: Option<Quota>,
+    /// Rules that operators made for single keys.
+    pub key_rules: KeyRules,
 }
 
 /// Rates by the plan that a request names.
@@ -68,17 +69,6 @@ pub enum OverrideTarget {
 /// The values of one configured key, in the order of the limit's sources.
 pub type KeyValues = Box<[Box<[u8]>]>;
 
-/// What an override does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OverrideAction {
-    /// The limit does not apply.
-    Allow,
-    /// The limit refuses every request.
-    Deny,
-    /// Another rate applies.
-    Rate(RateIndex),
-}
-
 /// Which of a limit's terms gave a key its rate, by index in the configuration's lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RateSource {
@@ -89,6 +79,8 @@ pub enum RateSource {
     Plan(u32),
     /// An override, by its index in [`Terms::overrides`].
     Override(u32),
+    /// A rule that an operator made for the key ([`Terms::key_rules`]).
+    KeyRule,
 }
 
 /// What the plan of a request is.

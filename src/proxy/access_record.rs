@@ -214,6 +214,15 @@ pub(super) fn record(proxy: &Tollgate, session: &mut Session, ctx: &mut Context)
     };
     let traffic = ctx.live.traffic(route);
     traffic.record(&end);
+    if outcome == RequestOutcome::Limited
+        && ctx
+            .decision
+            .as_ref()
+            .and_then(Decision::deciding)
+            .is_some_and(|found| found.authenticated)
+    {
+        traffic.record_limited_authenticated();
+    }
     let outage = ctx.decision.as_ref().is_some_and(|decision| decision.outcome.is_outage());
     let is_logged = proxy.access.takes(outcome, outage, &ctx.live.access_log);
     let is_timed = is_timed(ctx.began.mono) && ctx.tunnel.is_none();

@@ -21,6 +21,7 @@ use crate::http::{FieldRules, HeadBounds, PolicyMembers, ServedHosts};
 use crate::jwks;
 use crate::policy::client::ClientRules;
 use crate::policy::{PerRoute, RouteIndex};
+use crate::refusals::PolicyNames;
 use crate::tokens::KeySetReport;
 
 /// A configuration in force, with everything that was built from it.
@@ -34,7 +35,7 @@ pub struct Live {
     /// The origins, in the order in which routes refer to them.
     pub origins: Vec<Arc<OriginGroup>>,
     /// What answers look like and what is counted, for each route.
-    routes: PerRoute<LiveRoute>,
+    routes: Arc<PerRoute<LiveRoute>>,
     /// The members of `RateLimit-Policy`, written once for all responses.
     pub(crate) members: PolicyMembers,
     /// How refusals look where no route was found.
@@ -49,6 +50,8 @@ pub struct Live {
     pub fixed: Fixed,
     /// The counters of requests without a route.
     no_route: RouteTraffic,
+    /// The numbers of its names, for records of refusals.
+    pub(super) refusal_names: Arc<PolicyNames>,
 }
 
 /// What belongs to one route.
@@ -175,16 +178,36 @@ impl Live {
             }),
             origins,
             members: PolicyMembers::of(generation.policy()),
-            routes,
+            routes: Arc::new(routes),
             default_responses: config.default_responses,
             field_rules,
             served_hosts,
             access_log: config.access_log,
             fixed,
             no_route: counters.no_route(),
+            refusal_names: Arc::new(counters.refusals().names_of(generation.policy())),
             generation,
         };
         (live, report)
+    }
+
+    /// The same configuration with another generation of its policy, which continues all counters.
+    pub fn with_generation(&self, generation: Generation) -> Self {
+        Self {
+            config_hash: Arc::clone(&self.config_hash),
+            connections: Arc::clone(&self.connections),
+            origins: self.origins.clone(),
+            routes: Arc::clone(&self.routes),
+            members: PolicyMembers::of(generation.policy()),
+            default_responses: Arc::clone(&self.default_responses),
+            field_rules: self.field_rules.clone(),
+            served_hosts: self.served_hosts.clone(),
+            access_log: self.access_log.clone(),
+            fixed: self.fixed.clone(),
+            no_route: self.no_route.clone(),
+            refusal_names: Arc::clone(&self.refusal_names),
+            generation,
+        }
     }
 
     /// The counters of a route, or of requests without one.

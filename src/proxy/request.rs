@@ -29,6 +29,7 @@ use crate::http::{
 };
 use crate::limiter::delay;
 use crate::policy::ConditionResults;
+use crate::refusals::RefusedRequest;
 
 /// The future of `request_filter`: `true` when the request has been answered.
 pub(super) type Judging<'r> = Pin<Box<dyn Future<Output = Result<bool>> + Send + 'r>>;
@@ -225,8 +226,24 @@ async fn conclude(
         None if outcome.is_outage() => RequestOutcome::Failed,
         None => RequestOutcome::Limited,
     });
+    // Before the answer, so that its client can be told at once why.
+    record_refusal(proxy, ctx, reply.status.as_u16());
     respond::refuse(session, ctx, reply).await?;
     Ok(true)
+}
+
+/// Records a request that a limit refuses.
+fn record_refusal(proxy: &Tollgate, ctx: &Context, status: u16) {
+    if let Some(decision) = &ctx.decision {
+        proxy.counters.refusals().record(&RefusedRequest {
+            request_id: ctx.request_id.as_ref().map_or(b"", RequestId::as_bytes),
+            client: ctx.client(),
+            status,
+            decision,
+            policy: ctx.live.generation.policy(),
+            names: &ctx.live.refusal_names,
+        });
+    }
 }
 
 /// Counts the memory that a request holds while it waits for a store, a delay or an origin.

@@ -1,4 +1,4 @@
-//! Counters of requests and refusals.
+//! Counters of requests and refusals, and the log of the latest refusals.
 //!
 //! They continue by name over all configurations, so a reload never resets them. They do not know the names of metrics.
 //! What must always hold: however many routes there are and were, at most [`MAX_DETAILED_ROUTES`] have details of their
@@ -15,6 +15,7 @@ use super::route_details::RouteDetails;
 use crate::clock::Nanos;
 use crate::edge::ShedReason;
 use crate::http::RejectReason;
+use crate::refusals::RefusalLog;
 
 /// How a request ended: the label of `tollgate_requests_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,16 +51,25 @@ impl RequestOutcome {
 
 /// How the requests of one route ended, over all configurations.
 #[derive(Debug, Default)]
-pub struct RouteCounters([AtomicU64; RequestOutcome::ALL.len()]);
+pub struct RouteCounters {
+    outcomes: [AtomicU64; RequestOutcome::ALL.len()],
+    /// Of the limited ones, those whose key came from a credential.
+    limited_authenticated: AtomicU64,
+}
 
 impl RouteCounters {
     pub(super) fn record(&self, outcome: RequestOutcome) {
-        self.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
+        self.outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many requests ended with an outcome.
     pub fn get(&self, outcome: RequestOutcome) -> u64 {
-        self.0[outcome as usize].load(Ordering::Relaxed)
+        self.outcomes[outcome as usize].load(Ordering::Relaxed)
+    }
+
+    /// How many of the limited requests were limited for a key from a credential.
+    pub fn limited_authenticated(&self) -> u64 {
+        self.limited_authenticated.load(Ordering::Relaxed)
     }
 }
 
@@ -76,7 +86,7 @@ pub(super) struct RequestEnd {
 }
 
 /// Everything that is counted of one route.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RouteTraffic {
     outcomes: Arc<RouteCounters>,
     details: Arc<RouteDetails>,
@@ -87,6 +97,11 @@ impl RouteTraffic {
     pub(super) fn record(&self, end: &RequestEnd) {
         self.outcomes.record(end.outcome);
         self.details.record(end.status, end.request_bytes, end.response_bytes);
+    }
+
+    /// Records that a limited request had a key from a credential.
+    pub(super) fn record_limited_authenticated(&self) {
+        self.outcomes.limited_authenticated.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records when the response of a timed request began, if it did, and when it ended.
@@ -114,6 +129,7 @@ pub struct TrafficCounters {
     origins: Mutex<HashMap<Arc<str>, Arc<OriginCounters>>>,
     reasons: [AtomicU64; RejectReason::ALL.len()],
     shed: [AtomicU64; ShedReason::ALL.len()],
+    refusals: RefusalLog,
 }
 
 impl TrafficCounters {
@@ -122,6 +138,11 @@ impl TrafficCounters {
 
     /// The name under which the details of routes without details of their own are shown. No route can have this name.
     pub const OTHER_ROUTES: &'static str = "(other)";
+
+    /// The latest refusals.
+    pub const fn refusals(&self) -> &RefusalLog {
+        &self.refusals
+    }
 
     pub(super) fn record_rejection(&self, reason: RejectReason) {
         self.reasons[reason as usize].fetch_add(1, Ordering::Relaxed);

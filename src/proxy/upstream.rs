@@ -224,6 +224,7 @@ pub(super) fn write_forwarding_fields(
     for edits in ctx.edits().into_iter().flat_map(RouteEdits::of_request) {
         edit_request(request, edits)?;
     }
+    join_cookie_lines(request, ctx)?;
     let chain = if ctx.peer_trusted() { joined(request, &X_FORWARDED_FOR) } else { None };
     let peer = peer_text(session)?;
     let forwarded_for = match chain {
@@ -321,12 +322,22 @@ fn clean_up(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Re
     for name in rules.dropped(ctx.uncommon, ctx.peer_trusted(), method, &request.headers) {
         request.remove_header(&name);
     }
+    Ok(())
+}
+
+/// Joins the cookie lines of the client and those that edits have added.
+fn join_cookie_lines(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+    let is_edited =
+        ctx.edits().is_some_and(|edits| edits.of_request().iter().any(|it| !it.is_empty()));
     // HTTP/2 has its own rule for several lines (RFC 9113, section 8.2.3).
     let is_http2 = ctx.origin.as_ref().is_some_and(|origin| origin.config().http2);
-    if ctx.uncommon.has(UncommonFields::COOKIES) && !is_http2 {
-        join_cookies(request)?;
+    if is_http2 || !(is_edited || ctx.uncommon.has(UncommonFields::COOKIES)) {
+        return Ok(());
     }
-    Ok(())
+    match request.headers.get_all(header::COOKIE).iter().nth(1) {
+        Some(_) => join_cookies(request),
+        None => Ok(()),
+    }
 }
 
 /// Joins cookie lines. Browsers split cookies over HTTP/2; HTTP/1 origins expect one line and read several in different

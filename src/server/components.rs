@@ -18,6 +18,7 @@ use pingora::server::configuration::ServerConf;
 use pingora_proxy::HttpProxy;
 
 use super::descriptors::DescriptorShares;
+use super::file_reloads::FileReloads;
 use super::housekeeping::Housekeeping;
 use super::prerequisites::{Prerequisites, TlsAcceptors};
 use super::start_error::StartError;
@@ -30,9 +31,10 @@ use crate::edge::{
     SlowReaders, StartupBarrier, TicketKeys,
 };
 use crate::engine::Engine;
+use crate::history::TrafficHistory;
 use crate::ops::{
-    AccessLogSink, AdminAccess, AdminApi, AnswerQueue, Lifecycle, ReloadSource, Reloader, Status,
-    process_collector,
+    AccessLogSink, AdminAccess, AdminApi, AnswerQueue, AuditLog, KeyChanges, Lifecycle,
+    ReloadSource, Reloader, RequestBuckets, Status, process_collector,
 };
 use crate::proxy::{AllOriginSlots, EarlyRejection, Live, RequestIds, Tollgate, TrafficCounters};
 use crate::signals::OperatorRequests;
@@ -61,6 +63,10 @@ pub(super) struct Components {
     leaving: Arc<AtomicBool>,
     cutoff: Arc<Cutoff>,
     requests: Arc<OperatorRequests>,
+    reloader: Arc<Reloader>,
+    changes: Arc<KeyChanges>,
+    audit: Arc<AuditLog>,
+    history: Arc<TrafficHistory>,
     /// Runs the work that no request waits for: housekeeping, reloads, health checks, name resolution.
     pub(super) background: tokio::runtime::Runtime,
 }
@@ -72,6 +78,7 @@ impl Components {
         prerequisites: Prerequisites,
         requests: Arc<OperatorRequests>,
         descriptors: DescriptorShares,
+        file: Option<&Path>,
     ) -> Result<Self, StartError> {
         let counters = Arc::new(TrafficCounters::default());
         let background = tokio::runtime::Builder::new_multi_thread()
@@ -89,6 +96,19 @@ impl Components {
         let permits = Arc::new(ConnectionPermits::new(Arc::clone(&connections)));
         let started = engine.now();
         let status = Arc::new(Status::new(started, engine.date(started)));
+        let reloader = Arc::new(Reloader {
+            source: ReloadSource { file: file.map(Path::to_owned) },
+            engine: Arc::clone(&engine),
+            live: Arc::clone(&live),
+            counters: Arc::clone(&counters),
+            status: Arc::clone(&status),
+            access: Arc::clone(&prerequisites.access),
+            certificates: Arc::clone(&prerequisites.certificates),
+            retired: Mutex::default(),
+            publishing: Mutex::default(),
+            waiting: Mutex::default(),
+        });
+        let changes = Arc::new(KeyChanges::new(Arc::clone(&engine), Arc::clone(&reloader)));
         Ok(Self {
             clock,
             engine,
@@ -108,6 +128,10 @@ impl Components {
             leaving: Arc::default(),
             cutoff: Arc::default(),
             requests,
+            reloader,
+            changes,
+            audit: Arc::default(),
+            history: Arc::default(),
             background,
         })
     }
@@ -146,8 +170,16 @@ impl Components {
             certificates: Arc::clone(&self.certificates),
             process: process_collector(),
             token: admin.token.clone(),
+            by_header: admin.by_header.clone(),
+            changes: Arc::clone(&self.changes),
+            audit: Arc::clone(&self.audit),
+            reloader: Arc::clone(&self.reloader),
+            requests: Arc::clone(&self.requests),
+            request_buckets: RequestBuckets::default(),
             answers: AnswerQueue::default(),
             access: AdminAccess { address: admin.address, hosts: admin.hosts.clone() },
+            history: Arc::clone(&self.history),
+            show_addresses: admin.show_addresses,
         };
         let admin_connections = Arc::new(AdminConnections::new(Arc::clone(&self.clock)));
         let server = AdminServer {
@@ -241,21 +273,18 @@ impl Components {
         }
     }
 
-    pub(super) fn housekeeping(&self, file: Option<&Path>) -> Housekeeping {
+    pub(super) fn housekeeping(&self) -> Housekeeping {
         Housekeeping {
-            reloader: Arc::new(Reloader {
-                source: ReloadSource { file: file.map(Path::to_owned) },
-                engine: Arc::clone(&self.engine),
-                live: Arc::clone(&self.live),
-                counters: Arc::clone(&self.counters),
-                status: Arc::clone(&self.status),
-                access: Arc::clone(&self.access),
-                certificates: Arc::clone(&self.certificates),
-                retired: Mutex::default(),
-            }),
+            reloader: Arc::clone(&self.reloader),
+            changes: Arc::clone(&self.changes),
             ticket_keys: Arc::clone(&self.ticket_keys),
             requests: Arc::clone(&self.requests),
+            history: Arc::clone(&self.history),
         }
+    }
+
+    pub(super) fn file_reloads(&self) -> FileReloads {
+        FileReloads { reloader: Arc::clone(&self.reloader), requests: Arc::clone(&self.requests) }
     }
 
     pub(super) fn memory_watch(&self) -> MemoryWatch {

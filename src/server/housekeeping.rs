@@ -1,4 +1,5 @@
-//! Periodic work in the background: the engine's housekeeping, session ticket keys, reloads, suppressed log lines.
+//! Periodic work in the background: the engine's housekeeping, session ticket keys, reloads, suppressed log lines, counts
+//! of refused keys, minutes of the history.
 //!
 //! It runs on the background runtime, and each reload on a thread of its own. What must always hold: at most one reload
 //! runs at a time, and a reload does not delay the periodic work.
@@ -10,9 +11,11 @@ use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
 use crate::edge::TicketKeys;
+use crate::history::TrafficHistory;
 use crate::jwks;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
-use crate::ops::Reloader;
+use crate::ops::{KeyChanges, POLL_EVERY, Reloader, traffic_totals};
+use crate::proxy::Live;
 use crate::signals::OperatorRequests;
 
 /// The interval of the periodic work.
@@ -24,8 +27,10 @@ const RELOAD_NICENESS: i32 = 10;
 /// Rotates sketches and ticket keys, sweeps cells, and reloads when an operator requests it.
 pub(super) struct Housekeeping {
     pub(super) reloader: Arc<Reloader>,
+    pub(super) changes: Arc<KeyChanges>,
     pub(super) ticket_keys: Arc<TicketKeys>,
     pub(super) requests: Arc<OperatorRequests>,
+    pub(super) history: Arc<TrafficHistory>,
 }
 
 impl Housekeeping {
@@ -33,6 +38,13 @@ impl Housekeeping {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reload = None;
+        let changes = Arc::clone(&self.changes);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(POLL_EVERY).await;
+                changes.poll().await;
+            }
+        });
         loop {
             tokio::select! {
                 _ = ticks.tick() => {
@@ -40,9 +52,11 @@ impl Housekeeping {
                     self.reloader.engine.tick(&live.generation);
                     let sets = &live.generation.policy().key_sets;
                     jwks::begin_fetches(sets, &self.reloader.engine.clock());
+                    self.changes.expire();
                     self.reloader.drop_retired();
                     self.ticket_keys.rotate(self.reloader.engine.now().mono);
                     self.log_suppressed();
+                    self.keep_traffic(&live);
                 }
                 // A reload that is requested while one runs begins after it.
                 () = self.requests.reload.notified(), if reload.is_none() => {
@@ -62,6 +76,15 @@ impl Housekeeping {
                 log::warn!("and {lines} more ({})", kind.name());
             }
         }
+    }
+
+    /// Counts the keys of new refusals, and keeps a minute that has ended.
+    fn keep_traffic(&self, live: &Live) {
+        let counters = &self.reloader.counters;
+        let now = self.reloader.engine.now();
+        let date = self.reloader.engine.date(now);
+        counters.refusals().count_keys(now.mono, date);
+        self.history.advance(now.mono, date, || traffic_totals(live, counters));
     }
 
     /// Starts a reload on a thread of its own. `None` if no thread can be started.

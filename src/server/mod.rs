@@ -5,6 +5,7 @@
 
 mod components;
 mod descriptors;
+mod file_reloads;
 mod housekeeping;
 mod prerequisites;
 mod reachability;
@@ -39,9 +40,18 @@ struct PreparedServer {
     components: Components,
 }
 
+/// How a process runs.
+#[derive(Clone, Copy, Debug)]
+pub struct RunOptions {
+    /// Whether it takes over from the process that serves the same file.
+    pub upgrade: bool,
+    /// Whether it reloads when the file changes.
+    pub watch: bool,
+}
+
 /// Serves until a signal ends the process. Returns early only if the server could not start, or was told to end before
 /// it had started. `file`: where the configuration was read, for reloads and successors; `None` if it cannot be read
-/// again. With `upgrade` the server takes over from the process that serves `file`.
+/// again.
 ///
 /// # Errors
 ///
@@ -49,7 +59,7 @@ struct PreparedServer {
 pub fn run(
     loaded: LoadedConfig,
     file: Option<&Path>,
-    upgrade: bool,
+    options: RunOptions,
     requests: Arc<OperatorRequests>,
 ) -> Result<(), ConfigErrors> {
     let LoadedConfig { config, source, warnings } = loaded;
@@ -59,7 +69,7 @@ pub fn run(
         log::warn!("{warning}");
     }
     let listeners = config.listeners.clone();
-    let prepared = prepare(config, file, upgrade, requests)
+    let prepared = prepare(config, file, options, requests)
         .map_err(|errors| located(&errors, &listeners, &source))?;
     // The tree of a large file is no use while the server runs.
     drop((source, listeners));
@@ -73,7 +83,7 @@ pub fn run(
 fn prepare(
     config: Config,
     file: Option<&Path>,
-    upgrade: bool,
+    options: RunOptions,
     requests: Arc<OperatorRequests>,
 ) -> Result<Option<PreparedServer>, Vec<StartError>> {
     let bounds = config.bounds.clone();
@@ -89,14 +99,15 @@ fn prepare(
     let mut prerequisites = Prerequisites::obtain(&config, clock.now())?;
     let tls = std::mem::take(&mut prerequisites.tls);
     let components =
-        Components::build(config, clock, prerequisites, Arc::clone(&requests), plan.shares)
+        Components::build(config, clock, prerequisites, Arc::clone(&requests), plan.shares, file)
             .map_err(|error| vec![error])?;
     let socket_path = match file {
         Some(file) => socket_path(file),
         None => Err(io::Error::other("the configuration came from standard input")),
     };
     let TakenOver { sockets, successor } =
-        taken_over(&components, upgrade, &socket_path, &requests).map_err(|error| vec![error])?;
+        taken_over(&components, options.upgrade, &socket_path, &requests)
+            .map_err(|error| vec![error])?;
     if requests.is_ending() {
         return Ok(None);
     }
@@ -119,8 +130,11 @@ fn prepare(
     let conf = Arc::clone(&server.configuration);
     let bound = bound_listeners(&listeners, tls, &sockets).map_err(|error| vec![error])?;
     server.add_service(components.edge(bound, threads, conf, &startup));
-    components.background.spawn(components.housekeeping(file).run());
+    components.background.spawn(components.housekeeping().run());
     components.background.spawn(components.memory_watch().run());
+    if let (Some(file), true) = (file, options.watch) {
+        components.background.spawn(components.file_reloads().run(file.to_owned()));
+    }
     let status = Arc::clone(&components.status);
     let handover = HandoverState {
         sockets,

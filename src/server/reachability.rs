@@ -29,7 +29,7 @@ pub(super) fn ask(config: &Config, source: &SourceMap) -> io::Result<Vec<Warning
     let sets = config.policy.key_sets.iter().zip(keys);
     let keys = sets.filter_map(|(set, failure)| {
         let failure = failure?;
-        let message = format!("the keys at {} cannot be used: {failure}", set.url().uri);
+        let message = format!("the keys at {} cannot be used: {failure}", set.name());
         let path = key_set_path(&config.policy, set);
         source.warning(WarningCode::KeysUnreachable, &path, message, keys_cure(&failure))
     });

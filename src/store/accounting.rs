@@ -195,6 +195,16 @@ impl CellAccounting {
         }
     }
 
+    /// Makes a cell equal to an absent one. The next sweep drops it.
+    pub(super) fn reset(&self, entry: &mut CellEntry, now: Now) {
+        let quotas = self.quotas.list();
+        if let Some(issued) = quotas.get(entry.quota() as usize) {
+            let before = weight(&entry.cell);
+            entry.cell = issued.quota.empty_cell_for(&issued.windows, now);
+            issued.budget.reweigh(before, weight(&entry.cell), &self.pool);
+        }
+    }
+
     fn charge(
         &self,
         table: &mut Table,

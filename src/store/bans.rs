@@ -147,6 +147,19 @@ impl Bans {
         }
     }
 
+    /// Lifts the ban of a key, with everything that counts towards the next one.
+    pub fn lift(&self, key: KeyHash) {
+        self.shard(key).lock().remove(&key);
+        self.unshared.lock().retain(|ban| ban.key != key);
+    }
+
+    /// Forgets the denials of a key that count towards a ban. A ban in force stays.
+    pub fn forget_denials(&self, key: KeyHash) {
+        if let Some(record) = self.shard(key).lock().get_mut(&key) {
+            record.denials.clear();
+        }
+    }
+
     /// Takes up to `max` bans of this node that are not shared with other nodes yet. Ended bans are dropped.
     pub fn take_unshared(&self, max: usize, now: Nanos) -> Vec<Ban> {
         let mut unshared = self.unshared.lock();

@@ -160,6 +160,14 @@ impl EmbeddedStore {
         }
     }
 
+    /// Forgets what a key has spent.
+    pub fn reset(&self, key: KeyHash, now: Now) {
+        let mut table = self.lock_shard(key);
+        if let Some((_, entry)) = table.find_entry(key, None) {
+            self.accounting.reset(entry, now);
+        }
+    }
+
     /// Charges a key without a judgement and without a refusal. Units above the limit have to refill before the
     /// next charge is allowed.
     pub fn debit(&self, key: KeyHash, quota: &Arc<IssuedQuota>, units: u32, now: Now) {

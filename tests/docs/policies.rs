@@ -7,7 +7,7 @@
 //! | `yaml,fragment` | keys of the top level; [`completed`] adds what is missing |
 //! | `yaml,limit` | keys of one limit; [`limit`] adds what is missing |
 //! | `yaml,kubernetes` | documents; a `tollgate.yaml` in a ConfigMap is a complete policy |
-//! | `yaml,prometheus` | rules that promtool accepts |
+//! | `yaml,prometheus` | a configuration of Prometheus that promtool accepts |
 //! | `yaml,envoy`, `yaml,comment` | YAML of somebody else, a comment: YAML |
 
 use std::fmt::Write as _;
@@ -191,7 +191,7 @@ fn prometheus(text: &str) -> Result<(), String> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
     let output = std::process::Command::new("promtool")
-        .args(["check", "rules"])
+        .args(["check", "config", "--syntax-only"])
         .arg(file.path())
         .output()
         .expect("promtool is installed by make test");

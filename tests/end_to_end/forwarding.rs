@@ -16,7 +16,7 @@ routes:
     match: { path: /api/** }
     limits: [writes]
     rewrite: { strip_prefix: /api }
-    request_headers: { set: { x-tier: free, authorization: Basic Zm9vOmJhcg== }, add: { x-hop: b }, remove: [x-debug] }
+    request_headers: { set: { x-tier: free, authorization: Basic Zm9vOmJhcg== }, add: { x-hop: b, cookie: edge=1 }, remove: [x-debug] }
     response_headers: { set: { x-frame-options: DENY }, add: { link: a }, remove: [server] }
   - { name: rest }
 ";
@@ -55,7 +55,7 @@ async fn fields_and_paths_are_changed_on_the_way() {
         let origin = origin().await;
         let yaml = format!("{}    http: {http}\n", origin_yaml(origin.address));
         let gate = Gate::start(&format!("{yaml}{POLICY}")).await;
-        let fields = "X-Tier: gold\r\nX-Tier: gold\r\nx-hop: a\r\nX-Debug: 1\r\n";
+        let fields = "X-Tier: gold\r\nX-Tier: gold\r\nx-hop: a\r\nX-Debug: 1\r\nCookie: a=b\r\n";
         let (head, body) = ask(gate.port, &get("/api/%61?q=/api", fields)).await;
         assert!(head.contains(" 200 ") && body == "site", "{head}");
         assert!(head.contains("x-frame-options: deny") && !head.contains("secret"), "{head}");
@@ -70,6 +70,8 @@ async fn fields_and_paths_are_changed_on_the_way() {
             seen.headers.get_all(name).iter().map(|line| line.to_str().unwrap()).collect()
         };
         assert_eq!((lines("x-tier"), lines("x-hop")), (vec!["free"], vec!["a", "b"]));
+        let cookies = if http == "1" { vec!["a=b; edge=1"] } else { vec!["a=b", "edge=1"] };
+        assert_eq!(lines("cookie"), cookies, "HTTP/{http}");
         assert_eq!((lines("authorization").len(), lines("x-debug").len()), (1, 0));
         // A spelling that an origin may read as the field that is set.
         assert!(ask(gate.port, &get("/api/b", "X_Tier: gold\r\n")).await.0.contains(" 400 "));

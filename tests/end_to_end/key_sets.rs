@@ -175,7 +175,7 @@ routes: [{{ name: r, limits: [user, all] }}]
     let policy = path("policy.yaml");
     assert_eq!(run(&["check", &policy]).0, 0);
     for (jwks, code, expected) in [
-        (String::new(), 1, "no keys for https://id.invalid/keys; write jwks: {".to_owned()),
+        (String::new(), 1, "no keys for id.invalid/keys; write jwks: {".to_owned()),
         (format!("jwks: {{ \"{url}\": keys.json }}\n"), 0, "1 of 1 cases pass".to_owned()),
         (format!("jwks: {{ \"{url}\": none }}\n"), 1, "limit".to_owned()),
         (format!("jwks: {{ \"{url}\": policy.yaml }}\n"), 1, "is no JWKS".to_owned()),

@@ -16,6 +16,7 @@ mod logs;
 mod look_up;
 mod mixtures;
 mod nodes;
+mod operators;
 mod outage_costs;
 mod partition;
 mod redis_servers;

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use crate::config::Config;
 use crate::edge::connection_bytes;
 use crate::edge::{EXCHANGE_BYTES, HEAD_COPIES, MAX_BODY_BYTES, MAX_RESPONSE_BYTES};
+use crate::history::{self, MAX_LIMITS, MAX_ROUTES, MINUTES};
+use crate::refusals::{KEYS_BYTES, MAX_REFUSALS, REFUSALS_BYTES};
 
 const MIB: usize = 1 << 20;
 
@@ -46,5 +48,22 @@ pub(super) fn write_memory(out: &mut dyn Write, config: &Config) -> io::Result<(
         out,
         "  so the budget suffices for {at_once} such exchanges in addition; the slowest readers are \
          disconnected when an eighth of it is left, and above it new requests are answered with 503",
+    )?;
+    write_traffic_memory(out)
+}
+
+/// Writes what the log of refusals and the history take at most. They grow to it as refusals and minutes come.
+fn write_traffic_memory(out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "\nmemory of what operators are told, at most")?;
+    writeln!(
+        out,
+        "  the last {MAX_REFUSALS} refusals: {} MiB; keys that are refused most, by limit and hour: {} MiB",
+        REFUSALS_BYTES.div_ceil(MIB),
+        KEYS_BYTES.div_ceil(MIB),
+    )?;
+    writeln!(
+        out,
+        "  {MINUTES} minutes of {MAX_ROUTES} routes and {MAX_LIMITS} limits: {} MiB",
+        history::MAX_BYTES.div_ceil(MIB),
     )
 }

@@ -44,7 +44,7 @@ pub(super) fn state_of(
 /// The plan whose rate applies. The process finds overrides by key itself, and knows no request that others could match.
 fn plan_of<'p>(limit: &'p Limit, verdict: &LimitVerdict) -> Result<Option<&'p str>, String> {
     match verdict.rate_source {
-        RateSource::Own => Ok(None),
+        RateSource::Own | RateSource::KeyRule => Ok(None),
         RateSource::Plan(index) => {
             let mut plans = limit.terms.plans.iter().flat_map(|plans| &plans.rates);
             Ok(plans.nth(index as usize).map(|(name, _)| &**name))

@@ -77,6 +77,8 @@ pub(super) fn rate(
             name.map(|(name, _)| format!("plan {name}"))
         }
         RateSource::Override(index) => Some(override_name(policy, verdict.limit, index)),
+        // No operator has made rules for a file.
+        RateSource::KeyRule => None,
         RateSource::Own => terms.plans.as_ref().and_then(|plans| {
             let choice = plans.choose(facts, route, SignatureCheck::Verify).ok()?;
             let why = match choice {
@@ -146,6 +148,7 @@ pub(super) fn skipped_limits_json(
                     reasons.join("; ")
                 )
             }
+            SkipReason::KeyRule(_) => "an operator allows this key".to_owned(),
             SkipReason::Override(limit, index) => {
                 format!("{} allows it", override_name(policy, limit, index))
             }

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use http::HeaderName;
+
 /// One listening socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
@@ -40,4 +42,8 @@ pub struct Admin {
     pub token: Option<String>,
     /// Values of `Host` that are accepted in addition to its address and `localhost`; lower case, without port.
     pub hosts: Vec<String>,
+    /// The header whose value says who changes something, for the audit log: a proxy before the admin listener sets it.
+    pub by_header: Option<HeaderName>,
+    /// Whether answers show the client's address where it is a key; otherwise they show its hash only.
+    pub show_addresses: bool,
 }

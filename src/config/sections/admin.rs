@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
+use http::HeaderName;
+
 use super::listeners::{check_overlap, socket_address};
 use crate::config::files::{MAX_NAMED_FILE, read_bounded};
 use crate::config::model::{Admin, Listener};
 use crate::config::reader::{Located, Mapping};
+use crate::config::scalars::boolean;
 
 /// Shortest token, in bytes.
 const MIN_TOKEN: usize = 16;
@@ -21,6 +24,9 @@ pub(crate) fn admin(
     let token_at = map.get("token_file");
     let hosts = map.get("hosts").map(|at| at.list_or_single()).unwrap_or_default();
     let hosts = hosts.iter().filter_map(|at| at.parse(host)).collect();
+    let by_header = map.get("by_header").and_then(|at| at.parse(header));
+    let show_addresses =
+        map.get("show_addresses").and_then(|at| at.parse(boolean)).unwrap_or(false);
     map.finish();
     let token = token_at.as_ref().and_then(|at| token(at, &folder.join(at.text()?)));
     let address_at = address_at?;
@@ -31,7 +37,7 @@ pub(crate) fn admin(
         let cure = "add token_file, or listen on 127.0.0.1";
         address_at.error_with(format!("{address} can be reached from other machines"), cure);
     }
-    Some(Admin { address, token, hosts })
+    Some(Admin { address, token, hosts, by_header, show_addresses })
 }
 
 /// A name or an address without a port, in lower case.
@@ -44,6 +50,11 @@ fn host(text: &str) -> Result<String, String> {
     let authority: http::uri::Authority = text.parse().map_err(|_| wrong())?;
     let is_name = authority.host() == text && !text.starts_with('[') && !text.contains('*');
     is_name.then(|| text.to_ascii_lowercase()).ok_or_else(wrong)
+}
+
+fn header(text: &str) -> Result<HeaderName, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is not the name of a header; write x-forwarded-user"))
 }
 
 /// The content of a file without surrounding white space. Errors never contain the token.

@@ -64,18 +64,23 @@ fn warn_of_redirected_routes(input: &WarningInput<'_>, list: &mut WarningList<'_
         let mut listeners = input.listeners.iter();
         listeners.any(|it| it.name.as_ref() == Some(name) && it.https_port.is_some())
     };
+    let all_redirect = input.listeners.iter().all(|it| it.https_port.is_some());
     for defined in input.routes.iter().filter(|_| input.clients.trusted_proxies.is_empty()) {
         let matches = &defined.route.matches;
         let is_of_acme = |path: &PathPattern| path.to_string().starts_with("/.well-known/");
-        if matches.listeners.is_empty()
-            || !matches.listeners.iter().all(redirects)
-            || matches.paths.iter().any(is_of_acme)
-        {
+        let is_redirected = match &matches.listeners[..] {
+            [] => all_redirect,
+            named => named.iter().all(redirects),
+        };
+        if !is_redirected || matches.paths.iter().any(is_of_acme) {
             continue;
         }
+        let listeners = match &matches.listeners[..] {
+            [] => "every listener".to_owned(),
+            named => format!("its listener {}", named.join(", ")),
+        };
         let message = format!(
-            "its listener {} redirects to https: the route serves nothing but challenges of ACME",
-            matches.listeners.join(", ")
+            "{listeners} redirects to https: the route serves nothing but challenges of ACME"
         );
         let cure = "name the listener with tls, or leave redirect out";
         list.add(Code::UnreachableRoute, &defined.at, message, cure);

@@ -33,7 +33,7 @@ const HTTP_FIELDS: [&str; 13] = [
 const OF_RESPONSE_BODIES: [&str; 3] = ["accept-encoding", "if-range", "range"];
 
 /// The rules for fields with odd names and for fields that name another method.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct FieldRules {
     underscores: Underscores,
     method_override: MethodOverride,

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use super::AdminApi;
 use crate::clock::Nanos;
-use crate::engine::{KeyState, LookUpError, TypedKey};
+use crate::engine::{KeyCell, KeyState, LookUpError, TypedKey};
 use crate::limit::TypedRate;
 use crate::ops::log::timestamp;
-use crate::policy::{Count, KeyHash, Limit, OverrideAction};
+use crate::policy::{Count, KeyHash, KeyRule, Limit, LimitIndex, OverrideAction, Ruling};
 use crate::proxy::Live;
 
 /// The body of a question.
@@ -30,7 +30,7 @@ struct Question {
 /// A key as the client sends it.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum QuestionKey {
+pub(super) enum QuestionKey {
     Single(String),
     Values(Vec<String>),
     /// The client's address in the stead of the key, for `missing_key: client_ip`.
@@ -49,7 +49,7 @@ pub(super) struct Unanswered {
 }
 
 impl Unanswered {
-    fn bad_request(detail: impl Into<String>) -> Self {
+    pub(super) fn bad_request(detail: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, detail: detail.into() }
     }
 }
@@ -69,49 +69,69 @@ impl AdminApi {
                 })
             })?;
         let live = self.live.load_full();
-        let policy = live.generation.policy();
-        let (index, limit) =
-            policy.indexed_limits().find(|(_, limit)| *limit.name == *name).ok_or_else(|| {
-                let detail = "the configuration in force has no limit of this name".to_owned();
-                Unanswered { status: StatusCode::NOT_FOUND, detail }
-            })?;
-        let values: Vec<&str> = match &key {
+        let (index, cell) = self.locate(&live, &name, &key)?;
+        self.state_of(&live, index, cell, plan.as_deref()).await
+    }
+
+    /// The limit of a name and the cell of a key.
+    pub(super) fn locate(
+        &self,
+        live: &Live,
+        name: &str,
+        key: &QuestionKey,
+    ) -> Result<(LimitIndex, KeyCell), Unanswered> {
+        let mut limits = live.generation.policy().indexed_limits();
+        let (index, _) = limits.find(|(_, limit)| *limit.name == *name).ok_or_else(|| {
+            let detail = "the configuration in force has no limit of this name".to_owned();
+            Unanswered { status: StatusCode::NOT_FOUND, detail }
+        })?;
+        let values: Vec<&str> = match key {
             QuestionKey::Single(value) => vec![value],
             QuestionKey::Values(values) => values.iter().map(String::as_str).collect(),
             QuestionKey::Address { .. } | QuestionKey::Hash { .. } => Vec::new(),
         };
-        let typed = match &key {
+        let typed = match key {
             QuestionKey::Address { client_ip } => TypedKey::Address(*client_ip),
             QuestionKey::Hash { hash } => TypedKey::Hash(parse_hash(hash)?),
             QuestionKey::Single(_) | QuestionKey::Values(_) => TypedKey::Values(&values),
         };
         let prefix = live.clients().ipv6_prefix;
-        let state = self
-            .engine
-            .look_up(&live.generation, index, &typed, plan.as_deref(), prefix)
-            .await
-            .map_err(unanswered)?;
-        Ok(self.answer_of(&live, limit, &state))
+        let cell = self.engine.locate_key(&live.generation, index, &typed, prefix);
+        Ok((index, cell.map_err(unanswered)?))
+    }
+
+    /// What the key of a cell has spent, and what holds for it.
+    pub(super) async fn state_of(
+        &self,
+        live: &Live,
+        index: LimitIndex,
+        cell: KeyCell,
+        plan: Option<&str>,
+    ) -> Result<Value, Unanswered> {
+        let state = self.engine.look_up_cell(&live.generation, index, cell, plan).await;
+        let state = state.map_err(unanswered)?;
+        Ok(self.answer_of(live, live.generation.policy().limit(index), &state))
     }
 
     fn answer_of(&self, live: &Live, limit: &Limit, state: &KeyState) -> Value {
         let date = self.engine.date(state.at);
         let at = |left: Nanos| timestamp(date.saturating_add(left).into());
         let verdict = &state.verdict;
-        let overridden = state.overridden.and_then(|index| {
-            let rule = limit.terms.overrides.get(index as usize)?;
-            let (rate, action) = match rule.action {
-                OverrideAction::Allow => (None, Some("allow")),
-                OverrideAction::Deny => (None, Some("deny")),
-                OverrideAction::Rate(rate) => {
-                    let typed = limit.quota(rate).map(|quota| TypedRate(quota.rate()).to_string());
-                    (typed, None)
-                }
-            };
-            Some(json!({
-                "rate": rate, "action": action, "until": null, "reason": "configuration",
-            }))
+        let rules = self.engine.key_rules();
+        let rules = || {
+            let of_key = |rule: &&KeyRule| rule.limit == limit.name && rule.key == state.key;
+            rules.iter().filter(of_key).filter(|rule| rule.until > date)
+        };
+        let banned = rules().find(|rule| rule.ruling.is_ban()).map(|rule| {
+            json!({ "until": timestamp(rule.until.into()), "reason": &*rule.reason, "by": &*rule.by })
         });
+        let banned = banned.or_else(|| {
+            state
+                .banned_for
+                .map(|left| json!({ "until": at(left), "reason": "penalty", "by": null }))
+        });
+        let overridden = rules().find(|rule| !rule.ruling.is_ban()).map(rule_json);
+        let overridden = overridden.or_else(|| configured_override(limit, state));
         let is_spent = verdict.reset > Nanos::ZERO;
         json!({
             "limit": &*limit.name,
@@ -123,11 +143,38 @@ impl AdminApi {
             // When requests in flight end is not known.
             "full_at": (is_spent && !matches!(limit.count, Count::InFlight { .. }))
                 .then(|| at(verdict.reset)),
-            "ban": state.banned_for.map(|left| json!({ "until": at(left), "reason": "penalty" })),
+            "ban": banned,
             "override": overridden,
             "generation": live.generation.number(),
         })
     }
+}
+
+/// A rule of an operator, without its key.
+pub(super) fn rule_json(rule: &KeyRule) -> Value {
+    let (rate, burst, action) = match rule.ruling {
+        Ruling::Ban => (None, None, Some("ban")),
+        Ruling::Allow => (None, None, Some("allow")),
+        Ruling::Deny => (None, None, Some("deny")),
+        Ruling::Rate { rate, burst } => (Some(TypedRate(rate).to_string()), burst, None),
+    };
+    json!({
+        "rate": rate, "burst": burst, "action": action, "until": timestamp(rule.until.into()),
+        "reason": &*rule.reason, "by": &*rule.by, "since": timestamp(rule.made_at.into()),
+    })
+}
+
+/// The override of the configuration for a key.
+fn configured_override(limit: &Limit, state: &KeyState) -> Option<Value> {
+    let rule = limit.terms.overrides.get(state.overridden? as usize)?;
+    let (rate, action) = match rule.action {
+        OverrideAction::Allow => (None, Some("allow")),
+        OverrideAction::Deny => (None, Some("deny")),
+        OverrideAction::Rate(rate) => {
+            (limit.quota(rate).map(|quota| TypedRate(quota.rate()).to_string()), None)
+        }
+    };
+    Some(json!({ "rate": rate, "action": action, "until": null, "reason": "configuration" }))
 }
 
 /// The hash of a key: 32 hexadecimal digits.
@@ -137,7 +184,7 @@ fn parse_hash(text: &str) -> Result<KeyHash, Unanswered> {
     parsed.ok_or_else(|| Unanswered::bad_request("a hash has 32 hexadecimal digits"))
 }
 
-fn unanswered(error: LookUpError) -> Unanswered {
+pub(super) fn unanswered(error: LookUpError) -> Unanswered {
     let status = match error {
         LookUpError::UnknownPlan { .. } => StatusCode::NOT_FOUND,
         LookUpError::Key(_) | LookUpError::HashInFamily => StatusCode::BAD_REQUEST,

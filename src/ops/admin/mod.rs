@@ -1,53 +1,87 @@
-//! The admin API: health, readiness, metrics and status for operators.
+//! The admin API: what operators see of the process, and what they change while it runs.
 //!
 //! | path | answer | token |
 //! |---|---|---|
+//! | `/` | the page for operators ([`page`]) | no |
 //! | `/healthz` | 200 while the process lives | no |
 //! | `/ready` | 200 while new connections are accepted (`degraded` while the store is away), else 503 | no |
 //! | `/metrics` | Prometheus text | if one is configured |
+//! | `/status` | JSON: version, generation and sum of the files, limits, origins, sets of keys, reloads ([`status_json`]) | if one is configured |
+//! | `/routes` | JSON: the routes and how their requests ended, a page at a time ([`routes`]) | if one is configured |
+//! | `/refusals`, `/refusals/{request_id}`, `/top`, `/history` | JSON: whom limits refused, why and when ([`traffic`]) | if one is configured |
+//! | `/overrides`, `/audit` | JSON: what operators have changed ([`changes`]) | if one is configured |
+//! | `/openapi.json` | the description of this API for programs | if one is configured |
 //! | `POST /keys` | JSON: what one key has spent under one limit ([`keys`]) | if one is configured |
-//! | `/status` | JSON: version, generation and sum of the files, limits, origins, sets of keys, reloads | if one is configured |
+//! | `POST /keys/..`, `POST /reload` | JSON: changes ([`changes`]) | always |
 //!
 //! A request for another host is answered 421, except at `/healthz` and `/ready`. A request of a page of another web
-//! origin is answered 403 ([`access`]).
+//! origin is answered 403 ([`access`]). A client that asks too often is answered 429 ([`request_buckets`]).
 //! A body is bounded and must come within a deadline, a request is served within one (`AdminServer` in `edge`).
 
 mod access;
 mod answer_queue;
+mod changes;
+mod endpoints;
+mod history;
 mod keys;
+mod page;
+mod query;
+mod refusals;
+mod replies;
+mod request_buckets;
+mod routes;
+mod status_json;
+mod top;
+mod traffic;
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use http::{Method, Response, StatusCode, Version, header};
+use http::{HeaderName, Method, Response, StatusCode, Uri, Version, header};
 use pingora::apps::http_app::ServeHttp;
-use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use prometheus::process_collector::ProcessCollector;
 use serde_json::{Value, json};
 
-use super::log::timestamp;
-use super::status::{ReloadOutcome, Status};
+use super::audit::AuditLog;
+use super::key_changes::KeyChanges;
+use super::reload::Reloader;
+use super::status::Status;
 use super::{MetricSources, render_metrics};
-use crate::clock::Nanos;
 use crate::edge::{CertificateStore, MemoryBudget};
 use crate::engine::Engine;
+use crate::history::TrafficHistory;
+use crate::policy::client::unmapped;
 use crate::proxy::{Live, TrafficCounters};
+use crate::signals::OperatorRequests;
 
 pub use access::AdminAccess;
 pub use answer_queue::AnswerQueue;
+pub use request_buckets::RequestBuckets;
 
 use access::Foreign;
+use changes::Operator;
+use endpoints::Endpoint;
 use keys::Unanswered;
+use query::Parameters;
+use replies::{json_answer, not_allowed, plain, problem, reload_answer, too_many, unauthorized};
+use routes::RouteQuery;
+
+/// The description of the API.
+const OPENAPI: &str = include_str!("openapi.json");
 
 /// The longest body of a request. The longest keys of a limit fit, escaped.
 const MAX_BODY_BYTES: usize = 64 << 10;
 
 /// The time in which a body has to come. Whoever takes longer must not hold a connection of operators.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest name of an operator in the header that says who changes something.
+const MAX_OPERATOR_NAME: usize = 200;
 
 /// Answers requests of operators.
 pub struct AdminApi {
@@ -67,12 +101,28 @@ pub struct AdminApi {
     pub certificates: Arc<CertificateStore>,
     /// What the system says of this process. Made when the process starts, while descriptors are free.
     pub process: ProcessCollector,
-    /// The bearer token for `/metrics` and `/status`. `None`: they need no token.
+    /// The bearer token. `None`: reading needs no token, and nothing can be changed.
     pub token: Option<String>,
+    /// The header that says who changes something.
+    pub by_header: Option<HeaderName>,
+    /// Makes changes of keys.
+    pub changes: Arc<KeyChanges>,
+    /// Records changes.
+    pub audit: Arc<AuditLog>,
+    /// Reloads the configuration.
+    pub reloader: Arc<Reloader>,
+    /// Where a reload is asked for.
+    pub requests: Arc<OperatorRequests>,
+    /// Bounds how often a client asks.
+    pub request_buckets: RequestBuckets,
     /// When metrics and status may be written.
     pub answers: AnswerQueue,
     /// The hosts and web origins that are answered.
     pub access: AdminAccess,
+    /// What happened in the last minutes.
+    pub history: Arc<TrafficHistory>,
+    /// Whether answers show addresses of clients.
+    pub show_addresses: bool,
 }
 
 #[async_trait]
@@ -82,29 +132,20 @@ impl ServeHttp for AdminApi {
             // The framework would keep the connection open, while an HTTP/1.0 client may wait for its end.
             session.set_keepalive(None);
         }
+        let endpoint = match self.admit(session) {
+            Ok(endpoint) => endpoint,
+            Err(refusal) => return *refusal,
+        };
+        if endpoint.is_posted() {
+            return self.answer_post(endpoint, session).await;
+        }
         let head = session.req_header();
-        if let Err(foreign) = self.check_access(head) {
-            return refused(foreign);
-        }
-        let token = head.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
-        if head.uri.path() == "/keys" {
-            if head.method != Method::POST {
-                return not_allowed("POST");
+        let mut answer = match endpoint.is_open() {
+            true => self.answer(endpoint, &head.uri),
+            false => {
+                let now = || self.engine.now().mono;
+                self.answers.write(now, || self.answer(endpoint, &head.uri)).await
             }
-            if !self.accepts_token(token) {
-                return unauthorized();
-            }
-            return self.answer_question(session).await;
-        }
-        if head.method != Method::GET && head.method != Method::HEAD {
-            return not_allowed("GET, HEAD");
-        }
-        let now = || self.engine.now().mono;
-        let mut answer = match head.uri.path() {
-            path @ ("/metrics" | "/status") if self.accepts_token(token) => {
-                self.answers.write(now, || self.answer(path, token)).await
-            }
-            path => self.answer(path, token),
         };
         if head.method == Method::HEAD {
             answer.body_mut().clear();
@@ -114,67 +155,139 @@ impl ServeHttp for AdminApi {
 }
 
 impl AdminApi {
-    /// Checks `Origin`, and `Host` except for health: probes send all kinds of names as `Host`, and health is not secret.
-    fn check_access(&self, head: &RequestHeader) -> Result<(), Foreign> {
-        self.access.check_origin(&head.headers)?;
-        if matches!(head.uri.path(), "/healthz" | "/ready") {
-            return Ok(());
+    /// Checks who asks, before anything else is done for a request: where from, whether too often, and with which token.
+    fn admit(&self, session: &ServerSession) -> Result<Endpoint, Box<Response<Vec<u8>>>> {
+        let head = session.req_header();
+        let endpoint = Endpoint::of_path(head.uri.path());
+        let foreign = |foreign: Foreign| Box::new(problem(foreign.status(), foreign.cure()));
+        self.access.check_origin(&head.headers).map_err(foreign)?;
+        if !endpoint.as_ref().is_ok_and(|endpoint| endpoint.takes_any_host()) {
+            self.access.check_host(&head.headers, &head.uri).map_err(foreign)?;
         }
-        self.access.check_host(&head.headers, &head.uri)
+        if endpoint.as_ref().map_or(true, |endpoint| endpoint.is_counted()) {
+            let client = client_address(session).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+            let admitted = self.request_buckets.admit(client, self.engine.now().mono);
+            admitted.map_err(|wait| Box::new(too_many(wait)))?;
+        }
+        let unknown = |Unanswered { status, detail }| Box::new(problem(status, &detail));
+        let endpoint = endpoint.map_err(unknown)?;
+        if !endpoint.takes(&head.method) {
+            return Err(Box::new(not_allowed(endpoint.methods())));
+        }
+        let token = head.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        if !endpoint.is_open() && !self.accepts_token(token) {
+            return Err(Box::new(unauthorized()));
+        }
+        if endpoint.is_change() && self.token.is_none() {
+            let cure = "changes need admin.token_file in the configuration";
+            return Err(Box::new(problem(StatusCode::FORBIDDEN, cure)));
+        }
+        Ok(endpoint)
     }
 
-    fn answer(&self, path: &str, token: Option<&[u8]>) -> Response<Vec<u8>> {
-        match path {
-            "/healthz" => plain(StatusCode::OK, "ok\n"),
-            "/ready" if self.status.is_ready() => {
+    /// Answers a request that was admitted and has no body.
+    fn answer(&self, endpoint: Endpoint, uri: &Uri) -> Response<Vec<u8>> {
+        let query = uri.query();
+        match endpoint {
+            Endpoint::Page => page::page(),
+            Endpoint::Health => plain(StatusCode::OK, "ok\n"),
+            Endpoint::Readiness if self.status.is_ready() => {
                 // All nodes share the store, so a load balancer that removed nodes for its outage would remove all of
                 // them.
                 let degraded = self.engine.remote().is_some_and(|remote| !remote.is_up());
                 plain(StatusCode::OK, if degraded { "degraded\n" } else { "ready\n" })
             }
-            "/ready" => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-            "/metrics" | "/status" if !self.accepts_token(token) => unauthorized(),
-            "/metrics" => {
-                let text = render_metrics(MetricSources {
-                    engine: &self.engine,
-                    live: &self.live.load(),
-                    counters: &self.counters,
-                    status: &self.status,
-                    connections: &self.connections,
-                    memory: &self.memory,
-                    certificates: &self.certificates,
-                    process: &self.process,
-                });
-                body(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+            Endpoint::Readiness => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+            Endpoint::Metrics => replies::body(
+                StatusCode::OK,
+                "text/plain; version=0.0.4; charset=utf-8",
+                self.metrics(),
+            ),
+            Endpoint::OpenApi => {
+                replies::body(StatusCode::OK, "application/json", OPENAPI.to_owned())
             }
-            "/status" => {
-                let text = format!("{:#}\n", self.status_of(&self.live.load()));
-                body(StatusCode::OK, "application/json", text)
+            Endpoint::Status => json_answer(Ok(self.status_of(&self.live.load()))),
+            Endpoint::Routes => json_answer(self.routes(query)),
+            Endpoint::Overrides => {
+                json_answer(Parameters::of(query, &[]).map(|_| self.overrides()))
             }
-            _ => plain(StatusCode::NOT_FOUND, "/healthz /ready /metrics /status /keys\n"),
+            Endpoint::Audit => json_answer(
+                Parameters::of(query, &["count"])
+                    .and_then(|parameters| parameters.count())
+                    .map(|count| json!({ "changes": self.audit.latest(count) })),
+            ),
+            Endpoint::Refusals | Endpoint::Refusal | Endpoint::Top | Endpoint::History => {
+                self.traffic(endpoint, uri)
+            }
+            // They have bodies.
+            Endpoint::Key | Endpoint::Change(_) | Endpoint::Reload => {
+                not_allowed(endpoint.methods())
+            }
         }
     }
 
-    /// Answers `POST /keys`.
-    async fn answer_question(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+    fn metrics(&self) -> String {
+        render_metrics(MetricSources {
+            engine: &self.engine,
+            live: &self.live.load(),
+            counters: &self.counters,
+            status: &self.status,
+            connections: &self.connections,
+            memory: &self.memory,
+            certificates: &self.certificates,
+            audit: &self.audit,
+            process: &self.process,
+        })
+    }
+
+    fn routes(&self, query: Option<&str>) -> Result<Value, Unanswered> {
+        let query = RouteQuery::parse(query.unwrap_or_default());
+        let query = query.map_err(|detail| query::bad_request(detail.to_owned()))?;
+        let live = self.live.load();
+        Ok(routes::listing(&live.generation.policy().routes, &self.counters, &query))
+    }
+
+    /// Answers a question about a key, or makes a change.
+    async fn answer_post(
+        &self,
+        endpoint: Endpoint,
+        session: &mut ServerSession,
+    ) -> Response<Vec<u8>> {
         let answer = match tokio::time::timeout(BODY_TIMEOUT, read_body(session)).await {
-            Ok(Ok(question)) => self.key_state(&question).await,
+            Ok(Ok(text)) => match (endpoint, self.operator(session)) {
+                (Endpoint::Change(change), operator) => {
+                    self.change_key(change, &text, &operator).await
+                }
+                (Endpoint::Reload, operator) => match self.reload(&operator).await {
+                    Ok(outcome) => return reload_answer(outcome),
+                    Err(unanswered) => Err(unanswered),
+                },
+                _ => self.key_state(&text).await,
+            },
             Ok(Err(unanswered)) => Err(unanswered),
             Err(_) => Err(Unanswered {
                 status: StatusCode::REQUEST_TIMEOUT,
                 detail: format!("the body did not come within {BODY_TIMEOUT:?}"),
             }),
         };
-        match answer {
-            Ok(state) => body(StatusCode::OK, "application/json", format!("{state:#}\n")),
-            Err(Unanswered { status, detail }) => {
-                if matches!(status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
-                    // The rest of the body is not read.
-                    session.set_keepalive(None);
-                }
-                problem(status, &detail)
-            }
+        if let Err(Unanswered {
+            status: StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT,
+            ..
+        }) = answer
+        {
+            // The rest of the body is not read.
+            session.set_keepalive(None);
         }
+        json_answer(answer)
+    }
+
+    /// Who sent a request, for the audit log.
+    fn operator(&self, session: &ServerSession) -> Operator {
+        let named = self.by_header.as_ref().and_then(|name| session.req_header().headers.get(name));
+        let named = named.and_then(|name| name.to_str().ok());
+        let named = named.filter(|name| !name.is_empty() && name.len() <= MAX_OPERATOR_NAME);
+        let address = client_address(session).map(|address| address.to_string());
+        Operator { by: named.unwrap_or("token").to_owned(), from: address.unwrap_or_default() }
     }
 
     /// Whether the token is the configured one. The comparison takes a time that depends on the length only.
@@ -186,66 +299,10 @@ impl AdminApi {
         let differences = wanted.bytes().zip(given).fold(0, |sum, (a, b)| sum | (a ^ b));
         given.len() == wanted.len() && differences == 0
     }
-
-    fn status_of(&self, live: &Live) -> Value {
-        let now = self.engine.now();
-        let generation = &live.generation;
-        let limits = generation.policy().indexed_limits().map(|(index, limit)| {
-            let cells = generation.cell_budget(index).map(crate::store::CellBudget::cells);
-            json!({ "name": &*limit.name, "tier": limit.count.tier().name(), "cells": cells })
-        });
-        let origins = live.origins.iter().map(|origin| {
-            let servers = origin.health();
-            let states = origin.reports().into_iter().map(|server| {
-                json!({
-                    "server": &*server.label,
-                    "up": server.is_up,
-                    "left_out_for_seconds": server.left_out_for.map(|left| left.secs_ceil()),
-                })
-            });
-            json!({
-                "name": &*origin.config().name,
-                "servers": servers.all,
-                "healthy": servers.healthy,
-                "states": states.collect::<Vec<_>>(),
-            })
-        });
-        let key_sets = live.key_sets(now.mono).map(|set| {
-            json!({
-                "set": &*set.name,
-                "keys": set.keys,
-                "age_seconds": set.age.map(|age| age.secs()),
-                "failure": set.failure.map(|failure| failure.to_string()),
-            })
-        });
-        json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "ready": self.status.is_ready(),
-            "generation": generation.number(),
-            "configuration": &*live.config_hash,
-            "uptime_seconds": now.mono.saturating_sub(self.status.started().mono).secs(),
-            "connections": self.connections.load(Ordering::Relaxed),
-            "limits": limits.collect::<Vec<_>>(),
-            "origins": origins.collect::<Vec<_>>(),
-            "key_sets": key_sets.collect::<Vec<_>>(),
-            "last_reload": self.status.last().map(reload_json),
-            "last_applied_reload": self.status.last_applied().map(reload_json),
-        })
-    }
 }
 
-/// How a reload went.
-fn reload_json((at, outcome): (Nanos, ReloadOutcome)) -> Value {
-    let at = timestamp(at.into());
-    match outcome {
-        ReloadOutcome::Applied { generation, report, changes } => json!({
-            "at": at, "outcome": "applied", "generation": generation,
-            "limits": report.to_string(), "changes": changes, "errors": [],
-        }),
-        ReloadOutcome::Refused { errors } => {
-            json!({ "at": at, "outcome": "refused", "errors": errors })
-        }
-    }
+fn client_address(session: &ServerSession) -> Option<IpAddr> {
+    session.client_addr()?.as_inet().map(|address| unmapped(address.ip()))
 }
 
 /// Reads the body of a request, up to [`MAX_BODY_BYTES`].
@@ -268,49 +325,4 @@ async fn read_body(session: &mut ServerSession) -> Result<Vec<u8>, Unanswered> {
         }
         question.extend_from_slice(&bytes);
     }
-}
-
-fn refused(foreign: Foreign) -> Response<Vec<u8>> {
-    problem(foreign.status(), foreign.cure())
-}
-
-/// A problem document (RFC 9457).
-fn problem(status: StatusCode, detail: &str) -> Response<Vec<u8>> {
-    let title = status.canonical_reason();
-    let problem = json!({
-        "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail,
-    });
-    body(status, "application/problem+json", format!("{problem}\n"))
-}
-
-fn not_allowed(allowed: &'static str) -> Response<Vec<u8>> {
-    let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, &format!("{allowed} only\n"));
-    // RFC 9110, section 15.5.6.
-    answer.headers_mut().insert(header::ALLOW, header::HeaderValue::from_static(allowed));
-    answer
-}
-
-fn unauthorized() -> Response<Vec<u8>> {
-    let mut answer = plain(StatusCode::UNAUTHORIZED, "a bearer token is needed\n");
-    // RFC 9110, section 11.6.1.
-    let challenge = header::HeaderValue::from_static("Bearer");
-    answer.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
-    answer
-}
-
-fn plain(status: StatusCode, text: &str) -> Response<Vec<u8>> {
-    body(status, "text/plain; charset=utf-8", text.to_owned())
-}
-
-fn body(status: StatusCode, media_type: &str, text: String) -> Response<Vec<u8>> {
-    let mut answer = Response::new(text.into_bytes());
-    *answer.status_mut() = status;
-    let length = answer.body().len();
-    let headers = answer.headers_mut();
-    if let Ok(media_type) = media_type.parse() {
-        headers.insert(header::CONTENT_TYPE, media_type);
-    }
-    headers.insert(header::CONTENT_LENGTH, length.into());
-    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
-    answer
 }

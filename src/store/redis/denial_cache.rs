@@ -81,6 +81,12 @@ impl DenialCache {
         })
     }
 
+    /// Forgets the denials of a key under every quota.
+    pub(super) fn forget(&self, key: KeyHash) {
+        let any_charge = DenialKey { key, quota_number: 0, cost: 0 };
+        self.shard(any_charge).lock().retain(|denied, _| denied.key != key);
+    }
+
     fn shard(&self, key: DenialKey) -> &Mutex<HashMap<DenialKey, Denial>> {
         &self.shards[(key.key.high % SHARDS as u64) as usize]
     }

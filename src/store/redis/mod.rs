@@ -25,6 +25,7 @@ mod circuit_breaker;
 mod connection;
 mod denial_cache;
 mod failure;
+mod key_rules;
 mod metrics;
 mod pending;
 mod queue;
@@ -57,6 +58,7 @@ pub use address::{Address, Login, ServerDiscovery, StoreSettings, StoreTls};
 pub use call::{Argument, Arguments, Call, CallFull};
 pub use charge::{CellCharge, CellReply, ChargeReply, Operation, StoreCharge};
 pub use failure::StoreFailure;
+pub use key_rules::{CellAddress, MAX_KEY_RULES, RuleChange, RuleChangeError, RuleNews};
 pub use metrics::{CallOutcome, StoreMetrics};
 #[cfg(feature = "redis")]
 pub use reachability::unreachable_servers;

@@ -146,6 +146,22 @@ impl StoreTransport for RedisTransport {
         })
     }
 
+    async fn evaluate(
+        &self,
+        slot: u16,
+        script: &str,
+        keys: &[String],
+        arguments: &[String],
+        timeout: Duration,
+    ) -> Result<Vec<String>, StoreFailure> {
+        let server = self.topology.server_of_slot(slot).ok_or(StoreFailure::Unreachable)?;
+        let deadline = self.context.clock.now().mono.saturating_add(timeout.into());
+        let mut command = redis::cmd("EVAL");
+        command.arg(script).arg(keys.len()).arg(keys).arg(arguments);
+        let value = self.send_following(server, &command, deadline).await?;
+        texts(&value).ok_or(StoreFailure::Invalid)
+    }
+
     fn record_invalid_reply(&self, slot: u16) {
         if let Some(server) = self.topology.server_of_slot(slot) {
             server.record_failure(StoreFailure::Invalid, "an invalid reply");
@@ -174,6 +190,18 @@ impl StoreTransport for RedisTransport {
     fn share_bans(self: Arc<Self>, bans: Arc<Bans>) {
         tokio::spawn(bans::share(Arc::downgrade(&self), bans));
     }
+}
+
+/// The texts of a reply; `None` if it is anything else than a list of texts.
+fn texts(value: &Value) -> Option<Vec<String>> {
+    let Value::Array(values) = value else {
+        return None;
+    };
+    let text = |value: &Value| match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        _ => None,
+    };
+    values.iter().map(text).collect()
 }
 
 /// The numbers of a reply; `None` if it is anything else than a list of numbers.

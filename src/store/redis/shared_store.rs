@@ -19,6 +19,7 @@ use super::transport::{Readiness, StoreTransport};
 use super::unreported::UnreportedReceipt;
 use crate::clock::{Clock, Nanos, Now};
 use crate::limit::Verdict;
+use crate::policy::KeyHash;
 use crate::store::Bans;
 
 /// The time between two checks whether the store answers.
@@ -202,6 +203,10 @@ impl SharedStore {
         if self.shares_bans.set(()).is_ok() {
             Arc::clone(&self.batcher.transport).share_bans(Arc::clone(bans));
         }
+    }
+
+    pub(super) fn forget_denials(&self, key: KeyHash) {
+        self.denials.forget(key);
     }
 
     pub(super) fn batcher(&self) -> &Batcher {

@@ -45,6 +45,19 @@ pub trait StoreTransport: Send + Sync + 'static {
         timeout: Duration,
     ) -> Result<Vec<u64>, StoreFailure>;
 
+    /// Runs a script that is seldom needed on the server of `slot`, and returns the texts of its reply. A transport without
+    /// servers reaches none.
+    async fn evaluate(
+        &self,
+        _slot: u16,
+        _script: &str,
+        _keys: &[String],
+        _arguments: &[String],
+        _timeout: Duration,
+    ) -> Result<Vec<String>, StoreFailure> {
+        Err(StoreFailure::Unreachable)
+    }
+
     /// Records that the last reply from the server of this slot contradicted itself. The next reply on its connection
     /// may belong to another call, so the connection must not be used any more.
     fn record_invalid_reply(&self, slot: u16);

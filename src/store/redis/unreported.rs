@@ -135,6 +135,17 @@ impl UnreportedUsage {
         self.0.lock().add_correction(correction, now, metrics);
     }
 
+    /// Forgets the usage of a key, and the corrections of its charges, that the store was not told of.
+    pub(super) fn forget(&self, key: KeyHash) {
+        let mut lists = self.0.lock();
+        let is_of_key = |id: &UsageId| id.high == key.high && id.low == key.low;
+        lists.usage.retain(|id, _| !is_of_key(id));
+        for correction in &mut lists.corrections {
+            correction.charge.cell_charges.retain(|cell| cell.key != key);
+        }
+        lists.corrections.retain(|correction| !correction.charge.cell_charges.is_empty());
+    }
+
     /// Whether there is nothing to report.
     pub(super) fn is_empty(&self) -> bool {
         let lists = self.0.lock();

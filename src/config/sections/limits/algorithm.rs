@@ -150,6 +150,7 @@ impl Shape<'_> {
                 QuotaError::ZeroRate
                 | QuotaError::Period
                 | QuotaError::ZeroBurst
+                | QuotaError::BurstOfWindow
                 | QuotaError::LogTooLarge => (Some(rate_at), "write for example 5/s"),
             };
             at.unwrap_or(rate_at).error_with(error.to_string(), cure);

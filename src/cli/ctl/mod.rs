@@ -1,0 +1,188 @@
+//! `tollgate ctl`: sees and steers a running process through its admin API.
+//!
+//! It finds the address and the token in the configuration, or takes them from the command line. What must always hold:
+//! everything goes through the admin API, and no key is printed.
+
+mod changes;
+mod key;
+mod table;
+mod traffic;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use http::{Method, StatusCode};
+use serde_json::Value;
+
+use super::admin_client::AdminClient;
+use super::output::{self, Ending};
+use crate::config;
+use key::KeyCommand;
+use traffic::{HistoryArgs, RefusalsArgs, TopArgs};
+
+/// The time for a question.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time for a reload, whose outcome is waited for.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// Which process is asked, and what.
+#[derive(Debug, Args)]
+pub(super) struct CtlArgs {
+    /// The admin API of the process. Without it, admin.address of the configuration.
+    #[arg(long, value_name = "URL", global = true)]
+    admin: Option<String>,
+    /// The file with the token. Without it, that of the configuration.
+    #[arg(long, value_name = "FILE", global = true)]
+    token_file: Option<PathBuf>,
+    /// The configuration of the process.
+    #[arg(short, long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+    /// Answer in JSON, as the admin API does.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: CtlCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CtlCommand {
+    /// See and change what holds for one key.
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// List the overrides and bans that operators made.
+    Overrides,
+    /// Read the configuration again, as HUP does, and print what came of it.
+    Reload,
+    /// List what operators have changed, newest first.
+    Audit {
+        /// How many changes.
+        #[arg(long, value_name = "N")]
+        count: Option<usize>,
+    },
+    /// Show what the process serves: its generation, limits, origins, the last reload.
+    Status,
+    /// List the latest refusals, newest first.
+    Refusals(RefusalsArgs),
+    /// Tell why a request was refused.
+    Why {
+        /// The identifier in its answer (X-Request-Id) and in the access log.
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// List the keys that a limit refuses most.
+    Top(TopArgs),
+    /// Show what happened in the last minutes.
+    History(HistoryArgs),
+}
+
+/// How an answer is printed.
+type Printer = fn(&Value) -> String;
+
+/// A request to the admin API.
+struct CtlRequest {
+    method: Method,
+    path: String,
+    body: Option<Value>,
+    timeout: Duration,
+    print: Printer,
+}
+
+/// Asks, and prints the answer. The ending is negative if the process refuses.
+pub(super) fn ctl(args: &CtlArgs) -> Ending {
+    let request = match args.command.request() {
+        Ok(request) => request,
+        Err(why) => return output::refuse("ctl", &why),
+    };
+    let client = match admin_client(args) {
+        Ok(client) => client,
+        Err(why) => return output::refuse("ctl", &why),
+    };
+    let CtlRequest { method, path, body, timeout, print } = request;
+    match client.send(method, &path, body.as_ref(), timeout) {
+        Err(why) => output::refuse("ctl", &why),
+        Ok((status, answer)) if status == StatusCode::OK => {
+            let text = if args.json { format!("{answer:#}\n") } else { print(&answer) };
+            output::answer(&text, Ending::Success)
+        }
+        Ok((StatusCode::UNPROCESSABLE_ENTITY, answer)) if !args.json => {
+            output::answer(&print(&answer), Ending::Negative)
+        }
+        Ok((_, answer)) if args.json => output::answer(&format!("{answer:#}\n"), Ending::Negative),
+        Ok((status, answer)) => {
+            let detail = answer["detail"].as_str().or(answer.as_str()).unwrap_or_default();
+            output::complain(&format!("tollgate ctl: {status}: {}", table::text(&detail.into())));
+            Ending::Negative
+        }
+    }
+}
+
+fn admin_client(args: &CtlArgs) -> Result<AdminClient, String> {
+    let admin = match &args.config {
+        None => None,
+        Some(file) => {
+            let loaded = config::load(file).map_err(|errors| errors.to_string())?;
+            let missing = || format!("{}: has no admin section", file.display());
+            Some(loaded.config.admin.ok_or_else(missing)?)
+        }
+    };
+    let url = match (&args.admin, &admin) {
+        (Some(url), _) => url.clone(),
+        (None, Some(admin)) => {
+            let mut address = admin.address;
+            if address.ip().is_unspecified() {
+                let loopback = match address {
+                    std::net::SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+                    std::net::SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+                };
+                address.set_ip(loopback);
+            }
+            format!("http://{address}")
+        }
+        (None, None) => {
+            return Err(
+                "say which process: --config FILE, or --admin http://127.0.0.1:9900".to_owned()
+            );
+        }
+    };
+    let token = admin.as_ref().and_then(|admin| admin.token.as_deref());
+    AdminClient::new(&url, args.token_file.as_deref(), token)
+}
+
+impl CtlCommand {
+    fn request(&self) -> Result<CtlRequest, String> {
+        let get = |path: String, print: Printer| CtlRequest {
+            method: Method::GET,
+            path,
+            body: None,
+            timeout: TIMEOUT,
+            print,
+        };
+        Ok(match self {
+            Self::Key(command) => {
+                let (path, body) = command.request()?;
+                CtlRequest {
+                    method: Method::POST,
+                    body: Some(body),
+                    ..get(path.to_owned(), changes::key)
+                }
+            }
+            Self::Overrides => get("/overrides".to_owned(), changes::overrides),
+            Self::Reload => CtlRequest {
+                method: Method::POST,
+                timeout: RELOAD_TIMEOUT,
+                ..get("/reload".to_owned(), changes::reload)
+            },
+            Self::Audit { count } => {
+                let query = count.map(|count| format!("?count={count}")).unwrap_or_default();
+                get(format!("/audit{query}"), changes::audit)
+            }
+            Self::Status => get("/status".to_owned(), traffic::status),
+            Self::Refusals(args) => get(args.path(), traffic::refusals),
+            Self::Why { id } => get(traffic::why_path(id), traffic::why),
+            Self::Top(args) => get(args.path(), traffic::top),
+            Self::History(args) => get(args.path(), traffic::history),
+        })
+    }
+}

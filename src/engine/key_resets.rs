@@ -1,0 +1,83 @@
+//! What operators do to one key: they make rules for it, forget what it spent, and lift its ban.
+//!
+//! Rules are kept by the engine, so that every generation follows them. A key is forgotten wherever this node and the
+//! shared store count it: its cells under every rate, its candidate's, counts of the estimate tier, cached denials, and
+//! usage that the store was not told of. Requests that are being answered may still settle their charges afterwards.
+
+use std::sync::Arc;
+
+use super::generation::Generation;
+use super::loaded_limit::TierState;
+use super::look_up::{KeyCell, LookUpError};
+use super::shadow::candidate_key;
+use super::state::Engine;
+use crate::policy::{KeyHash, KeyRule, LimitIndex};
+use crate::store::redis::CellAddress;
+
+impl Engine {
+    /// The rules that operators made for keys, ended ones included.
+    pub fn key_rules(&self) -> Arc<[KeyRule]> {
+        Arc::clone(&self.key_rules.lock())
+    }
+
+    /// Replaces the rules. They hold in every generation that is built from now on ([`Engine::regenerate`]).
+    pub fn set_key_rules(&self, rules: Arc<[KeyRule]>) {
+        *self.key_rules.lock() = rules;
+    }
+
+    /// The next generation of the same policy, with the present rules for keys. All counters continue.
+    pub fn regenerate(&self, generation: &Generation) -> Generation {
+        self.generation(generation.policy().clone(), Some(generation)).0
+    }
+
+    /// Forgets what a key has spent under a limit, on this node and in the shared store. A ban in force stays.
+    ///
+    /// # Errors
+    /// [`LookUpError::Store`]: the store does not answer. This node has forgotten the key then, and the store may have.
+    pub async fn reset_key(
+        &self,
+        generation: &Generation,
+        limit: LimitIndex,
+        cell: KeyCell,
+    ) -> Result<(), LookUpError> {
+        self.forget_key(generation, limit, cell.key);
+        if let (Some(shared), true) = (self.remote(), generation.loaded(limit).is_exact()) {
+            let key = cell.require_family()?;
+            let address = |key| CellAddress { key, family: cell.family };
+            let deleted = shared.delete(&[address(key), address(candidate_key(key))]).await;
+            deleted.map_err(|_| LookUpError::Store)?;
+            // A charge that was on its way may have been denied meanwhile.
+            self.forget_key(generation, limit, key);
+        }
+        Ok(())
+    }
+
+    /// Forgets what this node knows of a key under a limit. A ban in force stays.
+    pub fn forget_key(&self, generation: &Generation, limit: LimitIndex, key: KeyHash) {
+        self.bans.forget_denials(key);
+        let now = self.now();
+        match &generation.loaded(limit).state {
+            TierState::Estimate(_) => self.confirm.reset(key),
+            // Requests in flight end by themselves.
+            TierState::InFlight { .. } => {}
+            TierState::Exact(exact) => {
+                let candidate = candidate_key(key);
+                exact.overflow.reset(&self.confirm, key);
+                if let Some(overflow) = &exact.candidate_overflow {
+                    overflow.reset(&self.confirm, candidate);
+                }
+                for key in [key, candidate] {
+                    self.exact.embedded.reset(key, now);
+                    if let Some(shared) = self.remote() {
+                        shared.forget(key);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lifts the ban that a penalty gave a key on this node.
+    pub fn lift_ban(&self, key: KeyHash) {
+        self.bans.lift(key);
+    }
+}

@@ -1,0 +1,314 @@
+//! `POST /keys/reset`, `/keys/ban`, `/keys/unban` and `/keys/override`, `POST /reload`; `GET /overrides` and `/audit`.
+//!
+//! A change names a key as `POST /keys` does, and a reason. It is made, recorded in the audit log, and answered with what
+//! holds for the key afterwards. Whether the caller may change anything is checked before. What must always hold: what
+//! is recorded has been made, and no value of a key is recorded, answered or logged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::AdminApi;
+use super::endpoints::KeyChange;
+use super::keys::{QuestionKey, Unanswered, rule_json, unanswered};
+use crate::clock::Nanos;
+use crate::config::{read_duration, read_rate};
+use crate::engine::KeyCell;
+use crate::ops::audit::{AuditEntry, ChangeKind};
+use crate::ops::key_changes::MAX_RULE_SPAN;
+use crate::ops::status::ReloadOutcome;
+use crate::policy::{Count, KeyRule, Limit, LimitIndex, Ruling};
+use crate::proxy::Live;
+use crate::store::redis::{RuleChange, RuleChangeError};
+
+/// The longest reason, in characters: a sentence or two.
+const MAX_REASON: usize = 500;
+
+/// The longest that a caller waits for the outcome of a reload. A request of the admin listener ends soon after.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Who asks for a change.
+#[derive(Clone, Debug)]
+pub(super) struct Operator {
+    pub(super) by: String,
+    pub(super) from: String,
+}
+
+/// The body of a change.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChangeRequest {
+    limit: String,
+    key: QuestionKey,
+    reason: Option<String>,
+    /// How long it lasts.
+    #[serde(rename = "for")]
+    span: Option<String>,
+    rate: Option<String>,
+    burst: Option<u32>,
+    action: Option<String>,
+}
+
+/// A change that was read and makes sense.
+struct Change {
+    live: Arc<Live>,
+    limit: LimitIndex,
+    cell: KeyCell,
+    reason: String,
+    /// What is told to the store, or to this node.
+    changes: Vec<RuleChange>,
+    kind: ChangeKind,
+    /// What the audit log says of it.
+    detail: String,
+    until: Option<Nanos>,
+}
+
+impl KeyChange {
+    /// How its body is written.
+    const fn shape(self) -> &'static str {
+        match self {
+            Self::Reset | Self::Unban => {
+                "write {\"limit\": \"NAME\", \"key\": \"KEY\", \"reason\": \"WHY\"}"
+            }
+            Self::Ban => {
+                "write {\"limit\": \"NAME\", \"key\": \"KEY\", \"for\": \"2h\", \"reason\": \"WHY\"}"
+            }
+            Self::Override => {
+                "write {\"limit\": \"NAME\", \"key\": \"KEY\", \"rate\": \"600/1m\", \"for\": \"2h\", \"reason\": \
+                 \"WHY\"}, or \"action\": \"allow\", \"deny\" or \"none\" in the stead of \"rate\""
+            }
+        }
+    }
+}
+
+impl AdminApi {
+    /// Makes a change of a key.
+    pub(super) async fn change_key(
+        &self,
+        change: KeyChange,
+        body: &[u8],
+        operator: &Operator,
+    ) -> Result<Value, Unanswered> {
+        let request: ChangeRequest = serde_json::from_slice(body).map_err(|error| {
+            // The text of an error of data could have a value of the body.
+            Unanswered::bad_request(match error.classify() {
+                serde_json::error::Category::Data => change.shape().to_owned(),
+                _ => format!("is no JSON (line {}); {}", error.line(), change.shape()),
+            })
+        })?;
+        let change = self.read_change(change, request, operator)?;
+        self.changes.make(&change.changes).await.map_err(|error| not_made(&error))?;
+        if change.kind == ChangeKind::Reset {
+            let reset = self.engine.reset_key(&change.live.generation, change.limit, change.cell);
+            reset.await.map_err(unanswered)?;
+        }
+        let live = self.live.load_full();
+        let limit = live.generation.policy().limit(change.limit);
+        self.audit.record(AuditEntry {
+            at: self.engine.date(self.engine.now()),
+            by: operator.by.clone(),
+            from: operator.from.clone(),
+            kind: change.kind,
+            detail: change.detail,
+            target: Some((limit.name.to_string(), change.cell.key)),
+            until: change.until,
+            reason: change.reason,
+        });
+        match self.state_of(&live, change.limit, change.cell, None).await {
+            Ok(state) => Ok(state),
+            // It was made. What the key has spent cannot be told.
+            Err(_) => Ok(json!({ "limit": &*limit.name, "hash": change.cell.key.to_string() })),
+        }
+    }
+
+    fn read_change(
+        &self,
+        change: KeyChange,
+        request: ChangeRequest,
+        operator: &Operator,
+    ) -> Result<Change, Unanswered> {
+        let live = self.live.load_full();
+        let reason = reason(request.reason.as_deref())?;
+        let (limit, cell) = self.locate(&live, &request.limit, &request.key)?;
+        let date = self.engine.date(self.engine.now());
+        let spec = live.generation.policy().limit(limit);
+        refuse_foreign_fields(change, &request)?;
+        let (kind, detail, ruling) = match change {
+            KeyChange::Reset if matches!(spec.count, Count::InFlight { .. }) => {
+                return Err(conflict("requests in flight end by themselves; nothing can be reset"));
+            }
+            KeyChange::Reset => (ChangeKind::Reset, String::new(), None),
+            KeyChange::Unban => (ChangeKind::Unban, String::new(), None),
+            KeyChange::Ban => (ChangeKind::Ban, String::new(), Some(Ruling::Ban)),
+            KeyChange::Override => match ruling(&request)? {
+                Some(ruling) => (ChangeKind::Override, detail_of(&request), Some(ruling)),
+                None => (ChangeKind::EndOverride, String::new(), None),
+            },
+        };
+        let until = match ruling {
+            Some(_) => Some(date.saturating_add(span(request.span.as_deref())?)),
+            None => None,
+        };
+        let changes = match (kind, ruling, until) {
+            (_, Some(ruling), Some(until)) => {
+                check_ruling(spec, &ruling)?;
+                vec![RuleChange::Put(KeyRule {
+                    limit: Arc::clone(&spec.name),
+                    key: cell.key,
+                    ruling,
+                    until,
+                    made_at: date,
+                    by: Arc::from(&*operator.by),
+                    reason: Arc::from(&*reason),
+                })]
+            }
+            (ChangeKind::Reset, ..) => vec![RuleChange::Reset(cell.key)],
+            (ChangeKind::Unban, ..) => {
+                vec![RuleChange::Drop { key: cell.key, is_ban: true }, RuleChange::Lift(cell.key)]
+            }
+            _ => vec![RuleChange::Drop { key: cell.key, is_ban: false }],
+        };
+        Ok(Change { live: Arc::clone(&live), limit, cell, reason, changes, kind, detail, until })
+    }
+
+    /// `GET /overrides`: the rules in force, the ones that end first before the others.
+    pub(super) fn overrides(&self) -> Value {
+        let date = self.engine.date(self.engine.now());
+        let live = self.live.load();
+        let policy = live.generation.policy();
+        let applies = |rule: &KeyRule| {
+            policy.indexed_limits().any(|(_, limit)| {
+                limit.name == rule.limit && limit.terms.key_rules.of_key(rule.key).is_some()
+            })
+        };
+        let rules = self.engine.key_rules();
+        let mut rules: Vec<&KeyRule> = rules.iter().filter(|rule| rule.until > date).collect();
+        rules.sort_by_key(|rule| rule.until);
+        let rows = rules.into_iter().map(|rule| {
+            let mut row = rule_json(rule);
+            row["limit"] = json!(&*rule.limit);
+            row["hash"] = json!(rule.key.to_string());
+            row["applies"] = json!(applies(rule));
+            row
+        });
+        json!({ "overrides": rows.collect::<Vec<_>>() })
+    }
+
+    /// Reloads the configuration, and waits for the outcome.
+    pub(super) async fn reload(&self, operator: &Operator) -> Result<ReloadOutcome, Unanswered> {
+        let waiting = self.reloader.request(&self.requests);
+        let outcome = tokio::time::timeout(RELOAD_TIMEOUT, waiting).await;
+        let outcome = outcome.ok().and_then(Result::ok).ok_or_else(|| Unanswered {
+            status: StatusCode::GATEWAY_TIMEOUT,
+            detail: format!("the reload has not ended within {RELOAD_TIMEOUT:?}; see /status"),
+        })?;
+        let detail = match &outcome {
+            ReloadOutcome::Applied { generation, .. } => format!("generation {generation}"),
+            ReloadOutcome::Refused { .. } => "refused".to_owned(),
+        };
+        self.audit.record(AuditEntry {
+            at: self.engine.date(self.engine.now()),
+            by: operator.by.clone(),
+            from: operator.from.clone(),
+            kind: ChangeKind::Reload,
+            detail,
+            target: None,
+            until: None,
+            reason: String::new(),
+        });
+        Ok(outcome)
+    }
+}
+
+/// A reason is one line that people can read.
+fn reason(typed: Option<&str>) -> Result<String, Unanswered> {
+    let reason = typed.unwrap_or_default().trim();
+    let problem = if reason.is_empty() {
+        "a change needs a \"reason\"".to_owned()
+    } else if reason.chars().count() > MAX_REASON {
+        format!("the reason has more than {MAX_REASON} characters")
+    } else if reason.chars().any(char::is_control) {
+        "the reason has characters that are no text; write one line".to_owned()
+    } else {
+        return Ok(reason.to_owned());
+    };
+    Err(Unanswered::bad_request(problem))
+}
+
+/// Refuses fields that would have no effect.
+fn refuse_foreign_fields(change: KeyChange, request: &ChangeRequest) -> Result<(), Unanswered> {
+    let has_ruling = request.rate.is_some() || request.burst.is_some() || request.action.is_some();
+    let lasts = matches!(change, KeyChange::Ban | KeyChange::Override)
+        && request.action.as_deref() != Some("none");
+    let foreign = match change {
+        KeyChange::Override => None,
+        _ if has_ruling => Some("rate, burst and action belong to /keys/override"),
+        _ => None,
+    };
+    let foreign = foreign
+        .or((request.span.is_some() && !lasts)
+            .then_some("\"for\" has no effect here; leave it out"));
+    foreign.map_or(Ok(()), |detail| Err(Unanswered::bad_request(detail)))
+}
+
+/// What an override says; `None`: it ends the override of the key.
+fn ruling(request: &ChangeRequest) -> Result<Option<Ruling>, Unanswered> {
+    match (request.rate.as_deref(), request.action.as_deref()) {
+        (Some(rate), None) => {
+            let rate = read_rate(rate).map_err(Unanswered::bad_request)?;
+            Ok(Some(Ruling::Rate { rate, burst: request.burst }))
+        }
+        (None, Some(_)) if request.burst.is_some() => {
+            Err(Unanswered::bad_request("\"burst\" belongs to a \"rate\""))
+        }
+        (None, Some("allow")) => Ok(Some(Ruling::Allow)),
+        (None, Some("deny")) => Ok(Some(Ruling::Deny)),
+        (None, Some("none")) => Ok(None),
+        (None, Some(_)) => {
+            Err(Unanswered::bad_request("\"action\" is \"allow\", \"deny\" or \"none\""))
+        }
+        _ => Err(Unanswered::bad_request("an override has either a \"rate\" or an \"action\"")),
+    }
+}
+
+fn detail_of(request: &ChangeRequest) -> String {
+    let burst = request.burst.map(|burst| format!(" burst {burst}")).unwrap_or_default();
+    let rate = request.rate.as_deref().or(request.action.as_deref()).unwrap_or_default();
+    format!("{rate}{burst}")
+}
+
+fn check_ruling(limit: &Limit, ruling: &Ruling) -> Result<(), Unanswered> {
+    limit.check_ruling(ruling).map_err(|error| conflict(error.to_string()))
+}
+
+/// How long a rule lasts.
+fn span(typed: Option<&str>) -> Result<Nanos, Unanswered> {
+    let wrong =
+        || Unanswered::bad_request("\"for\" says how long, as \"2h\": 1s at least, 30d at most");
+    let span = Nanos::from(read_duration(typed.ok_or_else(wrong)?).map_err(|_| wrong())?);
+    if span < Nanos::SECOND || span > MAX_RULE_SPAN { Err(wrong()) } else { Ok(span) }
+}
+
+fn conflict(detail: impl Into<String>) -> Unanswered {
+    Unanswered { status: StatusCode::CONFLICT, detail: detail.into() }
+}
+
+fn not_made(error: &RuleChangeError) -> Unanswered {
+    match error {
+        RuleChangeError::Full => conflict(error.to_string()),
+        RuleChangeError::Lost => Unanswered {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            detail: format!("{error}; nothing was changed"),
+        },
+        RuleChangeError::Store(failure) => Unanswered {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            detail: match failure.may_have_charged() {
+                true => format!("{error}; the change may have been made: see /overrides"),
+                false => format!("{error}; nothing was changed"),
+            },
+        },
+    }
+}

@@ -1,0 +1,82 @@
+//! How answers of the admin API look: JSON, problem documents (RFC 9457), plain text. None of them is stored by anybody.
+
+use http::{Response, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::keys::Unanswered;
+use crate::clock::Nanos;
+use crate::ops::status::ReloadOutcome;
+
+/// The outcome of a reload that was asked for: 422 if the files are refused.
+pub(super) fn reload_answer(outcome: ReloadOutcome) -> Response<Vec<u8>> {
+    match outcome {
+        ReloadOutcome::Applied { generation, report, changes } => json_answer(Ok(json!({
+            "outcome": "applied", "generation": generation, "limits": report.to_string(),
+            "changes": changes, "errors": [],
+        }))),
+        ReloadOutcome::Refused { errors } => {
+            let status = StatusCode::UNPROCESSABLE_ENTITY;
+            let problem = json!({
+                "type": "about:blank", "title": "Unprocessable Content", "status": status.as_u16(),
+                "detail": "the configuration is refused; the one in force stays", "outcome": "refused",
+                "errors": errors,
+            });
+            body(status, "application/problem+json", format!("{problem}\n"))
+        }
+    }
+}
+
+/// A problem document (RFC 9457).
+pub(super) fn problem(status: StatusCode, detail: &str) -> Response<Vec<u8>> {
+    let title = status.canonical_reason();
+    let problem = json!({
+        "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail,
+    });
+    body(status, "application/problem+json", format!("{problem}\n"))
+}
+
+pub(super) fn json_answer(answer: Result<Value, Unanswered>) -> Response<Vec<u8>> {
+    match answer {
+        Ok(value) => body(StatusCode::OK, "application/json", format!("{value:#}\n")),
+        Err(Unanswered { status, detail }) => problem(status, &detail),
+    }
+}
+
+pub(super) fn too_many(wait: Nanos) -> Response<Vec<u8>> {
+    let mut answer = problem(StatusCode::TOO_MANY_REQUESTS, "too many requests of this client");
+    let seconds = header::HeaderValue::from(wait.secs_ceil().max(1));
+    answer.headers_mut().insert(header::RETRY_AFTER, seconds);
+    answer
+}
+
+pub(super) fn not_allowed(allowed: &'static str) -> Response<Vec<u8>> {
+    let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, &format!("{allowed} only\n"));
+    // RFC 9110, section 15.5.6.
+    answer.headers_mut().insert(header::ALLOW, header::HeaderValue::from_static(allowed));
+    answer
+}
+
+pub(super) fn unauthorized() -> Response<Vec<u8>> {
+    let mut answer = plain(StatusCode::UNAUTHORIZED, "a bearer token is needed\n");
+    // RFC 9110, section 11.6.1.
+    let challenge = header::HeaderValue::from_static("Bearer");
+    answer.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+    answer
+}
+
+pub(super) fn plain(status: StatusCode, text: &str) -> Response<Vec<u8>> {
+    body(status, "text/plain; charset=utf-8", text.to_owned())
+}
+
+pub(super) fn body(status: StatusCode, media_type: &str, text: String) -> Response<Vec<u8>> {
+    let mut answer = Response::new(text.into_bytes());
+    *answer.status_mut() = status;
+    let length = answer.body().len();
+    let headers = answer.headers_mut();
+    if let Ok(media_type) = media_type.parse() {
+        headers.insert(header::CONTENT_TYPE, media_type);
+    }
+    headers.insert(header::CONTENT_LENGTH, length.into());
+    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
+    answer
+}

@@ -1,0 +1,194 @@
+//! Changes that operators make to keys: where they are decided, how nodes learn of them, and when they end.
+//!
+//! Without a shared store this node keeps the rules. With one the store keeps them, and a change holds when the store has
+//! taken it; this node learns it from the same reply, and the others when they ask next ([`POLL_EVERY`]). It does not
+//! know who asked for a change. What must always hold: the rules that the engine follows are published with the
+//! configuration, and rules are not lost while a node that knows them lives, also if the store loses them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use super::reload::Reloader;
+use crate::clock::Nanos;
+use crate::engine::Engine;
+use crate::policy::{KeyHash, KeyRule};
+use crate::store::redis::{MAX_KEY_RULES, RuleChange, RuleChangeError, RuleNews, SharedStore};
+
+/// The time between two questions to the store. A change reaches every node within it and the time of a reply.
+pub const POLL_EVERY: Duration = Duration::from_millis(300);
+
+/// How long a rule may last: 30 days.
+pub(super) const MAX_RULE_SPAN: Nanos = Nanos::from_secs(30 * 86_400);
+
+/// The rules for keys, as this node knows them.
+pub struct KeyChanges {
+    engine: Arc<Engine>,
+    reloader: Arc<Reloader>,
+    shared: Mutex<SharedRules>,
+}
+
+/// What this node knows of the rules in the shared store. It is locked while the store is asked, so that replies are
+/// applied in their order.
+#[derive(Default)]
+struct SharedRules {
+    version: u64,
+    /// Whether the last question had no answer.
+    is_failing: bool,
+}
+
+impl KeyChanges {
+    /// No rules yet.
+    pub fn new(engine: Arc<Engine>, reloader: Arc<Reloader>) -> Self {
+        Self { engine, reloader, shared: Mutex::default() }
+    }
+
+    /// Makes changes. They hold on this node when this returns, and on the others within a second.
+    ///
+    /// # Errors
+    /// [`RuleChangeError`]: nothing has changed, unless the store may have made the change all the same.
+    pub async fn make(&self, changes: &[RuleChange]) -> Result<(), RuleChangeError> {
+        match self.engine.remote() {
+            Some(store) => {
+                let mut shared = self.shared.lock().await;
+                self.exchange(store, &mut shared, changes).await
+            }
+            None => {
+                let _guard = self.shared.lock().await;
+                self.make_alone(changes)
+            }
+        }
+    }
+
+    /// Asks the shared store what other nodes have changed.
+    pub async fn poll(&self) {
+        let Some(store) = self.engine.remote().filter(|store| store.is_up()) else {
+            return;
+        };
+        let mut shared = self.shared.lock().await;
+        let result = self.exchange(store, &mut shared, &[]).await;
+        match (result, shared.is_failing) {
+            (Ok(()), true) => log::info!("overrides and bans of operators are shared again"),
+            (Err(why), false) => {
+                log::warn!(
+                    "overrides and bans of operators are not shared with the other nodes: {why}"
+                );
+            }
+            (Ok(()), false) | (Err(_), true) => {}
+        }
+        shared.is_failing = result.is_err();
+    }
+
+    /// Removes rules whose end has come. (They have no effect any more, whether they are removed or not.)
+    pub fn expire(&self) {
+        let date = self.engine.date(self.engine.now());
+        let rules = self.engine.key_rules();
+        if rules.iter().all(|rule| rule.until > date) {
+            return;
+        }
+        // A change that is being made removes them as well.
+        let Ok(_guard) = self.shared.try_lock() else {
+            return;
+        };
+        let (ended, kept): (Vec<_>, Vec<_>) =
+            self.engine.key_rules().iter().cloned().partition(|rule| rule.until <= date);
+        for rule in &ended {
+            log::info!(
+                "limit {}: the rule for key {} has ended ({})",
+                rule.limit,
+                rule.key,
+                rule.reason
+            );
+        }
+        self.publish(kept);
+    }
+
+    async fn exchange(
+        &self,
+        store: &SharedStore,
+        shared: &mut SharedRules,
+        changes: &[RuleChange],
+    ) -> Result<(), RuleChangeError> {
+        let date = || self.engine.date(self.engine.now());
+        let mut news = store.exchange_rules(shared.version, changes, date()).await;
+        if let Err(RuleChangeError::Lost) = news {
+            self.restore(store, shared).await?;
+            news = store.exchange_rules(shared.version, changes, date()).await;
+        }
+        self.learn(shared, news?);
+        Ok(())
+    }
+
+    /// Tells a store that has lost its rules those of this node.
+    async fn restore(
+        &self,
+        store: &SharedStore,
+        shared: &mut SharedRules,
+    ) -> Result<(), RuleChangeError> {
+        let date = self.engine.date(self.engine.now());
+        let rules = self.engine.key_rules();
+        let kept = rules.iter().filter(|rule| rule.until > date).cloned();
+        let kept: Vec<RuleChange> = kept.map(RuleChange::Keep).collect();
+        if kept.is_empty() {
+            shared.version = 0;
+            return Ok(());
+        }
+        log::warn!("the store has lost the rules of operators for keys; this node tells it again");
+        let news = store.exchange_rules(shared.version, &kept, date).await?;
+        self.learn(shared, news);
+        Ok(())
+    }
+
+    fn learn(&self, shared: &mut SharedRules, news: RuleNews) {
+        let RuleNews { version, rules, resets, lifts } = news;
+        shared.version = version;
+        if let Some(rules) = rules {
+            self.publish(rules);
+        }
+        resets.into_iter().for_each(|key| self.forget(key));
+        lifts.into_iter().for_each(|key| self.engine.lift_ban(key));
+    }
+
+    fn make_alone(&self, changes: &[RuleChange]) -> Result<(), RuleChangeError> {
+        let date = self.engine.date(self.engine.now());
+        let mut rules: Vec<KeyRule> =
+            self.engine.key_rules().iter().filter(|rule| rule.until > date).cloned().collect();
+        let mut is_changed = false;
+        for change in changes {
+            match change {
+                RuleChange::Put(rule) | RuleChange::Keep(rule) => {
+                    rules.retain(|other| !rule.replaces(other));
+                    rules.push(rule.clone());
+                    is_changed = true;
+                }
+                RuleChange::Drop { key, is_ban } => {
+                    rules.retain(|rule| rule.key != *key || rule.ruling.is_ban() != *is_ban);
+                    is_changed = true;
+                }
+                RuleChange::Reset(key) => self.forget(*key),
+                RuleChange::Lift(key) => self.engine.lift_ban(*key),
+            }
+        }
+        if rules.len() > MAX_KEY_RULES {
+            return Err(RuleChangeError::Full);
+        }
+        if is_changed {
+            self.publish(rules);
+        }
+        Ok(())
+    }
+
+    fn publish(&self, rules: Vec<KeyRule>) {
+        self.engine.set_key_rules(rules.into());
+        self.reloader.republish();
+    }
+
+    /// Forgets a key. Its hash covers the limit, so it is the key of one limit at most.
+    fn forget(&self, key: KeyHash) {
+        let live = self.reloader.live.load_full();
+        for (limit, _) in live.generation.policy().indexed_limits() {
+            self.engine.forget_key(&live.generation, limit, key);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The rules that operators make for keys, as nodes share them: what a node tells the store, and what it learns.
+//!
+//! The store keeps all rules in one hash with a version that grows with each change. A node asks a few times a second,
+//! and learns everything when the version is not the one that it knows. Rules have spans here instead of dates, since
+//! the clocks of nodes differ. The script is `key_rules.lua`. No request waits for this.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::failure::StoreFailure;
+use super::shared_store::SharedStore;
+use super::slots;
+use crate::clock::Nanos;
+use crate::limit::{MICROSECOND, Rate};
+use crate::policy::{KeyHash, KeyRule, Ruling};
+
+/// The script that keeps the rules.
+const SCRIPT: &str = include_str!("key_rules.lua");
+
+/// The script that deletes cells.
+const DELETE: &str = "for n = 1, #KEYS do redis.call('DEL', KEYS[n]) end return {}";
+
+/// The longest time that a reply may take.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The hash tag of the rules: that of the bans, since lifting a ban changes both.
+const HASH_TAG: &str = "bans";
+
+/// The largest number of rules of a deployment. A reload builds an index of them all, and a reply of the store has them
+/// all.
+pub const MAX_KEY_RULES: usize = 1_000;
+
+/// A change that a node tells the store.
+#[derive(Clone, Debug)]
+pub enum RuleChange {
+    /// Adds a rule, or replaces the one for the same key.
+    Put(KeyRule),
+    /// Adds a rule unless the store has one for the same key: after the store has lost its rules.
+    Keep(KeyRule),
+    /// Ends the ban or the override of a key.
+    Drop {
+        /// The key.
+        key: KeyHash,
+        /// Whether it is the ban.
+        is_ban: bool,
+    },
+    /// All nodes forget what the key has spent.
+    Reset(KeyHash),
+    /// All nodes lift the ban that a penalty gave the key.
+    Lift(KeyHash),
+}
+
+/// What the store tells a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleNews {
+    /// The version of the rules.
+    pub version: u64,
+    /// All rules; `None` if the node knows them.
+    pub rules: Option<Vec<KeyRule>>,
+    /// Keys whose spending this node has to forget.
+    pub resets: Vec<KeyHash>,
+    /// Keys whose bans this node has to lift.
+    pub lifts: Vec<KeyHash>,
+}
+
+/// Why a change of the rules is not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleChangeError {
+    /// There is no room for another rule.
+    #[error("{MAX_KEY_RULES} rules for keys are in force, which is the most; end some of them")]
+    Full,
+    /// The store has lost the rules that this node knows. It has to be told them again before anything else is changed.
+    #[error("the store has lost its rules")]
+    Lost,
+    /// The store failed.
+    #[error("the store does not answer")]
+    Store(StoreFailure),
+}
+
+impl From<StoreFailure> for RuleChangeError {
+    fn from(failure: StoreFailure) -> Self {
+        Self::Store(failure)
+    }
+}
+
+/// A cell in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellAddress {
+    /// The key of the cell.
+    pub key: KeyHash,
+    /// The key of its family.
+    pub family: Option<KeyHash>,
+}
+
+impl SharedStore {
+    /// Tells the store of changes, if there are any, and asks what has changed since the version `known` (0: nothing is
+    /// known). `date`: this node's, from which rules have their ends.
+    ///
+    /// # Errors
+    /// [`RuleChangeError`]. After a failure that [may have charged](StoreFailure::may_have_charged), the changes may have
+    /// been made.
+    pub async fn exchange_rules(
+        &self,
+        known: u64,
+        changes: &[RuleChange],
+        date: Nanos,
+    ) -> Result<RuleNews, RuleChangeError> {
+        let mut arguments = vec![known.to_string()];
+        changes.iter().for_each(|change| change.write(&mut arguments, date));
+        let batcher = self.batcher();
+        let names = ["rules", "changes", "at", "of", "over"];
+        let keys = names.map(|name| format!("{}:{{{HASH_TAG}}}:{name}", batcher.prefix));
+        let slot = if batcher.has_slots { slots::hash_slot(HASH_TAG.as_bytes()) } else { 0 };
+        let reply = batcher.transport.evaluate(slot, SCRIPT, &keys, &arguments, TIMEOUT).await?;
+        match reply.first().map(String::as_str) {
+            Some("full") => return Err(RuleChangeError::Full),
+            Some("lost") => return Err(RuleChangeError::Lost),
+            _ => {}
+        }
+        parse_news(&reply, known, date).ok_or(RuleChangeError::Store(StoreFailure::Invalid))
+    }
+
+    /// Deletes cells, so that their keys have spent nothing.
+    ///
+    /// # Errors
+    /// The store did not answer for one of them. Others may have been deleted.
+    pub async fn delete(&self, cells: &[CellAddress]) -> Result<(), StoreFailure> {
+        let batcher = self.batcher();
+        for CellAddress { key, family } in cells {
+            let name = super::cell_name::CellName { key: *key, family: *family };
+            let slot = batcher.slot(name);
+            let key = name.redis_key(&batcher.prefix, batcher.has_slots);
+            batcher.transport.evaluate(slot, DELETE, &[key], &[], TIMEOUT).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what this node keeps of a key: cached denials, and usage that the store was not told of.
+    pub fn forget(&self, key: KeyHash) {
+        self.forget_denials(key);
+        self.batcher().unreported.forget(key);
+    }
+}
+
+impl RuleChange {
+    fn write(&self, arguments: &mut Vec<String>, date: Nanos) {
+        let mut push = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).into()));
+        match self {
+            Self::Put(rule) | Self::Keep(rule) => {
+                let word = if matches!(self, Self::Put(_)) { "put" } else { "keep" };
+                let span = rule.until.saturating_sub(date).get() / MICROSECOND.get();
+                let field = field(rule.key, rule.ruling.is_ban());
+                push(&[word, &field, &span.to_string(), &text_of(rule)]);
+            }
+            Self::Drop { key, is_ban } => push(&["drop", &field(*key, *is_ban)]),
+            Self::Reset(key) => push(&["reset", &key.to_string()]),
+            Self::Lift(key) => push(&["lift", &key.to_string()]),
+        }
+    }
+}
+
+/// The field of a rule. The hash of a key covers the limit.
+fn field(key: KeyHash, is_ban: bool) -> String {
+    format!("{}{key}", if is_ban { 'b' } else { 'o' })
+}
+
+/// A rule as the store keeps it, without its end.
+fn text_of(rule: &KeyRule) -> String {
+    let ruling = match rule.ruling {
+        Ruling::Ban => json!("ban"),
+        Ruling::Allow => json!("allow"),
+        Ruling::Deny => json!("deny"),
+        Ruling::Rate { rate, burst } => {
+            json!({ "count": rate.count(), "period_ns": rate.period().get(), "burst": burst })
+        }
+    };
+    let made_at = rule.made_at.get();
+    json!({ "limit": &*rule.limit, "ruling": ruling, "by": &*rule.by, "reason": &*rule.reason, "made_at_ns": made_at })
+        .to_string()
+}
+
+/// Reads a rule. `None`: another program wrote it, or a version of this one that knows more.
+fn rule_of(field: &str, left: &str, text: &str, date: Nanos) -> Option<KeyRule> {
+    let key = field.get(1..)?.parse().ok()?;
+    let value: Value = serde_json::from_str(text).ok()?;
+    let words = |name: &str| value[name].as_str().map(Arc::from);
+    let ruling = match &value["ruling"] {
+        Value::String(word) => match &**word {
+            "ban" => Ruling::Ban,
+            "allow" => Ruling::Allow,
+            "deny" => Ruling::Deny,
+            _ => return None,
+        },
+        rate => {
+            let number = |name: &str| u32::try_from(rate[name].as_u64()?).ok();
+            let period = Nanos::new(rate["period_ns"].as_u64()?);
+            Ruling::Rate { rate: Rate::new(number("count")?, period).ok()?, burst: number("burst") }
+        }
+    };
+    Some(KeyRule {
+        limit: words("limit")?,
+        key,
+        ruling,
+        until: date.saturating_add(MICROSECOND.saturating_mul(left.parse().ok()?)),
+        made_at: Nanos::new(value["made_at_ns"].as_u64()?),
+        by: words("by")?,
+        reason: words("reason")?,
+    })
+}
+
+fn parse_news(reply: &[String], known: u64, date: Nanos) -> Option<RuleNews> {
+    let mut words = reply.iter().map(String::as_str);
+    let version = words.next()?.parse().ok()?;
+    let mut news = RuleNews { version, ..RuleNews::default() };
+    let mut rules = Vec::new();
+    while let Some(word) = words.next() {
+        match word {
+            "rule" => {
+                let (field, left, text) = (words.next()?, words.next()?, words.next()?);
+                rules.extend(rule_of(field, left, text, date));
+            }
+            "do" => {
+                let (word, key) = (words.next()?, words.next()?.parse().ok()?);
+                match word {
+                    "reset" => news.resets.push(key),
+                    "lift" => news.lifts.push(key),
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        }
+    }
+    news.rules = (version != known).then_some(rules);
+    Some(news)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(ruling: Ruling) -> KeyRule {
+        KeyRule {
+            limit: Arc::from("writes"),
+            key: KeyHash { high: 1, low: 2 },
+            ruling,
+            until: Nanos::from_secs(1_060),
+            made_at: Nanos::from_secs(999),
+            by: Arc::from("o'brien"),
+            reason: Arc::from("a \"launch\"\n\u{1f680}"),
+        }
+    }
+
+    #[test]
+    fn a_rule_is_read_as_it_was_written() {
+        let date = Nanos::from_secs(1_000);
+        let rate = Rate::new(600, Nanos::from_secs(60)).unwrap();
+        for ruling in [
+            Ruling::Ban,
+            Ruling::Allow,
+            Ruling::Deny,
+            Ruling::Rate { rate, burst: None },
+            Ruling::Rate { rate, burst: Some(7) },
+        ] {
+            let written = rule(ruling);
+            let mut words = Vec::new();
+            RuleChange::Put(written.clone()).write(&mut words, date);
+            let [put, field, span, text] = &words[..] else { panic!("{words:?}") };
+            assert_eq!((put.as_str(), span.as_str()), ("put", "60000000"));
+            let reply = ["8", "rule", field, span, text].map(str::to_owned);
+            let news = parse_news(&reply, 7, date).unwrap();
+            assert_eq!(news.rules, Some(vec![written]));
+        }
+    }
+
+    #[test]
+    fn a_reply_that_makes_no_sense_is_refused_or_read_as_far_as_it_does() {
+        let date = Nanos::from_secs(1_000);
+        let news = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            parse_news(&words, 7, date)
+        };
+        for words in
+            [&[][..], &["x"], &["8", "rule", "b1"], &["8", "do", "reset", "xyz"], &["8", "?"]]
+        {
+            assert_eq!(news(words), None, "{words:?}");
+        }
+        // Rules that this version does not know are left out.
+        let known = news(&["8", "rule", "o1", "5", "{}", "rule", "", "5", "x"]).unwrap();
+        assert_eq!(known.rules, Some(Vec::new()));
+        assert_eq!(news(&["7"]).unwrap().rules, None);
+    }
+}

@@ -121,7 +121,7 @@ fn changed((old, before): (&Policy, &Limit), (new, now): (&Policy, &Limit)) -> V
             "when_full, max_keys, on_store_failure, expect or max_delay",
         ),
         (before.hidden != now.hidden, "headers"),
-        (plans_by(before) != plans_by(now), "plans.by"),
+        (reads_plans_elsewhere(before, now), "plans.by"),
         (before.penalty != now.penalty, "penalty"),
         (before.cost != now.cost, "cost"),
         (before.status_rules != now.status_rules, "count or refund"),
@@ -232,8 +232,10 @@ fn counting(limit: &Limit) -> Counting {
     }
 }
 
-fn plans_by(limit: &Limit) -> Option<String> {
-    limit.terms.plans.as_ref().map(|plans| plans.by.to_string())
+/// Whether both limits have plans and take their names from different sources.
+fn reads_plans_elsewhere(before: &Limit, now: &Limit) -> bool {
+    let plans = before.terms.plans.as_ref().zip(now.terms.plans.as_ref());
+    plans.is_some_and(|(before, now)| before.by != now.by)
 }
 
 /// Whether the overrides of two limits are for the same requests and do the same.

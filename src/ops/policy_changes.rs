@@ -136,7 +136,7 @@ fn changed((old, before): (&Policy, &Limit), (new, now): (&Policy, &Limit)) -> V
             "when_full, max_keys, on_store_failure, expect or max_delay",
         ),
         (before.hidden != *hidden, "headers"),
-        (has_other_plans_source(before, now), "plans.by"),
+        (reads_plans_elsewhere(before, now), "plans.by"),
         (before.penalty != *penalty, "penalty"),
         (before.cost != *cost, "cost"),
         (before.status_rules != *status_rules, "count or refund"),
@@ -247,10 +247,10 @@ fn counting(limit: &Limit) -> Counting {
     }
 }
 
-/// Whether both limits have plans, and read their names from different sources.
-fn has_other_plans_source(before: &Limit, now: &Limit) -> bool {
-    let both = before.terms.plans.as_ref().zip(now.terms.plans.as_ref());
-    both.is_some_and(|(before, now)| before.by != now.by)
+/// Whether both limits have plans and take their names from different sources.
+fn reads_plans_elsewhere(before: &Limit, now: &Limit) -> bool {
+    let plans = before.terms.plans.as_ref().zip(now.terms.plans.as_ref());
+    plans.is_some_and(|(before, now)| before.by != now.by)
 }
 
 /// Whether the overrides of two limits are for the same requests and do the same.

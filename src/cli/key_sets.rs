@@ -13,7 +13,6 @@ use crate::tokens::PublishedKeySet;
 pub(super) fn install(sets: &[Arc<PublishedKeySet>], given: &[TestKeySet]) -> Vec<String> {
     let mut wrong = Vec::new();
     for set in sets {
-        // The query of a URL may be a secret.
         let name = set.name();
         let Some(keys) = given.iter().find(|keys| is_at(keys, set)) else {
             let cure = "write jwks: { URL: FILE } with its jwks_url, or none";
@@ -26,7 +25,7 @@ pub(super) fn install(sets: &[Arc<PublishedKeySet>], given: &[TestKeySet]) -> Ve
     }
     let is_unknown = |keys: &&TestKeySet| !sets.iter().any(|set| is_at(keys, set));
     wrong.extend(given.iter().filter(is_unknown).map(|keys| {
-        let url = &keys.url;
+        let url = without_query(&keys.url);
         format!("keys for {url}, which is no jwks_url of the policy")
     }));
     wrong
@@ -35,7 +34,10 @@ pub(super) fn install(sets: &[Arc<PublishedKeySet>], given: &[TestKeySet]) -> Ve
 /// Puts keys in force that a command line names as `URL=FILE`.
 pub(super) fn install_files(given: &[String], sets: &[Arc<PublishedKeySet>]) -> Result<(), String> {
     for given in given {
-        let wrong = || format!("--jwks {given}: write URL=FILE, with a jwks_url of the policy");
+        let wrong = || {
+            let shown = without_query(given);
+            format!("--jwks {shown}: write URL=FILE, with a jwks_url of the policy")
+        };
         let (url, file) = given.rsplit_once('=').ok_or_else(wrong)?;
         let json = std::fs::read(file).map_err(|error| format!("--jwks: {file}: {error}"))?;
         let uri: Uri = url.parse().map_err(|_| wrong())?;
@@ -54,13 +56,16 @@ pub(super) fn check(policy: &Policy, facts: &Facts<'_>) -> Result<(), String> {
     let claims = route.map(|route| policy.sources(route, |source| source.claim().is_some()));
     for claim in claims.iter().flatten().filter_map(Source::claim) {
         if claim.lacks_keys(facts) {
-            let url = claim.keys.to_string();
-            // The query of a URL may be a secret.
-            let shown = url.split('?').next().unwrap_or_default();
+            let shown = without_query(&claim.keys);
             return Err(format!("the keys at {shown} are not fetched here; add --jwks URL=FILE"));
         }
     }
     Ok(())
+}
+
+/// A URL for a message. Its query may be a secret.
+fn without_query(url: &str) -> &str {
+    url.split('?').next().unwrap_or_default()
 }
 
 fn is_at(keys: &TestKeySet, set: &PublishedKeySet) -> bool {

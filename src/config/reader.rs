@@ -397,6 +397,8 @@ impl<'n> Mapping<'n> {
     }
 }
 
+/// The path of a key below another. A key with a `?` is a URL, whose query may be a secret.
 fn join(path: &str, key: &str) -> String {
+    let key = key.split('?').next().unwrap_or_default();
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }

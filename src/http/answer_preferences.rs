@@ -84,13 +84,13 @@ impl AnswerPreferences<'_> {
         }
     }
 
-    /// What the client prefers (RFC 9110, section 12.5.1), and among equals the first.
+    /// What the client prefers (RFC 9110, section 12.5.1), among equals what it named itself, and then the first.
     fn choose<'b>(&self, listed: &'b [RefusalBody], pages: &'b [Page]) -> ChosenBody<'b> {
         let listed = listed.iter().filter(|body| **body != RefusalBody::Grpc);
         let offered = listed.map(OfferedBody::Listed);
         // A gRPC call cannot read a page.
         let pages = if self.is_grpc() { &[] } else { pages };
-        let mut best: Option<(OfferedBody<'b>, u16)> = None;
+        let mut best: Option<(OfferedBody<'b>, (u16, bool))> = None;
         let mut count = 0;
         for body in offered.chain(pages.iter().map(OfferedBody::Page)) {
             count += 1;
@@ -125,11 +125,12 @@ impl AnswerPreferences<'_> {
         rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
     }
 
-    /// The quality of a media type by `Accept`, in thousandths. Without `Accept` all are equal.
-    fn quality(&self, media_type: &str) -> u16 {
+    /// The quality of a media type by `Accept`, in thousandths, and whether it stands for itself: a problem document also
+    /// stands for JSON, but less well than JSON. Without `Accept` all are equal.
+    fn quality(&self, media_type: &str) -> (u16, bool) {
         let mut lines = self.headers.get_all(header::ACCEPT).iter().peekable();
         if lines.peek().is_none() {
-            return 1_000;
+            return (1_000, true);
         }
         let ranges = lines.filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(','));
         let mut found = (0, 0);
@@ -146,9 +147,12 @@ impl AnswerPreferences<'_> {
                 found = (exactness, quality);
             }
         }
-        found.1
+        (found.1, found.1 == 0 || found.0 != AS_JSON)
     }
 }
+
+/// How exactly `application/json` names a problem document.
+const AS_JSON: u8 = 3;
 
 /// How exactly a range names a media type: the type itself most, then `type/*`, then `*/*`. `None` if it does not name
 /// it. A client that accepts JSON accepts a problem document.
@@ -159,7 +163,7 @@ fn exactness(range: &str, media_type: &str) -> Option<u8> {
         return Some(4);
     }
     if media_type == PROBLEM_JSON && range.eq_ignore_ascii_case("application/json") {
-        return Some(3);
+        return Some(AS_JSON);
     }
     match range.split_once('/')? {
         ("*", "*") => Some(1),
@@ -178,7 +182,7 @@ fn thousandths(text: &str) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Pages;
+    use crate::config::{PageEscape, Pages, StatusClass};
     use crate::policy::Exempt;
 
     fn responses() -> Responses {
@@ -221,6 +225,39 @@ mod tests {
         assert_eq!(chosen("accept", "text/html;q=x"), "problem");
         assert_eq!(chosen("content-type", "application/grpc+proto"), "grpc");
         assert_eq!(chosen("content-type", "application/grpc-web"), "problem");
+    }
+
+    /// The type that a client names is better than a problem document in its stead; a problem document is better than nothing.
+    #[test]
+    fn a_page_of_json_is_sent_to_a_client_that_names_json() {
+        let page = |media_type: &str| Page {
+            items: Vec::new(),
+            media_type: media_type.to_owned(),
+            escape: PageEscape::None,
+        };
+        let html_and_json = vec![page("text/html"), page("application/json")];
+        let pages = vec![(StatusClass::Class(4), html_and_json)];
+        let responses = Responses { pages: Pages::new(pages), ..responses() };
+        for (accept, expected) in [
+            ("application/json", "application/json"),
+            ("application/json, */*;q=0.5", "application/json"),
+            ("application/problem+json, application/json", PROBLEM_JSON),
+            ("application/problem+json, application/json;q=0.9", PROBLEM_JSON),
+            ("application/json;q=0.9, application/problem+json;q=0.8", "application/json"),
+            ("text/html, application/json;q=0.9", "text/html"),
+            ("application/*", PROBLEM_JSON),
+            ("application/json;q=0", PROBLEM_JSON),
+            ("*/*", PROBLEM_JSON),
+            ("", PROBLEM_JSON),
+        ] {
+            let mut headers = HeaderMap::new();
+            if !accept.is_empty() {
+                headers.insert(header::ACCEPT, HeaderValue::from_str(accept).unwrap());
+            }
+            let preferences = AnswerPreferences { headers: &headers, chance: 0.0, request_id: "" };
+            let chosen = preferences.body_for(400, &responses);
+            assert_eq!(chosen.body.media_type(), expected, "{accept}");
+        }
     }
 
     #[test]

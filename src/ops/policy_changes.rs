@@ -8,7 +8,7 @@ use crate::clock::Nanos;
 use crate::limit::{Quota, TypedRate};
 use crate::policy::{
     Count, Limit, MissingKey, OnStoreFailure, Override, OverrideAction, OverrideTarget, Policy,
-    Route, WhenFull,
+    Route, Terms, WhenFull,
 };
 
 /// Changes that are told one by one. A change of everything is better read in the files.
@@ -106,6 +106,21 @@ fn missing_key(policy: &Policy, limit: &Limit) -> String {
 
 /// What differs between two limits of one name.
 fn changed((old, before): (&Policy, &Limit), (new, now): (&Policy, &Limit)) -> Vec<String> {
+    // Every member is named, so that a new one does not compile until it is compared here. Those without a name of their own
+    // are read by the functions below; the rules of operators are in no file.
+    let Limit {
+        name: _,
+        count: _,
+        key,
+        missing_key: _,
+        mode,
+        cost,
+        terms,
+        status_rules,
+        penalty,
+        hidden,
+    } = now;
+    let Terms { quotas: _, plans: _, overrides: _, rollout, candidate, key_rules: _ } = &**terms;
     let mut told = Vec::new();
     let (old, new) = (missing_key(old, before), missing_key(new, now));
     if old != new {
@@ -120,13 +135,13 @@ fn changed((old, before): (&Policy, &Limit), (new, now): (&Policy, &Limit)) -> V
             counting(before) != counting(now),
             "when_full, max_keys, on_store_failure, expect or max_delay",
         ),
-        (before.hidden != now.hidden, "headers"),
-        (plans_by(before) != plans_by(now), "plans.by"),
-        (before.penalty != now.penalty, "penalty"),
-        (before.cost != now.cost, "cost"),
-        (before.status_rules != now.status_rules, "count or refund"),
-        (before.terms.candidate != now.terms.candidate, "candidate"),
-        (before.terms.rollout != now.terms.rollout, "rollout"),
+        (before.hidden != *hidden, "headers"),
+        (has_other_plans_source(before, now), "plans.by"),
+        (before.penalty != *penalty, "penalty"),
+        (before.cost != *cost, "cost"),
+        (before.status_rules != *status_rules, "count or refund"),
+        (before.terms.candidate != *candidate, "candidate"),
+        (before.terms.rollout != *rollout, "rollout"),
     ] {
         if differs {
             told.push(format!("{what} differs"));
@@ -136,12 +151,12 @@ fn changed((old, before): (&Policy, &Limit), (new, now): (&Policy, &Limit)) -> V
     if old != new {
         told.push(format!("{old} -> {new}"));
     }
-    let (old, new) = (before.key.to_string(), now.key.to_string());
+    let (old, new) = (before.key.to_string(), key.to_string());
     if old != new {
         told.push(format!("key {old} -> {new}"));
     }
-    if before.mode != now.mode {
-        told.push(format!("mode {:?} -> {:?}", before.mode, now.mode).to_lowercase());
+    if before.mode != *mode {
+        told.push(format!("mode {:?} -> {mode:?}", before.mode).to_lowercase());
     }
     let plans = |limit: &Limit| {
         let rates = limit.terms.plans.iter().flat_map(|plans| &plans.rates);
@@ -232,8 +247,10 @@ fn counting(limit: &Limit) -> Counting {
     }
 }
 
-fn plans_by(limit: &Limit) -> Option<String> {
-    limit.terms.plans.as_ref().map(|plans| plans.by.to_string())
+/// Whether both limits have plans, and read their names from different sources.
+fn has_other_plans_source(before: &Limit, now: &Limit) -> bool {
+    let both = before.terms.plans.as_ref().zip(now.terms.plans.as_ref());
+    both.is_some_and(|(before, now)| before.by != now.by)
 }
 
 /// Whether the overrides of two limits are for the same requests and do the same.

@@ -5,6 +5,7 @@
 
 use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
 use regex_syntax::ParserBuilder;
+use regex_syntax::hir::Hir;
 
 use super::required_text::RequiredText;
 use super::unreadable::Unreadable;
@@ -56,6 +57,11 @@ impl CompiledPattern {
     /// As compiled.
     pub(super) fn text(&self) -> &str {
         &self.text
+    }
+
+    /// As parsed, which is not kept: only warnings ask for it.
+    pub(super) fn parsed(&self) -> Option<Hir> {
+        ParserBuilder::new().utf8(false).build().parse(&self.text).ok()
     }
 
     /// The states that copies of counted repetitions add.

@@ -86,7 +86,7 @@ impl fmt::Display for Mismatch<'_> {
             Self::Client(networks) => write!(f, "the client is not in {}", networks.join(" or ")),
             Self::Value(condition) => write!(f, "this does not hold: {condition}"),
             Self::Class(classes) => write!(f, "it is not in class {}", classes.join(" or ")),
-            Self::Excluded => f.write_str("what the route excludes (not) holds"),
+            Self::Excluded => f.write_str("it meets a condition that the route excludes under `not`"),
             Self::Unreadable => f.write_str(
                 "a condition cannot be known: origins may read its value in different ways, or it is too much work",
             ),

@@ -15,6 +15,7 @@ mod counted_repetitions;
 mod facts;
 mod family;
 mod guards;
+mod impossible_pattern;
 mod index;
 pub mod key;
 mod key_rules;

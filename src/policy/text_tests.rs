@@ -230,7 +230,7 @@ mod tests {
 
     /// A client chooses the length of a value, so it must not choose how much a policy of short texts reads.
     #[test]
-    fn a_long_value_costs_what_a_short_one_does() {
+    fn a_long_value_costs_no_more_than_a_short_value() {
         for test in [ValueTest::Equals, ValueTest::Prefix, ValueTest::Suffix] {
             let (short, long) = ([b'x'; 6], [b'x'; 30_000]);
             let work = work_of_each(test, 6, &long);

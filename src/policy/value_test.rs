@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::compiled_pattern::CompiledPattern;
+use super::impossible_pattern;
 use super::unreadable::Unreadable;
 use super::word_boundaries;
 use super::work_budget::WorkBudget;
@@ -63,6 +64,16 @@ impl ValuePattern {
     /// The steps at each byte of a value that is made for it, roughly.
     pub(crate) fn steps_for_made_values(&self) -> u64 {
         self.compiled.steps_for_made_values()
+    }
+
+    /// Whether it is seen at a glance that no value matches.
+    pub(crate) fn matches_nothing(&self) -> bool {
+        self.compiled.parsed().is_some_and(|parsed| impossible_pattern::matches_nothing(&parsed))
+    }
+
+    /// Whether a blank that stands for itself has to match, at least in one of its alternatives.
+    pub(crate) fn has_blank(&self) -> bool {
+        self.compiled.parsed().is_some_and(|parsed| impossible_pattern::has_blank(&parsed))
     }
 
     /// Whether it matches somewhere in a value, within the budget of the request.

@@ -149,7 +149,7 @@ async fn a_token_in_a_query_or_a_header_of_choice_stands_in_no_log() {
 fn commands_take_keys_from_files_and_never_fetch() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let (key, url) = (SigningKey::new("1"), "https://id.invalid/keys");
+    let (key, url) = (SigningKey::new("1"), "https://id.invalid/keys?code=MARKER");
     let policy = format!(
         "version: 1
 listeners: [{{ address: 127.0.0.1:1 }}]
@@ -170,10 +170,17 @@ routes: [{{ name: r, limits: [user, all] }}]
         let ran = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args).output();
         let ran = ran.unwrap();
         let text = [ran.stdout, ran.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+        assert!(!text.contains("MARKER"), "the query of a URL may be a secret: {text}");
         (ran.status.code().unwrap(), text)
     };
     let policy = path("policy.yaml");
     assert_eq!(run(&["check", &policy]).0, 0);
+    let here = std::fs::read_to_string(&policy)
+        .unwrap()
+        .replace("https://id.invalid", "http://127.0.0.1:1");
+    std::fs::write(path("here.yaml"), here).unwrap();
+    let (_, text) = run(&["check", "--connect", &path("here.yaml")]);
+    assert!(text.contains("the keys at 127.0.0.1:1/keys cannot be used"), "{text}");
     for (jwks, code, expected) in [
         (String::new(), 1, "no keys for id.invalid/keys; write jwks: {".to_owned()),
         (format!("jwks: {{ \"{url}\": keys.json }}\n"), 0, "1 of 1 cases pass".to_owned()),
@@ -181,7 +188,7 @@ routes: [{{ name: r, limits: [user, all] }}]
         (format!("jwks: {{ \"{url}\": policy.yaml }}\n"), 1, "is no JWKS".to_owned()),
         (format!("jwks: {{ \"{url}\": nowhere }}\n"), 2, "nowhere: No such file".to_owned()),
         (
-            format!("jwks: {{ \"{url}\": keys.json, \"https://b/k\": none }}\n"),
+            format!("jwks: {{ \"{url}\": keys.json, \"https://b/k?code=MARKER\": none }}\n"),
             1,
             "keys for https://b/k, which is no jwks_url of the policy".to_owned(),
         ),
@@ -192,6 +199,7 @@ routes: [{{ name: r, limits: [user, all] }}]
     }
     let bearer = format!("authorization: Bearer {token}");
     let file = format!("{url}={}", path("keys.json"));
+    let other = format!("https://b/k?code=MARKER={}", path("keys.json"));
     for (more, code, expected) in [
         (
             &["-H", &bearer][..],
@@ -200,6 +208,7 @@ routes: [{{ name: r, limits: [user, all] }}]
         ),
         (&["-H", &bearer, "--jwks", &file], 0, "jwt:sub = ann"),
         (&["--jwks", "https://b/k=x"], 2, "x: No such file"),
+        (&["--jwks", &other], 2, "--jwks https://b/k: write URL=FILE"),
         (&["--jwks", "keys.json"], 2, "write URL=FILE"),
         (&[], 0, "decision   allowed"),
     ] {

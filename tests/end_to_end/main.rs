@@ -47,3 +47,4 @@ mod tokens;
 mod tunnels;
 mod unread;
 mod uploads;
+mod watching;

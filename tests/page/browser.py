@@ -5,11 +5,13 @@ TOLLGATE_TOKEN and TOLLGATE_PID. TOLLGATE_SCREENSHOTS names a folder for picture
 with 1. After every case: nothing left the page's origin, and no content security policy was violated.
 """
 
+import http.server
 import json
 import os
 import re
 import signal
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -400,6 +402,76 @@ def a_hidden_page_asks_nothing(page):
 
 # ---- What holds after every case
 
+class ForeignSite(http.server.BaseHTTPRequestHandler):
+    """An empty page of another web origin."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>foreign</title>")
+
+    def log_message(self, *_):
+        pass
+
+
+# What a page of another site can make a browser send; with the token too, in case that it has leaked.
+ATTACKS = """
+const [admin, token, done] = arguments;
+const ban = JSON.stringify({limit: "writes", key: "k-foreign", for: "1h", reason: "foreign"});
+const outcomes = [];
+const attempt = async (path, options) => {
+  try {
+    const answer = await fetch(admin + path, options);
+    outcomes.push(answer.type === "opaque" ? "opaque" : (await answer.text()).slice(0, 80));
+  } catch (error) { outcomes.push("refused"); }
+};
+(async () => {
+  await attempt("keys/ban", {method: "POST", mode: "no-cors", body: ban});
+  await attempt("keys/ban", {method: "POST", body: ban, headers: {Authorization: "Bearer " + token}});
+  await attempt("reload", {method: "POST", mode: "no-cors"});
+  await attempt("overrides", {headers: {Authorization: "Bearer " + token}});
+  await attempt("status", {mode: "no-cors"});
+  const form = document.createElement("form");
+  Object.assign(form, {method: "POST", action: admin + "keys/ban", enctype: "text/plain", target: "sink"});
+  form.append(Object.assign(document.createElement("input"), {name: ban.slice(0, -1) + ',"x":"', value: '"}'}));
+  const frame = Object.assign(document.createElement("iframe"), {name: "sink"});
+  const page = Object.assign(document.createElement("iframe"), {src: admin});
+  document.body.append(frame, page, form);
+  form.submit();
+  setTimeout(() => done(outcomes), 1000);
+})();
+"""
+
+
+def read(path):
+    """What the admin API answers to the operator."""
+    request = urllib.request.Request(ADMIN.rstrip("/") + path, headers={"Authorization": "Bearer " + TOKEN})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def a_page_of_another_site_changes_nothing(page):
+    site = http.server.ThreadingHTTPServer(("127.0.0.1", 0), ForeignSite)
+    threading.Thread(target=site.serve_forever, daemon=True).start()
+    try:
+        page.driver.get(f"http://localhost:{site.server_port}/")
+        page.driver.set_script_timeout(PATIENCE)
+        outcomes = page.driver.execute_async_script(ATTACKS, ADMIN.rstrip("/") + "/", TOKEN)
+    finally:
+        site.shutdown()
+    assert set(outcomes) <= {"opaque", "refused"}, f"a foreign page reads an answer: {outcomes}"
+    assert read("/overrides")["overrides"] == [], "a foreign page has changed something"
+    assert read("/audit")["changes"] == [], "a foreign page has reloaded"
+    assert send("k-foreign")[0] != 429
+    # From here on the page is our own, and so is what is checked afterwards.
+    page.requests()
+    page.everything.clear()
+    page.driver.get_log("browser")
+    page.open()
+    page.shows("#facts", "generation")
+
+
 def check_afterwards(page):
     page.requests()
     own = ADMIN.rstrip("/") + "/"
@@ -427,6 +499,7 @@ CASES = [
     nothing_is_wider_than_a_telephone,
     a_server_that_is_gone_is_said,
     a_hidden_page_asks_nothing,
+    a_page_of_another_site_changes_nothing,
 ]
 
 

@@ -76,6 +76,7 @@ cases! {
     nothing_is_wider_than_a_telephone
     a_server_that_is_gone_is_said
     a_hidden_page_asks_nothing
+    a_page_of_another_site_changes_nothing
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,6 +7,7 @@ mod batching;
 mod charging;
 mod cluster;
 mod conformance;
+mod console;
 mod engines;
 mod faults;
 mod lies;

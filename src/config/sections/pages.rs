@@ -11,6 +11,8 @@ use crate::config::model::{
 };
 use crate::config::reader::{Located, NamedValue, did_you_mean};
 
+use super::json_page;
+
 /// Largest body of an answer, in bytes. It is sent with every such answer.
 const MAX_BODY: u64 = 64 * 1024;
 
@@ -22,6 +24,9 @@ const MEDIA_TYPES: [(&str, &str); 5] = [
     (".json", "application/json"),
     (".xml", "application/xml"),
 ];
+
+/// The type of the answers that tollgate words itself.
+const PROBLEM_JSON: &str = "application/problem+json";
 
 /// The longest name of a placeholder that an error repeats, in characters.
 const MAX_SHOWN_NAME: usize = 40;
@@ -46,7 +51,10 @@ pub(super) fn pages(at: &Located<'_>, folder: &Path) -> Pages {
             let Some(page) = page(&item, folder) else {
                 continue;
             };
-            if found.iter().any(|other| essence(&other.media_type) == essence(&page.media_type)) {
+            let is_same = |other: &Page| {
+                essence(&other.media_type).eq_ignore_ascii_case(essence(&page.media_type))
+            };
+            if found.iter().any(is_same) {
                 let message = format!("two pages of the type {}", essence(&page.media_type));
                 item.error_with(message, "remove one of them");
             }
@@ -65,7 +73,8 @@ pub(super) fn refuse_unsent(at: &Located<'_>, responses: &Responses) {
     });
     let types: Vec<&str> = types.collect();
     let mut pages = responses.pages.of(429).iter().map(|page| essence(&page.media_type));
-    if let Some(hidden) = pages.find(|page| types.contains(page)) {
+    let is_listed = |page: &&str| types.iter().any(|listed| listed.eq_ignore_ascii_case(page));
+    if let Some(hidden) = pages.find(is_listed) {
         at.error_with(
             format!("responses.body has a {hidden} body for 429, so the page for it is never sent"),
             "leave that body out, or the page",
@@ -90,9 +99,18 @@ fn page(at: &Located<'_>, folder: &Path) -> Option<Page> {
     let (file_at, media_type) = if at.is_mapping() {
         let mut map = at.mapping()?;
         let file = map.require("file", "write { file: sorry.html, type: text/html }");
-        let media_type = map.require("type", "write type: text/html");
+        let type_at = map.require("type", "write type: text/html");
         map.finish();
-        (file?, media_type?.parse(media_type_text)?)
+        let (file, type_at) = (file?, type_at?);
+        let media_type = type_at.parse(media_type_text)?;
+        if essence(&media_type).eq_ignore_ascii_case(PROBLEM_JSON) {
+            type_at.error_with(
+                "a page of this type is never sent: every answer has a problem document of its own",
+                "write application/json, or leave the page out",
+            );
+            return None;
+        }
+        (file, media_type)
     } else {
         let text = at.text()?;
         let Some((_, media_type)) = MEDIA_TYPES.iter().find(|(end, _)| text.ends_with(end)) else {
@@ -111,7 +129,15 @@ fn page(at: &Located<'_>, folder: &Path) -> Option<Page> {
         return None;
     };
     match items(&content) {
-        Ok(items) => Some(Page { items, escape: escape(&media_type), media_type }),
+        Ok(items) => {
+            if json_page::is_json(essence(&media_type))
+                && let Err(why) = json_page::check(&items)
+            {
+                let cure = "put each placeholder in quotes: it may be empty or a text";
+                file_at.error_with(format!("{name} is no JSON {why}"), cure);
+            }
+            Some(Page { items, escape: escape(&media_type), media_type })
+        }
         Err(PageError { line, message }) => {
             let known = PageValue::NAMES.map(|(name, _)| name);
             let cure = did_you_mean(message.name(), &known)
@@ -179,10 +205,14 @@ fn items(content: &str) -> Result<Vec<PageItem>, PageError> {
     Ok(items)
 }
 
-/// `type/subtype`, as a field value can hold it.
+/// `type/subtype`, with parameters perhaps, as a field value can hold it. A range such as `text/*` is none.
 pub(super) fn media_type_text(text: &str) -> Result<String, String> {
-    let has_subtype = text.split_once('/').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty());
-    if has_subtype && HeaderValue::try_from(text).is_ok() {
+    let in_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'+-.^_`|~".contains(&byte);
+    let is_token = |token: &str| !token.is_empty() && token.bytes().all(in_token);
+    let parts = essence(text).split_once('/');
+    let is_type = parts.is_some_and(|(kind, subtype)| is_token(kind) && is_token(subtype));
+    let has_blanks = text.trim_ascii() != text;
+    if is_type && !has_blanks && HeaderValue::try_from(text).is_ok() {
         Ok(text.to_owned())
     } else {
         Err(format!("{text:?} is not a media type; write for example text/html"))
@@ -208,6 +238,19 @@ fn essence(media_type: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_media_type_is_two_tokens_with_parameters() {
+        for text in ["text/html", "text/html; charset=utf-8", "application/vnd.api+json;v=\"1\""] {
+            assert_eq!(media_type_text(text).as_deref(), Ok(text));
+        }
+        for text in [
+            "", "html", "/html", "text/", "a b/c d", "text/*", "*/*", "a/b/c", " a/b", "a/(b)",
+            "a/b\n",
+        ] {
+            assert!(media_type_text(text).is_err(), "{text:?}");
+        }
+    }
 
     #[test]
     fn a_page_is_cut_at_its_placeholders() {

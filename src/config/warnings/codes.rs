@@ -41,6 +41,8 @@ pub enum Code {
     StarInValue,
     /// Counted repetitions make a pattern expensive.
     CostlyPattern,
+    /// A pattern, or a part of it, matches no value.
+    PatternMatchesNothing,
     /// A cost never fits into a rate that some requests of the route have.
     CostAboveRate,
     /// No limit applies to the CORS preflights of a route.
@@ -86,7 +88,7 @@ pub enum Code {
 }
 
 /// Every code, as it is written in a configuration.
-const CODES: [(&str, Code); 39] = [
+const CODES: [(&str, Code); 40] = [
     ("unreachable-route", Code::UnreachableRoute),
     ("unused-limit", Code::UnusedLimit),
     ("spoofable-key", Code::SpoofableKey),
@@ -105,6 +107,7 @@ const CODES: [(&str, Code); 39] = [
     ("unknown-method", Code::UnknownMethod),
     ("star-in-value", Code::StarInValue),
     ("costly-pattern", Code::CostlyPattern),
+    ("pattern-matches-nothing", Code::PatternMatchesNothing),
     ("cost-above-rate", Code::CostAboveRate),
     ("unlimited-preflights", Code::UnlimitedPreflights),
     ("unlimited-token-checks", Code::UnlimitedTokenChecks),

@@ -1,4 +1,4 @@
-//! Warnings about patterns that a client can make expensive.
+//! Warnings about patterns that a client can make expensive, and about those that match nothing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::codes::Code;
 use super::list::{WarningInput, WarningList};
 use crate::config::reader::Located;
-use crate::policy::condition::{ValuePattern, ValueTest};
+use crate::policy::condition::{Subject, ValuePattern, ValueTest};
 use crate::policy::{Class, Limit, OverrideTarget, RequestMatch};
 
 /// A warning is given if counted repetitions make a pattern this much longer: then a request may have it read about a
@@ -44,16 +44,21 @@ fn classes(limit: &Limit) -> impl Iterator<Item = &Arc<Class>> {
 fn warn_of_patterns<'p>(
     matches: &'p RequestMatch,
     at: &Located<'_>,
-    seen: &mut HashSet<&'p ValuePattern>,
+    seen: &mut HashSet<(bool, &'p ValuePattern)>,
     list: &mut WarningList<'_>,
 ) {
-    for test in matches.all_values().into_iter().flat_map(|condition| condition.tests()) {
+    let tests = matches.all_values().into_iter().flat_map(|condition| {
+        let is_cookie = matches!(condition.subject(), Subject::Cookie(_));
+        condition.tests().iter().map(move |test| (is_cookie, test))
+    });
+    for (is_cookie, test) in tests {
         let ValueTest::Regex(pattern) = test else {
             continue;
         };
-        if !seen.insert(pattern) {
+        if !seen.insert((is_cookie, pattern)) {
             continue;
         }
+        warn_of_no_match(pattern, is_cookie, at, list);
         let copies = pattern.counted_copies();
         if copies > MAX_COPIES && pattern.steps_for_made_values() > MAX_STEPS {
             let message = format!(
@@ -64,5 +69,26 @@ fn warn_of_patterns<'p>(
             let cure = "write * or + instead of the counts, or smaller counts";
             list.add(Code::CostlyPattern, at, message, cure);
         }
+    }
+}
+
+fn warn_of_no_match(
+    pattern: &ValuePattern,
+    is_cookie: bool,
+    at: &Located<'_>,
+    list: &mut WarningList<'_>,
+) {
+    let text = pattern.as_str();
+    if pattern.matches_nothing() {
+        let message = format!(
+            "no value matches the pattern /{text}/: ^ and $ stand for the beginning and the end of the value, and a class \
+             needs a character"
+        );
+        list.add(Code::PatternMatchesNothing, at, message, "correct it, or leave it out");
+    } else if is_cookie && pattern.has_blank() {
+        let message = format!(
+            "the blank in the pattern /{text}/ matches nothing: in a cookie it is read as +"
+        );
+        list.add(Code::PatternMatchesNothing, at, message, "write [+] for a blank");
     }
 }

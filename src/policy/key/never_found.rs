@@ -13,13 +13,13 @@ use super::{credentials, request_forms};
 use crate::policy::KNOWN_METHODS;
 
 /// What is wrong with a text, and what to write instead.
-pub(super) type Mistake = (&'static str, String);
+pub(super) type NeverFound = (&'static str, String);
 
 const WRITTEN_OTHERWISE: &str = "is written otherwise in a request";
 const CONTROL_BYTE: &str = "has a control byte, which no request has there";
 
 /// What is wrong with a text as a value of a source; `None` if a request can have it.
-pub(super) fn mistake(text: &str, source: &Source) -> Option<Mistake> {
+pub(super) fn mistake(text: &str, source: &Source) -> Option<NeverFound> {
     match source {
         Source::Method => method(text),
         Source::Path => path(text),
@@ -63,7 +63,7 @@ pub(super) fn without_secret(text: &str, source: &Source) -> String {
     }
 }
 
-fn method(text: &str) -> Option<Mistake> {
+fn method(text: &str) -> Option<NeverFound> {
     if text == "HEAD" {
         return Some(("counts as GET", "write GET".to_owned()));
     }
@@ -76,7 +76,7 @@ fn method(text: &str) -> Option<Mistake> {
     Some(("is no method that is forwarded", cure))
 }
 
-fn path(text: &str) -> Option<Mistake> {
+fn path(text: &str) -> Option<NeverFound> {
     let (_, bare) = authority_and_path(text);
     let slash = if bare.starts_with('/') { "" } else { "/" };
     let form = request_forms::path(&format!("{slash}{bare}"));
@@ -97,7 +97,7 @@ fn path(text: &str) -> Option<Mistake> {
 /// The cure of a path that origins read in different ways. It has no form that they read alike.
 const ESCAPES: &str = "write it without dot segments, //, ;, \\ and escapes of ASCII characters, for example /api/track";
 
-fn segment(text: &str) -> Option<Mistake> {
+fn segment(text: &str) -> Option<NeverFound> {
     if request_forms::segment(text).as_deref() == Some(text) {
         return None;
     }
@@ -139,7 +139,7 @@ fn authority_and_path(text: &str) -> (&str, &str) {
     }
 }
 
-fn host(text: &str, source: &Source) -> Option<Mistake> {
+fn host(text: &str, source: &Source) -> Option<NeverFound> {
     let bare = match text.parse::<Ipv6Addr>() {
         Ok(address) => format!("[{address}]"),
         Err(_) => bare_host(text).to_owned(),
@@ -185,7 +185,7 @@ fn is_address(host: &str) -> bool {
     host.starts_with('[') || host.parse::<IpAddr>().is_ok()
 }
 
-fn bearer(text: &str) -> Option<Mistake> {
+fn bearer(text: &str) -> Option<NeverFound> {
     if credentials::is_token(text.as_bytes()) {
         return None;
     }
@@ -197,7 +197,7 @@ fn bearer(text: &str) -> Option<Mistake> {
     Some(("is no bearer token", cure.to_owned()))
 }
 
-fn basic_user(text: &str) -> Option<Mistake> {
+fn basic_user(text: &str) -> Option<NeverFound> {
     if let Some((user, _)) = text.split_once(':') {
         return Some(("is no user: it has a colon", format!("write the user alone: {user}")));
     }
@@ -205,7 +205,7 @@ fn basic_user(text: &str) -> Option<Mistake> {
     (!is_readable).then(|| (CONTROL_BYTE, "leave it out".to_owned()))
 }
 
-fn header(text: &str, source: &Source) -> Option<Mistake> {
+fn header(text: &str, source: &Source) -> Option<NeverFound> {
     if text.trim_ascii() != text {
         let reason = "has blanks around it, which the value of a header never has";
         return Some((reason, "leave them out".to_owned()));
@@ -222,7 +222,7 @@ fn header(text: &str, source: &Source) -> Option<Mistake> {
     })
 }
 
-fn cookie(text: &str, source: &Source) -> Option<Mistake> {
+fn cookie(text: &str, source: &Source) -> Option<NeverFound> {
     if text.trim_ascii() != text {
         let reason = "has blanks around it, which the value of a cookie never has";
         return Some((reason, "leave them out".to_owned()));
@@ -309,10 +309,10 @@ mod tests {
                     _ => cookie_reader::part(&facts, "c"),
                 };
                 // What stands for no value is refused before it is looked at.
-                let meant = source.read_configured(text.as_bytes());
-                let is_key = meant != KeyPart::Absent && mistake(&text, source).is_none();
-                let is_found = matches!(found, KeyPart::Present(_)) && found == meant;
-                assert_eq!(is_key, is_found, "{source} {text:?} {found:?} {meant:?}");
+                let configured = source.read_configured(text.as_bytes());
+                let is_key = configured != KeyPart::Absent && mistake(&text, source).is_none();
+                let is_found = matches!(found, KeyPart::Present(_)) && found == configured;
+                assert_eq!(is_key, is_found, "{source} {text:?} {found:?} {configured:?}");
                 *(if is_key { &mut keys } else { &mut mistakes }) += 1;
             }
         }

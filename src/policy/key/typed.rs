@@ -49,7 +49,7 @@ pub enum TypedKeyError {
         cure: String,
     },
     /// An empty value is absent.
-    #[error("an empty value is never a key")]
+    #[error("an empty value is never a key; leave it out")]
     Empty,
 }
 

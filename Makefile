@@ -47,7 +47,8 @@ bench: tools-run
 	$(CARGO) bench --bench decisions -- --noplot
 
 # Beside governor as a library; then beside a Pingora proxy without a policy, NGINX and HAProxy, in
-# time and in instructions; then the slowest requests while 10,000 routes are reloaded.
+# time and in instructions; then the slowest requests while 10,000 routes
+# are reloaded, and while operators read.
 ROUNDS ?= 20
 compare: compare-library
 	@./scripts/install-tools nginx haproxy wrk h2load curl openssl valgrind python3
@@ -55,6 +56,7 @@ compare: compare-library
 	python3 scripts/compare --rounds $(ROUNDS)
 	python3 scripts/compare/instructions.py
 	python3 scripts/compare/reload.py
+	python3 scripts/compare/admin_reads.py
 
 compare-library: tools-run
 	$(CARGO) bench --bench peers

@@ -144,6 +144,10 @@ async fn an_evening_with_two_nodes_of_one_server() {
     let redis = Redis::start(&[]).await;
     an_evening(&format!("store: {{ redis: {{ url: \"{}\", timeout: 1s }} }}", redis.url()), 2)
         .await;
+    let rules: Vec<String> = redis.ask(&["HGETALL", "tollgate:{bans}:rules"]);
+    let kept = format!("{rules:?}{:?}", redis.ask::<Vec<String>>(&["KEYS", "*"]));
+    assert!(kept.contains("launch tonight"), "{kept}");
+    assert!(!kept.contains("k-customer") && !kept.contains("k-flood"), "no key is stored: {kept}");
 }
 
 #[tokio::test]

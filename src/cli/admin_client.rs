@@ -6,11 +6,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use http::{Method, Request, StatusCode, Uri, header};
+use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
+
+use crate::ops::ADMIN_API;
 
 /// The time for one question, with its connection and its whole answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -84,11 +87,45 @@ impl AdminClient {
         let failed = |why: String| format!("http://{}: {why}", self.authority);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed(error.to_string()))?;
-        let asked = self.ask(method, path, body.map(Value::to_string).unwrap_or_default());
+        let asked = async {
+            self.check_listener().await?;
+            self.ask(method, path, body.map(Value::to_string).unwrap_or_default()).await
+        };
         runtime.block_on(async {
             let answer = tokio::time::timeout(timeout, asked).await;
             answer.unwrap_or_else(|_| Err(format!("no answer within {timeout:?}"))).map_err(failed)
         })
+    }
+
+    /// Checks that an admin listener answers there, before the token is sent: an origin or another listener must not see it,
+    /// and its answers mean nothing.
+    async fn check_listener(&self) -> Result<(), String> {
+        let request = self.request(Method::GET, "/healthz").body(Full::default());
+        let answer = self.send_request(request.map_err(|error| error.to_string())?).await?;
+        match answer.headers().contains_key(ADMIN_API) {
+            true => Ok(()),
+            false => Err("no admin listener of tollgate answers there; \
+                          write the address of the section admin, not of a listener"
+                .to_owned()),
+        }
+    }
+
+    fn request(&self, method: Method, path: &str) -> http::request::Builder {
+        Request::builder().method(method).uri(path).header(header::HOST, &self.authority)
+    }
+
+    async fn send_request(
+        &self,
+        request: Request<Full<bytes::Bytes>>,
+    ) -> Result<Response<Incoming>, String> {
+        let told = |error: hyper::Error| error.to_string();
+        let stream = TcpStream::connect(&self.authority).await;
+        let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
+        let connected = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = connected.map_err(told)?;
+        // It ends with the sender.
+        tokio::spawn(connection);
+        sender.send_request(request).await.map_err(told)
     }
 
     async fn ask(
@@ -97,28 +134,18 @@ impl AdminClient {
         path: &str,
         question: String,
     ) -> Result<(StatusCode, Value), String> {
-        let told = |error: hyper::Error| error.to_string();
-        let stream = TcpStream::connect(&self.authority).await;
-        let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
-        let connected = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = connected.map_err(told)?;
-        // It ends with the sender.
-        tokio::spawn(connection);
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, &self.authority)
-            .header(header::CONTENT_TYPE, "application/json");
+        let mut request =
+            self.request(method, path).header(header::CONTENT_TYPE, "application/json");
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = request.body(Full::new(bytes::Bytes::from(question)));
-        let request = request.map_err(|error| error.to_string())?;
-        let answer = sender.send_request(request).await.map_err(told)?;
+        let answer = self.send_request(request.map_err(|error| error.to_string())?).await?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
         let body = body.map_err(|error| error.to_string())?.to_bytes();
         let json = serde_json::from_slice(&body);
-        Ok((status, json.unwrap_or_else(|_| String::from_utf8_lossy(&body).trim().into())))
+        json.map(|json| (status, json))
+            .map_err(|_| format!("{status}, and an answer that is no JSON"))
     }
 }

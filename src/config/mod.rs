@@ -9,6 +9,8 @@
 //! This room does not know what a configuration is used for at run time. A [`Config`] exists only if its file has
 //! no mistake.
 
+#[cfg(feature = "bin")]
+mod admin_endpoint;
 mod environment;
 mod error;
 mod error_list;
@@ -34,6 +36,8 @@ mod unread_fields;
 mod version;
 mod warnings;
 
+#[cfg(feature = "bin")]
+pub use admin_endpoint::{AdminEndpoint, admin_endpoint};
 pub use error::{ConfigError, ConfigErrors, Location, Warning};
 pub(crate) use include::INCLUDED_SECTIONS;
 pub use load::{ConfigUse, LoadedConfig, load, load_for, read_text, read_text_for};

@@ -34,7 +34,7 @@ impl BackgroundCharge<'_> {
     /// Charges a shadow limit and records its verdict.
     pub(super) fn charge_shadow(self, decision: &Decision, pending: &mut PendingSettlement) {
         let counters = Arc::clone(&self.generation.loaded(self.charge.target.limit).counters);
-        let (number, now) = (self.generation.number(), decision.at.mono);
+        let (number, now) = (self.generation.epoch(), decision.at.mono);
         if self.shared.cached_denial(&self.charge.cell_charge(), number, now).is_some() {
             counters.record(VerdictKind::ShadowDenied);
             return;
@@ -89,7 +89,7 @@ impl BackgroundCharge<'_> {
             pending.open.push(open);
             correction
         });
-        let (number, shared) = (self.generation.number(), Arc::clone(self.shared));
+        let (number, shared) = (self.generation.epoch(), Arc::clone(self.shared));
         let counters = Arc::clone(&self.generation.loaded(self.charge.target.limit).counters);
         // The request may already have used up its own deadline, so this charge has another.
         let now = self.engine.now().mono;

@@ -140,7 +140,7 @@ impl Engine {
         ExactRequest {
             charges: tentative.exact.iter().filter_map(charge).collect(),
             may_charge: decision.refusing().next().is_none(),
-            generation: generation.number(),
+            generation: generation.epoch(),
             confirm: &self.confirm,
             now: decision.at,
             clock: &*self.clock,

@@ -23,6 +23,8 @@ use crate::store::{BoundedBudget, CellBudget, EmbeddedStore};
 /// One loaded policy.
 pub struct Generation {
     number: u64,
+    /// Unique in the process: what a node remembers of a store's answers holds for it only.
+    epoch: u64,
     policy: Policy,
     limits: PerLimit<LoadedLimit>,
     routes: PerRoute<LoadedRoute>,
@@ -56,7 +58,7 @@ pub(super) struct GenerationContext<'e> {
 impl Generation {
     pub(super) fn build(
         context: GenerationContext<'_>,
-        number: u64,
+        (number, epoch): (u64, u64),
         policy: Policy,
         previous: Option<&Self>,
     ) -> (Self, ReloadReport) {
@@ -104,12 +106,20 @@ impl Generation {
             path_sources: policy.path_sources(route),
             path_classes: policy.path_classes(route),
         });
-        (Self { number, policy, limits, routes, connection_bans, has_penalties, may_ban }, report)
+        (
+            Self { number, epoch, policy, limits, routes, connection_bans, has_penalties, may_ban },
+            report,
+        )
     }
 
-    /// Its number, from 1.
+    /// The number of its configuration, from 1. A change of the rules for keys keeps it.
     pub const fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Its own number, which no other generation has.
+    pub(super) const fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Its policy.

@@ -25,9 +25,10 @@ impl Engine {
         *self.key_rules.lock() = rules;
     }
 
-    /// The next generation of the same policy, with the present rules for keys. All counters continue.
+    /// The next generation of the same configuration, with the present rules for keys. All counters continue.
     pub fn regenerate(&self, generation: &Generation) -> Generation {
-        self.generation(generation.policy().clone(), Some(generation)).0
+        let policy = generation.policy().clone();
+        self.generation_numbered(generation.number(), policy, Some(generation)).0
     }
 
     /// Forgets what a key has spent under a limit, on this node and in the shared store. A ban in force stays.

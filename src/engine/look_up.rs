@@ -4,6 +4,7 @@
 //! says is not cached and is waited for no longer than a decision waits. Bans are those that this node knows.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -11,7 +12,7 @@ use super::counters::VerdictKinds;
 use super::exact::{ExactCharge, ExactRequest, ExactTier, ExactVerdicts};
 use super::final_cost::FinalCost;
 use super::generation::Generation;
-use super::loaded_limit::TierState;
+use super::loaded_limit::{LoadedLimit, TierState};
 use super::state::Engine;
 use super::target::Target;
 use super::tentative::in_flight_verdict;
@@ -19,7 +20,7 @@ use crate::clock::{Nanos, Now};
 use crate::limit::Verdict;
 use crate::policy::key::TypedKeyError;
 use crate::policy::{Cost, KeyHash, LimitIndex, OverrideAction, RateIndex, RateSource};
-use crate::store::redis::{CellCharge, Operation, StoreCharge};
+use crate::store::redis::{CellCharge, Operation, StoreCharge, StoreFailure};
 
 /// A key as a person writes it.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +62,9 @@ pub enum LookUpError {
     /// The values are no key of the limit.
     #[error(transparent)]
     Key(#[from] TypedKeyError),
+    /// The hash is that of a key of another limit.
+    #[error("this is the hash of a key of another limit")]
+    OtherLimit,
     /// In a Cluster, the slot of a family's cell is computed from the values of its key.
     #[error("in a Cluster the key of this limit needs its values, not its hash")]
     HashInFamily,
@@ -115,6 +119,7 @@ impl LookUpError {
             )
             | Self::UnknownPlan { .. }
             | Self::HashInFamily
+            | Self::OtherLimit
             | Self::Store => self.to_string(),
         }
     }
@@ -161,6 +166,9 @@ impl Engine {
         let without_family = |key| KeyCell { key, family: None, lacks_family: false };
         Ok(match typed {
             TypedKey::Hash(key) => {
+                if self.has_cell_of_another_limit(loaded, *key) {
+                    return Err(LookUpError::OtherLimit);
+                }
                 KeyCell { lacks_family: loaded.family.is_some(), ..without_family(*key) }
             }
             TypedKey::Address(address) => {
@@ -173,6 +181,15 @@ impl Engine {
                 });
                 KeyCell { family, ..without_family(spec.key.hash_values(&loaded.hasher, &values)) }
             }
+        })
+    }
+
+    /// Whether the embedded store counts a key for another limit. (A hash covers the name of its limit, but the limit cannot be
+    /// read from it.)
+    fn has_cell_of_another_limit(&self, loaded: &LoadedLimit, key: KeyHash) -> bool {
+        self.exact.embedded.budget_of(key).is_some_and(|budget| match &loaded.state {
+            TierState::Exact(exact) => !Arc::ptr_eq(&budget, exact.budget()),
+            TierState::Estimate(_) | TierState::InFlight { .. } => true,
         })
     }
 
@@ -228,7 +245,7 @@ impl Engine {
                 let request = ExactRequest {
                     charges: std::iter::once(charge).collect(),
                     may_charge: false,
-                    generation: generation.number(),
+                    generation: generation.epoch(),
                     confirm: &self.confirm,
                     now,
                     clock: &*self.clock,
@@ -260,7 +277,11 @@ impl ExactTier {
         let check =
             StoreCharge { operation: Operation::Check, cell_charges: SmallVec::from_iter([cell]) };
         let reply = shared.settle(check, generation, deadline, now).await;
-        let cells = reply.map_err(|_| LookUpError::Store)?.cells;
+        let cells = reply.map_err(|failure| match failure {
+            StoreFailure::Unreadable => LookUpError::OtherLimit,
+            _ => LookUpError::Store,
+        });
+        let cells = cells?.cells;
         cells.first().map(|cell| cell.verdict).ok_or(LookUpError::Store)
     }
 }

@@ -34,6 +34,8 @@ pub struct Engine {
     pub(super) delay_slots: DelaySlots,
     /// The number of unfinished background charges in the shared store.
     pub(super) background: Arc<AtomicUsize>,
+    /// The number of configurations that generations were built from.
+    configurations: AtomicU64,
     /// The number of generations built.
     generations: AtomicU64,
     registry: LimitRegistry,
@@ -53,6 +55,7 @@ impl Engine {
             bans: Arc::default(),
             delay_slots: DelaySlots::default(),
             background: Arc::default(),
+            configurations: AtomicU64::new(0),
             generations: AtomicU64::new(0),
             registry: LimitRegistry::default(),
             durations: Durations::default(),
@@ -104,8 +107,19 @@ impl Engine {
         policy: Policy,
         previous: Option<&Generation>,
     ) -> (Generation, ReloadReport) {
+        let number = self.configurations.fetch_add(1, Ordering::Relaxed) + 1;
+        self.generation_numbered(number, policy, previous)
+    }
+
+    /// Builds a generation of the configuration with this number.
+    pub(super) fn generation_numbered(
+        &self,
+        number: u64,
+        policy: Policy,
+        previous: Option<&Generation>,
+    ) -> (Generation, ReloadReport) {
         let policy = policy.with_key_rules(&self.key_rules());
-        let number = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
+        let epoch = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         let context = GenerationContext {
             registry: &self.registry,
             embedded: &self.exact.embedded,
@@ -113,7 +127,7 @@ impl Engine {
             has_slots: self.remote().is_some_and(|shared| shared.has_slots()),
             now: self.now(),
         };
-        let (generation, report) = Generation::build(context, number, policy, previous);
+        let (generation, report) = Generation::build(context, (number, epoch), policy, previous);
         if let Some(shared) = self.remote()
             && generation.has_penalties
         {

@@ -22,7 +22,7 @@ pub mod supervisor;
 mod traffic_totals;
 
 pub use access_log::AccessLogSink;
-pub use admin::{AdminAccess, AdminApi, AnswerQueue, RequestBuckets};
+pub use admin::{ADMIN_API, AdminAccess, AdminApi, AnswerQueue, RequestBuckets};
 pub use audit::AuditLog;
 pub use certificate_warnings::certificate_warnings;
 pub use key_changes::{KeyChanges, POLL_EVERY};

@@ -30,6 +30,8 @@ pub struct Live {
     pub config_hash: Arc<str>,
     /// The policy with its counters.
     pub generation: Generation,
+    /// The token of the admin listener; `None`: reading needs no token, and nothing can be changed.
+    pub admin_token: Option<Arc<str>>,
     /// The rules for connections.
     pub connections: Arc<ConnectionRules>,
     /// The origins, in the order in which routes refer to them.
@@ -103,7 +105,8 @@ impl Fixed {
         let listeners = config.listeners.iter();
         Self {
             listeners: listeners.map(FixedListener::of).collect(),
-            admin: config.admin.clone(),
+            // The token may be another one after a reload.
+            admin: config.admin.clone().map(|admin| Admin { token: None, ..admin }),
             threads: config.threads,
             h2_streams: config.bounds.h2_streams,
             header_size: config.bounds.header_size,
@@ -171,6 +174,7 @@ impl Live {
         jwks::wait_for_first(&generation.policy().key_sets, &engine.clock()).await;
         let live = Self {
             config_hash: config.hash,
+            admin_token: config.admin.and_then(|admin| admin.token).map(Arc::from),
             connections: Arc::new(ConnectionRules {
                 head: HeadBounds::of(&config.bounds),
                 bounds: Arc::new(config.bounds),
@@ -195,6 +199,7 @@ impl Live {
     pub fn with_generation(&self, generation: Generation) -> Self {
         Self {
             config_hash: Arc::clone(&self.config_hash),
+            admin_token: self.admin_token.clone(),
             connections: Arc::clone(&self.connections),
             origins: self.origins.clone(),
             routes: Arc::clone(&self.routes),

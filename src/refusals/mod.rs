@@ -30,7 +30,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::clock::Nanos;
-use crate::policy::Policy;
+use crate::policy::{KeyHash, Policy};
 use layout::RECORD_WORDS;
 use names::{MAX_NAMES, NameTable};
 use record::{RecordFilter, has_id, refused_keys};
@@ -237,6 +237,17 @@ impl RefusalLog {
         let counting = self.counting.lock();
         let keys = counting.keys.as_ref();
         Some(keys.map(|keys| keys.frequent(number, hours, now)).unwrap_or_default())
+    }
+
+    /// The limit of a key that is among the kept refusals.
+    pub fn limit_of(&self, key: KeyHash) -> Option<Arc<str>> {
+        self.ring.latest().find_map(|record| match self.ring.read(record, refused_keys) {
+            RecordRead::Complete(refused) => {
+                let mut refused = refused.iter().flatten();
+                refused.find(|refused| refused.key == key).map(|it| self.names.name(it.limit))
+            }
+            RecordRead::Absent | RecordRead::Overwritten => None,
+        })
     }
 
     /// How many refusals were overwritten or dropped before their keys were counted.

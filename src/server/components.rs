@@ -169,7 +169,6 @@ impl Components {
             memory: Arc::clone(&self.memory),
             certificates: Arc::clone(&self.certificates),
             process: process_collector(),
-            token: admin.token.clone(),
             by_header: admin.by_header.clone(),
             changes: Arc::clone(&self.changes),
             audit: Arc::clone(&self.audit),

@@ -13,7 +13,7 @@ use prefetch_index::prefetch_index;
 use smallvec::SmallVec;
 
 use super::accounting::{CellAccounting, JudgedCharge};
-use super::budget::BoundedBudget;
+use super::budget::{BoundedBudget, CellBudget};
 use super::quotas::{IssuedQuota, QuotaSpec, budgets_of};
 use super::settlement::{EmbeddedCharge, Settlement, SingleSettlement, Verdicts};
 use super::sweep::sweep_table;
@@ -158,6 +158,14 @@ impl EmbeddedStore {
         if let Some((_, entry)) = table.find_entry(key, None) {
             self.accounting.refund(entry, quota, units, receipt, now);
         }
+    }
+
+    /// The budget that the cell of a key counts against: that of its limit. `None`: the key has no cell.
+    pub fn budget_of(&self, key: KeyHash) -> Option<Arc<CellBudget>> {
+        let mut table = self.lock_shard(key);
+        let (_, entry) = table.find_entry(key, None)?;
+        let quotas = self.accounting.quotas.list();
+        quotas.get(entry.quota() as usize).map(|issued| Arc::clone(issued.budget()))
     }
 
     /// Forgets what a key has spent.

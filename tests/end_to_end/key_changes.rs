@@ -325,12 +325,119 @@ async fn a_reload_without_a_signal_answers_with_its_outcome() {
     let (status, outcome) = change(&gate, "/reload", "").await;
     assert_eq!((status, &outcome["outcome"]), (422, &json!("refused")), "{outcome}");
     assert!(outcome["errors"][0].as_str().unwrap().contains("nonsense"), "{outcome}");
-    let told = ctl(&gate, &["--admin", &format!("http://127.0.0.1:{}", gate.admin), "reload"], "");
-    assert_eq!(told.status.code(), Some(2), "the file is not valid, so it has no token to tell");
+    let told = ctl(&gate, &["reload"], "");
+    assert_eq!(told.status.code(), Some(1), "{}", text(&told));
+    assert!(text(&told).contains("nonsense") && text(&told).contains("stays"), "{}", text(&told));
     std::fs::write(gate.file(), &good).unwrap();
     let told = ctl(&gate, &["reload"], "");
     assert!(told.status.success() && text(&told).contains("is in force"), "{}", text(&told));
-    assert_eq!(read(&gate, "/audit").await["changes"].as_array().unwrap().len(), 3);
+    assert_eq!(read(&gate, "/audit").await["changes"].as_array().unwrap().len(), 4);
+}
+
+/// A rule is no configuration: what tells operators which file is in force stays as it is.
+#[tokio::test]
+async fn a_change_of_a_key_is_no_new_generation() {
+    let origin = Origin::start("site").await;
+    let gate = gate(&origin).await;
+    let key = r#"{ "limit": "writes", "key": "k", "reason": "r", "rate": "4/30d", "for": "1h" }"#;
+    let (_, state) = change(&gate, "/keys/override", key).await;
+    assert_eq!(state["generation"], 1);
+    assert_eq!(metric_of(&gate, "tollgate_config_generation").await, 1.0);
+    let (_, outcome) = change(&gate, "/reload", "").await;
+    assert_eq!(outcome["generation"], 2);
+}
+
+/// `why` prints the hashes of several limits, so one is easily given with the name of another limit.
+#[tokio::test]
+async fn a_hash_of_another_limit_is_refused() {
+    let origin = Origin::start("site").await;
+    let gate = gate(&origin).await;
+    for _ in 0..3 {
+        write(&gate, "k").await;
+    }
+    let (_, state) = change(&gate, "/keys", r#"{ "limit": "writes", "key": "k" }"#).await;
+    let hash = state["hash"].as_str().unwrap();
+    for limit in ["quiet", "pages", "open"] {
+        let body =
+            format!(r#"{{ "limit": "{limit}", "key": {{ "hash": "{hash}" }}, "reason": "r" }}"#);
+        let (status, problem) = change(&gate, "/keys/reset", &body).await;
+        assert_eq!(status, 400, "{limit}: {problem}");
+        assert!(
+            problem["detail"].as_str().unwrap().contains("of another limit")
+                || problem["detail"].as_str().unwrap().contains("of limit writes"),
+            "{problem}"
+        );
+    }
+    let (_, state) = change(&gate, "/keys", r#"{ "limit": "writes", "key": "k" }"#).await;
+    assert_eq!(state["spent"], 2, "it was not reset");
+}
+
+#[tokio::test]
+async fn a_denial_by_an_operator_is_explained_with_its_end_and_reason() {
+    let origin = Origin::start("site").await;
+    let gate = gate(&origin).await;
+    let deny =
+        r#"{ "limit": "writes", "key": "k", "reason": "unpaid", "action": "deny", "for": "1h" }"#;
+    assert_eq!(change(&gate, "/keys/override", deny).await.0, 200);
+    let refused = client().post(gate.url("/")).header("x-api-key", "k").send().await.unwrap();
+    let id = refused.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let why = text(&ctl(&gate, &["why", &id], ""));
+    assert!(why.contains("an override of limit writes denies the key until 20"), "{why}");
+    assert!(why.contains("unpaid"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_goes_to_an_admin_listener_only() {
+    let origin = Origin::start("site").await;
+    let gate = gate(&origin).await;
+    let wrong = format!("http://127.0.0.1:{}", gate.port);
+    for words in [&["status"][..], &["key", "reset", "writes", "k", "--reason", "r"]] {
+        let output = ctl(&gate, &[&["--admin", &wrong][..], words].concat(), "");
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(text(&output).contains("no admin listener"), "{}", text(&output));
+    }
+    let seen = origin.seen();
+    assert!(seen.iter().all(|request| !request.headers.contains_key("authorization")));
+}
+
+#[tokio::test]
+async fn a_token_that_was_replaced_is_in_force_after_a_reload() {
+    let origin = Origin::start("site").await;
+    let gate = gate(&origin).await;
+    std::fs::write(gate.folder.path().join("token"), "another-token-of-operators").unwrap();
+    let wrong = ctl(&gate, &["status"], "");
+    assert!(
+        wrong.status.code() == Some(1) && text(&wrong).contains("token is wrong"),
+        "{}",
+        text(&wrong)
+    );
+    assert_eq!(change(&gate, "/reload", "").await.0, 200);
+    assert!(ctl(&gate, &["status"], "").status.success());
+    assert_eq!(change(&gate, "/reload", "").await.0, 401);
+}
+
+/// A rule of a limit that was removed can be listed and ended, by its hash.
+#[tokio::test]
+async fn a_rule_of_a_limit_that_is_gone_can_be_ended() {
+    let origin = Origin::start("site").await;
+    let gate = gate(&origin).await;
+    let deny = r#"{ "limit": "writes", "key": "k", "reason": "r", "action": "deny", "for": "1h" }"#;
+    let (_, state) = change(&gate, "/keys/override", deny).await;
+    let hash = state["hash"].as_str().unwrap();
+    let text = std::fs::read_to_string(gate.file()).unwrap();
+    let without: Vec<&str> = text.lines().filter(|line| !line.starts_with("  writes:")).collect();
+    std::fs::write(
+        gate.file(),
+        without.join("\n").replace("limits: [writes, quiet]", "limits: [quiet]"),
+    )
+    .unwrap();
+    assert_eq!(change(&gate, "/reload", "").await.0, 200);
+    assert_eq!(read(&gate, "/overrides").await["overrides"][0]["applies"], false);
+    let end = format!(
+        r#"{{ "limit": "writes", "key": {{ "hash": "{hash}" }}, "reason": "r", "action": "none" }}"#
+    );
+    assert_eq!(change(&gate, "/keys/override", &end).await.0, 200);
+    assert_eq!(read(&gate, "/overrides").await["overrides"], json!([]));
 }
 
 #[tokio::test]

@@ -243,7 +243,10 @@ async fn every_kind_of_refusal_is_explained() {
         serde_json::json!(["logins", "denied", null, true]),
     );
     let told = text(&ctl(&gate, &["why", &id]));
-    assert!(told.contains("reason         limit logins has banned the key\n"), "{told}");
+    assert!(
+        told.contains("reason         limit logins has banned the key, for too many refusals\n"),
+        "{told}"
+    );
 
     // What no limit refused is not there.
     for path in ["/a%00b", "/free"] {

@@ -73,9 +73,12 @@ pub(super) struct KeyArgs {
     /// The key as clients send it: one text, or one for each of its sources; - reads them from standard input, one a line.
     #[arg(required = true, value_name = "KEY")]
     key: Vec<String>,
-    /// KEY is the hash of a key, as logs and answers show it.
-    #[arg(long)]
+    /// KEY is the hash of a key of this limit, as logs and answers show it.
+    #[arg(long, conflicts_with = "client_ip")]
     hash: bool,
+    /// KEY is the address of a client that a limit with missing_key: client_ip counts by its address.
+    #[arg(long)]
+    client_ip: bool,
 }
 
 /// Why something is changed.
@@ -93,8 +96,8 @@ pub(super) struct RulingArgs {
     /// Another rate, for example 600/1m.
     #[arg(long, value_name = "RATE", conflicts_with_all = ["allow", "deny", "none"])]
     rate: Option<String>,
-    /// The burst of a token bucket.
-    #[arg(long, value_name = "N", requires = "rate")]
+    /// The burst of a token bucket, with --rate.
+    #[arg(long, value_name = "N", requires = "rate", group = "with_rate")]
     burst: Option<u32>,
     /// The limit does not apply to the key.
     #[arg(long, conflicts_with_all = ["deny", "none"])]
@@ -145,7 +148,9 @@ impl KeyArgs {
         };
         match &typed[..] {
             [single] if self.hash => Ok(json!({ "hash": single })),
+            [single] if self.client_ip => Ok(json!({ "client_ip": single })),
             _ if self.hash => Err("--hash takes one hash".to_owned()),
+            _ if self.client_ip => Err("--client-ip takes one address".to_owned()),
             [single] => Ok(json!(single)),
             parts => Ok(json!(parts)),
         }

@@ -27,6 +27,10 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The time for a reload, whose outcome is waited for.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(25);
 
+/// How often, and after which time, a command asks again that was told to wait: a script may change hundreds of keys.
+const MAX_WAITS: usize = 5;
+const WAIT: Duration = Duration::from_secs(1);
+
 /// Which process is asked, and what.
 #[derive(Debug, Args)]
 pub(super) struct CtlArgs {
@@ -100,7 +104,15 @@ pub(super) fn ctl(args: &CtlArgs) -> Ending {
         Err(why) => return output::refuse("ctl", &why),
     };
     let CtlRequest { method, path, body, timeout, print } = request;
-    match client.send(method, &path, body.as_ref(), timeout) {
+    let mut answer = client.send(method.clone(), &path, body.as_ref(), timeout);
+    for _ in 0..MAX_WAITS {
+        if !matches!(answer, Ok((StatusCode::TOO_MANY_REQUESTS, _))) {
+            break;
+        }
+        std::thread::sleep(WAIT);
+        answer = client.send(method.clone(), &path, body.as_ref(), timeout);
+    }
+    match answer {
         Err(why) => output::refuse("ctl", &why),
         Ok((status, answer)) if status == StatusCode::OK => {
             let text = if args.json { format!("{answer:#}\n") } else { print(&answer) };
@@ -122,9 +134,9 @@ fn admin_client(args: &CtlArgs) -> Result<AdminClient, String> {
     let admin = match &args.config {
         None => None,
         Some(file) => {
-            let loaded = config::load(file).map_err(|errors| errors.to_string())?;
+            let endpoint = config::admin_endpoint(file).map_err(|errors| errors.to_string())?;
             let missing = || format!("{}: has no admin section", file.display());
-            Some(loaded.config.admin.ok_or_else(missing)?)
+            Some(endpoint.ok_or_else(missing)?)
         }
     };
     let url = match (&args.admin, &admin) {
@@ -146,8 +158,8 @@ fn admin_client(args: &CtlArgs) -> Result<AdminClient, String> {
             );
         }
     };
-    let token = admin.as_ref().and_then(|admin| admin.token.as_deref());
-    AdminClient::new(&url, args.token_file.as_deref(), token)
+    let configured = admin.as_ref().and_then(|admin| admin.token_file.as_deref());
+    AdminClient::new(&url, args.token_file.as_deref().or(configured), None)
 }
 
 impl CtlCommand {

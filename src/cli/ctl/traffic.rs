@@ -206,18 +206,52 @@ pub(super) fn why(refusal: &Value) -> String {
     lines
 }
 
+/// Whether requests are served, and whether as they should be.
+fn readiness(answer: &Value) -> String {
+    match (answer["ready"] == true, answer["store"]["up"] == false) {
+        (true, true) => "degraded: the store does not answer".to_owned(),
+        (true, false) => "yes".to_owned(),
+        (false, _) => "no".to_owned(),
+    }
+}
+
+fn store(store: &Value) -> String {
+    let state = if store["up"] == false { ", away" } else { "" };
+    format!("{}{state}", text(&store["kind"]))
+}
+
 /// The reason in words.
 fn explained(refusal: &Value) -> String {
     let limit = text(&deciding(refusal)["name"]);
     match refusal["reason"].as_str().unwrap_or_default() {
+        "limit" if is_denied(deciding(refusal)) => {
+            format!("an override of limit {limit} denies the key{}", rule(deciding(refusal)))
+        }
         "limit" => format!("limit {limit} has no room for it"),
-        "ban" => format!("limit {limit} has banned the key"),
+        "ban" if !deciding(refusal)["rule"].is_null() => {
+            format!("an operator has banned the key from limit {limit}{}", rule(deciding(refusal)))
+        }
+        "ban" => format!("limit {limit} has banned the key, for too many refusals"),
         "store_outage" => format!("the store of limit {limit} does not answer"),
         "missing_key" => format!("it has no key for limit {limit}"),
         "repeated_key" => format!("it has the key of limit {limit} more than once"),
         "unreadable_key" => format!("origins could read its key for limit {limit} differently"),
         "no_token_keys" => format!("the keys that verify tokens for limit {limit} are missing"),
         _ => text(&refusal["reason"]),
+    }
+}
+
+/// Whether an override refuses every request of the key.
+fn is_denied(limit: &Value) -> bool {
+    limit["denied"] == true
+}
+
+/// The rule of an operator that still holds for the key: until when, and why.
+fn rule(limit: &Value) -> String {
+    let rule = &limit["rule"];
+    match rule["until"].as_str() {
+        Some(until) => format!(" until {until}: {}", text(&rule["reason"])),
+        None => String::new(),
     }
 }
 
@@ -283,7 +317,8 @@ pub(super) fn status(answer: &Value) -> String {
     let mut lines = String::new();
     for (name, value) in [
         ("version", text(&answer["version"])),
-        ("ready", yes_or_no(&answer["ready"]).to_owned()),
+        ("ready", readiness(answer)),
+        ("store", store(&answer["store"])),
         ("generation", text(&answer["generation"])),
         ("configuration", text(&answer["configuration"])),
         ("uptime", text(&answer["uptime_seconds"]) + " s"),
@@ -292,9 +327,15 @@ pub(super) fn status(answer: &Value) -> String {
     ] {
         lines.push_str(&format!("{name:<14} {value}\n"));
     }
+    let is_shared = answer["store"]["kind"] == "redis";
     let mut limits = TextTable::new(&["limit", "tier", "cells"]);
     for limit in list(&answer["limits"]) {
-        limits.row(&[text(&limit["name"]), text(&limit["tier"]), text(&limit["cells"])]);
+        let cells = match is_shared {
+            true => "in the store".to_owned(),
+            false => text(&limit["cells"]),
+        };
+        let cells = if limit["tier"] == "exact" { cells } else { String::new() };
+        limits.row(&[text(&limit["name"]), text(&limit["tier"]), cells]);
     }
     let mut origins = TextTable::new(&["origin", "healthy", "servers"]);
     for origin in list(&answer["origins"]) {

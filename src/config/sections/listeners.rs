@@ -167,7 +167,7 @@ fn certificate(
 }
 
 /// An IP address with a port.
-pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
+pub(in crate::config) fn socket_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         let bare = text.split_once("://").map_or(text, |(_, rest)| rest).trim_end_matches('/');
         let (host, port) = match bare.parse::<u16>() {

@@ -99,6 +99,9 @@ impl AdminApi {
                 _ => format!("is no JSON (line {}); {}", error.line(), change.shape()),
             })
         })?;
+        if let Some(ended) = self.end_rule_of_former_limit(change, &request, operator).await? {
+            return Ok(ended);
+        }
         let change = self.read_change(change, request, operator)?;
         self.changes.make(&change.changes).await.map_err(|error| not_made(&error))?;
         if change.kind == ChangeKind::Reset {
@@ -122,6 +125,52 @@ impl AdminApi {
             // It was made. What the key has spent cannot be told.
             Err(_) => Ok(json!({ "limit": &*limit.name, "hash": change.cell.key.to_string() })),
         }
+    }
+
+    /// Ends a rule whose limit is in no configuration any more. It is named by its hash, as `/overrides` shows it. `None`:
+    /// there is no such rule, or it is not to be ended.
+    async fn end_rule_of_former_limit(
+        &self,
+        change: KeyChange,
+        request: &ChangeRequest,
+        operator: &Operator,
+    ) -> Result<Option<Value>, Unanswered> {
+        let (kind, is_ban) = match change {
+            KeyChange::Unban => (ChangeKind::Unban, true),
+            KeyChange::Override if request.action.as_deref() == Some("none") => {
+                (ChangeKind::EndOverride, false)
+            }
+            KeyChange::Override | KeyChange::Ban | KeyChange::Reset => return Ok(None),
+        };
+        let QuestionKey::Hash { hash } = &request.key else {
+            return Ok(None);
+        };
+        let live = self.live.load();
+        let is_in_force =
+            live.generation.policy().limits.iter().any(|limit| *limit.name == *request.limit);
+        let rules = self.engine.key_rules();
+        let is_asked = |rule: &&KeyRule| {
+            *rule.limit == *request.limit
+                && rule.key.to_string().eq_ignore_ascii_case(hash)
+                && rule.ruling.is_ban() == is_ban
+        };
+        let Some(rule) = rules.iter().find(is_asked).filter(|_| !is_in_force) else {
+            return Ok(None);
+        };
+        let reason = reason(request.reason.as_deref())?;
+        let ended = [RuleChange::Drop { key: rule.key, is_ban }];
+        self.changes.make(&ended).await.map_err(|error| not_made(&error))?;
+        self.audit.record(AuditEntry {
+            at: self.engine.date(self.engine.now()),
+            by: operator.by.clone(),
+            from: operator.from.clone(),
+            kind,
+            detail: "the limit is in no configuration any more".to_owned(),
+            target: Some((rule.limit.to_string(), rule.key)),
+            until: None,
+            reason,
+        });
+        Ok(Some(json!({ "limit": &*rule.limit, "hash": rule.key.to_string() })))
     }
 
     fn read_change(

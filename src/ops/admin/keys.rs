@@ -17,6 +17,9 @@ use crate::ops::log::timestamp;
 use crate::policy::{Count, KeyHash, KeyRule, Limit, LimitIndex, OverrideAction, Ruling};
 use crate::proxy::Live;
 
+/// The largest number of limits that an error names.
+const MAX_NAMES: usize = 20;
+
 /// The body of a question.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -82,7 +85,12 @@ impl AdminApi {
     ) -> Result<(LimitIndex, KeyCell), Unanswered> {
         let mut limits = live.generation.policy().indexed_limits();
         let (index, _) = limits.find(|(_, limit)| *limit.name == *name).ok_or_else(|| {
-            let detail = "the configuration in force has no limit of this name".to_owned();
+            let known = live.generation.policy().limits.iter().take(MAX_NAMES);
+            let known: Vec<&str> = known.map(|limit| &*limit.name).collect();
+            let detail = format!(
+                "the configuration in force has no limit of this name; it has {}",
+                known.join(", ")
+            );
             Unanswered { status: StatusCode::NOT_FOUND, detail }
         })?;
         let values: Vec<&str> = match key {
@@ -92,12 +100,23 @@ impl AdminApi {
         };
         let typed = match key {
             QuestionKey::Address { client_ip } => TypedKey::Address(*client_ip),
-            QuestionKey::Hash { hash } => TypedKey::Hash(parse_hash(hash)?),
+            QuestionKey::Hash { hash } => TypedKey::Hash(self.hash_of(name, hash)?),
             QuestionKey::Single(_) | QuestionKey::Values(_) => TypedKey::Values(&values),
         };
         let prefix = live.clients().ipv6_prefix;
         let cell = self.engine.locate_key(&live.generation, index, &typed, prefix);
         Ok((index, cell.map_err(unanswered)?))
+    }
+
+    /// A typed hash, unless a refusal is kept in which it belongs to another limit.
+    fn hash_of(&self, limit: &str, typed: &str) -> Result<KeyHash, Unanswered> {
+        let hash = parse_hash(typed)?;
+        match self.counters.refusals().limit_of(hash) {
+            Some(other) if *other != *limit => {
+                Err(Unanswered::bad_request(format!("this is the hash of a key of limit {other}")))
+            }
+            Some(_) | None => Ok(hash),
+        }
     }
 
     /// What the key of a cell has spent, and what holds for it.
@@ -187,7 +206,9 @@ fn parse_hash(text: &str) -> Result<KeyHash, Unanswered> {
 pub(super) fn unanswered(error: LookUpError) -> Unanswered {
     let status = match error {
         LookUpError::UnknownPlan { .. } => StatusCode::NOT_FOUND,
-        LookUpError::Key(_) | LookUpError::HashInFamily => StatusCode::BAD_REQUEST,
+        LookUpError::Key(_) | LookUpError::HashInFamily | LookUpError::OtherLimit => {
+            StatusCode::BAD_REQUEST
+        }
         LookUpError::Store => StatusCode::SERVICE_UNAVAILABLE,
     };
     Unanswered { status, detail: error.detail() }

@@ -61,6 +61,7 @@ use crate::signals::OperatorRequests;
 
 pub use access::AdminAccess;
 pub use answer_queue::AnswerQueue;
+pub use replies::ADMIN_API;
 pub use request_buckets::RequestBuckets;
 
 use access::Foreign;
@@ -101,8 +102,6 @@ pub struct AdminApi {
     pub certificates: Arc<CertificateStore>,
     /// What the system says of this process. Made when the process starts, while descriptors are free.
     pub process: ProcessCollector,
-    /// The bearer token. `None`: reading needs no token, and nothing can be changed.
-    pub token: Option<String>,
     /// The header that says who changes something.
     pub by_header: Option<HeaderName>,
     /// Makes changes of keys.
@@ -176,9 +175,9 @@ impl AdminApi {
         }
         let token = head.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         if !endpoint.is_open() && !self.accepts_token(token) {
-            return Err(Box::new(unauthorized()));
+            return Err(Box::new(unauthorized(token.is_some())));
         }
-        if endpoint.is_change() && self.token.is_none() {
+        if endpoint.is_change() && self.live.load().admin_token.is_none() {
             let cure = "changes need admin.token_file in the configuration";
             return Err(Box::new(problem(StatusCode::FORBIDDEN, cure)));
         }
@@ -292,7 +291,8 @@ impl AdminApi {
 
     /// Whether the token is the configured one. The comparison takes a time that depends on the length only.
     fn accepts_token(&self, given: Option<&[u8]>) -> bool {
-        let Some(wanted) = &self.token else {
+        let live = self.live.load();
+        let Some(wanted) = &live.admin_token else {
             return true;
         };
         let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or(b"");

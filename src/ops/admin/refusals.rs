@@ -8,13 +8,13 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::AdminApi;
-use super::keys::Unanswered;
+use super::keys::{Unanswered, rule_json};
 use super::query::{Parameters, bad_request, not_found, shortened};
 use crate::clock::Nanos;
 use crate::engine::VerdictKind;
 use crate::limit::TypedRate;
 use crate::ops::log::timestamp;
-use crate::policy::client;
+use crate::policy::{KeyRule, client};
 use crate::refusals::{
     MAX_ID_BYTES, MAX_REFUSALS, RecordedCell, RecordedLimit, RecordedRefusal, RecordedSource,
     RefusalQuery, UnknownName,
@@ -97,6 +97,19 @@ impl AdminApi {
         };
         let retry_at = cell.filter(|cell| refuses(cell)).and_then(|cell| cell.retry_after);
         let retry_at = retry_at.map(|left| timestamp(refusal.date.saturating_add(left).into()));
+        let is_override = plan.is_none() && overridden.is_some();
+        let denied = cell.is_some_and(|cell| {
+            refuses(cell) && !cell.is_banned && is_override && cell.remaining.is_none()
+        });
+        let rule = cell.and_then(|cell| {
+            let is_asked = |rule: &&KeyRule| {
+                rule.key == cell.key
+                    && rule.ruling.is_ban() == cell.is_banned
+                    && rule.until > refusal.date
+            };
+            let rules = self.engine.key_rules();
+            rules.iter().find(is_asked).map(rule_json)
+        });
         json!({
             "name": &*log.name(limit.name),
             "tier": limit.tier.name(),
@@ -112,6 +125,8 @@ impl AdminApi {
             "retry_at": retry_at,
             "shadow": cell.is_some_and(|cell| cell.is_shadow),
             "banned": cell.is_some_and(|cell| cell.is_banned),
+            "denied": denied,
+            "rule": rule,
         })
     }
 }

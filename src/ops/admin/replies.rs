@@ -1,11 +1,14 @@
 //! How answers of the admin API look: JSON, problem documents (RFC 9457), plain text. None of them is stored by anybody.
 
-use http::{Response, StatusCode, header};
+use http::{HeaderName, Response, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::keys::Unanswered;
 use crate::clock::Nanos;
 use crate::ops::status::ReloadOutcome;
+
+/// The field by which commands know an admin listener before they send the token to it; its value is the version of the API.
+pub const ADMIN_API: HeaderName = HeaderName::from_static("tollgate-admin-api");
 
 /// The outcome of a reload that was asked for: 422 if the files are refused.
 pub(super) fn reload_answer(outcome: ReloadOutcome) -> Response<Vec<u8>> {
@@ -50,14 +53,19 @@ pub(super) fn too_many(wait: Nanos) -> Response<Vec<u8>> {
 }
 
 pub(super) fn not_allowed(allowed: &'static str) -> Response<Vec<u8>> {
-    let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, &format!("{allowed} only\n"));
+    let mut answer = problem(StatusCode::METHOD_NOT_ALLOWED, &format!("{allowed} only"));
     // RFC 9110, section 15.5.6.
     answer.headers_mut().insert(header::ALLOW, header::HeaderValue::from_static(allowed));
     answer
 }
 
-pub(super) fn unauthorized() -> Response<Vec<u8>> {
-    let mut answer = plain(StatusCode::UNAUTHORIZED, "a bearer token is needed\n");
+/// `is_given`: whether the request had a token, which is wrong then.
+pub(super) fn unauthorized(is_given: bool) -> Response<Vec<u8>> {
+    let detail = match is_given {
+        true => "the token is wrong: it is not the content of admin.token_file",
+        false => "a token is needed: Authorization: Bearer, and the content of admin.token_file",
+    };
+    let mut answer = problem(StatusCode::UNAUTHORIZED, detail);
     // RFC 9110, section 11.6.1.
     let challenge = header::HeaderValue::from_static("Bearer");
     answer.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
@@ -78,5 +86,6 @@ pub(super) fn body(status: StatusCode, media_type: &str, text: String) -> Respon
     }
     headers.insert(header::CONTENT_LENGTH, length.into());
     headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
+    headers.insert(ADMIN_API, header::HeaderValue::from_static("1"));
     answer
 }

@@ -107,8 +107,8 @@ access_log: {{ to: none }}
     std::thread::spawn(move || {
         let orders = Signals::install().and_then(Signals::listen).unwrap();
         let loaded = tollgate::config::load(&file).map_err(|errors| errors.to_string()).unwrap();
-        let options = tollgate::server::RunOptions { upgrade: false, watch: false };
-        tollgate::server::run(loaded, Some(&file), options, orders).unwrap();
+        let options = tollgate::server::RunOptions { upgrade: false };
+        tollgate::server::run(loaded, Some(&file), options, None, orders).unwrap();
         drop(folder);
     });
     port

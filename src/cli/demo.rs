@@ -24,7 +24,7 @@ pub(super) fn demo() -> Ending {
     match prepare() {
         Ok((file, commands)) => match output::answer(&commands, Ending::Success) {
             Ending::Success => {
-                run::run(&file, RunOptions { upgrade: false, watch: false }, LogSettings::default())
+                run::run(&file, RunOptions { upgrade: false }, false, LogSettings::default())
             }
             ending => ending,
         },

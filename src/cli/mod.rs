@@ -153,7 +153,7 @@ fn run_command(command: Command) -> Ending {
                 LogFormatWord::Text => LogForm::Text,
                 LogFormatWord::Json => LogForm::Json,
             };
-            run::run(&config, RunOptions { upgrade, watch }, LogSettings { level, form })
+            run::run(&config, RunOptions { upgrade }, watch, LogSettings { level, form })
         }
         Command::Check(args) => check::check(&args),
         Command::Explain(args) => explain::explain(&args),

@@ -98,7 +98,7 @@ impl KeyCell {
     ///
     /// # Errors
     /// [`LookUpError::HashInFamily`].
-    pub(super) const fn require_family(self) -> Result<KeyHash, LookUpError> {
+    pub const fn require_family(self) -> Result<KeyHash, LookUpError> {
         if self.lacks_family { Err(LookUpError::HashInFamily) } else { Ok(self.key) }
     }
 }

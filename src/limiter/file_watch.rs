@@ -14,7 +14,7 @@ const MAX_PAUSE: u32 = 16;
 
 /// A policy file with what it includes, and the version of them that was read last.
 #[derive(Debug)]
-pub(crate) struct FileWatch {
+pub struct FileWatch {
     versions: VersionWatch,
     read: Option<ConfigVersion>,
     /// The version at the last look.

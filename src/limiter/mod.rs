@@ -25,7 +25,7 @@ pub use action::Action;
 pub use builder::LimiterBuilder;
 pub use error::LimiterError;
 #[cfg(feature = "bin")]
-pub(crate) use file_watch::FileWatch;
+pub use file_watch::FileWatch;
 pub use judge::Limiter;
 pub use judged::Judged;
 pub use metrics::{KeySetMetrics, LimitMetrics, MetricsSnapshot, VerdictCounts};

@@ -5,6 +5,7 @@
 //! know who asked for a change. What must always hold: the rules that the engine follows are published with the
 //! configuration, and rules are not lost while a node that knows them lives, also if the store loses them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,13 +15,21 @@ use super::reload::Reloader;
 use crate::clock::Nanos;
 use crate::engine::Engine;
 use crate::policy::{KeyHash, KeyRule};
-use crate::store::redis::{MAX_KEY_RULES, RuleChange, RuleChangeError, RuleNews, SharedStore};
+use crate::store::redis::{
+    MAX_KEY_RULES, RuleChange, RuleChangeError, RuleNews, RulesQuestion, RulesVersion, SharedStore,
+};
 
 /// The time between two questions to the store. A change reaches every node within it and the time of a reply.
 pub const POLL_EVERY: Duration = Duration::from_millis(300);
 
 /// How long a rule may last: 30 days.
 pub(super) const MAX_RULE_SPAN: Nanos = Nanos::from_secs(30 * 86_400);
+
+/// Ended rules that a node remembers.
+const MAX_ENDED: usize = 1_000;
+
+/// A step of the clock after which the ends of rules are computed anew.
+const CLOCK_STEP: Nanos = Nanos::SECOND;
 
 /// The rules for keys, as this node knows them.
 pub struct KeyChanges {
@@ -33,9 +42,52 @@ pub struct KeyChanges {
 /// applied in their order.
 #[derive(Default)]
 struct SharedRules {
-    version: u64,
+    version: RulesVersion,
+    /// The date less the monotonic time when the ends of the rules were computed.
+    date_offset: Option<u64>,
+    /// Rules that were ended before their time, the latest last, and when this node learned it. They are told to a store
+    /// that has an older state again.
+    ended: VecDeque<EndedRule>,
     /// Whether the last question had no answer.
     is_failing: bool,
+}
+
+/// A rule that was ended before its time.
+struct EndedRule {
+    key: KeyHash,
+    is_ban: bool,
+    at: Nanos,
+}
+
+impl EndedRule {
+    fn told(&self) -> RuleChange {
+        RuleChange::Gone { key: self.key, is_ban: self.is_ban, at: self.at }
+    }
+}
+
+impl SharedRules {
+    /// Whether the clock was set since the ends of the rules were computed.
+    fn is_out_of_step(&self, date: Nanos, mono: Nanos) -> bool {
+        let offset = date.saturating_sub(mono).get();
+        self.date_offset.is_some_and(|known| known.abs_diff(offset) > CLOCK_STEP.get())
+    }
+
+    /// Remembers rules that were in force and are not any more.
+    fn remember_ended(&mut self, before: &[KeyRule], now: &[KeyRule], date: Nanos) {
+        let same = |a: &KeyRule, b: &KeyRule| a.replaces(b);
+        self.ended.retain(|ended| {
+            !now.iter().any(|rule| rule.key == ended.key && rule.ruling.is_ban() == ended.is_ban)
+        });
+        let is_ended =
+            |rule: &&KeyRule| rule.until > date && !now.iter().any(|other| same(rule, other));
+        for rule in before.iter().filter(is_ended) {
+            let (key, is_ban) = (rule.key, rule.ruling.is_ban());
+            self.ended.push_back(EndedRule { key, is_ban, at: date });
+        }
+        while self.ended.len() > MAX_ENDED {
+            self.ended.pop_front();
+        }
+    }
 }
 
 impl KeyChanges {
@@ -82,15 +134,20 @@ impl KeyChanges {
 
     /// Removes rules whose end has come. (They have no effect any more, whether they are removed or not.)
     pub fn expire(&self) {
-        let date = self.engine.date(self.engine.now());
+        let now = self.engine.now();
+        let date = self.engine.date(now);
         let rules = self.engine.key_rules();
         if rules.iter().all(|rule| rule.until > date) {
             return;
         }
         // A change that is being made removes them as well.
-        let Ok(_guard) = self.shared.try_lock() else {
+        let Ok(shared) = self.shared.try_lock() else {
             return;
         };
+        if shared.is_out_of_step(date, now.mono) {
+            // The clock was set. The store tells how long the rules still last.
+            return;
+        }
         let (ended, kept): (Vec<_>, Vec<_>) =
             self.engine.key_rules().iter().cloned().partition(|rule| rule.until <= date);
         for rule in &ended {
@@ -110,17 +167,29 @@ impl KeyChanges {
         shared: &mut SharedRules,
         changes: &[RuleChange],
     ) -> Result<(), RuleChangeError> {
-        let date = || self.engine.date(self.engine.now());
-        let mut news = store.exchange_rules(shared.version, changes, date()).await;
+        let mut news = self.ask(store, shared, changes).await;
         if let Err(RuleChangeError::Lost) = news {
             self.restore(store, shared).await?;
-            news = store.exchange_rules(shared.version, changes, date()).await;
+            news = self.ask(store, shared, changes).await;
         }
         self.learn(shared, news?);
         Ok(())
     }
 
-    /// Tells a store that has lost its rules those of this node.
+    async fn ask(
+        &self,
+        store: &SharedStore,
+        shared: &SharedRules,
+        changes: &[RuleChange],
+    ) -> Result<RuleNews, RuleChangeError> {
+        let now = self.engine.now();
+        let date = self.engine.date(now);
+        let wants_all = shared.is_out_of_step(date, now.mono);
+        let question = RulesQuestion { known: &shared.version, wants_all, changes, date };
+        store.exchange_rules(question).await
+    }
+
+    /// Tells a store that has lost its rules, or has an older state again, what this node knows.
     async fn restore(
         &self,
         store: &SharedStore,
@@ -129,13 +198,14 @@ impl KeyChanges {
         let date = self.engine.date(self.engine.now());
         let rules = self.engine.key_rules();
         let kept = rules.iter().filter(|rule| rule.until > date).cloned();
-        let kept: Vec<RuleChange> = kept.map(RuleChange::Keep).collect();
-        if kept.is_empty() {
-            shared.version = 0;
+        let ended = shared.ended.iter().map(EndedRule::told);
+        let known: Vec<RuleChange> = ended.chain(kept.map(RuleChange::Keep)).collect();
+        if known.is_empty() {
+            shared.version = RulesVersion::default();
             return Ok(());
         }
         log::warn!("the store has lost the rules of operators for keys; this node tells it again");
-        let news = store.exchange_rules(shared.version, &kept, date).await?;
+        let news = self.ask(store, shared, &known).await?;
         self.learn(shared, news);
         Ok(())
     }
@@ -144,6 +214,10 @@ impl KeyChanges {
         let RuleNews { version, rules, resets, lifts } = news;
         shared.version = version;
         if let Some(rules) = rules {
+            let now = self.engine.now();
+            let date = self.engine.date(now);
+            shared.date_offset = Some(date.saturating_sub(now.mono).get());
+            shared.remember_ended(&self.engine.key_rules(), &rules, date);
             self.publish(rules);
         }
         resets.into_iter().for_each(|key| self.forget(key));
@@ -166,6 +240,8 @@ impl KeyChanges {
                     rules.retain(|rule| rule.key != *key || rule.ruling.is_ban() != *is_ban);
                     is_changed = true;
                 }
+                // Only a shared store has other states.
+                RuleChange::Gone { .. } => {}
                 RuleChange::Reset(key) => self.forget(*key),
                 RuleChange::Lift(key) => self.engine.lift_ban(*key),
             }

@@ -3,6 +3,7 @@
 //! It does not know what triggers a reload, or on which thread it runs. What must always hold: a refused reload changes
 //! nothing (the access log is opened again, no more), and counters and unchanged origins continue.
 
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -121,6 +122,7 @@ impl Reloader {
         let previous = self.live.load_full();
         let generation = next.generation.number();
         let changes = policy_changes(previous.generation.policy(), next.generation.policy());
+        warn_of_rules_without_effect(&self.engine, &next, self.engine.date(self.engine.now()));
         self.certificates.replace(certificates);
         self.live.store(Arc::new(next));
         self.retired.lock().push(previous);
@@ -160,6 +162,13 @@ impl Reloader {
             let why = "the configuration came from standard input, which cannot be read again";
             return Err(vec![format!("{why}; restart instead, with --config FILE")]);
         };
+        // Reading a pipe that nobody writes would never end, and no other reload could begin.
+        if std::fs::metadata(file).is_ok_and(|metadata| metadata.file_type().is_fifo()) {
+            let file = file.display();
+            return Err(vec![format!(
+                "{file}: is a pipe, which cannot be read again; name a file"
+            )]);
+        }
         let loaded = config::load(file).map_err(lines)?;
         let date = self.engine.date(self.engine.now());
         let dates = super::certificate_warnings(&loaded.config, &loaded.source, date);
@@ -172,5 +181,25 @@ impl Reloader {
             return Err(vec![format!("{file}: {key}: a reload cannot change it; restart instead")]);
         }
         Ok(loaded.config)
+    }
+}
+
+/// Says which rules of operators have no effect under a new configuration.
+fn warn_of_rules_without_effect(engine: &Engine, next: &Live, date: crate::clock::Nanos) {
+    let limits = &next.generation.policy().limits;
+    for rule in engine.key_rules().iter().filter(|rule| rule.until > date) {
+        let why = match limits.iter().find(|limit| limit.name == rule.limit) {
+            None => "the limit is not in it".to_owned(),
+            Some(limit) if limit.terms.key_rules.of_key(rule.key).is_some() => continue,
+            Some(limit) => match limit.check_ruling(&rule.ruling) {
+                Err(error) => error.to_string(),
+                Ok(()) => "the limit cannot have one more rate".to_owned(),
+            },
+        };
+        log::warn!(
+            "limit {}: the rule of an operator for key {} has no effect under this configuration: {why}",
+            rule.limit,
+            rule.key
+        );
     }
 }

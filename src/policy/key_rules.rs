@@ -62,6 +62,11 @@ pub enum RulingError {
     /// A limit in shadow mode refuses nobody.
     #[error("the limit is in shadow mode and refuses nobody, so this would have no effect")]
     Shadow,
+    /// A limit with a rollout refuses only some keys.
+    #[error(
+        "the limit has a rollout and refuses nobody outside of its share, so this might have no effect"
+    )]
+    Rollout,
     /// The rate is impossible under the limit's algorithm.
     #[error(transparent)]
     Quota(#[from] QuotaError),

@@ -18,6 +18,9 @@ impl Limit {
         match ruling {
             Ruling::Allow => Ok(()),
             Ruling::Ban | Ruling::Deny if self.mode == Mode::Shadow => Err(RulingError::Shadow),
+            Ruling::Ban | Ruling::Deny if !self.terms.rollout.is_complete() => {
+                Err(RulingError::Rollout)
+            }
             Ruling::Ban | Ruling::Deny => Ok(()),
             Ruling::Rate { rate, burst } => {
                 let quota = self.quota_at(*rate, *burst)?;

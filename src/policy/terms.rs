@@ -115,6 +115,11 @@ impl Default for Rollout {
 const ALL_KEYS_PPM: u32 = 1_000_000;
 
 impl Rollout {
+    /// Whether no key is left out.
+    pub const fn is_complete(&self) -> bool {
+        self.ppm >= ALL_KEYS_PPM
+    }
+
     /// Whether the limit is enforced for a key at the date `now`. `hash` gives the key's fixed hash: all nodes
     /// agree, and a key that is included stays included while the share grows.
     pub fn includes(&self, now: Nanos, hash: impl FnOnce() -> u64) -> bool {

@@ -109,6 +109,8 @@ impl Components {
             waiting: Mutex::default(),
         });
         let changes = Arc::new(KeyChanges::new(Arc::clone(&engine), Arc::clone(&reloader)));
+        // The first request meets the rules that hold on the other nodes.
+        background.block_on(changes.poll());
         Ok(Self {
             clock,
             engine,

@@ -4,7 +4,6 @@
 //! link that is pointed elsewhere, as Kubernetes mounts files, is a change. A version that is refused is tried again with
 //! growing pauses, because the cause may pass. It does not know what a reload does, or that signals ask for reloads, too.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,12 +21,8 @@ pub(super) struct FileReloads {
 }
 
 impl FileReloads {
-    /// Watches a file, from its present version on.
-    pub(super) async fn run(self, file: PathBuf) {
-        let shown = file.display().to_string();
-        let Ok(mut watch) = tokio::task::spawn_blocking(move || FileWatch::new(file)).await else {
-            return;
-        };
+    /// Watches a file, which is called `shown` in the log.
+    pub(super) async fn run(self, mut watch: FileWatch, shown: String) {
         log::info!("watching {shown}: a change is a reload");
         loop {
             tokio::time::sleep(LOOK_INTERVAL).await;

@@ -41,8 +41,8 @@ impl Housekeeping {
         let changes = Arc::clone(&self.changes);
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(POLL_EVERY).await;
                 changes.poll().await;
+                tokio::time::sleep(POLL_EVERY).await;
             }
         });
         loop {

@@ -25,6 +25,7 @@ use crate::config::{Config, ConfigErrors, LoadedConfig};
 use crate::edge::{
     HandoverOffer, HandoverState, StartupBarrier, Successor, TakenOver, socket_path, take_over,
 };
+use crate::limiter::FileWatch;
 use crate::ops::{SETTLING_TIME, Status, certificate_warnings, supervisor};
 use crate::signals::OperatorRequests;
 use components::{Components, LOG_FLUSH_TIMEOUT, bound_listeners};
@@ -45,13 +46,11 @@ struct PreparedServer {
 pub struct RunOptions {
     /// Whether it takes over from the process that serves the same file.
     pub upgrade: bool,
-    /// Whether it reloads when the file changes.
-    pub watch: bool,
 }
 
 /// Serves until a signal ends the process. Returns early only if the server could not start, or was told to end before
 /// it had started. `file`: where the configuration was read, for reloads and successors; `None` if it cannot be read
-/// again.
+/// again. `watch`: what reloads when it changes, begun before the configuration was read.
 ///
 /// # Errors
 ///
@@ -60,6 +59,7 @@ pub fn run(
     loaded: LoadedConfig,
     file: Option<&Path>,
     options: RunOptions,
+    watch: Option<FileWatch>,
     requests: Arc<OperatorRequests>,
 ) -> Result<(), ConfigErrors> {
     let LoadedConfig { config, source, warnings } = loaded;
@@ -69,7 +69,7 @@ pub fn run(
         log::warn!("{warning}");
     }
     let listeners = config.listeners.clone();
-    let prepared = prepare(config, file, options, requests)
+    let prepared = prepare(config, file, options, watch, requests)
         .map_err(|errors| located(&errors, &listeners, &source))?;
     // The tree of a large file is no use while the server runs.
     drop((source, listeners));
@@ -84,6 +84,7 @@ fn prepare(
     config: Config,
     file: Option<&Path>,
     options: RunOptions,
+    watch: Option<FileWatch>,
     requests: Arc<OperatorRequests>,
 ) -> Result<Option<PreparedServer>, Vec<StartError>> {
     let bounds = config.bounds.clone();
@@ -132,8 +133,9 @@ fn prepare(
     server.add_service(components.edge(bound, threads, conf, &startup));
     components.background.spawn(components.housekeeping().run());
     components.background.spawn(components.memory_watch().run());
-    if let (Some(file), true) = (file, options.watch) {
-        components.background.spawn(components.file_reloads().run(file.to_owned()));
+    if let (Some(file), Some(watch)) = (file, watch) {
+        let shown = file.display().to_string();
+        components.background.spawn(components.file_reloads().run(watch, shown));
     }
     let status = Arc::clone(&components.status);
     let handover = HandoverState {

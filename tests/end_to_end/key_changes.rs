@@ -513,3 +513,39 @@ async fn ctl_shows_and_changes_keys() {
         assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output));
     }
 }
+
+#[tokio::test]
+async fn requests_without_the_token_do_not_hold_up_those_with_it() {
+    let origin = Origin::start("site").await;
+    let gate = gate(&origin).await;
+    let url = format!("http://127.0.0.1:{}", gate.admin);
+    let ask = |token: Option<&'static str>, path: &str| {
+        let asked = client().get(format!("{url}{path}"));
+        let asked = match token {
+            Some(token) => asked.bearer_auth(token),
+            None => asked,
+        };
+        async move { asked.send().await.unwrap().status().as_u16() }
+    };
+    let guesses = (0..8).map(|task| {
+        let url = url.clone();
+        tokio::spawn(async move {
+            let mut refused = 0;
+            for n in 0..100 {
+                // A guess counts on every path.
+                let path = if (n + task) % 2 == 0 { "/status" } else { "/metrics" };
+                let asked = client().get(format!("{url}{path}"));
+                let answer = asked.bearer_auth("a-wrong-token-of-24-chars").send().await.unwrap();
+                refused += u32::from(answer.status() == 429);
+            }
+            refused
+        })
+    });
+    let mut refused = 0;
+    for guess in guesses.collect::<Vec<_>>() {
+        refused += guess.await.unwrap();
+    }
+    assert!(refused > 20, "{refused}");
+    assert_eq!(ask(Some(TOKEN), "/status").await, 200);
+    assert_eq!(ask(None, "/healthz").await, 200);
+}

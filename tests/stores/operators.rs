@@ -186,3 +186,126 @@ async fn rules_outlive_a_store_that_loses_them_and_changes_need_the_store() {
     has_rules(&a, 2).await;
     assert_eq!((status(&a, "k2").await, admitted(&a, "k1", 9).await), (429, 9));
 }
+
+#[tokio::test]
+async fn the_first_change_on_an_empty_store_reaches_every_node() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let store = format!("url: \"{}\"", redis.url());
+    let (a, b) = (node(&origin, &store).await, node(&origin, &store).await);
+    assert_eq!((admitted(&a, "k1", 5).await, admitted(&b, "k1", 2).await), (3, 0));
+    change(&b, "/keys/reset", json!({})).await;
+    let forgotten = eventually(EVERYWHERE, || async { status(&a, "k1").await == 200 });
+    assert!(forgotten.await, "the other node has forgotten its denials");
+}
+
+/// What the store keeps of operators' rules.
+fn kept(redis: &Redis) -> (Vec<String>, Vec<String>) {
+    let rules = redis.ask(&["HGETALL", "tollgate:{bans}:rules"]);
+    (rules, redis.ask(&["ZRANGE", "tollgate:{bans}:changes", "0", "-1", "WITHSCORES"]))
+}
+
+/// The store has an older state again, as after a restart from a snapshot.
+fn put_back(redis: &Redis, (rules, changes): &(Vec<String>, Vec<String>)) {
+    let _: u32 = redis.ask(&["DEL", "tollgate:{bans}:rules", "tollgate:{bans}:changes"]);
+    let mut words = vec!["HSET", "tollgate:{bans}:rules"];
+    words.extend(rules.iter().map(String::as_str));
+    let _: u32 = redis.ask(&words);
+    for pair in changes.chunks(2) {
+        let _: u32 = redis.ask(&["ZADD", "tollgate:{bans}:changes", &pair[1], &pair[0]]);
+    }
+}
+
+#[tokio::test]
+async fn a_store_with_an_older_state_undoes_nothing() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let store = format!("url: \"{}\"", redis.url());
+    let (a, b) = (node(&origin, &store).await, node(&origin, &store).await);
+    change(&a, "/keys/ban", json!({ "for": "1h" })).await;
+    let two = json!({ "key": ["acme", "k2"], "action": "allow", "for": "1h" });
+    change(&a, "/keys/override", two).await;
+    has_rules(&b, 2).await;
+    let before = kept(&redis);
+
+    change(&b, "/keys/unban", json!({})).await;
+    let two = json!({ "key": ["acme", "k2"], "action": "deny", "for": "1h" });
+    change(&a, "/keys/override", two).await;
+    has_rules(&b, 1).await;
+    put_back(&redis, &before);
+    let told = eventually(EVERYWHERE, || async { kept(&redis).0.len() == 6 });
+    assert!(told.await, "version, mark and one rule: {:?}", kept(&redis));
+    // Several questions later both nodes agree.
+    tokio::time::sleep(2 * tollgate::ops::POLL_EVERY).await;
+    for node in [&a, &b] {
+        assert_eq!((status(node, "k1").await, status(node, "k2").await), (200, 429));
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_know_two_histories_of_the_store_come_to_one() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let store = format!("url: \"{}\"", redis.url());
+    let a = node(&origin, &store).await;
+    change(&a, "/keys/ban", json!({ "for": "1h" })).await;
+    // A promoted replica has another change of the same number.
+    let _: u32 = redis.ask(&["DEL", "tollgate:{bans}:rules", "tollgate:{bans}:changes"]);
+    let other_prefix = node(&origin, &store).await;
+    let foreign = json!({ "key": ["acme", "k2"], "for": "1h" });
+    // The node that knows the ban may have told it already; both hold in the end.
+    change(&other_prefix, "/keys/ban", foreign).await;
+    has_rules(&a, 2).await;
+    has_rules(&other_prefix, 2).await;
+    let mut rules = kept(&redis);
+    let mark = rules.0.iter().position(|word| word == "mark").unwrap() + 1;
+    rules.0[mark] = "ffffffffffffffff".to_owned();
+    put_back(&redis, &rules);
+    let told = eventually(EVERYWHERE, || async { !kept(&redis).0.contains(&rules.0[mark]) });
+    assert!(told.await, "the same number with another mark is another history");
+    has_rules(&a, 2).await;
+    assert_eq!((status(&a, "k1").await, status(&other_prefix, "k2").await), (429, 429));
+}
+
+#[tokio::test]
+async fn what_others_write_into_the_rules_stops_neither_changes_nor_requests() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let store = format!("url: \"{}\"", redis.url());
+    let (a, b) = (node(&origin, &store).await, node(&origin, &store).await);
+    let rules = "tollgate:{bans}:rules";
+    let long = "x".repeat(100_000);
+    for (field, value) in [
+        ("o0123456789abcdef0123456789abcdef", "9999999999999999 1 \u{fffd}\u{202e}"),
+        ("o0123456789abcdef0123456789abcdee", &format!("9999999999999999 1 {long}")),
+        ("version", "9007199254740993"),
+        ("rubbish", "rubbish"),
+    ] {
+        let _: u32 = redis.ask(&["HSET", rules, field, value]);
+    }
+    let _: String = redis.ask(&["SET", "tollgate:{bans}:changes", "a string"]);
+    change(&a, "/keys/ban", json!({ "for": "1h" })).await;
+    has_rules(&b, 1).await;
+    assert_eq!(status(&b, "k1").await, 429);
+    change(&b, "/keys/unban", json!({})).await;
+    has_rules(&a, 0).await;
+    assert_eq!(status(&a, "k1").await, 200);
+}
+
+#[tokio::test]
+async fn a_change_that_the_store_makes_too_late_is_in_the_audit_log() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let a = node(&origin, &format!("url: \"{}\"", redis.url())).await;
+    redis.signal("STOP");
+    let url = format!("http://127.0.0.1:{}", a.admin);
+    let body = json!({ "limit": "writes", "key": ["acme", "k1"], "for": "1h", "reason": "late" });
+    let ban = client().post(format!("{url}/keys/ban")).bearer_auth(TOKEN).body(body.to_string());
+    let answer = ban.send().await.unwrap();
+    let (status_code, text) = (answer.status(), answer.text().await.unwrap());
+    redis.signal("CONT");
+    assert!(status_code == 503 && text.contains("may have been made"), "{status_code} {text}");
+    let audit = client().get(format!("{url}/audit")).bearer_auth(TOKEN).send().await.unwrap();
+    let audit = audit.text().await.unwrap();
+    assert!(audit.contains("it may have been made") && audit.contains("late"), "{audit}");
+}

@@ -4,6 +4,11 @@
 
 use serde_json::Value;
 
+use crate::ops::is_no_text;
+
+/// Characters of a value that are shown: a reason has at most 500.
+const MAX_VALUE: usize = 600;
+
 /// Rows of equally many values.
 pub(super) struct TextTable {
     rows: Vec<Vec<String>>,
@@ -44,10 +49,14 @@ pub(super) fn text(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    plain
-        .chars()
-        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
-        .collect()
+    let shown = plain.chars().take(MAX_VALUE);
+    let mut text: String = shown
+        .flat_map(|c| if is_no_text(c) { c.escape_default().collect() } else { vec![c] })
+        .collect();
+    if plain.chars().nth(MAX_VALUE).is_some() {
+        text.push_str("..");
+    }
+    text
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use http::HeaderName;
+use http::{HeaderName, header};
 
 use super::listeners::{check_overlap, socket_address};
 use crate::config::files::{MAX_NAMED_FILE, read_bounded};
@@ -52,9 +52,18 @@ fn host(text: &str) -> Result<String, String> {
     is_name.then(|| text.to_ascii_lowercase()).ok_or_else(wrong)
 }
 
+/// A header that names the operator. Its values are in the audit log, so it must not be one that carries a secret.
 fn header(text: &str) -> Result<HeaderName, String> {
-    text.parse()
-        .map_err(|_| format!("{text:?} is not the name of a header; write x-forwarded-user"))
+    let name: HeaderName = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not the name of a header; write x-forwarded-user"))?;
+    let has_secrets = [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE];
+    match has_secrets.contains(&name) {
+        true => Err(format!(
+            "{text:?} carries a secret, and its values are in the audit log; write x-forwarded-user"
+        )),
+        false => Ok(name),
+    }
 }
 
 /// The content of a file without surrounding white space. Errors never contain the token.
@@ -70,6 +79,11 @@ fn token(at: &Located<'_>, file: &Path) -> Option<String> {
     let token = text.trim();
     if token.len() < MIN_TOKEN {
         let message = format!("{}: a token has at least {MIN_TOKEN} characters", file.display());
+        at.error_with(message, "make one as: openssl rand -hex 16");
+        return None;
+    }
+    if token.chars().any(|c| !(' '..='~').contains(&c)) {
+        let message = format!("{}: a token is one line of ASCII", file.display());
         at.error_with(message, "make one as: openssl rand -hex 16");
         return None;
     }

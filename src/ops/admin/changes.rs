@@ -13,29 +13,24 @@ use serde_json::{Value, json};
 
 use super::AdminApi;
 use super::endpoints::KeyChange;
-use super::keys::{QuestionKey, Unanswered, rule_json, unanswered};
+use super::keys::{HashKey, QuestionKey, Unanswered, rule_json, unanswered};
+use super::made_change::{MadeChange, Operator};
 use crate::clock::Nanos;
 use crate::config::{read_duration, read_rate};
 use crate::engine::KeyCell;
 use crate::ops::audit::{AuditEntry, ChangeKind};
+use crate::ops::is_no_text;
 use crate::ops::key_changes::MAX_RULE_SPAN;
 use crate::ops::status::ReloadOutcome;
 use crate::policy::{Count, KeyRule, Limit, LimitIndex, Ruling};
 use crate::proxy::Live;
-use crate::store::redis::{RuleChange, RuleChangeError};
+use crate::store::redis::RuleChange;
 
 /// The longest reason, in characters: a sentence or two.
 const MAX_REASON: usize = 500;
 
 /// The longest that a caller waits for the outcome of a reload. A request of the admin listener ends soon after.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Who asks for a change.
-#[derive(Clone, Debug)]
-pub(super) struct Operator {
-    pub(super) by: String,
-    pub(super) from: String,
-}
 
 /// The body of a change.
 #[derive(Deserialize)]
@@ -103,27 +98,35 @@ impl AdminApi {
             return Ok(ended);
         }
         let change = self.read_change(change, request, operator)?;
-        self.changes.make(&change.changes).await.map_err(|error| not_made(&error))?;
-        if change.kind == ChangeKind::Reset {
-            let reset = self.engine.reset_key(&change.live.generation, change.limit, change.cell);
-            reset.await.map_err(unanswered)?;
+        let name = change.live.generation.policy().limit(change.limit).name.to_string();
+        let is_reset = change.kind == ChangeKind::Reset;
+        if is_reset && self.engine.remote().is_some() {
+            // Before anything is changed.
+            change.cell.require_family().map_err(unanswered)?;
         }
+        let target = (name.clone(), change.cell.key);
+        let reset = is_reset.then(|| (Arc::clone(&change.live), change.limit, change.cell));
+        let made = MadeChange {
+            engine: Arc::clone(&self.engine),
+            changes: Arc::clone(&self.changes),
+            audit: Arc::clone(&self.audit),
+            operator: operator.clone(),
+            told: change.changes,
+            reset,
+            entry: MadeChange::entry(
+                change.kind,
+                change.detail,
+                target,
+                change.until,
+                change.reason,
+            ),
+        };
+        made.run().await?;
         let live = self.live.load_full();
-        let limit = live.generation.policy().limit(change.limit);
-        self.audit.record(AuditEntry {
-            at: self.engine.date(self.engine.now()),
-            by: operator.by.clone(),
-            from: operator.from.clone(),
-            kind: change.kind,
-            detail: change.detail,
-            target: Some((limit.name.to_string(), change.cell.key)),
-            until: change.until,
-            reason: change.reason,
-        });
         match self.state_of(&live, change.limit, change.cell, None).await {
             Ok(state) => Ok(state),
             // It was made. What the key has spent cannot be told.
-            Err(_) => Ok(json!({ "limit": &*limit.name, "hash": change.cell.key.to_string() })),
+            Err(_) => Ok(json!({ "limit": name, "hash": change.cell.key.to_string() })),
         }
     }
 
@@ -142,7 +145,7 @@ impl AdminApi {
             }
             KeyChange::Override | KeyChange::Ban | KeyChange::Reset => return Ok(None),
         };
-        let QuestionKey::Hash { hash } = &request.key else {
+        let QuestionKey::Hash(HashKey { hash }) = &request.key else {
             return Ok(None);
         };
         let live = self.live.load();
@@ -158,18 +161,22 @@ impl AdminApi {
             return Ok(None);
         };
         let reason = reason(request.reason.as_deref())?;
-        let ended = [RuleChange::Drop { key: rule.key, is_ban }];
-        self.changes.make(&ended).await.map_err(|error| not_made(&error))?;
-        self.audit.record(AuditEntry {
-            at: self.engine.date(self.engine.now()),
-            by: operator.by.clone(),
-            from: operator.from.clone(),
-            kind,
-            detail: "the limit is in no configuration any more".to_owned(),
-            target: Some((rule.limit.to_string(), rule.key)),
-            until: None,
-            reason,
-        });
+        let made = MadeChange {
+            engine: Arc::clone(&self.engine),
+            changes: Arc::clone(&self.changes),
+            audit: Arc::clone(&self.audit),
+            operator: operator.clone(),
+            told: vec![RuleChange::Drop { key: rule.key, is_ban }],
+            reset: None,
+            entry: MadeChange::entry(
+                kind,
+                "the limit is in no configuration any more".to_owned(),
+                (rule.limit.to_string(), rule.key),
+                None,
+                reason,
+            ),
+        };
+        made.run().await?;
         Ok(Some(json!({ "limit": &*rule.limit, "hash": rule.key.to_string() })))
     }
 
@@ -249,26 +256,35 @@ impl AdminApi {
     /// Reloads the configuration, and waits for the outcome.
     pub(super) async fn reload(&self, operator: &Operator) -> Result<ReloadOutcome, Unanswered> {
         let waiting = self.reloader.request(&self.requests);
-        let outcome = tokio::time::timeout(RELOAD_TIMEOUT, waiting).await;
-        let outcome = outcome.ok().and_then(Result::ok).ok_or_else(|| Unanswered {
+        let (engine, audit) = (Arc::clone(&self.engine), Arc::clone(&self.audit));
+        let operator = operator.clone();
+        // It is recorded also where its caller leaves.
+        let waited = tokio::spawn(async move {
+            let outcome = tokio::time::timeout(RELOAD_TIMEOUT, waiting).await;
+            let outcome = outcome.ok().and_then(Result::ok);
+            let detail = match &outcome {
+                Some(ReloadOutcome::Applied { generation, .. }) => {
+                    format!("generation {generation}")
+                }
+                Some(ReloadOutcome::Refused { .. }) => "refused".to_owned(),
+                None => format!("had not ended within {RELOAD_TIMEOUT:?}"),
+            };
+            audit.record(AuditEntry {
+                at: engine.date(engine.now()),
+                by: operator.by,
+                from: operator.from,
+                kind: ChangeKind::Reload,
+                detail,
+                target: None,
+                until: None,
+                reason: String::new(),
+            });
+            outcome
+        });
+        waited.await.ok().flatten().ok_or_else(|| Unanswered {
             status: StatusCode::GATEWAY_TIMEOUT,
             detail: format!("the reload has not ended within {RELOAD_TIMEOUT:?}; see /status"),
-        })?;
-        let detail = match &outcome {
-            ReloadOutcome::Applied { generation, .. } => format!("generation {generation}"),
-            ReloadOutcome::Refused { .. } => "refused".to_owned(),
-        };
-        self.audit.record(AuditEntry {
-            at: self.engine.date(self.engine.now()),
-            by: operator.by.clone(),
-            from: operator.from.clone(),
-            kind: ChangeKind::Reload,
-            detail,
-            target: None,
-            until: None,
-            reason: String::new(),
-        });
-        Ok(outcome)
+        })
     }
 }
 
@@ -279,7 +295,7 @@ fn reason(typed: Option<&str>) -> Result<String, Unanswered> {
         "a change needs a \"reason\"".to_owned()
     } else if reason.chars().count() > MAX_REASON {
         format!("the reason has more than {MAX_REASON} characters")
-    } else if reason.chars().any(char::is_control) {
+    } else if reason.chars().any(is_no_text) {
         "the reason has characters that are no text; write one line".to_owned()
     } else {
         return Ok(reason.to_owned());
@@ -343,21 +359,4 @@ fn span(typed: Option<&str>) -> Result<Nanos, Unanswered> {
 
 fn conflict(detail: impl Into<String>) -> Unanswered {
     Unanswered { status: StatusCode::CONFLICT, detail: detail.into() }
-}
-
-fn not_made(error: &RuleChangeError) -> Unanswered {
-    match error {
-        RuleChangeError::Full => conflict(error.to_string()),
-        RuleChangeError::Lost => Unanswered {
-            status: StatusCode::SERVICE_UNAVAILABLE,
-            detail: format!("{error}; nothing was changed"),
-        },
-        RuleChangeError::Store(failure) => Unanswered {
-            status: StatusCode::SERVICE_UNAVAILABLE,
-            detail: match failure.may_have_charged() {
-                true => format!("{error}; the change may have been made: see /overrides"),
-                false => format!("{error}; nothing was changed"),
-            },
-        },
-    }
 }

@@ -37,12 +37,20 @@ pub(super) enum QuestionKey {
     Single(String),
     Values(Vec<String>),
     /// The client's address in the stead of the key, for `missing_key: client_ip`.
-    Address {
-        client_ip: IpAddr,
-    },
-    Hash {
-        hash: String,
-    },
+    Address(AddressKey),
+    Hash(HashKey),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AddressKey {
+    client_ip: IpAddr,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HashKey {
+    pub(super) hash: String,
 }
 
 /// Why a question has no answer.
@@ -96,11 +104,11 @@ impl AdminApi {
         let values: Vec<&str> = match key {
             QuestionKey::Single(value) => vec![value],
             QuestionKey::Values(values) => values.iter().map(String::as_str).collect(),
-            QuestionKey::Address { .. } | QuestionKey::Hash { .. } => Vec::new(),
+            QuestionKey::Address(_) | QuestionKey::Hash(_) => Vec::new(),
         };
         let typed = match key {
-            QuestionKey::Address { client_ip } => TypedKey::Address(*client_ip),
-            QuestionKey::Hash { hash } => TypedKey::Hash(self.hash_of(name, hash)?),
+            QuestionKey::Address(AddressKey { client_ip }) => TypedKey::Address(*client_ip),
+            QuestionKey::Hash(HashKey { hash }) => TypedKey::Hash(self.hash_of(name, hash)?),
             QuestionKey::Single(_) | QuestionKey::Values(_) => TypedKey::Values(&values),
         };
         let prefix = live.clients().ipv6_prefix;

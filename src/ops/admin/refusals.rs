@@ -105,6 +105,7 @@ impl AdminApi {
             let is_asked = |rule: &&KeyRule| {
                 rule.key == cell.key
                     && rule.ruling.is_ban() == cell.is_banned
+                    && rule.made_at <= refusal.date
                     && rule.until > refusal.date
             };
             let rules = self.engine.key_rules();

@@ -1,7 +1,9 @@
 //! Bounds how often one client may ask the admin API, so that a script that runs wild costs little.
 //!
-//! Each client has a bucket. Health and metrics are not counted: probes and scrapers have to be answered. What must
-//! always hold: the memory is bounded, and a client that asks seldom is never refused because of others.
+//! Each client has a bucket for requests with the token, and another for those without: a page or a program without the
+//! token, at the operator's own address, must not keep the operator from changing anything. Health and metrics are not
+//! counted: probes and scrapers have to be answered. What must always hold: the memory is bounded, and a client that asks
+//! seldom is never refused because of others.
 
 use std::net::IpAddr;
 
@@ -22,12 +24,13 @@ const MAX_CLIENTS: usize = 1_024;
 /// The buckets of clients, each as the time at which it is full again.
 #[derive(Debug, Default)]
 pub struct RequestBuckets {
-    full_at: Mutex<HashMap<IpAddr, Nanos>>,
+    full_at: Mutex<HashMap<(IpAddr, bool), Nanos>>,
 }
 
 impl RequestBuckets {
     /// Counts a request at `now` (monotonic). The error is the time to wait.
-    pub(super) fn admit(&self, client: IpAddr, now: Nanos) -> Result<(), Nanos> {
+    pub(super) fn admit(&self, client: IpAddr, has_token: bool, now: Nanos) -> Result<(), Nanos> {
+        let client = (client, has_token);
         let step = Nanos::new(REFILL.get() / BURST);
         let mut buckets = self.full_at.lock();
         if buckets.len() >= MAX_CLIENTS && !buckets.contains_key(&client) {
@@ -59,14 +62,15 @@ mod tests {
         let limit = RequestBuckets::default();
         let client = |n: u32| IpAddr::from(Ipv4Addr::from(n));
         let now = Nanos::from_secs(100);
-        let admitted = (0..500).filter(|_| limit.admit(client(1), now).is_ok()).count();
+        let admitted = (0..500).filter(|_| limit.admit(client(1), false, now).is_ok()).count();
         assert_eq!(admitted as u64, BURST);
-        let wait = limit.admit(client(1), now).unwrap_err();
+        assert_eq!(limit.admit(client(1), true, now), Ok(()), "the operator at the same address");
+        let wait = limit.admit(client(1), false, now).unwrap_err();
         assert_eq!(wait, Nanos::new(REFILL.get() / BURST));
-        assert_eq!(limit.admit(client(2), now), Ok(()));
-        assert_eq!(limit.admit(client(1), now.saturating_add(wait)), Ok(()));
+        assert_eq!(limit.admit(client(2), false, now), Ok(()));
+        assert_eq!(limit.admit(client(1), false, now.saturating_add(wait)), Ok(()));
         for n in 0..5_000 {
-            let _ = limit.admit(client(n), now);
+            let _ = limit.admit(client(n), false, now);
         }
         assert!(limit.full_at.lock().len() <= MAX_CLIENTS);
     }

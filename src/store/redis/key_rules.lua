@@ -1,44 +1,68 @@
 -- Keeps the rules that operators make for keys, and tells nodes what has changed.
 --
--- KEYS[1]        a hash: the field `version`, a number that grows with each change, and for each rule a field, whose
---                value is the time at which the rule ends, a blank, and a text of the nodes
--- KEYS[2]        a sorted set: what nodes have to do once, `version word key`, by version
+-- KEYS[1]        a hash: the field `version`, a number that grows with each change, `mark`, a random text of the latest
+--                change, and for each rule a field, whose value is the time at which the rule ends, that at which it was
+--                made, each with a blank behind it, and a text of the nodes
+-- KEYS[2]        a sorted set by version: the mark of each change, `version at mark`, and what nodes have to do once,
+--                `version word key`
 -- KEYS[3..5]     the bans (bans.lua)
--- ARGV[1]        the version that the node knows; 0: none
+-- ARGV[1..2]     the version that the node knows, and its mark; 0: none
+-- ARGV[3]        the mark of these changes
+-- ARGV[4]        `all`: the node wants all rules, also if it knows them
 -- ARGV           then changes:
---                  put field span text    adds a rule that lasts for `span`, or replaces it
---                  keep field span text   adds it unless it is there
---                  drop field             removes it
---                  reset key              all nodes forget what the key has spent
---                  lift key               all nodes and this store forget the ban of the key
--- returns        the version; then, if the node knows another one: for each rule `rule`, its field, the rest of its
---                span, its text, and for each thing to do since then `do`, word, key
+--                  put field span made text   adds a rule that lasts for `span`, or replaces it
+--                  drop field                 removes it
+--                  reset key                  all nodes forget what the key has spent
+--                  lift key                   all nodes and this store forget the ban of the key
+--                or what a node knows from another history of the store, of which the later counts:
+--                  keep field span made text  adds a rule, or replaces one that was made before
+--                  gone field made            removes a rule that was made before
+-- returns        the version and its mark; then, if the node knows another one or wants all: for each rule `rule`, its
+--                field, the rest of its span, its text; and for each thing to do since then `do`, word, key
 --
--- Times are in microseconds since the epoch, spans in microseconds. With more than 1,000 rules nothing changes, and the
--- reply is the word `full`. If the node knows a later version than the store, the store has lost data: nothing changes, and
--- the reply is the word `lost`, except to `keep`, by which a node tells the store its rules again.
+-- Times are in microseconds since the epoch, spans in microseconds. With more than 1,000 rules a `put` changes nothing, and
+-- the reply is the word `full`. If what the node knows is not in the history of this store, the store has lost data or is
+-- another one: nothing changes, and the reply is the word `lost`, except to `keep` and `gone`, by which a node tells it.
 --
--- Example: `7 drop o4711` on a store of version 7 removes one rule; the reply is `8`, then all rules that are left.
+-- Example: `7 a1 b2 - drop o4711` on a store of version 7 with the mark a1 removes one rule; the reply is `8`, `b2`, then all
+-- rules that are left. Fields that no node writes are left out; with thousands of them the reply is `foreign`.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local format, match, max = string.format, string.match, math.max
 local MAX_RULES = 1000
-local MAX_EVENTS = 1000 -- a node that was away for more has forgotten what the keys spent anyway
+local MAX_MERGED = 4000 -- nodes that tell their rules again must not be refused, and must not fill the store
+local MAX_EVENTS = 2000 -- a node that was away for more has forgotten what the keys spent anyway
 local KEEP = 31 * 86400 * 1000 -- milliseconds: longer than any rule lasts
+local MAX_VERSION = 2 ^ 52 -- numbers are exact up to here
+local MAX_TEXT = 8192 -- bytes
+local LENGTHS = { put = 5, keep = 5, gone = 3 }
 
-local known = tonumber(ARGV[1]) or 0
-local version = tonumber(call('HGET', KEYS[1], 'version') or '0') or 0
+-- What other programs have written here is not obeyed: it may be anything.
+for n, kind in ipairs({ 'hash', 'zset' }) do
+  local found = call('TYPE', KEYS[n]).ok
+  if found ~= kind and found ~= 'none' then call('DEL', KEYS[n]) end
+end
+if call('HLEN', KEYS[1]) > MAX_MERGED + 100 then return { 'foreign' } end
+
+local known, known_mark = tonumber(ARGV[1]) or 0, ARGV[2]
+local version = tonumber(match(call('HGET', KEYS[1], 'version') or '', '^%d+$') or '0')
+if version > MAX_VERSION then version = 0 end
+local mark = call('HGET', KEYS[1], 'mark') or ''
+local first = ARGV[5]
+local is_merge = first == 'keep' or first == 'gone'
 
 local function all()
   local rules, fields = {}, call('HGETALL', KEYS[1])
   for n = 1, #fields, 2 do
-    local till, text = match(fields[n + 1], '^(%d+) (.*)$')
-    if fields[n] ~= 'version' and till then
+    local is_rule = match(fields[n], '^[bo]%x+$') and #fields[n + 1] <= MAX_TEXT
+    local till, made, text = match(is_rule and fields[n + 1] or '', '^(%d+) (%d+) ([ -~]*)$')
+    if till then
       if tonumber(till) > now then
-        rules[#rules + 1] = { field = fields[n], left = tonumber(till) - now, text = text }
-      elseif #ARGV > 1 then
+        rules[#rules + 1] =
+          { field = fields[n], left = tonumber(till) - now, made = tonumber(made), text = text }
+      elseif first then
         call('HDEL', KEYS[1], fields[n])
       end
     end
@@ -46,66 +70,75 @@ local function all()
   return rules
 end
 
-if version < known and ARGV[2] ~= 'keep' then return { 'lost' } end
-if #ARGV > 1 then
-  local rules = all()
-  local has, count = {}, #rules
-  for _, rule in ipairs(rules) do has[rule.field] = true end
-  local n = 2
-  while n <= #ARGV do
-    local word = ARGV[n]
-    if word == 'put' or word == 'keep' then
-      if not has[ARGV[n + 1]] then
-        has[ARGV[n + 1]] = true
-        count = count + 1
-      end
-      n = n + 4
-    else
-      n = n + 2
-    end
+local function is_known()
+  if known == 0 then return true end
+  if known >= version then return known == version and known_mark == mark end
+  if call('ZSCORE', KEYS[2], format('%.0f at %s', known, known_mark)) then return true end
+  -- What is older than everything that is kept cannot be told from another history.
+  local oldest = call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+  return call('ZCARD', KEYS[2]) >= MAX_EVENTS and known < tonumber(oldest[2])
+end
+
+if not is_merge and not is_known() then return { 'lost' } end
+if first then
+  local made_at, count = {}, 0
+  for _, rule in ipairs(all()) do
+    made_at[rule.field] = rule.made
+    count = count + 1
   end
-  if count > MAX_RULES then return { 'full' } end
+  local has_put, n = false, 5
+  while n <= #ARGV do
+    local word, name = ARGV[n], ARGV[n + 1]
+    if (word == 'put' or word == 'keep') and not made_at[name] then count = count + 1 end
+    has_put = has_put or word == 'put'
+    n = n + (LENGTHS[word] or 2)
+  end
+  if has_put and count > MAX_RULES or count > MAX_MERGED then return { 'full' } end
   version = max(version, known) + 1
-  call('HSET', KEYS[1], 'version', format('%.0f', version))
-  n = 2
+  mark = ARGV[3]
+  call('HSET', KEYS[1], 'version', format('%.0f', version), 'mark', mark)
+  call('ZADD', KEYS[2], format('%.0f', version), format('%.0f at %s', version, mark))
+  n = 5
   while n <= #ARGV do
     local word, name = ARGV[n], ARGV[n + 1]
     if word == 'put' or word == 'keep' then
-      local value = format('%.0f ', now + tonumber(ARGV[n + 2])) .. ARGV[n + 3]
-      call(word == 'put' and 'HSET' or 'HSETNX', KEYS[1], name, value)
-      n = n + 4
-    else
-      if word == 'drop' then
-        call('HDEL', KEYS[1], name)
-      else
-        call('ZADD', KEYS[2], format('%.0f', version), format('%.0f %s %s', version, word, name))
+      local made = tonumber(ARGV[n + 3])
+      if word == 'put' or (made_at[name] or -1) < made then
+        local till = format('%.0f %.0f ', now + tonumber(ARGV[n + 2]), made)
+        call('HSET', KEYS[1], name, till .. ARGV[n + 4])
       end
-      if word == 'lift' then
-        call('ZREM', KEYS[3], name)
-        call('HDEL', KEYS[4], name)
-        call('ZREM', KEYS[5], name)
-      end
-      n = n + 2
+    elseif word == 'drop' or (word == 'gone' and (made_at[name] or now) < tonumber(ARGV[n + 2])) then
+      call('HDEL', KEYS[1], name)
+    elseif word == 'reset' or word == 'lift' then
+      call('ZADD', KEYS[2], format('%.0f', version), format('%.0f %s %s', version, word, name))
     end
+    if word == 'lift' then
+      redis.pcall('ZREM', KEYS[3], name)
+      redis.pcall('HDEL', KEYS[4], name)
+      redis.pcall('ZREM', KEYS[5], name)
+    end
+    n = n + (LENGTHS[word] or 2)
   end
   call('ZREMRANGEBYRANK', KEYS[2], 0, -MAX_EVENTS - 1)
   call('PEXPIRE', KEYS[1], KEEP)
   call('PEXPIRE', KEYS[2], KEEP)
 end
 
-local reply = { format('%.0f', version) }
-if version == known then return reply end
-for _, rule in ipairs(all()) do
-  for _, value in ipairs({ 'rule', rule.field, format('%.0f', rule.left), rule.text }) do
-    reply[#reply + 1] = value
+local reply = { format('%.0f', version), mark }
+local is_new = version ~= known or mark ~= known_mark
+if is_new or ARGV[4] == 'all' then
+  for _, rule in ipairs(all()) do
+    for _, value in ipairs({ 'rule', rule.field, format('%.0f', rule.left), rule.text }) do
+      reply[#reply + 1] = value
+    end
   end
 end
-if known > 0 then
-  for _, event in ipairs(call('ZRANGEBYSCORE', KEYS[2], format('(%.0f', known), '+inf')) do
-    local word, key = match(event, '^%d+ (%a+) (%x+)$')
-    if word then
-      for _, value in ipairs({ 'do', word, key }) do reply[#reply + 1] = value end
-    end
+if not is_new then return reply end
+-- A node that knows nothing is told everything: what it has not counted is forgotten in vain.
+for _, event in ipairs(call('ZRANGEBYSCORE', KEYS[2], format('(%.0f', known), '+inf')) do
+  local word, key = match(event, '^%d+ (%a+) (%x+)$')
+  if word == 'reset' or word == 'lift' then
+    for _, value in ipairs({ 'do', word, key }) do reply[#reply + 1] = value end
   end
 end
 return reply

@@ -1,6 +1,7 @@
 //! The rules that operators make for keys, as nodes share them: what a node tells the store, and what it learns.
 //!
-//! The store keeps all rules in one hash with a version that grows with each change. A node asks a few times a second,
+//! The store keeps all rules in one hash with a version that grows with each change, and a random mark of the latest: where
+//! the store went back, or is another one, the number alone could mean other rules. A node asks a few times a second,
 //! and learns everything when the version is not the one that it knows. Rules have spans here instead of dates, since
 //! the clocks of nodes differ. The script is `key_rules.lua`. No request waits for this.
 
@@ -37,8 +38,17 @@ pub const MAX_KEY_RULES: usize = 1_000;
 pub enum RuleChange {
     /// Adds a rule, or replaces the one for the same key.
     Put(KeyRule),
-    /// Adds a rule unless the store has one for the same key: after the store has lost its rules.
+    /// Adds a rule, or replaces one that was made before it: after the store has lost its rules.
     Keep(KeyRule),
+    /// Removes a rule that was made before this date: after the store has found older rules again.
+    Gone {
+        /// The key.
+        key: KeyHash,
+        /// Whether it is the ban.
+        is_ban: bool,
+        /// When it was ended, as far as this node knows.
+        at: Nanos,
+    },
     /// Ends the ban or the override of a key.
     Drop {
         /// The key.
@@ -52,11 +62,32 @@ pub enum RuleChange {
     Lift(KeyHash),
 }
 
+/// A state of the rules in the history of a store. A store that is restored, or another one, has another history, in which
+/// the same number may stand for other rules; the mark tells them apart. The default is before every change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RulesVersion {
+    number: u64,
+    mark: String,
+}
+
+/// What a node asks the store.
+#[derive(Clone, Copy, Debug)]
+pub struct RulesQuestion<'q> {
+    /// What the node knows.
+    pub known: &'q RulesVersion,
+    /// Whether it wants all rules, also if it knows them: their ends, by a clock that was set.
+    pub wants_all: bool,
+    /// What it changes.
+    pub changes: &'q [RuleChange],
+    /// Its date, from which rules have their ends.
+    pub date: Nanos,
+}
+
 /// What the store tells a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleNews {
     /// The version of the rules.
-    pub version: u64,
+    pub version: RulesVersion,
     /// All rules; `None` if the node knows them.
     pub rules: Option<Vec<KeyRule>>,
     /// Keys whose spending this node has to forget.
@@ -74,6 +105,11 @@ pub enum RuleChangeError {
     /// The store has lost the rules that this node knows. It has to be told them again before anything else is changed.
     #[error("the store has lost its rules")]
     Lost,
+    /// Another program has written into the rules.
+    #[error(
+        "the store has thousands of rules that no node wrote; delete the key PREFIX:{{bans}}:rules, and the nodes tell theirs again"
+    )]
+    Foreign,
     /// The store failed.
     #[error("the store does not answer")]
     Store(StoreFailure),
@@ -95,19 +131,21 @@ pub struct CellAddress {
 }
 
 impl SharedStore {
-    /// Tells the store of changes, if there are any, and asks what has changed since the version `known` (0: nothing is
-    /// known). `date`: this node's, from which rules have their ends.
+    /// Tells the store of changes, if there are any, and asks what has changed.
     ///
     /// # Errors
     /// [`RuleChangeError`]. After a failure that [may have charged](StoreFailure::may_have_charged), the changes may have
     /// been made.
     pub async fn exchange_rules(
         &self,
-        known: u64,
-        changes: &[RuleChange],
-        date: Nanos,
+        question: RulesQuestion<'_>,
     ) -> Result<RuleNews, RuleChangeError> {
-        let mut arguments = vec![known.to_string()];
+        let RulesQuestion { known, wants_all, changes, date } = question;
+        // It only has to differ from the marks of other changes.
+        let mark = format!("{:016x}", fastrand::u64(..));
+        let all = if wants_all { "all" } else { "-" };
+        let mut arguments =
+            vec![known.number.to_string(), known.mark.clone(), mark, all.to_owned()];
         changes.iter().for_each(|change| change.write(&mut arguments, date));
         let batcher = self.batcher();
         let names = ["rules", "changes", "at", "of", "over"];
@@ -117,9 +155,10 @@ impl SharedStore {
         match reply.first().map(String::as_str) {
             Some("full") => return Err(RuleChangeError::Full),
             Some("lost") => return Err(RuleChangeError::Lost),
+            Some("foreign") => return Err(RuleChangeError::Foreign),
             _ => {}
         }
-        parse_news(&reply, known, date).ok_or(RuleChangeError::Store(StoreFailure::Invalid))
+        parse_news(&reply, question).ok_or(RuleChangeError::Store(StoreFailure::Invalid))
     }
 
     /// Deletes cells, so that their keys have spent nothing.
@@ -152,7 +191,12 @@ impl RuleChange {
                 let word = if matches!(self, Self::Put(_)) { "put" } else { "keep" };
                 let span = rule.until.saturating_sub(date).get() / MICROSECOND.get();
                 let field = field(rule.key, rule.ruling.is_ban());
-                push(&[word, &field, &span.to_string(), &text_of(rule)]);
+                let made = rule.made_at.get() / MICROSECOND.get();
+                push(&[word, &field, &span.to_string(), &made.to_string(), &text_of(rule)]);
+            }
+            Self::Gone { key, is_ban, at } => {
+                let at = at.get() / MICROSECOND.get();
+                push(&["gone", &field(*key, *is_ban), &at.to_string()]);
             }
             Self::Drop { key, is_ban } => push(&["drop", &field(*key, *is_ban)]),
             Self::Reset(key) => push(&["reset", &key.to_string()]),
@@ -177,15 +221,30 @@ fn text_of(rule: &KeyRule) -> String {
         }
     };
     let made_at = rule.made_at.get();
-    json!({ "limit": &*rule.limit, "ruling": ruling, "by": &*rule.by, "reason": &*rule.reason, "made_at_ns": made_at })
-        .to_string()
+    let text = json!({ "limit": &*rule.limit, "ruling": ruling, "by": &*rule.by, "reason": &*rule.reason, "made_at_ns": made_at })
+        .to_string();
+    // In ASCII, so that the script can leave out what is no text.
+    let mut ascii = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_ascii() {
+            true => ascii.push(c),
+            false => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| {
+                ascii.push_str(&format!("\\u{unit:04x}"));
+            }),
+        }
+    }
+    ascii
 }
 
 /// Reads a rule. `None`: another program wrote it, or a version of this one that knows more.
 fn rule_of(field: &str, left: &str, text: &str, date: Nanos) -> Option<KeyRule> {
     let key = field.get(1..)?.parse().ok()?;
     let value: Value = serde_json::from_str(text).ok()?;
-    let words = |name: &str| value[name].as_str().map(Arc::from);
+    let words = |name: &str| {
+        let words = value[name].as_str()?;
+        // It is written to logs.
+        (!words.chars().any(char::is_control)).then(|| Arc::from(words))
+    };
     let ruling = match &value["ruling"] {
         Value::String(word) => match &**word {
             "ban" => Ruling::Ban,
@@ -210,9 +269,11 @@ fn rule_of(field: &str, left: &str, text: &str, date: Nanos) -> Option<KeyRule> 
     })
 }
 
-fn parse_news(reply: &[String], known: u64, date: Nanos) -> Option<RuleNews> {
+fn parse_news(reply: &[String], question: RulesQuestion<'_>) -> Option<RuleNews> {
+    let RulesQuestion { known, wants_all, date, .. } = question;
     let mut words = reply.iter().map(String::as_str);
-    let version = words.next()?.parse().ok()?;
+    let number = words.next()?.parse().ok()?;
+    let version = RulesVersion { number, mark: words.next()?.to_owned() };
     let mut news = RuleNews { version, ..RuleNews::default() };
     let mut rules = Vec::new();
     while let Some(word) = words.next() {
@@ -232,7 +293,7 @@ fn parse_news(reply: &[String], known: u64, date: Nanos) -> Option<RuleNews> {
             _ => return None,
         }
     }
-    news.rules = (version != known).then_some(rules);
+    news.rules = (news.version != *known || wants_all).then_some(rules);
     Some(news)
 }
 
@@ -248,8 +309,16 @@ mod tests {
             until: Nanos::from_secs(1_060),
             made_at: Nanos::from_secs(999),
             by: Arc::from("o'brien"),
-            reason: Arc::from("a \"launch\"\n\u{1f680}"),
+            reason: Arc::from("a \"launch\" \u{1f680}"),
         }
+    }
+
+    fn known() -> RulesVersion {
+        RulesVersion { number: 7, mark: "k".to_owned() }
+    }
+
+    fn question(known: &RulesVersion, date: Nanos) -> RulesQuestion<'_> {
+        RulesQuestion { known, wants_all: false, changes: &[], date }
     }
 
     #[test]
@@ -266,10 +335,13 @@ mod tests {
             let written = rule(ruling);
             let mut words = Vec::new();
             RuleChange::Put(written.clone()).write(&mut words, date);
-            let [put, field, span, text] = &words[..] else { panic!("{words:?}") };
-            assert_eq!((put.as_str(), span.as_str()), ("put", "60000000"));
-            let reply = ["8", "rule", field, span, text].map(str::to_owned);
-            let news = parse_news(&reply, 7, date).unwrap();
+            let [put, field, span, made, text] = &words[..] else { panic!("{words:?}") };
+            assert_eq!(
+                (put.as_str(), span.as_str(), made.as_str()),
+                ("put", "60000000", "999000000")
+            );
+            let reply = ["8", "m", "rule", field, span, text].map(str::to_owned);
+            let news = parse_news(&reply, question(&known(), date)).unwrap();
             assert_eq!(news.rules, Some(vec![written]));
         }
     }
@@ -279,16 +351,21 @@ mod tests {
         let date = Nanos::from_secs(1_000);
         let news = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            parse_news(&words, 7, date)
+            parse_news(&words, question(&known(), date))
         };
-        for words in
-            [&[][..], &["x"], &["8", "rule", "b1"], &["8", "do", "reset", "xyz"], &["8", "?"]]
-        {
+        for words in [
+            &[][..],
+            &["x", "m"],
+            &["8"],
+            &["8", "m", "rule", "b1"],
+            &["8", "m", "do", "reset", "xyz"],
+            &["8", "m", "?"],
+        ] {
             assert_eq!(news(words), None, "{words:?}");
         }
         // Rules that this version does not know are left out.
-        let known = news(&["8", "rule", "o1", "5", "{}", "rule", "", "5", "x"]).unwrap();
-        assert_eq!(known.rules, Some(Vec::new()));
-        assert_eq!(news(&["7"]).unwrap().rules, None);
+        let read = news(&["8", "m", "rule", "o1", "5", "{}", "rule", "", "5", "x"]).unwrap();
+        assert_eq!(read.rules, Some(Vec::new()));
+        assert_eq!(news(&["7", "k"]).unwrap().rules, None);
     }
 }

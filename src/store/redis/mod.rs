@@ -58,7 +58,9 @@ pub use address::{Address, Login, ServerDiscovery, StoreSettings, StoreTls};
 pub use call::{Argument, Arguments, Call, CallFull};
 pub use charge::{CellCharge, CellReply, ChargeReply, Operation, StoreCharge};
 pub use failure::StoreFailure;
-pub use key_rules::{CellAddress, MAX_KEY_RULES, RuleChange, RuleChangeError, RuleNews};
+pub use key_rules::{
+    CellAddress, MAX_KEY_RULES, RuleChange, RuleChangeError, RuleNews, RulesQuestion, RulesVersion,
+};
 pub use metrics::{CallOutcome, StoreMetrics};
 #[cfg(feature = "redis")]
 pub use reachability::unreachable_servers;

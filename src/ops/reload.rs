@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::access_log::AccessLogSink;
 use super::policy_changes::policy_changes;
 use super::status::{ReloadOutcome, Status};
+use crate::clock::Nanos;
 use crate::config::{self, Config, ConfigErrors};
 use crate::edge::CertificateStore;
 use crate::engine::Engine;
@@ -185,7 +186,7 @@ impl Reloader {
 }
 
 /// Says which rules of operators have no effect under a new configuration.
-fn warn_of_rules_without_effect(engine: &Engine, next: &Live, date: crate::clock::Nanos) {
+fn warn_of_rules_without_effect(engine: &Engine, next: &Live, date: Nanos) {
     let limits = &next.generation.policy().limits;
     for rule in engine.key_rules().iter().filter(|rule| rule.until > date) {
         let why = match limits.iter().find(|limit| limit.name == rule.limit) {

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use super::keys::{Unanswered, unanswered};
+use crate::clock::Nanos;
 use crate::engine::{Engine, KeyCell};
 use crate::ops::audit::{AuditEntry, AuditLog, ChangeKind};
 use crate::ops::key_changes::KeyChanges;
-use crate::policy::LimitIndex;
+use crate::policy::{KeyHash, LimitIndex};
 use crate::proxy::Live;
 use crate::store::redis::{RuleChange, RuleChangeError};
 
@@ -82,12 +83,12 @@ impl MadeChange {
     pub(super) fn entry(
         kind: ChangeKind,
         detail: String,
-        target: (String, crate::policy::KeyHash),
-        until: Option<crate::clock::Nanos>,
+        target: (String, KeyHash),
+        until: Option<Nanos>,
         reason: String,
     ) -> AuditEntry {
         AuditEntry {
-            at: crate::clock::Nanos::ZERO,
+            at: Nanos::ZERO,
             by: String::new(),
             from: String::new(),
             kind,

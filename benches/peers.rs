@@ -83,8 +83,15 @@ impl Ours {
         let store = EmbeddedStore::default();
         let room = Arc::new(CellBudget::default());
         store.set_budgets(most, &[room.bounded(None)]);
-        let quota = store
-            .issue(QuotaSpec { quota, windows: WindowLengths::of([&quota]), budget: room }, None);
+        let quota = store.issue(
+            QuotaSpec {
+                quota,
+                windows: WindowLengths::of([&quota]),
+                budget: room,
+                denies_after_crash: false,
+            },
+            None,
+        );
         let hasher = KeySecret::new([1; 16]).hasher(limit);
         Self { clock: SystemClock::new(), hasher, spec: limit.key.clone(), store, quota }
     }

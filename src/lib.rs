@@ -120,6 +120,10 @@ pub mod server;
 mod signals;
 #[cfg(all(feature = "bin", feature = "internals"))]
 pub mod signals;
+#[cfg(all(feature = "bin", not(feature = "internals")))]
+mod state;
+#[cfg(all(feature = "bin", feature = "internals"))]
+pub mod state;
 #[cfg(not(feature = "internals"))]
 mod store;
 #[cfg(feature = "internals")]

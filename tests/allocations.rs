@@ -107,7 +107,7 @@ access_log: {{ to: none }}
     std::thread::spawn(move || {
         let orders = Signals::install().and_then(Signals::listen).unwrap();
         let loaded = tollgate::config::load(&file).map_err(|errors| errors.to_string()).unwrap();
-        let options = tollgate::server::RunOptions { upgrade: false };
+        let options = tollgate::server::RunOptions { upgrade: false, ignore_state: false };
         tollgate::server::run(loaded, Some(&file), options, None, orders).unwrap();
         drop(folder);
     });
@@ -185,8 +185,12 @@ fn a_log_gives_back_what_it_does_not_need_and_says_what_it_holds() {
     store.set_budgets(100_000_000, &[room.bounded(None)]);
     let rate = Rate::new(500, Nanos::new(MINUTE)).unwrap();
     let quota = Quota::SlidingLog(SlidingLog::new(rate).unwrap());
-    let claim =
-        QuotaSpec { quota, windows: WindowLengths::of([&quota]), budget: Arc::clone(&room) };
+    let claim = QuotaSpec {
+        quota,
+        windows: WindowLengths::of([&quota]),
+        budget: Arc::clone(&room),
+        denies_after_crash: false,
+    };
     let quota = store.issue(claim, None);
     let key = |n: u64| KeyHash { high: n << 50 | n, low: n.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
     let keys: Vec<KeyHash> = (0..KEYS).map(key).collect();

@@ -580,6 +580,7 @@ fn a_late_refund_takes_nothing_from_a_window_that_began_later() {
                 quota,
                 windows: WindowLengths::of([&quota]),
                 budget: Arc::clone(&room),
+                denies_after_crash: false,
             };
             store.issue(claim, None)
         };
@@ -612,8 +613,12 @@ fn a_late_correction_does_not_slow_a_bucket_down() {
     let (store, room) = (EmbeddedStore::default(), Arc::<CellBudget>::default());
     store.set_budgets(100, &[room.bounded(None)]);
     let issue = |quota| {
-        let claim =
-            QuotaSpec { quota, windows: WindowLengths::of([&quota]), budget: Arc::clone(&room) };
+        let claim = QuotaSpec {
+            quota,
+            windows: WindowLengths::of([&quota]),
+            budget: Arc::clone(&room),
+            denies_after_crash: false,
+        };
         store.issue(claim, None)
     };
     let (slow, fast) = (issue(bucket(10, 3_600, 10)), issue(bucket(1_000, 1, 1_000)));

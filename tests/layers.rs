@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms from the bottom to the top. Those that share a number never import each other.
-const LAYERS: [(&str, u8); 21] = [
+const LAYERS: [(&str, u8); 22] = [
     ("clock", 0),
     ("histogram", 1),
     ("history", 1),
@@ -19,6 +19,7 @@ const LAYERS: [(&str, u8); 21] = [
     ("policy", 2),
     ("config", 3),
     ("estimator", 3),
+    ("state", 3),
     ("store", 3),
     ("engine", 4),
     ("http", 5),
@@ -32,7 +33,9 @@ const LAYERS: [(&str, u8); 21] = [
 ];
 
 /// Crates and the rooms, or single files of rooms, that may name them.
-const KEPT: [(&str, &[&str]); 13] = [
+const KEPT: [(&str, &[&str]); 15] = [
+    ("crc32fast", &["state"]),
+    ("postcard", &["engine/saved_state.rs", "state"]),
     (
         "pingora",
         &[

@@ -78,6 +78,7 @@ const GIVEN_BY_OTHERS: &[&str] = &[
     "notify_one",
     "parts",
     "Parts",
+    "sync_data",
     "process",
     "seal_in_place_separate_tag",
     "open_in_place",

@@ -24,7 +24,8 @@ pub(super) fn demo() -> Ending {
     match prepare() {
         Ok((file, commands)) => match output::answer(&commands, Ending::Success) {
             Ending::Success => {
-                run::run(&file, RunOptions { upgrade: false }, false, LogSettings::default())
+                let options = RunOptions { upgrade: false, ignore_state: false };
+                run::run(&file, options, false, LogSettings::default())
             }
             ending => ending,
         },

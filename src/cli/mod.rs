@@ -63,6 +63,9 @@ enum Command {
         /// Reload when the configuration, or a file that it includes, changes.
         #[arg(long)]
         watch: bool,
+        /// Begin without what the state directory holds; its files are kept in a folder inside it.
+        #[arg(long)]
+        ignore_state: bool,
         /// The least important level of the operator's log that is written. Without it RUST_LOG decides; the default is
         /// info.
         #[arg(long, value_enum, value_name = "LEVEL")]
@@ -147,13 +150,14 @@ pub fn main() -> ExitCode {
 
 fn run_command(command: Command) -> Ending {
     match command {
-        Command::Run { config, upgrade, watch, log_level, log_format } => {
+        Command::Run { config, upgrade, watch, ignore_state, log_level, log_format } => {
             let level = log_level.map(LogLevel::filter);
             let form = match log_format {
                 LogFormatWord::Text => LogForm::Text,
                 LogFormatWord::Json => LogForm::Json,
             };
-            run::run(&config, RunOptions { upgrade }, watch, LogSettings { level, form })
+            let options = RunOptions { upgrade, ignore_state };
+            run::run(&config, options, watch, LogSettings { level, form })
         }
         Command::Check(args) => check::check(&args),
         Command::Explain(args) => explain::explain(&args),

@@ -13,6 +13,8 @@ mod nanos;
 mod now;
 mod system;
 mod time_lines;
+#[cfg(feature = "bin")]
+mod time_mark;
 
 pub use manual::ManualClock;
 pub use nanos::Nanos;
@@ -20,3 +22,5 @@ pub(crate) use nanos::RoundedSpan;
 pub use now::{Clock, Now};
 pub(crate) use system::Stopwatch;
 pub use system::SystemClock;
+#[cfg(feature = "bin")]
+pub use time_mark::TimeMark;

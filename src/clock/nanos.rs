@@ -13,6 +13,7 @@ use std::time::Duration;
 /// assert_eq!((wait.secs_ceil(), Duration::from(wait)), (2, Duration::from_millis(1_500)));
 /// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 pub struct Nanos(u64);
 
 impl Nanos {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::error::{ConfigErrors, Warning};
 use super::files::{MAX_ATTEMPTS, read_text_file};
 use super::include::{ReadFiles, include};
-use super::model::{Balance, Config, HiddenFields, Listener, RouteEdits, StoreConfig, Underscores};
+use super::model::{Balance, Config, HiddenFields, Listener, RouteEdits, Underscores};
 use super::reader::{ErrorList, Located, Mapping, SourceFile};
 use super::scalars::integer;
 use super::sections::access_log::access_log;
@@ -191,8 +191,9 @@ fn read_sections(
     };
     let (origins, origin_edits): (Vec<_>, Vec<_>) = origins.into_iter().unzip();
     // The resolution of the clock of exact limits.
-    let tick = if store == StoreConfig::Embedded { Nanos::new(1) } else { MICROSECOND };
-    let context = LimitContext { sources, ipv6_prefix: clients.ipv6_prefix, tick };
+    let tick = if store.is_embedded() { Nanos::new(1) } else { MICROSECOND };
+    let (ipv6_prefix, has_state) = (clients.ipv6_prefix, store.state().is_some());
+    let context = LimitContext { sources, ipv6_prefix, tick, has_state };
     let limits = limits(&mut root, &context);
     let responses_at = root.get("responses");
     let default_responses = match &responses_at {

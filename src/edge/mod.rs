@@ -45,7 +45,9 @@ pub(crate) use handover::{
     HandoverOffer, HandoverState, Successor, TakenOver, socket_path, take_over,
 };
 pub use listener::ListenError;
-pub(crate) use listener::{BoundListener, ListenerService, ListeningSockets, StartupBarrier};
+pub(crate) use listener::{
+    BoundListener, ListenerService, ListeningSockets, ServingGate, StartupBarrier,
+};
 pub use memory::{
     ConnectionBytes, EXCHANGE_BYTES, HEAD_COPIES, MAX_BODY_BYTES, MAX_RESPONSE_BYTES, MemoryBudget,
     MemoryKind, connection_bytes,

@@ -48,7 +48,7 @@ pub(crate) async fn unreachable_store_servers(
     clock: Arc<dyn Clock>,
 ) -> Vec<(String, String)> {
     match store {
-        StoreConfig::Embedded => Vec::new(),
+        StoreConfig::Embedded { .. } => Vec::new(),
         StoreConfig::Redis(redis) => unreachable_servers(settings(redis), clock).await,
     }
 }

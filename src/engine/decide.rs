@@ -163,6 +163,7 @@ impl Engine {
             ExactOutcome::Charged => {
                 tentative.keep(decision.wait() > Nanos::ZERO, pending);
                 pending.open.append(&mut results.open);
+                decision.save = results.save;
             }
             ExactOutcome::Refused | ExactOutcome::Outage => {
                 decision.outcome = match outcome {

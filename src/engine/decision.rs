@@ -31,6 +31,10 @@ pub struct Decision {
     pub verdicts: SmallVec<[LimitVerdict; 4]>,
     /// The verdicts of candidates, which refuse nothing.
     pub candidates: Vec<CandidateVerdict>,
+    /// What has to be on the disk before the request is forwarded (`after_crash: deny`); see [`Engine::until_saved`].
+    ///
+    /// [`Engine::until_saved`]: super::Engine::until_saved
+    pub save: Option<u64>,
 }
 
 /// What happens to a request.

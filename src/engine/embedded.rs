@@ -68,6 +68,7 @@ impl ExactTier {
             overflows.push(IndexedOverflow { index, charge });
             verdict
         });
+        results.save = results.save.max(settlement.save);
         for (index, (charge, verdict)) in charges.iter().zip(&settlement.verdicts).enumerate() {
             let overflow = overflows.iter_mut().find(|overflow| overflow.index == index);
             let storage = match overflow {
@@ -97,7 +98,8 @@ impl ExactTier {
             storage = CellStorage::Overflow(overflow.charge);
             overflow.verdict
         });
-        let SingleSettlement { charged, verdict } = settlement;
+        let SingleSettlement { charged, verdict, save } = settlement;
+        results.save = results.save.max(save);
         ChargeJudgment { verdict, storage, charged }.conclude(charge, request, kinds, results);
         charged
     }

@@ -74,6 +74,8 @@ pub(super) struct ExactVerdicts {
     pub(super) verdicts: SmallVec<[LimitVerdict; 4]>,
     /// Charges that the response of the origin may change.
     pub(super) open: Vec<OpenCharge>,
+    /// The batch of saved cells that has to be on the disk before the request is forwarded.
+    pub(super) save: Option<u64>,
 }
 
 /// What the exact tier did with a request.

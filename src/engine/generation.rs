@@ -147,6 +147,7 @@ impl Generation {
             outcome: Outcome::NoRoute,
             verdicts: SmallVec::new(),
             candidates: Vec::new(),
+            save: None,
         }
     }
 

@@ -22,7 +22,8 @@ pub(super) struct LimitRegistry {
 impl LimitRegistry {
     /// The cell budget of a limit.
     pub(super) fn obtain_budget(&self, limit: &Arc<str>) -> Arc<CellBudget> {
-        Arc::clone(self.budgets.lock().entry(Arc::clone(limit)).or_default())
+        let new = || Arc::new(CellBudget::of_limit(Arc::clone(limit)));
+        Arc::clone(self.budgets.lock().entry(Arc::clone(limit)).or_insert_with(new))
     }
 
     /// The counters of a limit.

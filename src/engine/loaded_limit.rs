@@ -15,7 +15,9 @@ use crate::clock::Now;
 use crate::estimator::EstimateLimit;
 use crate::limit::{Quota, Rate, WindowLengths};
 use crate::policy::key::KeyHasher;
-use crate::policy::{Count, KeySecret, Limit, OnStoreFailure, RateIndex, Tier, WhenFull};
+use crate::policy::{
+    AfterCrash, Count, KeySecret, Limit, OnStoreFailure, RateIndex, Tier, WhenFull,
+};
 use crate::store::{CellBudget, EmbeddedStore, InFlightCounts, IssuedQuota, QuotaSpec};
 
 /// One limit of a generation with the state that it counts in.
@@ -127,7 +129,7 @@ impl LoadedLimit {
             Count::Estimate { rate, expect_per_second } => {
                 TierState::estimate(*rate, *expect_per_second, same, now)
             }
-            Count::Exact { quota, when_full, max_keys, on_store_failure } => {
+            Count::Exact { quota, when_full, max_keys, on_store_failure, after_crash } => {
                 // The budget belongs to the limit's name, also under another key: old cells use it until they are
                 // swept.
                 let budget = registry.obtain_budget(&limit.name);
@@ -137,11 +139,16 @@ impl LoadedLimit {
                     quota: quota.with_refunds(may_change),
                     windows: windows.clone(),
                     budget: Arc::clone(&budget),
+                    denies_after_crash: *after_crash == AfterCrash::Deny,
                 };
                 // A candidate has cells of its own.
                 let candidate = limit.terms.candidate.as_ref();
-                let candidate = candidate
-                    .map(|quota| QuotaSpec { windows: WindowLengths::of([quota]), ..spec(quota) });
+                // It refuses nothing, so a crash can admit nothing more.
+                let candidate = candidate.map(|quota| QuotaSpec {
+                    windows: WindowLengths::of([quota]),
+                    denies_after_crash: false,
+                    ..spec(quota)
+                });
                 let spec = ExactSpec {
                     rates: quotas().map(spec).collect(),
                     candidate,
@@ -185,6 +192,9 @@ impl TierState {
         let wanted = spec.rates.iter().map(|rate| &rate.quota);
         // All quotas are kept or none: a cell is never read under a quota of an older generation.
         let kept = before.filter(|old| old.rates.iter().map(|rate| rate.quota.quota()).eq(wanted));
+        let kept = kept.filter(|old| {
+            old.rates[0].quota.denies_after_crash() == spec.rates[0].denies_after_crash
+        });
         let carryover = match (before, kept) {
             (None, _) => Carryover::Restarted,
             (_, Some(_)) => Carryover::Kept,

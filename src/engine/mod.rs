@@ -33,6 +33,8 @@ mod penalties;
 mod pending;
 mod reload_report;
 mod resolve;
+#[cfg(feature = "bin")]
+mod saved_state;
 mod settle_response;
 mod shadow;
 mod shared;
@@ -54,5 +56,7 @@ pub use look_up::{KeyCell, KeyState, LookUpError, TypedKey};
 pub use pending::{FinalResponse, PendingSettlement};
 pub use reload_report::ReloadReport;
 pub use resolve::{SkipReason, skipped_limits};
+#[cfg(feature = "bin")]
+pub use saved_state::{EngineSource, Restorer, SavedCells};
 pub use state::Engine;
 pub(crate) use unsettled::Unsettled;

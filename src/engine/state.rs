@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::counters::Durations;
+use super::decision::Decision;
 use super::delay_slots::DelaySlots;
 use super::exact::ExactTier;
 use super::generation::{Generation, GenerationContext};
@@ -19,6 +20,8 @@ use crate::clock::{Clock, Nanos, Now};
 use crate::estimator::ConfirmTable;
 use crate::policy::{KeyRule, KeySecret, Policy};
 use crate::store::Bans;
+#[cfg(feature = "bin")]
+use crate::store::CellBudget;
 use crate::store::redis::SharedStore;
 
 /// Shards of the embedded store that one tick sweeps: all of them in 3 to 4 seconds.
@@ -40,6 +43,7 @@ pub struct Engine {
     generations: AtomicU64,
     registry: LimitRegistry,
     pub(super) durations: Durations,
+    unsaved: AtomicU64,
     /// Rules that operators made for keys.
     pub(super) key_rules: Mutex<Arc<[KeyRule]>>,
 }
@@ -59,6 +63,7 @@ impl Engine {
             generations: AtomicU64::new(0),
             registry: LimitRegistry::default(),
             durations: Durations::default(),
+            unsaved: AtomicU64::new(0),
             key_rules: Mutex::new(Arc::from([])),
         }
     }
@@ -83,6 +88,32 @@ impl Engine {
     /// The shared store, if there is one.
     pub const fn remote(&self) -> Option<&Arc<SharedStore>> {
         self.exact.shared.as_ref()
+    }
+
+    /// The cell budget of the limit of this name.
+    #[cfg(feature = "bin")]
+    pub(super) fn cell_budget(&self, limit: &Arc<str>) -> Arc<CellBudget> {
+        self.registry.obtain_budget(limit)
+    }
+
+    /// Waits until what a decision has charged is on the disk, if it has to be. Returns at once if the disk fails: a failing
+    /// disk must not refuse requests.
+    pub async fn until_saved(&self, decision: &Decision) {
+        if let Some(batch) = decision.save
+            && !self.exact.embedded.saves().wait(batch).await
+        {
+            self.unsaved.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether what a decision has charged is on the disk, as far as it has to be.
+    pub fn is_saved(&self, decision: &Decision) -> bool {
+        decision.save.is_none_or(|batch| self.exact.embedded.saves().saved() >= batch)
+    }
+
+    /// Requests that were forwarded although their charges were not on the disk.
+    pub fn unsaved(&self) -> u64 {
+        self.unsaved.load(Ordering::Relaxed)
     }
 
     /// The engine's clock.

@@ -46,6 +46,7 @@ const SUMS_PER_FILL: u64 = 16;
 
 /// The buckets of one key, at least one; the rate that was charged last comes last.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 pub struct Buckets {
     rates: Vec<RateBucket>,
     /// The latest charges, oldest first; empty if charges are not refunded.
@@ -54,6 +55,7 @@ pub struct Buckets {
 
 /// The bucket of one rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 struct RateBucket {
     refill: Refill,
     /// The largest span that was ever spent after a charge under this rate, delayed requests and costs known
@@ -68,6 +70,7 @@ struct RateBucket {
 
 /// Units that were charged within one step, under any rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 struct ChargeSum {
     /// The instant of the last charge.
     last: Nanos,
@@ -184,6 +187,17 @@ impl Buckets {
                 rate.full = rate.full.min(recomputed.max(earliest));
             }
         }
+    }
+
+    /// Whether buckets that were read from bytes keep the bounds of this file.
+    #[cfg(feature = "bin")]
+    pub(super) fn is_sound(&self) -> bool {
+        let rates = 1..=MAX_KEPT_RATES;
+        let sound = |rate: &RateBucket| rate.refill.is_sound();
+        rates.contains(&self.rates.len())
+            && self.rates.iter().all(sound)
+            && self.sums.len() <= MAX_SUMS
+            && self.sums.is_sorted_by_key(|sum| sum.last)
     }
 
     /// Bytes on the heap.

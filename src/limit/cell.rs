@@ -15,6 +15,7 @@ use crate::clock::Now;
 /// [can read it](super::Quota::can_read). For any other quota it is [converted](super::Quota::convert) first. A
 /// cell that has refilled completely equals an absent one.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 pub enum Cell {
     /// Of a [`TokenBucket`](super::TokenBucket).
     Bucket(FullAt),

@@ -27,6 +27,7 @@ pub const fn log_bytes(charges: usize) -> usize {
 
 /// The admitted charges of one key, oldest first. Two logs are equal if their charges are equal.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 pub struct ChargeLog {
     charges: VecDeque<LoggedCharge>,
     /// How long a charge is kept.
@@ -38,6 +39,7 @@ pub struct ChargeLog {
 
 /// Charges of one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct LoggedCharge {
     /// Monotonic time.
     pub(super) at: Nanos,
@@ -62,6 +64,14 @@ impl ChargeLog {
     pub(super) fn from_charges(charges: impl IntoIterator<Item = LoggedCharge>) -> Self {
         let charges = charges.into_iter().filter(|charge| charge.cost > 0).collect();
         Self { charges, ..Self::default() }
+    }
+
+    /// Whether a log that was read from bytes keeps the bounds of this file.
+    #[cfg(feature = "bin")]
+    pub(super) fn is_sound(&self) -> bool {
+        let is_ascending = |at: usize| self.charges[at].at < self.charges[at + 1].at;
+        self.charges.len() <= MAX_LOG_CHARGES
+            && (0..self.charges.len().saturating_sub(1)).all(is_ascending)
     }
 
     /// How many charges are kept.

@@ -49,9 +49,11 @@ pub(super) trait WindowAlgorithm: Copy {
 
 /// The counters of one key, by ascending window length. Each length occurs once.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 pub struct CountersByLength<C>(Vec<LengthCounter<C>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 struct LengthCounter<C> {
     length: Nanos,
     count: C,
@@ -87,6 +89,18 @@ impl<C: Copy + Default + PartialEq> CountersByLength<C> {
             [only] if only.length == length => Some(only.count),
             _ => None,
         }
+    }
+
+    /// Whether counters that were read from bytes keep the bounds of this file.
+    #[cfg(feature = "bin")]
+    pub(super) fn is_sound(&self) -> bool {
+        let lengths = 1..=MAX_COUNTERS;
+        let is_length = |counter: &LengthCounter<C>| {
+            Nanos::ZERO < counter.length && counter.length <= super::rate::MAX_PERIOD
+        };
+        lengths.contains(&self.0.len())
+            && self.0.iter().all(is_length)
+            && self.0.is_sorted_by(|first, second| first.length < second.length)
     }
 
     /// Bytes on the heap.

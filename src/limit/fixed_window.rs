@@ -11,6 +11,7 @@ use crate::clock::Nanos;
 
 /// Units spent in one window. The default has spent nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 pub struct WindowCount {
     /// The window, counted from the epoch modulo 2^32.
     window: u32,

@@ -9,6 +9,8 @@
 
 mod buckets;
 mod cell;
+#[cfg(feature = "bin")]
+mod cell_bytes;
 mod charge_log;
 mod conversion;
 mod counters;
@@ -31,6 +33,8 @@ mod window_lengths;
 
 pub use buckets::{Buckets, MAX_RATES};
 pub use cell::Cell;
+#[cfg(feature = "bin")]
+pub use cell_bytes::QuotaNumbers;
 pub use charge_log::{ChargeLog, MAX_LOG_LIMIT, log_bytes};
 pub use counters::CountersByLength;
 pub use error::QuotaError;

@@ -9,6 +9,7 @@ use crate::clock::Nanos;
 
 /// The instant (monotonic) at which a bucket is full again. The default is a full bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 pub struct FullAt(pub(super) Nanos);
 
 impl FullAt {
@@ -20,6 +21,7 @@ impl FullAt {
 
 /// How a bucket refills. Variants of a limit with equal values share one [`FullAt`] in a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Refill {
     /// The time between two units.
     pub(super) emission: Nanos,
@@ -30,6 +32,12 @@ pub(super) struct Refill {
 }
 
 impl Refill {
+    /// Whether the numbers, read from bytes, are those of a bucket.
+    #[cfg(feature = "bin")]
+    pub(super) fn is_sound(&self) -> bool {
+        Nanos::ZERO < self.emission && self.emission <= self.fill
+    }
+
     /// `now`, or the last refill before it.
     pub(super) const fn stepped(&self, now: Nanos) -> Nanos {
         match self.step.get() {

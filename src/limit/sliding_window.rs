@@ -25,6 +25,7 @@ use crate::clock::Nanos;
 
 /// Units spent in a window and in the one before it. The default has spent nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 pub struct WindowPair {
     /// The window that `current` belongs to, counted from the epoch modulo 2^32.
     window: u32,

@@ -169,6 +169,12 @@ impl TokenBucket {
         self.step
     }
 
+    /// The unit of the clock that the bucket is read by.
+    #[cfg(feature = "bin")]
+    pub(super) const fn tick(&self) -> Nanos {
+        self.tick
+    }
+
     /// How the bucket refills.
     pub(super) const fn refill(&self) -> Refill {
         Refill { emission: self.emission, fill: self.fill_time(), step: self.step }

@@ -7,7 +7,7 @@ use super::error::LimiterError;
 use super::file_watch::FileWatch;
 use super::judge::Limiter;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{self, Config, ConfigUse, LoadedConfig, StoreConfig};
+use crate::config::{self, Config, ConfigUse, LoadedConfig};
 use crate::engine::Engine;
 use crate::jwks;
 
@@ -86,7 +86,7 @@ impl LimiterBuilder {
     /// [`LimiterError::NeedsConnect`] if the policy has a `store.redis`.
     pub fn build(self) -> Result<Limiter, LimiterError> {
         let (config, watch) = self.read()?;
-        if config.store != StoreConfig::Embedded {
+        if !config.store.is_embedded() {
             return Err(LimiterError::NeedsConnect);
         }
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));

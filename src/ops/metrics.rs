@@ -20,6 +20,7 @@ use crate::http::RejectReason;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::policy::{Count, Tier, UnreadCost};
 use crate::proxy::{CODE_LABELS, Live, OriginCounters, RequestOutcome, TrafficCounters};
+use crate::state::SaveOutcome;
 use crate::store::redis::CallOutcome;
 use crate::tokens::{self, FetchOutcome, TokenError};
 
@@ -65,6 +66,7 @@ pub fn render(sources: Sources<'_>) -> String {
     key_sets(sources, &mut families);
     estimator(sources, &mut families);
     store(sources, &mut families);
+    saved_state(sources, &mut families);
     origins(sources, &mut families);
     server(sources, &mut families);
     certificates(sources, &mut families);
@@ -424,6 +426,41 @@ fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         "Charges in a call.",
         MetricType::HISTOGRAM,
         vec![histogram_in_units(&[], &metrics.batches, 1.0)],
+    ));
+}
+
+/// What the state directory holds and how saving goes; nothing without one.
+fn saved_state(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let Some(state) = sources.status.state() else {
+        return;
+    };
+    let gauges = [
+        ("tollgate_state_bytes", "Bytes of the state directory's logs.", state.bytes() as f64),
+        (
+            "tollgate_state_recovered_cells",
+            "Cells that were restored when the process started.",
+            state.recovered_cells() as f64,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        families.push(family(name, help, MetricType::GAUGE, vec![gauge(&[], value)]));
+    }
+    // Nothing is saved before everything is restored, and nothing changes either.
+    let is_saving = state.restoring_percent().is_none();
+    let age = is_saving.then(|| state.age(sources.engine.now().mono).get() as f64 / 1e9);
+    families.push(family(
+        "tollgate_state_age_seconds",
+        "The time of which changes would be lost if the process were killed now.",
+        MetricType::GAUGE,
+        age.map(|age| gauge(&[], age)).into_iter().collect(),
+    ));
+    let writes = SaveOutcome::ALL
+        .map(|outcome| counter(&[("outcome", outcome.name())], state.outcomes(outcome)));
+    families.push(family(
+        "tollgate_state_writes_total",
+        "Writes of the state by outcome.",
+        MetricType::COUNTER,
+        writes.to_vec(),
     ));
 }
 

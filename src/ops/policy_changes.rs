@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::clock::Nanos;
 use crate::limit::{Quota, TypedRate};
 use crate::policy::{
-    Count, Limit, MissingKey, OnStoreFailure, Override, OverrideAction, OverrideTarget, Policy,
-    Route, Terms, WhenFull,
+    AfterCrash, Count, Limit, MissingKey, OnStoreFailure, Override, OverrideAction, OverrideTarget,
+    Policy, Route, Terms, WhenFull,
 };
 
 /// Changes that are told one by one. A change of everything is better read in the files.
@@ -133,7 +133,7 @@ fn changed((old, before): (&Policy, &Limit), (new, now): (&Policy, &Limit)) -> V
     for (differs, what) in [
         (
             counting(before) != counting(now),
-            "when_full, max_keys, on_store_failure, expect or max_delay",
+            "when_full, max_keys, on_store_failure, after_crash, expect or max_delay",
         ),
         (before.hidden != *hidden, "headers"),
         (has_other_plans_source(before, now), "plans.by"),
@@ -220,6 +220,7 @@ struct Counting {
     when_full: Option<WhenFull>,
     max_keys: Option<usize>,
     on_store_failure: Option<OnStoreFailure>,
+    after_crash: Option<AfterCrash>,
     expect_per_second: Option<u32>,
     max_delay: Nanos,
 }
@@ -229,14 +230,16 @@ fn counting(limit: &Limit) -> Counting {
         when_full: None,
         max_keys: None,
         on_store_failure: None,
+        after_crash: None,
         expect_per_second: None,
         max_delay: Nanos::ZERO,
     };
     match limit.count {
-        Count::Exact { quota, when_full, max_keys, on_store_failure } => Counting {
+        Count::Exact { quota, when_full, max_keys, on_store_failure, after_crash } => Counting {
             when_full: Some(when_full),
             max_keys,
             on_store_failure: Some(on_store_failure),
+            after_crash: Some(after_crash),
             max_delay: quota.max_delay(),
             ..none
         },
@@ -344,7 +347,7 @@ mod tests {
                 "rate: 60/1m, when_full: deny, headers: hidden",
                 all,
                 &[
-                    "limit a: when_full, max_keys, on_store_failure, expect or max_delay differs, headers differs",
+                    "limit a: when_full, max_keys, on_store_failure, after_crash, expect or max_delay differs, headers differs",
                 ],
             ),
         ] {

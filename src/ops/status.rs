@@ -1,16 +1,20 @@
 //! The state of the process for operators: whether it is ready, and how the last reload went.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::clock::{Nanos, Now};
 use crate::engine::ReloadReport;
+use crate::state::StateMetrics;
 
 /// Readiness and reloads. Shared by the code that records them and the admin API.
 #[derive(Debug)]
 pub struct Status {
     started: Now,
+    /// What is restored and saved; `None` without a state directory.
+    state: Option<Arc<StateMetrics>>,
     ready: AtomicBool,
     applied: AtomicU64,
     refused: AtomicU64,
@@ -52,6 +56,7 @@ impl Status {
     pub const fn new(started: Now, date: Nanos) -> Self {
         Self {
             started,
+            state: None,
             ready: AtomicBool::new(false),
             applied: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -59,6 +64,16 @@ impl Status {
             last: Mutex::new(None),
             last_applied: Mutex::new(None),
         }
+    }
+
+    /// The same, of a process with a state directory.
+    pub fn with_state(self, state: Option<Arc<StateMetrics>>) -> Self {
+        Self { state, ..self }
+    }
+
+    /// What is restored and saved; `None` without a state directory.
+    pub const fn state(&self) -> Option<&Arc<StateMetrics>> {
+        self.state.as_ref()
     }
 
     /// Sets whether the process is ready for new connections.

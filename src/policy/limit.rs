@@ -87,6 +87,8 @@ pub enum Count {
         max_keys: Option<usize>,
         /// What happens while the shared store does not answer.
         on_store_failure: OnStoreFailure,
+        /// What a crash of a process with a state directory may do to the limit.
+        after_crash: AfterCrash,
     },
     /// Requests at once (`max_in_flight`): exact, counted per node with every store.
     InFlight {
@@ -115,6 +117,16 @@ pub enum WhenFull {
     Deny,
     /// It passes uncounted.
     Allow,
+}
+
+/// In whose favour a crash is, for what had not been saved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AfterCrash {
+    /// What was spent since the last save can be spent again.
+    #[default]
+    Allow,
+    /// Nothing above the limit is ever admitted; a key may be refused up to an eighth of its limit.
+    Deny,
 }
 
 /// How a limit is judged while the shared store does not answer. (The embedded store always answers.)

@@ -56,7 +56,8 @@ pub use index::{LimitIndex, PerLimit, PerRoute, RouteIndex};
 pub use key::{KeyHash, KeySecret, KeySpec, Source};
 pub use key_rules::{KeyRule, KeyRules, Ruling, RulingError};
 pub use limit::{
-    Count, DEFAULT_EXPECT_PER_SECOND, Limit, MissingKey, Mode, OnStoreFailure, Tier, WhenFull,
+    AfterCrash, Count, DEFAULT_EXPECT_PER_SECOND, Limit, MissingKey, Mode, OnStoreFailure, Tier,
+    WhenFull,
 };
 pub use matching::{Class, HostPattern, KNOWN_METHODS, MethodSet, RequestMatch};
 pub use mismatch::Mismatch;

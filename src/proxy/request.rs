@@ -198,12 +198,19 @@ async fn conclude(
         respond::refuse(session, ctx, reply).await?;
         return Ok(true);
     }
-    if ctx.decision.as_ref().is_some_and(|decision| decision.wait() > Nanos::ZERO) {
+    if ctx
+        .decision
+        .as_ref()
+        .is_some_and(|decision| decision.wait() > Nanos::ZERO || decision.save.is_some())
+    {
         ctx.held.get_or_insert_with(|| hold_memory(proxy, session));
     }
     let Some(decision) = &mut ctx.decision else {
         return Ok(false);
     };
+    if decision.save.is_some() && decision.outcome == Outcome::Allowed {
+        Box::pin(proxy.engine.until_saved(decision)).await;
+    }
     let delayed = match decision.wait() {
         Nanos::ZERO => Ok(()),
         wait => Box::pin(delay::wait(session, wait.into())).await,

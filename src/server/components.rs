@@ -22,13 +22,14 @@ use super::file_reloads::FileReloads;
 use super::housekeeping::Housekeeping;
 use super::prerequisites::{Prerequisites, TlsAcceptors};
 use super::start_error::StartError;
-use crate::clock::Clock;
+use super::state_keeping::{StateKeeper, StateKeeping};
+use crate::clock::{Clock, SystemClock};
 use crate::config::{Admin, Bounds, Config, Listener};
 use crate::edge::{
     AdminConnections, AdminServer, BoundListener, CertificateStore, ConnectionPermits,
     ConnectionPolicy, ConnectionServer, Cutoff, H2_SEND_BUFFER_BYTES, HandshakeLimiter,
     ListenError, ListenerContext, ListenerService, ListeningSockets, MemoryBudget, MemoryWatch,
-    SlowReaders, StartupBarrier, TicketKeys,
+    ServingGate, SlowReaders, StartupBarrier, TicketKeys,
 };
 use crate::engine::Engine;
 use crate::history::TrafficHistory;
@@ -36,8 +37,10 @@ use crate::ops::{
     AccessLogSink, AdminAccess, AdminApi, AnswerQueue, AuditLog, KeyChanges, Lifecycle,
     ReloadSource, Reloader, RequestBuckets, Status, process_collector,
 };
+use crate::policy::KeySecret;
 use crate::proxy::{AllOriginSlots, EarlyRejection, Live, RequestIds, Tollgate, TrafficCounters};
 use crate::signals::OperatorRequests;
+use crate::state::StateMetrics;
 
 /// Time for the access log to be written when the process ends. A pipe without a reader never takes it, and an idle
 /// process must end within half a second after `drain`.
@@ -67,6 +70,10 @@ pub(super) struct Components {
     changes: Arc<KeyChanges>,
     audit: Arc<AuditLog>,
     history: Arc<TrafficHistory>,
+    /// Opens when the state is restored.
+    gate: Arc<ServingGate>,
+    state: Arc<StateMetrics>,
+    keeper: Arc<StateKeeper>,
     /// Runs the work that no request waits for: housekeeping, reloads, health checks, name resolution.
     pub(super) background: tokio::runtime::Runtime,
 }
@@ -74,9 +81,9 @@ pub(super) struct Components {
 impl Components {
     pub(super) fn build(
         config: Config,
-        clock: Arc<dyn Clock>,
+        clock: Arc<SystemClock>,
         prerequisites: Prerequisites,
-        requests: Arc<OperatorRequests>,
+        (requests, saved_secret): (Arc<OperatorRequests>, Option<KeySecret>),
         descriptors: DescriptorShares,
         file: Option<&Path>,
     ) -> Result<Self, StartError> {
@@ -87,15 +94,21 @@ impl Components {
             .enable_all()
             .build()
             .map_err(StartError::Runtime)?;
-        let engine = background.block_on(Engine::connect(&config.store, Arc::clone(&clock)));
-        let engine = Arc::new(engine.map_err(StartError::Secret)?);
+        let clock: Arc<dyn Clock> = clock;
+        let engine = Arc::new(match saved_secret {
+            Some(secret) => Engine::new(Arc::clone(&clock), secret),
+            None => background
+                .block_on(Engine::connect(&config.store, Arc::clone(&clock)))
+                .map_err(StartError::Secret)?,
+        });
+        let state = saved_secret.map(|_| Arc::new(StateMetrics::default()));
         let request_ids = Arc::new(RequestIds::new().map_err(StartError::RequestIds)?);
         let (live, _) = background.block_on(Live::build(config, &engine, &counters, None));
         let live = Arc::new(ArcSwap::from_pointee(live));
         let connections = Arc::<AtomicUsize>::default();
         let permits = Arc::new(ConnectionPermits::new(Arc::clone(&connections)));
         let started = engine.now();
-        let status = Arc::new(Status::new(started, engine.date(started)));
+        let status = Arc::new(Status::new(started, engine.date(started)).with_state(state.clone()));
         let reloader = Arc::new(Reloader {
             source: ReloadSource { file: file.map(Path::to_owned) },
             engine: Arc::clone(&engine),
@@ -134,6 +147,9 @@ impl Components {
             changes,
             audit: Arc::default(),
             history: Arc::default(),
+            gate: Arc::new(ServingGate::new(state.is_none())),
+            state: state.unwrap_or_default(),
+            keeper: Arc::default(),
             background,
         })
     }
@@ -201,6 +217,7 @@ impl Components {
             listeners: vec![BoundListener { socket: socket_of(sockets, admin.address)?, context }],
             admin: Some(admin_connections),
             startup: Arc::clone(startup),
+            gate: Arc::new(ServingGate::new(true)),
             requests: Arc::clone(&self.requests),
         })
     }
@@ -223,7 +240,20 @@ impl Components {
             listeners,
             admin: None,
             startup: Arc::clone(startup),
+            gate: Arc::clone(&self.gate),
             requests: Arc::clone(&self.requests),
+        }
+    }
+
+    /// What restoring and saving the state need.
+    pub(super) fn state_keeping(&self, clock: Arc<SystemClock>) -> StateKeeping {
+        StateKeeping {
+            engine: Arc::clone(&self.engine),
+            clock,
+            reloader: Arc::clone(&self.reloader),
+            metrics: Arc::clone(&self.state),
+            gate: Arc::clone(&self.gate),
+            keeper: Arc::clone(&self.keeper),
         }
     }
 
@@ -299,8 +329,11 @@ impl Components {
     }
 
     pub(super) fn lifecycle(&self) -> Lifecycle {
-        let access = Arc::clone(&self.access);
-        self.requests.set_exit_hook(move || access.flush(LOG_FLUSH_TIMEOUT));
+        let (access, keeper) = (Arc::clone(&self.access), Arc::clone(&self.keeper));
+        self.requests.set_exit_hook(move || {
+            access.flush(LOG_FLUSH_TIMEOUT);
+            keeper.finish();
+        });
         Lifecycle {
             requests: Arc::clone(&self.requests),
             status: Arc::clone(&self.status),

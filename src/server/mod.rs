@@ -11,6 +11,7 @@ mod prerequisites;
 mod reachability;
 mod rehearsal;
 mod start_error;
+mod state_keeping;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ use descriptors::{DescriptorPlan, idle_origin_connections};
 use prerequisites::{Prerequisites, addresses};
 pub use rehearsal::{Rehearsal, RehearsalScope, rehearse};
 use start_error::{StartError, located};
+use state_keeping::OpenState;
 
 /// A server that is complete and accepts nothing yet.
 struct PreparedServer {
@@ -46,6 +48,8 @@ struct PreparedServer {
 pub struct RunOptions {
     /// Whether it takes over from the process that serves the same file.
     pub upgrade: bool,
+    /// Whether it begins anew, without what the state directory holds.
+    pub ignore_state: bool,
 }
 
 /// Serves until a signal ends the process. Returns early only if the server could not start, or was told to end before
@@ -96,12 +100,19 @@ fn prepare(
     if let Some(shortage) = plan.shortage() {
         log::warn!("{shortage}");
     }
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let state = opened_state(&config, options).map_err(|error| vec![error])?;
+    let clock = Arc::new(state.as_ref().map_or_else(SystemClock::new, OpenState::clock));
     let mut prerequisites = Prerequisites::obtain(&config, clock.now())?;
     let tls = std::mem::take(&mut prerequisites.tls);
-    let components =
-        Components::build(config, clock, prerequisites, Arc::clone(&requests), plan.shares, file)
-            .map_err(|error| vec![error])?;
+    let components = Components::build(
+        config,
+        Arc::clone(&clock),
+        prerequisites,
+        (Arc::clone(&requests), state.as_ref().map(OpenState::secret)),
+        plan.shares,
+        file,
+    )
+    .map_err(|error| vec![error])?;
     let socket_path = match file {
         Some(file) => socket_path(file),
         None => Err(io::Error::other("the configuration came from standard input")),
@@ -137,6 +148,11 @@ fn prepare(
         let shown = file.display().to_string();
         components.background.spawn(components.file_reloads().run(watch, shown));
     }
+    if let Some(state) = state {
+        state
+            .begin(components.state_keeping(clock))
+            .map_err(|error| vec![StartError::Restore(error)])?;
+    }
     let status = Arc::clone(&components.status);
     let handover = HandoverState {
         sockets,
@@ -146,6 +162,19 @@ fn prepare(
     let started = StartedServer { startup, status, successor, socket_path, handover, requests };
     components.background.spawn(started.until_replaced());
     Ok(Some(PreparedServer { server, components }))
+}
+
+/// The state directory, if there is one.
+fn opened_state(config: &Config, options: RunOptions) -> Result<Option<OpenState>, StartError> {
+    let Some(settings) = config.store.state() else {
+        return Ok(None);
+    };
+    if options.upgrade {
+        return Err(StartError::UpgradeWithState);
+    }
+    let clock = SystemClock::new();
+    let date = clock.date(clock.now());
+    OpenState::open(settings, options.ignore_state, date.secs()).map(Some)
 }
 
 /// What the running process handed over; nothing without `upgrade`.

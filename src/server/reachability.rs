@@ -83,7 +83,7 @@ fn keys_cure(failure: &FetchError) -> &'static str {
 fn has_tls(config: &Config) -> bool {
     match &config.store {
         StoreConfig::Redis(redis) => redis.servers.urls().iter().any(RedisUrl::is_tls),
-        StoreConfig::Embedded => false,
+        StoreConfig::Embedded { .. } => false,
     }
 }
 
@@ -95,7 +95,7 @@ fn store_path(config: &Config) -> &'static str {
             RedisServers::Cluster(_) => "store.redis.cluster",
             RedisServers::Sentinel { .. } => "store.redis.sentinel",
         },
-        StoreConfig::Embedded => "store",
+        StoreConfig::Embedded { .. } => "store",
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use crate::config::{ConfigErrors, Listener, SourceMap};
 use crate::edge::{CertificateFileError, ListenError, NoRandomness};
+use crate::state::StateError;
 
 /// Why the server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +38,15 @@ pub(super) enum StartError {
     /// The runtime for background work cannot be started.
     #[error("cannot start a runtime: {0}")]
     Runtime(std::io::Error),
+    /// The state directory cannot be used.
+    #[error("{0}")]
+    State(Box<StateError>),
+    /// A thread for restoring the state cannot be started.
+    #[error("no thread to restore the state: {0}")]
+    Restore(std::io::Error),
+    /// Two processes cannot use one state directory.
+    #[error("--upgrade cannot hand over a state directory yet")]
+    UpgradeWithState,
     /// The running process did not hand over and keeps serving.
     #[error("cannot take over: {0}; the running process serves on")]
     TakeOver(std::io::Error),
@@ -72,10 +82,12 @@ impl StartError {
                     None => "admin.address".to_owned(),
                 }
             }
+            Self::State(_) | Self::UpgradeWithState => "store.embedded.state".to_owned(),
             Self::Secret(_)
             | Self::RequestIds(_)
             | Self::TicketKeys(_)
             | Self::Runtime(_)
+            | Self::Restore(_)
             | Self::TakeOver(_) => String::new(),
         }
     }
@@ -106,10 +118,16 @@ impl StartError {
                 _ => "write an address that this machine can listen on",
             }),
             Self::Certificate(_) | Self::Tls { .. } => Some("write a chain with its own key"),
-            Self::Secret(_)
+            Self::UpgradeWithState => {
+                Some("end the running process with TERM, then start this one")
+            }
+            // Its text has the cure.
+            Self::State(_)
+            | Self::Secret(_)
             | Self::RequestIds(_)
             | Self::TicketKeys(_)
             | Self::Runtime(_)
+            | Self::Restore(_)
             | Self::TakeOver(_) => None,
         }
     }

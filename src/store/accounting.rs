@@ -143,15 +143,15 @@ impl CellAccounting {
     ) -> SingleSettlement {
         let verdict = self.judge_entry(entry, charge.quota, charge.cost, now);
         if !verdict.allowed {
-            return SingleSettlement { charged: false, verdict };
+            return SingleSettlement { charged: false, verdict, save: None };
         }
         if !may_charge {
             let verdict = self.judge_entry(entry, charge.quota, 0, now);
-            return SingleSettlement { charged: false, verdict };
+            return SingleSettlement { charged: false, verdict, save: None };
         }
         let growth = self.reserve_growth(entry, charge, now);
         self.charge_entry(entry, charge.quota, charge.cost, growth, now);
-        SingleSettlement { charged: true, verdict }
+        SingleSettlement { charged: true, verdict, save: None }
     }
 
     /// Refunds up to `units` of a charge to a cell, as far as they still count.
@@ -172,6 +172,7 @@ impl CellAccounting {
             _ => self.convert(entry, quota, now),
         }
         quota.quota.refund(&quota.windows, &mut entry.cell, units, receipt, now);
+        entry.set_changed();
         quota.budget.reweigh(before, weight(&entry.cell), &self.pool);
     }
 
@@ -201,6 +202,7 @@ impl CellAccounting {
         if let Some(issued) = quotas.get(entry.quota() as usize) {
             let before = weight(&entry.cell);
             entry.cell = issued.quota.empty_cell_for(&issued.windows, now);
+            entry.set_changed();
             issued.budget.reweigh(before, weight(&entry.cell), &self.pool);
         }
     }
@@ -290,6 +292,7 @@ impl CellAccounting {
             entry.cell.make_room(now);
         }
         quota.quota.charge(&mut entry.cell, cost, now);
+        entry.set_changed();
         quota.budget.reweigh(before, weight(&entry.cell), &self.pool);
     }
 
@@ -300,7 +303,33 @@ impl CellAccounting {
         quota.quota.charge(&mut cell, charge.cost, now);
         quota.budget.reweigh(reserved, weight(&cell), &self.pool);
         quota.cells.fetch_add(1, Ordering::Release);
-        table.insert(charge.key, CellEntry::new(charge.key, cell, quota.number));
+        let mut entry = CellEntry::new(charge.key, cell, quota.number);
+        entry.set_changed();
+        table.insert(charge.key, entry);
+    }
+
+    /// Puts back a cell that was saved under a quota, and replaces the key's cell, if it has one.
+    #[cfg(feature = "bin")]
+    pub(super) fn restore(
+        &self,
+        table: &mut Table,
+        key: KeyHash,
+        quota: &Arc<IssuedQuota>,
+        cell: Cell,
+    ) {
+        quota.budget.add_cell(weight(&cell), &self.pool);
+        quota.cells.fetch_add(1, Ordering::Release);
+        let Some((_, entry)) = table.find_entry(key, None) else {
+            table.insert(key, CellEntry::new(key, cell, quota.number));
+            return;
+        };
+        let quotas = self.quotas.list();
+        if let Some(before) = quotas.get(entry.quota() as usize) {
+            before.budget.drop_cells(1, weight(&entry.cell), &self.pool);
+            before.cells.fetch_sub(1, Ordering::Release);
+        }
+        entry.set_quota(quota.number);
+        entry.cell = cell;
     }
 
     /// Whether a quota can read a cell without converting it.
@@ -325,6 +354,7 @@ impl CellAccounting {
             entry.cell = quota.quota.convert(&quota.windows, &writer.quota, cell, now);
         }
         entry.set_quota(quota.number);
+        entry.set_changed();
         writer.cells.fetch_sub(1, Ordering::Release);
         quota.cells.fetch_add(1, Ordering::Release);
     }

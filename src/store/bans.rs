@@ -24,6 +24,9 @@ const SHARDS: usize = 1_024;
 /// small, because a full shard compares all its records to make room for a key.
 const MAX_SHARD_RECORDS: usize = 64;
 
+/// The largest number of changed keys that a shard lists. When there are more, all its records are saved.
+const MAX_SHARD_CHANGES: usize = 2 * MAX_SHARD_RECORDS;
+
 /// The largest number of bans that wait to be shared with other nodes.
 const MAX_UNSHARED: usize = 4_096;
 
@@ -42,9 +45,18 @@ pub struct Bans {
     has_banned: AtomicBool,
     /// How often a record that mattered was dropped, or could not be made, for lack of room.
     evicted: AtomicU64,
+    /// Whether changes are listed, to be saved.
+    is_tracked: AtomicBool,
 }
 
-type BanShard = HashMap<KeyHash, BanRecord>;
+#[derive(Debug, Default)]
+struct BanShard {
+    records: HashMap<KeyHash, BanRecord>,
+    /// Keys whose records have changed since they were last saved, each once; empty unless changes are tracked.
+    changed: Vec<KeyHash>,
+    /// Whether more keys have changed than the list holds.
+    is_overfull: bool,
+}
 
 /// A ban that this node made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +90,26 @@ struct BanRecord {
     forgive: Nanos,
 }
 
+/// A record as it is saved.
+#[cfg(feature = "bin")]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct SavedBan {
+    high: u64,
+    low: u64,
+    /// `None`: the key has no record any more.
+    record: Option<SavedBanRecord>,
+}
+
+#[cfg(feature = "bin")]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct SavedBanRecord {
+    denials: Vec<Nanos>,
+    within: Nanos,
+    until: Nanos,
+    level: u32,
+    forgive: Nanos,
+}
+
 /// How much a record matters. A full shard drops the record with the lowest priority. The fields are compared in
 /// this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,6 +137,7 @@ impl Default for Bans {
             unshareable: AtomicU64::new(0),
             has_banned: AtomicBool::new(false),
             evicted: AtomicU64::new(0),
+            is_tracked: AtomicBool::new(false),
         }
     }
 }
@@ -115,7 +148,7 @@ impl Bans {
         if !self.has_banned.load(Ordering::Relaxed) {
             return None;
         }
-        let until = self.shard(key).lock().get(&key)?.until;
+        let until = self.shard(key).lock().records.get(&key)?.until;
         (until > now).then(|| until.saturating_sub(now))
     }
 
@@ -149,14 +182,19 @@ impl Bans {
 
     /// Lifts the ban of a key, with everything that counts towards the next one.
     pub fn lift(&self, key: KeyHash) {
-        self.shard(key).lock().remove(&key);
+        let mut shard = self.shard(key).lock();
+        shard.records.remove(&key);
+        self.list_changed(&mut shard, key);
+        drop(shard);
         self.unshared.lock().retain(|ban| ban.key != key);
     }
 
     /// Forgets the denials of a key that count towards a ban. A ban in force stays.
     pub fn forget_denials(&self, key: KeyHash) {
-        if let Some(record) = self.shard(key).lock().get_mut(&key) {
+        let mut shard = self.shard(key).lock();
+        if let Some(record) = shard.records.get_mut(&key) {
             record.denials.clear();
+            self.list_changed(&mut shard, key);
         }
     }
 
@@ -184,7 +222,7 @@ impl Bans {
             return 0;
         }
         let banned = |shard: &Mutex<BanShard>| {
-            shard.lock().values().filter(|record| record.until > now).count()
+            shard.lock().records.values().filter(|record| record.until > now).count()
         };
         self.shards.iter().map(banned).sum()
     }
@@ -215,16 +253,93 @@ impl Bans {
         until: Nanos,
         now: Nanos,
     ) -> Option<&'s mut BanRecord> {
-        if shard.len() >= MAX_SHARD_RECORDS && !shard.contains_key(&key) {
-            let priorities = shard.iter().map(|(key, record)| (record.priority(now), *key));
+        let records = &mut shard.records;
+        if records.len() >= MAX_SHARD_RECORDS && !records.contains_key(&key) {
+            let priorities = records.iter().map(|(key, record)| (record.priority(now), *key));
             let (lowest, dropped) = priorities.min_by_key(|(priority, _)| *priority)?;
             self.evicted.fetch_add(lowest.matters.into(), Ordering::Relaxed);
             if lowest.banned && lowest.until >= until {
                 return None;
             }
-            shard.remove(&dropped);
+            records.remove(&dropped);
         }
-        Some(shard.entry(key).or_default())
+        self.list_changed(shard, key);
+        Some(shard.records.entry(key).or_default())
+    }
+
+    /// Lists a key whose record is about to change, or is gone.
+    fn list_changed(&self, shard: &mut BanShard, key: KeyHash) {
+        if !self.is_tracked.load(Ordering::Relaxed) || shard.changed.contains(&key) {
+            return;
+        }
+        match shard.changed.len() < MAX_SHARD_CHANGES {
+            true => shard.changed.push(key),
+            false => shard.is_overfull = true,
+        }
+    }
+
+    /// From now on changed records are listed, to be saved.
+    #[cfg(feature = "bin")]
+    pub fn track_changes(&self) {
+        self.is_tracked.store(true, Ordering::Relaxed);
+    }
+
+    /// Calls `save` with every record that has changed since the last call, or with all.
+    #[cfg(feature = "bin")]
+    pub fn save(&self, all: bool, mut save: impl FnMut(SavedBan)) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let changed = std::mem::take(&mut shard.changed);
+            let takes_all = std::mem::take(&mut shard.is_overfull) || all;
+            for key in &changed {
+                save(SavedBan::of(*key, shard.records.get(key)));
+            }
+            if takes_all {
+                let others = shard.records.iter().filter(|(key, _)| !changed.contains(key));
+                others.for_each(|(key, record)| save(SavedBan::of(*key, Some(record))));
+            }
+        }
+    }
+
+    /// Puts back a saved record.
+    #[cfg(feature = "bin")]
+    pub fn restore(&self, saved: SavedBan, now: Nanos) {
+        let SavedBan { high, low, record } = saved;
+        let key = KeyHash { high, low };
+        let mut shard = self.shard(key).lock();
+        let Some(record) = record else {
+            shard.records.remove(&key);
+            return;
+        };
+        let until = record.until;
+        if let Some(restored) = self.find_or_insert(&mut shard, key, until, now) {
+            *restored = record.into();
+            drop(shard);
+            self.has_banned.fetch_or(until > Nanos::ZERO, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(feature = "bin")]
+impl SavedBan {
+    fn of(key: KeyHash, record: Option<&BanRecord>) -> Self {
+        let record = record.map(|record| SavedBanRecord {
+            denials: record.denials.iter().copied().collect(),
+            within: record.within,
+            until: record.until,
+            level: record.level,
+            forgive: record.forgive,
+        });
+        Self { high: key.high, low: key.low, record }
+    }
+}
+
+#[cfg(feature = "bin")]
+impl From<SavedBanRecord> for BanRecord {
+    fn from(saved: SavedBanRecord) -> Self {
+        let SavedBanRecord { denials, within, until, level, forgive } = saved;
+        let last = denials.last().copied().unwrap_or_default();
+        Self { denials: denials.into(), last, within, until, level, forgive }
     }
 }
 

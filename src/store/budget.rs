@@ -6,11 +6,14 @@
 //!
 //! This module counts weights. It does not see cells, and does not know how a cell is weighed.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The number and weight of one limit's cells, and their bounds.
 #[derive(Debug, Default)]
 pub struct CellBudget {
+    /// The limit's name.
+    limit: Arc<str>,
     /// The number of live cells, whatever their weight.
     cells: AtomicUsize,
     /// The weight of the live cells.
@@ -37,6 +40,16 @@ pub(super) struct BudgetPool {
 }
 
 impl CellBudget {
+    /// The budget of a limit that has no cells.
+    pub fn of_limit(limit: Arc<str>) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    /// The limit's name.
+    pub fn limit(&self) -> &Arc<str> {
+        &self.limit
+    }
+
     /// The number of live cells.
     pub fn cells(&self) -> usize {
         self.cells.load(Ordering::Relaxed)

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use super::accounting::{CellAccounting, JudgedCharge};
 use super::budget::{BoundedBudget, CellBudget};
 use super::quotas::{IssuedQuota, QuotaSpec, budgets_of};
+use super::save_progress::SaveProgress;
 use super::settlement::{EmbeddedCharge, Settlement, SingleSettlement, Verdicts};
 use super::sweep::sweep_table;
 use super::table::{CELL_BYTES, Table};
@@ -26,7 +27,7 @@ use crate::policy::KeyHash;
 /// that growing or sweeping it holds its lock for about ten microseconds, even among ten million cells.
 pub const SHARDS: usize = 1 << SHARD_BITS;
 
-const SHARD_BITS: u32 = 12;
+pub(super) const SHARD_BITS: u32 = 12;
 
 /// The embedded store.
 #[derive(Debug)]
@@ -35,6 +36,7 @@ pub struct EmbeddedStore {
     accounting: CellAccounting,
     /// The shard at which the next sweep begins.
     cursor: AtomicUsize,
+    saves: Arc<SaveProgress>,
 }
 
 /// A shard has two cache lines of its own, so neighbours do not slow each other down. The processor fetches both
@@ -61,6 +63,7 @@ impl Default for EmbeddedStore {
             shards: (0..SHARDS).map(|_| CellShard::default()).collect(),
             accounting: CellAccounting::default(),
             cursor: AtomicUsize::new(0),
+            saves: Arc::default(),
         }
     }
 }
@@ -110,8 +113,8 @@ impl EmbeddedStore {
     ) -> Settlement {
         if let [charge] = charges {
             let settled = self.settle_single(charge, may_charge, now, || when_full(0));
-            let SingleSettlement { charged, verdict } = settled;
-            return Settlement { charged, verdicts: Verdicts::from_iter([verdict]) };
+            let SingleSettlement { charged, verdict, save } = settled;
+            return Settlement { charged, verdicts: Verdicts::from_iter([verdict]), save };
         }
         let mut locked = self.lock(charges);
         let mut judged_charges: SmallVec<[JudgedCharge; 4]> = SmallVec::new();
@@ -124,7 +127,16 @@ impl EmbeddedStore {
             let table = locked.table(charge.key);
             self.accounting.conclude(table, charge, judged, charged, now)
         });
-        Settlement { charged, verdicts: verdicts.collect() }
+        let verdicts = verdicts.collect();
+        let mut save = None;
+        for charge in charges {
+            let table = locked.table(charge.key);
+            table.list_changed_key(charge.key);
+            if charged {
+                save = save.max(self.spend_ahead(table, charge, now));
+            }
+        }
+        Settlement { charged, verdicts, save }
     }
 
     /// [`EmbeddedStore::settle`] for a single charge, as most requests have it.
@@ -136,13 +148,20 @@ impl EmbeddedStore {
         when_full: impl FnOnce() -> Verdict,
     ) -> SingleSettlement {
         let mut table = self.lock_shard(charge.key);
-        if let Some((_, entry)) = table.find_entry(charge.key, None) {
-            return self.accounting.settle_entry(entry, charge, may_charge, now);
+        if let Some((slot, entry)) = table.find_entry(charge.key, None) {
+            let settled = self.accounting.settle_entry(entry, charge, may_charge, now);
+            if entry.is_unlisted() {
+                table.list_changed(slot);
+            }
+            let save = settled.charged.then(|| self.spend_ahead(&mut table, charge, now)).flatten();
+            return SingleSettlement { save, ..settled };
         }
         let judged = self.accounting.judge(&mut table, charge, now, when_full);
         let charged = may_charge && judged.verdict.allowed;
         let verdict = self.accounting.conclude(&mut table, charge, &judged, charged, now);
-        SingleSettlement { charged, verdict }
+        table.list_changed_key(charge.key);
+        let save = charged.then(|| self.spend_ahead(&mut table, charge, now)).flatten();
+        SingleSettlement { charged, verdict, save }
     }
 
     /// Refunds up to `units` of a charge to a key, as far as they still count.
@@ -155,8 +174,9 @@ impl EmbeddedStore {
         now: Now,
     ) {
         let mut table = self.lock_shard(key);
-        if let Some((_, entry)) = table.find_entry(key, None) {
+        if let Some((slot, entry)) = table.find_entry(key, None) {
             self.accounting.refund(entry, quota, units, receipt, now);
+            table.list_changed(slot);
         }
     }
 
@@ -171,15 +191,18 @@ impl EmbeddedStore {
     /// Forgets what a key has spent.
     pub fn reset(&self, key: KeyHash, now: Now) {
         let mut table = self.lock_shard(key);
-        if let Some((_, entry)) = table.find_entry(key, None) {
+        if let Some((slot, entry)) = table.find_entry(key, None) {
             self.accounting.reset(entry, now);
+            table.list_changed(slot);
         }
     }
 
     /// Charges a key without a judgement and without a refusal. Units above the limit have to refill before the
     /// next charge is allowed.
     pub fn debit(&self, key: KeyHash, quota: &Arc<IssuedQuota>, units: u32, now: Now) {
-        self.accounting.debit(&mut self.lock_shard(key), key, quota, units, now);
+        let mut table = self.lock_shard(key);
+        self.accounting.debit(&mut table, key, quota, units, now);
+        table.list_changed_key(key);
     }
 
     /// Drops cells that equal an absent one from the next `shards` shards. Returns how many it dropped.
@@ -207,7 +230,32 @@ impl EmbeddedStore {
         tables + heap_bytes.sum::<usize>()
     }
 
-    fn lock_shard(&self, key: KeyHash) -> MutexGuard<'_, Table> {
+    /// How far saving has come.
+    pub const fn saves(&self) -> &Arc<SaveProgress> {
+        &self.saves
+    }
+
+    /// Holds a charge against what its key may spend before it is saved again. Returns the batch that has to be on the disk
+    /// before the charge counts as made.
+    fn spend_ahead(&self, table: &mut Table, charge: &EmbeddedCharge<'_>, now: Now) -> Option<u64> {
+        if charge.quota.ahead.is_none() || charge.cost == 0 {
+            return None;
+        }
+        let is_covered = table.spend_ahead(charge.key, charge.cost, self.saves.saved(), now.mono);
+        (!is_covered).then(|| self.saves.begun() + 1)
+    }
+
+    #[cfg(feature = "bin")]
+    pub(super) const fn accounting(&self) -> &CellAccounting {
+        &self.accounting
+    }
+
+    #[cfg(feature = "bin")]
+    pub(super) fn lock_index(&self, shard: usize) -> MutexGuard<'_, Table> {
+        self.shards[shard].table.lock()
+    }
+
+    pub(super) fn lock_shard(&self, key: KeyHash) -> MutexGuard<'_, Table> {
         self.shards[shard_of(key)].table.lock()
     }
 

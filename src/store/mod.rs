@@ -9,19 +9,30 @@
 mod accounting;
 mod bans;
 mod budget;
+mod changed_keys;
 mod embedded;
 mod in_flight;
 mod quotas;
 pub mod redis;
+mod save_progress;
+#[cfg(feature = "bin")]
+mod saving;
 mod settlement;
 mod sweep;
 mod table;
 mod weight;
+mod written_ahead;
 
+#[cfg(feature = "bin")]
+pub use bans::SavedBan;
 pub use bans::{Ban, Bans};
 pub use budget::{BoundedBudget, CellBudget};
 pub use embedded::{EmbeddedStore, SHARDS};
 pub use in_flight::{Acquired, InFlightCounts, InFlightPermit};
 pub use quotas::{IssuedQuota, QuotaSpec};
+pub use save_progress::SaveProgress;
+#[cfg(feature = "bin")]
+pub use saving::{SaveBatch, SavedCell};
 pub use settlement::{EmbeddedCharge, Settlement, SingleSettlement, Verdicts};
 pub use table::CELL_BYTES;
+pub use written_ahead::Grant;

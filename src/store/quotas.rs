@@ -6,6 +6,7 @@
 //!
 //! What always holds: two quotas in use never have the same number.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::budget::CellBudget;
 use super::weight::weight_of;
+use super::written_ahead::units_ahead;
 use crate::clock::{Nanos, Now};
 use crate::limit::{Quota, WindowLengths};
 
@@ -25,6 +27,8 @@ pub struct IssuedQuota {
     /// The window lengths of all variants of its limit.
     pub(super) windows: WindowLengths,
     pub(super) budget: Arc<CellBudget>,
+    /// What a key may spend before it is saved again; `None`: any number (`after_crash: allow`).
+    pub(super) ahead: Option<NonZeroU32>,
     /// The weight of a new cell after its first charge.
     pub(super) new_weight: usize,
     /// How many cells name this number.
@@ -40,6 +44,8 @@ pub struct QuotaSpec {
     pub windows: WindowLengths,
     /// The limit's budget. It stays the same for every quota that the limit ever has.
     pub budget: Arc<CellBudget>,
+    /// Whether a crash must not admit more than the limit (`after_crash: deny`).
+    pub denies_after_crash: bool,
 }
 
 /// All quotas in use; the index of a quota is its number.
@@ -85,7 +91,7 @@ impl Quotas {
 
 impl IssuedQuota {
     fn new(spec: QuotaSpec, number: usize) -> Self {
-        let QuotaSpec { quota, windows, budget } = spec;
+        let QuotaSpec { quota, windows, budget, denies_after_crash } = spec;
         // A cell takes the same memory at any time.
         let now = Now { mono: Nanos::ZERO, wall: Nanos::ZERO };
         let heap_bytes = quota.empty_cell_for(&windows, now).heap_bytes_after_charge(now);
@@ -94,19 +100,22 @@ impl IssuedQuota {
             quota,
             windows,
             budget,
+            ahead: denies_after_crash.then(|| units_ahead(quota.limit())),
             new_weight: weight_of(heap_bytes),
             cells: AtomicUsize::new(0),
         }
     }
 
-    fn equals(&self, spec: &QuotaSpec) -> bool {
+    /// Whether it is what this would become.
+    pub fn equals(&self, spec: &QuotaSpec) -> bool {
         self.quota == spec.quota
             && self.windows == spec.windows
             && Arc::ptr_eq(&self.budget, &spec.budget)
+            && self.denies_after_crash() == spec.denies_after_crash
     }
 
     /// Its number.
-    pub(super) const fn number(&self) -> u32 {
+    pub const fn number(&self) -> u32 {
         self.number
     }
 
@@ -118,6 +127,11 @@ impl IssuedQuota {
     /// The window lengths of all variants of its limit.
     pub const fn windows(&self) -> &WindowLengths {
         &self.windows
+    }
+
+    /// Whether a crash must not admit more than the limit.
+    pub const fn denies_after_crash(&self) -> bool {
+        self.ahead.is_some()
     }
 
     /// The limit's budget.

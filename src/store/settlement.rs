@@ -29,6 +29,8 @@ pub struct Settlement {
     pub charged: bool,
     /// One verdict for each charge, in order.
     pub verdicts: Verdicts,
+    /// The batch that has to be on the disk before the request is forwarded ([`SaveProgress`](super::SaveProgress)).
+    pub save: Option<u64>,
 }
 
 /// The result of settling a single charge.
@@ -38,4 +40,6 @@ pub struct SingleSettlement {
     pub charged: bool,
     /// The verdict on the charge.
     pub verdict: Verdict,
+    /// As in [`Settlement`].
+    pub save: Option<u64>,
 }

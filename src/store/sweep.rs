@@ -29,6 +29,7 @@ pub(super) fn sweep_table(
     // Read under the lock: a number that a cell of this table names is not issued again before the cell is
     // dropped.
     let quotas = accounting.quotas.list();
+    table.drop_ended_grants(now.mono);
     let quota_of = |entry: &CellEntry| quotas.get(entry.quota() as usize);
     table.for_each(|entry| {
         if entry.cell.heap_bytes() > 0

@@ -19,9 +19,13 @@
 
 use std::num::NonZeroU32;
 
+use hashbrown::HashMap;
 use prefetch_index::prefetch_index;
 use smallvec::SmallVec;
 
+use super::changed_keys::{ChangedKeys, EntryOrder};
+use super::written_ahead::KeyGrants;
+use crate::clock::Nanos;
 use crate::limit::Cell;
 use crate::policy::KeyHash;
 
@@ -52,7 +56,8 @@ pub(super) struct CellEntry {
     /// Together with the number of the shard, 108 of a key's 128 bits are compared. Among ten million keys, two
     /// are taken for one with a probability of 10^-19.
     high: u32,
-    /// The number of the quota, plus 1. As it is never 0, `Option<CellEntry>` is no larger than `CellEntry`.
+    /// The number of the quota, plus 1, and two marks. As it is never 0, `Option<CellEntry>` is no larger than
+    /// `CellEntry`.
     quota_plus_1: NonZeroU32,
     pub(super) cell: Cell,
 }
@@ -68,14 +73,22 @@ pub(super) struct Table {
     len: u32,
     /// A block does not move when others are added.
     blocks: SmallVec<[Box<Block>; INLINE_BLOCKS]>,
+    /// Which cells are to be saved; `None`: none is ever saved.
+    changed: Option<Box<ChangedKeys>>,
 }
 
 /// Bytes of memory that one cell takes in a large table, gaps included. A log takes 16 bytes more for each charge;
 /// what a cell holds on the heap counts against `max_keys` too.
 pub const CELL_BYTES: usize = size_of::<Option<CellEntry>>() * 11 / 8;
 
-/// The order of the entries.
-type EntryOrder = (u64, u32);
+/// The mark of a cell that has changed since it was saved.
+const CHANGED: u32 = 1 << 31;
+
+/// The mark of a changed cell that is among the changed keys of its shard, or that a look at the whole shard will find.
+const LISTED: u32 = 1 << 30;
+
+/// The bits of a quota's number, plus 1.
+const QUOTA_BITS: u32 = LISTED - 1;
 
 impl CellEntry {
     pub(super) fn new(key: KeyHash, cell: Cell, quota: u32) -> Self {
@@ -85,14 +98,47 @@ impl CellEntry {
 
     /// The number of the quota that wrote the cell.
     pub(super) const fn quota(&self) -> u32 {
-        self.quota_plus_1.get() - 1
+        (self.quota_plus_1.get() & QUOTA_BITS) - 1
     }
 
     pub(super) const fn set_quota(&mut self, quota: u32) {
-        self.quota_plus_1 = NonZeroU32::MIN.saturating_add(quota);
+        let marks = self.quota_plus_1.get() & !QUOTA_BITS;
+        self.quota_plus_1 = NonZeroU32::MIN.saturating_add(quota | marks);
     }
 
-    const fn order(&self) -> EntryOrder {
+    /// Marks the cell as changed.
+    pub(super) const fn set_changed(&mut self) {
+        self.set_marks(CHANGED);
+    }
+
+    /// Whether the cell has changed and is in no list of changed keys.
+    pub(super) const fn is_unlisted(&self) -> bool {
+        self.quota_plus_1.get() & (CHANGED | LISTED) == CHANGED
+    }
+
+    const fn is_changed(&self) -> bool {
+        self.quota_plus_1.get() & CHANGED != 0
+    }
+
+    const fn set_marks(&mut self, marks: u32) {
+        if let Some(marked) = NonZeroU32::new(self.quota_plus_1.get() | marks) {
+            self.quota_plus_1 = marked;
+        }
+    }
+
+    const fn clear_marks(&mut self) {
+        if let Some(quota_plus_1) = NonZeroU32::new(self.quota_plus_1.get() & QUOTA_BITS) {
+            self.quota_plus_1 = quota_plus_1;
+        }
+    }
+
+    /// The key, of which bits 32 to 51 of the high half are not kept and read as 0. `shard_bits`: the number of the
+    /// shard, as the key's first bits.
+    pub(super) const fn key(&self, shard_bits: u64) -> KeyHash {
+        KeyHash { high: shard_bits | self.high as u64, low: self.low }
+    }
+
+    pub(super) const fn order(&self) -> EntryOrder {
         (self.low, self.high)
     }
 }
@@ -162,6 +208,99 @@ impl Table {
         self.len += 1;
     }
 
+    /// From now on, changed cells are listed.
+    pub(super) fn track_changes(&mut self) {
+        self.changed.get_or_insert_with(|| Box::new(ChangedKeys::new()));
+    }
+
+    /// Lists the changed cell in this slot, unless it is listed.
+    pub(super) fn list_changed(&mut self, slot: usize) {
+        let Self { changed: Some(changed), blocks, .. } = self else {
+            return;
+        };
+        let entry =
+            blocks.get_mut(slot / BLOCK_SLOTS).and_then(|block| block[slot % BLOCK_SLOTS].as_mut());
+        if let Some(entry) = entry.filter(|entry| entry.is_unlisted()) {
+            entry.set_marks(LISTED);
+            changed.add(entry.order());
+        }
+    }
+
+    /// [`Table::list_changed`] for the cell of a key, if it has one.
+    pub(super) fn list_changed_key(&mut self, key: KeyHash) {
+        if self.changed.is_some()
+            && let Ok(slot) = self.find(key, None)
+        {
+            self.list_changed(slot);
+        }
+    }
+
+    /// Spends units of what a key may spend before it is saved again. Returns whether they are covered.
+    pub(super) fn spend_ahead(&mut self, key: KeyHash, units: u32, saved: u64, now: Nanos) -> bool {
+        self.changed.as_mut().is_none_or(|changed| {
+            changed.grants.entry(order_of(key)).or_default().spend(units, saved, now)
+        })
+    }
+
+    /// Forgets grants whose time is over.
+    pub(super) fn drop_ended_grants(&mut self, now: Nanos) {
+        if let Some(changed) = self.changed.as_mut().filter(|changed| !changed.grants.is_empty()) {
+            changed.grants.retain(|_, grants| !grants.are_over(now));
+            if changed.grants.capacity() > 4 * changed.grants.len() {
+                changed.grants.shrink_to_fit();
+            }
+        }
+    }
+
+    /// Calls `visit` with every cell that has changed since the last call, and with the order of keys whose cells are
+    /// gone.
+    pub(super) fn take_changed(
+        &mut self,
+        mut visit: impl FnMut(EntryOrder, Option<&CellEntry>, &mut HashMap<EntryOrder, KeyGrants>),
+    ) {
+        let Some(mut changed) = self.changed.take() else {
+            return;
+        };
+        if changed.is_overfull() {
+            self.for_each(|entry| {
+                if entry.is_changed() {
+                    entry.clear_marks();
+                    visit(entry.order(), Some(entry), &mut changed.grants);
+                }
+            });
+        }
+        for index in 0..changed.listed().len() {
+            let (low, high) = changed.listed()[index];
+            let key = KeyHash { high: u64::from(high), low };
+            match self.find_entry(key, None) {
+                Some((_, entry)) if entry.is_changed() => {
+                    entry.clear_marks();
+                    visit((low, high), Some(entry), &mut changed.grants);
+                }
+                Some(_) => {}
+                None => visit((low, high), None, &mut changed.grants),
+            }
+        }
+        changed.clear();
+        self.changed = Some(changed);
+    }
+
+    /// Whether cells have changed since they were last taken.
+    pub(super) fn has_changes(&self) -> bool {
+        self.changed.as_ref().is_some_and(|changed| !changed.is_empty())
+    }
+
+    /// Calls `visit` with every entry and the grants of the shard's keys.
+    pub(super) fn visit_saved(
+        &mut self,
+        mut visit: impl FnMut(&CellEntry, Option<&mut HashMap<EntryOrder, KeyGrants>>),
+    ) {
+        let Self { blocks, changed, .. } = self;
+        for entry in blocks.iter().flat_map(|block| block.iter().flatten()) {
+            visit(entry, changed.as_mut().map(|changed| &mut changed.grants));
+        }
+    }
+
     /// Calls `visit` with every entry.
     pub(super) fn for_each(&mut self, mut visit: impl FnMut(&mut CellEntry)) {
         self.blocks.iter_mut().flat_map(|block| block.iter_mut().flatten()).for_each(&mut visit);
@@ -192,7 +331,7 @@ impl Table {
         // Room to grow by an eighth stays. The memory of a flood of keys does not.
         let blocks = (needed + needed / 8).div_ceil(BLOCK_SLOTS);
         if len == 0 {
-            *self = Self::default();
+            *self = Self { changed: self.changed.take(), ..Self::default() };
         } else if blocks < blocks_of(self.preferred_slots) * 3 / 4 {
             self.preferred_slots = preferred_slots_of(blocks);
             let end = self.reinsert_from(0, |_| true);

@@ -33,6 +33,12 @@ limits:
 routes: [{ name: site, limits: [watched, tried, punished, told, at-once, signed] }]
 ";
 
+const EMBEDDED_POLICY: &str = "
+store: { embedded: { state: state } }
+limits: { counted: { tier: exact, rate: 100/1m, key: client_ip } }
+routes: [{ name: site, limits: [counted] }]
+";
+
 #[derive(Debug, Default)]
 pub(crate) struct Scrape {
     /// Names of families, as the lines `# TYPE` have them.
@@ -57,11 +63,15 @@ impl Scrape {
         let answer = client.get(format!("https://one.example:{}/", gate.port)).send().await;
         assert_eq!(answer.unwrap().status(), 200);
         assert_eq!(gate.reload(&policy, ONE).await, Reloaded::Applied, "{}", gate.log());
-        let missing = || async { Self::read(&gate.metrics().await).missing_families() };
+        // What only the embedded store has comes from a second process.
+        let policy = format!("{}{EMBEDDED_POLICY}", origin_yaml(origin.address));
+        let embedded = Gate::start(&policy).await;
+        let text = || async { gate.metrics().await + &embedded.metrics().await };
+        let missing = || async { Self::read(&text().await).missing_families() };
         let complete =
             eventually(Duration::from_secs(10), || async { missing().await.is_empty() }).await;
         assert!(complete, "no sample of {:?}: provoke one by POLICY", missing().await);
-        Self::read(&gate.metrics().await)
+        Self::read(&text().await)
     }
 
     fn read(text: &str) -> Self {

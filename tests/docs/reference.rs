@@ -19,10 +19,11 @@ file. Unknown keys are refused.
 ";
 
 /// Pages that explain a mapping or a key.
-const EXPLAINED: [(&str, &str, &str); 22] = [
+const EXPLAINED: [(&str, &str, &str); 24] = [
     ("admin", "Admin listener and metrics", "operating/metrics.md"),
     ("clients", "Keys", "concepts/keys.md#the-clients-address"),
     ("store", "Redis", "operating/redis.md"),
+    ("store.embedded", "State on disk", "operating/state.md"),
     ("limits.NAME", "Two tiers", "concepts/tiers.md"),
     ("limits.NAME.algorithm", "Algorithms", "concepts/algorithms.md"),
     ("limits.NAME.max_in_flight", "Algorithms", "concepts/algorithms.md#max_in_flight"),
@@ -35,6 +36,7 @@ const EXPLAINED: [(&str, &str, &str); 22] = [
     ("limits.NAME.overrides[]", "Overrides", "concepts/limit-options.md#overrides"),
     ("limits.NAME.candidate", "Candidate", "concepts/limit-options.md#candidate"),
     ("limits.NAME.penalty", "Penalty", "concepts/limit-options.md#penalty"),
+    ("limits.NAME.after_crash", "State on disk", "operating/state.md#what-a-crash-loses"),
     ("limits.NAME.on_store_failure", "Redis", "operating/redis.md#when-the-store-is-away"),
     ("routes[]", "Routes and decisions", "concepts/decisions.md"),
     ("limits_of_this_proxy", "Bounds on clients", "security/bounds.md"),

@@ -85,7 +85,12 @@ impl Node {
     pub fn slot(&self, limit: &str, keys: &[(&'static str, &str)]) -> u16 {
         let quota = Quota::FixedWindow(FixedWindow::new(Rate::PER_SECOND));
         let windows = WindowLengths::of([&quota]);
-        let claim = QuotaSpec { quota, windows, budget: Arc::<CellBudget>::default() };
+        let claim = QuotaSpec {
+            quota,
+            windows,
+            budget: Arc::<CellBudget>::default(),
+            denies_after_crash: false,
+        };
         let quota = EmbeddedStore::default().issue(claim, None);
         self.remote.slot(&CellCharge::new(self.key(limit, keys), None, quota, 1))
     }

@@ -32,7 +32,15 @@ fn issue(
     quota: Quota,
     windows: &WindowLengths,
 ) -> Arc<IssuedQuota> {
-    store.issue(QuotaSpec { quota, windows: windows.clone(), budget: Arc::clone(room) }, None)
+    store.issue(
+        QuotaSpec {
+            quota,
+            windows: windows.clone(),
+            budget: Arc::clone(room),
+            denies_after_crash: false,
+        },
+        None,
+    )
 }
 
 fn one(quota: &Arc<IssuedQuota>, n: u64, order: Operation, cost: u32, before: u64) -> StoreCharge {

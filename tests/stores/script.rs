@@ -28,7 +28,12 @@ fn key(n: usize) -> KeyHash {
 }
 
 fn issue(quota: Quota, windows: WindowLengths) -> Arc<IssuedQuota> {
-    let claim = QuotaSpec { quota, windows, budget: Arc::<CellBudget>::default() };
+    let claim = QuotaSpec {
+        quota,
+        windows,
+        budget: Arc::<CellBudget>::default(),
+        denies_after_crash: false,
+    };
     EmbeddedStore::default().issue(claim, None)
 }
 

@@ -184,7 +184,12 @@ pub fn quota(limit: u32) -> Arc<IssuedQuota> {
     let rate = Rate::new(limit, Nanos::from_secs(30 * 86_400)).unwrap();
     let quota = Quota::FixedWindow(FixedWindow::new(rate));
     let windows = WindowLengths::of([&quota]);
-    let claim = QuotaSpec { quota, windows, budget: Arc::<CellBudget>::default() };
+    let claim = QuotaSpec {
+        quota,
+        windows,
+        budget: Arc::<CellBudget>::default(),
+        denies_after_crash: false,
+    };
     EmbeddedStore::default().issue(claim, None)
 }
 

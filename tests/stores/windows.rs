@@ -96,6 +96,7 @@ fn generation(cell: &impl Cell, kind: Kind, rates: &[Numbers]) -> Vec<Arc<Issued
         quota: *quota,
         windows: WindowLengths::of(&quotas),
         budget: Arc::clone(room),
+        denies_after_crash: false,
     };
     quotas.iter().map(|quota| store.issue(claim(quota), None)).collect()
 }

@@ -28,7 +28,7 @@ static QUOTAS: LazyLock<Vec<Arc<IssuedQuota>>> = LazyLock::new(|| {
     let store = EmbeddedStore::default();
     let issue = |quota: Quota| {
         let (windows, room) = (WindowLengths::of([&quota]), Arc::<CellBudget>::default());
-        store.issue(QuotaSpec { quota, windows, budget: room }, None)
+        store.issue(QuotaSpec { quota, windows, budget: room, denies_after_crash: false }, None)
     };
     quotas.into_iter().map(issue).collect()
 });

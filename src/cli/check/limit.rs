@@ -1,11 +1,11 @@
 //! The part of `tollgate check` about one limit: what it promises, and what it needs.
 
 use crate::clock::{Nanos, Now};
-use crate::config::{Config, StoreConfig};
+use crate::config::{Config, StateSettings};
 use crate::limit::{Quota, SketchSize, WindowLengths, log_bytes};
 use crate::policy::{
-    Cost, Count, Limit, MissingKey, OnStoreFailure, OverrideAction, OverrideTarget, Policy,
-    Rollout, WhenFull,
+    AfterCrash, Cost, Count, Limit, MissingKey, OnStoreFailure, OverrideAction, OverrideTarget,
+    Policy, Rollout, WhenFull,
 };
 use crate::store::CELL_BYTES;
 
@@ -58,7 +58,9 @@ fn may_refund(policy: &Policy, limit: &Limit) -> bool {
 }
 
 fn add_exact(facts: &mut LimitFacts, config: &Config, limit: &Limit, quota: &Quota) {
-    let Count::Exact { when_full, max_keys, on_store_failure, .. } = &limit.count else {
+    let Count::Exact { when_full, max_keys, on_store_failure, after_crash: after_crash_of, .. } =
+        &limit.count
+    else {
         return;
     };
     facts.line("promise", format!("{}: {quota}", quota.name()));
@@ -99,9 +101,13 @@ fn add_exact(facts: &mut LimitFacts, config: &Config, limit: &Limit, quota: &Quo
             format!("about {bytes} bytes for each live key, {more}")
         }
     };
-    if config.store == StoreConfig::Embedded {
+    if config.store.is_embedded() {
         facts.line("memory", own);
         facts.line("when full", format!("above {max_keys} live keys {full}"));
+        if let Some(state) = config.store.state() {
+            let longest = limit.terms.quotas.iter().map(Quota::limit).fold(quota.limit(), u32::max);
+            facts.line("after crash", after_crash(*after_crash_of, state, longest));
+        }
         return;
     }
     facts.line("memory", "about 180 bytes of the store for each live key");
@@ -219,6 +225,22 @@ fn during_outage(action: OnStoreFailure, limit: u32) -> String {
         }
         OnStoreFailure::Allow => "requests pass uncounted".to_owned(),
         OnStoreFailure::Deny => "requests are answered 503".to_owned(),
+    }
+}
+
+/// What a crash may cost, and whom.
+fn after_crash(action: AfterCrash, state: &StateSettings, limit: u32) -> String {
+    match action {
+        AfterCrash::Allow => {
+            let StateSettings { flush, sync, .. } = state;
+            format!(
+                "at most what was spent in the last {flush:?} (kill) or {sync:?} (power) is admitted again"
+            )
+        }
+        AfterCrash::Deny => {
+            let units = (limit / 8).max(1);
+            format!("nothing above the limit; at most {units} units of a key are refused")
+        }
     }
 }
 

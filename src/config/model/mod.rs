@@ -24,5 +24,6 @@ pub use origins::{Balance, HealthCheck, Origin, OriginServer, OriginTimeouts, Or
 pub use page::{Page, PageEscape, PageItem, PageValue, Pages, StatusClass};
 pub use responses::{Cors, RefusalBody, Responses};
 pub use store::{
-    ClientIdentity, RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, StoreConfig,
+    ClientIdentity, RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, StateSettings,
+    StoreConfig,
 };

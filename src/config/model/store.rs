@@ -7,9 +7,48 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreConfig {
     /// In this process.
-    Embedded,
+    Embedded {
+        /// The directory that keeps them when the process ends; `None`: nothing does.
+        state: Option<StateSettings>,
+    },
     /// In servers that speak the Redis protocol and that all nodes share.
     Redis(Box<RedisStore>),
+}
+
+/// `store.embedded`, with a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateSettings {
+    /// The directory.
+    pub directory: PathBuf,
+    /// The time between two writes of what has changed.
+    pub flush: Duration,
+    /// The time between two times that writes are brought to the disk.
+    pub sync: Duration,
+}
+
+impl StateSettings {
+    /// The default of `flush`.
+    pub const FLUSH: Duration = Duration::from_millis(100);
+    /// The default of `sync`.
+    pub const SYNC: Duration = Duration::from_secs(1);
+}
+
+impl StoreConfig {
+    /// In this process, and gone with it.
+    pub const MEMORY: Self = Self::Embedded { state: None };
+
+    /// Whether the counters are in this process.
+    pub const fn is_embedded(&self) -> bool {
+        matches!(self, Self::Embedded { .. })
+    }
+
+    /// The directory that keeps counters when the process ends.
+    pub const fn state(&self) -> Option<&StateSettings> {
+        match self {
+            Self::Embedded { state } => state.as_ref(),
+            Self::Redis(_) => None,
+        }
+    }
 }
 
 /// `store.redis`.

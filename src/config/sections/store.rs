@@ -8,10 +8,17 @@ use crate::config::files::{
     MAX_NAMED_FILE, check_certificates, check_key_pair, check_roots, read_bounded,
 };
 use crate::config::model::{
-    ClientIdentity, RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, StoreConfig,
+    ClientIdentity, RedisEndpoint, RedisServers, RedisStore, RedisTls, RedisUrl, StateSettings,
+    StoreConfig,
 };
 use crate::config::reader::{Located, Mapping};
 use crate::config::scalars::positive_duration;
+
+/// Bounds of the intervals at which a state directory is written. More often would keep a disk busy; less often would lose
+/// more than anybody expects.
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_FLUSH: Duration = Duration::from_secs(10);
+const MAX_SYNC: Duration = Duration::from_secs(60);
 
 /// Largest number of servers that a configuration names to discover the others.
 const MAX_SERVERS: usize = 100;
@@ -28,7 +35,7 @@ const MIN_KEY_SECRET: usize = 16;
 /// `store`: the embedded store if the key is absent.
 pub(crate) fn store(root: &mut Mapping<'_>, folder: &Path) -> StoreConfig {
     let Some(at) = root.get("store") else {
-        return StoreConfig::Embedded;
+        return StoreConfig::MEMORY;
     };
     if !at.is_mapping() {
         match at.scalar() {
@@ -38,20 +45,83 @@ pub(crate) fn store(root: &mut Mapping<'_>, folder: &Path) -> StoreConfig {
             }
             _ => drop(at.choice(&[("embedded", ())])),
         }
-        return StoreConfig::Embedded;
+        return StoreConfig::MEMORY;
     }
     let Some(mut map) = at.mapping() else {
-        return StoreConfig::Embedded;
+        return StoreConfig::MEMORY;
     };
-    let redis = map.require("redis", "write store: embedded, or store: { redis: { url: .. } }");
+    let (embedded, redis) = (map.get("embedded"), map.get("redis"));
     map.finish();
+    match (&embedded, &redis) {
+        (Some(embedded), Some(_)) => {
+            embedded.error_with("counters are kept in one store", "write embedded or redis");
+            return StoreConfig::MEMORY;
+        }
+        (Some(embedded), None) => {
+            return StoreConfig::Embedded { state: state_settings(embedded, folder) };
+        }
+        (None, None) => {
+            at.error_with(
+                "no store is named",
+                "write store: embedded, or store: { redis: { url: .. } }",
+            );
+        }
+        (None, Some(_)) => {}
+    }
     if let (Some(at), false) = (&redis, cfg!(feature = "redis")) {
         let cure = "build tollgate with the feature `redis`, or write store: embedded";
         at.error_with("this build has no Redis store", cure);
     }
     let redis = redis.and_then(|at| redis_store(&at, folder));
     // A substitute for a store with a mistake: a file with a mistake produces no configuration.
-    redis.map_or(StoreConfig::Embedded, |redis| StoreConfig::Redis(Box::new(redis)))
+    redis.map_or(StoreConfig::MEMORY, |redis| StoreConfig::Redis(Box::new(redis)))
+}
+
+/// `store.embedded`: without `state`, everything is in memory.
+fn state_settings(at: &Located<'_>, folder: &Path) -> Option<StateSettings> {
+    let mut map = at.mapping()?;
+    let state = map.get("state");
+    let (flush_at, sync_at) = (map.get("flush"), map.get("sync"));
+    map.finish();
+    let flush = flush_at.as_ref().map(|at| at.parse(|text| interval(text, MAX_FLUSH)));
+    let sync = sync_at.as_ref().map(|at| at.parse(|text| interval(text, MAX_SYNC)));
+    let Some(state) = state else {
+        if let Some(at) = flush_at.or(sync_at) {
+            at.error_with(
+                "nothing is written without state",
+                "name a directory: state: /var/lib/tollgate",
+            );
+        }
+        return None;
+    };
+    if !cfg!(feature = "bin") {
+        state.error_with(
+            "only the program tollgate keeps its state",
+            "leave out state, or use store.redis",
+        );
+        return None;
+    }
+    let flush = flush.unwrap_or(Some(StateSettings::FLUSH))?;
+    // Where only flush is written and is long, sync follows it.
+    let sync = sync.unwrap_or(Some(StateSettings::SYNC.max(flush)))?;
+    if let Some(at) = sync_at.filter(|_| sync < flush) {
+        at.error_with("sync is shorter than flush", "write a sync of at least flush");
+        return None;
+    }
+    let text = state.text()?;
+    if text.is_empty() {
+        state.error_with("no directory is named", "write for example /var/lib/tollgate");
+        return None;
+    }
+    Some(StateSettings { directory: folder.join(text), flush, sync })
+}
+
+fn interval(text: &str, max: Duration) -> Result<Duration, String> {
+    let interval = positive_duration(text)?;
+    if interval < MIN_INTERVAL || interval > max {
+        return Err(format!("{text:?} is not between {MIN_INTERVAL:?} and {max:?}"));
+    }
+    Ok(interval)
 }
 
 fn redis_store(at: &Located<'_>, folder: &Path) -> Option<RedisStore> {

@@ -5,10 +5,12 @@
 //! successor has taken over, whatever a single accept returns.
 
 mod service;
+mod serving_gate;
 mod sockets;
 mod startup_barrier;
 
 pub(crate) use service::{BoundListener, ListenerService};
+pub(crate) use serving_gate::ServingGate;
 pub use sockets::ListenError;
 pub(crate) use sockets::{ListeningSocket, ListeningSockets};
 pub(crate) use startup_barrier::StartupBarrier;

@@ -14,6 +14,7 @@ use pingora::apps::{HttpServerApp, ServerApp};
 use pingora::server::{ListenFds, ShutdownWatch};
 use pingora::services::Service;
 
+use super::serving_gate::ServingGate;
 use super::startup_barrier::StartupBarrier;
 use crate::edge::admission::AdminConnections;
 use crate::edge::connection::{ConnectionServer, ListenerContext};
@@ -38,6 +39,8 @@ pub(crate) struct ListenerService<A> {
     /// Permits for operators' connections; `None` for clients' connections.
     pub(crate) admin: Option<Arc<AdminConnections>>,
     pub(crate) startup: Arc<StartupBarrier>,
+    /// Held back until it opens.
+    pub(crate) gate: Arc<ServingGate>,
     pub(crate) requests: Arc<OperatorRequests>,
 }
 
@@ -52,6 +55,7 @@ where
         shutdown: ShutdownWatch,
         _listeners_per_fd: usize,
     ) {
+        self.gate.passed().await;
         let mut accept_tasks = Vec::new();
         for BoundListener { socket, context } in self.listeners.drain(..) {
             match tokio::net::TcpListener::from_std(socket) {

@@ -202,7 +202,12 @@ impl AdminApi {
                 let degraded = self.engine.remote().is_some_and(|remote| !remote.is_up());
                 plain(StatusCode::OK, if degraded { "degraded\n" } else { "ready\n" })
             }
-            Endpoint::Readiness => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+            Endpoint::Readiness => {
+                let percent = self.status.state().and_then(|state| state.restoring_percent());
+                let why = percent
+                    .map(|percent| format!("not ready: {percent} % of the state restored\n"));
+                plain(StatusCode::SERVICE_UNAVAILABLE, why.as_deref().unwrap_or("not ready\n"))
+            }
             Endpoint::Metrics => replies::body(
                 StatusCode::OK,
                 "text/plain; version=0.0.4; charset=utf-8",

@@ -350,7 +350,12 @@ mod tests {
         let rate = Rate::new(100, Nanos::from_secs(secs)).ok();
         let quota = Quota::FixedWindow(FixedWindow::new(rate.unwrap_or(Rate::PER_SECOND)));
         let windows = crate::limit::WindowLengths::of([&quota]);
-        let claim = QuotaSpec { quota, windows, budget: Arc::<CellBudget>::default() };
+        let claim = QuotaSpec {
+            quota,
+            windows,
+            budget: Arc::<CellBudget>::default(),
+            denies_after_crash: false,
+        };
         EmbeddedStore::default().issue(claim, None)
     }
 
@@ -393,7 +398,10 @@ mod tests {
         let issue = |secs| {
             let quota = *quota(secs).quota();
             let windows = crate::limit::WindowLengths::of([&quota]);
-            store.issue(QuotaSpec { quota, windows, budget: Arc::clone(&room) }, None)
+            store.issue(
+                QuotaSpec { quota, windows, budget: Arc::clone(&room), denies_after_crash: false },
+                None,
+            )
         };
         let (short, long) = (issue(10), issue(1_000));
         list.record(&spend(1, &short, 5), at(100), &metrics);
@@ -416,8 +424,15 @@ mod tests {
         let quota = crate::limit::TokenBucket::new(rate, 10, Nanos::ZERO, tick).unwrap();
         let quota = Quota::TokenBucket(quota);
         let windows = crate::limit::WindowLengths::of([&quota]);
-        EmbeddedStore::default()
-            .issue(QuotaSpec { quota, windows, budget: Arc::<CellBudget>::default() }, None)
+        EmbeddedStore::default().issue(
+            QuotaSpec {
+                quota,
+                windows,
+                budget: Arc::<CellBudget>::default(),
+                denies_after_crash: false,
+            },
+            None,
+        )
     }
 
     /// A cost that was known late is reported above the limit too, and no unit of it twice.

@@ -12,11 +12,12 @@ use crate::config::sections::bounds::MAX_CELLS;
 use crate::config::sections::costs::status_rules;
 use crate::limit::{MAX_RATES, MAX_WINDOWS, Quota, Rate, WindowLengths};
 use crate::policy::{
-    Count, DEFAULT_EXPECT_PER_SECOND, KeySpec, OnStoreFailure, StatusRules, Terms, WhenFull,
+    AfterCrash, Count, DEFAULT_EXPECT_PER_SECOND, KeySpec, OnStoreFailure, StatusRules, Terms,
+    WhenFull,
 };
 
 /// Keys that need an exact rate.
-const EXACT_KEYS: [&str; 9] = [
+const EXACT_KEYS: [&str; 10] = [
     "algorithm",
     "burst",
     "refill_every",
@@ -24,6 +25,7 @@ const EXACT_KEYS: [&str; 9] = [
     "when_full",
     "max_keys",
     "on_store_failure",
+    "after_crash",
     "count",
     "refund",
 ];
@@ -102,6 +104,7 @@ fn exact(
     }
     let status_rules = status_rules(map);
     let fallbacks = fallbacks(map);
+    let after_crash = after_crash(map, context);
     let terms = match &shape {
         Some(shape) => terms(map, Some(shape), key, context),
         None => {
@@ -115,7 +118,13 @@ fn exact(
     }
     let (quota, Fallbacks { when_full, max_keys, on_store_failure }) = (quota?, fallbacks?);
     Some(CountSettings {
-        count: Count::Exact { quota, when_full, max_keys, on_store_failure },
+        count: Count::Exact {
+            quota,
+            when_full,
+            max_keys,
+            on_store_failure,
+            after_crash: after_crash?,
+        },
         terms: terms?,
         status_rules: status_rules?,
     })
@@ -187,6 +196,20 @@ fn refuse(map: &mut Mapping<'_>, keys: &[&'static str], why: &str, cure: &str) {
             at.error_with(format!("{key} {why}"), cure);
         }
     }
+}
+
+fn after_crash(map: &mut Mapping<'_>, context: &LimitContext<'_>) -> Option<AfterCrash> {
+    let Some(at) = map.get("after_crash") else {
+        return Some(AfterCrash::default());
+    };
+    let after_crash = at.choice(&[("allow", AfterCrash::Allow), ("deny", AfterCrash::Deny)])?;
+    if after_crash == AfterCrash::Deny && !context.has_state {
+        at.error_with(
+            "nothing is left after a crash without a state directory",
+            "write store: { embedded: { state: /var/lib/tollgate } }, or leave after_crash out",
+        );
+    }
+    Some(after_crash)
 }
 
 /// What an exact limit does without room for a key or while the store fails.

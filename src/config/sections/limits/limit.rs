@@ -21,6 +21,8 @@ pub(crate) struct LimitContext<'c> {
     pub(crate) ipv6_prefix: u8,
     /// The resolution of the clock of exact limits.
     pub(crate) tick: Nanos,
+    /// Whether a directory keeps counters when the process ends.
+    pub(crate) has_state: bool,
 }
 
 /// `limits`.

@@ -1,0 +1,432 @@
+//! What the engine keeps in a state directory, and how it comes back.
+//!
+//! The payloads of frames are written and read here, in postcard's format: quotas by number, cells, rules for keys, bans.
+//! A payload comes from outside, so what no engine can have written is left out and counted; nothing in it can panic. What
+//! must always hold: a cell comes back under the quota that wrote it, with all its units; the frames of one group of shards
+//! are restored in their order.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use super::state::Engine;
+use crate::clock::{Nanos, Stopwatch, TimeMark};
+use crate::limit::{Cell, QuotaNumbers, Rate, WindowLengths};
+use crate::policy::{KeyHash, KeyRule, Ruling};
+use crate::state::{FrameKind, FrameSink, GROUPS, RestoredFrame, StateMetrics, StateSource};
+use crate::store::{Grant, IssuedQuota, QuotaSpec, SHARDS, SaveBatch, SavedBan, SavedCell};
+
+/// The size from which a payload is closed, in bytes.
+const PAYLOAD_BYTES: usize = 256 * 1024;
+
+/// A quota that cells name.
+#[derive(Serialize, Deserialize)]
+struct QuotaRecord {
+    number: u32,
+    limit: String,
+    numbers: QuotaNumbers,
+    windows: Vec<Nanos>,
+    denies_after_crash: bool,
+}
+
+/// A cell. The key's bytes are written as they are: their bits are random, so no other form is shorter.
+#[derive(Serialize)]
+struct CellRecord<'c> {
+    high: [u8; 8],
+    low: [u8; 8],
+    cell: Option<(u32, &'c Cell)>,
+    grant: Option<(u32, Nanos)>,
+}
+
+#[derive(Deserialize)]
+struct ReadCellRecord {
+    high: [u8; 8],
+    low: [u8; 8],
+    cell: Option<(u32, Cell)>,
+    grant: Option<(u32, Nanos)>,
+}
+
+/// A rule that an operator made for a key.
+#[derive(Serialize, Deserialize)]
+struct RuleRecord {
+    limit: String,
+    high: u64,
+    low: u64,
+    ruling: RulingRecord,
+    until: Nanos,
+    made_at: Nanos,
+    by: String,
+    reason: String,
+}
+
+#[derive(Serialize, Deserialize)]
+enum RulingRecord {
+    Ban,
+    Allow,
+    Deny,
+    Rate { count: u32, period: Nanos, burst: Option<u32> },
+}
+
+impl Engine {
+    /// What has charges saved now that a request waits for.
+    pub fn set_save_wake(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.exact.embedded.saves().set_wake(wake);
+    }
+
+    /// Nothing is saved: no request waits for it.
+    pub fn set_saves_failing(&self) {
+        self.exact.embedded.saves().set_failing();
+    }
+}
+
+/// Saves what an engine keeps.
+pub struct EngineSource {
+    engine: Arc<Engine>,
+    mark: Box<dyn Fn() -> TimeMark + Send>,
+    metrics: Arc<StateMetrics>,
+    /// The payload of the last quotas that were written.
+    quotas: Vec<u8>,
+    /// The last rules that were written.
+    rules: Option<Arc<[KeyRule]>>,
+    /// The batch that is being written, or was written last.
+    batch: SaveBatch,
+}
+
+impl EngineSource {
+    /// Saves what this engine keeps. From now on its store lists what changes. `mark`: the present instant of its clock.
+    pub fn new(
+        engine: Arc<Engine>,
+        mark: Box<dyn Fn() -> TimeMark + Send>,
+        metrics: Arc<StateMetrics>,
+    ) -> Self {
+        engine.exact.embedded.track_changes();
+        engine.bans.track_changes();
+        let batch = SaveBatch { number: 0, began: engine.now() };
+        Self { engine, mark, metrics, quotas: Vec::new(), rules: None, batch }
+    }
+
+    /// Adds the quotas that cells name, if they are not those that were written last.
+    fn save_quotas(&mut self, sink: &mut dyn FrameSink) {
+        let held = self.engine.exact.embedded.hold_quotas();
+        let record = |issued: &Arc<IssuedQuota>| QuotaRecord {
+            number: issued.number(),
+            limit: issued.budget().limit().to_string(),
+            numbers: QuotaNumbers::from(issued.quota()),
+            windows: issued.windows().lengths().to_vec(),
+            denies_after_crash: issued.denies_after_crash(),
+        };
+        let records: Vec<QuotaRecord> = held.iter().map(record).collect();
+        let payload = encoded(&records);
+        if payload != self.quotas {
+            sink.add(FrameKind::Quotas, 0, &payload);
+            self.quotas = payload;
+        }
+    }
+
+    fn save_rules(&mut self, sink: &mut dyn FrameSink) {
+        let rules = self.engine.key_rules();
+        if self.rules.as_ref().is_some_and(|saved| Arc::ptr_eq(saved, &rules)) {
+            return;
+        }
+        let records: Vec<RuleRecord> = rules.iter().map(RuleRecord::from).collect();
+        sink.add(FrameKind::Rules, 0, &encoded(&records));
+        self.rules = Some(rules);
+    }
+
+    fn save_bans(&self, all: bool, sink: &mut dyn FrameSink) {
+        let mut bans: Vec<SavedBan> = Vec::new();
+        self.engine.bans.save(all, |ban| {
+            bans.push(ban);
+            if bans.len() >= 1_024 {
+                sink.add(FrameKind::Bans, 0, &encoded(&bans));
+                bans.clear();
+            }
+        });
+        if !bans.is_empty() {
+            sink.add(FrameKind::Bans, 0, &encoded(&bans));
+        }
+    }
+}
+
+impl StateSource for EngineSource {
+    fn mark(&self) -> TimeMark {
+        (self.mark)()
+    }
+
+    fn shards(&self) -> usize {
+        SHARDS
+    }
+
+    fn save_changes(&mut self, sink: &mut dyn FrameSink) {
+        let number = self.engine.exact.embedded.saves().begin();
+        self.batch = SaveBatch { number, began: self.engine.now() };
+        let batch = self.batch;
+        // While they are held, no number of a cell that is copied below is given to another quota.
+        let _held = self.engine.exact.embedded.hold_quotas();
+        let mut groups: Vec<Vec<u8>> = vec![Vec::new(); GROUPS.into()];
+        let mut full: Vec<(usize, Vec<u8>)> = Vec::new();
+        let is_first = self.quotas.is_empty();
+        for shard in 0..SHARDS {
+            let payload = &mut groups[usize::from(group_of(shard))];
+            let timed = Stopwatch::start();
+            let before = payload.len();
+            self.engine.exact.embedded.take_changed(shard, batch, |cell| append(payload, cell));
+            if payload.len() > before {
+                self.metrics.record_lock(timed.elapsed().into());
+            }
+            if payload.len() >= PAYLOAD_BYTES {
+                full.push((shard, std::mem::take(payload)));
+                // What names a quota must stand behind it, and only cells that are copied can name it.
+                self.save_quotas(sink);
+                for (shard, payload) in full.drain(..) {
+                    sink.add(FrameKind::Cells, group_of(shard), &payload);
+                }
+            }
+        }
+        if groups.iter().any(|payload| !payload.is_empty()) || is_first {
+            self.save_quotas(sink);
+        }
+        for (group, payload) in (0..).zip(&groups).filter(|(_, payload)| !payload.is_empty()) {
+            sink.add(FrameKind::Cells, group, payload);
+        }
+        self.save_bans(false, sink);
+        self.save_rules(sink);
+    }
+
+    fn set_saved(&mut self) {
+        self.engine.exact.embedded.saves().set_saved(self.batch.number);
+    }
+
+    fn set_failing(&mut self) {
+        self.engine.exact.embedded.saves().set_failing();
+    }
+
+    fn save_common(&mut self, sink: &mut dyn FrameSink) {
+        (self.quotas, self.rules) = (Vec::new(), None);
+        self.save_quotas(sink);
+        self.save_bans(true, sink);
+        self.save_rules(sink);
+    }
+
+    fn save_shard(&mut self, shard: usize, sink: &mut dyn FrameSink) {
+        let _held = self.engine.exact.embedded.hold_quotas();
+        let mut payloads = vec![Vec::new()];
+        let timed = Stopwatch::start();
+        self.engine.exact.embedded.visit_cells(shard, self.batch, |cell| {
+            if payloads.last().is_some_and(|payload| payload.len() >= PAYLOAD_BYTES) {
+                payloads.push(Vec::new());
+            }
+            if let Some(payload) = payloads.last_mut() {
+                append(payload, cell);
+            }
+        });
+        self.metrics.record_lock(timed.elapsed().into());
+        if payloads.iter().any(|payload| !payload.is_empty()) {
+            self.save_quotas(sink);
+        }
+        for payload in payloads.iter().filter(|payload| !payload.is_empty()) {
+            sink.add(FrameKind::Cells, group_of(shard), payload);
+        }
+    }
+}
+
+/// The group of frames that a shard belongs to.
+const fn group_of(shard: usize) -> u8 {
+    (shard / (SHARDS / GROUPS as usize)) as u8
+}
+
+fn append(payload: &mut Vec<u8>, saved: SavedCell<'_>) {
+    let SavedCell { key, cell, grant } = saved;
+    let record = CellRecord {
+        high: key.high.to_le_bytes(),
+        low: key.low.to_le_bytes(),
+        cell,
+        grant: grant.map(|grant| (grant.units, grant.until)),
+    };
+    let bytes = std::mem::take(payload);
+    // Writing to memory cannot fail.
+    *payload = postcard::to_extend(&record, bytes).unwrap_or_default();
+}
+
+fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
+    // Writing to memory cannot fail.
+    postcard::to_stdvec(value).unwrap_or_default()
+}
+
+/// The quotas of saved cells, by the numbers that the cells name.
+type SavedQuotas = HashMap<u32, Arc<IssuedQuota>>;
+
+/// Puts back what was saved. Frames of quotas, rules and bans are read in order; those of cells may be read by several
+/// threads, one group by one thread at a time.
+pub struct Restorer {
+    engine: Arc<Engine>,
+    quotas: Arc<SavedQuotas>,
+    rules: Vec<KeyRule>,
+    /// Records that could not be read.
+    unreadable: u64,
+}
+
+/// Cells of one group, with the quotas that they name.
+pub struct SavedCells {
+    payload: Vec<u8>,
+    quotas: Arc<SavedQuotas>,
+    /// Whether the process that wrote them ended in an orderly way.
+    is_settled: bool,
+}
+
+impl Restorer {
+    /// Restores into an engine that has decided nothing yet.
+    pub fn new(engine: Arc<Engine>) -> Self {
+        // What is taken for spent after a crash has to be saved as such.
+        engine.exact.embedded.track_changes();
+        Self { engine, quotas: Arc::default(), rules: Vec::new(), unreadable: 0 }
+    }
+
+    /// Restores a frame, or returns the cells that it holds.
+    pub fn read(&mut self, frame: RestoredFrame) -> Option<SavedCells> {
+        let RestoredFrame { kind, payload, is_settled, .. } = frame;
+        match kind {
+            FrameKind::Cells => {
+                return Some(SavedCells { payload, quotas: Arc::clone(&self.quotas), is_settled });
+            }
+            FrameKind::Quotas => self.read_quotas(&payload),
+            FrameKind::Rules => self.read_rules(&payload),
+            FrameKind::Bans => self.read_bans(&payload),
+            FrameKind::Start
+            | FrameKind::Time
+            | FrameKind::History
+            | FrameKind::Complete
+            | FrameKind::CleanStop => {}
+        }
+        None
+    }
+
+    /// Restores cells. Returns how many records could not be read.
+    pub fn restore_cells(engine: &Engine, metrics: &StateMetrics, cells: &SavedCells) -> u64 {
+        let (mut rest, now, mut restored) = (cells.payload.as_slice(), engine.now(), 0);
+        let mut unreadable = 0;
+        while !rest.is_empty() {
+            let Ok((record, behind)) = postcard::take_from_bytes::<ReadCellRecord>(rest) else {
+                unreadable += 1;
+                break;
+            };
+            rest = behind;
+            let ReadCellRecord { high, low, cell, grant } = record;
+            // A process that ended in an orderly way has saved what it spent.
+            let grant = grant.filter(|_| !cells.is_settled);
+            let grant = grant.map(|(units, until)| Grant { units, until });
+            let key = KeyHash { high: u64::from_le_bytes(high), low: u64::from_le_bytes(low) };
+            let Some((number, cell)) = cell else {
+                engine.exact.embedded.restore_absence(key, now);
+                continue;
+            };
+            match cells
+                .quotas
+                .get(&number)
+                .filter(|issued| issued.quota().could_have_written(&cell))
+            {
+                Some(issued) => {
+                    engine.exact.embedded.restore_cell(key, issued, cell, grant, now);
+                    restored += 1;
+                }
+                None => unreadable += 1,
+            }
+        }
+        metrics.add_recovered_cells(restored);
+        unreadable
+    }
+
+    /// Ends the restoring. Returns how many records could not be read, those given excluded.
+    pub fn finish(self) -> u64 {
+        let date = self.engine.date(self.engine.now());
+        let in_force = self.rules.into_iter().filter(|rule| rule.until > date);
+        self.engine.set_key_rules(in_force.collect());
+        self.unreadable
+    }
+
+    fn read_quotas(&mut self, payload: &[u8]) {
+        let Ok(records) = postcard::from_bytes::<Vec<QuotaRecord>>(payload) else {
+            self.unreadable += 1;
+            return;
+        };
+        let mut quotas = SavedQuotas::new();
+        for record in records {
+            let Some(quota) = record.numbers.quota() else {
+                self.unreadable += 1;
+                continue;
+            };
+            let spec = QuotaSpec {
+                quota,
+                windows: WindowLengths::new(record.windows),
+                budget: self.engine.cell_budget(&record.limit.into()),
+                denies_after_crash: record.denies_after_crash,
+            };
+            let known = self.quotas.values().find(|issued| issued.equals(&spec)).cloned();
+            let issued = known.unwrap_or_else(|| self.engine.exact.embedded.issue(spec, None));
+            quotas.insert(record.number, issued);
+        }
+        self.quotas = Arc::new(quotas);
+    }
+
+    fn read_rules(&mut self, payload: &[u8]) {
+        match postcard::from_bytes::<Vec<RuleRecord>>(payload) {
+            Ok(records) => self.rules = records.into_iter().filter_map(RuleRecord::rule).collect(),
+            Err(_) => self.unreadable += 1,
+        }
+    }
+
+    fn read_bans(&mut self, payload: &[u8]) {
+        match postcard::from_bytes::<Vec<SavedBan>>(payload) {
+            Ok(bans) => {
+                let now = self.engine.now().mono;
+                bans.into_iter().for_each(|ban| self.engine.bans.restore(ban, now));
+            }
+            Err(_) => self.unreadable += 1,
+        }
+    }
+}
+
+impl From<&KeyRule> for RuleRecord {
+    fn from(rule: &KeyRule) -> Self {
+        Self {
+            limit: rule.limit.to_string(),
+            high: rule.key.high,
+            low: rule.key.low,
+            ruling: match rule.ruling {
+                Ruling::Ban => RulingRecord::Ban,
+                Ruling::Allow => RulingRecord::Allow,
+                Ruling::Deny => RulingRecord::Deny,
+                Ruling::Rate { rate, burst } => {
+                    RulingRecord::Rate { count: rate.count(), period: rate.period(), burst }
+                }
+            },
+            until: rule.until,
+            made_at: rule.made_at,
+            by: rule.by.to_string(),
+            reason: rule.reason.to_string(),
+        }
+    }
+}
+
+impl RuleRecord {
+    fn rule(self) -> Option<KeyRule> {
+        let ruling = match self.ruling {
+            RulingRecord::Ban => Ruling::Ban,
+            RulingRecord::Allow => Ruling::Allow,
+            RulingRecord::Deny => Ruling::Deny,
+            RulingRecord::Rate { count, period, burst } => {
+                Ruling::Rate { rate: Rate::new(count, period).ok()?, burst }
+            }
+        };
+        Some(KeyRule {
+            limit: self.limit.into(),
+            key: KeyHash { high: self.high, low: self.low },
+            ruling,
+            until: self.until,
+            made_at: self.made_at,
+            by: self.by.into(),
+            reason: self.reason.into(),
+        })
+    }
+}

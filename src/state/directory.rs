@@ -1,0 +1,222 @@
+//! Opens a state directory: whose it is, who uses it, and with which secret.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, flock};
+use siphasher::sip::SipHasher13;
+
+use super::disk::{FolderDisk, StateDisk, create_folder};
+use super::error::StateError;
+use super::log::{StateLog, number_of};
+use super::progress::StateMetrics;
+use super::recovery::{Recovery, StateSummary};
+
+/// Bytes of the secret of the keys.
+pub const KEY_SECRET_BYTES: usize = 16;
+
+const LOCK: &str = "lock";
+const KEY_SECRET: &str = "key-secret";
+
+/// A state directory that this process holds.
+pub struct StateDirectory {
+    secret: [u8; KEY_SECRET_BYTES],
+    recovery: Recovery,
+    /// Held as long as the process uses the directory.
+    lock: File,
+}
+
+impl StateDirectory {
+    /// Opens a directory, and makes it if it does not exist. With `ignore`, what it holds is first moved into a folder inside it.
+    ///
+    /// # Errors
+    /// Every [`StateError`]; nothing in the directory has changed then.
+    pub fn open(folder: &Path, ignore: bool, date_secs: u64) -> Result<Self, StateError> {
+        create_folder(folder).map_err(io_error(folder, "create it, or name another directory"))?;
+        check_owner(folder)?;
+        let lock = take_lock(folder)?;
+        if ignore {
+            move_old_files(folder, date_secs)?;
+        }
+        let disk: Arc<dyn StateDisk> = Arc::new(FolderDisk::new(folder.to_owned()));
+        let secret = match read_secret(folder)? {
+            Some(secret) => secret,
+            None if has_logs(disk.as_ref()).map_err(io_error(folder, READABLE))? => {
+                let problem = "its key-secret is missing, so its keys cannot be found again";
+                return Err(StateError::Secret { folder: folder.to_owned(), problem });
+            }
+            None => create_secret(folder)?,
+        };
+        let recovery = Recovery::scan(disk, Some(fingerprint(&secret)));
+        let recovery = recovery.map_err(|error| error.at(folder))?;
+        Ok(Self { secret, recovery, lock })
+    }
+
+    /// Reads a directory without using it.
+    ///
+    /// # Errors
+    /// [`StateError::Io`] and [`StateError::Version`].
+    pub fn inspect(folder: &Path) -> Result<Recovery, StateError> {
+        let disk = Arc::new(FolderDisk::new(folder.to_owned()));
+        Recovery::scan(disk, None).map_err(|error| error.at(folder))
+    }
+
+    /// The secret that its keys are hashed with.
+    pub const fn secret(&self) -> &[u8; KEY_SECRET_BYTES] {
+        &self.secret
+    }
+
+    /// What it holds.
+    pub const fn summary(&self) -> &StateSummary {
+        self.recovery.summary()
+    }
+
+    /// What can be restored.
+    pub const fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// The logs, to go on writing, and the lock, to be kept as long as they are written.
+    pub fn into_log(self, metrics: Arc<StateMetrics>) -> (StateLog, StateLock) {
+        let log = self.recovery.into_log(fingerprint(&self.secret), metrics);
+        (log, StateLock { _file: self.lock })
+    }
+}
+
+/// The lock of a state directory. Dropping it lets another process use the directory.
+#[derive(Debug)]
+pub struct StateLock {
+    _file: File,
+}
+
+const READABLE: &str = "make it readable for tollgate's user";
+
+fn io_error<'p>(path: &'p Path, cure: &'static str) -> impl Fn(io::Error) -> StateError + 'p {
+    move |error| StateError::Io { path: path.to_owned(), error, cure }
+}
+
+/// Checks that nobody else may use a directory. An empty one is closed to others.
+fn check_owner(folder: &Path) -> Result<(), StateError> {
+    let metadata = fs::metadata(folder).map_err(io_error(folder, READABLE))?;
+    let user = rustix::process::geteuid().as_raw();
+    if metadata.uid() != user {
+        return Err(StateError::Owner { path: folder.to_owned(), owner: metadata.uid(), user });
+    }
+    let mode = metadata.mode() & 0o777;
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    let mut entries = fs::read_dir(folder).map_err(io_error(folder, READABLE))?;
+    if entries.next().is_some() {
+        return Err(StateError::Open { path: folder.to_owned(), mode });
+    }
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
+        .map_err(io_error(folder, "run: chmod 700 on it"))
+}
+
+fn take_lock(folder: &Path) -> Result<File, StateError> {
+    let path = folder.join(LOCK);
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path);
+    let mut file =
+        opened.map_err(io_error(&path, "make the directory writable for tollgate's user"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut holder = String::new();
+            // What cannot be read is not named.
+            let _ = io::Read::by_ref(&mut file).take(20).read_to_string(&mut holder);
+            let holder = holder.chars().filter(char::is_ascii_digit).collect();
+            return Err(StateError::InUse { folder: folder.to_owned(), holder });
+        }
+        Err(error) => {
+            let cure = "the file system has no locks; put the state on a local disk";
+            return Err(io_error(&path, cure)(error.into()));
+        }
+    }
+    let named = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
+    // The number helps people only; on a full disk it is left out.
+    if let Err(error) = named {
+        log::debug!("{}: {error}", path.display());
+    }
+    Ok(file)
+}
+
+fn has_logs(disk: &dyn StateDisk) -> io::Result<bool> {
+    Ok(disk.names()?.iter().any(|name| number_of(name).is_some()))
+}
+
+fn read_secret(folder: &Path) -> Result<Option<[u8; KEY_SECRET_BYTES]>, StateError> {
+    let path = folder.join(KEY_SECRET);
+    let metadata = match fs::metadata(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        metadata => metadata.map_err(io_error(&path, READABLE))?,
+    };
+    let mode = metadata.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(StateError::Open { path, mode });
+    }
+    let mut text = String::new();
+    let file = File::open(&path).map_err(io_error(&path, READABLE))?;
+    file.take(1_024).read_to_string(&mut text).map_err(io_error(&path, READABLE))?;
+    match u128::from_str_radix(text.trim(), 16) {
+        Ok(secret) if text.trim().len() == 2 * KEY_SECRET_BYTES => Ok(Some(secret.to_be_bytes())),
+        _ => {
+            let problem = "its key-secret is damaged, so its keys cannot be found again";
+            Err(StateError::Secret { folder: folder.to_owned(), problem })
+        }
+    }
+}
+
+/// Makes a secret, on the disk before anything is hashed with it.
+fn create_secret(folder: &Path) -> Result<[u8; KEY_SECRET_BYTES], StateError> {
+    let mut secret = [0; KEY_SECRET_BYTES];
+    getrandom::fill(&mut secret).map_err(StateError::Random)?;
+    let (path, new) = (folder.join(KEY_SECRET), folder.join("key-secret.new"));
+    let write = || -> io::Result<()> {
+        // What a start that failed has left.
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        writeln!(file, "{:032x}", u128::from_be_bytes(secret))?;
+        file.sync_all()?;
+        fs::rename(&new, &path)?;
+        File::open(folder)?.sync_all()
+    };
+    write()
+        .map_err(io_error(&path, "make room, and the directory writable for tollgate's user"))?;
+    Ok(secret)
+}
+
+/// Moves what the directory holds into a folder inside it.
+fn move_old_files(folder: &Path, date_secs: u64) -> Result<(), StateError> {
+    let names = FolderDisk::new(folder.to_owned()).names().map_err(io_error(folder, READABLE))?;
+    let is_state = |name: &&String| *name == KEY_SECRET || number_of(name).is_some();
+    let old: Vec<&String> = names.iter().filter(is_state).collect();
+    if old.is_empty() {
+        return Ok(());
+    }
+    let ignored = folder.join(format!("ignored-{date_secs}"));
+    let cure = "make the directory writable for tollgate's user";
+    create_folder(&ignored).map_err(io_error(&ignored, cure))?;
+    for name in old {
+        fs::rename(folder.join(name), ignored.join(name)).map_err(io_error(&ignored, cure))?;
+    }
+    log::warn!("the state is ignored; its files are kept in {}", ignored.display());
+    Ok(())
+}
+
+/// Tells two secrets apart, and does not tell the secret.
+fn fingerprint(secret: &[u8; KEY_SECRET_BYTES]) -> u64 {
+    SipHasher13::new_with_key(secret).hash(b"tollgate state directory")
+}

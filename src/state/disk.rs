@@ -1,0 +1,153 @@
+//! The few things that a state directory does with files. Tests substitute a disk that tears, loses, reorders
+//! and fails.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// The files of one directory, by name.
+pub trait StateDisk: Send + Sync {
+    /// Creates a file that does not exist, readable by its owner only.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn open(&self, name: &str) -> io::Result<Box<dyn Read + Send>>;
+
+    /// The names of all files, in any order.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn names(&self) -> io::Result<Vec<String>>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Brings what another process wrote into a file to the disk.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn sync_file(&self, name: &str) -> io::Result<()>;
+
+    /// Brings created and removed names to the disk.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn sync_names(&self) -> io::Result<()>;
+
+    /// Makes the directory again if it is gone.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn restore_folder(&self) -> io::Result<()>;
+}
+
+/// A file that is written.
+pub trait DiskFile: Send {
+    /// Writes at the end.
+    ///
+    /// # Errors
+    /// What the system says. Then a part of the bytes may have been written.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Brings what was written to the disk.
+    ///
+    /// # Errors
+    /// What the system says. Then nothing is known of what was written since the last success.
+    fn sync(&mut self) -> io::Result<()>;
+
+    /// Whether the file still has its name in the directory.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn is_linked(&self) -> io::Result<bool>;
+}
+
+/// A directory of the file system.
+#[derive(Debug)]
+pub struct FolderDisk {
+    folder: PathBuf,
+}
+
+struct FolderFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl FolderDisk {
+    /// The files of this directory.
+    pub const fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+/// Creates a directory for the owner only, with those above it.
+pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+impl StateDisk for FolderDisk {
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let path = self.path(name);
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
+        Ok(Box::new(FolderFile { file, path }))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn Read + Send>> {
+        Ok(Box::new(File::open(self.path(name))?))
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        let entries = fs::read_dir(&self.folder)?;
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path(name))
+    }
+
+    fn sync_file(&self, name: &str) -> io::Result<()> {
+        File::open(self.path(name))?.sync_all()
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        File::open(&self.folder)?.sync_all()
+    }
+
+    fn restore_folder(&self) -> io::Result<()> {
+        create_folder(&self.folder)
+    }
+}
+
+impl DiskFile for FolderFile {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn is_linked(&self) -> io::Result<bool> {
+        let own = self.file.metadata()?;
+        match fs::metadata(&self.path) {
+            Ok(named) => Ok((named.dev(), named.ino()) == (own.dev(), own.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Why a state directory cannot be used, each with its cure.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// Another process holds the lock.
+    #[error(
+        "{}: another process uses this state directory (process {holder}); give each process its own, or end the other",
+        folder.display()
+    )]
+    InUse {
+        /// The directory.
+        folder: PathBuf,
+        /// What the lock file says: the number of the process.
+        holder: String,
+    },
+    /// The directory or a file in it belongs to somebody else.
+    #[error("{}: belongs to user {owner}, and tollgate runs as user {user}; run: chown -R {user} {}", path.display(), path.display())]
+    Owner {
+        /// The directory or file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
+    },
+    /// Others may read or write the directory.
+    #[error("{}: others may use it (mode {mode:o}), and it holds the secret of the keys; run: chmod 700 {}", path.display(), path.display())]
+    Open {
+        /// The directory or file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// It is of another version of the format.
+    #[error(
+        "{}: written in format {version}, and this tollgate reads format {own}; start the version that wrote it, or start once with --ignore-state: counts begin anew, the old files are kept in {}/ignored-*",
+        folder.display(), folder.display()
+    )]
+    Version {
+        /// The directory.
+        folder: PathBuf,
+        /// The version found.
+        version: u16,
+        /// The version of this build.
+        own: u16,
+    },
+    /// The key secret is missing or is not the one that the logs were written with.
+    #[error(
+        "{}: {problem}; put back the file key-secret that belongs to it, or start once with --ignore-state: counts begin anew, the old files are kept",
+        folder.display()
+    )]
+    Secret {
+        /// The directory.
+        folder: PathBuf,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// A file cannot be read or written.
+    #[error("{}: {error}; {cure}", path.display())]
+    Io {
+        /// The directory or file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+        /// What to do.
+        cure: &'static str,
+    },
+    /// The system gives no random bytes.
+    #[error("no random bytes for the secret of the keys: {0}")]
+    Random(getrandom::Error),
+}

@@ -1,0 +1,264 @@
+//! Writes frames into logs, and removes logs that nothing needs any more.
+//!
+//! After a failure nothing more is written into the same log: how much of it reached the disk is unknown. The next log
+//! begins a new round. Nothing here decides when to write ([`super::saver`]).
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use super::disk::{DiskFile, StateDisk};
+use super::frame::{FrameHeader, FrameKind};
+use super::progress::StateMetrics;
+
+/// Bytes that are collected before they are written.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// Takes frames. Errors are told when the frames are flushed.
+pub trait FrameSink {
+    /// Adds a frame. `payload` is at most [`MAX_PAYLOAD`](super::MAX_PAYLOAD) bytes.
+    fn add(&mut self, kind: FrameKind, group: u8, payload: &[u8]);
+}
+
+/// What the first frame of a log says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LogStart {
+    /// The fingerprint of the secret that the keys in the log are hashed with.
+    pub(super) fingerprint: u64,
+    /// The log with which its round began.
+    pub(super) round: u64,
+}
+
+/// What the frame at the end of a round says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RoundComplete {
+    /// The log with which the round began.
+    pub(super) round: u64,
+}
+
+/// A log in the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LogFile {
+    pub(super) number: u64,
+    pub(super) bytes: u64,
+}
+
+/// The logs of a directory that is in use.
+pub struct StateLog {
+    disk: Arc<dyn StateDisk>,
+    metrics: Arc<StateMetrics>,
+    fingerprint: u64,
+    /// All logs, ascending; the last is written if `file` is open.
+    logs: Vec<LogFile>,
+    /// The log with which the latest complete round began.
+    complete: Option<u64>,
+    file: Option<Box<dyn DiskFile>>,
+    last_number: u64,
+    next_sequence: u64,
+    buffer: Vec<u8>,
+    failure: Option<io::Error>,
+    /// Bytes of frames since the log was opened, those in the buffer included.
+    added: u64,
+    /// Whether what the process before wrote may not be on the disk: it may have been killed.
+    is_inherited: bool,
+}
+
+/// Where the logs of a directory end.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LogEnd {
+    pub(super) logs: Vec<LogFile>,
+    pub(super) complete: Option<u64>,
+    pub(super) last_number: u64,
+    pub(super) next_sequence: u64,
+}
+
+/// The name of a log.
+pub(super) fn name_of(number: u64) -> String {
+    format!("log.{number:010}")
+}
+
+/// The number of the log of this name.
+pub(super) fn number_of(name: &str) -> Option<u64> {
+    name.strip_prefix("log.")?.parse().ok()
+}
+
+impl StateLog {
+    pub(super) fn new(
+        disk: Arc<dyn StateDisk>,
+        metrics: Arc<StateMetrics>,
+        fingerprint: u64,
+        end: LogEnd,
+    ) -> Self {
+        let LogEnd { logs, complete, last_number, next_sequence } = end;
+        let log = Self {
+            disk,
+            metrics,
+            fingerprint,
+            logs,
+            complete,
+            file: None,
+            last_number,
+            next_sequence,
+            buffer: Vec::new(),
+            failure: None,
+            added: 0,
+            is_inherited: true,
+        };
+        log.count_bytes();
+        log
+    }
+
+    /// Whether a log is open.
+    pub(super) const fn is_open(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// How many logs there are.
+    pub(super) const fn count(&self) -> usize {
+        self.logs.len()
+    }
+
+    /// The number of the log that is written.
+    pub(super) const fn number(&self) -> u64 {
+        self.last_number
+    }
+
+    /// Bytes of frames since the log was opened.
+    pub(super) const fn added(&self) -> u64 {
+        self.added
+    }
+
+    /// Begins a log. With `round` it belongs to the round of that log, otherwise it begins one itself.
+    pub(super) fn begin(&mut self, round: Option<u64>) -> io::Result<()> {
+        self.file = None;
+        self.buffer.clear();
+        self.failure = None;
+        self.added = 0;
+        self.disk.restore_folder()?;
+        if self.is_inherited {
+            for log in &self.logs {
+                self.disk.sync_file(&name_of(log.number))?;
+            }
+            self.is_inherited = false;
+        }
+        let number = self.last_number + 1;
+        let mut file = self.disk.create(&name_of(number))?;
+        self.last_number = number;
+        let start = LogStart { fingerprint: self.fingerprint, round: round.unwrap_or(number) };
+        let payload = postcard::to_stdvec(&start).map_err(io::Error::other)?;
+        let mut frame = Vec::new();
+        FrameHeader::write(&mut frame, FrameKind::Start, 0, self.next_sequence, &payload);
+        let begun =
+            file.append(&frame).and_then(|()| file.sync()).and_then(|()| self.disk.sync_names());
+        if let Err(error) = begun {
+            drop(file);
+            // An empty log would only be in the way. If it cannot be removed, it does no harm.
+            let _ = self.disk.remove(&name_of(number));
+            return Err(error);
+        }
+        self.next_sequence += 1;
+        self.logs.push(LogFile { number, bytes: frame.len() as u64 });
+        self.file = Some(file);
+        self.count_bytes();
+        Ok(())
+    }
+
+    /// Writes what was added. After an error the log is closed.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.write_out();
+        match self.failure.take() {
+            None => Ok(()),
+            Some(error) => {
+                self.file = None;
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes what was added, and brings it to the disk. After an error the log is closed.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        self.flush()?;
+        let synced = match &mut self.file {
+            None => Err(io::Error::other("no log is open")),
+            Some(file) => file.sync().and_then(|()| match file.is_linked()? {
+                true => Ok(()),
+                false => Err(io::Error::other("the file was removed while it was written")),
+            }),
+        };
+        if synced.is_err() {
+            self.file = None;
+        }
+        synced
+    }
+
+    /// Records that everything has been written since this round began, and removes the logs before the round before.
+    pub(super) fn complete(&mut self, round: u64) -> io::Result<()> {
+        let payload = postcard::to_stdvec(&RoundComplete { round }).map_err(io::Error::other)?;
+        self.add(FrameKind::Complete, 0, &payload);
+        self.sync()?;
+        let before = self.complete.replace(round);
+        self.remove_before(before.unwrap_or(0));
+        Ok(())
+    }
+
+    /// Makes room on a full disk: the logs before the latest complete round are a second copy.
+    pub(super) fn make_room(&mut self) {
+        self.remove_before(self.complete.unwrap_or(0));
+    }
+
+    fn remove_before(&mut self, number: u64) {
+        let disk = &self.disk;
+        self.logs.retain(|log| {
+            log.number >= number
+                || match disk.remove(&name_of(log.number)) {
+                    Ok(()) => false,
+                    // It is tried again after the next round.
+                    Err(error) => error.kind() != io::ErrorKind::NotFound,
+                }
+        });
+        self.count_bytes();
+    }
+
+    fn write_out(&mut self) {
+        if self.buffer.is_empty() {
+            return;
+        }
+        let written = match (&mut self.file, &self.failure) {
+            (_, Some(_)) => Ok(()),
+            (None, None) => Err(io::Error::other("no log is open")),
+            (Some(file), None) => file.append(&self.buffer),
+        };
+        match written {
+            Ok(()) => {
+                let bytes = self.buffer.len() as u64;
+                if let Some(log) = self.logs.last_mut() {
+                    log.bytes += bytes;
+                }
+                self.metrics.written.fetch_add(bytes, Ordering::Relaxed);
+                self.count_bytes();
+            }
+            Err(error) => self.failure = Some(error),
+        }
+        self.buffer.clear();
+        self.buffer.shrink_to(BUFFER_BYTES * 2);
+    }
+
+    fn count_bytes(&self) {
+        let bytes = self.logs.iter().map(|log| log.bytes).sum();
+        self.metrics.bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+impl FrameSink for StateLog {
+    fn add(&mut self, kind: FrameKind, group: u8, payload: &[u8]) {
+        let before = self.buffer.len();
+        FrameHeader::write(&mut self.buffer, kind, group, self.next_sequence, payload);
+        self.next_sequence += 1;
+        self.added += (self.buffer.len() - before) as u64;
+        if self.buffer.len() >= BUFFER_BYTES {
+            self.write_out();
+        }
+    }
+}

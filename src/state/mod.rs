@@ -1,0 +1,35 @@
+//! The state directory: what survives the process, as frames in files.
+//!
+//! ```text
+//!   DIR/lock          held by the process that uses the directory
+//!   DIR/key-secret    the secret of the keys' hashes, mode 0600
+//!   DIR/log.000007    ┐ start │ everything, shard by shard, between changes │ complete │ changes ...
+//!   DIR/log.000008    ┘ start │ changes, and everything again ...
+//! ```
+//!
+//! There is one kind of file, a log of frames. A *round* begins with a new log and writes everything once, a few shards
+//! after each batch of changes, so that no moment writes much. When everything is written, the round is complete, and the
+//! logs before the previous complete round are removed: two rounds are kept. What is restored is the last complete round
+//! and all that follows, in order; a later frame replaces what an earlier one says of the same key.
+//!
+//! This room knows frames, files, the lock and the order of writes. It knows neither cells nor limits: the engine writes
+//! the payloads and reads them again. What must always hold: no log is removed before a later round is complete and on the
+//! disk; no file is ever overwritten; a frame is either whole or not there; and nothing that a file says can panic.
+
+mod directory;
+mod disk;
+mod error;
+mod frame;
+mod log;
+mod progress;
+mod recovery;
+mod saver;
+
+pub use directory::{KEY_SECRET_BYTES, StateDirectory, StateLock};
+pub use disk::{DiskFile, FolderDisk, StateDisk};
+pub use error::StateError;
+pub use frame::{FrameKind, GROUPS, MAX_PAYLOAD};
+pub use log::{FrameSink, StateLog};
+pub use progress::{SaveOutcome, StateMetrics};
+pub use recovery::{Damage, Recovery, RestoredFrame, SegmentSummary, StateSummary};
+pub use saver::{SaveIntervals, Saver, SaverHandle, StateSource};

@@ -1,0 +1,382 @@
+//! Reads the logs of a directory: first to see what is whole, then to restore it.
+//!
+//! The last complete round and everything after it is restored. Where a frame of that is damaged, the round before is
+//! restored first, so that a key which only the damaged frame named has its older count rather than none.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use memchr::memmem;
+
+use super::disk::StateDisk;
+use super::error::StateError;
+use super::frame::{FrameHeader, FrameKind, HEADER_BYTES, HeaderError, MAGIC, VERSION};
+use super::log::{LogEnd, LogFile, LogStart, RoundComplete, StateLog, name_of, number_of};
+use super::progress::StateMetrics;
+use crate::clock::TimeMark;
+
+/// Bytes that are read at once.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Offsets in one log at which a frame seems to begin and does not. A log with more is not read further: each costs up to
+/// a payload to check.
+const MAX_FALSE_STARTS: usize = 256;
+
+/// A range of a log that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The number of the log.
+    pub log: u64,
+    /// The first byte that cannot be read.
+    pub at: u64,
+    /// How many bytes cannot be read.
+    pub bytes: u64,
+    /// Whether the log ends there, as after a crash: only what was written last is lost.
+    pub is_tail: bool,
+}
+
+/// One log, as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentSummary {
+    /// Its number.
+    pub number: u64,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Whole frames in it.
+    pub frames: u64,
+}
+
+/// What a directory holds.
+#[derive(Clone, Debug, Default)]
+pub struct StateSummary {
+    /// Its logs, ascending.
+    pub logs: Vec<SegmentSummary>,
+    /// Ranges that cannot be read.
+    pub damage: Vec<Damage>,
+    /// The last instant that a frame tells.
+    pub mark: Option<TimeMark>,
+    /// Whether the process that wrote it ended in an orderly way.
+    pub is_clean: bool,
+    /// The log with which the latest complete round began.
+    pub complete: Option<u64>,
+}
+
+/// A directory that was read once, and can be restored.
+pub struct Recovery {
+    disk: Arc<dyn StateDisk>,
+    summary: StateSummary,
+    /// The logs that are restored, ascending.
+    replayed: Vec<LogFile>,
+    /// The number of the last frame before an orderly end; what was written until then is all that was spent.
+    clean_until: Option<u64>,
+    end: LogEnd,
+}
+
+/// A frame that is restored.
+pub struct RestoredFrame {
+    /// What its payload is.
+    pub kind: FrameKind,
+    /// The group of shards that it belongs to.
+    pub group: u8,
+    /// The payload.
+    pub payload: Vec<u8>,
+    /// Whether the process that wrote it ended in an orderly way.
+    pub is_settled: bool,
+}
+
+/// Why logs cannot be used at all.
+#[derive(Debug)]
+pub(super) enum ScanError {
+    Io(io::Error),
+    OtherVersion(u16),
+    OtherSecret,
+}
+
+impl From<io::Error> for ScanError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl ScanError {
+    /// The error, for people.
+    pub(super) fn at(self, folder: &std::path::Path) -> StateError {
+        let folder = folder.to_owned();
+        match self {
+            Self::Io(error) => StateError::Io {
+                path: folder,
+                error,
+                cure: "the state cannot be read; start once with --ignore-state to begin anew",
+            },
+            Self::OtherVersion(version) => StateError::Version { folder, version, own: VERSION },
+            Self::OtherSecret => StateError::Secret {
+                folder,
+                problem: "its key-secret is not the one that its logs were written with",
+            },
+        }
+    }
+}
+
+impl Recovery {
+    /// Reads all logs. `fingerprint`: that of the key secret; `None`: any.
+    pub(super) fn scan(
+        disk: Arc<dyn StateDisk>,
+        fingerprint: Option<u64>,
+    ) -> Result<Self, ScanError> {
+        let mut numbers: Vec<u64> =
+            disk.names()?.iter().filter_map(|name| number_of(name)).collect();
+        numbers.sort_unstable();
+        let mut summary = StateSummary::default();
+        let (mut rounds, mut sequence, mut files) = (Vec::new(), None, Vec::new());
+        let mut clean_until = None;
+        for number in numbers.iter().copied() {
+            let mut reader = LogReader::new(disk.open(&name_of(number))?);
+            let mut frames = 0;
+            while let Some(frame) = reader.next_frame()? {
+                frames += 1;
+                sequence = sequence.max(Some(frame.sequence));
+                summary.is_clean = frame.kind == FrameKind::CleanStop;
+                match frame.kind {
+                    FrameKind::Start => {
+                        let start = postcard::from_bytes::<LogStart>(&frame.payload);
+                        let known = |start: &LogStart| {
+                            fingerprint.is_none_or(|own| own == start.fingerprint)
+                        };
+                        if !start.as_ref().is_ok_and(known) {
+                            return Err(ScanError::OtherSecret);
+                        }
+                    }
+                    FrameKind::CleanStop => clean_until = Some(frame.sequence),
+                    FrameKind::Time => {
+                        summary.mark =
+                            postcard::from_bytes(&frame.payload).ok().or(summary.mark.take());
+                    }
+                    FrameKind::Complete => {
+                        let complete = postcard::from_bytes::<RoundComplete>(&frame.payload);
+                        // A round whose first log is gone cannot be restored.
+                        rounds.extend(
+                            complete
+                                .ok()
+                                .map(|complete| complete.round)
+                                .filter(|round| numbers.contains(round)),
+                        );
+                    }
+                    _ => {}
+                }
+            }
+            if let Some(version) = reader.other_version.filter(|_| frames == 0) {
+                return Err(ScanError::OtherVersion(version));
+            }
+            if !reader.damage.is_empty() {
+                summary.is_clean = false;
+            }
+            summary
+                .damage
+                .extend(reader.damage.iter().map(|damage| Damage { log: number, ..*damage }));
+            let bytes = reader.offset;
+            files.push(LogFile { number, bytes });
+            summary.logs.push(SegmentSummary { number, bytes, frames });
+        }
+        summary.complete = rounds.last().copied();
+        let first = Self::first_log(&summary, &rounds);
+        let end = LogEnd {
+            complete: summary.complete,
+            last_number: numbers.last().copied().unwrap_or(0),
+            next_sequence: sequence.map_or(0, |sequence| sequence + 1),
+            logs: files.clone(),
+        };
+        let replayed = files.into_iter().filter(|log| log.number >= first).collect();
+        Ok(Self { disk, summary, replayed, clean_until, end })
+    }
+
+    /// The first log that is restored.
+    fn first_log(summary: &StateSummary, rounds: &[u64]) -> u64 {
+        let Some(complete) = summary.complete else {
+            return 0;
+        };
+        let is_inside = |damage: &Damage| damage.log >= complete && !damage.is_tail;
+        match summary.damage.iter().any(is_inside) {
+            true => rounds.iter().rev().copied().find(|round| *round < complete).unwrap_or(0),
+            false => complete,
+        }
+    }
+
+    /// Reads the logs on a disk whose keys are hashed with the secret of this fingerprint.
+    ///
+    /// # Errors
+    /// The disk cannot be read, or the logs are of another version or secret.
+    pub fn read(disk: Arc<dyn StateDisk>, fingerprint: u64) -> Result<Self, StateError> {
+        let scanned = Self::scan(disk, Some(fingerprint));
+        scanned.map_err(|error| error.at(std::path::Path::new("state")))
+    }
+
+    /// The logs, to go on writing. Nothing is written before the first [`Saver::step`](super::Saver::step).
+    pub fn into_log(self, fingerprint: u64, metrics: Arc<StateMetrics>) -> StateLog {
+        StateLog::new(self.disk, metrics, fingerprint, self.end)
+    }
+
+    /// What the directory holds.
+    pub const fn summary(&self) -> &StateSummary {
+        &self.summary
+    }
+
+    /// Calls `visit` with every frame that is restored, in order.
+    ///
+    /// # Errors
+    /// A log cannot be read.
+    pub fn replay(
+        &self,
+        metrics: &StateMetrics,
+        mut visit: impl FnMut(RestoredFrame),
+    ) -> io::Result<()> {
+        metrics.begin_restoring(self.replayed.iter().map(|log| log.bytes).sum());
+        for log in &self.replayed {
+            let mut reader = LogReader::new(self.disk.open(&name_of(log.number))?);
+            while let Some(frame) = reader.next_frame()? {
+                metrics.add_restored((HEADER_BYTES + frame.payload.len()) as u64);
+                let ReadFrame { kind, group, sequence, payload } = frame;
+                let is_settled = self.clean_until.is_some_and(|clean| sequence <= clean);
+                visit(RestoredFrame { kind, group, payload, is_settled });
+            }
+        }
+        Ok(())
+    }
+}
+
+struct ReadFrame {
+    kind: FrameKind,
+    group: u8,
+    sequence: u64,
+    payload: Vec<u8>,
+}
+
+/// Reads one log, and skips what is damaged.
+struct LogReader {
+    file: Box<dyn Read + Send>,
+    window: Vec<u8>,
+    /// Where in the window the next frame begins.
+    start: usize,
+    /// The offset of `start` in the log.
+    offset: u64,
+    is_at_end: bool,
+    false_starts: usize,
+    damage: Vec<Damage>,
+    other_version: Option<u16>,
+}
+
+impl LogReader {
+    fn new(file: Box<dyn Read + Send>) -> Self {
+        Self {
+            file,
+            window: Vec::new(),
+            start: 0,
+            offset: 0,
+            is_at_end: false,
+            false_starts: 0,
+            damage: Vec::new(),
+            other_version: None,
+        }
+    }
+
+    /// The next whole frame. `None`: the log ends.
+    fn next_frame(&mut self) -> io::Result<Option<ReadFrame>> {
+        let damaged_from = self.offset;
+        loop {
+            if self.fill(HEADER_BYTES)? < HEADER_BYTES {
+                let rest = self.window.len() - self.start;
+                self.skip(rest);
+                self.record_damage(damaged_from, true);
+                return Ok(None);
+            }
+            if let Some(frame) = self.complete_frame()? {
+                self.record_damage(damaged_from, false);
+                self.skip(HEADER_BYTES + frame.payload.len());
+                return Ok(Some(frame));
+            }
+            self.false_starts += 1;
+            if self.false_starts > MAX_FALSE_STARTS {
+                self.skip_rest()?;
+                self.record_damage(damaged_from, true);
+                return Ok(None);
+            }
+            self.skip(1);
+            self.skip_to_magic()?;
+        }
+    }
+
+    /// The frame at `start`, if it is whole.
+    fn complete_frame(&mut self) -> io::Result<Option<ReadFrame>> {
+        let mut head = [0; HEADER_BYTES];
+        head.copy_from_slice(&self.window[self.start..self.start + HEADER_BYTES]);
+        let header = match FrameHeader::read(&head) {
+            Ok(header) => header,
+            Err(HeaderError::OtherVersion(version)) => {
+                self.other_version.get_or_insert(version);
+                return Ok(None);
+            }
+            Err(HeaderError::NoFrame) => return Ok(None),
+        };
+        let length = HEADER_BYTES + header.length;
+        if self.fill(length)? < length {
+            return Ok(None);
+        }
+        let payload = &self.window[self.start + HEADER_BYTES..self.start + length];
+        Ok(header.fits(&head, payload).then(|| ReadFrame {
+            kind: header.kind,
+            group: header.group,
+            sequence: header.sequence,
+            payload: payload.to_vec(),
+        }))
+    }
+
+    /// Reads until `wanted` bytes are in the window behind `start`, or the log ends. Returns how many are there.
+    fn fill(&mut self, wanted: usize) -> io::Result<usize> {
+        while self.window.len() - self.start < wanted && !self.is_at_end {
+            if self.start > CHUNK_BYTES {
+                self.window.drain(..self.start);
+                self.start = 0;
+            }
+            let wanted = CHUNK_BYTES as u64;
+            let read = self.file.by_ref().take(wanted).read_to_end(&mut self.window)?;
+            self.is_at_end = read < CHUNK_BYTES;
+        }
+        Ok(self.window.len() - self.start)
+    }
+
+    fn skip(&mut self, bytes: usize) {
+        self.start += bytes;
+        self.offset += bytes as u64;
+    }
+
+    /// Skips to where a frame may begin, or to the last bytes of the log.
+    fn skip_to_magic(&mut self) -> io::Result<()> {
+        loop {
+            let there = self.fill(CHUNK_BYTES)?;
+            let behind = &self.window[self.start..];
+            if let Some(found) = memmem::find(behind, &MAGIC) {
+                self.skip(found);
+                return Ok(());
+            }
+            self.skip(there.saturating_sub(MAGIC.len() - 1));
+            if self.is_at_end {
+                return Ok(());
+            }
+        }
+    }
+
+    fn skip_rest(&mut self) -> io::Result<()> {
+        loop {
+            let there = self.fill(1)?;
+            if there == 0 {
+                return Ok(());
+            }
+            self.skip(there);
+        }
+    }
+
+    fn record_damage(&mut self, from: u64, is_tail: bool) {
+        if self.offset > from {
+            self.damage.push(Damage { log: 0, at: from, bytes: self.offset - from, is_tail });
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! How far saving has come, for requests that must not be forwarded before their charges are on the disk.
+//!
+//! The thread that saves numbers its batches. A charge that needs to be saved names the first batch that begins after it;
+//! its request waits until that batch is on the disk. This file knows neither files nor cells.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// How long a request waits for the disk. A disk that takes longer is failing, and requests do not wait for those.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// Batches that were begun, and batches that are on the disk.
+pub struct SaveProgress {
+    begun: AtomicU64,
+    saved: watch::Sender<Saved>,
+    /// Asks the thread that saves to begin a batch now.
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Saved {
+    /// The last batch that is on the disk.
+    batch: u64,
+    /// Whether the disk fails, so that nobody should wait.
+    is_failing: bool,
+}
+
+impl Default for SaveProgress {
+    fn default() -> Self {
+        Self {
+            begun: AtomicU64::new(0),
+            saved: watch::Sender::new(Saved::default()),
+            wake: OnceLock::new(),
+        }
+    }
+}
+
+impl SaveProgress {
+    /// The last batch that was begun.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// The last batch that is on the disk.
+    pub fn saved(&self) -> u64 {
+        self.saved.borrow().batch
+    }
+
+    /// Begins a batch, before its first cell is copied. Returns its number.
+    pub fn begin(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// All batches up to this one are on the disk.
+    pub fn set_saved(&self, batch: u64) {
+        self.saved.send_replace(Saved { batch, is_failing: false });
+    }
+
+    /// The disk fails.
+    pub fn set_failing(&self) {
+        self.saved.send_modify(|saved| saved.is_failing = true);
+    }
+
+    /// What asks for a batch now. The first stays.
+    pub fn set_wake(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        // There is one thread that saves.
+        let _ = self.wake.set(wake);
+    }
+
+    /// Returns when a batch is on the disk; `false` if it is not, because the disk fails or takes too long.
+    pub async fn wait(&self, batch: u64) -> bool {
+        let mut saved = self.saved.subscribe();
+        if saved.borrow().batch < batch
+            && let Some(wake) = self.wake.get()
+        {
+            wake();
+        }
+        let is_over = |saved: &Saved| saved.batch >= batch || saved.is_failing;
+        let waited = tokio::time::timeout(MAX_WAIT, saved.wait_for(is_over)).await;
+        // An error of the channel is impossible: its sender lives as long as `self`.
+        matches!(waited, Ok(Ok(saved)) if saved.batch >= batch)
+    }
+}
+
+impl fmt::Debug for SaveProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SaveProgress").field("begun", &self.begun()).finish_non_exhaustive()
+    }
+}

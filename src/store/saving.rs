@@ -1,0 +1,146 @@
+//! The embedded store as a state directory and a successor see it: which cells have changed, all cells of a shard, and
+//! cells that come back.
+//!
+//! Each call locks one shard at a time, for as long as it takes to copy the cells that it reports. A cell is named by a
+//! key of which 20 bits are 0, because the table does not keep them ([`super::table`]).
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::changed_keys::EntryOrder;
+use super::embedded::{EmbeddedStore, SHARD_BITS, SHARDS};
+use super::quotas::IssuedQuota;
+use super::table::CellEntry;
+use super::written_ahead::{Grant, KeyGrants};
+use crate::clock::Now;
+use crate::limit::Cell;
+use crate::policy::KeyHash;
+
+/// A cell that is to be saved.
+#[derive(Clone, Copy, Debug)]
+pub struct SavedCell<'c> {
+    /// The key, less 20 bits.
+    pub key: KeyHash,
+    /// The number of the quota that wrote the cell, and the cell. `None`: the key has no cell any more.
+    pub cell: Option<(u32, &'c Cell)>,
+    /// What the key may spend before its cell is saved again (`after_crash: deny`).
+    pub grant: Option<Grant>,
+}
+
+/// The batch in which cells are copied.
+#[derive(Clone, Copy, Debug)]
+pub struct SaveBatch {
+    /// Its number ([`SaveProgress::begin`](super::SaveProgress::begin)).
+    pub number: u64,
+    /// When it began.
+    pub began: Now,
+}
+
+type Grants = HashMap<EntryOrder, KeyGrants>;
+
+impl<'c> SavedCell<'c> {
+    fn of(
+        shard: usize,
+        entry: &'c CellEntry,
+        quotas: &[Arc<IssuedQuota>],
+        batch: SaveBatch,
+        grants: Option<&mut Grants>,
+    ) -> Self {
+        let issued = quotas.get(entry.quota() as usize);
+        let grant = issued.and_then(|issued| {
+            let until = batch.began.mono.saturating_add(issued.quota.window());
+            Some(Grant { units: issued.ahead?.get(), until })
+        });
+        if let (Some(grant), Some(grants)) = (grant, grants) {
+            grants.entry(entry.order()).or_default().record_copy(batch.number, grant);
+        }
+        let cell = Some((entry.quota(), &entry.cell));
+        Self { key: entry.key(shard_bits(shard)), cell, grant }
+    }
+}
+
+impl EmbeddedStore {
+    /// From now on the store knows which cells have changed.
+    pub fn track_changes(&self) {
+        for shard in 0..SHARDS {
+            self.lock_index(shard).track_changes();
+        }
+    }
+
+    /// Calls `save` with every cell of a shard that has changed since the last call.
+    pub fn take_changed(
+        &self,
+        shard: usize,
+        batch: SaveBatch,
+        mut save: impl FnMut(SavedCell<'_>),
+    ) {
+        let mut table = self.lock_index(shard);
+        if !table.has_changes() {
+            return;
+        }
+        // Read under the lock, as in a sweep.
+        let quotas = self.accounting().quotas.list();
+        table.take_changed(|(low, high), entry, grants| match entry {
+            Some(entry) => save(SavedCell::of(shard, entry, &quotas, batch, Some(grants))),
+            None => {
+                let key = KeyHash { high: shard_bits(shard) | u64::from(high), low };
+                save(SavedCell { key, cell: None, grant: None });
+            }
+        });
+    }
+
+    /// Calls `save` with every cell of a shard.
+    pub fn visit_cells(&self, shard: usize, batch: SaveBatch, mut save: impl FnMut(SavedCell<'_>)) {
+        let mut table = self.lock_index(shard);
+        let quotas = self.accounting().quotas.list();
+        table
+            .visit_saved(|entry, grants| save(SavedCell::of(shard, entry, &quotas, batch, grants)));
+    }
+
+    /// Puts back a cell that was saved, and replaces the key's cell, if it has one. It counts against the budget of its
+    /// limit, with or without room.
+    ///
+    /// `grant`: what the key may have spent after the cell was copied, and has to be taken for spent. It is charged as late
+    /// as it can have been spent, because a later charge counts for longer.
+    pub fn restore_cell(
+        &self,
+        key: KeyHash,
+        quota: &Arc<IssuedQuota>,
+        mut cell: Cell,
+        grant: Option<Grant>,
+        now: Now,
+    ) {
+        if let Some(Grant { units, until }) = grant {
+            let ago = now.mono.saturating_sub(until);
+            let at = Now { mono: now.mono.min(until), wall: now.wall.saturating_sub(ago) };
+            quota.quota.charge(&mut cell, units, at);
+        }
+        let mut table = self.lock_shard(key);
+        self.accounting().restore(&mut table, key, quota, cell);
+        if grant.is_some()
+            && let Some((slot, entry)) = table.find_entry(key, None)
+        {
+            // The next process must not take it for less again, also if this one ends in an orderly way.
+            entry.set_changed();
+            table.list_changed(slot);
+        }
+    }
+
+    /// Forgets what a saved key has spent. Its empty cell is dropped by a sweep.
+    pub fn restore_absence(&self, key: KeyHash, now: Now) {
+        if let Some((_, entry)) = self.lock_shard(key).find_entry(key, None) {
+            self.accounting().reset(entry, now);
+        }
+    }
+
+    /// All quotas that cells may name now, by number. While they are held, no number is given to another quota.
+    pub fn hold_quotas(&self) -> Vec<Arc<IssuedQuota>> {
+        self.accounting().quotas.list().to_vec()
+    }
+}
+
+/// The number of a shard as the first bits of its keys.
+const fn shard_bits(shard: usize) -> u64 {
+    (shard as u64) << (u64::BITS - SHARD_BITS)
+}

@@ -1,0 +1,157 @@
+//! Files that are damaged, cut, foreign or hostile.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tollgate::clock::{ManualClock, Nanos};
+use tollgate::state::{Recovery, StateDirectory, StateDisk as _, StateError};
+
+use crate::disk::SimulatedDisk;
+use crate::node::{EPOCH, FINGERPRINT, Node};
+
+const POLICY: &str = "
+limits:
+  writes: { tier: exact, algorithm: sliding_log, rate: 100/1h, key: header:x-key, missing_key: deny }
+routes: [{ name: all, limits: [writes] }]
+";
+
+fn key(n: u32) -> String {
+    format!("k{n}")
+}
+
+/// A disk on which 50 keys have spent 2 units each: two complete rounds, and changes after them.
+fn written(clock: &Arc<ManualClock>) -> SimulatedDisk {
+    let disk = SimulatedDisk::new(1);
+    let mut node = Node::start(POLICY, clock, &disk);
+    node.saver = node.saver.with_min_round(1);
+    for _ in 0..2 {
+        for n in 0..50 {
+            assert!(node.is_allowed("", &key(n)));
+            if n % 10 == 0 {
+                node.saver.step(true);
+            }
+        }
+        for _ in 0..4 {
+            clock.advance(Nanos::from_millis(500));
+            node.saver.step(true);
+        }
+    }
+    assert!(node.saver.finish());
+    disk
+}
+
+#[test]
+fn a_damaged_byte_costs_at_most_what_its_frame_says_and_never_a_panic() {
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let whole = written(&clock);
+    let names = whole.names().unwrap();
+    assert!(names.len() >= 2, "{names:?}");
+    let mut damaged_inside = 0;
+    for name in &names {
+        let bytes = whole.content(name).len();
+        for at in (0..bytes).step_by(7) {
+            let disk = whole.after_kill();
+            disk.damage(name, at);
+            let node = Node::start(POLICY, &clock, &disk);
+            assert!(!node.found.damage.is_empty(), "{name} {at}");
+            damaged_inside += u32::from(node.found.damage.iter().any(|damage| !damage.is_tail));
+            // Every key was written in two rounds, so that one damaged frame leaves its older count.
+            for n in 0..50 {
+                let spent = node.spent("writes", &key(n));
+                assert!((1..=2).contains(&spent), "{name} {at}: {n} has {spent}");
+            }
+        }
+    }
+    assert!(damaged_inside > 100, "{damaged_inside}");
+}
+
+#[test]
+fn a_cut_file_is_read_to_its_last_whole_frame() {
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let whole = written(&clock);
+    let names = whole.names().unwrap();
+    let last = names.last().unwrap();
+    let content = whole.content(last);
+    let mut before = 0;
+    for length in (0..content.len()).step_by(5) {
+        let disk = whole.after_kill();
+        disk.put(last, content[..length].to_vec());
+        let node = Node::start(POLICY, &clock, &disk);
+        assert!(!node.found.is_clean && node.unreadable == 0, "{length}");
+        let spent: u32 = (0..50).map(|n| node.spent("writes", &key(n))).sum();
+        assert!(spent >= before, "{length}: more of the file, and {spent} after {before}");
+        before = spent;
+    }
+    assert_eq!(before, 100);
+}
+
+#[test]
+fn hostile_bytes_never_panic() {
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let whole = written(&clock);
+    let name = whole.names().unwrap().pop().unwrap();
+    for seed in 0..300 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let disk = SimulatedDisk::new(seed);
+        let mut content = whole.content(&name);
+        match seed % 3 {
+            0 => content = (0..random.usize(..5_000)).map(|_| random.u8(..)).collect(),
+            1 => content = b"tgs1".iter().copied().cycle().take(random.usize(..5_000)).collect(),
+            _ => (0..20).for_each(|_| {
+                let at = random.usize(..content.len());
+                content[at] = random.u8(..);
+            }),
+        }
+        disk.put(&name, content);
+        // Another version and another secret are refused; what is damaged is left out.
+        if Recovery::read(Arc::new(disk.clone()), FINGERPRINT).is_ok() {
+            assert!(Node::start(POLICY, &clock, &disk).is_allowed("", "new"));
+        }
+    }
+}
+
+fn open(folder: &Path, ignore: bool) -> Result<StateDirectory, StateError> {
+    StateDirectory::open(folder, ignore, 1_800_000_000)
+}
+
+#[test]
+fn a_directory_is_refused_with_its_cure() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let first = open(&state, false).unwrap();
+    let text = open(&state, false).err().unwrap().to_string();
+    assert!(
+        text.contains(&format!(
+            "another process uses this state directory (process {})",
+            std::process::id()
+        )),
+        "{text}"
+    );
+    drop(first);
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&state), mode(&state.join("key-secret"))), (0o700, 0o600));
+
+    std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o750)).unwrap();
+    let text = open(&state, false).err().unwrap().to_string();
+    assert!(text.contains("chmod 700"), "{text}");
+    std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o700)).unwrap();
+
+    // A log of another version, and one of another secret.
+    let log = state.join("log.0000000001");
+    let mut frame = b"tgs1\x01\x00\x02\x00".to_vec();
+    frame.extend([0; 16]);
+    std::fs::write(&log, frame).unwrap();
+    let text = open(&state, false).err().unwrap().to_string();
+    assert!(text.contains("format 2") && text.contains("--ignore-state"), "{text}");
+    std::fs::remove_file(state.join("key-secret")).unwrap();
+    let text = open(&state, false).err().unwrap().to_string();
+    assert!(text.contains("key-secret is missing"), "{text}");
+    assert!(log.exists(), "a start that fails changes nothing");
+
+    let anew = open(&state, true).unwrap();
+    assert!(anew.summary().logs.is_empty());
+    assert!(state.join("ignored-1800000000/log.0000000001").exists(), "the old files are kept");
+    drop(anew);
+    assert!(open(&state, false).is_ok());
+}

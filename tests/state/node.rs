@@ -1,0 +1,125 @@
+//! A node with a state directory on a simulated disk, in one thread, on a turned clock.
+
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use http::{HeaderMap, HeaderValue};
+use tollgate::clock::{Clock as _, ManualClock, Nanos, TimeMark};
+use tollgate::config;
+use tollgate::engine::{Decision, Engine, EngineSource, Generation, Outcome, Restorer, TypedKey};
+use tollgate::policy::client::RequestClient;
+use tollgate::policy::{ConnectionFacts, Facts, KeySecret, Policy};
+use tollgate::state::{Recovery, SaveIntervals, Saver, StateMetrics, StateSummary};
+
+use crate::disk::SimulatedDisk;
+
+/// The begin of a day, so that windows begin with the test.
+pub const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
+
+pub const FINGERPRINT: u64 = 7;
+
+pub struct Node {
+    pub engine: Arc<Engine>,
+    pub generation: Generation,
+    pub saver: Saver<EngineSource>,
+    pub metrics: Arc<StateMetrics>,
+    pub found: StateSummary,
+    /// Records that could not be restored.
+    pub unreadable: u64,
+}
+
+impl Node {
+    /// Starts on a disk. The clock goes on from before, as it does for a process that continues the time lines.
+    pub fn start(policy: &str, clock: &Arc<ManualClock>, disk: &SimulatedDisk) -> Self {
+        let engine = Engine::new(Arc::clone(clock) as _, KeySecret::new([7; 16]));
+        let engine = Arc::new(engine);
+        let recovery = Recovery::read(Arc::new(disk.clone()), FINGERPRINT).unwrap();
+        let metrics = Arc::new(StateMetrics::default());
+        let mut restorer = Restorer::new(Arc::clone(&engine));
+        let mut unreadable = 0;
+        let restored = recovery.replay(&metrics, |frame| {
+            if let Some(cells) = restorer.read(frame) {
+                unreadable += Restorer::restore_cells(&engine, &metrics, &cells);
+            }
+        });
+        restored.unwrap();
+        unreadable += restorer.finish();
+        let generation = engine.generation(read(policy), None).0;
+        let found = recovery.summary().clone();
+        let log = recovery.into_log(FINGERPRINT, Arc::clone(&metrics));
+        let mark = mark_of(Arc::clone(clock));
+        let source = EngineSource::new(Arc::clone(&engine), mark, Arc::clone(&metrics));
+        let intervals =
+            SaveIntervals { flush: Nanos::from_millis(100), sync: Nanos::from_millis(1_000) };
+        let saver = Saver::new(source, log, intervals, Arc::clone(&metrics));
+        Self { engine, generation, saver, metrics, found, unreadable }
+    }
+
+    /// A request of a key, to the route of this name.
+    pub fn decide(&self, route: &str, key: &str) -> Decision {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-key", HeaderValue::from_str(key).unwrap());
+        let path = format!("/{route}");
+        let facts = Facts {
+            connection: &ConnectionFacts::NONE,
+            client: RequestClient {
+                ip: [192, 0, 2, 1].into(),
+                ipv6_prefix: 64,
+                peer_trusted: true,
+            },
+            now: self.engine.date(self.engine.now()),
+            method: "GET",
+            host: "a",
+            path: &path,
+            readings: &[],
+            query: None,
+            headers: &headers,
+            conditions: None,
+        };
+        self.engine.decide_now(&self.generation, &facts).0
+    }
+
+    pub fn is_allowed(&self, route: &str, key: &str) -> bool {
+        self.decide(route, key).outcome == Outcome::Allowed
+    }
+
+    /// What a key has spent under a limit.
+    pub fn spent(&self, limit: &str, key: &str) -> u32 {
+        let mut limits = self.generation.policy().indexed_limits();
+        let (index, _) = limits.find(|(_, found)| &*found.name == limit).unwrap();
+        let typed = TypedKey::Values(&[key]);
+        let state = self.engine.look_up(&self.generation, index, &typed, None, 64);
+        let state = ready(state).unwrap();
+        state.verdict.limit - state.verdict.remaining
+    }
+}
+
+/// The result of a future that waits for nothing.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("the embedded store waits for nothing"),
+    }
+}
+
+fn mark_of(clock: Arc<ManualClock>) -> Box<dyn Fn() -> TimeMark + Send> {
+    Box::new(move || {
+        let now = clock.now();
+        let date = clock.date(now);
+        TimeMark { mono: now.mono, wall: now.wall, date, uptime: now.mono, boot: "one".to_owned() }
+    })
+}
+
+pub fn read(policy: &str) -> Policy {
+    let text = format!(
+        "version: 1
+listeners: [{{ address: 127.0.0.1:1 }}]
+store: {{ embedded: {{ state: /nowhere }} }}
+origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
+{policy}
+"
+    );
+    config::read_text(&text, "test.yaml", Path::new("")).unwrap().config.policy
+}

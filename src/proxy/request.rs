@@ -93,7 +93,9 @@ pub(super) fn judge<'r>(
         return Box::pin(settle(proxy, session, ctx, unsettled));
     }
     let passes = |decision: &Decision| {
-        decision.outcome == Outcome::Allowed && decision.wait() == Nanos::ZERO
+        decision.outcome == Outcome::Allowed
+            && decision.wait() == Nanos::ZERO
+            && proxy.engine.is_saved(decision)
     };
     match ctx.decision.as_ref().is_some_and(passes) {
         true => Box::pin(std::future::ready(Ok(false))),

@@ -104,7 +104,9 @@ impl Ours {
         let charge = EmbeddedCharge { key: self.hash(text), quota: &self.quota, cost: 1 };
         self.store.prefetch(std::iter::once(charge.key));
         let now = self.clock.now();
-        self.store.settle_single(&charge, true, now, || panic!("there is room")).charged
+        self.store
+            .settle_single(&charge, true, now, || panic!("there is room"))
+            .is_some_and(|settled| settled.charged)
     }
 }
 

@@ -68,6 +68,8 @@ pub mod engine;
 mod estimator;
 #[cfg(feature = "internals")]
 pub mod estimator;
+#[cfg(feature = "bin")]
+mod handover;
 #[cfg(not(feature = "internals"))]
 mod histogram;
 #[cfg(feature = "internals")]

@@ -197,7 +197,7 @@ fn a_log_gives_back_what_it_does_not_need_and_says_what_it_holds() {
     let ask = |key: KeyHash, at: u64| {
         let now = Now { mono: Nanos::new(at), wall: Nanos::new(at) };
         let charge = EmbeddedCharge { key, quota: &quota, cost: 1 };
-        store.settle_single(&charge, true, now, || panic!("there is room")).charged
+        store.settle_single(&charge, true, now, || panic!("there is room")).unwrap().charged
     };
     let sweep = |at: u64| {
         let now = Now { mono: Nanos::new(at), wall: Nanos::new(at) };

@@ -14,7 +14,7 @@ use tollgate::engine::{
 use tollgate::limit::{FixedWindow, Quota, Rate, SlidingWindow, TokenBucket, WindowLengths};
 use tollgate::policy::client::RequestClient;
 use tollgate::policy::{Facts, KeyHash, KeySecret, LimitIndex};
-use tollgate::store::{CellBudget, EmbeddedCharge, EmbeddedStore, QuotaSpec};
+use tollgate::store::{CellBudget, CellOwner, EmbeddedCharge, EmbeddedStore, QuotaSpec};
 
 /// A day's begin, so that windows begin with the test.
 const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
@@ -592,13 +592,13 @@ fn a_late_refund_takes_nothing_from_a_window_that_began_later() {
         };
         let settle = |quota: &Arc<_>, cost, secs| {
             let charge = EmbeddedCharge { key, quota, cost };
-            store.settle_single(&charge, true, at(secs), || panic!("there is room"))
+            store.settle_single(&charge, true, at(secs), || panic!("there is room")).unwrap()
         };
         let settled = settle(&short, 10, 0);
         assert!(settled.charged);
         let receipt = short.quota().receipt(&settled.verdict, 10, at(0));
         assert!(settle(&long, 10, 10).charged);
-        store.refund(key, &short, 10, receipt, at(20));
+        assert_eq!(store.refund(key, &short, 10, receipt, at(20)), CellOwner::Here);
         assert!(!settle(&long, 1, 30).charged, "sliding: {sliding}");
     }
 }
@@ -628,7 +628,7 @@ fn a_late_correction_does_not_slow_a_bucket_down() {
     };
     let settle = |key, quota: &Arc<_>, cost, millis| {
         let charge = EmbeddedCharge { key, quota, cost };
-        store.settle_single(&charge, true, at(millis), || panic!("there is room"))
+        store.settle_single(&charge, true, at(millis), || panic!("there is room")).unwrap()
     };
     for debit in [false, true] {
         let key = KeyHash { high: 1, low: u64::from(debit) };
@@ -636,10 +636,11 @@ fn a_late_correction_does_not_slow_a_bucket_down() {
         assert!(settled.charged);
         let receipt = slow.quota().receipt(&settled.verdict, 1, at(0));
         assert!(settle(key, &fast, 900, 10).charged);
-        match debit {
+        let owner = match debit {
             true => store.debit(key, &slow, 5, at(20)),
             false => store.refund(key, &slow, 1, receipt, at(20)),
-        }
+        };
+        assert_eq!(owner, CellOwner::Here);
         assert!(
             settle(key, &fast, 1_000, 2_000).charged,
             "full again after a second, debit: {debit}"

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms from the bottom to the top. Those that share a number never import each other.
-const LAYERS: [(&str, u8); 22] = [
+const LAYERS: [(&str, u8); 23] = [
     ("clock", 0),
     ("histogram", 1),
     ("history", 1),
@@ -27,6 +27,7 @@ const LAYERS: [(&str, u8); 22] = [
     ("limiter", 6),
     ("refusals", 6),
     ("proxy", 7),
+    ("handover", 8),
     ("ops", 8),
     ("server", 9),
     ("cli", 10),
@@ -35,7 +36,7 @@ const LAYERS: [(&str, u8); 22] = [
 /// Crates and the rooms, or single files of rooms, that may name them.
 const KEPT: [(&str, &[&str]); 15] = [
     ("crc32fast", &["state"]),
-    ("postcard", &["engine/saved_state.rs", "state"]),
+    ("postcard", &["engine/handed_state.rs", "engine/saved_state.rs", "handover", "state"]),
     (
         "pingora",
         &[
@@ -64,7 +65,10 @@ const KEPT: [(&str, &[&str]); 15] = [
     ("signal_hook", &["signals"]),
     (
         "tokio",
-        &["signals", "jwks", "store", "engine", "limiter", "edge", "proxy", "ops", "server", "cli"],
+        &[
+            "signals", "jwks", "store", "engine", "limiter", "edge", "proxy", "handover", "ops",
+            "server", "cli",
+        ],
     ),
     ("hyper", &["jwks", "cli"]),
 ];

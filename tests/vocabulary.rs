@@ -122,7 +122,7 @@ const STANDARD_NAMES: &[&str] = &[
 /// Avoided words that are standard terms in some folders, and there only: session tickets of TLS (RFC 8446, section
 /// 4.6.1), which the server hands to its successor.
 const STANDARD_IN: &[(&str, &[&str])] =
-    &[("ticket", &["edge", "server"]), ("tickets", &["edge", "server"])];
+    &[("ticket", &["edge", "handover", "server"]), ("tickets", &["edge", "handover", "server"])];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {

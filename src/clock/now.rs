@@ -12,6 +12,7 @@ use super::nanos::Nanos;
 /// assert!(first.mono <= second.mono && first.wall <= second.wall);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 pub struct Now {
     /// Since the clock was created; never jumps, never runs back.
     pub mono: Nanos,

@@ -18,12 +18,10 @@
 //! | `http2` | frames and exchanges of HTTP/2, observed on the wire |
 //! | `state` | what a stream and the requests on it tell each other |
 //! | `memory` | the memory budget, and what is cut when it runs short |
-//! | `handover` | listening sockets for a successor |
 
 mod admission;
 mod connection;
 mod cutoff;
-mod handover;
 mod http2;
 mod listener;
 mod memory;
@@ -41,12 +39,9 @@ pub use connection::{
     proxy_version,
 };
 pub(crate) use cutoff::Cutoff;
-pub(crate) use handover::{
-    HandoverOffer, HandoverState, Successor, TakenOver, socket_path, take_over,
-};
 pub use listener::ListenError;
 pub(crate) use listener::{
-    BoundListener, ListenerService, ListeningSockets, ServingGate, StartupBarrier,
+    BoundListener, ListenerService, ListeningSocket, ListeningSockets, ServingGate, StartupBarrier,
 };
 pub use memory::{
     ConnectionBytes, EXCHANGE_BYTES, HEAD_COPIES, MAX_BODY_BYTES, MAX_RESPONSE_BYTES, MemoryBudget,

@@ -14,6 +14,7 @@ use super::generation::Generation;
 use super::pending::PendingSettlement;
 use super::state::Engine;
 use super::target::Target;
+use super::tentative::InFlightCounting;
 use super::unchecked::TargetLookup;
 use super::unsettled::Unsettled;
 use crate::clock::Nanos;
@@ -84,7 +85,7 @@ impl Engine {
             TargetLookup::Found => {}
             TargetLookup::Decided => return None,
         }
-        let Unsettled { targets, tentative, failed_token_check, .. } = &mut unsettled;
+        let Unsettled { targets, failed_token_check, .. } = &mut unsettled;
         if self.remote().is_none() {
             let exact = targets.iter().filter(|target| generation.loaded(target.limit).is_exact());
             self.exact.embedded.prefetch(exact.map(|target| target.key));
@@ -96,19 +97,15 @@ impl Engine {
             self.finish_decision(generation, targets, decision);
             return None;
         }
-        self.charge_tentatively(generation, targets, decision, tentative);
-        let mut results = ExactVerdicts::default();
-        let request = self.exact_request(generation, &unsettled, decision);
-        let outcome = self.exact.settle_now(&request, &mut results);
-        drop(request);
-        let Some(outcome) = outcome else {
+        let settled = self.settle_now(generation, &mut unsettled, InFlightCounting::Here, decision);
+        let Some((outcome, results)) = settled else {
             return Some(unsettled);
         };
         self.conclude(generation, &mut unsettled, outcome, results, decision, pending);
         None
     }
 
-    /// Finishes what [`Engine::begin`] began: waits for the shared store.
+    /// Finishes what [`Engine::begin`] began: waits for the shared store, or for a successor.
     pub(crate) async fn settle(
         &self,
         generation: &Generation,
@@ -116,6 +113,11 @@ impl Engine {
         decision: &mut Decision,
         pending: &mut PendingSettlement,
     ) {
+        while unsettled.is_handed_over {
+            if self.settle_elsewhere(generation, &mut unsettled, decision, pending).await {
+                return;
+            }
+        }
         let mut results = ExactVerdicts::default();
         let outcome = {
             let request = self.exact_request(generation, &unsettled, decision);
@@ -165,10 +167,12 @@ impl Engine {
                 pending.open.append(&mut results.open);
                 decision.save = results.save;
             }
-            ExactOutcome::Refused | ExactOutcome::Outage => {
+            ExactOutcome::Refused | ExactOutcome::Outage | ExactOutcome::HandedOver => {
                 decision.outcome = match outcome {
                     ExactOutcome::Outage => Outcome::Outage,
-                    ExactOutcome::Charged | ExactOutcome::Refused => Outcome::Limited,
+                    ExactOutcome::Charged | ExactOutcome::Refused | ExactOutcome::HandedOver => {
+                        Outcome::Limited
+                    }
                 };
                 self.refund_tentative(generation, targets, tentative, decision);
                 if unsettled.failed_token_check {

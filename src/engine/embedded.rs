@@ -47,8 +47,8 @@ enum CellStorage {
 }
 
 impl ExactTier {
-    /// Charges some limits of a request in the embedded store, all or none, and returns whether they are charged.
-    /// `kinds`: how their verdicts are recorded.
+    /// Charges some limits of a request in the embedded store, all or none, and returns whether they are charged; `None` if a
+    /// successor has one of their cells. `kinds`: how their verdicts are recorded.
     pub(super) fn charge_embedded(
         &self,
         request: &ExactRequest<'_>,
@@ -56,7 +56,7 @@ impl ExactTier {
         may_charge: bool,
         kinds: VerdictKinds,
         results: &mut ExactVerdicts,
-    ) -> bool {
+    ) -> Option<bool> {
         if let [charge] = charges {
             return self.charge_single(request, charge, may_charge, kinds, results);
         }
@@ -67,7 +67,7 @@ impl ExactTier {
             let OverflowJudgment { verdict, charge } = charges[index].judge_overflow(confirm, now);
             overflows.push(IndexedOverflow { index, charge });
             verdict
-        });
+        })?;
         results.save = results.save.max(settlement.save);
         for (index, (charge, verdict)) in charges.iter().zip(&settlement.verdicts).enumerate() {
             let overflow = overflows.iter_mut().find(|overflow| overflow.index == index);
@@ -78,7 +78,7 @@ impl ExactTier {
             ChargeJudgment { verdict: *verdict, storage, charged: settlement.charged }
                 .conclude(charge, request, kinds, results);
         }
-        settlement.charged
+        Some(settlement.charged)
     }
 
     /// [`ExactTier::charge_embedded`] for a single charge, which most requests have.
@@ -89,7 +89,7 @@ impl ExactTier {
         may_charge: bool,
         kinds: VerdictKinds,
         results: &mut ExactVerdicts,
-    ) -> bool {
+    ) -> Option<bool> {
         let now = request.now;
         let mut storage = CellStorage::Cell;
         let embedded = charge.embedded_charge();
@@ -97,11 +97,11 @@ impl ExactTier {
             let overflow = charge.judge_overflow(request.confirm, now);
             storage = CellStorage::Overflow(overflow.charge);
             overflow.verdict
-        });
+        })?;
         let SingleSettlement { charged, verdict, save } = settlement;
         results.save = results.save.max(save);
         ChargeJudgment { verdict, storage, charged }.conclude(charge, request, kinds, results);
-        charged
+        Some(charged)
     }
 }
 

@@ -88,6 +88,8 @@ pub(super) enum ExactOutcome {
     Refused,
     /// No limit is charged: the store fails, and a limit requires it.
     Outage,
+    /// No limit is charged: a successor has a cell.
+    HandedOver,
 }
 
 impl ExactTier {
@@ -102,7 +104,10 @@ impl ExactTier {
             _ if charges.is_empty() => request.may_charge,
             None => {
                 let kinds = VerdictKinds::NORMAL;
-                self.charge_embedded(request, charges, request.may_charge, kinds, results)
+                match self.charge_embedded(request, charges, request.may_charge, kinds, results) {
+                    Some(charged) => charged,
+                    None => return Some(ExactOutcome::HandedOver),
+                }
             }
             Some(shared) => {
                 // A flood of requests that are refused anyway must not reach the shared store.
@@ -126,7 +131,9 @@ impl ExactTier {
         match &self.shared {
             _ if charges.is_empty() => None,
             None => {
-                self.charge_embedded(request, charges, false, VerdictKinds::NORMAL, results);
+                // Where a successor has the cells, no limit is known to refuse.
+                let _ =
+                    self.charge_embedded(request, charges, false, VerdictKinds::NORMAL, results);
                 results.has_denial().then_some(ExactOutcome::Refused)
             }
             // The request is already refused.

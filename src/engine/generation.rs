@@ -220,6 +220,12 @@ impl Generation {
         exact.collect()
     }
 
+    /// How the limit of this name counts.
+    #[cfg(feature = "bin")]
+    pub(super) fn state_named(&self, name: &str) -> Option<&TierState> {
+        self.loaded_named(name).map(|loaded| &loaded.state)
+    }
+
     fn loaded_named(&self, name: &str) -> Option<&LoadedLimit> {
         let (index, _) = self.policy.indexed_limits().find(|(_, limit)| &*limit.name == name)?;
         self.limits.get(index)

@@ -22,6 +22,9 @@ mod embedded;
 mod exact;
 mod final_cost;
 mod generation;
+mod handed_over;
+#[cfg(feature = "bin")]
+mod handed_state;
 mod key_resets;
 mod limit_registry;
 mod loaded_limit;
@@ -31,6 +34,8 @@ mod overflow;
 mod overrides;
 mod penalties;
 mod pending;
+#[cfg(feature = "bin")]
+mod predecessor;
 mod reload_report;
 mod resolve;
 #[cfg(feature = "bin")]
@@ -39,6 +44,7 @@ mod settle_response;
 mod shadow;
 mod shared;
 mod state;
+mod succession;
 mod target;
 mod tentative;
 mod unchecked;
@@ -54,9 +60,16 @@ pub use decision::{Decision, LimitVerdict, Outcome};
 pub use generation::Generation;
 pub use look_up::{KeyCell, KeyState, LookUpError, TypedKey};
 pub use pending::{FinalResponse, PendingSettlement};
+#[cfg(feature = "bin")]
+pub use predecessor::Predecessor;
 pub use reload_report::ReloadReport;
 pub use resolve::{SkipReason, skipped_limits};
 #[cfg(feature = "bin")]
 pub use saved_state::{EngineSource, Restorer, SavedCells};
 pub use state::Engine;
+#[cfg(feature = "bin")]
+pub use succession::{
+    HandedCharge, HandedCount, HandedEvent, HandedJudgment, HandedKey, HandedRequest, HeldJudgment,
+    Successor, SuccessorAnswer,
+};
 pub(crate) use unsettled::Unsettled;

@@ -35,22 +35,34 @@ impl Engine {
             if left == Nanos::ZERO {
                 continue;
             }
-            let max = || limit.max_cost();
-            let verdict = Verdict {
-                allowed: false,
-                limit: limit.quota(target.rate).map_or_else(max, |quota| quota.limit()),
-                remaining: 0,
-                delay: Nanos::ZERO,
-                reset: left,
-                retry_after: Some(left),
-            };
-            let tier = limit.count.tier();
-            let denial = LimitVerdict::new(target, tier, verdict, VerdictKinds::NORMAL);
-            decision.verdicts.push(LimitVerdict { banned: true, ..denial });
-            decision.outcome = Outcome::Limited;
+            self.refuse_as_banned(generation, target, left, decision);
             return true;
         }
         false
+    }
+
+    /// Refuses a request whose key is banned for `left` more.
+    pub(super) fn refuse_as_banned(
+        &self,
+        generation: &Generation,
+        target: &Target,
+        left: Nanos,
+        decision: &mut Decision,
+    ) {
+        let limit = generation.policy().limit(target.limit);
+        let max = || limit.max_cost();
+        let verdict = Verdict {
+            allowed: false,
+            limit: limit.quota(target.rate).map_or_else(max, |quota| quota.limit()),
+            remaining: 0,
+            delay: Nanos::ZERO,
+            reset: left,
+            retry_after: Some(left),
+        };
+        let tier = limit.count.tier();
+        let denial = LimitVerdict::new(target, tier, verdict, VerdictKinds::NORMAL);
+        decision.verdicts.push(LimitVerdict { banned: true, ..denial });
+        decision.outcome = Outcome::Limited;
     }
 
     /// Records denials, and bans keys that have too many. These do not count: an override that denies, a lack of room
@@ -70,9 +82,11 @@ impl Engine {
             let limit = generation.policy().limit(denial.limit);
             let mut targets = targets.iter().filter(|target| !target.denied);
             let target = targets.find(|target| target.limit == denial.limit);
-            if let (true, Some(rule), Some(target)) = (counts, &limit.penalty, target)
-                && let Some(span) = self.bans.record_denial(target.key, rule, decision.at.mono)
-            {
+            let Some((rule, target)) = limit.penalty.as_ref().zip(target).filter(|_| counts) else {
+                continue;
+            };
+            self.tell_denial(&limit.name, target.key);
+            if let Some(span) = self.bans.record_denial(target.key, rule, decision.at.mono) {
                 generation.counters(denial.limit).record_ban();
                 let span = RoundedSpan(span);
                 log::info!("limit {} bans key {} for {span}", limit.name, target.key);

@@ -15,7 +15,9 @@ use crate::clock::{Nanos, Stopwatch, TimeMark};
 use crate::limit::{Cell, QuotaNumbers, Rate, WindowLengths};
 use crate::policy::{KeyHash, KeyRule, Ruling};
 use crate::state::{FrameKind, FrameSink, GROUPS, RestoredFrame, StateMetrics, StateSource};
-use crate::store::{Grant, IssuedQuota, QuotaSpec, SHARDS, SaveBatch, SavedBan, SavedCell};
+use crate::store::{
+    EmbeddedStore, Grant, IssuedQuota, QuotaSpec, SHARDS, SaveBatch, SavedBan, SavedCell,
+};
 
 /// The size from which a payload is closed, in bytes.
 const PAYLOAD_BYTES: usize = 256 * 1024;
@@ -82,7 +84,7 @@ impl Engine {
 
 /// Saves what an engine keeps.
 pub struct EngineSource {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     mark: Box<dyn Fn() -> TimeMark + Send>,
     metrics: Arc<StateMetrics>,
     /// The payload of the last quotas that were written.
@@ -107,7 +109,7 @@ impl EngineSource {
     }
 
     /// Adds the quotas that cells name, if they are not those that were written last.
-    fn save_quotas(&mut self, sink: &mut dyn FrameSink) {
+    pub(super) fn save_quotas(&mut self, sink: &mut dyn FrameSink) {
         let held = self.engine.exact.embedded.hold_quotas();
         let record = |issued: &Arc<IssuedQuota>| QuotaRecord {
             number: issued.number(),
@@ -124,7 +126,7 @@ impl EngineSource {
         }
     }
 
-    fn save_rules(&mut self, sink: &mut dyn FrameSink) {
+    pub(super) fn save_rules(&mut self, sink: &mut dyn FrameSink) {
         let rules = self.engine.key_rules();
         if self.rules.as_ref().is_some_and(|saved| Arc::ptr_eq(saved, &rules)) {
             return;
@@ -134,7 +136,7 @@ impl EngineSource {
         self.rules = Some(rules);
     }
 
-    fn save_bans(&self, all: bool, sink: &mut dyn FrameSink) {
+    pub(super) fn save_bans(&self, all: bool, sink: &mut dyn FrameSink) {
         let mut bans: Vec<SavedBan> = Vec::new();
         self.engine.bans.save(all, |ban| {
             bans.push(ban);
@@ -159,37 +161,9 @@ impl StateSource for EngineSource {
     }
 
     fn save_changes(&mut self, sink: &mut dyn FrameSink) {
-        let number = self.engine.exact.embedded.saves().begin();
-        self.batch = SaveBatch { number, began: self.engine.now() };
-        let batch = self.batch;
-        // While they are held, no number of a cell that is copied below is given to another quota.
-        let _held = self.engine.exact.embedded.hold_quotas();
-        let mut groups: Vec<Vec<u8>> = vec![Vec::new(); GROUPS.into()];
-        let mut full: Vec<(usize, Vec<u8>)> = Vec::new();
-        let is_first = self.quotas.is_empty();
-        for shard in 0..SHARDS {
-            let payload = &mut groups[usize::from(group_of(shard))];
-            let timed = Stopwatch::start();
-            let before = payload.len();
-            self.engine.exact.embedded.take_changed(shard, batch, |cell| append(payload, cell));
-            if payload.len() > before {
-                self.metrics.record_lock(timed.elapsed().into());
-            }
-            if payload.len() >= PAYLOAD_BYTES {
-                full.push((shard, std::mem::take(payload)));
-                // What names a quota must stand behind it, and only cells that are copied can name it.
-                self.save_quotas(sink);
-                for (shard, payload) in full.drain(..) {
-                    sink.add(FrameKind::Cells, group_of(shard), &payload);
-                }
-            }
-        }
-        if groups.iter().any(|payload| !payload.is_empty()) || is_first {
-            self.save_quotas(sink);
-        }
-        for (group, payload) in (0..).zip(&groups).filter(|(_, payload)| !payload.is_empty()) {
-            sink.add(FrameKind::Cells, group, payload);
-        }
+        self.save_cells(sink, |embedded, shard, batch, save| {
+            embedded.take_changed(shard, batch, save);
+        });
         self.save_bans(false, sink);
         self.save_rules(sink);
     }
@@ -210,10 +184,62 @@ impl StateSource for EngineSource {
     }
 
     fn save_shard(&mut self, shard: usize, sink: &mut dyn FrameSink) {
+        self.save_full_shard(shard, Some(self.batch), sink);
+    }
+}
+
+impl EngineSource {
+    /// Saves the cells of all shards that `take` takes.
+    pub(super) fn save_cells(
+        &mut self,
+        sink: &mut dyn FrameSink,
+        take: impl Fn(&EmbeddedStore, usize, SaveBatch, &mut dyn FnMut(SavedCell<'_>)),
+    ) {
+        let number = self.engine.exact.embedded.saves().begin();
+        self.batch = SaveBatch { number, began: self.engine.now() };
+        let batch = self.batch;
+        // While they are held, no number of a cell that is copied below is given to another quota.
+        let _held = self.engine.exact.embedded.hold_quotas();
+        let mut groups: Vec<Vec<u8>> = vec![Vec::new(); GROUPS.into()];
+        let mut full: Vec<(usize, Vec<u8>)> = Vec::new();
+        let is_first = self.quotas.is_empty();
+        for shard in 0..SHARDS {
+            let payload = &mut groups[usize::from(group_of(shard))];
+            let timed = Stopwatch::start();
+            let before = payload.len();
+            let embedded = &self.engine.exact.embedded;
+            take(embedded, shard, batch, &mut |cell| append(payload, cell));
+            if payload.len() > before {
+                self.metrics.record_lock(timed.elapsed().into());
+            }
+            if payload.len() >= PAYLOAD_BYTES {
+                full.push((shard, std::mem::take(payload)));
+                // What names a quota must stand behind it, and only cells that are copied can name it.
+                self.save_quotas(sink);
+                for (shard, payload) in full.drain(..) {
+                    sink.add(FrameKind::Cells, group_of(shard), &payload);
+                }
+            }
+        }
+        if groups.iter().any(|payload| !payload.is_empty()) || is_first {
+            self.save_quotas(sink);
+        }
+        for (group, payload) in (0..).zip(&groups).filter(|(_, payload)| !payload.is_empty()) {
+            sink.add(FrameKind::Cells, group, payload);
+        }
+    }
+
+    /// Saves all cells of a shard. `batch`: `None` if the copies are not for the disk.
+    pub(super) fn save_full_shard(
+        &mut self,
+        shard: usize,
+        batch: Option<SaveBatch>,
+        sink: &mut dyn FrameSink,
+    ) {
         let _held = self.engine.exact.embedded.hold_quotas();
         let mut payloads = vec![Vec::new()];
         let timed = Stopwatch::start();
-        self.engine.exact.embedded.visit_cells(shard, self.batch, |cell| {
+        self.engine.exact.embedded.visit_cells(shard, batch, |cell| {
             if payloads.last().is_some_and(|payload| payload.len() >= PAYLOAD_BYTES) {
                 payloads.push(Vec::new());
             }
@@ -249,13 +275,13 @@ fn append(payload: &mut Vec<u8>, saved: SavedCell<'_>) {
     *payload = postcard::to_extend(&record, bytes).unwrap_or_default();
 }
 
-fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
+pub(super) fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
     // Writing to memory cannot fail.
     postcard::to_stdvec(value).unwrap_or_default()
 }
 
 /// The quotas of saved cells, by the numbers that the cells name.
-type SavedQuotas = HashMap<u32, Arc<IssuedQuota>>;
+pub(super) type SavedQuotas = HashMap<u32, Arc<IssuedQuota>>;
 
 /// Puts back what was saved. Frames of quotas, rules and bans are read in order; those of cells may be read by several
 /// threads, one group by one thread at a time.
@@ -297,7 +323,9 @@ impl Restorer {
             | FrameKind::Time
             | FrameKind::History
             | FrameKind::Complete
-            | FrameKind::CleanStop => {}
+            | FrameKind::CleanStop
+            | FrameKind::Confirm
+            | FrameKind::InFlight => {}
         }
         None
     }
@@ -337,11 +365,21 @@ impl Restorer {
         unreadable
     }
 
+    /// The quotas that saved cells name, by the numbers in the process that saved them.
+    pub(super) fn quotas(&self) -> Arc<SavedQuotas> {
+        Arc::clone(&self.quotas)
+    }
+
+    /// Gives the engine the rules for keys that were read last.
+    pub fn publish_rules(&self) {
+        let date = self.engine.date(self.engine.now());
+        let in_force = self.rules.iter().filter(|rule| rule.until > date);
+        self.engine.set_key_rules(in_force.cloned().collect());
+    }
+
     /// Ends the restoring. Returns how many records could not be read, those given excluded.
     pub fn finish(self) -> u64 {
-        let date = self.engine.date(self.engine.now());
-        let in_force = self.rules.into_iter().filter(|rule| rule.until > date);
-        self.engine.set_key_rules(in_force.collect());
+        self.publish_rules();
         self.unreadable
     }
 

@@ -16,6 +16,7 @@ use super::open_charge::{
 };
 use super::pending::{FinalResponse, PendingSettlement};
 use super::state::Engine;
+use super::succession::{HandedEvent, HandedKey};
 use crate::clock::Now;
 use crate::policy::{ResponseCosts, Route};
 use crate::store::redis::CellCharge;
@@ -212,10 +213,14 @@ impl Engine {
             // Without a store that is told later, nothing keeps the key.
             (ChargedIn::Nowhere, _) => return is_applied && is_degraded,
             (ChargedIn::Embedded(receipt), ChargeCorrection::Refund(units)) => {
-                embedded.refund(key, &quota, units, receipt, now);
+                let (number, sent) = (quota.number(), HandedKey::of(key));
+                let event = HandedEvent::Refund { quota: number, key: sent, units, receipt };
+                self.do_where_counted(event, || embedded.refund(key, &quota, units, receipt, now));
             }
             (ChargedIn::Embedded(_), ChargeCorrection::Debit(units)) => {
-                embedded.debit(key, &quota, units, now);
+                let (number, sent) = (quota.number(), HandedKey::of(key));
+                let event = HandedEvent::Debit { quota: number, key: sent, units };
+                self.do_where_counted(event, || embedded.debit(key, &quota, units, now));
             }
             (ChargedIn::Overflow(charge), ChargeCorrection::Refund(units)) => {
                 charge.refund_units(&self.confirm, units, cost, now);

@@ -70,7 +70,10 @@ impl Engine {
                 verdict
             }
             TierState::InFlight { table, max } if !target.denied => {
-                let Acquired { permit, held } = table.acquire(target.key, target.cost, *max, true);
+                let acquired = table.acquire(target.key, target.cost, *max, true);
+                let Some(Acquired { permit, held }) = acquired else {
+                    return;
+                };
                 if passes {
                     pending.permits.extend(permit);
                 }
@@ -130,6 +133,10 @@ impl Engine {
                 Some(_) => continue,
                 None => {
                     let mut results = self.charge_single_cell(charge, others_admit, decision);
+                    if results.verdicts.is_empty() {
+                        // A successor has the cell.
+                        continue;
+                    }
                     verdict.record(&loaded.counters, !results.has_denial());
                     for open in &mut results.open {
                         (open.is_reported, open.is_candidate) = (false, true);
@@ -141,7 +148,7 @@ impl Engine {
         }
     }
 
-    /// Judges one cell of the embedded store, and charges it if `may_charge`.
+    /// Judges one cell of the embedded store, and charges it if `may_charge`. No verdict: a successor has the cell.
     pub(super) fn charge_single_cell(
         &self,
         charge: ExactCharge<'_>,
@@ -158,7 +165,9 @@ impl Engine {
         };
         let mut results = ExactVerdicts::default();
         let kinds = VerdictKinds::NORMAL;
-        self.exact.charge_embedded(&request, &request.charges, may_charge, kinds, &mut results);
+        // The results tell.
+        let _ =
+            self.exact.charge_embedded(&request, &request.charges, may_charge, kinds, &mut results);
         results
     }
 }

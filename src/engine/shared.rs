@@ -169,8 +169,9 @@ impl ExactTier {
             return may_charge;
         }
         let kinds = VerdictKinds::DEGRADED;
+        // With a shared store, the cells of this process are never a successor's.
         let charged = self.charge_embedded(request, &charges, may_charge, kinds, results);
-        if !charged {
+        if charged == Some(false) {
             return false;
         }
         for FailedCharge { charge, may_have_charged } in local {

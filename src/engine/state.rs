@@ -16,13 +16,14 @@ use super::exact::ExactTier;
 use super::generation::{Generation, GenerationContext};
 use super::limit_registry::LimitRegistry;
 use super::reload_report::ReloadReport;
+use super::succession::Succession;
 use crate::clock::{Clock, Nanos, Now};
 use crate::estimator::ConfirmTable;
 use crate::policy::{KeyRule, KeySecret, Policy};
-use crate::store::Bans;
 #[cfg(feature = "bin")]
 use crate::store::CellBudget;
 use crate::store::redis::SharedStore;
+use crate::store::{Bans, InFlightCounts};
 
 /// Shards of the embedded store that one tick sweeps: all of them in 3 to 4 seconds.
 const SWEEP_SHARDS: usize = 128;
@@ -46,6 +47,9 @@ pub struct Engine {
     unsaved: AtomicU64,
     /// Rules that operators made for keys.
     pub(super) key_rules: Mutex<Arc<[KeyRule]>>,
+    pub(super) succession: Succession,
+    /// The counts of requests in flight that a successor has.
+    pub(super) handed_in_flight: Mutex<Vec<Arc<InFlightCounts>>>,
 }
 
 impl Engine {
@@ -65,6 +69,8 @@ impl Engine {
             durations: Durations::default(),
             unsaved: AtomicU64::new(0),
             key_rules: Mutex::new(Arc::from([])),
+            succession: Succession::default(),
+            handed_in_flight: Mutex::default(),
         }
     }
 
@@ -114,6 +120,12 @@ impl Engine {
     /// Requests that were forwarded although their charges were not on the disk.
     pub fn unsaved(&self) -> u64 {
         self.unsaved.load(Ordering::Relaxed)
+    }
+
+    /// The secret of the keys' hashes.
+    #[cfg(feature = "bin")]
+    pub(crate) const fn secret_bytes(&self) -> [u8; 16] {
+        self.secret.bytes()
     }
 
     /// The engine's clock.

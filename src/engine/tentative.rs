@@ -41,20 +41,31 @@ struct TentativeEstimate {
 
 /// A slot in flight that a request holds.
 struct TentativePermit {
-    /// The index of its verdict in the decision.
-    verdict: usize,
+    /// The index of its verdict in the decision; `None` if a successor gave the verdict.
+    verdict: Option<usize>,
     permit: InFlightPermit,
 }
 
+/// Where requests in flight are judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InFlightCounting {
+    /// In this process, unless a successor counts.
+    Here,
+    /// The successor has judged them.
+    Elsewhere,
+}
+
 impl Engine {
-    /// Judges the enforcing limits that need no store, each independently. `tentative` is empty.
+    /// Judges the enforcing limits that need no store, each independently. `tentative` has no charges. Returns whether all
+    /// could be judged: not if a successor counts the requests in flight.
     pub(super) fn charge_tentatively(
         &self,
         generation: &Generation,
         targets: &[Target],
+        in_flight: InFlightCounting,
         decision: &mut Decision,
         tentative: &mut Tentative,
-    ) {
+    ) -> bool {
         let now = decision.at;
         for (index, target) in targets.iter().enumerate().filter(|(_, target)| !target.shadow) {
             let verdict_index = decision.verdicts.len();
@@ -71,12 +82,16 @@ impl Engine {
                     }
                     verdict
                 }
+                TierState::InFlight { .. } if in_flight == InFlightCounting::Elsewhere => continue,
                 TierState::InFlight { table, max } => {
-                    let Acquired { permit, held } =
-                        table.acquire(target.key, target.cost, *max, false);
+                    let acquired = table.acquire(target.key, target.cost, *max, false);
+                    let Some(Acquired { permit, held }) = acquired else {
+                        return false;
+                    };
                     let verdict = in_flight_verdict(*max, held, target.cost, permit.is_some());
                     tentative.permits.extend(
-                        permit.map(|permit| TentativePermit { verdict: verdict_index, permit }),
+                        permit
+                            .map(|permit| TentativePermit { verdict: Some(verdict_index), permit }),
                     );
                     verdict
                 }
@@ -91,6 +106,7 @@ impl Engine {
             let kinds = VerdictKinds::NORMAL;
             decision.verdicts.push(LimitVerdict::new(target, loaded.tier(), verdict, kinds));
         }
+        true
     }
 
     /// Refunds what was charged, because the request is refused. The verdicts are then those without the charges.
@@ -111,7 +127,9 @@ impl Engine {
         }
         for TentativePermit { verdict, permit } in tentative.permits {
             drop(permit);
-            let limit_verdict = &mut decision.verdicts[verdict];
+            let Some(limit_verdict) = verdict.map(|verdict| &mut decision.verdicts[verdict]) else {
+                continue;
+            };
             let verdict = &mut limit_verdict.verdict;
             let remaining = verdict.remaining.saturating_add(limit_verdict.cost);
             verdict.remaining = remaining.min(verdict.limit);
@@ -120,6 +138,12 @@ impl Engine {
 }
 
 impl Tentative {
+    /// Adds what the successor has admitted.
+    pub(super) fn hold(&mut self, permits: Vec<InFlightPermit>) {
+        let held = permits.into_iter().map(|permit| TentativePermit { verdict: None, permit });
+        self.permits.extend(held);
+    }
+
     /// Keeps the charges, because the request passes. It holds its slots in flight until it ends, and the delay slot
     /// if it is delayed.
     pub(super) fn keep(self, is_delayed: bool, pending: &mut PendingSettlement) {

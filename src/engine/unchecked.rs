@@ -21,6 +21,7 @@ use super::pending::{FinalResponse, PendingSettlement};
 use super::resolve::{self, Completeness};
 use super::state::Engine;
 use super::target::Target;
+use super::tentative::InFlightCounting;
 use super::unsettled::Unsettled;
 use crate::limit::Verdict;
 use crate::policy::{Count, Facts, RouteIndex, Source, Unreadable};
@@ -106,7 +107,14 @@ impl Engine {
             .targets
             .retain(|target| !target.unknown_rate || (target.denied && !target.shadow));
         let Unsettled { targets, tentative, .. } = &mut *unsettled;
-        self.charge_tentatively(generation, targets, decision, tentative);
+        // Where a successor counts, no limit is known to refuse before the token is checked.
+        let _ = self.charge_tentatively(
+            generation,
+            targets,
+            InFlightCounting::Here,
+            decision,
+            tentative,
+        );
         let mut results = ExactVerdicts::default();
         let refused = {
             let request = self.exact_request(generation, unsettled, decision);
@@ -169,6 +177,9 @@ impl Engine {
             }
             Some(_) | None => {
                 let results = self.charge_single_cell(charge, true, decision);
+                if results.verdicts.is_empty() {
+                    self.tell_charge(generation, target);
+                }
                 results.verdicts.first().map(|limit_verdict| limit_verdict.verdict)
             }
         }

@@ -4,7 +4,7 @@ use super::decision::Outcome;
 use super::target::Targets;
 use super::tentative::Tentative;
 
-/// A request that the exact tier has yet to judge. Dropping it frees its slots in flight and refunds nothing, like
+/// A request that the shared store or a successor has yet to judge. Dropping it frees its slots in flight and refunds nothing, like
 /// any aborted request.
 #[must_use = "the request is not decided yet"]
 #[derive(Default)]
@@ -13,6 +13,8 @@ pub(crate) struct Unsettled {
     pub(super) tentative: Tentative,
     /// The outcome if no limit refuses: the request's token was checked and gives no key.
     pub(super) rejected: Option<Outcome>,
+    /// Whether a successor has its cells; nothing is charged then.
+    pub(super) is_handed_over: bool,
     /// Whether a token was checked in vain. The client is charged for the check, whatever the outcome is.
     pub(super) failed_token_check: bool,
 }

@@ -24,6 +24,23 @@ impl ConfirmCell {
         Self { key, quota: Some(quota), counted: WindowPair::default(), weight }
     }
 
+    /// A cell as it was in another process.
+    #[cfg(feature = "bin")]
+    pub(super) const fn moved(
+        key: KeyHash,
+        quota: SlidingWindow,
+        counted: WindowPair,
+        weight: WindowPair,
+    ) -> Self {
+        Self { key, quota: Some(quota), counted, weight }
+    }
+
+    /// What the key sent, and what adds to its rank.
+    #[cfg(feature = "bin")]
+    pub(super) const fn windows(&self) -> (WindowPair, WindowPair) {
+        (self.counted, self.weight)
+    }
+
     pub(super) const fn key(&self) -> KeyHash {
         self.key
     }

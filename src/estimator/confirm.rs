@@ -52,7 +52,7 @@ pub struct ConfirmTable {
     pub(super) sets: Box<[ConfirmSet]>,
     hasher: SpotHasher,
     /// Cells in use. It may be too high: a cell that went idle counts until it is swept.
-    live: AtomicUsize,
+    pub(super) live: AtomicUsize,
     /// Where the next sweep begins.
     cursor: AtomicUsize,
 }

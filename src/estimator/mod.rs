@@ -18,6 +18,8 @@ mod attempt;
 mod cell;
 mod confirm;
 mod limit;
+#[cfg(feature = "bin")]
+mod moved_cells;
 mod peak_error;
 mod senders;
 mod set;
@@ -26,4 +28,6 @@ mod spot;
 
 pub use confirm::{CONFIRM_CELLS, ConfirmTable};
 pub use limit::{EstimateLimit, EstimateReceipt};
+#[cfg(feature = "bin")]
+pub use moved_cells::MovedCell;
 pub use senders::Sender;

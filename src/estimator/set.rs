@@ -110,6 +110,19 @@ impl Ways {
         unused.or_else(|| self.cells.iter().position(|cell| cell.is_idle(now)))
     }
 
+    /// A cell that is not in use.
+    #[cfg(feature = "bin")]
+    pub(super) fn unused(&self) -> Option<usize> {
+        self.tags.iter().position(|tag| *tag == UNUSED)
+    }
+
+    /// The cells in use, each with the number of its limit.
+    #[cfg(feature = "bin")]
+    pub(super) fn used(&self) -> impl Iterator<Item = (u8, &ConfirmCell)> {
+        let used = (0..WAYS).filter(|way| self.tags[*way] != UNUSED);
+        used.map(|way| (self.limits[way], &self.cells[way]))
+    }
+
     /// The keys of the cells.
     pub(super) fn keys(&self) -> [KeyHash; WAYS] {
         self.cells.map(|cell| cell.key())

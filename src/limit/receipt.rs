@@ -10,6 +10,7 @@ use crate::clock::Now;
 
 /// Proof of a charge, by which it can be refunded in full or in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 pub struct Receipt {
     /// When it was charged.
     at: Now,

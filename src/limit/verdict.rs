@@ -5,6 +5,7 @@ use crate::clock::Nanos;
 /// The answer of one limit to one charge. Units are the limit's own; all spans count from the `now` of the
 /// question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bin", derive(serde::Serialize, serde::Deserialize))]
 pub struct Verdict {
     /// Whether the charge fits.
     pub allowed: bool,

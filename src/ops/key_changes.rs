@@ -225,6 +225,11 @@ impl KeyChanges {
     }
 
     fn make_alone(&self, changes: &[RuleChange]) -> Result<(), RuleChangeError> {
+        // A handover comes before or after the whole change.
+        let publishing = self.reloader.publishing.lock();
+        if publishing.is_handed_over {
+            return Err(RuleChangeError::HandedOver);
+        }
         let date = self.engine.date(self.engine.now());
         let mut rules: Vec<KeyRule> =
             self.engine.key_rules().iter().filter(|rule| rule.until > date).cloned().collect();
@@ -250,7 +255,8 @@ impl KeyChanges {
             return Err(RuleChangeError::Full);
         }
         if is_changed {
-            self.publish(rules);
+            self.engine.set_key_rules(rules.into());
+            self.reloader.republish_under(&publishing);
         }
         Ok(())
     }

@@ -67,6 +67,7 @@ pub fn render(sources: Sources<'_>) -> String {
     estimator(sources, &mut families);
     store(sources, &mut families);
     saved_state(sources, &mut families);
+    handover(sources, &mut families);
     origins(sources, &mut families);
     server(sources, &mut families);
     certificates(sources, &mut families);
@@ -427,6 +428,26 @@ fn store(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
         MetricType::HISTOGRAM,
         vec![histogram_in_units(&[], &metrics.batches, 1.0)],
     ));
+}
+
+/// What the process before has handed over.
+fn handover(sources: Sources<'_>, families: &mut Vec<MetricFamily>) {
+    let (cells, pause) = sources.status.handover();
+    let gauges = [
+        (
+            "tollgate_handover_cells",
+            "Cells that the process before has handed over; 0 if none has.",
+            cells as f64,
+        ),
+        (
+            "tollgate_handover_pause_seconds",
+            "How long requests waited while the process before handed over.",
+            pause.get() as f64 / 1e9,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        families.push(family(name, help, MetricType::GAUGE, vec![gauge(&[], value)]));
+    }
 }
 
 /// What the state directory holds and how saving goes; nothing without one.

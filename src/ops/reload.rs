@@ -18,7 +18,7 @@ use crate::clock::Nanos;
 use crate::config::{self, Config, ConfigErrors};
 use crate::edge::CertificateStore;
 use crate::engine::Engine;
-use crate::proxy::{Fixed, Live, TrafficCounters};
+use crate::proxy::{Fixed, Live, Publishing, TrafficCounters};
 use crate::signals::OperatorRequests;
 
 /// What a reload reads.
@@ -47,10 +47,13 @@ pub struct Reloader {
     /// Former configurations, while requests that began under them continue.
     pub retired: Mutex<Vec<Arc<Live>>>,
     /// Held while the pointer to the configuration is replaced.
-    pub publishing: Mutex<()>,
+    pub publishing: Arc<Mutex<Publishing>>,
     /// Who waits for the outcome of the next reload.
     pub waiting: Mutex<Vec<oneshot::Sender<ReloadOutcome>>>,
 }
+
+/// Why nothing is put in force any more.
+const HANDED_OVER: &str = "a successor has taken over; reload that process";
 
 impl Reloader {
     /// Reads, checks and builds everything, then puts it in force in four writes: the access log, the certificates, the
@@ -105,6 +108,9 @@ impl Reloader {
     }
 
     async fn attempt(&self) -> Result<ReloadOutcome, Vec<String>> {
+        if self.publishing.lock().is_handed_over {
+            return Err(vec![HANDED_OVER.to_owned()]);
+        }
         let config = self.read()?;
         let certificates =
             CertificateStore::read(&config.listeners).map_err(|error| vec![error.to_string()])?;
@@ -115,7 +121,10 @@ impl Reloader {
         let rules = self.engine.key_rules();
         let (mut next, report) =
             Live::build(config, &self.engine, &self.counters, Some(&previous)).await;
-        let _guard = self.publishing.lock();
+        let publishing = self.publishing.lock();
+        if publishing.is_handed_over {
+            return Err(vec![HANDED_OVER.to_owned()]);
+        }
         if !Arc::ptr_eq(&rules, &self.engine.key_rules()) {
             // An operator has changed the rules for keys meanwhile.
             next = next.with_generation(self.engine.regenerate(&next.generation));
@@ -132,7 +141,14 @@ impl Reloader {
 
     /// Puts the configuration in force again with the present rules for keys.
     pub fn republish(&self) {
-        let _guard = self.publishing.lock();
+        self.republish_under(&self.publishing.lock());
+    }
+
+    /// The same, for a caller that holds the lock.
+    pub fn republish_under(&self, publishing: &Publishing) {
+        if publishing.is_handed_over {
+            return;
+        }
         let previous = self.live.load_full();
         let generation = self.engine.regenerate(&previous.generation);
         self.live.store(Arc::new(previous.with_generation(generation)));

@@ -13,8 +13,9 @@ use crate::state::StateMetrics;
 #[derive(Debug)]
 pub struct Status {
     started: Now,
-    /// What is restored and saved; `None` without a state directory.
-    state: Option<Arc<StateMetrics>>,
+    /// What is restored, taken over and saved.
+    counts: Arc<StateMetrics>,
+    are_saved: bool,
     ready: AtomicBool,
     applied: AtomicU64,
     refused: AtomicU64,
@@ -53,10 +54,11 @@ pub enum ReloadOutcome {
 
 impl Status {
     /// The status of a process that is not ready yet. `date`: the date of `started`.
-    pub const fn new(started: Now, date: Nanos) -> Self {
+    pub fn new(started: Now, date: Nanos) -> Self {
         Self {
             started,
-            state: None,
+            counts: Arc::default(),
+            are_saved: false,
             ready: AtomicBool::new(false),
             applied: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -66,14 +68,19 @@ impl Status {
         }
     }
 
-    /// The same, of a process with a state directory.
-    pub fn with_state(self, state: Option<Arc<StateMetrics>>) -> Self {
-        Self { state, ..self }
+    /// The same, of a process that counts. `are_saved`: whether it has a state directory.
+    pub fn with_state(self, counts: Arc<StateMetrics>, are_saved: bool) -> Self {
+        Self { counts, are_saved, ..self }
     }
 
     /// What is restored and saved; `None` without a state directory.
-    pub const fn state(&self) -> Option<&Arc<StateMetrics>> {
-        self.state.as_ref()
+    pub fn state(&self) -> Option<&Arc<StateMetrics>> {
+        Some(&self.counts).filter(|_| self.are_saved)
+    }
+
+    /// Cells that the process before has handed over, and for how long requests waited then.
+    pub fn handover(&self) -> (u64, Nanos) {
+        self.counts.handover()
     }
 
     /// Sets whether the process is ready for new connections.

@@ -24,6 +24,13 @@ use crate::policy::{PerRoute, RouteIndex};
 use crate::refusals::PolicyNames;
 use crate::tokens::KeySetReport;
 
+/// Held while a configuration is put in force.
+#[derive(Debug, Default)]
+pub struct Publishing {
+    /// Whether a successor counts. It knows the configurations up to then, so none is put in force here any more.
+    pub is_handed_over: bool,
+}
+
 /// A configuration in force, with everything that was built from it.
 pub struct Live {
     /// The sum of its files, by which operators tell versions apart.

@@ -34,7 +34,7 @@ pub use access_record::{
 pub use context::{Context, Tollgate};
 pub use early_rejection::EarlyRejection;
 pub use failure_reason::FailureReason;
-pub use live::{Fixed, Live};
+pub use live::{Fixed, Live, Publishing};
 pub use origins::{
     AllOriginSlots, OriginCounters, OriginGroup, OriginSlots, ServerReport,
     unreachable_origin_servers,

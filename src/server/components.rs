@@ -32,6 +32,7 @@ use crate::edge::{
     ServingGate, SlowReaders, StartupBarrier, TicketKeys,
 };
 use crate::engine::Engine;
+use crate::handover::{HandoverContext, TakeUpContext};
 use crate::history::TrafficHistory;
 use crate::ops::{
     AccessLogSink, AdminAccess, AdminApi, AnswerQueue, AuditLog, KeyChanges, Lifecycle,
@@ -45,6 +46,17 @@ use crate::state::StateMetrics;
 /// Time for the access log to be written when the process ends. A pipe without a reader never takes it, and an idle
 /// process must end within half a second after `drain`.
 pub(super) const LOG_FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// What was counted before this process.
+#[derive(Clone, Copy)]
+pub(super) struct CountsBefore {
+    /// The secret that its keys are hashed with; `None`: it is of the shared store, or random.
+    pub(super) secret: Option<KeySecret>,
+    /// Whether this process has a state directory.
+    pub(super) are_saved: bool,
+    /// Whether nothing may be judged before they are there.
+    pub(super) are_awaited: bool,
+}
 
 /// Everything that is built once.
 pub(super) struct Components {
@@ -71,7 +83,7 @@ pub(super) struct Components {
     audit: Arc<AuditLog>,
     history: Arc<TrafficHistory>,
     /// Opens when the state is restored.
-    gate: Arc<ServingGate>,
+    pub(super) gate: Arc<ServingGate>,
     state: Arc<StateMetrics>,
     keeper: Arc<StateKeeper>,
     /// Runs the work that no request waits for: housekeeping, reloads, health checks, name resolution.
@@ -83,7 +95,8 @@ impl Components {
         config: Config,
         clock: Arc<SystemClock>,
         prerequisites: Prerequisites,
-        (requests, saved_secret): (Arc<OperatorRequests>, Option<KeySecret>),
+        requests: Arc<OperatorRequests>,
+        counts: CountsBefore,
         descriptors: DescriptorShares,
         file: Option<&Path>,
     ) -> Result<Self, StartError> {
@@ -95,20 +108,21 @@ impl Components {
             .build()
             .map_err(StartError::Runtime)?;
         let clock: Arc<dyn Clock> = clock;
-        let engine = Arc::new(match saved_secret {
+        let engine = Arc::new(match counts.secret {
             Some(secret) => Engine::new(Arc::clone(&clock), secret),
             None => background
                 .block_on(Engine::connect(&config.store, Arc::clone(&clock)))
                 .map_err(StartError::Secret)?,
         });
-        let state = saved_secret.map(|_| Arc::new(StateMetrics::default()));
+        let state = Arc::<StateMetrics>::default();
         let request_ids = Arc::new(RequestIds::new().map_err(StartError::RequestIds)?);
         let (live, _) = background.block_on(Live::build(config, &engine, &counters, None));
         let live = Arc::new(ArcSwap::from_pointee(live));
         let connections = Arc::<AtomicUsize>::default();
         let permits = Arc::new(ConnectionPermits::new(Arc::clone(&connections)));
         let started = engine.now();
-        let status = Arc::new(Status::new(started, engine.date(started)).with_state(state.clone()));
+        let status = Status::new(started, engine.date(started));
+        let status = Arc::new(status.with_state(Arc::clone(&state), counts.are_saved));
         let reloader = Arc::new(Reloader {
             source: ReloadSource { file: file.map(Path::to_owned) },
             engine: Arc::clone(&engine),
@@ -118,7 +132,7 @@ impl Components {
             access: Arc::clone(&prerequisites.access),
             certificates: Arc::clone(&prerequisites.certificates),
             retired: Mutex::default(),
-            publishing: Mutex::default(),
+            publishing: Arc::default(),
             waiting: Mutex::default(),
         });
         let changes = Arc::new(KeyChanges::new(Arc::clone(&engine), Arc::clone(&reloader)));
@@ -147,8 +161,8 @@ impl Components {
             changes,
             audit: Arc::default(),
             history: Arc::default(),
-            gate: Arc::new(ServingGate::new(state.is_none())),
-            state: state.unwrap_or_default(),
+            gate: Arc::new(ServingGate::new(!counts.are_awaited)),
+            state,
             keeper: Arc::default(),
             background,
         })
@@ -177,6 +191,7 @@ impl Components {
         admin: &Admin,
         sockets: &ListeningSockets,
         startup: &Arc<StartupBarrier>,
+        is_successor: bool,
     ) -> Result<ListenerService<AdminServer<AdminApi>>, StartError> {
         let app = AdminApi {
             engine: Arc::clone(&self.engine),
@@ -217,7 +232,12 @@ impl Components {
             listeners: vec![BoundListener { socket: socket_of(sockets, admin.address)?, context }],
             admin: Some(admin_connections),
             startup: Arc::clone(startup),
-            gate: Arc::new(ServingGate::new(true)),
+            // While a state is restored, operators are told how far that is. While another process serves, it answers them.
+            gate: if is_successor {
+                Arc::clone(&self.gate)
+            } else {
+                Arc::new(ServingGate::new(true))
+            },
             requests: Arc::clone(&self.requests),
         })
     }
@@ -254,6 +274,50 @@ impl Components {
             metrics: Arc::clone(&self.state),
             gate: Arc::clone(&self.gate),
             keeper: Arc::clone(&self.keeper),
+        }
+    }
+
+    /// What takes up the counts of the process before.
+    pub(super) fn take_up_context(&self) -> TakeUpContext {
+        let (gate, reloader) = (Arc::clone(&self.gate), Arc::clone(&self.reloader));
+        let state = Arc::clone(&self.state);
+        TakeUpContext {
+            engine: Arc::clone(&self.engine),
+            live: Arc::clone(&self.live),
+            clock: Arc::clone(&self.clock),
+            metrics: Arc::clone(&self.state),
+            requests: Arc::clone(&self.requests),
+            republish: Box::new(move || reloader.republish()),
+            open: Box::new(move || {
+                state.end_restoring();
+                gate.open();
+            }),
+        }
+    }
+
+    /// What is handed over to a successor.
+    pub(super) fn handover_context(
+        &self,
+        sockets: Arc<ListeningSockets>,
+        clock: Arc<SystemClock>,
+        directory: Option<(u64, u64)>,
+    ) -> HandoverContext {
+        let (engine, metrics) = (Arc::clone(&self.engine), Arc::clone(&self.state));
+        let (keeper, own_clock) = (Arc::clone(&self.keeper), Arc::clone(&clock));
+        HandoverContext {
+            sockets,
+            ticket_keys: Arc::clone(&self.ticket_keys),
+            clock,
+            engine: Arc::clone(&self.engine),
+            live: Arc::clone(&self.live),
+            publishing: Arc::clone(&self.reloader.publishing),
+            requests: Arc::clone(&self.requests),
+            runtime: self.background.handle().clone(),
+            keeper: Box::new(move |task| {
+                let (engine, clock) = (Arc::clone(&engine), Arc::clone(&own_clock));
+                keeper.run(task, engine, clock, Arc::clone(&metrics))
+            }),
+            directory,
         }
     }
 

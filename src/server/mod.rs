@@ -7,6 +7,7 @@ mod components;
 mod descriptors;
 mod file_reloads;
 mod housekeeping;
+mod predecessor;
 mod prerequisites;
 mod reachability;
 mod rehearsal;
@@ -21,21 +22,21 @@ use std::time::Duration;
 use pingora::server::configuration::ServerConf;
 use pingora::server::{RunArgs, Server};
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock as _, SystemClock};
 use crate::config::{Config, ConfigErrors, LoadedConfig};
-use crate::edge::{
-    HandoverOffer, HandoverState, StartupBarrier, Successor, TakenOver, socket_path, take_over,
-};
+use crate::edge::{ServingGate, StartupBarrier};
+use crate::handover::{HandoverContext, HandoverOffer, LinkCount, TakeUp, socket_path};
 use crate::limiter::FileWatch;
 use crate::ops::{SETTLING_TIME, Status, certificate_warnings, supervisor};
 use crate::signals::OperatorRequests;
 use components::{Components, LOG_FLUSH_TIMEOUT, bound_listeners};
 pub use descriptors::DescriptorShortage;
 use descriptors::{DescriptorPlan, idle_origin_connections};
+use predecessor::{Before, Beginning, StateStart};
 use prerequisites::{Prerequisites, addresses};
 pub use rehearsal::{Rehearsal, RehearsalScope, rehearse};
 use start_error::{StartError, located};
-use state_keeping::OpenState;
+use state_keeping::{LaterState, StateKeeping};
 
 /// A server that is complete and accepts nothing yet.
 struct PreparedServer {
@@ -100,29 +101,30 @@ fn prepare(
     if let Some(shortage) = plan.shortage() {
         log::warn!("{shortage}");
     }
-    let state = opened_state(&config, options).map_err(|error| vec![error])?;
-    let clock = Arc::new(state.as_ref().map_or_else(SystemClock::new, OpenState::clock));
+    let socket_path = match file {
+        Some(file) => socket_path(file),
+        None => Err(io::Error::other("the configuration came from standard input")),
+    };
+    let before = Before::find(&config, options, &socket_path).map_err(|error| vec![error])?;
+    let (clock, counts) = (Arc::new(before.clock()), before.counts(&config));
     let mut prerequisites = Prerequisites::obtain(&config, clock.now())?;
     let tls = std::mem::take(&mut prerequisites.tls);
     let components = Components::build(
         config,
         Arc::clone(&clock),
         prerequisites,
-        (Arc::clone(&requests), state.as_ref().map(OpenState::secret)),
+        Arc::clone(&requests),
+        counts,
         plan.shares,
         file,
     )
     .map_err(|error| vec![error])?;
-    let socket_path = match file {
-        Some(file) => socket_path(file),
-        None => Err(io::Error::other("the configuration came from standard input")),
-    };
-    let TakenOver { sockets, successor } =
-        taken_over(&components, options.upgrade, &socket_path, &requests)
-            .map_err(|error| vec![error])?;
-    if requests.is_ending() {
+    let directory = before.directory();
+    let Some(Beginning { sockets, successor, state }) =
+        before.take_over(&components, &requests).map_err(|error| vec![error])?
+    else {
         return Ok(None);
-    }
+    };
     let listening = sockets.complete(&addresses);
     let sockets = Arc::new(
         listening
@@ -136,7 +138,7 @@ fn prepare(
     server.bootstrap();
     let startup = Arc::new(StartupBarrier::new(if admin.is_some() { 2 } else { 1 }));
     if let Some(admin) = &admin {
-        let admin = components.admin(admin, &sockets, &startup);
+        let admin = components.admin(admin, &sockets, &startup, successor.is_some());
         server.add_service(admin.map_err(|error| vec![error])?);
     }
     let conf = Arc::clone(&server.configuration);
@@ -148,84 +150,70 @@ fn prepare(
         let shown = file.display().to_string();
         components.background.spawn(components.file_reloads().run(watch, shown));
     }
-    if let Some(state) = state {
-        state
-            .begin(components.state_keeping(clock))
-            .map_err(|error| vec![StartError::Restore(error)])?;
-    }
-    let status = Arc::clone(&components.status);
-    let handover = HandoverState {
-        sockets,
-        ticket_keys: Arc::clone(&components.ticket_keys),
-        clock: Arc::clone(&components.clock),
+    let keeping = components.state_keeping(Arc::clone(&clock));
+    let later = match state {
+        StateStart::None => None,
+        StateStart::Restored(state) => {
+            state.begin(keeping).map_err(|error| vec![StartError::Restore(error)])?;
+            None
+        }
+        StateStart::AfterHandover(state) => Some((state, keeping)),
     };
-    let started = StartedServer { startup, status, successor, socket_path, handover, requests };
+    let started = StartedServer {
+        startup,
+        status: Arc::clone(&components.status),
+        gate: Arc::clone(&components.gate),
+        successor,
+        later,
+        socket_path,
+        handover: components.handover_context(sockets, clock, directory),
+        requests,
+    };
     components.background.spawn(started.until_replaced());
     Ok(Some(PreparedServer { server, components }))
-}
-
-/// The state directory, if there is one.
-fn opened_state(config: &Config, options: RunOptions) -> Result<Option<OpenState>, StartError> {
-    let Some(settings) = config.store.state() else {
-        return Ok(None);
-    };
-    if options.upgrade {
-        return Err(StartError::UpgradeWithState);
-    }
-    let clock = SystemClock::new();
-    let date = clock.date(clock.now());
-    OpenState::open(settings, options.ignore_state, date.secs()).map(Some)
-}
-
-/// What the running process handed over; nothing without `upgrade`.
-fn taken_over(
-    components: &Components,
-    upgrade: bool,
-    socket_path: &io::Result<PathBuf>,
-    requests: &OperatorRequests,
-) -> Result<TakenOver, StartError> {
-    match (socket_path, upgrade) {
-        (Ok(socket_path), true) => {
-            let now = || components.clock.now().mono;
-            take_over(socket_path, requests, &components.ticket_keys, now)
-                .map_err(StartError::TakeOver)
-        }
-        (Err(error), true) => {
-            Err(StartError::TakeOver(io::Error::new(error.kind(), error.to_string())))
-        }
-        (_, false) => Ok(TakenOver::default()),
-    }
 }
 
 /// What remains to be done once connections are accepted.
 struct StartedServer {
     startup: Arc<StartupBarrier>,
     status: Arc<Status>,
-    successor: Option<Successor>,
+    /// Opens when this process may judge.
+    gate: Arc<ServingGate>,
+    successor: Option<TakeUp>,
+    /// The state directory, if the process before has it until it has handed over.
+    later: Option<(LaterState, StateKeeping)>,
     socket_path: io::Result<PathBuf>,
-    handover: HandoverState,
+    handover: HandoverContext,
     requests: Arc<OperatorRequests>,
 }
 
 impl StartedServer {
     async fn until_replaced(self) {
         self.startup.wait().await;
-        for address in self.handover.sockets.addresses() {
-            log::info!("listening on {address}");
-        }
+        let links = LinkCount::new();
         if let Some(successor) = self.successor
-            && let Err(error) = successor.confirm_accepting().await
+            && let Err(error) = successor.take(links.count_alive()).await
         {
             // If this process stayed, two processes would accept on the same sockets for ever.
             log::error!("cannot take over: {error}; the running process serves on");
             log::logger().flush();
             std::process::exit(1);
         }
+        if let Some((state, keeping)) = self.later
+            && let Err(error) = state.begin(keeping)
+        {
+            log::error!("the state is not saved: no thread for it: {error}");
+        }
+        // What is not restored yet can neither be judged nor handed over.
+        self.gate.passed().await;
+        for address in self.handover.sockets.addresses() {
+            log::info!("listening on {address}");
+        }
         self.status.set_ready(!self.requests.is_ending());
         supervisor::ready();
-        let offer = self.socket_path.and_then(|socket_path| {
-            HandoverOffer::new(&socket_path, self.handover, Arc::clone(&self.requests))
-        });
+        let offer = self
+            .socket_path
+            .and_then(|socket_path| HandoverOffer::new(&socket_path, self.handover, &links));
         match offer {
             Ok(offer) => {
                 offer.handed_over().await;

@@ -45,8 +45,6 @@ pub(super) enum StartError {
     #[error("no thread to restore the state: {0}")]
     Restore(std::io::Error),
     /// Two processes cannot use one state directory.
-    #[error("--upgrade cannot hand over a state directory yet")]
-    UpgradeWithState,
     /// The running process did not hand over and keeps serving.
     #[error("cannot take over: {0}; the running process serves on")]
     TakeOver(std::io::Error),
@@ -82,7 +80,7 @@ impl StartError {
                     None => "admin.address".to_owned(),
                 }
             }
-            Self::State(_) | Self::UpgradeWithState => "store.embedded.state".to_owned(),
+            Self::State(_) => "store.embedded.state".to_owned(),
             Self::Secret(_)
             | Self::RequestIds(_)
             | Self::TicketKeys(_)
@@ -118,9 +116,6 @@ impl StartError {
                 _ => "write an address that this machine can listen on",
             }),
             Self::Certificate(_) | Self::Tls { .. } => Some("write a chain with its own key"),
-            Self::UpgradeWithState => {
-                Some("end the running process with TERM, then start this one")
-            }
             // Its text has the cure.
             Self::State(_)
             | Self::Secret(_)

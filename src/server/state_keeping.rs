@@ -5,6 +5,7 @@
 //! always hold: no request is judged before everything is restored, and nothing is saved before that either.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
@@ -12,14 +13,16 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::start_error::StartError;
-use crate::clock::{RoundedSpan, Stopwatch, SystemClock};
+use crate::clock::{Clock as _, RoundedSpan, Stopwatch, SystemClock};
 use crate::config::StateSettings;
 use crate::edge::ServingGate;
 use crate::engine::{Engine, EngineSource, Restorer, SavedCells};
+use crate::handover::{Keeper, KeeperTask};
 use crate::ops::Reloader;
 use crate::policy::KeySecret;
 use crate::state::{
-    GROUPS, Recovery, SaveIntervals, Saver, SaverHandle, StateDirectory, StateMetrics, StateSummary,
+    AfterTask, GROUPS, KEY_SECRET_BYTES, Recovery, SaveIntervals, Saver, SaverHandle,
+    StateDirectory, StateError, StateMetrics, StateSummary,
 };
 
 /// Frames that wait for a thread that restores.
@@ -28,8 +31,23 @@ const MAX_WAITING_FRAMES: usize = 8;
 /// How long the end of the process waits for the last save. A disk that does not answer must not keep the process.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long the directory may still be in the hands of the process that has handed over.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time between two attempts to get it.
+const LOCK_RETRY: Duration = Duration::from_millis(10);
+
+/// A directory that this process saves to once the process before it has handed over.
+pub(super) struct LaterState {
+    settings: StateSettings,
+    secret: [u8; KEY_SECRET_BYTES],
+    /// Whether the process before uses it too.
+    is_shared: bool,
+}
+
 /// A directory that this process holds, before it is restored.
 pub(super) struct OpenState {
+    folder: PathBuf,
     directory: StateDirectory,
     intervals: SaveIntervals,
 }
@@ -46,7 +64,7 @@ pub(super) struct StateKeeping {
 
 /// The thread that saves, once it runs.
 #[derive(Default)]
-pub(super) struct StateKeeper(Mutex<Option<Arc<SaverHandle>>>);
+pub(super) struct StateKeeper(Mutex<Option<Arc<SaverHandle<EngineSource>>>>);
 
 impl OpenState {
     pub(super) fn open(
@@ -56,9 +74,9 @@ impl OpenState {
     ) -> Result<Self, StartError> {
         let directory = StateDirectory::open(&settings.directory, ignore, date_secs);
         let directory = directory.map_err(|error| StartError::State(Box::new(error)))?;
-        let intervals = SaveIntervals { flush: settings.flush.into(), sync: settings.sync.into() };
+        let intervals = intervals(settings);
         report(directory.summary());
-        Ok(Self { directory, intervals })
+        Ok(Self { folder: settings.directory.clone(), directory, intervals })
     }
 
     /// A clock that continues that of the process which wrote the directory.
@@ -73,6 +91,10 @@ impl OpenState {
         KeySecret::new(*self.directory.secret())
     }
 
+    pub(super) fn identity(&self) -> Option<(u64, u64)> {
+        StateDirectory::identity(&self.folder).ok()
+    }
+
     /// Restores on threads of its own, then opens the gate and saves.
     pub(super) fn begin(self, keeping: StateKeeping) -> io::Result<()> {
         let restoring = std::thread::Builder::new().name("restore".to_owned());
@@ -83,22 +105,7 @@ impl OpenState {
             let span = RoundedSpan(timed.elapsed().into());
             log::info!("{} cells restored in {span}", metrics.recovered_cells());
             reloader.republish();
-            let (log, lock) = self.directory.into_log(Arc::clone(&metrics));
-            let mark = Box::new(move || clock.mark());
-            let store = Arc::clone(&engine);
-            let source = EngineSource::new(engine, mark, Arc::clone(&metrics));
-            let saver = Saver::new(source, log, self.intervals, Arc::clone(&metrics));
-            match SaverHandle::spawn(saver, lock) {
-                Ok(handle) => {
-                    let waiting = Arc::clone(&handle);
-                    store.set_save_wake(Box::new(move || waiting.hurry()));
-                    *keeper.0.lock() = Some(handle);
-                }
-                Err(error) => {
-                    log::error!("the state is not saved: no thread for it: {error}");
-                    store.set_saves_failing();
-                }
-            }
+            save(self.directory, (self.intervals, false), engine, clock, &metrics, &keeper);
             metrics.end_restoring();
             gate.open();
         })?;
@@ -106,7 +113,119 @@ impl OpenState {
     }
 }
 
+impl LaterState {
+    /// Checks that this process will be able to use the directory.
+    pub(super) fn check(
+        settings: &StateSettings,
+        secret: &[u8; KEY_SECRET_BYTES],
+        of_running: Option<(u64, u64)>,
+    ) -> Result<Self, StartError> {
+        StateDirectory::check_for(&settings.directory, secret)
+            .map_err(|error| StartError::State(Box::new(error)))?;
+        let own = StateDirectory::identity(&settings.directory).ok();
+        let is_shared = own.is_some() && own == of_running;
+        Ok(Self { settings: settings.clone(), secret: *secret, is_shared })
+    }
+
+    pub(super) const fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    pub(super) fn identity(&self) -> Option<(u64, u64)> {
+        StateDirectory::identity(&self.settings.directory).ok()
+    }
+
+    /// Saves on a thread of its own, as soon as the process before has let go of the directory.
+    pub(super) fn begin(self, keeping: StateKeeping) -> io::Result<()> {
+        let waiting = std::thread::Builder::new().name("state-lock".to_owned());
+        waiting.spawn(move || {
+            let StateKeeping { engine, clock, metrics, keeper, .. } = keeping;
+            let timed = Stopwatch::start();
+            let opened = loop {
+                let opened = StateDirectory::open_after_handover(
+                    &self.settings.directory,
+                    &self.secret,
+                    self.is_shared,
+                    clock.date(clock.now()).secs(),
+                );
+                match opened {
+                    Err(StateError::InUse { .. }) if timed.elapsed() < LOCK_TIMEOUT => {
+                        std::thread::sleep(LOCK_RETRY);
+                    }
+                    opened => break opened,
+                }
+            };
+            match opened {
+                Ok(directory) => {
+                    let intervals = intervals(&self.settings);
+                    // What the process before has not saved is saved by nobody else.
+                    let lacks_cells = !self.is_shared || !directory.summary().is_clean;
+                    save(directory, (intervals, lacks_cells), engine, clock, &metrics, &keeper);
+                }
+                Err(error) => {
+                    log::error!("the state is not saved: {error}");
+                    engine.set_saves_failing();
+                }
+            }
+        })?;
+        Ok(())
+    }
+}
+
+fn intervals(settings: &StateSettings) -> SaveIntervals {
+    SaveIntervals { flush: settings.flush.into(), sync: settings.sync.into() }
+}
+
+/// Starts the thread that saves. `lacks_cells`: cells that do not change may be missing in the directory.
+fn save(
+    directory: StateDirectory,
+    (intervals, lacks_cells): (SaveIntervals, bool),
+    engine: Arc<Engine>,
+    clock: Arc<SystemClock>,
+    metrics: &Arc<StateMetrics>,
+    keeper: &StateKeeper,
+) {
+    let (log, lock) = directory.into_log(Arc::clone(metrics));
+    let mark = Box::new(move || clock.mark());
+    let store = Arc::clone(&engine);
+    let source = EngineSource::new(engine, mark, Arc::clone(metrics));
+    let saver = Saver::new(source, log, intervals, Arc::clone(metrics));
+    let saver = if lacks_cells { saver.with_everything_unsaved() } else { saver };
+    match SaverHandle::spawn(saver, lock) {
+        Ok(handle) => {
+            let waiting = Arc::clone(&handle);
+            store.set_save_wake(Box::new(move || waiting.hurry()));
+            *keeper.0.lock() = Some(handle);
+        }
+        Err(error) => {
+            log::error!("the state is not saved: no thread for it: {error}");
+            store.set_saves_failing();
+        }
+    }
+}
+
 impl StateKeeper {
+    /// Has a task done that copies what is counted: on the thread that saves, or on one of its own.
+    pub(super) fn run(
+        &self,
+        task: KeeperTask,
+        engine: Arc<Engine>,
+        clock: Arc<SystemClock>,
+        metrics: Arc<StateMetrics>,
+    ) -> io::Result<()> {
+        if let Some(handle) = self.0.lock().as_ref() {
+            let own = Arc::clone(handle);
+            handle.run(Box::new(move |saver| task(&mut Keeper::saving(saver, own))));
+            return Ok(());
+        }
+        std::thread::Builder::new().name("copy".to_owned()).spawn(move || {
+            let source = EngineSource::new(engine, Box::new(move || clock.mark()), metrics);
+            // This thread ends with the task.
+            let (AfterTask::Finish | AfterTask::GoOn) = task(&mut Keeper::copying(source));
+        })?;
+        Ok(())
+    }
+
     /// Saves the last changes, at the end of the process.
     pub(super) fn finish(&self) {
         if let Some(handle) = self.0.lock().take()

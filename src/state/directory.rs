@@ -55,6 +55,58 @@ impl StateDirectory {
         Ok(Self { secret, recovery, lock })
     }
 
+    /// Opens a directory whose counts came from the process before, with keys hashed with its `secret`. A directory without
+    /// a secret gets this one. Logs that the process before did not write (`is_shared` is false) are moved into a folder inside
+    /// the directory: what they say is old.
+    ///
+    /// # Errors
+    /// Every [`StateError`]; another secret too.
+    pub fn open_after_handover(
+        folder: &Path,
+        secret: &[u8; KEY_SECRET_BYTES],
+        is_shared: bool,
+        date_secs: u64,
+    ) -> Result<Self, StateError> {
+        Self::check_for(folder, secret)?;
+        let lock = take_lock(folder)?;
+        if !is_shared {
+            move_old_files(folder, date_secs)?;
+        }
+        if read_secret(folder)?.is_none() {
+            write_secret(folder, secret)?;
+        }
+        let disk: Arc<dyn StateDisk> = Arc::new(FolderDisk::new(folder.to_owned()));
+        let recovery = Recovery::scan(disk, Some(fingerprint(secret)));
+        let recovery = recovery.map_err(|error| error.at(folder))?;
+        Ok(Self { secret: *secret, recovery, lock })
+    }
+
+    /// Whether [`StateDirectory::open_after_handover`] can succeed once nobody else uses the directory. It is made if it
+    /// does not exist.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_for(folder: &Path, secret: &[u8; KEY_SECRET_BYTES]) -> Result<(), StateError> {
+        create_folder(folder).map_err(io_error(folder, "create it, or name another directory"))?;
+        check_owner(folder)?;
+        match read_secret(folder)? {
+            Some(found) if found != *secret => {
+                let problem =
+                    "its keys are hashed with another secret than those of the running process";
+                Err(StateError::Secret { folder: folder.to_owned(), problem })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The device and the inode of a directory, by which two processes know whether they use the same.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn identity(folder: &Path) -> io::Result<(u64, u64)> {
+        fs::metadata(folder).map(|found| (found.dev(), found.ino()))
+    }
+
     /// Reads a directory without using it.
     ///
     /// # Errors
@@ -180,6 +232,11 @@ fn read_secret(folder: &Path) -> Result<Option<[u8; KEY_SECRET_BYTES]>, StateErr
 fn create_secret(folder: &Path) -> Result<[u8; KEY_SECRET_BYTES], StateError> {
     let mut secret = [0; KEY_SECRET_BYTES];
     getrandom::fill(&mut secret).map_err(StateError::Random)?;
+    write_secret(folder, &secret)?;
+    Ok(secret)
+}
+
+fn write_secret(folder: &Path, secret: &[u8; KEY_SECRET_BYTES]) -> Result<(), StateError> {
     let (path, new) = (folder.join(KEY_SECRET), folder.join("key-secret.new"));
     let write = || -> io::Result<()> {
         // What a start that failed has left.
@@ -188,14 +245,12 @@ fn create_secret(folder: &Path) -> Result<[u8; KEY_SECRET_BYTES], StateError> {
             _ => {}
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        writeln!(file, "{:032x}", u128::from_be_bytes(secret))?;
+        writeln!(file, "{:032x}", u128::from_be_bytes(*secret))?;
         file.sync_all()?;
         fs::rename(&new, &path)?;
         File::open(folder)?.sync_all()
     };
-    write()
-        .map_err(io_error(&path, "make room, and the directory writable for tollgate's user"))?;
-    Ok(secret)
+    write().map_err(io_error(&path, "make room, and the directory writable for tollgate's user"))
 }
 
 /// Moves what the directory holds into a folder inside it.

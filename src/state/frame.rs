@@ -44,10 +44,14 @@ pub enum FrameKind {
     Complete = 8,
     /// The process ended in an orderly way: nothing was lost.
     CleanStop = 9,
+    /// Cells of the confirm table; only on the way to a successor.
+    Confirm = 10,
+    /// Requests in flight; only on the way to a successor.
+    InFlight = 11,
 }
 
 impl FrameKind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Start,
         Self::Time,
         Self::Quotas,
@@ -57,7 +61,16 @@ impl FrameKind {
         Self::History,
         Self::Complete,
         Self::CleanStop,
+        Self::Confirm,
+        Self::InFlight,
     ];
+}
+
+impl FrameKind {
+    /// The kind of a number.
+    pub fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == number)
+    }
 }
 
 /// The head of a frame.
@@ -108,7 +121,7 @@ impl FrameHeader {
         if version != VERSION {
             return Err(HeaderError::OtherVersion(version));
         }
-        let kind = FrameKind::ALL.into_iter().find(|kind| *kind as u8 == bytes[4]);
+        let kind = FrameKind::of_number(bytes[4]);
         let length = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) as usize;
         let mut sequence = [0; 8];
         sequence.copy_from_slice(&bytes[12..20]);

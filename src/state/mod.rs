@@ -24,6 +24,7 @@ mod log;
 mod progress;
 mod recovery;
 mod saver;
+mod shared_sink;
 
 pub use directory::{KEY_SECRET_BYTES, StateDirectory, StateLock};
 pub use disk::{DiskFile, FolderDisk, StateDisk};
@@ -32,4 +33,5 @@ pub use frame::{FrameKind, GROUPS, MAX_PAYLOAD};
 pub use log::{FrameSink, StateLog};
 pub use progress::{SaveOutcome, StateMetrics};
 pub use recovery::{Damage, Recovery, RestoredFrame, SegmentSummary, StateSummary};
-pub use saver::{SaveIntervals, Saver, SaverHandle, StateSource};
+pub use saver::{AfterTask, SaveIntervals, Saver, SaverHandle, SaverTask, StateSource};
+pub use shared_sink::Guest;

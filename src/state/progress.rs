@@ -48,6 +48,9 @@ pub struct StateMetrics {
     restored: AtomicU64,
     to_restore: AtomicU64,
     is_restored: AtomicBool,
+    /// Cells that the process before handed over, and for how long requests waited then, in nanoseconds.
+    handed_over: AtomicU64,
+    pause: AtomicU64,
 }
 
 impl StateMetrics {
@@ -99,6 +102,18 @@ impl StateMetrics {
     /// Records for how long a shard was locked.
     pub fn record_lock(&self, span: Nanos) {
         self.longest_lock.fetch_max(span.get(), Ordering::Relaxed);
+    }
+
+    /// Records what the process before has handed over.
+    pub fn record_handover(&self, cells: u64, pause: Nanos) {
+        self.handed_over.store(cells, Ordering::Relaxed);
+        self.pause.store(pause.get(), Ordering::Relaxed);
+    }
+
+    /// Cells that the process before has handed over, and for how long requests waited then.
+    pub fn handover(&self) -> (u64, Nanos) {
+        let pause = Nanos::new(self.pause.load(Ordering::Relaxed));
+        (self.handed_over.load(Ordering::Relaxed), pause)
     }
 
     pub(super) fn begin_restoring(&self, bytes: u64) {

@@ -15,6 +15,7 @@ use super::directory::StateLock;
 use super::frame::FrameKind;
 use super::log::{FrameSink, StateLog};
 use super::progress::{SaveOutcome, StateMetrics};
+use super::shared_sink::{CellsFor, Guest, SharedSink};
 use crate::clock::{Nanos, TimeMark};
 
 /// The smallest number of bytes of changes after which a round begins.
@@ -90,8 +91,15 @@ pub struct Saver<S> {
     retry_at: Nanos,
     retry_after: Nanos,
     is_unsynced: bool,
+    /// Whether something was added since the last step.
+    has_more: bool,
     has_failed: bool,
+    /// Whether the logs lack what has not changed.
+    is_anew: bool,
+    is_handed_over: bool,
     min_round: u64,
+    /// Whoever takes over from this process.
+    guest: Option<Guest>,
 }
 
 impl<S: StateSource> Saver<S> {
@@ -116,8 +124,12 @@ impl<S: StateSource> Saver<S> {
             retry_at: Nanos::ZERO,
             retry_after: FIRST_RETRY,
             is_unsynced: false,
+            has_more: false,
             has_failed: false,
+            is_anew: false,
+            is_handed_over: false,
             min_round: MIN_ROUND_BYTES,
+            guest: None,
         }
     }
 
@@ -125,6 +137,46 @@ impl<S: StateSource> Saver<S> {
     pub const fn with_min_round(mut self, bytes: u64) -> Self {
         self.min_round = bytes;
         self
+    }
+
+    /// The same, for a log that lacks what has not changed: everything is written at once.
+    pub const fn with_everything_unsaved(mut self) -> Self {
+        self.is_anew = true;
+        self
+    }
+
+    /// From now on, what is saved because it has changed goes to a successor too; `None`: no more.
+    pub fn set_guest(&mut self, guest: Option<Guest>) {
+        self.guest = guest;
+    }
+
+    /// Adds to what the successor gets; cells of which the log gets no copy.
+    pub fn copy_to_guest(&mut self, add: impl FnOnce(&mut S, &mut dyn FrameSink)) {
+        self.share(CellsFor::Guest, add);
+    }
+
+    /// Adds to what the successor and the log get.
+    pub fn save_with_guest(&mut self, add: impl FnOnce(&mut S, &mut dyn FrameSink)) {
+        self.share(CellsFor::Both, add);
+    }
+
+    /// Whether a successor has the cells. Meanwhile there is nothing to be seen of those that have not changed, so no round
+    /// goes on, and none is completed.
+    pub const fn set_handed_over(&mut self, is_handed_over: bool) {
+        self.is_handed_over = is_handed_over;
+    }
+
+    /// The time of the next step.
+    pub const fn flush_interval(&self) -> Nanos {
+        self.intervals.flush
+    }
+
+    fn share(&mut self, cells: CellsFor, add: impl FnOnce(&mut S, &mut dyn FrameSink)) {
+        let before = self.log.added();
+        let log = self.log.is_open().then_some(&mut self.log);
+        add(&mut self.source, &mut SharedSink { log, guest: self.guest.as_mut(), cells });
+        // The next step writes it.
+        self.has_more |= self.log.added() != before;
     }
 
     /// Saves what has changed until now. `is_urgent`: a request waits for it to be on the disk.
@@ -154,6 +206,9 @@ impl<S: StateSource> Saver<S> {
     pub fn finish(&mut self) -> bool {
         let now = self.source.mark().mono;
         let finished = self.save(now, true).and_then(|_| {
+            if self.is_handed_over && self.round.is_some_and(|round| round.is_urgent) {
+                return Err(io::Error::other("cells that did not change are not written"));
+            }
             self.log.add(FrameKind::CleanStop, 0, &[]);
             self.log.sync()
         });
@@ -167,28 +222,36 @@ impl<S: StateSource> Saver<S> {
     }
 
     fn save(&mut self, now: Nanos, is_urgent: bool) -> io::Result<bool> {
-        if !self.log.is_open() {
-            self.begin_round(self.has_failed || self.log.count() > MAX_LOGS)?;
+        if self.is_handed_over {
+            if !self.log.is_open() {
+                return Err(io::Error::other("the successor has the cells"));
+            }
+        } else if !self.log.is_open() {
+            let is_urgent = self.has_failed || self.is_anew || self.log.count() > MAX_LOGS;
+            self.begin_round(is_urgent)?;
         } else if self.round.is_none() && self.changed_bytes > self.round_bytes.max(self.min_round)
         {
             self.log.sync()?;
             self.begin_round(false)?;
         }
         let before = self.log.added();
-        self.source.save_changes(&mut self.log);
+        let (cells, guest) = (CellsFor::Both, self.guest.as_mut());
+        self.source.save_changes(&mut SharedSink { log: Some(&mut self.log), guest, cells });
         let changed = self.log.added() - before;
         self.changed_bytes += changed;
         self.continue_round(changed);
-        let wrote = self.log.added() != before;
+        let wrote = self.log.added() != before || std::mem::take(&mut self.has_more);
         if wrote {
             let mark = postcard::to_stdvec(&self.source.mark()).map_err(io::Error::other)?;
             self.log.add(FrameKind::Time, 0, &mark);
             self.log.flush()?;
             self.is_unsynced = true;
         }
-        if let Some(round) = self.round.filter(|round| round.next_shard >= self.source.shards()) {
+        let is_complete = |round: &Round| round.next_shard >= self.source.shards();
+        if let Some(round) = self.round.filter(is_complete).filter(|_| !self.is_handed_over) {
             self.log.complete(round.number)?;
             (self.round, self.round_bytes, self.changed_bytes) = (None, round.bytes, 0);
+            self.is_anew = false;
             (self.synced_at, self.is_unsynced) = (now, false);
             self.source.set_saved();
         } else if is_urgent || now >= self.synced_at.saturating_add(self.intervals.sync) {
@@ -203,7 +266,8 @@ impl<S: StateSource> Saver<S> {
 
     fn begin_round(&mut self, is_urgent: bool) -> io::Result<()> {
         self.log.begin(None)?;
-        self.source.save_common(&mut self.log);
+        let (cells, guest) = (CellsFor::Log, self.guest.as_mut());
+        self.source.save_common(&mut SharedSink { log: Some(&mut self.log), guest, cells });
         let number = self.log.number();
         self.round = Some(Round { number, next_shard: 0, bytes: self.log.added(), is_urgent });
         Ok(())
@@ -212,13 +276,15 @@ impl<S: StateSource> Saver<S> {
     /// Writes as many shards as there were changes, so that a round is complete when the changes since it began are as
     /// large as everything.
     fn continue_round(&mut self, changed: u64) {
-        let Some(round) = &mut self.round else {
+        let Some(round) = self.round.as_mut().filter(|_| !self.is_handed_over) else {
             return;
         };
         let wanted = if round.is_urgent { URGENT_BYTES } else { changed };
         let before = self.log.added();
         while round.next_shard < self.source.shards() && self.log.added() - before < wanted {
-            self.source.save_shard(round.next_shard, &mut self.log);
+            let (cells, guest) = (CellsFor::Log, self.guest.as_mut());
+            let mut sink = SharedSink { log: Some(&mut self.log), guest, cells };
+            self.source.save_shard(round.next_shard, &mut sink);
             round.next_shard += 1;
         }
         round.bytes += self.log.added() - before;
@@ -245,16 +311,32 @@ impl<S: StateSource> Saver<S> {
     }
 }
 
-/// Tells the thread that saves to end.
-#[derive(Debug, Default)]
-pub struct SaverHandle {
-    state: Mutex<SaverState>,
+/// The thread that saves, as others see it.
+pub struct SaverHandle<S> {
+    state: Mutex<SaverState<S>>,
     changed: Condvar,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum SaverState {
-    #[default]
+/// Work with the saver that is done between two steps, on its thread.
+pub type SaverTask<S> = Box<dyn FnOnce(&mut Saver<S>) -> AfterTask + Send>;
+
+/// Whether the thread goes on after a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterTask {
+    /// It saves on.
+    GoOn,
+    /// It ends after a last save.
+    Finish,
+}
+
+struct SaverState<S> {
+    phase: Phase,
+    /// Taken by the thread.
+    task: Option<SaverTask<S>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
     Running,
     /// A request waits for the next save.
     Urgent,
@@ -263,50 +345,89 @@ enum SaverState {
     Ended(bool),
 }
 
-impl SaverHandle {
+/// What the thread does next.
+enum NextStep<S> {
+    Save { is_urgent: bool },
+    Task(SaverTask<S>),
+    Finish,
+}
+
+impl<S: StateSource + 'static> SaverHandle<S> {
     /// Starts the thread. It holds the lock of the directory until it has ended.
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn spawn<S: StateSource + 'static>(
-        mut saver: Saver<S>,
-        lock: StateLock,
-    ) -> io::Result<Arc<Self>> {
-        let handle = Arc::new(Self::default());
+    pub fn spawn(mut saver: Saver<S>, lock: StateLock) -> io::Result<Arc<Self>> {
+        let state = Mutex::new(SaverState { phase: Phase::Running, task: None });
+        let handle = Arc::new(Self { state, changed: Condvar::new() });
         let own = Arc::clone(&handle);
         std::thread::Builder::new().name("state".to_owned()).spawn(move || {
-            while let Some(is_urgent) = own.next_step(saver.intervals.flush.into()) {
-                saver.step(is_urgent);
+            loop {
+                match own.next_step(saver.intervals.flush.into()) {
+                    NextStep::Save { is_urgent } => saver.step(is_urgent),
+                    NextStep::Task(task) => match task(&mut saver) {
+                        AfterTask::GoOn => {}
+                        AfterTask::Finish => break,
+                    },
+                    NextStep::Finish => break,
+                }
             }
             let is_saved = saver.finish();
             drop(lock);
-            *own.state.lock() = SaverState::Ended(is_saved);
+            own.state.lock().phase = Phase::Ended(is_saved);
             own.changed.notify_all();
         })?;
         Ok(handle)
     }
 
-    /// Waits until the time of the next step. Returns whether it is urgent; `None`: the thread is to end.
-    fn next_step(&self, time: Duration) -> Option<bool> {
+    /// Waits until the time of the next step.
+    fn next_step(&self, time: Duration) -> NextStep<S> {
         let mut state = self.state.lock();
-        if *state == SaverState::Running {
+        if state.phase == Phase::Running && state.task.is_none() {
             self.changed.wait_for(&mut state, time);
         }
-        match *state {
-            SaverState::Running => Some(false),
-            SaverState::Urgent => {
-                *state = SaverState::Running;
-                Some(true)
+        match state.phase {
+            Phase::Stopping | Phase::Ended(_) => NextStep::Finish,
+            Phase::Urgent => {
+                state.phase = Phase::Running;
+                NextStep::Save { is_urgent: true }
             }
-            SaverState::Stopping | SaverState::Ended(_) => None,
+            Phase::Running => match state.task.take() {
+                Some(task) => NextStep::Task(task),
+                None => NextStep::Save { is_urgent: false },
+            },
         }
     }
 
     /// Has the next step done now, on the disk.
     pub fn hurry(&self) {
         let mut state = self.state.lock();
-        if *state == SaverState::Running {
-            *state = SaverState::Urgent;
+        if state.phase == Phase::Running {
+            state.phase = Phase::Urgent;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether a request waits for the next save. A task that takes long asks now and then, and saves.
+    pub fn take_urgent(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_urgent = state.phase == Phase::Urgent;
+        if is_urgent {
+            state.phase = Phase::Running;
+        }
+        is_urgent
+    }
+
+    /// Whether the thread was told to end. A task that takes long asks now and then, and gives up.
+    pub fn is_stopping(&self) -> bool {
+        matches!(self.state.lock().phase, Phase::Stopping | Phase::Ended(_))
+    }
+
+    /// Has something done on the thread. It is dropped undone if the thread ends first.
+    pub fn run(&self, task: SaverTask<S>) {
+        let mut state = self.state.lock();
+        if !matches!(state.phase, Phase::Stopping | Phase::Ended(_)) {
+            state.task = Some(task);
             self.changed.notify_all();
         }
     }
@@ -315,15 +436,12 @@ impl SaverHandle {
     /// `deadline`.
     pub fn finish(&self, deadline: Duration) -> bool {
         let mut state = self.state.lock();
-        if matches!(*state, SaverState::Running | SaverState::Urgent) {
-            *state = SaverState::Stopping;
+        if matches!(state.phase, Phase::Running | Phase::Urgent) {
+            state.phase = Phase::Stopping;
             self.changed.notify_all();
         }
-        self.changed.wait_while_for(
-            &mut state,
-            |state| !matches!(state, SaverState::Ended(_)),
-            deadline,
-        );
-        *state == SaverState::Ended(true)
+        let has_ended = |state: &mut SaverState<S>| matches!(state.phase, Phase::Ended(_));
+        self.changed.wait_while_for(&mut state, |state| !has_ended(state), deadline);
+        state.phase == Phase::Ended(true)
     }
 }

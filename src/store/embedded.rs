@@ -49,6 +49,22 @@ struct CellShard {
 
 const _: () = assert!(size_of::<CellShard>() == 128);
 
+/// Which process has a cell.
+#[must_use = "a successor has to be told what was not done here"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellOwner {
+    /// This one.
+    Here,
+    /// The one that takes over from this one.
+    Successor,
+}
+
+impl CellOwner {
+    fn of(table: &Table) -> Self {
+        if table.is_handed_over() { Self::Successor } else { Self::Here }
+    }
+}
+
 struct LockedShard<'s> {
     index: usize,
     table: MutexGuard<'s, Table>,
@@ -72,6 +88,11 @@ impl EmbeddedStore {
     /// Gives a quota its number. `previous` is the quota that the limit had before.
     pub fn issue(&self, spec: QuotaSpec, previous: Option<&Arc<IssuedQuota>>) -> Arc<IssuedQuota> {
         self.accounting.issue(spec, previous)
+    }
+
+    /// The quota of a number.
+    pub fn quota_numbered(&self, number: u32) -> Option<Arc<IssuedQuota>> {
+        self.accounting.quotas.list().get(number as usize).cloned()
     }
 
     /// The number of quotas that cells can be written under now.
@@ -103,20 +124,23 @@ impl EmbeddedStore {
     ///
     /// No two charges have the same key. With `may_charge` false nothing is charged, whatever the verdicts.
     /// `when_full` is called with the index of a charge whose cell does not exist and for which there is no room;
-    /// its result is the verdict on that charge.
+    /// its result is the verdict on that charge. `None`: a successor has one of the cells, so nothing is judged.
     pub fn settle(
         &self,
         charges: &[EmbeddedCharge<'_>],
         may_charge: bool,
         now: Now,
         mut when_full: impl FnMut(usize) -> Verdict,
-    ) -> Settlement {
+    ) -> Option<Settlement> {
         if let [charge] = charges {
-            let settled = self.settle_single(charge, may_charge, now, || when_full(0));
+            let settled = self.settle_single(charge, may_charge, now, || when_full(0))?;
             let SingleSettlement { charged, verdict, save } = settled;
-            return Settlement { charged, verdicts: Verdicts::from_iter([verdict]), save };
+            return Some(Settlement { charged, verdicts: Verdicts::from_iter([verdict]), save });
         }
         let mut locked = self.lock(charges);
+        if locked.0.iter().any(|shard| shard.table.is_handed_over()) {
+            return None;
+        }
         let mut judged_charges: SmallVec<[JudgedCharge; 4]> = SmallVec::new();
         for (index, charge) in charges.iter().enumerate() {
             let table = locked.table(charge.key);
@@ -136,7 +160,7 @@ impl EmbeddedStore {
                 save = save.max(self.spend_ahead(table, charge, now));
             }
         }
-        Settlement { charged, verdicts, save }
+        Some(Settlement { charged, verdicts, save })
     }
 
     /// [`EmbeddedStore::settle`] for a single charge, as most requests have it.
@@ -146,7 +170,7 @@ impl EmbeddedStore {
         may_charge: bool,
         now: Now,
         when_full: impl FnOnce() -> Verdict,
-    ) -> SingleSettlement {
+    ) -> Option<SingleSettlement> {
         let mut table = self.lock_shard(charge.key);
         if let Some((slot, entry)) = table.find_entry(charge.key, None) {
             let settled = self.accounting.settle_entry(entry, charge, may_charge, now);
@@ -154,17 +178,21 @@ impl EmbeddedStore {
                 table.list_changed(slot);
             }
             let save = settled.charged.then(|| self.spend_ahead(&mut table, charge, now)).flatten();
-            return SingleSettlement { save, ..settled };
+            return Some(SingleSettlement { save, ..settled });
+        }
+        if table.is_handed_over() {
+            return None;
         }
         let judged = self.accounting.judge(&mut table, charge, now, when_full);
         let charged = may_charge && judged.verdict.allowed;
         let verdict = self.accounting.conclude(&mut table, charge, &judged, charged, now);
         table.list_changed_key(charge.key);
         let save = charged.then(|| self.spend_ahead(&mut table, charge, now)).flatten();
-        SingleSettlement { charged, verdict, save }
+        Some(SingleSettlement { charged, verdict, save })
     }
 
-    /// Refunds up to `units` of a charge to a key, as far as they still count.
+    /// Refunds up to `units` of a charge to a key, as far as they still count. Returns [`CellOwner::Successor`] if a
+    /// successor has the cell and has to be told.
     pub fn refund(
         &self,
         key: KeyHash,
@@ -172,12 +200,13 @@ impl EmbeddedStore {
         units: u32,
         receipt: Receipt,
         now: Now,
-    ) {
+    ) -> CellOwner {
         let mut table = self.lock_shard(key);
         if let Some((slot, entry)) = table.find_entry(key, None) {
             self.accounting.refund(entry, quota, units, receipt, now);
             table.list_changed(slot);
         }
+        CellOwner::of(&table)
     }
 
     /// The budget that the cell of a key counts against: that of its limit. `None`: the key has no cell.
@@ -198,11 +227,15 @@ impl EmbeddedStore {
     }
 
     /// Charges a key without a judgement and without a refusal. Units above the limit have to refill before the
-    /// next charge is allowed.
-    pub fn debit(&self, key: KeyHash, quota: &Arc<IssuedQuota>, units: u32, now: Now) {
+    /// next charge is allowed. Returns as [`EmbeddedStore::refund`].
+    pub fn debit(&self, key: KeyHash, quota: &Arc<IssuedQuota>, units: u32, now: Now) -> CellOwner {
         let mut table = self.lock_shard(key);
+        if table.is_handed_over() {
+            return CellOwner::Successor;
+        }
         self.accounting.debit(&mut table, key, quota, units, now);
         table.list_changed_key(key);
+        CellOwner::Here
     }
 
     /// Drops cells that equal an absent one from the next `shards` shards. Returns how many it dropped.
@@ -243,6 +276,13 @@ impl EmbeddedStore {
         }
         let is_covered = table.spend_ahead(charge.key, charge.cost, self.saves.saved(), now.mono);
         (!is_covered).then(|| self.saves.begun() + 1)
+    }
+
+    /// Takes all cells back from a successor, as they were when they were handed over.
+    pub fn take_back(&self) {
+        for shard in &self.shards {
+            shard.table.lock().take_back();
+        }
     }
 
     #[cfg(feature = "bin")]

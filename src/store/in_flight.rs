@@ -5,7 +5,11 @@
 //!
 //! What always holds: the count of a key is the sum of the costs of its live permits, and a key without permits
 //! takes no memory. So the bounds on concurrent requests also bound this memory.
+//!
+//! When a successor takes over, the counts are its own from one instant on: it admits, and every permit that is dropped here
+//! is reported to it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -19,7 +23,18 @@ const SHARDS: usize = 64;
 /// The requests of one limit that are in flight on this node.
 #[derive(Debug)]
 pub struct InFlightCounts {
-    shards: Box<[Mutex<HashMap<KeyHash, u64>>]>,
+    shards: Box<[Mutex<Shard>]>,
+}
+
+/// Reports to the successor that a request of a key has ended, with its cost.
+#[derive(Clone)]
+pub struct ReleaseHook(pub Arc<dyn Fn(KeyHash, u32) + Send + Sync>);
+
+#[derive(Debug, Default)]
+struct Shard {
+    held: HashMap<KeyHash, u64>,
+    /// Set while a successor counts.
+    successor: Option<ReleaseHook>,
 }
 
 /// Counts as one request in flight. Dropping it ends the request.
@@ -48,42 +63,111 @@ impl Default for InFlightCounts {
 
 impl InFlightCounts {
     /// Adds a request of `cost` if the count of its key then is at most `max`. With `always` true it is added in
-    /// any case.
-    pub fn acquire(self: &Arc<Self>, key: KeyHash, cost: u32, max: u32, always: bool) -> Acquired {
+    /// any case. `None`: a successor counts, and has to be asked.
+    pub fn acquire(
+        self: &Arc<Self>,
+        key: KeyHash,
+        cost: u32,
+        max: u32,
+        always: bool,
+    ) -> Option<Acquired> {
         let mut shard = self.shard(key).lock();
-        let held = shard.get(&key).copied().unwrap_or(0);
+        if shard.successor.is_some() {
+            return None;
+        }
+        let held = shard.held.get(&key).copied().unwrap_or(0);
         let after = held + u64::from(cost);
         if after > u64::from(max) && !always {
-            return Acquired { permit: None, held };
+            return Some(Acquired { permit: None, held });
         }
-        shard.insert(key, after);
+        shard.held.insert(key, after);
         let permit = InFlightPermit { counts: Arc::clone(self), key, cost };
-        Acquired { permit: Some(permit), held: after }
+        Some(Acquired { permit: Some(permit), held: after })
+    }
+
+    /// A permit for a request that the successor has admitted, or that is in flight in the process before this one.
+    pub fn admitted(self: &Arc<Self>, key: KeyHash, cost: u32) -> InFlightPermit {
+        let mut shard = self.shard(key).lock();
+        *shard.held.entry(key).or_default() += u64::from(cost);
+        InFlightPermit { counts: Arc::clone(self), key, cost }
     }
 
     /// The count of a key.
     pub fn held(&self, key: KeyHash) -> u64 {
-        self.shard(key).lock().get(&key).copied().unwrap_or(0)
+        self.shard(key).lock().held.get(&key).copied().unwrap_or(0)
     }
 
     /// The sum of the counts of all keys.
     pub fn total(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().values().sum::<u64>()).sum()
+        self.shards.iter().map(|shard| shard.lock().held.values().sum::<u64>()).sum()
     }
 
-    fn shard(&self, key: KeyHash) -> &Mutex<HashMap<KeyHash, u64>> {
+    /// Makes the counts a successor's: calls `copy` with each key and its count, in the instant from which its shard is
+    /// handed over. `ended` is called for every permit that is dropped from then on.
+    pub fn hand_over(&self, ended: &ReleaseHook, mut copy: impl FnMut(KeyHash, u64)) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.successor = Some(ended.clone());
+            shard.held.iter().for_each(|(key, held)| copy(*key, *held));
+        }
+    }
+
+    /// Counts here again: the successor has gone.
+    pub fn take_back(&self) {
+        for shard in &self.shards {
+            shard.lock().successor = None;
+        }
+    }
+
+    fn end(&self, key: KeyHash, cost: u32) {
+        let mut shard = self.shard(key).lock();
+        if let Some(held) = shard.held.get_mut(&key) {
+            *held = held.saturating_sub(u64::from(cost));
+            if *held == 0 {
+                shard.held.remove(&key);
+            }
+        }
+        let successor = shard.successor.clone().filter(|_| cost > 0);
+        // Whoever takes the counts back holds what the hook waits for, and waits for this shard.
+        drop(shard);
+        if let Some(ReleaseHook(ended)) = successor {
+            ended(key, cost);
+        }
+    }
+
+    fn shard(&self, key: KeyHash) -> &Mutex<Shard> {
         &self.shards[(key.high % SHARDS as u64) as usize]
+    }
+}
+
+impl InFlightPermit {
+    /// Ends a part of it. Returns the cost that is left to be ended elsewhere.
+    pub fn end_some(&mut self, cost: u32) -> u32 {
+        let ended = cost.min(self.cost);
+        self.counts.end(self.key, ended);
+        self.cost -= ended;
+        cost - ended
+    }
+
+    /// The key.
+    pub const fn key(&self) -> KeyHash {
+        self.key
+    }
+
+    /// Whether nothing of it is left.
+    pub const fn is_ended(&self) -> bool {
+        self.cost == 0
     }
 }
 
 impl Drop for InFlightPermit {
     fn drop(&mut self) {
-        let mut shard = self.counts.shard(self.key).lock();
-        if let Some(held) = shard.get_mut(&self.key) {
-            *held = held.saturating_sub(u64::from(self.cost));
-            if *held == 0 {
-                shard.remove(&self.key);
-            }
-        }
+        self.counts.end(self.key, self.cost);
+    }
+}
+
+impl fmt::Debug for ReleaseHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReleaseHook")
     }
 }

@@ -27,8 +27,8 @@ mod written_ahead;
 pub use bans::SavedBan;
 pub use bans::{Ban, Bans};
 pub use budget::{BoundedBudget, CellBudget};
-pub use embedded::{EmbeddedStore, SHARDS};
-pub use in_flight::{Acquired, InFlightCounts, InFlightPermit};
+pub use embedded::{CellOwner, EmbeddedStore, SHARDS};
+pub use in_flight::{Acquired, InFlightCounts, InFlightPermit, ReleaseHook};
 pub use quotas::{IssuedQuota, QuotaSpec};
 pub use save_progress::SaveProgress;
 #[cfg(feature = "bin")]

@@ -40,23 +40,42 @@ pub struct SaveBatch {
 type Grants = HashMap<EntryOrder, KeyGrants>;
 
 impl<'c> SavedCell<'c> {
+    /// `batch`: `None` for a copy that is not for the disk, so that nothing can be granted with it.
     fn of(
         shard: usize,
         entry: &'c CellEntry,
         quotas: &[Arc<IssuedQuota>],
-        batch: SaveBatch,
+        batch: Option<SaveBatch>,
         grants: Option<&mut Grants>,
     ) -> Self {
-        let issued = quotas.get(entry.quota() as usize);
-        let grant = issued.and_then(|issued| {
+        let grant = batch.zip(quotas.get(entry.quota() as usize)).and_then(|(batch, issued)| {
             let until = batch.began.mono.saturating_add(issued.quota.window());
-            Some(Grant { units: issued.ahead?.get(), until })
+            let grant = Grant { units: issued.ahead?.get(), until };
+            if let Some(grants) = grants {
+                grants.entry(entry.order()).or_default().record_copy(batch.number, grant);
+            }
+            Some(grant)
         });
-        if let (Some(grant), Some(grants)) = (grant, grants) {
-            grants.entry(entry.order()).or_default().record_copy(batch.number, grant);
-        }
         let cell = Some((entry.quota(), &entry.cell));
         Self { key: entry.key(shard_bits(shard)), cell, grant }
+    }
+
+    /// `entry`: `None` if the key has no cell any more.
+    fn of_change(
+        shard: usize,
+        (low, high): EntryOrder,
+        entry: Option<&'c CellEntry>,
+        quotas: &[Arc<IssuedQuota>],
+        batch: SaveBatch,
+        grants: &mut Grants,
+    ) -> Self {
+        match entry {
+            Some(entry) => Self::of(shard, entry, quotas, Some(batch), Some(grants)),
+            None => {
+                let key = KeyHash { high: shard_bits(shard) | u64::from(high), low };
+                Self { key, cell: None, grant: None }
+            }
+        }
     }
 }
 
@@ -81,17 +100,28 @@ impl EmbeddedStore {
         }
         // Read under the lock, as in a sweep.
         let quotas = self.accounting().quotas.list();
-        table.take_changed(|(low, high), entry, grants| match entry {
-            Some(entry) => save(SavedCell::of(shard, entry, &quotas, batch, Some(grants))),
-            None => {
-                let key = KeyHash { high: shard_bits(shard) | u64::from(high), low };
-                save(SavedCell { key, cell: None, grant: None });
-            }
+        table.take_changed(|order, entry, grants| {
+            save(SavedCell::of_change(shard, order, entry, &quotas, batch, grants));
         });
     }
 
-    /// Calls `save` with every cell of a shard.
-    pub fn visit_cells(&self, shard: usize, batch: SaveBatch, mut save: impl FnMut(SavedCell<'_>)) {
+    /// [`EmbeddedStore::take_changed`] for the last time: in the same instant the shard's cells become the successor's.
+    /// Whoever needs one of them then is told so, until [`EmbeddedStore::take_back`].
+    pub fn hand_over(&self, shard: usize, batch: SaveBatch, mut save: impl FnMut(SavedCell<'_>)) {
+        let mut table = self.lock_index(shard);
+        let quotas = self.accounting().quotas.list();
+        table.hand_over(|order, entry, grants| {
+            save(SavedCell::of_change(shard, order, entry, &quotas, batch, grants));
+        });
+    }
+
+    /// Calls `save` with every cell of a shard. `batch`: `None` if the copies are not for the disk.
+    pub fn visit_cells(
+        &self,
+        shard: usize,
+        batch: Option<SaveBatch>,
+        mut save: impl FnMut(SavedCell<'_>),
+    ) {
         let mut table = self.lock_index(shard);
         let quotas = self.accounting().quotas.list();
         table

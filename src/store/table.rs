@@ -73,8 +73,24 @@ pub(super) struct Table {
     len: u32,
     /// A block does not move when others are added.
     blocks: SmallVec<[Box<Block>; INLINE_BLOCKS]>,
-    /// Which cells are to be saved; `None`: none is ever saved.
-    changed: Option<Box<ChangedKeys>>,
+    /// Which cells are to be saved or handed over; `None`: none ever is.
+    tracking: Option<Box<Tracking>>,
+}
+
+/// What is kept of a table for those who copy its cells.
+#[derive(Debug)]
+struct Tracking {
+    changed: ChangedKeys,
+    /// The entries whose cells a successor has, as they were then.
+    handed_over: Option<HandedOver>,
+}
+
+/// The entries of a table, without the table.
+#[derive(Debug)]
+struct HandedOver {
+    preferred_slots: u32,
+    len: u32,
+    blocks: SmallVec<[Box<Block>; INLINE_BLOCKS]>,
 }
 
 /// Bytes of memory that one cell takes in a large table, gaps included. A log takes 16 bytes more for each charge;
@@ -150,8 +166,13 @@ const fn order_of(key: KeyHash) -> EntryOrder {
 impl Table {
     /// Bytes of memory that the array takes.
     pub(super) fn bytes(&self) -> usize {
-        let listed = if self.blocks.spilled() { self.blocks.capacity() } else { 0 };
-        self.blocks.len() * size_of::<Block>() + listed * size_of::<Box<Block>>()
+        let handed_over = self.tracking.as_ref().and_then(|all| all.handed_over.as_ref());
+        let lists = std::iter::once(&self.blocks).chain(handed_over.map(|table| &table.blocks));
+        let bytes = lists.map(|blocks| {
+            let listed = if blocks.spilled() { blocks.capacity() } else { 0 };
+            blocks.len() * size_of::<Block>() + listed * size_of::<Box<Block>>()
+        });
+        bytes.sum()
     }
 
     /// The entry of a key, with its slot. `hint` is the slot where the key was found earlier; it may have moved.
@@ -210,25 +231,27 @@ impl Table {
 
     /// From now on, changed cells are listed.
     pub(super) fn track_changes(&mut self) {
-        self.changed.get_or_insert_with(|| Box::new(ChangedKeys::new()));
+        self.tracking.get_or_insert_with(|| {
+            Box::new(Tracking { changed: ChangedKeys::new(), handed_over: None })
+        });
     }
 
     /// Lists the changed cell in this slot, unless it is listed.
     pub(super) fn list_changed(&mut self, slot: usize) {
-        let Self { changed: Some(changed), blocks, .. } = self else {
+        let Self { tracking: Some(tracking), blocks, .. } = self else {
             return;
         };
         let entry =
             blocks.get_mut(slot / BLOCK_SLOTS).and_then(|block| block[slot % BLOCK_SLOTS].as_mut());
         if let Some(entry) = entry.filter(|entry| entry.is_unlisted()) {
             entry.set_marks(LISTED);
-            changed.add(entry.order());
+            tracking.changed.add(entry.order());
         }
     }
 
     /// [`Table::list_changed`] for the cell of a key, if it has one.
     pub(super) fn list_changed_key(&mut self, key: KeyHash) {
-        if self.changed.is_some()
+        if self.tracking.is_some()
             && let Ok(slot) = self.find(key, None)
         {
             self.list_changed(slot);
@@ -237,17 +260,19 @@ impl Table {
 
     /// Spends units of what a key may spend before it is saved again. Returns whether they are covered.
     pub(super) fn spend_ahead(&mut self, key: KeyHash, units: u32, saved: u64, now: Nanos) -> bool {
-        self.changed.as_mut().is_none_or(|changed| {
-            changed.grants.entry(order_of(key)).or_default().spend(units, saved, now)
+        self.tracking.as_mut().is_none_or(|tracking| {
+            let grants = &mut tracking.changed.grants;
+            grants.entry(order_of(key)).or_default().spend(units, saved, now)
         })
     }
 
     /// Forgets grants whose time is over.
     pub(super) fn drop_ended_grants(&mut self, now: Nanos) {
-        if let Some(changed) = self.changed.as_mut().filter(|changed| !changed.grants.is_empty()) {
-            changed.grants.retain(|_, grants| !grants.are_over(now));
-            if changed.grants.capacity() > 4 * changed.grants.len() {
-                changed.grants.shrink_to_fit();
+        let grants = self.tracking.as_mut().map(|tracking| &mut tracking.changed.grants);
+        if let Some(grants) = grants.filter(|grants| !grants.is_empty()) {
+            grants.retain(|_, grants| !grants.are_over(now));
+            if grants.capacity() > 4 * grants.len() {
+                grants.shrink_to_fit();
             }
         }
     }
@@ -258,9 +283,10 @@ impl Table {
         &mut self,
         mut visit: impl FnMut(EntryOrder, Option<&CellEntry>, &mut HashMap<EntryOrder, KeyGrants>),
     ) {
-        let Some(mut changed) = self.changed.take() else {
+        let Some(mut tracking) = self.tracking.take() else {
             return;
         };
+        let changed = &mut tracking.changed;
         if changed.is_overfull() {
             self.for_each(|entry| {
                 if entry.is_changed() {
@@ -282,12 +308,45 @@ impl Table {
             }
         }
         changed.clear();
-        self.changed = Some(changed);
+        self.tracking = Some(tracking);
     }
 
     /// Whether cells have changed since they were last taken.
     pub(super) fn has_changes(&self) -> bool {
-        self.changed.as_ref().is_some_and(|changed| !changed.is_empty())
+        self.tracking.as_ref().is_some_and(|tracking| !tracking.changed.is_empty())
+    }
+
+    /// [`Table::take_changed`], after which a successor has the cells: the table has no entry, and none may be inserted
+    /// until they are taken back.
+    pub(super) fn hand_over(
+        &mut self,
+        visit: impl FnMut(EntryOrder, Option<&CellEntry>, &mut HashMap<EntryOrder, KeyGrants>),
+    ) {
+        self.track_changes();
+        self.take_changed(visit);
+        let Self { preferred_slots, len, blocks, tracking } = self;
+        if let Some(tracking) = tracking {
+            tracking.handed_over = Some(HandedOver {
+                preferred_slots: std::mem::take(preferred_slots),
+                len: std::mem::take(len),
+                blocks: std::mem::take(blocks),
+            });
+        }
+    }
+
+    /// Whether a successor has the cells.
+    pub(super) fn is_handed_over(&self) -> bool {
+        // The list of changes is another access to memory, which a table with cells does not need.
+        self.len == 0
+            && self.tracking.as_ref().is_some_and(|tracking| tracking.handed_over.is_some())
+    }
+
+    /// Takes the cells back as they were when they were handed over.
+    pub(super) fn take_back(&mut self) {
+        let handed_over = self.tracking.as_mut().and_then(|tracking| tracking.handed_over.take());
+        if let Some(HandedOver { preferred_slots, len, blocks }) = handed_over {
+            (self.preferred_slots, self.len, self.blocks) = (preferred_slots, len, blocks);
+        }
     }
 
     /// Calls `visit` with every entry and the grants of the shard's keys.
@@ -295,9 +354,9 @@ impl Table {
         &mut self,
         mut visit: impl FnMut(&CellEntry, Option<&mut HashMap<EntryOrder, KeyGrants>>),
     ) {
-        let Self { blocks, changed, .. } = self;
+        let Self { blocks, tracking, .. } = self;
         for entry in blocks.iter().flat_map(|block| block.iter().flatten()) {
-            visit(entry, changed.as_mut().map(|changed| &mut changed.grants));
+            visit(entry, tracking.as_mut().map(|tracking| &mut tracking.changed.grants));
         }
     }
 
@@ -331,7 +390,7 @@ impl Table {
         // Room to grow by an eighth stays. The memory of a flood of keys does not.
         let blocks = (needed + needed / 8).div_ceil(BLOCK_SLOTS);
         if len == 0 {
-            *self = Self { changed: self.changed.take(), ..Self::default() };
+            *self = Self { tracking: self.tracking.take(), ..Self::default() };
         } else if blocks < blocks_of(self.preferred_slots) * 3 / 4 {
             self.preferred_slots = preferred_slots_of(blocks);
             let end = self.reinsert_from(0, |_| true);

@@ -46,5 +46,6 @@ mod tls;
 mod tokens;
 mod tunnels;
 mod unread;
+mod upgrades;
 mod uploads;
 mod watching;

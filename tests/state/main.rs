@@ -6,3 +6,4 @@ mod crashes;
 mod damage;
 mod disk;
 mod node;
+mod succession;

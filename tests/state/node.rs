@@ -104,7 +104,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn mark_of(clock: Arc<ManualClock>) -> Box<dyn Fn() -> TimeMark + Send> {
+pub fn mark_of(clock: Arc<ManualClock>) -> Box<dyn Fn() -> TimeMark + Send> {
     Box::new(move || {
         let now = clock.now();
         let date = clock.date(now);

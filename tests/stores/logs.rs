@@ -355,7 +355,7 @@ fn a_log_holds_no_more_than_it_needs() {
     let ask = |key: u64, at: u64| {
         let key = KeyHash { high: key << 50 | key, low: key.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
         let charge = store::EmbeddedCharge { key, quota: &quota, cost: 1 };
-        store.settle_single(&charge, true, now(at), || panic!("there is room")).charged
+        store.settle_single(&charge, true, now(at), || panic!("there is room")).unwrap().charged
     };
     let sweep = |at: u64| {
         for _ in 0..store::SHARDS / 128 {
@@ -391,6 +391,7 @@ fn a_log_that_finds_no_room_does_not_grow() {
             store::EmbeddedCharge { key: KeyHash { high: 1, low: 1 }, quota: &quota, cost: 1 };
         store
             .settle_single(&charge, true, Now { mono: at, wall: at }, || panic!("it is known"))
+            .unwrap()
             .charged
     };
     let mut spent = 0;

@@ -25,6 +25,7 @@ mod script;
 mod settling;
 mod slots;
 mod tokens;
+mod upgrades;
 mod virtual_store;
 mod windows;
 

@@ -63,7 +63,7 @@ impl Cell for InProcess {
         let at = MICROSECOND.saturating_mul(at);
         let charge = store::EmbeddedCharge { key: KEY, quota, cost };
         let no_room = || panic!("there is room");
-        self.0.settle_single(&charge, true, Now { mono: at, wall: at }, no_room).charged
+        self.0.settle_single(&charge, true, Now { mono: at, wall: at }, no_room).unwrap().charged
     }
 }
 

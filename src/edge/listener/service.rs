@@ -55,6 +55,7 @@ where
         shutdown: ShutdownWatch,
         _listeners_per_fd: usize,
     ) {
+        self.startup.arrive();
         self.gate.passed().await;
         let mut accept_tasks = Vec::new();
         for BoundListener { socket, context } in self.listeners.drain(..) {
@@ -73,7 +74,6 @@ where
                 Err(error) => log::error!("{}: cannot listen: {error}", self.name),
             }
         }
-        self.startup.arrive();
         for task in accept_tasks {
             // A task that panicked accepts no more, like one that ended.
             let _ = task.await;

@@ -18,7 +18,7 @@ impl ServingGate {
     }
 
     /// Returns when the gate is open.
-    pub(super) async fn passed(&self) {
+    pub(crate) async fn passed(&self) {
         // An error is impossible: the sender lives as long as `self`.
         let _ = self.0.subscribe().wait_for(|is_open| *is_open).await;
     }

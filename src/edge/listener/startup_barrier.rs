@@ -1,4 +1,4 @@
-//! Reports when all services of the process accept connections.
+//! Reports when all services of the process run, and accept connections as soon as they may.
 //!
 //! Each service arrives once. It does not know what a service serves.
 
@@ -22,7 +22,7 @@ impl StartupBarrier {
         let _ = self.missing.subscribe().wait_for(|missing| *missing == 0).await;
     }
 
-    /// Records that one more service accepts connections.
+    /// Records that one more service runs.
     pub(super) fn arrive(&self) {
         self.missing.send_modify(|missing| *missing = missing.saturating_sub(1));
     }

@@ -102,7 +102,7 @@ impl MadeChange {
 
 fn not_made(error: &RuleChangeError) -> Unanswered {
     match error {
-        RuleChangeError::Full | RuleChangeError::Foreign => {
+        RuleChangeError::Full | RuleChangeError::Foreign | RuleChangeError::HandedOver => {
             Unanswered { status: StatusCode::CONFLICT, detail: error.to_string() }
         }
         RuleChangeError::Lost => Unanswered {

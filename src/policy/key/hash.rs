@@ -32,6 +32,12 @@ pub struct KeyHash {
 pub struct KeyHasher(SipHasher13);
 
 impl KeySecret {
+    /// Its bytes, for a successor.
+    #[cfg(feature = "bin")]
+    pub(crate) const fn bytes(&self) -> [u8; 16] {
+        self.0
+    }
+
     /// From 16 bytes of randomness.
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)

@@ -110,6 +110,9 @@ pub enum RuleChangeError {
         "the store has thousands of rules that no node wrote; delete the key PREFIX:{{bans}}:rules, and the nodes tell theirs again"
     )]
     Foreign,
+    /// Another process counts now.
+    #[error("a successor has taken over from this process; ask again, and it answers")]
+    HandedOver,
     /// The store failed.
     #[error("the store does not answer")]
     Store(StoreFailure),

@@ -16,5 +16,6 @@ pub mod scripted;
 pub mod servers;
 pub mod signing;
 pub mod soak;
+pub mod spending;
 pub mod stand_in;
 pub mod wait;

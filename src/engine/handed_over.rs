@@ -1,0 +1,381 @@
+//! Requests whose cells a successor has: they are judged there, and concluded here.
+//!
+//! A request may find out at any of its limits that the cells have just changed hands. What it was charged here until then is
+//! taken back, and all of its limits are judged by the successor. Shadow limits, candidates and the sketches of this process
+//! do not see these requests. With a shared store only requests in flight are the successor's.
+
+use smallvec::SmallVec;
+
+use super::counters::VerdictKinds;
+use super::decision::{Decision, LimitVerdict};
+use super::exact::{ExactCharge, ExactOutcome, ExactVerdicts};
+use super::generation::Generation;
+use super::loaded_limit::TierState;
+use super::open_charge::ChargedIn;
+use super::pending::PendingSettlement;
+use super::state::Engine;
+use super::succession::{
+    HandedCharge, HandedCount, HandedEvent, HandedJudgment, HandedKey, HandedRequest, HeldJudgment,
+    SuccessorAnswer, Told,
+};
+use super::target::Target;
+use super::tentative::{InFlightCounting, Tentative};
+use super::unsettled::Unsettled;
+use crate::clock::{Nanos, Now};
+use crate::limit::Verdict;
+use crate::policy::{KeyHash, WhenFull};
+use crate::store::{CellOwner, InFlightPermit};
+
+/// What the successor is asked.
+struct Asked {
+    request: HandedRequest,
+    /// The targets of its charges, by index.
+    targets: SmallVec<[usize; 4]>,
+    /// What is taken here for the request: its delay slot.
+    tentative: Tentative,
+}
+
+impl Engine {
+    /// Settles a request whose cells changed hands. Returns whether it is decided. If it is not, it is to be settled again:
+    /// elsewhere as long as `unsettled.is_handed_over`, else in the shared store.
+    pub(super) async fn settle_elsewhere(
+        &self,
+        generation: &Generation,
+        unsettled: &mut Unsettled,
+        decision: &mut Decision,
+        pending: &mut PendingSettlement,
+    ) -> bool {
+        let successor = match self.succession.successor().await {
+            Ok(Some(successor)) => successor,
+            Ok(None) => return self.settle_here(generation, unsettled, decision, pending),
+            Err(_) => return self.pass_unanswered(generation, unsettled, decision, pending),
+        };
+        let asked = self.ask(generation, unsettled, decision);
+        match successor.judge(asked.request.clone()).await {
+            SuccessorAnswer::Judged(held) => {
+                unsettled.tentative = asked.tentative;
+                let judged = JudgedThere { held, targets: asked.targets };
+                self.conclude_judged(generation, unsettled, judged, decision, pending)
+            }
+            SuccessorAnswer::Silent => {
+                self.pass_unanswered(generation, unsettled, decision, pending)
+            }
+            SuccessorAnswer::Gone => {
+                self.take_back();
+                false
+            }
+        }
+    }
+
+    /// Settles a request in this process, which counts again.
+    fn settle_here(
+        &self,
+        generation: &Generation,
+        unsettled: &mut Unsettled,
+        decision: &mut Decision,
+        pending: &mut PendingSettlement,
+    ) -> bool {
+        unsettled.is_handed_over = false;
+        let settled = self.settle_now(generation, unsettled, InFlightCounting::Here, decision);
+        let Some((outcome, results)) = settled else {
+            return false;
+        };
+        self.conclude(generation, unsettled, outcome, results, decision, pending);
+        true
+    }
+
+    /// Judges the enforcing limits as far as that needs no wait. `None`: it needs one, for a successor if
+    /// `unsettled.is_handed_over`, else for the shared store.
+    pub(super) fn settle_now(
+        &self,
+        generation: &Generation,
+        unsettled: &mut Unsettled,
+        in_flight: InFlightCounting,
+        decision: &mut Decision,
+    ) -> Option<(ExactOutcome, ExactVerdicts)> {
+        let Unsettled { targets, tentative, .. } = &mut *unsettled;
+        let is_complete =
+            self.charge_tentatively(generation, targets, in_flight, decision, tentative);
+        let mut results = ExactVerdicts::default();
+        let outcome = is_complete.then(|| {
+            let request = self.exact_request(generation, unsettled, decision);
+            self.exact.settle_now(&request, &mut results)
+        });
+        match outcome {
+            Some(None) => None,
+            Some(Some(outcome)) if outcome != ExactOutcome::HandedOver => Some((outcome, results)),
+            None | Some(Some(_)) => {
+                let tentative = std::mem::take(&mut unsettled.tentative);
+                self.refund_tentative(generation, &unsettled.targets, tentative, decision);
+                decision.verdicts.clear();
+                unsettled.is_handed_over = true;
+                None
+            }
+        }
+    }
+
+    /// What the successor has to judge: all enforcing limits, or only those in flight if a shared store has the others.
+    fn ask(
+        &self,
+        generation: &Generation,
+        unsettled: &Unsettled,
+        decision: &mut Decision,
+    ) -> Asked {
+        let mut asked = Asked {
+            request: HandedRequest { charges: Vec::new(), may_charge: true },
+            targets: SmallVec::new(),
+            tentative: Tentative::default(),
+        };
+        let enforced = unsettled.targets.iter().enumerate().filter(|(_, target)| !target.shadow);
+        for (index, target) in enforced {
+            let loaded = generation.loaded(target.limit);
+            if target.denied {
+                if self.remote().is_none() {
+                    let verdict = generation.denied(target, decision.at);
+                    let kinds = VerdictKinds::NORMAL;
+                    decision.verdicts.push(LimitVerdict::new(
+                        target,
+                        loaded.tier(),
+                        verdict,
+                        kinds,
+                    ));
+                }
+                asked.request.may_charge = false;
+                continue;
+            }
+            let limit = || generation.policy().limit(target.limit).name.to_string();
+            let count = match &loaded.state {
+                TierState::InFlight { max, .. } => {
+                    HandedCount::InFlight { limit: limit(), max: *max }
+                }
+                TierState::Estimate(_) | TierState::Exact(_) if self.remote().is_some() => continue,
+                TierState::Estimate(_) => HandedCount::Estimate { limit: limit() },
+                TierState::Exact(exact) => {
+                    if exact.delays() && asked.tentative.delay_slot.is_none() {
+                        asked.tentative.delay_slot = self.delay_slots.take();
+                    }
+                    let may_delay = asked.tentative.delay_slot.is_some();
+                    let Some(charge) = ExactCharge::new(loaded, target, may_delay) else {
+                        continue;
+                    };
+                    charge.handed()
+                }
+            };
+            asked.targets.push(index);
+            asked.request.charges.push(HandedCharge {
+                key: HandedKey::of(target.key),
+                cost: target.cost,
+                count,
+                may_be_banned: generation.policy().limit(target.limit).penalty.is_some(),
+            });
+        }
+        asked
+    }
+
+    /// Concludes a request that the successor has judged.
+    fn conclude_judged(
+        &self,
+        generation: &Generation,
+        unsettled: &mut Unsettled,
+        judged: JudgedThere,
+        decision: &mut Decision,
+        pending: &mut PendingSettlement,
+    ) -> bool {
+        let JudgedThere { held, targets } = judged;
+        let permits = admitted_in_flight(generation, unsettled, &targets, held.judgment());
+        let judgment = held.take();
+        if let Some((charge, left)) = judgment.banned {
+            let target = targets.get(charge as usize).and_then(|n| unsettled.targets.get(*n));
+            if let Some(target) = target {
+                decision.verdicts.clear();
+                self.refuse_as_banned(generation, target, left, decision);
+            }
+            self.finish_decision(generation, &unsettled.targets, decision);
+            return true;
+        }
+        let mut results = ExactVerdicts::default();
+        for (index, verdict) in targets.iter().zip(&judgment.verdicts) {
+            let target = &unsettled.targets[*index];
+            let loaded = generation.loaded(target.limit);
+            let Some(verdict) = *verdict else {
+                continue;
+            };
+            let may_delay = unsettled.tentative.delay_slot.is_some();
+            let kinds = VerdictKinds::NORMAL;
+            match ExactCharge::new(loaded, target, may_delay) {
+                Some(charge) => {
+                    if judgment.charged && charge.may_change {
+                        let quota = charge.quota.quota();
+                        let receipt = quota.receipt(&verdict, target.cost, judgment.at);
+                        results.open.push(charge.open(ChargedIn::Embedded(receipt)));
+                    }
+                    results.verdicts.push(charge.limit_verdict(verdict, kinds));
+                }
+                None => {
+                    decision.verdicts.push(LimitVerdict::new(target, loaded.tier(), verdict, kinds))
+                }
+            }
+        }
+        if self.remote().is_some() && judgment.charged {
+            return self.go_on_in_shared_store(generation, unsettled, permits, decision);
+        }
+        unsettled.tentative.hold(permits);
+        let outcome = match judgment.charged {
+            true => ExactOutcome::Charged,
+            false => ExactOutcome::Refused,
+        };
+        self.conclude(generation, unsettled, outcome, results, decision, pending);
+        true
+    }
+
+    /// After the successor has admitted the requests in flight, the other limits are judged here and in the shared store.
+    fn go_on_in_shared_store(
+        &self,
+        generation: &Generation,
+        unsettled: &mut Unsettled,
+        permits: Vec<InFlightPermit>,
+        decision: &mut Decision,
+    ) -> bool {
+        let in_flight = std::mem::take(&mut decision.verdicts);
+        let Unsettled { targets, tentative, .. } = &mut *unsettled;
+        // Only requests in flight are handed over, so the rest is complete.
+        let _ = self.charge_tentatively(
+            generation,
+            targets,
+            InFlightCounting::Elsewhere,
+            decision,
+            tentative,
+        );
+        decision.verdicts.extend(in_flight);
+        unsettled.tentative.hold(permits);
+        unsettled.is_handed_over = false;
+        false
+    }
+
+    /// Admits a request uncounted: the successor did not answer.
+    fn pass_unanswered(
+        &self,
+        generation: &Generation,
+        unsettled: &mut Unsettled,
+        decision: &mut Decision,
+        pending: &mut PendingSettlement,
+    ) -> bool {
+        self.succession.record_unanswered();
+        let mut refused = false;
+        decision.verdicts.clear();
+        for target in unsettled.targets.iter().filter(|target| !target.shadow) {
+            let denied = generation.denied(target, decision.at);
+            let verdict = match target.denied {
+                true => denied,
+                false => Verdict { allowed: true, retry_after: Some(Nanos::ZERO), ..denied },
+            };
+            refused |= !verdict.allowed;
+            let tier = generation.loaded(target.limit).tier();
+            let verdict = LimitVerdict::new(target, tier, verdict, VerdictKinds::DEGRADED);
+            decision.verdicts.push(LimitVerdict { charged: 0, ..verdict });
+        }
+        let outcome = if refused { ExactOutcome::Refused } else { ExactOutcome::Charged };
+        unsettled.tentative = Tentative::default();
+        let results = ExactVerdicts::default();
+        self.conclude(generation, unsettled, outcome, results, decision, pending);
+        true
+    }
+
+    /// Has the charge of a token that was checked in vain made by whoever counts.
+    pub(super) fn tell_charge(&self, generation: &Generation, target: &Target) {
+        if let Some(charge) = ExactCharge::new(generation.loaded(target.limit), target, true) {
+            let (key, cost) = (HandedKey::of(target.key), target.cost);
+            let count = charge.handed();
+            let event =
+                HandedEvent::Charge(HandedCharge { key, cost, count, may_be_banned: false });
+            // If this process counts again, the client has gained one charge.
+            let (Told::There | Told::Here) = self.succession.tell(event);
+        }
+    }
+
+    /// Tells the successor, if there is one, that a limit has refused a request.
+    pub(super) fn tell_denial(&self, limit: &str, key: KeyHash) {
+        if !self.succession.is_here() {
+            let event = HandedEvent::Denied { limit: limit.to_owned(), key: HandedKey::of(key) };
+            // The caller records it here in any case.
+            let (Told::There | Told::Here) = self.succession.tell(event);
+        }
+    }
+
+    /// Does something to a cell here, or tells the successor to, if that has the cell.
+    pub(super) fn do_where_counted(&self, event: HandedEvent, here: impl Fn() -> CellOwner) {
+        while here() == CellOwner::Successor {
+            if self.succession.tell(event.clone()) == Told::There {
+                return;
+            }
+            // The cell has come back in between.
+        }
+    }
+
+    /// Counts in this process again. Idempotent.
+    pub fn take_back(&self) {
+        let events = self.succession.take_back(|| {
+            self.exact.embedded.take_back();
+            self.handed_in_flight.lock().drain(..).for_each(|counts| counts.take_back());
+        });
+        let now = self.now();
+        for event in events {
+            self.apply_event(event, now);
+        }
+    }
+
+    /// Does what has happened to a request. Events that name a quota that does not exist are left out.
+    pub(super) fn apply_event(&self, event: HandedEvent, now: Now) {
+        let embedded = &self.exact.embedded;
+        let owner = match event {
+            HandedEvent::Refund { quota, key, units, receipt } => embedded
+                .quota_numbered(quota)
+                .map(|quota| embedded.refund(key.hash(), &quota, units, receipt, now)),
+            HandedEvent::Debit { quota, key, units } => embedded
+                .quota_numbered(quota)
+                .map(|quota| embedded.debit(key.hash(), &quota, units, now)),
+            // Permits and bans of this process have been kept here meanwhile.
+            HandedEvent::Ended { .. } | HandedEvent::Denied { .. } | HandedEvent::Charge(_) => None,
+        };
+        if owner == Some(CellOwner::Successor) {
+            log::error!("a cell is neither here nor with the successor");
+        }
+    }
+}
+
+/// A judgment with the targets of its charges, by index.
+struct JudgedThere {
+    held: HeldJudgment,
+    targets: SmallVec<[usize; 4]>,
+}
+
+/// Permits for what the successor counts as in flight. Dropping one tells it.
+fn admitted_in_flight(
+    generation: &Generation,
+    unsettled: &Unsettled,
+    targets: &[usize],
+    judgment: &HandedJudgment,
+) -> Vec<InFlightPermit> {
+    if !judgment.charged {
+        return Vec::new();
+    }
+    let judged = targets.iter().zip(&judgment.verdicts).filter(|(_, verdict)| verdict.is_some());
+    let permits = judged.filter_map(|(index, _)| {
+        let target = &unsettled.targets[*index];
+        match &generation.loaded(target.limit).state {
+            TierState::InFlight { table, .. } => Some(table.admitted(target.key, target.cost)),
+            TierState::Exact(_) | TierState::Estimate(_) => None,
+        }
+    });
+    permits.collect()
+}
+
+impl ExactCharge<'_> {
+    /// How the successor counts it.
+    fn handed(&self) -> HandedCount {
+        HandedCount::Exact {
+            quota: self.quota.number(),
+            denies_when_full: self.limit.when_full == WhenFull::Deny,
+        }
+    }
+}

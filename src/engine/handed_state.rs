@@ -1,0 +1,146 @@
+//! What an engine gives a successor, and how the successor takes it up.
+//!
+//! Cells, quotas, bans and rules have the form that they have in a state directory (`saved_state.rs`). With them go the cells
+//! of the confirm table and the requests in flight. What must always hold: a shard's cells and an in-flight count change hands
+//! in the instant in which their last copy is made, so nothing is charged between the copy and the switch.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::generation::Generation;
+use super::loaded_limit::TierState;
+use super::predecessor::Predecessor;
+use super::saved_state::{EngineSource, Restorer, encoded};
+use super::state::Engine;
+use super::succession::{HandedEvent, HandedKey, Successor, Told};
+use crate::estimator::MovedCell;
+use crate::state::{FrameKind, FrameSink, StateSource};
+use crate::store::{InFlightCounts, ReleaseHook};
+
+/// Records in one frame.
+const FRAME_RECORDS: usize = 4_096;
+
+/// The requests in flight of one limit, by key.
+#[derive(Serialize, Deserialize)]
+struct InFlightRecord {
+    limit: String,
+    held: Vec<(HandedKey, u64)>,
+}
+
+impl EngineSource {
+    /// Copies all cells of a shard for a successor.
+    pub fn copy_shard(&mut self, shard: usize, sink: &mut dyn FrameSink) {
+        self.save_full_shard(shard, None, sink);
+    }
+
+    /// Copies what changed since the last copy, and makes everything that is counted exactly the successor's in the same
+    /// instant: requests that need it wait until [`Engine::set_successor`] or [`Engine::take_back`].
+    ///
+    /// With a shared store the cells stay: they only count what this node admits while that store fails.
+    pub fn hand_over(&mut self, generation: &Generation, sink: &mut dyn FrameSink) {
+        let engine = Arc::clone(&self.engine);
+        engine.succession.begin_switch();
+        self.save_quotas(sink);
+        for (limit, counts) in generation.in_flight_counts() {
+            engine.hand_over_in_flight(limit, &counts, sink);
+        }
+        match engine.remote() {
+            Some(_) => self.save_changes(sink),
+            None => {
+                self.save_cells(sink, |embedded, shard, batch, save| {
+                    embedded.hand_over(shard, batch, save);
+                });
+                self.save_bans(false, sink);
+                self.save_rules(sink);
+            }
+        }
+        for cells in engine.confirm.moved_cells().chunks(FRAME_RECORDS) {
+            sink.add(FrameKind::Confirm, 0, &encoded(&cells));
+        }
+    }
+}
+
+impl Engine {
+    /// Everything that was handed over is counted by this engine from now on.
+    pub fn set_successor(&self, successor: Arc<dyn Successor>) {
+        self.succession.set_successor(successor);
+    }
+
+    /// Requests that were admitted uncounted, because a successor did not answer.
+    pub fn unanswered(&self) -> u64 {
+        self.succession.unanswered()
+    }
+
+    fn hand_over_in_flight(
+        self: &Arc<Self>,
+        limit: &Arc<str>,
+        counts: &Arc<InFlightCounts>,
+        sink: &mut dyn FrameSink,
+    ) {
+        self.handed_in_flight.lock().push(Arc::clone(counts));
+        let (engine, name) = (Arc::downgrade(self), limit.to_string());
+        let ended = ReleaseHook(Arc::new(move |key, cost| {
+            if let Some(engine) = engine.upgrade() {
+                let event =
+                    HandedEvent::Ended { limit: name.clone(), key: HandedKey::of(key), cost };
+                // Here, the permit has already been counted out.
+                let (Told::There | Told::Here) = engine.succession.tell(event);
+            }
+        }));
+        let mut held = Vec::new();
+        counts.hand_over(&ended, |key, count| held.push((HandedKey::of(key), count)));
+        for held in held.chunks(FRAME_RECORDS) {
+            let record = InFlightRecord { limit: limit.to_string(), held: held.to_vec() };
+            sink.add(FrameKind::InFlight, 0, &encoded(&record));
+        }
+    }
+}
+
+impl Restorer {
+    /// Takes up what a process counts that ends now, and goes on to hear of it. `only_successor`: the payloads that no state
+    /// directory has. Returns how many records could not be read, and those of no limit of `generation`.
+    pub fn take_up(
+        self,
+        engine: &Arc<Engine>,
+        generation: &Generation,
+        only_successor: &[(FrameKind, Vec<u8>)],
+    ) -> (Predecessor, u64) {
+        let predecessor = Predecessor::new(Arc::clone(engine), self.quotas());
+        let mut unreadable = self.finish();
+        for (kind, payload) in only_successor {
+            let is_read = match kind {
+                FrameKind::Confirm => {
+                    postcard::from_bytes::<Vec<MovedCell>>(payload).map(|cells| {
+                        for cell in cells {
+                            // A cell for which there is no room refuses nobody.
+                            let _is_adopted = engine.confirm.adopt(&cell);
+                        }
+                    })
+                }
+                FrameKind::InFlight => postcard::from_bytes::<InFlightRecord>(payload).map(
+                    |InFlightRecord { limit, held }| {
+                        for (key, count) in held {
+                            predecessor.hold(generation, &limit, key, count);
+                        }
+                    },
+                ),
+                _ => Ok(()),
+            };
+            unreadable += u64::from(is_read.is_err());
+        }
+        (predecessor, unreadable)
+    }
+}
+
+impl Generation {
+    /// The counts of the limits of requests in flight.
+    fn in_flight_counts(&self) -> impl Iterator<Item = (&Arc<str>, Arc<InFlightCounts>)> {
+        self.policy().indexed_limits().filter_map(|(index, limit)| {
+            match &self.loaded(index).state {
+                TierState::InFlight { table, .. } => Some((&limit.name, Arc::clone(table))),
+                TierState::Exact(_) | TierState::Estimate(_) => None,
+            }
+        })
+    }
+}

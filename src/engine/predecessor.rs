@@ -1,0 +1,278 @@
+//! What an engine does for the process before it, which still serves old connections.
+//!
+//! That process finds the keys and quotas of a request, under its own policy; this engine judges and charges. What must always
+//! hold: all charges of a request are made or none; what it counts as in flight ends with an event, or with the predecessor.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::generation::Generation;
+use super::loaded_limit::TierState;
+use super::saved_state::SavedQuotas;
+use super::state::Engine;
+use super::succession::{
+    HandedCharge, HandedCount, HandedEvent, HandedJudgment, HandedKey, HandedRequest,
+};
+use super::tentative::in_flight_verdict;
+use crate::clock::{Nanos, Now};
+use crate::estimator::{EstimateLimit, EstimateReceipt};
+use crate::limit::Verdict;
+use crate::policy::{KeyHash, WhenFull};
+use crate::store::{Acquired, EmbeddedCharge, InFlightPermit, IssuedQuota};
+
+/// The process before this one, as this engine sees it. Dropping it ends what it has in flight.
+pub struct Predecessor {
+    engine: Arc<Engine>,
+    quotas: Arc<SavedQuotas>,
+    in_flight: Mutex<HashMap<(String, KeyHash), Permits>>,
+}
+
+/// What one key has in flight there.
+type Permits = SmallVec<[InFlightPermit; 1]>;
+
+/// What a request was charged before its cells.
+#[derive(Default)]
+struct TentativeCharges<'g> {
+    estimates: Vec<ChargedEstimate<'g>>,
+    permits: Vec<(String, InFlightPermit)>,
+}
+
+/// A charge of an estimate limit.
+struct ChargedEstimate<'g> {
+    /// The index of its charge in the request.
+    charge: usize,
+    limit: &'g EstimateLimit,
+    receipt: EstimateReceipt,
+}
+
+impl Predecessor {
+    pub(super) fn new(engine: Arc<Engine>, quotas: Arc<SavedQuotas>) -> Self {
+        Self { engine, quotas, in_flight: Mutex::default() }
+    }
+
+    /// Judges a request. Returns when what has to be on the disk first is there.
+    pub async fn judge(&self, generation: &Generation, request: &HandedRequest) -> HandedJudgment {
+        let (judgment, save) = self.judge_now(generation, request);
+        if let Some(batch) = save {
+            self.until_saved(batch).await;
+        }
+        judgment
+    }
+
+    /// Waits until a batch is on the disk, but not for a disk that fails.
+    pub async fn until_saved(&self, batch: u64) {
+        // A failing disk must not refuse requests.
+        let _is_saved = self.engine.exact.embedded.saves().wait(batch).await;
+    }
+
+    /// Does what has happened to a request there.
+    pub fn apply(&self, generation: &Generation, event: HandedEvent) {
+        let now = self.engine.now();
+        let embedded = &self.engine.exact.embedded;
+        match event {
+            HandedEvent::Refund { quota, key, units, receipt } => {
+                if let Some(quota) = self.quotas.get(&quota) {
+                    let here = || embedded.refund(key.hash(), quota, units, receipt, now);
+                    let event = HandedEvent::Refund { quota: quota.number(), key, units, receipt };
+                    self.engine.do_where_counted(event, here);
+                }
+            }
+            HandedEvent::Debit { quota, key, units } => {
+                if let Some(quota) = self.quotas.get(&quota) {
+                    let here = || embedded.debit(key.hash(), quota, units, now);
+                    let event = HandedEvent::Debit { quota: quota.number(), key, units };
+                    self.engine.do_where_counted(event, here);
+                }
+            }
+            HandedEvent::Ended { limit, key, cost } => self.end(limit, key.hash(), cost),
+            HandedEvent::Denied { limit, key } => {
+                let found = generation.policy().indexed_limits();
+                let mut named = found.filter(|(_, known)| *known.name == *limit);
+                if let Some((index, known)) = named.next()
+                    && let Some(rule) = &known.penalty
+                    && self.engine.bans.record_denial(key.hash(), rule, now.mono).is_some()
+                {
+                    generation.counters(index).record_ban();
+                }
+            }
+            HandedEvent::Charge(charge) => {
+                let request = HandedRequest { charges: vec![charge], may_charge: true };
+                // Nobody waits for the verdict.
+                let _judged = self.judge_now(generation, &request);
+            }
+        }
+    }
+
+    /// Counts requests as in flight there. A limit that is no more is left out.
+    pub(super) fn hold(&self, generation: &Generation, limit: &str, key: HandedKey, count: u64) {
+        if let Some(TierState::InFlight { table, .. }) = generation.state_named(limit) {
+            let permit = table.admitted(key.hash(), u32::try_from(count).unwrap_or(u32::MAX));
+            self.keep(limit.to_owned(), key.hash(), permit);
+        }
+    }
+
+    fn keep(&self, limit: String, key: KeyHash, permit: InFlightPermit) {
+        self.in_flight.lock().entry((limit, key)).or_default().push(permit);
+    }
+
+    fn end(&self, limit: String, key: KeyHash, cost: u32) {
+        let mut in_flight = self.in_flight.lock();
+        let id = (limit, key);
+        if let Some(permits) = in_flight.get_mut(&id) {
+            permits.iter_mut().fold(cost, |left, permit| permit.end_some(left));
+            permits.retain(|permit| !permit.is_ended());
+            if permits.is_empty() {
+                in_flight.remove(&id);
+            }
+        }
+    }
+
+    /// Judges without waiting. Returns also the batch that has to be on the disk first.
+    pub fn judge_now(
+        &self,
+        generation: &Generation,
+        request: &HandedRequest,
+    ) -> (HandedJudgment, Option<u64>) {
+        let now = self.engine.now();
+        let mut judgment = HandedJudgment {
+            charged: false,
+            at: now,
+            verdicts: vec![None; request.charges.len()],
+            banned: self.ban(request, now.mono),
+        };
+        if judgment.banned.is_some() {
+            return (judgment, None);
+        }
+        let mut tentative = TentativeCharges::default();
+        for (index, charge) in request.charges.iter().enumerate() {
+            judgment.verdicts[index] =
+                self.charge_tentatively(generation, index, charge, now, &mut tentative);
+        }
+        let is_refused = judgment.verdicts.iter().flatten().any(|verdict| !verdict.allowed);
+        let may_charge = request.may_charge && !is_refused;
+        let (charged, save) = self.settle_cells(request, may_charge, now, &mut judgment.verdicts);
+        judgment.charged = charged;
+        match charged {
+            true => {
+                for (limit, permit) in tentative.permits {
+                    self.keep(limit, permit.key(), permit);
+                }
+            }
+            false => self.refund(request, tentative, now, &mut judgment.verdicts),
+        }
+        (judgment, save.filter(|_| charged))
+    }
+
+    /// The first charge whose key is banned.
+    fn ban(&self, request: &HandedRequest, now: Nanos) -> Option<(u32, Nanos)> {
+        let charges = (0..).zip(&request.charges).filter(|(_, charge)| charge.may_be_banned);
+        let bans = &self.engine.bans;
+        charges
+            .map(|(index, charge)| (index, bans.remaining(charge.key.hash(), now)))
+            .find_map(|(index, left)| Some((index, left?)))
+    }
+
+    fn charge_tentatively<'g>(
+        &self,
+        generation: &'g Generation,
+        index: usize,
+        charge: &HandedCharge,
+        now: Now,
+        tentative: &mut TentativeCharges<'g>,
+    ) -> Option<Verdict> {
+        let key = charge.key.hash();
+        match &charge.count {
+            HandedCount::Exact { .. } => None,
+            HandedCount::InFlight { limit, max } => {
+                let Some(TierState::InFlight { table, .. }) = generation.state_named(limit) else {
+                    return None;
+                };
+                let Acquired { permit, held } = table.acquire(key, charge.cost, *max, false)?;
+                let verdict = in_flight_verdict(*max, held, charge.cost, permit.is_some());
+                tentative.permits.extend(permit.map(|permit| (limit.clone(), permit)));
+                Some(verdict)
+            }
+            HandedCount::Estimate { limit } => {
+                let Some(TierState::Estimate(limit)) = generation.state_named(limit) else {
+                    return None;
+                };
+                let (verdict, receipt) = limit.charge(&self.engine.confirm, key, charge.cost, now);
+                if verdict.allowed {
+                    tentative.estimates.push(ChargedEstimate { charge: index, limit, receipt });
+                }
+                Some(verdict)
+            }
+        }
+    }
+
+    /// Charges all cells or none. Returns whether they are charged, and the batch that has to be on the disk then. A charge
+    /// under a quota that was not handed over has no verdict.
+    fn settle_cells(
+        &self,
+        request: &HandedRequest,
+        may_charge: bool,
+        now: Now,
+        verdicts: &mut [Option<Verdict>],
+    ) -> (bool, Option<u64>) {
+        let mut cells: SmallVec<[(usize, &Arc<IssuedQuota>, WhenFull); 4]> = SmallVec::new();
+        for (index, charge) in request.charges.iter().enumerate() {
+            if let HandedCount::Exact { quota, denies_when_full } = &charge.count
+                && let Some(quota) = self.quotas.get(quota)
+            {
+                let when_full = if *denies_when_full { WhenFull::Deny } else { WhenFull::Allow };
+                cells.push((index, quota, when_full));
+            }
+        }
+        let charges: SmallVec<[EmbeddedCharge<'_>; 4]> = cells
+            .iter()
+            .map(|(index, quota, _)| {
+                let charge = &request.charges[*index];
+                EmbeddedCharge { key: charge.key.hash(), quota, cost: charge.cost }
+            })
+            .collect();
+        if charges.is_empty() {
+            return (may_charge, None);
+        }
+        let settled = self.engine.exact.embedded.settle(&charges, may_charge, now, |n| {
+            let (index, quota, when_full) = &cells[n];
+            let fresh = quota.quota().judge(None, request.charges[*index].cost, now);
+            let allowed = fresh.allowed && *when_full != WhenFull::Deny;
+            Verdict { allowed, ..fresh }
+        });
+        // No process hands over while it has a predecessor.
+        let Some(settled) = settled else {
+            return (may_charge, None);
+        };
+        for ((index, ..), verdict) in cells.iter().zip(&settled.verdicts) {
+            verdicts[*index] = Some(*verdict);
+        }
+        (settled.charged, settled.save)
+    }
+
+    /// Takes back what a refused request was charged. The verdicts are then those without the charges.
+    fn refund(
+        &self,
+        request: &HandedRequest,
+        tentative: TentativeCharges<'_>,
+        now: Now,
+        verdicts: &mut [Option<Verdict>],
+    ) {
+        for ChargedEstimate { charge, limit, receipt } in tentative.estimates {
+            limit.refund(&self.engine.confirm, receipt);
+            let key = request.charges[charge].key.hash();
+            verdicts[charge] = Some(limit.judge(&self.engine.confirm, key, now));
+        }
+        drop(tentative.permits);
+        for (charge, verdict) in request.charges.iter().zip(verdicts) {
+            if let (HandedCount::InFlight { .. }, Some(verdict)) = (&charge.count, verdict)
+                && verdict.allowed
+            {
+                verdict.remaining =
+                    verdict.remaining.saturating_add(charge.cost).min(verdict.limit);
+            }
+        }
+    }
+}

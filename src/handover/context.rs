@@ -1,0 +1,30 @@
+//! What the running process needs to hand over.
+
+use std::io;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use super::keeper::KeeperTask;
+use crate::clock::SystemClock;
+use crate::edge::{ListeningSockets, TicketKeys};
+use crate::engine::Engine;
+use crate::proxy::{Live, Publishing};
+use crate::signals::OperatorRequests;
+
+/// What is handed over, and what that needs.
+pub(crate) struct HandoverContext {
+    pub(crate) sockets: Arc<ListeningSockets>,
+    pub(crate) ticket_keys: Arc<TicketKeys>,
+    pub(crate) clock: Arc<SystemClock>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) live: Arc<ArcSwap<Live>>,
+    pub(crate) publishing: Arc<Mutex<Publishing>>,
+    pub(crate) requests: Arc<OperatorRequests>,
+    pub(crate) runtime: tokio::runtime::Handle,
+    /// Has a task done on the keeper's thread.
+    pub(crate) keeper: Box<dyn Fn(KeeperTask) -> io::Result<()> + Send + Sync>,
+    /// The device and the inode of the state directory.
+    pub(crate) directory: Option<(u64, u64)>,
+}

@@ -1,0 +1,127 @@
+//! Whoever copies what the running process counts: the thread that saves it, or one that is made for the handover.
+//!
+//! While a handover lasts, saving goes on, and what is saved goes to the successor too, in the same order.
+
+use std::sync::Arc;
+
+use crate::clock::Nanos;
+use crate::engine::EngineSource;
+use crate::state::{AfterTask, FrameSink, Guest, Saver, SaverHandle, StateSource as _};
+
+/// How often changes are copied without a state directory.
+const COPY_INTERVAL: Nanos = Nanos::from_millis(100);
+
+/// Work that needs the keeper, on its thread.
+pub(crate) type KeeperTask = Box<dyn FnOnce(&mut Keeper<'_>) -> AfterTask + Send>;
+
+/// Copies cells for a successor.
+pub(crate) struct Keeper<'k> {
+    from: CopyFrom<'k>,
+    /// When changes were last copied.
+    stepped: Nanos,
+}
+
+enum CopyFrom<'k> {
+    Saving {
+        saver: &'k mut Saver<EngineSource>,
+        handle: Arc<SaverHandle<EngineSource>>,
+    },
+    /// Nothing is saved.
+    Copying {
+        source: EngineSource,
+        guest: Option<Guest>,
+    },
+}
+
+impl<'k> Keeper<'k> {
+    /// The thread that saves.
+    pub(crate) const fn saving(
+        saver: &'k mut Saver<EngineSource>,
+        handle: Arc<SaverHandle<EngineSource>>,
+    ) -> Self {
+        Self { from: CopyFrom::Saving { saver, handle }, stepped: Nanos::ZERO }
+    }
+
+    /// One that only copies.
+    pub(crate) const fn copying(source: EngineSource) -> Self {
+        Self { from: CopyFrom::Copying { source, guest: None }, stepped: Nanos::ZERO }
+    }
+
+    /// Whether the process is told to end, so that a handover is given up.
+    pub(super) fn is_stopping(&self) -> bool {
+        match &self.from {
+            CopyFrom::Saving { handle, .. } => handle.is_stopping(),
+            CopyFrom::Copying { .. } => false,
+        }
+    }
+
+    /// From now on the successor gets what changes; `None`: no more.
+    pub(super) fn set_guest(&mut self, to: Option<Guest>) {
+        match &mut self.from {
+            CopyFrom::Saving { saver, .. } => saver.set_guest(to),
+            CopyFrom::Copying { guest, .. } => *guest = to,
+        }
+    }
+
+    pub(super) fn shards(&self) -> usize {
+        crate::store::SHARDS
+    }
+
+    /// Saves and copies what has changed, if it is time.
+    pub(super) fn tick(&mut self, now: Nanos) {
+        let (interval, is_urgent) = match &mut self.from {
+            CopyFrom::Saving { saver, handle } => (saver.flush_interval(), handle.take_urgent()),
+            CopyFrom::Copying { .. } => (COPY_INTERVAL, false),
+        };
+        if is_urgent || now >= self.stepped.saturating_add(interval) {
+            self.step(now, is_urgent);
+        }
+    }
+
+    /// Saves and copies what has changed.
+    pub(super) fn step(&mut self, now: Nanos, is_urgent: bool) {
+        self.stepped = now;
+        match &mut self.from {
+            CopyFrom::Saving { saver, .. } => saver.step(is_urgent),
+            CopyFrom::Copying { source, guest } => {
+                if let Some(guest) = guest {
+                    source.save_changes(guest.as_mut());
+                }
+            }
+        }
+    }
+
+    /// The cells are here again.
+    pub(super) const fn take_back(&mut self) {
+        if let CopyFrom::Saving { saver, .. } = &mut self.from {
+            saver.set_handed_over(false);
+        }
+    }
+
+    /// Copies cells that have not changed.
+    pub(super) fn copy(&mut self, add: impl FnOnce(&mut EngineSource, &mut dyn FrameSink)) {
+        match &mut self.from {
+            CopyFrom::Saving { saver, .. } => saver.copy_to_guest(add),
+            CopyFrom::Copying { source, guest } => {
+                if let Some(guest) = guest {
+                    add(source, guest.as_mut());
+                }
+            }
+        }
+    }
+
+    /// Copies what has changed in a way of its own; it is saved too.
+    pub(super) fn copy_last(&mut self, add: impl FnOnce(&mut EngineSource, &mut dyn FrameSink)) {
+        match &mut self.from {
+            CopyFrom::Saving { saver, .. } => {
+                saver.set_handed_over(true);
+                saver.save_with_guest(add);
+            }
+            CopyFrom::Copying { source, guest } => {
+                if let Some(guest) = guest {
+                    add(source, guest.as_mut());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The running process's side of a handover, until QUIT and a successor are there.
+//!
+//! It waits for both, in either order, and then has everything handed over. It does not know when the process ends. What must
+//! always hold: only a successor of this user or of root receives anything, and a handover that fails leaves the process
+//! serving and counting.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Sleep, sleep, timeout};
+
+use super::context::HandoverContext;
+use super::giving::Giving;
+use super::timeouts::{MESSAGE_TIMEOUT, QUIT_VALIDITY};
+use super::wire::{Hello, MAX_WAIT_LINE, Packet, VERSION, packet_bytes, version_of};
+use crate::state::AfterTask;
+
+/// Waits for a successor and for the order to hand over.
+pub(crate) struct HandoverOffer {
+    listener: UnixListener,
+    context: Arc<HandoverContext>,
+    predecessors: watch::Receiver<usize>,
+}
+
+/// Counts the processes before this one that still serve connections. While there is one, this process cannot hand over:
+/// it counts for that one.
+pub(crate) struct LinkCount(watch::Sender<usize>);
+
+/// One of them, until it is dropped.
+pub(crate) struct PredecessorAlive(watch::Sender<usize>);
+
+impl LinkCount {
+    pub(crate) fn new() -> Self {
+        Self(watch::Sender::new(0))
+    }
+
+    pub(crate) fn count_alive(&self) -> PredecessorAlive {
+        self.0.send_modify(|count| *count += 1);
+        PredecessorAlive(self.0.clone())
+    }
+}
+
+impl Drop for PredecessorAlive {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl HandoverOffer {
+    /// Listens on `socket_path`. From then on successors reach this process instead of an earlier one.
+    pub(crate) fn new(
+        socket_path: &Path,
+        context: HandoverContext,
+        links: &LinkCount,
+    ) -> io::Result<Self> {
+        let temporary = PathBuf::from(format!("{}.{}", socket_path.display(), std::process::id()));
+        // What a process of the same number has left.
+        let _ = std::fs::remove_file(&temporary);
+        let listener = UnixListener::bind(&temporary)?;
+        std::fs::rename(&temporary, socket_path)?;
+        Ok(Self { listener, context: Arc::new(context), predecessors: links.0.subscribe() })
+    }
+
+    /// Returns when a successor counts and accepts connections on our sockets.
+    pub(crate) async fn handed_over(mut self) {
+        let mut successor: Option<UnixStream> = None;
+        // Set by a QUIT; fires when that QUIT expires.
+        let mut quit_timer: Option<Pin<Box<Sleep>>> = None;
+        let context = Arc::clone(&self.context);
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => if let Ok((stream, _)) = accepted {
+                    successor = self.greeted(stream).await.or(successor);
+                },
+                () = disconnected(&mut successor) => {
+                    log::info!("the successor has gone");
+                    successor = None;
+                }
+                () = context.requests.hand_over.notified() => {
+                    quit_timer = Some(Box::pin(sleep(QUIT_VALIDITY)));
+                    if successor.is_none() {
+                        log::info!("QUIT: serving on until a successor comes (run --upgrade)");
+                    } else if *self.predecessors.borrow() > 0 {
+                        log::info!("QUIT: handing over when the process before has ended");
+                    }
+                }
+                () = expired(&mut quit_timer) => {
+                    log::warn!("QUIT: no successor came; serving on");
+                    quit_timer = None;
+                }
+                _ = self.predecessors.changed() => {}
+            }
+            if quit_timer.is_none() || *self.predecessors.borrow() > 0 {
+                continue;
+            }
+            let Some(stream) = successor.take() else {
+                continue;
+            };
+            quit_timer = None;
+            match self.hand_over(stream).await {
+                Ok(()) => return,
+                Err(error) => log::error!("the successor does not take over: {error}; serving on"),
+            }
+        }
+    }
+
+    async fn hand_over(&self, stream: UnixStream) -> io::Result<()> {
+        let stream = stream.into_std()?;
+        stream.set_nonblocking(false)?;
+        let context = Arc::clone(&self.context);
+        let (tell, told) = oneshot::channel();
+        (self.context.keeper)(Box::new(move |keeper| {
+            let given = Giving::new(&context, keeper, stream).and_then(Giving::run);
+            let after = if given.is_ok() { AfterTask::Finish } else { AfterTask::GoOn };
+            // Whoever waits ends only with the process.
+            drop(tell.send(given));
+            after
+        }))?;
+        told.await.map_err(io::Error::other)?
+    }
+
+    /// The stream, if the peer runs as this user or as root and introduces itself as a successor of a version that this one
+    /// can talk to. It is told what it must know before QUIT. Other users get no secret, whatever the directory's
+    /// permissions are.
+    async fn greeted(&self, mut stream: UnixStream) -> Option<UnixStream> {
+        let own = rustix::process::geteuid().as_raw();
+        if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0) {
+            log::warn!("a process of another user connected to take over; it gets nothing");
+            return None;
+        }
+        match timeout(MESSAGE_TIMEOUT, first_line(&mut stream)).await {
+            Ok(Ok(line)) => match version_of(&line) {
+                Some(version) if version >= VERSION => {}
+                Some(version) => {
+                    log::error!(
+                        "a successor speaks version {version} of the handover, this process {VERSION}; end this process and start that one anew"
+                    );
+                    return None;
+                }
+                None => {
+                    log::warn!("a peer connected to take over, but is no successor");
+                    return None;
+                }
+            },
+            Ok(Err(_)) | Err(_) => {
+                log::warn!("a peer connected to take over, but is no successor");
+                return None;
+            }
+        }
+        let hello = Packet::Hello(Box::new(self.hello()));
+        let bytes = packet_bytes(&hello).ok()?;
+        timeout(MESSAGE_TIMEOUT, stream.write_all(&bytes)).await.ok()?.ok()?;
+        log::info!("a successor is waiting; QUIT hands over to it");
+        Some(stream)
+    }
+
+    fn hello(&self) -> Hello {
+        Hello {
+            version: VERSION,
+            secret: self.context.engine.secret_bytes(),
+            mark: self.context.clock.mark(),
+            directory: self.context.directory,
+        }
+    }
+}
+
+/// The first line of a peer, without its line feed.
+async fn first_line(stream: &mut UnixStream) -> io::Result<String> {
+    let mut line = Vec::new();
+    while line.len() < MAX_WAIT_LINE {
+        match stream.read_u8().await? {
+            b'\n' => break,
+            byte => line.push(byte),
+        }
+    }
+    String::from_utf8(line).map_err(io::Error::other)
+}
+
+/// Returns when the QUIT expires; never without a QUIT.
+async fn expired(quit_timer: &mut Option<Pin<Box<Sleep>>>) {
+    match quit_timer {
+        Some(timer) => timer.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns when the successor disconnects or violates the protocol; never without a successor.
+async fn disconnected(successor: &mut Option<UnixStream>) {
+    match successor {
+        Some(stream) => {
+            // A waiting successor sends nothing, so any readable byte or end ends the wait.
+            while stream.readable().await.is_ok() {
+                let read = stream.try_read(&mut [0; 1]);
+                if !matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+                    return;
+                }
+            }
+        }
+        None => std::future::pending().await,
+    }
+}

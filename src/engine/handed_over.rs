@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::counters::VerdictKinds;
-use super::decision::{Decision, LimitVerdict};
+use super::decision::{Decision, GUESSED_RETRY_AFTER, LimitVerdict};
 use super::exact::{ExactCharge, ExactOutcome, ExactVerdicts};
 use super::generation::Generation;
 use super::loaded_limit::TierState;
@@ -61,7 +61,7 @@ impl Engine {
                 self.pass_unanswered(generation, unsettled, decision, pending)
             }
             SuccessorAnswer::Gone => {
-                self.take_back();
+                self.take_back_abandoned();
                 false
             }
         }
@@ -94,8 +94,20 @@ impl Engine {
         decision: &mut Decision,
     ) -> Option<(ExactOutcome, ExactVerdicts)> {
         let Unsettled { targets, tentative, .. } = &mut *unsettled;
-        let is_complete =
-            self.charge_tentatively(generation, targets, in_flight, decision, tentative);
+        let is_elsewhere = self.remote().is_none()
+            && !self.succession.is_here()
+            && targets.iter().any(|target| {
+                !target.shadow
+                    && matches!(generation.loaded(target.limit).state, TierState::Estimate(_))
+            });
+        let is_complete = !is_elsewhere
+            && self.charge_tentatively(generation, targets, in_flight, decision, tentative);
+        if self.succession.is_abandoned() {
+            let refused = self.refuse_abandoned(generation, &unsettled.targets, decision.at);
+            if refused.has_denial() {
+                return Some((ExactOutcome::Refused, refused));
+            }
+        }
         let mut results = ExactVerdicts::default();
         let outcome = is_complete.then(|| {
             let request = self.exact_request(generation, unsettled, decision);
@@ -130,16 +142,9 @@ impl Engine {
         for (index, target) in enforced {
             let loaded = generation.loaded(target.limit);
             if target.denied {
-                if self.remote().is_none() {
-                    let verdict = generation.denied(target, decision.at);
-                    let kinds = VerdictKinds::NORMAL;
-                    decision.verdicts.push(LimitVerdict::new(
-                        target,
-                        loaded.tier(),
-                        verdict,
-                        kinds,
-                    ));
-                }
+                let verdict = generation.denied(target, decision.at);
+                let kinds = VerdictKinds::NORMAL;
+                decision.verdicts.push(LimitVerdict::new(target, loaded.tier(), verdict, kinds));
                 asked.request.may_charge = false;
                 continue;
             }
@@ -190,11 +195,14 @@ impl Engine {
                 decision.verdicts.clear();
                 self.refuse_as_banned(generation, target, left, decision);
             }
+            if unsettled.failed_token_check {
+                self.charge_token_check(generation, &unsettled.targets, decision);
+            }
             self.finish_decision(generation, &unsettled.targets, decision);
             return true;
         }
         let mut results = ExactVerdicts::default();
-        for (index, verdict) in targets.iter().zip(&judgment.verdicts) {
+        for (number, (index, verdict)) in (0..).zip(targets.iter().zip(&judgment.verdicts)) {
             let target = &unsettled.targets[*index];
             let loaded = generation.loaded(target.limit);
             let Some(verdict) = *verdict else {
@@ -204,7 +212,8 @@ impl Engine {
             let kinds = VerdictKinds::NORMAL;
             match ExactCharge::new(loaded, target, may_delay) {
                 Some(charge) => {
-                    if judgment.charged && charge.may_change {
+                    let is_counted = !judgment.uncounted.contains(&number);
+                    if judgment.charged && charge.may_change && is_counted {
                         let quota = charge.quota.quota();
                         let receipt = quota.receipt(&verdict, target.cost, judgment.at);
                         results.open.push(charge.open(ChargedIn::Embedded(receipt)));
@@ -310,6 +319,35 @@ impl Engine {
             }
             // The cell has come back in between.
         }
+    }
+
+    /// Counts in this process again, after a successor that counted has gone. What it admitted is not known here, and nothing
+    /// is saved any more, so limits with `after_crash: deny` refuse from now on.
+    pub fn take_back_abandoned(&self) {
+        self.succession.set_abandoned();
+        self.take_back();
+    }
+
+    /// The verdicts of the limits that refuse because a successor has gone.
+    fn refuse_abandoned(
+        &self,
+        generation: &Generation,
+        targets: &[Target],
+        now: Now,
+    ) -> ExactVerdicts {
+        let mut refused = ExactVerdicts::default();
+        for target in targets.iter().filter(|target| !target.shadow && !target.denied) {
+            let Some(charge) = ExactCharge::new(generation.loaded(target.limit), target, true)
+                .filter(|charge| charge.quota.denies_after_crash())
+            else {
+                continue;
+            };
+            let fresh = charge.quota.quota().judge(None, 0, now);
+            let retry_after = Some(GUESSED_RETRY_AFTER);
+            let verdict = Verdict { allowed: false, remaining: 0, retry_after, ..fresh };
+            refused.verdicts.push(charge.limit_verdict(verdict, VerdictKinds::DEGRADED));
+        }
+        refused
     }
 
     /// Counts in this process again. Idempotent.

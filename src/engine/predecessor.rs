@@ -141,6 +141,7 @@ impl Predecessor {
             charged: false,
             at: now,
             verdicts: vec![None; request.charges.len()],
+            uncounted: Vec::new(),
             banned: self.ban(request, now.mono),
         };
         if judgment.banned.is_some() {
@@ -153,8 +154,8 @@ impl Predecessor {
         }
         let is_refused = judgment.verdicts.iter().flatten().any(|verdict| !verdict.allowed);
         let may_charge = request.may_charge && !is_refused;
-        let (charged, save) = self.settle_cells(request, may_charge, now, &mut judgment.verdicts);
-        judgment.charged = charged;
+        let save = self.settle_cells(request, may_charge, &mut judgment);
+        let charged = judgment.charged;
         match charged {
             true => {
                 for (limit, permit) in tentative.permits {
@@ -208,15 +209,16 @@ impl Predecessor {
         }
     }
 
-    /// Charges all cells or none. Returns whether they are charged, and the batch that has to be on the disk then. A charge
-    /// under a quota that was not handed over has no verdict.
+    /// Charges all cells or none. Returns the batch that has to be on the disk then. A charge under a quota that was not
+    /// handed over has no verdict.
     fn settle_cells(
         &self,
         request: &HandedRequest,
         may_charge: bool,
-        now: Now,
-        verdicts: &mut [Option<Verdict>],
-    ) -> (bool, Option<u64>) {
+        judgment: &mut HandedJudgment,
+    ) -> Option<u64> {
+        let now = judgment.at;
+        judgment.charged = may_charge;
         let mut cells: SmallVec<[(usize, &Arc<IssuedQuota>, WhenFull); 4]> = SmallVec::new();
         for (index, charge) in request.charges.iter().enumerate() {
             if let HandedCount::Exact { quota, denies_when_full } = &charge.count
@@ -234,22 +236,22 @@ impl Predecessor {
             })
             .collect();
         if charges.is_empty() {
-            return (may_charge, None);
+            return None;
         }
         let settled = self.engine.exact.embedded.settle(&charges, may_charge, now, |n| {
             let (index, quota, when_full) = &cells[n];
             let fresh = quota.quota().judge(None, request.charges[*index].cost, now);
+            judgment.uncounted.extend(u32::try_from(*index));
             let allowed = fresh.allowed && *when_full != WhenFull::Deny;
             Verdict { allowed, ..fresh }
         });
-        // No process hands over while it has a predecessor.
-        let Some(settled) = settled else {
-            return (may_charge, None);
-        };
+        // No process hands over while it has a predecessor, so there is a settlement.
+        let settled = settled?;
         for ((index, ..), verdict) in cells.iter().zip(&settled.verdicts) {
-            verdicts[*index] = Some(*verdict);
+            judgment.verdicts[*index] = Some(*verdict);
         }
-        (settled.charged, settled.save)
+        judgment.charged = settled.charged;
+        settled.save
     }
 
     /// Takes back what a refused request was charged. The verdicts are then those without the charges.

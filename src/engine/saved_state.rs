@@ -370,8 +370,17 @@ impl Restorer {
         Arc::clone(&self.quotas)
     }
 
-    /// Gives the engine the rules for keys that were read last.
+    /// Records that could not be read, those of cells excluded.
+    pub const fn unreadable(&self) -> u64 {
+        self.unreadable
+    }
+
+    /// Gives the engine the rules for keys that were read last. Rules of a shared store come from there: what another process
+    /// has read of them may be older.
     pub fn publish_rules(&self) {
+        if self.engine.remote().is_some() {
+            return;
+        }
         let date = self.engine.date(self.engine.now());
         let in_force = self.rules.iter().filter(|rule| rule.until > date);
         self.engine.set_key_rules(in_force.cloned().collect());

@@ -14,7 +14,7 @@
 //! uncounted, as with a store that fails.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -112,6 +112,8 @@ pub struct HandedJudgment {
     pub at: Now,
     /// The verdict on each charge, in order. `None`: the successor has no such limit.
     pub verdicts: Vec<Option<Verdict>>,
+    /// The charges that no cell keeps, for want of room, by index.
+    pub uncounted: Vec<u32>,
     /// The charge whose key is banned, by index, and for how long. Nothing else is judged then.
     pub banned: Option<(u32, Nanos)>,
 }
@@ -183,8 +185,12 @@ enum CountingSide {
 /// Who counts now, and what happened while that changed.
 pub(super) struct Succession {
     side: watch::Sender<CountingSide>,
+    /// Whether that is `Here`, for requests that only want to know this.
+    is_here: AtomicBool,
     /// Events of the switch, for whoever counts after it.
     events: Mutex<Vec<HandedEvent>>,
+    /// Whether a successor that counted has gone, with what it has counted.
+    is_abandoned: AtomicBool,
     /// Requests that were admitted uncounted, because the successor did not answer.
     unanswered: AtomicU64,
 }
@@ -203,7 +209,9 @@ impl Default for Succession {
     fn default() -> Self {
         Self {
             side: watch::Sender::new(CountingSide::Here),
+            is_here: AtomicBool::new(true),
             events: Mutex::default(),
+            is_abandoned: AtomicBool::new(false),
             unanswered: AtomicU64::new(0),
         }
     }
@@ -227,7 +235,7 @@ impl Succession {
 
     /// Whether cells may be in other hands.
     pub(super) fn is_here(&self) -> bool {
-        matches!(*self.side.borrow(), CountingSide::Here)
+        self.is_here.load(Ordering::Acquire)
     }
 
     /// Tells the successor, now or once it counts.
@@ -243,6 +251,7 @@ impl Succession {
 
     pub(super) fn begin_switch(&self) {
         let _order = self.events.lock();
+        self.is_here.store(false, Ordering::Release);
         self.side.send_replace(CountingSide::Switching);
     }
 
@@ -256,8 +265,17 @@ impl Succession {
     pub(super) fn take_back(&self, take_back: impl FnOnce()) -> Vec<HandedEvent> {
         let mut events = self.events.lock();
         take_back();
+        self.is_here.store(true, Ordering::Release);
         self.side.send_replace(CountingSide::Here);
         std::mem::take(&mut events)
+    }
+
+    pub(super) fn set_abandoned(&self) {
+        self.is_abandoned.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.is_abandoned.load(Ordering::Acquire)
     }
 
     pub(super) fn record_unanswered(&self) {

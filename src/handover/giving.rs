@@ -12,13 +12,18 @@ use super::context::HandoverContext;
 use super::keeper::Keeper;
 use super::link::SuccessorLink;
 use super::stream::{Answers, FrameStream};
-use super::timeouts::{MESSAGE_TIMEOUT, PAUSE_TIMEOUT, POLL_INTERVAL, STALL_TIMEOUT};
+use super::timeouts::{
+    HANDOVER_TIMEOUT, MESSAGE_TIMEOUT, PAUSE_TIMEOUT, POLL_INTERVAL, STALL_TIMEOUT,
+};
 use super::wire::{Packet, SocketsMessage, Word, send_sockets};
 use crate::clock::{Clock as _, Nanos, RoundedSpan};
 use crate::engine::Engine;
 
 /// Bytes that may wait for a successor that reads slowly, before the next shard is copied.
 const MAX_WAITING_BYTES: usize = 8 * 1024 * 1024;
+
+/// Shards that are copied between two looks at what has to be saved. A look may wait for the disk.
+const SHARDS_AT_ONCE: usize = 64;
 
 /// How often changes are copied once more before the last time, so that little is left for that.
 const LAST_ROUNDS: u32 = 3;
@@ -32,6 +37,8 @@ pub(super) struct Giving<'g, 'k> {
     keeper: &'g mut Keeper<'k>,
     stream: UnixStream,
     answers: Answers,
+    /// When it has to be over.
+    deadline: Nanos,
 }
 
 /// Takes everything back, unless the successor counts.
@@ -55,16 +62,18 @@ impl<'g, 'k> Giving<'g, 'k> {
         stream: UnixStream,
     ) -> io::Result<Self> {
         let answers = Answers::new(&stream)?;
-        Ok(Self { context, keeper, stream, answers })
+        let deadline = context.clock.now().mono.saturating_add(HANDOVER_TIMEOUT.into());
+        Ok(Self { context, keeper, stream, answers, deadline })
     }
 
     /// Hands everything over. After an error this process counts as before.
     pub(super) fn run(mut self) -> io::Result<()> {
-        let word = self.send_sockets()?;
+        let (link, link_of_successor) = UnixStream::pair()?;
+        let word = self.send_sockets(link_of_successor)?;
         self.await_answer(&word.answer("copy"))?;
         let frames = FrameStream::start(&self.stream)?;
         self.keeper.set_guest(Some(Box::new(frames.clone())));
-        let given = self.copy_all(&frames).and_then(|()| self.switch(&frames));
+        let given = self.copy_all(&frames).and_then(|()| self.switch(&frames, &link));
         self.keeper.set_guest(None);
         if given.is_err() {
             self.keeper.take_back();
@@ -73,13 +82,13 @@ impl<'g, 'k> Giving<'g, 'k> {
         given
     }
 
-    fn send_sockets(&mut self) -> io::Result<Word> {
+    fn send_sockets(&mut self, link: UnixStream) -> io::Result<Word> {
         let HandoverContext { sockets, ticket_keys, clock, .. } = self.context;
         let (sockets, word) = (sockets.try_clone()?, Word::random()?);
         let ticket_keys = ticket_keys.export(clock.now().mono);
         log::info!("QUIT: handing {} sockets over", sockets.len());
         self.stream.set_write_timeout(Some(MESSAGE_TIMEOUT))?;
-        send_sockets(&self.stream, &SocketsMessage { sockets, ticket_keys, word })?;
+        send_sockets(&self.stream, &SocketsMessage { sockets, ticket_keys, link, word })?;
         Ok(word)
     }
 
@@ -90,7 +99,9 @@ impl<'g, 'k> Giving<'g, 'k> {
         self.keeper.copy(|source, sink| source.save_common(sink));
         for shard in 0..self.keeper.shards() {
             self.keeper.copy(|source, sink| source.copy_shard(shard, sink));
-            self.drain(frames, MAX_WAITING_BYTES)?;
+            if shard % SHARDS_AT_ONCE == 0 {
+                self.drain(frames, MAX_WAITING_BYTES)?;
+            }
         }
         let word = Word::random()?;
         frames.send(&Packet::Copied(word))?;
@@ -98,9 +109,9 @@ impl<'g, 'k> Giving<'g, 'k> {
     }
 
     /// Copies the last changes, and lets the successor count.
-    fn switch(&mut self, frames: &FrameStream) -> io::Result<()> {
+    fn switch(&mut self, frames: &FrameStream, link: &UnixStream) -> io::Result<()> {
         for _ in 0..LAST_ROUNDS {
-            self.keeper.step(self.now(), false);
+            self.keeper.step(&*self.context.clock, false);
             self.drain(frames, 0)?;
         }
         let word = Word::random()?;
@@ -121,7 +132,7 @@ impl<'g, 'k> Giving<'g, 'k> {
         }
         switch.is_committed = true;
         publishing.is_handed_over = true;
-        let link = SuccessorLink::start(&self.context.runtime, &self.stream, &self.context.engine);
+        let link = SuccessorLink::start(&self.context.runtime, link, &self.context.engine);
         self.context.engine.set_successor(link);
         let pause = RoundedSpan(self.now().saturating_sub(began));
         log::info!("the successor counts; requests waited for {pause}");
@@ -131,7 +142,7 @@ impl<'g, 'k> Giving<'g, 'k> {
     /// Saves on until at most this many bytes wait for the successor.
     fn drain(&mut self, frames: &FrameStream, bytes: usize) -> io::Result<()> {
         loop {
-            self.keeper.tick(self.now());
+            self.keeper.tick(&*self.context.clock);
             self.check_end()?;
             if frames.wait_below(bytes, LOOK_INTERVAL)? {
                 return Ok(());
@@ -143,7 +154,7 @@ impl<'g, 'k> Giving<'g, 'k> {
     fn await_answer(&mut self, answer: &str) -> io::Result<()> {
         let began = self.now();
         while !self.answers.has_arrived(answer, LOOK_INTERVAL)? {
-            self.keeper.tick(self.now());
+            self.keeper.tick(&*self.context.clock);
             self.check_end()?;
             if self.now().saturating_sub(began) > Nanos::from(STALL_TIMEOUT) {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer"));
@@ -152,10 +163,13 @@ impl<'g, 'k> Giving<'g, 'k> {
         Ok(())
     }
 
-    /// An error once the process is told to end.
+    /// An error once the process is told to end, or the whole takes too long.
     fn check_end(&self) -> io::Result<()> {
-        match self.keeper.is_stopping() || self.context.requests.is_ending() {
-            true => Err(io::Error::other("this process is told to end")),
+        if self.keeper.is_stopping() || self.context.requests.is_ending() {
+            return Err(io::Error::other("this process is told to end"));
+        }
+        match self.now() > self.deadline {
+            true => Err(io::Error::new(io::ErrorKind::TimedOut, "it took too long")),
             false => Ok(()),
         }
     }

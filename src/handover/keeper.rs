@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::clock::Nanos;
+use crate::clock::{Clock, Nanos};
 use crate::engine::EngineSource;
 use crate::state::{AfterTask, FrameSink, Guest, Saver, SaverHandle, StateSource as _};
 
@@ -17,7 +17,7 @@ pub(crate) type KeeperTask = Box<dyn FnOnce(&mut Keeper<'_>) -> AfterTask + Send
 /// Copies cells for a successor.
 pub(crate) struct Keeper<'k> {
     from: CopyFrom<'k>,
-    /// When changes were last copied.
+    /// When changes were copied last.
     stepped: Nanos,
 }
 
@@ -68,19 +68,18 @@ impl<'k> Keeper<'k> {
     }
 
     /// Saves and copies what has changed, if it is time.
-    pub(super) fn tick(&mut self, now: Nanos) {
+    pub(super) fn tick(&mut self, clock: &dyn Clock) {
         let (interval, is_urgent) = match &mut self.from {
             CopyFrom::Saving { saver, handle } => (saver.flush_interval(), handle.take_urgent()),
             CopyFrom::Copying { .. } => (COPY_INTERVAL, false),
         };
-        if is_urgent || now >= self.stepped.saturating_add(interval) {
-            self.step(now, is_urgent);
+        if is_urgent || clock.now().mono >= self.stepped.saturating_add(interval) {
+            self.step(clock, is_urgent);
         }
     }
 
     /// Saves and copies what has changed.
-    pub(super) fn step(&mut self, now: Nanos, is_urgent: bool) {
-        self.stepped = now;
+    pub(super) fn step(&mut self, clock: &dyn Clock, is_urgent: bool) {
         match &mut self.from {
             CopyFrom::Saving { saver, .. } => saver.step(is_urgent),
             CopyFrom::Copying { source, guest } => {
@@ -89,6 +88,8 @@ impl<'k> Keeper<'k> {
                 }
             }
         }
+        // A disk that is slower than the interval must not take all of the time.
+        self.stepped = clock.now().mono;
     }
 
     /// The cells are here again.

@@ -83,7 +83,7 @@ impl SuccessorLink {
                     "the successor has gone ({error}); this process counts what is left by itself"
                 );
             }
-            engine.take_back();
+            engine.take_back_abandoned();
             // Those who wait are told after that.
             drop(own.waiting.lock().take());
         });

@@ -11,14 +11,18 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::context::HandoverContext;
 use super::giving::Giving;
-use super::timeouts::{MESSAGE_TIMEOUT, QUIT_VALIDITY};
+use super::timeouts::{MESSAGE_TIMEOUT, POLL_INTERVAL, QUIT_VALIDITY};
 use super::wire::{Hello, MAX_WAIT_LINE, Packet, VERSION, packet_bytes, version_of};
 use crate::state::AfterTask;
+
+/// Peers that are greeted at once. One that says nothing must not keep a successor waiting.
+const MAX_GREETED: usize = 8;
 
 /// Waits for a successor and for the order to hand over.
 pub(crate) struct HandoverOffer {
@@ -72,10 +76,18 @@ impl HandoverOffer {
         // Set by a QUIT; fires when that QUIT expires.
         let mut quit_timer: Option<Pin<Box<Sleep>>> = None;
         let context = Arc::clone(&self.context);
+        let (tell, mut greeted) = mpsc::channel(1);
+        let greeting = tokio::spawn(greet_all(self.listener, Arc::clone(&context), tell));
+        let _until_the_end = AbortOnDrop(greeting.abort_handle());
         loop {
             tokio::select! {
-                accepted = self.listener.accept() => if let Ok((stream, _)) = accepted {
-                    successor = self.greeted(stream).await.or(successor);
+                Some(stream) = greeted.recv() => match successor {
+                    // The first stays; the other is told by the end of the conversation.
+                    Some(_) => log::warn!("another successor is waiting already"),
+                    None => {
+                        log::info!("a successor is waiting; QUIT hands over to it");
+                        successor = Some(stream);
+                    }
                 },
                 () = disconnected(&mut successor) => {
                     log::info!("the successor has gone");
@@ -102,70 +114,106 @@ impl HandoverOffer {
                 continue;
             };
             quit_timer = None;
-            match self.hand_over(stream).await {
+            match hand_over(&context, stream).await {
                 Ok(()) => return,
                 Err(error) => log::error!("the successor does not take over: {error}; serving on"),
             }
         }
     }
+}
 
-    async fn hand_over(&self, stream: UnixStream) -> io::Result<()> {
-        let stream = stream.into_std()?;
-        stream.set_nonblocking(false)?;
-        let context = Arc::clone(&self.context);
-        let (tell, told) = oneshot::channel();
-        (self.context.keeper)(Box::new(move |keeper| {
-            let given = Giving::new(&context, keeper, stream).and_then(Giving::run);
-            let after = if given.is_ok() { AfterTask::Finish } else { AfterTask::GoOn };
-            // Whoever waits ends only with the process.
-            drop(tell.send(given));
-            after
-        }))?;
-        told.await.map_err(io::Error::other)?
+async fn hand_over(context: &Arc<HandoverContext>, stream: UnixStream) -> io::Result<()> {
+    let stream = stream.into_std()?;
+    stream.set_nonblocking(false)?;
+    let own = Arc::clone(context);
+    let (tell, told) = oneshot::channel();
+    (context.keeper)(Box::new(move |keeper| {
+        let given = Giving::new(&own, keeper, stream).and_then(Giving::run);
+        let after = if given.is_ok() { AfterTask::Finish } else { AfterTask::GoOn };
+        // Whoever waits ends only with the process.
+        drop(tell.send(given));
+        after
+    }))?;
+    told.await.map_err(io::Error::other)?
+}
+
+/// The stream, if the peer runs as this user or as root and introduces itself as a successor of a version that this one
+/// can talk to. It is told what it must know before QUIT. Other users get no secret, whatever the directory's
+/// permissions are.
+async fn greeted(context: &HandoverContext, mut stream: UnixStream) -> Option<UnixStream> {
+    let own = rustix::process::geteuid().as_raw();
+    if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0) {
+        log::warn!("a process of another user connected to take over; it gets nothing");
+        return None;
     }
-
-    /// The stream, if the peer runs as this user or as root and introduces itself as a successor of a version that this one
-    /// can talk to. It is told what it must know before QUIT. Other users get no secret, whatever the directory's
-    /// permissions are.
-    async fn greeted(&self, mut stream: UnixStream) -> Option<UnixStream> {
-        let own = rustix::process::geteuid().as_raw();
-        if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0) {
-            log::warn!("a process of another user connected to take over; it gets nothing");
-            return None;
-        }
-        match timeout(MESSAGE_TIMEOUT, first_line(&mut stream)).await {
-            Ok(Ok(line)) => match version_of(&line) {
-                Some(version) if version >= VERSION => {}
-                Some(version) => {
-                    log::error!(
-                        "a successor speaks version {version} of the handover, this process {VERSION}; end this process and start that one anew"
-                    );
-                    return None;
-                }
-                None => {
-                    log::warn!("a peer connected to take over, but is no successor");
-                    return None;
-                }
-            },
-            Ok(Err(_)) | Err(_) => {
+    match timeout(MESSAGE_TIMEOUT, first_line(&mut stream)).await {
+        Ok(Ok(line)) => match version_of(&line) {
+            Some(version) if version >= VERSION => {}
+            Some(version) => {
+                log::error!(
+                    "a successor speaks version {version} of the handover, this process {VERSION}; end this process and start that one anew"
+                );
+                return None;
+            }
+            None => {
                 log::warn!("a peer connected to take over, but is no successor");
                 return None;
             }
+        },
+        Ok(Err(_)) | Err(_) => {
+            log::warn!("a peer connected to take over, but is no successor");
+            return None;
         }
-        let hello = Packet::Hello(Box::new(self.hello()));
-        let bytes = packet_bytes(&hello).ok()?;
-        timeout(MESSAGE_TIMEOUT, stream.write_all(&bytes)).await.ok()?.ok()?;
-        log::info!("a successor is waiting; QUIT hands over to it");
-        Some(stream)
     }
+    let hello = Packet::Hello(Box::new(hello(context)));
+    let bytes = packet_bytes(&hello).ok()?;
+    timeout(MESSAGE_TIMEOUT, stream.write_all(&bytes)).await.ok()?.ok()?;
+    Some(stream)
+}
 
-    fn hello(&self) -> Hello {
-        Hello {
-            version: VERSION,
-            secret: self.context.engine.secret_bytes(),
-            mark: self.context.clock.mark(),
-            directory: self.context.directory,
-        }
+fn hello(context: &HandoverContext) -> Hello {
+    Hello {
+        version: VERSION,
+        secret: context.engine.secret_bytes(),
+        mark: context.clock.mark(),
+        directory: context.directory,
+    }
+}
+
+/// Greets peers side by side, and passes on the successors among them.
+async fn greet_all(
+    listener: UnixListener,
+    context: Arc<HandoverContext>,
+    tell: mpsc::Sender<UnixStream>,
+) {
+    let free = Arc::new(Semaphore::new(MAX_GREETED));
+    loop {
+        // The semaphore is never closed.
+        let Ok(permit) = Arc::clone(&free).acquire_owned().await else {
+            return;
+        };
+        let Ok((stream, _)) = listener.accept().await else {
+            // No descriptor is left, most likely.
+            sleep(POLL_INTERVAL).await;
+            continue;
+        };
+        let (context, tell) = (Arc::clone(&context), tell.clone());
+        tokio::spawn(async move {
+            if let Some(stream) = greeted(&context, stream).await {
+                // Nobody takes it once this process has handed over.
+                let _is_taken = tell.send(stream).await;
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// Ends a task.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -25,6 +25,9 @@ use crate::state::{FrameKind, RestoredFrame, StateMetrics};
 /// Bytes that are read at once.
 const READ_BYTES: usize = 256 * 1024;
 
+/// The most bytes of what is taken up in the last moment: the confirm table, and a million keys with requests in flight.
+const MAX_LAST_BYTES: usize = 64 * 1024 * 1024;
+
 /// What takes up the counts.
 pub(crate) struct TakeUpContext {
     pub(crate) engine: Arc<Engine>,
@@ -86,7 +89,7 @@ pub(crate) fn take_over(
             log::warn!("no keys of session tickets were handed over: sessions begin anew");
         }
         send(&mut stream, message.word.answer("copy").as_bytes())?;
-        let successor = TakeUp::start(stream, context)?;
+        let successor = TakeUp::start(stream, message.link, context)?;
         let sockets = ListeningSockets::inherited(message.sockets);
         return Ok(Some(TakenOver { sockets, successor }));
     }
@@ -94,14 +97,15 @@ pub(crate) fn take_over(
 }
 
 impl TakeUp {
-    fn start(stream: UnixStream, context: TakeUpContext) -> io::Result<Self> {
+    fn start(stream: UnixStream, link: UnixStream, context: TakeUpContext) -> io::Result<Self> {
         let (prepared, may_answer) = mpsc::channel();
         let (tell, taken) = oneshot::channel();
         let live = Arc::clone(&context.live);
         stream.set_read_timeout(Some(STALL_TIMEOUT))?;
         std::thread::Builder::new().name("take-up".to_owned()).spawn(move || {
             // If nobody listens, the process ends.
-            drop(tell.send(take_up(stream, context, &may_answer)));
+            let taken = take_up(stream, context, &may_answer);
+            drop(tell.send(taken.map(|predecessor| (link, predecessor))));
         })?;
         Ok(Self { prepared, taken, live })
     }
@@ -111,14 +115,28 @@ impl TakeUp {
     pub(crate) async fn take<A: Send + 'static>(self, alive: A) -> io::Result<()> {
         // If the thread has ended, it tells why.
         let _is_heard = self.prepared.send(());
-        let (stream, predecessor) = self.taken.await.map_err(io::Error::other)??;
+        let (link, predecessor) = self.taken.await.map_err(io::Error::other)??;
         let live = self.live;
         tokio::spawn(async move {
-            serve(stream, predecessor, live).await;
+            serve(link, predecessor, live).await;
             drop(alive);
         });
         Ok(())
     }
+}
+
+/// What was taken up so far.
+struct TakingUp {
+    context: TakeUpContext,
+    restorer: Restorer,
+    /// What is taken up in the last moment.
+    last_frames: Vec<(FrameKind, Vec<u8>)>,
+    last_bytes: usize,
+    /// Records that this process cannot read.
+    unreadable: u64,
+    /// Cells that were copied once; `None`: not all have been.
+    copied: Option<u64>,
+    has_new_rules: bool,
 }
 
 /// Takes up everything. Returns when this process counts.
@@ -126,59 +144,102 @@ fn take_up(
     stream: UnixStream,
     context: TakeUpContext,
     may_answer: &mpsc::Receiver<()>,
-) -> io::Result<(UnixStream, Predecessor)> {
-    let TakeUpContext { engine, live, clock, metrics, requests, republish, open } = context;
+) -> io::Result<Predecessor> {
     let mut reader = BufReader::with_capacity(READ_BYTES, stream.try_clone()?);
-    let mut answers = stream.try_clone()?;
-    let mut restorer = Restorer::new(Arc::clone(&engine));
-    let mut last_frames = Vec::new();
-    let (mut unreadable, mut has_new_rules, mut cells) = (0, false, 0);
+    let mut answers = stream;
+    let mut taking_up = TakingUp {
+        restorer: Restorer::new(Arc::clone(&context.engine)),
+        context,
+        last_frames: Vec::new(),
+        last_bytes: 0,
+        unreadable: 0,
+        copied: None,
+        has_new_rules: false,
+    };
     loop {
         match read_packet(&mut reader)? {
-            Packet::Frame {
-                kind: kind @ (FrameKind::Confirm | FrameKind::InFlight),
-                payload,
-                ..
-            } => {
-                last_frames.push((kind, payload));
-            }
-            Packet::Frame { kind, group, payload } => {
-                has_new_rules |= kind == FrameKind::Rules;
-                let frame = RestoredFrame { kind, group, payload, is_settled: true };
-                if let Some(cells) = restorer.read(frame) {
-                    unreadable += Restorer::restore_cells(&engine, &metrics, &cells);
-                }
-            }
-            Packet::Copied(word) => {
-                restorer.publish_rules();
-                republish();
-                (has_new_rules, cells) = (false, metrics.recovered_cells());
+            Packet::Frame { kind, group, payload } => taking_up.read(kind, group, payload)?,
+            Packet::Copied(word) if taking_up.copied.is_none() => {
+                taking_up.prepare()?;
                 may_answer
                     .recv_timeout(STALL_TIMEOUT)
                     .map_err(|_| io::Error::other("this process was not ready in time"))?;
-                check_end(&requests)?;
+                check_end(&taking_up.context.requests)?;
                 send(&mut answers, word.answer("prepared").as_bytes())?;
             }
-            Packet::Last { word, since } => {
-                let generation = &live.load().generation;
-                let (predecessor, left) = restorer.take_up(&engine, generation, &last_frames);
-                if has_new_rules {
-                    republish();
-                }
+            Packet::Last { word, since } if taking_up.copied.is_some() => {
                 if !reader.buffer().is_empty() {
                     return Err(unexpected());
                 }
-                check_end(&requests)?;
-                answer_taken(&mut answers, word)?;
-                open();
-                let pause = clock.now().mono.saturating_sub(since);
-                metrics.record_handover(cells, pause);
-                report(cells, unreadable + left, pause);
-                return Ok((stream, predecessor));
+                return taking_up.finish(&mut answers, word, since);
             }
-            Packet::Hello(_) => return Err(unexpected()),
+            Packet::Hello(_) | Packet::Copied(_) | Packet::Last { .. } => return Err(unexpected()),
         }
     }
+}
+
+impl TakingUp {
+    fn read(&mut self, kind: FrameKind, group: u8, payload: Vec<u8>) -> io::Result<()> {
+        if matches!(kind, FrameKind::Confirm | FrameKind::InFlight) {
+            self.last_bytes += payload.len();
+            if self.copied.is_none() || self.last_bytes > MAX_LAST_BYTES {
+                return Err(unexpected());
+            }
+            self.last_frames.push((kind, payload));
+            return Ok(());
+        }
+        self.has_new_rules |= kind == FrameKind::Rules;
+        let frame = RestoredFrame { kind, group, payload, is_settled: true };
+        if let Some(cells) = self.restorer.read(frame) {
+            let TakeUpContext { engine, metrics, .. } = &self.context;
+            self.unreadable += Restorer::restore_cells(engine, metrics, &cells);
+        }
+        self.check_readable(0)
+    }
+
+    /// Everything has been copied once.
+    fn prepare(&mut self) -> io::Result<()> {
+        self.restorer.publish_rules();
+        (self.context.republish)();
+        self.has_new_rules = false;
+        self.copied = Some(self.context.metrics.recovered_cells());
+        self.check_readable(self.restorer.unreadable())
+    }
+
+    /// Takes up what changed last, and says that this process counts.
+    fn finish(self, answers: &mut UnixStream, word: Word, since: Nanos) -> io::Result<Predecessor> {
+        let (unreadable, copied) = (self.unreadable, self.copied.unwrap_or_default());
+        let TakeUpContext { engine, live, clock, metrics, requests, republish, open } =
+            self.context;
+        let generation = &live.load().generation;
+        let (predecessor, left) = self.restorer.take_up(&engine, generation, &self.last_frames);
+        if self.has_new_rules {
+            republish();
+        }
+        if unreadable + left > 0 {
+            return Err(not_readable(unreadable + left));
+        }
+        check_end(&requests)?;
+        answer_taken(answers, word)?;
+        open();
+        let pause = clock.now().mono.saturating_sub(since);
+        metrics.record_handover(copied, pause);
+        let span = RoundedSpan(pause);
+        log::info!("{copied} cells were handed over; requests waited for {span}");
+        Ok(predecessor)
+    }
+
+    /// An error if something cannot be read: the running process can, and serves on.
+    fn check_readable(&self, more: u64) -> io::Result<()> {
+        match self.unreadable + more {
+            0 => Ok(()),
+            unreadable => Err(not_readable(unreadable)),
+        }
+    }
+}
+
+fn not_readable(records: u64) -> io::Error {
+    io::Error::other(format!("{records} records of its counts cannot be read"))
 }
 
 /// An error once this process is told to end: then the running one must serve on.
@@ -192,14 +253,4 @@ fn check_end(requests: &OperatorRequests) -> io::Result<()> {
 /// Says that this process counts. After an error it does not: the running process has taken its counts back.
 fn answer_taken(answers: &mut UnixStream, word: Word) -> io::Result<()> {
     send(answers, word.answer("taken").as_bytes())
-}
-
-fn report(cells: u64, unreadable: u64, pause: Nanos) {
-    let span = RoundedSpan(pause);
-    log::info!("{cells} cells were handed over; requests waited for {span}");
-    if unreadable > 0 {
-        log::error!(
-            "{unreadable} records of the running process could not be read and are left out"
-        );
-    }
 }

@@ -12,7 +12,12 @@ use parking_lot::{Condvar, Mutex};
 
 use super::timeouts::STALL_TIMEOUT;
 use super::wire::{Packet, packet_bytes, unexpected, write_packet};
+use crate::clock::Stopwatch;
 use crate::state::{FrameKind, FrameSink};
+
+/// The most bytes that may wait for a successor that reads slowly: what changes in seconds of heavy traffic. Above it the
+/// handover is given up.
+const MAX_UNSENT_BYTES: usize = 256 * 1024 * 1024;
 
 /// What waits to be written.
 #[derive(Default)]
@@ -98,6 +103,10 @@ impl FrameStream {
         let mut locked = queue.lock();
         if !locked.has_failed {
             add(&mut locked.bytes);
+            if locked.bytes.len() > MAX_UNSENT_BYTES {
+                locked.has_failed = true;
+                locked.bytes = Vec::new();
+            }
             changed.notify_all();
         }
     }
@@ -122,19 +131,19 @@ impl Answers {
 
     /// Whether this line has arrived, within `time`. An error if another one does, or if the successor has gone.
     pub(super) fn has_arrived(&mut self, line: &str, time: Duration) -> io::Result<bool> {
-        self.stream.set_read_timeout(Some(time))?;
-        match self.read_more(line) {
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
-            {
-                Ok(false)
+        let timed = Stopwatch::start();
+        while let Some(left) = time.checked_sub(timed.elapsed()).filter(|left| !left.is_zero()) {
+            self.stream.set_read_timeout(Some(left))?;
+            match self.read_more(line, || timed.elapsed() < time) {
+                Err(error) if is_pause(&error) => {}
+                result => return result,
             }
-            result => result,
         }
+        Ok(false)
     }
 
-    /// Reads until the line is complete.
-    fn read_more(&mut self, line: &str) -> io::Result<bool> {
+    /// Reads until the line is complete, or `may_go_on` says no.
+    fn read_more(&mut self, line: &str, may_go_on: impl Fn() -> bool) -> io::Result<bool> {
         loop {
             // What was read stays, so a line that is another one stays an error.
             if !line.as_bytes().starts_with(&self.read) {
@@ -143,6 +152,9 @@ impl Answers {
             if self.read.len() == line.len() {
                 self.read.clear();
                 return Ok(true);
+            }
+            if !may_go_on() {
+                return Ok(false);
             }
             let mut bytes = [0; 64];
             let wanted = (line.len() - self.read.len()).min(bytes.len());
@@ -159,8 +171,20 @@ impl Answers {
         // The stream exists, so it can be closed; if not, nothing is read below either.
         let closed = self.stream.shutdown(std::net::Shutdown::Read);
         // What was written before the end is still read, then the end.
-        closed.is_ok() && self.read_more(line).unwrap_or(false)
+        closed.is_ok()
+            && loop {
+                match self.read_more(line, || true) {
+                    Err(error) if is_pause(&error) => {}
+                    result => break result.unwrap_or(false),
+                }
+            }
     }
+}
+
+/// Whether reading can simply be tried again: the time was over, or a signal came.
+fn is_pause(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
 
 #[cfg(test)]

@@ -11,6 +11,9 @@ pub(super) const SUCCESSOR_PATIENCE: Duration = Duration::from_secs(60);
 /// How long the other side may be silent, or take nothing of what is sent, while it has something to do.
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a handover may take from QUIT to the switch. Ten million cells take half a minute on two busy cores.
+pub(super) const HANDOVER_TIMEOUT: Duration = Duration::from_secs(180);
+
 /// How long the requests of the running process wait at most, while its successor takes up what it counts. A successor
 /// that takes longer gets nothing.
 pub(super) const PAUSE_TIMEOUT: Duration = Duration::from_secs(1);

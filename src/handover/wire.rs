@@ -36,7 +36,7 @@ const TICKETS_PREFIX: &str = "tickets ";
 
 const WORD_PREFIX: &str = "word ";
 
-/// Sockets in one message; the kernel allows 253.
+/// Sockets in one message, the link included; the kernel allows 253.
 const MAX_SOCKETS: usize = 64;
 
 /// Bytes of the longest message with sockets: [`MAX_SOCKETS`] addresses of at most 60 bytes, and the keys.
@@ -91,6 +91,8 @@ pub(super) struct SocketsMessage {
     pub(super) sockets: Vec<ListeningSocket>,
     /// The keys of session tickets, as `TicketKeys::export` writes them.
     pub(super) ticket_keys: Zeroizing<String>,
+    /// The successor's end of the link, which outlives the conversation.
+    pub(super) link: UnixStream,
     pub(super) word: Word,
 }
 
@@ -177,8 +179,8 @@ pub(super) fn send_sockets(stream: &UnixStream, message: &SocketsMessage) -> io:
     lines.push_str(&message.ticket_keys);
     lines.push('\n');
     lines.push_str(&format!("{WORD_PREFIX}{}\n", message.word.0));
-    let descriptors: Vec<_> =
-        message.sockets.iter().map(|listening| listening.socket.as_fd()).collect();
+    let descriptors = message.sockets.iter().map(|listening| listening.socket.as_fd());
+    let descriptors: Vec<_> = descriptors.chain(std::iter::once(message.link.as_fd())).collect();
     let mut space =
         vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -218,6 +220,7 @@ pub(super) fn receive_sockets(stream: &UnixStream) -> io::Result<SocketsMessage>
     let addresses: Result<Vec<SocketAddr>, _> =
         addresses.split_whitespace().map(str::parse).collect();
     let addresses = addresses.map_err(|_| unexpected())?;
+    let link = UnixStream::from(descriptors.pop().ok_or_else(unexpected)?);
     if addresses.len() != descriptors.len() {
         return Err(unexpected());
     }
@@ -225,7 +228,7 @@ pub(super) fn receive_sockets(stream: &UnixStream) -> io::Result<SocketsMessage>
         ListeningSocket { address, socket: TcpListener::from(descriptor) }
     });
     let ticket_keys = Zeroizing::new(keys.to_owned());
-    Ok(SocketsMessage { sockets: sockets.collect(), ticket_keys, word })
+    Ok(SocketsMessage { sockets: sockets.collect(), ticket_keys, link, word })
 }
 
 /// Writes all bytes.
@@ -257,8 +260,14 @@ mod tests {
         let sockets: Vec<_> = (0..33).map(bind).collect();
         let addresses: Vec<_> = sockets.iter().map(|listening| listening.address).collect();
         let ticket_keys = Zeroizing::new("a b".to_owned());
-        send_sockets(&sender, &SocketsMessage { sockets, ticket_keys, word: Word(7) }).unwrap();
-        let received = receive_sockets(&receiver).unwrap();
+        let (ours, link) = UnixStream::pair().unwrap();
+        let message = SocketsMessage { sockets, ticket_keys, link, word: Word(7) };
+        send_sockets(&sender, &message).unwrap();
+        let mut received = receive_sockets(&receiver).unwrap();
+        (&ours).write_all(b"x").unwrap();
+        let mut arrived = [0];
+        received.link.read_exact(&mut arrived).unwrap();
+        assert_eq!(&arrived, b"x");
         assert_eq!((received.ticket_keys.as_str(), received.word), ("a b", Word(7)));
         let arrived: Vec<_> = received.sockets.iter().map(|listening| listening.address).collect();
         assert_eq!(arrived, addresses);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::start_error::StartError;
 use crate::clock::{Clock as _, RoundedSpan, Stopwatch, SystemClock};
@@ -31,11 +31,12 @@ const MAX_WAITING_FRAMES: usize = 8;
 /// How long the end of the process waits for the last save. A disk that does not answer must not keep the process.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the directory may still be in the hands of the process that has handed over.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the directory may still be in the hands of the process that has handed over before that is told.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The time between two attempts to get it.
+/// The time between two attempts to get the directory: before that, and after it.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
+const LATE_LOCK_RETRY: Duration = Duration::from_secs(1);
 
 /// A directory that this process saves to once the process before it has handed over.
 pub(super) struct LaterState {
@@ -64,7 +65,12 @@ pub(super) struct StateKeeping {
 
 /// The thread that saves, once it runs.
 #[derive(Default)]
-pub(super) struct StateKeeper(Mutex<Option<Arc<SaverHandle<EngineSource>>>>);
+pub(super) struct StateKeeper {
+    handle: Mutex<Option<Arc<SaverHandle<EngineSource>>>>,
+    /// Whether the thread has yet to be started, once the directory can be had.
+    is_awaited: Mutex<bool>,
+    changed: Condvar,
+}
 
 impl OpenState {
     pub(super) fn open(
@@ -140,8 +146,9 @@ impl LaterState {
         let waiting = std::thread::Builder::new().name("state-lock".to_owned());
         waiting.spawn(move || {
             let StateKeeping { engine, clock, metrics, keeper, .. } = keeping;
-            let timed = Stopwatch::start();
-            let opened = loop {
+            keeper.set_awaited(true);
+            let (timed, mut is_told) = (Stopwatch::start(), false);
+            let directory = loop {
                 let opened = StateDirectory::open_after_handover(
                     &self.settings.directory,
                     &self.secret,
@@ -149,24 +156,28 @@ impl LaterState {
                     clock.date(clock.now()).secs(),
                 );
                 match opened {
-                    Err(StateError::InUse { .. }) if timed.elapsed() < LOCK_TIMEOUT => {
+                    Ok(directory) => break directory,
+                    Err(StateError::InUse { .. }) if timed.elapsed() < LOCK_PATIENCE => {
                         std::thread::sleep(LOCK_RETRY);
                     }
-                    opened => break opened,
+                    Err(error) => {
+                        if !is_told {
+                            log::error!("the state is not saved yet: {error}");
+                            engine.set_saves_failing();
+                            is_told = true;
+                        }
+                        std::thread::sleep(LATE_LOCK_RETRY);
+                    }
                 }
             };
-            match opened {
-                Ok(directory) => {
-                    let intervals = intervals(&self.settings);
-                    // What the process before has not saved is saved by nobody else.
-                    let lacks_cells = !self.is_shared || !directory.summary().is_clean;
-                    save(directory, (intervals, lacks_cells), engine, clock, &metrics, &keeper);
-                }
-                Err(error) => {
-                    log::error!("the state is not saved: {error}");
-                    engine.set_saves_failing();
-                }
+            if is_told {
+                log::warn!("the state is saved from now on");
             }
+            let intervals = intervals(&self.settings);
+            // What the process before has not saved is saved by nobody else.
+            let lacks_cells = !self.is_shared || !directory.summary().is_clean;
+            save(directory, (intervals, lacks_cells), engine, clock, &metrics, &keeper);
+            keeper.set_awaited(false);
         })?;
         Ok(())
     }
@@ -195,7 +206,7 @@ fn save(
         Ok(handle) => {
             let waiting = Arc::clone(&handle);
             store.set_save_wake(Box::new(move || waiting.hurry()));
-            *keeper.0.lock() = Some(handle);
+            *keeper.handle.lock() = Some(handle);
         }
         Err(error) => {
             log::error!("the state is not saved: no thread for it: {error}");
@@ -213,7 +224,7 @@ impl StateKeeper {
         clock: Arc<SystemClock>,
         metrics: Arc<StateMetrics>,
     ) -> io::Result<()> {
-        if let Some(handle) = self.0.lock().as_ref() {
+        if let Some(handle) = self.handle.lock().as_ref() {
             let own = Arc::clone(handle);
             handle.run(Box::new(move |saver| task(&mut Keeper::saving(saver, own))));
             return Ok(());
@@ -228,11 +239,24 @@ impl StateKeeper {
 
     /// Saves the last changes, at the end of the process.
     pub(super) fn finish(&self) {
-        if let Some(handle) = self.0.lock().take()
+        let mut is_awaited = self.is_awaited.lock();
+        self.changed.wait_while_for(&mut is_awaited, |is_awaited| *is_awaited, SAVE_TIMEOUT);
+        if *is_awaited {
+            log::error!(
+                "nothing of what was counted since the handover is saved: the directory could not be had"
+            );
+        }
+        drop(is_awaited);
+        if let Some(handle) = self.handle.lock().take()
             && !handle.finish(SAVE_TIMEOUT)
         {
             log::error!("the last changes of the state are not saved");
         }
+    }
+
+    fn set_awaited(&self, is_awaited: bool) {
+        *self.is_awaited.lock() = is_awaited;
+        self.changed.notify_all();
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use support::servers::{Gate, client, eventually, metric, origin_yaml, signal};
-use support::spending::{CountingOrigin, Spenders};
+use support::spending::{CountingOrigin, Spenders, ask};
 
 const IN_FLIGHT: usize = 3;
 
@@ -413,4 +413,52 @@ limits_of_this_proxy: {{ drain: 300ms, finish: 10s }}
         let is_banned = wait <= 3_600;
         assert_eq!((status, is_banned), (429, upgrade == 1), "upgrade {upgrade}: {wait} s");
     }
+}
+
+/// What a successor that died has admitted is not known to the process before it: `deny` refuses rather than admit too much.
+#[tokio::test]
+async fn a_successor_that_dies_later_makes_deny_refuse() {
+    const LIMIT: usize = 40;
+    let origin = CountingOrigin::start().await;
+    let policy = format!(
+        "{}store: {{ embedded: {{ state: state }} }}
+limits:
+  day: {{ tier: exact, algorithm: token_bucket, rate: {LIMIT}/10d, burst: {LIMIT}, key: header:x-key, missing_key: deny, after_crash: deny }}
+routes: [{{ name: r, limits: [day] }}]
+limits_of_this_proxy: {{ drain: 20s, finish: 20s }}
+",
+        origin_yaml(origin.address)
+    );
+    let gate = Gate::start(&policy).await;
+    let (mut kept, mut other) = (None, None);
+    let mut admitted = 0;
+    for _ in 0..4 {
+        admitted += usize::from(ask(gate.port, 1, &mut kept).await.unwrap());
+    }
+    let _opened = ask(gate.port, 2, &mut other).await.unwrap();
+    let mut new = gate.successor();
+    assert!(logged(&gate, "a successor is waiting").await, "{}", gate.log());
+    gate.signal("QUIT");
+    assert!(logged(&gate, "the successor counts").await, "{}", gate.log());
+    new.wait_ready().await;
+    for _ in 0..3 {
+        admitted += usize::from(ask(new.port, 1, &mut None).await.unwrap());
+    }
+    admitted += usize::from(ask(gate.port, 1, &mut kept).await.unwrap());
+    assert_eq!(admitted, 8, "the successor judges requests on old connections");
+    new.signal("KILL");
+    new.ended(Duration::from_secs(10)).await.unwrap();
+    assert!(logged(&gate, "the successor has gone").await, "{}", gate.log());
+    assert_eq!(ask(gate.port, 1, &mut other).await, Ok(false));
+    drop((kept, other));
+    let mut gate = gate;
+    gate.signal("INT");
+    gate.ended(Duration::from_secs(10)).await.unwrap();
+    let mut gate = Gate::run(Arc::clone(&gate.folder), gate.port, gate.admin, &[]);
+    gate.wait_ready().await;
+    let mut kept = None;
+    while ask(gate.port, 1, &mut kept).await.unwrap() {
+        admitted += 1;
+    }
+    assert!(admitted <= LIMIT && admitted >= LIMIT - LIMIT / 8, "{admitted} of {LIMIT}");
 }

@@ -3,7 +3,7 @@
 //! The oracle is a third engine that sees every request and every end in the same order. After the switch, requests go to
 //! either process, and each ends in the process where it began.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt as _;
@@ -15,7 +15,7 @@ use tollgate::engine::{
     HeldJudgment, Outcome, PendingSettlement, Predecessor, Restorer, Successor, SuccessorAnswer,
 };
 use tollgate::policy::client::RequestClient;
-use tollgate::policy::{ConnectionFacts, Facts, KeySecret};
+use tollgate::policy::{ConnectionFacts, Facts, KeyHash, KeyRule, KeySecret, Ruling};
 use tollgate::state::{FrameKind, FrameSink, RestoredFrame, StateMetrics, StateSource as _};
 
 use crate::disk::SimulatedDisk;
@@ -29,14 +29,16 @@ limits:
   fixed: { tier: exact, rate: 9/10s, algorithm: fixed_window, key: header:x-key, missing_key: deny, penalty: { after: 3, within: 10s, ban: 7s } }
   flying: { tier: exact, max_in_flight: 3, key: header:x-key, missing_key: deny }
   priced: { tier: exact, rate: 30/10s, key: header:x-key, missing_key: deny, cost: { response_header: x-cost, reserve: 3, max: 9 } }
+  pages: { tier: estimate, rate: 9/10s, key: header:x-key, missing_key: deny }
 routes:
+  - { name: five, match: { path: /five }, limits: [pages] }
   - { name: one, match: { path: /one }, limits: [bucket, window] }
   - { name: two, match: { path: /two }, limits: [log, flying] }
   - { name: three, match: { path: /three }, limits: [fixed] }
   - { name: four, match: { path: /four }, limits: [priced, flying, bucket] }
 ";
 
-const ROUTES: [&str; 4] = ["/one", "/two", "/three", "/four"];
+const ROUTES: [&str; 5] = ["/one", "/two", "/three", "/four", "/five"];
 
 /// A process.
 struct Process {
@@ -230,7 +232,8 @@ async fn schedule(seed: u64) {
         }
         match random.u32(..10) {
             0..6 => {
-                let (path, key) = (ROUTES[random.usize(..4)], random.u32(..6).to_string());
+                let (path, key) =
+                    (ROUTES[random.usize(..ROUTES.len())], random.u32(..6).to_string());
                 let in_new = !restorer_left && random.bool();
                 let process = if in_new { &new } else { &old };
                 let mine = process.decide(path, &key).await;
@@ -327,24 +330,74 @@ routes:
 fn a_process_without_its_cells_completes_no_round() {
     let policy = "
 limits:
-  hour: { tier: exact, rate: 5/10d, algorithm: fixed_window, key: header:x-key, missing_key: deny }
+  hour: { tier: exact, rate: 9/10d, algorithm: fixed_window, key: header:x-key, missing_key: deny }
 routes:
   - { name: hour, match: { path: /hour }, limits: [hour] }
 ";
     let (clock, disk) = (Arc::new(ManualClock::new(EPOCH)), SimulatedDisk::new(1));
     let mut node = Node::start(policy, &clock, &disk);
-    for key in 0..50 {
-        for _ in 0..5 {
+    node.saver = node.saver.with_min_round(1);
+    for _ in 0..3 {
+        for key in 0..50 {
             assert!(node.is_allowed("hour", &key.to_string()));
         }
+        node.saver.step(true);
     }
+    // A round begins, and is far from its end.
+    assert!(node.is_allowed("hour", "0"));
     node.saver.step(true);
     let generation = &node.generation;
     node.saver.set_handed_over(true);
     node.saver.save_with_guest(|source, sink| source.hand_over(generation, sink));
-    node.saver.finish();
+    node.engine.set_key_rules(Arc::from([KeyRule {
+        limit: "hour".into(),
+        key: KeyHash { high: 1, low: 1 },
+        ruling: Ruling::Ban,
+        until: EPOCH.saturating_add(Nanos::from_secs(1_000)),
+        made_at: EPOCH,
+        by: "a test".into(),
+        reason: "something to be saved".into(),
+    }]));
+    assert!(node.saver.finish());
     let next = Node::start(policy, &clock, &disk);
     for key in 0..50 {
-        assert_eq!(next.spent("hour", &key.to_string()), 5, "key {key}");
+        let spent = next.spent("hour", &key.to_string());
+        assert_eq!(spent, 3 + u32::from(key == 0), "key {key}");
     }
+}
+
+/// Requests end while a handover that failed is taken back: neither waits for the other.
+#[test]
+fn a_handover_is_taken_back_while_requests_end() {
+    let policy = "
+limits:
+  flying: { tier: exact, max_in_flight: 9, key: header:x-key, missing_key: deny }
+routes:
+  - { name: one, match: { path: /one }, limits: [flying] }
+";
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let old = Arc::new(Process::start(&clock, policy));
+    let stop = Arc::new(AtomicBool::new(false));
+    for thread in 0..3 {
+        let (old, stop) = (Arc::clone(&old), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            let runtime = runtime.unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                drop(runtime.block_on(old.decide("/one", &thread.to_string())));
+            }
+        });
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    let mut source = old.source(&clock);
+    std::thread::spawn(move || {
+        for _ in 0..300 {
+            source.hand_over(&old.generation, &mut Stream::default());
+            old.engine.take_back();
+        }
+        tell.send(()).unwrap();
+    });
+    let ended = told.recv_timeout(std::time::Duration::from_secs(60));
+    stop.store(true, Ordering::Relaxed);
+    assert!(ended.is_ok(), "they wait for each other");
 }

@@ -134,7 +134,7 @@ impl Spenders {
 }
 
 /// One request; whether it was admitted. Nothing is tried twice.
-async fn ask(port: u16, key: usize, kept: &mut Option<TcpStream>) -> Result<bool, String> {
+pub async fn ask(port: u16, key: usize, kept: &mut Option<TcpStream>) -> Result<bool, String> {
     let failed = |error: std::io::Error| error.to_string();
     let mut stream = match kept.take() {
         Some(stream) => stream,

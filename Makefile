@@ -7,7 +7,7 @@ CARGO ?= cargo
 export CARGO
 # pingora builds zlib-ng with cmake; the rest is what tests talk to.
 RUN_TOOLS := cmake
-TEST_TOOLS := cmake chromium chromedriver groff promtool curl nginx node slowhttptest python3-aiohttp python3-h2 python3-requests python3-selenium redis-server ip
+TEST_TOOLS := cmake chromium chromedriver groff promtool curl nginx node slowhttptest python3-aiohttp python3-h2 python3-requests python3-selenium redis-server systemd-analyze ip
 
 .PHONY: run build test lint unit quick tools-run tools-test fmt
 

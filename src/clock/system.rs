@@ -145,6 +145,16 @@ mod tests {
         let (old, new) = (before.now(), after.now());
         let apart = new.mono.get().abs_diff(old.mono.get());
         assert!(apart < 1_000_000_000 && new.mono >= mark.mono, "{apart}");
+        // No process ran for an hour.
+        let hour = Nanos::from_secs(3_600);
+        let earlier = TimeMark {
+            wall: mark.wall.saturating_sub(hour),
+            date: mark.date.saturating_sub(hour),
+            boot: String::new(),
+            ..mark.clone()
+        };
+        let gone = SystemClock::continuing(&earlier).now().mono.saturating_sub(mark.mono);
+        assert!(gone >= hour && gone.saturating_sub(hour) < Nanos::SECOND, "{gone:?}");
         // The system's clock was ahead when the mark was made: `wall` does not run back, the date does.
         let day = Nanos::from_secs(86_400);
         let ahead = TimeMark {

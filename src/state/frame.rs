@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Numbers are little-endian. The checksum (CRC-32 of IEEE 802.3) covers the 20 bytes before it and the payload.
-//! Sequence numbers ascend by one through all logs of a directory, so a frame that is missing, doubled or left over from
-//! an older file is noticed.
+//! Sequence numbers ascend through all logs of a directory, so a frame that is doubled or left over from an older file is
+//! noticed.
 
 /// The version of the format. A directory of another version is refused.
 pub(super) const VERSION: u16 = 1;
@@ -18,6 +18,9 @@ pub(super) const MAGIC: [u8; 4] = *b"tgs1";
 
 /// The largest payload, in bytes. The largest cell is a log of 12,500 charges; it takes 200 KB.
 pub const MAX_PAYLOAD: usize = 4 * 1024 * 1024;
+
+/// The largest sequence number. No directory gets there; a larger one would leave none for the frames after it.
+const MAX_SEQUENCE: u64 = u64::MAX / 2;
 
 /// Groups of shards. A frame of cells belongs to one group, so that groups can be restored side by side.
 pub const GROUPS: u8 = 8;
@@ -128,7 +131,9 @@ impl FrameHeader {
         let sequence = u64::from_le_bytes(sequence);
         let checksum = u32::from_le_bytes([bytes[20], bytes[21], bytes[22], bytes[23]]);
         match kind {
-            Some(kind) if length <= MAX_PAYLOAD && bytes[5] < GROUPS => {
+            Some(kind)
+                if length <= MAX_PAYLOAD && bytes[5] < GROUPS && sequence <= MAX_SEQUENCE =>
+            {
                 Ok(Self { kind, group: bytes[5], length, sequence, checksum })
             }
             Some(_) | None => Err(HeaderError::NoFrame),

@@ -67,6 +67,8 @@ pub struct Recovery {
     summary: StateSummary,
     /// The logs that are restored, ascending.
     replayed: Vec<LogFile>,
+    /// The number of the last frame before the logs that are restored.
+    before: Option<u64>,
     /// The number of the last frame before an orderly end; what was written until then is all that was spent.
     clean_until: Option<u64>,
     end: LogEnd,
@@ -128,13 +130,14 @@ impl Recovery {
         numbers.sort_unstable();
         let mut summary = StateSummary::default();
         let (mut rounds, mut sequence, mut files) = (Vec::new(), None, Vec::new());
-        let mut clean_until = None;
+        let (mut clean_until, mut last_before) = (None, Vec::new());
         for number in numbers.iter().copied() {
-            let mut reader = LogReader::new(disk.open(&name_of(number))?);
+            last_before.push((number, sequence));
+            let mut reader = LogReader::new(disk.open(&name_of(number))?, sequence);
             let mut frames = 0;
             while let Some(frame) = reader.next_frame()? {
                 frames += 1;
-                sequence = sequence.max(Some(frame.sequence));
+                sequence = Some(frame.sequence);
                 summary.is_clean = frame.kind == FrameKind::CleanStop;
                 match frame.kind {
                     FrameKind::Start => {
@@ -186,7 +189,9 @@ impl Recovery {
             logs: files.clone(),
         };
         let replayed = files.into_iter().filter(|log| log.number >= first).collect();
-        Ok(Self { disk, summary, replayed, clean_until, end })
+        let before = last_before.into_iter().find(|(number, _)| *number >= first);
+        let before = before.and_then(|(_, sequence)| sequence);
+        Ok(Self { disk, summary, replayed, before, clean_until, end })
     }
 
     /// The first log that is restored.
@@ -230,11 +235,13 @@ impl Recovery {
         mut visit: impl FnMut(RestoredFrame),
     ) -> io::Result<()> {
         metrics.begin_restoring(self.replayed.iter().map(|log| log.bytes).sum());
+        let mut last = self.before;
         for log in &self.replayed {
-            let mut reader = LogReader::new(self.disk.open(&name_of(log.number))?);
+            let mut reader = LogReader::new(self.disk.open(&name_of(log.number))?, last);
             while let Some(frame) = reader.next_frame()? {
                 metrics.add_restored((HEADER_BYTES + frame.payload.len()) as u64);
                 let ReadFrame { kind, group, sequence, payload } = frame;
+                last = Some(sequence);
                 let is_settled = self.clean_until.is_some_and(|clean| sequence <= clean);
                 visit(RestoredFrame { kind, group, payload, is_settled });
             }
@@ -253,6 +260,9 @@ struct ReadFrame {
 /// Reads one log, and skips what is damaged.
 struct LogReader {
     file: Box<dyn Read + Send>,
+    /// The number of the last frame, also of the logs before. What is not above it is left over from an older log: after a
+    /// loss of power a file system may show what its blocks held before.
+    last_sequence: Option<u64>,
     window: Vec<u8>,
     /// Where in the window the next frame begins.
     start: usize,
@@ -265,9 +275,10 @@ struct LogReader {
 }
 
 impl LogReader {
-    fn new(file: Box<dyn Read + Send>) -> Self {
+    fn new(file: Box<dyn Read + Send>, last_sequence: Option<u64>) -> Self {
         Self {
             file,
+            last_sequence,
             window: Vec::new(),
             start: 0,
             offset: 0,
@@ -289,8 +300,14 @@ impl LogReader {
                 return Ok(None);
             }
             if let Some(frame) = self.complete_frame()? {
+                let length = HEADER_BYTES + frame.payload.len();
+                if self.last_sequence.is_some_and(|last| frame.sequence <= last) {
+                    self.skip(length);
+                    continue;
+                }
                 self.record_damage(damaged_from, false);
-                self.skip(HEADER_BYTES + frame.payload.len());
+                self.skip(length);
+                self.last_sequence = Some(frame.sequence);
                 return Ok(Some(frame));
             }
             self.false_starts += 1;

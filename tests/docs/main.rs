@@ -6,6 +6,7 @@
 
 mod decisions;
 mod links;
+mod named_tests;
 mod names;
 mod pages;
 mod plots;

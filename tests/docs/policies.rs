@@ -6,7 +6,6 @@
 //! | any other `yaml` | a complete policy: no error, no warning that is not silenced |
 //! | `yaml,fragment` | keys of the top level; [`completed`] adds what is missing |
 //! | `yaml,limit` | keys of one limit; [`limit`] adds what is missing |
-//! | `yaml,kubernetes` | documents; a `tollgate.yaml` in a ConfigMap is a complete policy |
 //! | `yaml,prometheus` | a configuration of Prometheus that promtool accepts |
 //! | `yaml,envoy`, `yaml,comment` | YAML of somebody else, a comment: YAML |
 
@@ -43,7 +42,6 @@ impl Files {
             files.write(name, "{{status}} {{request_id}}");
         }
         files.write("secrets/keys", "sixteen characters or more\n");
-        files.write("secrets/tollgate/admin", "sixteen characters or more\n");
         files
     }
 
@@ -85,7 +83,6 @@ fn every_yaml_block_is_valid_and_every_case_passes() {
                 }
                 "yaml,fragment" => valid(&files, &completed(&block.text), &at),
                 "yaml,limit" => valid(&files, &limit(&block.text), &at),
-                "yaml,kubernetes" => kubernetes(&files, &block.text, &at),
                 "yaml,prometheus" => prometheus(&block.text),
                 "yaml,envoy" | "yaml,comment" => documents(&block.text).map(drop),
                 other => Err(format!("{other:?} is not a kind of block")),
@@ -171,20 +168,6 @@ fn limit(fields: &str) -> String {
 fn documents(text: &str) -> Result<Vec<Value>, String> {
     let documents = serde_yaml::Deserializer::from_str(text).map(Value::deserialize);
     documents.collect::<Result<_, _>>().map_err(|error| error.to_string())
-}
-
-fn kubernetes(files: &Files, text: &str, at: &str) -> Result<(), String> {
-    let documents = documents(text)?;
-    for document in &documents {
-        if document.get("kind").is_none() || document.get("apiVersion").is_none() {
-            return Err("a document without kind or apiVersion".to_owned());
-        }
-        let policy = document.get("data").and_then(|data| data.get("tollgate.yaml"));
-        if let Some(policy) = policy.and_then(Value::as_str) {
-            complete(files, policy, at)?;
-        }
-    }
-    Ok(())
 }
 
 fn prometheus(text: &str) -> Result<(), String> {

@@ -460,5 +460,5 @@ limits_of_this_proxy: {{ drain: 20s, finish: 20s }}
     while ask(gate.port, 1, &mut kept).await.unwrap() {
         admitted += 1;
     }
-    assert!(admitted <= LIMIT && admitted >= LIMIT - LIMIT / 8, "{admitted} of {LIMIT}");
+    assert!((LIMIT - LIMIT / 8..=LIMIT).contains(&admitted), "{admitted} of {LIMIT}");
 }

@@ -85,6 +85,39 @@ fn a_cut_file_is_read_to_its_last_whole_frame() {
     assert_eq!(before, 100);
 }
 
+/// After a loss of power a file system may show blocks of a removed file behind the end of another, and in holes. Their frames
+/// are whole, and say what a key had spent before.
+#[test]
+fn a_frame_that_is_left_over_from_an_older_log_is_left_out() {
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let disk = SimulatedDisk::new(1);
+    let mut node = Node::start(POLICY, &clock, &disk);
+    let mut spend = |units| {
+        (0..units).for_each(|_| assert!(node.is_allowed("", "k")));
+        node.saver.step(true);
+        disk.content(&disk.names().unwrap()[0])
+    };
+    let (before, after) = (spend(1), spend(2));
+    let name = disk.names().unwrap().pop().unwrap();
+    for (written, most) in [([&after[..], &before], 3), ([&before[..], &before], 1)] {
+        let disk = disk.after_kill();
+        disk.put(&name, written.concat());
+        let node = Node::start(POLICY, &clock, &disk);
+        assert_eq!((node.spent("writes", "k"), node.unreadable), (most, 0));
+        let behind = written[0].len() as u64;
+        assert!(node.found.damage.iter().all(|damage| damage.at == behind && damage.is_tail));
+        assert_eq!(node.found.damage.len(), 1);
+    }
+    // In the next log too.
+    let last = disk.after_kill();
+    let mut node = Node::start(POLICY, &clock, &last);
+    assert!(node.is_allowed("", "k"));
+    assert!(node.saver.finish());
+    let name = last.names().unwrap().pop().unwrap();
+    last.put(&name, [last.content(&name), before].concat());
+    assert_eq!(Node::start(POLICY, &clock, &last).spent("writes", "k"), 4);
+}
+
 #[test]
 fn hostile_bytes_never_panic() {
     let clock = Arc::new(ManualClock::new(EPOCH));

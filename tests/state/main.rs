@@ -5,5 +5,6 @@
 mod crashes;
 mod damage;
 mod disk;
+mod kept;
 mod node;
 mod succession;

@@ -8,7 +8,9 @@ use std::task::{Context, Poll, Waker};
 use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{Clock as _, ManualClock, Nanos, TimeMark};
 use tollgate::config;
-use tollgate::engine::{Decision, Engine, EngineSource, Generation, Outcome, Restorer, TypedKey};
+use tollgate::engine::{
+    Decision, Engine, EngineSource, Generation, KeyState, Outcome, Restorer, TypedKey,
+};
 use tollgate::policy::client::RequestClient;
 use tollgate::policy::{ConnectionFacts, Facts, KeySecret, Policy};
 use tollgate::state::{Recovery, SaveIntervals, Saver, StateMetrics, StateSummary};
@@ -85,14 +87,23 @@ impl Node {
         self.decide(route, key).outcome == Outcome::Allowed
     }
 
+    /// Reloads another policy.
+    pub fn reload(&mut self, policy: &str) {
+        self.generation = self.engine.generation(read(policy), Some(&self.generation)).0;
+    }
+
     /// What a key has spent under a limit.
     pub fn spent(&self, limit: &str, key: &str) -> u32 {
+        let state = self.state(limit, key);
+        state.verdict.limit - state.verdict.remaining
+    }
+
+    /// What is known of a key under a limit.
+    pub fn state(&self, limit: &str, key: &str) -> KeyState {
         let mut limits = self.generation.policy().indexed_limits();
         let (index, _) = limits.find(|(_, found)| &*found.name == limit).unwrap();
         let typed = TypedKey::Values(&[key]);
-        let state = self.engine.look_up(&self.generation, index, &typed, None, 64);
-        let state = ready(state).unwrap();
-        state.verdict.limit - state.verdict.remaining
+        ready(self.engine.look_up(&self.generation, index, &typed, None, 64)).unwrap()
     }
 }
 

@@ -34,6 +34,10 @@ mod pending;
 mod reload_report;
 mod resolve;
 #[cfg(feature = "bin")]
+mod saved_contents;
+#[cfg(feature = "bin")]
+mod saved_records;
+#[cfg(feature = "bin")]
 mod saved_state;
 mod settle_response;
 mod shadow;
@@ -56,6 +60,8 @@ pub use look_up::{KeyCell, KeyState, LookUpError, TypedKey};
 pub use pending::{FinalResponse, PendingSettlement};
 pub use reload_report::ReloadReport;
 pub use resolve::{SkipReason, skipped_limits};
+#[cfg(feature = "bin")]
+pub use saved_contents::{SavedContents, SavedLimit};
 #[cfg(feature = "bin")]
 pub use saved_state::{EngineSource, Restorer, SavedCells};
 pub use state::Engine;

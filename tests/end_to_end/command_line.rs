@@ -58,6 +58,7 @@ fn an_answer_that_cannot_be_written_has_a_status_of_its_own() {
         (&["explain", "-c", "none", "GET", "http://a/"][..], 2),
         (&["test", "-c", "none", CASES], 2),
         (&["run", "-c", "none"], 2),
+        (&["state", "none"], 2),
         (&["replay"], 2),
         (&["nothing"], 2),
         (&["schema"], 3),
@@ -117,7 +118,7 @@ fn bash_completes_commands_and_options() {
         text(&output.stdout).lines().map(str::to_owned).collect::<Vec<_>>()
     };
     let commands = offered("''");
-    for command in ["run", "check", "explain", "test", "schema", "completions", "demo"] {
+    for command in ["run", "check", "explain", "test", "state", "schema", "completions", "demo"] {
         assert!(commands.iter().any(|offered| offered == command), "{command}: {commands:?}");
     }
     assert_eq!(offered("che"), ["check"]);

@@ -40,6 +40,7 @@ mod route_metrics;
 mod server_names;
 mod signals;
 mod slow;
+mod state_command;
 mod streams;
 mod tickets;
 mod tls;

@@ -5,4 +5,5 @@
 mod crashes;
 mod damage;
 mod disk;
+mod inspection;
 mod node;

@@ -35,7 +35,7 @@ const LAYERS: [(&str, u8); 22] = [
 /// Crates and the rooms, or single files of rooms, that may name them.
 const KEPT: [(&str, &[&str]); 15] = [
     ("crc32fast", &["state"]),
-    ("postcard", &["engine/saved_records.rs", "state"]),
+    ("postcard", &["engine/saved_records.rs", "history/saved_minutes.rs", "state"]),
     (
         "pingora",
         &[

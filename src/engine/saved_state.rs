@@ -14,7 +14,9 @@ use super::state::Engine;
 use crate::clock::{Stopwatch, TimeMark};
 use crate::limit::{QuotaNumbers, WindowLengths};
 use crate::policy::KeyRule;
-use crate::state::{FrameKind, FrameSink, GROUPS, RestoredFrame, StateMetrics, StateSource};
+use crate::state::{
+    FrameKind, FrameSink, GROUPS, RestoredFrame, StateMetrics, StateSection, StateSource,
+};
 use crate::store::{IssuedQuota, QuotaSpec, SHARDS, SaveBatch, SavedBan};
 use hashbrown::HashMap;
 
@@ -44,6 +46,8 @@ pub struct EngineSource {
     rules: Option<Arc<[KeyRule]>>,
     /// The batch that is being written, or was written last.
     batch: SaveBatch,
+    /// What others keep in the same directory.
+    sections: Vec<Box<dyn StateSection>>,
 }
 
 impl EngineSource {
@@ -56,7 +60,15 @@ impl EngineSource {
         engine.exact.embedded.track_changes();
         engine.bans.track_changes();
         let batch = SaveBatch { number: 0, began: engine.now() };
-        Self { engine, mark, metrics, quotas: Vec::new(), rules: None, batch }
+        let (quotas, rules, sections) = (Vec::new(), None, Vec::new());
+        Self { engine, mark, metrics, quotas, rules, batch, sections }
+    }
+
+    /// Saves this too.
+    #[must_use]
+    pub fn with_section(mut self, section: Box<dyn StateSection>) -> Self {
+        self.sections.push(section);
+        self
     }
 
     /// Adds the quotas that cells name, if they are not those that were written last.
@@ -107,8 +119,9 @@ impl StateSource for EngineSource {
         (self.mark)()
     }
 
+    /// In a round, each section comes behind the shards as if it were a further one.
     fn shards(&self) -> usize {
-        SHARDS
+        SHARDS + self.sections.len()
     }
 
     fn save_changes(&mut self, sink: &mut dyn FrameSink) {
@@ -145,6 +158,7 @@ impl StateSource for EngineSource {
         }
         self.save_bans(false, sink);
         self.save_rules(sink);
+        self.sections.iter_mut().for_each(|section| section.save_changes(sink));
     }
 
     fn set_saved(&mut self) {
@@ -163,6 +177,10 @@ impl StateSource for EngineSource {
     }
 
     fn save_shard(&mut self, shard: usize, sink: &mut dyn FrameSink) {
+        if let Some(section) = shard.checked_sub(SHARDS) {
+            self.sections[section].save_all(sink);
+            return;
+        }
         let _held = self.engine.exact.embedded.hold_quotas();
         let mut payloads = vec![Vec::new()];
         let timed = Stopwatch::start();

@@ -35,7 +35,7 @@ use crate::engine::Engine;
 use crate::history::TrafficHistory;
 use crate::ops::{
     AccessLogSink, AdminAccess, AdminApi, AnswerQueue, AuditLog, KeyChanges, Lifecycle,
-    ReloadSource, Reloader, RequestBuckets, Status, process_collector,
+    ReloadSource, Reloader, RequestBuckets, Status, process_collector, traffic_totals,
 };
 use crate::policy::KeySecret;
 use crate::proxy::{AllOriginSlots, EarlyRejection, Live, RequestIds, Tollgate, TrafficCounters};
@@ -249,6 +249,7 @@ impl Components {
     pub(super) fn state_keeping(&self, clock: Arc<SystemClock>) -> StateKeeping {
         StateKeeping {
             engine: Arc::clone(&self.engine),
+            history: Arc::clone(&self.history),
             clock,
             reloader: Arc::clone(&self.reloader),
             metrics: Arc::clone(&self.state),
@@ -330,8 +331,13 @@ impl Components {
 
     pub(super) fn lifecycle(&self) -> Lifecycle {
         let (access, keeper) = (Arc::clone(&self.access), Arc::clone(&self.keeper));
+        let (engine, history) = (Arc::clone(&self.engine), Arc::clone(&self.history));
+        let (live, counters) = (Arc::clone(&self.live), Arc::clone(&self.counters));
         self.requests.set_exit_hook(move || {
             access.flush(LOG_FLUSH_TIMEOUT);
+            let now = engine.now();
+            let totals = traffic_totals(&live.load(), &counters);
+            history.keep_present(now.mono, engine.date(now), &totals);
             keeper.finish();
         });
         Lifecycle {

@@ -16,10 +16,12 @@ use crate::clock::{RoundedSpan, Stopwatch, SystemClock};
 use crate::config::StateSettings;
 use crate::edge::ServingGate;
 use crate::engine::{Engine, EngineSource, Restorer, SavedCells};
-use crate::ops::Reloader;
+use crate::history::TrafficHistory;
+use crate::ops::{HistorySection, Reloader};
 use crate::policy::KeySecret;
 use crate::state::{
-    GROUPS, Recovery, SaveIntervals, Saver, SaverHandle, StateDirectory, StateMetrics, StateSummary,
+    FrameKind, GROUPS, Recovery, SaveIntervals, Saver, SaverHandle, StateDirectory, StateMetrics,
+    StateSummary,
 };
 
 /// Frames that wait for a thread that restores.
@@ -37,6 +39,7 @@ pub(super) struct OpenState {
 /// What restoring and saving need of the process.
 pub(super) struct StateKeeping {
     pub(super) engine: Arc<Engine>,
+    pub(super) history: Arc<TrafficHistory>,
     pub(super) clock: Arc<SystemClock>,
     pub(super) reloader: Arc<Reloader>,
     pub(super) metrics: Arc<StateMetrics>,
@@ -77,16 +80,17 @@ impl OpenState {
     pub(super) fn begin(self, keeping: StateKeeping) -> io::Result<()> {
         let restoring = std::thread::Builder::new().name("restore".to_owned());
         restoring.spawn(move || {
-            let StateKeeping { engine, clock, reloader, metrics, gate, keeper } = keeping;
+            let StateKeeping { engine, history, clock, reloader, metrics, gate, keeper } = keeping;
             let timed = Stopwatch::start();
-            restore(self.directory.recovery(), &engine, &metrics);
+            restore(self.directory.recovery(), &engine, &history, &metrics);
             let span = RoundedSpan(timed.elapsed().into());
             log::info!("{} cells restored in {span}", metrics.recovered_cells());
             reloader.republish();
             let (log, lock) = self.directory.into_log(Arc::clone(&metrics));
             let mark = Box::new(move || clock.mark());
             let store = Arc::clone(&engine);
-            let source = EngineSource::new(engine, mark, Arc::clone(&metrics));
+            let source = EngineSource::new(engine, mark, Arc::clone(&metrics))
+                .with_section(Box::new(HistorySection::new(history)));
             let saver = Saver::new(source, log, self.intervals, Arc::clone(&metrics));
             match SaverHandle::spawn(saver, lock) {
                 Ok(handle) => {
@@ -138,7 +142,12 @@ fn report(summary: &StateSummary) {
 }
 
 /// Puts back everything that can be read.
-fn restore(recovery: &Recovery, engine: &Arc<Engine>, metrics: &Arc<StateMetrics>) {
+fn restore(
+    recovery: &Recovery,
+    engine: &Arc<Engine>,
+    history: &TrafficHistory,
+    metrics: &Arc<StateMetrics>,
+) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(GROUPS.into());
     let unreadable = std::thread::scope(|scope| {
         let (mut queues, mut restoring) = (Vec::new(), Vec::new());
@@ -147,7 +156,7 @@ fn restore(recovery: &Recovery, engine: &Arc<Engine>, metrics: &Arc<StateMetrics
             queues.push(queue);
             restoring.push(scope.spawn(|| restore_cells(engine, metrics, frames)));
         }
-        let unreadable = read_frames(recovery, engine, metrics, &queues);
+        let unreadable = read_frames(recovery, engine, history, metrics, &queues);
         drop(queues);
         // A thread that panicked has restored nothing more.
         let of_threads = restoring.into_iter().map(|thread| thread.join().unwrap_or(1));
@@ -163,11 +172,18 @@ fn restore(recovery: &Recovery, engine: &Arc<Engine>, metrics: &Arc<StateMetrics
 fn read_frames(
     recovery: &Recovery,
     engine: &Arc<Engine>,
+    history: &TrafficHistory,
     metrics: &Arc<StateMetrics>,
     queues: &[SyncSender<SavedCells>],
 ) -> u64 {
     let mut restorer = Restorer::new(Arc::clone(engine));
+    let now = engine.now();
+    let mut minutes = history.restorer(now.mono, engine.date(now));
     let read = recovery.replay(metrics, |frame| {
+        if frame.kind == FrameKind::History {
+            minutes.read(&frame.payload);
+            return;
+        }
         let group = frame.group;
         if let Some(cells) = restorer.read(frame) {
             // A thread that has panicked takes nothing more.
@@ -177,7 +193,9 @@ fn read_frames(
     if let Err(error) = read {
         log::error!("state: a log cannot be read to its end: {error}");
     }
-    restorer.finish()
+    let unreadable = minutes.unreadable();
+    history.restore(minutes);
+    unreadable + restorer.finish()
 }
 
 fn restore_cells(engine: &Engine, metrics: &StateMetrics, frames: Receiver<SavedCells>) -> u64 {

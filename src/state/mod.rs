@@ -25,6 +25,7 @@ mod log;
 mod progress;
 mod recovery;
 mod saver;
+mod section;
 
 pub use directory::{KEY_SECRET_BYTES, StateDirectory, StateLock};
 pub use disk::{DiskFile, FolderDisk, StateDisk};
@@ -35,3 +36,4 @@ pub use log::{FrameSink, StateLog};
 pub use progress::{SaveOutcome, StateMetrics};
 pub use recovery::{Damage, FrameEnd, Recovery, RestoredFrame, SegmentSummary, StateSummary};
 pub use saver::{SaveIntervals, Saver, SaverHandle, StateSource};
+pub use section::StateSection;

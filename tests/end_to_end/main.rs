@@ -37,6 +37,7 @@ mod refusals;
 mod reloading;
 mod room;
 mod route_metrics;
+mod saved_history;
 mod server_names;
 mod signals;
 mod slow;

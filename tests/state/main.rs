@@ -5,5 +5,6 @@
 mod crashes;
 mod damage;
 mod disk;
+mod history;
 mod inspection;
 mod node;

@@ -9,9 +9,11 @@ use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{Clock as _, ManualClock, Nanos, TimeMark};
 use tollgate::config;
 use tollgate::engine::{Decision, Engine, EngineSource, Generation, Outcome, Restorer, TypedKey};
+use tollgate::history::TrafficHistory;
+use tollgate::ops::HistorySection;
 use tollgate::policy::client::RequestClient;
 use tollgate::policy::{ConnectionFacts, Facts, KeySecret, Policy};
-use tollgate::state::{Recovery, SaveIntervals, Saver, StateMetrics, StateSummary};
+use tollgate::state::{FrameKind, Recovery, SaveIntervals, Saver, StateMetrics, StateSummary};
 
 use crate::disk::SimulatedDisk;
 
@@ -22,6 +24,7 @@ pub const FINGERPRINT: u64 = 7;
 
 pub struct Node {
     pub engine: Arc<Engine>,
+    pub history: Arc<TrafficHistory>,
     pub generation: Generation,
     pub saver: Saver<EngineSource>,
     pub metrics: Arc<StateMetrics>,
@@ -39,22 +42,28 @@ impl Node {
         let metrics = Arc::new(StateMetrics::default());
         let mut restorer = Restorer::new(Arc::clone(&engine));
         let mut unreadable = 0;
+        let history = Arc::new(TrafficHistory::default());
+        let mut minutes = history.restorer(engine.now().mono, engine.date(engine.now()));
         let restored = recovery.replay(&metrics, |frame| {
-            if let Some(cells) = restorer.read(frame) {
+            if frame.kind == FrameKind::History {
+                minutes.read(&frame.payload);
+            } else if let Some(cells) = restorer.read(frame) {
                 unreadable += Restorer::restore_cells(&engine, &metrics, &cells);
             }
         });
         restored.unwrap();
-        unreadable += restorer.finish();
+        unreadable += restorer.finish() + minutes.unreadable();
+        history.restore(minutes);
         let generation = engine.generation(read(policy), None).0;
         let found = recovery.summary().clone();
         let log = recovery.into_log(FINGERPRINT, Arc::clone(&metrics));
         let mark = mark_of(Arc::clone(clock));
-        let source = EngineSource::new(Arc::clone(&engine), mark, Arc::clone(&metrics));
+        let source = EngineSource::new(Arc::clone(&engine), mark, Arc::clone(&metrics))
+            .with_section(Box::new(HistorySection::new(Arc::clone(&history))));
         let intervals =
             SaveIntervals { flush: Nanos::from_millis(100), sync: Nanos::from_millis(1_000) };
         let saver = Saver::new(source, log, intervals, Arc::clone(&metrics));
-        Self { engine, generation, saver, metrics, found, unreadable }
+        Self { engine, history, generation, saver, metrics, found, unreadable }
     }
 
     /// A request of a key, to the route of this name.

@@ -12,7 +12,8 @@ use clap::Args;
 use super::output::{self, Ending};
 use crate::clock::{Clock, Nanos, SystemClock};
 use crate::engine::SavedContents;
-use crate::state::{Inspection, SecretFinding, StateMetrics};
+use crate::history::{RestoredMinutes, TrafficHistory};
+use crate::state::{FrameKind, Inspection, SecretFinding, StateMetrics};
 
 /// The directory, and what is asked of it.
 #[derive(Debug, Args)]
@@ -29,6 +30,7 @@ pub(super) struct StateArgs {
 struct StateReport {
     directory: String,
     contents: SavedContents,
+    minutes: RestoredMinutes,
     /// Records in older logs that cannot be read; `None` if those were not read.
     older_unreadable: Option<u64>,
     /// The present instant, on the clock of the process that wrote it, and the time since the last record.
@@ -54,24 +56,33 @@ pub(super) fn state(args: &StateArgs) -> Ending {
 impl StateReport {
     fn read(args: &StateArgs, found: &Inspection) -> io::Result<Self> {
         let (recovery, mark) = (found.recovery(), found.summary().mark.as_ref());
-        let mut contents = SavedContents::default();
-        recovery.replay(&StateMetrics::default(), |frame| contents.read(&frame))?;
-        let mut older = SavedContents::default();
+        let clock = mark.map_or_else(SystemClock::new, SystemClock::continuing);
+        let now = clock.now();
+        let restorer = || TrafficHistory::default().restorer(now.mono, clock.date(now));
+        let (mut contents, mut minutes) = (SavedContents::default(), restorer());
+        recovery.replay(&StateMetrics::default(), |frame| match frame.kind {
+            FrameKind::History => minutes.read(&frame.payload),
+            _ => contents.read(&frame),
+        })?;
+        let (mut older, mut older_minutes) = (SavedContents::default(), restorer());
         if args.verify {
-            recovery.visit_older(|frame| older.read(&frame))?;
+            recovery.visit_older(|frame| match frame.kind {
+                FrameKind::History => older_minutes.read(&frame.payload),
+                _ => older.read(&frame),
+            })?;
         }
-        let now = mark.map(|mark| SystemClock::continuing(mark).now().mono);
         Ok(Self {
             directory: super::table::shown(&args.directory.display().to_string()),
             contents,
-            older_unreadable: args.verify.then(|| older.unreadable()),
-            now: now.unwrap_or(Nanos::ZERO),
-            age: now.zip(mark).map(|(now, mark)| now.saturating_sub(mark.mono)),
+            minutes,
+            older_unreadable: args.verify.then(|| older.unreadable() + older_minutes.unreadable()),
+            now: now.mono,
+            age: mark.map(|mark| now.mono.saturating_sub(mark.mono)),
         })
     }
 
     fn unreadable(&self) -> u64 {
-        self.contents.unreadable() + self.older_unreadable.unwrap_or(0)
+        self.contents.unreadable() + self.minutes.unreadable() + self.older_unreadable.unwrap_or(0)
     }
 
     fn is_damaged(&self, found: &Inspection) -> bool {

@@ -55,6 +55,9 @@ impl StateReport {
         let (banned, denied) = (self.contents.banned(self.now), self.contents.denied());
         let keys = |number| counted(number as u64, "key");
         let _ = writeln!(text, "  {} banned, {} with denials", keys(banned), keys(denied));
+        text += "\nhistory\n";
+        let minutes = counted(self.minutes.count() as u64, "minute");
+        let _ = writeln!(text, "  {minutes} with traffic");
         text += "\nrules of operators\n";
         text += &indented(&rules(self.contents.rules()));
         if self.older_unreadable.is_some() {

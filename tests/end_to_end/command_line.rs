@@ -19,12 +19,13 @@ const POLICY: &str = "conf/examples/two-tier-site.yaml";
 const CASES: &str = "conf/examples/two-tier-site.test.yaml";
 
 /// Every command that answers on standard output.
-const ANSWERS: [&[&str]; 9] = [
+const ANSWERS: [&[&str]; 10] = [
     &["check", POLICY],
     &["check", "--json", POLICY],
     &["explain", "-c", POLICY, "GET", "http://a/"],
     &["explain", "--json", "-c", POLICY, "GET", "http://a/"],
     &["test", "-c", POLICY, CASES],
+    &["state", "tests/state/fixtures/format-1"],
     &["schema"],
     &["completions", "zsh"],
     &["--help"],

@@ -5,6 +5,7 @@
 mod crashes;
 mod damage;
 mod disk;
+mod fixture;
 mod history;
 mod inspection;
 mod node;

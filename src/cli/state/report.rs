@@ -130,7 +130,9 @@ fn limits(limits: &[SavedLimit]) -> String {
     let mut table = TextTable::new(&["limit", "cells", "counts", "after a crash"]);
     for limit in limits {
         let count = |quota: &Quota| format!("{} {}", quota.name(), TypedRate(quota.rate()));
-        let counts: Vec<String> = limit.quotas.iter().map(count).collect();
+        let mut counts: Vec<String> = limit.quotas.iter().map(count).collect();
+        // Quotas may differ in what is not shown, as by the delay of an earlier configuration.
+        counts.dedup();
         let after = if limit.denies_after_crash { "deny" } else { "allow" };
         table.row(&[
             shown(&limit.name),

@@ -36,7 +36,16 @@ const LAYERS: [(&str, u8); 23] = [
 /// Crates and the rooms, or single files of rooms, that may name them.
 const KEPT: [(&str, &[&str]); 15] = [
     ("crc32fast", &["state"]),
-    ("postcard", &["engine/handed_state.rs", "engine/saved_state.rs", "handover", "state"]),
+    (
+        "postcard",
+        &[
+            "engine/handed_state.rs",
+            "engine/saved_records.rs",
+            "handover",
+            "history/saved_minutes.rs",
+            "state",
+        ],
+    ),
     (
         "pingora",
         &[

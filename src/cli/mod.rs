@@ -15,6 +15,8 @@ mod man;
 mod output;
 mod run;
 mod schema;
+mod state;
+mod table;
 pub mod test;
 
 use std::path::PathBuf;
@@ -44,7 +46,7 @@ pub struct Cli {
 const EXIT_STATUS: &str = "\
 Exit status:
   0  the command did what it was asked to do
-  1  the answer is no: a configuration is not valid, a case fails, the server cannot start here
+  1  the answer is no: a configuration is not valid, a case fails, the server cannot start here, a state is damaged
   2  the command line, or a file that the command needs, is refused
   3  the answer cannot be written, to a full device or a pipe that nobody reads
 
@@ -80,6 +82,8 @@ enum Command {
     Explain(ExplainArgs),
     /// See and steer a running process.
     Ctl(ctl::CtlArgs),
+    /// Show what a state directory holds. It changes nothing there, also while a process uses it.
+    State(state::StateArgs),
     /// Start a small origin, the proxy before it, and show the commands to try.
     Demo,
     /// Test a policy on a simulated clock.
@@ -162,6 +166,7 @@ fn run_command(command: Command) -> Ending {
         Command::Check(args) => check::check(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Ctl(args) => ctl::ctl(&args),
+        Command::State(args) => state::state(&args),
         Command::Demo => demo::demo(),
         Command::Test(args) => test::test(&args),
         Command::Replay { .. } => not_available("replay"),

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::nanos::Nanos;
 use super::now::{Clock, Now};
 use super::time_lines::TimeLines;
+#[cfg(feature = "bin")]
+use super::time_mark::TimeMark;
 
 /// A clock that moves only when it is told to: for tests, `tollgate explain` and `tollgate test`.
 ///
@@ -34,6 +36,15 @@ impl ManualClock {
             system: AtomicU64::new(wall.get()),
             lines: TimeLines::new(wall.get().saturating_sub(mono)),
         }
+    }
+
+    /// The clock of another process, standing at this mark.
+    #[cfg(feature = "bin")]
+    pub fn at(mark: &TimeMark) -> Self {
+        let mono = mark.mono.get();
+        let lines = TimeLines::new(mark.wall.get().saturating_sub(mono));
+        lines.follow(mono, mark.date.get());
+        Self { mono: AtomicU64::new(mono), system: AtomicU64::new(mark.date.get()), lines }
     }
 
     /// Moves all time lines forwards by `span`.

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::generation::Generation;
 use super::loaded_limit::TierState;
 use super::predecessor::Predecessor;
-use super::saved_state::{EngineSource, Restorer, encoded};
+use super::saved_records::encoded;
+use super::saved_state::{EngineSource, Restorer};
 use super::state::Engine;
 use super::succession::{HandedEvent, HandedKey, Successor, Told};
 use crate::estimator::MovedCell;
@@ -29,9 +30,9 @@ struct InFlightRecord {
 }
 
 impl EngineSource {
-    /// Copies all cells of a shard for a successor.
+    /// Copies all cells of a shard, or a section behind the shards, for a successor.
     pub fn copy_shard(&mut self, shard: usize, sink: &mut dyn FrameSink) {
-        self.save_full_shard(shard, None, sink);
+        self.save_all_of(shard, None, sink);
     }
 
     /// Copies what changed since the last copy, and makes everything that is counted exactly the successor's in the same
@@ -51,8 +52,7 @@ impl EngineSource {
                 self.save_cells(sink, |embedded, shard, batch, save| {
                     embedded.hand_over(shard, batch, save);
                 });
-                self.save_bans(false, sink);
-                self.save_rules(sink);
+                self.save_other_changes(sink);
             }
         }
         for cells in engine.confirm.moved_cells().chunks(FRAME_RECORDS) {

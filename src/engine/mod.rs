@@ -39,6 +39,10 @@ mod predecessor;
 mod reload_report;
 mod resolve;
 #[cfg(feature = "bin")]
+mod saved_contents;
+#[cfg(feature = "bin")]
+mod saved_records;
+#[cfg(feature = "bin")]
 mod saved_state;
 mod settle_response;
 mod shadow;
@@ -64,6 +68,8 @@ pub use pending::{FinalResponse, PendingSettlement};
 pub use predecessor::Predecessor;
 pub use reload_report::ReloadReport;
 pub use resolve::{SkipReason, skipped_limits};
+#[cfg(feature = "bin")]
+pub use saved_contents::{SavedContents, SavedLimit};
 #[cfg(feature = "bin")]
 pub use saved_state::{EngineSource, Restorer, SavedCells};
 pub use state::Engine;

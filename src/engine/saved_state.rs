@@ -1,74 +1,27 @@
 //! What the engine keeps in a state directory, and how it comes back.
 //!
-//! The payloads of frames are written and read here, in postcard's format: quotas by number, cells, rules for keys, bans.
-//! A payload comes from outside, so what no engine can have written is left out and counted; nothing in it can panic. What
-//! must always hold: a cell comes back under the quota that wrote it, with all its units; the frames of one group of shards
+//! The payloads of frames are written and read here: quotas by number, cells, rules for keys, bans (`saved_records.rs` has
+//! their form). A payload comes from outside, so what no engine can have written is left out and counted. What must
+//! always hold: a cell comes back under the quota that wrote it, with all its units; the frames of one group of shards
 //! are restored in their order.
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use serde::{Deserialize, Serialize};
-
-use super::state::Engine;
-use crate::clock::{Nanos, Stopwatch, TimeMark};
-use crate::limit::{Cell, QuotaNumbers, Rate, WindowLengths};
-use crate::policy::{KeyHash, KeyRule, Ruling};
-use crate::state::{FrameKind, FrameSink, GROUPS, RestoredFrame, StateMetrics, StateSource};
-use crate::store::{
-    EmbeddedStore, Grant, IssuedQuota, QuotaSpec, SHARDS, SaveBatch, SavedBan, SavedCell,
+use super::saved_records::{
+    QuotaRecord, RestoredCell, RuleRecord, append, decoded, encoded, read_cells,
 };
+use super::state::Engine;
+use crate::clock::{Stopwatch, TimeMark};
+use crate::limit::{QuotaNumbers, WindowLengths};
+use crate::policy::KeyRule;
+use crate::state::{
+    FrameKind, FrameSink, GROUPS, RestoredFrame, StateMetrics, StateSection, StateSource,
+};
+use crate::store::{EmbeddedStore, IssuedQuota, QuotaSpec, SHARDS, SaveBatch, SavedBan, SavedCell};
+use hashbrown::HashMap;
 
 /// The size from which a payload is closed, in bytes.
 const PAYLOAD_BYTES: usize = 256 * 1024;
-
-/// A quota that cells name.
-#[derive(Serialize, Deserialize)]
-struct QuotaRecord {
-    number: u32,
-    limit: String,
-    numbers: QuotaNumbers,
-    windows: Vec<Nanos>,
-    denies_after_crash: bool,
-}
-
-/// A cell. The key's bytes are written as they are: their bits are random, so no other form is shorter.
-#[derive(Serialize)]
-struct CellRecord<'c> {
-    high: [u8; 8],
-    low: [u8; 8],
-    cell: Option<(u32, &'c Cell)>,
-    grant: Option<(u32, Nanos)>,
-}
-
-#[derive(Deserialize)]
-struct ReadCellRecord {
-    high: [u8; 8],
-    low: [u8; 8],
-    cell: Option<(u32, Cell)>,
-    grant: Option<(u32, Nanos)>,
-}
-
-/// A rule that an operator made for a key.
-#[derive(Serialize, Deserialize)]
-struct RuleRecord {
-    limit: String,
-    high: u64,
-    low: u64,
-    ruling: RulingRecord,
-    until: Nanos,
-    made_at: Nanos,
-    by: String,
-    reason: String,
-}
-
-#[derive(Serialize, Deserialize)]
-enum RulingRecord {
-    Ban,
-    Allow,
-    Deny,
-    Rate { count: u32, period: Nanos, burst: Option<u32> },
-}
 
 impl Engine {
     /// What has charges saved now that a request waits for.
@@ -93,6 +46,8 @@ pub struct EngineSource {
     rules: Option<Arc<[KeyRule]>>,
     /// The batch that is being written, or was written last.
     batch: SaveBatch,
+    /// What others keep in the same directory.
+    sections: Vec<Box<dyn StateSection>>,
 }
 
 impl EngineSource {
@@ -105,7 +60,15 @@ impl EngineSource {
         engine.exact.embedded.track_changes();
         engine.bans.track_changes();
         let batch = SaveBatch { number: 0, began: engine.now() };
-        Self { engine, mark, metrics, quotas: Vec::new(), rules: None, batch }
+        let (quotas, rules, sections) = (Vec::new(), None, Vec::new());
+        Self { engine, mark, metrics, quotas, rules, batch, sections }
+    }
+
+    /// Saves this too.
+    #[must_use]
+    pub fn with_section(mut self, section: Box<dyn StateSection>) -> Self {
+        self.sections.push(section);
+        self
     }
 
     /// Adds the quotas that cells name, if they are not those that were written last.
@@ -156,16 +119,16 @@ impl StateSource for EngineSource {
         (self.mark)()
     }
 
+    /// In a round, each section comes behind the shards as if it were a further one.
     fn shards(&self) -> usize {
-        SHARDS
+        SHARDS + self.sections.len()
     }
 
     fn save_changes(&mut self, sink: &mut dyn FrameSink) {
         self.save_cells(sink, |embedded, shard, batch, save| {
             embedded.take_changed(shard, batch, save);
         });
-        self.save_bans(false, sink);
-        self.save_rules(sink);
+        self.save_other_changes(sink);
     }
 
     fn set_saved(&mut self) {
@@ -184,11 +147,18 @@ impl StateSource for EngineSource {
     }
 
     fn save_shard(&mut self, shard: usize, sink: &mut dyn FrameSink) {
-        self.save_full_shard(shard, Some(self.batch), sink);
+        self.save_all_of(shard, Some(self.batch), sink);
     }
 }
 
 impl EngineSource {
+    /// Adds what has changed that is not in a cell.
+    pub(super) fn save_other_changes(&mut self, sink: &mut dyn FrameSink) {
+        self.save_bans(false, sink);
+        self.save_rules(sink);
+        self.sections.iter_mut().for_each(|section| section.save_changes(sink));
+    }
+
     /// Saves the cells of all shards that `take` takes.
     pub(super) fn save_cells(
         &mut self,
@@ -229,13 +199,17 @@ impl EngineSource {
         }
     }
 
-    /// Saves all cells of a shard. `batch`: `None` if the copies are not for the disk.
-    pub(super) fn save_full_shard(
+    /// Saves all cells of a shard, or a section behind the shards. `batch`: `None` if the copies are not for the disk.
+    pub(super) fn save_all_of(
         &mut self,
         shard: usize,
         batch: Option<SaveBatch>,
         sink: &mut dyn FrameSink,
     ) {
+        if let Some(section) = shard.checked_sub(SHARDS) {
+            self.sections[section].save_all(sink);
+            return;
+        }
         let _held = self.engine.exact.embedded.hold_quotas();
         let mut payloads = vec![Vec::new()];
         let timed = Stopwatch::start();
@@ -260,24 +234,6 @@ impl EngineSource {
 /// The group of frames that a shard belongs to.
 const fn group_of(shard: usize) -> u8 {
     (shard / (SHARDS / GROUPS as usize)) as u8
-}
-
-fn append(payload: &mut Vec<u8>, saved: SavedCell<'_>) {
-    let SavedCell { key, cell, grant } = saved;
-    let record = CellRecord {
-        high: key.high.to_le_bytes(),
-        low: key.low.to_le_bytes(),
-        cell,
-        grant: grant.map(|grant| (grant.units, grant.until)),
-    };
-    let bytes = std::mem::take(payload);
-    // Writing to memory cannot fail.
-    *payload = postcard::to_extend(&record, bytes).unwrap_or_default();
-}
-
-pub(super) fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
-    // Writing to memory cannot fail.
-    postcard::to_stdvec(value).unwrap_or_default()
 }
 
 /// The quotas of saved cells, by the numbers that the cells name.
@@ -332,19 +288,14 @@ impl Restorer {
 
     /// Restores cells. Returns how many records could not be read.
     pub fn restore_cells(engine: &Engine, metrics: &StateMetrics, cells: &SavedCells) -> u64 {
-        let (mut rest, now, mut restored) = (cells.payload.as_slice(), engine.now(), 0);
-        let mut unreadable = 0;
-        while !rest.is_empty() {
-            let Ok((record, behind)) = postcard::take_from_bytes::<ReadCellRecord>(rest) else {
+        let (now, mut restored, mut unreadable) = (engine.now(), 0, 0);
+        for record in read_cells(&cells.payload) {
+            let Some(RestoredCell { key, cell, grant }) = record else {
                 unreadable += 1;
-                break;
+                continue;
             };
-            rest = behind;
-            let ReadCellRecord { high, low, cell, grant } = record;
             // A process that ended in an orderly way has saved what it spent.
             let grant = grant.filter(|_| !cells.is_settled);
-            let grant = grant.map(|(units, until)| Grant { units, until });
-            let key = KeyHash { high: u64::from_le_bytes(high), low: u64::from_le_bytes(low) };
             let Some((number, cell)) = cell else {
                 engine.exact.embedded.restore_absence(key, now);
                 continue;
@@ -393,7 +344,7 @@ impl Restorer {
     }
 
     fn read_quotas(&mut self, payload: &[u8]) {
-        let Ok(records) = postcard::from_bytes::<Vec<QuotaRecord>>(payload) else {
+        let Some(records) = decoded::<Vec<QuotaRecord>>(payload) else {
             self.unreadable += 1;
             return;
         };
@@ -417,63 +368,21 @@ impl Restorer {
     }
 
     fn read_rules(&mut self, payload: &[u8]) {
-        match postcard::from_bytes::<Vec<RuleRecord>>(payload) {
-            Ok(records) => self.rules = records.into_iter().filter_map(RuleRecord::rule).collect(),
-            Err(_) => self.unreadable += 1,
+        match decoded::<Vec<RuleRecord>>(payload) {
+            Some(records) => {
+                self.rules = records.into_iter().filter_map(RuleRecord::rule).collect();
+            }
+            None => self.unreadable += 1,
         }
     }
 
     fn read_bans(&mut self, payload: &[u8]) {
-        match postcard::from_bytes::<Vec<SavedBan>>(payload) {
-            Ok(bans) => {
+        match decoded::<Vec<SavedBan>>(payload) {
+            Some(bans) => {
                 let now = self.engine.now().mono;
                 bans.into_iter().for_each(|ban| self.engine.bans.restore(ban, now));
             }
-            Err(_) => self.unreadable += 1,
+            None => self.unreadable += 1,
         }
-    }
-}
-
-impl From<&KeyRule> for RuleRecord {
-    fn from(rule: &KeyRule) -> Self {
-        Self {
-            limit: rule.limit.to_string(),
-            high: rule.key.high,
-            low: rule.key.low,
-            ruling: match rule.ruling {
-                Ruling::Ban => RulingRecord::Ban,
-                Ruling::Allow => RulingRecord::Allow,
-                Ruling::Deny => RulingRecord::Deny,
-                Ruling::Rate { rate, burst } => {
-                    RulingRecord::Rate { count: rate.count(), period: rate.period(), burst }
-                }
-            },
-            until: rule.until,
-            made_at: rule.made_at,
-            by: rule.by.to_string(),
-            reason: rule.reason.to_string(),
-        }
-    }
-}
-
-impl RuleRecord {
-    fn rule(self) -> Option<KeyRule> {
-        let ruling = match self.ruling {
-            RulingRecord::Ban => Ruling::Ban,
-            RulingRecord::Allow => Ruling::Allow,
-            RulingRecord::Deny => Ruling::Deny,
-            RulingRecord::Rate { count, period, burst } => {
-                Ruling::Rate { rate: Rate::new(count, period).ok()?, burst }
-            }
-        };
-        Some(KeyRule {
-            limit: self.limit.into(),
-            key: KeyHash { high: self.high, low: self.low },
-            ruling,
-            until: self.until,
-            made_at: self.made_at,
-            by: self.by.into(),
-            reason: self.reason.into(),
-        })
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct HandoverContext {
     pub(crate) publishing: Arc<Mutex<Publishing>>,
     pub(crate) requests: Arc<OperatorRequests>,
     pub(crate) runtime: tokio::runtime::Handle,
+    /// Has the history keep what was counted in the present minute.
+    pub(crate) keep_history: Box<dyn Fn() + Send + Sync>,
     /// Has a task done on the keeper's thread.
     pub(crate) keeper: Box<dyn Fn(KeeperTask) -> io::Result<()> + Send + Sync>,
     /// The device and the inode of the state directory.

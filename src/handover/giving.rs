@@ -114,6 +114,7 @@ impl<'g, 'k> Giving<'g, 'k> {
             self.keeper.step(&*self.context.clock, false);
             self.drain(frames, 0)?;
         }
+        (self.context.keep_history)();
         let word = Word::random()?;
         // No configuration is put in force meanwhile, so the successor knows every quota of those that were.
         let mut publishing = self.context.publishing.lock();

@@ -64,7 +64,10 @@ impl<'k> Keeper<'k> {
     }
 
     pub(super) fn shards(&self) -> usize {
-        crate::store::SHARDS
+        match &self.from {
+            CopyFrom::Saving { saver, .. } => saver.shards(),
+            CopyFrom::Copying { source, .. } => source.shards(),
+        }
     }
 
     /// Saves and copies what has changed, if it is time.

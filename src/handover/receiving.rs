@@ -18,6 +18,7 @@ use super::wire::{Packet, Word, read_packet, receive_sockets, send, unexpected};
 use crate::clock::{Clock, Nanos, RoundedSpan};
 use crate::edge::{ListeningSockets, TicketKeys};
 use crate::engine::{Engine, Predecessor, Restorer};
+use crate::history::{RestoredMinutes, TrafficHistory};
 use crate::proxy::Live;
 use crate::signals::OperatorRequests;
 use crate::state::{FrameKind, RestoredFrame, StateMetrics};
@@ -31,6 +32,7 @@ const MAX_LAST_BYTES: usize = 64 * 1024 * 1024;
 /// What takes up the counts.
 pub(crate) struct TakeUpContext {
     pub(crate) engine: Arc<Engine>,
+    pub(crate) history: Arc<TrafficHistory>,
     pub(crate) live: Arc<ArcSwap<Live>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Arc<StateMetrics>,
@@ -129,6 +131,7 @@ impl TakeUp {
 struct TakingUp {
     context: TakeUpContext,
     restorer: Restorer,
+    minutes: RestoredMinutes,
     /// What is taken up in the last moment.
     last_frames: Vec<(FrameKind, Vec<u8>)>,
     last_bytes: usize,
@@ -147,8 +150,10 @@ fn take_up(
 ) -> io::Result<Predecessor> {
     let mut reader = BufReader::with_capacity(READ_BYTES, stream.try_clone()?);
     let mut answers = stream;
+    let now = context.clock.now();
     let mut taking_up = TakingUp {
         restorer: Restorer::new(Arc::clone(&context.engine)),
+        minutes: context.history.restorer(now.mono, context.clock.date(now)),
         context,
         last_frames: Vec::new(),
         last_bytes: 0,
@@ -188,6 +193,10 @@ impl TakingUp {
             self.last_frames.push((kind, payload));
             return Ok(());
         }
+        if kind == FrameKind::History {
+            self.minutes.read(&payload);
+            return self.check_readable(0);
+        }
         self.has_new_rules |= kind == FrameKind::Rules;
         let frame = RestoredFrame { kind, group, payload, is_settled: true };
         if let Some(cells) = self.restorer.read(frame) {
@@ -209,7 +218,7 @@ impl TakingUp {
     /// Takes up what changed last, and says that this process counts.
     fn finish(self, answers: &mut UnixStream, word: Word, since: Nanos) -> io::Result<Predecessor> {
         let (unreadable, copied) = (self.unreadable, self.copied.unwrap_or_default());
-        let TakeUpContext { engine, live, clock, metrics, requests, republish, open } =
+        let TakeUpContext { engine, history, live, clock, metrics, requests, republish, open } =
             self.context;
         let generation = &live.load().generation;
         let (predecessor, left) = self.restorer.take_up(&engine, generation, &self.last_frames);
@@ -219,6 +228,7 @@ impl TakingUp {
         if unreadable + left > 0 {
             return Err(not_readable(unreadable + left));
         }
+        history.restore(self.minutes);
         check_end(&requests)?;
         answer_taken(answers, word)?;
         open();
@@ -231,7 +241,7 @@ impl TakingUp {
 
     /// An error if something cannot be read: the running process can, and serves on.
     fn check_readable(&self, more: u64) -> io::Result<()> {
-        match self.unreadable + more {
+        match self.unreadable + self.minutes.unreadable() + more {
             0 => Ok(()),
             unreadable => Err(not_readable(unreadable)),
         }

@@ -9,6 +9,7 @@
 //! neither loses nor repeats one. What must always hold: memory is bounded ([`MAX_BYTES`]), and a minute in which nothing
 //! happened takes none.
 
+mod saved_minutes;
 mod series;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::clock::Nanos;
+pub use saved_minutes::RestoredMinutes;
 use series::{Counted, Series};
 
 /// Minutes that are kept.
@@ -97,6 +99,8 @@ struct KeptMinutes {
     minute: u64,
     routes: Series<{ ROUTE_COUNTS.len() }>,
     limits: Series<{ LIMIT_COUNTS.len() }>,
+    /// The first minute that has numbers and was not saved since.
+    unsaved_from: Option<u64>,
 }
 
 impl TrafficHistory {
@@ -106,13 +110,16 @@ impl TrafficHistory {
         let mut kept = self.0.lock();
         let kept = kept.get_or_insert_with(|| KeptMinutes::new(now, date));
         let minute = kept.minute_of(now);
-        if minute <= kept.minute {
-            return;
+        if minute > kept.minute {
+            kept.keep(&totals());
+            kept.minute = minute;
         }
-        let ended = std::mem::replace(&mut kept.minute, minute);
-        let TrafficTotals { routes, limits } = totals();
-        kept.routes.end_minute(ended, &routes);
-        kept.limits.end_minute(ended, &limits);
+    }
+
+    /// Keeps what the present minute has until now, at the end of the process. The next process goes on with the minute.
+    pub fn keep_present(&self, now: Nanos, date: Nanos, totals: &TrafficTotals) {
+        let mut kept = self.0.lock();
+        kept.get_or_insert_with(|| KeptMinutes::new(now, date)).keep(totals);
     }
 
     /// The latest minutes, the oldest first. The last is the present one.
@@ -128,8 +135,9 @@ impl TrafficHistory {
     ) -> Result<Vec<HistoryMinute>, HistoryTooLarge> {
         let mut kept = self.0.lock();
         let kept = kept.get_or_insert_with(|| KeptMinutes::new(now, date));
-        let present = (kept.routes.since(&totals.routes), kept.limits.since(&totals.limits));
         let last = kept.minute;
+        let present =
+            (kept.routes.unended(last, &totals.routes), kept.limits.unended(last, &totals.limits));
         let first = (last + 1).saturating_sub(query.minutes.min(MINUTES) as u64);
         let (mut minutes, mut entries) = (Vec::new(), 0_usize);
         for number in first..=last {
@@ -173,9 +181,17 @@ impl KeptMinutes {
             minute: 0,
             routes: Series::new(MAX_ROUTES),
             limits: Series::new(MAX_LIMITS),
+            unsaved_from: None,
         };
         kept.minute = kept.minute_of(now);
         kept
+    }
+
+    /// Adds what was counted since the last call to the present minute.
+    fn keep(&mut self, totals: &TrafficTotals) {
+        self.routes.end_minute(self.minute, &totals.routes);
+        self.limits.end_minute(self.minute, &totals.limits);
+        self.unsaved_from.get_or_insert(self.minute);
     }
 
     fn minute_of(&self, now: Nanos) -> u64 {

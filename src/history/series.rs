@@ -50,34 +50,75 @@ impl<const N: usize> Series<N> {
         }
     }
 
-    /// Keeps the differences between these totals and those before as a minute.
+    /// Adds the differences between these totals and those before to a minute.
     pub(super) fn end_minute(&mut self, minute: u64, totals: &[(Arc<str>, [u64; N])]) {
         let oldest = (minute + 1).saturating_sub(MINUTES as u64);
         while self.minutes.front().is_some_and(|(kept, _)| *kept < oldest) {
             self.minutes.pop_front();
         }
-        let (mut counted, mut others) = (Vec::new(), [0; N]);
+        let mut numbers = Vec::new();
         for (name, total) in totals {
             let before = self.totals.insert(Arc::clone(name), *total).unwrap_or([0; N]);
             let counts = difference(total, &before);
-            if counts == [0; N] {
-                continue;
+            if counts != [0; N] {
+                numbers.push((Arc::clone(name), counts));
             }
-            match self.slot(name, minute, oldest) {
-                Some(slot) => counted.push(Counted { slot, counts }),
-                None => add(&mut others, &counts),
+        }
+        self.add(minute, oldest, numbers);
+    }
+
+    /// Adds numbers to a minute. `oldest`: the oldest minute that is kept.
+    pub(super) fn add(&mut self, minute: u64, oldest: u64, numbers: Vec<(Arc<str>, [u32; N])>) {
+        if numbers.is_empty() {
+            return;
+        }
+        let found = self.minutes.binary_search_by_key(&minute, |(kept, _)| *kept);
+        let mut counted = match found {
+            Ok(index) => self.minutes[index].1.to_vec(),
+            Err(_) => Vec::new(),
+        };
+        let mut others = [0; N];
+        for (name, counts) in &numbers {
+            let slot = if **name == *OTHERS { None } else { self.slot(name, minute, oldest) };
+            let known = slot.and_then(|slot| counted.iter_mut().find(|known| known.slot == slot));
+            match (slot, known) {
+                (_, Some(known)) => add(&mut known.counts, counts),
+                (Some(slot), None) => counted.push(Counted { slot, counts: *counts }),
+                (None, None) => add(&mut others, counts),
             }
         }
         if others != [0; N] {
-            counted.push(Counted { slot: OTHERS_SLOT, counts: others });
+            match counted.iter_mut().find(|known| known.slot == OTHERS_SLOT) {
+                Some(known) => add(&mut known.counts, &others),
+                None => counted.push(Counted { slot: OTHERS_SLOT, counts: others }),
+            }
         }
-        if !counted.is_empty() {
-            self.minutes.push_back((minute, counted.into()));
+        match found {
+            Ok(index) => self.minutes[index].1 = counted.into(),
+            Err(index) => self.minutes.insert(index, (minute, counted.into())),
         }
     }
 
+    /// The numbers of a minute that goes on: what is kept of it and of minutes ahead of it, and the differences since.
+    pub(super) fn unended(
+        &self,
+        minute: u64,
+        totals: &[(Arc<str>, [u64; N])],
+    ) -> Vec<(Arc<str>, [u32; N])> {
+        let mut numbers = self.minute(minute);
+        let first = self.minutes.partition_point(|(kept, _)| *kept <= minute);
+        let ahead = self.minutes.range(first..).flat_map(|(kept, _)| self.minute(*kept));
+        for (name, counts) in ahead.chain(self.since(totals)) {
+            match numbers.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, known)) => add(known, &counts),
+                None => numbers.push((name, counts)),
+            }
+        }
+        numbers
+    }
+
     /// The differences between these totals and those when the last minute ended.
-    pub(super) fn since(&self, totals: &[(Arc<str>, [u64; N])]) -> Vec<(Arc<str>, [u32; N])> {
+    fn since(&self, totals: &[(Arc<str>, [u64; N])]) -> Vec<(Arc<str>, [u32; N])> {
         let (mut named, mut others) = (Vec::new(), [0; N]);
         let mut free = self.max_names - self.slots.len();
         for (name, total) in totals {
@@ -101,7 +142,7 @@ impl<const N: usize> Series<N> {
         named
     }
 
-    /// The numbers of a minute that has ended.
+    /// The numbers that are kept of a minute.
     pub(super) fn minute(&self, minute: u64) -> Vec<(Arc<str>, [u32; N])> {
         let Ok(index) = self.minutes.binary_search_by_key(&minute, |(kept, _)| *kept) else {
             return Vec::new();
@@ -116,7 +157,8 @@ impl<const N: usize> Series<N> {
     /// The slot of a name that counts in `minute`. `oldest`: the oldest minute that is kept.
     fn slot(&mut self, name: &Arc<str>, minute: u64, oldest: u64) -> Option<u16> {
         if let Some(slot) = self.by_name.get(name) {
-            self.slots[usize::from(*slot)].last = minute;
+            let named = &mut self.slots[usize::from(*slot)];
+            named.last = named.last.max(minute);
             return Some(*slot);
         }
         let named = NamedSlot { name: Arc::clone(name), last: minute };

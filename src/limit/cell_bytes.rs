@@ -1,7 +1,7 @@
 //! Cells and quotas as bytes, for a state directory and for a successor.
 //!
 //! The form is that of postcard (its wire format 1), which is fixed by the order of the fields and variants of the types
-//! of this folder; a fixture in `tests/fixtures/state` fails when one of them moves. Bytes come from outside, so nothing
+//! of this folder; a fixture in `tests/state/fixtures` fails when one of them moves. Bytes come from outside, so nothing
 //! that they say is believed: a cell that no process can have written is refused, and no bytes can panic.
 
 use serde::{Deserialize, Serialize};

@@ -22,7 +22,7 @@ use super::file_reloads::FileReloads;
 use super::housekeeping::Housekeeping;
 use super::prerequisites::{Prerequisites, TlsAcceptors};
 use super::start_error::StartError;
-use super::state_keeping::{StateKeeper, StateKeeping};
+use super::state_keeping::{SaveContext, StateKeeper, StateKeeping};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Admin, Bounds, Config, Listener};
 use crate::edge::{
@@ -36,7 +36,7 @@ use crate::handover::{HandoverContext, TakeUpContext};
 use crate::history::TrafficHistory;
 use crate::ops::{
     AccessLogSink, AdminAccess, AdminApi, AnswerQueue, AuditLog, KeyChanges, Lifecycle,
-    ReloadSource, Reloader, RequestBuckets, Status, process_collector,
+    ReloadSource, Reloader, RequestBuckets, Status, process_collector, traffic_totals,
 };
 use crate::policy::KeySecret;
 use crate::proxy::{AllOriginSlots, EarlyRejection, Live, RequestIds, Tollgate, TrafficCounters};
@@ -268,12 +268,19 @@ impl Components {
     /// What restoring and saving the state need.
     pub(super) fn state_keeping(&self, clock: Arc<SystemClock>) -> StateKeeping {
         StateKeeping {
-            engine: Arc::clone(&self.engine),
-            clock,
+            saved: self.saved(clock),
             reloader: Arc::clone(&self.reloader),
-            metrics: Arc::clone(&self.state),
             gate: Arc::clone(&self.gate),
             keeper: Arc::clone(&self.keeper),
+        }
+    }
+
+    fn saved(&self, clock: Arc<SystemClock>) -> SaveContext {
+        SaveContext {
+            engine: Arc::clone(&self.engine),
+            history: Arc::clone(&self.history),
+            clock,
+            metrics: Arc::clone(&self.state),
         }
     }
 
@@ -283,6 +290,7 @@ impl Components {
         let state = Arc::clone(&self.state);
         TakeUpContext {
             engine: Arc::clone(&self.engine),
+            history: Arc::clone(&self.history),
             live: Arc::clone(&self.live),
             clock: Arc::clone(&self.clock),
             metrics: Arc::clone(&self.state),
@@ -302,8 +310,7 @@ impl Components {
         clock: Arc<SystemClock>,
         directory: Option<(u64, u64)>,
     ) -> HandoverContext {
-        let (engine, metrics) = (Arc::clone(&self.engine), Arc::clone(&self.state));
-        let (keeper, own_clock) = (Arc::clone(&self.keeper), Arc::clone(&clock));
+        let (keeper, saved) = (Arc::clone(&self.keeper), self.saved(Arc::clone(&clock)));
         HandoverContext {
             sockets,
             ticket_keys: Arc::clone(&self.ticket_keys),
@@ -313,10 +320,8 @@ impl Components {
             publishing: Arc::clone(&self.reloader.publishing),
             requests: Arc::clone(&self.requests),
             runtime: self.background.handle().clone(),
-            keeper: Box::new(move |task| {
-                let (engine, clock) = (Arc::clone(&engine), Arc::clone(&own_clock));
-                keeper.run(task, engine, clock, Arc::clone(&metrics))
-            }),
+            keep_history: Box::new(self.keep_history()),
+            keeper: Box::new(move |task| keeper.run(task, saved.clone())),
             directory,
         }
     }
@@ -392,10 +397,23 @@ impl Components {
         }
     }
 
+    /// Has the history keep what was counted in the present minute, before the process ends or is replaced.
+    fn keep_history(&self) -> impl Fn() + Send + Sync + 'static {
+        let (engine, history) = (Arc::clone(&self.engine), Arc::clone(&self.history));
+        let (live, counters) = (Arc::clone(&self.live), Arc::clone(&self.counters));
+        move || {
+            let now = engine.now();
+            let totals = traffic_totals(&live.load(), &counters);
+            history.keep_present(now.mono, engine.date(now), &totals);
+        }
+    }
+
     pub(super) fn lifecycle(&self) -> Lifecycle {
         let (access, keeper) = (Arc::clone(&self.access), Arc::clone(&self.keeper));
+        let keep_history = self.keep_history();
         self.requests.set_exit_hook(move || {
             access.flush(LOG_FLUSH_TIMEOUT);
+            keep_history();
             keeper.finish();
         });
         Lifecycle {

@@ -18,10 +18,11 @@ use crate::config::StateSettings;
 use crate::edge::ServingGate;
 use crate::engine::{Engine, EngineSource, Restorer, SavedCells};
 use crate::handover::{Keeper, KeeperTask};
-use crate::ops::Reloader;
+use crate::history::TrafficHistory;
+use crate::ops::{HistorySection, Reloader};
 use crate::policy::KeySecret;
 use crate::state::{
-    AfterTask, GROUPS, KEY_SECRET_BYTES, Recovery, SaveIntervals, Saver, SaverHandle,
+    AfterTask, FrameKind, GROUPS, KEY_SECRET_BYTES, Recovery, SaveIntervals, Saver, SaverHandle,
     StateDirectory, StateError, StateMetrics, StateSummary,
 };
 
@@ -53,12 +54,19 @@ pub(super) struct OpenState {
     intervals: SaveIntervals,
 }
 
+/// What is saved, and copied for a successor.
+#[derive(Clone)]
+pub(super) struct SaveContext {
+    pub(super) engine: Arc<Engine>,
+    pub(super) history: Arc<TrafficHistory>,
+    pub(super) clock: Arc<SystemClock>,
+    pub(super) metrics: Arc<StateMetrics>,
+}
+
 /// What restoring and saving need of the process.
 pub(super) struct StateKeeping {
-    pub(super) engine: Arc<Engine>,
-    pub(super) clock: Arc<SystemClock>,
+    pub(super) saved: SaveContext,
     pub(super) reloader: Arc<Reloader>,
-    pub(super) metrics: Arc<StateMetrics>,
     pub(super) gate: Arc<ServingGate>,
     pub(super) keeper: Arc<StateKeeper>,
 }
@@ -105,13 +113,15 @@ impl OpenState {
     pub(super) fn begin(self, keeping: StateKeeping) -> io::Result<()> {
         let restoring = std::thread::Builder::new().name("restore".to_owned());
         restoring.spawn(move || {
-            let StateKeeping { engine, clock, reloader, metrics, gate, keeper } = keeping;
+            let StateKeeping { saved, reloader, gate, keeper } = keeping;
+            let SaveContext { engine, history, metrics, .. } = &saved;
+            let metrics = Arc::clone(metrics);
             let timed = Stopwatch::start();
-            restore(self.directory.recovery(), &engine, &metrics);
+            restore(self.directory.recovery(), engine, history, &metrics);
             let span = RoundedSpan(timed.elapsed().into());
             log::info!("{} cells restored in {span}", metrics.recovered_cells());
             reloader.republish();
-            save(self.directory, (self.intervals, false), engine, clock, &metrics, &keeper);
+            save(self.directory, (self.intervals, false), saved, &keeper);
             metrics.end_restoring();
             gate.open();
         })?;
@@ -145,7 +155,7 @@ impl LaterState {
     pub(super) fn begin(self, keeping: StateKeeping) -> io::Result<()> {
         let waiting = std::thread::Builder::new().name("state-lock".to_owned());
         waiting.spawn(move || {
-            let StateKeeping { engine, clock, metrics, keeper, .. } = keeping;
+            let StateKeeping { saved, keeper, .. } = keeping;
             keeper.set_awaited(true);
             let (timed, mut is_told) = (Stopwatch::start(), false);
             let directory = loop {
@@ -153,7 +163,7 @@ impl LaterState {
                     &self.settings.directory,
                     &self.secret,
                     self.is_shared,
-                    clock.date(clock.now()).secs(),
+                    saved.clock.date(saved.clock.now()).secs(),
                 );
                 match opened {
                     Ok(directory) => break directory,
@@ -163,7 +173,7 @@ impl LaterState {
                     Err(error) => {
                         if !is_told {
                             log::error!("the state is not saved yet: {error}");
-                            engine.set_saves_failing();
+                            saved.engine.set_saves_failing();
                             is_told = true;
                         }
                         std::thread::sleep(LATE_LOCK_RETRY);
@@ -176,7 +186,7 @@ impl LaterState {
             let intervals = intervals(&self.settings);
             // What the process before has not saved is saved by nobody else.
             let lacks_cells = !self.is_shared || !directory.summary().is_clean;
-            save(directory, (intervals, lacks_cells), engine, clock, &metrics, &keeper);
+            save(directory, (intervals, lacks_cells), saved, &keeper);
             keeper.set_awaited(false);
         })?;
         Ok(())
@@ -191,16 +201,12 @@ fn intervals(settings: &StateSettings) -> SaveIntervals {
 fn save(
     directory: StateDirectory,
     (intervals, lacks_cells): (SaveIntervals, bool),
-    engine: Arc<Engine>,
-    clock: Arc<SystemClock>,
-    metrics: &Arc<StateMetrics>,
+    saved: SaveContext,
     keeper: &StateKeeper,
 ) {
-    let (log, lock) = directory.into_log(Arc::clone(metrics));
-    let mark = Box::new(move || clock.mark());
-    let store = Arc::clone(&engine);
-    let source = EngineSource::new(engine, mark, Arc::clone(metrics));
-    let saver = Saver::new(source, log, intervals, Arc::clone(metrics));
+    let (store, metrics) = (Arc::clone(&saved.engine), Arc::clone(&saved.metrics));
+    let (log, lock) = directory.into_log(Arc::clone(&metrics));
+    let saver = Saver::new(saved.source(), log, intervals, metrics);
     let saver = if lacks_cells { saver.with_everything_unsaved() } else { saver };
     match SaverHandle::spawn(saver, lock) {
         Ok(handle) => {
@@ -215,24 +221,25 @@ fn save(
     }
 }
 
+impl SaveContext {
+    fn source(self) -> EngineSource {
+        let Self { engine, history, clock, metrics } = self;
+        EngineSource::new(engine, Box::new(move || clock.mark()), metrics)
+            .with_section(Box::new(HistorySection::new(history)))
+    }
+}
+
 impl StateKeeper {
     /// Has a task done that copies what is counted: on the thread that saves, or on one of its own.
-    pub(super) fn run(
-        &self,
-        task: KeeperTask,
-        engine: Arc<Engine>,
-        clock: Arc<SystemClock>,
-        metrics: Arc<StateMetrics>,
-    ) -> io::Result<()> {
+    pub(super) fn run(&self, task: KeeperTask, saved: SaveContext) -> io::Result<()> {
         if let Some(handle) = self.handle.lock().as_ref() {
             let own = Arc::clone(handle);
             handle.run(Box::new(move |saver| task(&mut Keeper::saving(saver, own))));
             return Ok(());
         }
         std::thread::Builder::new().name("copy".to_owned()).spawn(move || {
-            let source = EngineSource::new(engine, Box::new(move || clock.mark()), metrics);
             // This thread ends with the task.
-            let (AfterTask::Finish | AfterTask::GoOn) = task(&mut Keeper::copying(source));
+            let (AfterTask::Finish | AfterTask::GoOn) = task(&mut Keeper::copying(saved.source()));
         })?;
         Ok(())
     }
@@ -281,7 +288,12 @@ fn report(summary: &StateSummary) {
 }
 
 /// Puts back everything that can be read.
-fn restore(recovery: &Recovery, engine: &Arc<Engine>, metrics: &Arc<StateMetrics>) {
+fn restore(
+    recovery: &Recovery,
+    engine: &Arc<Engine>,
+    history: &TrafficHistory,
+    metrics: &Arc<StateMetrics>,
+) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(GROUPS.into());
     let unreadable = std::thread::scope(|scope| {
         let (mut queues, mut restoring) = (Vec::new(), Vec::new());
@@ -290,7 +302,7 @@ fn restore(recovery: &Recovery, engine: &Arc<Engine>, metrics: &Arc<StateMetrics
             queues.push(queue);
             restoring.push(scope.spawn(|| restore_cells(engine, metrics, frames)));
         }
-        let unreadable = read_frames(recovery, engine, metrics, &queues);
+        let unreadable = read_frames(recovery, engine, history, metrics, &queues);
         drop(queues);
         // A thread that panicked has restored nothing more.
         let of_threads = restoring.into_iter().map(|thread| thread.join().unwrap_or(1));
@@ -306,11 +318,18 @@ fn restore(recovery: &Recovery, engine: &Arc<Engine>, metrics: &Arc<StateMetrics
 fn read_frames(
     recovery: &Recovery,
     engine: &Arc<Engine>,
+    history: &TrafficHistory,
     metrics: &Arc<StateMetrics>,
     queues: &[SyncSender<SavedCells>],
 ) -> u64 {
     let mut restorer = Restorer::new(Arc::clone(engine));
+    let now = engine.now();
+    let mut minutes = history.restorer(now.mono, engine.date(now));
     let read = recovery.replay(metrics, |frame| {
+        if frame.kind == FrameKind::History {
+            minutes.read(&frame.payload);
+            return;
+        }
         let group = frame.group;
         if let Some(cells) = restorer.read(frame) {
             // A thread that has panicked takes nothing more.
@@ -320,7 +339,9 @@ fn read_frames(
     if let Err(error) = read {
         log::error!("state: a log cannot be read to its end: {error}");
     }
-    restorer.finish()
+    let unreadable = minutes.unreadable();
+    history.restore(minutes);
+    unreadable + restorer.finish()
 }
 
 fn restore_cells(engine: &Engine, metrics: &StateMetrics, frames: Receiver<SavedCells>) -> u64 {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::fs::{FlockOperation, flock};
 use siphasher::sip::SipHasher13;
 
-use super::disk::{FolderDisk, StateDisk, create_folder};
+use super::disk::{FolderDisk, StateDisk, create_folder, open_regular};
 use super::error::StateError;
 use super::log::{StateLog, number_of};
 use super::progress::StateMetrics;
@@ -18,8 +18,8 @@ use super::recovery::{Recovery, StateSummary};
 /// Bytes of the secret of the keys.
 pub const KEY_SECRET_BYTES: usize = 16;
 
-const LOCK: &str = "lock";
-const KEY_SECRET: &str = "key-secret";
+pub(super) const LOCK: &str = "lock";
+pub(super) const KEY_SECRET: &str = "key-secret";
 
 /// A state directory that this process holds.
 pub struct StateDirectory {
@@ -107,15 +107,6 @@ impl StateDirectory {
         fs::metadata(folder).map(|found| (found.dev(), found.ino()))
     }
 
-    /// Reads a directory without using it.
-    ///
-    /// # Errors
-    /// [`StateError::Io`] and [`StateError::Version`].
-    pub fn inspect(folder: &Path) -> Result<Recovery, StateError> {
-        let disk = Arc::new(FolderDisk::new(folder.to_owned()));
-        Recovery::scan(disk, None).map_err(|error| error.at(folder))
-    }
-
     /// The secret that its keys are hashed with.
     pub const fn secret(&self) -> &[u8; KEY_SECRET_BYTES] {
         &self.secret
@@ -144,9 +135,12 @@ pub struct StateLock {
     _file: File,
 }
 
-const READABLE: &str = "make it readable for tollgate's user";
+pub(super) const READABLE: &str = "make it readable for tollgate's user";
 
-fn io_error<'p>(path: &'p Path, cure: &'static str) -> impl Fn(io::Error) -> StateError + 'p {
+pub(super) fn io_error<'p>(
+    path: &'p Path,
+    cure: &'static str,
+) -> impl Fn(io::Error) -> StateError + 'p {
     move |error| StateError::Io { path: path.to_owned(), error, cure }
 }
 
@@ -202,11 +196,11 @@ fn take_lock(folder: &Path) -> Result<File, StateError> {
     Ok(file)
 }
 
-fn has_logs(disk: &dyn StateDisk) -> io::Result<bool> {
+pub(super) fn has_logs(disk: &dyn StateDisk) -> io::Result<bool> {
     Ok(disk.names()?.iter().any(|name| number_of(name).is_some()))
 }
 
-fn read_secret(folder: &Path) -> Result<Option<[u8; KEY_SECRET_BYTES]>, StateError> {
+pub(super) fn read_secret(folder: &Path) -> Result<Option<[u8; KEY_SECRET_BYTES]>, StateError> {
     let path = folder.join(KEY_SECRET);
     let metadata = match fs::metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -217,7 +211,7 @@ fn read_secret(folder: &Path) -> Result<Option<[u8; KEY_SECRET_BYTES]>, StateErr
         return Err(StateError::Open { path, mode });
     }
     let mut text = String::new();
-    let file = File::open(&path).map_err(io_error(&path, READABLE))?;
+    let file = open_regular(&path).map_err(io_error(&path, READABLE))?;
     file.take(1_024).read_to_string(&mut text).map_err(io_error(&path, READABLE))?;
     match u128::from_str_radix(text.trim(), 16) {
         Ok(secret) if text.trim().len() == 2 * KEY_SECRET_BYTES => Ok(Some(secret.to_be_bytes())),
@@ -272,6 +266,6 @@ fn move_old_files(folder: &Path, date_secs: u64) -> Result<(), StateError> {
 }
 
 /// Tells two secrets apart, and does not tell the secret.
-fn fingerprint(secret: &[u8; KEY_SECRET_BYTES]) -> u64 {
+pub(super) fn fingerprint(secret: &[u8; KEY_SECRET_BYTES]) -> u64 {
     SipHasher13::new_with_key(secret).hash(b"tollgate state directory")
 }

@@ -6,6 +6,8 @@ use std::io::{self, Read, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
 /// The files of one directory, by name.
 pub trait StateDisk: Send + Sync {
     /// Creates a file that does not exist, readable by its owner only.
@@ -100,6 +102,19 @@ pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
+/// Opens a file for reading. A pipe of this name, which nobody may ever write to, is an error rather than a wait.
+pub(super) fn open_regular(path: &Path) -> io::Result<File> {
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(nonblocking).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => {
+            let what = format!("{} is no regular file", path.display());
+            Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+        }
+    }
+}
+
 impl StateDisk for FolderDisk {
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         let path = self.path(name);
@@ -108,7 +123,7 @@ impl StateDisk for FolderDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn Read + Send>> {
-        Ok(Box::new(File::open(self.path(name))?))
+        Ok(Box::new(open_regular(&self.path(name))?))
     }
 
     fn names(&self) -> io::Result<Vec<String>> {

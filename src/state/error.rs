@@ -27,6 +27,16 @@ pub enum StateError {
         /// The user of this process.
         user: u32,
     },
+    /// The directory belongs to somebody else, and this user may not read it.
+    #[error("{}: user {user} may not read it; it belongs to user {owner}: run this as that user", path.display())]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
+    },
     /// Others may read or write the directory.
     #[error("{}: others may use it (mode {mode:o}), and it holds the secret of the keys; run: chmod 700 {}", path.display(), path.display())]
     Open {
@@ -34,6 +44,14 @@ pub enum StateError {
         path: PathBuf,
         /// Its mode.
         mode: u32,
+    },
+    /// It holds no state.
+    #[error("{}: {problem}; name the directory in store.embedded.state", folder.display())]
+    NoState {
+        /// The directory.
+        folder: PathBuf,
+        /// What is wrong.
+        problem: &'static str,
     },
     /// It is of another version of the format.
     #[error(

@@ -16,6 +16,9 @@ use super::progress::StateMetrics;
 /// Bytes that are collected before they are written.
 const BUFFER_BYTES: usize = 256 * 1024;
 
+/// Digits of the number of a log. Each start and each round takes one number.
+const NUMBER_DIGITS: usize = 10;
+
 /// Takes frames. Errors are told when the frames are flushed.
 pub trait FrameSink {
     /// Adds a frame. `payload` is at most [`MAX_PAYLOAD`](super::MAX_PAYLOAD) bytes.
@@ -76,12 +79,15 @@ pub(super) struct LogEnd {
 
 /// The name of a log.
 pub(super) fn name_of(number: u64) -> String {
-    format!("log.{number:010}")
+    format!("log.{number:0NUMBER_DIGITS$}")
 }
 
-/// The number of the log of this name.
+/// The number of the log of this name. Other spellings of a number name no log.
 pub(super) fn number_of(name: &str) -> Option<u64> {
-    name.strip_prefix("log.")?.parse().ok()
+    let digits = name.strip_prefix("log.")?;
+    let number = digits.parse().ok()?;
+    // A larger number would leave none for the logs that follow.
+    (digits.len() == NUMBER_DIGITS && name_of(number) == name).then_some(number)
 }
 
 impl StateLog {
@@ -158,7 +164,7 @@ impl StateLog {
             let _ = self.disk.remove(&name_of(number));
             return Err(error);
         }
-        self.next_sequence += 1;
+        self.next_sequence = self.next_sequence.wrapping_add(1);
         self.logs.push(LogFile { number, bytes: frame.len() as u64 });
         self.file = Some(file);
         self.count_bytes();
@@ -255,7 +261,7 @@ impl FrameSink for StateLog {
     fn add(&mut self, kind: FrameKind, group: u8, payload: &[u8]) {
         let before = self.buffer.len();
         FrameHeader::write(&mut self.buffer, kind, group, self.next_sequence, payload);
-        self.next_sequence += 1;
+        self.next_sequence = self.next_sequence.wrapping_add(1);
         self.added += (self.buffer.len() - before) as u64;
         if self.buffer.len() >= BUFFER_BYTES {
             self.write_out();

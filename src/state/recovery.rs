@@ -44,6 +44,17 @@ pub struct SegmentSummary {
     pub bytes: u64,
     /// Whole frames in it.
     pub frames: u64,
+    /// Frames that are not there, as the numbers of those around them tell.
+    pub missing: u64,
+}
+
+/// Where a whole frame ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameEnd {
+    /// The number of the log.
+    pub log: u64,
+    /// The bytes of the log up to its end.
+    pub bytes: u64,
 }
 
 /// What a directory holds.
@@ -55,6 +66,8 @@ pub struct StateSummary {
     pub damage: Vec<Damage>,
     /// The last instant that a frame tells.
     pub mark: Option<TimeMark>,
+    /// The end of the last whole frame.
+    pub last: Option<FrameEnd>,
     /// Whether the process that wrote it ended in an orderly way.
     pub is_clean: bool,
     /// The log with which the latest complete round began.
@@ -134,18 +147,24 @@ impl Recovery {
         for number in numbers.iter().copied() {
             last_before.push((number, sequence));
             let mut reader = LogReader::new(disk.open(&name_of(number))?, sequence);
-            let mut frames = 0;
+            let (mut frames, mut missing, mut before) = (0, 0, None);
             while let Some(frame) = reader.next_frame()? {
                 frames += 1;
+                // Within a log, sequence numbers ascend by one; after a failing disk a new log goes on with a higher one.
+                let expected = before.map_or(frame.sequence, |before: u64| before.wrapping_add(1));
+                if frame.sequence != expected {
+                    let skipped = frame.sequence.saturating_sub(expected).max(1);
+                    missing = u64::saturating_add(missing, skipped);
+                }
+                before = Some(frame.sequence);
+                summary.last = Some(FrameEnd { log: number, bytes: reader.offset });
                 sequence = Some(frame.sequence);
                 summary.is_clean = frame.kind == FrameKind::CleanStop;
                 match frame.kind {
                     FrameKind::Start => {
                         let start = postcard::from_bytes::<LogStart>(&frame.payload);
-                        let known = |start: &LogStart| {
-                            fingerprint.is_none_or(|own| own == start.fingerprint)
-                        };
-                        if !start.as_ref().is_ok_and(known) {
+                        let is_known = |own| start.is_ok_and(|start| start.fingerprint == own);
+                        if !fingerprint.is_none_or(is_known) {
                             return Err(ScanError::OtherSecret);
                         }
                     }
@@ -178,14 +197,14 @@ impl Recovery {
                 .extend(reader.damage.iter().map(|damage| Damage { log: number, ..*damage }));
             let bytes = reader.offset;
             files.push(LogFile { number, bytes });
-            summary.logs.push(SegmentSummary { number, bytes, frames });
+            summary.logs.push(SegmentSummary { number, bytes, frames, missing });
         }
         summary.complete = rounds.last().copied();
         let first = Self::first_log(&summary, &rounds);
         let end = LogEnd {
             complete: summary.complete,
             last_number: numbers.last().copied().unwrap_or(0),
-            next_sequence: sequence.map_or(0, |sequence| sequence + 1),
+            next_sequence: sequence.map_or(0, |sequence| sequence.wrapping_add(1)),
             logs: files.clone(),
         };
         let replayed = files.into_iter().filter(|log| log.number >= first).collect();
@@ -235,11 +254,37 @@ impl Recovery {
         mut visit: impl FnMut(RestoredFrame),
     ) -> io::Result<()> {
         metrics.begin_restoring(self.replayed.iter().map(|log| log.bytes).sum());
-        let mut last = self.before;
-        for log in &self.replayed {
+        self.visit(&self.replayed, self.before, |frame| {
+            metrics.add_restored((HEADER_BYTES + frame.payload.len()) as u64);
+            visit(frame);
+        })
+    }
+
+    /// The number of the first log that is restored, if any is.
+    pub fn first_replayed(&self) -> Option<u64> {
+        self.replayed.first().map(|log| log.number)
+    }
+
+    /// Calls `visit` with every frame of the logs that are kept for the case that a later one is damaged, and are not
+    /// restored now.
+    ///
+    /// # Errors
+    /// A log cannot be read.
+    pub fn visit_older(&self, visit: impl FnMut(RestoredFrame)) -> io::Result<()> {
+        let older = self.end.logs.len() - self.replayed.len();
+        self.visit(&self.end.logs[..older], None, visit)
+    }
+
+    /// `last`: the number of the last frame before these logs.
+    fn visit(
+        &self,
+        logs: &[LogFile],
+        mut last: Option<u64>,
+        mut visit: impl FnMut(RestoredFrame),
+    ) -> io::Result<()> {
+        for log in logs {
             let mut reader = LogReader::new(self.disk.open(&name_of(log.number))?, last);
             while let Some(frame) = reader.next_frame()? {
-                metrics.add_restored((HEADER_BYTES + frame.payload.len()) as u64);
                 let ReadFrame { kind, group, sequence, payload } = frame;
                 last = Some(sequence);
                 let is_settled = self.clean_until.is_some_and(|clean| sequence <= clean);

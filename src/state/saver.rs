@@ -179,6 +179,11 @@ impl<S: StateSource> Saver<S> {
         self.has_more |= self.log.added() != before;
     }
 
+    /// The number of shards of the source.
+    pub fn shards(&self) -> usize {
+        self.source.shards()
+    }
+
     /// Saves what has changed until now. `is_urgent`: a request waits for it to be on the disk.
     pub fn step(&mut self, is_urgent: bool) {
         let now = self.source.mark().mono;

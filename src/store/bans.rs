@@ -322,6 +322,16 @@ impl Bans {
 
 #[cfg(feature = "bin")]
 impl SavedBan {
+    /// The key.
+    pub const fn key(&self) -> KeyHash {
+        KeyHash { high: self.high, low: self.low }
+    }
+
+    /// When its latest ban ends (monotonic): zero if it was never banned. `None`: it has no record any more.
+    pub fn until(&self) -> Option<Nanos> {
+        self.record.as_ref().map(|record| record.until)
+    }
+
     fn of(key: KeyHash, record: Option<&BanRecord>) -> Self {
         let record = record.map(|record| SavedBanRecord {
             denials: record.denials.iter().copied().collect(),

@@ -5,6 +5,9 @@
 mod crashes;
 mod damage;
 mod disk;
+mod fixture;
+mod history;
+mod inspection;
 mod kept;
 mod node;
 mod succession;

@@ -11,9 +11,13 @@ use tollgate::config;
 use tollgate::engine::{
     Decision, Engine, EngineSource, Generation, KeyState, Outcome, Restorer, TypedKey,
 };
+use tollgate::history::TrafficHistory;
+use tollgate::ops::HistorySection;
 use tollgate::policy::client::RequestClient;
 use tollgate::policy::{ConnectionFacts, Facts, KeySecret, Policy};
-use tollgate::state::{Recovery, SaveIntervals, Saver, StateMetrics, StateSummary};
+use tollgate::state::{
+    FrameKind, Recovery, SaveIntervals, Saver, StateDirectory, StateLog, StateMetrics, StateSummary,
+};
 
 use crate::disk::SimulatedDisk;
 
@@ -24,6 +28,7 @@ pub const FINGERPRINT: u64 = 7;
 
 pub struct Node {
     pub engine: Arc<Engine>,
+    pub history: Arc<TrafficHistory>,
     pub generation: Generation,
     pub saver: Saver<EngineSource>,
     pub metrics: Arc<StateMetrics>,
@@ -35,28 +40,16 @@ pub struct Node {
 impl Node {
     /// Starts on a disk. The clock goes on from before, as it does for a process that continues the time lines.
     pub fn start(policy: &str, clock: &Arc<ManualClock>, disk: &SimulatedDisk) -> Self {
-        let engine = Engine::new(Arc::clone(clock) as _, KeySecret::new([7; 16]));
-        let engine = Arc::new(engine);
         let recovery = Recovery::read(Arc::new(disk.clone()), FINGERPRINT).unwrap();
-        let metrics = Arc::new(StateMetrics::default());
-        let mut restorer = Restorer::new(Arc::clone(&engine));
-        let mut unreadable = 0;
-        let restored = recovery.replay(&metrics, |frame| {
-            if let Some(cells) = restorer.read(frame) {
-                unreadable += Restorer::restore_cells(&engine, &metrics, &cells);
-            }
-        });
-        restored.unwrap();
-        unreadable += restorer.finish();
-        let generation = engine.generation(read(policy), None).0;
-        let found = recovery.summary().clone();
-        let log = recovery.into_log(FINGERPRINT, Arc::clone(&metrics));
-        let mark = mark_of(Arc::clone(clock));
-        let source = EngineSource::new(Arc::clone(&engine), mark, Arc::clone(&metrics));
-        let intervals =
-            SaveIntervals { flush: Nanos::from_millis(100), sync: Nanos::from_millis(1_000) };
-        let saver = Saver::new(source, log, intervals, Arc::clone(&metrics));
-        Self { engine, generation, saver, metrics, found, unreadable }
+        let restored = Restored::read(&recovery, clock, KeySecret::new([7; 16]));
+        restored.serve(policy, clock, |metrics| recovery.into_log(FINGERPRINT, metrics))
+    }
+
+    /// The same, in a directory. Its lock is given back.
+    pub fn start_in(policy: &str, clock: &Arc<ManualClock>, directory: StateDirectory) -> Self {
+        let secret = KeySecret::new(*directory.secret());
+        let restored = Restored::read(directory.recovery(), clock, secret);
+        restored.serve(policy, clock, |metrics| directory.into_log(metrics).0)
     }
 
     /// A request of a key, to the route of this name.
@@ -104,6 +97,56 @@ impl Node {
         let (index, _) = limits.find(|(_, found)| &*found.name == limit).unwrap();
         let typed = TypedKey::Values(&[key]);
         ready(self.engine.look_up(&self.generation, index, &typed, None, 64)).unwrap()
+    }
+}
+
+/// What was restored, before a configuration is in force.
+struct Restored {
+    engine: Arc<Engine>,
+    history: Arc<TrafficHistory>,
+    metrics: Arc<StateMetrics>,
+    found: StateSummary,
+    unreadable: u64,
+}
+
+impl Restored {
+    fn read(recovery: &Recovery, clock: &Arc<ManualClock>, secret: KeySecret) -> Self {
+        let engine = Arc::new(Engine::new(Arc::clone(clock) as _, secret));
+        let metrics = Arc::new(StateMetrics::default());
+        let mut restorer = Restorer::new(Arc::clone(&engine));
+        let mut unreadable = 0;
+        let history = Arc::new(TrafficHistory::default());
+        let mut minutes = history.restorer(engine.now().mono, engine.date(engine.now()));
+        let restored = recovery.replay(&metrics, |frame| {
+            if frame.kind == FrameKind::History {
+                minutes.read(&frame.payload);
+            } else if let Some(cells) = restorer.read(frame) {
+                unreadable += Restorer::restore_cells(&engine, &metrics, &cells);
+            }
+        });
+        restored.unwrap();
+        unreadable += restorer.finish() + minutes.unreadable();
+        history.restore(minutes);
+        let found = recovery.summary().clone();
+        Self { engine, history, metrics, found, unreadable }
+    }
+
+    fn serve(
+        self,
+        policy: &str,
+        clock: &Arc<ManualClock>,
+        log: impl FnOnce(Arc<StateMetrics>) -> StateLog,
+    ) -> Node {
+        let Self { engine, history, metrics, found, unreadable } = self;
+        let generation = engine.generation(read(policy), None).0;
+        let log = log(Arc::clone(&metrics));
+        let mark = mark_of(Arc::clone(clock));
+        let source = EngineSource::new(Arc::clone(&engine), mark, Arc::clone(&metrics))
+            .with_section(Box::new(HistorySection::new(Arc::clone(&history))));
+        let intervals =
+            SaveIntervals { flush: Nanos::from_millis(100), sync: Nanos::from_millis(1_000) };
+        let saver = Saver::new(source, log, intervals, Arc::clone(&metrics));
+        Node { engine, history, generation, saver, metrics, found, unreadable }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::table::{TextTable, text};
+use crate::cli::table::{TextTable, text};
 
 /// What holds for a key.
 pub(super) fn key(answer: &Value) -> String {

@@ -5,7 +5,6 @@
 
 mod changes;
 mod key;
-mod table;
 mod traffic;
 
 use std::path::PathBuf;
@@ -17,6 +16,7 @@ use serde_json::Value;
 
 use super::admin_client::AdminClient;
 use super::output::{self, Ending};
+use super::table;
 use crate::config;
 use key::KeyCommand;
 use traffic::{HistoryArgs, RefusalsArgs, TopArgs};

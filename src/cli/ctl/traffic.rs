@@ -6,7 +6,7 @@
 use clap::Args;
 use serde_json::Value;
 
-use super::table::{TextTable, text};
+use crate::cli::table::{TextTable, text};
 
 /// Which refusals are listed.
 #[derive(Debug, Args)]

@@ -44,11 +44,15 @@ impl TextTable {
 
 /// A value as text; empty for null.
 pub(super) fn text(value: &Value) -> String {
-    let plain = match value {
+    match value {
         Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
+        Value::String(text) => shown(text),
+        other => shown(&other.to_string()),
+    }
+}
+
+/// Text of unknown origin, as it may be shown.
+pub(super) fn shown(plain: &str) -> String {
     let shown = plain.chars().take(MAX_VALUE);
     let mut text: String = shown
         .flat_map(|c| if is_no_text(c) { c.escape_default().collect() } else { vec![c] })

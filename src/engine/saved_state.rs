@@ -327,8 +327,8 @@ impl Restorer {
                 .filter(|issued| issued.quota().could_have_written(&cell))
             {
                 Some(issued) => {
-                    engine.exact.embedded.restore_cell(key, issued, cell, grant, now);
-                    restored += 1;
+                    let embedded = &engine.exact.embedded;
+                    restored += u64::from(embedded.restore_cell(key, issued, cell, grant, now));
                 }
                 None => unreadable += 1,
             }

@@ -48,13 +48,14 @@ impl<'c> SavedCell<'c> {
         grants: Option<&mut Grants>,
     ) -> Self {
         let issued = quotas.get(entry.quota() as usize);
-        let grant = issued.and_then(|issued| {
+        let grant = issued.zip(grants).and_then(|(issued, grants)| {
+            // A key that has spent nothing in this process needs none, and a crash must not take one from it.
+            let grants = grants.get_mut(&entry.order())?;
             let until = batch.began.mono.saturating_add(issued.quota.window());
-            Some(Grant { units: issued.ahead?.get(), until })
+            let grant = Grant { units: issued.ahead?.get(), until };
+            grants.record_copy(batch.number, grant);
+            Some(grant)
         });
-        if let (Some(grant), Some(grants)) = (grant, grants) {
-            grants.entry(entry.order()).or_default().record_copy(batch.number, grant);
-        }
         let cell = Some((entry.quota(), &entry.cell));
         Self { key: entry.key(shard_bits(shard)), cell, grant }
     }
@@ -99,7 +100,7 @@ impl EmbeddedStore {
     }
 
     /// Puts back a cell that was saved, and replaces the key's cell, if it has one. It counts against the budget of its
-    /// limit, with or without room.
+    /// limit, with or without room. Returns whether the key had no cell.
     ///
     /// `grant`: what the key may have spent after the cell was copied, and has to be taken for spent. It is charged as late
     /// as it can have been spent, because a later charge counts for longer.
@@ -110,14 +111,14 @@ impl EmbeddedStore {
         mut cell: Cell,
         grant: Option<Grant>,
         now: Now,
-    ) {
+    ) -> bool {
         if let Some(Grant { units, until }) = grant {
             let ago = now.mono.saturating_sub(until);
             let at = Now { mono: now.mono.min(until), wall: now.wall.saturating_sub(ago) };
             quota.quota.charge(&mut cell, units, at);
         }
         let mut table = self.lock_shard(key);
-        self.accounting().restore(&mut table, key, quota, cell);
+        let is_new = self.accounting().restore(&mut table, key, quota, cell);
         if grant.is_some()
             && let Some((slot, entry)) = table.find_entry(key, None)
         {
@@ -125,6 +126,7 @@ impl EmbeddedStore {
             entry.set_changed();
             table.list_changed(slot);
         }
+        is_new
     }
 
     /// Forgets what a saved key has spent. Its empty cell is dropped by a sweep.

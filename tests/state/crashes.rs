@@ -309,6 +309,21 @@ fn a_crash_loses_what_its_limit_says_and_an_orderly_end_loses_nothing() {
     );
 }
 
+/// Otherwise a process that dies over and over would refuse keys that hardly ever ask.
+#[test]
+fn a_key_that_asks_nothing_pays_for_one_crash_only() {
+    let (mut disk, clock) = (SimulatedDisk::new(0), Arc::new(ManualClock::new(EPOCH)));
+    let policy = policy("fixed_window");
+    let mut node = start(&policy, &clock, &disk, 0);
+    assert!(node.is_allowed("fixed_window-deny", "a"));
+    for crash in 1..=10 {
+        (0..3).for_each(|_| node.saver.step(true));
+        disk = disk.after_kill();
+        node = start(&policy, &clock, &disk, 0);
+        assert_eq!(node.spent("fixed_window-deny", "a"), 1 + AHEAD, "after crash {crash}");
+    }
+}
+
 /// Errors and full disks at any call: nothing panics, requests are judged as before, and when the disk is well again, so is
 /// the state.
 #[test]

@@ -44,7 +44,7 @@ pub trait StateDisk: Send + Sync {
     /// What the system says.
     fn sync_names(&self) -> io::Result<()>;
 
-    /// Makes the directory again if it is gone.
+    /// Makes the directory again if it is gone, with what belongs into it.
     ///
     /// # Errors
     /// What the system says.
@@ -73,10 +73,13 @@ pub trait DiskFile: Send {
 }
 
 /// A directory of the file system.
-#[derive(Debug)]
 pub struct FolderDisk {
     folder: PathBuf,
+    restore: Option<RestoreFolder>,
 }
+
+/// Makes a directory again, with what belongs into it.
+pub(super) type RestoreFolder = Box<dyn Fn(&Path) -> io::Result<()> + Send + Sync>;
 
 struct FolderFile {
     file: File,
@@ -86,7 +89,12 @@ struct FolderFile {
 impl FolderDisk {
     /// The files of this directory.
     pub const fn new(folder: PathBuf) -> Self {
-        Self { folder }
+        Self { folder, restore: None }
+    }
+
+    /// The same for a process that holds the directory. `restore`: what it does to hold it again.
+    pub(super) fn held(folder: PathBuf, restore: RestoreFolder) -> Self {
+        Self { folder, restore: Some(restore) }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -129,7 +137,10 @@ impl StateDisk for FolderDisk {
     }
 
     fn restore_folder(&self) -> io::Result<()> {
-        create_folder(&self.folder)
+        match &self.restore {
+            Some(restore) => restore(&self.folder),
+            None => create_folder(&self.folder),
+        }
     }
 }
 

@@ -208,10 +208,21 @@ impl StateLog {
         self.remove_before(self.complete.unwrap_or(0));
     }
 
+    /// Removes this log and all later ones, which an attempt that failed has begun. Nothing else holds what they hold, but
+    /// everything is written anew before anything counts as saved.
+    pub(super) fn discard_from(&mut self, number: u64) {
+        self.file = None;
+        self.remove(|log| log >= number);
+    }
+
     fn remove_before(&mut self, number: u64) {
+        self.remove(|log| log < number);
+    }
+
+    fn remove(&mut self, is_removed: impl Fn(u64) -> bool) {
         let disk = &self.disk;
         self.logs.retain(|log| {
-            log.number >= number
+            !is_removed(log.number)
                 || match disk.remove(&name_of(log.number)) {
                     Ok(()) => false,
                     // It is tried again after the next round.

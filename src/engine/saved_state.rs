@@ -74,6 +74,11 @@ impl Engine {
         self.exact.embedded.saves().set_wake(wake);
     }
 
+    /// The process ends: the last save follows, and nothing is forwarded that it may not contain.
+    pub fn end_saves(&self) {
+        self.exact.embedded.saves().end();
+    }
+
     /// Nothing is saved: no request waits for it.
     pub fn set_saves_failing(&self) {
         self.exact.embedded.saves().set_failing();

@@ -330,9 +330,10 @@ impl Components {
 
     pub(super) fn lifecycle(&self) -> Lifecycle {
         let (access, keeper) = (Arc::clone(&self.access), Arc::clone(&self.keeper));
+        let engine = Arc::clone(&self.engine);
         self.requests.set_exit_hook(move || {
             access.flush(LOG_FLUSH_TIMEOUT);
-            keeper.finish();
+            keeper.finish(&engine);
         });
         Lifecycle {
             requests: Arc::clone(&self.requests),

@@ -108,10 +108,12 @@ impl OpenState {
 
 impl StateKeeper {
     /// Saves the last changes, at the end of the process.
-    pub(super) fn finish(&self) {
-        if let Some(handle) = self.0.lock().take()
-            && !handle.finish(SAVE_TIMEOUT)
-        {
+    pub(super) fn finish(&self, engine: &Engine) {
+        let Some(handle) = self.0.lock().take() else {
+            return;
+        };
+        engine.end_saves();
+        if !handle.finish(SAVE_TIMEOUT) {
             log::error!("the last changes of the state are not saved");
         }
     }

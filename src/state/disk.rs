@@ -26,6 +26,12 @@ pub trait StateDisk: Send + Sync {
     /// What the system says.
     fn names(&self) -> io::Result<Vec<String>>;
 
+    /// The size of a file in bytes.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn size(&self, name: &str) -> io::Result<u64>;
+
     /// Removes a file.
     ///
     /// # Errors
@@ -122,6 +128,10 @@ impl StateDisk for FolderDisk {
     fn names(&self) -> io::Result<Vec<String>> {
         let entries = fs::read_dir(&self.folder)?;
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn size(&self, name: &str) -> io::Result<u64> {
+        Ok(fs::metadata(self.path(name))?.len())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

@@ -137,6 +137,7 @@ impl StateLog {
         self.failure = None;
         self.added = 0;
         self.disk.restore_folder()?;
+        self.look_for_logs();
         if self.is_inherited {
             for log in &self.logs {
                 self.disk.sync_file(&name_of(log.number))?;
@@ -163,6 +164,19 @@ impl StateLog {
         self.file = Some(file);
         self.count_bytes();
         Ok(())
+    }
+
+    /// Looks which logs are there, and how large they are: a write that failed may have written a part, and somebody may have
+    /// removed a log.
+    fn look_for_logs(&mut self) {
+        let disk = &self.disk;
+        self.logs.retain_mut(|log| match disk.size(&name_of(log.number)) {
+            Ok(bytes) => {
+                log.bytes = bytes;
+                true
+            }
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        });
     }
 
     /// Writes what was added. After an error the log is closed.

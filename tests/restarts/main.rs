@@ -10,3 +10,4 @@ mod kills;
 mod load;
 mod node;
 mod origin;
+mod told;

@@ -185,6 +185,12 @@ impl StateDisk for SimulatedDisk {
         Ok(self.0.lock().unwrap().files.keys().cloned().collect())
     }
 
+    fn size(&self, name: &str) -> io::Result<u64> {
+        let state = self.0.lock().unwrap();
+        let file = state.files.get(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(file.content().len() as u64)
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         self.fault()?;
         let mut state = self.0.lock().unwrap();

@@ -98,6 +98,14 @@ BINARY ?= $(CURDIR)/target/release/tollgate
 hostile-figures: build
 	TOLLGATE_BINARY=$(BINARY) TOLLGATE_FIGURES_BOUNDS="$(BOUNDS)" $(CARGO) bench --bench hostile
 
+.PHONY: compare-state
+
+# What a state directory costs: decisions with it and without it, then a start with ten million cells and its memory.
+compare-state: build
+	@./scripts/install-tools nginx wrk python3
+	$(CARGO) bench --bench saving
+	python3 scripts/compare/state.py
+
 .PHONY: kills
 
 # KILLS rounds of a process that is killed at a random moment under load and starts again. (`make test` has fewer,

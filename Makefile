@@ -7,7 +7,7 @@ CARGO ?= cargo
 export CARGO
 # pingora builds zlib-ng with cmake; the rest is what tests talk to.
 RUN_TOOLS := cmake
-TEST_TOOLS := cmake chromium chromedriver groff promtool curl nginx node slowhttptest python3-aiohttp python3-h2 python3-requests python3-selenium redis-server systemd-analyze ip
+TEST_TOOLS := cmake chromium chromedriver faketime groff promtool curl nginx node slowhttptest python3-aiohttp python3-h2 python3-requests python3-selenium redis-server systemd-analyze ip
 
 .PHONY: run build test lint unit quick tools-run tools-test fmt
 
@@ -97,6 +97,22 @@ soak: tools-test build
 BINARY ?= $(CURDIR)/target/release/tollgate
 hostile-figures: build
 	TOLLGATE_BINARY=$(BINARY) TOLLGATE_FIGURES_BOUNDS="$(BOUNDS)" $(CARGO) bench --bench hostile
+
+.PHONY: compare-state
+
+# What a state directory costs: decisions with it and without it, then a start with ten million cells and its memory.
+compare-state: build
+	@./scripts/install-tools nginx wrk python3
+	$(CARGO) bench --bench saving
+	python3 scripts/compare/state.py
+
+.PHONY: kills
+
+# KILLS rounds of a process that is killed at a random moment under load and starts again. (`make test` has fewer,
+# of an unoptimised program.)
+KILLS ?= 200
+kills: build
+	TOLLGATE_BINARY=$(CURDIR)/target/release/tollgate TOLLGATE_KILLS=$(KILLS) $(CARGO) test --test restarts kills -- --nocapture
 
 .PHONY: compare-redis
 

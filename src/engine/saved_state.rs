@@ -29,6 +29,11 @@ impl Engine {
         self.exact.embedded.saves().set_wake(wake);
     }
 
+    /// The process ends: the last save follows, and nothing is forwarded that it may not contain.
+    pub fn end_saves(&self) {
+        self.exact.embedded.saves().end();
+    }
+
     /// Nothing is saved: no request waits for it.
     pub fn set_saves_failing(&self) {
         self.exact.embedded.saves().set_failing();
@@ -306,8 +311,8 @@ impl Restorer {
                 .filter(|issued| issued.quota().could_have_written(&cell))
             {
                 Some(issued) => {
-                    engine.exact.embedded.restore_cell(key, issued, cell, grant, now);
-                    restored += 1;
+                    let embedded = &engine.exact.embedded;
+                    restored += u64::from(embedded.restore_cell(key, issued, cell, grant, now));
                 }
                 None => unreadable += 1,
             }

@@ -410,11 +410,11 @@ impl Components {
 
     pub(super) fn lifecycle(&self) -> Lifecycle {
         let (access, keeper) = (Arc::clone(&self.access), Arc::clone(&self.keeper));
-        let keep_history = self.keep_history();
+        let (engine, keep_history) = (Arc::clone(&self.engine), self.keep_history());
         self.requests.set_exit_hook(move || {
             access.flush(LOG_FLUSH_TIMEOUT);
             keep_history();
-            keeper.finish();
+            keeper.finish(&engine);
         });
         Lifecycle {
             requests: Arc::clone(&self.requests),

@@ -245,7 +245,7 @@ impl StateKeeper {
     }
 
     /// Saves the last changes, at the end of the process.
-    pub(super) fn finish(&self) {
+    pub(super) fn finish(&self, engine: &Engine) {
         let mut is_awaited = self.is_awaited.lock();
         self.changed.wait_while_for(&mut is_awaited, |is_awaited| *is_awaited, SAVE_TIMEOUT);
         if *is_awaited {
@@ -254,9 +254,11 @@ impl StateKeeper {
             );
         }
         drop(is_awaited);
-        if let Some(handle) = self.handle.lock().take()
-            && !handle.finish(SAVE_TIMEOUT)
-        {
+        let Some(handle) = self.handle.lock().take() else {
+            return;
+        };
+        engine.end_saves();
+        if !handle.finish(SAVE_TIMEOUT) {
             log::error!("the last changes of the state are not saved");
         }
     }

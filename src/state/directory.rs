@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::Path;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use siphasher::sip::SipHasher13;
 
@@ -26,7 +27,7 @@ pub struct StateDirectory {
     secret: [u8; KEY_SECRET_BYTES],
     recovery: Recovery,
     /// Held as long as the process uses the directory.
-    lock: File,
+    lock: HeldLock,
 }
 
 impl StateDirectory {
@@ -41,15 +42,18 @@ impl StateDirectory {
         if ignore {
             move_old_files(folder, date_secs)?;
         }
-        let disk: Arc<dyn StateDisk> = Arc::new(FolderDisk::new(folder.to_owned()));
         let secret = match read_secret(folder)? {
             Some(secret) => secret,
-            None if has_logs(disk.as_ref()).map_err(io_error(folder, READABLE))? => {
+            None if has_logs(&FolderDisk::new(folder.to_owned()))
+                .map_err(io_error(folder, READABLE))? =>
+            {
                 let problem = "its key-secret is missing, so its keys cannot be found again";
                 return Err(StateError::Secret { folder: folder.to_owned(), problem });
             }
             None => create_secret(folder)?,
         };
+        let lock = Arc::new(Mutex::new(lock));
+        let disk = held_disk(folder, secret, &lock);
         let recovery = Recovery::scan(disk, Some(fingerprint(&secret)));
         let recovery = recovery.map_err(|error| error.at(folder))?;
         Ok(Self { secret, recovery, lock })
@@ -75,7 +79,8 @@ impl StateDirectory {
         if read_secret(folder)?.is_none() {
             write_secret(folder, secret)?;
         }
-        let disk: Arc<dyn StateDisk> = Arc::new(FolderDisk::new(folder.to_owned()));
+        let lock = Arc::new(Mutex::new(lock));
+        let disk = held_disk(folder, *secret, &lock);
         let recovery = Recovery::scan(disk, Some(fingerprint(secret)));
         let recovery = recovery.map_err(|error| error.at(folder))?;
         Ok(Self { secret: *secret, recovery, lock })
@@ -132,8 +137,11 @@ impl StateDirectory {
 /// The lock of a state directory. Dropping it lets another process use the directory.
 #[derive(Debug)]
 pub struct StateLock {
-    _file: File,
+    _file: HeldLock,
 }
+
+/// The lock file. It is another one when somebody has removed the directory.
+type HeldLock = Arc<Mutex<File>>;
 
 pub(super) const READABLE: &str = "make it readable for tollgate's user";
 
@@ -194,6 +202,49 @@ fn take_lock(folder: &Path) -> Result<File, StateError> {
         log::debug!("{}: {error}", path.display());
     }
     Ok(file)
+}
+
+/// The files of a directory that this process holds, and holds again when somebody removes it.
+fn held_disk(folder: &Path, secret: [u8; KEY_SECRET_BYTES], lock: &HeldLock) -> Arc<dyn StateDisk> {
+    let lock = Arc::downgrade(lock);
+    let restore = move |folder: &Path| match lock.upgrade() {
+        Some(lock) => {
+            hold_again(folder, &secret, &mut lock.lock()).map_err(|error| match &error {
+                // A full disk stays one.
+                StateError::Io { error: cause, .. } => {
+                    io::Error::new(cause.kind(), error.to_string())
+                }
+                _ => io::Error::other(error),
+            })
+        }
+        None => create_folder(folder),
+    };
+    Arc::new(FolderDisk::held(folder.to_owned(), Box::new(restore)))
+}
+
+/// Makes a directory again that somebody has removed while it was held, as far as it is gone: without its secret the next
+/// start would be refused, and without its lock another process would use it too.
+fn hold_again(
+    folder: &Path,
+    secret: &[u8; KEY_SECRET_BYTES],
+    lock: &mut File,
+) -> Result<(), StateError> {
+    create_folder(folder).map_err(io_error(folder, "create it"))?;
+    check_owner(folder)?;
+    let path = folder.join(LOCK);
+    let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
+    let held = lock.metadata().map_err(io_error(&path, READABLE))?;
+    if !fs::metadata(&path).is_ok_and(|named| identity(&named) == identity(&held)) {
+        *lock = take_lock(folder)?;
+    }
+    match read_secret(folder)? {
+        None => write_secret(folder, secret),
+        Some(found) if found == *secret => Ok(()),
+        Some(_) => {
+            let problem = "its key-secret was replaced while it was used";
+            Err(StateError::Secret { folder: folder.to_owned(), problem })
+        }
+    }
 }
 
 pub(super) fn has_logs(disk: &dyn StateDisk) -> io::Result<bool> {

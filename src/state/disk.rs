@@ -28,6 +28,12 @@ pub trait StateDisk: Send + Sync {
     /// What the system says.
     fn names(&self) -> io::Result<Vec<String>>;
 
+    /// The size of a file in bytes.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn size(&self, name: &str) -> io::Result<u64>;
+
     /// Removes a file.
     ///
     /// # Errors
@@ -46,7 +52,7 @@ pub trait StateDisk: Send + Sync {
     /// What the system says.
     fn sync_names(&self) -> io::Result<()>;
 
-    /// Makes the directory again if it is gone.
+    /// Makes the directory again if it is gone, with what belongs into it.
     ///
     /// # Errors
     /// What the system says.
@@ -75,10 +81,13 @@ pub trait DiskFile: Send {
 }
 
 /// A directory of the file system.
-#[derive(Debug)]
 pub struct FolderDisk {
     folder: PathBuf,
+    restore: Option<RestoreFolder>,
 }
+
+/// Makes a directory again, with what belongs into it.
+pub(super) type RestoreFolder = Box<dyn Fn(&Path) -> io::Result<()> + Send + Sync>;
 
 struct FolderFile {
     file: File,
@@ -88,7 +97,12 @@ struct FolderFile {
 impl FolderDisk {
     /// The files of this directory.
     pub const fn new(folder: PathBuf) -> Self {
-        Self { folder }
+        Self { folder, restore: None }
+    }
+
+    /// The same for a process that holds the directory. `restore`: what it does to hold it again.
+    pub(super) fn held(folder: PathBuf, restore: RestoreFolder) -> Self {
+        Self { folder, restore: Some(restore) }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -131,6 +145,10 @@ impl StateDisk for FolderDisk {
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
+    fn size(&self, name: &str) -> io::Result<u64> {
+        Ok(fs::metadata(self.path(name))?.len())
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         fs::remove_file(self.path(name))
     }
@@ -144,7 +162,10 @@ impl StateDisk for FolderDisk {
     }
 
     fn restore_folder(&self) -> io::Result<()> {
-        create_folder(&self.folder)
+        match &self.restore {
+            Some(restore) => restore(&self.folder),
+            None => create_folder(&self.folder),
+        }
     }
 }
 

@@ -143,6 +143,7 @@ impl StateLog {
         self.failure = None;
         self.added = 0;
         self.disk.restore_folder()?;
+        self.look_for_logs();
         if self.is_inherited {
             for log in &self.logs {
                 self.disk.sync_file(&name_of(log.number))?;
@@ -169,6 +170,19 @@ impl StateLog {
         self.file = Some(file);
         self.count_bytes();
         Ok(())
+    }
+
+    /// Looks which logs are there, and how large they are: a write that failed may have written a part, and somebody may have
+    /// removed a log.
+    fn look_for_logs(&mut self) {
+        let disk = &self.disk;
+        self.logs.retain_mut(|log| match disk.size(&name_of(log.number)) {
+            Ok(bytes) => {
+                log.bytes = bytes;
+                true
+            }
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        });
     }
 
     /// Writes what was added. After an error the log is closed.
@@ -214,10 +228,21 @@ impl StateLog {
         self.remove_before(self.complete.unwrap_or(0));
     }
 
+    /// Removes this log and all later ones, which an attempt that failed has begun. Nothing else holds what they hold, but
+    /// everything is written anew before anything counts as saved.
+    pub(super) fn discard_from(&mut self, number: u64) {
+        self.file = None;
+        self.remove(|log| log >= number);
+    }
+
     fn remove_before(&mut self, number: u64) {
+        self.remove(|log| log < number);
+    }
+
+    fn remove(&mut self, is_removed: impl Fn(u64) -> bool) {
         let disk = &self.disk;
         self.logs.retain(|log| {
-            log.number >= number
+            !is_removed(log.number)
                 || match disk.remove(&name_of(log.number)) {
                     Ok(()) => false,
                     // It is tried again after the next round.

@@ -94,10 +94,13 @@ pub struct Saver<S> {
     /// Whether something was added since the last step.
     has_more: bool,
     has_failed: bool,
+    /// Why, as the log was told last.
+    failure: Option<String>,
     /// Whether the logs lack what has not changed.
     is_anew: bool,
     is_handed_over: bool,
     min_round: u64,
+    urgent_bytes: u64,
     /// Whoever takes over from this process.
     guest: Option<Guest>,
 }
@@ -126,11 +129,19 @@ impl<S: StateSource> Saver<S> {
             is_unsynced: false,
             has_more: false,
             has_failed: false,
+            failure: None,
             is_anew: false,
             is_handed_over: false,
             min_round: MIN_ROUND_BYTES,
+            urgent_bytes: URGENT_BYTES,
             guest: None,
         }
+    }
+
+    /// The same, with so many bytes of a round in one step after a failure.
+    pub const fn with_urgent_bytes(mut self, bytes: u64) -> Self {
+        self.urgent_bytes = bytes;
+        self
     }
 
     /// The same, with a round after this many bytes of changes, or as many as everything takes.
@@ -193,12 +204,16 @@ impl<S: StateSource> Saver<S> {
         let before = self.log.added();
         match self.save(now, is_urgent) {
             Ok(wrote) => {
-                self.metrics.saved_at.store(now.get(), Ordering::Relaxed);
                 if wrote || self.log.added() != before {
                     self.metrics.record(SaveOutcome::Ok);
                 }
+                if self.is_recovering() {
+                    return;
+                }
+                self.metrics.saved_at.store(now.get(), Ordering::Relaxed);
                 if self.has_failed {
                     self.has_failed = false;
+                    self.failure = None;
                     log::warn!("the state is saved again");
                 }
                 self.retry_after = FIRST_RETRY;
@@ -210,7 +225,11 @@ impl<S: StateSource> Saver<S> {
     /// Saves the last changes of a process that ends in an orderly way. Returns whether that succeeded.
     pub fn finish(&mut self) -> bool {
         let now = self.source.mark().mono;
-        let finished = self.save(now, true).and_then(|_| {
+        let mut saved = self.save(now, true);
+        while saved.is_ok() && self.is_recovering() && !self.is_handed_over {
+            saved = self.save(now, true);
+        }
+        let finished = saved.and_then(|_| {
             if self.is_handed_over && self.round.is_some_and(|round| round.is_urgent) {
                 return Err(io::Error::other("cells that did not change are not written"));
             }
@@ -224,6 +243,11 @@ impl<S: StateSource> Saver<S> {
                 false
             }
         }
+    }
+
+    /// Whether the logs lack cells that a failure has lost, or that nobody has written yet.
+    const fn is_recovering(&self) -> bool {
+        (self.has_failed || self.is_anew) && self.round.is_some()
     }
 
     fn save(&mut self, now: Nanos, is_urgent: bool) -> io::Result<bool> {
@@ -264,7 +288,9 @@ impl<S: StateSource> Saver<S> {
                 self.log.sync()?;
             }
             (self.synced_at, self.is_unsynced) = (now, false);
-            self.source.set_saved();
+            if !self.is_recovering() {
+                self.source.set_saved();
+            }
         }
         Ok(wrote)
     }
@@ -284,7 +310,7 @@ impl<S: StateSource> Saver<S> {
         let Some(round) = self.round.as_mut().filter(|_| !self.is_handed_over) else {
             return;
         };
-        let wanted = if round.is_urgent { URGENT_BYTES } else { changed };
+        let wanted = if round.is_urgent { self.urgent_bytes } else { changed };
         let before = self.log.added();
         while round.next_shard < self.source.shards() && self.log.added() - before < wanted {
             let (cells, guest) = (CellsFor::Log, self.guest.as_mut());
@@ -301,11 +327,17 @@ impl<S: StateSource> Saver<S> {
         self.metrics.record(if is_full { SaveOutcome::Full } else { SaveOutcome::Error });
         if is_full {
             self.log.make_room();
+            // What the log before it holds is written anew each time, so attempts that failed only take room.
+            if let Some(round) = self.round.filter(|_| self.has_failed) {
+                self.log.discard_from(round.number);
+            }
         }
-        if !self.has_failed {
+        let reason = error.to_string();
+        if self.failure.as_ref() != Some(&reason) {
             log::error!(
-                "the state cannot be saved: {error}; requests are judged as before, and a restart would lose what is spent from now on"
+                "the state cannot be saved: {reason}; requests are judged as before, and a restart would lose what is spent from now on"
             );
+            self.failure = Some(reason);
         }
         self.source.set_failing();
         self.has_failed = true;

@@ -316,12 +316,12 @@ impl CellAccounting {
         key: KeyHash,
         quota: &Arc<IssuedQuota>,
         cell: Cell,
-    ) {
+    ) -> bool {
         quota.budget.add_cell(weight(&cell), &self.pool);
         quota.cells.fetch_add(1, Ordering::Release);
         let Some((_, entry)) = table.find_entry(key, None) else {
             table.insert(key, CellEntry::new(key, cell, quota.number));
-            return;
+            return true;
         };
         let quotas = self.quotas.list();
         if let Some(before) = quotas.get(entry.quota() as usize) {
@@ -330,6 +330,7 @@ impl CellAccounting {
         }
         entry.set_quota(quota.number);
         entry.cell = cell;
+        false
     }
 
     /// Whether a quota can read a cell without converting it.

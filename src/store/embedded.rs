@@ -271,11 +271,13 @@ impl EmbeddedStore {
     /// Holds a charge against what its key may spend before it is saved again. Returns the batch that has to be on the disk
     /// before the charge counts as made.
     fn spend_ahead(&self, table: &mut Table, charge: &EmbeddedCharge<'_>, now: Now) -> Option<u64> {
-        if charge.quota.ahead.is_none() || charge.cost == 0 {
+        if charge.cost == 0 {
             return None;
         }
-        let is_covered = table.spend_ahead(charge.key, charge.cost, self.saves.saved(), now.mono);
-        (!is_covered).then(|| self.saves.begun() + 1)
+        self.saves.needed(|| {
+            charge.quota.ahead.is_none()
+                || table.spend_ahead(charge.key, charge.cost, self.saves.saved(), now.mono)
+        })
     }
 
     /// Takes all cells back from a successor, as they were when they were handed over.

@@ -2,10 +2,13 @@
 //!
 //! The thread that saves numbers its batches. A charge that needs to be saved names the first batch that begins after it;
 //! its request waits until that batch is on the disk. This file knows neither files nor cells.
+//!
+//! When the process ends, the last batch copies shard after shard while requests are still judged. What is charged behind it
+//! would be forwarded and forgotten. Therefore all charges wait from then on, and the process ends before they are over.
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -13,9 +16,14 @@ use tokio::sync::watch;
 /// How long a request waits for the disk. A disk that takes longer is failing, and requests do not wait for those.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
+/// The batch of charges that are made while the process ends: it never comes.
+const NEVER: u64 = u64::MAX;
+
 /// Batches that were begun, and batches that are on the disk.
 pub struct SaveProgress {
     begun: AtomicU64,
+    /// Whether the process ends.
+    is_ending: AtomicBool,
     saved: watch::Sender<Saved>,
     /// Asks the thread that saves to begin a batch now.
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -33,6 +41,7 @@ impl Default for SaveProgress {
     fn default() -> Self {
         Self {
             begun: AtomicU64::new(0),
+            is_ending: AtomicBool::new(false),
             saved: watch::Sender::new(Saved::default()),
             wake: OnceLock::new(),
         }
@@ -40,9 +49,19 @@ impl Default for SaveProgress {
 }
 
 impl SaveProgress {
-    /// The last batch that was begun.
-    pub(super) fn begun(&self) -> u64 {
-        self.begun.load(Ordering::SeqCst)
+    /// The batch that has to be on the disk before a charge counts as made. `is_covered`: none has to, because what was
+    /// written before allows for the charge. The caller has locked the shard of the charge.
+    pub(super) fn needed(&self, is_covered: impl FnOnce() -> bool) -> Option<u64> {
+        // The last batch begins after this is set. It locks each shard, so whoever locks the shard later sees it.
+        if self.is_ending.load(Ordering::Relaxed) {
+            return Some(NEVER);
+        }
+        (!is_covered()).then(|| self.begun.load(Ordering::SeqCst) + 1)
+    }
+
+    /// From now on no charge counts as made. The last batch follows, and then the end of the process.
+    pub fn end(&self) {
+        self.is_ending.store(true, Ordering::SeqCst);
     }
 
     /// The last batch that is on the disk.
@@ -71,8 +90,12 @@ impl SaveProgress {
         let _ = self.wake.set(wake);
     }
 
-    /// Returns when a batch is on the disk; `false` if it is not, because the disk fails or takes too long.
+    /// Returns when a batch is on the disk; `false` if it is not, because the disk fails or takes too long. While the process
+    /// ends, it does not return for charges that the last batch may not contain.
     pub async fn wait(&self, batch: u64) -> bool {
+        if batch == NEVER {
+            return std::future::pending().await;
+        }
         let mut saved = self.saved.subscribe();
         if saved.borrow().batch < batch
             && let Some(wake) = self.wake.get()
@@ -88,6 +111,6 @@ impl SaveProgress {
 
 impl fmt::Debug for SaveProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SaveProgress").field("begun", &self.begun()).finish_non_exhaustive()
+        f.debug_struct("SaveProgress").field("begun", &self.begun).finish_non_exhaustive()
     }
 }

@@ -48,12 +48,13 @@ impl<'c> SavedCell<'c> {
         batch: Option<SaveBatch>,
         grants: Option<&mut Grants>,
     ) -> Self {
-        let grant = batch.zip(quotas.get(entry.quota() as usize)).and_then(|(batch, issued)| {
+        let issued = quotas.get(entry.quota() as usize);
+        let grant = batch.zip(issued).zip(grants).and_then(|((batch, issued), grants)| {
+            // A key that has spent nothing in this process needs none, and a crash must not take one from it.
+            let grants = grants.get_mut(&entry.order())?;
             let until = batch.began.mono.saturating_add(issued.quota.window());
             let grant = Grant { units: issued.ahead?.get(), until };
-            if let Some(grants) = grants {
-                grants.entry(entry.order()).or_default().record_copy(batch.number, grant);
-            }
+            grants.record_copy(batch.number, grant);
             Some(grant)
         });
         let cell = Some((entry.quota(), &entry.cell));
@@ -129,7 +130,7 @@ impl EmbeddedStore {
     }
 
     /// Puts back a cell that was saved, and replaces the key's cell, if it has one. It counts against the budget of its
-    /// limit, with or without room.
+    /// limit, with or without room. Returns whether the key had no cell.
     ///
     /// `grant`: what the key may have spent after the cell was copied, and has to be taken for spent. It is charged as late
     /// as it can have been spent, because a later charge counts for longer.
@@ -140,14 +141,14 @@ impl EmbeddedStore {
         mut cell: Cell,
         grant: Option<Grant>,
         now: Now,
-    ) {
+    ) -> bool {
         if let Some(Grant { units, until }) = grant {
             let ago = now.mono.saturating_sub(until);
             let at = Now { mono: now.mono.min(until), wall: now.wall.saturating_sub(ago) };
             quota.quota.charge(&mut cell, units, at);
         }
         let mut table = self.lock_shard(key);
-        self.accounting().restore(&mut table, key, quota, cell);
+        let is_new = self.accounting().restore(&mut table, key, quota, cell);
         if grant.is_some()
             && let Some((slot, entry)) = table.find_entry(key, None)
         {
@@ -155,6 +156,7 @@ impl EmbeddedStore {
             entry.set_changed();
             table.list_changed(slot);
         }
+        is_new
     }
 
     /// Forgets what a saved key has spent. Its empty cell is dropped by a sweep.

@@ -316,6 +316,104 @@ fn a_crash_loses_what_its_limit_says_and_an_orderly_end_loses_nothing() {
     );
 }
 
+/// Otherwise a process that dies over and over would refuse keys that hardly ever ask.
+#[test]
+fn a_key_that_asks_nothing_pays_for_one_crash_only() {
+    let (mut disk, clock) = (SimulatedDisk::new(0), Arc::new(ManualClock::new(EPOCH)));
+    let policy = policy("fixed_window");
+    let mut node = start(&policy, &clock, &disk, 0);
+    assert!(node.is_allowed("fixed_window-deny", "a"));
+    for crash in 1..=10 {
+        (0..3).for_each(|_| node.saver.step(true));
+        disk = disk.after_kill();
+        node = start(&policy, &clock, &disk, 0);
+        assert_eq!(node.spent("fixed_window-deny", "a"), 1 + AHEAD, "after crash {crash}");
+    }
+}
+
+/// A failure loses changes that the log does not list again. Whatever is told to be saved before everything is written anew,
+/// and an orderly end meanwhile, would be wrong about them.
+#[test]
+fn nothing_counts_as_saved_before_what_a_failure_lost_is_written_anew() {
+    for is_ended in [false, true] {
+        let (disk, clock) = (SimulatedDisk::new(0), Arc::new(ManualClock::new(EPOCH)));
+        let policy = policy("fixed_window");
+        let mut node = Node::start(&policy, &clock, &disk);
+        // Each step after the failure writes few shards of 4,096.
+        node.saver = node.saver.with_urgent_bytes(200);
+        for key in 0..500 {
+            assert!(node.is_allowed("fixed_window-deny", &format!("k{key}")));
+        }
+        node.saver.step(true);
+        disk.set_faults(Faults { error: 1, full: 0 });
+        let passed: Vec<_> = (0..500)
+            .map(|key| {
+                let decision = node.decide("fixed_window-deny", &format!("k{key}"));
+                (key, decision)
+            })
+            .collect();
+        node.saver.step(true);
+        disk.set_faults(Faults::default());
+        clock.advance(Nanos::from_millis(1_000));
+        node.saver.step(true);
+        assert!(
+            node.metrics.age(clock.now().mono) >= Nanos::from_millis(1_000),
+            "it is not all saved yet"
+        );
+        let later = node.decide("fixed_window-deny", "new");
+        assert!(later.save.is_some(), "it has to wait for the disk");
+        match is_ended {
+            true => assert!(node.saver.finish()),
+            false => {
+                while !node.engine.is_saved(&later) {
+                    clock.advance(Nanos::from_millis(100));
+                    node.saver.step(true);
+                }
+                assert!(node.metrics.age(clock.now().mono) < Nanos::from_millis(100));
+            }
+        }
+        let after = Node::start(&policy, &clock, &disk.after_kill());
+        for (key, decision) in passed {
+            assert_eq!(decision.outcome, Outcome::Allowed);
+            let found = after.spent("fixed_window-deny", &format!("k{key}"));
+            assert!(found >= 2, "key {key}: {found} of 2 are restored, ended {is_ended}");
+        }
+    }
+}
+
+/// The operator frees as much as was missing at first, and not also what attempts have taken since.
+#[test]
+fn attempts_on_a_full_disk_take_no_room() {
+    let (disk, clock) = (SimulatedDisk::new(0), Arc::new(ManualClock::new(EPOCH)));
+    let policy = policy("fixed_window");
+    let mut node = Node::start(&policy, &clock, &disk);
+    for key in 0..100 {
+        assert!(node.is_allowed("fixed_window-allow", &format!("k{key}")));
+    }
+    node.saver.step(true);
+    disk.set_room(Some(0));
+    assert!(node.is_allowed("fixed_window-allow", "k0"));
+    node.saver.step(true);
+    assert!(node.metrics.is_failing());
+    // What can be begun now cannot be ended.
+    disk.set_room(Some(1_000));
+    let mut taken = Vec::new();
+    for attempt in 0..20 {
+        assert!(node.is_allowed("fixed_window-allow", &format!("k{attempt}")));
+        clock.advance(Nanos::from_millis(20_000));
+        node.saver.step(true);
+        assert!(node.metrics.is_failing());
+        taken.push(disk.bytes());
+    }
+    assert_eq!(taken[0], taken[19], "{taken:?}");
+    disk.set_room(None);
+    clock.advance(Nanos::from_millis(20_000));
+    node.saver.step(true);
+    assert!(!node.metrics.is_failing());
+    let after = Node::start(&policy, &clock, &disk.after_kill());
+    assert_eq!(after.spent("fixed_window-allow", "k19"), 2);
+}
+
 /// Errors and full disks at any call: nothing panics, requests are judged as before, and when the disk is well again, so is
 /// the state.
 #[test]

@@ -36,6 +36,8 @@ struct State {
     /// Removed files whose names may come back.
     removed: BTreeMap<String, StoredFile>,
     faults: Faults,
+    /// Bytes that can still be written; `None`: any number.
+    room: Option<usize>,
     random: fastrand::Rng,
 }
 
@@ -51,11 +53,27 @@ impl SimulatedDisk {
     pub fn new(seed: u64) -> Self {
         let random = fastrand::Rng::with_seed(seed);
         let (files, removed) = (BTreeMap::new(), BTreeMap::new());
-        Self(Arc::new(Mutex::new(State { files, removed, faults: Faults::default(), random })))
+        Self(Arc::new(Mutex::new(State {
+            files,
+            removed,
+            faults: Faults::default(),
+            room: None,
+            random,
+        })))
     }
 
     pub fn set_faults(&self, faults: Faults) {
         self.0.lock().unwrap().faults = faults;
+    }
+
+    /// From now on so many bytes can be written, as well as those of files that are removed.
+    pub fn set_room(&self, room: Option<usize>) {
+        self.0.lock().unwrap().room = room;
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> usize {
+        self.0.lock().unwrap().files.values().map(|file| file.content().len()).sum()
     }
 
     /// The process dies. What it wrote stays.
@@ -63,7 +81,13 @@ impl SimulatedDisk {
         let mut state = self.0.lock().unwrap();
         let (files, removed) = (state.files.clone(), state.removed.clone());
         let random = state.random.fork();
-        Self(Arc::new(Mutex::new(State { files, removed, faults: Faults::default(), random })))
+        Self(Arc::new(Mutex::new(State {
+            files,
+            removed,
+            faults: Faults::default(),
+            room: None,
+            random,
+        })))
     }
 
     /// The power fails: of what was not brought to the disk, any part may be left, in any order and torn.
@@ -80,7 +104,13 @@ impl SimulatedDisk {
             files.insert(name.clone(), StoredFile { synced, unsynced: Vec::new(), is_named: true });
         }
         let removed = BTreeMap::new();
-        Self(Arc::new(Mutex::new(State { files, removed, faults: Faults::default(), random })))
+        Self(Arc::new(Mutex::new(State {
+            files,
+            removed,
+            faults: Faults::default(),
+            room: None,
+            random,
+        })))
     }
 
     /// Damages one byte of a file.
@@ -155,10 +185,19 @@ impl StateDisk for SimulatedDisk {
         Ok(self.0.lock().unwrap().files.keys().cloned().collect())
     }
 
+    fn size(&self, name: &str) -> io::Result<u64> {
+        let state = self.0.lock().unwrap();
+        let file = state.files.get(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(file.content().len() as u64)
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         self.fault()?;
         let mut state = self.0.lock().unwrap();
         let file = state.files.remove(name).ok_or(io::ErrorKind::NotFound)?;
+        if let Some(room) = &mut state.room {
+            *room += file.content().len();
+        }
         state.removed.insert(name.to_owned(), file);
         Ok(())
     }
@@ -185,10 +224,18 @@ impl DiskFile for SimulatedFile {
         let failed = self.disk.fault();
         let mut state = self.disk.0.lock().unwrap();
         // A write that fails may have written a part.
-        let written = match failed {
+        let mut written = match failed {
             Ok(()) => bytes.len(),
             Err(_) => state.random.usize(..=bytes.len()),
         };
+        let mut failed = failed;
+        if let Some(room) = &mut state.room {
+            if written > *room {
+                written = *room;
+                failed = Err(io::ErrorKind::StorageFull.into());
+            }
+            *room -= written;
+        }
         let file = state.files.get_mut(&self.name).ok_or(io::ErrorKind::NotFound)?;
         file.unsynced.push(bytes[..written].to_vec());
         failed

@@ -164,21 +164,34 @@ impl Gate {
 
     /// Runs it with more arguments; `nofile=600` as the first leaves it so many descriptors.
     pub fn run(folder: Arc<tempfile::TempDir>, port: u16, admin: u16, more: &[&str]) -> Self {
+        // `prlimit` becomes the program that it is given.
+        let limited = more.first().and_then(|first| first.strip_prefix("nofile="));
+        let before = limited.map(|number| format!("prlimit --nofile={number}:{number}"));
+        let more = if limited.is_some() { &more[1..] } else { more };
+        let before = before.as_deref().unwrap_or_default().split_whitespace();
+        Self::run_by(before.map(str::to_owned).collect(), folder, port, admin, more)
+    }
+
+    /// The same, by a program that becomes the one that it is given, with these words.
+    pub fn run_by(
+        before: Vec<String>,
+        folder: Arc<tempfile::TempDir>,
+        port: u16,
+        admin: u16,
+        more: &[&str],
+    ) -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (log, out) = (format!("stderr-{number}"), format!("stdout-{number}"));
         let (log, out) = (folder.path().join(log), folder.path().join(out));
-        // `prlimit` becomes the program that it is given.
-        let mut command = match more.first().and_then(|first| first.strip_prefix("nofile=")) {
+        let mut command = match before.split_first() {
             None => Command::new(binary()),
-            Some(descriptors) => {
-                let mut command = Command::new("prlimit");
-                command.arg(format!("--nofile={descriptors}:{descriptors}"));
-                command.arg(binary());
+            Some((program, words)) => {
+                let mut command = Command::new(program);
+                command.args(words).arg(binary());
                 command
             }
         };
-        let more = more.iter().filter(|word| !word.starts_with("nofile="));
         let child = command
             .args(["run", "--config"])
             .arg(folder.path().join("tollgate.yaml"))
@@ -281,6 +294,11 @@ impl Gate {
     pub async fn admin_get(&self, path: &str) -> reqwest::Result<(u16, String)> {
         let answer = client().get(format!("http://127.0.0.1:{}{path}", self.admin)).send().await?;
         Ok((answer.status().as_u16(), answer.text().await?))
+    }
+
+    /// How the process has ended, if it has.
+    pub fn try_ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().unwrap()
     }
 
     /// Waits for the process to end by itself.

@@ -24,7 +24,7 @@ limits:
   log: {{ tier: exact, algorithm: sliding_log, rate: {limit}/10d, key: header:x-key, missing_key: deny, refund: {{ status: [500] }} }}
   flying: {{ tier: exact, max_in_flight: {IN_FLIGHT}, key: header:x-key, missing_key: deny }}
 routes: [{{ name: r, limits: [day, log, flying] }}]
-limits_of_this_proxy: {{ drain: 300ms, finish: 10s }}
+limits_of_this_proxy: {{ drain: 1s, finish: 10s }}
 ",
         origin_yaml(origin)
     )
@@ -365,7 +365,7 @@ limits:
   guarded: {{ tier: exact, rate: 2/10d, algorithm: fixed_window, key: header:x-key, missing_key: skip, penalty: {{ after: 3, within: 1h, ban: 1h }} }}
   pages: {{ tier: estimate, rate: 40/10d, key: header:x-page, missing_key: skip }}
 routes: [{{ name: r, limits: [guarded, pages] }}]
-limits_of_this_proxy: {{ drain: 300ms, finish: 10s }}
+limits_of_this_proxy: {{ drain: 1s, finish: 10s }}
 ",
         origin_yaml(origin.address)
     );

@@ -2,10 +2,11 @@
 //! right value; and an origin that counts what it has in flight.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -133,19 +134,34 @@ impl Spenders {
     }
 }
 
+/// A connection that is kept, and since when it is idle.
+pub type Kept = Option<(TcpStream, Instant)>;
+
+/// Whether the server has not closed a connection. A client that cannot run for longer than `drain` finds it closed, and
+/// every HTTP client looks before it uses a connection again.
+fn is_open(stream: &TcpStream) -> bool {
+    stream.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}
+
 /// One request; whether it was admitted. Nothing is tried twice.
-pub async fn ask(port: u16, key: usize, kept: &mut Option<TcpStream>) -> Result<bool, String> {
-    let failed = |error: std::io::Error| error.to_string();
-    let mut stream = match kept.take() {
-        Some(stream) => stream,
-        None => TcpStream::connect(("127.0.0.1", port)).await.map_err(failed)?,
+pub async fn ask(port: u16, key: usize, kept: &mut Kept) -> Result<bool, String> {
+    let (mut stream, idle) = match kept.take().filter(|(stream, _)| is_open(stream)) {
+        Some((stream, since)) => (stream, Some(since.elapsed())),
+        None => {
+            let stream = TcpStream::connect(("127.0.0.1", port)).await;
+            (stream.map_err(|error| format!("cannot connect: {error}"))?, None)
+        }
+    };
+    let failed = |error: io::Error| match idle {
+        Some(idle) => format!("{error}, on a connection that was idle for {idle:?}"),
+        None => format!("{error}, on a new connection"),
     };
     let request = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.map_err(failed)?;
     let mut answer = Vec::new();
     let (head, length) = loop {
         if stream.read_buf(&mut answer).await.map_err(failed)? == 0 {
-            return Err(format!("closed after {:?}", String::from_utf8_lossy(&answer)));
+            return Err(failed(io::ErrorKind::UnexpectedEof.into()));
         }
         let text = String::from_utf8_lossy(&answer).to_ascii_lowercase();
         if let Some((head, _)) = text.split_once("\r\n\r\n") {
@@ -162,7 +178,7 @@ pub async fn ask(port: u16, key: usize, kept: &mut Option<TcpStream>) -> Result<
         }
     }
     if !head.contains("connection: close") {
-        *kept = Some(stream);
+        *kept = Some((stream, Instant::now()));
     }
     match &head[..12] {
         "http/1.1 200" => Ok(true),

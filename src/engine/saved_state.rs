@@ -136,8 +136,12 @@ impl StateSource for EngineSource {
         self.save_other_changes(sink);
     }
 
-    fn set_saved(&mut self) {
-        self.engine.exact.embedded.saves().set_saved(self.batch.number);
+    fn batch(&self) -> u64 {
+        self.batch.number
+    }
+
+    fn set_saved(&mut self, batch: u64) {
+        self.engine.exact.embedded.saves().set_saved(batch);
     }
 
     fn set_failing(&mut self) {

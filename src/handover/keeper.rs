@@ -76,6 +76,9 @@ impl<'k> Keeper<'k> {
             CopyFrom::Saving { saver, handle } => (saver.flush_interval(), handle.take_urgent()),
             CopyFrom::Copying { .. } => (COPY_INTERVAL, false),
         };
+        if let CopyFrom::Saving { saver, .. } = &mut self.from {
+            saver.poll_sync();
+        }
         if is_urgent || clock.now().mono >= self.stepped.saturating_add(interval) {
             self.step(clock, is_urgent);
         }

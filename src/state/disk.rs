@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
@@ -14,7 +15,7 @@ pub trait StateDisk: Send + Sync {
     ///
     /// # Errors
     /// What the system says.
-    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
     /// Opens a file for reading.
     ///
@@ -59,19 +60,19 @@ pub trait StateDisk: Send + Sync {
     fn restore_folder(&self) -> io::Result<()>;
 }
 
-/// A file that is written.
-pub trait DiskFile: Send {
+/// A file that is written, by one thread, while another one may bring it to the disk.
+pub trait DiskFile: Send + Sync {
     /// Writes at the end.
     ///
     /// # Errors
     /// What the system says. Then a part of the bytes may have been written.
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+    fn append(&self, bytes: &[u8]) -> io::Result<()>;
 
     /// Brings what was written to the disk.
     ///
     /// # Errors
     /// What the system says. Then nothing is known of what was written since the last success.
-    fn sync(&mut self) -> io::Result<()>;
+    fn sync(&self) -> io::Result<()>;
 
     /// Whether the file still has its name in the directory.
     ///
@@ -130,10 +131,10 @@ pub(super) fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 impl StateDisk for FolderDisk {
-    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.path(name);
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
-        Ok(Box::new(FolderFile { file, path }))
+        Ok(Arc::new(FolderFile { file, path }))
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn Read + Send>> {
@@ -170,11 +171,11 @@ impl StateDisk for FolderDisk {
 }
 
 impl DiskFile for FolderFile {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all(bytes)
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        (&self.file).write_all(bytes)
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 

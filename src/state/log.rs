@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::disk::{DiskFile, StateDisk};
 use super::frame::{FrameHeader, FrameKind};
 use super::progress::StateMetrics;
+use super::sync::SyncJob;
 
 /// Bytes that are collected before they are written.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -57,7 +58,10 @@ pub struct StateLog {
     logs: Vec<LogFile>,
     /// The log with which the latest complete round began.
     complete: Option<u64>,
-    file: Option<Box<dyn DiskFile>>,
+    file: Option<Arc<dyn DiskFile>>,
+    /// Files that were written to and not brought to the disk since, and whether names were not.
+    unsynced: Vec<Arc<dyn DiskFile>>,
+    has_unsynced_names: bool,
     last_number: u64,
     next_sequence: u64,
     buffer: Vec<u8>,
@@ -105,6 +109,8 @@ impl StateLog {
             logs,
             complete,
             file: None,
+            unsynced: Vec::new(),
+            has_unsynced_names: false,
             last_number,
             next_sequence,
             buffer: Vec::new(),
@@ -151,15 +157,13 @@ impl StateLog {
             self.is_inherited = false;
         }
         let number = self.last_number + 1;
-        let mut file = self.disk.create(&name_of(number))?;
+        let file = self.disk.create(&name_of(number))?;
         self.last_number = number;
         let start = LogStart { fingerprint: self.fingerprint, round: round.unwrap_or(number) };
         let payload = postcard::to_stdvec(&start).map_err(io::Error::other)?;
         let mut frame = Vec::new();
         FrameHeader::write(&mut frame, FrameKind::Start, 0, self.next_sequence, &payload);
-        let begun =
-            file.append(&frame).and_then(|()| file.sync()).and_then(|()| self.disk.sync_names());
-        if let Err(error) = begun {
+        if let Err(error) = file.append(&frame) {
             drop(file);
             // An empty log would only be in the way. If it cannot be removed, it does no harm.
             let _ = self.disk.remove(&name_of(number));
@@ -167,6 +171,8 @@ impl StateLog {
         }
         self.next_sequence = self.next_sequence.wrapping_add(1);
         self.logs.push(LogFile { number, bytes: frame.len() as u64 });
+        self.unsynced.push(Arc::clone(&file));
+        self.has_unsynced_names = true;
         self.file = Some(file);
         self.count_bytes();
         Ok(())
@@ -197,30 +203,29 @@ impl StateLog {
         }
     }
 
-    /// Writes what was added, and brings it to the disk. After an error the log is closed.
-    pub(super) fn sync(&mut self) -> io::Result<()> {
-        self.flush()?;
-        let synced = match &mut self.file {
-            None => Err(io::Error::other("no log is open")),
-            Some(file) => file.sync().and_then(|()| match file.is_linked()? {
-                true => Ok(()),
-                false => Err(io::Error::other("the file was removed while it was written")),
-            }),
-        };
-        if synced.is_err() {
-            self.file = None;
-        }
-        synced
+    /// What has to be brought to the disk, so that everything that is flushed is there. It is given once.
+    pub(super) fn take_sync_job(&mut self) -> SyncJob {
+        let names = std::mem::take(&mut self.has_unsynced_names).then(|| Arc::clone(&self.disk));
+        SyncJob { files: std::mem::take(&mut self.unsynced), names }
     }
 
-    /// Records that everything has been written since this round began, and removes the logs before the round before.
-    pub(super) fn complete(&mut self, round: u64) -> io::Result<()> {
+    /// Closes the log after a failure. Everything is written anew before anything counts as saved.
+    pub(super) fn close(&mut self) {
+        self.file = None;
+        self.unsynced.clear();
+    }
+
+    /// Records that everything has been written since this round began.
+    pub(super) fn add_complete(&mut self, round: u64) -> io::Result<()> {
         let payload = postcard::to_stdvec(&RoundComplete { round }).map_err(io::Error::other)?;
         self.add(FrameKind::Complete, 0, &payload);
-        self.sync()?;
+        Ok(())
+    }
+
+    /// That record is on the disk: removes the logs before the round before.
+    pub(super) fn set_complete(&mut self, round: u64) {
         let before = self.complete.replace(round);
         self.remove_before(before.unwrap_or(0));
-        Ok(())
     }
 
     /// Makes room on a full disk: the logs before the latest complete round are a second copy.
@@ -231,7 +236,7 @@ impl StateLog {
     /// Removes this log and all later ones, which an attempt that failed has begun. Nothing else holds what they hold, but
     /// everything is written anew before anything counts as saved.
     pub(super) fn discard_from(&mut self, number: u64) {
-        self.file = None;
+        self.close();
         self.remove(|log| log >= number);
     }
 
@@ -256,13 +261,14 @@ impl StateLog {
         if self.buffer.is_empty() {
             return;
         }
-        let written = match (&mut self.file, &self.failure) {
+        let written = match (&self.file, &self.failure) {
             (_, Some(_)) => Ok(()),
             (None, None) => Err(io::Error::other("no log is open")),
             (Some(file), None) => file.append(&self.buffer),
         };
         match written {
             Ok(()) => {
+                self.list_unsynced();
                 let bytes = self.buffer.len() as u64;
                 if let Some(log) = self.logs.last_mut() {
                     log.bytes += bytes;
@@ -274,6 +280,14 @@ impl StateLog {
         }
         self.buffer.clear();
         self.buffer.shrink_to(BUFFER_BYTES * 2);
+    }
+
+    fn list_unsynced(&mut self) {
+        if let Some(file) = &self.file
+            && !self.unsynced.last().is_some_and(|last| Arc::ptr_eq(last, file))
+        {
+            self.unsynced.push(Arc::clone(file));
+        }
     }
 
     fn count_bytes(&self) {

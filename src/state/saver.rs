@@ -1,21 +1,18 @@
 //! When what is written: one thread that nobody waits for.
 //!
-//! Every `flush` it writes what has changed, and a part of everything, in proportion; every `sync` it brings both to the
-//! disk. When the disk fails, it says so, keeps what is written, and tries again with a new round: what changes meanwhile
-//! stays listed in the store.
+//! Every `flush` it writes what has changed, and a part of everything, in proportion; every `sync` it has both brought to
+//! the disk, while it writes on. When the disk fails, it says so, keeps what is written, and tries again with a new round:
+//! what changes meanwhile stays listed in the store.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-
-use super::directory::StateLock;
 use super::frame::FrameKind;
 use super::log::{FrameSink, StateLog};
 use super::progress::{SaveOutcome, StateMetrics};
 use super::shared_sink::{CellsFor, Guest, SharedSink};
+use super::sync::{SyncAtOnce, SyncRunner};
 use crate::clock::{Nanos, TimeMark};
 
 /// The smallest number of bytes of changes after which a round begins.
@@ -43,8 +40,11 @@ pub trait StateSource: Send {
     /// Adds what has changed since the last call.
     fn save_changes(&mut self, sink: &mut dyn FrameSink);
 
-    /// Everything that was added is on the disk.
-    fn set_saved(&mut self);
+    /// The number of the batch that was added last.
+    fn batch(&self) -> u64;
+
+    /// Everything up to this batch is on the disk.
+    fn set_saved(&mut self, batch: u64);
 
     /// What was added may be lost, and nothing can be saved for a while.
     fn set_failing(&mut self);
@@ -55,6 +55,9 @@ pub trait StateSource: Send {
     /// Adds everything in a shard.
     fn save_shard(&mut self, shard: usize, sink: &mut dyn FrameSink);
 }
+
+/// How long a sync may take before the disk counts as failing.
+const MAX_SYNC: Nanos = Nanos::from_secs(10);
 
 /// How often.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +78,20 @@ struct Round {
     bytes: u64,
     /// Whether it follows a failure.
     is_urgent: bool,
+    /// Whether all of it is written.
+    is_written: bool,
+}
+
+/// A sync that has been started.
+#[derive(Clone, Copy, Debug)]
+struct RunningSync {
+    began: Nanos,
+    /// The last batch that it covers.
+    batch: u64,
+    /// The round that is complete with it.
+    completes: Option<Round>,
+    /// Whether something else has failed since, so that its result says nothing any more.
+    is_abandoned: bool,
 }
 
 /// Saves until it is told to stop. One step is one function, so that tests turn the clock.
@@ -87,10 +104,15 @@ pub struct Saver<S> {
     /// Bytes of changes since the latest round was complete, and bytes of that round.
     changed_bytes: u64,
     round_bytes: u64,
+    runner: Box<dyn SyncRunner>,
+    sync: Option<RunningSync>,
+    /// Whether another one has to follow.
+    wants_sync: bool,
     synced_at: Nanos,
+    /// The last batch that is written.
+    written_batch: u64,
     retry_at: Nanos,
     retry_after: Nanos,
-    is_unsynced: bool,
     /// Whether something was added since the last step.
     has_more: bool,
     has_failed: bool,
@@ -103,6 +125,12 @@ pub struct Saver<S> {
     urgent_bytes: u64,
     /// Whoever takes over from this process.
     guest: Option<Guest>,
+}
+
+impl RunningSync {
+    const fn is_overdue(&self, now: Nanos) -> bool {
+        !self.is_abandoned && now.saturating_sub(self.began).get() > MAX_SYNC.get()
+    }
 }
 
 impl<S: StateSource> Saver<S> {
@@ -123,10 +151,13 @@ impl<S: StateSource> Saver<S> {
             round: None,
             changed_bytes: 0,
             round_bytes: 0,
+            runner: Box::new(SyncAtOnce::default()),
+            sync: None,
+            wants_sync: false,
             synced_at: Nanos::ZERO,
+            written_batch: 0,
             retry_at: Nanos::ZERO,
             retry_after: FIRST_RETRY,
-            is_unsynced: false,
             has_more: false,
             has_failed: false,
             failure: None,
@@ -141,6 +172,12 @@ impl<S: StateSource> Saver<S> {
     /// The same, with so many bytes of a round in one step after a failure.
     pub const fn with_urgent_bytes(mut self, bytes: u64) -> Self {
         self.urgent_bytes = bytes;
+        self
+    }
+
+    /// The same, with syncs that this runs. Without it they run within the steps.
+    pub fn with_sync_runner(mut self, runner: Box<dyn SyncRunner>) -> Self {
+        self.runner = runner;
         self
     }
 
@@ -225,18 +262,7 @@ impl<S: StateSource> Saver<S> {
     /// Saves the last changes of a process that ends in an orderly way. Returns whether that succeeded.
     pub fn finish(&mut self) -> bool {
         let now = self.source.mark().mono;
-        let mut saved = self.save(now, true);
-        while saved.is_ok() && self.is_recovering() && !self.is_handed_over {
-            saved = self.save(now, true);
-        }
-        let finished = saved.and_then(|_| {
-            if self.is_handed_over && self.round.is_some_and(|round| round.is_urgent) {
-                return Err(io::Error::other("cells that did not change are not written"));
-            }
-            self.log.add(FrameKind::CleanStop, 0, &[]);
-            self.log.sync()
-        });
-        match finished {
+        match self.save_rest(now) {
             Ok(()) => true,
             Err(error) => {
                 self.fail(&error, now);
@@ -245,54 +271,136 @@ impl<S: StateSource> Saver<S> {
         }
     }
 
+    fn save_rest(&mut self, now: Nanos) -> io::Result<()> {
+        loop {
+            self.save(now, true)?;
+            self.await_sync()?;
+            if !self.is_recovering() || self.is_handed_over {
+                break;
+            }
+        }
+        if self.is_handed_over && self.round.is_some_and(|round| round.is_urgent) {
+            return Err(io::Error::other("cells that did not change are not written"));
+        }
+        self.log.add(FrameKind::CleanStop, 0, &[]);
+        self.log.flush()?;
+        self.wants_sync = true;
+        self.begin_sync(now);
+        self.await_sync()
+    }
+
     /// Whether the logs lack cells that a failure has lost, or that nobody has written yet.
     const fn is_recovering(&self) -> bool {
         (self.has_failed || self.is_anew) && self.round.is_some()
     }
 
     fn save(&mut self, now: Nanos, is_urgent: bool) -> io::Result<bool> {
-        if self.is_handed_over {
-            if !self.log.is_open() {
-                return Err(io::Error::other("the successor has the cells"));
-            }
-        } else if !self.log.is_open() {
-            let is_urgent = self.has_failed || self.is_anew || self.log.count() > MAX_LOGS;
-            self.begin_round(is_urgent)?;
-        } else if self.round.is_none() && self.changed_bytes > self.round_bytes.max(self.min_round)
-        {
-            self.log.sync()?;
-            self.begin_round(false)?;
-        }
+        self.end_sync(now)?;
+        self.open_log()?;
         let before = self.log.added();
         let (cells, guest) = (CellsFor::Both, self.guest.as_mut());
         self.source.save_changes(&mut SharedSink { log: Some(&mut self.log), guest, cells });
         let changed = self.log.added() - before;
         self.changed_bytes += changed;
-        self.continue_round(changed);
+        self.continue_round(changed)?;
         let wrote = self.log.added() != before || std::mem::take(&mut self.has_more);
         if wrote {
             let mark = postcard::to_stdvec(&self.source.mark()).map_err(io::Error::other)?;
             self.log.add(FrameKind::Time, 0, &mark);
             self.log.flush()?;
-            self.is_unsynced = true;
         }
-        let is_complete = |round: &Round| round.next_shard >= self.source.shards();
-        if let Some(round) = self.round.filter(is_complete).filter(|_| !self.is_handed_over) {
-            self.log.complete(round.number)?;
-            (self.round, self.round_bytes, self.changed_bytes) = (None, round.bytes, 0);
-            self.is_anew = false;
-            (self.synced_at, self.is_unsynced) = (now, false);
-            self.source.set_saved();
-        } else if is_urgent || now >= self.synced_at.saturating_add(self.intervals.sync) {
-            if self.is_unsynced {
-                self.log.sync()?;
-            }
-            (self.synced_at, self.is_unsynced) = (now, false);
-            if !self.is_recovering() {
-                self.source.set_saved();
-            }
-        }
+        self.written_batch = self.source.batch();
+        let is_complete = self.round.is_some_and(|round| round.is_written);
+        let is_time = now >= self.synced_at.saturating_add(self.intervals.sync);
+        self.wants_sync |= is_urgent || is_time || is_complete;
+        self.begin_sync(now);
+        self.end_sync(now)?;
         Ok(wrote)
+    }
+
+    /// Opens a log if none is open, or everything has to be written once more.
+    fn open_log(&mut self) -> io::Result<()> {
+        let has_changed_much = self.changed_bytes > self.round_bytes.max(self.min_round);
+        match (self.is_handed_over, self.log.is_open()) {
+            (true, true) => Ok(()),
+            (true, false) => Err(io::Error::other("the successor has the cells")),
+            (false, false) => {
+                let is_urgent = self.has_failed || self.is_anew || self.log.count() > MAX_LOGS;
+                self.begin_round(is_urgent)
+            }
+            (false, true) if self.round.is_none() && has_changed_much => self.begin_round(false),
+            (false, true) => Ok(()),
+        }
+    }
+
+    /// Has what is written brought to the disk, if that is wanted and nothing is on its way there.
+    fn begin_sync(&mut self, now: Nanos) {
+        if self.sync.is_some() || !std::mem::take(&mut self.wants_sync) {
+            return;
+        }
+        self.synced_at = now;
+        let completes = self.round.filter(|round| round.is_written);
+        let sync =
+            RunningSync { began: now, batch: self.written_batch, completes, is_abandoned: false };
+        let job = self.log.take_sync_job();
+        if job.is_empty() {
+            self.set_synced(sync);
+        } else {
+            self.sync = Some(sync);
+            self.runner.start(job);
+        }
+    }
+
+    /// Takes the result of a sync, if it is there.
+    fn end_sync(&mut self, now: Nanos) -> io::Result<()> {
+        let Some(sync) = self.sync else {
+            return Ok(());
+        };
+        match self.runner.take_result() {
+            Some(result) => self.take_synced(sync, result),
+            None if sync.is_overdue(now) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, "the disk does not answer"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until everything that is wanted has been brought to the disk.
+    fn await_sync(&mut self) -> io::Result<()> {
+        while let Some(sync) = self.sync {
+            let result = self.runner.wait();
+            self.take_synced(sync, result)?;
+            self.begin_sync(self.synced_at);
+        }
+        Ok(())
+    }
+
+    fn take_synced(&mut self, sync: RunningSync, result: io::Result<()>) -> io::Result<()> {
+        self.sync = None;
+        if !sync.is_abandoned {
+            result?;
+            self.set_synced(sync);
+        }
+        Ok(())
+    }
+
+    fn set_synced(&mut self, sync: RunningSync) {
+        if let Some(round) = sync.completes {
+            self.log.set_complete(round.number);
+            (self.round, self.round_bytes, self.is_anew) = (None, round.bytes, false);
+        }
+        if !self.is_recovering() {
+            self.source.set_saved(sync.batch);
+        }
+    }
+
+    /// Takes the result of a sync, and begins the next if one is wanted. For the time between two steps.
+    pub fn poll_sync(&mut self) {
+        let now = self.source.mark().mono;
+        match self.end_sync(now) {
+            Ok(()) => self.begin_sync(now),
+            Err(error) => self.fail(&error, now),
+        }
     }
 
     fn begin_round(&mut self, is_urgent: bool) -> io::Result<()> {
@@ -300,15 +408,17 @@ impl<S: StateSource> Saver<S> {
         let (cells, guest) = (CellsFor::Log, self.guest.as_mut());
         self.source.save_common(&mut SharedSink { log: Some(&mut self.log), guest, cells });
         let number = self.log.number();
-        self.round = Some(Round { number, next_shard: 0, bytes: self.log.added(), is_urgent });
+        let bytes = self.log.added();
+        self.round = Some(Round { number, next_shard: 0, bytes, is_urgent, is_written: false });
         Ok(())
     }
 
     /// Writes as many shards as there were changes, so that a round is complete when the changes since it began are as
     /// large as everything.
-    fn continue_round(&mut self, changed: u64) {
-        let Some(round) = self.round.as_mut().filter(|_| !self.is_handed_over) else {
-            return;
+    fn continue_round(&mut self, changed: u64) -> io::Result<()> {
+        let may_go_on = |round: &&mut Round| !self.is_handed_over && !round.is_written;
+        let Some(round) = self.round.as_mut().filter(may_go_on) else {
+            return Ok(());
         };
         let wanted = if round.is_urgent { self.urgent_bytes } else { changed };
         let before = self.log.added();
@@ -319,6 +429,12 @@ impl<S: StateSource> Saver<S> {
             round.next_shard += 1;
         }
         round.bytes += self.log.added() - before;
+        if round.next_shard >= self.source.shards() {
+            round.is_written = true;
+            self.changed_bytes = 0;
+            self.log.add_complete(round.number)?;
+        }
+        Ok(())
     }
 
     fn fail(&mut self, error: &io::Error, now: Nanos) {
@@ -342,143 +458,12 @@ impl<S: StateSource> Saver<S> {
         self.source.set_failing();
         self.has_failed = true;
         self.round = None;
-        self.is_unsynced = false;
+        self.log.close();
+        self.wants_sync = false;
+        if let Some(sync) = &mut self.sync {
+            sync.is_abandoned = true;
+        }
         self.retry_at = now.saturating_add(self.retry_after);
         self.retry_after = self.retry_after.saturating_mul(2).min(LAST_RETRY);
-    }
-}
-
-/// The thread that saves, as others see it.
-pub struct SaverHandle<S> {
-    state: Mutex<SaverState<S>>,
-    changed: Condvar,
-}
-
-/// Work with the saver that is done between two steps, on its thread.
-pub type SaverTask<S> = Box<dyn FnOnce(&mut Saver<S>) -> AfterTask + Send>;
-
-/// Whether the thread goes on after a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AfterTask {
-    /// It saves on.
-    GoOn,
-    /// It ends after a last save.
-    Finish,
-}
-
-struct SaverState<S> {
-    phase: Phase,
-    /// Taken by the thread.
-    task: Option<SaverTask<S>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Running,
-    /// A request waits for the next save.
-    Urgent,
-    Stopping,
-    /// It has ended. `true`: everything is saved.
-    Ended(bool),
-}
-
-/// What the thread does next.
-enum NextStep<S> {
-    Save { is_urgent: bool },
-    Task(SaverTask<S>),
-    Finish,
-}
-
-impl<S: StateSource + 'static> SaverHandle<S> {
-    /// Starts the thread. It holds the lock of the directory until it has ended.
-    ///
-    /// # Errors
-    /// The system gives no thread.
-    pub fn spawn(mut saver: Saver<S>, lock: StateLock) -> io::Result<Arc<Self>> {
-        let state = Mutex::new(SaverState { phase: Phase::Running, task: None });
-        let handle = Arc::new(Self { state, changed: Condvar::new() });
-        let own = Arc::clone(&handle);
-        std::thread::Builder::new().name("state".to_owned()).spawn(move || {
-            loop {
-                match own.next_step(saver.intervals.flush.into()) {
-                    NextStep::Save { is_urgent } => saver.step(is_urgent),
-                    NextStep::Task(task) => match task(&mut saver) {
-                        AfterTask::GoOn => {}
-                        AfterTask::Finish => break,
-                    },
-                    NextStep::Finish => break,
-                }
-            }
-            let is_saved = saver.finish();
-            drop(lock);
-            own.state.lock().phase = Phase::Ended(is_saved);
-            own.changed.notify_all();
-        })?;
-        Ok(handle)
-    }
-
-    /// Waits until the time of the next step.
-    fn next_step(&self, time: Duration) -> NextStep<S> {
-        let mut state = self.state.lock();
-        if state.phase == Phase::Running && state.task.is_none() {
-            self.changed.wait_for(&mut state, time);
-        }
-        match state.phase {
-            Phase::Stopping | Phase::Ended(_) => NextStep::Finish,
-            Phase::Urgent => {
-                state.phase = Phase::Running;
-                NextStep::Save { is_urgent: true }
-            }
-            Phase::Running => match state.task.take() {
-                Some(task) => NextStep::Task(task),
-                None => NextStep::Save { is_urgent: false },
-            },
-        }
-    }
-
-    /// Has the next step done now, on the disk.
-    pub fn hurry(&self) {
-        let mut state = self.state.lock();
-        if state.phase == Phase::Running {
-            state.phase = Phase::Urgent;
-            self.changed.notify_all();
-        }
-    }
-
-    /// Whether a request waits for the next save. A task that takes long asks now and then, and saves.
-    pub fn take_urgent(&self) -> bool {
-        let mut state = self.state.lock();
-        let is_urgent = state.phase == Phase::Urgent;
-        if is_urgent {
-            state.phase = Phase::Running;
-        }
-        is_urgent
-    }
-
-    /// Whether the thread was told to end. A task that takes long asks now and then, and gives up.
-    pub fn is_stopping(&self) -> bool {
-        matches!(self.state.lock().phase, Phase::Stopping | Phase::Ended(_))
-    }
-
-    /// Has something done on the thread. It is dropped undone if the thread ends first.
-    pub fn run(&self, task: SaverTask<S>) {
-        let mut state = self.state.lock();
-        if !matches!(state.phase, Phase::Stopping | Phase::Ended(_)) {
-            state.task = Some(task);
-            self.changed.notify_all();
-        }
-    }
-
-    /// Ends the thread after a last save. Returns whether everything is saved; `false` also when it takes longer than
-    /// `deadline`.
-    pub fn finish(&self, deadline: Duration) -> bool {
-        let mut state = self.state.lock();
-        if matches!(state.phase, Phase::Running | Phase::Urgent) {
-            state.phase = Phase::Stopping;
-            self.changed.notify_all();
-        }
-        let has_ended = |state: &mut SaverState<S>| matches!(state.phase, Phase::Ended(_));
-        self.changed.wait_while_for(&mut state, |state| !has_ended(state), deadline);
-        state.phase == Phase::Ended(true)
     }
 }

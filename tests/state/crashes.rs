@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate::clock::{Clock as _, ManualClock, Nanos};
 use tollgate::engine::{Decision, Outcome};
 
-use crate::disk::{Faults, SimulatedDisk};
+use crate::disk::{Faults, LateSyncs, SimulatedDisk};
 use crate::node::{EPOCH, Node};
 
 const LIMIT: u32 = 24;
@@ -85,6 +85,12 @@ struct Schedule {
     clock: Arc<ManualClock>,
     disk: SimulatedDisk,
     node: Node,
+    /// Syncs that take longer than a step, in some schedules; and what the one that runs covers: of each key what it had
+    /// spent, and how many charges were not synced then.
+    syncs: Option<LateSyncs>,
+    covered: Vec<(Name, u32, u32)>,
+    /// Whether a loss of power may have left cells whose quotas it took: neither was synced.
+    has_been_late: bool,
     keys: HashMap<Name, KeyHistory>,
     waiting: Vec<(Name, Decision)>,
     crashes: u32,
@@ -98,9 +104,9 @@ impl Schedule {
         let algorithm = random.usize(..ALGORITHMS.len());
         let (policy, disk) = (policy(ALGORITHMS[algorithm]), SimulatedDisk::new(seed));
         let clock = Arc::new(ManualClock::new(EPOCH));
-        let node = start(&policy, &clock, &disk, seed);
+        let node = Node::start(&policy, &clock, &disk);
         let (keys, waiting) = (HashMap::new(), Vec::new());
-        Self {
+        let mut schedule = Self {
             seed,
             random,
             algorithm,
@@ -108,11 +114,16 @@ impl Schedule {
             clock,
             disk,
             node,
+            syncs: None,
+            covered: Vec::new(),
+            has_been_late: false,
             keys,
             waiting,
             crashes: 0,
             refused: 0,
-        }
+        };
+        schedule.start();
+        schedule
     }
 
     /// Returns how many requests were refused.
@@ -126,7 +137,8 @@ impl Schedule {
                         self.request(name);
                     }
                 }
-                26..31 => self.clock.advance(Nanos::from_millis(self.random.u64(..3_000))),
+                26..29 => self.end_sync(),
+                29..31 => self.clock.advance(Nanos::from_millis(self.random.u64(..3_000))),
                 31..34 => self.save(false),
                 34..36 => self.save(true),
                 36 => self.end(),
@@ -176,15 +188,45 @@ impl Schedule {
     }
 
     fn save(&mut self, is_urgent: bool) {
+        let started = self.syncs.as_ref().map(LateSyncs::started);
         self.node.saver.step(is_urgent);
+        let is_late = self.syncs.is_some();
         for (name, spent) in self.spent() {
             let history = self.keys.get_mut(&name).unwrap();
             (history.unflushed, history.flushed) = (0, spent);
-            if is_urgent {
+            if is_urgent && !is_late {
                 (history.unsynced, history.synced) = (0, spent);
             }
         }
+        if self.syncs.as_ref().map(LateSyncs::started) != started {
+            self.cover_written();
+        }
         self.pass_saved();
+    }
+
+    /// A sync has begun, which covers what is written.
+    fn cover_written(&mut self) {
+        let covered = |(name, history): (&Name, &KeyHistory)| {
+            (*name, history.flushed, history.unsynced - history.unflushed)
+        };
+        self.covered = self.keys.iter().map(covered).collect();
+    }
+
+    /// The disk has got what it was sent, and the process hears of it.
+    fn end_sync(&mut self) {
+        let Some(syncs) = self.syncs.clone().filter(LateSyncs::end) else {
+            return;
+        };
+        for (name, spent, unsynced) in self.covered.drain(..) {
+            let history = self.keys.get_mut(&name).unwrap();
+            history.unsynced -= unsynced;
+            history.synced = spent;
+        }
+        let started = syncs.started();
+        self.node.saver.poll_sync();
+        if syncs.started() != started {
+            self.cover_written();
+        }
     }
 
     /// What each key has spent, as the node sees it.
@@ -225,6 +267,10 @@ impl Schedule {
     fn crash(&mut self, is_power_loss: bool) {
         self.crashes += 1;
         self.waiting.clear();
+        if let Some(syncs) = self.syncs.as_ref().filter(|_| self.random.bool()) {
+            // It may be on the disk before the process hears of it.
+            syncs.end();
+        }
         let before = self.spent();
         let disk = match is_power_loss {
             true => self.disk.after_power_loss(),
@@ -261,13 +307,24 @@ impl Schedule {
         }
         let observed = self.seed.is_multiple_of(3).then(|| disk.after_kill());
         let observer = observed.map(|disk| Node::start(&self.policy, &self.clock, &disk));
-        self.node = start(&self.policy, &self.clock, &disk, self.seed);
         self.disk = disk;
-        assert_eq!(self.node.unreadable, 0, "seed {}", self.seed);
+        self.start();
+        assert!(self.node.unreadable == 0 || self.has_been_late, "seed {}", self.seed);
         let inside = self.node.found.damage.iter().any(|damage| !damage.is_tail);
         // What lies behind a torn write was not synced, and was written again or is lost with it.
         assert!(!inside || self.crashes > 0, "seed {}: {:?}", self.seed, self.node.found);
         observer
+    }
+
+    fn start(&mut self) {
+        let mut node = start(&self.policy, &self.clock, &self.disk, self.seed);
+        self.syncs = self.random.bool().then(LateSyncs::default);
+        if let Some(syncs) = &self.syncs {
+            node.saver = node.saver.with_sync_runner(Box::new(syncs.clone()));
+            self.has_been_late = true;
+        }
+        self.node = node;
+        self.covered.clear();
     }
 }
 

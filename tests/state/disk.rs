@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Cursor, Read};
 use std::sync::{Arc, Mutex};
 
-use tollgate::state::{DiskFile, StateDisk};
+use tollgate::state::{DiskFile, StateDisk, SyncJob, SyncRunner};
 
 /// What the disk does wrong, each with a probability of one in this many; 0: never.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,6 +47,50 @@ pub struct SimulatedDisk(Arc<Mutex<State>>);
 struct SimulatedFile {
     disk: SimulatedDisk,
     name: String,
+}
+
+/// Syncs that take until the test ends them.
+#[derive(Clone, Default)]
+pub struct LateSyncs(Arc<Mutex<LateState>>);
+
+#[derive(Default)]
+struct LateState {
+    job: Option<SyncJob>,
+    result: Option<io::Result<()>>,
+    started: u32,
+}
+
+impl LateSyncs {
+    /// How many were started.
+    pub fn started(&self) -> u32 {
+        self.0.lock().unwrap().started
+    }
+
+    /// The disk has got what was started. The process does not know it yet.
+    pub fn end(&self) -> bool {
+        let mut state = self.0.lock().unwrap();
+        let job = state.job.take();
+        state.result = job.as_ref().map(SyncJob::run).or(state.result.take());
+        job.is_some()
+    }
+}
+
+impl SyncRunner for LateSyncs {
+    fn start(&mut self, job: SyncJob) {
+        let mut state = self.0.lock().unwrap();
+        assert!(state.job.is_none() && state.result.is_none(), "one sync at a time");
+        state.job = Some(job);
+        state.started += 1;
+    }
+
+    fn take_result(&mut self) -> Option<io::Result<()>> {
+        self.0.lock().unwrap().result.take()
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        self.end();
+        self.take_result().unwrap()
+    }
 }
 
 impl SimulatedDisk {
@@ -165,14 +209,14 @@ fn left_after_power_loss(file: &StoredFile, random: &mut fastrand::Rng) -> Vec<u
 }
 
 impl StateDisk for SimulatedDisk {
-    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         self.fault()?;
         let mut state = self.0.lock().unwrap();
         if state.files.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         state.files.insert(name.to_owned(), StoredFile::default());
-        Ok(Box::new(SimulatedFile { disk: self.clone(), name: name.to_owned() }))
+        Ok(Arc::new(SimulatedFile { disk: self.clone(), name: name.to_owned() }))
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn Read + Send>> {
@@ -220,7 +264,7 @@ impl StateDisk for SimulatedDisk {
 }
 
 impl DiskFile for SimulatedFile {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
         let failed = self.disk.fault();
         let mut state = self.disk.0.lock().unwrap();
         // A write that fails may have written a part.
@@ -241,7 +285,7 @@ impl DiskFile for SimulatedFile {
         failed
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<()> {
         self.disk.fault()?;
         let mut state = self.disk.0.lock().unwrap();
         let file = state.files.get_mut(&self.name).ok_or(io::ErrorKind::NotFound)?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::servers::eventually;
+use crate::servers::{eventually, now};
 
 /// An origin that takes a few milliseconds, and knows the most requests of one key that it ever had at once.
 pub struct CountingOrigin {
@@ -178,7 +178,7 @@ pub async fn ask(port: u16, key: usize, kept: &mut Kept) -> Result<bool, String>
         }
     }
     if !head.contains("connection: close") {
-        *kept = Some((stream, Instant::now()));
+        *kept = Some((stream, now()));
     }
     match &head[..12] {
         "http/1.1 200" => Ok(true),

@@ -7,7 +7,7 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -20,7 +20,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::timeouts::{STALL_TIMEOUT, VERDICT_TIMEOUT};
+use super::timeouts::{SILENT_TIMEOUT, STALL_TIMEOUT, VERDICT_TIMEOUT};
 use super::wire::unexpected;
 use crate::engine::{
     Engine, HandedEvent, HandedJudgment, HandedRequest, HeldJudgment, Successor, SuccessorAnswer,
@@ -46,6 +46,8 @@ pub(super) struct SuccessorLink {
     own: std::sync::Weak<Self>,
     messages: mpsc::UnboundedSender<LinkMessage>,
     numbers: AtomicU64,
+    /// Whether the successor has not answered in time, and nothing since.
+    is_silent: AtomicBool,
     /// `None`: the successor has gone.
     waiting: Mutex<Option<HashMap<u64, Waiting>>>,
 }
@@ -67,6 +69,7 @@ impl SuccessorLink {
             own: std::sync::Weak::clone(own),
             messages,
             numbers: AtomicU64::new(0),
+            is_silent: AtomicBool::new(false),
             waiting: Mutex::new(Some(HashMap::new())),
         });
         let (stream, own, engine) = (stream.try_clone(), Arc::clone(&link), Arc::clone(engine));
@@ -92,6 +95,7 @@ impl SuccessorLink {
 
     async fn read_answers(&self, mut reader: OwnedReadHalf) -> io::Result<()> {
         while let Some(LinkAnswer(number, judgment)) = read_message(&mut reader).await? {
+            self.is_silent.store(false, Ordering::Relaxed);
             let waiting = self.waiting.lock().as_mut().and_then(|all| all.remove(&number));
             let Some(Waiting { request, answer }) = waiting else {
                 return Err(unexpected());
@@ -117,14 +121,25 @@ impl Successor for SuccessorLink {
             // In the order of the numbers, and never after the end.
             self.messages.send(LinkMessage::Judge(number, request)).is_ok()
         });
+        // One request after the other would wait in vain.
+        let patience = match self.is_silent.load(Ordering::Relaxed) {
+            true => SILENT_TIMEOUT,
+            false => VERDICT_TIMEOUT,
+        };
+        let link = self.own.upgrade();
         async move {
             if !is_waiting {
                 return SuccessorAnswer::Gone;
             }
-            match timeout(VERDICT_TIMEOUT, answered).await {
+            match timeout(patience, answered).await {
                 Ok(Ok(held)) => SuccessorAnswer::Judged(held),
                 Ok(Err(_)) => SuccessorAnswer::Gone,
-                Err(_) => SuccessorAnswer::Silent,
+                Err(_) => {
+                    if let Some(link) = link {
+                        link.is_silent.store(true, Ordering::Relaxed);
+                    }
+                    SuccessorAnswer::Silent
+                }
             }
         }
         .boxed()

@@ -26,3 +26,6 @@ pub(super) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a request waits for the successor's verdict. It is as long as a shared store may take by default.
 pub(super) const VERDICT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The same once it has not answered one in time, until it answers again.
+pub(super) const SILENT_TIMEOUT: Duration = Duration::from_millis(10);

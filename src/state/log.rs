@@ -65,6 +65,8 @@ pub struct StateLog {
     last_number: u64,
     next_sequence: u64,
     buffer: Vec<u8>,
+    /// Whether everything is collected until the next flush, however much it is.
+    is_collecting: bool,
     failure: Option<io::Error>,
     /// Bytes of frames since the log was opened, those in the buffer included.
     added: u64,
@@ -114,6 +116,7 @@ impl StateLog {
             last_number,
             next_sequence,
             buffer: Vec::new(),
+            is_collecting: false,
             failure: None,
             added: 0,
             is_inherited: true,
@@ -189,6 +192,11 @@ impl StateLog {
             }
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         });
+    }
+
+    /// From now on, what is added is only collected until the next flush; `false`: no more.
+    pub(super) const fn collect(&mut self, is_collecting: bool) {
+        self.is_collecting = is_collecting;
     }
 
     /// Writes what was added. After an error the log is closed.
@@ -302,7 +310,7 @@ impl FrameSink for StateLog {
         FrameHeader::write(&mut self.buffer, kind, group, self.next_sequence, payload);
         self.next_sequence = self.next_sequence.wrapping_add(1);
         self.added += (self.buffer.len() - before) as u64;
-        if self.buffer.len() >= BUFFER_BYTES {
+        if self.buffer.len() >= BUFFER_BYTES && !self.is_collecting {
             self.write_out();
         }
     }

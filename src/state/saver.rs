@@ -221,9 +221,12 @@ impl<S: StateSource> Saver<S> {
 
     fn share(&mut self, cells: CellsFor, add: impl FnOnce(&mut S, &mut dyn FrameSink)) {
         let before = self.log.added();
+        // Requests may wait for what is added, and must not wait for the disk.
+        self.log.collect(true);
         let log = self.log.is_open().then_some(&mut self.log);
         add(&mut self.source, &mut SharedSink { log, guest: self.guest.as_mut(), cells });
         // The next step writes it.
+        self.log.collect(false);
         self.has_more |= self.log.added() != before;
     }
 
@@ -392,6 +395,11 @@ impl<S: StateSource> Saver<S> {
         if !self.is_recovering() {
             self.source.set_saved(sync.batch);
         }
+    }
+
+    /// Nothing is saved any more, so no request waits for it.
+    pub(super) fn abandon(&mut self) {
+        self.source.set_failing();
     }
 
     /// Takes the result of a sync, and begins the next if one is wanted. For the time between two steps.

@@ -55,6 +55,48 @@ enum NextStep<S> {
     Finish,
 }
 
+/// What the thread owns. When it is dropped, also because the thread panics, the handle tells that the thread has ended.
+struct SaverThread<S: StateSource> {
+    saver: Saver<S>,
+    handle: Arc<SaverHandle<S>>,
+    /// Given back at the end.
+    lock: Option<StateLock>,
+}
+
+impl<S: StateSource> SaverThread<S> {
+    fn run(mut self) {
+        let mut saved = Stopwatch::start();
+        loop {
+            let interval = Duration::from(self.saver.flush_interval());
+            match self.handle.next_step(interval.saturating_sub(saved.elapsed())) {
+                NextStep::Save { is_urgent } => {
+                    saved = Stopwatch::start();
+                    self.saver.step(is_urgent);
+                }
+                NextStep::PollSync => self.saver.poll_sync(),
+                NextStep::Task(task) => match task(&mut self.saver) {
+                    AfterTask::GoOn => {}
+                    AfterTask::Finish => break,
+                },
+                NextStep::Finish => break,
+            }
+        }
+        let is_saved = self.saver.finish();
+        drop(self.lock.take());
+        self.handle.end(is_saved);
+    }
+}
+
+impl<S: StateSource> Drop for SaverThread<S> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            log::error!("the state is not saved any more: the thread that saves has panicked");
+            self.saver.abandon();
+        }
+        self.handle.end(false);
+    }
+}
+
 impl<S: StateSource + 'static> SaverHandle<S> {
     /// Starts the thread. It holds the lock of the directory until it has ended.
     ///
@@ -65,31 +107,13 @@ impl<S: StateSource + 'static> SaverHandle<S> {
         let handle = Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() });
         let (own, woken) = (Arc::clone(&handle), Arc::clone(&handle));
         saver = saver.with_sync_runner(Box::new(SyncThread::spawn(move || woken.set_synced())?));
-        std::thread::Builder::new().name("state".to_owned()).spawn(move || {
-            let mut saved = Stopwatch::start();
-            loop {
-                let time = Duration::from(saver.flush_interval()).saturating_sub(saved.elapsed());
-                match own.next_step(time) {
-                    NextStep::Save { is_urgent } => {
-                        saved = Stopwatch::start();
-                        saver.step(is_urgent);
-                    }
-                    NextStep::PollSync => saver.poll_sync(),
-                    NextStep::Task(task) => match task(&mut saver) {
-                        AfterTask::GoOn => {}
-                        AfterTask::Finish => break,
-                    },
-                    NextStep::Finish => break,
-                }
-            }
-            let is_saved = saver.finish();
-            drop(lock);
-            own.state.lock().phase = Phase::Ended(is_saved);
-            own.changed.notify_all();
-        })?;
+        let thread = SaverThread { saver, handle: own, lock: Some(lock) };
+        std::thread::Builder::new().name("state".to_owned()).spawn(move || thread.run())?;
         Ok(handle)
     }
+}
 
+impl<S: StateSource> SaverHandle<S> {
     /// Waits until the time of the next step.
     fn next_step(&self, time: Duration) -> NextStep<S> {
         let mut state = self.state.lock();
@@ -108,6 +132,14 @@ impl<S: StateSource + 'static> SaverHandle<S> {
                 None => NextStep::Save { is_urgent: false },
             },
         }
+    }
+
+    fn end(&self, is_saved: bool) {
+        let mut state = self.state.lock();
+        if !matches!(state.phase, Phase::Ended(_)) {
+            state.phase = Phase::Ended(is_saved);
+        }
+        self.changed.notify_all();
     }
 
     fn set_synced(&self) {

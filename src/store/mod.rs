@@ -32,7 +32,7 @@ pub use in_flight::{Acquired, InFlightCounts, InFlightPermit, ReleaseHook};
 pub use quotas::{IssuedQuota, QuotaSpec};
 pub use save_progress::SaveProgress;
 #[cfg(feature = "bin")]
-pub use saving::{SaveBatch, SavedCell};
+pub use saving::{GRANT_BYTES, SaveBatch, SavedCell};
 pub use settlement::{EmbeddedCharge, Settlement, SingleSettlement, Verdicts};
 pub use table::CELL_BYTES;
 pub use written_ahead::Grant;

@@ -39,6 +39,9 @@ pub struct SaveBatch {
 
 type Grants = HashMap<EntryOrder, KeyGrants>;
 
+/// Bytes of what is kept of a key that is spent from under `after_crash: deny`, at the usual load of a table.
+pub const GRANT_BYTES: usize = size_of::<(EntryOrder, KeyGrants)>() * 11 / 8;
+
 impl<'c> SavedCell<'c> {
     /// `batch`: `None` for a copy that is not for the disk, so that nothing can be granted with it.
     fn of(

@@ -3,13 +3,15 @@
 Usage: python3 scripts/compare/state.py [--cells N] [--rounds N] [--seconds S]
 
 `cargo bench --bench saving -- fill` fills the directory. Prints how long a start takes until it is
-ready, what the directory takes, and the memory before the load, under the load, and at its peak. The memory of a process
+ready, what the directory takes, the memory before the load, under the load, and at its peak, and how long a successor takes to
+take over under the load. The memory of a process
 without a state directory under the same load is beside it. Needs wrk, nginx and target/release/tollgate.
 """
 
 import argparse
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -62,6 +64,24 @@ def stop(process):
     process.wait()
 
 
+def hand_over(conf, old, admin, load):
+    """Replaces a process under load. Returns the new one, the seconds from QUIT to the end of the old one, and those for
+    which requests waited."""
+    log = conf + ".log"
+    waiting = open(log).read().count("a successor is waiting")
+    new = subprocess.Popen(["target/release/tollgate", "run", "--upgrade", "--config", conf], stdout=subprocess.DEVNULL,
+                           stderr=open(log, "a"))
+    while open(log).read().count("a successor is waiting") == waiting:
+        time.sleep(0.01)
+    busy = load()
+    began = time.monotonic()
+    old.send_signal(signal.SIGQUIT)
+    old.wait()
+    took = time.monotonic() - began
+    busy.wait()
+    return new, took, metric(admin, "tollgate_handover_pause_seconds")
+
+
 def metric(admin, name):
     text = urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=10).read().decode()
     return float(re.search(rf"(?m)^{name} (\S+)", text).group(1))
@@ -88,9 +108,12 @@ def main():
         def conf(name, store):
             return write(folder, name, POLICY.format(port=port, admin=admin, server=server, store=store))
 
+        def begin_load():
+            return subprocess.Popen(["wrk", "-t1", "-c32", f"-d{args.seconds}s", "-s", script, f"http://127.0.0.1:{port}/"],
+                                    stdout=subprocess.DEVNULL)
+
         def load():
-            subprocess.run(["wrk", "-t1", "-c32", f"-d{args.seconds}s", "-s", script, f"http://127.0.0.1:{port}/"],
-                           capture_output=True, check=True)
+            assert begin_load().wait() == 0
 
         saved = conf("with.yaml", f"store: {{ embedded: {{ state: {state} }} }}")
         try:
@@ -110,6 +133,9 @@ def main():
             load()
             print(f"with the state: {before:.0f} MiB restored, {status(process.pid, 'VmRSS'):.0f} under load, "
                   f"{status(process.pid, 'VmHWM'):.0f} at the peak of {args.seconds} s")
+            process, took, pause = hand_over(saved, process, admin, begin_load)
+            cells = metric(admin, "tollgate_handover_cells")
+            print(f"handover of {cells:.0f} cells under the load: {took:.1f} s, requests waited for {pause * 1000:.1f} ms")
             stop(process)
             process, _ = start(conf("without.yaml", ""), admin)
             before = status(process.pid, "VmRSS")

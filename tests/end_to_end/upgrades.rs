@@ -8,8 +8,10 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::tls::{ONE, folder, trusting};
 use support::servers::{Gate, client, eventually, metric, origin_yaml, signal};
 use support::spending::{CountingOrigin, Spenders, ask};
 
@@ -461,4 +463,60 @@ limits_of_this_proxy: {{ drain: 20s, finish: 20s }}
         admitted += 1;
     }
     assert!((LIMIT - LIMIT / 8..=LIMIT).contains(&admitted), "{admitted} of {LIMIT}");
+}
+
+/// Clients of HTTP/2 have several requests under way on one connection, and the old process tells them to use another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upgrades_under_http2_admit_what_one_process_would() {
+    const LIMIT: usize = 20;
+    const KEYS: usize = 200;
+    let origin = CountingOrigin::start().await;
+    let (folder, pairs) = folder(&["one.example"]);
+    let mut gate = Gate::start_in(folder, &policy(origin.address, LIMIT, ""), ONE).await;
+    let to = SocketAddr::from(([127, 0, 0, 1], gate.port));
+    let url = format!("https://one.example:{}/", gate.port);
+    let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let clients: Vec<_> =
+        (0..8).map(|_| trusting(&pairs[0], "one.example", to).build().unwrap()).collect();
+    let ask = |client: &reqwest::Client, key: usize| client.get(&url).header("x-key", key).send();
+    let admitted = |answer: reqwest::Result<reqwest::Response>| {
+        let answer = answer.unwrap();
+        assert_eq!(answer.version(), reqwest::Version::HTTP_2);
+        assert!([200, 429].contains(&answer.status().as_u16()), "{answer:?}");
+        usize::from(answer.status() == 200)
+    };
+    let spend = |n: usize| {
+        let (client, stop, asked) =
+            (clients[n % clients.len()].clone(), Arc::clone(&stop), Arc::clone(&asked));
+        let mut random = fastrand::Rng::with_seed(n as u64);
+        let ask = ask.clone();
+        async move {
+            let mut totals = vec![0; KEYS];
+            while !stop.load(Ordering::Relaxed) {
+                let key = random.usize(..KEYS);
+                totals[key] += admitted(ask(&client, key).await);
+                asked.fetch_add(1, Ordering::Relaxed);
+            }
+            totals
+        }
+    };
+    let spending = futures_util::future::join_all((0..32).map(spend));
+    let upgrading = async {
+        for _ in 0..5 {
+            let goal = asked.load(Ordering::Relaxed) + 300;
+            let come = || async { asked.load(Ordering::Relaxed) >= goal };
+            assert!(eventually(Duration::from_secs(60), come).await);
+            gate = upgraded(&mut gate).await;
+        }
+        stop.store(true, Ordering::Relaxed);
+    };
+    let (spent, ()) = tokio::join!(spending, upgrading);
+    for key in 0..KEYS {
+        let mut total: usize = spent.iter().map(|totals| totals[key]).sum();
+        for _ in 0..=LIMIT {
+            total += admitted(ask(&clients[0], key).await);
+        }
+        assert_eq!(total, LIMIT, "key {key}");
+    }
+    assert!(origin.most_in_flight() <= IN_FLIGHT);
 }

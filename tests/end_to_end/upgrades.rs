@@ -489,7 +489,6 @@ async fn upgrades_under_http2_admit_what_one_process_would() {
         let (client, stop, asked) =
             (clients[n % clients.len()].clone(), Arc::clone(&stop), Arc::clone(&asked));
         let mut random = fastrand::Rng::with_seed(n as u64);
-        let ask = ask.clone();
         async move {
             let mut totals = vec![0; KEYS];
             while !stop.load(Ordering::Relaxed) {

@@ -47,6 +47,7 @@ impl Cutoff {
         let mut is_registered = false;
         poll_fn(|cx| {
             if !is_registered {
+                // It only has to register; being ready wakes the connection too.
                 let _ = cut.as_mut().poll(cx);
                 // Without budget it has registered nothing and wakes the task again.
                 is_registered = has_budget_remaining();

@@ -30,6 +30,7 @@ impl CandidateVerdict {
 
     /// Records the candidate's verdict.
     pub(super) fn record(&self, counters: &LimitCounters, allowed: bool) {
+        // The first verdict stays.
         let _ = self.candidate.set(allowed);
         if let Some(comparison) = self.comparison() {
             counters.record_candidate(comparison);

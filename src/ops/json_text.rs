@@ -142,6 +142,7 @@ fn escaped(out: &mut String, letter: char) {
         '\r' => out.push_str("\\r"),
         '\t' => out.push_str("\\t"),
         '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' => {
+            // Writing to a String cannot fail.
             let _ = write!(out, "\\u{:04x}", u32::from(letter));
         }
         letter => out.push(letter),

@@ -100,6 +100,7 @@ fn write_all(waiting: &Receiver<Message>, queued: &AtomicUsize, out: impl LogOut
         DROPPED.fetch_add(lines.write(&batch), Ordering::Relaxed);
         batch.clear();
         flushes.drain(..).for_each(|done| {
+            // Whoever waited may have given up.
             let _ = done.try_send(());
         });
     }

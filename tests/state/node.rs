@@ -54,25 +54,8 @@ impl Node {
 
     /// A request of a key, to the route of this name.
     pub fn decide(&self, route: &str, key: &str) -> Decision {
-        let mut headers = HeaderMap::new();
-        headers.insert("x-key", HeaderValue::from_str(key).unwrap());
-        let path = format!("/{route}");
-        let facts = Facts {
-            connection: &ConnectionFacts::NONE,
-            client: RequestClient {
-                ip: [192, 0, 2, 1].into(),
-                ipv6_prefix: 64,
-                peer_trusted: true,
-            },
-            now: self.engine.date(self.engine.now()),
-            method: "GET",
-            host: "a",
-            path: &path,
-            readings: &[],
-            query: None,
-            headers: &headers,
-            conditions: None,
-        };
+        let (path, headers) = (format!("/{route}"), headers(key));
+        let facts = facts(&self.engine, &path, &headers);
         self.engine.decide_now(&self.generation, &facts).0
     }
 
@@ -176,4 +159,27 @@ origins: {{ site: {{ servers: [127.0.0.1:1] }} }}
 "
     );
     config::read_text(&text, "test.yaml", Path::new("")).unwrap().config.policy
+}
+
+/// The headers of a request of a key.
+pub fn headers(key: &str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert("x-key", HeaderValue::from_str(key).unwrap());
+    headers
+}
+
+/// What an engine sees of a request, at its present time.
+pub fn facts<'f>(engine: &Engine, path: &'f str, headers: &'f HeaderMap) -> Facts<'f> {
+    Facts {
+        connection: &ConnectionFacts::NONE,
+        client: RequestClient { ip: [192, 0, 2, 1].into(), ipv6_prefix: 64, peer_trusted: true },
+        now: engine.date(engine.now()),
+        method: "GET",
+        host: "a",
+        path,
+        readings: &[],
+        query: None,
+        headers,
+        conditions: None,
+    }
 }

@@ -14,12 +14,11 @@ use tollgate::engine::{
     Decision, Engine, EngineSource, FinalResponse, Generation, HandedEvent, HandedRequest,
     HeldJudgment, Outcome, PendingSettlement, Predecessor, Restorer, Successor, SuccessorAnswer,
 };
-use tollgate::policy::client::RequestClient;
-use tollgate::policy::{ConnectionFacts, Facts, KeyHash, KeyRule, KeySecret, Ruling};
+use tollgate::policy::{KeyHash, KeyRule, KeySecret, Ruling};
 use tollgate::state::{FrameKind, FrameSink, RestoredFrame, StateMetrics, StateSource as _};
 
 use crate::disk::SimulatedDisk;
-use crate::node::{EPOCH, Node, mark_of, read};
+use crate::node::{EPOCH, Node, facts, headers, mark_of, read};
 
 const POLICY: &str = "
 limits:
@@ -67,24 +66,8 @@ impl Process {
     }
 
     async fn decide(&self, path: &str, key: &str) -> Open {
-        let mut headers = HeaderMap::new();
-        headers.insert("x-key", HeaderValue::from_str(key).unwrap());
-        let facts = Facts {
-            connection: &ConnectionFacts::NONE,
-            client: RequestClient {
-                ip: [192, 0, 2, 1].into(),
-                ipv6_prefix: 64,
-                peer_trusted: true,
-            },
-            now: self.engine.date(self.engine.now()),
-            method: "GET",
-            host: "a",
-            path,
-            readings: &[],
-            query: None,
-            headers: &headers,
-            conditions: None,
-        };
+        let headers = headers(key);
+        let facts = facts(&self.engine, path, &headers);
         let (decision, pending) = self.engine.decide(&self.generation, &facts).await;
         Open { decision, pending }
     }

@@ -62,6 +62,7 @@ where
         // Without this limit the kernel accepts megabytes of a response that the client does not read.
         let _ = socket2::SockRef::from(&tcp).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
         let digest = Arc::new(SocketDigest::from_raw_fd(tcp.as_raw_fd()));
+        // It is new, so nothing has been set.
         let _ = digest.peer_addr.set(Some(AnyAddr::Inet(client)));
         let prefix = client::prefix(client.ip(), rules.clients.ipv6_prefix);
         let mut memory = ConnectionMemory::new(&self.memory, &self.readers, prefix);

@@ -70,6 +70,7 @@ mod tests {
         assert_eq!(limit.admit(client(2), false, now), Ok(()));
         assert_eq!(limit.admit(client(1), false, now.saturating_add(wait)), Ok(()));
         for n in 0..5_000 {
+            // Admitted or not, each is remembered.
             let _ = limit.admit(client(n), false, now);
         }
         assert!(limit.full_at.lock().len() <= MAX_CLIENTS);

@@ -105,6 +105,7 @@ impl Server {
                 }
                 self.context.readiness_changed.notify_waiters();
                 let checking = self.storage.check_settings(&mut commands, &self.address);
+                // It only warns; a server that does not answer is told by the next probe.
                 let _ = timeout(PROBE_TIMEOUT, checking).await;
                 CHECK_EVERY
             }

@@ -39,6 +39,8 @@ mod predecessor;
 mod reload_report;
 mod resolve;
 #[cfg(feature = "bin")]
+mod restored_state;
+#[cfg(feature = "bin")]
 mod saved_contents;
 #[cfg(feature = "bin")]
 mod saved_records;
@@ -69,9 +71,11 @@ pub use predecessor::Predecessor;
 pub use reload_report::ReloadReport;
 pub use resolve::{SkipReason, skipped_limits};
 #[cfg(feature = "bin")]
+pub use restored_state::{Restorer, SavedCells};
+#[cfg(feature = "bin")]
 pub use saved_contents::{SavedContents, SavedLimit};
 #[cfg(feature = "bin")]
-pub use saved_state::{EngineSource, Restorer, SavedCells};
+pub use saved_state::EngineSource;
 pub use state::Engine;
 #[cfg(feature = "bin")]
 pub use succession::{

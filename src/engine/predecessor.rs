@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::generation::Generation;
 use super::loaded_limit::TierState;
-use super::saved_state::SavedQuotas;
+use super::restored_state::SavedQuotas;
 use super::state::Engine;
 use super::succession::{
     HandedCharge, HandedCount, HandedEvent, HandedJudgment, HandedKey, HandedRequest,

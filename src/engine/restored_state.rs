@@ -1,0 +1,167 @@
+//! How what the engine kept comes back: from a state directory, or from the process before.
+//!
+//! A payload comes from outside, so what no engine can have written is left out and counted. What must always hold: a cell
+//! comes back under the quota that wrote it, with all its units; the frames of one group of shards are restored in their
+//! order.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::saved_records::{QuotaRecord, RestoredCell, RuleRecord, decoded, read_cells};
+use super::state::Engine;
+use crate::limit::WindowLengths;
+use crate::policy::KeyRule;
+use crate::state::{FrameKind, RestoredFrame, StateMetrics};
+use crate::store::{IssuedQuota, QuotaSpec, SavedBan};
+
+/// The quotas of saved cells, by the numbers that the cells name.
+pub(super) type SavedQuotas = HashMap<u32, Arc<IssuedQuota>>;
+
+/// Puts back what was saved. Frames of quotas, rules and bans are read in order; those of cells may be read by several
+/// threads, one group by one thread at a time.
+pub struct Restorer {
+    engine: Arc<Engine>,
+    quotas: Arc<SavedQuotas>,
+    rules: Vec<KeyRule>,
+    /// Records that could not be read.
+    unreadable: u64,
+}
+
+/// Cells of one group, with the quotas that they name.
+pub struct SavedCells {
+    payload: Vec<u8>,
+    quotas: Arc<SavedQuotas>,
+    /// Whether the process that wrote them ended in an orderly way.
+    is_settled: bool,
+}
+
+impl Restorer {
+    /// Restores into an engine that has decided nothing yet.
+    pub fn new(engine: Arc<Engine>) -> Self {
+        // What is taken for spent after a crash has to be saved as such.
+        engine.exact.embedded.track_changes();
+        Self { engine, quotas: Arc::default(), rules: Vec::new(), unreadable: 0 }
+    }
+
+    /// Restores a frame, or returns the cells that it holds.
+    pub fn read(&mut self, frame: RestoredFrame) -> Option<SavedCells> {
+        let RestoredFrame { kind, payload, is_settled, .. } = frame;
+        match kind {
+            FrameKind::Cells => {
+                return Some(SavedCells { payload, quotas: Arc::clone(&self.quotas), is_settled });
+            }
+            FrameKind::Quotas => self.read_quotas(&payload),
+            FrameKind::Rules => self.read_rules(&payload),
+            FrameKind::Bans => self.read_bans(&payload),
+            FrameKind::Start
+            | FrameKind::Time
+            | FrameKind::History
+            | FrameKind::Complete
+            | FrameKind::CleanStop
+            | FrameKind::Confirm
+            | FrameKind::InFlight => {}
+        }
+        None
+    }
+
+    /// Restores cells. Returns how many records could not be read.
+    pub fn restore_cells(engine: &Engine, metrics: &StateMetrics, cells: &SavedCells) -> u64 {
+        let (now, mut restored, mut unreadable) = (engine.now(), 0, 0);
+        for record in read_cells(&cells.payload) {
+            let Some(RestoredCell { key, cell, grant }) = record else {
+                unreadable += 1;
+                continue;
+            };
+            // A process that ended in an orderly way has saved what it spent.
+            let grant = grant.filter(|_| !cells.is_settled);
+            let Some((number, cell)) = cell else {
+                engine.exact.embedded.restore_absence(key, now);
+                continue;
+            };
+            match cells
+                .quotas
+                .get(&number)
+                .filter(|issued| issued.quota().could_have_written(&cell))
+            {
+                Some(issued) => {
+                    let embedded = &engine.exact.embedded;
+                    restored += u64::from(embedded.restore_cell(key, issued, cell, grant, now));
+                }
+                None => unreadable += 1,
+            }
+        }
+        metrics.add_recovered_cells(restored);
+        unreadable
+    }
+
+    /// The quotas that saved cells name, by the numbers in the process that saved them.
+    pub(super) fn quotas(&self) -> Arc<SavedQuotas> {
+        Arc::clone(&self.quotas)
+    }
+
+    /// Records that could not be read, those of cells excluded.
+    pub const fn unreadable(&self) -> u64 {
+        self.unreadable
+    }
+
+    /// Gives the engine the rules for keys that were read last. Rules of a shared store come from there: what another process
+    /// has read of them may be older.
+    pub fn publish_rules(&self) {
+        if self.engine.remote().is_some() {
+            return;
+        }
+        let date = self.engine.date(self.engine.now());
+        let in_force = self.rules.iter().filter(|rule| rule.until > date);
+        self.engine.set_key_rules(in_force.cloned().collect());
+    }
+
+    /// Ends the restoring. Returns how many records could not be read, those given excluded.
+    pub fn finish(self) -> u64 {
+        self.publish_rules();
+        self.unreadable
+    }
+
+    fn read_quotas(&mut self, payload: &[u8]) {
+        let Some(records) = decoded::<Vec<QuotaRecord>>(payload) else {
+            self.unreadable += 1;
+            return;
+        };
+        let mut quotas = SavedQuotas::new();
+        for record in records {
+            let Some(quota) = record.numbers.quota() else {
+                self.unreadable += 1;
+                continue;
+            };
+            let spec = QuotaSpec {
+                quota,
+                windows: WindowLengths::new(record.windows),
+                budget: self.engine.cell_budget(&record.limit.into()),
+                denies_after_crash: record.denies_after_crash,
+            };
+            let known = self.quotas.values().find(|issued| issued.equals(&spec)).cloned();
+            let issued = known.unwrap_or_else(|| self.engine.exact.embedded.issue(spec, None));
+            quotas.insert(record.number, issued);
+        }
+        self.quotas = Arc::new(quotas);
+    }
+
+    fn read_rules(&mut self, payload: &[u8]) {
+        match decoded::<Vec<RuleRecord>>(payload) {
+            Some(records) => {
+                self.rules = records.into_iter().filter_map(RuleRecord::rule).collect();
+            }
+            None => self.unreadable += 1,
+        }
+    }
+
+    fn read_bans(&mut self, payload: &[u8]) {
+        match decoded::<Vec<SavedBan>>(payload) {
+            Some(bans) => {
+                let now = self.engine.now().mono;
+                bans.into_iter().for_each(|ban| self.engine.bans.restore(ban, now));
+            }
+            None => self.unreadable += 1,
+        }
+    }
+}

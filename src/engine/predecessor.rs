@@ -53,15 +53,6 @@ impl Predecessor {
         Self { engine, quotas, in_flight: Mutex::default() }
     }
 
-    /// Judges a request. Returns when what has to be on the disk first is there.
-    pub async fn judge(&self, generation: &Generation, request: &HandedRequest) -> HandedJudgment {
-        let (judgment, save) = self.judge_now(generation, request);
-        if let Some(batch) = save {
-            self.until_saved(batch).await;
-        }
-        judgment
-    }
-
     /// Waits until a batch is on the disk, but not for a disk that fails.
     pub async fn until_saved(&self, batch: u64) {
         // A failing disk must not refuse requests.

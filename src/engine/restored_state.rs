@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::saved_records::{QuotaRecord, RestoredCell, RuleRecord, decoded, read_cells};
+use super::saved_records::{QuotaRecord, RestoredCell, decoded, read_cells, read_rules};
 use super::state::Engine;
 use crate::limit::WindowLengths;
 use crate::policy::KeyRule;
@@ -33,7 +33,7 @@ pub struct SavedCells {
     payload: Vec<u8>,
     quotas: Arc<SavedQuotas>,
     /// Whether the process that wrote them ended in an orderly way.
-    is_settled: bool,
+    is_clean: bool,
 }
 
 impl Restorer {
@@ -46,10 +46,10 @@ impl Restorer {
 
     /// Restores a frame, or returns the cells that it holds.
     pub fn read(&mut self, frame: RestoredFrame) -> Option<SavedCells> {
-        let RestoredFrame { kind, payload, is_settled, .. } = frame;
+        let RestoredFrame { kind, payload, is_clean, .. } = frame;
         match kind {
             FrameKind::Cells => {
-                return Some(SavedCells { payload, quotas: Arc::clone(&self.quotas), is_settled });
+                return Some(SavedCells { payload, quotas: Arc::clone(&self.quotas), is_clean });
             }
             FrameKind::Quotas => self.read_quotas(&payload),
             FrameKind::Rules => self.read_rules(&payload),
@@ -74,7 +74,7 @@ impl Restorer {
                 continue;
             };
             // A process that ended in an orderly way has saved what it spent.
-            let grant = grant.filter(|_| !cells.is_settled);
+            let grant = grant.filter(|_| !cells.is_clean);
             let Some((number, cell)) = cell else {
                 engine.exact.embedded.restore_absence(key, now);
                 continue;
@@ -116,7 +116,7 @@ impl Restorer {
         self.engine.set_key_rules(in_force.cloned().collect());
     }
 
-    /// Ends the restoring. Returns how many records could not be read, those given excluded.
+    /// Ends the restoring. Returns how many records could not be read, those of cells excluded, which [`Restorer::restore_cells`] returns.
     pub fn finish(self) -> u64 {
         self.publish_rules();
         self.unreadable
@@ -147,12 +147,9 @@ impl Restorer {
     }
 
     fn read_rules(&mut self, payload: &[u8]) {
-        match decoded::<Vec<RuleRecord>>(payload) {
-            Some(records) => {
-                self.rules = records.into_iter().filter_map(RuleRecord::rule).collect();
-            }
-            None => self.unreadable += 1,
-        }
+        let unreadable;
+        (self.rules, unreadable) = read_rules(payload);
+        self.unreadable += unreadable;
     }
 
     fn read_bans(&mut self, payload: &[u8]) {

@@ -5,7 +5,7 @@
 
 use hashbrown::HashMap;
 
-use super::saved_records::{QuotaRecord, RestoredCell, RuleRecord, decoded, read_cells};
+use super::saved_records::{QuotaRecord, RestoredCell, decoded, read_cells, read_rules};
 use crate::clock::Nanos;
 use crate::limit::Quota;
 use crate::policy::{KeyHash, KeyRule};
@@ -59,14 +59,11 @@ impl SavedContents {
                 }),
                 None => self.unreadable += 1,
             },
-            FrameKind::Rules => match decoded::<Vec<RuleRecord>>(payload) {
-                Some(records) => {
-                    let read = records.len();
-                    self.rules = records.into_iter().filter_map(RuleRecord::rule).collect();
-                    self.unreadable += (read - self.rules.len()) as u64;
-                }
-                None => self.unreadable += 1,
-            },
+            FrameKind::Rules => {
+                let unreadable;
+                (self.rules, unreadable) = read_rules(payload);
+                self.unreadable += unreadable;
+            }
             FrameKind::Start
             | FrameKind::Time
             | FrameKind::History

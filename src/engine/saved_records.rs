@@ -88,8 +88,19 @@ impl From<&KeyRule> for RuleRecord {
     }
 }
 
+/// The rules of a payload, and how many could not be read.
+pub(super) fn read_rules(payload: &[u8]) -> (Vec<KeyRule>, u64) {
+    let Some(records) = decoded::<Vec<RuleRecord>>(payload) else {
+        return (Vec::new(), 1);
+    };
+    let count = records.len();
+    let rules: Vec<KeyRule> = records.into_iter().filter_map(RuleRecord::rule).collect();
+    let unreadable = (count - rules.len()) as u64;
+    (rules, unreadable)
+}
+
 impl RuleRecord {
-    pub(super) fn rule(self) -> Option<KeyRule> {
+    fn rule(self) -> Option<KeyRule> {
         let ruling = match self.ruling {
             RulingRecord::Ban => Ruling::Ban,
             RulingRecord::Allow => Ruling::Allow,

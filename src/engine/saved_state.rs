@@ -16,6 +16,9 @@ use crate::store::{EmbeddedStore, IssuedQuota, SHARDS, SaveBatch, SavedBan, Save
 /// The size from which a payload is closed, in bytes.
 const PAYLOAD_BYTES: usize = 256 * 1024;
 
+/// The most bans in one frame: some ten kilobytes.
+const MAX_BANS_IN_FRAME: usize = 1_024;
+
 impl Engine {
     /// What has charges saved now that a request waits for.
     pub fn set_save_wake(&self, wake: Box<dyn Fn() + Send + Sync>) {
@@ -101,7 +104,7 @@ impl EngineSource {
         let mut bans: Vec<SavedBan> = Vec::new();
         self.engine.bans.save(all, |ban| {
             bans.push(ban);
-            if bans.len() >= 1_024 {
+            if bans.len() >= MAX_BANS_IN_FRAME {
                 sink.add(FrameKind::Bans, 0, &encoded(&bans));
                 bans.clear();
             }
@@ -173,7 +176,6 @@ impl EngineSource {
         // While they are held, no number of a cell that is copied below is given to another quota.
         let _held = self.engine.exact.embedded.hold_quotas();
         let mut groups: Vec<Vec<u8>> = vec![Vec::new(); GROUPS.into()];
-        let mut full: Vec<(usize, Vec<u8>)> = Vec::new();
         let is_first = self.quotas.is_empty();
         for shard in 0..SHARDS {
             let payload = &mut groups[usize::from(group_of(shard))];
@@ -185,12 +187,10 @@ impl EngineSource {
                 self.metrics.record_lock(timed.elapsed().into());
             }
             if payload.len() >= PAYLOAD_BYTES {
-                full.push((shard, std::mem::take(payload)));
-                // What names a quota must stand behind it, and only cells that are copied can name it.
+                let payload = std::mem::take(payload);
+                // Cells come after the quotas that they name. Which those are is known once the cells are copied.
                 self.save_quotas(sink);
-                for (shard, payload) in full.drain(..) {
-                    sink.add(FrameKind::Cells, group_of(shard), &payload);
-                }
+                sink.add(FrameKind::Cells, group_of(shard), &payload);
             }
         }
         if groups.iter().any(|payload| !payload.is_empty()) || is_first {

@@ -7,7 +7,7 @@
 //! ```text
 //!   Here ──begin_switch──► Switching ──set_successor──► There
 //!    ▲                         │                          │       the cells change hands shard by shard while Switching;
-//!    └────────take_back────────┴──────────────────────────┘       who needs one that is gone waits for the next state
+//!    └────────take_back────────┴──────────────────────────┘       a request whose cell is gone waits for the next state
 //! ```
 //!
 //! What must always hold: a charge is made here or there, never in both. What the successor does not answer is admitted
@@ -233,7 +233,7 @@ impl Succession {
         })
     }
 
-    /// Whether cells may be in other hands.
+    /// Whether this process has all cells: `false` from the switch on.
     pub(super) fn is_here(&self) -> bool {
         self.is_here.load(Ordering::Acquire)
     }

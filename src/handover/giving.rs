@@ -26,7 +26,7 @@ const MAX_WAITING_BYTES: usize = 8 * 1024 * 1024;
 const SHARDS_AT_ONCE: usize = 64;
 
 /// How often changes are copied once more before the last time, so that little is left for that.
-const LAST_ROUNDS: u32 = 3;
+const CATCH_UP_STEPS: u32 = 3;
 
 /// How long the process waits between two looks at the successor, while it saves on.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
@@ -72,9 +72,9 @@ impl<'g, 'k> Giving<'g, 'k> {
         let word = self.send_sockets(link_of_successor)?;
         self.await_answer(&word.answer("copy"))?;
         let frames = FrameStream::start(&self.stream)?;
-        self.keeper.set_guest(Some(Box::new(frames.clone())));
+        self.keeper.set_successor_sink(Some(Box::new(frames.clone())));
         let given = self.copy_all(&frames).and_then(|()| self.switch(&frames, &link));
-        self.keeper.set_guest(None);
+        self.keeper.set_successor_sink(None);
         if given.is_err() {
             self.keeper.take_back();
         }
@@ -110,7 +110,7 @@ impl<'g, 'k> Giving<'g, 'k> {
 
     /// Copies the last changes, and lets the successor count.
     fn switch(&mut self, frames: &FrameStream, link: &UnixStream) -> io::Result<()> {
-        for _ in 0..LAST_ROUNDS {
+        for _ in 0..CATCH_UP_STEPS {
             self.keeper.step(&*self.context.clock, false);
             self.drain(frames, 0)?;
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, Nanos};
 use crate::engine::EngineSource;
-use crate::state::{AfterTask, FrameSink, Guest, Saver, SaverHandle, StateSource as _};
+use crate::state::{AfterTask, FrameSink, Saver, SaverHandle, StateSource as _, SuccessorSink};
 
 /// How often changes are copied without a state directory.
 const COPY_INTERVAL: Nanos = Nanos::from_millis(100);
@@ -29,7 +29,7 @@ enum CopyFrom<'k> {
     /// Nothing is saved.
     Copying {
         source: EngineSource,
-        guest: Option<Guest>,
+        successor: Option<SuccessorSink>,
     },
 }
 
@@ -44,7 +44,7 @@ impl<'k> Keeper<'k> {
 
     /// One that only copies.
     pub(crate) const fn copying(source: EngineSource) -> Self {
-        Self { from: CopyFrom::Copying { source, guest: None }, stepped: Nanos::ZERO }
+        Self { from: CopyFrom::Copying { source, successor: None }, stepped: Nanos::ZERO }
     }
 
     /// Whether the process is told to end, so that a handover is given up.
@@ -56,10 +56,10 @@ impl<'k> Keeper<'k> {
     }
 
     /// From now on the successor gets what changes; `None`: no more.
-    pub(super) fn set_guest(&mut self, to: Option<Guest>) {
+    pub(super) fn set_successor_sink(&mut self, to: Option<SuccessorSink>) {
         match &mut self.from {
-            CopyFrom::Saving { saver, .. } => saver.set_guest(to),
-            CopyFrom::Copying { guest, .. } => *guest = to,
+            CopyFrom::Saving { saver, .. } => saver.set_successor_sink(to),
+            CopyFrom::Copying { successor, .. } => *successor = to,
         }
     }
 
@@ -88,9 +88,9 @@ impl<'k> Keeper<'k> {
     pub(super) fn step(&mut self, clock: &dyn Clock, is_urgent: bool) {
         match &mut self.from {
             CopyFrom::Saving { saver, .. } => saver.step(is_urgent),
-            CopyFrom::Copying { source, guest } => {
-                if let Some(guest) = guest {
-                    source.save_changes(guest.as_mut());
+            CopyFrom::Copying { source, successor } => {
+                if let Some(successor) = successor {
+                    source.save_changes(successor.as_mut());
                 }
             }
         }
@@ -108,10 +108,10 @@ impl<'k> Keeper<'k> {
     /// Copies cells that have not changed.
     pub(super) fn copy(&mut self, add: impl FnOnce(&mut EngineSource, &mut dyn FrameSink)) {
         match &mut self.from {
-            CopyFrom::Saving { saver, .. } => saver.copy_to_guest(add),
-            CopyFrom::Copying { source, guest } => {
-                if let Some(guest) = guest {
-                    add(source, guest.as_mut());
+            CopyFrom::Saving { saver, .. } => saver.copy_to_successor(add),
+            CopyFrom::Copying { source, successor } => {
+                if let Some(successor) = successor {
+                    add(source, successor.as_mut());
                 }
             }
         }
@@ -122,11 +122,11 @@ impl<'k> Keeper<'k> {
         match &mut self.from {
             CopyFrom::Saving { saver, .. } => {
                 saver.set_handed_over(true);
-                saver.save_with_guest(add);
+                saver.save_with_successor(add);
             }
-            CopyFrom::Copying { source, guest } => {
-                if let Some(guest) = guest {
-                    add(source, guest.as_mut());
+            CopyFrom::Copying { source, successor } => {
+                if let Some(successor) = successor {
+                    add(source, successor.as_mut());
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! The successor, as the process before it sees it after the switch: it judges requests on old connections.
 //!
-//! Messages go over the stream of the conversation: a length (4 bytes, little-endian) and a [`LinkMessage`] one way, a
+//! Messages go over a pair of sockets of their own, one of which was sent with the listening sockets: a length (4 bytes, little-endian) and a [`LinkMessage`] one way, a
 //! number and a judgment the other. What must always hold: what is sent arrives in order; when the successor has ended,
 //! every request that waits for it hears so after this process counts again.
 
@@ -64,6 +64,7 @@ impl SuccessorLink {
         stream: &UnixStream,
         engine: &Arc<Engine>,
     ) -> Arc<Self> {
+        // It holds at most what old connections say within `STALL_TIMEOUT`; then the link ends.
         let (messages, queue) = mpsc::unbounded_channel();
         let link = Arc::new_cyclic(|own| Self {
             own: std::sync::Weak::clone(own),
@@ -104,7 +105,7 @@ impl SuccessorLink {
                 return Err(unexpected());
             }
             if let Some(successor) = self.own.upgrade() {
-                // If nobody waits any more, the held is dropped, which ends what it has in flight.
+                // If nobody waits any more, the judgment is dropped, which ends what it has in flight.
                 drop(answer.send(HeldJudgment::new(judgment, &request, successor)));
             }
         }

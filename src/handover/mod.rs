@@ -8,13 +8,13 @@
 //!   tollgate 3 wait           ──────────►
 //!                             ◄──────────    hello: version, key secret, time lines, state directory
 //!                                            ... QUIT ...
-//!                             ◄──────────    sockets, keys of session tickets, word A
+//!                             ◄──────────    sockets, an end of the link, keys of session tickets, word A
 //!   copy A                    ──────────►
 //!                             ◄──────────    copies of all cells, and of what changes meanwhile; word B
 //!   prepared B                ──────────►    the successor can serve within milliseconds now
 //!                             ◄──────────    what changed last, in the instant in which the cells change hands; word C
 //!   taken C                   ──────────►    from here on the successor counts, and accepts
-//!                             ◄─────────►    requests on old connections: judge, verdict; events (`link.rs`)
+//!                      link:  ◄─────────►    requests on old connections: judge, verdict; events (`link.rs`)
 //! ```
 //!
 //! The words are random numbers, so an answer that was sent before its question is not believed. Until "taken C" is in the

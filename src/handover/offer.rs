@@ -146,21 +146,16 @@ async fn greeted(context: &HandoverContext, mut stream: UnixStream) -> Option<Un
         log::warn!("a process of another user connected to take over; it gets nothing");
         return None;
     }
-    match timeout(MESSAGE_TIMEOUT, first_line(&mut stream)).await {
-        Ok(Ok(line)) => match version_of(&line) {
-            Some(version) if version >= VERSION => {}
-            Some(version) => {
-                log::error!(
-                    "a successor speaks version {version} of the handover, this process {VERSION}; end this process and start that one anew"
-                );
-                return None;
-            }
-            None => {
-                log::warn!("a peer connected to take over, but is no successor");
-                return None;
-            }
-        },
-        Ok(Err(_)) | Err(_) => {
+    let line = timeout(MESSAGE_TIMEOUT, first_line(&mut stream)).await;
+    match line.ok().and_then(Result::ok).as_deref().and_then(version_of) {
+        Some(version) if version >= VERSION => {}
+        Some(version) => {
+            log::error!(
+                "a successor speaks version {version} of the handover, this process {VERSION}; end this process and start that one anew"
+            );
+            return None;
+        }
+        None => {
             log::warn!("a peer connected to take over, but is no successor");
             return None;
         }

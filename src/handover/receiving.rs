@@ -198,7 +198,7 @@ impl TakingUp {
             return self.check_readable(0);
         }
         self.has_new_rules |= kind == FrameKind::Rules;
-        let frame = RestoredFrame { kind, group, payload, is_settled: true };
+        let frame = RestoredFrame { kind, group, payload, is_clean: true };
         if let Some(cells) = self.restorer.read(frame) {
             let TakeUpContext { engine, metrics, .. } = &self.context;
             self.unreadable += Restorer::restore_cells(engine, metrics, &cells);

@@ -32,7 +32,7 @@ const MAX_WAITING_FRAMES: usize = 8;
 /// How long the end of the process waits for the last save. A disk that does not answer must not keep the process.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the directory may still be in the hands of the process that has handed over before that is told.
+/// How long the process before may still hold the directory before that is logged as an error.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The time between two attempts to get the directory: before that, and after it.
@@ -154,9 +154,10 @@ impl LaterState {
     /// Saves on a thread of its own, as soon as the process before has let go of the directory.
     pub(super) fn begin(self, keeping: StateKeeping) -> io::Result<()> {
         let waiting = std::thread::Builder::new().name("state-lock".to_owned());
+        // From now on the end of the process waits.
+        keeping.keeper.set_awaited(true);
         waiting.spawn(move || {
             let StateKeeping { saved, keeper, .. } = keeping;
-            keeper.set_awaited(true);
             let (timed, mut is_told) = (Stopwatch::start(), false);
             let directory = loop {
                 let opened = StateDirectory::open_after_handover(
@@ -207,7 +208,7 @@ fn save(
     let (store, metrics) = (Arc::clone(&saved.engine), Arc::clone(&saved.metrics));
     let (log, lock) = directory.into_log(Arc::clone(&metrics));
     let saver = Saver::new(saved.source(), log, intervals, metrics);
-    let saver = if lacks_cells { saver.with_everything_unsaved() } else { saver };
+    let saver = if lacks_cells { saver.that_lacks_cells() } else { saver };
     match SaverHandle::spawn(saver, lock) {
         Ok(handle) => {
             let waiting = Arc::clone(&handle);

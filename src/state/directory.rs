@@ -34,7 +34,7 @@ impl StateDirectory {
     /// Opens a directory, and makes it if it does not exist. With `ignore`, what it holds is first moved into a folder inside it.
     ///
     /// # Errors
-    /// Every [`StateError`]; nothing in the directory has changed then.
+    /// Every [`StateError`]; the logs and the secret are then as they were, unless `ignore` has moved them.
     pub fn open(folder: &Path, ignore: bool, date_secs: u64) -> Result<Self, StateError> {
         create_folder(folder).map_err(io_error(folder, "create it, or name another directory"))?;
         check_owner(folder)?;
@@ -52,11 +52,7 @@ impl StateDirectory {
             }
             None => create_secret(folder)?,
         };
-        let lock = Arc::new(Mutex::new(lock));
-        let disk = held_disk(folder, secret, &lock);
-        let recovery = Recovery::scan(disk, Some(fingerprint(&secret)));
-        let recovery = recovery.map_err(|error| error.at(folder))?;
-        Ok(Self { secret, recovery, lock })
+        Self::with_secret(folder, lock, secret)
     }
 
     /// Opens a directory whose counts came from the process before, with keys hashed with its `secret`. A directory without
@@ -79,11 +75,20 @@ impl StateDirectory {
         if read_secret(folder)?.is_none() {
             write_secret(folder, secret)?;
         }
+        Self::with_secret(folder, lock, *secret)
+    }
+
+    /// Reads the logs of a locked directory.
+    fn with_secret(
+        folder: &Path,
+        lock: File,
+        secret: [u8; KEY_SECRET_BYTES],
+    ) -> Result<Self, StateError> {
         let lock = Arc::new(Mutex::new(lock));
-        let disk = held_disk(folder, *secret, &lock);
-        let recovery = Recovery::scan(disk, Some(fingerprint(secret)));
+        let disk = held_disk(folder, secret, &lock);
+        let recovery = Recovery::scan(disk, Some(fingerprint(&secret)));
         let recovery = recovery.map_err(|error| error.at(folder))?;
-        Ok(Self { secret: *secret, recovery, lock })
+        Ok(Self { secret, recovery, lock })
     }
 
     /// Whether [`StateDirectory::open_after_handover`] can succeed once nobody else uses the directory. It is made if it

@@ -31,7 +31,7 @@ pub trait FrameSink {
 pub(super) struct LogStart {
     /// The fingerprint of the secret that the keys in the log are hashed with.
     pub(super) fingerprint: u64,
-    /// The log with which its round began.
+    /// The log with which its round began: itself.
     pub(super) round: u64,
 }
 
@@ -145,8 +145,8 @@ impl StateLog {
         self.added
     }
 
-    /// Begins a log. With `round` it belongs to the round of that log, otherwise it begins one itself.
-    pub(super) fn begin(&mut self, round: Option<u64>) -> io::Result<()> {
+    /// Begins a log, and a round with it.
+    pub(super) fn begin(&mut self) -> io::Result<()> {
         self.file = None;
         self.buffer.clear();
         self.failure = None;
@@ -162,7 +162,7 @@ impl StateLog {
         let number = self.last_number + 1;
         let file = self.disk.create(&name_of(number))?;
         self.last_number = number;
-        let start = LogStart { fingerprint: self.fingerprint, round: round.unwrap_or(number) };
+        let start = LogStart { fingerprint: self.fingerprint, round: number };
         let payload = postcard::to_stdvec(&start).map_err(io::Error::other)?;
         let mut frame = Vec::new();
         FrameHeader::write(&mut frame, FrameKind::Start, 0, self.next_sequence, &payload);

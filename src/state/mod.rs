@@ -14,7 +14,7 @@
 //!
 //! This room knows frames, files, the lock and the order of writes. It knows neither cells nor limits: the engine writes
 //! the payloads and reads them again. What must always hold: no log is removed before a later round is complete and on the
-//! disk; no file is ever overwritten; a frame is either whole or not there; and nothing that a file says can panic.
+//! disk, but for an attempt that failed on a full disk, as the next one writes everything anew; no file is ever overwritten; a frame is either whole or not there; and nothing that a file says can panic.
 
 mod directory;
 mod disk;
@@ -37,9 +37,9 @@ pub use frame::{FrameKind, GROUPS, MAX_PAYLOAD};
 pub use inspection::{DirectoryUse, Inspection, SecretFinding};
 pub use log::{FrameSink, StateLog};
 pub use progress::{SaveOutcome, StateMetrics};
-pub use recovery::{Damage, FrameEnd, Recovery, RestoredFrame, SegmentSummary, StateSummary};
+pub use recovery::{Damage, FrameEnd, LogSummary, Recovery, RestoredFrame, StateSummary};
 pub use saver::{SaveIntervals, Saver, StateSource};
 pub use saver_thread::{AfterTask, SaverHandle, SaverTask};
 pub use section::StateSection;
-pub use shared_sink::Guest;
+pub use shared_sink::SuccessorSink;
 pub use sync::{SyncJob, SyncRunner};

@@ -37,7 +37,7 @@ pub struct Damage {
 
 /// One log, as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SegmentSummary {
+pub struct LogSummary {
     /// Its number.
     pub number: u64,
     /// Its size in bytes.
@@ -61,7 +61,7 @@ pub struct FrameEnd {
 #[derive(Clone, Debug, Default)]
 pub struct StateSummary {
     /// Its logs, ascending.
-    pub logs: Vec<SegmentSummary>,
+    pub logs: Vec<LogSummary>,
     /// Ranges that cannot be read.
     pub damage: Vec<Damage>,
     /// The last instant that a frame tells.
@@ -96,7 +96,7 @@ pub struct RestoredFrame {
     /// The payload.
     pub payload: Vec<u8>,
     /// Whether the process that wrote it ended in an orderly way.
-    pub is_settled: bool,
+    pub is_clean: bool,
 }
 
 /// Why logs cannot be used at all.
@@ -197,7 +197,7 @@ impl Recovery {
                 .extend(reader.damage.iter().map(|damage| Damage { log: number, ..*damage }));
             let bytes = reader.offset;
             files.push(LogFile { number, bytes });
-            summary.logs.push(SegmentSummary { number, bytes, frames, missing });
+            summary.logs.push(LogSummary { number, bytes, frames, missing });
         }
         summary.complete = rounds.last().copied();
         let first = Self::first_log(&summary, &rounds);
@@ -287,8 +287,8 @@ impl Recovery {
             while let Some(frame) = reader.next_frame()? {
                 let ReadFrame { kind, group, sequence, payload } = frame;
                 last = Some(sequence);
-                let is_settled = self.clean_until.is_some_and(|clean| sequence <= clean);
-                visit(RestoredFrame { kind, group, payload, is_settled });
+                let is_clean = self.clean_until.is_some_and(|clean| sequence <= clean);
+                visit(RestoredFrame { kind, group, payload, is_clean });
             }
         }
         Ok(())

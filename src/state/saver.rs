@@ -1,4 +1,4 @@
-//! When what is written: one thread that nobody waits for.
+//! Decides when changes and rounds are written, and when the disk is to have them.
 //!
 //! Every `flush` it writes what has changed, and a part of everything, in proportion; every `sync` it has both brought to
 //! the disk, while it writes on. When the disk fails, it says so, keeps what is written, and tries again with a new round:
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use super::frame::FrameKind;
 use super::log::{FrameSink, StateLog};
 use super::progress::{SaveOutcome, StateMetrics};
-use super::shared_sink::{CellsFor, Guest, SharedSink};
+use super::shared_sink::{CellsFor, SharedSink, SuccessorSink};
 use super::sync::{SyncAtOnce, SyncRunner};
 use crate::clock::{Nanos, TimeMark};
 
@@ -24,6 +24,9 @@ const URGENT_BYTES: u64 = 32 * 1024 * 1024;
 
 /// Logs after which a round is written without regard to how much has changed: each start of the process makes one.
 const MAX_LOGS: usize = 8;
+
+/// How long a sync may take before the disk counts as failing.
+const MAX_SYNC: Nanos = Nanos::from_secs(10);
 
 /// The time between attempts on a disk that fails: the first, and the longest.
 const FIRST_RETRY: Nanos = Nanos::from_millis(500);
@@ -55,9 +58,6 @@ pub trait StateSource: Send {
     /// Adds everything in a shard.
     fn save_shard(&mut self, shard: usize, sink: &mut dyn FrameSink);
 }
-
-/// How long a sync may take before the disk counts as failing.
-const MAX_SYNC: Nanos = Nanos::from_secs(10);
 
 /// How often.
 #[derive(Clone, Copy, Debug)]
@@ -119,12 +119,12 @@ pub struct Saver<S> {
     /// Why, as the log was told last.
     failure: Option<String>,
     /// Whether the logs lack what has not changed.
-    is_anew: bool,
+    lacks_cells: bool,
     is_handed_over: bool,
     min_round: u64,
     urgent_bytes: u64,
     /// Whoever takes over from this process.
-    guest: Option<Guest>,
+    successor: Option<SuccessorSink>,
 }
 
 impl RunningSync {
@@ -161,11 +161,11 @@ impl<S: StateSource> Saver<S> {
             has_more: false,
             has_failed: false,
             failure: None,
-            is_anew: false,
+            lacks_cells: false,
             is_handed_over: false,
             min_round: MIN_ROUND_BYTES,
             urgent_bytes: URGENT_BYTES,
-            guest: None,
+            successor: None,
         }
     }
 
@@ -188,23 +188,23 @@ impl<S: StateSource> Saver<S> {
     }
 
     /// The same, for a log that lacks what has not changed: everything is written at once.
-    pub const fn with_everything_unsaved(mut self) -> Self {
-        self.is_anew = true;
+    pub const fn that_lacks_cells(mut self) -> Self {
+        self.lacks_cells = true;
         self
     }
 
     /// From now on, what is saved because it has changed goes to a successor too; `None`: no more.
-    pub fn set_guest(&mut self, guest: Option<Guest>) {
-        self.guest = guest;
+    pub fn set_successor_sink(&mut self, successor: Option<SuccessorSink>) {
+        self.successor = successor;
     }
 
     /// Adds to what the successor gets; cells of which the log gets no copy.
-    pub fn copy_to_guest(&mut self, add: impl FnOnce(&mut S, &mut dyn FrameSink)) {
-        self.share(CellsFor::Guest, add);
+    pub fn copy_to_successor(&mut self, add: impl FnOnce(&mut S, &mut dyn FrameSink)) {
+        self.share(CellsFor::Successor, add);
     }
 
     /// Adds to what the successor and the log get.
-    pub fn save_with_guest(&mut self, add: impl FnOnce(&mut S, &mut dyn FrameSink)) {
+    pub fn save_with_successor(&mut self, add: impl FnOnce(&mut S, &mut dyn FrameSink)) {
         self.share(CellsFor::Both, add);
     }
 
@@ -224,7 +224,7 @@ impl<S: StateSource> Saver<S> {
         // Requests may wait for what is added, and must not wait for the disk.
         self.log.collect(true);
         let log = self.log.is_open().then_some(&mut self.log);
-        add(&mut self.source, &mut SharedSink { log, guest: self.guest.as_mut(), cells });
+        add(&mut self.source, &mut SharedSink { log, successor: self.successor.as_mut(), cells });
         // The next step writes it.
         self.log.collect(false);
         self.has_more |= self.log.added() != before;
@@ -294,15 +294,15 @@ impl<S: StateSource> Saver<S> {
 
     /// Whether the logs lack cells that a failure has lost, or that nobody has written yet.
     const fn is_recovering(&self) -> bool {
-        (self.has_failed || self.is_anew) && self.round.is_some()
+        (self.has_failed || self.lacks_cells) && self.round.is_some()
     }
 
     fn save(&mut self, now: Nanos, is_urgent: bool) -> io::Result<bool> {
         self.end_sync(now)?;
         self.open_log()?;
         let before = self.log.added();
-        let (cells, guest) = (CellsFor::Both, self.guest.as_mut());
-        self.source.save_changes(&mut SharedSink { log: Some(&mut self.log), guest, cells });
+        let (cells, successor) = (CellsFor::Both, self.successor.as_mut());
+        self.source.save_changes(&mut SharedSink { log: Some(&mut self.log), successor, cells });
         let changed = self.log.added() - before;
         self.changed_bytes += changed;
         self.continue_round(changed)?;
@@ -328,7 +328,7 @@ impl<S: StateSource> Saver<S> {
             (true, true) => Ok(()),
             (true, false) => Err(io::Error::other("the successor has the cells")),
             (false, false) => {
-                let is_urgent = self.has_failed || self.is_anew || self.log.count() > MAX_LOGS;
+                let is_urgent = self.has_failed || self.lacks_cells || self.log.count() > MAX_LOGS;
                 self.begin_round(is_urgent)
             }
             (false, true) if self.round.is_none() && has_changed_much => self.begin_round(false),
@@ -390,7 +390,7 @@ impl<S: StateSource> Saver<S> {
     fn set_synced(&mut self, sync: RunningSync) {
         if let Some(round) = sync.completes {
             self.log.set_complete(round.number);
-            (self.round, self.round_bytes, self.is_anew) = (None, round.bytes, false);
+            (self.round, self.round_bytes, self.lacks_cells) = (None, round.bytes, false);
         }
         if !self.is_recovering() {
             self.source.set_saved(sync.batch);
@@ -412,9 +412,9 @@ impl<S: StateSource> Saver<S> {
     }
 
     fn begin_round(&mut self, is_urgent: bool) -> io::Result<()> {
-        self.log.begin(None)?;
-        let (cells, guest) = (CellsFor::Log, self.guest.as_mut());
-        self.source.save_common(&mut SharedSink { log: Some(&mut self.log), guest, cells });
+        self.log.begin()?;
+        let (cells, successor) = (CellsFor::Log, self.successor.as_mut());
+        self.source.save_common(&mut SharedSink { log: Some(&mut self.log), successor, cells });
         let number = self.log.number();
         let bytes = self.log.added();
         self.round = Some(Round { number, next_shard: 0, bytes, is_urgent, is_written: false });
@@ -431,8 +431,8 @@ impl<S: StateSource> Saver<S> {
         let wanted = if round.is_urgent { self.urgent_bytes } else { changed };
         let before = self.log.added();
         while round.next_shard < self.source.shards() && self.log.added() - before < wanted {
-            let (cells, guest) = (CellsFor::Log, self.guest.as_mut());
-            let mut sink = SharedSink { log: Some(&mut self.log), guest, cells };
+            let (cells, successor) = (CellsFor::Log, self.successor.as_mut());
+            let mut sink = SharedSink { log: Some(&mut self.log), successor, cells };
             self.source.save_shard(round.next_shard, &mut sink);
             round.next_shard += 1;
         }
@@ -451,7 +451,7 @@ impl<S: StateSource> Saver<S> {
         self.metrics.record(if is_full { SaveOutcome::Full } else { SaveOutcome::Error });
         if is_full {
             self.log.make_room();
-            // What the log before it holds is written anew each time, so attempts that failed only take room.
+            // A round after a failure writes everything anew, so the logs of an earlier attempt that failed only take room.
             if let Some(round) = self.round.filter(|_| self.has_failed) {
                 self.log.discard_from(round.number);
             }

@@ -128,7 +128,8 @@ impl InFlightCounts {
             }
         }
         let successor = shard.successor.clone().filter(|_| cost > 0);
-        // Whoever takes the counts back holds what the hook waits for, and waits for this shard.
+        // The hook takes the lock of the succession's events. `take_back` holds that lock while it locks each shard, so this
+        // shard is released first.
         drop(shard);
         if let Some(ReleaseHook(ended)) = successor {
             ended(key, cost);

@@ -36,3 +36,5 @@ pub use saving::{GRANT_BYTES, SaveBatch, SavedCell};
 pub use settlement::{EmbeddedCharge, Settlement, SingleSettlement, Verdicts};
 pub use table::CELL_BYTES;
 pub use written_ahead::Grant;
+#[cfg(feature = "bin")]
+pub use written_ahead::units_ahead;

@@ -3,8 +3,9 @@
 //! The thread that saves numbers its batches. A charge that needs to be saved names the first batch that begins after it;
 //! its request waits until that batch is on the disk. This file knows neither files nor cells.
 //!
-//! When the process ends, the last batch copies shard after shard while requests are still judged. What is charged behind it
-//! would be forwarded and forgotten. Therefore all charges wait from then on, and the process ends before they are over.
+//! When the process ends, the last batch copies shard after shard while requests are still judged. What is charged after its
+//! shard was copied would be forwarded and then forgotten. So from then on every charge waits, and the process ends before
+//! any of these requests is forwarded.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -59,7 +60,7 @@ impl SaveProgress {
         (!is_covered()).then(|| self.begun.load(Ordering::SeqCst) + 1)
     }
 
-    /// From now on no charge counts as made. The last batch follows, and then the end of the process.
+    /// From now on every charge waits for ever. The last batch follows, and then the end of the process.
     pub fn end(&self) {
         self.is_ending.store(true, Ordering::SeqCst);
     }

@@ -37,7 +37,7 @@ pub(super) struct KeyGrants {
 }
 
 /// How much of a limit is granted: an eighth, and at least a unit.
-pub(super) const fn units_ahead(limit: u32) -> NonZeroU32 {
+pub const fn units_ahead(limit: u32) -> NonZeroU32 {
     match NonZeroU32::new(limit / 8) {
         Some(units) => units,
         None => NonZeroU32::MIN,

@@ -95,7 +95,10 @@ impl Successor for Joined {
             (Arc::clone(&self.predecessor), Arc::clone(&self.generation));
         let successor = Arc::clone(self.successor.get().unwrap());
         async move {
-            let judgment = predecessor.judge(&generation, &request).await;
+            let (judgment, save) = predecessor.judge_now(&generation, &request);
+            if let Some(batch) = save {
+                predecessor.until_saved(batch).await;
+            }
             SuccessorAnswer::Judged(HeldJudgment::new(judgment, &request, successor))
         }
         .boxed()
@@ -120,7 +123,7 @@ impl FrameSink for Stream {
 fn restore(stream: &mut Stream, restorer: &mut Restorer, to: &Process) {
     let metrics = StateMetrics::default();
     for (kind, group, payload) in stream.0.drain(..) {
-        let frame = RestoredFrame { kind, group, payload, is_settled: true };
+        let frame = RestoredFrame { kind, group, payload, is_clean: true };
         if let Some(cells) = restorer.read(frame) {
             assert_eq!(Restorer::restore_cells(&to.engine, &metrics, &cells), 0);
         }
@@ -266,10 +269,11 @@ routes:
         let admitted: Vec<AtomicU32> = (0..KEYS).map(|_| AtomicU32::new(0)).collect();
         let flying: Vec<AtomicU32> = (0..KEYS).map(|_| AtomicU32::new(0)).collect();
         let switched = Mutex::new(false);
+        let admitted_by: [AtomicU32; 2] = Default::default();
         std::thread::scope(|scope| {
             for thread in 0..4_u64 {
-                let (old, new, admitted, flying, switched) =
-                    (&old, &new, &admitted, &flying, &switched);
+                let (old, new, admitted, flying, switched, admitted_by) =
+                    (&old, &new, &admitted, &flying, &switched, &admitted_by);
                 scope.spawn(move || {
                     let mut runtime = tokio::runtime::Builder::new_current_thread();
                     let runtime = runtime.enable_time().build().unwrap();
@@ -281,6 +285,8 @@ routes:
                         let open = runtime.block_on(process.decide("/one", &key.to_string()));
                         if open.decision.outcome == Outcome::Allowed {
                             admitted[key].fetch_add(1, Ordering::SeqCst);
+                            let is_after = *switched.lock().unwrap();
+                            admitted_by[usize::from(is_after)].fetch_add(1, Ordering::SeqCst);
                             let now = flying[key].fetch_add(1, Ordering::SeqCst) + 1;
                             assert!(now <= 2, "key {key} has {now} requests in flight");
                             flying[key].fetch_sub(1, Ordering::SeqCst);
@@ -302,6 +308,11 @@ routes:
             *switched.lock().unwrap() = true;
         });
         assert_eq!(old.engine.unanswered(), 0);
+        let [before, after] = admitted_by.map(AtomicU32::into_inner);
+        assert!(
+            before > 0 && after > 0,
+            "round {round}: {before} before the switch, {after} after it"
+        );
         for (key, admitted) in admitted.iter().enumerate() {
             assert_eq!(admitted.load(Ordering::SeqCst), LIMIT, "round {round}, key {key}");
         }
@@ -337,7 +348,7 @@ fn hand_over_after(policy: &str, saves: u32) {
     node.saver.step(true);
     let generation = &node.generation;
     node.saver.set_handed_over(true);
-    node.saver.save_with_guest(|source, sink| source.hand_over(generation, sink));
+    node.saver.save_with_successor(|source, sink| source.hand_over(generation, sink));
     node.engine.set_key_rules(Arc::from([KeyRule {
         limit: "hour".into(),
         key: KeyHash { high: 1, low: 1 },
@@ -367,7 +378,8 @@ routes:
     let clock = Arc::new(ManualClock::new(EPOCH));
     let old = Arc::new(Process::start(&clock, policy));
     let stop = Arc::new(AtomicBool::new(false));
-    for thread in 0..3 {
+    let left = Arc::clone(&old);
+    let spend = |thread: u32| {
         let (old, stop) = (Arc::clone(&old), Arc::clone(&stop));
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
@@ -375,8 +387,9 @@ routes:
             while !stop.load(Ordering::Relaxed) {
                 drop(runtime.block_on(old.decide("/one", &thread.to_string())));
             }
-        });
-    }
+        })
+    };
+    let spending: Vec<_> = (0..3).map(spend).collect();
     let (tell, told) = std::sync::mpsc::channel();
     let mut source = old.source(&clock);
     std::thread::spawn(move || {
@@ -389,4 +402,10 @@ routes:
     let ended = told.recv_timeout(std::time::Duration::from_secs(60));
     stop.store(true, Ordering::Relaxed);
     assert!(ended.is_ok(), "they wait for each other");
+    spending.into_iter().for_each(|thread| thread.join().unwrap());
+    for key in 0..3 {
+        let open = left.decide("/one", &key.to_string()).now_or_never().unwrap();
+        let held = open.decision.verdicts[0].verdict.remaining;
+        assert_eq!(held, 8, "key {key}: nothing else is in flight");
+    }
 }

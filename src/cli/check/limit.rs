@@ -7,7 +7,7 @@ use crate::policy::{
     AfterCrash, Cost, Count, Limit, MissingKey, OnStoreFailure, OverrideAction, OverrideTarget,
     Policy, Rollout, WhenFull,
 };
-use crate::store::{CELL_BYTES, GRANT_BYTES};
+use crate::store::{CELL_BYTES, GRANT_BYTES, units_ahead};
 
 /// What is known of a limit, in the order in which it is shown.
 #[derive(Default)]
@@ -238,7 +238,7 @@ fn after_crash(action: AfterCrash, state: &StateSettings, limit: u32) -> String 
             )
         }
         AfterCrash::Deny => {
-            let units = (limit / 8).max(1);
+            let units = units_ahead(limit);
             format!(
                 "nothing above the limit; at most {units} units of a key are refused; about {GRANT_BYTES} bytes more for each key that is spent from"
             )

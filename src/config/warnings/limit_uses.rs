@@ -66,7 +66,7 @@ impl LimitUse {
         found
     }
 
-    fn is_settled(&self) -> bool {
+    fn is_clean(&self) -> bool {
         let is_used = |term: &TermUse| *term == TermUse::USED;
         self.applies && self.has_key && self.overrides.iter().chain(&self.plans).all(is_used)
     }
@@ -120,7 +120,7 @@ fn use_of(
         // Each request of such a route meets the limit, and has its key.
         (found.is_met, found.has_key, found.applies) = (true, true, true);
         found.sources.fill(true);
-        if found.is_settled() {
+        if found.is_clean() {
             return Some(found);
         }
     }
@@ -131,12 +131,12 @@ fn use_of(
         let probes = probes(input, limit, entry);
         let is_known = search.visit(entry.index, &probes.matches, |facts| {
             judge(&probes.reader, limit, entry, facts, &mut found);
-            found.is_settled()
+            found.is_clean()
         });
         if !is_known {
             return None;
         }
-        if found.is_settled() {
+        if found.is_clean() {
             break;
         }
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::timeouts::MESSAGE_TIMEOUT;
 use super::wire::{Hello, Packet, VERSION, read_packet, send, unexpected, wait_line};
 use crate::clock::SystemClock;
+use crate::state::DirectoryIdentity;
 
 /// A running process that waits for QUIT.
 pub(crate) struct Greeted {
@@ -59,8 +60,8 @@ impl Greeted {
         &self.hello.secret
     }
 
-    /// The device and the inode of its state directory.
-    pub(crate) const fn directory(&self) -> Option<(u64, u64)> {
+    /// The state directory.
+    pub(crate) const fn directory(&self) -> Option<DirectoryIdentity> {
         self.hello.directory
     }
 }

@@ -12,6 +12,7 @@ use crate::edge::{ListeningSockets, TicketKeys};
 use crate::engine::Engine;
 use crate::proxy::{Live, Publishing};
 use crate::signals::OperatorRequests;
+use crate::state::DirectoryIdentity;
 
 /// What is handed over, and what that needs.
 pub(crate) struct HandoverContext {
@@ -27,6 +28,6 @@ pub(crate) struct HandoverContext {
     pub(crate) keep_history: Box<dyn Fn() + Send + Sync>,
     /// Has a task done on the keeper's thread.
     pub(crate) keeper: Box<dyn Fn(KeeperTask) -> io::Result<()> + Send + Sync>,
-    /// The device and the inode of the state directory.
-    pub(crate) directory: Option<(u64, u64)>,
+    /// The state directory.
+    pub(crate) directory: Option<DirectoryIdentity>,
 }

@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 use crate::clock::{Nanos, TimeMark};
 use crate::edge::ListeningSocket;
-use crate::state::{FrameKind, GROUPS, MAX_PAYLOAD};
+use crate::state::{DirectoryIdentity, FrameKind, GROUPS, MAX_PAYLOAD};
 
 /// The version of the conversation. (Version 2 handed over sockets and keys, and no counts.)
 pub(super) const VERSION: u32 = 3;
@@ -64,8 +64,8 @@ pub(super) struct Hello {
     pub(super) version: u32,
     pub(super) secret: [u8; 16],
     pub(super) mark: TimeMark,
-    /// The device and the inode of its state directory.
-    pub(super) directory: Option<(u64, u64)>,
+    /// The state directory.
+    pub(super) directory: Option<DirectoryIdentity>,
 }
 
 /// A packet of the running process.

@@ -41,7 +41,7 @@ use crate::ops::{
 use crate::policy::KeySecret;
 use crate::proxy::{AllOriginSlots, EarlyRejection, Live, RequestIds, Tollgate, TrafficCounters};
 use crate::signals::OperatorRequests;
-use crate::state::StateMetrics;
+use crate::state::{DirectoryIdentity, StateMetrics};
 
 /// Time for the access log to be written when the process ends. A pipe without a reader never takes it, and an idle
 /// process must end within half a second after `drain`.
@@ -308,7 +308,7 @@ impl Components {
         &self,
         sockets: Arc<ListeningSockets>,
         clock: Arc<SystemClock>,
-        directory: Option<(u64, u64)>,
+        directory: Option<DirectoryIdentity>,
     ) -> HandoverContext {
         let (keeper, saved) = (Arc::clone(&self.keeper), self.saved(Arc::clone(&clock)));
         HandoverContext {

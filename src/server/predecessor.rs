@@ -14,6 +14,7 @@ use crate::edge::ListeningSockets;
 use crate::handover::{self, Greeted, TakeUp, greet};
 use crate::policy::KeySecret;
 use crate::signals::OperatorRequests;
+use crate::state::DirectoryIdentity;
 
 /// What was counted before this process.
 pub(super) enum Before {
@@ -96,8 +97,8 @@ impl Before {
         }
     }
 
-    /// The device and the inode of the state directory.
-    pub(super) fn directory(&self) -> Option<(u64, u64)> {
+    /// The state directory.
+    pub(super) fn directory(&self) -> Option<DirectoryIdentity> {
         match self {
             Self::Nothing => None,
             Self::Saved(state) => state.identity(),

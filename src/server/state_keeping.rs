@@ -22,8 +22,8 @@ use crate::history::TrafficHistory;
 use crate::ops::{HistorySection, Reloader};
 use crate::policy::KeySecret;
 use crate::state::{
-    AfterTask, FrameKind, GROUPS, KEY_SECRET_BYTES, Recovery, SaveIntervals, Saver, SaverHandle,
-    StateDirectory, StateError, StateMetrics, StateSummary,
+    AfterTask, DirectoryIdentity, FrameKind, GROUPS, KEY_SECRET_BYTES, Recovery, SaveIntervals,
+    Saver, SaverHandle, StateDirectory, StateError, StateMetrics, StateSummary,
 };
 
 /// Frames that wait for a thread that restores.
@@ -105,7 +105,7 @@ impl OpenState {
         KeySecret::new(*self.directory.secret())
     }
 
-    pub(super) fn identity(&self) -> Option<(u64, u64)> {
+    pub(super) fn identity(&self) -> Option<DirectoryIdentity> {
         StateDirectory::identity(&self.folder).ok()
     }
 
@@ -134,7 +134,7 @@ impl LaterState {
     pub(super) fn check(
         settings: &StateSettings,
         secret: &[u8; KEY_SECRET_BYTES],
-        of_running: Option<(u64, u64)>,
+        of_running: Option<DirectoryIdentity>,
     ) -> Result<Self, StartError> {
         StateDirectory::check_for(&settings.directory, secret)
             .map_err(|error| StartError::State(Box::new(error)))?;
@@ -147,7 +147,7 @@ impl LaterState {
         self.is_shared
     }
 
-    pub(super) fn identity(&self) -> Option<(u64, u64)> {
+    pub(super) fn identity(&self) -> Option<DirectoryIdentity> {
         StateDirectory::identity(&self.settings.directory).ok()
     }
 

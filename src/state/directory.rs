@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
 use super::disk::{FolderDisk, StateDisk, create_folder, open_regular};
@@ -28,6 +29,19 @@ pub struct StateDirectory {
     recovery: Recovery,
     /// Held as long as the process uses the directory.
     lock: HeldLock,
+}
+
+/// Which directory of the machine it is, whatever its name. The same of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl DirectoryIdentity {
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
+    }
 }
 
 impl StateDirectory {
@@ -109,12 +123,12 @@ impl StateDirectory {
         }
     }
 
-    /// The device and the inode of a directory, by which two processes know whether they use the same.
+    /// By what two processes know whether they use the same directory.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn identity(folder: &Path) -> io::Result<(u64, u64)> {
-        fs::metadata(folder).map(|found| (found.dev(), found.ino()))
+    pub fn identity(folder: &Path) -> io::Result<DirectoryIdentity> {
+        fs::metadata(folder).map(|found| DirectoryIdentity::of(&found))
     }
 
     /// The secret that its keys are hashed with.
@@ -237,9 +251,10 @@ fn hold_again(
     create_folder(folder).map_err(io_error(folder, "create it"))?;
     check_owner(folder)?;
     let path = folder.join(LOCK);
-    let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
     let held = lock.metadata().map_err(io_error(&path, READABLE))?;
-    if !fs::metadata(&path).is_ok_and(|named| identity(&named) == identity(&held)) {
+    if !fs::metadata(&path)
+        .is_ok_and(|named| DirectoryIdentity::of(&named) == DirectoryIdentity::of(&held))
+    {
         *lock = take_lock(folder)?;
     }
     match read_secret(folder)? {

@@ -30,7 +30,7 @@ mod section;
 mod shared_sink;
 mod sync;
 
-pub use directory::{KEY_SECRET_BYTES, StateDirectory, StateLock};
+pub use directory::{DirectoryIdentity, KEY_SECRET_BYTES, StateDirectory, StateLock};
 pub use disk::{DiskFile, FolderDisk, StateDisk};
 pub use error::StateError;
 pub use frame::{FrameKind, GROUPS, MAX_PAYLOAD};

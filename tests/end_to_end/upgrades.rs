@@ -112,7 +112,6 @@ async fn a_successor_with_a_directory_of_its_own_saves_everything() {
         metric(&gate.metrics().await, "tollgate_state_bytes") > 1_000.0
     });
     assert!(saved.await, "{}", gate.log());
-    tokio::time::sleep(Duration::from_millis(300)).await;
     gate.signal("KILL");
     gate.ended(Duration::from_secs(10)).await.unwrap();
     let mut gate = Gate::run(Arc::clone(&gate.folder), gate.port, gate.admin, &[]);

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::servers::{eventually, now};
+use crate::wait::pause_of_a_slow_origin;
 
 /// An origin that takes a few milliseconds, and knows the most requests of one key that it ever had at once.
 pub struct CountingOrigin {
@@ -63,7 +64,7 @@ async fn answer_all(
             *count
         };
         most.fetch_max(now, Ordering::SeqCst);
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        pause_of_a_slow_origin(Duration::from_millis(2)).await;
         *flying.lock().unwrap().get_mut(&key).unwrap() -= 1;
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nsite";
         if stream.write_all(answer).await.is_err() {

@@ -20,7 +20,8 @@ pub(crate) fn greet(socket_path: &Path) -> io::Result<Option<Greeted>> {
     let mut stream = match UnixStream::connect(socket_path) {
         Ok(stream) => stream,
         Err(error) if means_not_running(&error) => {
-            log::info!("no process serves this file; starting without one");
+            let path = socket_path.display();
+            log::info!("no process serves this file (none waits at {path}); starting without one");
             return Ok(None);
         }
         Err(error) => return Err(error),

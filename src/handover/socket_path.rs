@@ -47,7 +47,13 @@ fn directory() -> PathBuf {
 
 fn make_private(directory: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(PRIVATE_MODE).create(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            let path = directory.display();
+            let reason = format!(
+                "{path}: {error}; make the directory above it, or set XDG_RUNTIME_DIR to one that exists"
+            );
+            return Err(io::Error::new(error.kind(), reason));
+        }
         _ => {}
     }
     // Symbolic links are not followed: in a directory that others can write to, they point wherever others choose.

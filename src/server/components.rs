@@ -380,6 +380,7 @@ impl Components {
             ticket_keys: Arc::clone(&self.ticket_keys),
             requests: Arc::clone(&self.requests),
             history: Arc::clone(&self.history),
+            state: Arc::clone(&self.state),
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
+use crate::clock::{Nanos, RoundedSpan};
 use crate::edge::TicketKeys;
 use crate::history::TrafficHistory;
 use crate::jwks;
@@ -17,9 +18,13 @@ use crate::log_sampler::{LOG_SAMPLER, LogKind};
 use crate::ops::{KeyChanges, POLL_EVERY, Reloader, traffic_totals};
 use crate::proxy::Live;
 use crate::signals::OperatorRequests;
+use crate::state::StateMetrics;
 
 /// The interval of the periodic work.
 const TICK: Duration = Duration::from_millis(100);
+
+/// The age of what is saved from which a disk counts as hanging.
+const MAX_STATE_AGE: Nanos = Nanos::from_secs(10);
 
 /// Niceness of a reload (as nice(1) counts): a large file takes a core for a while, and requests must not wait for it.
 const RELOAD_NICENESS: i32 = 10;
@@ -31,13 +36,14 @@ pub(super) struct Housekeeping {
     pub(super) ticket_keys: Arc<TicketKeys>,
     pub(super) requests: Arc<OperatorRequests>,
     pub(super) history: Arc<TrafficHistory>,
+    pub(super) state: Arc<StateMetrics>,
 }
 
 impl Housekeeping {
     pub(super) async fn run(self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut reload = None;
+        let (mut reload, mut is_stalled) = (None, false);
         let changes = Arc::clone(&self.changes);
         tokio::spawn(async move {
             loop {
@@ -56,6 +62,7 @@ impl Housekeeping {
                     self.reloader.drop_retired();
                     self.ticket_keys.rotate(self.reloader.engine.now().mono);
                     self.log_suppressed();
+                    self.watch_state(&mut is_stalled);
                     self.keep_traffic(&live);
                 }
                 // A reload that is requested while one runs begins after it.
@@ -75,6 +82,26 @@ impl Housekeeping {
             if let Some(lines) = LOG_SAMPLER.take_unreported(kind, date) {
                 log::warn!("and {lines} more ({})", kind.name());
             }
+        }
+    }
+
+    /// Tells once when nothing has been saved for long, although nothing has failed: the thread that saves cannot tell that
+    /// it hangs.
+    fn watch_state(&self, is_stalled: &mut bool) {
+        let age = self.state.age(self.reloader.engine.now().mono);
+        match (age > MAX_STATE_AGE && !self.state.is_failing(), *is_stalled) {
+            (true, false) => {
+                let age = RoundedSpan(age);
+                log::error!(
+                    "the state has not been saved for {age}: the disk does not answer; requests are judged as before, and a restart would lose what is spent from now on"
+                );
+                *is_stalled = true;
+            }
+            (false, true) if age < MAX_STATE_AGE => {
+                log::warn!("the state is saved again");
+                *is_stalled = false;
+            }
+            (true, true) | (false, _) => {}
         }
     }
 

@@ -60,6 +60,11 @@ impl Before {
                 None => None,
             };
             warn_of_directories(&greeted, later.as_ref());
+            if options.ignore_state {
+                log::warn!(
+                    "--ignore-state has no effect: the counts come from the running process"
+                );
+            }
             return Ok(Self::Running(greeted, later));
         }
         let Some(settings) = config.store.state() else {

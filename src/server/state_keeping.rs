@@ -121,7 +121,9 @@ impl OpenState {
             let span = RoundedSpan(timed.elapsed().into());
             log::info!("{} cells restored in {span}", metrics.recovered_cells());
             reloader.republish();
-            save(self.directory, (self.intervals, false), saved, &keeper);
+            // What is damaged would be read again and again.
+            let lacks_cells = self.directory.summary().is_incomplete();
+            save(self.directory, (self.intervals, lacks_cells), saved, &keeper);
             metrics.end_restoring();
             gate.open();
         })?;
@@ -260,7 +262,9 @@ impl StateKeeper {
         };
         engine.end_saves();
         if !handle.finish(SAVE_TIMEOUT) {
-            log::error!("the last changes of the state are not saved");
+            log::error!(
+                "the last changes of the state are not saved: what was spent since the last save can be spent again"
+            );
         }
     }
 
@@ -282,6 +286,12 @@ fn report(summary: &StateSummary) {
                 "state: {bytes} bytes of log {log} from byte {at} on are damaged and left out"
             ),
         }
+    }
+    for log in summary.logs.iter().filter(|log| log.missing > 0) {
+        let (number, missing) = (log.number, log.missing);
+        log::error!(
+            "state: {missing} frames before the end of log {number} are missing: a file was removed or cut; keys that only they named begin anew"
+        );
     }
     if !summary.logs.is_empty() && !summary.is_clean {
         log::warn!(

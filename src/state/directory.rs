@@ -54,7 +54,7 @@ impl StateDirectory {
         check_owner(folder)?;
         let lock = take_lock(folder)?;
         if ignore {
-            move_old_files(folder, date_secs)?;
+            move_old_files(folder, date_secs, "the state is ignored")?;
         }
         let secret = match read_secret(folder)? {
             Some(secret) => secret,
@@ -84,7 +84,9 @@ impl StateDirectory {
         Self::check_for(folder, secret)?;
         let lock = take_lock(folder)?;
         if !is_shared {
-            move_old_files(folder, date_secs)?;
+            let why =
+                "the counts came from the running process, and what the directory held is older";
+            move_old_files(folder, date_secs, why)?;
         }
         if read_secret(folder)?.is_none() {
             write_secret(folder, secret)?;
@@ -174,11 +176,14 @@ pub(super) fn io_error<'p>(
 /// Checks that nobody else may use a directory. An empty one is closed to others.
 fn check_owner(folder: &Path) -> Result<(), StateError> {
     let metadata = fs::metadata(folder).map_err(io_error(folder, READABLE))?;
+    let mode = metadata.mode() & 0o777;
     let user = rustix::process::geteuid().as_raw();
+    if (metadata.uid() != user || mode & 0o077 != 0) && is_of_others(folder) {
+        return Err(StateError::NotOwn { folder: folder.to_owned() });
+    }
     if metadata.uid() != user {
         return Err(StateError::Owner { path: folder.to_owned(), owner: metadata.uid(), user });
     }
-    let mode = metadata.mode() & 0o777;
     if mode & 0o077 == 0 {
         return Ok(());
     }
@@ -188,6 +193,16 @@ fn check_owner(folder: &Path) -> Result<(), StateError> {
     }
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
         .map_err(io_error(folder, "run: chmod 700 on it"))
+}
+
+/// Whether a directory holds something, and nothing of tollgate.
+fn is_of_others(folder: &Path) -> bool {
+    let names = FolderDisk::new(folder.to_owned()).names();
+    names.is_ok_and(|names| {
+        let is_own =
+            |name: &String| name == KEY_SECRET || name == LOCK || number_of(name).is_some();
+        !names.is_empty() && !names.iter().any(is_own)
+    })
 }
 
 fn take_lock(folder: &Path) -> Result<File, StateError> {
@@ -319,7 +334,7 @@ fn write_secret(folder: &Path, secret: &[u8; KEY_SECRET_BYTES]) -> Result<(), St
 }
 
 /// Moves what the directory holds into a folder inside it.
-fn move_old_files(folder: &Path, date_secs: u64) -> Result<(), StateError> {
+fn move_old_files(folder: &Path, date_secs: u64, why: &str) -> Result<(), StateError> {
     let names = FolderDisk::new(folder.to_owned()).names().map_err(io_error(folder, READABLE))?;
     let is_state = |name: &&String| *name == KEY_SECRET || number_of(name).is_some();
     let old: Vec<&String> = names.iter().filter(is_state).collect();
@@ -332,7 +347,7 @@ fn move_old_files(folder: &Path, date_secs: u64) -> Result<(), StateError> {
     for name in old {
         fs::rename(folder.join(name), ignored.join(name)).map_err(io_error(&ignored, cure))?;
     }
-    log::warn!("the state is ignored; its files are kept in {}", ignored.display());
+    log::warn!("{why}; its files are kept in {}", ignored.display());
     Ok(())
 }
 

@@ -38,12 +38,18 @@ pub enum StateError {
         user: u32,
     },
     /// Others may read or write the directory.
-    #[error("{}: others may use it (mode {mode:o}), and it holds the secret of the keys; run: chmod 700 {}", path.display(), path.display())]
+    #[error("{}: others may use it (mode {mode:o}), and it holds the secret of the keys; run: chmod go-rwx {}", path.display(), path.display())]
     Open {
         /// The directory or file.
         path: PathBuf,
         /// Its mode.
         mode: u32,
+    },
+    /// It holds the files of something else.
+    #[error("{}: holds other files than tollgate's, and others may use it; name a directory of its own in store.embedded.state", folder.display())]
+    NotOwn {
+        /// The directory.
+        folder: PathBuf,
     },
     /// It holds no state.
     #[error("{}: {problem}; name the directory in store.embedded.state", folder.display())]

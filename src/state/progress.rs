@@ -76,7 +76,11 @@ impl StateMetrics {
 
     /// The time of which changes would be lost now, if the process were killed.
     pub fn age(&self, now: Nanos) -> Nanos {
-        now.saturating_sub(Nanos::new(self.saved_at.load(Ordering::Relaxed)))
+        match self.saved_at.load(Ordering::Relaxed) {
+            // Nothing is saved in this process.
+            0 => Nanos::ZERO,
+            saved_at => now.saturating_sub(Nanos::new(saved_at)),
+        }
     }
 
     /// Whether the last attempt to save failed.

@@ -117,11 +117,18 @@ impl ScanError {
     /// The error, for people.
     pub(super) fn at(self, folder: &std::path::Path) -> StateError {
         let folder = folder.to_owned();
+        let is_denied =
+            matches!(&self, Self::Io(error) if error.kind() == io::ErrorKind::PermissionDenied);
         match self {
             Self::Io(error) => StateError::Io {
                 path: folder,
                 error,
-                cure: "the state cannot be read; start once with --ignore-state to begin anew",
+                cure: match is_denied {
+                    true => "make its files readable for tollgate's user (chown)",
+                    false => {
+                        "the state cannot be read; start once with --ignore-state to begin anew"
+                    }
+                },
             },
             Self::OtherVersion(version) => StateError::Version { folder, version, own: VERSION },
             Self::OtherSecret => StateError::Secret {
@@ -129,6 +136,14 @@ impl ScanError {
                 problem: "its key-secret is not the one that its logs were written with",
             },
         }
+    }
+}
+
+impl StateSummary {
+    /// Whether something is damaged or missing, other than what a crash has cut.
+    pub fn is_incomplete(&self) -> bool {
+        self.damage.iter().any(|damage| !damage.is_tail)
+            || self.logs.iter().any(|log| log.missing > 0)
     }
 }
 
@@ -143,11 +158,15 @@ impl Recovery {
         numbers.sort_unstable();
         let mut summary = StateSummary::default();
         let (mut rounds, mut sequence, mut files) = (Vec::new(), None, Vec::new());
-        let (mut clean_until, mut last_before) = (None, Vec::new());
+        let (mut clean_until, mut last_before, mut sequences) = (None, Vec::new(), Vec::new());
         for number in numbers.iter().copied() {
             last_before.push((number, sequence));
-            let mut reader = LogReader::new(disk.open(&name_of(number))?, sequence);
-            let (mut frames, mut missing, mut before) = (0, 0, None);
+            let named = |error: io::Error| {
+                io::Error::new(error.kind(), format!("{}: {error}", name_of(number)))
+            };
+            let file = disk.open(&name_of(number)).map_err(named)?;
+            let mut reader = LogReader::new(file, sequence);
+            let (mut frames, mut missing, mut before, mut begins) = (0, 0, None, None);
             while let Some(frame) = reader.next_frame()? {
                 frames += 1;
                 // Within a log, sequence numbers ascend by one; after a failing disk a new log goes on with a higher one.
@@ -157,6 +176,7 @@ impl Recovery {
                     missing = u64::saturating_add(missing, skipped);
                 }
                 before = Some(frame.sequence);
+                begins.get_or_insert(frame.sequence);
                 summary.last = Some(FrameEnd { log: number, bytes: reader.offset });
                 sequence = Some(frame.sequence);
                 summary.is_clean = frame.kind == FrameKind::CleanStop;
@@ -198,9 +218,12 @@ impl Recovery {
             let bytes = reader.offset;
             files.push(LogFile { number, bytes });
             summary.logs.push(LogSummary { number, bytes, frames, missing });
+            sequences.push((begins, sequence));
         }
         summary.complete = rounds.last().copied();
         let first = Self::first_log(&summary, &rounds);
+        let begins_with_round = summary.complete == Some(first) || rounds.contains(&first);
+        count_missing(&mut summary.logs, &sequences, first, begins_with_round);
         let end = LogEnd {
             complete: summary.complete,
             last_number: numbers.last().copied().unwrap_or(0),
@@ -292,6 +315,27 @@ impl Recovery {
             }
         }
         Ok(())
+    }
+}
+
+/// Counts the frames that are missing before and between the logs from this one on, because a log was removed or cut.
+/// `sequences`: the numbers of the first frame of each log, and of the last up to its end.
+fn count_missing(
+    logs: &mut [LogSummary],
+    sequences: &[(Option<u64>, Option<u64>)],
+    first: u64,
+    begins_with_round: bool,
+) {
+    // What is before a round is not needed; without one everything is, from the first frame on.
+    let mut expected = if begins_with_round { None } else { Some(0) };
+    for (log, (begins, last)) in logs.iter_mut().zip(sequences) {
+        if log.number < first {
+            continue;
+        }
+        if let (Some(begins), Some(expected)) = (begins, expected) {
+            log.missing = log.missing.saturating_add(begins.saturating_sub(expected));
+        }
+        expected = last.map(|last| last.wrapping_add(1)).or(expected);
     }
 }
 

@@ -104,14 +104,39 @@ impl SaveProgress {
             wake();
         }
         let is_over = |saved: &Saved| saved.batch >= batch || saved.is_failing;
-        let waited = tokio::time::timeout(MAX_WAIT, saved.wait_for(is_over)).await;
+        let Ok(waited) = tokio::time::timeout(MAX_WAIT, saved.wait_for(is_over)).await else {
+            // Others need not wait as long. The next batch that is on the disk ends it.
+            self.set_failing();
+            return false;
+        };
         // An error of the channel is impossible: its sender lives as long as `self`.
-        matches!(waited, Ok(Ok(saved)) if saved.batch >= batch)
+        waited.is_ok_and(|saved| saved.batch >= batch)
     }
 }
 
 impl fmt::Debug for SaveProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SaveProgress").field("begun", &self.begun).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One request after the other would wait for a second.
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_hangs_is_waited_for_once() {
+        let saves = SaveProgress::default();
+        let batch = saves.begin();
+        let timed = tokio::time::Instant::now();
+        assert!(!saves.wait(batch).await);
+        assert_eq!(timed.elapsed(), MAX_WAIT);
+        assert!(!saves.wait(batch).await);
+        assert_eq!(timed.elapsed(), MAX_WAIT);
+        saves.set_saved(batch);
+        assert!(saves.wait(batch).await);
+        assert!(!saves.wait(batch + 1).await);
+        assert_eq!(timed.elapsed(), 2 * MAX_WAIT);
     }
 }

@@ -52,9 +52,13 @@ pub(super) fn limit_facts(config: &Config, limit: &Limit) -> LimitFacts {
 
 /// Whether charges of the limit may be refunded.
 fn may_refund(policy: &Policy, limit: &Limit) -> bool {
+    limit.status_rules.depends_on_status() || tells_late(policy, limit)
+}
+
+/// Whether answers tell what requests cost.
+fn tells_late(policy: &Policy, limit: &Limit) -> bool {
     let with_response_cost = policy.limits_with_response_cost();
-    limit.status_rules.depends_on_status()
-        || with_response_cost.iter().any(|index| policy.limit(*index).name == limit.name)
+    with_response_cost.iter().any(|index| policy.limit(*index).name == limit.name)
 }
 
 fn add_exact(facts: &mut LimitFacts, config: &Config, limit: &Limit, quota: &Quota) {
@@ -106,7 +110,8 @@ fn add_exact(facts: &mut LimitFacts, config: &Config, limit: &Limit, quota: &Quo
         facts.line("when full", format!("above {max_keys} live keys {full}"));
         if let Some(state) = config.store.state() {
             let longest = limit.terms.quotas.iter().map(Quota::limit).fold(quota.limit(), u32::max);
-            facts.line("after crash", after_crash(*after_crash_of, state, longest));
+            let is_told_late = tells_late(&config.policy, limit);
+            facts.line("after crash", after_crash(*after_crash_of, state, longest, is_told_late));
         }
         return;
     }
@@ -229,7 +234,12 @@ fn during_outage(action: OnStoreFailure, limit: u32) -> String {
 }
 
 /// What a crash may cost, and whom.
-fn after_crash(action: AfterCrash, state: &StateSettings, limit: u32) -> String {
+fn after_crash(
+    action: AfterCrash,
+    state: &StateSettings,
+    limit: u32,
+    is_told_late: bool,
+) -> String {
     match action {
         AfterCrash::Allow => {
             let StateSettings { flush, sync, .. } = state;
@@ -238,9 +248,16 @@ fn after_crash(action: AfterCrash, state: &StateSettings, limit: u32) -> String 
             )
         }
         AfterCrash::Deny => {
-            let units = units_ahead(limit);
+            let units = units_ahead(limit).get();
+            let plural = if units == 1 { "" } else { "s" };
+            let but = match is_told_late {
+                true => {
+                    ", but for costs that answers tell above their reserve, which a crash may forget"
+                }
+                false => "",
+            };
             format!(
-                "nothing above the limit; at most {units} units of a key are refused; about {GRANT_BYTES} bytes more for each key that is spent from"
+                "nothing above the limit{but}; at most {units} unit{plural} of a key are refused; about {GRANT_BYTES} bytes more for each key that is spent from"
             )
         }
     }

@@ -133,10 +133,16 @@ async fn sixty_lies_are_told_by_their_names_and_the_limit_holds() {
             admitted += usize::from(node_allowed(&decision));
         }
         assert_eq!(admitted, 2, "{reply:?}: alone, at the limit");
-        // A call that times out is counted by the task that made it, which may run after its requests were answered.
-        let is_counted = || async { node.calls(*outcome) >= 1 };
+        // A call that times out is counted by the task that made it, which may run after its requests were answered. And a
+        // server that leaves a question out may be asked another one meanwhile, whose reply is then taken for the first's.
+        let other = match outcome {
+            CallOutcome::Timeout => CallOutcome::Invalid,
+            other => *other,
+        };
+        let is_counted = || async { node.calls(*outcome) + node.calls(other) >= 1 };
         let counted = eventually(Duration::from_secs(5), is_counted).await;
-        assert!(counted, "{reply:?} is no {}", outcome.name());
+        let all = CallOutcome::ALL.map(|outcome| (outcome.name(), node.calls(outcome)));
+        assert!(counted, "{reply:?} is no {}: {all:?}", outcome.name());
         assert_eq!(node.calls(CallOutcome::Ok), 0, "{reply:?}");
     }
 }

@@ -61,6 +61,11 @@ impl Greeted {
         &self.hello.secret
     }
 
+    /// By which the orderly end of the running process is known in its directory.
+    pub(crate) const fn process(&self) -> u64 {
+        self.hello.process
+    }
+
     /// The state directory.
     pub(crate) const fn directory(&self) -> Option<DirectoryIdentity> {
         self.hello.directory

@@ -66,6 +66,8 @@ pub(super) struct Hello {
     pub(super) mark: TimeMark,
     /// The state directory.
     pub(super) directory: Option<DirectoryIdentity>,
+    /// By which its orderly end is known in the directory.
+    pub(super) process: u64,
 }
 
 /// A packet of the running process.

@@ -54,9 +54,7 @@ impl Before {
     ) -> Result<Self, StartError> {
         if let Some(greeted) = greeted(options.upgrade, socket_path)? {
             let later = match config.store.state() {
-                Some(settings) => {
-                    Some(LaterState::check(settings, greeted.secret(), greeted.directory())?)
-                }
+                Some(settings) => Some(LaterState::check(settings, &greeted)?),
                 None => None,
             };
             warn_of_directories(&greeted, later.as_ref());

@@ -17,7 +17,7 @@ use crate::clock::{Clock as _, RoundedSpan, Stopwatch, SystemClock};
 use crate::config::StateSettings;
 use crate::edge::ServingGate;
 use crate::engine::{Engine, EngineSource, Restorer, SavedCells};
-use crate::handover::{Keeper, KeeperTask};
+use crate::handover::{Greeted, Keeper, KeeperTask};
 use crate::history::TrafficHistory;
 use crate::ops::{HistorySection, Reloader};
 use crate::policy::KeySecret;
@@ -45,6 +45,8 @@ pub(super) struct LaterState {
     secret: [u8; KEY_SECRET_BYTES],
     /// Whether the process before uses it too.
     is_shared: bool,
+    /// The mark of that process.
+    running: u64,
 }
 
 /// A directory that this process holds, before it is restored.
@@ -74,10 +76,30 @@ pub(super) struct StateKeeping {
 /// The thread that saves, once it runs.
 #[derive(Default)]
 pub(super) struct StateKeeper {
-    handle: Mutex<Option<Arc<SaverHandle<EngineSource>>>>,
-    /// Whether the thread has yet to be started, once the directory can be had.
-    is_awaited: Mutex<bool>,
+    saving: Mutex<Saving>,
     changed: Condvar,
+}
+
+/// Who saves.
+///
+/// ```text
+///   Nobody ──────► Awaited ──directory──► Saver
+///                  │     ▲
+///             copied     failed            a process that has given its cells away waits for its directory no more
+///                  ▼     │
+///                  GivenAway
+/// ```
+#[derive(Default)]
+enum Saving {
+    #[default]
+    Nobody,
+    /// The directory is not here yet. `was_copied`: changes have been copied for a successor that failed.
+    Awaited {
+        was_copied: bool,
+    },
+    /// Meanwhile a successor is given everything.
+    GivenAway,
+    Saver(Arc<SaverHandle<EngineSource>>),
 }
 
 impl OpenState {
@@ -123,7 +145,7 @@ impl OpenState {
             reloader.republish();
             // What is damaged would be read again and again.
             let lacks_cells = self.directory.summary().is_incomplete();
-            save(self.directory, (self.intervals, lacks_cells), saved, &keeper);
+            keeper.set_saver(save(self.directory, (self.intervals, lacks_cells), saved));
             metrics.end_restoring();
             gate.open();
         })?;
@@ -133,16 +155,13 @@ impl OpenState {
 
 impl LaterState {
     /// Checks that this process will be able to use the directory.
-    pub(super) fn check(
-        settings: &StateSettings,
-        secret: &[u8; KEY_SECRET_BYTES],
-        of_running: Option<DirectoryIdentity>,
-    ) -> Result<Self, StartError> {
-        StateDirectory::check_for(&settings.directory, secret)
+    pub(super) fn check(settings: &StateSettings, running: &Greeted) -> Result<Self, StartError> {
+        StateDirectory::check_for(&settings.directory, running.secret())
             .map_err(|error| StartError::State(Box::new(error)))?;
         let own = StateDirectory::identity(&settings.directory).ok();
-        let is_shared = own.is_some() && own == of_running;
-        Ok(Self { settings: settings.clone(), secret: *secret, is_shared })
+        let is_shared = own.is_some() && own == running.directory();
+        let (settings, secret) = (settings.clone(), *running.secret());
+        Ok(Self { settings, secret, is_shared, running: running.process() })
     }
 
     pub(super) const fn is_shared(&self) -> bool {
@@ -157,11 +176,13 @@ impl LaterState {
     pub(super) fn begin(self, keeping: StateKeeping) -> io::Result<()> {
         let waiting = std::thread::Builder::new().name("state-lock".to_owned());
         // From now on the end of the process waits.
-        keeping.keeper.set_awaited(true);
+        keeping.keeper.set_awaited();
         waiting.spawn(move || {
             let StateKeeping { saved, keeper, .. } = keeping;
             let (timed, mut is_told) = (Stopwatch::start(), false);
             let directory = loop {
+                // Whoever has given its cells away must not save what is left.
+                keeper.until_wanted();
                 let opened = StateDirectory::open_after_handover(
                     &self.settings.directory,
                     &self.secret,
@@ -183,14 +204,13 @@ impl LaterState {
                     }
                 }
             };
-            if is_told {
-                log::warn!("the state is saved from now on");
-            }
             let intervals = intervals(&self.settings);
-            // What the process before has not saved is saved by nobody else.
-            let lacks_cells = !self.is_shared || !directory.summary().is_clean;
-            save(directory, (intervals, lacks_cells), saved, &keeper);
-            keeper.set_awaited(false);
+            // What the process before has not saved is saved by nobody else. The logs may end in an orderly way because the
+            // one before that did.
+            let lacks_cells = !self.is_shared || !directory.summary().was_ended_by(self.running);
+            keeper.had(is_told, |was_copied| {
+                save(directory, (intervals, lacks_cells || was_copied), saved)
+            });
         })?;
         Ok(())
     }
@@ -205,8 +225,7 @@ fn save(
     directory: StateDirectory,
     (intervals, lacks_cells): (SaveIntervals, bool),
     saved: SaveContext,
-    keeper: &StateKeeper,
-) {
+) -> Option<Arc<SaverHandle<EngineSource>>> {
     let (store, metrics) = (Arc::clone(&saved.engine), Arc::clone(&saved.metrics));
     let (log, lock) = directory.into_log(Arc::clone(&metrics));
     let saver = Saver::new(saved.source(), log, intervals, metrics);
@@ -215,11 +234,12 @@ fn save(
         Ok(handle) => {
             let waiting = Arc::clone(&handle);
             store.set_save_wake(Box::new(move || waiting.hurry()));
-            *keeper.handle.lock() = Some(handle);
+            Some(handle)
         }
         Err(error) => {
             log::error!("the state is not saved: no thread for it: {error}");
             store.set_saves_failing();
+            None
         }
     }
 }
@@ -234,32 +254,44 @@ impl SaveContext {
 
 impl StateKeeper {
     /// Has a task done that copies what is counted: on the thread that saves, or on one of its own.
-    pub(super) fn run(&self, task: KeeperTask, saved: SaveContext) -> io::Result<()> {
-        if let Some(handle) = self.handle.lock().as_ref() {
-            let own = Arc::clone(handle);
-            handle.run(Box::new(move |saver| task(&mut Keeper::saving(saver, own))));
-            return Ok(());
+    pub(super) fn run(self: &Arc<Self>, task: KeeperTask, saved: SaveContext) -> io::Result<()> {
+        let mut saving = self.saving.lock();
+        match &*saving {
+            Saving::Saver(handle) => {
+                let own = Arc::clone(handle);
+                handle.run(Box::new(move |saver| task(&mut Keeper::saving(saver, own))));
+                return Ok(());
+            }
+            Saving::Awaited { .. } => *saving = Saving::GivenAway,
+            Saving::Nobody | Saving::GivenAway => {}
         }
-        std::thread::Builder::new().name("copy".to_owned()).spawn(move || {
+        drop(saving);
+        let keeper = Arc::clone(self);
+        let copying = std::thread::Builder::new().name("copy".to_owned()).spawn(move || {
             // This thread ends with the task.
-            let (AfterTask::Finish | AfterTask::GoOn) = task(&mut Keeper::copying(saved.source()));
-        })?;
-        Ok(())
+            if task(&mut Keeper::copying(saved.source())) == AfterTask::GoOn {
+                keeper.await_again();
+            }
+        });
+        copying.map(drop).inspect_err(|_| self.await_again())
     }
 
     /// Saves the last changes, at the end of the process.
     pub(super) fn finish(&self, engine: &Engine) {
-        let mut is_awaited = self.is_awaited.lock();
-        self.changed.wait_while_for(&mut is_awaited, |is_awaited| *is_awaited, SAVE_TIMEOUT);
-        if *is_awaited {
-            log::error!(
-                "nothing of what was counted since the handover is saved: the directory could not be had"
-            );
-        }
-        drop(is_awaited);
-        let Some(handle) = self.handle.lock().take() else {
-            return;
+        let mut saving = self.saving.lock();
+        let is_awaited = |saving: &mut Saving| matches!(saving, Saving::Awaited { .. });
+        self.changed.wait_while_for(&mut saving, is_awaited, SAVE_TIMEOUT);
+        let handle = match std::mem::take(&mut *saving) {
+            Saving::Saver(handle) => handle,
+            Saving::Awaited { .. } => {
+                log::error!(
+                    "nothing of what was counted since the handover is saved: the directory could not be had"
+                );
+                return;
+            }
+            Saving::Nobody | Saving::GivenAway => return,
         };
+        drop(saving);
         engine.end_saves();
         if !handle.finish(SAVE_TIMEOUT) {
             log::error!(
@@ -268,8 +300,43 @@ impl StateKeeper {
         }
     }
 
-    fn set_awaited(&self, is_awaited: bool) {
-        *self.is_awaited.lock() = is_awaited;
+    fn set_saver(&self, saver: Option<Arc<SaverHandle<EngineSource>>>) {
+        *self.saving.lock() = saver.map_or(Saving::Nobody, Saving::Saver);
+    }
+
+    fn set_awaited(&self) {
+        *self.saving.lock() = Saving::Awaited { was_copied: false };
+    }
+
+    /// A handover has failed: the cells are here again.
+    fn await_again(&self) {
+        let mut saving = self.saving.lock();
+        if matches!(*saving, Saving::GivenAway) {
+            *saving = Saving::Awaited { was_copied: true };
+            self.changed.notify_all();
+        }
+    }
+
+    /// Returns when the cells are here.
+    fn until_wanted(&self) {
+        let mut saving = self.saving.lock();
+        self.changed.wait_while(&mut saving, |saving| matches!(saving, Saving::GivenAway));
+    }
+
+    /// The directory is here. `save` begins to save, unless the cells have been given away just now.
+    fn had(
+        &self,
+        is_told: bool,
+        save: impl FnOnce(bool) -> Option<Arc<SaverHandle<EngineSource>>>,
+    ) {
+        let mut saving = self.saving.lock();
+        self.changed.wait_while(&mut saving, |saving| matches!(saving, Saving::GivenAway));
+        if let Saving::Awaited { was_copied } = *saving {
+            *saving = save(was_copied).map_or(Saving::Nobody, Saving::Saver);
+            if is_told {
+                log::warn!("the state is saved from now on");
+            }
+        }
         self.changed.notify_all();
     }
 }

@@ -70,7 +70,7 @@ pub struct StateLog {
     failure: Option<io::Error>,
     /// Bytes of frames since the log was opened, those in the buffer included.
     added: u64,
-    /// Whether what the process before wrote may not be on the disk: it may have been killed.
+    /// Whether earlier logs may not be on the disk: the process before may have been killed, or a sync has failed.
     is_inherited: bool,
 }
 
@@ -153,12 +153,6 @@ impl StateLog {
         self.added = 0;
         self.disk.restore_folder()?;
         self.look_for_logs();
-        if self.is_inherited {
-            for log in &self.logs {
-                self.disk.sync_file(&name_of(log.number))?;
-            }
-            self.is_inherited = false;
-        }
         let number = self.last_number + 1;
         let file = self.disk.create(&name_of(number))?;
         self.last_number = number;
@@ -213,14 +207,25 @@ impl StateLog {
 
     /// What has to be brought to the disk, so that everything that is flushed is there. It is given once.
     pub(super) fn take_sync_job(&mut self) -> SyncJob {
-        let names = std::mem::take(&mut self.has_unsynced_names).then(|| Arc::clone(&self.disk));
-        SyncJob { files: std::mem::take(&mut self.unsynced), names }
+        let names = std::mem::take(&mut self.has_unsynced_names);
+        let inherited = match std::mem::take(&mut self.is_inherited) {
+            true => self.logs.iter().map(|log| name_of(log.number)).collect(),
+            false => Vec::new(),
+        };
+        SyncJob {
+            disk: Arc::clone(&self.disk),
+            inherited,
+            files: std::mem::take(&mut self.unsynced),
+            names,
+        }
     }
 
     /// Closes the log after a failure. Everything is written anew before anything counts as saved.
     pub(super) fn close(&mut self) {
         self.file = None;
         self.unsynced.clear();
+        // Nothing is known of what a sync that failed has done.
+        self.is_inherited = true;
     }
 
     /// Records that everything has been written since this round began.

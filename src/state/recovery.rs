@@ -70,6 +70,8 @@ pub struct StateSummary {
     pub last: Option<FrameEnd>,
     /// Whether the process that wrote it ended in an orderly way.
     pub is_clean: bool,
+    /// Who wrote the last orderly end ([`process_mark`](super::process_mark)).
+    pub ended_by: Option<u64>,
     /// The log with which the latest complete round began.
     pub complete: Option<u64>,
 }
@@ -140,6 +142,11 @@ impl ScanError {
 }
 
 impl StateSummary {
+    /// Whether a process has ended in an orderly way and is the last that wrote.
+    pub fn was_ended_by(&self, mark: u64) -> bool {
+        mark != 0 && self.is_clean && self.ended_by == Some(mark)
+    }
+
     /// Whether something is damaged or missing, other than what a crash has cut.
     pub fn is_incomplete(&self) -> bool {
         self.damage.iter().any(|damage| !damage.is_tail)
@@ -188,7 +195,11 @@ impl Recovery {
                             return Err(ScanError::OtherSecret);
                         }
                     }
-                    FrameKind::CleanStop => clean_until = Some(frame.sequence),
+                    FrameKind::CleanStop => {
+                        clean_until = Some(frame.sequence);
+                        let mark = <[u8; 8]>::try_from(frame.payload.as_slice());
+                        summary.ended_by = mark.ok().map(u64::from_le_bytes);
+                    }
                     FrameKind::Time => {
                         summary.mark =
                             postcard::from_bytes(&frame.payload).ok().or(summary.mark.take());

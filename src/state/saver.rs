@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::frame::FrameKind;
 use super::log::{FrameSink, StateLog};
+use super::process_mark::process_mark;
 use super::progress::{SaveOutcome, StateMetrics};
 use super::shared_sink::{CellsFor, SharedSink, SuccessorSink};
 use super::sync::{SyncAtOnce, SyncRunner};
@@ -25,8 +26,8 @@ const URGENT_BYTES: u64 = 32 * 1024 * 1024;
 /// Logs after which a round is written without regard to how much has changed: each start of the process makes one.
 const MAX_LOGS: usize = 8;
 
-/// How long a sync may take before the disk counts as failing.
-const MAX_SYNC: Nanos = Nanos::from_secs(10);
+/// How long a sync may take before what is written since counts as unsaved, so that an operator is told.
+const SLOW_SYNC: Nanos = Nanos::from_secs(10);
 
 /// The time between attempts on a disk that fails: the first, and the longest.
 const FIRST_RETRY: Nanos = Nanos::from_millis(500);
@@ -128,8 +129,9 @@ pub struct Saver<S> {
 }
 
 impl RunningSync {
-    const fn is_overdue(&self, now: Nanos) -> bool {
-        !self.is_abandoned && now.saturating_sub(self.began).get() > MAX_SYNC.get()
+    /// Whether the disk takes long. It is not given up: what takes long once would take long again.
+    const fn is_slow(&self, now: Nanos) -> bool {
+        now.saturating_sub(self.began).get() > SLOW_SYNC.get()
     }
 }
 
@@ -225,6 +227,8 @@ impl<S: StateSource> Saver<S> {
         self.log.collect(true);
         let log = self.log.is_open().then_some(&mut self.log);
         add(&mut self.source, &mut SharedSink { log, successor: self.successor.as_mut(), cells });
+        // Without a log nobody has written what is not listed as changed any more.
+        self.lacks_cells |= cells == CellsFor::Both && !self.log.is_open();
         // The next step writes it.
         self.log.collect(false);
         self.has_more |= self.log.added() != before;
@@ -247,16 +251,10 @@ impl<S: StateSource> Saver<S> {
                 if wrote || self.log.added() != before {
                     self.metrics.record(SaveOutcome::Ok);
                 }
-                if self.is_recovering() {
-                    return;
+                let is_slow = self.sync.is_some_and(|sync| sync.is_slow(now));
+                if !is_slow && !self.is_recovering() {
+                    self.metrics.saved_at.store(now.get(), Ordering::Relaxed);
                 }
-                self.metrics.saved_at.store(now.get(), Ordering::Relaxed);
-                if self.has_failed {
-                    self.has_failed = false;
-                    self.failure = None;
-                    log::warn!("the state is saved again");
-                }
-                self.retry_after = FIRST_RETRY;
             }
             Err(error) => self.fail(&error, now),
         }
@@ -285,7 +283,7 @@ impl<S: StateSource> Saver<S> {
         if self.is_handed_over && self.round.is_some_and(|round| round.is_urgent) {
             return Err(io::Error::other("cells that did not change are not written"));
         }
-        self.log.add(FrameKind::CleanStop, 0, &[]);
+        self.log.add(FrameKind::CleanStop, 0, &process_mark().to_le_bytes());
         self.log.flush()?;
         self.wants_sync = true;
         self.begin_sync(now);
@@ -298,7 +296,7 @@ impl<S: StateSource> Saver<S> {
     }
 
     fn save(&mut self, now: Nanos, is_urgent: bool) -> io::Result<bool> {
-        self.end_sync(now)?;
+        self.end_sync()?;
         self.open_log()?;
         let before = self.log.added();
         let (cells, successor) = (CellsFor::Both, self.successor.as_mut());
@@ -317,7 +315,7 @@ impl<S: StateSource> Saver<S> {
         let is_time = now >= self.synced_at.saturating_add(self.intervals.sync);
         self.wants_sync |= is_urgent || is_time || is_complete;
         self.begin_sync(now);
-        self.end_sync(now)?;
+        self.end_sync()?;
         Ok(wrote)
     }
 
@@ -331,7 +329,11 @@ impl<S: StateSource> Saver<S> {
                 let is_urgent = self.has_failed || self.lacks_cells || self.log.count() > MAX_LOGS;
                 self.begin_round(is_urgent)
             }
-            (false, true) if self.round.is_none() && has_changed_much => self.begin_round(false),
+            (false, true) if self.round.is_none() && has_changed_much => {
+                // What was collected for a successor belongs to the log before.
+                self.log.flush()?;
+                self.begin_round(false)
+            }
             (false, true) => Ok(()),
         }
     }
@@ -355,15 +357,12 @@ impl<S: StateSource> Saver<S> {
     }
 
     /// Takes the result of a sync, if it is there.
-    fn end_sync(&mut self, now: Nanos) -> io::Result<()> {
+    fn end_sync(&mut self) -> io::Result<()> {
         let Some(sync) = self.sync else {
             return Ok(());
         };
         match self.runner.take_result() {
             Some(result) => self.take_synced(sync, result),
-            None if sync.is_overdue(now) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "the disk does not answer"))
-            }
             None => Ok(()),
         }
     }
@@ -391,6 +390,11 @@ impl<S: StateSource> Saver<S> {
         if let Some(round) = sync.completes {
             self.log.set_complete(round.number);
             (self.round, self.round_bytes, self.lacks_cells) = (None, round.bytes, false);
+            self.retry_after = FIRST_RETRY;
+            if std::mem::take(&mut self.has_failed) {
+                self.failure = None;
+                log::warn!("the state is saved again");
+            }
         }
         if !self.is_recovering() {
             self.source.set_saved(sync.batch);
@@ -405,7 +409,7 @@ impl<S: StateSource> Saver<S> {
     /// Takes the result of a sync, and begins the next if one is wanted. For the time between two steps.
     pub fn poll_sync(&mut self) {
         let now = self.source.mark().mono;
-        match self.end_sync(now) {
+        match self.end_sync() {
             Ok(()) => self.begin_sync(now),
             Err(error) => self.fail(&error, now),
         }
@@ -451,10 +455,10 @@ impl<S: StateSource> Saver<S> {
         self.metrics.record(if is_full { SaveOutcome::Full } else { SaveOutcome::Error });
         if is_full {
             self.log.make_room();
-            // A round after a failure writes everything anew, so the logs of an earlier attempt that failed only take room.
-            if let Some(round) = self.round.filter(|_| self.has_failed) {
-                self.log.discard_from(round.number);
-            }
+        }
+        // A round after a failure writes everything anew, so the logs of an earlier attempt that failed only take room.
+        if let Some(round) = self.round.filter(|_| self.has_failed) {
+            self.log.discard_from(round.number);
         }
         let reason = error.to_string();
         if self.failure.as_ref() != Some(&reason) {

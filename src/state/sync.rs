@@ -12,16 +12,19 @@ use super::disk::{DiskFile, StateDisk};
 
 /// What a sync covers.
 pub struct SyncJob {
+    pub(super) disk: Arc<dyn StateDisk>,
+    /// Names of files of which nobody knows whether they are on the disk.
+    pub(super) inherited: Vec<String>,
     /// Files that were written to.
     pub(super) files: Vec<Arc<dyn DiskFile>>,
-    /// The disk, if names of files have changed.
-    pub(super) names: Option<Arc<dyn StateDisk>>,
+    /// Whether names of files have changed.
+    pub(super) names: bool,
 }
 
 impl SyncJob {
     /// Whether there is nothing to do.
     pub(super) fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.names.is_none()
+        self.files.is_empty() && self.inherited.is_empty() && !self.names
     }
 
     /// Returns when everything is on the disk.
@@ -29,11 +32,18 @@ impl SyncJob {
     /// # Errors
     /// What the system says, or a file has lost its name: then nothing will find it again.
     pub fn run(&self) -> io::Result<()> {
+        for name in &self.inherited {
+            match self.disk.sync_file(name) {
+                // It was removed meanwhile, because it is not needed any more.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                result => result?,
+            }
+        }
         for file in &self.files {
             file.sync()?;
         }
-        if let Some(disk) = &self.names {
-            disk.sync_names()?;
+        if self.names {
+            self.disk.sync_names()?;
         }
         for file in &self.files {
             if !file.is_linked()? {

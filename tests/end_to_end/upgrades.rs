@@ -464,6 +464,56 @@ limits_of_this_proxy: {{ drain: 20s, finish: 20s }}
     assert!((LIMIT - LIMIT / 8..=LIMIT).contains(&admitted), "{admitted} of {LIMIT}");
 }
 
+/// The one in the middle cannot use the directory, which ends as the first has left it: in an orderly way. Its successor must
+/// not take that for its own end.
+#[tokio::test]
+async fn a_successor_saves_what_the_process_before_could_not() {
+    let origin = CountingOrigin::start().await;
+    let limits = "
+limits:
+  allow: { tier: exact, rate: 3/10d, key: header:x-key, missing_key: deny }
+  deny: { tier: exact, rate: 3/10d, key: header:x-key, missing_key: deny, after_crash: deny }
+routes: [{ name: deny, match: { path: /deny }, limits: [deny] }, { name: allow, limits: [allow] }]
+limits_of_this_proxy: { drain: 300ms }
+";
+    for end in ["KILL", "TERM"] {
+        let store = "store: { embedded: { state: state, flush: 20ms, sync: 50ms } }";
+        let policy = format!("{}{store}{limits}", origin_yaml(origin.address));
+        let mut first = Gate::start(&policy).await;
+        let admitted = async |gate: &Gate| {
+            let mut admitted = 0;
+            for path in ["/allow", "/deny"] {
+                for request in 0..50 {
+                    let asked = client().get(gate.url(path)).header("x-key", request % 10).send();
+                    admitted += u32::from(asked.await.unwrap().status() == 200);
+                }
+            }
+            admitted
+        };
+        let obstacle = first.folder.path().join("state/log.0000000099");
+        std::fs::create_dir(&obstacle).unwrap();
+        let mut second = upgraded(&mut first).await;
+        assert!(logged(&second, "the state is not saved yet").await, "{}", second.log());
+        assert_eq!(admitted(&second).await, 60);
+        let mut third = second.successor();
+        assert!(logged(&second, "a successor is waiting").await);
+        second.signal("QUIT");
+        assert!(second.ended(Duration::from_secs(20)).await.is_some(), "{}", second.log());
+        third.wait_ready().await;
+        std::fs::remove_dir(&obstacle).unwrap();
+        let saved = eventually(Duration::from_secs(20), || async {
+            let written = "tollgate_state_writes_total{outcome=\"ok\"}";
+            metric(&third.metrics().await, written) > 0.0
+        });
+        assert!(saved.await, "{}", third.log());
+        third.signal(end);
+        third.ended(Duration::from_secs(20)).await.unwrap();
+        let mut last = Gate::run(Arc::clone(&third.folder), third.port, third.admin, &[]);
+        last.wait_ready().await;
+        assert_eq!(admitted(&last).await, 0, "{end}: {}", last.log());
+    }
+}
+
 /// Clients of HTTP/2 have several requests under way on one connection, and the old process tells them to use another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upgrades_under_http2_admit_what_one_process_would() {

@@ -402,7 +402,7 @@ fn nothing_counts_as_saved_before_what_a_failure_lost_is_written_anew() {
             assert!(node.is_allowed("fixed_window-deny", &format!("k{key}")));
         }
         node.saver.step(true);
-        disk.set_faults(Faults { error: 1, full: 0 });
+        disk.set_faults(Faults { error: 1, ..Faults::default() });
         let passed: Vec<_> = (0..500)
             .map(|key| {
                 let decision = node.decide("fixed_window-deny", &format!("k{key}"));
@@ -471,6 +471,67 @@ fn attempts_on_a_full_disk_take_no_room() {
     assert_eq!(after.spent("fixed_window-allow", "k19"), 2);
 }
 
+/// Each attempt writes everything. Kept, they would fill the disk, and with it whatever else is there.
+#[test]
+fn attempts_that_the_disk_does_not_confirm_take_no_room() {
+    let (disk, clock) = (SimulatedDisk::new(0), Arc::new(ManualClock::new(EPOCH)));
+    let policy = policy("fixed_window");
+    let mut node = Node::start(&policy, &clock, &disk);
+    for key in 0..100 {
+        assert!(node.is_allowed("fixed_window-allow", &format!("k{key}")));
+    }
+    node.saver.step(true);
+    disk.set_faults(Faults { sync: 1, ..Faults::default() });
+    let mut taken = Vec::new();
+    for attempt in 0..20 {
+        assert!(node.is_allowed("fixed_window-allow", &format!("k{attempt}")));
+        clock.advance(Nanos::from_millis(20_000));
+        node.saver.step(true);
+        assert!(node.metrics.is_failing());
+        taken.push(disk.bytes());
+    }
+    assert!(taken[19] <= taken[1], "{taken:?}");
+    disk.set_faults(Faults::default());
+    clock.advance(Nanos::from_millis(20_000));
+    node.saver.step(true);
+    assert!(!node.metrics.is_failing());
+    let after = Node::start(&policy, &clock, &disk.after_power_loss());
+    assert_eq!(after.spent("fixed_window-allow", "k19"), 2);
+}
+
+/// A disk that takes a minute for each sync, after a failure: it is waited for, and not asked for everything once more.
+#[test]
+fn a_slow_disk_gets_everything_once() {
+    let (disk, clock) = (SimulatedDisk::new(0), Arc::new(ManualClock::new(EPOCH)));
+    let policy = policy("fixed_window");
+    let mut node = Node::start(&policy, &clock, &disk);
+    let syncs = LateSyncs::default();
+    node.saver = node.saver.with_sync_runner(Box::new(syncs.clone()));
+    for key in 0..100 {
+        assert!(node.is_allowed("fixed_window-allow", &format!("k{key}")));
+    }
+    disk.set_faults(Faults { error: 1, ..Faults::default() });
+    node.saver.step(true);
+    disk.set_faults(Faults::default());
+    let mut written = Vec::new();
+    for minute in 0..5 {
+        assert!(node.is_allowed("fixed_window-allow", &format!("k{minute}")));
+        for _ in 0..60 {
+            clock.advance(Nanos::from_millis(1_000));
+            node.saver.step(false);
+        }
+        let age = node.metrics.age(clock.now().mono);
+        assert!(age >= Nanos::from_millis(40_000), "an operator is told: {age:?}");
+        syncs.end();
+        node.saver.poll_sync();
+        written.push(disk.bytes());
+    }
+    assert!(!node.metrics.is_failing());
+    assert!(written[4] - written[0] < 2_000, "{written:?}");
+    let after = Node::start(&policy, &clock, &disk.after_kill());
+    assert_eq!(after.spent("fixed_window-allow", "k99"), 1);
+}
+
 /// Errors and full disks at any call: nothing panics, requests are judged as before, and when the disk is well again, so is
 /// the state.
 #[test]
@@ -484,7 +545,8 @@ fn a_failing_disk_changes_no_decision_and_recovers_by_itself() {
         let route = format!("{algorithm}-{}", AFTER[(seed % 2) as usize]);
         let mut spent = 0;
         for _ in 0..60 {
-            let faults = Faults { error: random.u32(..4), full: random.u32(..4) };
+            let faults =
+                Faults { error: random.u32(..4), full: random.u32(..4), sync: random.u32(..4) };
             disk.set_faults(faults);
             for _ in 0..random.u32(..3) {
                 let is_allowed = node.is_allowed(&route, "a");

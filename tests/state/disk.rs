@@ -11,6 +11,8 @@ use tollgate::state::{DiskFile, StateDisk, SyncJob, SyncRunner};
 pub struct Faults {
     pub error: u32,
     pub full: u32,
+    /// Errors of syncs only.
+    pub sync: u32,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -177,7 +179,7 @@ impl SimulatedDisk {
 
     fn fault(&self) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
-        let Faults { error, full } = state.faults;
+        let Faults { error, full, .. } = state.faults;
         if error > 0 && state.random.u32(..error) == 0 {
             return Err(io::Error::other("input/output error"));
         }
@@ -288,6 +290,10 @@ impl DiskFile for SimulatedFile {
     fn sync(&self) -> io::Result<()> {
         self.disk.fault()?;
         let mut state = self.disk.0.lock().unwrap();
+        let sync = state.faults.sync;
+        if sync > 0 && state.random.u32(..sync) == 0 {
+            return Err(io::Error::other("input/output error"));
+        }
         let file = state.files.get_mut(&self.name).ok_or(io::ErrorKind::NotFound)?;
         file.synced = file.content();
         file.unsynced.clear();

@@ -366,6 +366,37 @@ fn hand_over_after(policy: &str, saves: u32) {
     }
 }
 
+/// The last copy for a successor is collected first. The log gets it also when a round begins before it is written.
+#[test]
+fn what_was_copied_for_a_successor_that_fails_is_saved() {
+    let policy = "
+limits:
+  hour: { tier: exact, rate: 9/10d, algorithm: fixed_window, key: header:x-key, missing_key: deny }
+routes:
+  - { name: hour, match: { path: /hour }, limits: [hour] }
+";
+    for changes in 0..4 {
+        let (clock, disk) = (Arc::new(ManualClock::new(EPOCH)), SimulatedDisk::new(1));
+        let mut node = Node::start(policy, &clock, &disk);
+        node.saver = node.saver.with_min_round(1);
+        for _ in 0..changes {
+            (0..50).for_each(|key| assert!(node.is_allowed("hour", &key.to_string())));
+            node.saver.step(true);
+        }
+        (0..50).for_each(|key| assert!(node.is_allowed("hour", &key.to_string())));
+        node.saver.set_handed_over(true);
+        let generation = &node.generation;
+        node.saver.save_with_successor(|source, sink| source.hand_over(generation, sink));
+        node.engine.take_back();
+        node.saver.set_handed_over(false);
+        node.saver.step(false);
+        let next = Node::start(policy, &clock, &disk.after_kill());
+        for key in 0..50 {
+            assert_eq!(next.spent("hour", &key.to_string()), changes + 1, "{changes}, key {key}");
+        }
+    }
+}
+
 /// Requests end while a handover that failed is taken back: neither waits for the other.
 #[test]
 fn a_handover_is_taken_back_while_requests_end() {

@@ -62,8 +62,8 @@ impl Greeted {
     }
 
     /// By which the orderly end of the running process is known in its directory.
-    pub(crate) const fn process(&self) -> u64 {
-        self.hello.process
+    pub(crate) const fn run_id(&self) -> u64 {
+        self.hello.run_id
     }
 
     /// The state directory.

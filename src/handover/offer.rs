@@ -20,7 +20,7 @@ use super::giving::Giving;
 use super::timeouts::{MESSAGE_TIMEOUT, POLL_INTERVAL, QUIT_VALIDITY};
 use super::wire::{Hello, MAX_WAIT_LINE, Packet, VERSION, packet_bytes, version_of};
 use crate::state::AfterTask;
-use crate::state::process_mark;
+use crate::state::run_id;
 
 /// Peers that are greeted at once. One that says nothing must not keep a successor waiting.
 const MAX_GREETED: usize = 8;
@@ -173,7 +173,7 @@ fn hello(context: &HandoverContext) -> Hello {
         secret: context.engine.secret_bytes(),
         mark: context.clock.mark(),
         directory: context.directory,
-        process: process_mark(),
+        run_id: run_id(),
     }
 }
 

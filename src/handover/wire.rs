@@ -67,7 +67,7 @@ pub(super) struct Hello {
     /// The state directory.
     pub(super) directory: Option<DirectoryIdentity>,
     /// By which its orderly end is known in the directory.
-    pub(super) process: u64,
+    pub(super) run_id: u64,
 }
 
 /// A packet of the running process.

@@ -45,7 +45,7 @@ pub(super) struct LaterState {
     secret: [u8; KEY_SECRET_BYTES],
     /// Whether the process before uses it too.
     is_shared: bool,
-    /// The mark of that process.
+    /// The [`run_id`](crate::state::run_id) of that process.
     running: u64,
 }
 
@@ -161,7 +161,7 @@ impl LaterState {
         let own = StateDirectory::identity(&settings.directory).ok();
         let is_shared = own.is_some() && own == running.directory();
         let (settings, secret) = (settings.clone(), *running.secret());
-        Ok(Self { settings, secret, is_shared, running: running.process() })
+        Ok(Self { settings, secret, is_shared, running: running.run_id() })
     }
 
     pub(super) const fn is_shared(&self) -> bool {
@@ -234,6 +234,8 @@ fn save(
         Ok(handle) => {
             let waiting = Arc::clone(&handle);
             store.set_save_wake(Box::new(move || waiting.hurry()));
+            // Requests may have waited for the disk since before this thread was there.
+            handle.hurry();
             Some(handle)
         }
         Err(error) => {

@@ -70,7 +70,7 @@ pub struct StateSummary {
     pub last: Option<FrameEnd>,
     /// Whether the process that wrote it ended in an orderly way.
     pub is_clean: bool,
-    /// Who wrote the last orderly end ([`process_mark`](super::process_mark)).
+    /// Who wrote the last orderly end ([`run_id`](super::run_id)).
     pub ended_by: Option<u64>,
     /// The log with which the latest complete round began.
     pub complete: Option<u64>,
@@ -143,8 +143,8 @@ impl ScanError {
 
 impl StateSummary {
     /// Whether a process has ended in an orderly way and is the last that wrote.
-    pub fn was_ended_by(&self, mark: u64) -> bool {
-        mark != 0 && self.is_clean && self.ended_by == Some(mark)
+    pub fn was_ended_by(&self, run_id: u64) -> bool {
+        run_id != 0 && self.is_clean && self.ended_by == Some(run_id)
     }
 
     /// Whether something is damaged or missing, other than what a crash has cut.
@@ -197,8 +197,8 @@ impl Recovery {
                     }
                     FrameKind::CleanStop => {
                         clean_until = Some(frame.sequence);
-                        let mark = <[u8; 8]>::try_from(frame.payload.as_slice());
-                        summary.ended_by = mark.ok().map(u64::from_le_bytes);
+                        let id = <[u8; 8]>::try_from(frame.payload.as_slice());
+                        summary.ended_by = id.ok().map(u64::from_le_bytes);
                     }
                     FrameKind::Time => {
                         summary.mark =

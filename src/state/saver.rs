@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 
 use super::frame::FrameKind;
 use super::log::{FrameSink, StateLog};
-use super::process_mark::process_mark;
 use super::progress::{SaveOutcome, StateMetrics};
+use super::run_id::run_id;
 use super::shared_sink::{CellsFor, SharedSink, SuccessorSink};
 use super::sync::{SyncAtOnce, SyncRunner};
 use crate::clock::{Nanos, TimeMark};
@@ -283,7 +283,7 @@ impl<S: StateSource> Saver<S> {
         if self.is_handed_over && self.round.is_some_and(|round| round.is_urgent) {
             return Err(io::Error::other("cells that did not change are not written"));
         }
-        self.log.add(FrameKind::CleanStop, 0, &process_mark().to_le_bytes());
+        self.log.add(FrameKind::CleanStop, 0, &run_id().to_le_bytes());
         self.log.flush()?;
         self.wants_sync = true;
         self.begin_sync(now);

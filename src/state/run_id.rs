@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 /// The number of this process: random, because a process in a container often has the number of the one before.
-pub fn process_mark() -> u64 {
-    static MARK: LazyLock<u64> = LazyLock::new(|| {
+pub fn run_id() -> u64 {
+    static ID: LazyLock<u64> = LazyLock::new(|| {
         let mut bytes = [0; 8];
         match getrandom::fill(&mut bytes) {
             Ok(()) => u64::from_le_bytes(bytes),
@@ -12,5 +12,5 @@ pub fn process_mark() -> u64 {
             Err(_) => 0,
         }
     });
-    *MARK
+    *ID
 }

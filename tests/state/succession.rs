@@ -135,10 +135,15 @@ fn switch(
     from: &Process,
     source: &mut EngineSource,
     mut stream: Stream,
-    mut restorer: Restorer,
+    restorer: Restorer,
     to: &Process,
 ) {
     source.hand_over(&from.generation, &mut stream);
+    take_up(from, stream, restorer, to);
+}
+
+/// What follows when everything has been streamed.
+fn take_up(from: &Process, mut stream: Stream, mut restorer: Restorer, to: &Process) {
     let is_rest = |kind| matches!(kind, FrameKind::Confirm | FrameKind::InFlight);
     let frames = std::mem::take(&mut stream.0);
     let (rest, frames): (Vec<_>, Vec<_>) =
@@ -262,6 +267,7 @@ limits:
   flying: { tier: exact, max_in_flight: 2, key: header:x-key, missing_key: deny }
 routes:
   - { name: one, match: { path: /one }, limits: [flying, hour] }
+  - { name: flying, match: { path: /flying }, limits: [flying] }
 ";
     for round in 0..6 {
         let clock = Arc::new(ManualClock::new(EPOCH));
@@ -315,8 +321,65 @@ routes:
         );
         for (key, admitted) in admitted.iter().enumerate() {
             assert_eq!(admitted.load(Ordering::SeqCst), LIMIT, "round {round}, key {key}");
+            // Nothing is in flight any more, wherever it began.
+            let facts_of = headers(&key.to_string());
+            let facts = facts(&new.engine, "/flying", &facts_of);
+            let decided = new.engine.decide(&new.generation, &facts).now_or_never();
+            let (decision, _pending) = decided.expect("in the successor nothing waits");
+            let flying = decision.verdicts[0].verdict;
+            assert!(
+                flying.allowed && flying.remaining == 1,
+                "round {round}, key {key}: {flying:?}"
+            );
         }
     }
+}
+
+/// Asks for requests in the middle of a switch, once one limit's requests in flight have been handed over.
+struct Meeting<'p> {
+    stream: Stream,
+    process: &'p Process,
+    paths: Vec<&'static str>,
+}
+
+impl FrameSink for Meeting<'_> {
+    fn add(&mut self, kind: FrameKind, group: u8, payload: &[u8]) {
+        self.stream.add(kind, group, payload);
+        if kind == FrameKind::InFlight {
+            for path in self.paths.drain(..) {
+                assert!(self.process.decide(path, "a").now_or_never().is_none(), "it waits");
+            }
+        }
+    }
+}
+
+/// A request that holds one slot already, and finds the next one handed over, gives back the first: its client leaves.
+#[tokio::test]
+async fn a_request_that_the_switch_meets_leaves_nothing_in_flight() {
+    let policy = "
+limits:
+  left: { tier: exact, max_in_flight: 3, key: header:x-key, missing_key: deny }
+  right: { tier: exact, max_in_flight: 3, key: header:x-key, missing_key: deny }
+routes:
+  - { name: one, match: { path: /one }, limits: [left, right] }
+  - { name: two, match: { path: /two }, limits: [right, left] }
+";
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let [old, new] = [(); 2].map(|()| Process::start(&clock, policy));
+    let mut source = old.source(&clock);
+    let held = old.decide("/one", "a").await;
+    let mut meeting =
+        Meeting { stream: Stream::default(), process: &old, paths: vec!["/one", "/two"] };
+    source.hand_over(&old.generation, &mut meeting);
+    assert!(meeting.paths.is_empty(), "the switch has met them");
+    take_up(&old, meeting.stream, Restorer::new(Arc::clone(&new.engine)), &new);
+    let next = new.decide("/one", "a").await;
+    let left: Vec<u32> =
+        next.decision.verdicts.iter().map(|limit| limit.verdict.remaining).collect();
+    assert_eq!(left, [1, 1], "the first and this one");
+    drop((held, next));
+    let next = new.decide("/one", "a").await;
+    assert!(next.decision.verdicts.iter().all(|limit| limit.verdict.remaining == 2));
 }
 
 /// What a process saves after its cells have gone must not look like everything: the next start would find nothing else.
@@ -375,7 +438,7 @@ limits:
 routes:
   - { name: hour, match: { path: /hour }, limits: [hour] }
 ";
-    for changes in 0..4 {
+    for changes in 0..8 {
         let (clock, disk) = (Arc::new(ManualClock::new(EPOCH)), SimulatedDisk::new(1));
         let mut node = Node::start(policy, &clock, &disk);
         node.saver = node.saver.with_min_round(1);

@@ -15,7 +15,7 @@ async fn upgrades_admit_what_one_process_would() {
     let redis = Redis::start(&[]).await;
     let origin = CountingOrigin::start().await;
     let policy = format!(
-        "{}store: {{ redis: {{ url: \"{}\" }} }}
+        "{}store: {{ redis: {{ url: \"{}\", timeout: 1s }} }}
 limits:
   day: {{ tier: exact, algorithm: token_bucket, rate: {LIMIT}/10d, burst: {LIMIT}, key: header:x-key, missing_key: deny }}
   flying: {{ tier: exact, max_in_flight: 3, key: header:x-key, missing_key: deny }}

@@ -16,7 +16,7 @@ use tollgate::config;
 use tollgate::engine::{Engine, EngineSource, Generation, Outcome};
 use tollgate::policy::client::RequestClient;
 use tollgate::policy::{ConnectionFacts, Facts, KeySecret};
-use tollgate::state::{SaveIntervals, Saver, SaverHandle, StateDirectory, StateMetrics};
+use tollgate::state::{LastSave, SaveIntervals, Saver, SaverHandle, StateDirectory, StateMetrics};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -154,7 +154,7 @@ routes: [{{ name: r, limits: [l] }}]
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(saving) = &self.saving {
-            assert!(saving.handle.finish(Duration::from_secs(60)));
+            assert_eq!(saving.handle.finish(Duration::from_secs(60)), LastSave::Saved);
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Signals, as requests of the operator.
 //!
 //! HUP asks for a reload, QUIT for a handover to a successor, USR1 for the access log to be reopened. TERM asks for an
-//! orderly end. INT, or TERM while the process is ending, asks for an immediate one. USR2 does nothing. XFSZ (a file
+//! orderly end. INT, or a second TERM, asks for an immediate one. USR2 does nothing. XFSZ (a file
 //! may not grow, `RLIMIT_FSIZE`) is treated like a full disk: the write fails, and its line is dropped and counted. By
 //! default USR2 and XFSZ would end the process.
 //!
 //! This file only records what was requested; `ops` and `edge` carry it out. A request to end is never withdrawn.
 
 use std::os::raw::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
@@ -17,7 +18,7 @@ use tokio::sync::{Notify, watch};
 /// Exit status after INT: 128 + the signal's number, as shells report it.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// Exit status after a TERM while the process is ending.
+/// Exit status after a second TERM.
 const EXIT_NOW: i32 = 1;
 
 type ExitHook = Box<dyn Fn() + Send + Sync>;
@@ -37,7 +38,12 @@ pub struct OperatorRequests {
     /// Notified once for any number of USR1s since it was last awaited.
     pub reopen: Notify,
     exit_hook: OnceLock<ExitHook>,
-    shutdown: watch::Sender<Shutdown>,
+    /// The status of the exit, once its hook has run.
+    exit: OnceLock<i32>,
+    /// The first cause stays; `None`: the process goes on.
+    shutdown: watch::Sender<Option<ShutdownCause>>,
+    /// Whether a TERM has arrived.
+    is_terminated: AtomicBool,
 }
 
 /// Why the process ends.
@@ -47,15 +53,8 @@ pub enum ShutdownCause {
     Term,
     /// A successor accepts connections instead of this process.
     Replaced,
-}
-
-/// Whether the process is ending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shutdown {
-    NotRequested,
-    Requested(ShutdownCause),
-    /// TERM arrived while the process was ending: end now.
-    Immediate,
+    /// INT: it ends as soon as its state is saved.
+    Exit,
 }
 
 impl Signals {
@@ -91,24 +90,28 @@ impl OperatorRequests {
             hand_over: Notify::new(),
             reopen: Notify::new(),
             exit_hook: OnceLock::new(),
-            shutdown: watch::Sender::new(Shutdown::NotRequested),
+            exit: OnceLock::new(),
+            shutdown: watch::Sender::new(None),
+            is_terminated: AtomicBool::new(false),
         }
     }
 
     /// A successor accepts connections from now on. Ignored if the process is ending already.
     pub fn replace(&self) {
+        self.shut_down(ShutdownCause::Replaced);
+    }
+
+    fn shut_down(&self, cause: ShutdownCause) {
         self.shutdown.send_if_modified(|shutdown| {
-            let first = *shutdown == Shutdown::NotRequested;
-            if first {
-                *shutdown = Shutdown::Requested(ShutdownCause::Replaced);
-            }
-            first
+            let is_first = shutdown.is_none();
+            shutdown.get_or_insert(cause);
+            is_first
         });
     }
 
     /// Returns when a successor accepts connections instead of this process.
     pub async fn until_replaced(&self) {
-        let replaced = Shutdown::Requested(ShutdownCause::Replaced);
+        let replaced = Some(ShutdownCause::Replaced);
         // An error is impossible: the sender lives as long as `self`.
         let _ = self.shutdown.subscribe().wait_for(|shutdown| *shutdown == replaced).await;
     }
@@ -116,17 +119,14 @@ impl OperatorRequests {
     /// Returns when the process is told to end.
     pub async fn until_shutdown(&self) -> ShutdownCause {
         let mut shutdown = self.shutdown.subscribe();
-        // An error is impossible: the sender lives as long as `self`.
-        let _ = shutdown.wait_for(|shutdown| *shutdown != Shutdown::NotRequested).await;
-        match *self.shutdown.borrow() {
-            Shutdown::Requested(cause) => cause,
-            Shutdown::NotRequested | Shutdown::Immediate => ShutdownCause::Term,
-        }
+        let cause = shutdown.wait_for(Option::is_some).await;
+        // There is one: the sender lives as long as `self`.
+        cause.ok().and_then(|cause| *cause).unwrap_or(ShutdownCause::Term)
     }
 
     /// Whether the process has been told to end.
     pub fn is_ending(&self) -> bool {
-        *self.shutdown.borrow() != Shutdown::NotRequested
+        self.shutdown.borrow().is_some()
     }
 
     /// Sets what runs before [`Self::exit`] ends the process. The first hook stays.
@@ -135,13 +135,18 @@ impl OperatorRequests {
         let _ = self.exit_hook.set(Box::new(hook));
     }
 
-    /// Runs the exit hook, flushes the operator's log and ends the process.
+    /// Runs the exit hook, flushes the operator's log and ends the process. Whoever calls it later waits for the first: what
+    /// the hook saves must not be cut.
     pub fn exit(&self, code: i32) -> ! {
-        if let Some(hook) = self.exit_hook.get() {
-            hook();
-        }
-        log::logger().flush();
-        std::process::exit(code)
+        let code = self.exit.get_or_init(|| {
+            self.shut_down(ShutdownCause::Exit);
+            if let Some(hook) = self.exit_hook.get() {
+                hook();
+            }
+            log::logger().flush();
+            code
+        });
+        std::process::exit(*code)
     }
 
     fn receive(&self, signal: c_int) {
@@ -156,16 +161,9 @@ impl OperatorRequests {
     }
 
     fn receive_term(&self) {
-        let mut is_repeated = false;
-        self.shutdown.send_modify(|shutdown| {
-            is_repeated = *shutdown != Shutdown::NotRequested;
-            *shutdown = match is_repeated {
-                false => Shutdown::Requested(ShutdownCause::Term),
-                true => Shutdown::Immediate,
-            };
-        });
-        if is_repeated {
+        if self.is_terminated.swap(true, Ordering::Relaxed) {
             self.exit(EXIT_NOW);
         }
+        self.shut_down(ShutdownCause::Term);
     }
 }

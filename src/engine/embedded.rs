@@ -15,7 +15,7 @@ use crate::clock::Now;
 use crate::estimator::ConfirmTable;
 use crate::limit::Verdict;
 use crate::policy::WhenFull;
-use crate::store::SingleSettlement;
+use crate::store::{EmbeddedCharge, Settlement, SingleSettlement};
 
 /// The judgment of a key that the store has no room for.
 struct OverflowJudgment {
@@ -60,25 +60,29 @@ impl ExactTier {
         if let [charge] = charges {
             return self.charge_single(request, charge, may_charge, kinds, results);
         }
-        let (confirm, now) = (request.confirm, request.now);
-        let embedded: SmallVec<[_; 4]> = charges.iter().map(ExactCharge::embedded_charge).collect();
-        let mut overflows: SmallVec<[IndexedOverflow; 2]> = SmallVec::new();
-        let settlement = self.embedded.settle(&embedded, may_charge, now, |index| {
-            let OverflowJudgment { verdict, charge } = charges[index].judge_overflow(confirm, now);
-            overflows.push(IndexedOverflow { index, charge });
-            verdict
-        })?;
-        results.save = results.save.max(settlement.save);
-        for (index, (charge, verdict)) in charges.iter().zip(&settlement.verdicts).enumerate() {
-            let overflow = overflows.iter_mut().find(|overflow| overflow.index == index);
-            let storage = match overflow {
-                None => CellStorage::Cell,
-                Some(overflow) => CellStorage::Overflow(overflow.charge.take()),
-            };
-            ChargeJudgment { verdict: *verdict, storage, charged: settlement.charged }
-                .conclude(charge, request, kinds, results);
+        charge_several(request, charges, kinds, results, |embedded, when_full| {
+            self.embedded.settle(embedded, may_charge, request.now, when_full)
+        })
+    }
+
+    /// Charges all limits of a request or none, and returns whether they are charged: in the cells as they were when a
+    /// successor got them, because it does not answer.
+    pub(super) fn charge_kept(
+        &self,
+        request: &ExactRequest<'_>,
+        results: &mut ExactVerdicts,
+    ) -> bool {
+        let (charges, kinds) = (request.charges.as_slice(), VerdictKinds::DEGRADED);
+        if charges.is_empty() {
+            return request.may_charge;
         }
-        Some(settlement.charged)
+        let charged = charge_several(request, charges, kinds, results, |embedded, when_full| {
+            let may_charge = request.may_charge;
+            Some(self.embedded.settle_kept(embedded, may_charge, request.now, when_full))
+        });
+        // Nothing is saved here any more.
+        results.save = None;
+        charged.unwrap_or(false)
     }
 
     /// [`ExactTier::charge_embedded`] for a single charge, which most requests have.
@@ -103,6 +107,35 @@ impl ExactTier {
         ChargeJudgment { verdict, storage, charged }.conclude(charge, request, kinds, results);
         Some(charged)
     }
+}
+
+/// Turns what the store finds for several charges into verdicts. `settle` asks the store.
+fn charge_several(
+    request: &ExactRequest<'_>,
+    charges: &[ExactCharge<'_>],
+    kinds: VerdictKinds,
+    results: &mut ExactVerdicts,
+    settle: impl FnOnce(&[EmbeddedCharge<'_>], &mut dyn FnMut(usize) -> Verdict) -> Option<Settlement>,
+) -> Option<bool> {
+    let (confirm, now) = (request.confirm, request.now);
+    let embedded: SmallVec<[_; 4]> = charges.iter().map(ExactCharge::embedded_charge).collect();
+    let mut overflows: SmallVec<[IndexedOverflow; 2]> = SmallVec::new();
+    let settlement = settle(&embedded, &mut |index| {
+        let OverflowJudgment { verdict, charge } = charges[index].judge_overflow(confirm, now);
+        overflows.push(IndexedOverflow { index, charge });
+        verdict
+    })?;
+    results.save = results.save.max(settlement.save);
+    for (index, (charge, verdict)) in charges.iter().zip(&settlement.verdicts).enumerate() {
+        let overflow = overflows.iter_mut().find(|overflow| overflow.index == index);
+        let storage = match overflow {
+            None => CellStorage::Cell,
+            Some(overflow) => CellStorage::Overflow(overflow.charge.take()),
+        };
+        ChargeJudgment { verdict: *verdict, storage, charged: settlement.charged }
+            .conclude(charge, request, kinds, results);
+    }
+    Some(settlement.charged)
 }
 
 impl ChargeJudgment {

@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::counters::VerdictKinds;
-use super::decision::{Decision, GUESSED_RETRY_AFTER, LimitVerdict};
+use super::decision::{Decision, GUESSED_RETRY_AFTER, LimitVerdict, Outcome};
 use super::exact::{ExactCharge, ExactOutcome, ExactVerdicts};
 use super::generation::Generation;
 use super::loaded_limit::TierState;
@@ -19,9 +19,9 @@ use super::succession::{
     SuccessorAnswer, Told,
 };
 use super::target::Target;
-use super::tentative::{InFlightCounting, Tentative};
+use super::tentative::{InFlightCounting, Tentative, in_flight_verdict};
 use super::unsettled::Unsettled;
-use crate::clock::{Nanos, Now};
+use crate::clock::Now;
 use crate::limit::Verdict;
 use crate::policy::{KeyHash, WhenFull};
 use crate::store::{CellOwner, InFlightPermit};
@@ -48,7 +48,7 @@ impl Engine {
         let successor = match self.succession.successor().await {
             Ok(Some(successor)) => successor,
             Ok(None) => return self.settle_here(generation, unsettled, decision, pending),
-            Err(_) => return self.pass_unanswered(generation, unsettled, decision, pending),
+            Err(_) => return self.settle_unanswered(generation, unsettled, decision, pending),
         };
         let asked = self.ask(generation, unsettled, decision);
         match successor.judge(asked.request.clone()).await {
@@ -57,8 +57,12 @@ impl Engine {
                 let judged = JudgedThere { held, targets: asked.targets };
                 self.conclude_judged(generation, unsettled, judged, decision, pending)
             }
-            SuccessorAnswer::Silent => {
-                self.pass_unanswered(generation, unsettled, decision, pending)
+            SuccessorAnswer::Silent(late) => {
+                let is_decided = self.settle_unanswered(generation, unsettled, decision, pending);
+                if is_decided && decision.outcome == Outcome::Limited {
+                    late.set_refused();
+                }
+                is_decided
             }
             SuccessorAnswer::Gone => {
                 self.take_back_abandoned();
@@ -103,7 +107,7 @@ impl Engine {
         let is_complete = !is_elsewhere
             && self.charge_tentatively(generation, targets, in_flight, decision, tentative);
         if self.succession.is_abandoned() {
-            let refused = self.refuse_abandoned(generation, &unsettled.targets, decision.at);
+            let refused = self.refuse_unknown(generation, &unsettled.targets, decision.at);
             if refused.has_denial() {
                 return Some((ExactOutcome::Refused, refused));
             }
@@ -261,8 +265,10 @@ impl Engine {
         false
     }
 
-    /// Admits a request uncounted: the successor did not answer.
-    fn pass_unanswered(
+    /// Settles a request that the successor did not answer: by what was counted here until it began to count, and since.
+    /// What it has admitted is not known, so limits with `after_crash: deny` refuse, and requests in flight are not counted.
+    /// Returns whether the request is decided; otherwise the shared store has to judge it.
+    fn settle_unanswered(
         &self,
         generation: &Generation,
         unsettled: &mut Unsettled,
@@ -270,24 +276,62 @@ impl Engine {
         pending: &mut PendingSettlement,
     ) -> bool {
         self.succession.record_unanswered();
-        let mut refused = false;
-        decision.verdicts.clear();
-        for target in unsettled.targets.iter().filter(|target| !target.shadow) {
-            let denied = generation.denied(target, decision.at);
-            let verdict = match target.denied {
-                true => denied,
-                false => Verdict { allowed: true, retry_after: Some(Nanos::ZERO), ..denied },
-            };
-            refused |= !verdict.allowed;
-            let tier = generation.loaded(target.limit).tier();
-            let verdict = LimitVerdict::new(target, tier, verdict, VerdictKinds::DEGRADED);
-            decision.verdicts.push(LimitVerdict { charged: 0, ..verdict });
-        }
-        let outcome = if refused { ExactOutcome::Refused } else { ExactOutcome::Charged };
         unsettled.tentative = Tentative::default();
-        let results = ExactVerdicts::default();
+        decision.verdicts.clear();
+        if self.remote().is_some() {
+            self.pass_in_flight(generation, &unsettled.targets, decision);
+            return self.go_on_in_shared_store(generation, unsettled, Vec::new(), decision);
+        }
+        let mut results = self.refuse_unknown(generation, &unsettled.targets, decision.at);
+        let mut outcome = ExactOutcome::Refused;
+        if !results.has_denial() {
+            let Unsettled { targets, tentative, .. } = &mut *unsettled;
+            let elsewhere = InFlightCounting::Elsewhere;
+            // Only requests in flight are left out, so the rest is complete.
+            let _ = self.charge_tentatively(generation, targets, elsewhere, decision, tentative);
+            self.pass_in_flight(generation, targets, decision);
+            let request = self.exact_request(generation, unsettled, decision);
+            if self.exact.charge_kept(&request, &mut results) {
+                outcome = ExactOutcome::Charged;
+            }
+        }
         self.conclude(generation, unsettled, outcome, results, decision, pending);
         true
+    }
+
+    /// Has the successor take back what a judgment has charged that came too late: the request was refused here meanwhile.
+    pub fn refund_late(&self, held: HeldJudgment, request: &HandedRequest) {
+        let judgment = held.judgment();
+        if !judgment.charged {
+            return;
+        }
+        for (number, (charge, verdict)) in (0..).zip(request.charges.iter().zip(&judgment.verdicts))
+        {
+            let HandedCount::Exact { quota, .. } = charge.count else {
+                continue;
+            };
+            let Some(issued) = self.exact.embedded.quota_numbered(quota) else {
+                continue;
+            };
+            if let Some(verdict) = verdict.filter(|_| !judgment.uncounted.contains(&number)) {
+                let receipt = issued.quota().receipt(&verdict, charge.cost, judgment.at);
+                let (key, units) = (charge.key, charge.cost);
+                held.successor().tell(HandedEvent::Refund { quota, key, units, receipt });
+            }
+        }
+    }
+
+    /// Adds the verdicts of limits of requests in flight that nobody counts.
+    fn pass_in_flight(&self, generation: &Generation, targets: &[Target], decision: &mut Decision) {
+        for target in targets.iter().filter(|target| !target.shadow && !target.denied) {
+            let loaded = generation.loaded(target.limit);
+            if let TierState::InFlight { max, .. } = &loaded.state {
+                let verdict = in_flight_verdict(*max, 0, target.cost, true);
+                let kinds = VerdictKinds::DEGRADED;
+                let verdict = LimitVerdict::new(target, loaded.tier(), verdict, kinds);
+                decision.verdicts.push(LimitVerdict { charged: 0, ..verdict });
+            }
+        }
     }
 
     /// Has the charge of a token that was checked in vain made by whoever counts.
@@ -328,8 +372,8 @@ impl Engine {
         self.take_back();
     }
 
-    /// The verdicts of the limits that refuse because a successor has gone.
-    fn refuse_abandoned(
+    /// The verdicts of the limits that refuse because nobody tells what a successor has admitted.
+    fn refuse_unknown(
         &self,
         generation: &Generation,
         targets: &[Target],

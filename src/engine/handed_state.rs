@@ -30,6 +30,35 @@ struct InFlightRecord {
     held: Vec<(HandedKey, u64)>,
 }
 
+/// Cells of the confirm table.
+#[derive(Serialize, Deserialize)]
+struct ConfirmRecord {
+    /// The limits by the numbers that the cells name.
+    limits: Vec<(u8, String)>,
+    cells: Vec<MovedCell>,
+}
+
+impl ConfirmRecord {
+    /// The cells, with the numbers that their limits have in another process. Those of no limit there keep theirs.
+    fn renumbered(self, generation: &Generation) -> impl Iterator<Item = MovedCell> {
+        let numbers: Vec<(u8, u8)> = self
+            .limits
+            .into_iter()
+            .filter_map(|(there, name)| match generation.state_named(&name) {
+                Some(TierState::Estimate(limit)) => Some((there, limit.number())),
+                _ => None,
+            })
+            .collect();
+        self.cells.into_iter().map(move |cell| {
+            let found = numbers.iter().find(|(there, _)| *there == cell.limit());
+            match found {
+                Some((_, here)) => cell.with_limit(*here),
+                None => cell,
+            }
+        })
+    }
+}
+
 impl EngineSource {
     /// Copies all cells of a shard, or a section behind the shards, for a successor.
     pub fn copy_shard(&mut self, shard: usize, sink: &mut dyn FrameSink) {
@@ -56,8 +85,10 @@ impl EngineSource {
                 self.save_other_changes(sink);
             }
         }
+        let limits = generation.estimate_numbers();
         for cells in engine.confirm.moved_cells().chunks(FRAME_RECORDS) {
-            sink.add(FrameKind::Confirm, 0, &encoded(&cells));
+            let record = ConfirmRecord { limits: limits.clone(), cells: cells.to_vec() };
+            sink.add(FrameKind::Confirm, 0, &encoded(&record));
         }
     }
 }
@@ -68,7 +99,7 @@ impl Engine {
         self.succession.set_successor(successor);
     }
 
-    /// Requests that were admitted uncounted, because a successor did not answer.
+    /// Requests that were settled here although a successor counts, because it did not answer.
     pub fn unanswered(&self) -> u64 {
         self.succession.unanswered()
     }
@@ -112,8 +143,8 @@ impl Restorer {
         for (kind, payload) in only_successor {
             let is_read = match kind {
                 FrameKind::Confirm => {
-                    postcard::from_bytes::<Vec<MovedCell>>(payload).map(|cells| {
-                        for cell in cells {
+                    postcard::from_bytes::<ConfirmRecord>(payload).map(|record| {
+                        for cell in record.renumbered(generation) {
                             // A cell for which there is no room refuses nobody.
                             let _is_adopted = engine.confirm.adopt(&cell);
                         }
@@ -135,6 +166,17 @@ impl Restorer {
 }
 
 impl Generation {
+    /// The estimate limits, by the numbers that lists know them by.
+    fn estimate_numbers(&self) -> Vec<(u8, String)> {
+        let limits = self.policy().indexed_limits();
+        limits
+            .filter_map(|(index, limit)| match &self.loaded(index).state {
+                TierState::Estimate(estimate) => Some((estimate.number(), limit.name.to_string())),
+                TierState::Exact(_) | TierState::InFlight { .. } => None,
+            })
+            .collect()
+    }
+
     /// The counts of the limits of requests in flight.
     fn in_flight_counts(&self) -> impl Iterator<Item = (&Arc<str>, Arc<InFlightCounts>)> {
         self.policy().indexed_limits().filter_map(|(index, limit)| {

@@ -80,6 +80,6 @@ pub use state::Engine;
 #[cfg(feature = "bin")]
 pub use succession::{
     HandedCharge, HandedCount, HandedEvent, HandedJudgment, HandedKey, HandedRequest, HeldJudgment,
-    Successor, SuccessorAnswer,
+    LateJudgment, Successor, SuccessorAnswer,
 };
 pub(crate) use unsettled::Unsettled;

@@ -26,6 +26,8 @@ pub struct Restorer {
     rules: Vec<KeyRule>,
     /// Records that could not be read.
     unreadable: u64,
+    /// Whether what is restored has to be saved.
+    lists_as_changed: bool,
 }
 
 /// Cells of one group, with the quotas that they name.
@@ -34,6 +36,8 @@ pub struct SavedCells {
     quotas: Arc<SavedQuotas>,
     /// Whether the process that wrote them ended in an orderly way.
     is_clean: bool,
+    /// Whether they have to be saved.
+    list_as_changed: bool,
 }
 
 impl Restorer {
@@ -41,7 +45,18 @@ impl Restorer {
     pub fn new(engine: Arc<Engine>) -> Self {
         // What is taken for spent after a crash has to be saved as such.
         engine.exact.embedded.track_changes();
-        Self { engine, quotas: Arc::default(), rules: Vec::new(), unreadable: 0 }
+        Self {
+            engine,
+            quotas: Arc::default(),
+            rules: Vec::new(),
+            unreadable: 0,
+            lists_as_changed: false,
+        }
+    }
+
+    /// What is restored from now on is in no directory that this engine is saved to, and has to be saved.
+    pub fn list_as_changed(&mut self) {
+        self.lists_as_changed = true;
     }
 
     /// Restores a frame, or returns the cells that it holds.
@@ -49,7 +64,8 @@ impl Restorer {
         let RestoredFrame { kind, payload, is_clean, .. } = frame;
         match kind {
             FrameKind::Cells => {
-                return Some(SavedCells { payload, quotas: Arc::clone(&self.quotas), is_clean });
+                let (quotas, list_as_changed) = (Arc::clone(&self.quotas), self.lists_as_changed);
+                return Some(SavedCells { payload, quotas, is_clean, list_as_changed });
             }
             FrameKind::Quotas => self.read_quotas(&payload),
             FrameKind::Rules => self.read_rules(&payload),
@@ -68,6 +84,7 @@ impl Restorer {
     /// Restores cells. Returns how many records could not be read.
     pub fn restore_cells(engine: &Engine, metrics: &StateMetrics, cells: &SavedCells) -> u64 {
         let (now, mut restored, mut unreadable) = (engine.now(), 0, 0);
+        let embedded = &engine.exact.embedded;
         for record in read_cells(&cells.payload) {
             let Some(RestoredCell { key, cell, grant }) = record else {
                 unreadable += 1;
@@ -76,7 +93,10 @@ impl Restorer {
             // A process that ended in an orderly way has saved what it spent.
             let grant = grant.filter(|_| !cells.is_clean);
             let Some((number, cell)) = cell else {
-                engine.exact.embedded.restore_absence(key, now);
+                embedded.restore_absence(key, now);
+                if cells.list_as_changed {
+                    embedded.list_restored(key);
+                }
                 continue;
             };
             match cells
@@ -85,8 +105,10 @@ impl Restorer {
                 .filter(|issued| issued.quota().could_have_written(&cell))
             {
                 Some(issued) => {
-                    let embedded = &engine.exact.embedded;
                     restored += u64::from(embedded.restore_cell(key, issued, cell, grant, now));
+                    if cells.list_as_changed {
+                        embedded.list_restored(key);
+                    }
                 }
                 None => unreadable += 1,
             }

@@ -25,6 +25,12 @@ impl Engine {
         self.exact.embedded.saves().set_wake(wake);
     }
 
+    /// Waits until everything that is counted now is on the disk, on a thread that may wait. `false`: it is not, after
+    /// `patience`.
+    pub fn save_within(&self, patience: std::time::Duration) -> bool {
+        self.exact.embedded.saves().save_within(patience)
+    }
+
     /// The process ends: the last save follows, and nothing is forwarded that it may not contain.
     pub fn end_saves(&self) {
         self.exact.embedded.saves().end();

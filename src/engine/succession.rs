@@ -10,8 +10,8 @@
 //!    └────────take_back────────┴──────────────────────────┘       a request whose cell is gone waits for the next state
 //! ```
 //!
-//! What must always hold: a charge is made here or there, never in both. What the successor does not answer is admitted
-//! uncounted, as with a store that fails.
+//! What must always hold: a charge is made here or there. Only what the successor does not answer is charged here, in the cells
+//! as they were, and it may be charged there too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,9 +43,25 @@ pub enum SuccessorAnswer {
     /// It has judged.
     Judged(HeldJudgment),
     /// It has not answered in time, and may have charged.
-    Silent,
+    Silent(LateJudgment),
     /// It has ended, and what it was sent counts no more.
     Gone,
+}
+
+/// What becomes of a judgment that comes when its request has been settled elsewhere: its charges stay, unless the request was
+/// refused.
+#[derive(Clone, Debug, Default)]
+pub struct LateJudgment(Arc<AtomicBool>);
+
+impl LateJudgment {
+    pub(super) fn set_refused(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the request was refused.
+    pub fn is_refused(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// The key of a cell, as it is sent.
@@ -191,7 +207,7 @@ pub(super) struct Succession {
     events: Mutex<Vec<HandedEvent>>,
     /// Whether a successor that counted has gone, with what it has counted.
     is_abandoned: AtomicBool,
-    /// Requests that were admitted uncounted, because the successor did not answer.
+    /// Requests that were settled here, because the successor did not answer.
     unanswered: AtomicU64,
 }
 
@@ -325,6 +341,10 @@ impl HeldJudgment {
 
     pub(super) const fn judgment(&self) -> &HandedJudgment {
         &self.judgment
+    }
+
+    pub(super) fn successor(&self) -> &Arc<dyn Successor> {
+        &self.successor
     }
 }
 

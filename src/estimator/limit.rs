@@ -146,6 +146,11 @@ impl EstimateLimit {
         table.refund(receipt.sketch.key(), receipt.sketch.cost(), receipt.at);
     }
 
+    /// The number by which lists tell its cells from others, in this process.
+    pub const fn number(&self) -> u8 {
+        self.number
+    }
+
     /// The verdict for a key that never sent anything.
     pub fn unused_verdict(&self, now: Now) -> Verdict {
         self.quota.judge(WindowPair::default(), 0, now.wall)

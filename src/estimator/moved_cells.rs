@@ -18,7 +18,7 @@ use crate::policy::KeyHash;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MovedCell {
     key: (u64, u64),
-    /// The number of its limit, for lists. The successor numbers the limits of the same policy in the same way.
+    /// The number of its limit, for lists.
     limit: u8,
     count: u32,
     period: Nanos,
@@ -63,6 +63,17 @@ impl ConfirmTable {
 }
 
 impl MovedCell {
+    /// The number of its limit in the process that it comes from.
+    pub const fn limit(&self) -> u8 {
+        self.limit
+    }
+
+    /// The same cell, with the number that its limit has here.
+    pub const fn with_limit(mut self, limit: u8) -> Self {
+        self.limit = limit;
+        self
+    }
+
     fn of(limit: u8, cell: &ConfirmCell) -> Option<Self> {
         let (counted, weight) = cell.windows();
         let rate = cell.quota()?.rate();

@@ -7,7 +7,6 @@ use std::path::Path;
 use super::timeouts::MESSAGE_TIMEOUT;
 use super::wire::{Hello, Packet, VERSION, read_packet, send, unexpected, wait_line};
 use crate::clock::SystemClock;
-use crate::state::DirectoryIdentity;
 
 /// A running process that waits for QUIT.
 pub(crate) struct Greeted {
@@ -66,9 +65,9 @@ impl Greeted {
         self.hello.run_id
     }
 
-    /// The state directory.
-    pub(crate) const fn directory(&self) -> Option<DirectoryIdentity> {
-        self.hello.directory
+    /// Whether the running process has a state directory.
+    pub(crate) const fn has_state(&self) -> bool {
+        self.hello.has_state
     }
 }
 

@@ -12,7 +12,6 @@ use crate::edge::{ListeningSockets, TicketKeys};
 use crate::engine::Engine;
 use crate::proxy::{Live, Publishing};
 use crate::signals::OperatorRequests;
-use crate::state::DirectoryIdentity;
 
 /// What is handed over, and what that needs.
 pub(crate) struct HandoverContext {
@@ -28,6 +27,6 @@ pub(crate) struct HandoverContext {
     pub(crate) keep_history: Box<dyn Fn() + Send + Sync>,
     /// Has a task done on the keeper's thread.
     pub(crate) keeper: Box<dyn Fn(KeeperTask) -> io::Result<()> + Send + Sync>,
-    /// The state directory.
-    pub(crate) directory: Option<DirectoryIdentity>,
+    /// Whether this process has a state directory.
+    pub(crate) has_state: bool,
 }

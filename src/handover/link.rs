@@ -23,7 +23,8 @@ use tokio::time::timeout;
 use super::timeouts::{SILENT_TIMEOUT, STALL_TIMEOUT, VERDICT_TIMEOUT};
 use super::wire::unexpected;
 use crate::engine::{
-    Engine, HandedEvent, HandedJudgment, HandedRequest, HeldJudgment, Successor, SuccessorAnswer,
+    Engine, HandedEvent, HandedJudgment, HandedRequest, HeldJudgment, LateJudgment, Successor,
+    SuccessorAnswer,
 };
 
 /// The largest message: the charges of one request, whose limits are at most a few dozen.
@@ -55,6 +56,8 @@ pub(super) struct SuccessorLink {
 struct Waiting {
     request: HandedRequest,
     answer: oneshot::Sender<HeldJudgment>,
+    /// Counts if nobody waits any more.
+    late: LateJudgment,
 }
 
 impl SuccessorLink {
@@ -78,13 +81,13 @@ impl SuccessorLink {
             let carried = match stream.and_then(split) {
                 Ok((reader, writer)) => tokio::select! {
                     result = write_all(writer, queue) => result,
-                    result = own.read_answers(reader) => result,
+                    result = own.read_answers(reader, &engine) => result,
                 },
                 Err(error) => Err(error),
             };
             if let Err(error) = carried {
                 log::error!(
-                    "the successor has gone ({error}); this process counts what is left by itself"
+                    "the successor has gone ({error}); this process counts what is left by itself, and nobody saves that"
                 );
             }
             engine.take_back_abandoned();
@@ -94,19 +97,24 @@ impl SuccessorLink {
         link
     }
 
-    async fn read_answers(&self, mut reader: OwnedReadHalf) -> io::Result<()> {
+    async fn read_answers(&self, mut reader: OwnedReadHalf, engine: &Engine) -> io::Result<()> {
         while let Some(LinkAnswer(number, judgment)) = read_message(&mut reader).await? {
-            self.is_silent.store(false, Ordering::Relaxed);
+            if self.is_silent.swap(false, Ordering::Relaxed) {
+                log::warn!("the successor answers again");
+            }
             let waiting = self.waiting.lock().as_mut().and_then(|all| all.remove(&number));
-            let Some(Waiting { request, answer }) = waiting else {
+            let Some(Waiting { request, answer, late }) = waiting else {
                 return Err(unexpected());
             };
             if judgment.verdicts.len() != request.charges.len() {
                 return Err(unexpected());
             }
-            if let Some(successor) = self.own.upgrade() {
-                // If nobody waits any more, the judgment is dropped, which ends what it has in flight.
-                drop(answer.send(HeldJudgment::new(judgment, &request, successor)));
+            // If nobody waits any more, the judgment is dropped, which ends what it has in flight.
+            if let Some(successor) = self.own.upgrade()
+                && let Err(held) = answer.send(HeldJudgment::new(judgment, &request, successor))
+                && late.is_refused()
+            {
+                engine.refund_late(held, &request);
             }
         }
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended"))
@@ -117,8 +125,10 @@ impl Successor for SuccessorLink {
     fn judge(&self, request: HandedRequest) -> BoxFuture<'static, SuccessorAnswer> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
+        let late = LateJudgment::default();
         let is_waiting = self.waiting.lock().as_mut().is_some_and(|waiting| {
-            waiting.insert(number, Waiting { request: request.clone(), answer });
+            let late = late.clone();
+            waiting.insert(number, Waiting { request: request.clone(), answer, late });
             // In the order of the numbers, and never after the end.
             self.messages.send(LinkMessage::Judge(number, request)).is_ok()
         });
@@ -136,10 +146,14 @@ impl Successor for SuccessorLink {
                 Ok(Ok(held)) => SuccessorAnswer::Judged(held),
                 Ok(Err(_)) => SuccessorAnswer::Gone,
                 Err(_) => {
-                    if let Some(link) = link {
-                        link.is_silent.store(true, Ordering::Relaxed);
+                    if let Some(link) = link
+                        && !link.is_silent.swap(true, Ordering::Relaxed)
+                    {
+                        log::error!(
+                            "the successor does not answer; requests on old connections are judged by what was counted until the handover, and limits with after_crash: deny refuse them"
+                        );
                     }
-                    SuccessorAnswer::Silent
+                    SuccessorAnswer::Silent(late)
                 }
             }
         }

@@ -6,7 +6,7 @@
 //! ```text
 //!   successor                                running process
 //!   tollgate 3 wait           ──────────►
-//!                             ◄──────────    hello: version, key secret, time lines, state directory
+//!                             ◄──────────    hello: version, key secret, time lines, whether it saves
 //!                                            ... QUIT ...
 //!                             ◄──────────    sockets, an end of the link, keys of session tickets, word A
 //!   copy A                    ──────────►
@@ -31,7 +31,6 @@ mod giving;
 mod keeper;
 mod link;
 mod offer;
-
 mod receiving;
 mod serving;
 mod socket_path;
@@ -43,5 +42,5 @@ pub(crate) use client::{Greeted, greet};
 pub(crate) use context::HandoverContext;
 pub(crate) use keeper::{Keeper, KeeperTask};
 pub(crate) use offer::{HandoverOffer, LinkCount};
-pub(crate) use receiving::{TakeUp, TakeUpContext, TakenOver, take_over};
+pub(crate) use receiving::{EarlySave, TakeUp, TakeUpContext, TakenOver, take_over};
 pub(crate) use socket_path::socket_path;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -17,7 +18,7 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use super::context::HandoverContext;
 use super::giving::Giving;
-use super::timeouts::{MESSAGE_TIMEOUT, POLL_INTERVAL, QUIT_VALIDITY};
+use super::timeouts::{KEEPER_PATIENCE, MESSAGE_TIMEOUT, POLL_INTERVAL, QUIT_VALIDITY};
 use super::wire::{Hello, MAX_WAIT_LINE, Packet, VERSION, packet_bytes, version_of};
 use crate::state::AfterTask;
 use crate::state::run_id;
@@ -42,6 +43,11 @@ pub(crate) struct PredecessorAlive(watch::Sender<usize>);
 impl LinkCount {
     pub(crate) fn new() -> Self {
         Self(watch::Sender::new(0))
+    }
+
+    /// Whether there is one.
+    pub(crate) fn are_alive(&self) -> bool {
+        *self.0.borrow() > 0
     }
 
     pub(crate) fn count_alive(&self) -> PredecessorAlive {
@@ -103,7 +109,12 @@ impl HandoverOffer {
                     }
                 }
                 () = expired(&mut quit_timer) => {
-                    log::warn!("QUIT: no successor came; serving on");
+                    match &successor {
+                        None => log::warn!("QUIT: no successor came; serving on"),
+                        Some(_) => log::warn!(
+                            "QUIT: the process before has not ended; serving on: send another QUIT when it has"
+                        ),
+                    }
                     quit_timer = None;
                 }
                 _ = self.predecessors.changed() => {}
@@ -123,18 +134,29 @@ impl HandoverOffer {
     }
 }
 
+/// Hands over on the keeper's thread. That may wait for a disk: if it does for too long, the successor is told so by the end
+/// of the conversation, and the task finds nothing to do.
 async fn hand_over(context: &Arc<HandoverContext>, stream: UnixStream) -> io::Result<()> {
     let stream = stream.into_std()?;
     stream.set_nonblocking(false)?;
-    let own = Arc::clone(context);
-    let (tell, told) = oneshot::channel();
+    let given = Arc::new(Mutex::new(Some((Arc::clone(context), stream))));
+    let (for_task, (tell, told)) = (Arc::clone(&given), oneshot::channel());
+    let (begin, has_begun) = oneshot::channel();
     (context.keeper)(Box::new(move |keeper| {
-        let given = Giving::new(&own, keeper, stream).and_then(Giving::run);
-        let after = if given.is_ok() { AfterTask::Finish } else { AfterTask::GoOn };
+        let Some((own, stream)) = for_task.lock().take() else {
+            return AfterTask::GoOn;
+        };
         // Whoever waits ends only with the process.
+        let _is_heard = begin.send(());
+        let given = Giving::new(&own, keeper, stream).and_then(Giving::run);
+        let after = if given.is_ok() { AfterTask::HandedOver } else { AfterTask::GoOn };
         drop(tell.send(given));
         after
     }))?;
+    if timeout(KEEPER_PATIENCE, has_begun).await.is_err() && given.lock().take().is_some() {
+        let reason = "the state directory does not answer: a write to it does not end";
+        return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+    }
     told.await.map_err(io::Error::other)?
 }
 
@@ -172,7 +194,7 @@ fn hello(context: &HandoverContext) -> Hello {
         version: VERSION,
         secret: context.engine.secret_bytes(),
         mark: context.clock.mark(),
-        directory: context.directory,
+        has_state: context.has_state,
         run_id: run_id(),
     }
 }

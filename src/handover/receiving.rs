@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::client::Greeted;
 use super::serving::serve;
-use super::timeouts::{POLL_INTERVAL, STALL_TIMEOUT, SUCCESSOR_PATIENCE};
+use super::timeouts::{LAST_SAVE_PATIENCE, POLL_INTERVAL, STALL_TIMEOUT, SUCCESSOR_PATIENCE};
 use super::wire::{Packet, Word, read_packet, receive_sockets, send, unexpected};
 use crate::clock::{Clock, Nanos, RoundedSpan};
 use crate::edge::{ListeningSockets, TicketKeys};
@@ -39,8 +39,21 @@ pub(crate) struct TakeUpContext {
     pub(crate) requests: Arc<OperatorRequests>,
     /// Puts the rules for keys into force that were taken up.
     pub(crate) republish: Box<dyn Fn() + Send>,
+    /// Begins to save, when everything has been copied once.
+    pub(crate) begin_saving: Option<Box<dyn FnOnce() -> EarlySave + Send>>,
     /// Lets requests in, as soon as this process counts.
     pub(crate) open: Box<dyn FnOnce() + Send>,
+}
+
+/// What is saved of what was taken up, before this process counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EarlySave {
+    /// Nothing: there is no directory, or the running process still uses it.
+    Nothing,
+    /// Saving has begun.
+    Incomplete,
+    /// Everything so far.
+    Everything,
 }
 
 /// What this process received from the running process.
@@ -95,7 +108,8 @@ pub(crate) fn take_over(
         let sockets = ListeningSockets::inherited(message.sockets);
         return Ok(Some(TakenOver { sockets, successor }));
     }
-    Err(io::Error::new(io::ErrorKind::TimedOut, "it was not sent QUIT"))
+    let reason = "it has not handed over within a minute: it was not sent QUIT, or waits for the process before it";
+    Err(io::Error::new(io::ErrorKind::TimedOut, reason))
 }
 
 impl TakeUp {
@@ -140,6 +154,7 @@ struct TakingUp {
     /// Cells that were copied once; `None`: not all have been.
     copied: Option<u64>,
     has_new_rules: bool,
+    early: EarlySave,
 }
 
 /// Takes up everything. Returns when this process counts.
@@ -160,6 +175,7 @@ fn take_up(
         unreadable: 0,
         copied: None,
         has_new_rules: false,
+        early: EarlySave::Nothing,
     };
     loop {
         match read_packet(&mut reader)? {
@@ -212,14 +228,23 @@ impl TakingUp {
         (self.context.republish)();
         self.has_new_rules = false;
         self.copied = Some(self.context.metrics.recovered_cells());
-        self.check_readable(self.restorer.unreadable())
+        self.check_readable(self.restorer.unreadable())?;
+        if let Some(begin_saving) = self.context.begin_saving.take() {
+            self.early = begin_saving();
+        }
+        if self.early != EarlySave::Nothing {
+            self.restorer.list_as_changed();
+        }
+        Ok(())
     }
 
     /// Takes up what changed last, and says that this process counts.
     fn finish(self, answers: &mut UnixStream, word: Word, since: Nanos) -> io::Result<Predecessor> {
         let (unreadable, copied) = (self.unreadable, self.copied.unwrap_or_default());
-        let TakeUpContext { engine, history, live, clock, metrics, requests, republish, open } =
-            self.context;
+        let early = self.early;
+        let TakeUpContext {
+            engine, history, live, clock, metrics, requests, republish, open, ..
+        } = self.context;
         let generation = &live.load().generation;
         let (predecessor, left) = self.restorer.take_up(&engine, generation, &self.last_frames);
         if self.has_new_rules {
@@ -229,6 +254,14 @@ impl TakingUp {
             return Err(not_readable(unreadable + left));
         }
         history.restore(self.minutes);
+        if early != EarlySave::Nothing {
+            history.set_unsaved();
+        }
+        if early == EarlySave::Everything && !engine.save_within(LAST_SAVE_PATIENCE) {
+            log::warn!(
+                "the last changes are not saved within {LAST_SAVE_PATIENCE:?}; until they are, a sudden end of this process loses them"
+            );
+        }
         check_end(&requests)?;
         answer_taken(answers, word)?;
         open();

@@ -18,14 +18,22 @@ pub(super) const HANDOVER_TIMEOUT: Duration = Duration::from_secs(180);
 /// that takes longer gets nothing.
 pub(super) const PAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a successor with a directory of its own waits at the switch until the last changes are on its disk. The requests of
+/// the running process wait meanwhile.
+pub(super) const LAST_SAVE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long a handover waits for a disk that is being written to. Then the successor is told that it gets nothing.
+pub(super) const KEEPER_PATIENCE: Duration = Duration::from_secs(10);
+
 /// How often a waiting successor checks whether it was told to end.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long one short message may take.
 pub(super) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a request waits for the successor's verdict. It is as long as a shared store may take by default.
-pub(super) const VERDICT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a request waits for the successor's verdict. The successor may wait for its disk for 1 s (`after_crash: deny`), and
+/// answers then.
+pub(super) const VERDICT_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// The same once it has not answered one in time, until it answers again.
 pub(super) const SILENT_TIMEOUT: Duration = Duration::from_millis(10);

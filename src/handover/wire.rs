@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 use crate::clock::{Nanos, TimeMark};
 use crate::edge::ListeningSocket;
-use crate::state::{DirectoryIdentity, FrameKind, GROUPS, MAX_PAYLOAD};
+use crate::state::{FrameKind, GROUPS, MAX_PAYLOAD};
 
 /// The version of the conversation. (Version 2 handed over sockets and keys, and no counts.)
 pub(super) const VERSION: u32 = 3;
@@ -64,8 +64,8 @@ pub(super) struct Hello {
     pub(super) version: u32,
     pub(super) secret: [u8; 16],
     pub(super) mark: TimeMark,
-    /// The state directory.
-    pub(super) directory: Option<DirectoryIdentity>,
+    /// Whether it has a state directory.
+    pub(super) has_state: bool,
     /// By which its orderly end is known in the directory.
     pub(super) run_id: u64,
 }
@@ -210,7 +210,8 @@ pub(super) fn receive_sockets(stream: &UnixStream) -> io::Result<SocketsMessage>
         }
     }
     if received.bytes == 0 {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the running process has gone"));
+        let reason = "the running process has ended the conversation; its log says why";
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
     }
     let text = std::str::from_utf8(&bytes[..received.bytes]).map_err(|_| unexpected())?;
     let text = text.strip_suffix('\n').ok_or_else(unexpected)?;

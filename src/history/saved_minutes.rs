@@ -95,6 +95,13 @@ impl TrafficHistory {
         }
     }
 
+    /// All minutes have to be saved again.
+    pub fn set_unsaved(&self) {
+        if let Some(kept) = self.0.lock().as_mut() {
+            kept.unsaved_from = Some(0);
+        }
+    }
+
     /// The first minute that has ended since the last call.
     fn take_unsaved(&self) -> Option<u64> {
         self.0.lock().as_mut()?.unsaved_from.take()

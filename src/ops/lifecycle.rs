@@ -1,7 +1,7 @@
 //! How the process ends.
 //!
 //! After TERM the process is not ready at once and goes on accepting for `drain`. Then the listeners close, and the
-//! process ends as soon as no request is in flight. Requests that are in flight when `finish` is over are cut: they are
+//! process ends as soon as no request is in flight, here and in a process before this one. Requests that are in flight when `finish` is over are cut: they are
 //! settled and logged as if their clients had left. A process that a successor has replaced stops accepting at once,
 //! answers on open connections for `drain`, and ends as after TERM. [`crate::signals`] says which signal requests what.
 //! What must always hold: once it is requested, the end comes within `drain`, `finish` and [`SETTLING_TIME`].
@@ -48,6 +48,8 @@ pub struct Lifecycle {
     pub(crate) cutoff: Arc<Cutoff>,
     /// Charges, and corrects charges when answers end.
     pub engine: Arc<Engine>,
+    /// Whether a process before this one still serves requests, which this one counts.
+    pub has_predecessor: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 #[async_trait]
@@ -58,15 +60,20 @@ impl ShutdownSignalWatch for Lifecycle {
         self.status.set_ready(false);
         self.leaving.store(true, Ordering::Relaxed);
         let bounds = self.live.load().bounds().clone();
-        if cause == ShutdownCause::Replaced {
-            log::info!("a successor accepts; connections end with their next answer");
-            // Closing a connection while a request is on its way to it would lose that request.
-            let _ = tokio::time::timeout(bounds.drain, self.until_idle()).await;
-        } else {
-            super::supervisor::stopping();
-            let drain = RoundedSpan(bounds.drain.into());
-            log::info!("TERM: not ready; accepting for {drain} more");
-            tokio::time::sleep(bounds.drain).await;
+        match cause {
+            ShutdownCause::Replaced => {
+                log::info!("a successor accepts; connections end with their next answer");
+                // Closing a connection while a request is on its way to it would lose that request.
+                let _ = tokio::time::timeout(bounds.drain, self.until_idle()).await;
+            }
+            ShutdownCause::Term => {
+                super::supervisor::stopping();
+                let drain = RoundedSpan(bounds.drain.into());
+                log::info!("TERM: not ready; accepting for {drain} more");
+                tokio::time::sleep(bounds.drain).await;
+            }
+            // Whoever exits ends the process, within the time of the last save.
+            ShutdownCause::Exit => return ShutdownSignal::GracefulTerminate,
         }
         self.end_when_idle(bounds.finish);
         ShutdownSignal::GracefulTerminate
@@ -89,6 +96,7 @@ impl Lifecycle {
             connections: Arc::clone(&self.connections),
             cutoff: Arc::clone(&self.cutoff),
             engine: Arc::clone(&self.engine),
+            has_predecessor: Arc::clone(&self.has_predecessor),
         };
         log::info!("closing the listeners; finishing {} connections", ending.open_connections());
         let thread = std::thread::Builder::new().name("finish".to_owned());
@@ -105,13 +113,21 @@ struct ShutdownWait {
     connections: Arc<AtomicUsize>,
     cutoff: Arc<Cutoff>,
     engine: Arc<Engine>,
+    has_predecessor: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl ShutdownWait {
     fn run(&self, finish: Duration) {
         // Before the first look: a connection that arrived while the listeners close must be accepted and counted.
         std::thread::sleep(IDLE_CHECK);
-        let is_idle = self.wait(self.deadline(finish), || self.open_connections() == 0);
+        let until = self.deadline(finish);
+        let is_idle = self.wait(until, || self.open_connections() == 0);
+        // What it is charged later would be in no directory.
+        if !self.wait(until, || !(self.has_predecessor)()) {
+            log::warn!(
+                "finish is over; the process before still serves requests, and counts them by itself from now on: nobody saves that"
+            );
+        }
         if !is_idle {
             log::warn!("finish is over; {} connections are cut", self.open_connections());
             self.cutoff.cut();

@@ -21,8 +21,10 @@ use super::descriptors::DescriptorShares;
 use super::file_reloads::FileReloads;
 use super::housekeeping::Housekeeping;
 use super::prerequisites::{Prerequisites, TlsAcceptors};
+use super::saving::SaveContext;
 use super::start_error::StartError;
-use super::state_keeping::{SaveContext, StateKeeper, StateKeeping};
+use super::state_keeper::StateKeeper;
+use super::state_keeping::StateKeeping;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Admin, Bounds, Config, Listener};
 use crate::edge::{
@@ -32,7 +34,7 @@ use crate::edge::{
     ServingGate, SlowReaders, StartupBarrier, TicketKeys,
 };
 use crate::engine::Engine;
-use crate::handover::{HandoverContext, TakeUpContext};
+use crate::handover::{EarlySave, HandoverContext, LinkCount, TakeUpContext};
 use crate::history::TrafficHistory;
 use crate::ops::{
     AccessLogSink, AdminAccess, AdminApi, AnswerQueue, AuditLog, KeyChanges, Lifecycle,
@@ -41,7 +43,7 @@ use crate::ops::{
 use crate::policy::KeySecret;
 use crate::proxy::{AllOriginSlots, EarlyRejection, Live, RequestIds, Tollgate, TrafficCounters};
 use crate::signals::OperatorRequests;
-use crate::state::{DirectoryIdentity, StateMetrics};
+use crate::state::StateMetrics;
 
 /// Time for the access log to be written when the process ends. A pipe without a reader never takes it, and an idle
 /// process must end within half a second after `drain`.
@@ -86,6 +88,8 @@ pub(super) struct Components {
     pub(super) gate: Arc<ServingGate>,
     state: Arc<StateMetrics>,
     keeper: Arc<StateKeeper>,
+    /// The processes before this one that still serve.
+    pub(super) links: Arc<LinkCount>,
     /// Runs the work that no request waits for: housekeeping, reloads, health checks, name resolution.
     pub(super) background: tokio::runtime::Runtime,
 }
@@ -164,6 +168,7 @@ impl Components {
             gate: Arc::new(ServingGate::new(!counts.are_awaited)),
             state,
             keeper: Arc::default(),
+            links: Arc::new(LinkCount::new()),
             background,
         })
     }
@@ -285,9 +290,13 @@ impl Components {
     }
 
     /// What takes up the counts of the process before.
-    pub(super) fn take_up_context(&self) -> TakeUpContext {
+    pub(super) fn take_up_context(
+        &self,
+        begin_saving: Box<dyn FnOnce() -> EarlySave + Send>,
+    ) -> TakeUpContext {
         let (gate, reloader) = (Arc::clone(&self.gate), Arc::clone(&self.reloader));
-        let state = Arc::clone(&self.state);
+        let (state, keeper) = (Arc::clone(&self.state), Arc::clone(&self.keeper));
+        let clock = Arc::clone(&self.clock);
         TakeUpContext {
             engine: Arc::clone(&self.engine),
             history: Arc::clone(&self.history),
@@ -296,8 +305,12 @@ impl Components {
             metrics: Arc::clone(&self.state),
             requests: Arc::clone(&self.requests),
             republish: Box::new(move || reloader.republish()),
+            begin_saving: Some(begin_saving),
             open: Box::new(move || {
                 state.end_restoring();
+                if keeper.set_counting() {
+                    state.begin_unsaved(clock.now().mono);
+                }
                 gate.open();
             }),
         }
@@ -308,7 +321,7 @@ impl Components {
         &self,
         sockets: Arc<ListeningSockets>,
         clock: Arc<SystemClock>,
-        directory: Option<DirectoryIdentity>,
+        has_state: bool,
     ) -> HandoverContext {
         let (keeper, saved) = (Arc::clone(&self.keeper), self.saved(Arc::clone(&clock)));
         HandoverContext {
@@ -322,7 +335,7 @@ impl Components {
             runtime: self.background.handle().clone(),
             keep_history: Box::new(self.keep_history()),
             keeper: Box::new(move |task| keeper.run(task, saved.clone())),
-            directory,
+            has_state,
         }
     }
 
@@ -412,6 +425,7 @@ impl Components {
     pub(super) fn lifecycle(&self) -> Lifecycle {
         let (access, keeper) = (Arc::clone(&self.access), Arc::clone(&self.keeper));
         let (engine, keep_history) = (Arc::clone(&self.engine), self.keep_history());
+        let links = Arc::clone(&self.links);
         self.requests.set_exit_hook(move || {
             access.flush(LOG_FLUSH_TIMEOUT);
             keep_history();
@@ -425,6 +439,7 @@ impl Components {
             connections: Arc::clone(&self.connections),
             cutoff: Arc::clone(&self.cutoff),
             engine: Arc::clone(&self.engine),
+            has_predecessor: Arc::new(move || links.are_alive()),
         }
     }
 }

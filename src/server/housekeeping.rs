@@ -39,11 +39,20 @@ pub(super) struct Housekeeping {
     pub(super) state: Arc<StateMetrics>,
 }
 
+/// What the log was told of the state.
+#[derive(Default)]
+struct StateWatch {
+    is_stalled: bool,
+    /// Requests that did not wait for the disk, as they were told last, and when they are told again at the earliest.
+    unsaved_told: u64,
+    unsaved_next: Nanos,
+}
+
 impl Housekeeping {
     pub(super) async fn run(self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut reload, mut is_stalled) = (None, false);
+        let (mut reload, mut watch) = (None, StateWatch::default());
         let changes = Arc::clone(&self.changes);
         tokio::spawn(async move {
             loop {
@@ -62,7 +71,7 @@ impl Housekeeping {
                     self.reloader.drop_retired();
                     self.ticket_keys.rotate(self.reloader.engine.now().mono);
                     self.log_suppressed();
-                    self.watch_state(&mut is_stalled);
+                    self.watch_state(&mut watch);
                     self.keep_traffic(&live);
                 }
                 // A reload that is requested while one runs begins after it.
@@ -86,22 +95,31 @@ impl Housekeeping {
     }
 
     /// Tells once when nothing has been saved for long, although nothing has failed: the thread that saves cannot tell that
-    /// it hangs.
-    fn watch_state(&self, is_stalled: &mut bool) {
-        let age = self.state.age(self.reloader.engine.now().mono);
-        match (age > MAX_STATE_AGE && !self.state.is_failing(), *is_stalled) {
+    /// it hangs. Tells now and then that requests have not waited for the disk any longer.
+    fn watch_state(&self, watch: &mut StateWatch) {
+        let now = self.reloader.engine.now().mono;
+        let age = self.state.age(now);
+        match (age > MAX_STATE_AGE && !self.state.is_failing(), watch.is_stalled) {
             (true, false) => {
                 let age = RoundedSpan(age);
                 log::error!(
                     "the state has not been saved for {age}: the disk does not answer; requests are judged as before, and a restart would lose what is spent from now on"
                 );
-                *is_stalled = true;
+                watch.is_stalled = true;
             }
             (false, true) if age < MAX_STATE_AGE => {
                 log::warn!("the state is saved again");
-                *is_stalled = false;
+                watch.is_stalled = false;
             }
             (true, true) | (false, _) => {}
+        }
+        let unsaved = self.reloader.engine.unsaved();
+        if unsaved > watch.unsaved_told && now >= watch.unsaved_next {
+            log::error!(
+                "{} requests under after_crash: deny were forwarded before their charges were on the disk, which takes longer than 1 s or fails: a kill would let these units be spent again",
+                unsaved - watch.unsaved_told
+            );
+            (watch.unsaved_told, watch.unsaved_next) = (unsaved, now.saturating_add(MAX_STATE_AGE));
         }
     }
 

@@ -7,11 +7,14 @@ mod components;
 mod descriptors;
 mod file_reloads;
 mod housekeeping;
+mod later_state;
 mod predecessor;
 mod prerequisites;
 mod reachability;
 mod rehearsal;
+mod saving;
 mod start_error;
+mod state_keeper;
 mod state_keeping;
 
 use std::io;
@@ -32,11 +35,11 @@ use crate::signals::OperatorRequests;
 use components::{Components, LOG_FLUSH_TIMEOUT, bound_listeners};
 pub use descriptors::DescriptorShortage;
 use descriptors::{DescriptorPlan, idle_origin_connections};
-use predecessor::{Before, Beginning, StateStart};
+use predecessor::{Before, Beginning};
 use prerequisites::{Prerequisites, addresses};
 pub use rehearsal::{Rehearsal, RehearsalScope, rehearse};
 use start_error::{StartError, located};
-use state_keeping::{LaterState, StateKeeping};
+use state_keeper::SAVE_TIMEOUT;
 
 /// A server that is complete and accepts nothing yet.
 struct PreparedServer {
@@ -107,6 +110,7 @@ fn prepare(
     };
     let before = Before::find(&config, options, &socket_path).map_err(|error| vec![error])?;
     let (clock, counts) = (Arc::new(before.clock()), before.counts(&config));
+    let has_state = counts.are_saved;
     let mut prerequisites = Prerequisites::obtain(&config, clock.now())?;
     let tls = std::mem::take(&mut prerequisites.tls);
     let components = Components::build(
@@ -119,10 +123,8 @@ fn prepare(
         file,
     )
     .map_err(|error| vec![error])?;
-    let directory = before.directory();
-    let Some(Beginning { sockets, successor, state }) =
-        before.take_over(&components, &requests).map_err(|error| vec![error])?
-    else {
+    let begun = before.take_over(&components, &clock, &requests).map_err(|error| vec![error])?;
+    let Some(Beginning { sockets, successor, state }) = begun else {
         return Ok(None);
     };
     let listening = sockets.complete(&addresses);
@@ -150,23 +152,18 @@ fn prepare(
         let shown = file.display().to_string();
         components.background.spawn(components.file_reloads().run(watch, shown));
     }
-    let keeping = components.state_keeping(Arc::clone(&clock));
-    let later = match state {
-        StateStart::None => None,
-        StateStart::Restored(state) => {
-            state.begin(keeping).map_err(|error| vec![StartError::Restore(error)])?;
-            None
-        }
-        StateStart::AfterHandover(state) => Some((state, keeping)),
-    };
+    if let Some(state) = state {
+        let keeping = components.state_keeping(Arc::clone(&clock));
+        state.begin(keeping).map_err(|error| vec![StartError::Restore(error)])?;
+    }
     let started = StartedServer {
         startup,
         status: Arc::clone(&components.status),
         gate: Arc::clone(&components.gate),
         successor,
-        later,
         socket_path,
-        handover: components.handover_context(sockets, clock, directory),
+        handover: components.handover_context(sockets, clock, has_state),
+        links: Arc::clone(&components.links),
         requests,
     };
     components.background.spawn(started.until_replaced());
@@ -180,17 +177,16 @@ struct StartedServer {
     /// Opens when this process may judge.
     gate: Arc<ServingGate>,
     successor: Option<TakeUp>,
-    /// The state directory, if the process before has it until it has handed over.
-    later: Option<(LaterState, StateKeeping)>,
     socket_path: io::Result<PathBuf>,
     handover: HandoverContext,
+    links: Arc<LinkCount>,
     requests: Arc<OperatorRequests>,
 }
 
 impl StartedServer {
     async fn until_replaced(self) {
         self.startup.wait().await;
-        let links = LinkCount::new();
+        let links = self.links;
         if let Some(successor) = self.successor
             && let Err(error) = successor.take(links.count_alive()).await
         {
@@ -198,11 +194,6 @@ impl StartedServer {
             log::error!("cannot take over: {error}; the running process serves on");
             log::logger().flush();
             std::process::exit(1);
-        }
-        if let Some((state, keeping)) = self.later
-            && let Err(error) = state.begin(keeping)
-        {
-            log::error!("the state is not saved: no thread for it: {error}");
         }
         // What is not restored yet can neither be judged nor handed over.
         self.gate.passed().await;
@@ -215,10 +206,11 @@ impl StartedServer {
             .socket_path
             .and_then(|socket_path| HandoverOffer::new(&socket_path, self.handover, &links));
         match offer {
-            Ok(offer) => {
-                offer.handed_over().await;
-                self.requests.replace();
-            }
+            // Its copies of the listening sockets must close with the others: otherwise clients would wait in their queues.
+            Ok(offer) => tokio::select! {
+                () = offer.handed_over() => self.requests.replace(),
+                _ = self.requests.until_shutdown() => {}
+            },
             Err(error) => log::warn!("no successor will be able to take over: {error}"),
         }
     }
@@ -229,10 +221,15 @@ fn server_conf(threads: usize, finish: Duration, idle_origin_connections: usize)
         threads,
         upstream_keepalive_pool_size: idle_origin_connections,
         // `Lifecycle` ends the process as soon as it is idle. This is only the latest time, rounded up.
-        grace_period_seconds: Some((finish + SETTLING_TIME + LOG_FLUSH_TIMEOUT).as_secs() + 1),
+        grace_period_seconds: Some(latest_end(finish).as_secs() + 1),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
     }
+}
+
+/// How long the process takes at most once its listeners close.
+fn latest_end(finish: Duration) -> Duration {
+    finish + SETTLING_TIME + LOG_FLUSH_TIMEOUT + SAVE_TIMEOUT
 }
 
 fn cores() -> usize {

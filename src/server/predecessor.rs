@@ -3,18 +3,19 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::RunOptions;
 use super::components::{Components, CountsBefore};
+use super::later_state::LaterState;
 use super::start_error::StartError;
-use super::state_keeping::{LaterState, OpenState};
+use super::state_keeping::OpenState;
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::{Config, StoreConfig};
 use crate::edge::ListeningSockets;
-use crate::handover::{self, Greeted, TakeUp, greet};
+use crate::handover::{self, EarlySave, Greeted, TakeUp, greet};
 use crate::policy::KeySecret;
 use crate::signals::OperatorRequests;
-use crate::state::DirectoryIdentity;
 
 /// What was counted before this process.
 pub(super) enum Before {
@@ -32,17 +33,8 @@ pub(super) struct Beginning {
     pub(super) sockets: ListeningSockets,
     /// Set if the running process still counts.
     pub(super) successor: Option<TakeUp>,
-    pub(super) state: StateStart,
-}
-
-/// The state directory at the start.
-pub(super) enum StateStart {
-    /// There is none.
-    None,
-    /// It has to be restored.
-    Restored(Box<OpenState>),
-    /// It is saved to after the handover.
-    AfterHandover(LaterState),
+    /// A state directory that has to be restored.
+    pub(super) state: Option<Box<OpenState>>,
 }
 
 impl Before {
@@ -57,7 +49,11 @@ impl Before {
                 Some(settings) => Some(LaterState::check(settings, &greeted)?),
                 None => None,
             };
-            warn_of_directories(&greeted, later.as_ref());
+            if greeted.has_state() && later.is_none() {
+                log::warn!(
+                    "the running process keeps its state, and this one does not: what it takes over is lost when it ends"
+                );
+            }
             if options.ignore_state {
                 log::warn!(
                     "--ignore-state has no effect: the counts come from the running process"
@@ -100,36 +96,32 @@ impl Before {
         }
     }
 
-    /// The state directory.
-    pub(super) fn directory(&self) -> Option<DirectoryIdentity> {
-        match self {
-            Self::Nothing => None,
-            Self::Saved(state) => state.identity(),
-            Self::Running(_, later) => later.as_ref().and_then(LaterState::identity),
-        }
-    }
-
     /// Waits for the running process to hand over, if there is one. `None`: this process was told to end meanwhile.
     pub(super) fn take_over(
         self,
         components: &Components,
+        clock: &Arc<SystemClock>,
         requests: &OperatorRequests,
     ) -> Result<Option<Beginning>, StartError> {
-        let (sockets, state) = (ListeningSockets::default(), StateStart::None);
+        let sockets = ListeningSockets::default();
         match self {
-            Self::Nothing => Ok(Some(Beginning { sockets, successor: None, state })),
+            Self::Nothing => Ok(Some(Beginning { sockets, successor: None, state: None })),
             Self::Saved(open) => {
-                let state = StateStart::Restored(open);
-                Ok(Some(Beginning { sockets, successor: None, state }))
+                Ok(Some(Beginning { sockets, successor: None, state: Some(open) }))
             }
             Self::Running(greeted, later) => {
-                let parts = components.take_up_context();
+                let keeping = components.state_keeping(Arc::clone(clock));
+                let begin_saving: Box<dyn FnOnce() -> EarlySave + Send> = match later {
+                    Some(later) => Box::new(move || later.begin(keeping)),
+                    None => Box::new(|| EarlySave::Nothing),
+                };
+                let parts = components.take_up_context(begin_saving);
                 let taken = handover::take_over(greeted, requests, &components.ticket_keys, parts)
                     .map_err(StartError::TakeOver)?;
                 Ok(taken.map(|handover::TakenOver { sockets, successor }| Beginning {
                     sockets,
                     successor: Some(successor),
-                    state: later.map_or(StateStart::None, StateStart::AfterHandover),
+                    state: None,
                 }))
             }
         }
@@ -145,18 +137,5 @@ fn greeted(
         _ if !upgrade => Ok(None),
         Ok(socket_path) => greet(socket_path).map_err(StartError::TakeOver),
         Err(error) => Err(StartError::TakeOver(io::Error::new(error.kind(), error.to_string()))),
-    }
-}
-
-/// Says what becomes of a state directory that only one of the processes has.
-fn warn_of_directories(greeted: &Greeted, later: Option<&LaterState>) {
-    match (greeted.directory(), later) {
-        (Some(_), None) => log::warn!(
-            "the running process keeps its state, and this one does not: what it takes over is lost when it ends"
-        ),
-        (Some(_), Some(own)) if !own.is_shared() => log::warn!(
-            "the running process keeps its state in another directory, whose files grow old from now on"
-        ),
-        _ => {}
     }
 }

@@ -2,13 +2,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
-use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
 use super::disk::{FolderDisk, StateDisk, create_folder, open_regular};
@@ -19,6 +20,9 @@ use super::recovery::{Recovery, StateSummary};
 
 /// Bytes of the secret of the keys.
 pub const KEY_SECRET_BYTES: usize = 16;
+
+/// Starts within one second that move files away.
+const MAX_IGNORED: u32 = 100;
 
 pub(super) const LOCK: &str = "lock";
 pub(super) const KEY_SECRET: &str = "key-secret";
@@ -31,14 +35,24 @@ pub struct StateDirectory {
     lock: HeldLock,
 }
 
-/// Which directory of the machine it is, whatever its name. The same of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DirectoryIdentity {
+/// What becomes of logs in a directory whose counts come from the process before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FoundLogs {
+    /// They are older than the counts, and moved into a folder inside the directory. That process still counts, so nothing is
+    /// lost if this one ends before it has saved everything.
+    AreMoved,
+    /// That process may have written them, and does not count any more: they stay until everything is saved anew.
+    Stay,
+}
+
+/// Which file it is, whatever its name.
+#[derive(PartialEq, Eq)]
+struct InodeIdentity {
     device: u64,
     inode: u64,
 }
 
-impl DirectoryIdentity {
+impl InodeIdentity {
     fn of(metadata: &fs::Metadata) -> Self {
         Self { device: metadata.dev(), inode: metadata.ino() }
     }
@@ -69,23 +83,21 @@ impl StateDirectory {
         Self::with_secret(folder, lock, secret)
     }
 
-    /// Opens a directory whose counts came from the process before, with keys hashed with its `secret`. A directory without
-    /// a secret gets this one. Logs that the process before did not write (`is_shared` is false) are moved into a folder inside
-    /// the directory: what they say is old.
+    /// Opens a directory whose counts come from the process before, with keys hashed with its `secret`. A directory without a
+    /// secret gets this one. `found`: what becomes of its logs.
     ///
     /// # Errors
     /// Every [`StateError`]; another secret too.
-    pub fn open_after_handover(
+    pub fn open_for_handover(
         folder: &Path,
         secret: &[u8; KEY_SECRET_BYTES],
-        is_shared: bool,
+        found: FoundLogs,
         date_secs: u64,
     ) -> Result<Self, StateError> {
         Self::check_for(folder, secret)?;
         let lock = take_lock(folder)?;
-        if !is_shared {
-            let why =
-                "the counts came from the running process, and what the directory held is older";
+        if found == FoundLogs::AreMoved {
+            let why = "the running process does not hold this directory, and what was in it may be older than the counts";
             move_old_files(folder, date_secs, why)?;
         }
         if read_secret(folder)?.is_none() {
@@ -107,7 +119,7 @@ impl StateDirectory {
         Ok(Self { secret, recovery, lock })
     }
 
-    /// Whether [`StateDirectory::open_after_handover`] can succeed once nobody else uses the directory. It is made if it
+    /// Whether [`StateDirectory::open_for_handover`] can succeed once nobody else uses the directory. It is made if it
     /// does not exist.
     ///
     /// # Errors
@@ -123,14 +135,6 @@ impl StateDirectory {
             }
             Some(_) | None => Ok(()),
         }
-    }
-
-    /// By what two processes know whether they use the same directory.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub fn identity(folder: &Path) -> io::Result<DirectoryIdentity> {
-        fs::metadata(folder).map(|found| DirectoryIdentity::of(&found))
     }
 
     /// The secret that its keys are hashed with.
@@ -251,30 +255,30 @@ fn held_disk(folder: &Path, secret: [u8; KEY_SECRET_BYTES], lock: &HeldLock) -> 
                 _ => io::Error::other(error),
             })
         }
-        None => create_folder(folder),
+        None => create_folder(folder).map(|()| false),
     };
-    Arc::new(FolderDisk::held(folder.to_owned(), Box::new(restore)))
+    Arc::new(FolderDisk::held(folder.to_owned(), Box::new(restore), move_away))
 }
 
 /// Makes a directory again that somebody has removed while it was held, as far as it is gone: without its secret the next
-/// start would be refused, and without its lock another process would use it too.
+/// start would be refused, and without its lock another process would use it too. Returns whether the lock had to be taken again.
 fn hold_again(
     folder: &Path,
     secret: &[u8; KEY_SECRET_BYTES],
     lock: &mut File,
-) -> Result<(), StateError> {
+) -> Result<bool, StateError> {
     create_folder(folder).map_err(io_error(folder, "create it"))?;
     check_owner(folder)?;
     let path = folder.join(LOCK);
     let held = lock.metadata().map_err(io_error(&path, READABLE))?;
-    if !fs::metadata(&path)
-        .is_ok_and(|named| DirectoryIdentity::of(&named) == DirectoryIdentity::of(&held))
-    {
+    let is_held = fs::metadata(&path)
+        .is_ok_and(|named| InodeIdentity::of(&named) == InodeIdentity::of(&held));
+    if !is_held {
         *lock = take_lock(folder)?;
     }
     match read_secret(folder)? {
-        None => write_secret(folder, secret),
-        Some(found) if found == *secret => Ok(()),
+        None => write_secret(folder, secret).map(|()| !is_held),
+        Some(found) if found == *secret => Ok(!is_held),
         Some(_) => {
             let problem = "its key-secret was replaced while it was used";
             Err(StateError::Secret { folder: folder.to_owned(), problem })
@@ -341,13 +345,49 @@ fn move_old_files(folder: &Path, date_secs: u64, why: &str) -> Result<(), StateE
     if old.is_empty() {
         return Ok(());
     }
-    let ignored = folder.join(format!("ignored-{date_secs}"));
     let cure = "make the directory writable for tollgate's user";
-    create_folder(&ignored).map_err(io_error(&ignored, cure))?;
-    for name in old {
-        fs::rename(folder.join(name), ignored.join(name)).map_err(io_error(&ignored, cure))?;
-    }
+    let ignored = create_ignored(folder, date_secs).map_err(io_error(folder, cure))?;
+    let move_all = || -> io::Result<()> {
+        for name in old {
+            fs::rename(folder.join(name), ignored.join(name))?;
+        }
+        // What replaces these files must not come to the disk before them.
+        File::open(&ignored)?.sync_all()?;
+        File::open(folder)?.sync_all()
+    };
+    move_all().map_err(io_error(&ignored, cure))?;
     log::warn!("{why}; its files are kept in {}", ignored.display());
+    Ok(())
+}
+
+/// Creates a folder for what is ignored, in which nothing is yet: what another start has moved away must not be replaced.
+fn create_ignored(folder: &Path, date_secs: u64) -> io::Result<PathBuf> {
+    for number in 1..=MAX_IGNORED {
+        let suffix = if number == 1 { String::new() } else { format!("-{number}") };
+        let ignored = folder.join(format!("ignored-{date_secs}{suffix}"));
+        match fs::DirBuilder::new().mode(0o700).create(&ignored) {
+            Ok(()) => return Ok(ignored),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "too many folders of this second"))
+}
+
+/// Moves logs away that this process has not written, in the directory that it has had to make again.
+fn move_away(folder: &Path, names: &[String]) -> io::Result<()> {
+    // The time of their last change is as good as any, and asks no clock.
+    let changed = names.iter().filter_map(|name| fs::metadata(folder.join(name)).ok());
+    let latest = changed.map(|found| found.mtime()).max().unwrap_or(0);
+    let ignored = create_ignored(folder, u64::try_from(latest).unwrap_or(0))?;
+    for name in names {
+        fs::rename(folder.join(name), ignored.join(name))?;
+    }
+    log::warn!(
+        "{}: somebody else has written logs there; they are kept in {}",
+        folder.display(),
+        ignored.display()
+    );
     Ok(())
 }
 

@@ -53,11 +53,18 @@ pub trait StateDisk: Send + Sync {
     /// What the system says.
     fn sync_names(&self) -> io::Result<()>;
 
-    /// Makes the directory again if it is gone, with what belongs into it.
+    /// Makes the directory again if it is gone, with what belongs into it. Returns whether it is another one than before, in
+    /// which somebody else may have written.
     ///
     /// # Errors
     /// What the system says.
-    fn restore_folder(&self) -> io::Result<()>;
+    fn restore_folder(&self) -> io::Result<bool>;
+
+    /// Moves files away that others have written, and keeps them.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn move_away(&self, names: &[String]) -> io::Result<()>;
 }
 
 /// A file that is written, by one thread, while another one may bring it to the disk.
@@ -84,11 +91,14 @@ pub trait DiskFile: Send + Sync {
 /// A directory of the file system.
 pub struct FolderDisk {
     folder: PathBuf,
-    restore: Option<RestoreFolder>,
+    held: Option<(RestoreFolder, MoveAway)>,
 }
 
-/// Makes a directory again, with what belongs into it.
-pub(super) type RestoreFolder = Box<dyn Fn(&Path) -> io::Result<()> + Send + Sync>;
+/// Makes a directory again, with what belongs into it. Returns whether it is another one.
+pub(super) type RestoreFolder = Box<dyn Fn(&Path) -> io::Result<bool> + Send + Sync>;
+
+/// Moves files of a directory away.
+pub(super) type MoveAway = fn(&Path, &[String]) -> io::Result<()>;
 
 struct FolderFile {
     file: File,
@@ -98,12 +108,13 @@ struct FolderFile {
 impl FolderDisk {
     /// The files of this directory.
     pub const fn new(folder: PathBuf) -> Self {
-        Self { folder, restore: None }
+        Self { folder, held: None }
     }
 
-    /// The same for a process that holds the directory. `restore`: what it does to hold it again.
-    pub(super) fn held(folder: PathBuf, restore: RestoreFolder) -> Self {
-        Self { folder, restore: Some(restore) }
+    /// The same for a process that holds the directory. `restore`: what it does to hold it again, `move_away`: what it does
+    /// then with the files of others.
+    pub(super) fn held(folder: PathBuf, restore: RestoreFolder, move_away: MoveAway) -> Self {
+        Self { folder, held: Some((restore, move_away)) }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -114,6 +125,10 @@ impl FolderDisk {
 /// Creates a directory for the owner only, with those above it.
 pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
+    // A file system that takes nothing may still be read.
+    if fs::metadata(folder).is_ok_and(|found| found.is_dir()) {
+        return Ok(());
+    }
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
@@ -162,11 +177,15 @@ impl StateDisk for FolderDisk {
         File::open(&self.folder)?.sync_all()
     }
 
-    fn restore_folder(&self) -> io::Result<()> {
-        match &self.restore {
-            Some(restore) => restore(&self.folder),
-            None => create_folder(&self.folder),
+    fn restore_folder(&self) -> io::Result<bool> {
+        match &self.held {
+            Some((restore, _)) => restore(&self.folder),
+            None => create_folder(&self.folder).map(|()| false),
         }
+    }
+
+    fn move_away(&self, names: &[String]) -> io::Result<()> {
+        self.held.as_ref().map_or(Ok(()), |(_, move_away)| move_away(&self.folder, names))
     }
 }
 

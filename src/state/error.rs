@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::progress::SaveOutcome;
+
 /// Why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
@@ -93,7 +95,23 @@ pub enum StateError {
         /// What to do.
         cure: &'static str,
     },
+    /// The file system does not answer.
+    #[error("{}: does not answer: the disk hangs, or the network behind it; look at it, or name another directory in store.embedded.state", folder.display())]
+    Silent {
+        /// The directory.
+        folder: PathBuf,
+    },
     /// The system gives no random bytes.
     #[error("no random bytes for the secret of the keys: {0}")]
     Random(getrandom::Error),
+}
+
+impl StateError {
+    /// What an attempt to save that ended with it counts as.
+    pub fn outcome(&self) -> SaveOutcome {
+        match self {
+            Self::Io { error, .. } => SaveOutcome::of(error),
+            _ => SaveOutcome::Error,
+        }
+    }
 }

@@ -20,6 +20,9 @@ const BUFFER_BYTES: usize = 256 * 1024;
 /// Digits of the number of a log. Each start and each round takes one number.
 const NUMBER_DIGITS: usize = 10;
 
+/// More frames than anybody else writes into the directory while this process does not notice.
+const SEQUENCES_OF_OTHERS: u64 = 1 << 32;
+
 /// Takes frames. Errors are told when the frames are flushed.
 pub trait FrameSink {
     /// Adds a frame. `payload` is at most [`MAX_PAYLOAD`](super::MAX_PAYLOAD) bytes.
@@ -151,7 +154,9 @@ impl StateLog {
         self.buffer.clear();
         self.failure = None;
         self.added = 0;
-        self.disk.restore_folder()?;
+        if self.disk.restore_folder()? {
+            self.go_on_after_others()?;
+        }
         self.look_for_logs();
         let number = self.last_number + 1;
         let file = self.disk.create(&name_of(number))?;
@@ -172,6 +177,19 @@ impl StateLog {
         self.has_unsynced_names = true;
         self.file = Some(file);
         self.count_bytes();
+        Ok(())
+    }
+
+    /// Goes on in a directory that somebody else may have written to, such as a successor that failed. Logs of others are
+    /// kept, and restored by nobody. Frames whose numbers are not above all before them would be taken for left over.
+    fn go_on_after_others(&mut self) -> io::Result<()> {
+        let is_own = |number| self.logs.iter().any(|log| log.number == number);
+        let mut names = self.disk.names()?;
+        names.retain(|name| number_of(name).is_some_and(|number| !is_own(number)));
+        if !names.is_empty() {
+            self.disk.move_away(&names)?;
+        }
+        self.next_sequence = self.next_sequence.saturating_add(SEQUENCES_OF_OTHERS);
         Ok(())
     }
 

@@ -31,7 +31,7 @@ mod section;
 mod shared_sink;
 mod sync;
 
-pub use directory::{DirectoryIdentity, KEY_SECRET_BYTES, StateDirectory, StateLock};
+pub use directory::{FoundLogs, KEY_SECRET_BYTES, StateDirectory, StateLock};
 pub use disk::{DiskFile, FolderDisk, StateDisk};
 pub use error::StateError;
 pub use frame::{FrameKind, GROUPS, MAX_PAYLOAD};
@@ -41,7 +41,7 @@ pub use progress::{SaveOutcome, StateMetrics};
 pub use recovery::{Damage, FrameEnd, LogSummary, Recovery, RestoredFrame, StateSummary};
 pub use run_id::run_id;
 pub use saver::{SaveIntervals, Saver, StateSource};
-pub use saver_thread::{AfterTask, SaverHandle, SaverTask};
+pub use saver_thread::{AfterTask, LastSave, SaverHandle, SaverTask};
 pub use section::StateSection;
 pub use shared_sink::SuccessorSink;
 pub use sync::{SyncJob, SyncRunner};

@@ -1,5 +1,6 @@
 //! What can be watched of a state directory: numbers that other threads read.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::clock::Nanos;
@@ -16,6 +17,14 @@ pub enum SaveOutcome {
 }
 
 impl SaveOutcome {
+    /// How an attempt ended that failed with this.
+    pub fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full,
+            _ => Self::Error,
+        }
+    }
+
     /// All outcomes.
     pub const ALL: [Self; 3] = [Self::Ok, Self::Full, Self::Error];
 
@@ -54,7 +63,8 @@ pub struct StateMetrics {
 }
 
 impl StateMetrics {
-    pub(super) fn record(&self, outcome: SaveOutcome) {
+    /// Records how an attempt to save ended.
+    pub fn record(&self, outcome: SaveOutcome) {
         self.outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
         self.is_failing.store(outcome != SaveOutcome::Ok, Ordering::Relaxed);
     }
@@ -72,6 +82,18 @@ impl StateMetrics {
     /// Bytes that this process has written.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
+    }
+
+    /// Nothing of what changes from now on is saved, until something is (monotonic).
+    pub fn begin_unsaved(&self, now: Nanos) {
+        self.saved_at.store(now.get().max(1), Ordering::Relaxed);
+    }
+
+    /// Nothing has changed yet that is not saved, unless something is unsaved since before.
+    pub(super) fn begin_saving(&self, now: Nanos) {
+        // Another value means that.
+        let _is_first =
+            self.saved_at.compare_exchange(0, now.get(), Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// The time of which changes would be lost now, if the process were killed.

@@ -165,7 +165,7 @@ impl Recovery {
         numbers.sort_unstable();
         let mut summary = StateSummary::default();
         let (mut rounds, mut sequence, mut files) = (Vec::new(), None, Vec::new());
-        let (mut clean_until, mut last_before, mut sequences) = (None, Vec::new(), Vec::new());
+        let (mut clean, mut last_before, mut sequences) = (None, Vec::new(), Vec::new());
         for number in numbers.iter().copied() {
             last_before.push((number, sequence));
             let named = |error: io::Error| {
@@ -196,7 +196,7 @@ impl Recovery {
                         }
                     }
                     FrameKind::CleanStop => {
-                        clean_until = Some(frame.sequence);
+                        clean = Some((number, frame.sequence));
                         let id = <[u8; 8]>::try_from(frame.payload.as_slice());
                         summary.ended_by = id.ok().map(u64::from_le_bytes);
                     }
@@ -220,9 +220,7 @@ impl Recovery {
             if let Some(version) = reader.other_version.filter(|_| frames == 0) {
                 return Err(ScanError::OtherVersion(version));
             }
-            if !reader.damage.is_empty() {
-                summary.is_clean = false;
-            }
+            summary.is_clean &= reader.damage.is_empty();
             summary
                 .damage
                 .extend(reader.damage.iter().map(|damage| Damage { log: number, ..*damage }));
@@ -235,6 +233,13 @@ impl Recovery {
         let first = Self::first_log(&summary, &rounds);
         let begins_with_round = summary.complete == Some(first) || rounds.contains(&first);
         count_missing(&mut summary.logs, &sequences, first, begins_with_round);
+        // A process that hands over lets go of the directory before its end is on the disk. After a power loss the end may be
+        // there, and what was written before it not.
+        let is_cut =
+            |number| summary.logs.iter().any(|log| log.number == number && log.missing > 0);
+        let clean = clean.filter(|(number, _)| !is_cut(*number));
+        summary.is_clean &= clean.is_some();
+        let clean_until = clean.map(|(_, sequence)| sequence);
         let end = LogEnd {
             complete: summary.complete,
             last_number: numbers.last().copied().unwrap_or(0),

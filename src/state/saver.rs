@@ -29,6 +29,9 @@ const MAX_LOGS: usize = 8;
 /// How long a sync may take before what is written since counts as unsaved, so that an operator is told.
 const SLOW_SYNC: Nanos = Nanos::from_secs(10);
 
+/// How often the end of the process is saved at most.
+const LAST_ATTEMPTS: u32 = 2;
+
 /// The time between attempts on a disk that fails: the first, and the longest.
 const FIRST_RETRY: Nanos = Nanos::from_millis(500);
 const LAST_RETRY: Nanos = Nanos::from_secs(10);
@@ -143,8 +146,7 @@ impl<S: StateSource> Saver<S> {
         intervals: SaveIntervals,
         metrics: Arc<StateMetrics>,
     ) -> Self {
-        // Nothing has changed yet that is not saved.
-        metrics.saved_at.store(source.mark().mono.get(), Ordering::Relaxed);
+        metrics.begin_saving(source.mark().mono);
         Self {
             source,
             log,
@@ -262,32 +264,52 @@ impl<S: StateSource> Saver<S> {
 
     /// Saves the last changes of a process that ends in an orderly way. Returns whether that succeeded.
     pub fn finish(&mut self) -> bool {
+        // What a failure has lost is written anew: somebody may have removed the directory just before.
+        (0..LAST_ATTEMPTS).any(|_| {
+            let now = self.source.mark().mono;
+            let saved = self.save_rest(now);
+            saved.map_err(|error| self.fail(&error, now)).is_ok()
+        })
+    }
+
+    /// The same for a process whose successor has the cells. `let_go` is called as soon as everything is written: from then
+    /// on the successor saves, whose spending must not wait for the disk to confirm this one's. It brings the logs to the
+    /// disk too.
+    pub fn finish_handed_over(&mut self, let_go: impl FnOnce()) -> bool {
         let now = self.source.mark().mono;
-        match self.save_rest(now) {
-            Ok(()) => true,
-            Err(error) => {
-                self.fail(&error, now);
-                false
-            }
-        }
+        let written = self.write_rest(now);
+        let_go();
+        let saved = written.and_then(|()| self.await_sync());
+        saved.map_err(|error| self.fail(&error, now)).is_ok()
     }
 
     fn save_rest(&mut self, now: Nanos) -> io::Result<()> {
         loop {
             self.save(now, true)?;
             self.await_sync()?;
-            if !self.is_recovering() || self.is_handed_over {
+            if !self.is_recovering() {
                 break;
             }
         }
-        if self.is_handed_over && self.round.is_some_and(|round| round.is_urgent) {
+        self.add_end(now)?;
+        self.await_sync()
+    }
+
+    fn write_rest(&mut self, now: Nanos) -> io::Result<()> {
+        self.save(now, true)?;
+        if self.round.is_some_and(|round| round.is_urgent) {
             return Err(io::Error::other("cells that did not change are not written"));
         }
+        self.add_end(now)
+    }
+
+    /// Writes that the process ends in an orderly way.
+    fn add_end(&mut self, now: Nanos) -> io::Result<()> {
         self.log.add(FrameKind::CleanStop, 0, &run_id().to_le_bytes());
         self.log.flush()?;
         self.wants_sync = true;
         self.begin_sync(now);
-        self.await_sync()
+        Ok(())
     }
 
     /// Whether the logs lack cells that a failure has lost, or that nobody has written yet.
@@ -324,7 +346,7 @@ impl<S: StateSource> Saver<S> {
         let has_changed_much = self.changed_bytes > self.round_bytes.max(self.min_round);
         match (self.is_handed_over, self.log.is_open()) {
             (true, true) => Ok(()),
-            (true, false) => Err(io::Error::other("the successor has the cells")),
+            (true, false) => Err(io::Error::other("the disk has failed before")),
             (false, false) => {
                 let is_urgent = self.has_failed || self.lacks_cells || self.log.count() > MAX_LOGS;
                 self.begin_round(is_urgent)
@@ -450,10 +472,9 @@ impl<S: StateSource> Saver<S> {
     }
 
     fn fail(&mut self, error: &io::Error, now: Nanos) {
-        let is_full =
-            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        self.metrics.record(if is_full { SaveOutcome::Full } else { SaveOutcome::Error });
-        if is_full {
+        let outcome = SaveOutcome::of(error);
+        self.metrics.record(outcome);
+        if outcome == SaveOutcome::Full {
             self.log.make_room();
         }
         // A round after a failure writes everything anew, so the logs of an earlier attempt that failed only take room.
@@ -462,9 +483,14 @@ impl<S: StateSource> Saver<S> {
         }
         let reason = error.to_string();
         if self.failure.as_ref() != Some(&reason) {
-            log::error!(
-                "the state cannot be saved: {reason}; requests are judged as before, and a restart would lose what is spent from now on"
-            );
+            match self.is_handed_over {
+                true => log::warn!(
+                    "the last changes of the state cannot be saved here: {reason}; the successor has them, and saves everything anew"
+                ),
+                false => log::error!(
+                    "the state cannot be saved: {reason}; requests are judged as before, and a restart would lose what is spent from now on"
+                ),
+            }
             self.failure = Some(reason);
         }
         self.source.set_failing();

@@ -25,8 +25,20 @@ pub type SaverTask<S> = Box<dyn FnOnce(&mut Saver<S>) -> AfterTask + Send>;
 pub enum AfterTask {
     /// It saves on.
     GoOn,
-    /// It ends after a last save.
-    Finish,
+    /// A successor has the cells: it ends after a last save.
+    HandedOver,
+}
+
+/// How saving has ended.
+#[must_use = "what is not saved can be spent again"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastSave {
+    /// Everything is saved.
+    Saved,
+    /// A successor has the cells and saves them.
+    LeftToSuccessor,
+    /// The last changes are not saved, or not yet.
+    NotSaved,
 }
 
 struct SaverState<S> {
@@ -43,8 +55,7 @@ enum Phase {
     /// A request waits for the next save.
     Urgent,
     Stopping,
-    /// It has ended. `true`: everything is saved.
-    Ended(bool),
+    Ended(LastSave),
 }
 
 /// What the thread does next.
@@ -65,6 +76,22 @@ struct SaverThread<S: StateSource> {
 
 impl<S: StateSource> SaverThread<S> {
     fn run(mut self) {
+        let last = match self.save_on() {
+            AfterTask::HandedOver => {
+                let lock = self.lock.take();
+                // If it is not saved here, the successor writes everything anew.
+                self.saver.finish_handed_over(|| drop(lock));
+                LastSave::LeftToSuccessor
+            }
+            AfterTask::GoOn if self.saver.finish() => LastSave::Saved,
+            AfterTask::GoOn => LastSave::NotSaved,
+        };
+        drop(self.lock.take());
+        self.handle.end(last);
+    }
+
+    /// Saves until the thread is told to end, or a successor has the cells.
+    fn save_on(&mut self) -> AfterTask {
         let mut saved = Stopwatch::start();
         loop {
             let interval = Duration::from(self.saver.flush_interval());
@@ -76,14 +103,11 @@ impl<S: StateSource> SaverThread<S> {
                 NextStep::PollSync => self.saver.poll_sync(),
                 NextStep::Task(task) => match task(&mut self.saver) {
                     AfterTask::GoOn => {}
-                    AfterTask::Finish => break,
+                    AfterTask::HandedOver => return AfterTask::HandedOver,
                 },
-                NextStep::Finish => break,
+                NextStep::Finish => return AfterTask::GoOn,
             }
         }
-        let is_saved = self.saver.finish();
-        drop(self.lock.take());
-        self.handle.end(is_saved);
     }
 }
 
@@ -93,7 +117,7 @@ impl<S: StateSource> Drop for SaverThread<S> {
             log::error!("the state is not saved any more: the thread that saves has panicked");
             self.saver.abandon();
         }
-        self.handle.end(false);
+        self.handle.end(LastSave::NotSaved);
     }
 }
 
@@ -134,10 +158,10 @@ impl<S: StateSource> SaverHandle<S> {
         }
     }
 
-    fn end(&self, is_saved: bool) {
+    fn end(&self, last: LastSave) {
         let mut state = self.state.lock();
         if !matches!(state.phase, Phase::Ended(_)) {
-            state.phase = Phase::Ended(is_saved);
+            state.phase = Phase::Ended(last);
         }
         self.changed.notify_all();
     }
@@ -180,16 +204,18 @@ impl<S: StateSource> SaverHandle<S> {
         }
     }
 
-    /// Ends the thread after a last save. Returns whether everything is saved; `false` also when it takes longer than
-    /// `deadline`.
-    pub fn finish(&self, deadline: Duration) -> bool {
+    /// Ends the thread after a last save, and waits for that as long as `patience`.
+    pub fn finish(&self, patience: Duration) -> LastSave {
         let mut state = self.state.lock();
         if matches!(state.phase, Phase::Running | Phase::Urgent) {
             state.phase = Phase::Stopping;
             self.changed.notify_all();
         }
-        let has_ended = |state: &mut SaverState<S>| matches!(state.phase, Phase::Ended(_));
-        self.changed.wait_while_for(&mut state, |state| !has_ended(state), deadline);
-        state.phase == Phase::Ended(true)
+        let is_running = |state: &mut SaverState<S>| !matches!(state.phase, Phase::Ended(_));
+        self.changed.wait_while_for(&mut state, is_running, patience);
+        match state.phase {
+            Phase::Ended(last) => last,
+            Phase::Running | Phase::Urgent | Phase::Stopping => LastSave::NotSaved,
+        }
     }
 }

@@ -309,6 +309,7 @@ impl Bans {
         let mut shard = self.shard(key).lock();
         let Some(record) = record else {
             shard.records.remove(&key);
+            self.list_changed(&mut shard, key);
             return;
         };
         let until = record.until;

@@ -141,6 +141,33 @@ impl EmbeddedStore {
         if locked.0.iter().any(|shard| shard.table.is_handed_over()) {
             return None;
         }
+        Some(self.settle_locked(&mut locked, charges, may_charge, now, when_full))
+    }
+
+    /// [`EmbeddedStore::settle`] for a successor that does not answer: in the cells as they were when it got them, and with
+    /// what was charged here since.
+    pub fn settle_kept(
+        &self,
+        charges: &[EmbeddedCharge<'_>],
+        may_charge: bool,
+        now: Now,
+        when_full: impl FnMut(usize) -> Verdict,
+    ) -> Settlement {
+        let mut locked = self.lock(charges);
+        locked.0.iter_mut().for_each(|shard| shard.table.swap_kept());
+        let settled = self.settle_locked(&mut locked, charges, may_charge, now, when_full);
+        locked.0.iter_mut().for_each(|shard| shard.table.swap_kept());
+        settled
+    }
+
+    fn settle_locked(
+        &self,
+        locked: &mut LockedShards<'_>,
+        charges: &[EmbeddedCharge<'_>],
+        may_charge: bool,
+        now: Now,
+        mut when_full: impl FnMut(usize) -> Verdict,
+    ) -> Settlement {
         let mut judged_charges: SmallVec<[JudgedCharge; 4]> = SmallVec::new();
         for (index, charge) in charges.iter().enumerate() {
             let table = locked.table(charge.key);
@@ -160,7 +187,7 @@ impl EmbeddedStore {
                 save = save.max(self.spend_ahead(table, charge, now));
             }
         }
-        Some(Settlement { charged, verdicts, save })
+        Settlement { charged, verdicts, save }
     }
 
     /// [`EmbeddedStore::settle`] for a single charge, as most requests have it.

@@ -14,8 +14,15 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+#[cfg(feature = "bin")]
+use crate::clock::Stopwatch;
+
 /// How long a request waits for the disk. A disk that takes longer is failing, and requests do not wait for those.
 const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// The time between two looks of a thread that waits for the disk.
+#[cfg(feature = "bin")]
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The batch of charges that are made while the process ends: it never comes.
 const NEVER: u64 = u64::MAX;
@@ -111,6 +118,25 @@ impl SaveProgress {
         };
         // An error of the channel is impossible: its sender lives as long as `self`.
         waited.is_ok_and(|saved| saved.batch >= batch)
+    }
+}
+
+#[cfg(feature = "bin")]
+impl SaveProgress {
+    /// Has a batch begun now, and waits, on a thread that may, until it is on the disk; `false`: it is not, after `patience`.
+    pub(crate) fn save_within(&self, patience: Duration) -> bool {
+        let batch = self.begun.load(Ordering::SeqCst) + 1;
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
+        let timed = Stopwatch::start();
+        while self.saved() < batch {
+            if timed.elapsed() > patience {
+                return false;
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        true
     }
 }
 

@@ -152,14 +152,21 @@ impl EmbeddedStore {
         }
         let mut table = self.lock_shard(key);
         let is_new = self.accounting().restore(&mut table, key, quota, cell);
-        if grant.is_some()
-            && let Some((slot, entry)) = table.find_entry(key, None)
-        {
+        drop(table);
+        if grant.is_some() {
             // The next process must not take it for less again, also if this one ends in an orderly way.
+            self.list_restored(key);
+        }
+        is_new
+    }
+
+    /// Lists the cell of a key, if it has one, as one that has to be saved.
+    pub fn list_restored(&self, key: KeyHash) {
+        let mut table = self.lock_shard(key);
+        if let Some((slot, entry)) = table.find_entry(key, None) {
             entry.set_changed();
             table.list_changed(slot);
         }
-        is_new
     }
 
     /// Forgets what a saved key has spent. Its empty cell is dropped by a sweep.

@@ -341,7 +341,18 @@ impl Table {
             && self.tracking.as_ref().is_some_and(|tracking| tracking.handed_over.is_some())
     }
 
-    /// Takes the cells back as they were when they were handed over.
+    /// Exchanges the entries, of which there are none while a successor has the cells, for those as they were when it got
+    /// them. A second call undoes it.
+    pub(super) fn swap_kept(&mut self) {
+        let Self { preferred_slots, len, blocks, tracking } = self;
+        if let Some(kept) = tracking.as_mut().and_then(|tracking| tracking.handed_over.as_mut()) {
+            std::mem::swap(preferred_slots, &mut kept.preferred_slots);
+            std::mem::swap(len, &mut kept.len);
+            std::mem::swap(blocks, &mut kept.blocks);
+        }
+    }
+
+    /// Takes the cells back as they were when they were handed over, with what was charged in them since.
     pub(super) fn take_back(&mut self) {
         let handed_over = self.tracking.as_mut().and_then(|tracking| tracking.handed_over.take());
         if let Some(HandedOver { preferred_slots, len, blocks }) = handed_over {

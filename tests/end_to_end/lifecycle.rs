@@ -391,3 +391,45 @@ async fn a_log_that_nobody_reads_blocks_nobody() {
     });
     assert!(ended.await, "the end does not wait for a reader either");
 }
+
+/// A service manager that stops a replaced process sends it one TERM. That cuts no request.
+#[tokio::test]
+async fn one_term_to_a_replaced_process_cuts_nothing() {
+    let (go_on, held) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let origin = {
+        let (go_on, held) = (Arc::clone(&go_on), Arc::clone(&held));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let (go_on, held) = (Arc::clone(&go_on), Arc::clone(&held));
+                tokio::spawn(async move {
+                    let mut chunk = [0; 4096];
+                    assert!(stream.read(&mut chunk).await.unwrap() > 0);
+                    held.notify_one();
+                    go_on.notified().await;
+                    stream
+                        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nsite")
+                        .await
+                        .unwrap();
+                });
+            }
+        });
+        address
+    };
+    let mut old = Gate::start(&format!("{}{ROUTE}", origin_yaml(origin))).await;
+    let port = old.port;
+    let asked = tokio::spawn(async move { ask(port, &mut None).await });
+    held.notified().await;
+    let mut new = old.successor();
+    assert!(logged(&old, "a successor is waiting").await, "{}", old.log());
+    old.signal("QUIT");
+    assert!(logged(&old, "closing the listeners").await, "{}", old.log());
+    old.signal("TERM");
+    assert!(old.ended(Duration::from_millis(500)).await.is_none(), "it waits for the request");
+    go_on.notify_one();
+    assert_eq!(asked.await.unwrap(), Ok(()));
+    assert!(old.ended(Duration::from_secs(10)).await.is_some_and(|status| status.success()));
+    new.wait_ready().await;
+}

@@ -490,11 +490,19 @@ limits_of_this_proxy: { drain: 300ms }
             }
             admitted
         };
-        let obstacle = first.folder.path().join("state/log.0000000099");
+        let obstacle = first.folder.path().join("state/lock");
+        std::fs::remove_file(&obstacle).unwrap();
         std::fs::create_dir(&obstacle).unwrap();
         let mut second = upgraded(&mut first).await;
         assert!(logged(&second, "the state is not saved yet").await, "{}", second.log());
         assert_eq!(admitted(&second).await, 60);
+        // An alert on the age, or on failures, would fire.
+        let is_told = eventually(Duration::from_secs(20), || async {
+            let metrics = second.metrics().await;
+            metric(&metrics, "tollgate_state_age_seconds") > 0.5
+                && metric(&metrics, "tollgate_state_writes_total{outcome=\"error\"}") > 1.0
+        });
+        assert!(is_told.await, "{}", second.metrics().await);
         let mut third = second.successor();
         assert!(logged(&second, "a successor is waiting").await);
         second.signal("QUIT");
@@ -567,4 +575,106 @@ async fn upgrades_under_http2_admit_what_one_process_would() {
         assert_eq!(total, LIMIT, "key {key}");
     }
     assert!(origin.most_in_flight() <= IN_FLIGHT);
+}
+
+/// A successor that pauses does not let clients on old connections spend again what is spent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_successor_that_pauses_gives_nobody_a_limit_again() {
+    const LIMIT: usize = 6;
+    let origin = CountingOrigin::start().await;
+    let policy = format!(
+        "{}store: {{ embedded: {{ state: state }} }}
+limits:
+  allow: {{ tier: exact, algorithm: fixed_window, rate: {LIMIT}/10d, key: header:x-key, missing_key: deny }}
+  deny: {{ tier: exact, algorithm: fixed_window, rate: 90/10d, key: header:x-key, missing_key: deny, after_crash: deny }}
+routes: [{{ name: r, match: {{ path: / }}, limits: [allow] }}]
+limits_of_this_proxy: {{ drain: 20s, finish: 20s }}
+",
+        origin_yaml(origin.address)
+    );
+    for limits in ["[allow]", "[deny]"] {
+        let gate = Gate::start(&policy.replace("[allow]", limits)).await;
+        let mut kept: Vec<_> = (0..20).map(|_| None).collect();
+        for (key, kept) in kept.iter_mut().enumerate() {
+            // Two keys: one that is spent later, and one that has some left.
+            assert_eq!(ask(gate.port, key % 2, kept).await, Ok(true), "{limits}");
+            if key == 7 {
+                break;
+            }
+        }
+        for kept in kept.iter_mut().skip(8) {
+            assert!(ask(gate.port, 2, kept).await.is_ok());
+        }
+        let new = gate.successor();
+        assert!(logged(&gate, "a successor is waiting").await, "{}", gate.log());
+        gate.signal("QUIT");
+        assert!(logged(&gate, "the successor counts").await, "{}", gate.log());
+        signal("STOP", new.pid());
+        let asked = kept.iter_mut().map(|kept| ask(gate.port, 0, kept));
+        let answers = futures_util::future::join_all(asked).await;
+        let admitted = answers.iter().filter(|answer| **answer == Ok(true)).count();
+        // Four of six are spent. What the successor admits is not known, so `deny` refuses.
+        let expected = if limits == "[allow]" { LIMIT - 4 } else { 0 };
+        assert_eq!(admitted, expected, "{limits}: {answers:?}\n{}", gate.log());
+        assert!(gate.log().contains("the successor does not answer"), "{}", gate.log());
+        signal("CONT", new.pid());
+        assert!(logged(&gate, "the successor answers again").await, "{}", gate.log());
+    }
+}
+
+/// What the old process still has to be charged is in the directory of the new one when that ends.
+#[tokio::test]
+async fn an_orderly_end_waits_for_the_process_before() {
+    let [go_on, held] = [(); 2].map(|()| Arc::new(tokio::sync::Notify::new()));
+    let (waiting, arrived) = (Arc::clone(&go_on), Arc::clone(&held));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let origin = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let (waiting, arrived) = (Arc::clone(&waiting), Arc::clone(&arrived));
+            tokio::spawn(async move {
+                let mut chunk = [0; 4096];
+                assert!(stream.read(&mut chunk).await.unwrap() > 0);
+                let slow = chunk.starts_with(b"GET /slow");
+                if slow {
+                    arrived.notify_one();
+                    waiting.notified().await;
+                }
+                let cost = if slow { 40 } else { 1 };
+                let answer =
+                    format!("HTTP/1.1 200 OK\r\nx-cost: {cost}\r\nContent-Length: 4\r\n\r\nsite");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            });
+        }
+    });
+    let policy = format!(
+        "{}store: {{ embedded: {{ state: state }} }}
+limits:
+  day: {{ tier: exact, algorithm: fixed_window, rate: 60/10d, key: header:x-key, missing_key: deny, cost: {{ response_header: x-cost, reserve: 1, max: 40 }} }}
+routes: [{{ name: r, limits: [day] }}]
+limits_of_this_proxy: {{ drain: 200ms, finish: 20s }}
+",
+        origin_yaml(origin)
+    );
+    let mut old = Gate::start(&policy).await;
+    let slow = client().get(old.url("/slow")).header("x-key", "a").send();
+    let slow = tokio::spawn(slow);
+    held.notified().await;
+    let mut new = old.successor();
+    assert!(logged(&old, "a successor is waiting").await, "{}", old.log());
+    old.signal("QUIT");
+    assert!(logged(&new, "listening on").await, "{}", new.log());
+    new.signal("TERM");
+    assert!(logged(&new, "closing the listeners").await, "{}", new.log());
+    assert!(new.ended(Duration::from_millis(500)).await.is_none(), "{}", new.log());
+    go_on.notify_one();
+    assert_eq!(slow.await.unwrap().unwrap().status(), 200);
+    assert!(old.ended(Duration::from_secs(20)).await.is_some(), "{}", old.log());
+    assert!(new.ended(Duration::from_secs(20)).await.is_some(), "{}", new.log());
+    let mut last = Gate::run(Arc::clone(&new.folder), new.port, new.admin, &[]);
+    last.wait_ready().await;
+    let answer = client().get(last.url("/")).header("x-key", "a").send().await.unwrap();
+    assert_eq!(answer.headers()["x-ratelimit-remaining"], "19", "{}", new.log());
 }

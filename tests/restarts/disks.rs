@@ -61,6 +61,39 @@ impl Mounts {
     fn run(&self, script: &str) {
         assert!(self.is_done(script), "{script}");
     }
+
+    /// Mounts a file system of its own. Returns its image, and the script that mounts it again; `None`, and loudly: it is
+    /// not permitted.
+    fn file_system(&self) -> Option<(tempfile::NamedTempFile, String)> {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let path = image.path().display();
+        // A device of its own each time: otherwise a file system that failed would be mounted again. It ends with its mount.
+        let mount = format!(
+            "device=$(losetup -f --show {path}) && mount $device {MOUNTED} && losetup -d $device"
+        );
+        if !self.is_done(&format!("truncate -s 16M {path} && mkfs.ext4 -q {path} && {mount}")) {
+            eprintln!("SKIPPED: loop devices are not permitted here");
+            return None;
+        }
+        Some((image, mount))
+    }
+}
+
+/// A file system that takes nothing, until this is dropped. Reading goes on.
+struct Frozen<'m>(&'m Mounts);
+
+impl<'m> Frozen<'m> {
+    fn new(mounts: &'m Mounts) -> Self {
+        mounts.run(&format!("fsfreeze -f {MOUNTED}"));
+        Self(mounts)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        // Without that, nobody could unmount it.
+        let _is_done = self.0.is_done(&format!("fsfreeze -u {MOUNTED}"));
+    }
 }
 
 impl Drop for Mounts {
@@ -156,16 +189,7 @@ async fn a_full_disk_is_told_changes_no_decision_and_recovers_by_itself() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_system_that_becomes_read_only_is_told_and_used_again_when_it_is_repaired() {
     let Some(mounts) = Mounts::new() else { return };
-    let image = tempfile::NamedTempFile::new().unwrap();
-    let path = image.path().display();
-    // A device of its own each time: otherwise the failed file system would be mounted again. It ends with its mount.
-    let mount = format!(
-        "device=$(losetup -f --show {path}) && mount $device {MOUNTED} && losetup -d $device"
-    );
-    if !mounts.is_done(&format!("truncate -s 16M {path} && mkfs.ext4 -q {path} && {mount}")) {
-        eprintln!("SKIPPED: loop devices are not permitted here");
-        return;
-    }
+    let Some((_image, mount)) = mounts.file_system() else { return };
     let (node, gate) = node(&mounts).await;
     let spent = spend(&gate, "a", 0, 2).await;
     until(&gate, AGE, |age| age < 0.5).await;
@@ -193,4 +217,75 @@ async fn a_directory_that_is_removed_is_made_again_with_its_secret_and_its_lock(
     mounts.run(&format!("test \"$(stat -c %a {MOUNTED}/state/key-secret)\" = 600"));
     mounts.run(&format!("! flock -n {MOUNTED}/state/lock true"));
     check_kept(&node, &mounts, gate, "a", spent).await;
+}
+
+async fn logged(gate: &Gate, text: &str) {
+    let is_said = eventually(Duration::from_secs(20), || async { gate.log().contains(text) });
+    assert!(is_said.await, "{text}: {}", gate.log());
+}
+
+async fn check_closed(gate: &Gate) {
+    let is_closed =
+        || async { tokio::net::TcpStream::connect(("127.0.0.1", gate.port)).await.is_err() };
+    assert!(eventually(Duration::from_secs(3), is_closed).await, "{}", gate.log());
+}
+
+/// What follows after a first signal does not cut the last save: it is waited for, as long as for a single signal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_does_not_cut_the_last_save() {
+    for (first, second) in [("TERM", "TERM"), ("TERM", "INT"), ("INT", "INT"), ("INT", "TERM")] {
+        let Some(mounts) = Mounts::new() else { return };
+        let Some(_image) = mounts.file_system() else { return };
+        let (node, mut gate) = node(&mounts).await;
+        spend(&gate, "a", 0, 2).await;
+        until(&gate, AGE, |age| age < 0.5).await;
+        let frozen = Frozen::new(&mounts);
+        // Nothing of this is written before the end.
+        let spent = spend(&gate, "a", 2, 3).await;
+        gate.signal(first);
+        check_closed(&gate).await;
+        assert!(gate.ended(Duration::from_millis(300)).await.is_none(), "it saves");
+        gate.signal(second);
+        assert!(gate.ended(Duration::from_millis(500)).await.is_none(), "{first} {second}");
+        drop(frozen);
+        gate.ended(Duration::from_secs(10)).await.unwrap();
+        assert!(!gate.log().contains("is not saved"), "{}", gate.log());
+        let gate = node.start(&mounts.enter()).await;
+        assert!(!gate.log().contains("orderly"), "{first} {second}: {}", gate.log());
+        spend(&gate, "a", spent, LIMIT - spent + 1).await;
+        end(gate).await;
+    }
+}
+
+/// A disk that does not answer keeps no process: the end comes, says what is lost, and no new connection is accepted
+/// meanwhile. Nor does it keep an upgrade waiting: that is refused with its reason, and the process serves on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_hangs_keeps_neither_the_end_nor_a_successor() {
+    let Some(mounts) = Mounts::new() else { return };
+    let Some(_image) = mounts.file_system() else { return };
+    let (node, mut gate) = node(&mounts).await;
+    spend(&gate, "a", 0, 2).await;
+    until(&gate, AGE, |age| age < 0.5).await;
+    let frozen = Frozen::new(&mounts);
+    let spent = spend(&gate, "a", 2, 3).await;
+    // The thread that saves waits in a write now.
+    until(&gate, AGE, |age| age > 0.5).await;
+    // Nobody can wait for a process that has a thread in such a call, so nobody does before the disk is well again.
+    let frozen = (frozen, node.start_unready(&mounts.enter(), &["--upgrade"]));
+    logged(&gate, "a successor is waiting").await;
+    gate.signal("QUIT");
+    logged(&frozen.1, "its log says why").await;
+    assert!(gate.log().contains("a write to it does not end; serving on"), "{}", gate.log());
+    node.edit(|text| {
+        text.replace(&format!("state: {MOUNTED}/state"), &format!("state: {MOUNTED}/new"))
+    });
+    let frozen = (frozen, node.start_unready(&mounts.enter(), &["--upgrade"]));
+    logged(&frozen.1, "does not answer: the disk hangs").await;
+    spend(&gate, "a", spent, 1).await;
+    gate.signal("INT");
+    check_closed(&gate).await;
+    assert!(gate.ended(Duration::ZERO).await.is_none(), "it still waits for the disk");
+    logged(&gate, "the end of the state is not saved").await;
+    drop(frozen);
+    assert!(gate.ended(Duration::from_secs(10)).await.is_some(), "{}", gate.log());
 }

@@ -6,6 +6,7 @@
 mod clocks;
 mod counts;
 mod disks;
+mod handovers;
 mod kills;
 mod load;
 mod node;

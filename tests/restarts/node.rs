@@ -42,11 +42,23 @@ impl Node {
 
     /// Starts a process by a program that becomes it, with these words.
     pub async fn start(&self, before: &[&str]) -> Gate {
-        let before = before.iter().map(|word| (*word).to_owned()).collect();
-        let (port, admin) = self.ports;
-        let mut gate = Gate::run_by(before, Arc::clone(&self.folder), port, admin, &[]);
+        let mut gate = self.start_unready(before, &[]);
         gate.wait_ready().await;
         gate
+    }
+
+    /// The same, with more words behind, and without a wait.
+    pub fn start_unready(&self, before: &[&str], more: &[&str]) -> Gate {
+        let before = before.iter().map(|word| (*word).to_owned()).collect();
+        let (port, admin) = self.ports;
+        Gate::run_by(before, Arc::clone(&self.folder), port, admin, more)
+    }
+
+    /// Changes the configuration of the processes that are started from now on.
+    pub fn edit(&self, change: impl FnOnce(String) -> String) {
+        let file = self.folder.path().join("tollgate.yaml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, change(text)).unwrap();
     }
 }
 

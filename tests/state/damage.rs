@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tollgate::clock::{ManualClock, Nanos};
-use tollgate::state::{Recovery, StateDirectory, StateDisk as _, StateError};
+use tollgate::state::{FoundLogs, Recovery, StateDirectory, StateDisk as _, StateError};
 
 use crate::disk::SimulatedDisk;
 use crate::node::{EPOCH, FINGERPRINT, Node};
@@ -227,4 +227,67 @@ fn a_directory_of_something_else_is_no_place_for_the_state() {
     std::fs::write(folder.path().join("passwd"), "root").unwrap();
     let text = open(folder.path(), false).err().unwrap().to_string();
     assert!(text.contains("name a directory of its own") && !text.contains("chmod"), "{text}");
+}
+
+/// Somebody removes the directory, and a successor that fails has written into a new one before its process notices. What the
+/// process saves afterwards is believed, whatever the numbers of logs and frames there are.
+#[test]
+fn a_directory_that_somebody_else_has_written_to_is_gone_on_with() {
+    const DATE: u64 = 1_800_000_000;
+    for others in 1..6 {
+        let clock = Arc::new(ManualClock::new(EPOCH));
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        let directory = open(&state, false).unwrap();
+        let secret = *directory.secret();
+        let (mut node, lock) = Node::start_holding(POLICY, &clock, directory);
+        assert!(node.is_allowed("", "k"));
+        node.saver.step(true);
+        std::fs::remove_dir_all(&state).unwrap();
+
+        let open = || {
+            StateDirectory::open_for_handover(&state, &secret, FoundLogs::AreMoved, DATE).unwrap()
+        };
+        let (mut other, its_lock) = Node::start_holding(POLICY, &clock, open());
+        other.saver = other.saver.with_min_round(1).that_lacks_cells();
+        for _ in 0..others {
+            assert!(other.is_allowed("", "k"));
+            (0..3).for_each(|_| other.saver.step(true));
+        }
+        drop((other, its_lock));
+
+        assert!(node.is_allowed("", "k"));
+        for _ in 0..20 {
+            node.saver.step(true);
+            clock.advance(Nanos::from_secs(20));
+        }
+        let next = StateDirectory::open(&state, false, DATE);
+        assert!(matches!(next, Err(StateError::InUse { .. })), "its lock is taken again");
+        drop(lock);
+        drop(node);
+        let next =
+            Node::start_in(POLICY, &clock, StateDirectory::open(&state, false, DATE).unwrap());
+        assert_eq!(next.spent("writes", "k"), 2, "{others}");
+        assert!(!next.found.is_incomplete(), "{others}");
+    }
+}
+
+/// Starts within one second, as a service manager tries them again: what the first has put aside is what matters.
+#[test]
+fn what_was_put_aside_is_never_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let mut node = Node::start_in(POLICY, &clock, open(&state, false).unwrap());
+    assert!(node.is_allowed("", "k"));
+    assert!(node.saver.finish());
+    drop(node);
+    let read = |name: &str| std::fs::read(state.join(name)).unwrap();
+    let (secret, log) = (read("key-secret"), read("log.0000000001"));
+    for _ in 0..3 {
+        drop(open(&state, true).unwrap());
+    }
+    assert_eq!(read("ignored-1800000000/key-secret"), secret);
+    assert_eq!(read("ignored-1800000000/log.0000000001"), log);
+    assert!(state.join("ignored-1800000000-3").is_dir(), "each start has one of its own");
 }

@@ -68,6 +68,11 @@ impl LateSyncs {
         self.0.lock().unwrap().started
     }
 
+    /// Whether one was started and has not ended.
+    pub fn is_running(&self) -> bool {
+        self.0.lock().unwrap().job.is_some()
+    }
+
     /// The disk has got what was started. The process does not know it yet.
     pub fn end(&self) -> bool {
         let mut state = self.0.lock().unwrap();
@@ -260,8 +265,12 @@ impl StateDisk for SimulatedDisk {
         Ok(())
     }
 
-    fn restore_folder(&self) -> io::Result<()> {
-        self.fault()
+    fn restore_folder(&self) -> io::Result<bool> {
+        self.fault().map(|()| false)
+    }
+
+    fn move_away(&self, _: &[String]) -> io::Result<()> {
+        unreachable!("nobody else writes here")
     }
 }
 

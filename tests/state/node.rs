@@ -16,7 +16,8 @@ use tollgate::ops::HistorySection;
 use tollgate::policy::client::RequestClient;
 use tollgate::policy::{ConnectionFacts, Facts, KeySecret, Policy};
 use tollgate::state::{
-    FrameKind, Recovery, SaveIntervals, Saver, StateDirectory, StateLog, StateMetrics, StateSummary,
+    FrameKind, Recovery, SaveIntervals, Saver, StateDirectory, StateLock, StateLog, StateMetrics,
+    StateSummary,
 };
 
 use crate::disk::SimulatedDisk;
@@ -47,9 +48,24 @@ impl Node {
 
     /// The same, in a directory. Its lock is given back.
     pub fn start_in(policy: &str, clock: &Arc<ManualClock>, directory: StateDirectory) -> Self {
+        Self::start_holding(policy, clock, directory).0
+    }
+
+    /// The same, with the lock of the directory.
+    pub fn start_holding(
+        policy: &str,
+        clock: &Arc<ManualClock>,
+        directory: StateDirectory,
+    ) -> (Self, StateLock) {
         let secret = KeySecret::new(*directory.secret());
         let restored = Restored::read(directory.recovery(), clock, secret);
-        restored.serve(policy, clock, |metrics| directory.into_log(metrics).0)
+        let mut held = None;
+        let node = restored.serve(policy, clock, |metrics| {
+            let (log, lock) = directory.into_log(metrics);
+            held = Some(lock);
+            log
+        });
+        (node, held.unwrap())
     }
 
     /// A request of a key, to the route of this name.

@@ -11,13 +11,16 @@ use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue};
 use tollgate::clock::{ManualClock, Nanos};
 use tollgate::engine::{
-    Decision, Engine, EngineSource, FinalResponse, Generation, HandedEvent, HandedRequest,
-    HeldJudgment, Outcome, PendingSettlement, Predecessor, Restorer, Successor, SuccessorAnswer,
+    Decision, Engine, EngineSource, FinalResponse, Generation, HandedEvent, HandedJudgment,
+    HandedRequest, HeldJudgment, LateJudgment, Outcome, PendingSettlement, Predecessor, Restorer,
+    Successor, SuccessorAnswer,
 };
 use tollgate::policy::{KeyHash, KeyRule, KeySecret, Ruling};
-use tollgate::state::{FrameKind, FrameSink, RestoredFrame, StateMetrics, StateSource as _};
+use tollgate::state::{
+    FrameKind, FrameSink, RestoredFrame, StateMetrics, StateSource as _, run_id,
+};
 
-use crate::disk::SimulatedDisk;
+use crate::disk::{LateSyncs, SimulatedDisk};
 use crate::node::{EPOCH, Node, facts, headers, mark_of, read};
 
 const POLICY: &str = "
@@ -421,7 +424,7 @@ fn hand_over_after(policy: &str, saves: u32) {
         by: "a test".into(),
         reason: "something to be saved".into(),
     }]));
-    assert!(node.saver.finish());
+    assert!(node.saver.finish_handed_over(|| {}));
     let next = Node::start(policy, &clock, &disk);
     for key in 0..50 {
         let spent = next.spent("hour", &key.to_string());
@@ -502,4 +505,272 @@ routes:
         let held = open.decision.verdicts[0].verdict.remaining;
         assert_eq!(held, 8, "key {key}: nothing else is in flight");
     }
+}
+
+/// A successor that counts and does not answer.
+struct Silent;
+
+impl Successor for Silent {
+    fn judge(&self, _: HandedRequest) -> BoxFuture<'static, SuccessorAnswer> {
+        async { SuccessorAnswer::Silent(LateJudgment::default()) }.boxed()
+    }
+
+    fn tell(&self, _: HandedEvent) {}
+}
+
+/// Requests that a successor does not answer are judged by what was counted until the handover, and counted: a pause of the
+/// successor lets nobody spend a limit twice in this process.
+#[tokio::test]
+async fn a_successor_that_does_not_answer_gives_nobody_a_limit_again() {
+    let policy = "
+limits:
+  five: { tier: exact, rate: 5/10d, algorithm: fixed_window, key: header:x-key, missing_key: deny }
+  nine: { tier: exact, rate: 9/10d, algorithm: fixed_window, key: header:x-key, missing_key: deny }
+  pages: { tier: estimate, rate: 7/10d, key: header:x-key, missing_key: deny }
+  flying: { tier: exact, max_in_flight: 1, key: header:x-key, missing_key: deny }
+  strict: { tier: exact, rate: 5/10d, algorithm: fixed_window, key: header:x-key, missing_key: deny, after_crash: deny }
+routes:
+  - { name: both, match: { path: /both }, limits: [five, nine] }
+  - { name: nine, match: { path: /nine }, limits: [nine] }
+  - { name: pages, match: { path: /pages }, limits: [pages] }
+  - { name: flying, match: { path: /flying }, limits: [flying] }
+  - { name: mixed, match: { path: /mixed }, limits: [nine, strict] }
+";
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let old = Process::start(&clock, policy);
+    let asked = async |path: &str, times: usize| {
+        let mut admitted = 0;
+        for _ in 0..times {
+            let open = old.decide(path, "a").await;
+            admitted += usize::from(open.decision.outcome == Outcome::Allowed);
+        }
+        admitted
+    };
+    assert_eq!(asked("/both", 3).await, 3);
+    assert_eq!(asked("/pages", 4).await, 4);
+    let held = old.decide("/flying", "a").await;
+    let mut source = old.source(&clock);
+    source.hand_over(&old.generation, &mut Stream::default());
+    old.engine.set_successor(Arc::new(Silent));
+    assert_eq!(asked("/mixed", 3).await, 0, "what the successor admits is not known");
+    assert_eq!(asked("/both", 9).await, 2, "three of five are spent");
+    assert_eq!(asked("/nine", 9).await, 4, "five of nine are spent");
+    assert_eq!(asked("/pages", 9).await, 3);
+    assert_eq!(asked("/flying", 1).await, 1, "nobody counts them");
+    assert_eq!(old.engine.unanswered(), 3 + 9 + 9 + 9 + 1);
+    drop(held);
+    old.engine.take_back_abandoned();
+    assert_eq!((asked("/both", 9).await, asked("/nine", 9).await), (0, 0), "it stays counted");
+}
+
+/// A process that hands over lets go of its directory when everything is written: its successor must not wait with its own
+/// spending for the disk to confirm that. A loss of power before the disk has everything, in any order, gives no key a unit
+/// again under `deny`.
+#[test]
+fn a_directory_is_let_go_when_everything_is_written() {
+    let policy = "
+limits:
+  hour: { tier: exact, rate: 24/10d, algorithm: fixed_window, key: header:x-key, missing_key: deny, after_crash: deny }
+routes:
+  - { name: hour, match: { path: /hour }, limits: [hour] }
+";
+    let mut torn = 0;
+    for seed in 0..200 {
+        let (clock, disk) = (Arc::new(ManualClock::new(EPOCH)), SimulatedDisk::new(seed));
+        let syncs = LateSyncs::default();
+        let mut node = Node::start(policy, &clock, &disk);
+        node.saver = node.saver.with_sync_runner(Box::new(syncs.clone()));
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (mut spent, mut waits) = ([0; 5], [0; 5]);
+        for round in 0..7 {
+            for key in 0..5 {
+                let decision = node.decide("hour", &key.to_string());
+                assert_eq!(decision.outcome, Outcome::Allowed);
+                spent[key] += 1;
+                // What has to be on the disk first is not forwarded, if the power is lost before that.
+                waits[key] = if node.engine.is_saved(&decision) { 0 } else { waits[key] + 1 };
+            }
+            // What is spent last is only written at the end.
+            if round == 6 {
+                break;
+            }
+            node.saver.step(true);
+            if random.u32(..3) > 0 && syncs.end() {
+                node.saver.poll_sync();
+            }
+        }
+        let generation = &node.generation;
+        node.saver.set_handed_over(true);
+        node.saver.save_with_successor(|source, sink| source.hand_over(generation, sink));
+        let mut left = None;
+        let is_saved = node.saver.finish_handed_over(|| {
+            assert!(syncs.is_running(), "the disk does not have everything yet");
+            left = Some((disk.after_kill(), disk.after_power_loss()));
+        });
+        assert!(is_saved && !syncs.is_running());
+        let (killed, lost) = left.unwrap();
+        let next = Node::start(policy, &clock, &killed);
+        assert!(next.found.was_ended_by(run_id()));
+        let after_loss = Node::start(policy, &clock, &lost);
+        torn += u32::from(!after_loss.found.is_clean);
+        for key in 0..5 {
+            assert_eq!(next.spent("hour", &key.to_string()), spent[key], "seed {seed}");
+            let kept = after_loss.spent("hour", &key.to_string());
+            let passed = spent[key] - waits[key];
+            assert!(kept >= passed, "seed {seed}: {kept} of {passed} are known");
+        }
+    }
+    assert!(torn > 20, "{torn}");
+}
+
+/// A process that saves what it takes up before it counts, because its directory is another one, saves also what changes until
+/// then.
+#[test]
+fn what_changes_while_a_process_takes_up_is_saved_by_it() {
+    let policy = "
+limits:
+  hour: { tier: exact, rate: 9/10d, algorithm: fixed_window, key: header:x-key, missing_key: deny, penalty: { after: 2, within: 1h, ban: 1h } }
+routes:
+  - { name: hour, match: { path: /hour }, limits: [hour] }
+";
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let old = Process::start(&clock, policy);
+    let spend = |key: &str, times: usize| {
+        for _ in 0..times {
+            let _open = old.decide("/hour", key).now_or_never().unwrap();
+        }
+    };
+    spend("a", 2);
+    spend("b", 3);
+    let mut source = old.source(&clock);
+    let mut stream = Stream::default();
+    source.save_common(&mut stream);
+    (0..source.shards()).for_each(|shard| source.copy_shard(shard, &mut stream));
+
+    let disk = SimulatedDisk::new(1);
+    let mut new = Node::start(policy, &clock, &disk);
+    let mut restorer = Restorer::new(Arc::clone(&new.engine));
+    let take_up = |stream: &mut Stream, restorer: &mut Restorer| {
+        for (kind, group, payload) in stream.0.drain(..) {
+            let frame = RestoredFrame { kind, group, payload, is_clean: true };
+            if let Some(cells) = restorer.read(frame) {
+                let metrics = StateMetrics::default();
+                assert_eq!(Restorer::restore_cells(&new.engine, &metrics, &cells), 0);
+            }
+        }
+    };
+    take_up(&mut stream, &mut restorer);
+    new.saver = new.saver.that_lacks_cells();
+    (0..4).for_each(|_| new.saver.step(true));
+    let saved = Node::start(policy, &clock, &disk.after_kill());
+    assert_eq!((saved.spent("hour", "a"), saved.spent("hour", "b")), (2, 3));
+
+    restorer.list_as_changed();
+    spend("a", 1);
+    spend("c", 11);
+    source.save_changes(&mut stream);
+    take_up(&mut stream, &mut restorer);
+    new.saver.step(true);
+    let saved = Node::start(policy, &clock, &disk.after_kill());
+    let spent = ["a", "b", "c"].map(|key| saved.spent("hour", key));
+    assert_eq!(spent, [3, 3, 9]);
+    clock.advance(Nanos::from_secs(60));
+    assert_eq!(
+        saved.decide("hour", "c").verdicts[0].verdict.retry_after,
+        Some(Nanos::from_secs(3_540))
+    );
+}
+
+/// A successor whose judgments come too late, one at a time.
+struct Late {
+    joined: Joined,
+    judged: Mutex<Option<(HandedJudgment, HandedRequest, LateJudgment)>>,
+}
+
+impl Successor for Late {
+    fn judge(&self, request: HandedRequest) -> BoxFuture<'static, SuccessorAnswer> {
+        let (judgment, _) = self.joined.predecessor.judge_now(&self.joined.generation, &request);
+        let late = LateJudgment::default();
+        *self.judged.lock().unwrap() = Some((judgment, request, late.clone()));
+        async { SuccessorAnswer::Silent(late) }.boxed()
+    }
+
+    fn tell(&self, event: HandedEvent) {
+        self.joined.tell(event);
+    }
+}
+
+/// What a judgment has charged that came too late is charged once: not at all if the request was refused meanwhile.
+#[tokio::test]
+async fn a_judgment_that_comes_too_late_charges_nobody_who_was_refused() {
+    let policy = "
+limits:
+  five: { tier: exact, rate: 5/10d, algorithm: fixed_window, key: header:x-key, missing_key: deny }
+  strict: { tier: exact, rate: 5/10d, algorithm: fixed_window, key: header:x-key, missing_key: deny, after_crash: deny }
+routes:
+  - { name: five, match: { path: /five }, limits: [five] }
+  - { name: strict, match: { path: /strict }, limits: [strict] }
+";
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let [old, new] = [(); 2].map(|()| Process::start(&clock, policy));
+    let mut source = old.source(&clock);
+    let mut stream = Stream::default();
+    source.hand_over(&old.generation, &mut stream);
+    let mut restorer = Restorer::new(Arc::clone(&new.engine));
+    restore(&mut stream, &mut restorer, &new);
+    let (predecessor, _) = restorer.take_up(&new.engine, &new.generation, &[]);
+    let late = Arc::new(Late {
+        joined: Joined {
+            predecessor: Arc::new(predecessor),
+            generation: Arc::clone(&new.generation),
+            successor: std::sync::OnceLock::new(),
+        },
+        judged: Mutex::new(None),
+    });
+    old.engine.set_successor(Arc::clone(&late) as _);
+    for (path, expected, left) in [("/five", Outcome::Allowed, 3), ("/strict", Outcome::Limited, 4)]
+    {
+        assert_eq!(old.decide(path, "a").await.decision.outcome, expected);
+        let (judgment, request, mark) = late.judged.lock().unwrap().take().unwrap();
+        assert!(judgment.charged);
+        assert_eq!(mark.is_refused(), expected == Outcome::Limited);
+        let held = HeldJudgment::new(judgment, &request, Arc::clone(&late) as _);
+        if mark.is_refused() {
+            old.engine.refund_late(held, &request);
+        }
+        let next = new.decide(path, "a").await;
+        assert_eq!(next.decision.verdicts[0].verdict.remaining, left, "{path}");
+    }
+}
+
+/// Operators look for the heaviest senders after an upgrade too, also when the new file has its limits in another order.
+#[tokio::test]
+async fn lists_of_estimate_limits_go_over_by_name() {
+    let policy = |first: &str, second: &str| {
+        let limit = |name: &str| {
+            format!(
+                "  {name}: {{ tier: estimate, rate: 9/10s, key: header:x-key, missing_key: deny }}\n"
+            )
+        };
+        format!(
+            "\nlimits:\n{}{}routes:\n  - {{ name: one, match: {{ path: /one }}, limits: [pages] }}\n  - {{ name: two, match: {{ path: /two }}, limits: [feeds] }}\n",
+            limit(first),
+            limit(second)
+        )
+    };
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let old = Process::start(&clock, &policy("pages", "feeds"));
+    let new = Process::start(&clock, &policy("feeds", "pages"));
+    for _ in 0..9 {
+        let _open = old.decide("/one", "a").await;
+    }
+    let mut source = old.source(&clock);
+    switch(&old, &mut source, Stream::default(), Restorer::new(Arc::clone(&new.engine)), &new);
+    let senders = |name: &str| {
+        let mut limits = new.generation.policy().indexed_limits();
+        let (index, _) = limits.find(|(_, limit)| &*limit.name == name).unwrap();
+        let estimate = new.generation.estimate(index).unwrap();
+        estimate.heaviest(new.engine.confirm_table(), 5, new.engine.now()).len()
+    };
+    assert_eq!((senders("pages"), senders("feeds")), (1, 0));
 }

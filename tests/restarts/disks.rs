@@ -144,8 +144,12 @@ async fn check_kept(node: &Node, mounts: &Mounts, gate: Gate, key: &str, spent: 
     let before = metric(&gate.metrics().await, writes);
     ask(&gate, "allow", "another").await;
     until(&gate, writes, |now| now > before).await;
-    let bytes = metric(&gate.metrics().await, "tollgate_state_bytes");
-    mounts.run(&format!("test $(cat {MOUNTED}/state/log.* | wc -c) = {bytes}"));
+    // A log may grow between the two readings.
+    let are_equal = eventually(Duration::from_secs(10), || async {
+        let bytes = metric(&gate.metrics().await, "tollgate_state_bytes");
+        mounts.is_done(&format!("test $(cat {MOUNTED}/state/log.* | wc -c) = {bytes}"))
+    });
+    assert!(are_equal.await, "the metric and the files differ");
     drop(gate);
     let gate = node.start(&mounts.enter()).await;
     assert_eq!(ask(&gate, "allow", key).await, (200, LIMIT - spent - 1), "{}", gate.log());

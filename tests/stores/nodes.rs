@@ -154,7 +154,17 @@ async fn a_node_that_is_killed_costs_no_unit_above_the_limit() {
     assert!(begun.await, "an eighth of the limit: {}", origin.count());
     // With all that it has charged and not forwarded, and not forwarded yet.
     drop(gates.remove(0));
-    let seen = hammering.await.unwrap();
+    let mut seen = hammering.await.unwrap();
+    // A busy machine has not asked for the limit yet.
+    let ports: Vec<u16> = gates.iter().map(|gate| gate.port).collect();
+    for _ in 0..60 {
+        if origin.count() >= 4_000 - CLIENTS {
+            break;
+        }
+        for (status, count) in hammer(&ports, CLIENTS, Duration::from_secs(1), "/").await {
+            *seen.entry(status).or_default() += count;
+        }
+    }
     assert_eq!(verdicts(&gates, "degraded_allowed").await, 0);
     let passed = origin.count();
     assert!((4_000 - CLIENTS..=4_000).contains(&passed), "{passed}: {seen:?}");

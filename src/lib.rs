@@ -49,6 +49,10 @@ pub use limiter::{
 pub use policy::Tier;
 
 #[cfg(all(feature = "bin", not(feature = "internals")))]
+mod access_lines;
+#[cfg(all(feature = "bin", feature = "internals"))]
+pub mod access_lines;
+#[cfg(all(feature = "bin", not(feature = "internals")))]
 mod cli;
 #[cfg(all(feature = "bin", feature = "internals"))]
 pub mod cli;
@@ -114,6 +118,10 @@ pub mod proxy;
 mod refusals;
 #[cfg(all(feature = "bin", feature = "internals"))]
 pub mod refusals;
+#[cfg(all(feature = "bin", not(feature = "internals")))]
+mod replay;
+#[cfg(all(feature = "bin", feature = "internals"))]
+pub mod replay;
 #[cfg(all(feature = "bin", not(feature = "internals")))]
 mod server;
 #[cfg(all(feature = "bin", feature = "internals"))]

@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms from the bottom to the top. Those that share a number never import each other.
-const LAYERS: [(&str, u8); 23] = [
+const LAYERS: [(&str, u8); 25] = [
+    ("access_lines", 1),
     ("clock", 0),
     ("histogram", 1),
     ("history", 1),
@@ -26,6 +27,7 @@ const LAYERS: [(&str, u8); 23] = [
     ("edge", 6),
     ("limiter", 6),
     ("refusals", 6),
+    ("replay", 6),
     ("proxy", 7),
     ("handover", 8),
     ("ops", 8),

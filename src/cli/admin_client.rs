@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -84,17 +85,45 @@ impl AdminClient {
         body: Option<&Value>,
         timeout: Duration,
     ) -> Result<(StatusCode, Value), String> {
-        let failed = |why: String| format!("http://{}: {why}", self.authority);
+        let question = body.map(Value::to_string).unwrap_or_default();
+        let answer = self.exchange(method, path, question, timeout)?;
+        let status = answer.status();
+        let json = serde_json::from_slice(answer.body());
+        json.map(|json| (status, json))
+            .map_err(|_| self.failed(&format!("{status}, and an answer that is no JSON")))
+    }
+
+    /// Asks for a text and returns the answer as it is.
+    ///
+    /// # Errors
+    /// Nobody answers there in time, or not as the admin API does.
+    pub(super) fn get(&self, path: &str, timeout: Duration) -> Result<Response<Bytes>, String> {
+        self.exchange(Method::GET, path, String::new(), timeout)
+    }
+
+    /// Sends a request in a runtime of its own and reads the whole answer.
+    fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        question: String,
+        timeout: Duration,
+    ) -> Result<Response<Bytes>, String> {
+        let failed = |why: String| self.failed(&why);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed(error.to_string()))?;
         let asked = async {
             self.check_listener().await?;
-            self.ask(method, path, body.map(Value::to_string).unwrap_or_default()).await
+            self.ask(method, path, question).await
         };
         runtime.block_on(async {
             let answer = tokio::time::timeout(timeout, asked).await;
             answer.unwrap_or_else(|_| Err(format!("no answer within {timeout:?}"))).map_err(failed)
         })
+    }
+
+    fn failed(&self, why: &str) -> String {
+        format!("http://{}: {why}", self.authority)
     }
 
     /// Checks that an admin listener answers there, before the token is sent: an origin or another listener must not see it,
@@ -116,7 +145,7 @@ impl AdminClient {
 
     async fn send_request(
         &self,
-        request: Request<Full<bytes::Bytes>>,
+        request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, String> {
         let told = |error: hyper::Error| error.to_string();
         let stream = TcpStream::connect(&self.authority).await;
@@ -133,19 +162,16 @@ impl AdminClient {
         method: Method,
         path: &str,
         question: String,
-    ) -> Result<(StatusCode, Value), String> {
+    ) -> Result<Response<Bytes>, String> {
         let mut request =
             self.request(method, path).header(header::CONTENT_TYPE, "application/json");
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request.body(Full::new(bytes::Bytes::from(question)));
-        let answer = self.send_request(request.map_err(|error| error.to_string())?).await?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+        let request = request.body(Full::new(Bytes::from(question)));
+        let mut answer = self.send_request(request.map_err(|error| error.to_string())?).await?;
+        let body = Limited::new(answer.body_mut(), MAX_ANSWER_BYTES).collect().await;
         let body = body.map_err(|error| error.to_string())?.to_bytes();
-        let json = serde_json::from_slice(&body);
-        json.map(|json| (status, json))
-            .map_err(|_| format!("{status}, and an answer that is no JSON"))
+        Ok(answer.map(|_| body))
     }
 }

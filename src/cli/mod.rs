@@ -13,6 +13,7 @@ mod input;
 mod key_sets;
 mod man;
 mod output;
+mod replay;
 mod run;
 mod schema;
 mod state;
@@ -88,11 +89,8 @@ enum Command {
     Demo,
     /// Test a policy on a simulated clock.
     Test(test::TestArgs),
-    /// Replay an access log against a policy (not available yet).
-    Replay {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-        _rest: Vec<String>,
-    },
+    /// Say what a policy would have done to an access log.
+    Replay(replay::ReplayArgs),
     /// Print the JSON Schema of the configuration, for editors.
     Schema {
         /// That of a file that a configuration includes.
@@ -169,7 +167,7 @@ fn run_command(command: Command) -> Ending {
         Command::State(args) => state::state(&args),
         Command::Demo => demo::demo(),
         Command::Test(args) => test::test(&args),
-        Command::Replay { .. } => not_available("replay"),
+        Command::Replay(args) => replay::run(&args),
         Command::Schema { included: false } => output::answer(SCHEMA, Ending::Success),
         Command::Schema { included: true } => {
             output::answer(&schema::of_included_files(), Ending::Success)
@@ -177,9 +175,4 @@ fn run_command(command: Command) -> Ending {
         Command::Completions { shell } => completions::completions(shell),
         Command::Man { directory } => man::man(&directory),
     }
-}
-
-fn not_available(command: &str) -> Ending {
-    output::complain(&format!("tollgate {command} is not available yet"));
-    Ending::Refused
 }

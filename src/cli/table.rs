@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::ops::is_no_text;
+use crate::http::is_no_text;
 
 /// Characters of a value that are shown: a reason has at most 500.
 const MAX_VALUE: usize = 600;

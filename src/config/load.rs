@@ -248,6 +248,7 @@ fn read_sections(
         routes: Arc::new(routes),
         max_keys: bounds.max_keys(),
         key_sets: token_keys.published_sets(),
+        writes_traces: access_log.replay,
     };
     let balanced = origins.iter().filter_map(|origin| match &origin.balance {
         Balance::Hash(source) => source.header_name(),

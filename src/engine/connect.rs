@@ -15,9 +15,6 @@ use crate::store::redis::{Address, Login, ServerDiscovery, SharedStore, StoreSet
 /// process starts without it.
 const STARTUP_WAIT: Duration = Duration::from_secs(1);
 
-/// The secret of nodes that share a store without a `key_secret_file`.
-const FIXED_SECRET: &[u8] = b"tollgate: no key_secret_file";
-
 impl Engine {
     /// An engine that counts in the configured store. Its connections live on the Tokio runtime of the caller.
     ///
@@ -31,7 +28,7 @@ impl Engine {
         let StoreConfig::Redis(redis) = store else {
             return Self::embedded(clock);
         };
-        let secret = KeySecret::of_file(redis.key_secret.as_deref().unwrap_or(FIXED_SECRET));
+        let secret = KeySecret::of_shared_store(redis.key_secret.as_deref());
         let remote = SharedStore::start(settings(redis), Arc::clone(&clock));
         if !remote.wait_until_up(STARTUP_WAIT).await {
             log::error!("the store does not answer; on_store_failure judges until it does");

@@ -15,10 +15,12 @@ use super::pending::PendingSettlement;
 use super::state::Engine;
 use super::target::Target;
 use super::tentative::InFlightCounting;
+use super::trace::RequestTrace;
 use super::unchecked::TargetLookup;
 use super::unsettled::Unsettled;
 use crate::clock::Nanos;
 use crate::policy::{Facts, Tier};
+use crate::store::begin_event;
 
 /// One decision in this many is timed; a power of two.
 const DECISIONS_PER_SAMPLE: u64 = 64;
@@ -81,11 +83,33 @@ impl Engine {
         pending: &mut PendingSettlement,
     ) -> Option<Unsettled> {
         let mut unsettled = Unsettled::default();
-        match self.find_targets(generation, facts, &mut unsettled, decision, pending) {
-            TargetLookup::Found => {}
-            TargetLookup::Decided => return None,
+        if generation.recorder.is_some() {
+            begin_event();
         }
-        let Unsettled { targets, failed_token_check, .. } = &mut unsettled;
+        let is_decided = self.begin_with(generation, facts, &mut unsettled, decision, pending);
+        if let Some(recorder) = &generation.recorder {
+            let mut values = recorder.record(generation.policy(), facts);
+            values.token_failed = unsettled.failed_token_check;
+            let trace = RequestTrace::new(decision, values);
+            pending.trace = Some(Box::new(trace));
+        }
+        (!is_decided).then_some(unsettled)
+    }
+
+    /// [`Engine::begin`] without a trace. Returns whether the request is decided.
+    fn begin_with(
+        &self,
+        generation: &Generation,
+        facts: &Facts<'_>,
+        unsettled: &mut Unsettled,
+        decision: &mut Decision,
+        pending: &mut PendingSettlement,
+    ) -> bool {
+        match self.find_targets(generation, facts, unsettled, decision, pending) {
+            TargetLookup::Found => {}
+            TargetLookup::Decided => return true,
+        }
+        let Unsettled { targets, failed_token_check, .. } = &mut *unsettled;
         if self.remote().is_none() {
             let exact = targets.iter().filter(|target| generation.loaded(target.limit).is_exact());
             self.exact.embedded.prefetch(exact.map(|target| target.key));
@@ -95,14 +119,14 @@ impl Engine {
                 self.charge_token_check(generation, targets, decision);
             }
             self.finish_decision(generation, targets, decision);
-            return None;
+            return true;
         }
-        let settled = self.settle_now(generation, &mut unsettled, InFlightCounting::Here, decision);
+        let settled = self.settle_now(generation, unsettled, InFlightCounting::Here, decision);
         let Some((outcome, results)) = settled else {
-            return Some(unsettled);
+            return false;
         };
-        self.conclude(generation, &mut unsettled, outcome, results, decision, pending);
-        None
+        self.conclude(generation, unsettled, outcome, results, decision, pending);
+        true
     }
 
     /// Finishes what [`Engine::begin`] began: waits for the shared store, or for a successor.

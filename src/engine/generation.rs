@@ -16,9 +16,9 @@ use super::reload_report::ReloadReport;
 use crate::clock::Now;
 use crate::estimator::EstimateLimit;
 use crate::policy::{
-    Class, KeySecret, LimitIndex, Mode, PerLimit, PerRoute, Policy, RouteIndex, Source,
+    Class, KeySecret, LimitIndex, Mode, PerLimit, PerRoute, Policy, Recorder, RouteIndex, Source,
 };
-use crate::store::{BoundedBudget, CellBudget, EmbeddedStore};
+use crate::store::{BoundedBudget, CellBudget, EmbeddedStore, count_events};
 
 /// One loaded policy.
 pub struct Generation {
@@ -34,6 +34,8 @@ pub struct Generation {
     pub(super) has_penalties: bool,
     /// Whether a key may be banned: by a penalty, or by an operator.
     pub(super) may_ban: bool,
+    /// Writes traces, if the policy has them written.
+    pub(super) recorder: Option<Recorder>,
 }
 
 /// What is derived from a route when it is loaded.
@@ -106,10 +108,22 @@ impl Generation {
             path_sources: policy.path_sources(route),
             path_classes: policy.path_classes(route),
         });
-        (
-            Self { number, epoch, policy, limits, routes, connection_bans, has_penalties, may_ban },
-            report,
-        )
+        let recorder = policy.writes_traces.then(|| {
+            count_events();
+            Recorder::of(&policy, context.secret)
+        });
+        let generation = Self {
+            number,
+            epoch,
+            policy,
+            limits,
+            routes,
+            connection_bans,
+            has_penalties,
+            may_ban,
+            recorder,
+        };
+        (generation, report)
     }
 
     /// The number of its configuration, from 1. A change of the rules for keys keeps it.

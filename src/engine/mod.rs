@@ -53,6 +53,7 @@ mod state;
 mod succession;
 mod target;
 mod tentative;
+mod trace;
 mod unchecked;
 mod unsettled;
 
@@ -82,4 +83,5 @@ pub use succession::{
     HandedCharge, HandedCount, HandedEvent, HandedJudgment, HandedKey, HandedRequest, HeldJudgment,
     LateJudgment, Successor, SuccessorAnswer,
 };
+pub use trace::{AnsweredBy, RequestTrace, TracedAnswer, TracedCost, TracedCosts, TracedEnd};
 pub(crate) use unsettled::Unsettled;

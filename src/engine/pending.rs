@@ -8,8 +8,9 @@ use http::HeaderMap;
 
 use super::delay_slots::DelaySlot;
 use super::open_charge::OpenCharge;
+use super::trace::RequestTrace;
 use crate::policy::{ResponseCosts, Route};
-use crate::store::InFlightPermit;
+use crate::store::{InFlightPermit, begin_event, marked_event};
 
 /// What is open of one request. Hold it until the request has ended.
 #[derive(Debug, Default)]
@@ -21,6 +22,8 @@ pub struct PendingSettlement {
     pub(super) costs: Option<Box<ResponseCosts>>,
     /// Held while the request is delayed.
     pub(super) delay_slot: Option<DelaySlot>,
+    /// What a replay needs, if the policy has that written.
+    pub(super) trace: Option<Box<RequestTrace>>,
 }
 
 /// The response that ends a request.
@@ -35,9 +38,30 @@ pub struct FinalResponse<'r> {
 }
 
 impl PendingSettlement {
+    /// Ends the slots in flight of a request that has its answer, and gives its trace, if the policy has traces written.
+    pub fn take_trace(&mut self) -> Option<Box<RequestTrace>> {
+        let mut trace = self.trace.take()?;
+        if self.holds_slots() {
+            begin_event();
+            self.permits.clear();
+            trace.ended = marked_event().slots;
+        }
+        Some(trace)
+    }
+
     /// Frees the delay slot: the request is no longer delayed.
     pub fn end_delay(&mut self) {
         self.delay_slot = None;
+    }
+
+    /// Whether anything is open: a charge, a slot in flight, or the slot of a delay.
+    pub const fn is_open(&self) -> bool {
+        self.holds_slots() || self.awaits_response() || self.delay_slot.is_some()
+    }
+
+    /// Whether it holds slots in flight.
+    pub const fn holds_slots(&self) -> bool {
+        !self.permits.is_empty()
     }
 
     /// Whether the response may change a charge.

@@ -3,6 +3,8 @@
 //! For each limit of the route it reads the key, follows `missing_key`, and applies overrides, plans, the rollout
 //! and the cost. It charges nothing and asks no store. No two targets of a request have the same key.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::decision::Outcome;
@@ -13,8 +15,8 @@ use super::overrides::RankedAction;
 use super::target::{Target, Targets};
 use crate::policy::key::{KeyPart, NoKey};
 use crate::policy::{
-    Facts, KeyHash, KeySecret, Limit, LimitIndex, MissingKey, Mode, OverrideAction, RateSource,
-    Route, RouteIndex, Source, Unreadable,
+    Facts, KeyHash, KeySecret, Limit, LimitIndex, MissingKey, MissingValue, Mode, OverrideAction,
+    RateSource, Route, RouteIndex, Source, Unreadable,
 };
 use crate::tokens::SignatureCheck;
 
@@ -66,6 +68,8 @@ pub enum SkipReason {
     Override(LimitIndex, u32),
     /// An operator's rule for its key allows it.
     KeyRule(LimitIndex),
+    /// The request is read from a log that does not have what the limit needs.
+    Unrecorded(LimitIndex),
 }
 
 /// What a limit of a route leads to.
@@ -203,6 +207,10 @@ fn resolve_limit(
     };
     let limit = resolved.limit;
     let spec = generation.policy().limit(limit);
+    if let Some(log) = facts.log().filter(|log| log.is_ruled(&spec.name)) {
+        log.note(MissingValue::Rule(Arc::clone(&spec.name)));
+        return Ok(Resolution::Skipped(SkipReason::Unrecorded(limit)));
+    }
     let rules = spec.terms.key_rules.of_key(resolved.key);
     let banned_for = rules.and_then(|rules| rules.banned_for(facts.now));
     let (mut rate, mut rate_source) = (None, RateSource::Own);
@@ -235,6 +243,9 @@ fn resolve_limit(
             Err(NoKey::Unreadable) => return Err(KeyError::Unreadable { limit }),
             Err(NoKey::UnreadableCondition) => return Err(KeyError::UnreadableCondition),
             Err(NoKey::Unknowable) => return Err(KeyError::Unknowable { limit }),
+            Err(NoKey::Unrecorded) => {
+                return Ok(Resolution::Skipped(SkipReason::Unrecorded(limit)));
+            }
             Err(NoKey::Absent | NoKey::Repeated) => return Err(KeyError::Repeated { limit }),
         }
     }
@@ -297,6 +308,9 @@ fn resolve_key<'g>(
             Err(NoKey::UnreadableCondition) => return Err(KeyError::UnreadableCondition),
             Err(NoKey::Unknowable) => return Err(KeyError::Unknowable { limit }),
             Err(NoKey::Unchecked) => return Ok(Resolution::Unchecked),
+            Err(NoKey::Unrecorded) => {
+                return Ok(Resolution::Skipped(SkipReason::Unrecorded(limit)));
+            }
             Err(NoKey::Absent) => match spec.missing_key {
                 MissingKey::Skip | MissingKey::Impossible => {
                     return Ok(Resolution::Skipped(SkipReason::MissingKey(limit)));
@@ -323,6 +337,9 @@ fn is_rolled_out(
     route: &Route,
 ) -> bool {
     limit.terms.rollout.includes(facts.now, || {
+        if let Some(recorded) = facts.log().and_then(|log| log.rollout(&limit.name)) {
+            return recorded;
+        }
         let hasher = KeySecret::fixed_hasher(limit);
         // The key is read only if the limit's sources gave it: reading a missing key could check a signature.
         let own = resolved.by_sources.then(|| limit.key.hash(&hasher, facts, route).ok()).flatten();

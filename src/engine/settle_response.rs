@@ -17,8 +17,10 @@ use super::open_charge::{
 use super::pending::{FinalResponse, PendingSettlement};
 use super::state::Engine;
 use super::succession::{HandedEvent, HandedKey};
+use super::trace::{AnsweredBy, TracedAnswer, TracedCosts};
 use crate::clock::Now;
 use crate::policy::{ResponseCosts, Route};
+use crate::store::begin_event;
 use crate::store::redis::CellCharge;
 
 /// What a response makes of an open charge.
@@ -50,10 +52,77 @@ impl Engine {
             return;
         }
         let costs = response.by_origin.then(|| pending.costs_of_head(route, response));
+        let by = if response.by_origin { AnsweredBy::Origin } else { AnsweredBy::Proxy };
+        let named = pending.trace.as_ref().and(costs.as_ref());
+        let named = named.map(|costs| TracedCosts::of(route, costs)).unwrap_or_default();
+        begin_event();
+        self.finish_by(generation, decision, pending, response.status, costs);
+        if let Some(trace) = &mut pending.trace {
+            trace.answered(self.now(), (response.status, by), named);
+        }
+    }
+
+    /// Settles the charges by the head of a response that a log names.
+    pub fn finish_logged(
+        &self,
+        generation: &Generation,
+        decision: &mut Decision,
+        pending: &mut PendingSettlement,
+        answer: &TracedAnswer,
+    ) {
+        let Some(route) = decision.route.map(|route| generation.policy().route(route)) else {
+            return;
+        };
+        match answer.by {
+            AnsweredBy::Unforwarded => {
+                self.finish_unforwarded(generation, decision, pending, answer.status);
+            }
+            AnsweredBy::Proxy => {
+                self.finish_by(generation, decision, pending, answer.status, None);
+            }
+            AnsweredBy::Origin => {
+                let costs = answer.costs.of_route(route, false);
+                self.finish_by(generation, decision, pending, answer.status, Some(costs));
+            }
+        }
+    }
+
+    /// Settles what [`Engine::finish_logged`] left open by the end of a response that a log names.
+    pub fn finish_rest_logged(
+        &self,
+        generation: &Generation,
+        decision: &mut Decision,
+        pending: &mut PendingSettlement,
+        end: &TracedCosts,
+    ) {
+        let (Some(route), Some(_)) = (decision.route, pending.costs.take()) else {
+            return;
+        };
+        let route = generation.policy().route(route);
+        let costs = end.of_route(route, true);
+        self.settle_open(generation, decision, pending, |open| {
+            self.settled(generation, open, route, &costs)
+        });
+    }
+
+    /// Settles the charges by a status and by the costs that the head of a response names. `costs`: `None` if the origin sent
+    /// none.
+    fn finish_by(
+        &self,
+        generation: &Generation,
+        decision: &mut Decision,
+        pending: &mut PendingSettlement,
+        status: u16,
+        costs: Option<ResponseCosts>,
+    ) {
+        let Some(route) = decision.route.map(|route| generation.policy().route(route)) else {
+            return;
+        };
+        let by_origin = costs.is_some();
         self.settle_open(generation, decision, pending, |open| {
             let rules = &generation.policy().limit(open.limit).status_rules;
             match &costs {
-                _ if rules.refunds(response.status, response.by_origin) => ResponseEffect::Refunded,
+                _ if rules.refunds(status, by_origin) => ResponseEffect::Refunded,
                 None => ResponseEffect::Settled(None),
                 Some(costs) if !open.final_cost.is_named(costs) => ResponseEffect::Open,
                 Some(costs) => self.settled(generation, open, route, costs),
@@ -104,9 +173,13 @@ impl Engine {
         };
         let route = generation.policy().route(route);
         costs.finish(route, is_complete);
+        begin_event();
         self.settle_open(generation, decision, pending, |open| {
             self.settled(generation, open, route, &costs)
         });
+        if let Some(trace) = &mut pending.trace {
+            trace.rest_ended(self.now(), TracedCosts::of(route, &costs));
+        }
     }
 
     /// Settles the charges of a request that passed but reached no origin. `status` is treated as an origin's, and
@@ -133,6 +206,7 @@ impl Engine {
     ) {
         let route = decision.route.map(|route| generation.policy().route(route));
         let response = FinalResponse { status, headers, by_origin: true };
+        begin_event();
         let costs = route.map(|route| (route, pending.costs_of_head(route, &response)));
         self.settle_open(generation, decision, pending, |open| {
             let rules = &generation.policy().limit(open.limit).status_rules;
@@ -144,6 +218,9 @@ impl Engine {
                 .and_then(|(route, costs)| open.final_cost.after_response(route, costs));
             ResponseEffect::Settled(named.or_else(|| open.final_cost.unforwarded()))
         });
+        if let Some(trace) = &mut pending.trace {
+            trace.answered(self.now(), (status, AnsweredBy::Unforwarded), TracedCosts::default());
+        }
     }
 
     /// The cost of a charge after its response, and the counters of costs that it does not tell.

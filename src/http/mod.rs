@@ -18,6 +18,8 @@ mod forwarded;
 mod framework;
 mod lines;
 mod page;
+#[cfg(feature = "bin")]
+mod plain_text;
 mod policy_members;
 mod problem;
 mod ratelimit_fields;
@@ -37,6 +39,8 @@ pub use framework::FrameworkReply;
 pub(crate) use framework::{edit_request, edit_response};
 pub use lines::InvalidField;
 pub(crate) use lines::{LIMIT, Lines, REMAINING, REQUEST_ID, RESET, field};
+#[cfg(feature = "bin")]
+pub(crate) use plain_text::is_no_text;
 pub(crate) use policy_members::PolicyMembers;
 pub(crate) use ratelimit_fields::RateLimitFields;
 pub use ratelimit_fields::retry_after_secs;

@@ -113,6 +113,12 @@ impl<'o> JsonObject<'o> {
         }
     }
 
+    /// A value that is JSON already, without line ends.
+    pub(in crate::ops) fn json(&mut self, name: &str, value: &str) {
+        self.name(name);
+        self.out.push_str(value);
+    }
+
     /// `name` is one of ours, so nothing in it has to be escaped.
     fn name(&mut self, name: &str) {
         self.out.push_str(if self.is_empty { "\"" } else { ",\"" });

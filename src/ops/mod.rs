@@ -15,7 +15,6 @@ mod line_writer;
 mod log;
 mod metric_family;
 mod metrics;
-mod plain_text;
 mod policy_changes;
 mod reload;
 mod saved_history;
@@ -24,7 +23,11 @@ pub mod supervisor;
 mod traffic_totals;
 
 pub use access_log::AccessLogSink;
-pub use admin::{ADMIN_API, AdminAccess, AdminApi, AnswerQueue, RequestBuckets};
+pub(crate) use access_log::{RECENT_LINES_BYTES, keeps_recent_lines};
+pub use admin::{
+    ADMIN_API, AdminAccess, AdminApi, AnswerQueue, LOG_DROPPED, LOG_KEPT_SINCE, LOG_LAST, LOG_NEXT,
+    RequestBuckets,
+};
 pub use audit::AuditLog;
 pub use certificate_warnings::certificate_warnings;
 pub use key_changes::{KeyChanges, POLL_EVERY};
@@ -33,7 +36,6 @@ pub(crate) use lifecycle::SETTLING_TIME;
 pub use line_writer::LineWriter;
 pub use log::{LogForm, LogSettings, init as init_log};
 pub use metrics::{Sources as MetricSources, process_collector, render as render_metrics};
-pub(crate) use plain_text::is_no_text;
 pub use reload::{ReloadSource, Reloader};
 pub use saved_history::HistorySection;
 pub use status::{ReloadOutcome, Status};

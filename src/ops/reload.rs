@@ -115,7 +115,8 @@ impl Reloader {
         let certificates =
             CertificateStore::read(&config.listeners).map_err(|error| vec![error.to_string()])?;
         // The first write, and the last step that can fail.
-        let redirected = self.access.redirect(&config.access_log);
+        let date = self.engine.date(self.engine.now());
+        let redirected = self.access.redirect(&config.access_log, date);
         redirected.map_err(|error| vec![format!("access_log: {error}")])?;
         let previous = self.live.load_full();
         let rules = self.engine.key_rules();

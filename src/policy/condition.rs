@@ -12,6 +12,8 @@ use http::HeaderName;
 
 use super::condition_results::{ConditionId, ConditionResults};
 use super::facts::Facts;
+use super::key::stable_hash;
+use super::log_values::{LogValues, MissingValue};
 use super::text_tests::TextTests;
 use super::unreadable::Unreadable;
 pub use super::value_test::{ValuePattern, ValueTest};
@@ -38,6 +40,8 @@ pub struct Condition {
     id: ConditionId,
     subject: Subject,
     tests: Vec<ValueTest>,
+    /// The hash of its text: equal in every process.
+    fingerprint: u64,
     /// The same tests as they are asked.
     combined: Arc<CombinedTests>,
 }
@@ -89,7 +93,15 @@ impl Condition {
             Subject::Header(_) | Subject::Query(_) => tests,
         };
         let combined = Arc::new(CombinedTests::new(&tests));
-        Self { id: ConditionId::unique(), subject, tests, combined }
+        let mut condition =
+            Self { id: ConditionId::unique(), subject, tests, fingerprint: 0, combined };
+        condition.fingerprint = stable_hash(condition.to_string().as_bytes());
+        condition
+    }
+
+    /// The hash of its text, by which logs name it. It is equal in every process.
+    pub const fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     /// What is read.
@@ -122,6 +134,11 @@ impl Condition {
     }
 
     fn evaluate(&self, facts: &Facts<'_>) -> Result<bool, Unreadable> {
+        if let Some(log) = facts.log()
+            && let Some(logged) = self.logged(log)
+        {
+            return logged;
+        }
         let unlimited = WorkBudget::unlimited();
         let budget = facts.conditions.map_or(&unlimited, ConditionResults::budget);
         let mut is_affordable = Ok(());
@@ -138,6 +155,25 @@ impl Condition {
             return Ok(true);
         }
         Ok(self.combined.takes_absence && !self.subject.any(facts, |_| true)?)
+    }
+
+    /// The result by what a log says. `None`: the facts have the values. Where the log has neither, the condition is taken as
+    /// it is without a value, and that is noted.
+    #[cold]
+    fn logged(&self, log: &LogValues) -> Option<Result<bool, Unreadable>> {
+        if let Some(recorded) = log.condition(self.fingerprint) {
+            return Some(recorded.ok_or(Unreadable));
+        }
+        let is_in_facts = match &self.subject {
+            Subject::Header(name) => log.has_header(name),
+            Subject::Query(_) => log.has_query(),
+            Subject::Cookie(_) => log.has_header(&http::header::COOKIE),
+        };
+        if is_in_facts {
+            return None;
+        }
+        log.note(MissingValue::Condition(self.subject.to_string()));
+        Some(Ok(self.combined.takes_absence))
     }
 
     /// Whether it can hold only for a request that has a value.

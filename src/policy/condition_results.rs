@@ -12,6 +12,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::log_values::LogValues;
 use super::names::NameIndex;
 use super::unreadable::Unreadable;
 use super::work_budget::WorkBudget;
@@ -41,6 +42,8 @@ pub struct ConditionResults {
     budget: WorkBudget,
     query: NameIndex,
     cookies: NameIndex,
+    /// What a log says, if the request is read from one.
+    log: Option<Box<LogValues>>,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +54,16 @@ struct Known {
 }
 
 impl ConditionResults {
+    /// For a request that is read from a log.
+    pub fn of_log(values: LogValues) -> Self {
+        Self { log: Some(Box::new(values)), ..Self::default() }
+    }
+
+    /// What a log says of the request, if it is read from one.
+    pub fn log(&self) -> Option<&LogValues> {
+        self.log.as_deref()
+    }
+
     /// The result of a condition, evaluated unless it is known.
     pub(super) fn result(
         &self,

@@ -9,6 +9,7 @@ use std::fmt;
 use http::{HeaderMap, HeaderName};
 
 use super::facts::Facts;
+use super::log_values::MissingValue;
 use super::response_body::{BodyNumber, JsonPointer};
 
 /// The cost of a request under a limit, in units.
@@ -116,7 +117,12 @@ impl Cost {
             Self::Request { header, default, max } => {
                 let mut lines = facts.headers.get_all(header).iter();
                 match (lines.next(), lines.next()) {
-                    (None, _) => Ok(*default),
+                    (None, _) => {
+                        if let Some(log) = facts.log().filter(|log| !log.has_costs(header)) {
+                            log.note(MissingValue::Cost(header.clone()));
+                        }
+                        Ok(*default)
+                    }
                     (Some(line), None) => {
                         Ok(units(line.as_bytes()).map_or(*max, |cost| cost.clamp(1, *max)))
                     }

@@ -6,6 +6,7 @@ use http::HeaderMap;
 use super::client::RequestClient;
 use super::condition_results::ConditionResults;
 use super::connection::ConnectionFacts;
+use super::log_values::LogValues;
 use crate::clock::Nanos;
 
 /// The parts of one validated request that routes, keys and costs are read from.
@@ -34,4 +35,12 @@ pub struct Facts<'r> {
     /// What is known of its values. `None` for facts that are judged once: nothing is remembered, and work has no
     /// bound.
     pub conditions: Option<&'r ConditionResults>,
+}
+
+impl<'r> Facts<'r> {
+    /// What a log says of the request, if it is read from one.
+    #[inline]
+    pub fn log(&self) -> Option<&'r LogValues> {
+        self.conditions.and_then(ConditionResults::log)
+    }
 }

@@ -129,6 +129,10 @@ impl SubjectGuards {
     }
 
     fn add_held(&self, facts: &Facts<'_>, held: &mut HeldGuards) {
+        if facts.log().is_some() {
+            // The values are elsewhere; the route finds out.
+            return self.add_all(held);
+        }
         let unlimited = WorkBudget::unlimited();
         let budget = facts.conditions.map_or(&unlimited, ConditionResults::budget);
         let mut search = Ok(());
@@ -142,13 +146,16 @@ impl SubjectGuards {
         });
         // Values that were not read may be equal to any text.
         if read != Ok(false) {
-            held.extend(self.present);
-            held.extend(self.by_text.values().copied());
-            search = Err(GaveUp);
-        }
-        if search == Err(GaveUp) {
+            self.add_all(held);
+        } else if search == Err(GaveUp) {
             self.patterns.add_all(held);
         }
+    }
+
+    fn add_all(&self, held: &mut HeldGuards) {
+        held.extend(self.present);
+        held.extend(self.by_text.values().copied());
+        self.patterns.add_all(held);
     }
 }
 

@@ -20,6 +20,7 @@ mod index;
 pub mod key;
 mod key_rules;
 mod limit;
+mod log_values;
 mod matching;
 mod mismatch;
 mod names;
@@ -28,6 +29,7 @@ mod override_action;
 mod path;
 pub(crate) mod path_samples;
 mod penalty;
+mod recorder;
 mod required_text;
 mod response_body;
 mod response_costs;
@@ -59,11 +61,15 @@ pub use limit::{
     AfterCrash, Count, DEFAULT_EXPECT_PER_SECOND, Limit, MissingKey, Mode, OnStoreFailure, Tier,
     WhenFull,
 };
+pub use log_values::{
+    Coverage, LiteralsByHash, LogValues, MissingValue, RecordedValue, RecordedValues,
+};
 pub use matching::{Class, HostPattern, KNOWN_METHODS, MethodSet, RequestMatch};
 pub use mismatch::Mismatch;
 pub use override_action::{OverrideAction, RateIndex};
 pub use path::{MAX_PATH_SEGMENTS, PathPattern, PathPatternError};
 pub use penalty::Penalty;
+pub use recorder::{MAX_RECORDED_CONDITIONS, Recorder, literals};
 pub use response_body::{BodyNumber, BodyScan, JsonPointer, MAX_POINTER_BYTES, MAX_POINTER_TOKENS};
 pub use response_costs::ResponseCosts;
 pub use rewrite::{PathPrefix, Rewrite};

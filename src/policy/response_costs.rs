@@ -21,13 +21,15 @@ pub struct ResponseCosts {
     body: Option<BodyScan>,
     /// The limits whose pointers the scan looks for: a bit for each, by its index. No two have equal pointers.
     scanned: u16,
+    /// The limits whose cost is asked for: a bit for each, by its index.
+    asked: u16,
 }
 
 impl ResponseCosts {
     /// The costs that the head names. `limits`: a bit for each limit of the route whose cost is asked for.
     pub fn of_head(route: &Route, limits: u16, status: u16, headers: &HeaderMap) -> Self {
         let unread_body = unread_body(status, headers);
-        let mut costs = Self { named: SmallVec::new(), body: None, scanned: 0 };
+        let mut costs = Self { named: SmallVec::new(), body: None, scanned: 0, asked: limits };
         for (index, limit) in route.limits.iter().enumerate() {
             let source = limit.cost.response_source().filter(|_| limits & 1 << index != 0);
             let named = match (source, unread_body) {
@@ -51,9 +53,31 @@ impl ResponseCosts {
         costs
     }
 
+    /// The costs that a log names. `is_end`: the rest of the response names no more.
+    pub fn of_log(
+        route: &Route,
+        is_end: bool,
+        named: impl Fn(&ResponseSource) -> Option<NamedCost>,
+    ) -> Self {
+        let unread = NamedCost::Unread(UnreadCost::Absent);
+        let costs = route.limits.iter().map(|limit| match limit.cost.response_source() {
+            None => Some(unread),
+            Some(source) => {
+                let found = named(source).or(is_end.then_some(unread));
+                found.map(|found| limit.cost.bounded(found))
+            }
+        });
+        Self { named: costs.collect(), body: None, scanned: 0, asked: u16::MAX }
+    }
+
     /// The cost for one limit of the route; `None` if the rest of the response may name it.
     pub fn named(&self, index: usize) -> Option<NamedCost> {
         self.named.get(index).copied().flatten()
+    }
+
+    /// The cost for one limit of the route, if it is asked for and named.
+    pub fn asked(&self, index: usize) -> Option<NamedCost> {
+        self.named(index).filter(|_| self.asked & 1 << index != 0)
     }
 
     /// Whether the rest of the response may name a cost.

@@ -48,7 +48,7 @@ impl Exempt {
 }
 
 /// A CORS preflight (Fetch standard, "CORS-preflight fetch").
-fn is_preflight(facts: &Facts<'_>) -> bool {
+pub(super) fn is_preflight(facts: &Facts<'_>) -> bool {
     facts.method == "OPTIONS"
         && facts.headers.contains_key(header::ORIGIN)
         && facts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)

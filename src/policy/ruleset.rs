@@ -34,6 +34,8 @@ pub struct Policy {
     pub max_keys: usize,
     /// The published sets of keys that tokens are verified with, each once, in the order of the file.
     pub key_sets: Vec<Arc<PublishedKeySet>>,
+    /// Whether the engine writes a trace of each request, for a replay.
+    pub writes_traces: bool,
 }
 
 impl Policy {
@@ -111,7 +113,7 @@ impl Policy {
     }
 
     /// A limit, followed by the limits that apply instead if a key is missing.
-    fn missing_key_chain(&self, first: LimitIndex) -> impl Iterator<Item = LimitIndex> {
+    pub fn missing_key_chain(&self, first: LimitIndex) -> impl Iterator<Item = LimitIndex> {
         // The configuration refuses chains with a cycle.
         std::iter::successors(Some(first), |index| match self.limit(*index).missing_key {
             MissingKey::Limit(next) => Some(next),

@@ -145,6 +145,7 @@ impl Plans {
             KeyPart::Unreadable => Err(NoKey::of_unreadable(&self.by)),
             KeyPart::Unchecked => Err(NoKey::Unchecked),
             KeyPart::Unknowable => Err(NoKey::Unknowable),
+            KeyPart::Unrecorded => Err(NoKey::Unrecorded),
             KeyPart::Present(plan) => {
                 let is_plan = |name: &str| match self.by.read_configured(name.as_bytes()) {
                     KeyPart::Present(name) => name == plan,

@@ -18,7 +18,7 @@ use super::traffic::{RequestEnd, RequestOutcome};
 use super::tunnel::TunnelEnd;
 use crate::clock::{Nanos, Now};
 use crate::config::AccessLog;
-use crate::engine::{CandidateComparison, Decision, Outcome};
+use crate::engine::{CandidateComparison, Decision, Outcome, RequestTrace};
 use crate::http::{RejectReason, retry_after_secs, trace_id};
 use crate::policy::{KeyHash, Policy};
 
@@ -96,6 +96,8 @@ pub struct AccessRecord<'r> {
     pub trace_id: Option<&'r str>,
     /// The version of TLS, as rustls names it. `None` without TLS.
     pub tls_version: Option<&'r str>,
+    /// What a replay needs, if the policy has that written.
+    pub trace: Option<&'r RequestTrace>,
 }
 
 /// The exchange of one request with its origin.
@@ -190,6 +192,7 @@ impl<'r> AccessRecord<'r> {
             failure: None,
             trace_id: None,
             tls_version: None,
+            trace: None,
         }
     }
 }
@@ -237,7 +240,11 @@ pub(super) fn record(proxy: &Tollgate, session: &mut Session, ctx: &mut Context)
     }
     if is_logged {
         let request_id = RequestId::of(&proxy.request_ids, session, ctx);
-        let record = access_record(proxy, session, ctx, &request_id, end, outage, now);
+        let trace = ctx.pending.take_trace();
+        let record = AccessRecord {
+            trace: trace.as_deref(),
+            ..access_record(proxy, session, ctx, &request_id, end, outage, now)
+        };
         proxy.access.record(&record, &ctx.live.access_log);
     }
 }
@@ -293,6 +300,7 @@ fn access_record<'r>(
             .digest()
             .and_then(|digest| digest.ssl_digest.as_ref())
             .map(|tls| &*tls.version),
+        trace: None,
     }
 }
 

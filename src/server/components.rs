@@ -217,6 +217,7 @@ impl Components {
             access: AdminAccess { address: admin.address, hosts: admin.hosts.clone() },
             history: Arc::clone(&self.history),
             show_addresses: admin.show_addresses,
+            access_log: Arc::clone(&self.access),
         };
         let admin_connections = Arc::new(AdminConnections::new(Arc::clone(&self.clock)));
         let server = AdminServer {

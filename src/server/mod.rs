@@ -111,7 +111,7 @@ fn prepare(
     let before = Before::find(&config, options, &socket_path).map_err(|error| vec![error])?;
     let (clock, counts) = (Arc::new(before.clock()), before.counts(&config));
     let has_state = counts.are_saved;
-    let mut prerequisites = Prerequisites::obtain(&config, clock.now())?;
+    let mut prerequisites = Prerequisites::obtain(&config, &*clock)?;
     let tls = std::mem::take(&mut prerequisites.tls);
     let components = Components::build(
         config,

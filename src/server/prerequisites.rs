@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::start_error::StartError;
-use crate::clock::Now;
+use crate::clock::{Clock, Now};
 use crate::config::Config;
 use crate::edge::{CertificateStore, ListeningSockets, TicketKeys, TlsAcceptor};
 use crate::ops::AccessLogSink;
@@ -25,8 +25,10 @@ pub(super) type TlsAcceptors = Vec<Option<TlsAcceptor>>;
 
 impl Prerequisites {
     /// Obtains everything, or says all that is wrong.
-    pub(super) fn obtain(config: &Config, now: Now) -> Result<Self, Vec<StartError>> {
-        let access = AccessLogSink::new(&config.access_log).map_err(StartError::AccessLog);
+    pub(super) fn obtain(config: &Config, clock: &dyn Clock) -> Result<Self, Vec<StartError>> {
+        let now = clock.now();
+        let access = AccessLogSink::new(&config.access_log, clock.date(now));
+        let access = access.map_err(StartError::AccessLog);
         match (Tls::obtain(config, now), access) {
             (Ok(Tls { certificates, ticket_keys, listeners }), Ok(access)) => {
                 Ok(Self { certificates, ticket_keys, tls: listeners, access: Arc::new(access) })

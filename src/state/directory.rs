@@ -290,6 +290,14 @@ pub(super) fn has_logs(disk: &dyn StateDisk) -> io::Result<bool> {
     Ok(disk.names()?.iter().any(|name| number_of(name).is_some()))
 }
 
+/// The secret of the keys in a directory, for whoever reads a log with their hashes. `None`: there is none yet.
+///
+/// # Errors
+/// It cannot be read, or others can.
+pub fn read_key_secret(folder: &Path) -> Result<Option<[u8; KEY_SECRET_BYTES]>, StateError> {
+    read_secret(folder)
+}
+
 pub(super) fn read_secret(folder: &Path) -> Result<Option<[u8; KEY_SECRET_BYTES]>, StateError> {
     let path = folder.join(KEY_SECRET);
     let metadata = match fs::metadata(&path) {

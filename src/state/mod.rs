@@ -31,7 +31,7 @@ mod section;
 mod shared_sink;
 mod sync;
 
-pub use directory::{FoundLogs, KEY_SECRET_BYTES, StateDirectory, StateLock};
+pub use directory::{FoundLogs, KEY_SECRET_BYTES, StateDirectory, StateLock, read_key_secret};
 pub use disk::{DiskFile, FolderDisk, StateDisk};
 pub use error::StateError;
 pub use frame::{FrameKind, GROUPS, MAX_PAYLOAD};

@@ -1,10 +1,11 @@
 //! The documentation, README.md included: every policy is valid, every case passes, every command
-//! and every link exists, and what is generated is what its source generates.
+//! and every link exists, and what is generated is what its source generates. The guide to a first limit is run.
 //!
 //! `TOLLGATE_DOCS_WRITE=1` writes the generated pages and plots instead of comparing them.
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
 mod decisions;
+mod first_limit;
 mod links;
 mod named_tests;
 mod names;

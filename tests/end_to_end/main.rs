@@ -26,6 +26,7 @@ mod key_sets;
 mod lifecycle;
 mod limiting;
 mod log_forms;
+mod log_pages;
 mod memory;
 mod misdirected;
 mod openapi;

@@ -10,6 +10,7 @@ limits:
   writes: { tier: exact, algorithm: token_bucket, rate: 2/1h, key: header:x-api-key, missing_key: skip }
   pages: { tier: estimate, rate: 2/1h, key: client_ip }
 routes: [{ name: all, limits: [writes, pages] }]
+access_log: { to: ./access.log, replay: true }
 ";
 
 struct Described {
@@ -26,7 +27,9 @@ impl Described {
         let (media_type, content) = content.iter().next()?;
         let mut schema = content["schema"].clone();
         schema["components"] = self.description["components"].clone();
-        media_type.ends_with("json").then_some(schema)
+        // Lines of JSON (`application/x-ndjson`) are no JSON.
+        let is_json = media_type.ends_with("/json") || media_type.ends_with("+json");
+        is_json.then_some(schema)
     }
 
     /// Sends a request and compares the answer with its description.
@@ -135,6 +138,8 @@ async fn every_answer_is_as_the_description_says() {
         ("/top", "/top?limit=none", 404),
         ("/history", "/history?minutes=3", 200),
         ("/history", "/history?minutes=0", 400),
+        ("/log", "/log?since=1h", 200),
+        ("/log", "/log?after=0", 400),
         ("/overrides", "/overrides", 200),
         ("/audit", "/audit?count=3", 200),
         ("/audit", "/audit?count=1001", 400),

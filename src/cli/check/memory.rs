@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::edge::connection_bytes;
 use crate::edge::{EXCHANGE_BYTES, HEAD_COPIES, MAX_BODY_BYTES, MAX_RESPONSE_BYTES};
 use crate::history::{self, MAX_LIMITS, MAX_ROUTES, MINUTES};
+use crate::ops::{RECENT_LINES_BYTES, keeps_recent_lines};
 use crate::refusals::{KEYS_BYTES, MAX_REFUSALS, REFUSALS_BYTES};
 
 const MIB: usize = 1 << 20;
@@ -49,11 +50,12 @@ pub(super) fn write_memory(out: &mut dyn Write, config: &Config) -> io::Result<(
         "  so the budget suffices for {at_once} such exchanges in addition; the slowest readers are \
          disconnected when an eighth of it is left, and above it new requests are answered with 503",
     )?;
-    write_traffic_memory(out)
+    write_traffic_memory(out, config)
 }
 
-/// Writes what the log of refusals and the history take at most. They grow to it as refusals and minutes come.
-fn write_traffic_memory(out: &mut dyn Write) -> io::Result<()> {
+/// Writes what the log of refusals, the history and the last lines of the access log take at most. They grow to it as
+/// refusals, minutes and requests come.
+fn write_traffic_memory(out: &mut dyn Write, config: &Config) -> io::Result<()> {
     writeln!(out, "\nmemory of what operators are told, at most")?;
     writeln!(
         out,
@@ -65,5 +67,10 @@ fn write_traffic_memory(out: &mut dyn Write) -> io::Result<()> {
         out,
         "  {MINUTES} minutes of {MAX_ROUTES} routes and {MAX_LIMITS} limits: {} MiB",
         history::MAX_BYTES.div_ceil(MIB),
-    )
+    )?;
+    if keeps_recent_lines(&config.access_log) {
+        let bytes = RECENT_LINES_BYTES.div_ceil(MIB);
+        writeln!(out, "  the last lines of the access log, for tollgate ctl log: {bytes} MiB")?;
+    }
+    Ok(())
 }

@@ -5,6 +5,7 @@
 
 mod changes;
 mod key;
+mod log_pages;
 mod traffic;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use super::output::{self, Ending};
 use super::table;
 use crate::config;
 use key::KeyCommand;
+use log_pages::LogArgs;
 use traffic::{HistoryArgs, RefusalsArgs, TopArgs};
 
 /// The time for a question.
@@ -79,6 +81,15 @@ enum CtlCommand {
     Top(TopArgs),
     /// Show what happened in the last minutes.
     History(HistoryArgs),
+    /// Write the last lines of the access log, for `tollgate replay`; needs access_log: { replay: true }.
+    Log(LogArgs),
+}
+
+/// What is asked.
+enum CtlQuestion<'a> {
+    Once(CtlRequest),
+    /// A page after the other.
+    Log(&'a LogArgs),
 }
 
 /// How an answer is printed.
@@ -95,39 +106,59 @@ struct CtlRequest {
 
 /// Asks, and prints the answer. The ending is negative if the process refuses.
 pub(super) fn ctl(args: &CtlArgs) -> Ending {
-    let request = match args.command.request() {
-        Ok(request) => request,
+    let question = match args.command.question() {
+        Ok(question) => question,
         Err(why) => return output::refuse("ctl", &why),
     };
     let client = match admin_client(args) {
         Ok(client) => client,
         Err(why) => return output::refuse("ctl", &why),
     };
+    match question {
+        CtlQuestion::Once(request) => ask_once(&client, &request, args.json),
+        CtlQuestion::Log(log) => log_pages::write(&client, log, args.json),
+    }
+}
+
+fn ask_once(client: &AdminClient, request: &CtlRequest, is_json: bool) -> Ending {
     let CtlRequest { method, path, body, timeout, print } = request;
-    let mut answer = client.send(method.clone(), &path, body.as_ref(), timeout);
+    let answer = ask(|| client.send(method.clone(), path, body.as_ref(), *timeout));
+    match answer {
+        Err(why) => output::refuse("ctl", &why),
+        Ok((status, answer)) if status == StatusCode::OK => {
+            let text = if is_json { format!("{answer:#}\n") } else { print(&answer) };
+            output::answer(&text, Ending::Success)
+        }
+        Ok((StatusCode::UNPROCESSABLE_ENTITY, answer)) if !is_json => {
+            output::answer(&print(&answer), Ending::Negative)
+        }
+        Ok((status, answer)) => refused(status, &answer, is_json),
+    }
+}
+
+/// Asks, and again after a while if it is told to wait.
+fn ask<A>(
+    mut question: impl FnMut() -> Result<(StatusCode, A), String>,
+) -> Result<(StatusCode, A), String> {
+    let mut answer = question();
     for _ in 0..MAX_WAITS {
         if !matches!(answer, Ok((StatusCode::TOO_MANY_REQUESTS, _))) {
             break;
         }
         std::thread::sleep(WAIT);
-        answer = client.send(method.clone(), &path, body.as_ref(), timeout);
+        answer = question();
     }
-    match answer {
-        Err(why) => output::refuse("ctl", &why),
-        Ok((status, answer)) if status == StatusCode::OK => {
-            let text = if args.json { format!("{answer:#}\n") } else { print(&answer) };
-            output::answer(&text, Ending::Success)
-        }
-        Ok((StatusCode::UNPROCESSABLE_ENTITY, answer)) if !args.json => {
-            output::answer(&print(&answer), Ending::Negative)
-        }
-        Ok((_, answer)) if args.json => output::answer(&format!("{answer:#}\n"), Ending::Negative),
-        Ok((status, answer)) => {
-            let detail = answer["detail"].as_str().or(answer.as_str()).unwrap_or_default();
-            output::complain(&format!("tollgate ctl: {status}: {}", table::text(&detail.into())));
-            Ending::Negative
-        }
+    answer
+}
+
+/// Says why the process refuses.
+fn refused(status: StatusCode, answer: &Value, is_json: bool) -> Ending {
+    if is_json {
+        return output::answer(&format!("{answer:#}\n"), Ending::Negative);
     }
+    let detail = answer["detail"].as_str().or(answer.as_str()).unwrap_or_default();
+    output::complain(&format!("tollgate ctl: {status}: {}", table::text(&detail.into())));
+    Ending::Negative
 }
 
 fn admin_client(args: &CtlArgs) -> Result<AdminClient, String> {
@@ -163,7 +194,7 @@ fn admin_client(args: &CtlArgs) -> Result<AdminClient, String> {
 }
 
 impl CtlCommand {
-    fn request(&self) -> Result<CtlRequest, String> {
+    fn question(&self) -> Result<CtlQuestion<'_>, String> {
         let get = |path: String, print: Printer| CtlRequest {
             method: Method::GET,
             path,
@@ -171,7 +202,8 @@ impl CtlCommand {
             timeout: TIMEOUT,
             print,
         };
-        Ok(match self {
+        let request = match self {
+            Self::Log(args) => return Ok(CtlQuestion::Log(args)),
             Self::Key(command) => {
                 let (path, body) = command.request()?;
                 CtlRequest {
@@ -195,6 +227,7 @@ impl CtlCommand {
             Self::Why { id } => get(traffic::why_path(id), traffic::why),
             Self::Top(args) => get(args.path(), traffic::top),
             Self::History(args) => get(args.path(), traffic::history),
-        })
+        };
+        Ok(CtlQuestion::Once(request))
     }
 }

@@ -16,7 +16,8 @@ pub(super) fn absence(source: &Source, facts: &Facts<'_>, route: &Route) -> Opti
         | KeyPart::Repeated
         | KeyPart::Unreadable
         | KeyPart::Unchecked
-        | KeyPart::Unknowable => None,
+        | KeyPart::Unknowable
+        | KeyPart::Unrecorded => None,
     }
 }
 

@@ -347,6 +347,7 @@ fn key_values(key: &KeySpec, facts: &Facts<'_>, route: &Route) -> Vec<Value> {
             KeyPart::Unreadable => Value::from("(can be read in more than one way)"),
             KeyPart::Unchecked => Value::from("(not checked)"),
             KeyPart::Unknowable => Value::from("(its keys have not been fetched)"),
+            KeyPart::Unrecorded => Value::from("(not in the log)"),
         };
         let absent = missing::absence(source, facts, route);
         json!({ "source": source.to_string(), "value": value, "absent": absent })

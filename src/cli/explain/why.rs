@@ -149,6 +149,7 @@ pub(super) fn skipped_limits_json(
                 )
             }
             SkipReason::KeyRule(_) => "an operator allows this key".to_owned(),
+            SkipReason::Unrecorded(_) => "a log does not have its key".to_owned(),
             SkipReason::Override(limit, index) => {
                 format!("{} allows it", override_name(policy, limit, index))
             }

@@ -24,6 +24,8 @@ pub struct AccessLog {
     pub path: LogPath,
     /// How much is logged of the key of the limit that decided.
     pub log_key: LogKey,
+    /// Whether a line has what a replay needs: a member `replay`.
+    pub replay: bool,
     /// Fields that are left out because their value is a key of the policy.
     pub hidden: HiddenFields,
 }

@@ -7,7 +7,7 @@ use crate::config::model::{
     LogTemplate, TemplateError,
 };
 use crate::config::reader::{Located, Mapping, did_you_mean};
-use crate::config::scalars::share;
+use crate::config::scalars::{boolean, share};
 
 /// `access_log`. Without it every request is logged in full to standard output.
 pub(crate) fn access_log(root: &mut Mapping<'_>, folder: &Path) -> AccessLog {
@@ -19,6 +19,7 @@ pub(crate) fn access_log(root: &mut Mapping<'_>, folder: &Path) -> AccessLog {
         client_ip: LogAddress::Full,
         path: LogPath::Full,
         log_key: LogKey::None,
+        replay: false,
         // Known when the limits are.
         hidden: HiddenFields::default(),
     };
@@ -57,8 +58,31 @@ pub(crate) fn access_log(root: &mut Mapping<'_>, folder: &Path) -> AccessLog {
     if let Some(key) = map.get("log_key").and_then(|at| at.choice(&keys)) {
         log.log_key = key;
     }
+    if let Some(at) = map.get("replay")
+        && let Some(replay) = at.parse(boolean)
+    {
+        log.replay = replay;
+        check_replay(&at, &log);
+    }
     map.finish();
     log
+}
+
+/// Refuses `replay` where a line would lack what a replay reads besides.
+fn check_replay(at: &Located<'_>, log: &AccessLog) {
+    let lacking = match log {
+        AccessLog { replay: false, .. } | AccessLog { to: LogTarget::None, .. } => None,
+        AccessLog { format, .. } if *format != LogFormat::Json => Some("format: json"),
+        AccessLog { client_ip, .. } if *client_ip != LogAddress::Full => Some("client_ip: full"),
+        AccessLog { path, .. } if *path != LogPath::Full => Some("path: full"),
+        AccessLog { .. } => None,
+    };
+    if let Some(needed) = lacking {
+        at.error_with(
+            format!("replay needs {needed}"),
+            format!("write {needed}, or leave replay out"),
+        );
+    }
 }
 
 /// A word, or a template, which has a `$`.

@@ -104,7 +104,8 @@ impl KeyReader<'_> {
                     KeyPart::Repeated
                     | KeyPart::Unreadable
                     | KeyPart::Unchecked
-                    | KeyPart::Unknowable => Presence::BOTH,
+                    | KeyPart::Unknowable
+                    | KeyPart::Unrecorded => Presence::BOTH,
                 }
             }
             Source::Shard { of, .. } => self.source(of, facts, route),
@@ -175,7 +176,8 @@ impl KeyReader<'_> {
                 KeyPart::Repeated
                 | KeyPart::Unreadable
                 | KeyPart::Unchecked
-                | KeyPart::Unknowable => Answer::Maybe,
+                | KeyPart::Unknowable
+                | KeyPart::Unrecorded => Answer::Maybe,
             },
             // Which of their values a request may have is not sampled.
             Source::Header(_)

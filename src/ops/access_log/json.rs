@@ -83,4 +83,7 @@ fn write_exchange(fields: &Fields<'_>, line: &mut JsonObject<'_>) {
     if let Some(key) = fields.key {
         line.display("key", key);
     }
+    if let Some(trace) = record.trace.and_then(|trace| serde_json::to_string(trace).ok()) {
+        line.json("replay", &trace);
+    }
 }

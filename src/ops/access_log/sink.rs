@@ -1,6 +1,7 @@
 //! Takes the records of requests, and writes the lines of those that the configuration asks for.
 //!
-//! Writing never waits: a line that finds a full queue is dropped and counted. It does not know how a line looks.
+//! Writing never waits: a line that finds a full queue is dropped and counted. It does not know how a line looks. Under
+//! `replay: true` the last lines are kept in memory too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,9 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
 use super::fields::Fields;
+use super::recent_lines::RecentLines;
 use super::{ecs, json, otel, text};
+use crate::clock::Nanos;
 use crate::config::{AccessLog, LogFormat, LogTarget};
 use crate::ops::line_writer::{self, LineWriter, ReplaceableWriter};
 use crate::proxy::{AccessRecord, AccessSink, RequestOutcome};
@@ -23,16 +26,20 @@ pub struct AccessLogSink {
     target: Mutex<LogTarget>,
     /// The writer before the current one. Lines may still wait in it when the process ends.
     previous: Mutex<Option<Arc<LineWriter>>>,
+    recent: RecentLines,
 }
 
 impl AccessLogSink {
-    /// Opens the target that the configuration names.
-    pub fn new(rules: &AccessLog) -> std::io::Result<Self> {
+    /// Opens the target that the configuration names, at a date.
+    pub fn new(rules: &AccessLog, date: Nanos) -> std::io::Result<Self> {
         let out = line_writer::open(&rules.to)?.map(Arc::new);
+        let recent = RecentLines::new(date);
+        recent.set_kept(keeps_recent_lines(rules), date);
         Ok(Self {
             out: Arc::new(ArcSwapOption::new(out)),
             target: Mutex::new(rules.to.clone()),
             previous: Mutex::new(None),
+            recent,
         })
     }
 
@@ -42,14 +49,14 @@ impl AccessLogSink {
     }
 
     /// Changes to the target of the next configuration. A file is opened again even if its name is the same, so that a
-    /// rotated file is released.
-    pub fn redirect(&self, rules: &AccessLog) -> std::io::Result<()> {
+    /// rotated file is released. From this date on lines are kept in memory, or not any more.
+    pub fn redirect(&self, rules: &AccessLog, date: Nanos) -> std::io::Result<()> {
         let mut target = self.target.lock();
-        if *target == rules.to && !matches!(rules.to, LogTarget::File(_)) {
-            return Ok(());
+        if *target != rules.to || matches!(rules.to, LogTarget::File(_)) {
+            self.open(&rules.to)?;
+            target.clone_from(&rules.to);
         }
-        self.open(&rules.to)?;
-        target.clone_from(&rules.to);
+        self.recent.set_kept(keeps_recent_lines(rules), date);
         Ok(())
     }
 
@@ -63,6 +70,11 @@ impl AccessLogSink {
         let next = line_writer::open(target)?.map(Arc::new);
         *self.previous.lock() = self.out.swap(next);
         Ok(())
+    }
+
+    /// The last lines.
+    pub(in crate::ops) fn recent(&self) -> &RecentLines {
+        &self.recent
     }
 
     /// Waits until the recorded lines are written, at most `patience` for each writer.
@@ -104,6 +116,14 @@ impl AccessSink for AccessLogSink {
             LogFormat::Combined => text::write_combined(&fields, &mut line),
             LogFormat::Template(template) => text::write_template(template, &fields, &mut line),
         }
+        if rules.replay {
+            self.recent.push(&line, record.at);
+        }
         out.write(line);
     }
+}
+
+/// Whether lines are kept in memory for operators.
+pub(crate) fn keeps_recent_lines(rules: &AccessLog) -> bool {
+    rules.replay && rules.to != LogTarget::None
 }

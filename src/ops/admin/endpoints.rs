@@ -20,6 +20,7 @@ pub(super) enum Endpoint {
     Refusal,
     Top,
     History,
+    Log,
     Overrides,
     Audit,
     OpenApi,
@@ -38,7 +39,7 @@ pub(super) enum KeyChange {
 }
 
 /// Every path with what it is for. The one with a parameter stands for all that begin like it.
-const PATHS: [(&str, Endpoint); 19] = [
+const PATHS: [(&str, Endpoint); 20] = [
     ("/", Endpoint::Page),
     ("/healthz", Endpoint::Health),
     ("/ready", Endpoint::Readiness),
@@ -49,6 +50,7 @@ const PATHS: [(&str, Endpoint); 19] = [
     ("/refusals/{request_id}", Endpoint::Refusal),
     ("/top", Endpoint::Top),
     ("/history", Endpoint::History),
+    ("/log", Endpoint::Log),
     ("/overrides", Endpoint::Overrides),
     ("/audit", Endpoint::Audit),
     ("/openapi.json", Endpoint::OpenApi),

@@ -9,6 +9,7 @@
 //! | `/status` | JSON: version, generation and sum of the files, limits, origins, sets of keys, reloads ([`status_json`]) | if one is configured |
 //! | `/routes` | JSON: the routes and how their requests ended, a page at a time ([`routes`]) | if one is configured |
 //! | `/refusals`, `/refusals/{request_id}`, `/top`, `/history` | JSON: whom limits refused, why and when ([`traffic`]) | if one is configured |
+//! | `/log` | the last lines of the access log, a page at a time ([`log_pages`]) | if one is configured |
 //! | `/overrides`, `/audit` | JSON: what operators have changed ([`changes`]) | if one is configured |
 //! | `/openapi.json` | the description of this API for programs | if one is configured |
 //! | `POST /keys` | JSON: what one key has spent under one limit ([`keys`]) | if one is configured |
@@ -24,6 +25,7 @@ mod changes;
 mod endpoints;
 mod history;
 mod keys;
+mod log_pages;
 mod made_change;
 mod page;
 mod query;
@@ -48,6 +50,7 @@ use pingora::protocols::http::ServerSession;
 use prometheus::process_collector::ProcessCollector;
 use serde_json::{Value, json};
 
+use super::access_log::AccessLogSink;
 use super::audit::AuditLog;
 use super::key_changes::KeyChanges;
 use super::reload::Reloader;
@@ -62,6 +65,7 @@ use crate::signals::OperatorRequests;
 
 pub use access::AdminAccess;
 pub use answer_queue::AnswerQueue;
+pub use log_pages::{LOG_DROPPED, LOG_KEPT_SINCE, LOG_LAST, LOG_NEXT};
 pub use replies::ADMIN_API;
 pub use request_buckets::RequestBuckets;
 
@@ -123,6 +127,8 @@ pub struct AdminApi {
     pub history: Arc<TrafficHistory>,
     /// Whether answers show addresses of clients.
     pub show_addresses: bool,
+    /// The last lines of the access log.
+    pub access_log: Arc<AccessLogSink>,
 }
 
 #[async_trait]
@@ -229,6 +235,7 @@ impl AdminApi {
             Endpoint::Refusals | Endpoint::Refusal | Endpoint::Top | Endpoint::History => {
                 self.traffic(endpoint, uri)
             }
+            Endpoint::Log => self.log_page(query),
             // They have bodies.
             Endpoint::Key | Endpoint::Change(_) | Endpoint::Reload => {
                 not_allowed(endpoint.methods())

@@ -76,8 +76,12 @@ pub(super) fn plain(status: StatusCode, text: &str) -> Response<Vec<u8>> {
     body(status, "text/plain; charset=utf-8", text.to_owned())
 }
 
-pub(super) fn body(status: StatusCode, media_type: &str, text: String) -> Response<Vec<u8>> {
-    let mut answer = Response::new(text.into_bytes());
+pub(super) fn body(
+    status: StatusCode,
+    media_type: &str,
+    text: impl Into<Vec<u8>>,
+) -> Response<Vec<u8>> {
+    let mut answer = Response::new(text.into());
     *answer.status_mut() = status;
     let length = answer.body().len();
     let headers = answer.headers_mut();

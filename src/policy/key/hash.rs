@@ -55,6 +55,12 @@ impl KeySecret {
         Self(secret)
     }
 
+    /// The secret of nodes that share a store: of their file, or the one that all have without a file.
+    pub fn of_shared_store(file: Option<&[u8]>) -> Self {
+        const FIXED: &[u8] = b"tollgate: no key_secret_file";
+        Self::of_file(file.unwrap_or(FIXED))
+    }
+
     /// A hasher for families, the same for all limits.
     pub fn family_hasher(&self) -> KeyHasher {
         let mut hasher = SipHasher13::new_with_key(&self.0);
@@ -68,6 +74,16 @@ impl KeySecret {
         let mut hasher = SipHasher13::new_with_key(b"tollgate rollout");
         write_framed(&mut hasher, limit.name.as_bytes());
         KeyHasher(hasher)
+    }
+
+    /// The hash under which a log has the value of a source, by the source's text in a configuration.
+    pub fn value_hash(&self, source: &str, value: &[u8]) -> u128 {
+        let mut hasher = SipHasher13::new_with_key(&self.0);
+        write_framed(&mut hasher, b"log");
+        write_framed(&mut hasher, source.as_bytes());
+        write_framed(&mut hasher, value);
+        let Hash128 { h1, h2 } = hasher.finish128();
+        u128::from(h1) << 64 | u128::from(h2)
     }
 
     /// A hasher for the keys of one limit.

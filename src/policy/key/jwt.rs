@@ -78,7 +78,8 @@ impl Claim {
             | KeyPart::Repeated
             | KeyPart::Unreadable
             | KeyPart::Unchecked
-            | KeyPart::Unknowable => false,
+            | KeyPart::Unknowable
+            | KeyPart::Unrecorded => false,
         }
     }
 
@@ -90,7 +91,8 @@ impl Claim {
             | KeyPart::Repeated
             | KeyPart::Unreadable
             | KeyPart::Unchecked
-            | KeyPart::Unknowable => None,
+            | KeyPart::Unknowable
+            | KeyPart::Unrecorded => None,
         }
     }
 

@@ -18,6 +18,8 @@ pub enum KeyPart<'r> {
     /// A claim of a token whose keys have not been fetched, and on which the policy insists
     /// ([`super::OnKeysFailure::Deny`]).
     Unknowable,
+    /// The request is read from a log that does not have the value.
+    Unrecorded,
 }
 
 impl<'r> KeyPart<'r> {

@@ -9,9 +9,9 @@ use http::header::AUTHORIZATION;
 
 use super::jwt::Claim;
 use super::part::KeyPart;
-use super::{address, class, cookie, credentials, header, jwt, query, shard, target};
+use super::{address, class, cookie, credentials, header, jwt, logged, query, shard, target};
 use crate::policy::connection::canonical_client_name;
-use crate::policy::{Class, Facts, Route};
+use crate::policy::{Class, Facts, LogValues, Route};
 use crate::tokens::SignatureCheck;
 
 /// Where a part of a key comes from.
@@ -85,6 +85,9 @@ impl Source {
         route: &'r Route,
         signatures: SignatureCheck,
     ) -> KeyPart<'r> {
+        if let Some(logged) = facts.log().and_then(|log| self.logged(log, signatures)) {
+            return logged;
+        }
         match self {
             Self::ClientIp => address::part(facts),
             Self::Header(name) => header::part(facts, name),
@@ -112,6 +115,50 @@ impl Source {
             Self::Shard { of, buckets } => {
                 shard::part(of.part_with(facts, route, signatures), *buckets)
             }
+        }
+    }
+
+    /// Reads this source in what a log says. `None`: it is in the facts.
+    #[cold]
+    fn logged<'r>(&self, log: &LogValues, signatures: SignatureCheck) -> Option<KeyPart<'r>> {
+        if log.token_failed() && signatures == SignatureCheck::Recall && self.claim().is_some() {
+            // The proxy had not checked it either when it asked the limits that need no token.
+            return Some(KeyPart::Unchecked);
+        }
+        let is_in_facts = match self {
+            Self::Host if log.has_host() => return None,
+            Self::Host => false,
+            _ if !self.is_kept_out_of_logs() => return None,
+            Self::Header(name) => log.has_header(name),
+            Self::Query(_) => log.has_query(),
+            Self::Cookie(_) => log.has_header(&http::header::COOKIE),
+            // What it is of asks for itself.
+            Self::Shard { .. } => true,
+            _ => false,
+        };
+        logged::part(&self.to_string(), is_in_facts, log, signatures)
+    }
+
+    /// Whether no log of tollgate has the value: it may be a credential.
+    pub fn is_kept_out_of_logs(&self) -> bool {
+        match self {
+            Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Bearer
+            | Self::BasicUser
+            | Self::Jwt(_)
+            | Self::TlsSni
+            | Self::TlsClient => true,
+            Self::Shard { of, .. } => of.is_kept_out_of_logs(),
+            Self::ClientIp
+            | Self::Host
+            | Self::Path
+            | Self::Method
+            | Self::Route
+            | Self::PathSegment(_)
+            | Self::Class(_)
+            | Self::FirstClass(_) => false,
         }
     }
 

@@ -34,6 +34,8 @@ pub enum NoKey {
     Unchecked,
     /// A part is a claim of a token whose keys have not been fetched, and on which the policy insists.
     Unknowable,
+    /// The request is read from a log that does not have a part.
+    Unrecorded,
 }
 
 impl NoKey {
@@ -90,6 +92,7 @@ impl KeySpec {
     ) -> Result<KeyHash, NoKey> {
         let mut hasher = *hasher;
         let (mut absent, mut unchecked, mut unknowable) = (false, false, false);
+        let mut unrecorded = false;
         for source in &self.0 {
             if *source == Source::ClientIp {
                 // The most frequent source. It is written here without a copy on the heap.
@@ -105,7 +108,11 @@ impl KeySpec {
                 KeyPart::Repeated => return Err(NoKey::Repeated),
                 KeyPart::Unreadable => return Err(NoKey::of_unreadable(source)),
                 KeyPart::Unknowable => unknowable = true,
+                KeyPart::Unrecorded => unrecorded = true,
             }
+        }
+        if unrecorded {
+            return Err(NoKey::Unrecorded);
         }
         match (absent, unknowable, unchecked) {
             (true, ..) => Err(NoKey::Absent),
@@ -132,7 +139,8 @@ impl KeySpec {
                 | KeyPart::Repeated
                 | KeyPart::Unreadable
                 | KeyPart::Unchecked
-                | KeyPart::Unknowable => {
+                | KeyPart::Unknowable
+                | KeyPart::Unrecorded => {
                     return None;
                 }
             }
@@ -162,7 +170,8 @@ impl KeySpec {
                 | KeyPart::Repeated
                 | KeyPart::Unreadable
                 | KeyPart::Unchecked
-                | KeyPart::Unknowable => {
+                | KeyPart::Unknowable
+                | KeyPart::Unrecorded => {
                     hasher.write_part(source.tag(), value);
                 }
             }

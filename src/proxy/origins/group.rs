@@ -141,7 +141,8 @@ impl OriginGroup {
             | KeyPart::Repeated
             | KeyPart::Unreadable
             | KeyPart::Unchecked
-            | KeyPart::Unknowable => b"",
+            | KeyPart::Unknowable
+            | KeyPart::Unrecorded => b"",
         };
         self.balancer.choose(&self.servers, hashed, attempt)
     }

@@ -1,0 +1,186 @@
+//! `tollgate replay`: what a policy would have done to an access log.
+
+mod progress;
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use clap::Args;
+
+use super::input::{self, ConfigInput};
+use super::output::{self, Ending};
+use crate::access_lines::{Format, Zone};
+use crate::clock::Nanos;
+use crate::config::Config;
+use crate::replay::{
+    KeyShare, Log, LogError, MAX_LOGS, ReadSettings, ReplayOptions, Report, SourceIndex, replay,
+};
+use progress::ProgressLine;
+
+/// Logs, and the policy that judges them.
+#[derive(Debug, Args)]
+pub(super) struct ReplayArgs {
+    /// The configuration whose policy judges the requests.
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// Another configuration: which requests and keys would its policy decide differently?
+    #[arg(long, value_name = "OTHER")]
+    compare: Option<PathBuf>,
+    /// The format of the logs: auto, json, combined, common, tollgate, caddy, traefik, envoy, haproxy, alb, cloudfront,
+    /// 'nginx: LOG_FORMAT' or 'apache: LOG_FORMAT'.
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    format: String,
+    /// Where a field stands in a JSON line, as client_ip=request.remote_ip; may be given several times.
+    #[arg(long = "field", value_name = "NAME=PATH")]
+    fields: Vec<String>,
+    /// Suggest for each limit the smallest rate that refuses at most this share of the keys, as 0.1%.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    suggest: Option<KeyShare>,
+    /// How many of the keys that are refused most are listed for each limit.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+    /// Leave out requests before this time, as 2026-11-24T08:00:00Z.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    from: Option<Nanos>,
+    /// Leave out requests from this time on.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    to: Option<Nanos>,
+    /// The zone of times that name none: UTC, +02:00 or a name as Europe/Berlin.
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    timezone: String,
+    /// Print the report as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Write the report into this file too, as a page that needs no other file.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Show keys as they are, and paths that contain keys. Without it, all keys but addresses are shown as hashes.
+    #[arg(long)]
+    show_keys: bool,
+    /// Access logs, also compressed with gzip or zstd; - is standard input.
+    #[arg(required = true, value_name = "LOG")]
+    logs: Vec<PathBuf>,
+}
+
+/// Succeeds if a line could be read.
+pub(super) fn run(args: &ReplayArgs) -> Ending {
+    let prepared = prepare(args);
+    let (options, logs) = match prepared {
+        Ok(prepared) => prepared,
+        Err(why) => {
+            output::complain(&why);
+            return Ending::Refused;
+        }
+    };
+    let mut progress = ProgressLine::new();
+    let report = replay(options, logs, |lines| progress.show(lines));
+    finish(args, &report)
+}
+
+fn prepare(args: &ReplayArgs) -> Result<(ReplayOptions, Vec<Log>), String> {
+    let refused = |why: String| format!("tollgate replay: {why}");
+    let all = std::iter::once(&args.config).chain(&args.compare).chain(&args.logs);
+    let files: Vec<&Path> = all.map(PathBuf::as_path).collect();
+    input::check_read_once(&files).map_err(refused)?;
+    check_named_once(&args.logs).map_err(refused)?;
+    if args.logs.len() > MAX_LOGS {
+        return Err(refused(format!("more than {MAX_LOGS} logs; replay them in several runs")));
+    }
+    let settings = settings(args).map_err(refused)?;
+    let policy = load(&args.config)?;
+    let other = args.compare.as_deref().map(load).transpose()?;
+    let logs = open(&args.logs, &settings).map_err(|error| refused(error.to_string()))?;
+    let options = ReplayOptions {
+        policy,
+        other,
+        suggest: args.suggest,
+        top: args.top,
+        show_keys: args.show_keys,
+    };
+    Ok((options, logs))
+}
+
+fn load(file: &Path) -> Result<(String, Config), String> {
+    let loaded = ConfigInput::open(file).and_then(|input| input.load());
+    let loaded = loaded.map_err(|errors| errors.to_string())?;
+    Ok((input::name(file), loaded.config))
+}
+
+fn open(files: &[PathBuf], settings: &ReadSettings) -> Result<Vec<Log>, LogError> {
+    let mut logs = Vec::new();
+    for file in files {
+        let source = SourceIndex(u32::try_from(logs.len()).unwrap_or(u32::MAX));
+        logs.extend(Log::open(file, source, settings)?);
+    }
+    Ok(logs)
+}
+
+/// The error if a log is named twice: its requests would count twice.
+fn check_named_once(logs: &[PathBuf]) -> Result<(), String> {
+    let mut seen = std::collections::HashSet::new();
+    for log in logs {
+        let file = std::fs::canonicalize(log).unwrap_or_else(|_| log.clone());
+        if !seen.insert(file) {
+            return Err(format!(
+                "{} is named twice; its requests would count twice",
+                log.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn settings(args: &ReplayArgs) -> Result<ReadSettings, String> {
+    let format = match args.format.as_str() {
+        "auto" => None,
+        text => Some(Format::parse(text).map_err(|error| error.to_string())?),
+    };
+    let format = match (format, args.fields.is_empty()) {
+        // Fields are named in JSON lines, which need no other format then.
+        (None, false) => Some(Format::parse("json").map_err(|error| error.to_string())?),
+        (format, _) => format,
+    };
+    if let (Some(from), Some(to)) = (args.from, args.to)
+        && from >= to
+    {
+        return Err("--from is not before --to, so no request is between them".to_owned());
+    }
+    let zone = Zone::parse(&args.timezone).map_err(|error| error.to_string())?;
+    Ok(ReadSettings { format, fields: args.fields.clone(), zone, from: args.from, to: args.to })
+}
+
+/// Prints the report, and writes the page.
+fn finish(args: &ReplayArgs, report: &Report) -> Ending {
+    let ending = if report.is_empty() { Ending::Negative } else { Ending::Success };
+    if let Some(file) = &args.html
+        && let Err(error) = std::fs::write(file, report.html())
+    {
+        return output::unwritten(&file.display().to_string(), &error);
+    }
+    let text = if args.json { report.json() } else { report.text() };
+    output::answer(&text, ending)
+}
+
+fn share(text: &str) -> Result<KeyShare, String> {
+    let cure = "expected a share as 0.1%";
+    let number = text.strip_suffix('%').ok_or(cure)?.trim();
+    let (units, decimals) = number.split_once('.').unwrap_or((number, ""));
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if units.is_empty() || decimals.len() > 4 || !is_number(units) || !is_number(decimals) {
+        return Err(format!("{cure}, with at most four decimals"));
+    }
+    let padded = format!("{units}{decimals:0<4}");
+    let millionths = padded.parse::<u32>().map_err(|_| cure)?;
+    if millionths > 1_000_000 {
+        return Err("a share is at most 100%".to_owned());
+    }
+    Ok(KeyShare::from_millionths(millionths))
+}
+
+fn time(text: &str) -> Result<Nanos, String> {
+    let parsed = humantime::Timestamp::from_str(text);
+    let parsed = parsed.map_err(|_| "expected a time as 2026-11-24T08:00:00Z".to_owned())?;
+    let since = SystemTime::from(parsed).duration_since(SystemTime::UNIX_EPOCH);
+    since.map(Nanos::from).map_err(|_| "the time is before 1970".to_owned())
+}

@@ -1,0 +1,221 @@
+//! Records the values of a request for a replay: hashes where a value may be a credential, results where a condition decides.
+//!
+//! The hash of a value is keyed with the deployment's secret, and covers the source: an equal value in another header has
+//! another hash. What must always hold: no value of a request comes out of here, except for numbers that name a cost.
+
+use hashbrown::HashMap;
+use http::HeaderName;
+
+use super::condition::Condition;
+use super::cost::Cost;
+use super::facts::Facts;
+use super::key::{KeyPart, KeySecret, Source};
+use super::limit::Limit;
+use super::log_values::{LiteralsByHash, RecordedValue, RecordedValues, condition_name};
+use super::matching::Class;
+use super::ruleset::Policy;
+use super::terms::OverrideTarget;
+use crate::tokens::SignatureCheck;
+
+/// Conditions whose results are recorded. The results of more conditions would make a line of the log too long.
+pub const MAX_RECORDED_CONDITIONS: usize = 64;
+
+/// A part of a million.
+const PER_MILLION: u64 = 1_000_000;
+
+/// What is recorded of each request under one policy.
+#[derive(Debug)]
+pub struct Recorder {
+    secret: KeySecret,
+    sources: Vec<(Source, String)>,
+    conditions: Vec<Condition>,
+    costs: Vec<HeaderName>,
+}
+
+impl Recorder {
+    /// What is recorded under a policy.
+    pub fn of(policy: &Policy, secret: &KeySecret) -> Self {
+        Self {
+            secret: *secret,
+            sources: recorded_sources(policy),
+            conditions: recorded_conditions(policy),
+            costs: cost_headers(policy),
+        }
+    }
+
+    /// The values of a request that was decided under the policy. No signature is checked for it.
+    pub fn record(&self, policy: &Policy, facts: &Facts<'_>) -> RecordedValues {
+        let Some(route) = policy.routes.first() else {
+            return RecordedValues::default();
+        };
+        let values = self.sources.iter().filter_map(|(source, name)| {
+            let part = source.part_with(facts, route, SignatureCheck::Recall);
+            Some((name.clone(), recorded(&self.secret, source, name, part)?))
+        });
+        let conditions = self.conditions.iter().map(|condition| {
+            (condition_name(condition.fingerprint()), condition.holds(facts).ok())
+        });
+        let costs = self.costs.iter().filter_map(|name| {
+            let lines: Vec<String> = facts.headers.get_all(name).iter().map(number).collect();
+            (!lines.is_empty()).then(|| (name.to_string(), lines))
+        });
+        RecordedValues {
+            values: values.collect(),
+            conditions: conditions.collect(),
+            costs: costs.collect(),
+            rollouts: self.rollouts(policy, facts),
+            ruled: self.ruled(policy, facts),
+            trusted: facts.client.peer_trusted,
+            preflight: super::route::is_preflight(facts),
+            listener: facts.connection.listener.as_deref().map(str::to_owned),
+            token_failed: false,
+        }
+    }
+
+    fn rollouts(
+        &self,
+        policy: &Policy,
+        facts: &Facts<'_>,
+    ) -> std::collections::BTreeMap<String, u32> {
+        let limits = policy.limits.iter().filter(|limit| !limit.terms.rollout.is_complete());
+        let part = |limit: &Limit| {
+            let hasher = KeySecret::fixed_hasher(limit);
+            let route = policy.routes.first()?;
+            let own = limit.key.hash_with(&hasher, facts, route, SignatureCheck::Recall);
+            let hash = own.unwrap_or_else(|_| hasher.hash_client_ip(facts));
+            Some((limit.name.to_string(), u32::try_from(hash.low % PER_MILLION).ok()?))
+        };
+        limits.filter_map(part).collect()
+    }
+
+    /// The limits for which an operator's rule holds for the key of the request.
+    fn ruled(&self, policy: &Policy, facts: &Facts<'_>) -> Vec<String> {
+        let limits = policy.limits.iter().filter(|limit| !limit.terms.key_rules.is_empty());
+        let is_ruled = |limit: &&Limit| {
+            let Some(route) = policy.routes.first() else {
+                return false;
+            };
+            let hasher = self.secret.hasher(limit);
+            let own = limit.key.hash_with(&hasher, facts, route, SignatureCheck::Recall);
+            let key = own.unwrap_or_else(|_| hasher.hash_client_ip(facts));
+            limit.terms.key_rules.of_key(key).is_some_and(|rules| {
+                rules.action(facts.now).is_some() || rules.banned_for(facts.now).is_some()
+            })
+        };
+        limits.filter(is_ruled).map(|limit| limit.name.to_string()).collect()
+    }
+}
+
+/// The values that a policy itself names, by the hashes that they have in a log under this secret.
+pub fn literals(policy: &Policy, secret: &KeySecret) -> LiteralsByHash {
+    let mut found = LiteralsByHash::default();
+    let mut add = |source: &Source, value: &[u8]| {
+        if let KeyPart::Present(value) = source.read_configured(value) {
+            let name = source.to_string();
+            let hash = secret.value_hash(&name, &value);
+            found.entry(name).or_insert_with(HashMap::new).insert(hash, value.into());
+        }
+    };
+    for limit in &policy.limits {
+        if let Some(plans) = &limit.terms.plans {
+            plans.rates.iter().for_each(|(name, _)| add(&plans.by, name.as_bytes()));
+        }
+        for rule in &limit.terms.overrides {
+            if let OverrideTarget::Keys(keys) = &rule.target {
+                for values in keys.iter() {
+                    limit.key.sources().iter().zip(values.iter()).for_each(|(s, v)| add(s, v));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn recorded(
+    secret: &KeySecret,
+    source: &Source,
+    name: &str,
+    part: KeyPart<'_>,
+) -> Option<RecordedValue> {
+    Some(match part {
+        KeyPart::Present(value) => match (source, <[u8; 8]>::try_from(&*value)) {
+            (Source::Shard { .. }, Ok(bucket)) => RecordedValue::Bucket(u64::from_be_bytes(bucket)),
+            _ => RecordedValue::Hash(secret.value_hash(name, &value)),
+        },
+        KeyPart::Absent => RecordedValue::Absent,
+        KeyPart::Repeated => RecordedValue::Repeated,
+        KeyPart::Unreadable => RecordedValue::Unreadable,
+        KeyPart::Unknowable => RecordedValue::Unknowable,
+        KeyPart::Unchecked => RecordedValue::Unchecked,
+        KeyPart::Unrecorded => return None,
+    })
+}
+
+/// Digits as they are; anything else as a text that is no number.
+fn number(value: &http::HeaderValue) -> String {
+    let is_number = value.len() <= 20 && value.as_bytes().iter().all(u8::is_ascii_digit);
+    let digits = value.to_str().ok().filter(|_| is_number);
+    digits.unwrap_or("x").to_owned()
+}
+
+/// The sources of keys and plans that a log does not have anyway, each once. A bucket is recorded with what it is of.
+fn recorded_sources(policy: &Policy) -> Vec<(Source, String)> {
+    let mut found: Vec<(Source, String)> = Vec::new();
+    for limit in &policy.limits {
+        let plan = limit.terms.plans.as_ref().map(|plans| &plans.by);
+        for source in limit.key.sources().iter().chain(plan) {
+            for source in std::iter::successors(Some(source), |source| match source {
+                Source::Shard { of, .. } => Some(of),
+                _ => None,
+            }) {
+                if source.is_kept_out_of_logs() && found.iter().all(|(other, _)| other != source) {
+                    found.push((source.clone(), source.to_string()));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Every condition on a value, each once.
+fn recorded_conditions(policy: &Policy) -> Vec<Condition> {
+    let mut found: Vec<Condition> = Vec::new();
+    let classes = policy.limits.iter().flat_map(classes_of);
+    let of_classes: Vec<_> = classes.collect();
+    let routes = policy.routes.iter().flat_map(|route| route.matches.all_values());
+    let classes = of_classes.iter().flat_map(|class| class.matches.all_values());
+    for condition in routes.chain(classes) {
+        if found.len() == MAX_RECORDED_CONDITIONS {
+            break;
+        }
+        if !found.contains(condition) {
+            found.push(condition.clone());
+        }
+    }
+    found
+}
+
+fn classes_of(limit: &Limit) -> Vec<std::sync::Arc<Class>> {
+    let plan = limit.terms.plans.as_ref().map(|plans| &plans.by);
+    let sources = limit.key.sources().iter().chain(plan);
+    let of_keys = sources.flat_map(Source::classes).cloned();
+    let overrides = limit.terms.overrides.iter().filter_map(|rule| match &rule.target {
+        OverrideTarget::Class(class) => Some(std::sync::Arc::clone(class)),
+        OverrideTarget::Keys(_) | OverrideTarget::Network(_) => None,
+    });
+    of_keys.chain(overrides).collect()
+}
+
+/// The headers of requests that name a cost, each once.
+fn cost_headers(policy: &Policy) -> Vec<HeaderName> {
+    let of_routes = policy.routes.iter().flat_map(|route| &route.limits).map(|used| &used.cost);
+    let mut found: Vec<HeaderName> = Vec::new();
+    for cost in of_routes {
+        if let Cost::Request { header, .. } = cost
+            && !found.contains(header)
+        {
+            found.push(header.clone());
+        }
+    }
+    found
+}

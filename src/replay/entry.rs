@@ -1,0 +1,196 @@
+//! One request of a log, as it waits to be judged.
+//!
+//! An entry is made from a line on the thread that reads, and judged on another one. Its times are those of the beginning and
+//! of the end of the request, with how much later the beginning may have been: a log has one time, and a duration if it is a
+//! good one.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::access_lines::{AccessLine, Moment};
+use crate::clock::{Nanos, Now};
+use crate::engine::RequestTrace;
+
+/// The longest path that tollgate's own log has; a longer one was cut.
+const MAX_LOGGED_PATH: usize = 1_024;
+
+/// The longest time that a request is assumed to have taken, where a log does not say how long it took and may have its end
+/// only.
+pub(super) const ASSUMED_DURATION: Nanos = Nanos::SECOND;
+
+/// One request of a log.
+#[derive(Debug)]
+pub struct LogEntry {
+    /// When it was judged: to the nanosecond, or by the time of the line.
+    pub at: Now,
+    /// The earliest time at which it may have begun.
+    pub earliest: Nanos,
+    /// The latest.
+    pub latest: Nanos,
+    /// How long it took; `None`: the log does not say.
+    pub duration: Option<Nanos>,
+    /// The client, or the peer that sent the request for it.
+    pub client: Option<IpAddr>,
+    /// The method.
+    pub method: Box<str>,
+    /// The host as the line has it; empty if it has none.
+    pub host: Box<str>,
+    /// The path with the query.
+    pub target: Box<str>,
+    /// The status of the answer.
+    pub status: Option<u16>,
+    /// Header fields that the line has.
+    pub headers: HeaderMap,
+    /// Whether the client spoke TLS.
+    pub is_tls: bool,
+    /// The user of `Authorization: Basic`.
+    pub user: Option<Box<str>>,
+    /// Which values a line of this log has.
+    pub source: SourceIndex,
+    /// What tollgate wrote for a replay.
+    pub trace: Option<Box<RequestTrace>>,
+}
+
+/// The position of a log among those of one replay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SourceIndex(pub u32);
+
+/// Why a line's request is not judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Unjudged {
+    /// The line has no request: the client sent none that could be read.
+    #[error("no request: the client sent nothing that could be read")]
+    NoRequest,
+    /// tollgate refused it before it asked a limit.
+    #[error("refused before any limit was asked")]
+    RefusedBefore,
+    /// The path was cut.
+    #[error("the log has only the beginning of the path")]
+    CutPath,
+    /// It has no client.
+    #[error("no client address")]
+    NoClient,
+    /// Its peer is a trusted proxy, and the client behind it is unknown.
+    #[error("the address of the client behind a trusted proxy is not in the log")]
+    HiddenClient,
+    /// What tollgate wrote for a replay cannot be read.
+    #[error("the member \"replay\" cannot be read")]
+    BadTrace,
+}
+
+impl Unjudged {
+    /// The name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoRequest => "no_request",
+            Self::RefusedBefore => "refused_before",
+            Self::CutPath => "cut_path",
+            Self::NoClient => "no_client",
+            Self::HiddenClient => "hidden_client",
+            Self::BadTrace => "bad_trace",
+        }
+    }
+}
+
+impl LogEntry {
+    /// The request of a line.
+    ///
+    /// # Errors
+    /// Why it cannot be judged.
+    pub fn of(line: &AccessLine<'_>, source: SourceIndex) -> Result<Self, Unjudged> {
+        let (Some(method), Some(target)) = (&line.method, &line.target) else {
+            return Err(Unjudged::NoRequest);
+        };
+        let trace = match line.own {
+            None => None,
+            Some(member) => {
+                let trace: RequestTrace =
+                    serde_json::from_str(member.get()).map_err(|_| Unjudged::BadTrace)?;
+                Some(Box::new(trace))
+            }
+        };
+        if line.is_own {
+            if trace.as_ref().map_or(line.is_refused_early, |trace| trace.is_ambiguous) {
+                return Err(Unjudged::RefusedBefore);
+            }
+            if target.len() >= MAX_LOGGED_PATH {
+                return Err(Unjudged::CutPath);
+            }
+        }
+        let BeginTimes { earliest, judged, latest } = match &trace {
+            Some(trace) => {
+                let at = trace.at.wall;
+                BeginTimes { earliest: at, judged: at, latest: at }
+            }
+            None => BeginTimes::of(line),
+        };
+        Ok(Self {
+            at: trace.as_ref().map_or(Now { mono: judged, wall: judged }, |trace| trace.at),
+            earliest,
+            latest,
+            duration: line.duration.map(Nanos::new),
+            client: line.client,
+            method: Box::from(&**method),
+            host: line.host.as_deref().map(Box::from).unwrap_or_default(),
+            target: Box::from(&**target),
+            status: line.status,
+            headers: headers(line),
+            is_tls: line.is_tls.unwrap_or(false),
+            user: line.user.as_deref().map(Box::from),
+            source,
+            trace,
+        })
+    }
+
+    /// When the request ended, as far as the log says.
+    pub fn end(&self) -> Nanos {
+        self.at.wall.saturating_add(self.duration.unwrap_or_default())
+    }
+}
+
+/// The times at which a request may have begun, and the one at which it is judged.
+struct BeginTimes {
+    earliest: Nanos,
+    judged: Nanos,
+    latest: Nanos,
+}
+
+impl BeginTimes {
+    fn of(line: &AccessLine<'_>) -> Self {
+        let (stamp, resolution) = (Nanos::new(line.stamp.nanos), Nanos::new(line.stamp.resolution));
+        // A time that is exact to the nanosecond has a step of 1.
+        let last = stamp.saturating_add(resolution.saturating_sub(Nanos::new(1)));
+        let duration = line.duration.map(Nanos::new);
+        let longest = duration.unwrap_or(ASSUMED_DURATION);
+        match line.stamp.moment {
+            Moment::Start => Self { earliest: stamp, judged: stamp, latest: last },
+            Moment::End => Self {
+                earliest: stamp.saturating_sub(longest),
+                judged: stamp.saturating_sub(duration.unwrap_or_default()),
+                latest: last.saturating_sub(duration.unwrap_or_default()),
+            },
+            // Without a word on which of both it is, both are possible.
+            Moment::Unknown => Self {
+                earliest: stamp.saturating_sub(longest),
+                judged: stamp.saturating_sub(duration.unwrap_or_default()),
+                latest: last,
+            },
+        }
+    }
+}
+
+fn headers(line: &AccessLine<'_>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    let known = [("user-agent", line.user_agent.as_deref()), ("referer", line.referer.as_deref())];
+    let known = known.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let named = line.headers.iter().map(|(name, value)| (&**name, &**value));
+    for (name, value) in known.chain(named) {
+        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value))
+            && !headers.contains_key(&name)
+        {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}

@@ -1,0 +1,341 @@
+//! Reads the logs of a replay: finds their formats, and merges their requests by time.
+//!
+//! A log has a bounded sample of lines at its beginning, from which its format and what its lines have is found. What must
+//! always hold: a log that cannot be read ends the replay of that log only, and is reported.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use http::HeaderName;
+
+use super::entry::{LogEntry, SourceIndex, Unjudged};
+use crate::access_lines::{
+    AccessLine, BrokenLines, Format, LineError, LineParser, LineReader, MAX_LINE, ReadWarning,
+    Zone, detect,
+};
+use crate::clock::Nanos;
+use crate::policy::Coverage;
+
+/// Lines of a log that are looked at before its first request is judged.
+const SAMPLE_LINES: usize = 200;
+
+/// Bytes of a sample.
+const SAMPLE_BYTES: usize = 4 * MAX_LINE;
+
+/// Logs of one replay: all are open at once.
+pub const MAX_LOGS: usize = 500;
+
+/// Different names of header fields that are learned from a sample.
+const MAX_HEADERS: usize = 256;
+
+/// How logs are read.
+#[derive(Clone, Debug)]
+pub struct ReadSettings {
+    /// Their format; `None`: each is found by its first lines.
+    pub format: Option<Format>,
+    /// Where fields stand, as `NAME=PATH`.
+    pub fields: Vec<String>,
+    /// The zone of times without one.
+    pub zone: Zone,
+    /// Requests that begin earlier are left out.
+    pub from: Option<Nanos>,
+    /// Requests that begin then or later are left out.
+    pub to: Option<Nanos>,
+}
+
+impl Default for ReadSettings {
+    fn default() -> Self {
+        Self { format: None, fields: Vec::new(), zone: Zone::UTC, from: None, to: None }
+    }
+}
+
+/// Why a log cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The file cannot be opened.
+    #[error("{}: {error}", file.display())]
+    Unopened {
+        /// The file.
+        file: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// No format reads its lines.
+    #[error(
+        "{name}: no known format reads its first lines; name it with --format, or say where the fields of a JSON line stand with --field"
+    )]
+    UnknownFormat {
+        /// The log.
+        name: String,
+    },
+    /// A field cannot be named in this format.
+    #[error("{name}: {error}")]
+    Fields {
+        /// The log.
+        name: String,
+        /// What is wrong.
+        error: crate::access_lines::FormatError,
+    },
+}
+
+/// A log that is read.
+pub struct Log {
+    name: String,
+    reader: LineReader<'static>,
+    parser: LineParser,
+    format: Format,
+    sample: std::vec::IntoIter<(u64, Vec<u8>)>,
+    coverage: Coverage,
+    has_exact_times: bool,
+    broken_in_sample: BrokenLines,
+    source: SourceIndex,
+    settings: ReadSettings,
+    unjudged: Vec<(Unjudged, u64)>,
+    left_out: u64,
+}
+
+/// What was found of one log.
+#[derive(Clone, Debug)]
+pub struct ReadSummary {
+    /// Its name.
+    pub name: String,
+    /// Its format.
+    pub format: &'static str,
+    /// Lines that were read.
+    pub lines: u64,
+    /// Lines without a record.
+    pub broken: BrokenLines,
+    /// Requests that no policy can judge.
+    pub unjudged: Vec<(Unjudged, u64)>,
+    /// Requests outside the asked time.
+    pub left_out: u64,
+    /// Why it was not read to its end.
+    pub warning: Option<ReadWarning>,
+}
+
+impl Log {
+    /// Opens a file; `-` is standard input.
+    ///
+    /// # Errors
+    /// It cannot be opened, or its format is not known.
+    pub fn open(
+        file: &Path,
+        source: SourceIndex,
+        settings: &ReadSettings,
+    ) -> Result<Option<Self>, LogError> {
+        if file.as_os_str() == "-" {
+            return Self::read("<stdin>", io::stdin(), source, settings);
+        }
+        let unopened = |error| LogError::Unopened { file: file.to_owned(), error };
+        let opened = File::open(file).map_err(unopened)?;
+        if opened.metadata().map_err(unopened)?.is_dir() {
+            return Err(unopened(io::Error::from(io::ErrorKind::IsADirectory)));
+        }
+        Self::read(&file.display().to_string(), opened, source, settings)
+    }
+
+    /// Reads a log. `None`: it is empty.
+    ///
+    /// # Errors
+    /// Its format is not known.
+    pub fn read(
+        name: &str,
+        input: impl Read + Send + 'static,
+        source: SourceIndex,
+        settings: &ReadSettings,
+    ) -> Result<Option<Self>, LogError> {
+        let mut reader = LineReader::open(name, input);
+        let mut sample = Vec::new();
+        let mut bytes = 0;
+        while sample.len() < SAMPLE_LINES && bytes < SAMPLE_BYTES {
+            let Some(line) = reader.next_line() else {
+                break;
+            };
+            bytes += line.bytes.len();
+            sample.push((line.number, line.bytes.to_vec()));
+        }
+        let lines: Vec<&[u8]> = sample.iter().map(|(_, line)| line.as_slice()).collect();
+        let unreadable = |error| LogError::Fields { name: name.to_owned(), error };
+        let has_warning = reader.warning().is_some();
+        let format = match (&settings.format, lines.is_empty()) {
+            (Some(format), _) => format.clone(),
+            // A log without a line has any format.
+            (None, true) if !has_warning => return Ok(None),
+            // What can be read of it begins with no line: any format will do.
+            (None, true) => Format::parse("combined").map_err(unreadable)?,
+            (None, false) => {
+                let unknown = || LogError::UnknownFormat { name: name.to_owned() };
+                detect(&lines).ok_or_else(unknown)?
+            }
+        };
+        let format = format.with_fields(&settings.fields).map_err(unreadable)?;
+        let (coverage, has_exact_times) = qualities(&format, &settings.zone, &lines);
+        Ok(Some(Self {
+            name: name.to_owned(),
+            reader,
+            parser: LineParser::new(format.clone(), settings.zone.clone()),
+            format,
+            sample: sample.into_iter(),
+            coverage,
+            has_exact_times,
+            broken_in_sample: BrokenLines::default(),
+            source,
+            settings: settings.clone(),
+            unjudged: Vec::new(),
+            left_out: 0,
+        }))
+    }
+
+    /// Which values its lines have.
+    pub fn coverage(&self) -> Arc<Coverage> {
+        Arc::new(self.coverage.clone())
+    }
+
+    /// Whether its lines have exact times, by the first of them.
+    pub const fn has_exact_times(&self) -> bool {
+        self.has_exact_times
+    }
+
+    /// Whether another server wrote it, or a tollgate that had nothing written for a replay.
+    pub fn is_foreign(&self) -> bool {
+        self.format.name() != "tollgate"
+    }
+
+    /// The next request.
+    pub fn next_entry(&mut self) -> Option<LogEntry> {
+        loop {
+            let result = match self.sample.next() {
+                Some((number, line)) => match self.parser.parse(&line) {
+                    Ok(parsed) => LogEntry::of(&parsed, self.source),
+                    Err(error) => {
+                        self.broken_in_sample.record(number, error);
+                        continue;
+                    }
+                },
+                None => {
+                    let line = self.reader.next_line()?;
+                    match self.parser.parse(line.bytes) {
+                        Ok(parsed) => LogEntry::of(&parsed, self.source),
+                        Err(error) => {
+                            self.reader.reject(error);
+                            continue;
+                        }
+                    }
+                }
+            };
+            match result {
+                Ok(entry) if self.is_wanted(entry.at.wall) => return Some(entry),
+                Ok(_) => self.left_out += 1,
+                Err(why) => self.note(why),
+            }
+        }
+    }
+
+    fn is_wanted(&self, at: Nanos) -> bool {
+        let ReadSettings { from, to, .. } = self.settings;
+        from.is_none_or(|from| at >= from) && to.is_none_or(|to| at < to)
+    }
+
+    fn note(&mut self, why: Unjudged) {
+        match self.unjudged.iter_mut().find(|(other, _)| *other == why) {
+            Some((_, count)) => *count += 1,
+            None => self.unjudged.push((why, 1)),
+        }
+    }
+
+    /// What was found of it.
+    pub fn summary(&self) -> ReadSummary {
+        let mut broken = self.broken_in_sample.clone();
+        broken.add(self.reader.broken());
+        ReadSummary {
+            name: self.name.clone(),
+            format: self.format.name(),
+            lines: self.reader.lines(),
+            broken,
+            unjudged: self.unjudged.clone(),
+            left_out: self.left_out,
+            warning: self.reader.warning().cloned(),
+        }
+    }
+}
+
+/// What the lines of a log have, and whether their times are exact, by its first lines.
+fn qualities(format: &Format, zone: &Zone, lines: &[&[u8]]) -> (Coverage, bool) {
+    let mut parser = LineParser::new(format.clone(), zone.clone());
+    let mut coverage = Coverage { query: format.name() != "tollgate", ..Coverage::default() };
+    let mut are_exact = true;
+    for line in lines {
+        match parser.parse(line) {
+            Ok(parsed) => {
+                are_exact &= parsed.own.is_some() || parsed.is_refused_early;
+                learn(&mut coverage, &parsed);
+            }
+            Err(
+                LineError::NoRequest
+                | LineError::NoTime
+                | LineError::BadTime
+                | LineError::NotJson
+                | LineError::TooLong
+                | LineError::WrongShape,
+            ) => {}
+        }
+    }
+    (coverage, are_exact)
+}
+
+fn learn(coverage: &mut Coverage, line: &AccessLine<'_>) {
+    coverage.host |= line.host.is_some();
+    let known = [("user-agent", line.user_agent.is_some()), ("referer", line.referer.is_some())];
+    let known = known.into_iter().filter(|(_, has)| *has).map(|(name, _)| name);
+    for name in known.chain(line.headers.iter().map(|(name, _)| &**name)) {
+        if let Ok(name) = name.parse::<HeaderName>()
+            && coverage.headers.len() < MAX_HEADERS
+            && !coverage.headers.contains(&name)
+        {
+            coverage.headers.push(name);
+        }
+    }
+}
+
+/// Requests of several logs, merged by time.
+pub struct MergedLogs {
+    logs: Vec<Log>,
+    /// The next request of each log.
+    heads: Vec<Option<LogEntry>>,
+    /// The logs that have a next request, the earliest first.
+    earliest: std::collections::BinaryHeap<std::cmp::Reverse<(Nanos, usize)>>,
+}
+
+impl MergedLogs {
+    /// Merges logs.
+    pub fn new(mut logs: Vec<Log>) -> Self {
+        let heads: Vec<_> = logs.iter_mut().map(Log::next_entry).collect();
+        let times = heads.iter().enumerate();
+        let earliest = times
+            .filter_map(|(index, head)| Some(std::cmp::Reverse((head.as_ref()?.at.wall, index))))
+            .collect();
+        Self { logs, heads, earliest }
+    }
+
+    /// The next request.
+    pub fn next_entry(&mut self) -> Option<LogEntry> {
+        let std::cmp::Reverse((_, index)) = self.earliest.pop()?;
+        let next = self.logs[index].next_entry();
+        if let Some(next) = &next {
+            self.earliest.push(std::cmp::Reverse((next.at.wall, index)));
+        }
+        std::mem::replace(&mut self.heads[index], next)
+    }
+
+    /// Lines that were read so far.
+    pub fn lines(&self) -> u64 {
+        self.logs.iter().map(|log| log.reader.lines()).sum()
+    }
+
+    /// What was found of each log.
+    pub fn summaries(&self) -> Vec<ReadSummary> {
+        self.logs.iter().map(Log::summary).collect()
+    }
+}

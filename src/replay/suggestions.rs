@@ -1,0 +1,50 @@
+//! Suggested rates, as a report shows them.
+
+use super::names::Names;
+use super::observer::LimitDemand;
+use super::report::{Percentiles, Share, SuggestedRate};
+use super::suggest::{KeyShare, LimitLines, SuggestedLimit, paste};
+use crate::limit::TypedRate;
+
+/// What is suggested for each limit that keys were counted for.
+pub(super) fn of(demands: &[LimitDemand], names: &Names, share: KeyShare) -> Vec<SuggestedRate> {
+    let limits = demands.iter().zip(&names.limits);
+    let found = limits.filter_map(|(demand, label)| {
+        let suggestion = match demand {
+            LimitDemand::Rate(demand) => demand.suggest(share),
+            LimitDemand::InFlight(demand) => demand.suggest(share),
+        };
+        let suggested = suggestion.suggested?;
+        let keys = suggestion.keys;
+        let refused = |share: KeyShare| Share { number: share.count_of(keys), total: keys };
+        let (rate, burst) = match suggested {
+            SuggestedLimit::Rate(rate) => (TypedRate(rate).to_string(), None),
+            SuggestedLimit::Bucket { rate, burst } => {
+                (TypedRate(rate).to_string(), Some(u64::from(burst)))
+            }
+            SuggestedLimit::InFlight(max) => (format!("{max} at once"), None),
+        };
+        let peaks = suggestion.percentiles;
+        Some(SuggestedRate {
+            limit: std::sync::Arc::clone(&label.name),
+            rate,
+            burst,
+            refuses_keys: refused(suggestion.refuses),
+            percentiles: Percentiles {
+                p50: peaks.p50,
+                p90: peaks.p90,
+                p99: peaks.p99,
+                p99_9: peaks.p999,
+                max: peaks.max,
+            },
+            curve: suggestion
+                .curve
+                .iter()
+                .map(|point| (point.units, refused(point.refuses)))
+                .collect(),
+            yaml: paste(LimitLines { name: &label.name, settings: &[] }, suggested),
+            sentence: suggestion.certainty.join(" "),
+        })
+    });
+    found.collect()
+}

@@ -209,11 +209,45 @@ fn policies_are_tested_before_they_meet_traffic() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+/// The status says whether a log could be read; what is wrong with a command line is told by name, and nothing is counted twice.
 #[test]
-fn what_is_not_there_yet_is_refused_by_name() {
-    let refused = tollgate(&["replay", "--config", "x", "log"]);
-    assert_eq!(refused.status.code(), Some(2));
-    assert_eq!(text(&refused.stderr).trim(), "tollgate replay is not available yet");
+fn a_replay_ends_as_its_logs_allow() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(
+        path("p.yaml"),
+        "version: 1\nlisteners: [{ address: 127.0.0.1:1 }]\norigins: { s: { servers: [127.0.0.1:2] } }\n\
+         limits: { l: { tier: exact, algorithm: fixed_window, rate: 2/1h, key: client_ip } }\n\
+         routes: [{ name: s, limits: [l] }]\n",
+    )
+    .unwrap();
+    let line = |second: u32| {
+        format!(
+            "192.0.2.1 - - [24/Nov/2026:08:00:{second:02} +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"a\"\n"
+        )
+    };
+    let lines: String = (0..5).map(line).collect();
+    std::fs::write(path("log"), lines).unwrap();
+    std::fs::write(path("empty"), "").unwrap();
+    std::fs::write(path("junk"), [0xff, 0, 10, 7].repeat(500)).unwrap();
+    let (policy, log) = (path("p.yaml"), path("log"));
+    let replayed = tollgate(&["replay", "-c", &policy, "--json", &log]);
+    let report: serde_json::Value = serde_json::from_slice(&replayed.stdout).unwrap();
+    assert_eq!(replayed.status.code(), Some(0));
+    assert_eq!((&report["requests"], &report["refused"]), (&5.into(), &3.into()));
+    for (words, status, told) in [
+        (vec![path("empty")], 1, ""),
+        (vec![path("junk")], 2, "no known format"),
+        (vec![log.clone(), log.clone()], 2, "named twice"),
+        (vec![path("missing")], 2, "No such file"),
+        (vec!["--suggest".to_owned(), "x".to_owned(), log.clone()], 2, "0.1%"),
+        (vec!["--format".to_owned(), "comon".to_owned(), log.clone()], 2, "common"),
+    ] {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let ended = tollgate(&[&["replay", "-c", &policy], words.as_slice()].concat());
+        assert_eq!(ended.status.code(), Some(status), "{words:?}: {}", text(&ended.stderr));
+        assert!(text(&ended.stderr).contains(told), "{words:?}: {}", text(&ended.stderr));
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! `time` is the end of the response, `request_creation_time` the start of the request; the start is taken if it is
 //! there. <https://docs.aws.amazon.com/elasticloadbalancing/latest/application/load-balancer-access-logs.html>
 
-use super::decimal::{self, TimeUnit};
+use super::decimal::{self, DecimalNanos, TimeUnit};
 use super::draft::{self, Draft};
 use super::record::{AccessLine, LineError, Moment};
 use super::text::{Escapes, decode};
@@ -52,9 +52,14 @@ fn fields<'l>(line: &'l [u8], draft: &mut Draft<'l>, times: &mut TimeReader) -> 
 }
 
 /// The sum of the three times. `-1` stands for one that never came, and then the sum is not known.
-fn total(spans: &[&[u8]; 3]) -> Option<u64> {
-    spans.iter().try_fold(0_u64, |total, span| {
-        total.checked_add(decimal::duration(text(span)?, TimeUnit::Seconds)?)
+fn total(spans: &[&[u8]; 3]) -> Option<DecimalNanos> {
+    let none = DecimalNanos { nanos: 0, resolution: 0 };
+    spans.iter().try_fold(none, |total, span| {
+        let DecimalNanos { nanos, resolution } = decimal::duration(text(span)?, TimeUnit::Seconds)?;
+        Some(DecimalNanos {
+            nanos: total.nanos.checked_add(nanos)?,
+            resolution: total.resolution.checked_add(resolution)?,
+        })
     })
 }
 

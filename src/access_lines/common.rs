@@ -6,6 +6,7 @@
 
 use memchr::memchr;
 
+use super::decimal::{self, TimeUnit};
 use super::draft::{self, Draft};
 use super::record::{AccessLine, LineError, Moment};
 use super::text::{Escapes, decode};
@@ -123,7 +124,7 @@ fn traefik(words: &mut Words<'_>, draft: &mut Draft<'_>) -> Option<()> {
     words.quoted()?;
     words.quoted()?;
     let millis = std::str::from_utf8(words.word()?).ok()?.strip_suffix("ms")?;
-    draft.duration(Some(millis.parse::<u64>().ok()?.checked_mul(1_000_000)?));
+    draft.duration(Some(decimal::decimal(millis, TimeUnit::Millis)?));
     Some(())
 }
 

@@ -79,7 +79,7 @@ fn exponential(text: &str, unit: TimeUnit) -> Option<DecimalNanos> {
 }
 
 /// Reads a duration. A suffix of the text (`12ms`, `1.5s`, `300us`) goes before the unit.
-pub(super) fn duration(text: &str, unit: TimeUnit) -> Option<u64> {
+pub(super) fn duration(text: &str, unit: TimeUnit) -> Option<DecimalNanos> {
     let suffixes = [
         ("ms", TimeUnit::Millis),
         ("us", TimeUnit::Micros),
@@ -90,7 +90,7 @@ pub(super) fn duration(text: &str, unit: TimeUnit) -> Option<u64> {
     let named =
         suffixes.iter().find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, *unit)));
     let (number, unit) = named.unwrap_or((text, unit));
-    decimal(number.trim_end(), unit).map(|read| read.nanos)
+    decimal(number.trim_end(), unit)
 }
 
 #[cfg(test)]
@@ -116,11 +116,13 @@ mod tests {
 
     #[test]
     fn a_suffix_tells_the_unit() {
-        assert_eq!(duration("12ms", TimeUnit::Seconds), Some(12_000_000));
-        assert_eq!(duration("1.5 s", TimeUnit::Millis), Some(1_500_000_000));
-        assert_eq!(duration("300\u{b5}s", TimeUnit::Seconds), Some(300_000));
-        assert_eq!(duration("0.25", TimeUnit::Seconds), Some(250_000_000));
-        assert_eq!(duration("-", TimeUnit::Seconds), None);
+        let nanos = |text, unit| duration(text, unit).map(|read| (read.nanos, read.resolution));
+        assert_eq!(nanos("12ms", TimeUnit::Seconds), Some((12_000_000, 1_000_000)));
+        assert_eq!(nanos("1.5 s", TimeUnit::Millis), Some((1_500_000_000, 1_000_000)));
+        assert_eq!(nanos("300\u{b5}s", TimeUnit::Seconds), Some((300_000, 1_000)));
+        assert_eq!(nanos("0.25", TimeUnit::Seconds), Some((250_000_000, 1_000_000)));
+        assert_eq!(nanos("3", TimeUnit::Seconds), Some((3_000_000_000, 1_000_000_000)));
+        assert_eq!(nanos("-", TimeUnit::Seconds), None);
         assert_eq!(TimeUnit::of_name("duration_us"), Some(TimeUnit::Micros));
         assert_eq!(TimeUnit::of_name("duration"), None);
     }

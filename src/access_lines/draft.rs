@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use memchr::{memchr, memrchr};
 use serde_json::value::RawValue;
 
-use super::decimal::{self, TimeUnit};
+use super::decimal::{self, DecimalNanos, TimeUnit};
 use super::record::{AccessLine, LineError, Moment, Stamp};
 use super::text::slice;
 use super::time_pattern::{CivilFields, TimePattern};
@@ -77,6 +77,7 @@ impl<'l> Draft<'l> {
         let line = AccessLine {
             stamp: Stamp { nanos: 0, resolution: 1, moment: Moment::Unknown },
             duration: None,
+            duration_step: 1,
             client: None,
             method: None,
             host: None,
@@ -163,8 +164,11 @@ impl<'l> Draft<'l> {
     }
 
     /// Takes the duration.
-    pub(super) fn duration(&mut self, nanos: Option<u64>) {
-        self.line.duration = nanos.or(self.line.duration);
+    pub(super) fn duration(&mut self, read: Option<DecimalNanos>) {
+        if let Some(DecimalNanos { nanos, resolution }) = read {
+            self.line.duration = Some(nanos);
+            self.line.duration_step = resolution;
+        }
     }
 
     /// Takes the address of the client.

@@ -54,6 +54,8 @@ pub(super) enum LineSyntax {
 pub(super) struct JsonFormat {
     known: &'static [NamedPath],
     pub(super) paths: PathTree,
+    /// The fields that the operator names.
+    named: Vec<Meaning>,
     /// Whether a line without a word about TLS says that there was none.
     pub(super) has_plain_default: bool,
 }
@@ -107,6 +109,8 @@ impl Format {
         match &mut self.syntax {
             LineSyntax::Json(json) | LineSyntax::Traefik(json) | LineSyntax::Envoy(json) => {
                 json.paths = fields::tree(json.known, &named)?;
+                let meanings = named.iter().map(|(name, path)| fields::meaning(name, path));
+                json.named = meanings.collect::<Result<_, _>>()?;
             }
             LineSyntax::HaProxy(captures) => {
                 for (name, path) in &named {
@@ -133,6 +137,28 @@ impl Format {
         self.name
     }
 
+    /// The header fields of requests that the format itself names: a line without one of them says that the request had none.
+    /// (What JSON lines have is told by the lines.)
+    pub fn headers(&self) -> Vec<String> {
+        let header = |meaning: &Meaning| match meaning {
+            Meaning::Header(name) => Some(name.to_string()),
+            _ => None,
+        };
+        match &self.syntax {
+            LineSyntax::Common(CommonForm::Combined, _) => {
+                vec!["user-agent".to_owned(), "referer".to_owned()]
+            }
+            LineSyntax::Template(template) => template.meanings().filter_map(header).collect(),
+            LineSyntax::HaProxy(captures) => {
+                captures.iter().filter_map(|(_, meaning)| header(meaning)).collect()
+            }
+            LineSyntax::Json(json) | LineSyntax::Traefik(json) | LineSyntax::Envoy(json) => {
+                json.named.iter().filter_map(header).collect()
+            }
+            LineSyntax::Common(..) | LineSyntax::Alb | LineSyntax::CloudFront => Vec::new(),
+        }
+    }
+
     /// All formats that a log can be tried with, the more special first.
     pub(super) fn candidates() -> impl Iterator<Item = Self> {
         let names = [
@@ -157,7 +183,7 @@ impl Format {
 
 impl JsonFormat {
     fn new(known: &'static [NamedPath], has_plain_default: bool) -> Result<Self, FormatError> {
-        Ok(Self { known, paths: fields::tree(known, &[])?, has_plain_default })
+        Ok(Self { known, paths: fields::tree(known, &[])?, named: Vec::new(), has_plain_default })
     }
 }
 

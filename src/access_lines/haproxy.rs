@@ -12,6 +12,7 @@ use std::borrow::Cow;
 
 use memchr::memchr;
 
+use super::decimal::{self, TimeUnit};
 use super::draft::{self, Draft, Meaning};
 use super::record::{AccessLine, LineError, Moment};
 use super::text::{Escapes, decode};
@@ -66,7 +67,7 @@ fn after_time<'l>(
     let _server = words.word()?;
     let timers = text(words.word()?)?;
     let total = timers.rsplit_once('/')?.1.trim_start_matches('+');
-    draft.duration(total.parse::<u64>().ok().and_then(|millis| millis.checked_mul(1_000_000)));
+    draft.duration(decimal::decimal(total, TimeUnit::Millis));
     draft.status(text(words.word()?)?);
     draft.response_bytes(text(words.word()?)?, 1);
     // Captured cookies, the state at the end, connections and queues.

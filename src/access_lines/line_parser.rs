@@ -23,6 +23,11 @@ impl LineParser {
         Self { format, times: TimeReader::new(zone), columns: Columns::cloudfront() }
     }
 
+    /// Whether a time that was read names no zone and comes twice in that of the log, as in the night when clocks go back.
+    pub const fn has_doubtful_times(&self) -> bool {
+        self.times.has_doubtful()
+    }
+
     /// Reads a line. Its order matters for comments only: `#Fields:` tells the columns of the lines behind it.
     pub fn parse<'l>(&mut self, line: &'l [u8]) -> Result<AccessLine<'l>, LineError> {
         if line.len() > MAX_LINE {

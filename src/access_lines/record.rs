@@ -12,6 +12,8 @@ pub struct AccessLine<'l> {
     pub stamp: Stamp,
     /// Nanoseconds that the request took.
     pub duration: Option<u64>,
+    /// Nanoseconds of the last digit of the duration: the true one may be this much more or less, since servers cut or round it.
+    pub duration_step: u64,
     /// Address of the client. `None` if the log has a host name, `-` or nothing.
     pub client: Option<IpAddr>,
     /// The method. `None` if the log has no readable request line.
@@ -82,6 +84,7 @@ impl AccessLine<'_> {
         AccessLine {
             stamp: self.stamp,
             duration: self.duration,
+            duration_step: self.duration_step,
             client: self.client,
             method: self.method.map(owned),
             host: self.host.map(owned),

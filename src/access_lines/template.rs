@@ -51,6 +51,11 @@ impl Template {
         self.fields.iter().any(is_time)
     }
 
+    /// What its fields say.
+    pub(super) fn meanings(&self) -> impl Iterator<Item = &Meaning> {
+        self.fields.iter().map(|field| &field.meaning)
+    }
+
     /// Adds text that every line has.
     pub(super) fn literal(&mut self, text: &[u8]) {
         match self.fields.last_mut() {

@@ -3,7 +3,7 @@
 
 use super::civil::{self, Civil};
 use super::decimal::{self, TimeUnit};
-use super::zone::{self, Zone};
+use super::zone::{self, LocalOffset, Zone};
 
 /// Bytes of a time in the common form with its offset: `24/Nov/2026:06:46:29 +0000`.
 pub(super) const CLF_LENGTH: usize = 26;
@@ -36,14 +36,22 @@ pub(super) struct TimeReader {
     zone: Zone,
     last_clf: [u8; CLF_LENGTH],
     last_found: Option<FoundTime>,
-    /// A local minute since 1970, and the zone's offset in it in seconds.
-    last_offset: Option<(i64, i64)>,
+    /// A local minute since 1970, and the zone's offset in it.
+    last_offset: Option<(i64, LocalOffset)>,
+    /// Whether a time that was read comes twice in its zone.
+    has_doubtful: bool,
 }
 
 impl TimeReader {
     /// Stamps that name no zone are in this one.
     pub(super) fn new(zone: Zone) -> Self {
-        Self { zone, last_clf: [0; CLF_LENGTH], last_found: None, last_offset: None }
+        Self {
+            zone,
+            last_clf: [0; CLF_LENGTH],
+            last_found: None,
+            last_offset: None,
+            has_doubtful: false,
+        }
     }
 
     /// Reads a time.
@@ -132,11 +140,17 @@ impl TimeReader {
         if let Some((last, offset)) = self.last_offset
             && last == minute
         {
-            return Some(offset);
+            return Some(offset.seconds);
         }
         let offset = self.zone.offset_at(local)?;
         self.last_offset = Some((minute, offset));
-        Some(offset)
+        self.has_doubtful |= offset.is_doubtful;
+        Some(offset.seconds)
+    }
+
+    /// Whether a time that was read names no zone and comes twice in the zone of the log.
+    pub(super) const fn has_doubtful(&self) -> bool {
+        self.has_doubtful
     }
 }
 

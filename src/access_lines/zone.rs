@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::clock::Nanos;
+
 /// A time zone.
 #[derive(Clone, Debug)]
 pub struct Zone {
@@ -14,6 +16,15 @@ enum ZoneRule {
     /// Seconds east of Greenwich.
     Fixed(i64),
     Named(TimeZone),
+}
+
+/// The offset of a zone at a local time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LocalOffset {
+    /// Seconds east of Greenwich.
+    pub(super) seconds: i64,
+    /// Whether the clock shows that time twice, or leaves it out.
+    pub(super) is_doubtful: bool,
 }
 
 /// A time zone that is not known.
@@ -45,17 +56,32 @@ impl Zone {
         Ok(Self { rule })
     }
 
-    /// Seconds east of Greenwich at a local time, which is given as seconds since 1970-01-01 00:00 local time. Of an hour
-    /// that the clock shows twice in autumn, the first is taken: a log does not tell them apart.
-    pub(super) fn offset_at(&self, local: i64) -> Option<i64> {
+    /// The offset at a local time, which is given as seconds since 1970-01-01 00:00 local time. Of an hour that the clock shows
+    /// twice in autumn, the first is taken: a log does not tell them apart.
+    pub(super) fn offset_at(&self, local: i64) -> Option<LocalOffset> {
         match &self.rule {
-            ZoneRule::Fixed(seconds) => Some(*seconds),
+            ZoneRule::Fixed(seconds) => Some(LocalOffset { seconds: *seconds, is_doubtful: false }),
             ZoneRule::Named(zone) => {
                 let civil = Timestamp::from_second(local).ok()?.to_zoned(TimeZone::UTC).datetime();
-                let utc = zone.to_ambiguous_timestamp(civil).compatible().ok()?;
-                Some(local - utc.as_second())
+                let found = zone.to_ambiguous_timestamp(civil);
+                let is_doubtful = found.is_ambiguous();
+                let utc = found.compatible().ok()?;
+                Some(LocalOffset { seconds: local - utc.as_second(), is_doubtful })
             }
         }
+    }
+
+    /// The instant of a local time as `2026-11-24T08:00:00`.
+    pub fn instant(&self, local: &str) -> Option<Nanos> {
+        let local: jiff::civil::DateTime = local.parse().ok()?;
+        let utc = match &self.rule {
+            ZoneRule::Fixed(seconds) => {
+                let offset = jiff::tz::Offset::from_seconds(i32::try_from(*seconds).ok()?).ok()?;
+                offset.to_timestamp(local).ok()?
+            }
+            ZoneRule::Named(zone) => zone.to_ambiguous_timestamp(local).compatible().ok()?,
+        };
+        u64::try_from(utc.as_nanosecond()).ok().map(Nanos::new)
     }
 }
 
@@ -86,13 +112,22 @@ mod tests {
 
     #[test]
     fn zones_are_read() {
-        let at = |name: &str, local| Zone::parse(name).unwrap().offset_at(local).unwrap();
+        let offset = |name: &str, local| Zone::parse(name).unwrap().offset_at(local).unwrap();
+        let at = |name: &str, local| offset(name, local).seconds;
         assert_eq!(at("UTC", 0), 0);
         assert_eq!(at("+02:00", 0), 7_200);
         assert_eq!(at("-0530", 0), -19_800);
         // 2026-01-15 and 2026-07-15.
         assert_eq!(at("Europe/Berlin", 1_768_435_200), 3_600);
         assert_eq!(at("Europe/Berlin", 1_784_073_600), 7_200);
+        // 2026-10-25 02:30, which comes twice, and 03:30.
+        assert!(offset("Europe/Berlin", 1_792_895_400).is_doubtful);
+        assert!(!offset("Europe/Berlin", 1_792_899_000).is_doubtful);
+        let berlin = Zone::parse("Europe/Berlin").unwrap();
+        assert_eq!(berlin.instant("2026-07-15T02:00:00"), Some(Nanos::from_secs(1_784_073_600)));
+        let india = Zone::parse("+05:30").unwrap();
+        assert_eq!(india.instant("2026-01-15T05:30:00"), Some(Nanos::from_secs(1_768_435_200)));
+        assert_eq!(india.instant("2026-13-15T05:30:00"), None);
         for wrong in ["", "+2", "+25:00", "Europe/Berln", "+02:0x"] {
             assert_eq!(Zone::parse(wrong).unwrap_err(), ZoneError { name: wrong.to_owned() });
         }

@@ -9,18 +9,18 @@
 //! A refused request keeps no charge of an enforcing limit, except for a token that was checked in vain.
 
 use super::decision::{Decision, Outcome};
+use super::event_order::OrderedEvent;
 use super::exact::{ExactCharge, ExactOutcome, ExactRequest, ExactVerdicts};
 use super::generation::Generation;
 use super::pending::PendingSettlement;
 use super::state::Engine;
 use super::target::Target;
 use super::tentative::InFlightCounting;
-use super::trace::RequestTrace;
+use super::trace::{OpenTrace, RequestTrace};
 use super::unchecked::TargetLookup;
 use super::unsettled::Unsettled;
 use crate::clock::Nanos;
 use crate::policy::{Facts, Tier};
-use crate::store::begin_event;
 
 /// One decision in this many is timed; a power of two.
 const DECISIONS_PER_SAMPLE: u64 = 64;
@@ -83,15 +83,16 @@ impl Engine {
         pending: &mut PendingSettlement,
     ) -> Option<Unsettled> {
         let mut unsettled = Unsettled::default();
-        if generation.recorder.is_some() {
-            begin_event();
-        }
         let is_decided = self.begin_with(generation, facts, &mut unsettled, decision, pending);
         if let Some(recorder) = &generation.recorder {
             let mut values = recorder.record(generation.policy(), facts);
             values.token_failed = unsettled.failed_token_check;
-            let trace = RequestTrace::new(decision, values);
-            pending.trace = Some(Box::new(trace));
+            values.asked_again =
+                unsettled.asked.charging.and(unsettled.asked.before_check).is_some();
+            let order = unsettled.asked.charging.or(unsettled.asked.before_check);
+            let order = order.unwrap_or_else(|| self.events.begin().number());
+            let trace = RequestTrace::new(decision, order, values);
+            pending.trace = Some(Box::new(OpenTrace { trace, events: self.events.clone() }));
         }
         (!is_decided).then_some(unsettled)
     }
@@ -109,6 +110,8 @@ impl Engine {
             TargetLookup::Found => {}
             TargetLookup::Decided => return true,
         }
+        let event = generation.recorder.as_ref().map(|_| self.events.begin());
+        unsettled.asked.charging = event.as_ref().map(OrderedEvent::number);
         let Unsettled { targets, failed_token_check, .. } = &mut *unsettled;
         if self.remote().is_none() {
             let exact = targets.iter().filter(|target| generation.loaded(target.limit).is_exact());

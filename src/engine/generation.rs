@@ -18,7 +18,7 @@ use crate::estimator::EstimateLimit;
 use crate::policy::{
     Class, KeySecret, LimitIndex, Mode, PerLimit, PerRoute, Policy, Recorder, RouteIndex, Source,
 };
-use crate::store::{BoundedBudget, CellBudget, EmbeddedStore, count_events};
+use crate::store::{BoundedBudget, CellBudget, EmbeddedStore};
 
 /// One loaded policy.
 pub struct Generation {
@@ -108,10 +108,7 @@ impl Generation {
             path_sources: policy.path_sources(route),
             path_classes: policy.path_classes(route),
         });
-        let recorder = policy.writes_traces.then(|| {
-            count_events();
-            Recorder::of(&policy, context.secret)
-        });
+        let recorder = policy.writes_traces.then(|| Recorder::of(&policy, context.secret));
         let generation = Self {
             number,
             epoch,

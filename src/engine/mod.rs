@@ -19,6 +19,7 @@ mod decide;
 mod decision;
 mod delay_slots;
 mod embedded;
+mod event_order;
 mod exact;
 mod final_cost;
 mod generation;

@@ -8,9 +8,9 @@ use http::HeaderMap;
 
 use super::delay_slots::DelaySlot;
 use super::open_charge::OpenCharge;
-use super::trace::RequestTrace;
+use super::trace::{OpenTrace, RequestTrace};
 use crate::policy::{ResponseCosts, Route};
-use crate::store::{InFlightPermit, begin_event, marked_event};
+use crate::store::InFlightPermit;
 
 /// What is open of one request. Hold it until the request has ended.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub struct PendingSettlement {
     /// Held while the request is delayed.
     pub(super) delay_slot: Option<DelaySlot>,
     /// What a replay needs, if the policy has that written.
-    pub(super) trace: Option<Box<RequestTrace>>,
+    pub(super) trace: Option<Box<OpenTrace>>,
 }
 
 /// The response that ends a request.
@@ -39,12 +39,12 @@ pub struct FinalResponse<'r> {
 
 impl PendingSettlement {
     /// Ends the slots in flight of a request that has its answer, and gives its trace, if the policy has traces written.
-    pub fn take_trace(&mut self) -> Option<Box<RequestTrace>> {
-        let mut trace = self.trace.take()?;
+    pub fn take_trace(&mut self) -> Option<RequestTrace> {
+        let OpenTrace { mut trace, events } = *self.trace.take()?;
         if self.holds_slots() {
-            begin_event();
+            let event = events.begin();
             self.permits.clear();
-            trace.ended = marked_event().slots;
+            trace.ended = Some(event.number());
         }
         Some(trace)
     }

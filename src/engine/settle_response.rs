@@ -17,10 +17,9 @@ use super::open_charge::{
 use super::pending::{FinalResponse, PendingSettlement};
 use super::state::Engine;
 use super::succession::{HandedEvent, HandedKey};
-use super::trace::{AnsweredBy, TracedAnswer, TracedCosts};
+use super::trace::{AnsweredBy, Settled, TracedAnswer, TracedCosts};
 use crate::clock::Now;
 use crate::policy::{ResponseCosts, Route};
-use crate::store::begin_event;
 use crate::store::redis::CellCharge;
 
 /// What a response makes of an open charge.
@@ -55,10 +54,12 @@ impl Engine {
         let by = if response.by_origin { AnsweredBy::Origin } else { AnsweredBy::Proxy };
         let named = pending.trace.as_ref().and(costs.as_ref());
         let named = named.map(|costs| TracedCosts::of(route, costs)).unwrap_or_default();
-        begin_event();
-        self.finish_by(generation, decision, pending, response.status, costs);
-        if let Some(trace) = &mut pending.trace {
-            trace.answered(self.now(), (response.status, by), named);
+        let event = pending.trace.as_ref().map(|_| self.events.begin());
+        let now = self.now();
+        self.finish_by(generation, decision, pending, (response.status, costs), now);
+        if let (Some(open), Some(event)) = (&mut pending.trace, event) {
+            let settled = Settled { now, order: event.number() };
+            open.trace.answered(settled, (response.status, by), named);
         }
     }
 
@@ -78,11 +79,12 @@ impl Engine {
                 self.finish_unforwarded(generation, decision, pending, answer.status);
             }
             AnsweredBy::Proxy => {
-                self.finish_by(generation, decision, pending, answer.status, None);
+                self.finish_by(generation, decision, pending, (answer.status, None), self.now());
             }
             AnsweredBy::Origin => {
                 let costs = answer.costs.of_route(route, false);
-                self.finish_by(generation, decision, pending, answer.status, Some(costs));
+                let head = (answer.status, Some(costs));
+                self.finish_by(generation, decision, pending, head, self.now());
             }
         }
     }
@@ -100,7 +102,7 @@ impl Engine {
         };
         let route = generation.policy().route(route);
         let costs = end.of_route(route, true);
-        self.settle_open(generation, decision, pending, |open| {
+        self.settle_open(generation, decision, pending, self.now(), |open| {
             self.settled(generation, open, route, &costs)
         });
     }
@@ -112,14 +114,14 @@ impl Engine {
         generation: &Generation,
         decision: &mut Decision,
         pending: &mut PendingSettlement,
-        status: u16,
-        costs: Option<ResponseCosts>,
+        (status, costs): (u16, Option<ResponseCosts>),
+        now: Now,
     ) {
         let Some(route) = decision.route.map(|route| generation.policy().route(route)) else {
             return;
         };
         let by_origin = costs.is_some();
-        self.settle_open(generation, decision, pending, |open| {
+        self.settle_open(generation, decision, pending, now, |open| {
             let rules = &generation.policy().limit(open.limit).status_rules;
             match &costs {
                 _ if rules.refunds(status, by_origin) => ResponseEffect::Refunded,
@@ -173,12 +175,14 @@ impl Engine {
         };
         let route = generation.policy().route(route);
         costs.finish(route, is_complete);
-        begin_event();
-        self.settle_open(generation, decision, pending, |open| {
+        let event = pending.trace.as_ref().map(|_| self.events.begin());
+        let now = self.now();
+        self.settle_open(generation, decision, pending, now, |open| {
             self.settled(generation, open, route, &costs)
         });
-        if let Some(trace) = &mut pending.trace {
-            trace.rest_ended(self.now(), TracedCosts::of(route, &costs));
+        if let (Some(open), Some(event)) = (&mut pending.trace, event) {
+            let settled = Settled { now, order: event.number() };
+            open.trace.rest_ended(settled, TracedCosts::of(route, &costs));
         }
     }
 
@@ -206,9 +210,10 @@ impl Engine {
     ) {
         let route = decision.route.map(|route| generation.policy().route(route));
         let response = FinalResponse { status, headers, by_origin: true };
-        begin_event();
+        let event = pending.trace.as_ref().map(|_| self.events.begin());
+        let now = self.now();
         let costs = route.map(|route| (route, pending.costs_of_head(route, &response)));
-        self.settle_open(generation, decision, pending, |open| {
+        self.settle_open(generation, decision, pending, now, |open| {
             let rules = &generation.policy().limit(open.limit).status_rules;
             if rules.refunds(status, true) {
                 return ResponseEffect::Refunded;
@@ -218,8 +223,10 @@ impl Engine {
                 .and_then(|(route, costs)| open.final_cost.after_response(route, costs));
             ResponseEffect::Settled(named.or_else(|| open.final_cost.unforwarded()))
         });
-        if let Some(trace) = &mut pending.trace {
-            trace.answered(self.now(), (status, AnsweredBy::Unforwarded), TracedCosts::default());
+        if let (Some(open), Some(event)) = (&mut pending.trace, event) {
+            let settled = Settled { now, order: event.number() };
+            let answer = (status, AnsweredBy::Unforwarded);
+            open.trace.answered(settled, answer, TracedCosts::default());
         }
     }
 
@@ -243,9 +250,9 @@ impl Engine {
         generation: &Generation,
         decision: &mut Decision,
         pending: &mut PendingSettlement,
+        now: Now,
         result: impl Fn(&OpenCharge) -> ResponseEffect,
     ) {
-        let now = self.now();
         for open in std::mem::take(&mut pending.open) {
             let correction = match result(&open) {
                 ResponseEffect::Open => {

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::counters::Durations;
 use super::decision::Decision;
 use super::delay_slots::DelaySlots;
+use super::event_order::EventOrder;
 use super::exact::ExactTier;
 use super::generation::{Generation, GenerationContext};
 use super::limit_registry::LimitRegistry;
@@ -36,6 +37,7 @@ pub struct Engine {
     pub(super) confirm: ConfirmTable,
     pub(super) bans: Arc<Bans>,
     pub(super) delay_slots: DelaySlots,
+    pub(super) events: EventOrder,
     /// The number of unfinished background charges in the shared store.
     pub(super) background: Arc<AtomicUsize>,
     /// The number of configurations that generations were built from.
@@ -62,6 +64,7 @@ impl Engine {
             confirm: ConfirmTable::default(),
             bans: Arc::default(),
             delay_slots: DelaySlots::default(),
+            events: EventOrder::default(),
             background: Arc::default(),
             configurations: AtomicU64::new(0),
             generations: AtomicU64::new(0),
@@ -184,10 +187,21 @@ impl Engine {
     /// Rotates the sketches and sweeps a part of the cells. One task calls it about ten times a second; a late call
     /// makes the estimate tier count too much until it comes.
     pub fn tick(&self, generation: &Generation) {
+        self.rotate_sketches(generation);
+        self.sweep();
+    }
+
+    /// Begins new windows of the sketches, where the present ones are over.
+    pub(crate) fn rotate_sketches(&self, generation: &Generation) {
         let now = self.now();
         for estimate in generation.estimates() {
             estimate.rotate(now);
         }
+    }
+
+    /// Frees cells that have the value of an absent one, in a part of the tables.
+    pub(crate) fn sweep(&self) {
+        let now = self.now();
         self.confirm.sweep(now);
         self.exact.embedded.sweep(SWEEP_SHARDS, now);
     }

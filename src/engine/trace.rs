@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use super::decision::{Decision, Outcome};
+use super::event_order::EventOrder;
 use crate::clock::Now;
-use crate::policy::{NamedCost, RecordedValues, ResponseCosts, Route, UnreadCost};
-use crate::store::{marked_event, next_event};
+use crate::policy::{NamedCost, RecordedValues, ResponseCosts, ResponseSource, Route, UnreadCost};
 
 /// The trace of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,9 +32,6 @@ pub struct RequestTrace {
         serde(rename = "ambiguous", default, skip_serializing_if = "std::ops::Not::not")
     )]
     pub is_ambiguous: bool,
-    /// The position of its question for a slot in flight in that order, if it asked for one.
-    #[cfg_attr(feature = "bin", serde(default, skip_serializing_if = "Option::is_none"))]
-    pub slot: Option<u64>,
     /// The position of the end of its slots in flight in that order, if it held any.
     #[cfg_attr(feature = "bin", serde(default, skip_serializing_if = "Option::is_none"))]
     pub ended: Option<u64>,
@@ -44,6 +41,20 @@ pub struct RequestTrace {
     /// The end of the answer, if charges depended on that.
     #[cfg_attr(feature = "bin", serde(default, skip_serializing_if = "Option::is_none"))]
     pub end: Option<TracedEnd>,
+}
+
+/// The trace of a request that has not ended.
+#[derive(Debug)]
+pub(super) struct OpenTrace {
+    pub(super) trace: RequestTrace,
+    pub(super) events: EventOrder,
+}
+
+/// When a part of an answer was settled, and its position in the order of events.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settled {
+    pub(super) now: Now,
+    pub(super) order: u64,
 }
 
 /// The head of an answer.
@@ -112,14 +123,12 @@ pub struct TracedCost {
 }
 
 impl RequestTrace {
-    /// The trace of a request that was just judged on this thread.
-    pub(super) fn new(decision: &Decision, values: RecordedValues) -> Self {
-        let marked = marked_event();
+    /// The trace of a request that was just judged, at this position in the order of events.
+    pub(super) fn new(decision: &Decision, order: u64, values: RecordedValues) -> Self {
         Self {
             run: run().to_owned(),
             at: decision.at,
-            order: marked.cells.or(marked.slots).unwrap_or_else(next_event),
-            slot: marked.slots,
+            order,
             values,
             is_ambiguous: decision.outcome == Outcome::AmbiguousPath,
             ended: None,
@@ -128,20 +137,18 @@ impl RequestTrace {
         }
     }
 
-    /// The head of the answer was settled, just before, on this thread.
+    /// The head of the answer was settled.
     pub(super) fn answered(
         &mut self,
-        now: Now,
+        Settled { now, order }: Settled,
         (status, by): (u16, AnsweredBy),
         costs: TracedCosts,
     ) {
-        let order = marked_event().cells.unwrap_or_else(next_event);
         self.answer = Some(TracedAnswer { after: self.after(now), order, status, by, costs });
     }
 
-    /// The rest of the answer was settled, just before, on this thread.
-    pub(super) fn rest_ended(&mut self, now: Now, costs: TracedCosts) {
-        let order = marked_event().cells.unwrap_or_else(next_event);
+    /// The rest of the answer was settled.
+    pub(super) fn rest_ended(&mut self, Settled { now, order }: Settled, costs: TracedCosts) {
         self.end = Some(TracedEnd { after: self.after(now), order, costs });
     }
 
@@ -182,6 +189,11 @@ impl TracedCosts {
         Self(named.collect())
     }
 
+    /// What the answer names there.
+    pub fn named(&self, source: &ResponseSource) -> Option<NamedCost> {
+        self.0.get(&source.to_string()).map(TracedCost::named)
+    }
+
     /// Whether no cost is named.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -189,9 +201,7 @@ impl TracedCosts {
 
     /// The costs of the limits of a route. `is_end`: the rest of the response names no more.
     pub(super) fn of_route(&self, route: &Route, is_end: bool) -> ResponseCosts {
-        ResponseCosts::of_log(route, is_end, |source| {
-            self.0.get(&source.to_string()).map(TracedCost::named)
-        })
+        ResponseCosts::of_log(route, is_end, |source| self.named(source))
     }
 }
 

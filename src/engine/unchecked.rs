@@ -14,6 +14,7 @@ use http::HeaderMap;
 
 use super::background::BackgroundCharge;
 use super::decision::{Decision, Outcome};
+use super::event_order::OrderedEvent;
 use super::exact::{ExactCharge, ExactOutcome, ExactVerdicts};
 use super::generation::Generation;
 use super::loaded_limit::TierState;
@@ -24,7 +25,7 @@ use super::target::Target;
 use super::tentative::InFlightCounting;
 use super::unsettled::Unsettled;
 use crate::limit::Verdict;
-use crate::policy::{Count, Facts, RouteIndex, Source, Unreadable};
+use crate::policy::{ConditionResults, Count, Facts, RouteIndex, Source, Unreadable};
 use crate::tokens::SignatureCheck;
 
 /// What [`Engine::find_targets`] found.
@@ -73,7 +74,9 @@ impl Engine {
         match resolve::resolve(generation, facts, route, recalled, &mut unsettled.targets) {
             Ok(Completeness::Complete) => {}
             Ok(Completeness::Partial) => {
-                if self.refuse_unchecked(generation, unsettled, decision, pending) {
+                if !facts.conditions.is_some_and(ConditionResults::is_asked_again)
+                    && self.refuse_unchecked(generation, unsettled, decision, pending)
+                {
                     return TargetLookup::Decided;
                 }
                 check_token(generation, facts, route, unsettled);
@@ -99,6 +102,8 @@ impl Engine {
         decision: &mut Decision,
         pending: &mut PendingSettlement,
     ) -> bool {
+        let event = generation.recorder.as_ref().map(|_| self.events.begin());
+        unsettled.asked.before_check = event.as_ref().map(OrderedEvent::number);
         if self.refuse_banned(generation, &unsettled.targets, decision) {
             self.finish_decision(generation, &unsettled.targets, decision);
             return true;

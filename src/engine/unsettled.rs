@@ -17,4 +17,15 @@ pub(crate) struct Unsettled {
     pub(super) is_handed_over: bool,
     /// Whether a token was checked in vain. The client is charged for the check, whatever the outcome is.
     pub(super) failed_token_check: bool,
+    /// When the limits were asked, for a trace.
+    pub(super) asked: AskedAt,
+}
+
+/// The positions of the questions of one request in the order of events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AskedAt {
+    /// Of that without a charge, before a token is checked.
+    pub(super) before_check: Option<u64>,
+    /// Of that with a charge.
+    pub(super) charging: Option<u64>,
 }

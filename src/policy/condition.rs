@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 
 use super::condition_results::{ConditionId, ConditionResults};
 use super::facts::Facts;
@@ -135,7 +135,7 @@ impl Condition {
 
     fn evaluate(&self, facts: &Facts<'_>) -> Result<bool, Unreadable> {
         if let Some(log) = facts.log()
-            && let Some(logged) = self.logged(log)
+            && let Some(logged) = self.logged(log, facts.headers)
         {
             return logged;
         }
@@ -160,14 +160,14 @@ impl Condition {
     /// The result by what a log says. `None`: the facts have the values. Where the log has neither, the condition is taken as
     /// it is without a value, and that is noted.
     #[cold]
-    fn logged(&self, log: &LogValues) -> Option<Result<bool, Unreadable>> {
+    fn logged(&self, log: &LogValues, headers: &HeaderMap) -> Option<Result<bool, Unreadable>> {
         if let Some(recorded) = log.condition(self.fingerprint) {
             return Some(recorded.ok_or(Unreadable));
         }
         let is_in_facts = match &self.subject {
-            Subject::Header(name) => log.has_header(name),
+            Subject::Header(name) => log.has_header(name, headers),
             Subject::Query(_) => log.has_query(),
-            Subject::Cookie(_) => log.has_header(&http::header::COOKIE),
+            Subject::Cookie(_) => log.has_header(&http::header::COOKIE, headers),
         };
         if is_in_facts {
             return None;

@@ -64,6 +64,11 @@ impl ConditionResults {
         self.log.as_deref()
     }
 
+    /// Whether a log says that limits had admitted the request before its token was checked, and were asked again after that.
+    pub(crate) fn is_asked_again(&self) -> bool {
+        self.log().is_some_and(LogValues::is_asked_again)
+    }
+
     /// The result of a condition, evaluated unless it is known.
     pub(super) fn result(
         &self,

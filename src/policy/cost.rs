@@ -118,7 +118,9 @@ impl Cost {
                 let mut lines = facts.headers.get_all(header).iter();
                 match (lines.next(), lines.next()) {
                     (None, _) => {
-                        if let Some(log) = facts.log().filter(|log| !log.has_costs(header)) {
+                        if let Some(log) =
+                            facts.log().filter(|log| !log.has_costs(header, facts.headers))
+                        {
                             log.note(MissingValue::Cost(header.clone()));
                         }
                         Ok(*default)

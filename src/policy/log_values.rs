@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 use parking_lot::Mutex;
 
 /// The values of one request as tollgate's own log has them.
@@ -43,6 +43,9 @@ pub struct RecordedValues {
     /// Whether a token was checked in vain.
     #[cfg_attr(feature = "bin", serde(skip_serializing_if = "is_false"))]
     pub token_failed: bool,
+    /// Whether the limits that need no token had admitted the request before its token was checked, and were asked again.
+    #[cfg_attr(feature = "bin", serde(skip_serializing_if = "is_false"))]
+    pub asked_again: bool,
 }
 
 /// What one source found.
@@ -85,6 +88,21 @@ pub struct Coverage {
     pub query: bool,
     /// Whether lines name the host.
     pub host: bool,
+}
+
+/// Different names of header fields of one log.
+const MAX_HEADERS: usize = 256;
+
+impl Coverage {
+    /// Adds a header that lines have. What is no name, and what is one name too many, is left out.
+    pub fn add_header(&mut self, name: &str) {
+        if let Ok(name) = name.parse::<HeaderName>()
+            && self.headers.len() < MAX_HEADERS
+            && !self.headers.contains(&name)
+        {
+            self.headers.push(name);
+        }
+    }
 }
 
 /// Values that the configuration itself names (in overrides and plans), by source and by their hash in the log.
@@ -149,14 +167,14 @@ impl LogValues {
         self.coverage.host
     }
 
-    /// Whether the log has this header.
-    pub(super) fn has_header(&self, name: &HeaderName) -> bool {
-        self.coverage.headers.contains(name)
+    /// Whether the log has this header: its lines do, or this one has it though the first ones did not.
+    pub(super) fn has_header(&self, name: &HeaderName, of_line: &HeaderMap) -> bool {
+        self.coverage.headers.contains(name) || of_line.contains_key(name)
     }
 
     /// Whether the log would have this header, which names a cost.
-    pub(super) fn has_costs(&self, name: &HeaderName) -> bool {
-        self.is_recorded() || self.has_header(name)
+    pub(super) fn has_costs(&self, name: &HeaderName, of_line: &HeaderMap) -> bool {
+        self.is_recorded() || self.has_header(name, of_line)
     }
 
     /// Whether the log has the query.
@@ -197,6 +215,11 @@ impl LogValues {
     /// Whether a token of the request was checked in vain.
     pub fn token_failed(&self) -> bool {
         self.recorded.as_ref().is_some_and(|found| found.token_failed)
+    }
+
+    /// Whether the limits were asked before a token was checked, and once more.
+    pub(super) fn is_asked_again(&self) -> bool {
+        self.recorded.as_ref().is_some_and(|found| found.asked_again)
     }
 
     /// Whether the line is of tollgate's own log, with everything that its policy read.

@@ -69,7 +69,7 @@ pub use mismatch::Mismatch;
 pub use override_action::{OverrideAction, RateIndex};
 pub use path::{MAX_PATH_SEGMENTS, PathPattern, PathPatternError};
 pub use penalty::Penalty;
-pub use recorder::{MAX_RECORDED_CONDITIONS, Recorder, literals};
+pub use recorder::{MAX_RECORDED_CONDITIONS, Recorder, literals, reads_header};
 pub use response_body::{BodyNumber, BodyScan, JsonPointer, MAX_POINTER_BYTES, MAX_POINTER_TOKENS};
 pub use response_costs::ResponseCosts;
 pub use rewrite::{PathPrefix, Rewrite};

@@ -6,7 +6,7 @@
 use hashbrown::HashMap;
 use http::HeaderName;
 
-use super::condition::Condition;
+use super::condition::{Condition, Subject};
 use super::cost::Cost;
 use super::facts::Facts;
 use super::key::{KeyPart, KeySecret, Source};
@@ -69,6 +69,7 @@ impl Recorder {
             preflight: super::route::is_preflight(facts),
             listener: facts.connection.listener.as_deref().map(str::to_owned),
             token_failed: false,
+            asked_again: false,
         }
     }
 
@@ -177,22 +178,37 @@ fn recorded_sources(policy: &Policy) -> Vec<(Source, String)> {
     found
 }
 
-/// Every condition on a value, each once.
+/// The conditions on values that are recorded.
 fn recorded_conditions(policy: &Policy) -> Vec<Condition> {
+    let mut found = all_conditions(policy);
+    found.truncate(MAX_RECORDED_CONDITIONS);
+    found
+}
+
+/// Every condition on a value, each once.
+fn all_conditions(policy: &Policy) -> Vec<Condition> {
     let mut found: Vec<Condition> = Vec::new();
     let classes = policy.limits.iter().flat_map(classes_of);
     let of_classes: Vec<_> = classes.collect();
     let routes = policy.routes.iter().flat_map(|route| route.matches.all_values());
     let classes = of_classes.iter().flat_map(|class| class.matches.all_values());
     for condition in routes.chain(classes) {
-        if found.len() == MAX_RECORDED_CONDITIONS {
-            break;
-        }
         if !found.contains(condition) {
             found.push(condition.clone());
         }
     }
     found
+}
+
+/// Whether a key, a plan, a cost or a condition of the policy is read from this header.
+pub fn reads_header(policy: &Policy, name: &HeaderName) -> bool {
+    let in_sources = recorded_sources(policy)
+        .iter()
+        .any(|(source, _)| matches!(source, Source::Header(header) if header == name));
+    let in_conditions = all_conditions(policy)
+        .iter()
+        .any(|condition| matches!(condition.subject(), Subject::Header(header) if header == name));
+    in_sources || in_conditions || cost_headers(policy).contains(name)
 }
 
 fn classes_of(limit: &Limit) -> Vec<std::sync::Arc<Class>> {

@@ -242,7 +242,7 @@ pub(super) fn record(proxy: &Tollgate, session: &mut Session, ctx: &mut Context)
         let request_id = RequestId::of(&proxy.request_ids, session, ctx);
         let trace = ctx.pending.take_trace();
         let record = AccessRecord {
-            trace: trace.as_deref(),
+            trace: trace.as_ref(),
             ..access_record(proxy, session, ctx, &request_id, end, outage, now)
         };
         proxy.access.record(&record, &ctx.live.access_log);

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
 use crate::access_lines::{AccessLine, Moment};
 use crate::clock::{Nanos, Now};
@@ -32,8 +32,8 @@ pub struct LogEntry {
     pub duration: Option<Nanos>,
     /// The client, or the peer that sent the request for it.
     pub client: Option<IpAddr>,
-    /// The method.
-    pub method: Box<str>,
+    /// The method; `None` if it is no name of one.
+    pub method: Option<Method>,
     /// The host as the line has it; empty if it has none.
     pub host: Box<str>,
     /// The path with the query.
@@ -46,6 +46,8 @@ pub struct LogEntry {
     pub is_tls: bool,
     /// The user of `Authorization: Basic`.
     pub user: Option<Box<str>>,
+    /// Whether its line came after a later request had been judged.
+    pub is_late: bool,
     /// Which values a line of this log has.
     pub source: SourceIndex,
     /// What tollgate wrote for a replay.
@@ -94,11 +96,15 @@ impl Unjudged {
 }
 
 impl LogEntry {
-    /// The request of a line.
+    /// The request of a line. `unread`: what is left out of `User-Agent` and `Referer`, since no policy reads it.
     ///
     /// # Errors
     /// Why it cannot be judged.
-    pub fn of(line: &AccessLine<'_>, source: SourceIndex) -> Result<Self, Unjudged> {
+    pub fn of(
+        line: &AccessLine<'_>,
+        source: SourceIndex,
+        unread: &[HeaderName],
+    ) -> Result<Self, Unjudged> {
         let (Some(method), Some(target)) = (&line.method, &line.target) else {
             return Err(Unjudged::NoRequest);
         };
@@ -131,16 +137,22 @@ impl LogEntry {
             latest,
             duration: line.duration.map(Nanos::new),
             client: line.client,
-            method: Box::from(&**method),
+            method: Method::from_bytes(method.as_bytes()).ok(),
             host: line.host.as_deref().map(Box::from).unwrap_or_default(),
             target: Box::from(&**target),
             status: line.status,
-            headers: headers(line),
+            headers: headers(line, unread, trace.as_deref()),
             is_tls: line.is_tls.unwrap_or(false),
             user: line.user.as_deref().map(Box::from),
+            is_late: false,
             source,
             trace,
         })
+    }
+
+    /// Whether it is taken for a CORS preflight, which no limit judges: other servers do not log what tells one.
+    pub fn is_assumed_preflight(&self) -> bool {
+        self.trace.is_none() && self.method == Some(Method::OPTIONS)
     }
 
     /// When the request ended, as far as the log says.
@@ -162,13 +174,16 @@ impl BeginTimes {
         // A time that is exact to the nanosecond has a step of 1.
         let last = stamp.saturating_add(resolution.saturating_sub(Nanos::new(1)));
         let duration = line.duration.map(Nanos::new);
-        let longest = duration.unwrap_or(ASSUMED_DURATION);
+        // A step of 1 ns tells that the duration is exact.
+        let step = Nanos::new(line.duration_step.saturating_sub(1));
+        let longest = duration.map_or(ASSUMED_DURATION, |duration| duration.saturating_add(step));
+        let shortest = duration.unwrap_or_default().saturating_sub(step);
         match line.stamp.moment {
             Moment::Start => Self { earliest: stamp, judged: stamp, latest: last },
             Moment::End => Self {
                 earliest: stamp.saturating_sub(longest),
                 judged: stamp.saturating_sub(duration.unwrap_or_default()),
-                latest: last.saturating_sub(duration.unwrap_or_default()),
+                latest: last.saturating_sub(shortest),
             },
             // Without a word on which of both it is, both are possible.
             Moment::Unknown => Self {
@@ -180,17 +195,60 @@ impl BeginTimes {
     }
 }
 
-fn headers(line: &AccessLine<'_>) -> HeaderMap {
+/// The fields of the head, as far as the log has them.
+fn headers(
+    line: &AccessLine<'_>,
+    unread: &[HeaderName],
+    trace: Option<&RequestTrace>,
+) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    let known = [("user-agent", line.user_agent.as_deref()), ("referer", line.referer.as_deref())];
-    let known = known.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    let named = line.headers.iter().map(|(name, value)| (&**name, &**value));
-    for (name, value) in known.chain(named) {
-        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value))
-            && !headers.contains_key(&name)
-        {
+    let mut add = |name: HeaderName, value: &str| {
+        if let (false, Ok(value)) = (headers.contains_key(&name), HeaderValue::from_str(value)) {
             headers.insert(name, value);
         }
+    };
+    if let Some(host) = line.host.as_deref().filter(|host| !host.is_empty()) {
+        add(header::HOST, host);
+    }
+    let known = [(header::USER_AGENT, &line.user_agent), (header::REFERER, &line.referer)];
+    for (name, value) in known.into_iter().filter(|(name, _)| !unread.contains(name)) {
+        if let Some(value) = value {
+            add(name, value);
+        }
+    }
+    for (name, value) in &line.headers {
+        match name.parse::<HeaderName>() {
+            // The host of a line is the one that the server has found.
+            Ok(header::HOST) | Err(_) => {}
+            Ok(name) => add(name, value),
+        }
+    }
+    match trace {
+        None if line.method.as_deref() == Some("OPTIONS") => mark_preflight(&mut headers),
+        None => {}
+        Some(trace) => add_recorded(&mut headers, trace),
     }
     headers
+}
+
+/// Adds the fields that were recorded for a replay.
+fn add_recorded(headers: &mut HeaderMap, trace: &RequestTrace) {
+    for (name, lines) in &trace.values.costs {
+        let Ok(name) = name.parse::<HeaderName>() else {
+            continue;
+        };
+        headers.remove(&name);
+        for line in lines.iter().filter_map(|line| HeaderValue::from_str(line).ok()) {
+            headers.append(&name, line);
+        }
+    }
+    if trace.values.preflight {
+        mark_preflight(headers);
+    }
+}
+
+fn mark_preflight(headers: &mut HeaderMap) {
+    let marked = HeaderValue::from_static("null");
+    headers.insert(header::ORIGIN, marked.clone());
+    headers.insert(header::ACCESS_CONTROL_REQUEST_METHOD, marked);
 }

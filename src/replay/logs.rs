@@ -27,9 +27,6 @@ const SAMPLE_BYTES: usize = 4 * MAX_LINE;
 /// Logs of one replay: all are open at once.
 pub const MAX_LOGS: usize = 500;
 
-/// Different names of header fields that are learned from a sample.
-const MAX_HEADERS: usize = 256;
-
 /// How logs are read.
 #[derive(Clone, Debug)]
 pub struct ReadSettings {
@@ -43,11 +40,20 @@ pub struct ReadSettings {
     pub from: Option<Nanos>,
     /// Requests that begin then or later are left out.
     pub to: Option<Nanos>,
+    /// Which of `User-Agent` and `Referer` no policy reads. They take most of the memory of a line.
+    pub unread: Vec<HeaderName>,
 }
 
 impl Default for ReadSettings {
     fn default() -> Self {
-        Self { format: None, fields: Vec::new(), zone: Zone::UTC, from: None, to: None }
+        Self {
+            format: None,
+            fields: Vec::new(),
+            zone: Zone::UTC,
+            from: None,
+            to: None,
+            unread: Vec::new(),
+        }
     }
 }
 
@@ -94,6 +100,7 @@ pub struct Log {
     settings: ReadSettings,
     unjudged: Vec<(Unjudged, u64)>,
     left_out: u64,
+    span: Option<(Nanos, Nanos)>,
 }
 
 /// What was found of one log.
@@ -111,6 +118,10 @@ pub struct ReadSummary {
     pub unjudged: Vec<(Unjudged, u64)>,
     /// Requests outside the asked time.
     pub left_out: u64,
+    /// The first and the last time of all requests.
+    pub span: Option<(Nanos, Nanos)>,
+    /// Whether times come twice in the zone of the log.
+    pub has_doubtful_times: bool,
     /// Why it was not read to its end.
     pub warning: Option<ReadWarning>,
 }
@@ -162,13 +173,15 @@ impl Log {
         let format = match (&settings.format, lines.is_empty()) {
             (Some(format), _) => format.clone(),
             // A log without a line has any format.
-            (None, true) if !has_warning => return Ok(None),
+            (None, true) if !has_warning && reader.broken().total() == 0 => return Ok(None),
             // What can be read of it begins with no line: any format will do.
             (None, true) => Format::parse("combined").map_err(unreadable)?,
-            (None, false) => {
-                let unknown = || LogError::UnknownFormat { name: name.to_owned() };
-                detect(&lines).ok_or_else(unknown)?
-            }
+            (None, false) => match detect(&lines) {
+                Some(format) => format,
+                // The operator says where the fields of a JSON line stand.
+                None if !settings.fields.is_empty() => Format::parse("json").map_err(unreadable)?,
+                None => return Err(LogError::UnknownFormat { name: name.to_owned() }),
+            },
         };
         let format = format.with_fields(&settings.fields).map_err(unreadable)?;
         let (coverage, has_exact_times) = qualities(&format, &settings.zone, &lines);
@@ -185,6 +198,7 @@ impl Log {
             settings: settings.clone(),
             unjudged: Vec::new(),
             left_out: 0,
+            span: None,
         }))
     }
 
@@ -204,11 +218,11 @@ impl Log {
     }
 
     /// The next request.
-    pub fn next_entry(&mut self) -> Option<LogEntry> {
+    pub fn next_entry(&mut self) -> Option<Box<LogEntry>> {
         loop {
             let result = match self.sample.next() {
                 Some((number, line)) => match self.parser.parse(&line) {
-                    Ok(parsed) => LogEntry::of(&parsed, self.source),
+                    Ok(parsed) => LogEntry::of(&parsed, self.source, &self.settings.unread),
                     Err(error) => {
                         self.broken_in_sample.record(number, error);
                         continue;
@@ -217,7 +231,7 @@ impl Log {
                 None => {
                     let line = self.reader.next_line()?;
                     match self.parser.parse(line.bytes) {
-                        Ok(parsed) => LogEntry::of(&parsed, self.source),
+                        Ok(parsed) => LogEntry::of(&parsed, self.source, &self.settings.unread),
                         Err(error) => {
                             self.reader.reject(error);
                             continue;
@@ -226,8 +240,15 @@ impl Log {
                 }
             };
             match result {
-                Ok(entry) if self.is_wanted(entry.at.wall) => return Some(entry),
-                Ok(_) => self.left_out += 1,
+                Ok(entry) => {
+                    let at = entry.at.wall;
+                    let (first, last) = self.span.unwrap_or((at, at));
+                    self.span = Some((first.min(at), last.max(at)));
+                    if self.is_wanted(at) {
+                        return Some(Box::new(entry));
+                    }
+                    self.left_out += 1;
+                }
                 Err(why) => self.note(why),
             }
         }
@@ -256,6 +277,8 @@ impl Log {
             broken,
             unjudged: self.unjudged.clone(),
             left_out: self.left_out,
+            span: self.span,
+            has_doubtful_times: self.parser.has_doubtful_times(),
             warning: self.reader.warning().cloned(),
         }
     }
@@ -265,10 +288,14 @@ impl Log {
 fn qualities(format: &Format, zone: &Zone, lines: &[&[u8]]) -> (Coverage, bool) {
     let mut parser = LineParser::new(format.clone(), zone.clone());
     let mut coverage = Coverage { query: format.name() != "tollgate", ..Coverage::default() };
-    let mut are_exact = true;
+    for name in format.headers() {
+        coverage.add_header(&name);
+    }
+    let (mut has_record, mut are_exact) = (false, true);
     for line in lines {
         match parser.parse(line) {
             Ok(parsed) => {
+                has_record = true;
                 are_exact &= parsed.own.is_some() || parsed.is_refused_early;
                 learn(&mut coverage, &parsed);
             }
@@ -282,7 +309,7 @@ fn qualities(format: &Format, zone: &Zone, lines: &[&[u8]]) -> (Coverage, bool) 
             ) => {}
         }
     }
-    (coverage, are_exact)
+    (coverage, has_record && are_exact)
 }
 
 fn learn(coverage: &mut Coverage, line: &AccessLine<'_>) {
@@ -290,12 +317,7 @@ fn learn(coverage: &mut Coverage, line: &AccessLine<'_>) {
     let known = [("user-agent", line.user_agent.is_some()), ("referer", line.referer.is_some())];
     let known = known.into_iter().filter(|(_, has)| *has).map(|(name, _)| name);
     for name in known.chain(line.headers.iter().map(|(name, _)| &**name)) {
-        if let Ok(name) = name.parse::<HeaderName>()
-            && coverage.headers.len() < MAX_HEADERS
-            && !coverage.headers.contains(&name)
-        {
-            coverage.headers.push(name);
-        }
+        coverage.add_header(name);
     }
 }
 
@@ -303,7 +325,7 @@ fn learn(coverage: &mut Coverage, line: &AccessLine<'_>) {
 pub struct MergedLogs {
     logs: Vec<Log>,
     /// The next request of each log.
-    heads: Vec<Option<LogEntry>>,
+    heads: Vec<Option<Box<LogEntry>>>,
     /// The logs that have a next request, the earliest first.
     earliest: std::collections::BinaryHeap<std::cmp::Reverse<(Nanos, usize)>>,
 }
@@ -320,7 +342,7 @@ impl MergedLogs {
     }
 
     /// The next request.
-    pub fn next_entry(&mut self) -> Option<LogEntry> {
+    pub fn next_entry(&mut self) -> Option<Box<LogEntry>> {
         let std::cmp::Reverse((_, index)) = self.earliest.pop()?;
         let next = self.logs[index].next_entry();
         if let Some(next) = &next {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use super::entry::ASSUMED_DURATION;
 use super::logs::ReadSummary;
+use super::observer::NO_DURATION;
+use super::report::{counted, time};
 use crate::config::{Config, StoreConfig};
 use crate::policy::{Cost, Count, Policy};
 
@@ -92,40 +94,62 @@ pub(super) fn of_foreign_logs(config: &Config, has_host: bool) -> Vec<String> {
     notes
 }
 
-/// What follows from the numbers of what could not be judged or was assumed.
+/// Reasons why something was not judged or was assumed, by how they begin, each with what to do about it.
+const CURES: &[(&str, &str)] = &[
+    (
+        "key:",
+        "limits whose key is not in the log were not judged: log that header (NGINX: $http_NAME), or use tollgate's own \
+         log with access_log: { replay: true }",
+    ),
+    ("rule:", "keys to which an operator's rule applied were not judged: a file has no such rules"),
+    (
+        "no_client",
+        "requests without the address of a client were not judged: check the names of fields in the format, log the \
+         address, or name its field with --field client_ip=PATH",
+    ),
+    (
+        "hidden_client",
+        "the peer of these requests is a trusted proxy, and the log does not have the header with the address of the \
+         client behind it: log that header",
+    ),
+    (
+        "no_request",
+        "lines without a request were not judged; if they have some, another program has put something around \
+         them (Docker, Kubernetes, syslog): take that away, or name the fields with --field",
+    ),
+    (
+        "rejected:",
+        "requests that tollgate rejects before it asks a limit were not judged; if they are many, a field was taken \
+         for another: name the format with --format",
+    ),
+    (
+        "absent:",
+        "conditions on values that the log does not have were taken as if requests had none",
+    ),
+    (
+        "preflight:",
+        "requests with the method OPTIONS were taken for CORS preflights, which no limit judges, and bounds assume \
+         that too",
+    ),
+];
+
+/// What follows from what could not be judged or was assumed.
 pub(super) fn of_counts(
     not_judged: &BTreeMap<String, u64>,
     assumed: &BTreeMap<String, u64>,
 ) -> Vec<String> {
-    let has = |counts: &BTreeMap<String, u64>, prefix: &str| {
-        counts.keys().any(|reason| reason.starts_with(prefix))
+    let has = |prefix: &str| {
+        let reasons = not_judged.keys().chain(assumed.keys());
+        reasons.into_iter().any(|reason| reason.starts_with(prefix))
     };
-    let mut notes = Vec::new();
-    if has(not_judged, "key:") {
-        notes.push(
-            "limits whose key is not in the log were not judged: log that header (NGINX: \
-             $http_NAME), or use tollgate's own log with access_log: { replay: true }"
-                .to_owned(),
-        );
-    }
-    if has(not_judged, "rule:") {
-        notes.push(
-            "keys to which an operator's rule applied were not judged: a file has no such rules"
-                .to_owned(),
-        );
-    }
-    if has(assumed, "absent:") {
-        notes.push(
-            "conditions on values that the log does not have were taken as if requests had none"
-                .to_owned(),
-        );
-    }
-    if has(assumed, "duration:") {
+    let cures = CURES.iter().filter(|(prefix, _)| has(prefix)).map(|(_, cure)| *cure);
+    let mut notes: Vec<String> = cures.map(str::to_owned).collect();
+    if let Some(requests) = assumed.get(NO_DURATION) {
         let seconds = ASSUMED_DURATION.secs();
+        let requests = counted(*requests, "request");
         notes.push(format!(
-            "the log has no durations: requests are judged at the time of their lines, bounds assume \
-             that none took more than {seconds} s, and max_in_flight is not judged; log the duration \
-             (NGINX: $request_time, Apache: %D)"
+            "the log has no duration of {requests}: each is judged at the time of its line and not by max_in_flight, and \
+             bounds assume no more than {seconds} s; log the duration (NGINX: $request_time, Apache: %D)"
         ));
     }
     notes
@@ -134,5 +158,62 @@ pub(super) fn of_counts(
 /// What could not be read of the logs.
 pub(super) fn of_logs(logs: &[ReadSummary]) -> Vec<String> {
     let warnings = logs.iter().filter_map(|log| log.warning.as_ref());
-    warnings.map(ToString::to_string).collect()
+    let mut notes: Vec<String> = warnings.map(ToString::to_string).collect();
+    let left_out: u64 = logs.iter().map(|log| log.left_out).sum();
+    let spans = logs.iter().filter_map(|log| log.span);
+    let span = spans.reduce(|(first, last), span| (first.min(span.0), last.max(span.1)));
+    if let (1.., Some((first, last))) = (left_out, span) {
+        notes.push(format!(
+            "{} outside of --from and --to were left out; the log covers {} to {}",
+            counted(left_out, "request"),
+            time(first),
+            time(last)
+        ));
+    }
+    if logs.iter().any(|log| log.has_doubtful_times) {
+        notes.push(
+            "times of the hour that the clock shows twice when summer time ends were all taken for the first, so \
+             refusals have no bounds; log times with their offset"
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+/// What follows from the number of processes that wrote tollgate's own log.
+pub(super) fn of_processes(
+    store: &StoreConfig,
+    processes: usize,
+    has_known_secret: bool,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    if processes < 2 {
+        return notes;
+    }
+    if let StoreConfig::Embedded { state } = store {
+        let begins = if state.is_some() { "on another machine" } else { "that is no upgrade" };
+        notes.push(format!(
+            "{processes} processes wrote the log, and here they count together; a process {begins} began with empty \
+             counters: give its log alone"
+        ));
+        if !has_known_secret {
+            notes.push(
+                "without store.embedded.state each process has hashes of its own, so a key that is not an address \
+                 is another key in each"
+                    .to_owned(),
+            );
+        }
+    }
+    notes
+}
+
+/// Times of later lines are not exact, though those of the first were.
+pub(super) fn of_late_inexactness(requests: u64) -> Option<String> {
+    (requests > 0).then(|| {
+        format!(
+            "the first lines have exact times, and {} later do not: refusals have no bounds; give both kinds of \
+             lines in files of their own",
+            counted(requests, "request")
+        )
+    })
 }

@@ -6,20 +6,29 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::bounds::{Certainty, CostRange, StampBounds, StampPrecision, StampedRequest};
-use super::entry::LogEntry;
+use super::entry::{ASSUMED_DURATION, LogEntry};
 use super::judged::{AppliedRate, JudgedRequest, KeyResult, KeyVerdict, ShowKey};
 use super::key_memory::MemoryBounds;
 use super::labels;
 use super::names::Names;
 use super::policy::{Judgment, NotJudged, ReplayedPolicy};
+use super::settled;
 use super::suggest::{Demand, DemandedUnits, InFlightDemand};
 use super::tally::Tally;
 use crate::clock::Nanos;
 use crate::engine::{Decision, LimitVerdict, Outcome};
 use crate::limit::{Quota, SlidingWindow};
+use crate::policy::key::KeyPart;
 use crate::policy::{
-    Cost, Count, Facts, Limit, LimitIndex, MissingValue, Mode, Policy, RateSource, Source,
+    Cost, Count, Facts, Limit, LimitIndex, MissingKey, MissingValue, Mode, Policy, RateSource,
+    Route, Source,
 };
+
+/// What is assumed where a log does not say how long requests took.
+pub(super) const NO_DURATION: &str = "duration:none";
+
+/// What is assumed of a request with the method `OPTIONS`, if the log does not say.
+const PREFLIGHT: &str = "preflight:OPTIONS";
 
 /// Hexadecimal digits of a key's hash in a report.
 const SHOWN_DIGITS: usize = 12;
@@ -37,6 +46,8 @@ pub(super) struct Observer {
     shows_keys: bool,
     suggests: bool,
     bounds_refusals: bool,
+    /// Requests whose times are not exact, though those of the first lines were: refusals have no bounds.
+    pub(super) inexact_late: u64,
     judged: u64,
     verdicts: Vec<KeyVerdict>,
 }
@@ -56,8 +67,16 @@ pub(super) struct ObserverSettings {
 
 /// The demand on one limit.
 pub(super) enum LimitDemand {
-    Rate(Box<Demand>),
+    Rate(Box<RateDemand>),
     InFlight(Box<InFlightDemand>),
+}
+
+/// The demand on a limit with a rate.
+pub(super) struct RateDemand {
+    /// What requests cost in the end.
+    pub(super) settled: Demand,
+    /// What requests hold until their answers, which may give units back; `None` if answers change nothing.
+    pub(super) held: Option<InFlightDemand>,
 }
 
 /// The bounds of one limit.
@@ -86,7 +105,10 @@ impl Observer {
         Self {
             tally: Tally::new(Arc::clone(&names)),
             names,
-            demands: policy.limits.iter().map(|limit| demand(limit, memory)).collect(),
+            demands: policy
+                .indexed_limits()
+                .map(|(index, _)| demand(policy, index, memory))
+                .collect(),
             bounds: policy
                 .indexed_limits()
                 .map(|(index, _)| bounds(policy, index, memory))
@@ -96,6 +118,7 @@ impl Observer {
             shows_keys,
             suggests,
             bounds_refusals,
+            inexact_late: 0,
             judged: 0,
             verdicts: Vec::new(),
         }
@@ -122,7 +145,12 @@ impl Observer {
         let (policy, decision) = (replayed.policy(), &judgment.decision);
         self.note_missing(&judgment.missing, entry);
         self.verdicts.clear();
-        self.verdicts.extend(decision.verdicts.iter().map(key_verdict));
+        let route = decision.route.map(|route| policy.route(route));
+        let verdicts = decision.verdicts.iter();
+        self.verdicts.extend(verdicts.map(|found| KeyVerdict {
+            cost: settled::units(found, policy.limit(found.limit), route, entry),
+            ..key_verdict(found)
+        }));
         let shown = KeyTexts { policy, facts, decision, shows_keys: self.shows_keys };
         let request = JudgedRequest {
             number: self.judged,
@@ -141,11 +169,11 @@ impl Observer {
         self.tally.add(&request);
         for (verdict, found) in self.verdicts.iter().zip(&decision.verdicts) {
             if self.suggests {
-                self.demands[verdict.limit].add(verdict, entry, policy);
+                self.demands[verdict.limit].add(verdict, found.cost, entry);
             }
             if self.bounds_refusals {
                 let certainty = certainty(policy, decision, found, &judgment.missing);
-                self.bounds[verdict.limit].add(verdict, entry, certainty);
+                self.bounds[verdict.limit].add(found, entry, certainty);
             }
         }
         then(&request);
@@ -163,16 +191,27 @@ impl Observer {
             };
             *counts.entry(reason).or_default() += 1;
         }
+        if entry.is_assumed_preflight() {
+            *self.assumed.entry(PREFLIGHT.to_owned()).or_default() += 1;
+        }
+        self.inexact_late += u64::from(!self.bounds_refusals && entry.latest > entry.earliest);
         if entry.duration.is_none() {
-            *self.assumed.entry("duration:none".to_owned()).or_default() += 1;
+            match self.assumed.get_mut(NO_DURATION) {
+                Some(count) => *count += 1,
+                None => drop(self.assumed.insert(NO_DURATION.to_owned(), 1)),
+            }
         }
     }
+}
+
+fn folded_key(found: &LimitVerdict) -> u128 {
+    u128::from(found.key.high) << 64 | u128::from(found.key.low)
 }
 
 fn key_verdict(found: &LimitVerdict) -> KeyVerdict {
     KeyVerdict {
         limit: found.limit.0,
-        key: u128::from(found.key.high) << 64 | u128::from(found.key.low),
+        key: folded_key(found),
         cost: found.cost,
         rate: match found.rate_source {
             RateSource::Own => AppliedRate::Own,
@@ -190,18 +229,22 @@ fn key_verdict(found: &LimitVerdict) -> KeyVerdict {
 }
 
 impl LimitDemand {
-    fn add(&mut self, verdict: &KeyVerdict, entry: &LogEntry, policy: &Policy) {
-        let limit = &policy.limits[verdict.limit];
-        let is_refunded =
-            entry.status.is_some_and(|status| limit.status_rules.refunds(status, true));
-        let cost = if is_refunded { 0 } else { verdict.cost };
+    /// Counts a request. `charged`: what it cost before its answer.
+    fn add(&mut self, verdict: &KeyVerdict, charged: u32, entry: &LogEntry) {
         match self {
-            Self::Rate(demand) => demand.record(DemandedUnits {
-                key: verdict.key,
-                at: entry.at.wall,
-                cost,
-                rate: verdict.rate,
-            }),
+            Self::Rate(demand) => {
+                demand.settled.record(DemandedUnits {
+                    key: verdict.key,
+                    at: entry.at.wall,
+                    cost: verdict.cost,
+                    rate: verdict.rate,
+                });
+                if let (Some(held), AppliedRate::Own) = (&mut demand.held, verdict.rate) {
+                    let took = entry.duration.unwrap_or(ASSUMED_DURATION);
+                    let end = entry.at.wall.saturating_add(took);
+                    held.request(verdict.key, charged, entry.at.wall, end);
+                }
+            }
             Self::InFlight(demand) => match (verdict.rate, entry.duration) {
                 (AppliedRate::Own, Some(_)) => {
                     demand.request(verdict.key, verdict.cost, entry.at.wall, entry.end());
@@ -214,19 +257,24 @@ impl LimitDemand {
     }
 }
 
-fn demand(limit: &Limit, memory: MemoryBounds) -> LimitDemand {
-    match &limit.count {
-        Count::Estimate { rate, .. } => {
-            let quota = Quota::SlidingWindow(SlidingWindow::new(*rate));
-            LimitDemand::Rate(Box::new(Demand::new(quota, memory)))
+fn demand(policy: &Policy, index: LimitIndex, memory: MemoryBounds) -> LimitDemand {
+    let limit = policy.limit(index);
+    let quota = match &limit.count {
+        Count::Estimate { rate, .. } => Quota::SlidingWindow(SlidingWindow::new(*rate)),
+        Count::Exact { quota, .. } => *quota,
+        Count::InFlight { .. } => {
+            return LimitDemand::InFlight(Box::new(InFlightDemand::new(memory)));
         }
-        Count::Exact { quota, .. } => LimitDemand::Rate(Box::new(Demand::new(*quota, memory))),
-        Count::InFlight { .. } => LimitDemand::InFlight(Box::new(InFlightDemand::new(memory))),
-    }
+    };
+    let mut users =
+        policy.routes.iter().filter(|route| route.limits.iter().any(|used| used.limit == index));
+    let holds = users.any(|route| settled::is_settled_later(limit, route));
+    let held = holds.then(|| InFlightDemand::new(memory));
+    LimitDemand::Rate(Box::new(RateDemand { settled: Demand::new(quota, memory), held }))
 }
 
 impl LimitBounds {
-    fn add(&mut self, verdict: &KeyVerdict, entry: &LogEntry, certainty: Certainty) {
+    fn add(&mut self, found: &LimitVerdict, entry: &LogEntry, certainty: Certainty) {
         let (quota, costs, memory) = (self.quota, self.costs, self.memory);
         let stamps = self.stamps.get_or_insert_with(|| match quota {
             Some(quota) => StampBounds::new(quota, precision(entry), costs, memory),
@@ -235,8 +283,12 @@ impl LimitBounds {
         stamps.record(StampedRequest {
             earliest: entry.earliest,
             latest: entry.latest,
-            key: verdict.key,
-            cost: verdict.cost,
+            key: folded_key(found),
+            // What is only possible has to stand for the most that it may cost.
+            cost: match certainty {
+                Certainty::Certain | Certainty::UnlessRefused => found.cost,
+                Certainty::Possible => found.cost.max(costs.max),
+            },
             certainty,
         });
     }
@@ -312,15 +364,22 @@ fn certainty(
     let Some(route) = decision.route.map(|route| policy.route(route)) else {
         return Certainty::Possible;
     };
-    let depends = |cost: &Cost| cost.depends_on_response();
-    let is_settled_later = limit.status_rules.depends_on_status()
-        || route.limits.iter().any(|used| depends(&used.cost));
-    if is_settled_later || !missing.is_empty() {
+    // A limit whose key is missing is not judged; what else is missing may change the judgment of this one.
+    let is_blurred = missing.iter().any(|value| match value {
+        MissingValue::Key(_) | MissingValue::Rule(_) => false,
+        MissingValue::Condition(_) | MissingValue::Cost(_) => true,
+    });
+    if is_blurred || settled::is_settled_later(limit, route) {
         return Certainty::Possible;
     }
-    let others = decision.verdicts.iter().filter(|other| other.limit != found.limit);
-    let enforced = others.filter(|other| policy.limit(other.limit).mode == Mode::Enforce);
-    if enforced.count() == 0 { Certainty::Certain } else { Certainty::UnlessRefused }
+    let others = route.limits.iter().map(|used| used.limit).filter(|other| *other != found.limit);
+    let mut enforced = others.filter(|other| policy.limit(*other).mode == Mode::Enforce).peekable();
+    if enforced.peek().is_none() {
+        return Certainty::Certain;
+    }
+    let judged = |limit: LimitIndex| decision.verdicts.iter().any(|other| other.limit == limit);
+    // What a limit refuses that was not judged is in no bounds.
+    if enforced.all(judged) { Certainty::UnlessRefused } else { Certainty::Possible }
 }
 
 impl KeyTexts<'_> {
@@ -336,10 +395,10 @@ impl ShowKey for KeyTexts<'_> {
     fn show(&self, verdict: &KeyVerdict) -> Cow<'_, str> {
         let limit = &self.policy.limits[verdict.limit];
         let sources = limit.key.sources();
-        if sources == [Source::ClientIp] {
+        let route = self.decision.route.map(|route| self.policy.route(route));
+        if self.is_address(limit, route) {
             return Cow::Owned(self.facts.client.prefix().to_string());
         }
-        let route = self.decision.route.map(|route| self.policy.route(route));
         if let (true, Some(route)) = (self.shows_keys, route) {
             let mut text = String::new();
             for source in sources {
@@ -355,5 +414,21 @@ impl ShowKey for KeyTexts<'_> {
         let _ = write!(digits, "{:032x}", verdict.key);
         digits.truncate(SHOWN_DIGITS);
         Cow::Owned(digits)
+    }
+}
+
+impl KeyTexts<'_> {
+    /// Whether the key is the client's address, because the request lacks the limit's own.
+    fn is_address(&self, limit: &Limit, route: Option<&Route>) -> bool {
+        let sources = limit.key.sources();
+        if sources == [Source::ClientIp] {
+            return true;
+        }
+        let (MissingKey::ClientIp, Some(route)) = (&limit.missing_key, route) else {
+            return false;
+        };
+        let is_there =
+            |source: &Source| matches!(source.part(self.facts, route), KeyPart::Present(_));
+        !sources.iter().all(is_there)
     }
 }

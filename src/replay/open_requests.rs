@@ -19,9 +19,6 @@ use crate::engine::{
 /// ended early then, and counted.
 const MAX_OPEN: usize = 500_000;
 
-/// Processes whose time lines are known at a time. A log of years has fewer restarts.
-const MAX_RUNS: usize = 10_000;
-
 /// The open requests of one policy.
 #[derive(Default)]
 pub(super) struct OpenRequests {
@@ -30,8 +27,6 @@ pub(super) struct OpenRequests {
     timed: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     /// By process and by order in it.
     ordered: HashMap<Box<str>, BTreeMap<u64, (u64, Event)>>,
-    /// What is added to the monotonic readings of each process, which begins to count anew.
-    offsets: HashMap<Box<str>, i128>,
     next: u64,
     ended_early: u64,
 }
@@ -151,15 +146,6 @@ impl OpenRequest {
     }
 }
 
-/// The order of the first event that happened before a request. A slot in flight counts for the request if it ended after the
-/// request had asked for one, though before its charge.
-fn first_before(events: &BTreeMap<u64, (u64, Event)>, trace: &RequestTrace) -> Option<u64> {
-    let asked = trace.slot.unwrap_or(trace.order);
-    let before = events.range(..trace.order);
-    let counts = before.filter(|(order, (_, event))| *event != Event::Ends || **order < asked);
-    counts.map(|(order, _)| *order).next()
-}
-
 /// The answer that a log has. For a policy that depends on the answer though the proxy's own did not, it is the logged status,
 /// from the origin, at the end of the request.
 fn answer(entry: &LogEntry) -> Option<TracedAnswer> {
@@ -223,13 +209,36 @@ impl OpenRequests {
     ) -> Option<Settling> {
         if let Some(trace) = trace
             && let Some(events) = self.ordered.get_mut(trace.run.as_str())
-            && let Some(order) = first_before(events, trace)
-            && let Some((request, event)) = events.remove(&order)
+            && let Some(first) = events.first_entry()
+            && *first.key() < trace.order
         {
+            let (request, event) = first.remove();
             return Some(self.settling(request, event));
+        }
+        if let Some(settling) = self.next_of_other_runs(begins, trace) {
+            return Some(settling);
         }
         let Reverse((at, _, _)) = self.timed.peek()?;
         if *at > begins { None } else { self.pop_timed() }
+    }
+
+    /// The next event of a process other than that of the trace, by time: their orders cannot be compared.
+    fn next_of_other_runs(
+        &mut self,
+        begins: Nanos,
+        trace: Option<&RequestTrace>,
+    ) -> Option<Settling> {
+        let own = trace.map(|trace| trace.run.as_str());
+        self.ordered.retain(|run, events| !events.is_empty() || Some(&**run) == own);
+        let mut others = self.ordered.iter_mut().filter(|(run, _)| Some(&***run) != own);
+        let requests = &self.requests;
+        let (request, event) = others.find_map(|(_, events)| {
+            let first = events.first_entry()?;
+            let (request, event) = *first.get();
+            let at = requests.get(&request).map(|open| open.time_of(event).wall);
+            at.is_none_or(|at| at <= begins).then(|| first.remove())
+        })?;
+        Some(self.settling(request, event))
     }
 
     /// The next of all events that are left.
@@ -266,23 +275,6 @@ impl OpenRequests {
 
     pub(super) const fn ended_early(&self) -> u64 {
         self.ended_early
-    }
-
-    /// The monotonic reading of a trace on the time line of the replay, on which the first of each process stands at its wall
-    /// time.
-    pub(super) fn monotonic(&mut self, trace: &RequestTrace) -> Nanos {
-        let (mono, wall) = (i128::from(trace.at.mono.get()), i128::from(trace.at.wall.get()));
-        let offset = match self.offsets.get(trace.run.as_str()) {
-            Some(offset) => *offset,
-            None => {
-                if self.offsets.len() >= MAX_RUNS {
-                    self.offsets.clear();
-                }
-                self.offsets.insert(trace.run.as_str().into(), wall - mono);
-                wall - mono
-            }
-        };
-        u64::try_from(mono + offset).map_or(trace.at.wall, Nanos::new)
     }
 
     fn pop_timed(&mut self) -> Option<Settling> {

@@ -7,9 +7,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, Method, Version, header};
+use http::{HeaderMap, Version};
 
-use super::clock::LogClock;
+use super::clock::{LogClock, TimeLine};
 use super::entry::{LogEntry, Unjudged};
 use super::open_requests::{Event, OpenRequest, OpenRequests, Settling};
 use crate::clock::{Nanos, Now};
@@ -25,6 +25,9 @@ use crate::policy::{
 /// The least time between two runs of the engine's periodic tasks, as in the proxy.
 const TICK: Nanos = Nanos::from_millis(100);
 
+/// The least number of requests between two sweeps, each of which visits an eighth of the cells.
+const REQUESTS_PER_SWEEP: u32 = 1_024;
+
 /// A policy that judges the requests of a log.
 pub struct ReplayedPolicy {
     clock: Arc<LogClock>,
@@ -33,9 +36,12 @@ pub struct ReplayedPolicy {
     clients: ClientRules,
     literals: Arc<LiteralsByHash>,
     open: OpenRequests,
+    line: TimeLine,
     ticked: Nanos,
-    /// The time of the latest request without a trace.
-    latest: Nanos,
+    /// Requests since cells were swept.
+    unswept: u32,
+    /// The time of the last request that was not late.
+    latest: Now,
 }
 
 /// What came of one request.
@@ -72,8 +78,10 @@ impl ReplayedPolicy {
             clients,
             literals,
             open: OpenRequests::default(),
+            line: TimeLine::default(),
             ticked: Nanos::ZERO,
-            latest: Nanos::ZERO,
+            unswept: 0,
+            latest: Now { mono: Nanos::ZERO, wall: Nanos::ZERO },
         }
     }
 
@@ -85,6 +93,11 @@ impl ReplayedPolicy {
     /// The engine's generation of the policy.
     pub const fn generation(&self) -> &Generation {
         &self.generation
+    }
+
+    /// Processes that wrote tollgate's own log.
+    pub fn processes(&self) -> usize {
+        self.line.processes()
     }
 
     /// Requests that were ended early because more were open than are kept.
@@ -103,17 +116,16 @@ impl ReplayedPolicy {
         coverage: &Arc<Coverage>,
         observe: impl FnOnce(&Judgment, &Facts<'_>, &Self) -> R,
     ) -> Result<R, NotJudged> {
-        self.advance(entry.at, entry.trace.as_deref());
-        let headers = self.headers(entry);
-        let client = self.client(entry, &headers)?;
-        let method = Method::from_bytes(entry.method.as_bytes())
-            .map_err(|_| NotJudged::Rejected(RejectReason::Method))?;
+        self.advance(entry);
+        let headers = &entry.headers;
+        let client = self.client(entry, headers)?;
+        let method = entry.method.as_ref().ok_or(NotJudged::Rejected(RejectReason::Method))?;
         let head = Head {
-            method: &method,
+            method,
             target: entry.target.as_bytes(),
             authority: None,
             version: if entry.host.is_empty() { Version::HTTP_10 } else { Version::HTTP_11 },
-            headers: &headers,
+            headers,
         };
         let valid = validate(head, BOUNDS).map_err(NotJudged::Rejected)?;
         let connection = connection(entry);
@@ -121,7 +133,7 @@ impl ReplayedPolicy {
             LogValues::new(Arc::clone(coverage), recorded(entry), Arc::clone(&self.literals));
         let conditions = ConditionResults::of_log(values);
         let date = entry.at.wall;
-        let facts = valid.facts(client, &connection, date, &method, &headers, &conditions);
+        let facts = valid.facts(client, &connection, date, method, headers, &conditions);
         let (decision, pending) = self.engine.decide_now(&self.generation, &facts);
         let missing = conditions.log().map(LogValues::missing).unwrap_or_default();
         let mut judgment = Judgment { decision, missing };
@@ -142,33 +154,50 @@ impl ReplayedPolicy {
     }
 
     /// Lets time pass until a request begins, with the answers and ends that come before it.
-    fn advance(&mut self, at: Now, trace: Option<&crate::engine::RequestTrace>) {
-        while let Some(settling) = self.open.next_before(at.wall, trace) {
+    fn advance(&mut self, entry: &LogEntry) {
+        let trace = entry.trace.as_deref();
+        while let Some(settling) = self.open.next_before(entry.at.wall, trace) {
             self.settle(settling);
         }
-        let at = self.on_time_line(at, trace);
+        let at = self.on_time_line(entry);
         self.clock.go_to(at);
         self.tick(at.wall);
     }
 
-    /// The time of the engine: the monotonic readings of one process continue the ones of the log before.
-    fn on_time_line(&mut self, at: Now, trace: Option<&crate::engine::RequestTrace>) -> Now {
-        match trace {
-            // A line that came too late is judged at the time of the last one.
+    /// The time of the engine. A line that came too late is judged at the time of the last one.
+    fn on_time_line(&mut self, entry: &LogEntry) -> Now {
+        let at = match &entry.trace {
             None => {
-                let wall = at.wall.max(self.latest);
-                self.latest = wall;
-                Now { mono: wall, wall }
+                let wall = entry.at.wall.max(self.latest.wall);
+                Now { mono: self.line.position_of_wall(wall), wall }
             }
-            Some(trace) => Now { mono: self.open.monotonic(trace), wall: at.wall },
+            Some(trace) => {
+                let mono = self.line.position(&trace.run, trace.at);
+                Now { mono, wall: entry.at.wall }
+            }
+        };
+        if entry.is_late {
+            return Now {
+                mono: at.mono.max(self.latest.mono),
+                wall: at.wall.max(self.latest.wall),
+            };
         }
+        self.latest = at;
+        at
     }
 
-    /// Runs the engine's periodic tasks, unless they ran a moment ago. Without requests nothing changes except by age.
+    /// Runs the engine's periodic tasks, unless they ran a moment ago. Without requests nothing changes except by age. What
+    /// only frees memory waits for requests, of which an hour of a quiet log has fewer than it has moments.
     fn tick(&mut self, wall: Nanos) {
-        if wall.saturating_sub(self.ticked) >= TICK {
-            self.ticked = wall;
-            self.engine.tick(&self.generation);
+        self.unswept += 1;
+        if wall.saturating_sub(self.ticked) < TICK {
+            return;
+        }
+        self.ticked = wall;
+        self.engine.rotate_sketches(&self.generation);
+        if self.unswept >= REQUESTS_PER_SWEEP {
+            self.unswept = 0;
+            self.engine.sweep();
         }
     }
 
@@ -203,38 +232,6 @@ impl ReplayedPolicy {
         decision.verdicts.retain(|verdict| {
             !matches!(policy.limit(verdict.limit).count, crate::policy::Count::InFlight { .. })
         });
-    }
-
-    /// The fields of the head, as far as the log has them.
-    fn headers(&self, entry: &LogEntry) -> HeaderMap {
-        let mut headers = entry.headers.clone();
-        headers.remove(header::HOST);
-        if let Ok(host) = HeaderValue::from_str(&entry.host)
-            && !entry.host.is_empty()
-        {
-            headers.insert(header::HOST, host);
-        }
-        let Some(trace) = &entry.trace else {
-            if entry.method.eq_ignore_ascii_case("OPTIONS") {
-                mark_preflight(&mut headers);
-            }
-            return headers;
-        };
-        for (name, lines) in &trace.values.costs {
-            let Ok(name) = name.parse::<header::HeaderName>() else {
-                continue;
-            };
-            headers.remove(&name);
-            for line in lines {
-                if let Ok(line) = HeaderValue::from_str(line) {
-                    headers.append(&name, line);
-                }
-            }
-        }
-        if trace.values.preflight {
-            mark_preflight(&mut headers);
-        }
-        headers
     }
 
     fn client(&self, entry: &LogEntry, headers: &HeaderMap) -> Result<RequestClient, NotJudged> {
@@ -277,12 +274,6 @@ impl ReplayedPolicy {
 /// A log has no larger heads than its lines are.
 const BOUNDS: HeadBounds =
     HeadBounds { header_size: 1 << 20, header_fields: 1_000, body_size: None };
-
-fn mark_preflight(headers: &mut HeaderMap) {
-    let marked = HeaderValue::from_static("null");
-    headers.insert(header::ORIGIN, marked.clone());
-    headers.insert(header::ACCESS_CONTROL_REQUEST_METHOD, marked);
-}
 
 fn connection(entry: &LogEntry) -> ConnectionFacts {
     let listener = entry.trace.as_ref().and_then(|trace| trace.values.listener.as_deref());

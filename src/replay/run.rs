@@ -1,10 +1,13 @@
 //! Runs logs through policies. One thread reads, another one judges.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use http::{HeaderName, header};
 
 use super::compare::Comparison;
 use super::entry::LogEntry;
+use super::judged::JudgedRequest;
 use super::key_memory::MemoryBounds;
 use super::logs::{Log, MergedLogs, ReadSummary};
 use super::notes;
@@ -14,14 +17,14 @@ use super::policy::ReplayedPolicy;
 use super::report::{BrokenLineKind, ComparedPolicy, LineNumber, LogLines, Report};
 use super::secrets::KeySecrets;
 use super::suggestions;
-use crate::config::Config;
-use crate::policy::Coverage;
+use crate::config::{Config, StoreConfig};
+use crate::policy::{Coverage, Policy, reads_header};
 use crate::replay::suggest::KeyShare;
 
 /// Requests that are handed over at a time.
 const BATCH: usize = 512;
 
-/// Batches that wait to be judged.
+/// BatchSender that wait to be judged.
 const MAX_BATCHES: usize = 16;
 
 /// Bytes that demands and bounds may take, over all limits.
@@ -78,6 +81,9 @@ struct JudgedPolicy {
     policy: ReplayedPolicy,
     observer: Observer,
     notes: Vec<String>,
+    store: StoreConfig,
+    /// Whether the secret of the hashes in tollgate's own log is known.
+    has_known_secret: bool,
 }
 
 /// Judges all requests of the logs. `progress` is told now and then how many lines were read.
@@ -93,54 +99,70 @@ pub fn replay(
     let (mut live, mut other) = (side(policy), other.map(side));
     let mut comparison =
         other.as_ref().map(|other| Comparison::new(&live.observer.names, &other.observer.names));
-    let mut order = Ordering::new(MAX_WAITING);
     let (sender, receiver) = sync_channel(MAX_BATCHES);
-    let summaries = std::thread::scope(|scope| {
-        let reader = scope.spawn(move || read(MergedLogs::new(logs), &sender, &mut progress));
-        let mut judge = |entry: &LogEntry| {
+    let (summaries, late) = std::thread::scope(|scope| {
+        let reader = scope.spawn(move || read(MergedLogs::new(logs), sender, &mut progress));
+        for entry in receiver.into_iter().flatten() {
             let coverage = &coverages[entry.source.0 as usize];
-            judge_all(entry, coverage, &mut live, other.as_mut(), comparison.as_mut());
-        };
-        for batch in received(receiver) {
-            batch.into_iter().filter_map(|entry| order.push(entry)).for_each(|entry| judge(&entry));
-        }
-        while let Some(entry) = order.pop() {
-            judge(&entry);
+            judge_all(&entry, coverage, &mut live, other.as_mut(), comparison.as_mut());
         }
         reader.join().unwrap_or_default()
     });
     live.policy.finish();
     let compare = other.zip(comparison).map(|(other, comparison)| {
-        live.notes.extend(other.remarks());
+        let remarks = other.remarks(&live);
+        live.notes.extend(remarks);
         ComparedPolicy { other: other.name, comparison: comparison.finish() }
     });
-    live.report(&summaries, order.late(), compare, suggest, top)
+    live.report(&summaries, late, compare, suggest, top)
 }
 
-/// Reads all logs.
+/// Reads all logs, and hands their requests over in the order in which they were judged. Returns what was found, and the number
+/// of requests that came too late for that order.
 fn read(
     mut logs: MergedLogs,
-    sender: &SyncSender<Vec<LogEntry>>,
+    sender: SyncSender<RequestBatch>,
     progress: &mut impl FnMut(u64),
-) -> Vec<ReadSummary> {
-    let mut batch = Vec::with_capacity(BATCH);
+) -> (Vec<ReadSummary>, u64) {
+    let mut order = Ordering::new(MAX_WAITING);
+    let mut batches = BatchSender { sender, batch: Vec::with_capacity(BATCH) };
     while let Some(entry) = logs.next_entry() {
-        batch.push(entry);
-        if batch.len() == BATCH {
+        if order.push(entry).is_some_and(|entry| batches.add(entry)) {
             progress(logs.lines());
-            // Nobody judges any more only if the other thread has ended.
-            if sender.send(std::mem::replace(&mut batch, Vec::with_capacity(BATCH))).is_err() {
-                break;
-            }
         }
     }
     progress(logs.lines());
-    let _ = sender.send(batch);
-    logs.summaries()
+    while let Some(entry) = order.pop() {
+        batches.add(entry);
+    }
+    batches.send();
+    (logs.summaries(), order.late())
 }
 
-fn received(receiver: Receiver<Vec<LogEntry>>) -> impl Iterator<Item = Vec<LogEntry>> {
-    receiver.into_iter()
+type RequestBatch = Vec<Box<LogEntry>>;
+
+/// Hands requests over, many at a time.
+struct BatchSender {
+    sender: SyncSender<RequestBatch>,
+    batch: RequestBatch,
+}
+
+impl BatchSender {
+    /// Adds a request. Returns whether a batch was handed over.
+    fn add(&mut self, entry: Box<LogEntry>) -> bool {
+        self.batch.push(entry);
+        let is_full = self.batch.len() == BATCH;
+        if is_full {
+            self.send();
+        }
+        is_full
+    }
+
+    fn send(&mut self) {
+        let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
+        // The thread that judges has ended only if it panicked, which ends this one's work too.
+        let _ = self.sender.send(batch);
+    }
 }
 
 /// Judges a request by each policy.
@@ -151,29 +173,34 @@ fn judge_all(
     other: Option<&mut JudgedPolicy>,
     comparison: Option<&mut Comparison>,
 ) {
-    let JudgedPolicy { policy, observer, .. } = live;
-    let judged = policy.judge(entry, coverage, |judgment, facts, replayed| {
-        observer.add(judgment, facts, replayed, entry, |judged| {
-            let (Some(other), Some(comparison)) = (other, comparison) else {
-                return;
-            };
-            let JudgedPolicy { policy, observer, .. } = other;
-            let result = policy.judge(entry, coverage, |judgment, facts, replayed| {
-                observer.add(judgment, facts, replayed, entry, |by_other| {
-                    comparison.add_pair(judged, by_other);
-                });
-            });
-            if let Err(why) = result {
-                observer.note_unjudged(why);
-            }
-        });
+    let (Some(other), Some(comparison)) = (other, comparison) else {
+        live.judge(entry, coverage, |_| {});
+        return;
+    };
+    let was_judged = live.judge(entry, coverage, |by_live| {
+        other.judge(entry, coverage, |by_other| comparison.add_pair(by_live, by_other));
     });
-    if let Err(why) = judged {
-        observer.note_unjudged(why);
+    if !was_judged {
+        // The counters of the other policy go on with it.
+        other.judge(entry, coverage, |_| comparison.add_unpaired());
     }
 }
 
 impl JudgedPolicy {
+    /// Judges a request and counts that. Returns whether it could be judged; then `then` was called.
+    fn judge(
+        &mut self,
+        entry: &LogEntry,
+        coverage: &Arc<Coverage>,
+        then: impl FnOnce(&JudgedRequest<'_>),
+    ) -> bool {
+        let Self { policy, observer, .. } = self;
+        let judged = policy.judge(entry, coverage, |judgment, facts, replayed| {
+            observer.add(judgment, facts, replayed, entry, then);
+        });
+        judged.map_err(|why| observer.note_unjudged(why)).is_ok()
+    }
+
     fn new((name, config): (String, Config), options: CountOptions, logs: LogQualities) -> Self {
         let secret = KeySecrets::of(&config.store);
         let mut notes = notes::of_config(&config, secret.is_known);
@@ -183,6 +210,7 @@ impl JudgedPolicy {
         let limits = config.policy.limits.len().max(1);
         let memory =
             MemoryBounds { max_keys: MAX_KEYS / limits, max_bytes: MAX_KEY_BYTES / limits };
+        let store = config.store.clone();
         let policy = ReplayedPolicy::new(config, secret.secret);
         let settings = ObserverSettings {
             shows_keys: options.show_keys,
@@ -191,16 +219,19 @@ impl JudgedPolicy {
             memory,
         };
         let observer = Observer::new(policy.policy(), settings);
-        Self { name, policy, observer, notes }
+        Self { name, policy, observer, notes, store, has_known_secret: secret.is_known }
     }
 
-    /// What a report tells of the policy apart from the comparison.
-    fn remarks(&self) -> Vec<String> {
-        let counts = [&self.observer.not_judged, &self.observer.assumed];
-        let counts = counts.into_iter().flatten();
-        let counts = counts.map(|(reason, number)| format!("{}: {reason}: {number}", self.name));
-        let notes = self.notes.iter().map(|note| format!("{}: {note}", self.name));
-        counts.chain(notes).collect()
+    /// What a report tells of the policy that another one does not tell already.
+    fn remarks(&self, told: &Self) -> Vec<String> {
+        let of_counts = |side: &Self| {
+            let Observer { not_judged, assumed, .. } = &side.observer;
+            notes::of_counts(not_judged, assumed)
+        };
+        let known: Vec<String> = told.notes.iter().cloned().chain(of_counts(told)).collect();
+        let own = self.notes.iter().cloned().chain(of_counts(self));
+        let new = own.filter(|note| !known.contains(note));
+        new.map(|note| format!("{}: {note}", self.name)).collect()
     }
 
     fn report(
@@ -211,13 +242,17 @@ impl JudgedPolicy {
         suggest: Option<KeyShare>,
         top: usize,
     ) -> Report {
-        let Self { name, policy, observer, mut notes } = self;
-        let Observer { tally, demands, bounds, mut not_judged, assumed, names, .. } = observer;
+        let Self { name, policy, observer, mut notes, store, has_known_secret } = self;
+        let Observer {
+            tally, demands, bounds, mut not_judged, assumed, names, inexact_late, ..
+        } = observer;
         for (why, count) in logs.iter().flat_map(|log| &log.unjudged) {
             *not_judged.entry(why.name().to_owned()).or_default() += count;
         }
         notes.extend(notes::of_counts(&not_judged, &assumed));
         notes.extend(notes::of_logs(logs));
+        notes.extend(notes::of_processes(&store, policy.processes(), has_known_secret));
+        notes.extend(notes::of_late_inexactness(inexact_late));
         if policy.ended_early() > 0 {
             notes.push(format!(
                 "{} requests were ended early, because more were open at a time than are kept",
@@ -225,7 +260,9 @@ impl JudgedPolicy {
             ));
         }
         let mut summary = tally.finish(top);
-        super::bound_totals::add(&mut summary.limits, bounds);
+        if !logs.iter().any(|log| log.has_doubtful_times) {
+            super::bound_totals::add(&mut summary.limits, bounds);
+        }
         let suggestions = suggest.map(|share| suggestions::of(&demands, &names, share));
         Report {
             policy: name,
@@ -240,10 +277,16 @@ impl JudgedPolicy {
     }
 }
 
+/// Which of `User-Agent` and `Referer` none of these policies reads.
+pub fn unread_headers(policies: &[&Policy]) -> Vec<HeaderName> {
+    let is_read = |name: &HeaderName| policies.iter().any(|policy| reads_header(policy, name));
+    [header::USER_AGENT, header::REFERER].into_iter().filter(|name| !is_read(name)).collect()
+}
+
 impl Report {
-    /// Whether no line could be read.
+    /// Whether no request could be judged.
     pub fn is_empty(&self) -> bool {
-        self.summary.requests == 0 && self.not_judged.is_empty()
+        self.summary.requests == 0
     }
 }
 

@@ -1,17 +1,37 @@
 //! Suggested rates, as a report shows them.
 
 use super::names::Names;
-use super::observer::LimitDemand;
+use super::observer::{LimitDemand, RateDemand};
 use super::report::{Percentiles, Share, SuggestedRate};
-use super::suggest::{KeyShare, LimitLines, SuggestedLimit, paste};
+use super::suggest::{KeyShare, LimitLines, SuggestedLimit, Suggestion, paste};
 use crate::limit::TypedRate;
+
+/// The suggestion for a rate. Where answers give units back, what requests hold until then is added: each of both refuses half
+/// of the share.
+fn with_held(demand: &RateDemand, share: KeyShare) -> Suggestion {
+    let Some(held) = &demand.held else {
+        return demand.settled.suggest(share);
+    };
+    let half = KeyShare::from_millionths(share.millionths() / 2);
+    let (mut suggestion, held) = (demand.settled.suggest(half), held.suggest(half));
+    let Some(SuggestedLimit::InFlight(units)) = held.suggested else {
+        return suggestion;
+    };
+    suggestion.suggested = suggestion.suggested.map(|suggested| suggested.with_more(units));
+    let refuses = suggestion.refuses.millionths().saturating_add(held.refuses.millionths());
+    suggestion.refuses = KeyShare::from_millionths(refuses);
+    suggestion.certainty.push(format!(
+        "{units} of the units are for requests that wait for their answers, which may give units back."
+    ));
+    suggestion
+}
 
 /// What is suggested for each limit that keys were counted for.
 pub(super) fn of(demands: &[LimitDemand], names: &Names, share: KeyShare) -> Vec<SuggestedRate> {
     let limits = demands.iter().zip(&names.limits);
     let found = limits.filter_map(|(demand, label)| {
         let suggestion = match demand {
-            LimitDemand::Rate(demand) => demand.suggest(share),
+            LimitDemand::Rate(demand) => with_held(demand, share),
             LimitDemand::InFlight(demand) => demand.suggest(share),
         };
         let suggested = suggestion.suggested?;

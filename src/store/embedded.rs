@@ -14,7 +14,6 @@ use smallvec::SmallVec;
 
 use super::accounting::{CellAccounting, JudgedCharge};
 use super::budget::{BoundedBudget, CellBudget};
-use super::event_order;
 use super::quotas::{IssuedQuota, QuotaSpec, budgets_of};
 use super::save_progress::SaveProgress;
 use super::settlement::{EmbeddedCharge, Settlement, SingleSettlement, Verdicts};
@@ -169,7 +168,6 @@ impl EmbeddedStore {
         now: Now,
         mut when_full: impl FnMut(usize) -> Verdict,
     ) -> Settlement {
-        event_order::mark_cells();
         let mut judged_charges: SmallVec<[JudgedCharge; 4]> = SmallVec::new();
         for (index, charge) in charges.iter().enumerate() {
             let table = locked.table(charge.key);
@@ -201,7 +199,6 @@ impl EmbeddedStore {
         when_full: impl FnOnce() -> Verdict,
     ) -> Option<SingleSettlement> {
         let mut table = self.lock_shard(charge.key);
-        event_order::mark_cells();
         if let Some((slot, entry)) = table.find_entry(charge.key, None) {
             let settled = self.accounting.settle_entry(entry, charge, may_charge, now);
             if entry.is_unlisted() {
@@ -232,7 +229,6 @@ impl EmbeddedStore {
         now: Now,
     ) -> CellOwner {
         let mut table = self.lock_shard(key);
-        event_order::mark_cells();
         if let Some((slot, entry)) = table.find_entry(key, None) {
             self.accounting.refund(entry, quota, units, receipt, now);
             table.list_changed(slot);
@@ -264,7 +260,6 @@ impl EmbeddedStore {
         if table.is_handed_over() {
             return CellOwner::Successor;
         }
-        event_order::mark_cells();
         self.accounting.debit(&mut table, key, quota, units, now);
         table.list_changed_key(key);
         CellOwner::Here

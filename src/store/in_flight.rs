@@ -15,7 +15,6 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use super::event_order;
 use crate::policy::KeyHash;
 
 /// Locks among which the keys are spread.
@@ -76,7 +75,6 @@ impl InFlightCounts {
         if shard.successor.is_some() {
             return None;
         }
-        event_order::mark_slots();
         let held = shard.held.get(&key).copied().unwrap_or(0);
         let after = held + u64::from(cost);
         if after > u64::from(max) && !always {
@@ -123,7 +121,6 @@ impl InFlightCounts {
 
     fn end(&self, key: KeyHash, cost: u32) {
         let mut shard = self.shard(key).lock();
-        event_order::mark_slots();
         if let Some(held) = shard.held.get_mut(&key) {
             *held = held.saturating_sub(u64::from(cost));
             if *held == 0 {

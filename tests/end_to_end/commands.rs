@@ -242,12 +242,35 @@ fn a_replay_ends_as_its_logs_allow() {
         (vec![path("missing")], 2, "No such file"),
         (vec!["--suggest".to_owned(), "x".to_owned(), log.clone()], 2, "0.1%"),
         (vec!["--format".to_owned(), "comon".to_owned(), log.clone()], 2, "common"),
+        (vec!["--html".to_owned(), log.clone(), log.clone()], 2, "would replace"),
+        (vec!["--html".to_owned(), policy.clone(), log.clone()], 2, "would replace"),
+        (vec!["--html".to_owned(), "-".to_owned(), log.clone()], 2, "--html needs a file"),
+        (vec!["--from".to_owned(), "yesterday".to_owned(), log.clone()], 2, "--from: expected"),
+        (vec!["--from".to_owned(), "2027-01-01T00:00:00Z".to_owned(), log.clone()], 1, ""),
+        (vec!["--top".to_owned(), "2000".to_owned(), log.clone()], 2, "1..=1000"),
     ] {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let ended = tollgate(&[&["replay", "-c", &policy], words.as_slice()].concat());
         assert_eq!(ended.status.code(), Some(status), "{words:?}: {}", text(&ended.stderr));
         assert!(text(&ended.stderr).contains(told), "{words:?}: {}", text(&ended.stderr));
     }
+    // Times without a zone are in that of --timezone.
+    for (from, zone, requests) in [
+        ("2026-11-24T08:00:03Z", "UTC", 2),
+        ("2026-11-24T09:00:03+01:00", "UTC", 2),
+        ("2026-11-24T03:00:03", "-05:00", 2),
+        ("2026-11-24T09:00:04", "Europe/Berlin", 1),
+    ] {
+        let words = ["replay", "-c", &policy, "--json", "--from", from, "--timezone", zone, &log];
+        let report: serde_json::Value = serde_json::from_slice(&tollgate(&words).stdout).unwrap();
+        assert_eq!(report["requests"], requests, "{from} {zone}: {report}");
+        assert!(report["notes"].to_string().contains("outside of --from"), "{report}");
+    }
+    let page = path("page.html");
+    let written = tollgate(&["replay", "-c", &policy, "--html", &page, &log]);
+    assert_eq!(written.status.code(), Some(0));
+    assert!(std::fs::read_to_string(&page).unwrap().starts_with("<!"));
+    assert!(std::fs::read_to_string(&log).unwrap().starts_with("192.0.2.1"));
 }
 
 #[test]

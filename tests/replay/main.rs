@@ -2,7 +2,10 @@
 //! panic or lie.
 #![expect(clippy::unwrap_used, reason = "a test fails where something is missing")]
 
+mod bounds;
+mod logs;
 mod origin;
 mod random_policy;
+mod reports;
 mod traffic;
 mod truth;

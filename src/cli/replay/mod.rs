@@ -2,9 +2,9 @@
 
 mod progress;
 
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
-use std::time::SystemTime;
 
 use clap::Args;
 
@@ -15,6 +15,7 @@ use crate::clock::Nanos;
 use crate::config::Config;
 use crate::replay::{
     KeyShare, Log, LogError, MAX_LOGS, ReadSettings, ReplayOptions, Report, SourceIndex, replay,
+    unread_headers,
 };
 use progress::ProgressLine;
 
@@ -35,19 +36,19 @@ pub(super) struct ReplayArgs {
     #[arg(long = "field", value_name = "NAME=PATH")]
     fields: Vec<String>,
     /// Suggest for each limit the smallest rate that refuses at most this share of the keys, as 0.1%.
-    #[arg(long, value_name = "SHARE", value_parser = share)]
+    #[arg(long, value_name = "SHARE", value_parser = share, allow_hyphen_values = true)]
     suggest: Option<KeyShare>,
     /// How many of the keys that are refused most are listed for each limit.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    top: usize,
-    /// Leave out requests before this time, as 2026-11-24T08:00:00Z.
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    from: Option<Nanos>,
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    top: u16,
+    /// Leave out requests before this time, as 2026-11-24T08:00:00Z, 2026-11-24T09:00:00+01:00, or without a zone.
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
     /// Leave out requests from this time on.
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    to: Option<Nanos>,
-    /// The zone of times that name none: UTC, +02:00 or a name as Europe/Berlin.
-    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+    /// The zone of times that name none, in logs and in --from and --to: UTC, +02:00 or a name as Europe/Berlin.
+    #[arg(long, value_name = "ZONE", default_value = "UTC", allow_hyphen_values = true)]
     timezone: String,
     /// Print the report as JSON.
     #[arg(long)]
@@ -63,7 +64,7 @@ pub(super) struct ReplayArgs {
     logs: Vec<PathBuf>,
 }
 
-/// Succeeds if a line could be read.
+/// Succeeds if a request could be judged.
 pub(super) fn run(args: &ReplayArgs) -> Ending {
     let prepared = prepare(args);
     let (options, logs) = match prepared {
@@ -84,18 +85,23 @@ fn prepare(args: &ReplayArgs) -> Result<(ReplayOptions, Vec<Log>), String> {
     let files: Vec<&Path> = all.map(PathBuf::as_path).collect();
     input::check_read_once(&files).map_err(refused)?;
     check_named_once(&args.logs).map_err(refused)?;
+    if let Some(page) = &args.html {
+        check_page(page, &files).map_err(refused)?;
+    }
     if args.logs.len() > MAX_LOGS {
         return Err(refused(format!("more than {MAX_LOGS} logs; replay them in several runs")));
     }
-    let settings = settings(args).map_err(refused)?;
+    let mut settings = settings(args).map_err(refused)?;
     let policy = load(&args.config)?;
     let other = args.compare.as_deref().map(load).transpose()?;
+    let policies = std::iter::once(&policy).chain(&other).map(|(_, config)| &config.policy);
+    settings.unread = unread_headers(&policies.collect::<Vec<_>>());
     let logs = open(&args.logs, &settings).map_err(|error| refused(error.to_string()))?;
     let options = ReplayOptions {
         policy,
         other,
         suggest: args.suggest,
-        top: args.top,
+        top: usize::from(args.top),
         show_keys: args.show_keys,
     };
     Ok((options, logs))
@@ -136,30 +142,66 @@ fn settings(args: &ReplayArgs) -> Result<ReadSettings, String> {
         "auto" => None,
         text => Some(Format::parse(text).map_err(|error| error.to_string())?),
     };
-    let format = match (format, args.fields.is_empty()) {
-        // Fields are named in JSON lines, which need no other format then.
-        (None, false) => Some(Format::parse("json").map_err(|error| error.to_string())?),
-        (format, _) => format,
+    let zone = Zone::parse(&args.timezone).map_err(|error| error.to_string())?;
+    let instant = |name: &str, text: &Option<String>| {
+        let found = text.as_deref().map(|text| time(text, &zone));
+        found.transpose().map_err(|why| format!("{name}: {why}"))
     };
-    if let (Some(from), Some(to)) = (args.from, args.to)
+    let (from, to) = (instant("--from", &args.from)?, instant("--to", &args.to)?);
+    if let (Some(from), Some(to)) = (from, to)
         && from >= to
     {
         return Err("--from is not before --to, so no request is between them".to_owned());
     }
-    let zone = Zone::parse(&args.timezone).map_err(|error| error.to_string())?;
-    Ok(ReadSettings { format, fields: args.fields.clone(), zone, from: args.from, to: args.to })
+    let fields = args.fields.clone();
+    Ok(ReadSettings { format, fields, zone, from, to, ..ReadSettings::default() })
 }
 
 /// Prints the report, and writes the page.
 fn finish(args: &ReplayArgs, report: &Report) -> Ending {
     let ending = if report.is_empty() { Ending::Negative } else { Ending::Success };
-    if let Some(file) = &args.html
-        && let Err(error) = std::fs::write(file, report.html())
-    {
-        return output::unwritten(&file.display().to_string(), &error);
-    }
     let text = if args.json { report.json() } else { report.text() };
-    output::answer(&text, ending)
+    let printed = output::answer(&text, ending);
+    match &args.html {
+        Some(file) => match replace_file(file, &report.html()) {
+            Ok(()) => printed,
+            Err(error) => output::unwritten(&file.display().to_string(), &error),
+        },
+        None => printed,
+    }
+}
+
+/// Writes a file so that nobody ever sees a part of it. What is no plain file, such as a pipe, is written as it is.
+fn replace_file(file: &Path, text: &str) -> io::Result<()> {
+    if file.symlink_metadata().is_ok_and(|known| !known.is_file()) {
+        return std::fs::write(file, text);
+    }
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = file.with_file_name(name);
+    std::fs::write(&new, text)?;
+    std::fs::rename(&new, file)
+}
+
+/// The error if the page would replace a file that is read.
+fn check_page(page: &Path, read: &[&Path]) -> Result<(), String> {
+    if page.as_os_str() == "-" {
+        return Err(
+            "--html needs a file: standard output has the report as text or JSON".to_owned()
+        );
+    }
+    let identity = |file: &Path| std::fs::metadata(file).ok().map(|file| (file.dev(), file.ino()));
+    let Some(own) = identity(page) else {
+        return Ok(());
+    };
+    match read.iter().find(|file| identity(file) == Some(own)) {
+        Some(file) => Err(format!(
+            "--html {} would replace {}, which is read; name another file",
+            page.display(),
+            file.display()
+        )),
+        None => Ok(()),
+    }
 }
 
 fn share(text: &str) -> Result<KeyShare, String> {
@@ -178,9 +220,13 @@ fn share(text: &str) -> Result<KeyShare, String> {
     Ok(KeyShare::from_millionths(millionths))
 }
 
-fn time(text: &str) -> Result<Nanos, String> {
-    let parsed = humantime::Timestamp::from_str(text);
-    let parsed = parsed.map_err(|_| "expected a time as 2026-11-24T08:00:00Z".to_owned())?;
-    let since = SystemTime::from(parsed).duration_since(SystemTime::UNIX_EPOCH);
-    since.map(Nanos::from).map_err(|_| "the time is before 1970".to_owned())
+/// A time with a zone, or in the zone of the logs.
+fn time(text: &str, zone: &Zone) -> Result<Nanos, String> {
+    let with_zone = text.parse::<jiff::Timestamp>().ok();
+    let with_zone = with_zone.and_then(|at| u64::try_from(at.as_nanosecond()).ok()).map(Nanos::new);
+    with_zone.or_else(|| zone.instant(text)).ok_or_else(|| {
+        "expected a time since 1970 as 2026-11-24T08:00:00Z, 2026-11-24T09:00:00+01:00, or without a zone, which is \
+         in --timezone then"
+            .to_owned()
+    })
 }

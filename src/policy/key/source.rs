@@ -4,8 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::HeaderName;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
 
 use super::jwt::Claim;
 use super::part::KeyPart;
@@ -85,7 +85,9 @@ impl Source {
         route: &'r Route,
         signatures: SignatureCheck,
     ) -> KeyPart<'r> {
-        if let Some(logged) = facts.log().and_then(|log| self.logged(log, signatures)) {
+        if let Some(logged) =
+            facts.log().and_then(|log| self.logged(log, facts.headers, signatures))
+        {
             return logged;
         }
         match self {
@@ -120,7 +122,12 @@ impl Source {
 
     /// Reads this source in what a log says. `None`: it is in the facts.
     #[cold]
-    fn logged<'r>(&self, log: &LogValues, signatures: SignatureCheck) -> Option<KeyPart<'r>> {
+    fn logged<'r>(
+        &self,
+        log: &LogValues,
+        headers: &HeaderMap,
+        signatures: SignatureCheck,
+    ) -> Option<KeyPart<'r>> {
         if log.token_failed() && signatures == SignatureCheck::Recall && self.claim().is_some() {
             // The proxy had not checked it either when it asked the limits that need no token.
             return Some(KeyPart::Unchecked);
@@ -129,9 +136,9 @@ impl Source {
             Self::Host if log.has_host() => return None,
             Self::Host => false,
             _ if !self.is_kept_out_of_logs() => return None,
-            Self::Header(name) => log.has_header(name),
+            Self::Header(name) => log.has_header(name, headers),
             Self::Query(_) => log.has_query(),
-            Self::Cookie(_) => log.has_header(&http::header::COOKIE),
+            Self::Cookie(_) => log.has_header(&http::header::COOKIE, headers),
             // What it is of asks for itself.
             Self::Shard { .. } => true,
             _ => false,

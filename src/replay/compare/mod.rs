@@ -20,6 +20,7 @@ const MAX_COMPARED_KEYS: usize = 2_000_000;
 /// Compares the decisions of two policies.
 pub struct Comparison {
     requests: u64,
+    only_other: u64,
     live_refused: u64,
     other_refused: u64,
     newly_refused: ChangeTally,
@@ -37,6 +38,8 @@ pub struct Comparison {
 pub struct ComparisonSummary {
     /// Requests that both judged.
     pub requests: u64,
+    /// Requests that only the other policy could judge.
+    pub only_other: u64,
     /// Those that the live policy refuses.
     pub live_refused: u64,
     /// Those that the other policy refuses.
@@ -126,6 +129,7 @@ impl Comparison {
             other: positions(&mut limits, other, |limit| &mut limit.other),
             limits,
             requests: 0,
+            only_other: 0,
             live_refused: 0,
             other_refused: 0,
             newly_refused: ChangeTally::default(),
@@ -154,6 +158,11 @@ impl Comparison {
         }
     }
 
+    /// Counts a request that only the other policy judged.
+    pub const fn add_unpaired(&mut self) {
+        self.only_other += 1;
+    }
+
     /// What changes.
     pub fn finish(self) -> ComparisonSummary {
         let limit = |limit: ComparedLimit| LimitComparison {
@@ -165,6 +174,7 @@ impl Comparison {
         };
         ComparisonSummary {
             requests: self.requests,
+            only_other: self.only_other,
             live_refused: self.live_refused,
             other_refused: self.other_refused,
             newly_refused: self.newly_refused.finish(),

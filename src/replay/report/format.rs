@@ -11,7 +11,7 @@ use crate::replay::tally::{KeyNumber, RequestExample};
 const DAY: u64 = 86_400 * Nanos::SECOND.get();
 
 /// A number with thousands separators.
-pub(super) fn grouped(number: u64) -> String {
+pub(in crate::replay) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.char_indices() {
@@ -30,7 +30,7 @@ pub(super) fn keys(keys: KeyNumber) -> String {
 }
 
 /// A number with its noun.
-pub(super) fn counted(number: u64, noun: &str) -> String {
+pub(in crate::replay) fn counted(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {noun}{plural}", grouped(number))
 }
@@ -62,7 +62,7 @@ pub(super) fn percent_of(number: u64, total: u64) -> String {
 }
 
 /// A date in seconds.
-pub(super) fn time(at: Nanos) -> String {
+pub(in crate::replay) fn time(at: Nanos) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from(at)).to_string()
 }
 

@@ -1,4 +1,4 @@
-//! The report as JSON. docs/src/commands.md describes its members: more may be added, none is renamed.
+//! The report as JSON. docs/src/replay.md describes its members: more may be added, none is renamed.
 
 use std::fmt::Write;
 
@@ -193,6 +193,7 @@ fn compare(compared: &ComparedPolicy) -> Value {
     json!({
         "other": compared.other,
         "requests": comparison.requests,
+        "only_other": comparison.only_other,
         "refused": comparison.live_refused,
         "other_refused": comparison.other_refused,
         "newly_refused": refused.requests,

@@ -13,6 +13,8 @@ mod text;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub(super) use format::{counted, grouped, time};
+
 use super::compare::ComparisonSummary;
 use super::tally::Summary;
 

@@ -109,8 +109,11 @@ pub(super) fn dominance(found: &Dominance) -> String {
 
 /// The bounds of a number of refusals.
 pub(super) fn bounds(lower: u64, upper: u64) -> String {
+    if lower == upper {
+        return format!("exactly {}, although times are not exact", counted(lower, "request"));
+    }
     let (lower, upper) = (grouped(lower), grouped(upper));
-    format!("between {lower} and {upper} requests, because times are not exact")
+    format!("between {lower} and {upper} requests, because the log is not exact")
 }
 
 /// Requests and keys whose decision changes.

@@ -2,6 +2,7 @@
 
 use super::share::KeyShare;
 use crate::clock::{Nanos, RoundedSpan};
+use crate::replay::report::grouped;
 
 /// A suggestion rests on at least this many windows.
 const MIN_WINDOWS: u64 = 10;
@@ -49,28 +50,40 @@ fn keys_sentence(evidence: &Evidence) -> String {
     if keys == 0 {
         return "No key met this limit.".to_owned();
     }
+    if evidence.refuses > share {
+        return format!("This limit refuses more than {share} of {}.", key_count(keys));
+    }
     let Some(needed) = share.keys_for(1) else {
         return format!("The limit admits the largest use of {}.", key_count(keys));
     };
     let asked = share.count_of(keys);
     if asked == 0 {
         return format!(
-            "At least {needed} keys are needed for a share of {share}; the log has {keys}, so the limit admits the \
-             largest use of any key."
+            "At least {} keys are needed for a share of {share}; the log has {}, so the limit admits the largest use \
+             of any key.",
+            grouped(needed),
+            grouped(keys)
         );
     }
-    let refused = evidence.refuses.count_of(keys).max(1);
+    let refused = evidence.refuses.count_of(keys);
+    if refused == 0 {
+        return format!("No use of {} is above the limit.", key_count(keys));
+    }
     if asked < STEADY_KEYS {
         let steady = share.keys_for(STEADY_KEYS).unwrap_or(u64::MAX);
         return format!(
-            "Of {keys} keys only {refused} are above the limit, so chance moves it strongly; from {steady} keys on \
-             it is steady."
+            "Of {} keys only {} above the limit, so chance moves it strongly; from {} keys on it is steady.",
+            grouped(keys),
+            if refused == 1 { "1 is".to_owned() } else { format!("{refused} are") },
+            grouped(steady)
         );
     }
     // The number of refused keys varies by its square root.
     let percent = 100u64.div_ceil(refused.isqrt().max(1));
     format!(
-        "{refused} of {keys} keys are above the limit; chance alone moves that number by about {percent} %."
+        "{} of {} keys are above the limit; chance alone moves that number by about {percent} %.",
+        grouped(refused),
+        grouped(keys)
     )
 }
 
@@ -90,7 +103,7 @@ fn length_sentence(evidence: &Evidence) -> Option<String> {
 }
 
 fn key_count(keys: u64) -> String {
-    if keys == 1 { "1 key".to_owned() } else { format!("all {keys} keys") }
+    if keys == 1 { "1 key".to_owned() } else { format!("all {} keys", grouped(keys)) }
 }
 
 #[cfg(test)]
@@ -107,7 +120,7 @@ mod tests {
                 1_000,
                 hours(48),
                 vec![
-                    "At least 1000 keys are needed for a share of 0.1 %; the log has 300, so the limit admits the \
+                    "At least 1,000 keys are needed for a share of 0.1 %; the log has 300, so the limit admits the \
                      largest use of any key.",
                 ],
             ),
@@ -116,8 +129,8 @@ mod tests {
                 1_000,
                 hours(9),
                 vec![
-                    "Of 2000 keys only 2 are above the limit, so chance moves it strongly; from 25000 keys on it is \
-                     steady.",
+                    "Of 2,000 keys only 2 are above the limit, so chance moves it strongly; from 25,000 keys on it \
+                     is steady.",
                     "The log covers 9 h, less than 10 windows of 60 min: longer logs have larger peaks.",
                 ],
             ),
@@ -126,7 +139,7 @@ mod tests {
                 1_000,
                 hours(12),
                 vec![
-                    "100 of 100000 keys are above the limit; chance alone moves that number by about 10 %.",
+                    "100 of 100,000 keys are above the limit; chance alone moves that number by about 10 %.",
                     "The log covers 12 h, which may not have the busiest hour of a day.",
                 ],
             ),

@@ -50,6 +50,22 @@ pub enum SuggestedLimit {
     InFlight(u32),
 }
 
+impl SuggestedLimit {
+    /// The same limit for so many more units at once.
+    pub fn with_more(self, units: u32) -> Self {
+        match self {
+            Self::Rate(rate) => {
+                let more = Rate::new(rate.count().saturating_add(units), rate.period());
+                Self::Rate(more.unwrap_or(rate))
+            }
+            Self::Bucket { rate, burst } => {
+                Self::Bucket { rate, burst: burst.saturating_add(units) }
+            }
+            Self::InFlight(max) => Self::InFlight(max.saturating_add(units)),
+        }
+    }
+}
+
 /// Percentiles of the peaks of all keys, by nearest rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeakPercentiles {

@@ -130,7 +130,7 @@ fn top(out: &mut String, limit: &LimitSummary) {
         HtmlColumn::Text("last refused"),
     ];
     let window = span(limit.label.window);
-    let caption = format!("Keys refused most; peak: the most units within {window}");
+    let caption = format!("Keys refused most; peak: at least so many units within {window}");
     table(out, &caption, &columns, &limit.top.iter().map(row).collect::<Vec<_>>());
 }
 

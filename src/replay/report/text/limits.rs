@@ -105,7 +105,7 @@ fn top(out: &mut String, summary: &Summary, limit: &LimitSummary) {
         return;
     }
     let window = span(limit.label.window);
-    line_of(out, 2, &format!("keys refused most (peak: the most units within {window})"));
+    line_of(out, 2, &format!("keys refused most (peak: at least so many units within {window})"));
     let row = |key: &TopKey| {
         let at_least = if key.is_lower_bound { ">= " } else { "" };
         let number = |number: u64| format!("{at_least}{}", grouped(number));

@@ -1,0 +1,215 @@
+//! Reports say what is true of a log, or that it is not known.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::logs::{Asked, bounds, combined, limit, report};
+
+fn one_limit(limit: &str) -> String {
+    format!(
+        "limits: {{ l: {{ tier: exact, key: client_ip, {limit} }} }}\nroutes: [{{ name: r, limits: [l] }}]\n"
+    )
+}
+
+fn at(second: u32) -> String {
+    let (hours, minutes, seconds) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("24/Nov/2026:{hours:02}:{minutes:02}:{seconds:02} +0000")
+}
+
+fn notes(report: &Value) -> String {
+    report["notes"].to_string()
+}
+
+/// A line of tollgate's own log, of a process, at a place in its order and a time in milliseconds.
+fn own(run: &str, order: u64, millis: u64, duration: u64, more: Value) -> String {
+    let begin = 1_795_500_000_000 + millis;
+    let nanos = begin * 1_000_000;
+    let mut replay = json!({
+        "run": run, "order": order, "at": { "mono": millis * 1_000_000 + 5, "wall": nanos + order },
+    });
+    replay.as_object_mut().unwrap().extend(more["replay"].as_object().cloned().unwrap_or_default());
+    let line = json!({
+        "time": (begin + duration) as f64 / 1_000.0, "client_ip": "192.0.2.1", "method": "GET",
+        "host": "a.test", "path": "/", "status": more["status"].as_u64().unwrap_or(200),
+        "decision": "allowed", "duration_us": duration * 1_000, "replay": replay,
+    });
+    format!("{line}\n")
+}
+
+#[test]
+fn a_suggested_rate_has_room_for_requests_that_wait_for_their_answers() {
+    // One 401 counts for each of 100 keys, and one 200 holds a unit until it is answered.
+    let mut log = String::new();
+    for key in 0..100 {
+        log += &combined(key, &at(u32::from(key)), "GET /", 401);
+        log += &combined(key, &at(u32::from(key) + 1_000), "GET /", 200);
+    }
+    let policy = one_limit("algorithm: fixed_window, rate: 9/1h, count: { status: [401] }");
+    let found = report(&Asked { policy: &policy, suggest: Some(0), ..Asked::default() }, &[&log]);
+    let rate = found["suggest"][0]["rate"].as_str().unwrap();
+    assert_eq!(rate, "2/1h");
+    let policy = policy.replace("9/1h", rate);
+    let again = report(&Asked { policy: &policy, ..Asked::default() }, &[&log]);
+    assert_eq!(again["refused"], 0, "{again}");
+}
+
+#[test]
+fn a_cost_that_an_answer_names_is_what_a_suggestion_counts() {
+    let named = json!({ "header x-used": { "units": 500 } });
+    let lines = (0..20).map(|n| {
+        let answer =
+            json!({ "after": 1_000_000, "order": 2 * n + 2, "status": 200, "by": "origin", "costs": named });
+        own("a", 2 * n + 1, n * 10, 2, json!({ "replay": { "answer": answer } }))
+    });
+    let log: String = lines.collect();
+    let policy = one_limit(
+        "algorithm: fixed_window, rate: 100000/1h, cost: { response_header: x-used, reserve: 10, max: 1000 }",
+    );
+    let found = report(&Asked { policy: &policy, suggest: Some(0), ..Asked::default() }, &[&log]);
+    assert_eq!(limit(&found, "l")["units"], 10_000);
+    let rate = found["suggest"][0]["rate"].as_str().unwrap();
+    let policy = policy.replace("100000/1h", rate);
+    let again = report(&Asked { policy: &policy, ..Asked::default() }, &[&log]);
+    assert_eq!(again["refused"], 0, "{rate}: {again}");
+}
+
+#[test]
+fn a_limit_that_was_not_judged_may_refuse_first() {
+    let log: String = (0..20).map(|_| combined(1, &at(7), "GET /", 200)).collect();
+    let policy = "limits:\n  slots: { tier: exact, key: client_ip, max_in_flight: 1 }\n  \
+                  l: { tier: exact, key: client_ip, algorithm: fixed_window, rate: 5/1m }\n\
+                  routes: [{ name: r, limits: [slots, l] }]\n";
+    let asked = Asked { policy, format: "apache: combined", ..Asked::default() };
+    assert_eq!(bounds(&report(&asked, &[&log]), "l"), Some((0, 15)));
+    let alone = policy.replace("[slots, l]", "[l]");
+    let asked = Asked { policy: &alone, format: "apache: combined", ..Asked::default() };
+    assert_eq!(bounds(&report(&asked, &[&log]), "l"), Some((15, 15)));
+    // A limit in shadow mode refuses nothing, judged or not.
+    let shadow = policy.replace("max_in_flight: 1", "max_in_flight: 1, mode: shadow");
+    let asked = Asked { policy: &shadow, format: "apache: combined", ..Asked::default() };
+    assert_eq!(bounds(&report(&asked, &[&log]), "l"), Some((15, 15)));
+}
+
+#[test]
+fn a_duration_is_as_exact_as_its_last_digit() {
+    let line = |_| "192.0.2.1 [24/Nov/2026:06:46:30 +0000] \"GET / HTTP/1.1\" 200 0\n";
+    let log: String = (0..3).map(line).collect();
+    let policy = one_limit("algorithm: fixed_window, rate: 1/10s");
+    let format = "apache: %h [%{end:%d/%b/%Y:%H:%M:%S %z}t] \"%r\" %>s %T";
+    let found = report(&Asked { policy: &policy, format, ..Asked::default() }, &[&log]);
+    // Begun at 29.5, 30.0 and 30.1, only one of them is refused.
+    let (lower, upper) = bounds(&found, "l").unwrap();
+    assert!(lower <= 1 && upper >= 2, "{lower} {upper}");
+}
+
+#[test]
+fn options_are_counted_as_assumed_preflights() {
+    let log: String = (0..6).map(|n| combined(1, &at(n), "OPTIONS /", 204)).collect();
+    let policy = one_limit("algorithm: fixed_window, rate: 2/1h");
+    let found = report(&Asked { policy: &policy, ..Asked::default() }, &[&log]);
+    assert_eq!(found["assumed"]["preflight:OPTIONS"], 6);
+    assert!(notes(&found).contains("CORS preflights"), "{found}");
+}
+
+#[test]
+fn the_other_policy_sees_what_the_first_cannot_judge() {
+    let nobody = |n| combined(1, &at(n), "GET /", 200).replace("192.0.2.1", "-");
+    let mut log: String = (0..5).map(nobody).collect();
+    (5..10).for_each(|n| log += &combined(1, &at(n), "GET /", 200));
+    let policy = one_limit("algorithm: fixed_window, rate: 100/1h");
+    let other = policy.replace("client_ip", "path").replace("100/1h", "5/1h");
+    let asked = Asked { policy: &policy, other: Some(&other), ..Asked::default() };
+    let found = report(&asked, &[&log]);
+    assert_eq!(found["compare"]["newly_refused"], 5, "{}", found["compare"]);
+    assert_eq!(found["not_judged"]["no_client"], 5);
+}
+
+#[test]
+fn an_hour_that_comes_twice_has_no_bounds() {
+    let time = |minute: u32| format!("25/Oct/2026:02:{minute:02}:00");
+    let log: String = (0..60).map(|minute| combined(1, &time(minute), "GET /", 200)).collect();
+    let policy = one_limit("algorithm: fixed_window, rate: 60/1h");
+    let asked = Asked { policy: &policy, zone: "Europe/Berlin", ..Asked::default() };
+    let found = report(&asked, &[&log]);
+    assert_eq!(bounds(&found, "l"), None);
+    assert!(notes(&found).contains("twice"), "{found}");
+    let found = report(&Asked { policy: &policy, ..Asked::default() }, &[&log]);
+    assert!(bounds(&found, "l").is_some());
+    assert!(!notes(&found).contains("twice"), "{found}");
+}
+
+#[test]
+fn a_header_that_comes_late_in_the_log_is_a_key() {
+    let format = "nginx: $remote_addr [$time_local] \"$request\" $status \"$http_x_api_key\"";
+    let line = |n: u32, key: &str| {
+        format!("192.0.2.{} [{}] \"GET / HTTP/1.1\" 200 \"{key}\"\n", n % 7, at(n))
+    };
+    let mut log: String = (0..900).map(|n| line(n, "-")).collect();
+    (900..950).for_each(|n| log += &line(n, "K"));
+    let policy = "limits: { l: { tier: exact, key: header:x-api-key, missing_key: client_ip, algorithm: fixed_window, rate: 10/1h } }\n\
+                  routes: [{ name: r, limits: [l] }]\n";
+    let found = report(&Asked { policy, format, show_keys: true, ..Asked::default() }, &[&log]);
+    assert_eq!(limit(&found, "l")["judged"], 950);
+    assert_eq!(found["refused"], 900 - 70 + 40);
+    // A key that is the address in the stead of a missing one is shown as the address.
+    let keys: Vec<&str> = limit(&found, "l")["top"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|key| key["key"].as_str().unwrap())
+        .collect();
+    assert!(keys.contains(&"192.0.2.3") && keys.contains(&"K"), "{keys:?}");
+    // In JSON lines, which have a field only where there is a value, the lines that have it are judged by it.
+    let json_line = |n: u32| {
+        let mut line = json!({ "time": 1_795_500_000 + n, "client_ip": "192.0.2.1", "method": "GET",
+            "path": "/", "status": 200, "headers": {} });
+        if n >= 300 {
+            line["headers"]["x-api-key"] = "K".into();
+        }
+        format!("{line}\n")
+    };
+    let log: String = (0..350).map(json_line).collect();
+    let policy = policy.replace("missing_key: client_ip", "missing_key: skip");
+    let asked = Asked { policy: &policy, fields: &["headers=headers"], ..Asked::default() };
+    let found = report(&asked, &[&log]);
+    assert_eq!(limit(&found, "l")["judged"], 50, "{found}");
+}
+
+#[test]
+fn slots_end_with_their_requests_whatever_process_comes_next() {
+    let slot = |order: u64| json!({ "replay": { "ended": order } });
+    let mut log = String::new();
+    for n in 0..3 {
+        log += &own("a", 2 * n + 1, 100 * n, 5, slot(2 * n + 2));
+    }
+    for n in 0..5 {
+        log += &own("b", 2 * n + 1, 1_000 + 100 * n, 5, slot(2 * n + 2));
+    }
+    let policy = one_limit("max_in_flight: 1");
+    let found = report(&Asked { policy: &policy, ..Asked::default() }, &[&log]);
+    assert_eq!((&found["requests"], &found["refused"]), (&json!(8), &json!(0)), "{found}");
+    assert!(notes(&found).contains("2 processes wrote the log"), "{found}");
+}
+
+#[test]
+fn own_lines_that_come_too_late_are_counted_and_refill_nothing() {
+    use tollgate::replay::{Log, Ordering, ReadSettings, SourceIndex};
+    let mut lines = String::new();
+    for order in [2, 3, 4, 1] {
+        let _ = write!(lines, "{}", own("a", order, order * 10, 5, json!({})));
+    }
+    let read = std::io::Cursor::new(lines.into_bytes());
+    let settings = ReadSettings::default();
+    let mut log = Log::read("log", read, SourceIndex(0), &settings).unwrap().unwrap();
+    let mut order = Ordering::new(1);
+    let mut given = Vec::new();
+    while let Some(entry) = log.next_entry() {
+        given.extend(order.push(entry));
+    }
+    given.extend(std::iter::from_fn(|| order.pop()));
+    let places: Vec<_> =
+        given.iter().map(|entry| (entry.trace.as_ref().unwrap().order, entry.is_late)).collect();
+    assert_eq!(places, [(2, false), (3, false), (1, true), (4, false)]);
+    assert_eq!(order.late(), 1);
+}

@@ -106,6 +106,14 @@ compare-state: build
 	$(CARGO) bench --bench saving
 	python3 scripts/compare/state.py
 
+.PHONY: compare-replay
+
+# How many lines a second a replay reads, beside awk and GoAccess. (GoAccess takes ten minutes for ten million lines.)
+GOACCESS_LINES ?= 10000000
+compare-replay: build
+	@./scripts/install-tools goaccess time python3
+	python3 scripts/compare/replay.py --goaccess-lines $(GOACCESS_LINES)
+
 .PHONY: kills
 
 # KILLS rounds of a process that is killed at a random moment under load and starts again. (`make test` has fewer,

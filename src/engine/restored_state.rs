@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::saved_records::{QuotaRecord, RestoredCell, decoded, read_cells, read_rules};
+use super::saved_records::{
+    MORE_QUOTAS, QuotaRecord, RestoredCell, decoded, read_cells, read_rules,
+};
 use super::state::Engine;
 use crate::limit::WindowLengths;
 use crate::policy::KeyRule;
@@ -61,13 +63,13 @@ impl Restorer {
 
     /// Restores a frame, or returns the cells that it holds.
     pub fn read(&mut self, frame: RestoredFrame) -> Option<SavedCells> {
-        let RestoredFrame { kind, payload, is_clean, .. } = frame;
+        let RestoredFrame { kind, group, payload, is_clean } = frame;
         match kind {
             FrameKind::Cells => {
                 let (quotas, list_as_changed) = (Arc::clone(&self.quotas), self.lists_as_changed);
                 return Some(SavedCells { payload, quotas, is_clean, list_as_changed });
             }
-            FrameKind::Quotas => self.read_quotas(&payload),
+            FrameKind::Quotas => self.read_quotas(&payload, group == MORE_QUOTAS),
             FrameKind::Rules => self.read_rules(&payload),
             FrameKind::Bans => self.read_bans(&payload),
             FrameKind::Start
@@ -144,12 +146,14 @@ impl Restorer {
         self.unreadable
     }
 
-    fn read_quotas(&mut self, payload: &[u8]) {
+    /// `is_more`: the quotas of the frame before stay.
+    fn read_quotas(&mut self, payload: &[u8], is_more: bool) {
         let Some(records) = decoded::<Vec<QuotaRecord>>(payload) else {
             self.unreadable += 1;
             return;
         };
-        let mut quotas = SavedQuotas::new();
+        let mut quotas =
+            if is_more { SavedQuotas::clone(&self.quotas) } else { SavedQuotas::new() };
         for record in records {
             let Some(quota) = record.numbers.quota() else {
                 self.unreadable += 1;

@@ -5,7 +5,9 @@
 
 use hashbrown::HashMap;
 
-use super::saved_records::{QuotaRecord, RestoredCell, decoded, read_cells, read_rules};
+use super::saved_records::{
+    MORE_QUOTAS, QuotaRecord, RestoredCell, decoded, read_cells, read_rules,
+};
 use crate::clock::Nanos;
 use crate::limit::Quota;
 use crate::policy::{KeyHash, KeyRule};
@@ -48,7 +50,7 @@ impl SavedContents {
     pub fn read(&mut self, frame: &RestoredFrame) {
         let payload = &*frame.payload;
         match frame.kind {
-            FrameKind::Quotas => self.read_quotas(payload),
+            FrameKind::Quotas => self.read_quotas(payload, frame.group == MORE_QUOTAS),
             FrameKind::Cells => self.read_cells(payload),
             FrameKind::Bans => match decoded::<Vec<SavedBan>>(payload) {
                 Some(bans) => bans.iter().for_each(|ban| {
@@ -108,12 +110,15 @@ impl SavedContents {
         self.unreadable
     }
 
-    fn read_quotas(&mut self, payload: &[u8]) {
+    /// `is_more`: the quotas of the frame before stay.
+    fn read_quotas(&mut self, payload: &[u8], is_more: bool) {
         let Some(records) = decoded::<Vec<QuotaRecord>>(payload) else {
             self.unreadable += 1;
             return;
         };
-        self.quotas.clear();
+        if !is_more {
+            self.quotas.clear();
+        }
         for record in records {
             let QuotaRecord { number, limit, numbers, denies_after_crash, .. } = record;
             let Some(quota) = numbers.quota() else {

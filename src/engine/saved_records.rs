@@ -10,6 +10,9 @@ use crate::limit::{Cell, QuotaNumbers, Rate};
 use crate::policy::{KeyHash, KeyRule, Ruling};
 use crate::store::{Grant, SavedCell};
 
+/// The group of a frame of quotas that adds to those of the frame before. Any other frame of quotas replaces them.
+pub(super) const MORE_QUOTAS: u8 = 1;
+
 /// A quota that cells name.
 #[derive(Serialize, Deserialize)]
 pub(super) struct QuotaRecord {
@@ -18,6 +21,13 @@ pub(super) struct QuotaRecord {
     pub(super) numbers: QuotaNumbers,
     pub(super) windows: Vec<Nanos>,
     pub(super) denies_after_crash: bool,
+}
+
+impl QuotaRecord {
+    /// At least as many bytes as it takes in a payload: a name, and numbers of at most ten bytes each.
+    pub(super) fn max_bytes(&self) -> usize {
+        self.limit.len() + 10 * (self.windows.len() + 10)
+    }
 }
 
 /// A cell. The key's bytes are written as they are: their bits are random, so no other form is shorter.

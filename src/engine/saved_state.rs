@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::saved_records::{QuotaRecord, RuleRecord, append, encoded};
+use super::saved_records::{MORE_QUOTAS, QuotaRecord, RuleRecord, append, encoded};
 use super::state::Engine;
 use crate::clock::{Stopwatch, TimeMark};
 use crate::limit::QuotaNumbers;
@@ -47,8 +47,8 @@ pub struct EngineSource {
     pub(super) engine: Arc<Engine>,
     mark: Box<dyn Fn() -> TimeMark + Send>,
     metrics: Arc<StateMetrics>,
-    /// The payload of the last quotas that were written.
-    quotas: Vec<u8>,
+    /// The payloads of the last quotas that were written.
+    quotas: Vec<Vec<u8>>,
     /// The last rules that were written.
     rules: Option<Arc<[KeyRule]>>,
     /// The batch that is being written, or was written last.
@@ -81,19 +81,15 @@ impl EngineSource {
     /// Adds the quotas that cells name, if they are not those that were written last.
     pub(super) fn save_quotas(&mut self, sink: &mut dyn FrameSink) {
         let held = self.engine.exact.embedded.hold_quotas();
-        let record = |issued: &Arc<IssuedQuota>| QuotaRecord {
-            number: issued.number(),
-            limit: issued.budget().limit().to_string(),
-            numbers: QuotaNumbers::from(issued.quota()),
-            windows: issued.windows().lengths().to_vec(),
-            denies_after_crash: issued.denies_after_crash(),
-        };
-        let records: Vec<QuotaRecord> = held.iter().map(record).collect();
-        let payload = encoded(&records);
-        if payload != self.quotas {
-            sink.add(FrameKind::Quotas, 0, &payload);
-            self.quotas = payload;
+        let payloads = quota_payloads(&held);
+        if payloads == self.quotas {
+            return;
         }
+        for (index, payload) in payloads.iter().enumerate() {
+            let group = if index == 0 { 0 } else { MORE_QUOTAS };
+            sink.add(FrameKind::Quotas, group, payload);
+        }
+        self.quotas = payloads;
     }
 
     pub(super) fn save_rules(&mut self, sink: &mut dyn FrameSink) {
@@ -184,20 +180,25 @@ impl EngineSource {
         let mut groups: Vec<Vec<u8>> = vec![Vec::new(); GROUPS.into()];
         let is_first = self.quotas.is_empty();
         for shard in 0..SHARDS {
-            let payload = &mut groups[usize::from(group_of(shard))];
-            let timed = Stopwatch::start();
-            let before = payload.len();
+            let group = group_of(shard);
+            let payload = &mut groups[usize::from(group)];
+            let (timed, mut is_empty, mut full) = (Stopwatch::start(), true, Vec::new());
             let embedded = &self.engine.exact.embedded;
-            take(embedded, shard, batch, &mut |cell| append(payload, cell));
-            if payload.len() > before {
+            take(embedded, shard, batch, &mut |cell| {
+                is_empty = false;
+                append(payload, cell);
+                if payload.len() >= PAYLOAD_BYTES {
+                    full.push(std::mem::take(payload));
+                }
+            });
+            if !is_empty {
                 self.metrics.record_lock(timed.elapsed().into());
             }
-            if payload.len() >= PAYLOAD_BYTES {
-                let payload = std::mem::take(payload);
+            if !full.is_empty() {
                 // Cells come after the quotas that they name. Which those are is known once the cells are copied.
                 self.save_quotas(sink);
-                sink.add(FrameKind::Cells, group_of(shard), &payload);
             }
+            full.iter().for_each(|payload| sink.add(FrameKind::Cells, group, payload));
         }
         if groups.iter().any(|payload| !payload.is_empty()) || is_first {
             self.save_quotas(sink);
@@ -237,6 +238,32 @@ impl EngineSource {
             sink.add(FrameKind::Cells, group_of(shard), payload);
         }
     }
+}
+
+/// The payloads of the frames of these quotas, each about as large as a payload of cells: all of them may be more than a
+/// frame holds. There is at least one.
+fn quota_payloads(quotas: &[Arc<IssuedQuota>]) -> Vec<Vec<u8>> {
+    let (mut payloads, mut records, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for issued in quotas {
+        let record = QuotaRecord {
+            number: issued.number(),
+            limit: issued.budget().limit().to_string(),
+            numbers: QuotaNumbers::from(issued.quota()),
+            windows: issued.windows().lengths().to_vec(),
+            denies_after_crash: issued.denies_after_crash(),
+        };
+        bytes += record.max_bytes();
+        records.push(record);
+        if bytes >= PAYLOAD_BYTES {
+            payloads.push(encoded(&records));
+            records.clear();
+            bytes = 0;
+        }
+    }
+    if !records.is_empty() || payloads.is_empty() {
+        payloads.push(encoded(&records));
+    }
+    payloads
 }
 
 /// The group of frames that a shard belongs to.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use super::timeouts::STALL_TIMEOUT;
-use super::wire::{Packet, packet_bytes, unexpected, write_packet};
+use super::wire::{Packet, packet_bytes, unexpected, write_frame};
 use crate::clock::Stopwatch;
 use crate::state::{FrameKind, FrameSink};
 
@@ -26,8 +26,26 @@ struct UnsentFrames {
     /// Whether bytes are being written that are not in `bytes` any more.
     is_writing: bool,
     is_closed: bool,
-    has_failed: bool,
+    /// Why nothing more is written.
+    failure: Option<String>,
 }
+
+impl UnsentFrames {
+    fn fail(&mut self, why: &str) {
+        self.failure = Some(why.to_owned());
+        self.bytes = Vec::new();
+    }
+
+    fn result(&self) -> io::Result<()> {
+        match &self.failure {
+            Some(why) => Err(io::Error::new(io::ErrorKind::BrokenPipe, why.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The reason for giving up a successor that does not read.
+const READS_NO_MORE: &str = "it reads no more";
 
 /// Frames to a successor.
 #[derive(Clone)]
@@ -50,7 +68,7 @@ impl FrameStream {
                 locked.is_writing = false;
                 changed.notify_all();
                 changed.wait_while(&mut locked, |queue| queue.bytes.is_empty() && !queue.is_closed);
-                if locked.bytes.is_empty() || locked.has_failed {
+                if locked.bytes.is_empty() || locked.failure.is_some() {
                     return;
                 }
                 bytes.clear();
@@ -59,8 +77,8 @@ impl FrameStream {
                 drop(locked);
                 if stream.write_all(&bytes).is_err() {
                     let mut locked = queue.lock();
-                    (locked.has_failed, locked.is_writing) = (true, false);
-                    locked.bytes = Vec::new();
+                    locked.is_writing = false;
+                    locked.fail(READS_NO_MORE);
                     changed.notify_all();
                     return;
                 }
@@ -72,8 +90,11 @@ impl FrameStream {
     /// Adds a packet.
     pub(super) fn send(&self, packet: &Packet) -> io::Result<()> {
         let bytes = packet_bytes(packet)?;
-        self.push(|out| out.extend_from_slice(&bytes));
-        Ok(())
+        self.push(|out| {
+            out.extend_from_slice(&bytes);
+            Ok(())
+        });
+        self.queue.0.lock().result()
     }
 
     /// Waits until at most this many bytes are unwritten. Returns whether that is so; an error if the successor does not
@@ -82,13 +103,11 @@ impl FrameStream {
         let (queue, changed) = &*self.queue;
         let mut locked = queue.lock();
         let is_busy = |queue: &mut UnsentFrames| {
-            !queue.has_failed && (queue.bytes.len() > bytes || (bytes == 0 && queue.is_writing))
+            queue.failure.is_none()
+                && (queue.bytes.len() > bytes || (bytes == 0 && queue.is_writing))
         };
         let waited = changed.wait_while_for(&mut locked, is_busy, time);
-        match locked.has_failed {
-            true => Err(io::Error::new(io::ErrorKind::BrokenPipe, "it reads no more")),
-            false => Ok(!waited.timed_out()),
-        }
+        locked.result().map(|()| !waited.timed_out())
     }
 
     /// Ends the thread once everything is written.
@@ -98,14 +117,14 @@ impl FrameStream {
         changed.notify_all();
     }
 
-    fn push(&self, add: impl FnOnce(&mut Vec<u8>)) {
+    fn push(&self, add: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
         let (queue, changed) = &*self.queue;
         let mut locked = queue.lock();
-        if !locked.has_failed {
-            add(&mut locked.bytes);
-            if locked.bytes.len() > MAX_UNSENT_BYTES {
-                locked.has_failed = true;
-                locked.bytes = Vec::new();
+        if locked.failure.is_none() {
+            match add(&mut locked.bytes) {
+                Ok(()) if locked.bytes.len() > MAX_UNSENT_BYTES => locked.fail(READS_NO_MORE),
+                Ok(()) => {}
+                Err(error) => locked.fail(&error.to_string()),
             }
             changed.notify_all();
         }
@@ -114,7 +133,7 @@ impl FrameStream {
 
 impl FrameSink for FrameStream {
     fn add(&mut self, kind: FrameKind, group: u8, payload: &[u8]) {
-        self.push(|out| write_packet(out, kind as u8, group, payload));
+        self.push(|out| write_frame(out, kind, group, payload));
     }
 }
 
@@ -190,6 +209,7 @@ fn is_pause(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::MAX_PAYLOAD;
 
     #[test]
     fn an_answer_counts_once_and_only_if_it_is_awaited() {
@@ -223,6 +243,21 @@ mod tests {
             }
             let has_arrived = answers.close_unless_arrived("taken\n");
             assert_eq!(has_arrived, written.join().unwrap(), "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_frame_that_no_successor_would_read_ends_the_handover() {
+        for (bytes, is_sent) in [(MAX_PAYLOAD, true), (MAX_PAYLOAD + 1, false)] {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let reading = std::thread::spawn(move || io::copy(&mut theirs, &mut io::sink()));
+            let mut frames = FrameStream::start(&ours).unwrap();
+            frames.add(FrameKind::Quotas, 0, &vec![0; bytes]);
+            let sent = frames.wait_below(0, Duration::from_secs(10));
+            assert_eq!(sent.is_ok(), is_sent, "{bytes}: {sent:?}");
+            frames.close();
+            drop((frames, ours));
+            assert_eq!(reading.join().unwrap().unwrap() > 0, is_sent, "{bytes}");
         }
     }
 

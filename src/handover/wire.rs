@@ -122,8 +122,20 @@ pub(super) fn version_of(line: &str) -> Option<u32> {
     line.strip_prefix(WAIT_PREFIX)?.strip_suffix(WAIT_SUFFIX)?.parse().ok()
 }
 
+/// Writes a frame as a packet. An error if the successor would not read it.
+pub(super) fn write_frame(
+    out: &mut Vec<u8>,
+    kind: FrameKind,
+    group: u8,
+    payload: &[u8],
+) -> io::Result<()> {
+    kind.check_payload(payload)?;
+    write_packet(out, kind as u8, group, payload);
+    Ok(())
+}
+
 /// Writes the head of a packet and its payload.
-pub(super) fn write_packet(out: &mut Vec<u8>, kind: u8, group: u8, payload: &[u8]) {
+fn write_packet(out: &mut Vec<u8>, kind: u8, group: u8, payload: &[u8]) {
     out.extend_from_slice(&[kind, group]);
     let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
     out.extend_from_slice(&length.to_le_bytes());
@@ -132,14 +144,20 @@ pub(super) fn write_packet(out: &mut Vec<u8>, kind: u8, group: u8, payload: &[u8
 
 /// A packet that is not a frame, as bytes.
 pub(super) fn packet_bytes(packet: &Packet) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
     let (kind, payload) = match packet {
         Packet::Hello(hello) => (HELLO, postcard::to_stdvec(hello)),
         Packet::Copied(word) => (COPIED, postcard::to_stdvec(word)),
         Packet::Last { word, since } => (LAST, postcard::to_stdvec(&(word, since))),
-        Packet::Frame { kind, payload, .. } => (*kind as u8, Ok(payload.clone())),
+        Packet::Frame { kind, group, payload } => {
+            return write_frame(&mut bytes, *kind, *group, payload).map(|()| bytes);
+        }
     };
-    let mut bytes = Vec::new();
-    write_packet(&mut bytes, kind, 0, &payload.map_err(io::Error::other)?);
+    let payload = payload.map_err(io::Error::other)?;
+    if payload.len() > MAX_HELLO {
+        return Err(io::Error::other("a greeting that is too long to be read"));
+    }
+    write_packet(&mut bytes, kind, 0, &payload);
     Ok(bytes)
 }
 

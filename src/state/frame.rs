@@ -9,6 +9,8 @@
 //! Sequence numbers ascend through all logs of a directory, so a frame that is doubled or left over from an older file is
 //! noticed.
 
+use std::io;
+
 /// The version of the format. A directory of another version is refused.
 pub(super) const VERSION: u16 = 1;
 
@@ -73,6 +75,21 @@ impl FrameKind {
     /// The kind of a number.
     pub fn of_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == number)
+    }
+
+    /// Checks that a payload can be read again.
+    ///
+    /// # Errors
+    /// It is larger than [`MAX_PAYLOAD`]: readers take such a frame for damage.
+    pub fn check_payload(self, payload: &[u8]) -> io::Result<()> {
+        let bytes = payload.len();
+        if bytes <= MAX_PAYLOAD {
+            return Ok(());
+        }
+        let what = format!(
+            "a frame ({self:?}) of {bytes} bytes, of which at most {MAX_PAYLOAD} can be read again; this is a defect of tollgate"
+        );
+        Err(io::Error::new(io::ErrorKind::InvalidInput, what))
     }
 }
 

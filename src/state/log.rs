@@ -25,7 +25,7 @@ const SEQUENCES_OF_OTHERS: u64 = 1 << 32;
 
 /// Takes frames. Errors are told when the frames are flushed.
 pub trait FrameSink {
-    /// Adds a frame. `payload` is at most [`MAX_PAYLOAD`](super::MAX_PAYLOAD) bytes.
+    /// Adds a frame. A `payload` of more than [`MAX_PAYLOAD`](super::MAX_PAYLOAD) bytes is an error, because nobody could read it.
     fn add(&mut self, kind: FrameKind, group: u8, payload: &[u8]);
 }
 
@@ -131,6 +131,11 @@ impl StateLog {
     /// Whether a log is open.
     pub(super) const fn is_open(&self) -> bool {
         self.file.is_some()
+    }
+
+    /// Whether something that was added cannot be written. The next flush tells why.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.failure.is_some()
     }
 
     /// How many logs there are.
@@ -289,13 +294,15 @@ impl StateLog {
     }
 
     fn write_out(&mut self) {
+        if self.failure.is_some() {
+            self.buffer.clear();
+        }
         if self.buffer.is_empty() {
             return;
         }
-        let written = match (&self.file, &self.failure) {
-            (_, Some(_)) => Ok(()),
-            (None, None) => Err(io::Error::other("no log is open")),
-            (Some(file), None) => file.append(&self.buffer),
+        let written = match &self.file {
+            None => Err(io::Error::other("no log is open")),
+            Some(file) => file.append(&self.buffer),
         };
         match written {
             Ok(()) => {
@@ -329,6 +336,10 @@ impl StateLog {
 
 impl FrameSink for StateLog {
     fn add(&mut self, kind: FrameKind, group: u8, payload: &[u8]) {
+        if let Err(error) = kind.check_payload(payload) {
+            self.failure.get_or_insert(error);
+            return;
+        }
         let before = self.buffer.len();
         FrameHeader::write(&mut self.buffer, kind, group, self.next_sequence, payload);
         self.next_sequence = self.next_sequence.wrapping_add(1);

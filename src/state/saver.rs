@@ -233,7 +233,7 @@ impl<S: StateSource> Saver<S> {
         self.lacks_cells |= cells == CellsFor::Both && !self.log.is_open();
         // The next step writes it.
         self.log.collect(false);
-        self.has_more |= self.log.added() != before;
+        self.has_more |= self.log.added() != before || self.log.has_failed();
     }
 
     /// The number of shards of the source.
@@ -326,7 +326,8 @@ impl<S: StateSource> Saver<S> {
         let changed = self.log.added() - before;
         self.changed_bytes += changed;
         self.continue_round(changed)?;
-        let wrote = self.log.added() != before || std::mem::take(&mut self.has_more);
+        let has_more = std::mem::take(&mut self.has_more) || self.log.has_failed();
+        let wrote = self.log.added() != before || has_more;
         if wrote {
             let mark = postcard::to_stdvec(&self.source.mark()).map_err(io::Error::other)?;
             self.log.add(FrameKind::Time, 0, &mark);

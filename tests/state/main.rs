@@ -9,5 +9,6 @@ mod fixture;
 mod history;
 mod inspection;
 mod kept;
+mod large;
 mod node;
 mod succession;

@@ -35,6 +35,12 @@ pub trait StateDisk: Send + Sync {
     /// What the system says.
     fn size(&self, name: &str) -> io::Result<u64>;
 
+    /// How many bytes can still be written on its volume.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn free(&self) -> io::Result<u64>;
+
     /// Removes a file.
     ///
     /// # Errors
@@ -163,6 +169,11 @@ impl StateDisk for FolderDisk {
 
     fn size(&self, name: &str) -> io::Result<u64> {
         Ok(fs::metadata(self.path(name))?.len())
+    }
+
+    fn free(&self) -> io::Result<u64> {
+        let volume = rustix::fs::statvfs(&self.folder)?;
+        Ok(volume.f_bavail.saturating_mul(volume.f_frsize))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::disk::{DiskFile, StateDisk};
 use super::frame::{FrameHeader, FrameKind};
 use super::progress::StateMetrics;
+use super::room::VolumeRoom;
 use super::sync::SyncJob;
 
 /// Bytes that are collected before they are written.
@@ -267,6 +268,12 @@ impl StateLog {
     /// Makes room on a full disk: the logs before the latest complete round are a second copy.
     pub(super) fn make_room(&mut self) {
         self.remove_before(self.complete.unwrap_or(0));
+    }
+
+    /// The room on the volume; `None`: the disk does not tell.
+    pub(super) fn room(&self) -> Option<VolumeRoom> {
+        let logs = self.logs.iter().map(|log| log.bytes).sum();
+        self.disk.free().ok().map(|free| VolumeRoom { free, logs })
     }
 
     /// Removes this log and all later ones, which an attempt that failed has begun. Nothing else holds what they hold, but

@@ -24,6 +24,7 @@ mod inspection;
 mod log;
 mod progress;
 mod recovery;
+mod room;
 mod run_id;
 mod saver;
 mod saver_thread;

@@ -11,16 +11,17 @@ use std::sync::atomic::Ordering;
 use super::frame::FrameKind;
 use super::log::{FrameSink, StateLog};
 use super::progress::{SaveOutcome, StateMetrics};
+use super::room::{RoundPace, least, next_round};
 use super::run_id::run_id;
 use super::shared_sink::{CellsFor, SharedSink, SuccessorSink};
 use super::sync::{SyncAtOnce, SyncRunner};
 use crate::clock::{Nanos, TimeMark};
 
-/// The smallest number of bytes of changes after which a round begins.
+/// The smallest number of bytes of changes after which a round begins, on a volume that is not small.
 const MIN_ROUND_BYTES: u64 = 16 * 1024 * 1024;
 
 /// How many bytes of a round are written in one step after a failure, when nothing that was written before can be relied
-/// on.
+/// on, and where the volume has little room.
 const URGENT_BYTES: u64 = 32 * 1024 * 1024;
 
 /// Logs after which a round is written without regard to how much has changed: each start of the process makes one.
@@ -82,6 +83,7 @@ struct Round {
     bytes: u64,
     /// Whether it follows a failure.
     is_urgent: bool,
+    pace: RoundPace,
     /// Whether all of it is written.
     is_written: bool,
 }
@@ -122,6 +124,8 @@ pub struct Saver<S> {
     has_failed: bool,
     /// Why, as the log was told last.
     failure: Option<String>,
+    /// Whether the log was told that the volume is too small.
+    is_told_small: bool,
     /// Whether the logs lack what has not changed.
     lacks_cells: bool,
     is_handed_over: bool,
@@ -165,6 +169,7 @@ impl<S: StateSource> Saver<S> {
             has_more: false,
             has_failed: false,
             failure: None,
+            is_told_small: false,
             lacks_cells: false,
             is_handed_over: false,
             min_round: MIN_ROUND_BYTES,
@@ -344,21 +349,27 @@ impl<S: StateSource> Saver<S> {
 
     /// Opens a log if none is open, or everything has to be written once more.
     fn open_log(&mut self) -> io::Result<()> {
-        let has_changed_much = self.changed_bytes > self.round_bytes.max(self.min_round);
         match (self.is_handed_over, self.log.is_open()) {
             (true, true) => Ok(()),
             (true, false) => Err(io::Error::other("the disk has failed before")),
             (false, false) => {
                 let is_urgent = self.has_failed || self.lacks_cells || self.log.count() > MAX_LOGS;
-                self.begin_round(is_urgent)
+                self.begin_round(is_urgent, RoundPace::Proportional)
             }
-            (false, true) if self.round.is_none() && has_changed_much => {
-                // What was collected for a successor belongs to the log before.
-                self.log.flush()?;
-                self.begin_round(false)
-            }
-            (false, true) => Ok(()),
+            (false, true) if self.round.is_some() => Ok(()),
+            (false, true) => match self.next_round() {
+                Some(pace) => {
+                    // What was collected for a successor belongs to the log before.
+                    self.log.flush()?;
+                    self.begin_round(false, pace)
+                }
+                None => Ok(()),
+            },
         }
+    }
+
+    fn next_round(&self) -> Option<RoundPace> {
+        next_round(self.round_bytes, self.changed_bytes, self.min_round, || self.log.room())
     }
 
     /// Has what is written brought to the disk, if that is wanted and nothing is on its way there.
@@ -413,6 +424,7 @@ impl<S: StateSource> Saver<S> {
         if let Some(round) = sync.completes {
             self.log.set_complete(round.number);
             (self.round, self.round_bytes, self.lacks_cells) = (None, round.bytes, false);
+            self.look_at_room();
             self.retry_after = FIRST_RETRY;
             if std::mem::take(&mut self.has_failed) {
                 self.failure = None;
@@ -421,6 +433,23 @@ impl<S: StateSource> Saver<S> {
         }
         if !self.is_recovering() {
             self.source.set_saved(sync.batch);
+        }
+    }
+
+    /// A round is complete. Where room is scarce, the copy before it makes way for the next one.
+    fn look_at_room(&mut self) {
+        let Some(room) = self.log.room() else {
+            return;
+        };
+        if room.is_scarce(self.round_bytes) {
+            self.log.make_room();
+        }
+        if room.is_too_small(self.round_bytes) && !std::mem::replace(&mut self.is_told_small, true)
+        {
+            let (offered, least) = (room.offered() >> 10, least(self.round_bytes) >> 10);
+            log::warn!(
+                "the state may not fit on its volume for long: it has {offered} KiB for it, and {least} KiB are needed; free space, or use a larger volume"
+            );
         }
     }
 
@@ -438,24 +467,32 @@ impl<S: StateSource> Saver<S> {
         }
     }
 
-    fn begin_round(&mut self, is_urgent: bool) -> io::Result<()> {
+    fn begin_round(&mut self, is_urgent: bool, pace: RoundPace) -> io::Result<()> {
         self.log.begin()?;
         let (cells, successor) = (CellsFor::Log, self.successor.as_mut());
         self.source.save_common(&mut SharedSink { log: Some(&mut self.log), successor, cells });
         let number = self.log.number();
         let bytes = self.log.added();
-        self.round = Some(Round { number, next_shard: 0, bytes, is_urgent, is_written: false });
+        let round = Round { number, next_shard: 0, bytes, is_urgent, pace, is_written: false };
+        self.round = Some(round);
         Ok(())
     }
 
     /// Writes as many shards as there were changes, so that a round is complete when the changes since it began are as
-    /// large as everything.
+    /// large as everything; and all of them where room becomes scarce.
     fn continue_round(&mut self, changed: u64) -> io::Result<()> {
         let may_go_on = |round: &&mut Round| !self.is_handed_over && !round.is_written;
         let Some(round) = self.round.as_mut().filter(may_go_on) else {
             return Ok(());
         };
-        let wanted = if round.is_urgent { self.urgent_bytes } else { changed };
+        let expected = self.round_bytes.max(round.bytes);
+        if self.log.room().is_some_and(|room| room.is_scarce(expected)) {
+            round.pace = RoundPace::AtOnce;
+        }
+        let wanted = match round.pace {
+            RoundPace::Proportional if !round.is_urgent => changed,
+            RoundPace::Proportional | RoundPace::AtOnce => self.urgent_bytes,
+        };
         let before = self.log.added();
         while round.next_shard < self.source.shards() && self.log.added() - before < wanted {
             let (cells, successor) = (CellsFor::Log, self.successor.as_mut());
@@ -475,7 +512,8 @@ impl<S: StateSource> Saver<S> {
     fn fail(&mut self, error: &io::Error, now: Nanos) {
         let outcome = SaveOutcome::of(error);
         self.metrics.record(outcome);
-        if outcome == SaveOutcome::Full {
+        let is_full = outcome == SaveOutcome::Full;
+        if is_full {
             self.log.make_room();
         }
         // A round after a failure writes everything anew, so the logs of an earlier attempt that failed only take room.

@@ -189,6 +189,31 @@ async fn a_full_disk_is_told_changes_no_decision_and_recovers_by_itself() {
     check_kept(&node, &mounts, gate, "a", spent).await;
 }
 
+/// Everything is written again before the logs have taken the volume, so nothing but somebody else's files can fill it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_volume_is_not_filled_by_its_own_logs() {
+    const KEYS: u32 = 50;
+    let Some(mounts) = Mounts::new() else { return };
+    mounts.run(&format!("mount -t tmpfs -o size=128k none {MOUNTED}"));
+    let limits = [("allow", "rate: 1000000/366d, algorithm: fixed_window")];
+    let node = Node::new(Some(&format!("{MOUNTED}/state")), &limits).await;
+    let gate = node.start(&mounts.enter()).await;
+    for round in 1..=40 {
+        for key in 0..KEYS {
+            let left = 1_000_000 - round;
+            assert_eq!(ask(&gate, "allow", &key.to_string()).await, (200, left), "{}", gate.log());
+        }
+    }
+    assert_eq!(metric(&gate.metrics().await, FULL), 0.0, "{}", gate.log());
+    end(gate).await;
+    let gate = node.start(&mounts.enter()).await;
+    assert!(!gate.log().contains("orderly"), "{}", gate.log());
+    for key in 0..KEYS {
+        assert_eq!(ask(&gate, "allow", &key.to_string()).await, (200, 1_000_000 - 41));
+    }
+    end(gate).await;
+}
+
 /// A file system that fails becomes read-only under its open files, and is mounted anew when it is repaired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_system_that_becomes_read_only_is_told_and_used_again_when_it_is_repaired() {

@@ -242,6 +242,10 @@ impl StateDisk for SimulatedDisk {
         Ok(file.content().len() as u64)
     }
 
+    fn free(&self) -> io::Result<u64> {
+        Ok(self.0.lock().unwrap().room.map_or(u64::MAX, |room| room as u64))
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         self.fault()?;
         let mut state = self.0.lock().unwrap();

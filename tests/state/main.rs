@@ -11,4 +11,5 @@ mod inspection;
 mod kept;
 mod large;
 mod node;
+mod small_disks;
 mod succession;

@@ -60,7 +60,7 @@ pub struct StateLog {
     fingerprint: u64,
     /// All logs, ascending; the last is written if `file` is open.
     logs: Vec<LogFile>,
-    /// The log with which the latest complete round began.
+    /// The log with which the latest complete round began that can be restored without an earlier one.
     complete: Option<u64>,
     file: Option<Arc<dyn DiskFile>>,
     /// Files that were written to and not brought to the disk since, and whether names were not.
@@ -82,6 +82,7 @@ pub struct StateLog {
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogEnd {
     pub(super) logs: Vec<LogFile>,
+    /// The complete round that a start begins to restore with.
     pub(super) complete: Option<u64>,
     pub(super) last_number: u64,
     pub(super) next_sequence: u64,

@@ -241,7 +241,8 @@ impl Recovery {
         summary.is_clean &= clean.is_some();
         let clean_until = clean.map(|(_, sequence)| sequence);
         let end = LogEnd {
-            complete: summary.complete,
+            // The latest one may be damaged. Then the one before is needed until there is a later one.
+            complete: rounds.contains(&first).then_some(first),
             last_number: numbers.last().copied().unwrap_or(0),
             next_sequence: sequence.map_or(0, |sequence| sequence.wrapping_add(1)),
             logs: files.clone(),

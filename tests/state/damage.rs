@@ -291,3 +291,42 @@ fn what_was_put_aside_is_never_replaced() {
     assert_eq!(read("ignored-1800000000/log.0000000001"), log);
     assert!(state.join("ignored-1800000000-3").is_dir(), "each start has one of its own");
 }
+
+/// The bytes of a log at which its frames of cells begin, and how many follow the head of each.
+fn frames_of_cells(content: &[u8]) -> Vec<(usize, usize)> {
+    let (mut at, mut found) = (0, Vec::new());
+    while content.len() >= at + 24 {
+        let length = content[at + 8..at + 12].try_into().map(u32::from_le_bytes).unwrap() as usize;
+        if content[at + 4] == 4 {
+            found.push((at, length));
+        }
+        at += 24 + length;
+    }
+    found
+}
+
+/// The last complete round is damaged, so a start needs the one before. On a full disk that one stays until there is another.
+#[test]
+fn a_full_disk_keeps_the_round_that_stands_for_a_damaged_one() {
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let whole = written(&clock);
+    let complete = Recovery::read(Arc::new(whole.after_kill()), FINGERPRINT).unwrap();
+    let complete = format!("log.{:010}", complete.summary().complete.unwrap());
+    for (at, length) in frames_of_cells(&whole.content(&complete)) {
+        let disk = whole.after_kill();
+        disk.damage(&complete, at + 24 + length / 2);
+        let mut node = Node::start(POLICY, &clock, &disk);
+        assert!(node.found.is_incomplete());
+        disk.set_room(Some(100));
+        for _ in 0..3 {
+            assert!(node.is_allowed("", "new"));
+            clock.advance(Nanos::from_secs(1));
+            node.saver.step(true);
+        }
+        assert!(node.metrics.is_failing());
+        let node = Node::start(POLICY, &clock, &disk.after_kill());
+        for n in 0..50 {
+            assert!(node.spent("writes", &key(n)) >= 1, "{at}: {n} is lost");
+        }
+    }
+}

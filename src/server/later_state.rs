@@ -15,7 +15,7 @@ use super::state_keeping::StateKeeping;
 use crate::clock::{Clock as _, Stopwatch};
 use crate::config::StateSettings;
 use crate::handover::{EarlySave, Greeted};
-use crate::state::{FoundLogs, KEY_SECRET_BYTES, StateDirectory, StateError};
+use crate::state::{FoundLogs, KEY_SECRET_BYTES, OtherSecret, StateDirectory, StateError};
 
 /// How long a directory is waited for. Together with [`SAVE_PATIENCE`] it is less than the 10 s that the running process waits to be
 /// told that this one is prepared.
@@ -35,20 +35,25 @@ const LATE_LOCK_RETRY: Duration = Duration::from_secs(1);
 pub(super) struct LaterState {
     settings: StateSettings,
     secret: [u8; KEY_SECRET_BYTES],
+    other: OtherSecret,
     /// The [`run_id`](crate::state::run_id) of the process before, and whether it has a state directory.
     running: u64,
     running_has_state: bool,
 }
 
 impl LaterState {
-    /// Checks that this process will be able to use the directory.
-    pub(super) fn check(settings: &StateSettings, running: &Greeted) -> Result<Self, StartError> {
+    /// Checks that this process will be able to use the directory. `other`: what becomes of that of another secret.
+    pub(super) fn check(
+        settings: &StateSettings,
+        running: &Greeted,
+        other: OtherSecret,
+    ) -> Result<Self, StartError> {
         let (folder, secret) = (settings.directory.clone(), *running.secret());
         let (tell, told) = sync_channel(1);
         let checking = std::thread::Builder::new().name("state-check".to_owned());
         let checking = checking.spawn(move || {
             // Nobody waits any more if it took too long.
-            let _is_heard = tell.send(StateDirectory::check_for(&folder, &secret));
+            let _is_heard = tell.send(StateDirectory::check_for(&folder, &secret, other));
         });
         let checked = match checking {
             Ok(_) => told
@@ -58,7 +63,7 @@ impl LaterState {
         };
         checked.map_err(|error| StartError::State(Box::new(error)))?;
         let (running, running_has_state) = (running.run_id(), running.has_state());
-        Ok(Self { settings: settings.clone(), secret, running, running_has_state })
+        Ok(Self { settings: settings.clone(), secret, other, running, running_has_state })
     }
 
     /// Begins to save, after everything has been copied once and before this process counts. If the directory is free, returns
@@ -103,6 +108,7 @@ impl LaterState {
 
     fn open(&self, found: FoundLogs, saved: &SaveContext) -> Result<StateDirectory, StateError> {
         let date = saved.clock.date(saved.clock.now()).secs();
+        let found = (found, self.other);
         StateDirectory::open_for_handover(&self.settings.directory, &self.secret, found, date)
     }
 }

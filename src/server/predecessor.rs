@@ -16,6 +16,7 @@ use crate::edge::ListeningSockets;
 use crate::handover::{self, EarlySave, Greeted, TakeUp, greet};
 use crate::policy::KeySecret;
 use crate::signals::OperatorRequests;
+use crate::state::OtherSecret;
 
 /// What was counted before this process.
 pub(super) enum Before {
@@ -45,8 +46,12 @@ impl Before {
         socket_path: &io::Result<PathBuf>,
     ) -> Result<Self, StartError> {
         if let Some(greeted) = greeted(options.upgrade, socket_path)? {
+            let other = match options.ignore_state {
+                true => OtherSecret::IsIgnored,
+                false => OtherSecret::IsRefused,
+            };
             let later = match config.store.state() {
-                Some(settings) => Some(LaterState::check(settings, &greeted)?),
+                Some(settings) => Some(LaterState::check(settings, &greeted, other)?),
                 None => None,
             };
             if greeted.has_state() && later.is_none() {
@@ -56,7 +61,7 @@ impl Before {
             }
             if options.ignore_state {
                 log::warn!(
-                    "--ignore-state has no effect: the counts come from the running process"
+                    "--ignore-state: the counts come from the running process; only what a directory holds under another secret is moved away"
                 );
             }
             return Ok(Self::Running(greeted, later));

@@ -35,6 +35,15 @@ pub struct StateDirectory {
     lock: HeldLock,
 }
 
+/// What becomes of a directory whose keys are hashed with another secret than those of the process before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherSecret {
+    /// It is refused.
+    IsRefused,
+    /// What it holds is moved into a folder inside it.
+    IsIgnored,
+}
+
 /// What becomes of logs in a directory whose counts come from the process before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FoundLogs {
@@ -87,16 +96,19 @@ impl StateDirectory {
     /// secret gets this one. `found`: what becomes of its logs.
     ///
     /// # Errors
-    /// Every [`StateError`]; another secret too.
+    /// Every [`StateError`]; another secret too, unless it is ignored.
     pub fn open_for_handover(
         folder: &Path,
         secret: &[u8; KEY_SECRET_BYTES],
-        found: FoundLogs,
+        (found, other): (FoundLogs, OtherSecret),
         date_secs: u64,
     ) -> Result<Self, StateError> {
-        Self::check_for(folder, secret)?;
+        Self::check_for(folder, secret, other)?;
         let lock = take_lock(folder)?;
-        if found == FoundLogs::AreMoved {
+        let is_other = matches!(check_secret(folder, secret), Err(StateError::Secret { .. }));
+        if is_other && other == OtherSecret::IsIgnored {
+            move_old_files(folder, date_secs, "the state is ignored")?;
+        } else if found == FoundLogs::AreMoved {
             let why = "the running process does not hold this directory, and what was in it may be older than the counts";
             move_old_files(folder, date_secs, why)?;
         }
@@ -124,16 +136,16 @@ impl StateDirectory {
     ///
     /// # Errors
     /// As there.
-    pub fn check_for(folder: &Path, secret: &[u8; KEY_SECRET_BYTES]) -> Result<(), StateError> {
+    pub fn check_for(
+        folder: &Path,
+        secret: &[u8; KEY_SECRET_BYTES],
+        other: OtherSecret,
+    ) -> Result<(), StateError> {
         create_folder(folder).map_err(io_error(folder, "create it, or name another directory"))?;
         check_owner(folder)?;
-        match read_secret(folder)? {
-            Some(found) if found != *secret => {
-                let problem =
-                    "its keys are hashed with another secret than those of the running process";
-                Err(StateError::Secret { folder: folder.to_owned(), problem })
-            }
-            Some(_) | None => Ok(()),
+        match check_secret(folder, secret) {
+            Err(StateError::Secret { .. }) if other == OtherSecret::IsIgnored => Ok(()),
+            checked => checked,
         }
     }
 
@@ -317,6 +329,18 @@ pub(super) fn read_secret(folder: &Path) -> Result<Option<[u8; KEY_SECRET_BYTES]
             let problem = "its key-secret is damaged, so its keys cannot be found again";
             Err(StateError::Secret { folder: folder.to_owned(), problem })
         }
+    }
+}
+
+/// Checks that a directory has this secret, or none.
+fn check_secret(folder: &Path, secret: &[u8; KEY_SECRET_BYTES]) -> Result<(), StateError> {
+    match read_secret(folder)? {
+        Some(found) if found != *secret => {
+            let problem =
+                "its keys are hashed with another secret than those of the running process";
+            Err(StateError::Secret { folder: folder.to_owned(), problem })
+        }
+        Some(_) | None => Ok(()),
     }
 }
 

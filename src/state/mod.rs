@@ -32,7 +32,9 @@ mod section;
 mod shared_sink;
 mod sync;
 
-pub use directory::{FoundLogs, KEY_SECRET_BYTES, StateDirectory, StateLock, read_key_secret};
+pub use directory::{
+    FoundLogs, KEY_SECRET_BYTES, OtherSecret, StateDirectory, StateLock, read_key_secret,
+};
 pub use disk::{DiskFile, FolderDisk, StateDisk};
 pub use error::StateError;
 pub use frame::{FrameKind, GROUPS, MAX_PAYLOAD};

@@ -152,3 +152,35 @@ async fn an_end_saves_everything_into_a_directory_that_was_just_removed() {
         check_spent(&node, &LIMITS, 1, &gate.log()).await;
     }
 }
+
+/// A process without a directory has a secret of its own, so the counts of an earlier one are refused. They can be put aside
+/// without an end of the process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_of_an_earlier_run_is_ignored_on_request() {
+    let limits = &LIMITS[..1];
+    let node = Node::new(None, limits).await;
+    let first = node.start(&[]).await;
+    spend(&first, limits, 0).await;
+    saved(&first).await;
+    end(first).await;
+    let mut store = String::new();
+    node.edit(|text| {
+        let line = text.lines().find(|line| line.starts_with("store:")).unwrap();
+        store = format!("{line}\n");
+        text.replace(&store, "")
+    });
+    let mut old = node.start(&[]).await;
+    spend(&old, limits, 0).await;
+    node.edit(|text| format!("{text}{store}"));
+    let refused = node.start_unready(&[], &["--upgrade"]);
+    logged(&refused, "with --ignore-state").await;
+    let mut new = node.start_unready(&[], &["--upgrade", "--ignore-state"]);
+    logged(&new, "waiting for process").await;
+    old.signal("QUIT");
+    logged(&new, "listening on").await;
+    new.signal("KILL");
+    new.ended(Duration::from_secs(10)).await.unwrap();
+    old.ended(Duration::from_secs(10)).await.unwrap();
+    assert_eq!(ignored(&node.folder.path().join("state")).len(), 1, "{}", new.log());
+    check_spent(&node, limits, 1, &new.log()).await;
+}

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tollgate::clock::{ManualClock, Nanos};
-use tollgate::state::{FoundLogs, Recovery, StateDirectory, StateDisk as _, StateError};
+use tollgate::state::{
+    FoundLogs, OtherSecret, Recovery, StateDirectory, StateDisk as _, StateError,
+};
 
 use crate::disk::SimulatedDisk;
 use crate::node::{EPOCH, FINGERPRINT, Node};
@@ -246,7 +248,8 @@ fn a_directory_that_somebody_else_has_written_to_is_gone_on_with() {
         std::fs::remove_dir_all(&state).unwrap();
 
         let open = || {
-            StateDirectory::open_for_handover(&state, &secret, FoundLogs::AreMoved, DATE).unwrap()
+            let found = (FoundLogs::AreMoved, OtherSecret::IsRefused);
+            StateDirectory::open_for_handover(&state, &secret, found, DATE).unwrap()
         };
         let (mut other, its_lock) = Node::start_holding(POLICY, &clock, open());
         other.saver = other.saver.with_min_round(1).that_lacks_cells();
@@ -329,4 +332,30 @@ fn a_full_disk_keeps_the_round_that_stands_for_a_damaged_one() {
             assert!(node.spent("writes", &key(n)) >= 1, "{at}: {n} is lost");
         }
     }
+}
+
+/// A process without a directory has a secret of its own. Whoever gives its successor one of an earlier run may ignore that.
+#[test]
+fn a_directory_of_another_secret_is_ignored_only_on_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let written = |name: &str| std::fs::read(state.join(name)).unwrap();
+    drop(open(&state, false).unwrap());
+    let secret = written("key-secret");
+    let hand_over = |found, other| {
+        StateDirectory::open_for_handover(&state, &[9; 16], (found, other), 1_800_000_000)
+    };
+    for found in [FoundLogs::AreMoved, FoundLogs::Stay] {
+        let refused = hand_over(found, OtherSecret::IsRefused);
+        assert!(matches!(refused, Err(StateError::Secret { .. })));
+        assert_eq!(written("key-secret"), secret, "a refusal changes nothing");
+    }
+    drop(hand_over(FoundLogs::Stay, OtherSecret::IsIgnored).unwrap());
+    assert_eq!(written("ignored-1800000000/key-secret"), secret);
+    // From now on it is its own, and stays.
+    drop(hand_over(FoundLogs::Stay, OtherSecret::IsIgnored).unwrap());
+    assert!(!state.join("ignored-1800000000-2").exists());
+    std::fs::write(state.join("key-secret"), "damaged").unwrap();
+    assert!(hand_over(FoundLogs::Stay, OtherSecret::IsIgnored).is_ok());
+    assert_eq!(written("ignored-1800000000-2/key-secret"), b"damaged");
 }

@@ -10,7 +10,9 @@ use memchr::memmem;
 
 use super::disk::StateDisk;
 use super::error::StateError;
-use super::frame::{FrameHeader, FrameKind, HEADER_BYTES, HeaderError, MAGIC, VERSION};
+use super::frame::{
+    FrameHeader, FrameKind, HEADER_BYTES, HeaderError, MAGIC, MAX_PAYLOAD, VERSION,
+};
 use super::log::{LogEnd, LogFile, LogStart, RoundComplete, StateLog, name_of, number_of};
 use super::progress::StateMetrics;
 use crate::clock::TimeMark;
@@ -18,9 +20,10 @@ use crate::clock::TimeMark;
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Offsets in one log at which a frame seems to begin and does not. A log with more is not read further: each costs up to
-/// a payload to check.
-const MAX_FALSE_STARTS: usize = 256;
+/// Bytes of payloads that are checked in vain, as many times the bytes before them, and at first. A payload above that is not
+/// checked, and taken for damage: otherwise a log of nothing but heads would be read once for each of them.
+const MAX_VAIN_TIMES: u64 = 4;
+const MAX_VAIN_BYTES: u64 = 16 * MAX_PAYLOAD as u64;
 
 /// A range of a log that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -375,7 +378,10 @@ struct LogReader {
     /// The offset of `start` in the log.
     offset: u64,
     is_at_end: bool,
-    false_starts: usize,
+    /// Bytes of payloads that were checked and are damaged.
+    vain_bytes: u64,
+    /// Whether a payload was not checked since the last whole frame.
+    is_unchecked: bool,
     damage: Vec<Damage>,
     other_version: Option<u16>,
 }
@@ -389,7 +395,8 @@ impl LogReader {
             start: 0,
             offset: 0,
             is_at_end: false,
-            false_starts: 0,
+            vain_bytes: 0,
+            is_unchecked: false,
             damage: Vec::new(),
             other_version: None,
         }
@@ -402,7 +409,8 @@ impl LogReader {
             if self.fill(HEADER_BYTES)? < HEADER_BYTES {
                 let rest = self.window.len() - self.start;
                 self.skip(rest);
-                self.record_damage(damaged_from, true);
+                // What was not checked may have been whole.
+                self.record_damage(damaged_from, !self.is_unchecked);
                 return Ok(None);
             }
             if let Some(frame) = self.complete_frame()? {
@@ -412,15 +420,10 @@ impl LogReader {
                     continue;
                 }
                 self.record_damage(damaged_from, false);
+                self.is_unchecked = false;
                 self.skip(length);
                 self.last_sequence = Some(frame.sequence);
                 return Ok(Some(frame));
-            }
-            self.false_starts += 1;
-            if self.false_starts > MAX_FALSE_STARTS {
-                self.skip_rest()?;
-                self.record_damage(damaged_from, true);
-                return Ok(None);
             }
             self.skip(1);
             self.skip_to_magic()?;
@@ -439,17 +442,32 @@ impl LogReader {
             }
             Err(HeaderError::NoFrame) => return Ok(None),
         };
+        if !self.may_check(header.length) {
+            self.is_unchecked = true;
+            return Ok(None);
+        }
         let length = HEADER_BYTES + header.length;
         if self.fill(length)? < length {
             return Ok(None);
         }
         let payload = &self.window[self.start + HEADER_BYTES..self.start + length];
-        Ok(header.fits(&head, payload).then(|| ReadFrame {
+        if !header.fits(&head, payload) {
+            self.vain_bytes = self.vain_bytes.saturating_add(header.length as u64);
+            return Ok(None);
+        }
+        Ok(Some(ReadFrame {
             kind: header.kind,
             group: header.group,
             sequence: header.sequence,
             payload: payload.to_vec(),
         }))
+    }
+
+    /// Whether a payload of this length may be checked. Damage of whole frames never comes to the bound: looking for the next
+    /// frame passes the bytes that were checked.
+    const fn may_check(&self, length: usize) -> bool {
+        let max = self.offset.saturating_mul(MAX_VAIN_TIMES).saturating_add(MAX_VAIN_BYTES);
+        self.vain_bytes.saturating_add(length as u64) <= max
     }
 
     /// Reads until `wanted` bytes are in the window behind `start`, or the log ends. Returns how many are there.
@@ -484,16 +502,6 @@ impl LogReader {
             if self.is_at_end {
                 return Ok(());
             }
-        }
-    }
-
-    fn skip_rest(&mut self) -> io::Result<()> {
-        loop {
-            let there = self.fill(1)?;
-            if there == 0 {
-                return Ok(());
-            }
-            self.skip(there);
         }
     }
 

@@ -334,6 +334,52 @@ fn a_full_disk_keeps_the_round_that_stands_for_a_damaged_one() {
     }
 }
 
+/// More damage than any crash leaves, and whole frames behind it.
+#[test]
+fn what_is_behind_many_damaged_frames_is_read() {
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let disk = SimulatedDisk::new(1);
+    let mut node = Node::start(POLICY, &clock, &disk);
+    node.saver = node.saver.with_min_round(u64::MAX);
+    (0..20).for_each(|_| node.saver.step(true));
+    for n in 0..600 {
+        assert!(node.is_allowed("", &key(n)));
+        node.saver.step(true);
+    }
+    assert!(node.saver.finish());
+    let name = disk.names().unwrap().pop().unwrap();
+    let frames = frames_of_cells(&disk.content(&name));
+    assert!(frames.len() >= 600);
+    let damaged = &frames[frames.len() - 550..frames.len() - 50];
+    damaged.iter().for_each(|(at, _)| disk.damage(&name, at + 30));
+    let node = Node::start(POLICY, &clock, &disk);
+    assert!(node.found.damage.iter().all(|damage| !damage.is_tail), "{:?}", node.found.damage);
+    for n in (0..50).chain(550..600) {
+        assert_eq!(node.spent("writes", &key(n)), 1, "{n}");
+    }
+}
+
+/// Heads of frames as large as frames may be, none of them whole: looking for the next whole one takes no longer than
+/// reading the file a few times.
+#[test]
+fn a_log_of_heads_is_read_in_bounded_time() {
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let whole = written(&clock);
+    let name = whole.names().unwrap().pop().unwrap();
+    let mut head = b"tgs1\x04\x00\x01\x00".to_vec();
+    head.extend((tollgate::state::MAX_PAYLOAD as u32).to_le_bytes());
+    head.extend([0; 12]);
+    let behind = whole.content(&name);
+    let mut content = head.repeat(8 * 1024 * 1024 / head.len());
+    content.extend(&behind);
+    let disk = whole.after_kill();
+    disk.put(&name, content);
+    let began = std::time::Instant::now();
+    let node = Node::start(POLICY, &clock, &disk);
+    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
+    assert_eq!(node.spent("writes", "k1"), 2, "what is behind is found");
+}
+
 /// A process without a directory has a secret of its own. Whoever gives its successor one of an earlier run may ignore that.
 #[test]
 fn a_directory_of_another_secret_is_ignored_only_on_request() {

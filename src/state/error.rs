@@ -85,6 +85,12 @@ pub enum StateError {
         /// What is wrong.
         problem: &'static str,
     },
+    /// A log has a number that no process gives.
+    #[error("{}: no tollgate writes a log of this number, and none could follow it; move it away", path.display())]
+    Number {
+        /// The log.
+        path: PathBuf,
+    },
     /// A file cannot be read or written.
     #[error("{}: {error}; {cure}", path.display())]
     Io {

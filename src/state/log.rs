@@ -21,6 +21,9 @@ const BUFFER_BYTES: usize = 256 * 1024;
 /// Digits of the number of a log. Each start and each round takes one number.
 const NUMBER_DIGITS: usize = 10;
 
+/// The largest number of a log that is found. No directory gets there; a larger one would leave too few for the logs after it.
+pub(super) const MAX_FOUND_NUMBER: u64 = 5_000_000_000;
+
 /// More frames than anybody else writes into the directory while this process does not notice.
 const SEQUENCES_OF_OTHERS: u64 = 1 << 32;
 
@@ -97,7 +100,6 @@ pub(super) fn name_of(number: u64) -> String {
 pub(super) fn number_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("log.")?;
     let number = digits.parse().ok()?;
-    // A larger number would leave none for the logs that follow.
     (digits.len() == NUMBER_DIGITS && name_of(number) == name).then_some(number)
 }
 

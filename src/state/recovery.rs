@@ -13,7 +13,9 @@ use super::error::StateError;
 use super::frame::{
     FrameHeader, FrameKind, HEADER_BYTES, HeaderError, MAGIC, MAX_PAYLOAD, VERSION,
 };
-use super::log::{LogEnd, LogFile, LogStart, RoundComplete, StateLog, name_of, number_of};
+use super::log::{
+    LogEnd, LogFile, LogStart, MAX_FOUND_NUMBER, RoundComplete, StateLog, name_of, number_of,
+};
 use super::progress::StateMetrics;
 use crate::clock::TimeMark;
 
@@ -110,6 +112,8 @@ pub(super) enum ScanError {
     Io(io::Error),
     OtherVersion(u16),
     OtherSecret,
+    /// A log has a number that leaves too few for those after it.
+    Number(u64),
 }
 
 impl From<io::Error> for ScanError {
@@ -136,6 +140,7 @@ impl ScanError {
                 },
             },
             Self::OtherVersion(version) => StateError::Version { folder, version, own: VERSION },
+            Self::Number(number) => StateError::Number { path: folder.join(name_of(number)) },
             Self::OtherSecret => StateError::Secret {
                 folder,
                 problem: "its key-secret is not the one that its logs were written with",
@@ -166,6 +171,9 @@ impl Recovery {
         let mut numbers: Vec<u64> =
             disk.names()?.iter().filter_map(|name| number_of(name)).collect();
         numbers.sort_unstable();
+        if let Some(number) = numbers.last().filter(|number| **number > MAX_FOUND_NUMBER) {
+            return Err(ScanError::Number(*number));
+        }
         let mut summary = StateSummary::default();
         let (mut rounds, mut sequence, mut files) = (Vec::new(), None, Vec::new());
         let (mut clean, mut last_before, mut sequences) = (None, Vec::new(), Vec::new());

@@ -380,6 +380,21 @@ fn a_log_of_heads_is_read_in_bounded_time() {
     assert_eq!(node.spent("writes", "k1"), 2, "what is behind is found");
 }
 
+/// No process gets to such a number, and the log after it would have none.
+#[test]
+fn a_log_whose_number_leaves_none_for_the_next_is_refused_with_its_cure() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    drop(open(&state, false).unwrap());
+    let last = state.join("log.9999999999");
+    std::fs::write(&last, "").unwrap();
+    let text = open(&state, false).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(text.contains("log.9999999999") && text.contains("move it away"), "{text}");
+    assert!(last.exists(), "a start that fails changes nothing");
+    let anew = open(&state, true).unwrap();
+    assert!(anew.summary().logs.is_empty() && !last.exists());
+}
+
 /// A process without a directory has a secret of its own. Whoever gives its successor one of an earlier run may ignore that.
 #[test]
 fn a_directory_of_another_secret_is_ignored_only_on_request() {

@@ -157,7 +157,7 @@ fn hostile_frames_are_counted_and_never_a_panic() {
             };
             log.extend(frame(random.u8(1..=11), random.u8(..8), sequence, &payload));
         }
-        fs::write(folder.path().join("log.9999999999"), &log).unwrap();
+        fs::write(folder.path().join("log.5000000000"), &log).unwrap();
         fs::write(folder.path().join("log.18446744073709551615"), &log).unwrap();
         fs::write(folder.path().join("log.+7"), &log).unwrap();
         let looked = Inspection::with(folder.path(), |found| {

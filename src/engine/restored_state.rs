@@ -12,7 +12,7 @@ use super::saved_records::{
     MORE_QUOTAS, QuotaRecord, RestoredCell, decoded, read_cells, read_rules,
 };
 use super::state::Engine;
-use crate::limit::WindowLengths;
+use crate::limit::{Quota, WindowLengths};
 use crate::policy::KeyRule;
 use crate::state::{FrameKind, RestoredFrame, StateMetrics};
 use crate::store::{IssuedQuota, QuotaSpec, SavedBan};
@@ -20,11 +20,17 @@ use crate::store::{IssuedQuota, QuotaSpec, SavedBan};
 /// The quotas of saved cells, by the numbers that the cells name.
 pub(super) type SavedQuotas = HashMap<u32, Arc<IssuedQuota>>;
 
+/// Quotas by what they are: each with whether it denies after a crash, of a limit of this name.
+type KnownQuotas = HashMap<(String, Quota, bool), Arc<IssuedQuota>>;
+
 /// Puts back what was saved. Frames of quotas, rules and bans are read in order; those of cells may be read by several
 /// threads, one group by one thread at a time.
 pub struct Restorer {
     engine: Arc<Engine>,
     quotas: Arc<SavedQuotas>,
+    /// The same, and those before them: a quota that is named again keeps its number.
+    known: KnownQuotas,
+    known_before: KnownQuotas,
     rules: Vec<KeyRule>,
     /// Records that could not be read.
     unreadable: u64,
@@ -50,6 +56,8 @@ impl Restorer {
         Self {
             engine,
             quotas: Arc::default(),
+            known: KnownQuotas::default(),
+            known_before: KnownQuotas::default(),
             rules: Vec::new(),
             unreadable: 0,
             lists_as_changed: false,
@@ -152,24 +160,36 @@ impl Restorer {
             self.unreadable += 1;
             return;
         };
-        let mut quotas =
-            if is_more { SavedQuotas::clone(&self.quotas) } else { SavedQuotas::new() };
+        if !is_more {
+            self.quotas = Arc::default();
+            self.known_before = std::mem::take(&mut self.known);
+        }
+        // Cells that wait to be restored keep what they name.
+        let mut quotas = SavedQuotas::clone(&self.quotas);
         for record in records {
             let Some(quota) = record.numbers.quota() else {
                 self.unreadable += 1;
                 continue;
             };
-            let spec = QuotaSpec {
-                quota,
-                windows: WindowLengths::new(record.windows),
-                budget: self.engine.cell_budget(&record.limit.into()),
-                denies_after_crash: record.denies_after_crash,
-            };
-            let known = self.quotas.values().find(|issued| issued.equals(&spec)).cloned();
-            let issued = known.unwrap_or_else(|| self.engine.exact.embedded.issue(spec, None));
-            quotas.insert(record.number, issued);
+            let QuotaRecord { number, limit, windows, denies_after_crash, .. } = record;
+            let budget = self.engine.cell_budget(&limit.as_str().into());
+            let windows = WindowLengths::new(windows);
+            let spec = QuotaSpec { quota, windows, budget, denies_after_crash };
+            quotas.insert(number, self.issue((limit, quota, denies_after_crash), spec));
         }
         self.quotas = Arc::new(quotas);
+    }
+
+    /// The quota of `spec`, under the number that it has if it is known. `what`: what it is known by, but for the windows of its
+    /// limit.
+    fn issue(&mut self, what: (String, Quota, bool), spec: QuotaSpec) -> Arc<IssuedQuota> {
+        let known = self.known.get(&what).or_else(|| self.known_before.get(&what));
+        let issued = match known.filter(|issued| issued.equals(&spec)) {
+            Some(issued) => Arc::clone(issued),
+            None => self.engine.exact.embedded.issue(spec, None),
+        };
+        self.known.insert(what, Arc::clone(&issued));
+        issued
     }
 
     fn read_rules(&mut self, payload: &[u8]) {

@@ -47,8 +47,8 @@ pub struct EngineSource {
     pub(super) engine: Arc<Engine>,
     mark: Box<dyn Fn() -> TimeMark + Send>,
     metrics: Arc<StateMetrics>,
-    /// The payloads of the last quotas that were written.
-    quotas: Vec<Vec<u8>>,
+    /// The version of the quotas that were written last.
+    quotas: Option<u64>,
     /// The last rules that were written.
     rules: Option<Arc<[KeyRule]>>,
     /// The batch that is being written, or was written last.
@@ -67,7 +67,7 @@ impl EngineSource {
         engine.exact.embedded.track_changes();
         engine.bans.track_changes();
         let batch = SaveBatch { number: 0, began: engine.now() };
-        let (quotas, rules, sections) = (Vec::new(), None, Vec::new());
+        let (quotas, rules, sections) = (None, None, Vec::new());
         Self { engine, mark, metrics, quotas, rules, batch, sections }
     }
 
@@ -81,15 +81,14 @@ impl EngineSource {
     /// Adds the quotas that cells name, if they are not those that were written last.
     pub(super) fn save_quotas(&mut self, sink: &mut dyn FrameSink) {
         let held = self.engine.exact.embedded.hold_quotas();
-        let payloads = quota_payloads(&held);
-        if payloads == self.quotas {
+        if self.quotas == Some(held.version()) {
             return;
         }
-        for (index, payload) in payloads.iter().enumerate() {
+        for (index, payload) in quota_payloads(held.list()).iter().enumerate() {
             let group = if index == 0 { 0 } else { MORE_QUOTAS };
             sink.add(FrameKind::Quotas, group, payload);
         }
-        self.quotas = payloads;
+        self.quotas = Some(held.version());
     }
 
     pub(super) fn save_rules(&mut self, sink: &mut dyn FrameSink) {
@@ -147,7 +146,7 @@ impl StateSource for EngineSource {
     }
 
     fn save_common(&mut self, sink: &mut dyn FrameSink) {
-        (self.quotas, self.rules) = (Vec::new(), None);
+        (self.quotas, self.rules) = (None, None);
         self.save_quotas(sink);
         self.save_bans(true, sink);
         self.save_rules(sink);
@@ -178,7 +177,7 @@ impl EngineSource {
         // While they are held, no number of a cell that is copied below is given to another quota.
         let _held = self.engine.exact.embedded.hold_quotas();
         let mut groups: Vec<Vec<u8>> = vec![Vec::new(); GROUPS.into()];
-        let is_first = self.quotas.is_empty();
+        let is_first = self.quotas.is_none();
         for shard in 0..SHARDS {
             let group = group_of(shard);
             let payload = &mut groups[usize::from(group)];

@@ -29,7 +29,7 @@ pub use bans::{Ban, Bans};
 pub use budget::{BoundedBudget, CellBudget};
 pub use embedded::{CellOwner, EmbeddedStore, SHARDS};
 pub use in_flight::{Acquired, InFlightCounts, InFlightPermit, ReleaseHook};
-pub use quotas::{IssuedQuota, QuotaSpec};
+pub use quotas::{HeldQuotas, IssuedQuota, QuotaSpec};
 pub use save_progress::SaveProgress;
 #[cfg(feature = "bin")]
 pub use saving::{GRANT_BYTES, SaveBatch, SavedCell};

@@ -52,8 +52,36 @@ pub struct QuotaSpec {
 #[derive(Debug, Default)]
 pub(super) struct Quotas {
     list: ArcSwap<Vec<Arc<IssuedQuota>>>,
-    /// Held while the list changes. Readers never wait for it.
-    changing: Mutex<()>,
+    /// Held while the list changes. Readers never wait for it. How often it has changed.
+    changing: Mutex<u64>,
+    /// How many hold all quotas.
+    holders: Arc<AtomicUsize>,
+}
+
+/// All quotas that cells may name. While they are held, no number is given to another quota.
+#[derive(Debug)]
+pub struct HeldQuotas {
+    list: Arc<Vec<Arc<IssuedQuota>>>,
+    version: u64,
+    holders: Arc<AtomicUsize>,
+}
+
+impl HeldQuotas {
+    /// The quotas; the index of a quota is its number.
+    pub fn list(&self) -> &[Arc<IssuedQuota>] {
+        &self.list
+    }
+
+    /// Another number for other quotas.
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+}
+
+impl Drop for HeldQuotas {
+    fn drop(&mut self) {
+        self.holders.fetch_sub(1, Ordering::Release);
+    }
 }
 
 impl Quotas {
@@ -67,12 +95,14 @@ impl Quotas {
         if let Some(previous) = previous.filter(|previous| previous.equals(&spec)) {
             return Arc::clone(previous);
         }
-        let _changing = self.changing.lock();
+        let mut changes = self.changing.lock();
         let mut list = Vec::clone(&self.list.load());
         // An unused quota has two references: this copy of the list, and the published list.
-        let free = list.iter().position(|issued| {
+        let is_free = |issued: &Arc<IssuedQuota>| {
             Arc::strong_count(issued) <= 2 && issued.cells.load(Ordering::Acquire) == 0
-        });
+        };
+        let is_held = self.holders.load(Ordering::Acquire) > 0;
+        let free = if is_held { None } else { list.iter().position(is_free) };
         let number = free.unwrap_or(list.len());
         let issued = Arc::new(IssuedQuota::new(spec, number));
         match free {
@@ -80,7 +110,16 @@ impl Quotas {
             None => list.push(Arc::clone(&issued)),
         }
         self.list.store(Arc::new(list));
+        *changes += 1;
         issued
+    }
+
+    /// All quotas, held.
+    pub(super) fn hold(&self) -> HeldQuotas {
+        let changes = self.changing.lock();
+        self.holders.fetch_add(1, Ordering::Acquire);
+        let (list, holders) = (self.list.load_full(), Arc::clone(&self.holders));
+        HeldQuotas { list, version: *changes, holders }
     }
 
     /// All quotas, for finding one by its number.

@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 
 use super::changed_keys::EntryOrder;
 use super::embedded::{EmbeddedStore, SHARD_BITS, SHARDS};
-use super::quotas::IssuedQuota;
+use super::quotas::{HeldQuotas, IssuedQuota};
 use super::table::CellEntry;
 use super::written_ahead::{Grant, KeyGrants};
 use crate::clock::Now;
@@ -176,9 +176,9 @@ impl EmbeddedStore {
         }
     }
 
-    /// All quotas that cells may name now, by number. While they are held, no number is given to another quota.
-    pub fn hold_quotas(&self) -> Vec<Arc<IssuedQuota>> {
-        self.accounting().quotas.list().to_vec()
+    /// All quotas that cells may name now. While they are held, no number is given to another quota.
+    pub fn hold_quotas(&self) -> HeldQuotas {
+        self.accounting().quotas.hold()
     }
 }
 

@@ -1,6 +1,7 @@
 //! More quotas, and larger cells, than one frame holds.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tollgate::clock::{ManualClock, Nanos, TimeMark};
 use tollgate::state::{
@@ -115,4 +116,24 @@ fn a_frame_that_could_not_be_read_again_is_a_failure_and_not_written() {
         assert_eq!(found.summary().is_clean, is_saved, "{bytes}");
         assert!(found.summary().damage.is_empty(), "{bytes}: {:?}", found.summary());
     }
+}
+
+/// Each of 4,096 shards is written behind the quotas that its cells name. They are encoded once, and not for each shard.
+#[test]
+fn saving_and_copying_many_quotas_takes_their_time_once() {
+    const KEYS: u32 = 10_000;
+    let policy = many_overrides("writes");
+    let (clock, disk) = (Arc::new(ManualClock::new(EPOCH)), SimulatedDisk::new(1));
+    let mut node = Node::start(&policy, &clock, &disk);
+    assert!((0..KEYS).all(|n| node.is_allowed("", &format!("k{n}"))));
+    let began = Instant::now();
+    assert!(node.saver.finish());
+    for shard in 0..node.saver.shards() {
+        node.saver.copy_to_successor(|source, sink| source.copy_shard(shard, sink));
+    }
+    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+    let began = Instant::now();
+    let node = Node::start(&policy, &clock, &disk.after_kill());
+    eprintln!("restored in {:?}", began.elapsed());
+    assert!((0..KEYS).all(|n| node.spent("writes", &format!("k{n}")) == 1));
 }

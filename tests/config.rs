@@ -292,6 +292,18 @@ fn mistakes_in_options_of_limits() {
 }
 
 #[test]
+fn an_interval_of_the_state_is_refused_with_its_bounds() {
+    for flush in ["0s", "9ms", "11s"] {
+        let expected =
+            format!("f:4:46: store.embedded.flush: {flush:?} is not between 10ms and 10s");
+        check(
+            &format!("store: {{ embedded: {{ state: /nowhere, flush: {flush} }} }}\n{ROUTE}"),
+            &[&expected],
+        );
+    }
+}
+
+#[test]
 fn mistakes_in_stores() {
     let store = |text: &str, expected: &[&str]| {
         check(&format!("store: {{ redis: {{ {text} }} }}\n{ROUTE}"), expected);

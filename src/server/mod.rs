@@ -191,7 +191,9 @@ impl StartedServer {
             && let Err(error) = successor.take(links.count_alive()).await
         {
             // If this process stayed, two processes would accept on the same sockets for ever.
-            log::error!("cannot take over: {error}; the running process serves on");
+            log::error!(
+                "cannot take over: {error}; unless the running process has ended, it serves on"
+            );
             log::logger().flush();
             std::process::exit(1);
         }

@@ -46,7 +46,7 @@ pub(super) enum StartError {
     Restore(std::io::Error),
     /// Two processes cannot use one state directory.
     /// The running process did not hand over and keeps serving.
-    #[error("cannot take over: {0}; the running process serves on")]
+    #[error("cannot take over: {0}; unless the running process has ended, it serves on")]
     TakeOver(std::io::Error),
 }
 

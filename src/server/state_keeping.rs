@@ -105,10 +105,15 @@ fn report(summary: &StateSummary) {
             "state: {missing} frames before the end of log {number} are missing: a file was removed or cut; keys that only they named begin anew"
         );
     }
-    if !summary.logs.is_empty() && !summary.is_clean {
-        log::warn!(
+    match (summary.is_clean, summary.has_orderly_end) {
+        _ if summary.logs.is_empty() => {}
+        (true, _) => {}
+        (false, true) => log::warn!(
+            "state: the process before ended in an orderly way, and a part of what it wrote cannot be read; under after_crash: deny its keys count as after a crash"
+        ),
+        (false, false) => log::warn!(
             "state: the process before did not end in an orderly way; what it had not written is lost"
-        );
+        ),
     }
 }
 

@@ -49,7 +49,7 @@ pub struct LogSummary {
     pub bytes: u64,
     /// Whole frames in it.
     pub frames: u64,
-    /// Frames that are not there, as the numbers of those around them tell.
+    /// Frames that are not there, as the numbers of those around them tell; those in a damaged range are not counted.
     pub missing: u64,
 }
 
@@ -73,8 +73,10 @@ pub struct StateSummary {
     pub mark: Option<TimeMark>,
     /// The end of the last whole frame.
     pub last: Option<FrameEnd>,
-    /// Whether the process that wrote it ended in an orderly way.
+    /// Whether the process that wrote it ended in an orderly way, and what it wrote last is whole.
     pub is_clean: bool,
+    /// Whether it ended in an orderly way, whatever can be read of what it wrote.
+    pub has_orderly_end: bool,
     /// Who wrote the last orderly end ([`run_id`](super::run_id)).
     pub ended_by: Option<u64>,
     /// The log with which the latest complete round began.
@@ -177,6 +179,7 @@ impl Recovery {
         let mut summary = StateSummary::default();
         let (mut rounds, mut sequence, mut files) = (Vec::new(), None, Vec::new());
         let (mut clean, mut last_before, mut sequences) = (None, Vec::new(), Vec::new());
+        let mut with_gaps = Vec::new();
         for number in numbers.iter().copied() {
             last_before.push((number, sequence));
             let named = |error: io::Error| {
@@ -185,19 +188,25 @@ impl Recovery {
             let file = disk.open(&name_of(number)).map_err(named)?;
             let mut reader = LogReader::new(file, sequence);
             let (mut frames, mut missing, mut before, mut begins) = (0, 0, None, None);
+            let mut damaged_ranges = 0;
             while let Some(frame) = reader.next_frame()? {
                 frames += 1;
                 // Within a log, sequence numbers ascend by one; after a failing disk a new log goes on with a higher one.
                 let expected = before.map_or(frame.sequence, |before: u64| before.wrapping_add(1));
+                let is_behind_damage = reader.damage.len() > damaged_ranges;
+                damaged_ranges = reader.damage.len();
                 if frame.sequence != expected {
+                    with_gaps.push(number);
                     let skipped = frame.sequence.saturating_sub(expected).max(1);
-                    missing = u64::saturating_add(missing, skipped);
+                    let counted = if is_behind_damage { 0 } else { skipped };
+                    missing = u64::saturating_add(missing, counted);
                 }
                 before = Some(frame.sequence);
                 begins.get_or_insert(frame.sequence);
                 summary.last = Some(FrameEnd { log: number, bytes: reader.offset });
                 sequence = Some(frame.sequence);
                 summary.is_clean = frame.kind == FrameKind::CleanStop;
+                summary.has_orderly_end = summary.is_clean;
                 match frame.kind {
                     FrameKind::Start => {
                         let start = postcard::from_bytes::<LogStart>(&frame.payload);
@@ -232,6 +241,7 @@ impl Recovery {
                 return Err(ScanError::OtherVersion(version));
             }
             summary.is_clean &= reader.damage.is_empty();
+            summary.has_orderly_end &= reader.damage.iter().all(|damage| !damage.is_tail);
             summary
                 .damage
                 .extend(reader.damage.iter().map(|damage| Damage { log: number, ..*damage }));
@@ -246,8 +256,10 @@ impl Recovery {
         count_missing(&mut summary.logs, &sequences, first, begins_with_round);
         // A process that hands over lets go of the directory before its end is on the disk. After a power loss the end may be
         // there, and what was written before it not.
-        let is_cut =
-            |number| summary.logs.iter().any(|log| log.number == number && log.missing > 0);
+        let is_cut = |number| {
+            with_gaps.contains(&number)
+                || summary.logs.iter().any(|log| log.number == number && log.missing > 0)
+        };
         let clean = clean.filter(|(number, _)| !is_cut(*number));
         summary.is_clean &= clean.is_some();
         let clean_until = clean.map(|(_, sequence)| sequence);

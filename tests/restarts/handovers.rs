@@ -184,3 +184,17 @@ async fn a_directory_of_an_earlier_run_is_ignored_on_request() {
     assert_eq!(ignored(&node.folder.path().join("state")).len(), 1, "{}", new.log());
     check_spent(&node, limits, 1, &new.log()).await;
 }
+
+/// A process that waits for the running one, which ends without handing over, must not say that it still serves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_process_that_has_ended_is_not_said_to_serve() {
+    let node = Node::new(None, &LIMITS).await;
+    let mut old = node.start(&[]).await;
+    let mut new = node.start_unready(&[], &["--upgrade"]);
+    logged(&old, "a successor is waiting").await;
+    old.signal("KILL");
+    old.ended(Duration::from_secs(10)).await.unwrap();
+    new.ended(Duration::from_secs(10)).await.unwrap();
+    assert!(new.log().contains("cannot take over"), "{}", new.log());
+    assert!(!new.log().contains("the running process serves on"), "{}", new.log());
+}

@@ -1,8 +1,11 @@
 //! What operators are told of the state: by `check`, and by the metrics of a process that serves.
 
+use std::path::Path;
 use std::process::Command;
 
-use crate::node::{Node, ask, until};
+use support::servers::metric;
+
+use crate::node::{Node, ask, end, until};
 
 const LIMITS: [(&str, &str); 3] = [
     ("allow", "rate: 24/1h"),
@@ -41,4 +44,41 @@ async fn check_and_the_metrics_tell_of_the_state() {
     ] {
         assert!(metrics.lines().any(|line| line.starts_with(sample)), "{sample}: {metrics}");
     }
+}
+
+/// Damages the payload of a frame of cells of a log, other than the first and the last.
+fn damage(log: &Path) {
+    let mut content = std::fs::read(log).unwrap();
+    let (mut at, mut cells) = (0, Vec::new());
+    while content.len() >= at + 24 {
+        let length = content[at + 8..at + 12].try_into().map(u32::from_le_bytes).unwrap();
+        if content[at + 4] == 4 {
+            cells.push(at);
+        }
+        at += 24 + length as usize;
+    }
+    assert!(cells.len() >= 3, "{}", cells.len());
+    content[cells[1] + 30] ^= 0x55;
+    std::fs::write(log, content).unwrap();
+}
+
+/// A damaged frame is told as that, and as nothing else: no file was removed, and the process before ended in an orderly way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_frame_is_told_as_one() {
+    let node = Node::new(None, &LIMITS).await;
+    let gate = node.start(&[]).await;
+    let written = "tollgate_state_writes_total{outcome=\"ok\"}";
+    for key in ["a", "b", "c", "d"] {
+        let before = metric(&gate.metrics().await, written);
+        ask(&gate, "allow", key).await;
+        until(&gate, written, |writes| writes > before).await;
+    }
+    end(gate).await;
+    damage(&node.folder.path().join("state/log.0000000001"));
+    let gate = node.start(&[]).await;
+    assert!(gate.log().contains("are damaged and left out"), "{}", gate.log());
+    for untrue in ["a file was removed or cut", "did not end in an orderly way"] {
+        assert!(!gate.log().contains(untrue), "{untrue}: {}", gate.log());
+    }
+    end(gate).await;
 }

@@ -122,6 +122,9 @@ fn last_end(found: &Inspection) -> &'static str {
         (DirectoryUse::By(_), _) => "it runs",
         (_, true) => "orderly: nothing is lost",
         (_, false) if summary.logs.is_empty() => "nothing was written",
+        (_, false) if summary.has_orderly_end => {
+            "orderly, but not all that was written can be read"
+        }
         (_, false) => "a crash, a kill or a loss of power: what was not written is lost",
     }
 }

@@ -12,7 +12,7 @@ use crate::config::model::{
     StoreConfig,
 };
 use crate::config::reader::{Located, Mapping};
-use crate::config::scalars::positive_duration;
+use crate::config::scalars::{duration, positive_duration};
 
 /// Bounds of the intervals at which a state directory is written. More often would keep a disk busy; less often would lose
 /// more than anybody expects.
@@ -117,7 +117,7 @@ fn state_settings(at: &Located<'_>, folder: &Path) -> Option<StateSettings> {
 }
 
 fn interval(text: &str, max: Duration) -> Result<Duration, String> {
-    let interval = positive_duration(text)?;
+    let interval = duration(text)?;
     if interval < MIN_INTERVAL || interval > max {
         return Err(format!("{text:?} is not between {MIN_INTERVAL:?} and {max:?}"));
     }

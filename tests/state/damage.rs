@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tollgate::clock::{ManualClock, Nanos};
 use tollgate::state::{
@@ -362,6 +363,7 @@ fn what_is_behind_many_damaged_frames_is_read() {
 /// Heads of frames as large as frames may be, none of them whole: looking for the next whole one takes no longer than
 /// reading the file a few times.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the time that it takes is what is tested")]
 fn a_log_of_heads_is_read_in_bounded_time() {
     let clock = Arc::new(ManualClock::new(EPOCH));
     let whole = written(&clock);
@@ -374,7 +376,7 @@ fn a_log_of_heads_is_read_in_bounded_time() {
     content.extend(&behind);
     let disk = whole.after_kill();
     disk.put(&name, content);
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let node = Node::start(POLICY, &clock, &disk);
     assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
     assert_eq!(node.spent("writes", "k1"), 2, "what is behind is found");

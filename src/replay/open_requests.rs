@@ -19,6 +19,10 @@ use crate::engine::{
 /// ended early then, and counted.
 const MAX_OPEN: usize = 500_000;
 
+/// Processes whose events are settled in their order at a time; those of more are settled at their times. Each is looked at for every
+/// request of another.
+const MAX_ORDERED_RUNS: usize = 64;
+
 /// The open requests of one policy.
 #[derive(Default)]
 pub(super) struct OpenRequests {
@@ -163,12 +167,14 @@ fn answer(entry: &LogEntry) -> Option<TracedAnswer> {
     })
 }
 
+/// Whether anything of a request is open after it was judged.
+pub(super) fn is_open(decision: &Decision, pending: &PendingSettlement) -> bool {
+    decision.outcome == Outcome::Allowed && pending.is_open()
+}
+
 impl OpenRequests {
-    /// Keeps a request, if anything of it is open.
+    /// Keeps a request that is open.
     pub(super) fn keep(&mut self, open: OpenRequest) {
-        if open.decision.outcome != Outcome::Allowed || !open.pending.is_open() {
-            return;
-        }
         let id = self.next;
         self.next += 1;
         if open.decision.wait() > Nanos::ZERO {
@@ -189,8 +195,9 @@ impl OpenRequests {
     }
 
     fn add(&mut self, id: u64, open: &OpenRequest, event: Event, order: Option<u64>) {
+        let has_room = self.ordered.len() < MAX_ORDERED_RUNS;
         match (&open.schedule.run, order) {
-            (Some(run), Some(order)) => {
+            (Some(run), Some(order)) if has_room || self.ordered.contains_key(run) => {
                 let of_run = match self.ordered.get_mut(run) {
                     Some(of_run) => of_run,
                     None => self.ordered.entry(run.clone()).or_default(),

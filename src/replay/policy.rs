@@ -11,7 +11,7 @@ use http::{HeaderMap, Version};
 
 use super::clock::{LogClock, TimeLine};
 use super::entry::{LogEntry, Unjudged};
-use super::open_requests::{Event, OpenRequest, OpenRequests, Settling};
+use super::open_requests::{Event, OpenRequest, OpenRequests, Settling, is_open};
 use crate::clock::{Nanos, Now};
 use crate::config::Config;
 use crate::engine::{Decision, Engine, Generation};
@@ -141,8 +141,10 @@ impl ReplayedPolicy {
             self.leave_out_in_flight(&mut judgment.decision);
         }
         let observed = observe(&judgment, &facts, self);
-        self.open.keep(OpenRequest::new(judgment.decision, pending, entry));
-        self.settle_surplus();
+        if is_open(&judgment.decision, &pending) {
+            self.open.keep(OpenRequest::new(judgment.decision, pending, entry));
+            self.settle_surplus();
+        }
         Ok(observed)
     }
 

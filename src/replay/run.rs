@@ -160,7 +160,7 @@ impl BatchSender {
 
     fn send(&mut self) {
         let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
-        // The thread that judges has ended only if it panicked, which ends this one's work too.
+        // The thread that judges has ended only if it panicked, and the scope of both raises that at its end.
         let _ = self.sender.send(batch);
     }
 }

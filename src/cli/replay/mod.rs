@@ -2,7 +2,7 @@
 
 mod progress;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -177,10 +177,12 @@ fn replace_file(file: &Path, text: &str) -> io::Result<()> {
         return std::fs::write(file, text);
     }
     let mut name = file.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
+    name.push(format!(".new-{}", std::process::id()));
     let new = file.with_file_name(name);
-    std::fs::write(&new, text)?;
-    std::fs::rename(&new, file)
+    // Neither a file nor a link that somebody else has put there is written to.
+    let mut page = std::fs::File::create_new(&new)?;
+    let written = page.write_all(text.as_bytes()).and_then(|()| std::fs::rename(&new, file));
+    written.inspect_err(|_| drop(std::fs::remove_file(&new)))
 }
 
 /// The error if the page would replace a file that is read.

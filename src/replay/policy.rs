@@ -26,7 +26,7 @@ use crate::policy::{
 const TICK: Nanos = Nanos::from_millis(100);
 
 /// The least number of requests between two sweeps, each of which visits an eighth of the cells.
-const REQUESTS_PER_SWEEP: u32 = 1_024;
+const REQUESTS_PER_SWEEP: u32 = 4_096;
 
 /// A policy that judges the requests of a log.
 pub struct ReplayedPolicy {

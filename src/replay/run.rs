@@ -1,7 +1,7 @@
 //! Runs logs through policies. One thread reads, another one judges.
 
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use http::{HeaderName, header};
 
@@ -24,7 +24,7 @@ use crate::replay::suggest::KeyShare;
 /// Requests that are handed over at a time.
 const BATCH: usize = 512;
 
-/// BatchSender that wait to be judged.
+/// Batches that wait to be judged.
 const MAX_BATCHES: usize = 16;
 
 /// Bytes that demands and bounds may take, over all limits.
@@ -100,11 +100,17 @@ pub fn replay(
     let mut comparison =
         other.as_ref().map(|other| Comparison::new(&live.observer.names, &other.observer.names));
     let (sender, receiver) = sync_channel(MAX_BATCHES);
+    let (judged_sender, judged) = sync_channel(MAX_BATCHES);
     let (summaries, late) = std::thread::scope(|scope| {
-        let reader = scope.spawn(move || read(MergedLogs::new(logs), sender, &mut progress));
-        for entry in receiver.into_iter().flatten() {
-            let coverage = &coverages[entry.source.0 as usize];
-            judge_all(&entry, coverage, &mut live, other.as_mut(), comparison.as_mut());
+        let batches = BatchSender { sender, judged, batch: Vec::with_capacity(BATCH) };
+        let reader = scope.spawn(move || read(MergedLogs::new(logs), batches, &mut progress));
+        for batch in receiver {
+            for entry in &batch {
+                let coverage = &coverages[entry.source.0 as usize];
+                judge_all(entry, coverage, &mut live, other.as_mut(), comparison.as_mut());
+            }
+            // What the reader cannot take back is freed here.
+            drop(judged_sender.try_send(batch));
         }
         reader.join().unwrap_or_default()
     });
@@ -121,11 +127,10 @@ pub fn replay(
 /// of requests that came too late for that order.
 fn read(
     mut logs: MergedLogs,
-    sender: SyncSender<RequestBatch>,
+    mut batches: BatchSender,
     progress: &mut impl FnMut(u64),
 ) -> (Vec<ReadSummary>, u64) {
     let mut order = Ordering::new(MAX_WAITING);
-    let mut batches = BatchSender { sender, batch: Vec::with_capacity(BATCH) };
     while let Some(entry) = logs.next_entry() {
         if order.push(entry).is_some_and(|entry| batches.add(entry)) {
             progress(logs.lines());
@@ -144,6 +149,8 @@ type RequestBatch = Vec<Box<LogEntry>>;
 /// Hands requests over, many at a time.
 struct BatchSender {
     sender: SyncSender<RequestBatch>,
+    /// Batches that were judged. They are freed by the thread that made them, whose next requests take the same memory.
+    judged: Receiver<RequestBatch>,
     batch: RequestBatch,
 }
 
@@ -159,7 +166,10 @@ impl BatchSender {
     }
 
     fn send(&mut self) {
-        let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
+        let mut next = self.judged.try_recv().unwrap_or_default();
+        next.clear();
+        next.reserve(BATCH);
+        let batch = std::mem::replace(&mut self.batch, next);
         // The thread that judges has ended only if it panicked, and the scope of both raises that at its end.
         let _ = self.sender.send(batch);
     }

@@ -12,6 +12,9 @@ use crate::replay::names::LimitLabel;
 /// First refusals that are shown, each of another key.
 const MAX_FIRST_REFUSALS: usize = 10;
 
+/// Admitted requests that wait to be counted for their keys: the memory of so many keys is fetched at once.
+const MAX_WAITING: usize = 64;
+
 /// The counts of one limit.
 pub(super) struct LimitTally {
     pub(super) judged: u64,
@@ -29,6 +32,8 @@ pub(super) struct LimitTally {
     first_keys: Vec<u64>,
     pub(super) over_time: TimeBuckets,
     clock: SlotClock,
+    /// Requests that are not yet counted for their keys, in order.
+    waiting: Vec<KeyRequest>,
 }
 
 impl LimitTally {
@@ -48,6 +53,7 @@ impl LimitTally {
             first_keys: Vec::new(),
             over_time: TimeBuckets::new(),
             clock: SlotClock::new(label.window),
+            waiting: Vec::with_capacity(MAX_WAITING),
         }
     }
 
@@ -69,7 +75,6 @@ impl LimitTally {
         self.judged += 1;
         self.units = self.units.saturating_add(u64::from(verdict.cost));
         self.other_rate += u64::from(verdict.rate == AppliedRate::Other);
-        let is_counted = self.keys.add(&key_request, budget);
         let counts = Bucket {
             requests: 1,
             refused: u64::from(refused == Some(Refuses::Enforced)),
@@ -77,9 +82,27 @@ impl LimitTally {
         };
         over_time::count(&mut self.over_time, bucket, counts);
         match refused {
-            Some(effect) => self.refuse(request, verdict, &key_request, effect),
-            None if is_counted => {}
-            None => self.heaviest.admit(&key_request),
+            Some(effect) => {
+                self.count_waiting(budget);
+                self.keys.add(&key_request, budget);
+                self.refuse(request, verdict, &key_request, effect);
+            }
+            None => {
+                self.waiting.push(key_request);
+                if self.waiting.len() == MAX_WAITING {
+                    self.count_waiting(budget);
+                }
+            }
+        }
+    }
+
+    /// Counts the requests that wait.
+    pub(super) fn count_waiting(&mut self, budget: &mut KeyBudget) {
+        self.keys.fetch(&self.waiting);
+        for request in self.waiting.drain(..) {
+            if !self.keys.add(&request, budget) {
+                self.heaviest.admit(&request);
+            }
         }
     }
 

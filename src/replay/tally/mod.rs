@@ -109,7 +109,8 @@ impl Tally {
     }
 
     /// What was counted, with the `top` keys of each limit that are refused most, at most 1,000.
-    pub fn finish(self, top: usize) -> Summary {
+    pub fn finish(mut self, top: usize) -> Summary {
+        self.limits.iter_mut().for_each(|limit| limit.count_waiting(&mut self.budget));
         Summary::of(self, top)
     }
 

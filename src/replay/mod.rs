@@ -33,7 +33,7 @@ pub use entry::{LogEntry, SourceIndex, Unjudged};
 pub use judged::{AppliedRate, JudgedRequest, KeyResult, KeyVerdict, ShowKey};
 pub use key_memory::MemoryBounds;
 pub use logs::{Log, LogError, MAX_LOGS, MergedLogs, ReadSettings, ReadSummary};
-pub use order::{MAX_WAITING, Ordering};
+pub use order::{MAX_WAITING, OrderCounts, Ordering};
 pub use policy::{Judgment, NotJudged, ReplayedPolicy};
 pub use report::Report;
 pub use run::{ReplayOptions, replay, unread_headers};

@@ -31,7 +31,16 @@ pub struct Ordering {
     given: Nanos,
     /// The position of the last one of each process that was given out.
     given_of_runs: HashMap<Box<str>, u64>,
-    late: u64,
+    counts: OrderCounts,
+}
+
+/// Requests that are not in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OrderCounts {
+    /// Requests that came too late to be judged in order.
+    pub late: u64,
+    /// Requests of tollgate's own log that came twice, and are judged once.
+    pub repeated: u64,
 }
 
 /// Requests that wait, by their order in their process, or by their time; and then by when they came. Logs are nearly in order, so
@@ -49,14 +58,18 @@ impl Ordering {
             arrived: 0,
             given: Nanos::ZERO,
             given_of_runs: HashMap::new(),
-            late: 0,
+            counts: OrderCounts::default(),
         }
     }
 
     /// Adds a request. Returns the first one, if more would wait than may.
     pub fn push(&mut self, mut entry: Box<LogEntry>) -> Option<Box<LogEntry>> {
+        if self.is_repeated(&entry) {
+            self.counts.repeated += 1;
+            return None;
+        }
         entry.is_late = self.is_late(&entry);
-        self.late += u64::from(entry.is_late);
+        self.counts.late += u64::from(entry.is_late);
         let arrived = self.arrived;
         self.arrived += 1;
         self.waiting += 1;
@@ -125,8 +138,20 @@ impl Ordering {
         }
     }
 
-    /// Requests that came too late to be judged in order.
-    pub const fn late(&self) -> u64 {
-        self.late
+    /// Whether the same request of tollgate's own log waits, or was the last of its process to be given out. Two files that
+    /// overlap are merged by time, so a line that stands in both comes twice in a row.
+    fn is_repeated(&self, entry: &LogEntry) -> bool {
+        let Some(trace) = &entry.trace else {
+            return false;
+        };
+        let run = trace.run.as_str();
+        let same = (trace.order, 0)..=(trace.order, u64::MAX);
+        self.given_of_runs.get(run) == Some(&trace.order)
+            || self.runs.get(run).is_some_and(|run| run.range(same).next().is_some())
+    }
+
+    /// How many requests were not in order.
+    pub const fn counts(&self) -> OrderCounts {
+        self.counts
     }
 }

@@ -12,7 +12,7 @@ use super::key_memory::MemoryBounds;
 use super::logs::{Log, MergedLogs, ReadSummary};
 use super::notes;
 use super::observer::{Observer, ObserverSettings};
-use super::order::{MAX_WAITING, Ordering};
+use super::order::{MAX_WAITING, OrderCounts, Ordering};
 use super::policy::ReplayedPolicy;
 use super::report::{BrokenLineKind, ComparedPolicy, LineNumber, LogLines, Report};
 use super::secrets::KeySecrets;
@@ -101,7 +101,7 @@ pub fn replay(
         other.as_ref().map(|other| Comparison::new(&live.observer.names, &other.observer.names));
     let (sender, receiver) = sync_channel(MAX_BATCHES);
     let (judged_sender, judged) = sync_channel(MAX_BATCHES);
-    let (summaries, late) = std::thread::scope(|scope| {
+    let (summaries, order) = std::thread::scope(|scope| {
         let batches = BatchSender { sender, judged, batch: Vec::with_capacity(BATCH) };
         let reader = scope.spawn(move || read(MergedLogs::new(logs), batches, &mut progress));
         for batch in receiver {
@@ -120,16 +120,16 @@ pub fn replay(
         live.notes.extend(remarks);
         ComparedPolicy { other: other.name, comparison: comparison.finish() }
     });
-    live.report(&summaries, late, compare, suggest, top)
+    live.report(&summaries, order, compare, suggest, top)
 }
 
-/// Reads all logs, and hands their requests over in the order in which they were judged. Returns what was found, and the number
-/// of requests that came too late for that order.
+/// Reads all logs, and hands their requests over in the order in which they were judged. Returns what was found, and how
+/// many requests were not in that order.
 fn read(
     mut logs: MergedLogs,
     mut batches: BatchSender,
     progress: &mut impl FnMut(u64),
-) -> (Vec<ReadSummary>, u64) {
+) -> (Vec<ReadSummary>, OrderCounts) {
     let mut order = Ordering::new(MAX_WAITING);
     while let Some(entry) = logs.next_entry() {
         if order.push(entry).is_some_and(|entry| batches.add(entry)) {
@@ -141,7 +141,7 @@ fn read(
         batches.add(entry);
     }
     batches.send();
-    (logs.summaries(), order.late())
+    (logs.summaries(), order.counts())
 }
 
 type RequestBatch = Vec<Box<LogEntry>>;
@@ -247,7 +247,7 @@ impl JudgedPolicy {
     fn report(
         self,
         logs: &[ReadSummary],
-        late: u64,
+        order: OrderCounts,
         compare: Option<ComparedPolicy>,
         suggest: Option<KeyShare>,
         top: usize,
@@ -276,7 +276,7 @@ impl JudgedPolicy {
         let suggestions = suggest.map(|share| suggestions::of(&demands, &names, share));
         Report {
             policy: name,
-            lines: lines(logs, late),
+            lines: lines(logs, order),
             summary,
             not_judged,
             assumed,
@@ -300,7 +300,7 @@ impl Report {
     }
 }
 
-fn lines(logs: &[ReadSummary], late: u64) -> LogLines {
+fn lines(logs: &[ReadSummary], order: OrderCounts) -> LogLines {
     let mut broken: Vec<BrokenLineKind> = Vec::new();
     for log in logs {
         for (error, kind) in log.broken.iter() {
@@ -320,5 +320,6 @@ fn lines(logs: &[ReadSummary], late: u64) -> LogLines {
             }
         }
     }
-    LogLines { read: logs.iter().map(|log| log.lines).sum(), broken, late }
+    let OrderCounts { late, repeated } = order;
+    LogLines { read: logs.iter().map(|log| log.lines).sum(), broken, late, repeated }
 }

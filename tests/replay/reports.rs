@@ -194,7 +194,7 @@ fn slots_end_with_their_requests_whatever_process_comes_next() {
 
 #[test]
 fn own_lines_that_come_too_late_are_counted_and_refill_nothing() {
-    use tollgate::replay::{Log, Ordering, ReadSettings, SourceIndex};
+    use tollgate::replay::{Log, OrderCounts, Ordering, ReadSettings, SourceIndex};
     let mut lines = String::new();
     for order in [2, 3, 4, 1] {
         let _ = write!(lines, "{}", own("a", order, order * 10, 5, json!({})));
@@ -211,5 +211,21 @@ fn own_lines_that_come_too_late_are_counted_and_refill_nothing() {
     let places: Vec<_> =
         given.iter().map(|entry| (entry.trace.as_ref().unwrap().order, entry.is_late)).collect();
     assert_eq!(places, [(2, false), (3, false), (1, true), (4, false)]);
-    assert_eq!(order.late(), 1);
+    assert_eq!(order.counts(), OrderCounts { late: 1, repeated: 0 });
+}
+
+#[test]
+fn lines_that_two_files_share_are_judged_once() {
+    let line = |order: u64| own("a", order, order * 100, 2, json!({}));
+    // The second file goes on where the first one ends, and has the last lines of it too: a copy, or what `tollgate ctl log` gave.
+    let first: String = (0..40).map(line).collect();
+    let second: String = (25..60).map(line).collect();
+    let policy = one_limit("algorithm: fixed_window, rate: 50/1h");
+    let found = report(&Asked { policy: &policy, ..Asked::default() }, &[&first, &second]);
+    assert_eq!((&found["requests"], &found["refused"]), (&json!(60), &json!(10)), "{found}");
+    assert_eq!((&found["lines"], &found["repeated"]), (&json!(75), &json!(15)), "{found}");
+    // Equal numbers of another process are other requests.
+    let other = first.replace("\"run\":\"a\"", "\"run\":\"b\"");
+    let found = report(&Asked { policy: &policy, ..Asked::default() }, &[&first, &other]);
+    assert_eq!((&found["requests"], &found["repeated"]), (&json!(80), &json!(0)), "{found}");
 }

@@ -60,7 +60,7 @@ fn report_of(text: &'static str, times: &[u64]) -> Report {
     report.policy = text.to_owned();
     let first = vec![LineNumber { file: text.to_owned(), line: 7 }];
     let broken = vec![BrokenLineKind { kind: text.to_owned(), number: 2, first }];
-    report.lines = LogLines { read: 9, broken, late: 1 };
+    report.lines = LogLines { read: 9, broken, late: 1, repeated: 2 };
     report.not_judged.insert(text.to_owned(), 1_000);
     report.assumed.insert(text.to_owned(), 2);
     report.notes.push(text.to_owned());

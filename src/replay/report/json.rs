@@ -21,6 +21,7 @@ pub(super) fn report(report: &Report) -> String {
         "broken": report.lines.broken(),
         "broken_lines": list(&report.lines.broken, broken),
         "late": report.lines.late,
+        "repeated": report.lines.repeated,
         "not_judged": report.not_judged,
         "assumed": report.assumed,
         "notes": report.notes,

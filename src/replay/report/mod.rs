@@ -51,6 +51,8 @@ pub struct LogLines {
     pub broken: Vec<BrokenLineKind>,
     /// Lines that came so late that their order could not be restored.
     pub late: u64,
+    /// Lines of tollgate's own log that came twice, and were judged once.
+    pub repeated: u64,
 }
 
 /// Broken lines of one kind. Their text is not kept.

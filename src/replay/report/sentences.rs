@@ -40,6 +40,12 @@ pub(super) fn caveats(report: &Report) -> Vec<String> {
         let late = counted(report.lines.late, "line");
         sentences.push(format!("{late} came too late to be judged in order; sort the log by time"));
     }
+    if report.lines.repeated > 0 {
+        let repeated = counted(report.lines.repeated, "line");
+        sentences.push(format!(
+            "{repeated} of tollgate's own log came twice, as where two files overlap, and were judged once"
+        ));
+    }
     let earlier = &report.summary.earlier;
     if earlier.too_many_requests > 0 || earlier.unavailable > 0 {
         let (limited, unavailable) =

@@ -12,6 +12,20 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The first bytes of a frame of zstd (RFC 8878, section 3.1.1).
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
+/// Programs whose files are not read, by the first bytes of what they write, each with the command that decompresses it.
+const UNREAD: [(&[u8], &str); 4] = [
+    (b"\xfd7zXZ", "xz -dc"),
+    (b"BZh", "bzip2 -dc"),
+    (b"\x04\x22\x4d\x18", "lz4 -dc"),
+    (b"PK\x03\x04", "unzip -p"),
+];
+
+/// The command that decompresses a file which begins with this line and is not read here.
+pub fn unread_compression(first_line: &[u8]) -> Option<&'static str> {
+    let found = UNREAD.iter().find(|(magic, _)| first_line.starts_with(magic));
+    found.map(|(_, command)| *command)
+}
+
 /// The largest window of zstd that is accepted, as a power of two: 128 MiB, which `zstd --ultra` stays within.
 const MAX_ZSTD_WINDOW: u32 = 27;
 

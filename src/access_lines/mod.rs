@@ -38,7 +38,7 @@ mod words;
 mod zone;
 
 pub use broken_lines::{BrokenKind, BrokenLines};
-pub use compression::Compression;
+pub use compression::{Compression, unread_compression};
 pub use detect::detect;
 pub use error::FormatError;
 pub use format::Format;

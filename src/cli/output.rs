@@ -7,6 +7,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use crate::http::is_no_text;
+
 /// How a command ends. docs/src/commands.md says what each means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -52,10 +54,19 @@ pub(super) fn refuse(command: &str, why: &str) -> Ending {
     Ending::Refused
 }
 
-/// Writes a line to standard error, if that is possible.
+/// Writes a line to standard error, if that is possible. What a terminal would obey, in the name of a file or in a text that
+/// is quoted from one, is escaped.
 pub(super) fn complain(line: &str) {
+    let mut printable = String::with_capacity(line.len() + 1);
+    for letter in line.chars() {
+        match is_no_text(letter) && !matches!(letter, '\n' | '\t') {
+            true => printable.extend(letter.escape_default()),
+            false => printable.push(letter),
+        }
+    }
+    printable.push('\n');
     // One write, so that no line of a log gets into it.
-    let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
+    let _ = io::stderr().lock().write_all(printable.as_bytes());
 }
 
 /// Answers a command line that is refused, or that asks for help or the version.

@@ -13,7 +13,7 @@ use http::HeaderName;
 use super::entry::{LogEntry, SourceIndex, Unjudged};
 use crate::access_lines::{
     AccessLine, BrokenLines, Format, LineError, LineParser, LineReader, MAX_LINE, ReadWarning,
-    Zone, detect,
+    Zone, detect, unread_compression,
 };
 use crate::clock::Nanos;
 use crate::policy::Coverage;
@@ -75,6 +75,17 @@ pub enum LogError {
     UnknownFormat {
         /// The log.
         name: String,
+    },
+    /// It is compressed in a way that is not read.
+    #[error(
+        "{name}: only files by gzip and zstd are decompressed here; give standard input what `{command}` makes of it, as \
+         {command} LOG | tollgate replay --config FILE -"
+    )]
+    Compressed {
+        /// The log.
+        name: String,
+        /// What decompresses it.
+        command: &'static str,
     },
     /// A field cannot be named in this format.
     #[error("{name}: {error}")]
@@ -168,6 +179,9 @@ impl Log {
             sample.push((line.number, line.bytes.to_vec()));
         }
         let lines: Vec<&[u8]> = sample.iter().map(|(_, line)| line.as_slice()).collect();
+        if let Some(command) = lines.first().and_then(|line| unread_compression(line)) {
+            return Err(LogError::Compressed { name: name.to_owned(), command });
+        }
         let unreadable = |error| LogError::Fields { name: name.to_owned(), error };
         let has_warning = reader.warning().is_some();
         let format = match (&settings.format, lines.is_empty()) {

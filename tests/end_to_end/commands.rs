@@ -229,6 +229,7 @@ fn a_replay_ends_as_its_logs_allow() {
     let lines: String = (0..5).map(line).collect();
     std::fs::write(path("log"), lines).unwrap();
     std::fs::write(path("empty"), "").unwrap();
+    std::fs::write(path("log.xz"), b"\xfd7zXZ\0\0\x04\xe6\xd6\xb4F").unwrap();
     std::fs::write(path("junk"), [0xff, 0, 10, 7].repeat(500)).unwrap();
     let (policy, log) = (path("p.yaml"), path("log"));
     let replayed = tollgate(&["replay", "-c", &policy, "--json", &log]);
@@ -239,6 +240,8 @@ fn a_replay_ends_as_its_logs_allow() {
         (vec![path("empty")], 1, ""),
         (vec![path("junk")], 2, "no known format"),
         (vec![log.clone(), log.clone()], 2, "named twice"),
+        (vec![log.clone(), path("log.xz")], 2, "xz -dc LOG | tollgate replay"),
+        (vec![path("miss\u{1b}[2Jing")], 2, "miss\\u{1b}[2Jing"),
         (vec![path("missing")], 2, "No such file"),
         (vec!["--suggest".to_owned(), "x".to_owned(), log.clone()], 2, "0.1%"),
         (vec!["--format".to_owned(), "comon".to_owned(), log.clone()], 2, "common"),

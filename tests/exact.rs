@@ -227,6 +227,38 @@ fn a_request_of_an_older_generation_is_decided_by_its_own_rate_and_counts_for_al
 }
 
 #[test]
+fn overrides_have_numbers_of_their_own_which_are_given_again_after_reloads() {
+    const OVERRIDES: usize = 3_000;
+    let limits = |more: usize| {
+        let rate = |n: usize| format!("{{ key: k{n}, rate: {}/1h }}", n + more);
+        let overrides: Vec<String> = (0..OVERRIDES).map(rate).collect();
+        format!(
+            "limits: {{ l: {{ tier: exact, algorithm: fixed_window, rate: 1/1h, key: header:x-key, missing_key: deny, overrides: [{}] }} }}\n\
+             routes: [{{ name: r, limits: [l] }}]\n",
+            overrides.join(", ")
+        )
+    };
+    let bench = Bench::new();
+    let mut now = bench.load(&limits(1), None);
+    let mut admitted = [0; 60];
+    for more in 2..12 {
+        now = bench.load(&limits(more), Some(&now));
+        for (n, admitted) in admitted.iter_mut().enumerate().skip(more) {
+            let key = format!("k{n}");
+            *admitted += u32::from(bench.allowed(&now, &[("x-key", &key)]));
+        }
+    }
+    for (n, admitted) in admitted.into_iter().enumerate() {
+        let key = format!("k{n}");
+        let more = (0..100).filter(|_| bench.allowed(&now, &[("x-key", &key)])).count();
+        assert_eq!(admitted as usize + more, n + 11, "{key}");
+    }
+    // Two generations at a time, and cells under the quotas of those before.
+    let most = 2 * (OVERRIDES + 1) + 600;
+    assert!(bench.engine.issued_quotas() <= most, "{}", bench.engine.issued_quotas());
+}
+
+#[test]
 fn reloads_do_not_make_the_quotas_grow_and_restarts_are_reported() {
     let bench = Bench::new();
     let mut now = bench.load(&one_limit("token_bucket", "5/1h"), None);

@@ -240,17 +240,16 @@ impl TierState {
 
 /// Issues the quotas of all rates. If one of them has a `max_delay`, each rate also gets a quota without it.
 fn issue_rates(embedded: &EmbeddedStore, specs: Vec<QuotaSpec>) -> Vec<ExactRate> {
-    let issue = |spec| embedded.issue(spec, None);
     let delays = specs.iter().any(|spec| spec.quota.without_delay().is_some());
     let undelayed = |spec: &QuotaSpec| QuotaSpec {
         quota: spec.quota.without_delay().unwrap_or(spec.quota),
         ..spec.clone()
     };
-    let rate = |spec: QuotaSpec| ExactRate {
-        undelayed: delays.then(|| issue(undelayed(&spec))),
-        quota: issue(spec),
-    };
-    specs.into_iter().map(rate).collect()
+    let without_delay =
+        if delays { embedded.issue_all(specs.iter().map(undelayed).collect()) } else { Vec::new() };
+    let mut without_delay = without_delay.into_iter();
+    let quotas = embedded.issue_all(specs).into_iter();
+    quotas.map(|quota| ExactRate { quota, undelayed: without_delay.next() }).collect()
 }
 
 impl ExactLimit {

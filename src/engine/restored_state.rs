@@ -20,8 +20,11 @@ use crate::store::{IssuedQuota, QuotaSpec, SavedBan};
 /// The quotas of saved cells, by the numbers that the cells name.
 pub(super) type SavedQuotas = HashMap<u32, Arc<IssuedQuota>>;
 
-/// Quotas by what they are: each with whether it denies after a crash, of a limit of this name.
-type KnownQuotas = HashMap<(String, Quota, bool), Arc<IssuedQuota>>;
+/// What a quota is, but for the windows of its limit: the name of the limit, and whether it denies after a crash.
+type QuotaIdentity = (String, Quota, bool);
+
+/// Quotas by what they are.
+type KnownQuotas = HashMap<QuotaIdentity, Arc<IssuedQuota>>;
 
 /// Puts back what was saved. Frames of quotas, rules and bans are read in order; those of cells may be read by several
 /// threads, one group by one thread at a time.
@@ -166,6 +169,7 @@ impl Restorer {
         }
         // Cells that wait to be restored keep what they name.
         let mut quotas = SavedQuotas::clone(&self.quotas);
+        let mut unknown: Vec<(u32, QuotaIdentity, QuotaSpec)> = Vec::new();
         for record in records {
             let Some(quota) = record.numbers.quota() else {
                 self.unreadable += 1;
@@ -175,21 +179,46 @@ impl Restorer {
             let budget = self.engine.cell_budget(&limit.as_str().into());
             let windows = WindowLengths::new(windows);
             let spec = QuotaSpec { quota, windows, budget, denies_after_crash };
-            quotas.insert(number, self.issue((limit, quota, denies_after_crash), spec));
+            let what = (limit, quota, denies_after_crash);
+            match self.known_quota(&what, &spec) {
+                Some(issued) => {
+                    self.known.insert(what, Arc::clone(&issued));
+                    quotas.insert(number, issued);
+                }
+                None => unknown.push((number, what, spec)),
+            }
         }
+        self.issue(unknown, &mut quotas);
         self.quotas = Arc::new(quotas);
     }
 
-    /// The quota of `spec`, under the number that it has if it is known. `what`: what it is known by, but for the windows of its
-    /// limit.
-    fn issue(&mut self, what: (String, Quota, bool), spec: QuotaSpec) -> Arc<IssuedQuota> {
-        let known = self.known.get(&what).or_else(|| self.known_before.get(&what));
-        let issued = match known.filter(|issued| issued.equals(&spec)) {
-            Some(issued) => Arc::clone(issued),
-            None => self.engine.exact.embedded.issue(spec, None),
-        };
-        self.known.insert(what, Arc::clone(&issued));
-        issued
+    /// The quota of `spec`, if it has been issued.
+    fn known_quota(&self, what: &QuotaIdentity, spec: &QuotaSpec) -> Option<Arc<IssuedQuota>> {
+        let known = self.known.get(what).or_else(|| self.known_before.get(what));
+        known.filter(|issued| issued.equals(spec)).cloned()
+    }
+
+    /// Issues quotas that are not known, those that are equal once.
+    fn issue(&mut self, unknown: Vec<(u32, QuotaIdentity, QuotaSpec)>, quotas: &mut SavedQuotas) {
+        if unknown.is_empty() {
+            return;
+        }
+        let mut specs: Vec<QuotaSpec> = Vec::new();
+        let mut positions: HashMap<QuotaIdentity, usize> = HashMap::new();
+        let mut places = Vec::with_capacity(unknown.len());
+        for (number, what, spec) in unknown {
+            let same = positions.get(&what).copied();
+            let position = same.filter(|same| specs[*same].windows == spec.windows);
+            let position = position.unwrap_or_else(|| {
+                specs.push(spec);
+                specs.len() - 1
+            });
+            positions.insert(what, position);
+            places.push((number, position));
+        }
+        let issued = self.engine.exact.embedded.issue_all(specs);
+        quotas.extend(places.into_iter().map(|(number, at)| (number, Arc::clone(&issued[at]))));
+        self.known.extend(positions.into_iter().map(|(what, at)| (what, Arc::clone(&issued[at]))));
     }
 
     fn read_rules(&mut self, payload: &[u8]) {

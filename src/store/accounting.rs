@@ -76,6 +76,11 @@ impl CellAccounting {
         self.quotas.issue(spec, previous)
     }
 
+    /// Gives quotas numbers ([`Quotas::issue_all`]).
+    pub(super) fn issue_all(&self, specs: Vec<QuotaSpec>) -> Vec<Arc<IssuedQuota>> {
+        self.quotas.issue_all(specs)
+    }
+
     /// Divides `max_keys` among the limits of a new generation.
     pub(super) fn set_budgets(&self, max_keys: usize, budgets: &[BoundedBudget<'_>]) {
         self.pool.set_budgets(max_keys, budgets);

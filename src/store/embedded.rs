@@ -90,6 +90,11 @@ impl EmbeddedStore {
         self.accounting.issue(spec, previous)
     }
 
+    /// Gives quotas numbers, in their order. Numbers that nothing uses any more are given again.
+    pub fn issue_all(&self, specs: Vec<QuotaSpec>) -> Vec<Arc<IssuedQuota>> {
+        self.accounting.issue_all(specs)
+    }
+
     /// The quota of a number.
     pub fn quota_numbered(&self, number: u32) -> Option<Arc<IssuedQuota>> {
         self.accounting.quotas.list().get(number as usize).cloned()

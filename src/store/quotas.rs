@@ -95,6 +95,15 @@ impl Quotas {
         if let Some(previous) = previous.filter(|previous| previous.equals(&spec)) {
             return Arc::clone(previous);
         }
+        self.issue_all([spec]).remove(0)
+    }
+
+    /// Gives quotas numbers, in their order. All of them take one change of the list, which is copied for it: a limit may have tens of
+    /// thousands of overrides.
+    pub(super) fn issue_all(
+        &self,
+        specs: impl IntoIterator<Item = QuotaSpec>,
+    ) -> Vec<Arc<IssuedQuota>> {
         let mut changes = self.changing.lock();
         let mut list = Vec::clone(&self.list.load());
         // An unused quota has two references: this copy of the list, and the published list.
@@ -102,13 +111,20 @@ impl Quotas {
             Arc::strong_count(issued) <= 2 && issued.cells.load(Ordering::Acquire) == 0
         };
         let is_held = self.holders.load(Ordering::Acquire) > 0;
-        let free = if is_held { None } else { list.iter().position(is_free) };
-        let number = free.unwrap_or(list.len());
-        let issued = Arc::new(IssuedQuota::new(spec, number));
-        match free {
-            Some(index) => list[index] = Arc::clone(&issued),
-            None => list.push(Arc::clone(&issued)),
-        }
+        // Numbers before this one are in use, or were given just now.
+        let mut searched = if is_held { list.len() } else { 0 };
+        let issue = |spec| {
+            let free = list[searched..].iter().position(is_free);
+            let number = free.map_or(list.len(), |passed| searched + passed);
+            let issued = Arc::new(IssuedQuota::new(spec, number));
+            match free {
+                Some(_) => list[number] = Arc::clone(&issued),
+                None => list.push(Arc::clone(&issued)),
+            }
+            searched = number + 1;
+            issued
+        };
+        let issued = specs.into_iter().map(issue).collect();
         self.list.store(Arc::new(list));
         *changes += 1;
         issued

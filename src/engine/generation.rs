@@ -222,6 +222,14 @@ impl Generation {
         })
     }
 
+    /// The cell budget of every exact limit.
+    pub(super) fn exact_budgets(&self) -> impl Iterator<Item = &Arc<CellBudget>> {
+        self.limits.iter().filter_map(|limit| match &limit.state {
+            TierState::Estimate(_) | TierState::InFlight { .. } => None,
+            TierState::Exact(exact) => Some(exact.budget()),
+        })
+    }
+
     /// The cell budget of every exact limit, with the limit's own bound.
     pub(super) fn cell_budgets(&self) -> Vec<BoundedBudget<'_>> {
         let exact = self.limits.iter().filter_map(|limit| match &limit.state {

@@ -79,6 +79,7 @@ pub use saved_contents::{SavedContents, SavedLimit};
 #[cfg(feature = "bin")]
 pub use saved_state::EngineSource;
 pub use state::Engine;
+pub(crate) use state::SWEEPS_OF_ALL;
 #[cfg(feature = "bin")]
 pub use succession::{
     HandedCharge, HandedCount, HandedEvent, HandedJudgment, HandedKey, HandedRequest, HeldJudgment,

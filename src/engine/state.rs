@@ -24,10 +24,13 @@ use crate::policy::{KeyRule, KeySecret, Policy};
 #[cfg(feature = "bin")]
 use crate::store::CellBudget;
 use crate::store::redis::SharedStore;
-use crate::store::{Bans, InFlightCounts};
+use crate::store::{Bans, InFlightCounts, SHARDS};
 
 /// Shards of the embedded store that one tick sweeps: all of them in 3 to 4 seconds.
 const SWEEP_SHARDS: usize = 128;
+
+/// So many sweeps visit every cell.
+pub(crate) const SWEEPS_OF_ALL: u64 = SHARDS.div_ceil(SWEEP_SHARDS) as u64;
 
 /// Decides requests. One engine serves all generations of the process.
 pub struct Engine {
@@ -204,6 +207,12 @@ impl Engine {
         let now = self.now();
         self.confirm.sweep(now);
         self.exact.embedded.sweep(SWEEP_SHARDS, now);
+    }
+
+    /// Whether a limit may soon have no room for a new key, so that it matters which idle cells have been swept.
+    pub(crate) fn may_lack_room(&self, generation: &Generation) -> bool {
+        let embedded = &self.exact.embedded;
+        generation.exact_budgets().any(|budget| embedded.may_lack_room(budget))
     }
 
     /// The table that counts the suspects of the estimate tier.

@@ -14,18 +14,18 @@ use super::entry::{LogEntry, Unjudged};
 use super::open_requests::{Event, OpenRequest, OpenRequests, Settling, is_open};
 use crate::clock::{Nanos, Now};
 use crate::config::Config;
-use crate::engine::{Decision, Engine, Generation};
+use crate::engine::{Decision, Engine, Generation, SWEEPS_OF_ALL};
 use crate::http::{Head, HeadBounds, RejectReason, validate};
 use crate::policy::client::{ClientRules, RequestClient};
 use crate::policy::{
     ConditionResults, ConnectionFacts, Coverage, Facts, KeySecret, LiteralsByHash, LogValues,
-    MissingValue, Policy, RecordedValue, RecordedValues, literals,
+    MissingValue, Policy, RecordedValues, literals,
 };
 
 /// The least time between two runs of the engine's periodic tasks, as in the proxy.
 const TICK: Nanos = Nanos::from_millis(100);
 
-/// The least number of requests between two sweeps, each of which visits an eighth of the cells.
+/// The least number of requests between two sweeps while there is room for new keys.
 const REQUESTS_PER_SWEEP: u32 = 4_096;
 
 /// A policy that judges the requests of a log.
@@ -40,7 +40,7 @@ pub struct ReplayedPolicy {
     ticked: Nanos,
     /// Requests since cells were swept.
     unswept: u32,
-    /// The time of the last request that was not late.
+    /// The time of the last request.
     latest: Now,
 }
 
@@ -116,6 +116,9 @@ impl ReplayedPolicy {
         coverage: &Arc<Coverage>,
         observe: impl FnOnce(&Judgment, &Facts<'_>, &Self) -> R,
     ) -> Result<R, NotJudged> {
+        if entry.is_late {
+            return Err(NotJudged::Unjudged(Unjudged::Late));
+        }
         self.advance(entry);
         let headers = &entry.headers;
         let client = self.client(entry, headers)?;
@@ -130,7 +133,8 @@ impl ReplayedPolicy {
         let valid = validate(head, BOUNDS).map_err(NotJudged::Rejected)?;
         let connection = connection(entry);
         let values =
-            LogValues::new(Arc::clone(coverage), recorded(entry), Arc::clone(&self.literals));
+            LogValues::new(Arc::clone(coverage), recorded(entry), Arc::clone(&self.literals))
+                .with_user(entry.user.clone());
         let conditions = ConditionResults::of_log(values);
         let date = entry.at.wall;
         let facts = valid.facts(client, &connection, date, method, headers, &conditions);
@@ -166,7 +170,7 @@ impl ReplayedPolicy {
         self.tick(at.wall);
     }
 
-    /// The time of the engine. A line that came too late is judged at the time of the last one.
+    /// The time of the engine, which does not run back.
     fn on_time_line(&mut self, entry: &LogEntry) -> Now {
         let at = match &entry.trace {
             None => {
@@ -178,29 +182,30 @@ impl ReplayedPolicy {
                 Now { mono, wall: entry.at.wall }
             }
         };
-        if entry.is_late {
-            return Now {
-                mono: at.mono.max(self.latest.mono),
-                wall: at.wall.max(self.latest.wall),
-            };
-        }
         self.latest = at;
         at
     }
 
-    /// Runs the engine's periodic tasks, unless they ran a moment ago. Without requests nothing changes except by age. What
-    /// only frees memory waits for requests, of which an hour of a quiet log has fewer than it has moments.
+    /// Runs the engine's periodic tasks, unless they ran a moment ago. Without requests nothing changes except by age. As long as
+    /// there is room for new keys, cells that are idle change no verdict, and are swept now and then; without it they are swept
+    /// as often as the process would have done.
     fn tick(&mut self, wall: Nanos) {
         self.unswept += 1;
         if wall.saturating_sub(self.ticked) < TICK {
             return;
         }
+        let passed = wall.saturating_sub(self.ticked).get() / TICK.get();
         self.ticked = wall;
         self.engine.rotate_sketches(&self.generation);
-        if self.unswept >= REQUESTS_PER_SWEEP {
+        let sweeps = if self.engine.may_lack_room(&self.generation) {
+            passed.min(SWEEPS_OF_ALL)
+        } else {
+            u64::from(self.unswept >= REQUESTS_PER_SWEEP)
+        };
+        if sweeps > 0 {
             self.unswept = 0;
-            self.engine.sweep();
         }
+        (0..sweeps).for_each(|_| self.engine.sweep());
     }
 
     fn settle_surplus(&mut self) {
@@ -284,13 +289,5 @@ fn connection(entry: &LogEntry) -> ConnectionFacts {
 }
 
 fn recorded(entry: &LogEntry) -> Option<Box<RecordedValues>> {
-    match (&entry.trace, &entry.user) {
-        (Some(trace), _) => Some(Box::new(trace.values.clone())),
-        (None, Some(user)) => {
-            let mut values = RecordedValues::default();
-            values.values.insert("basic_user".to_owned(), RecordedValue::Text(user.to_string()));
-            Some(Box::new(values))
-        }
-        (None, None) => None,
-    }
+    entry.trace.as_ref().map(|trace| Box::new(trace.values.clone()))
 }

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::budget::{BoundedBudget, BudgetPool};
+use super::budget::{BoundedBudget, BudgetPool, CellBudget};
 use super::quotas::{IssuedQuota, QuotaSpec, Quotas, budgets_of};
 use super::settlement::{EmbeddedCharge, SingleSettlement};
 use super::table::{CellEntry, Table};
@@ -79,6 +79,11 @@ impl CellAccounting {
     /// Gives quotas numbers ([`Quotas::issue_all`]).
     pub(super) fn issue_all(&self, specs: Vec<QuotaSpec>) -> Vec<Arc<IssuedQuota>> {
         self.quotas.issue_all(specs)
+    }
+
+    /// Whether half of what a limit may hold is taken.
+    pub(super) fn may_lack_room(&self, budget: &CellBudget) -> bool {
+        budget.is_half_full(&self.pool)
     }
 
     /// Divides `max_keys` among the limits of a new generation.

@@ -95,6 +95,15 @@ impl CellBudget {
         has_room
     }
 
+    /// Whether half of what this limit may hold is taken, of its own bound or of the pool.
+    pub(super) fn is_half_full(&self, pool: &BudgetPool) -> bool {
+        let half = |bound: &AtomicUsize| bound.load(Ordering::Relaxed) / 2;
+        let weight = self.weight();
+        weight >= half(&self.max)
+            || (weight >= half(&self.share)
+                && pool.lent.load(Ordering::Relaxed) >= half(&pool.size))
+    }
+
     /// Releases `cells` cells with a total weight of `weight`.
     pub(super) fn drop_cells(&self, cells: usize, weight: usize, pool: &BudgetPool) {
         self.cells.fetch_sub(cells, Ordering::Relaxed);

@@ -95,6 +95,11 @@ impl EmbeddedStore {
         self.accounting.issue_all(specs)
     }
 
+    /// Whether the limit of a budget may soon have no room for a new key.
+    pub fn may_lack_room(&self, budget: &CellBudget) -> bool {
+        self.accounting.may_lack_room(budget)
+    }
+
     /// The quota of a number.
     pub fn quota_numbered(&self, number: u32) -> Option<Arc<IssuedQuota>> {
         self.accounting.quotas.list().get(number as usize).cloned()

@@ -95,7 +95,7 @@ fn suggestion(quota: Quota, traffic: Traffic, seed: u64, share: KeyShare) -> Sug
     let mut demand = Demand::new(quota, MemoryBounds::default());
     for (key, times) in day(traffic, seed) {
         for at in times {
-            demand.record(DemandedUnits { key, at, cost: 1, rate: AppliedRate::Own });
+            demand.record(DemandedUnits { key, at, cost: 1, asked: 1, rate: AppliedRate::Own });
         }
     }
     demand.suggest(share)
@@ -182,7 +182,7 @@ fn a_sample_of_the_keys_suggests_about_the_same() {
     let mut demand = Demand::new(quota, bounds);
     for (key, times) in day(Traffic::Pareto, 1) {
         for at in times {
-            demand.record(DemandedUnits { key, at, cost: 1, rate: AppliedRate::Own });
+            demand.record(DemandedUnits { key, at, cost: 1, asked: 1, rate: AppliedRate::Own });
         }
     }
     let found = demand.suggest(KeyShare::from_millionths(20_000));
@@ -200,7 +200,7 @@ fn keys_with_rates_of_their_own_are_left_out() {
         for request in 0..=key {
             let rate =
                 if key >= 90 && request == key { AppliedRate::Other } else { AppliedRate::Own };
-            demand.record(DemandedUnits { key, at: Nanos::new(START), cost: 1, rate });
+            demand.record(DemandedUnits { key, at: Nanos::new(START), cost: 1, asked: 1, rate });
         }
     }
     let found = demand.suggest(KeyShare::NONE);
@@ -229,7 +229,13 @@ fn requests_slightly_out_of_order_break_nothing() {
                 }
             }
             for at in times {
-                demand.record(DemandedUnits { key: 1, at, cost: 1, rate: AppliedRate::Own });
+                demand.record(DemandedUnits {
+                    key: 1,
+                    at,
+                    cost: 1,
+                    asked: 1,
+                    rate: AppliedRate::Own,
+                });
             }
             demand.suggest(KeyShare::NONE).percentiles.max
         };
@@ -300,7 +306,13 @@ fn extreme_numbers_do_not_overflow() {
         let mut demand = Demand::new(quota, MemoryBounds::default());
         for at in [0, START, START + month.get() / 2, u64::MAX, u64::MAX, 5, START] {
             let at = Nanos::new(at);
-            demand.record(DemandedUnits { key: 1, at, cost: u32::MAX, rate: AppliedRate::Own });
+            demand.record(DemandedUnits {
+                key: 1,
+                at,
+                cost: u32::MAX,
+                asked: u64::from(u32::MAX),
+                rate: AppliedRate::Own,
+            });
         }
         let found = demand.suggest(KeyShare::NONE);
         assert!(found.percentiles.max >= u64::from(u32::MAX), "{}", quota.name());

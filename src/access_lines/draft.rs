@@ -126,8 +126,9 @@ impl<'l> Draft<'l> {
             Meaning::Path => self.path = Some(text),
             Meaning::Query => self.query = Some(text),
             Meaning::OwnDecision => {
-                self.line.is_own = true;
                 self.line.is_refused_early = matches!(&*text, "rejected" | "redirected");
+                self.line.is_own = self.line.is_refused_early
+                    || matches!(&*text, "allowed" | "limited" | "outage");
             }
             Meaning::Status => self.status(&text),
             Meaning::ResponseBytes(rank) => self.response_bytes(&text, *rank),

@@ -136,6 +136,7 @@ pub(super) const TOLLGATE: &[NamedPath] = &[
     ("duration_ns", "event.duration"),
     ("user_agent", "user_agent.original"),
     ("replay", "tollgate.replay"),
+    ("decision", "event.action"),
     ("time_end", "Timestamp"),
     ("method", "Attributes.http.request.method"),
     ("method", "Attributes.http.request.method_original"),
@@ -148,6 +149,7 @@ pub(super) const TOLLGATE: &[NamedPath] = &[
     ("user_agent", "Attributes.user_agent.original"),
     ("duration_us", "Attributes.tollgate.duration_us"),
     ("replay", "Attributes.tollgate.replay"),
+    ("decision", "Attributes.tollgate.decision"),
 ];
 
 /// Caddy 2. Its times are the end of the request.

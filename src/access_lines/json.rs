@@ -21,13 +21,22 @@ pub(super) fn parse<'l>(
     times: &mut TimeReader,
 ) -> Result<AccessLine<'l>, LineError> {
     // What syslog or the runtime of a container writes before the object is skipped.
-    let start = memchr::memmem::find(line, b"{\"").ok_or(LineError::NotJson)?;
+    let start = object_start(line).ok_or(LineError::NotJson)?;
     let line = &line[start..];
     let Ok(text) = std::str::from_utf8(line) else {
         let lossy = String::from_utf8_lossy(line).into_owned();
         return parse_text(paths, has_plain_default, &lossy, times).map(AccessLine::into_owned);
     };
     parse_text(paths, has_plain_default, text, times)
+}
+
+/// Where an object begins: a brace, and a name or the end behind it.
+fn object_start(line: &[u8]) -> Option<usize> {
+    let is_start = |start: &usize| {
+        let inner = line[start + 1..].trim_ascii_start();
+        inner.starts_with(b"\"")
+    };
+    memchr::memchr_iter(b'{', line).find(is_start)
 }
 
 fn parse_text<'l>(

@@ -126,6 +126,8 @@ pub enum MissingValue {
 pub struct LogValues {
     coverage: Arc<Coverage>,
     recorded: Option<Box<RecordedValues>>,
+    /// The user that a line of another server names.
+    user: Option<Box<str>>,
     literals: Arc<LiteralsByHash>,
     missing: Mutex<Vec<MissingValue>>,
 }
@@ -146,7 +148,13 @@ impl LogValues {
         recorded: Option<Box<RecordedValues>>,
         literals: Arc<LiteralsByHash>,
     ) -> Self {
-        Self { coverage, recorded, literals, missing: Mutex::default() }
+        Self { coverage, recorded, user: None, literals, missing: Mutex::default() }
+    }
+
+    /// The same, with the user that a line of another server names.
+    pub fn with_user(mut self, user: Option<Box<str>>) -> Self {
+        self.user = user;
+        self
     }
 
     /// What was asked in vain, each once.
@@ -184,7 +192,11 @@ impl LogValues {
 
     /// What was recorded of a source, by its text in a configuration.
     pub(super) fn recorded(&self, source: &str) -> Option<FoundInLog> {
-        Some(match self.recorded.as_ref()?.values.get(source)? {
+        let Some(recorded) = &self.recorded else {
+            let user = self.user.as_ref().filter(|_| source == "basic_user")?;
+            return Some(FoundInLog::Value(user.as_bytes().to_vec()));
+        };
+        Some(match recorded.values.get(source)? {
             RecordedValue::Hash(hash) => {
                 let literal = self.literals.get(source).and_then(|known| known.get(hash));
                 let stand_in = || format!("{hash:032x}").into_bytes();

@@ -19,6 +19,9 @@ const MAX_LOGGED_PATH: usize = 1_024;
 /// only.
 pub(super) const ASSUMED_DURATION: Nanos = Nanos::SECOND;
 
+/// Bytes that a member `replay` takes when it is read, roughly.
+const TRACE_BYTES: usize = 2_048;
+
 /// One request of a log.
 #[derive(Debug)]
 pub struct LogEntry {
@@ -76,6 +79,9 @@ pub enum Unjudged {
     /// Its peer is a trusted proxy, and the client behind it is unknown.
     #[error("the address of the client behind a trusted proxy is not in the log")]
     HiddenClient,
+    /// Its line came after many later ones.
+    #[error("its line came too late")]
+    Late,
     /// What tollgate wrote for a replay cannot be read.
     #[error("the member \"replay\" cannot be read")]
     BadTrace,
@@ -90,6 +96,7 @@ impl Unjudged {
             Self::CutPath => "cut_path",
             Self::NoClient => "no_client",
             Self::HiddenClient => "hidden_client",
+            Self::Late => "late",
             Self::BadTrace => "bad_trace",
         }
     }
@@ -153,6 +160,20 @@ impl LogEntry {
     /// Whether it is taken for a CORS preflight, which no limit judges: other servers do not log what tells one.
     pub fn is_assumed_preflight(&self) -> bool {
         self.trace.is_none() && self.method == Some(Method::OPTIONS)
+    }
+
+    /// When it was answered, as a replay settles it.
+    pub(super) fn answered(&self) -> Nanos {
+        let answer = self.trace.as_ref().and_then(|trace| trace.answer.as_ref());
+        let after = answer.map(|answer| Nanos::new(answer.after)).or(self.duration);
+        self.at.wall.saturating_add(after.unwrap_or_default())
+    }
+
+    /// Bytes that it takes while it waits, roughly.
+    pub(super) fn bytes(&self) -> usize {
+        let headers = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+        let trace = self.trace.as_ref().map_or(0, |_| TRACE_BYTES);
+        size_of::<Self>() + self.host.len() + self.target.len() + headers.sum::<usize>() + trace
     }
 
     /// When the request ended, as far as the log says.

@@ -6,6 +6,9 @@ use std::borrow::Cow;
 
 use crate::clock::Nanos;
 
+/// What reports show in the stead of a path that may hold a key.
+pub(super) const HIDDEN_PATH: &str = "(hidden)";
+
 /// One request of a log, judged.
 #[derive(Clone, Copy)]
 pub struct JudgedRequest<'r> {
@@ -31,6 +34,13 @@ pub struct JudgedRequest<'r> {
     pub verdicts: &'r [KeyVerdict],
     /// Gives the text of the key of a verdict, by its index in `verdicts`.
     pub shown: &'r dyn ShowKey,
+}
+
+impl JudgedRequest<'_> {
+    /// The same request, without its path if it is hidden in the other one: another policy may have keys in it.
+    pub(super) fn hidden_as(self, other: &JudgedRequest<'_>) -> Self {
+        if other.path == HIDDEN_PATH { Self { path: HIDDEN_PATH, ..self } } else { self }
+    }
 }
 
 /// Shows keys in reports: addresses as they are, other keys as a hash, or as text if the operator asks for it.

@@ -3,6 +3,8 @@
 //! A log has a bounded sample of lines at its beginning, from which its format and what its lines have is found. What must
 //! always hold: a log that cannot be read ends the replay of that log only, and is reported.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -338,31 +340,52 @@ fn learn(coverage: &mut Coverage, line: &AccessLine<'_>) {
 /// Requests of several logs, merged by time.
 pub struct MergedLogs {
     logs: Vec<Log>,
-    /// The next request of each log.
-    heads: Vec<Option<Box<LogEntry>>>,
+    /// The next two requests of each log.
+    heads: Vec<LogHead>,
     /// The logs that have a next request, the earliest first.
-    earliest: std::collections::BinaryHeap<std::cmp::Reverse<(Nanos, usize)>>,
+    earliest: BinaryHeap<Reverse<(Nanos, usize)>>,
+}
+
+/// The next two requests of a log. A log is as far as the earlier of both, so that one line with a time far ahead does not keep
+/// the whole log back.
+#[derive(Default)]
+struct LogHead {
+    next: Option<Box<LogEntry>>,
+    second: Option<Box<LogEntry>>,
+}
+
+impl LogHead {
+    fn at(&self) -> Option<Nanos> {
+        let times = [&self.next, &self.second].into_iter().flatten().map(|entry| entry.at.wall);
+        times.min()
+    }
+
+    /// Takes the next request, and puts another one behind the second.
+    fn advance(&mut self, another: Option<Box<LogEntry>>) -> Option<Box<LogEntry>> {
+        let second = std::mem::replace(&mut self.second, another);
+        std::mem::replace(&mut self.next, second)
+    }
 }
 
 impl MergedLogs {
     /// Merges logs.
     pub fn new(mut logs: Vec<Log>) -> Self {
-        let heads: Vec<_> = logs.iter_mut().map(Log::next_entry).collect();
+        let head = |log: &mut Log| LogHead { next: log.next_entry(), second: log.next_entry() };
+        let heads: Vec<LogHead> = logs.iter_mut().map(head).collect();
         let times = heads.iter().enumerate();
-        let earliest = times
-            .filter_map(|(index, head)| Some(std::cmp::Reverse((head.as_ref()?.at.wall, index))))
-            .collect();
-        Self { logs, heads, earliest }
+        let earliest = times.filter_map(|(index, head)| Some(Reverse((head.at()?, index))));
+        Self { logs, earliest: earliest.collect(), heads }
     }
 
     /// The next request.
     pub fn next_entry(&mut self) -> Option<Box<LogEntry>> {
-        let std::cmp::Reverse((_, index)) = self.earliest.pop()?;
-        let next = self.logs[index].next_entry();
-        if let Some(next) = &next {
-            self.earliest.push(std::cmp::Reverse((next.at.wall, index)));
+        let Reverse((_, index)) = self.earliest.pop()?;
+        let another = self.logs[index].next_entry();
+        let next = self.heads[index].advance(another);
+        if let Some(at) = self.heads[index].at() {
+            self.earliest.push(Reverse((at, index)));
         }
-        std::mem::replace(&mut self.heads[index], next)
+        next
     }
 
     /// Lines that were read so far.

@@ -35,7 +35,7 @@ pub use key_memory::MemoryBounds;
 pub use logs::{Log, LogError, MAX_LOGS, MergedLogs, ReadSettings, ReadSummary};
 pub use order::{MAX_WAITING, OrderCounts, Ordering};
 pub use policy::{Judgment, NotJudged, ReplayedPolicy};
-pub use report::Report;
+pub use report::{PAGE_MARK, Report};
 pub use run::{ReplayOptions, replay, unread_headers};
 pub use secrets::KeySecrets;
 pub use suggest::KeyShare;

@@ -104,13 +104,19 @@ const CURES: &[(&str, &str)] = &[
     ("rule:", "keys to which an operator's rule applied were not judged: a file has no such rules"),
     (
         "no_client",
-        "requests without the address of a client were not judged: check the names of fields in the format, log the \
+        "requests without the address of a client were not judged: if another program has put something before \
+         the lines (Docker, Kubernetes, syslog), take that away; else check the names of fields in the format, log the \
          address, or name its field with --field client_ip=PATH",
     ),
     (
         "hidden_client",
-        "the peer of these requests is a trusted proxy, and the log does not have the header with the address of the \
-         client behind it: log that header",
+        "the peer of these requests is a trusted proxy, and the header with the address of the client behind it was not \
+         found: log that header, or if lines have it, name the format with --format, as 'nginx: LOG_FORMAT'",
+    ),
+    (
+        "late",
+        "requests whose lines came after hundreds of thousands of later ones were not judged: give each file as an argument \
+         of its own, which are merged by time, rather than one after another on standard input; or sort the lines",
     ),
     (
         "no_request",

@@ -6,14 +6,14 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::bounds::{Certainty, CostRange, StampBounds, StampPrecision, StampedRequest};
-use super::entry::{ASSUMED_DURATION, LogEntry};
-use super::judged::{AppliedRate, JudgedRequest, KeyResult, KeyVerdict, ShowKey};
+use super::entry::LogEntry;
+use super::judged::{AppliedRate, HIDDEN_PATH, JudgedRequest, KeyResult, KeyVerdict, ShowKey};
 use super::key_memory::MemoryBounds;
 use super::labels;
 use super::names::Names;
 use super::policy::{Judgment, NotJudged, ReplayedPolicy};
 use super::settled;
-use super::suggest::{Demand, DemandedUnits, InFlightDemand};
+use super::suggest::{Demand, DemandedUnits, HeldUnits, InFlightDemand};
 use super::tally::Tally;
 use crate::clock::Nanos;
 use crate::engine::{Decision, LimitVerdict, Outcome};
@@ -75,8 +75,8 @@ pub(super) enum LimitDemand {
 pub(super) struct RateDemand {
     /// What requests cost in the end.
     pub(super) settled: Demand,
-    /// What requests hold until their answers, which may give units back; `None` if answers change nothing.
-    pub(super) held: Option<InFlightDemand>,
+    /// What requests hold until their answers; `None` if answers change nothing.
+    held: Option<HeldUnits>,
 }
 
 /// The bounds of one limit.
@@ -148,7 +148,7 @@ impl Observer {
         let route = decision.route.map(|route| policy.route(route));
         let verdicts = decision.verdicts.iter();
         self.verdicts.extend(verdicts.map(|found| KeyVerdict {
-            cost: settled::units(found, policy.limit(found.limit), route, entry),
+            cost: settled::units(found, policy, route, entry),
             ..key_verdict(found)
         }));
         let shown = KeyTexts { policy, facts, decision, shows_keys: self.shows_keys };
@@ -233,17 +233,20 @@ impl LimitDemand {
     fn add(&mut self, verdict: &KeyVerdict, charged: u32, entry: &LogEntry) {
         match self {
             Self::Rate(demand) => {
+                let (key, at) = (verdict.key, entry.at.wall);
+                let mut asked = i64::from(charged);
+                if let Some(held) = &mut demand.held {
+                    asked = asked.saturating_add(held.of(key, at));
+                    let surplus = i64::from(charged) - i64::from(verdict.cost);
+                    held.hold(key, surplus, entry.answered());
+                }
                 demand.settled.record(DemandedUnits {
-                    key: verdict.key,
-                    at: entry.at.wall,
+                    key,
+                    at,
                     cost: verdict.cost,
+                    asked: u64::try_from(asked).unwrap_or_default(),
                     rate: verdict.rate,
                 });
-                if let (Some(held), AppliedRate::Own) = (&mut demand.held, verdict.rate) {
-                    let took = entry.duration.unwrap_or(ASSUMED_DURATION);
-                    let end = entry.at.wall.saturating_add(took);
-                    held.request(verdict.key, charged, entry.at.wall, end);
-                }
             }
             Self::InFlight(demand) => match (verdict.rate, entry.duration) {
                 (AppliedRate::Own, Some(_)) => {
@@ -266,10 +269,9 @@ fn demand(policy: &Policy, index: LimitIndex, memory: MemoryBounds) -> LimitDema
             return LimitDemand::InFlight(Box::new(InFlightDemand::new(memory)));
         }
     };
-    let mut users =
-        policy.routes.iter().filter(|route| route.limits.iter().any(|used| used.limit == index));
-    let holds = users.any(|route| settled::is_settled_later(limit, route));
-    let held = holds.then(|| InFlightDemand::new(memory));
+    let mut users = policy.routes.iter();
+    let holds = users.any(|route| settled::is_settled_later(policy, index, route));
+    let held = holds.then(HeldUnits::default);
     LimitDemand::Rate(Box::new(RateDemand { settled: Demand::new(quota, memory), held }))
 }
 
@@ -360,7 +362,6 @@ fn certainty(
     found: &LimitVerdict,
     missing: &[MissingValue],
 ) -> Certainty {
-    let limit = policy.limit(found.limit);
     let Some(route) = decision.route.map(|route| policy.route(route)) else {
         return Certainty::Possible;
     };
@@ -369,7 +370,7 @@ fn certainty(
         MissingValue::Key(_) | MissingValue::Rule(_) => false,
         MissingValue::Condition(_) | MissingValue::Cost(_) => true,
     });
-    if is_blurred || settled::is_settled_later(limit, route) {
+    if is_blurred || settled::is_settled_later(policy, found.limit, route) {
         return Certainty::Possible;
     }
     let others = route.limits.iter().map(|used| used.limit).filter(|other| *other != found.limit);
@@ -387,7 +388,7 @@ impl KeyTexts<'_> {
     fn path(&self) -> &str {
         let route = self.decision.route.map(|route| self.policy.route(route));
         let hides = route.is_some_and(|route| !self.policy.path_sources(route).is_empty());
-        if hides { "(hidden)" } else { self.facts.path }
+        if hides { HIDDEN_PATH } else { self.facts.path }
     }
 }
 

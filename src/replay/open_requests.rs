@@ -17,7 +17,7 @@ use crate::engine::{
 
 /// Open requests that are kept. A hostile log could have any number of requests without end; the one that would end first is
 /// ended early then, and counted.
-const MAX_OPEN: usize = 500_000;
+const MAX_OPEN: usize = 100_000;
 
 /// Processes whose events are settled in their order at a time; those of more are settled at their times. Each is looked at for every
 /// request of another.
@@ -266,8 +266,10 @@ impl OpenRequests {
         if self.requests.len() <= MAX_OPEN {
             return None;
         }
-        self.ended_early += 1;
-        self.next_left()
+        let settling = self.next_left();
+        let ends = settling.is_some_and(|settling| settling.event == Event::Ends);
+        self.ended_early += u64::from(ends);
+        settling
     }
 
     /// An open request.

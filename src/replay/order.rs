@@ -1,8 +1,8 @@
 //! Puts the requests of logs into the order in which they were judged.
 //!
 //! A server writes a line when a request ends, and several logs are read at once. A bounded number of requests waits here, so a
-//! line may come that much too late. One that comes later still is judged at once, at the time that the clock of the log shows,
-//! and counted. tollgate's own log has the order of each process; requests of several processes, and of other servers, are in
+//! line may come that much too late. One that comes later still is counted and not judged: at another time than its own its verdict
+//! would be another one. tollgate's own log has the order of each process; requests of several processes, and of other servers, are in
 //! the order of their times.
 
 use std::collections::BTreeMap;
@@ -15,6 +15,9 @@ use crate::clock::Nanos;
 /// Requests that wait: about 100 MB of lines of ordinary length.
 pub const MAX_WAITING: usize = 200_000;
 
+/// Bytes of requests that wait. Where lines are longer, fewer wait.
+const MAX_WAITING_BYTES: usize = 192 << 20;
+
 /// Processes whose order is kept at a time. The requests of more are in the order of their times.
 const MAX_RUNS: usize = 256;
 
@@ -25,6 +28,7 @@ pub struct Ordering {
     /// All others, by time.
     timed: WaitingEntries,
     waiting: usize,
+    waiting_bytes: usize,
     max_waiting: usize,
     arrived: u64,
     /// When the last one that was given out began.
@@ -54,6 +58,7 @@ impl Ordering {
             runs: HashMap::new(),
             timed: WaitingEntries::new(),
             waiting: 0,
+            waiting_bytes: 0,
             max_waiting: max_waiting.max(1),
             arrived: 0,
             given: Nanos::ZERO,
@@ -73,6 +78,7 @@ impl Ordering {
         let arrived = self.arrived;
         self.arrived += 1;
         self.waiting += 1;
+        self.waiting_bytes += entry.bytes();
         let has_room = self.runs.len() < MAX_RUNS;
         let ordered = entry.trace.as_ref().map(|trace| (trace.run.clone(), trace.order));
         match ordered {
@@ -84,7 +90,8 @@ impl Ordering {
                 self.timed.insert((entry.at.wall.get(), arrived), entry);
             }
         }
-        if self.waiting > self.max_waiting { self.pop() } else { None }
+        let is_full = self.waiting > self.max_waiting || self.waiting_bytes > MAX_WAITING_BYTES;
+        if is_full { self.pop() } else { None }
     }
 
     /// The first of those that wait.
@@ -101,6 +108,7 @@ impl Ordering {
             None => self.timed.pop_first(),
         }?;
         self.waiting -= 1;
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(entry.bytes());
         self.given = self.given.max(entry.at.wall);
         if let Some(trace) = &entry.trace {
             let has_room = self.given_of_runs.len() < MAX_RUNS;

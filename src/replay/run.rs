@@ -188,7 +188,9 @@ fn judge_all(
         return;
     };
     let was_judged = live.judge(entry, coverage, |by_live| {
-        other.judge(entry, coverage, |by_other| comparison.add_pair(by_live, by_other));
+        other.judge(entry, coverage, |by_other| {
+            comparison.add_pair(&by_live.hidden_as(by_other), &by_other.hidden_as(by_live));
+        });
     });
     if !was_judged {
         // The counters of the other policy go on with it.
@@ -217,7 +219,7 @@ impl JudgedPolicy {
         if logs.has_foreign {
             notes.extend(notes::of_foreign_logs(&config, logs.has_host));
         }
-        let limits = config.policy.limits.len().max(1);
+        let limits = used_limits(&config.policy).max(1);
         let memory =
             MemoryBounds { max_keys: MAX_KEYS / limits, max_bytes: MAX_KEY_BYTES / limits };
         let store = config.store.clone();
@@ -274,6 +276,9 @@ impl JudgedPolicy {
             super::bound_totals::add(&mut summary.limits, bounds);
         }
         let suggestions = suggest.map(|share| suggestions::of(&demands, &names, share));
+        if let Some(found) = &suggestions {
+            notes.extend(suggestions::without(&demands, &names, found));
+        }
         Report {
             policy: name,
             lines: lines(logs, order),
@@ -285,6 +290,20 @@ impl JudgedPolicy {
             suggestions: suggestions.unwrap_or_default(),
         }
     }
+}
+
+/// How many limits routes lead to: the others count no key.
+fn used_limits(policy: &Policy) -> usize {
+    let mut reached: Vec<_> = policy
+        .routes
+        .iter()
+        .flat_map(|route| &route.limits)
+        .flat_map(|used| policy.missing_key_chain(used.limit))
+        .map(|index| index.0)
+        .collect();
+    reached.sort_unstable();
+    reached.dedup();
+    reached.len()
 }
 
 /// Which of `User-Agent` and `Referer` none of these policies reads.

@@ -1,38 +1,18 @@
 //! Suggested rates, as a report shows them.
 
-use super::names::Names;
-use super::observer::{LimitDemand, RateDemand};
+use super::names::{LimitLabel, Names};
+use super::observer::LimitDemand;
 use super::report::{Percentiles, Share, SuggestedRate};
-use super::suggest::{KeyShare, LimitLines, SuggestedLimit, Suggestion, paste};
+use super::suggest::{KeyShare, LimitLines, PeakMeasure, SuggestedLimit, paste};
 use crate::limit::TypedRate;
-
-/// The suggestion for a rate. Where answers give units back, what requests hold until then is added: each of both refuses half
-/// of the share.
-fn with_held(demand: &RateDemand, share: KeyShare) -> Suggestion {
-    let Some(held) = &demand.held else {
-        return demand.settled.suggest(share);
-    };
-    let half = KeyShare::from_millionths(share.millionths() / 2);
-    let (mut suggestion, held) = (demand.settled.suggest(half), held.suggest(half));
-    let Some(SuggestedLimit::InFlight(units)) = held.suggested else {
-        return suggestion;
-    };
-    suggestion.suggested = suggestion.suggested.map(|suggested| suggested.with_more(units));
-    let refuses = suggestion.refuses.millionths().saturating_add(held.refuses.millionths());
-    suggestion.refuses = KeyShare::from_millionths(refuses);
-    suggestion.certainty.push(format!(
-        "{units} of the units are for requests that wait for their answers, which may give units back."
-    ));
-    suggestion
-}
 
 /// What is suggested for each limit that keys were counted for.
 pub(super) fn of(demands: &[LimitDemand], names: &Names, share: KeyShare) -> Vec<SuggestedRate> {
     let limits = demands.iter().zip(&names.limits);
     let found = limits.filter_map(|(demand, label)| {
-        let suggestion = match demand {
-            LimitDemand::Rate(demand) => with_held(demand, share),
-            LimitDemand::InFlight(demand) => demand.suggest(share),
+        let (suggestion, measure) = match demand {
+            LimitDemand::Rate(demand) => (demand.settled.suggest(share), demand.settled.measure()),
+            LimitDemand::InFlight(demand) => (demand.suggest(share), PeakMeasure::AtOnce),
         };
         let suggested = suggestion.suggested?;
         let keys = suggestion.keys;
@@ -50,6 +30,7 @@ pub(super) fn of(demands: &[LimitDemand], names: &Names, share: KeyShare) -> Vec
             rate,
             burst,
             refuses_keys: refused(suggestion.refuses),
+            measure,
             percentiles: Percentiles {
                 p50: peaks.p50,
                 p90: peaks.p90,
@@ -67,4 +48,22 @@ pub(super) fn of(demands: &[LimitDemand], names: &Names, share: KeyShare) -> Vec
         })
     });
     found.collect()
+}
+
+/// Why limits have no suggestion.
+pub(super) fn without(
+    demands: &[LimitDemand],
+    names: &Names,
+    found: &[SuggestedRate],
+) -> Vec<String> {
+    let limits = demands.iter().zip(&names.limits);
+    let missing = limits.filter(|(_, label)| found.iter().all(|found| found.limit != label.name));
+    let sentence = |(demand, label): (&LimitDemand, &LimitLabel)| {
+        let why = match demand {
+            LimitDemand::Rate(_) => "no key was judged by its own rate alone",
+            LimitDemand::InFlight(_) => "no request with a duration was judged by its own number",
+        };
+        format!("nothing is suggested for {}: {why}", label.name)
+    };
+    missing.map(sentence).collect()
 }

@@ -217,3 +217,17 @@ fn every_header_can_be_asked_for() {
     assert_eq!(record.header("host"), Some("127.0.0.1:18082"));
     assert_eq!(record.header("cookie"), None);
 }
+
+#[test]
+fn plain_json_with_the_names_of_tollgate_is_not_its_own() {
+    for line in [
+        r#"{"time":"2026-11-24T06:46:29Z","client_ip":"192.0.2.1","method":"GET","path":"/a?user=1","status":200,"duration":0.45}"#,
+        r#"{ "time": "2026-11-24T06:46:29Z", "client_ip": "192.0.2.1", "method": "GET", "path": "/a?user=1", "status": 200, "duration": 0.45 }"#,
+    ] {
+        let format = detect(&[line.as_bytes()]).unwrap();
+        assert_eq!(format.name(), "json", "{line}");
+        let mut parser = LineParser::new(format, Zone::UTC);
+        let record = parser.parse(line.as_bytes()).unwrap();
+        assert_eq!(record.duration, Some(450_000_000), "{line}");
+    }
+}

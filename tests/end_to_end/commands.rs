@@ -247,6 +247,8 @@ fn a_replay_ends_as_its_logs_allow() {
         (vec!["--format".to_owned(), "comon".to_owned(), log.clone()], 2, "common"),
         (vec!["--html".to_owned(), log.clone(), log.clone()], 2, "would replace"),
         (vec!["--html".to_owned(), policy.clone(), log.clone()], 2, "would replace"),
+        (vec!["--html".to_owned(), path("log.xz"), log.clone()], 2, "no page of a replay"),
+        (vec!["--html".to_owned(), path("no/page.html"), log.clone()], 2, "is no directory"),
         (vec!["--html".to_owned(), "-".to_owned(), log.clone()], 2, "--html needs a file"),
         (vec!["--from".to_owned(), "yesterday".to_owned(), log.clone()], 2, "--from: expected"),
         (vec!["--from".to_owned(), "2027-01-01T00:00:00Z".to_owned(), log.clone()], 1, ""),
@@ -273,6 +275,9 @@ fn a_replay_ends_as_its_logs_allow() {
     let written = tollgate(&["replay", "-c", &policy, "--html", &page, &log]);
     assert_eq!(written.status.code(), Some(0));
     assert!(std::fs::read_to_string(&page).unwrap().starts_with("<!"));
+    // A page is replaced by the next one.
+    let written = tollgate(&["replay", "-c", &policy, "--html", &page, &log]);
+    assert_eq!(written.status.code(), Some(0), "{}", text(&written.stderr));
     assert!(std::fs::read_to_string(&log).unwrap().starts_with("192.0.2.1"));
 }
 

@@ -229,3 +229,145 @@ fn lines_that_two_files_share_are_judged_once() {
     let found = report(&Asked { policy: &policy, ..Asked::default() }, &[&first, &other]);
     assert_eq!((&found["requests"], &found["repeated"]), (&json!(80), &json!(0)), "{found}");
 }
+
+/// A second of the day in a combined log, of a client that is one of many.
+fn combined_of(client: u32, second: u32, request: &str) -> String {
+    let address = std::net::Ipv4Addr::from(0x0a00_0000 + client);
+    format!("{address} - - [{}] \"{request} HTTP/1.1\" 200 5 \"-\" \"a\"\n", at(second))
+}
+
+#[test]
+fn lines_that_come_too_late_are_not_judged_at_another_time() {
+    // The file of the day before is behind that of this day, as `cat log.1 log.2` gives them.
+    let mut log: String =
+        (0..200_050).map(|n| combined_of(n % 9_000, 40_000 + n / 20, "GET /")).collect();
+    (0..50).for_each(|n| log += &combined_of(1, n * 60, "GET /"));
+    let policy = one_limit("algorithm: fixed_window, rate: 30/1m");
+    let found = report(&Asked { policy: &policy, ..Asked::default() }, &[&log]);
+    assert_eq!((&found["requests"], &found["refused"]), (&json!(200_050), &json!(0)), "{found}");
+    assert_eq!((&found["late"], &found["not_judged"]["late"]), (&json!(50), &json!(50)));
+    assert!(notes(&found).contains("an argument of its own"), "{found}");
+}
+
+#[test]
+fn a_line_from_the_future_does_not_keep_its_log_back() {
+    use tollgate::replay::{Log, MergedLogs, ReadSettings, SourceIndex};
+    let first: String =
+        [1, 90, 2, 3, 4].map(|second| combined(1, &at(second), "GET /", 200)).concat();
+    let second: String =
+        [1, 2, 3, 4, 5].map(|second| combined(2, &at(second), "GET /", 200)).concat();
+    let read = |(index, text): (u32, String)| {
+        let input = std::io::Cursor::new(text.into_bytes());
+        Log::read("log", input, SourceIndex(index), &ReadSettings::default()).unwrap()
+    };
+    let mut merged = MergedLogs::new((0..).zip([first, second]).filter_map(read).collect());
+    let entries = std::iter::from_fn(|| merged.next_entry());
+    let seconds: Vec<u64> = entries.map(|entry| entry.at.wall.secs() % 86_400).collect();
+    let in_order: Vec<u64> = seconds.iter().copied().filter(|second| *second != 90).collect();
+    assert_eq!(in_order, [1, 1, 2, 2, 3, 3, 4, 4, 5], "{seconds:?}");
+}
+
+#[test]
+fn keys_that_are_idle_leave_their_room_to_others() {
+    let log: String = (0..20_000).map(|n| combined_of(n, n / 10, "GET /")).collect();
+    for when_full in ["deny", "allow", "estimate"] {
+        let policy = format!(
+            "limits_of_this_proxy: {{ max_keys: 1000 }}\n{}",
+            one_limit(&format!("algorithm: fixed_window, rate: 5/1s, when_full: {when_full}"))
+        );
+        let found = report(&Asked { policy: &policy, ..Asked::default() }, &[&log]);
+        assert_eq!(
+            (&found["requests"], &found["refused"]),
+            (&json!(20_000), &json!(0)),
+            "{when_full}"
+        );
+    }
+}
+
+#[test]
+fn a_suggestion_is_the_smallest_rate_where_answers_give_units_back() {
+    // Each key sends 40 requests that are given back, one after another, and then up to 10 that count.
+    let mut log = String::new();
+    for key in 1..=100 {
+        for second in 0..40 {
+            log += &combined(key, &at(u32::from(key) + 2 * second), "GET /", 500);
+        }
+        for second in 0..u32::from(key % 10 + 1) {
+            log += &combined(key, &at(u32::from(key) + 100 + 2 * second), "GET /", 200);
+        }
+    }
+    for algorithm in ["fixed_window", "sliding_window", "sliding_log", "token_bucket"] {
+        let limits = |rate: &str| {
+            one_limit(&format!("algorithm: {algorithm}, rate: {rate}, refund: {{ status: [500] }}"))
+        };
+        let policy = limits("100/1h");
+        let asked = Asked { policy: &policy, suggest: Some(100_000), ..Asked::default() };
+        let found = report(&asked, &[&log]);
+        let suggested = &found["suggest"][0];
+        assert_eq!(suggested["refuses_keys"], 10, "{found}");
+        let (rate, burst) = (suggested["rate"].as_str().unwrap(), suggested["burst"].as_u64());
+        let with_burst = |less: u64| {
+            burst.map_or_else(String::new, |burst| format!(", burst: {}", burst - less))
+        };
+        let again = |rate: &str| {
+            let policy = limits(rate);
+            limit(&report(&Asked { policy: &policy, ..Asked::default() }, &[&log]), "l")["keys_refused"].clone()
+        };
+        assert_eq!(again(&format!("{rate}{}", with_burst(0))), 10, "{algorithm}: {rate} {burst:?}");
+        let less = match burst {
+            Some(_) => format!("{rate}{}", with_burst(1)),
+            None => format!("{}/1h", rate.strip_suffix("/1h").unwrap().parse::<u32>().unwrap() - 1),
+        };
+        assert!(again(&less).as_u64().unwrap() > 10, "{algorithm}: {less}");
+    }
+}
+
+#[test]
+fn a_limit_beside_a_cost_of_answers_holds_nothing_for_it() {
+    let log: String = (0..30).map(|n| combined(1, &at(n / 10), "GET /", 200)).collect();
+    let policy = "limits:\n  ip: { tier: exact, key: client_ip, algorithm: fixed_window, rate: 100/1h }\n  \
+                  work: { tier: exact, key: client_ip, algorithm: fixed_window, rate: 1000/1h }\n\
+                  routes: [{ name: r, limits: [ip, { limit: work, cost: { response_header: x-used, reserve: 1, max: 9 } }] }]\n";
+    let found = report(&Asked { policy, suggest: Some(0), ..Asked::default() }, &[&log]);
+    assert_eq!(found["suggest"][0]["rate"], "30/1h", "{found}");
+}
+
+#[test]
+fn what_has_no_suggestion_is_said() {
+    let log: String = (0..3).map(|n| combined(1, &at(n), "GET /", 200)).collect();
+    let policy = "limits:\n  slots: { tier: exact, key: client_ip, max_in_flight: 2 }\n  \
+                  unused: { tier: exact, key: client_ip, algorithm: fixed_window, rate: 5/1h }\n\
+                  routes: [{ name: r, limits: [slots] }, { name: o, match: { path: /never }, limits: [unused] }]\n";
+    let found = report(&Asked { policy, suggest: Some(0), ..Asked::default() }, &[&log]);
+    assert_eq!(found["suggest"], json!([]), "{found}");
+    for limit in ["nothing is suggested for slots", "nothing is suggested for unused"] {
+        assert!(notes(&found).contains(limit), "{found}");
+    }
+}
+
+#[test]
+fn a_user_in_a_line_of_another_server_tells_no_cost() {
+    let policy = "limits: { l: { tier: exact, key: client_ip, algorithm: fixed_window, rate: 20/1h } }\n\
+                  routes: [{ name: r, limits: [{ limit: l, cost: { header: x-weight, max: 5 } }] }]\n";
+    for user in ["-", "bob"] {
+        let log: String = (0..30)
+            .map(|n| combined(1, &at(n), "GET /", 200).replace(" - - ", &format!(" - {user} ")))
+            .collect();
+        let found = report(&Asked { policy, ..Asked::default() }, &[&log]);
+        assert_eq!(found["assumed"]["default_cost:x-weight"], 30, "{user}: {found}");
+        assert_eq!(bounds(&found, "l"), Some((0, 26)), "{user}: {found}");
+    }
+}
+
+#[test]
+fn a_path_that_holds_a_key_of_one_policy_is_hidden_in_changes() {
+    let log: String = (0..9).map(|n| combined(1, &at(n), "GET /t/SECRET", 200)).collect();
+    let by_path = "limits: { l: { tier: exact, key: 'path_segment:2', missing_key: deny, algorithm: fixed_window, rate: 100/1h } }\n\
+                   routes: [{ name: r, match: { path: /t/** }, limits: [l] }]\n";
+    let by_address = one_limit("algorithm: fixed_window, rate: 2/1h");
+    for (policy, other) in [(by_path, &*by_address), (&*by_address, by_path)] {
+        let found = report(&Asked { policy, other: Some(other), ..Asked::default() }, &[&log]);
+        assert!(!found["compare"].to_string().contains("SECRET"), "{found}");
+        assert!(found["compare"].to_string().contains("(hidden)"), "{found}");
+    }
+}

@@ -11,6 +11,7 @@ use tollgate::replay::names::Names;
 use tollgate::replay::report::{
     BrokenLineKind, ComparedPolicy, LineNumber, LogLines, Percentiles, Report, Share, SuggestedRate,
 };
+use tollgate::replay::suggest::PeakMeasure;
 use tollgate::replay::tally::Tally;
 
 use crate::requests::{Shown, names, request, verdict};
@@ -77,6 +78,7 @@ fn suggestion(text: &str) -> SuggestedRate {
         rate: "120/1m".to_owned(),
         burst: Some(20),
         refuses_keys: share(1),
+        measure: PeakMeasure::Burst,
         percentiles: Percentiles { p50: 1, p90: 10, p99: 60, p99_9: 110, max: 900 },
         curve: vec![(1, share(1_000)), (10, share(100)), (120, share(1)), (900, share(0))],
         yaml: format!("limits:\n  - name: {text}\n    rate: 120/1m"),

@@ -2,8 +2,7 @@
 
 mod progress;
 
-use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -14,10 +13,13 @@ use crate::access_lines::{Format, Zone};
 use crate::clock::Nanos;
 use crate::config::Config;
 use crate::replay::{
-    KeyShare, Log, LogError, MAX_LOGS, ReadSettings, ReplayOptions, Report, SourceIndex, replay,
-    unread_headers,
+    KeyShare, Log, LogError, MAX_LOGS, PAGE_MARK, ReadSettings, ReplayOptions, Report, SourceIndex,
+    replay, unread_headers,
 };
 use progress::ProgressLine;
+
+/// Bytes of a page in which its mark stands.
+const PAGE_HEAD: u64 = 1_024;
 
 /// Logs, and the policy that judges them.
 #[derive(Debug, Args)]
@@ -86,7 +88,7 @@ fn prepare(args: &ReplayArgs) -> Result<(ReplayOptions, Vec<Log>), String> {
     input::check_read_once(&files).map_err(refused)?;
     check_named_once(&args.logs).map_err(refused)?;
     if let Some(page) = &args.html {
-        check_page(page, &files).map_err(refused)?;
+        check_page(page).map_err(refused)?;
     }
     if args.logs.len() > MAX_LOGS {
         return Err(refused(format!("more than {MAX_LOGS} logs; replay them in several runs")));
@@ -181,29 +183,43 @@ fn replace_file(file: &Path, text: &str) -> io::Result<()> {
     let new = file.with_file_name(name);
     // Neither a file nor a link that somebody else has put there is written to.
     let mut page = std::fs::File::create_new(&new)?;
-    let written = page.write_all(text.as_bytes()).and_then(|()| std::fs::rename(&new, file));
+    let written = page.write_all(text.as_bytes());
+    // A page that only some may read stays so.
+    let permissions = std::fs::metadata(file).map(|known| known.permissions());
+    let written =
+        written.and_then(|()| permissions.map_or(Ok(()), |mode| page.set_permissions(mode)));
+    let written = written.and_then(|()| std::fs::rename(&new, file));
     written.inspect_err(|_| drop(std::fs::remove_file(&new)))
 }
 
-/// The error if the page would replace a file that is read.
-fn check_page(page: &Path, read: &[&Path]) -> Result<(), String> {
+/// The error if the page cannot be written to this file, or would replace what is no such page: a log, a policy, a key.
+fn check_page(page: &Path) -> Result<(), String> {
     if page.as_os_str() == "-" {
         return Err(
             "--html needs a file: standard output has the report as text or JSON".to_owned()
         );
     }
-    let identity = |file: &Path| std::fs::metadata(file).ok().map(|file| (file.dev(), file.ino()));
-    let Some(own) = identity(page) else {
-        return Ok(());
-    };
-    match read.iter().find(|file| identity(file) == Some(own)) {
-        Some(file) => Err(format!(
-            "--html {} would replace {}, which is read; name another file",
-            page.display(),
-            file.display()
-        )),
-        None => Ok(()),
+    let folder = page.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        return Err(format!("--html {}: {} is no directory", page.display(), folder.display()));
     }
+    // What is no plain file, such as a pipe, is written to and keeps nothing.
+    let is_plain = std::fs::metadata(page).is_ok_and(|known| known.is_file() && known.len() > 0);
+    if is_plain && !is_page(page) {
+        return Err(format!(
+            "--html {} would replace a file that is no page of a replay; name another file",
+            page.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a file is a page that was written before.
+fn is_page(file: &Path) -> bool {
+    let mut head = Vec::new();
+    let read =
+        std::fs::File::open(file).and_then(|open| open.take(PAGE_HEAD).read_to_end(&mut head));
+    read.is_ok() && String::from_utf8_lossy(&head).contains(PAGE_MARK)
 }
 
 fn share(text: &str) -> Result<KeyShare, String> {

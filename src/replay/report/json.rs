@@ -237,6 +237,7 @@ fn suggestion(suggestion: &SuggestedRate) -> Value {
         "refuses_keys": suggestion.refuses_keys.number,
         "keys": suggestion.refuses_keys.total,
         "refuses_keys_share": share(suggestion.refuses_keys),
+        "measures": suggestion.measure.name(),
         "percentiles": percentiles,
         "curve": list(&suggestion.curve, point),
         "yaml": suggestion.yaml,

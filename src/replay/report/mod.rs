@@ -14,8 +14,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(super) use format::{counted, grouped, time};
+pub use html::PAGE_MARK;
 
 use super::compare::ComparisonSummary;
+use super::suggest::PeakMeasure;
 use super::tally::Summary;
 
 /// Limits that the text and the page describe each; the JSON describes all.
@@ -95,14 +97,27 @@ pub struct SuggestedRate {
     pub burst: Option<u64>,
     /// The keys that the rate refuses at least once.
     pub refuses_keys: Share,
-    /// Units of a key in a window.
+    /// What the percentiles and the curve count.
+    pub measure: PeakMeasure,
+    /// The peaks of keys.
     pub percentiles: Percentiles,
-    /// The keys that each rate would refuse, by ascending rate: the units of a window, and the share of keys.
+    /// The keys whose peak is above each number, which is ascending.
     pub curve: Vec<(u64, Share)>,
     /// The change as YAML.
     pub yaml: String,
     /// The reason in a sentence.
     pub sentence: String,
+}
+
+impl SuggestedRate {
+    /// Where the suggestion stands on the curve: it does not, if a bucket keeps its size and gets another rate.
+    fn on_curve(&self) -> Option<u64> {
+        let count = || self.rate.split(['/', ' ']).next().and_then(|count| count.parse().ok());
+        match self.measure {
+            PeakMeasure::Burst => self.burst,
+            PeakMeasure::Window | PeakMeasure::AtOnce => count(),
+        }
+    }
 }
 
 /// A number out of a total.
@@ -114,10 +129,10 @@ pub struct Share {
     pub total: u64,
 }
 
-/// The distribution of units per key and window.
+/// The distribution of the peaks of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Percentiles {
-    /// Half of the windows have at most so many.
+    /// Half of the keys have at most so many.
     pub p50: u64,
     /// 90 % of them.
     pub p90: u64,

@@ -2,10 +2,10 @@
 
 use super::certainty::{Evidence, sentences};
 use super::demand_table::{DemandTable, KeyDemand};
-use super::peaks::{LogPeak, PairPeak, WindowPeak};
+use super::peaks::{LogPeak, PairPeak, UnitsOfRequest, WindowPeak};
 use super::rungs::{BacklogPeaks, Rungs};
 use super::share::KeyShare;
-use super::suggestion::{Peaks, SuggestedLimit, Suggestion};
+use super::suggestion::{PeakMeasure, Peaks, SuggestedLimit, Suggestion};
 use crate::clock::Nanos;
 use crate::limit::{MAX_LOG_LIMIT, Quota, Rate};
 use crate::replay::judged::AppliedRate;
@@ -22,8 +22,11 @@ pub struct DemandedUnits {
     /// When it began, since the Unix epoch. A request that is slightly out of order counts at the time of the key's
     /// latest.
     pub at: Nanos,
-    /// Units, whether the request was refused or not; zero if they were refunded.
+    /// Units that count in the end, whether the request was refused or not; zero if they were refunded.
     pub cost: u32,
+    /// Units for which there must be room when it is judged: its own before its answer, and what requests before it hold until
+    /// theirs. The same as `cost` where answers change nothing.
+    pub asked: u64,
     /// Whose rate applies. A key to which another rate than the limit's own ever applies is left out.
     pub rate: AppliedRate,
 }
@@ -64,10 +67,11 @@ impl Demand {
 
     /// Counts a request.
     pub fn record(&mut self, request: DemandedUnits) {
-        let DemandedUnits { at, cost, .. } = request;
+        let DemandedUnits { at, cost, asked, .. } = request;
         self.first = Some(self.first.map_or(at, |first| first.min(at)));
         self.last = self.last.max(at);
-        let (units, period) = (u64::from(cost), self.rate().period());
+        let units = UnitsOfRequest { asked, counted: u64::from(cost) };
+        let period = self.rate().period();
         match &mut self.counts {
             Counts::FixedWindow(table) => {
                 count(table, request, period, WindowPeak::default, |peak, at| {
@@ -144,6 +148,16 @@ impl Demand {
             },
             refuses,
             certainty,
+        }
+    }
+
+    /// What its percentiles and its curve count.
+    pub const fn measure(&self) -> PeakMeasure {
+        match self.quota {
+            Quota::TokenBucket(_) => PeakMeasure::Burst,
+            Quota::SlidingWindow(_) | Quota::SlidingLog(_) | Quota::FixedWindow(_) => {
+                PeakMeasure::Window
+            }
         }
     }
 

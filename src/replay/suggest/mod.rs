@@ -18,6 +18,7 @@
 mod certainty;
 mod demand;
 mod demand_table;
+mod held_units;
 mod in_flight;
 mod paste;
 mod peaks;
@@ -26,7 +27,8 @@ mod share;
 mod suggestion;
 
 pub use demand::{Demand, DemandedUnits};
+pub use held_units::HeldUnits;
 pub use in_flight::InFlightDemand;
 pub use paste::{LimitLines, paste};
 pub use share::KeyShare;
-pub use suggestion::{CurvePoint, PeakPercentiles, SuggestedLimit, Suggestion};
+pub use suggestion::{CurvePoint, PeakMeasure, PeakPercentiles, SuggestedLimit, Suggestion};

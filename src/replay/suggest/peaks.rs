@@ -1,4 +1,5 @@
-//! The peak of a key's demand under each algorithm. Times never descend; units count in 64 bits and saturate.
+//! The peak of a key's demand under each algorithm: the largest sum of what counts in the window and what a request asks for. What a
+//! request counts in the end may be less, or more. Times never descend; units count in 64 bits and saturate.
 
 use super::demand_table::KeyDemand;
 use crate::clock::Nanos;
@@ -9,6 +10,28 @@ const SLOTS: u64 = 16;
 /// A key has this many sums of their own before the sums of one slot are joined.
 const SUMS_BEFORE_JOINING: usize = 8;
 
+/// The units of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct UnitsOfRequest {
+    /// What the limit must have room for, so that it admits the request: its own units, and what other requests hold until their
+    /// answers.
+    pub(super) asked: u64,
+    /// What it counts in the end.
+    pub(super) counted: u64,
+}
+
+impl UnitsOfRequest {
+    pub(super) const fn is_nothing(self) -> bool {
+        self.asked == 0 && self.counted == 0
+    }
+
+    /// A request that costs the same before its answer and after it.
+    #[cfg(test)]
+    pub(super) const fn plain(units: u64) -> Self {
+        Self { asked: units, counted: units }
+    }
+}
+
 /// Units of a window aligned to the epoch: `fixed_window`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WindowPeak {
@@ -18,13 +41,14 @@ pub(super) struct WindowPeak {
 }
 
 impl WindowPeak {
-    pub(super) fn record(&mut self, length: Nanos, units: u64, at: Nanos) {
+    pub(super) fn record(&mut self, length: Nanos, demanded: UnitsOfRequest, at: Nanos) {
+        let UnitsOfRequest { asked, counted } = demanded;
         let window = at.get() / length.get().max(1);
         if window != self.window {
             (self.window, self.units) = (window, 0);
         }
-        self.units = self.units.saturating_add(units);
-        self.peak = self.peak.max(self.units);
+        self.peak = self.peak.max(self.units.saturating_add(asked));
+        self.units = self.units.saturating_add(counted);
     }
 }
 
@@ -49,8 +73,9 @@ pub(super) struct PairPeak {
 }
 
 impl PairPeak {
-    pub(super) fn record(&mut self, length: Nanos, units: u64, at: Nanos) {
-        if units == 0 {
+    pub(super) fn record(&mut self, length: Nanos, demanded: UnitsOfRequest, at: Nanos) {
+        let UnitsOfRequest { asked, counted } = demanded;
+        if demanded.is_nothing() {
             return;
         }
         let length = length.get().max(1);
@@ -60,7 +85,6 @@ impl PairPeak {
             1 => (self.window, self.previous, self.current) = (window, self.current, 0),
             _ => (self.window, self.previous, self.current) = (window, 0, 0),
         }
-        self.current = self.current.saturating_add(units);
         // The product nearly always fits into 64 bits, whose division takes a third of the time.
         let share = match self.previous.checked_mul(length - elapsed) {
             Some(product) => product.div_ceil(length),
@@ -69,7 +93,8 @@ impl PairPeak {
                 u64::try_from(product.div_ceil(u128::from(length))).unwrap_or(u64::MAX)
             }
         };
-        self.peak = self.peak.max(self.current.saturating_add(share));
+        self.peak = self.peak.max(self.current.saturating_add(share).saturating_add(asked));
+        self.current = self.current.saturating_add(counted);
     }
 }
 
@@ -103,12 +128,14 @@ struct SlotSum {
 }
 
 impl LogPeak {
-    pub(super) fn record(&mut self, length: Nanos, units: u64, at: Nanos) {
+    pub(super) fn record(&mut self, length: Nanos, demanded: UnitsOfRequest, at: Nanos) {
+        let UnitsOfRequest { asked, counted: units } = demanded;
         let expired = self.sums.partition_point(|sum| sum.last.saturating_add(length) <= at);
         if expired > 0 {
             self.sums.drain(..expired);
             self.live = self.sums.iter().fold(0, |live, sum| live.saturating_add(sum.units));
         }
+        self.peak = self.peak.max(self.live.saturating_add(asked));
         if units == 0 {
             return;
         }
@@ -129,7 +156,6 @@ impl LogPeak {
             }
         }
         self.live = self.live.saturating_add(units);
-        self.peak = self.peak.max(self.live);
     }
 
     /// Joins all sums of the same slot. Then there are at most as many as a window touches slots: one more than
@@ -176,7 +202,7 @@ mod tests {
                 .collect();
             let mut log = LogPeak::default();
             for (at, units) in &charges {
-                log.record(length, *units, Nanos::new(*at));
+                log.record(length, UnitsOfRequest::plain(*units), Nanos::new(*at));
                 assert!(log.sums.len() <= SLOTS as usize + 1);
             }
             let peak_within = |span: u64| {
@@ -200,14 +226,19 @@ mod tests {
         for day in 0..31 {
             let at = start.saturating_add(Nanos::from_secs(day * 86_400));
             for _ in 0..3 {
-                window.record(month, u64::from(u32::MAX), at);
-                pair.record(month, u64::from(u32::MAX), at);
-                log.record(month, u64::from(u32::MAX), at);
+                let units = UnitsOfRequest::plain(u64::from(u32::MAX));
+                window.record(month, units, at);
+                pair.record(month, units, at);
+                log.record(month, units, at);
             }
         }
         let units = 93 * u64::from(u32::MAX);
         assert_eq!((window.peak, pair.peak, log.peak), (units, units, units));
-        log.record(month, u64::MAX, start.saturating_add(Nanos::from_secs(31 * 86_400)));
+        log.record(
+            month,
+            UnitsOfRequest::plain(u64::MAX),
+            start.saturating_add(Nanos::from_secs(31 * 86_400)),
+        );
         assert_eq!(log.peak, u64::MAX);
     }
 }

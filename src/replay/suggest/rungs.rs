@@ -4,6 +4,7 @@
 //! So every key has an unlimited bucket for each of a few rates around the present one.
 
 use super::demand_table::KeyDemand;
+use super::peaks::UnitsOfRequest;
 use crate::clock::Nanos;
 use crate::limit::{Quota, Rate, TokenBucket};
 
@@ -100,8 +101,8 @@ impl Rungs {
         BacklogPeaks(vec![Backlog::default(); self.rungs.len()].into())
     }
 
-    pub(super) fn record(&self, demand: &mut BacklogPeaks, units: u64, at: Nanos) {
-        if units == 0 {
+    pub(super) fn record(&self, demand: &mut BacklogPeaks, demanded: UnitsOfRequest, at: Nanos) {
+        if demanded.is_nothing() {
             return;
         }
         let at = match self.bucket.refill_every().get() {
@@ -109,11 +110,13 @@ impl Rungs {
             step => at.get() - at.get() % step,
         };
         for (rung, backlog) in self.rungs.iter().zip(&mut demand.0) {
-            let span = rung.emission.get().saturating_mul(units);
-            backlog.full = backlog.full.max(at).saturating_add(span);
+            let span = |units| rung.emission.get().saturating_mul(units);
+            let before = backlog.full.max(at);
+            let full = before.saturating_add(span(demanded.asked));
             // A span that is too long for a number needs an unlimited burst.
-            let spent = if backlog.full == u64::MAX { u64::MAX } else { backlog.full - at };
+            let spent = if full == u64::MAX { u64::MAX } else { full - at };
             backlog.peak = backlog.peak.max(spent);
+            backlog.full = before.saturating_add(span(demanded.counted));
         }
     }
 }

@@ -50,18 +50,33 @@ pub enum SuggestedLimit {
     InFlight(u32),
 }
 
-impl SuggestedLimit {
-    /// The same limit for so many more units at once.
-    pub fn with_more(self, units: u32) -> Self {
+/// What the peak of a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeakMeasure {
+    /// Units in a window.
+    Window,
+    /// The burst that the key needs at the present rate of a bucket.
+    Burst,
+    /// Units at once.
+    AtOnce,
+}
+
+impl PeakMeasure {
+    /// For people.
+    pub const fn text(self) -> &'static str {
         match self {
-            Self::Rate(rate) => {
-                let more = Rate::new(rate.count().saturating_add(units), rate.period());
-                Self::Rate(more.unwrap_or(rate))
-            }
-            Self::Bucket { rate, burst } => {
-                Self::Bucket { rate, burst: burst.saturating_add(units) }
-            }
-            Self::InFlight(max) => Self::InFlight(max.saturating_add(units)),
+            Self::Window => "units of a key in a window",
+            Self::Burst => "burst that a key needs at the present rate",
+            Self::AtOnce => "units of a key at once",
+        }
+    }
+
+    /// The name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Window => "units_in_window",
+            Self::Burst => "burst_at_present_rate",
+            Self::AtOnce => "units_at_once",
         }
     }
 }

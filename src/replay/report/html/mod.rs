@@ -17,6 +17,9 @@ use super::{Report, SuggestedRate, sentences};
 use crate::replay::tally::{Bucket, Summary};
 
 /// The style of the page.
+/// What every page has in its head.
+pub const PAGE_MARK: &str = "<meta name=\"generator\" content=\"tollgate replay\"/>";
+
 const STYLE: &str = include_str!("style.css");
 
 /// Styles of this page, and nothing else. `frame-ancestors` has no effect in a `meta` element.
@@ -31,6 +34,7 @@ pub(super) fn page(report: &Report) -> String {
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{CONTENT_SECURITY_POLICY}\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         {PAGE_MARK}\n\
          <meta name=\"color-scheme\" content=\"light dark\"/>\n\
          <meta name=\"referrer\" content=\"no-referrer\"/>\n\
          <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
@@ -171,6 +175,11 @@ fn not_judged(out: &mut String, report: &Report) {
     out.push_str("</section>\n");
 }
 
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
 fn reasons(title: &str, reasons: &BTreeMap<String, u64>) -> Vec<String> {
     let reasons = reasons.iter().filter(|(_, number)| **number > 0);
     let sentence = |(reason, number): (&String, &u64)| {
@@ -192,7 +201,7 @@ fn suggestions(out: &mut String, suggestions: &[SuggestedRate]) {
         let percentiles = suggestion.percentiles.list().map(|(name, units)| (name, grouped(units)));
         let refuses = percent(suggestion.refuses_keys);
         facts(out, &[("refuses", format!("{refuses} of keys"))]);
-        element(out, "h4", "Units of a key in a window");
+        element(out, "h4", &capitalised(suggestion.measure.text()));
         facts(out, &percentiles);
         lines(out, &suggestion.yaml);
         out.push_str("</div>\n<div class=\"column\">\n");
@@ -210,7 +219,8 @@ fn points(out: &mut String, suggestion: &SuggestedRate) {
     out.push_str("<details><summary>The same as a table</summary>\n");
     let points = suggestion.curve.iter();
     let rows = points.map(|(rate, share)| vec![grouped(*rate), percent(*share)]);
-    let columns = [HtmlColumn::Number("units in a window"), HtmlColumn::Number("keys refused")];
+    let columns =
+        [HtmlColumn::Number(suggestion.measure.text()), HtmlColumn::Number("keys refused")];
     table(out, "Keys that a rate refuses at least once", &columns, &rows.collect::<Vec<_>>());
     out.push_str("</details>\n");
 }

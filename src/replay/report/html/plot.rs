@@ -67,7 +67,7 @@ pub(super) fn curve(out: &mut String, id: &str, suggestion: &SuggestedRate) {
     };
     let x_axis = LogAxis::new(*lowest as f64, *highest as f64, WIDTH);
     let caption = format!(
-        "keys refused by a rate: {} at {}, {} at {} units; dashed: {}; logarithmic axes",
+        "keys with a higher peak: {} at {}, {} at {} units; dashed: {}; logarithmic axes",
         percent(*largest),
         grouped(*lowest),
         percent(*smallest),
@@ -84,8 +84,7 @@ pub(super) fn curve(out: &mut String, id: &str, suggestion: &SuggestedRate) {
     out.push_str(&format!(
         "<path class=\"line\" vector-effect=\"non-scaling-stroke\" d=\"M {path}\"/>\n"
     ));
-    let rate = suggestion.rate.split('/').next().and_then(|rate| rate.parse::<u32>().ok());
-    if let Some(x) = rate.map(|rate| x_axis.position(f64::from(rate))) {
+    if let Some(x) = suggestion.on_curve().map(|units| x_axis.position(units as f64)) {
         out.push_str(&format!(
             "<path class=\"mark\" vector-effect=\"non-scaling-stroke\" d=\"M {x} 0 L {x} {HEIGHT}\"/>\n"
         ));
@@ -97,7 +96,7 @@ pub(super) fn curve(out: &mut String, id: &str, suggestion: &SuggestedRate) {
             "<rect class=\"point\" x=\"{x}\" y=\"0\" width=\"16\" height=\"{HEIGHT}\"><title>{title}</title></rect>\n"
         ));
     }
-    end_plot(out, &grouped(*lowest), "units of a key in a window", &grouped(*highest));
+    end_plot(out, &grouped(*lowest), suggestion.measure.text(), &grouped(*highest));
 }
 
 /// A logarithmic axis.

@@ -140,7 +140,7 @@ fn suggestions(out: &mut String, suggestions: &[SuggestedRate]) {
         wrapped(out, 4, &shown(&suggestion.sentence, MAX_SENTENCE));
         let [p50, p90, p99, p99_9, max] = suggestion.percentiles.list().map(|(_, n)| grouped(n));
         let percentiles = format!("p50 {p50}, p90 {p90}, p99 {p99}, p99.9 {p99_9}, max {max}");
-        wrapped(out, 4, &format!("units of a key in a window: {percentiles}"));
+        wrapped(out, 4, &format!("{}: {percentiles}", suggestion.measure.text()));
         for line in suggestion.yaml.lines() {
             line_of(out, 6, &shown(line, MAX_SENTENCE));
         }

@@ -145,7 +145,14 @@ impl Reloader {
         self.republish_under(&self.publishing.lock());
     }
 
-    /// The same, for a caller that holds the lock.
+    /// The same, after rules have come back from a directory or from the process before: says which have no effect now.
+    pub fn republish_restored(&self) {
+        self.republish();
+        let date = self.engine.date(self.engine.now());
+        warn_of_rules_without_effect(&self.engine, &self.live.load(), date);
+    }
+
+    /// [`Reloader::republish`], for a caller that holds the lock.
     pub fn republish_under(&self, publishing: &Publishing) {
         if publishing.is_handed_over {
             return;

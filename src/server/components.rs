@@ -305,7 +305,7 @@ impl Components {
             clock: Arc::clone(&self.clock),
             metrics: Arc::clone(&self.state),
             requests: Arc::clone(&self.requests),
-            republish: Box::new(move || reloader.republish()),
+            republish: Box::new(move || reloader.republish_restored()),
             begin_saving: Some(begin_saving),
             open: Box::new(move || {
                 state.end_restoring();

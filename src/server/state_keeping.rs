@@ -75,7 +75,7 @@ impl OpenState {
             restore(self.directory.recovery(), engine, history, &metrics);
             let span = RoundedSpan(timed.elapsed().into());
             log::info!("{} cells restored in {span}", metrics.recovered_cells());
-            reloader.republish();
+            reloader.republish_restored();
             // What is damaged would be read again and again.
             let lacks_cells = self.directory.summary().is_incomplete();
             keeper.set_saver(save(self.directory, (self.intervals, lacks_cells), saved));

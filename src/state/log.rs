@@ -71,6 +71,8 @@ pub struct StateLog {
     has_unsynced_names: bool,
     last_number: u64,
     next_sequence: u64,
+    /// About what everything took when the directory was read.
+    found_round_bytes: u64,
     buffer: Vec<u8>,
     /// Whether everything is collected until the next flush, however much it is.
     is_collecting: bool,
@@ -89,6 +91,8 @@ pub(super) struct LogEnd {
     pub(super) complete: Option<u64>,
     pub(super) last_number: u64,
     pub(super) next_sequence: u64,
+    /// About what everything takes: the bytes of the latest complete round, or of all logs.
+    pub(super) round_bytes: u64,
 }
 
 /// The name of a log.
@@ -110,7 +114,7 @@ impl StateLog {
         fingerprint: u64,
         end: LogEnd,
     ) -> Self {
-        let LogEnd { logs, complete, last_number, next_sequence } = end;
+        let LogEnd { logs, complete, last_number, next_sequence, round_bytes } = end;
         let log = Self {
             disk,
             metrics,
@@ -122,6 +126,7 @@ impl StateLog {
             has_unsynced_names: false,
             last_number,
             next_sequence,
+            found_round_bytes: round_bytes,
             buffer: Vec::new(),
             is_collecting: false,
             failure: None,
@@ -145,6 +150,16 @@ impl StateLog {
     /// How many logs there are.
     pub(super) const fn count(&self) -> usize {
         self.logs.len()
+    }
+
+    /// About what everything took when the directory was read.
+    pub(super) const fn found_round_bytes(&self) -> u64 {
+        self.found_round_bytes
+    }
+
+    /// The bytes of all logs.
+    pub(super) fn bytes(&self) -> u64 {
+        self.logs.iter().map(|log| log.bytes).sum()
     }
 
     /// The number of the log that is written.
@@ -275,8 +290,7 @@ impl StateLog {
 
     /// The room on the volume; `None`: the disk does not tell.
     pub(super) fn room(&self) -> Option<VolumeRoom> {
-        let logs = self.logs.iter().map(|log| log.bytes).sum();
-        self.disk.free().ok().map(|free| VolumeRoom { free, logs })
+        self.disk.free().ok().map(|free| VolumeRoom { free, logs: self.bytes() })
     }
 
     /// Removes this log and all later ones, which an attempt that failed has begun. Nothing else holds what they hold, but

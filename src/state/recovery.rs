@@ -179,7 +179,7 @@ impl Recovery {
         let mut summary = StateSummary::default();
         let (mut rounds, mut sequence, mut files) = (Vec::new(), None, Vec::new());
         let (mut clean, mut last_before, mut sequences) = (None, Vec::new(), Vec::new());
-        let mut with_gaps = Vec::new();
+        let (mut with_gaps, mut round_bytes) = (Vec::new(), 0);
         for number in numbers.iter().copied() {
             last_before.push((number, sequence));
             let named = |error: io::Error| {
@@ -227,6 +227,7 @@ impl Recovery {
                     FrameKind::Complete => {
                         let complete = postcard::from_bytes::<RoundComplete>(&frame.payload);
                         // A round whose first log is gone cannot be restored.
+                        round_bytes = reader.offset;
                         rounds.extend(
                             complete
                                 .ok()
@@ -237,6 +238,9 @@ impl Recovery {
                     _ => {}
                 }
             }
+            // What a process wrote into a log that is empty now is lost.
+            summary.is_clean &= frames > 0;
+            summary.has_orderly_end &= frames > 0;
             if let Some(version) = reader.other_version.filter(|_| frames == 0) {
                 return Err(ScanError::OtherVersion(version));
             }
@@ -268,6 +272,10 @@ impl Recovery {
             complete: rounds.contains(&first).then_some(first),
             last_number: numbers.last().copied().unwrap_or(0),
             next_sequence: sequence.map_or(0, |sequence| sequence.wrapping_add(1)),
+            round_bytes: match round_bytes {
+                0 => files.iter().map(|log| log.bytes).sum(),
+                bytes => bytes,
+            },
             logs: files.clone(),
         };
         let replayed = files.into_iter().filter(|log| log.number >= first).collect();

@@ -27,6 +27,9 @@ const URGENT_BYTES: u64 = 32 * 1024 * 1024;
 /// Logs after which a round is written without regard to how much has changed: each start of the process makes one.
 const MAX_LOGS: usize = 8;
 
+/// The same, in bytes: as many as so many rounds.
+const MAX_ROUNDS_IN_LOGS: u64 = 4;
+
 /// How long a sync may take before what is written since counts as unsaved, so that an operator is told.
 const SLOW_SYNC: Nanos = Nanos::from_secs(10);
 
@@ -151,6 +154,8 @@ impl<S: StateSource> Saver<S> {
         metrics: Arc<StateMetrics>,
     ) -> Self {
         metrics.begin_saving(source.mark().mono);
+        // Until a round is complete, what the directory held tells how much room one needs.
+        let round_bytes = log.found_round_bytes();
         Self {
             source,
             log,
@@ -158,7 +163,7 @@ impl<S: StateSource> Saver<S> {
             metrics,
             round: None,
             changed_bytes: 0,
-            round_bytes: 0,
+            round_bytes,
             runner: Box::new(SyncAtOnce::default()),
             sync: None,
             wants_sync: false,
@@ -354,7 +359,7 @@ impl<S: StateSource> Saver<S> {
             (true, false) => Err(io::Error::other("the disk has failed before")),
             (false, false) => {
                 let is_urgent = self.has_failed || self.lacks_cells || self.log.count() > MAX_LOGS;
-                self.begin_round(is_urgent, RoundPace::Proportional)
+                self.begin_round(is_urgent, self.first_pace())
             }
             (false, true) if self.round.is_some() => Ok(()),
             (false, true) => match self.next_round() {
@@ -366,6 +371,14 @@ impl<S: StateSource> Saver<S> {
                 None => Ok(()),
             },
         }
+    }
+
+    /// The pace of the first round of a process, or of one after a failure. Each process begins one, and many a one is not completed:
+    /// their logs add up.
+    fn first_pace(&self) -> RoundPace {
+        let is_scarce = self.log.room().is_some_and(|room| room.is_scarce(self.round_bytes));
+        let is_much = self.log.bytes() > MAX_ROUNDS_IN_LOGS * self.round_bytes.max(MIN_ROUND_BYTES);
+        if is_scarce || is_much { RoundPace::AtOnce } else { RoundPace::Proportional }
     }
 
     fn next_round(&self) -> Option<RoundPace> {

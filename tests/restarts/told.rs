@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use support::servers::metric;
+use support::servers::{client, metric};
 
 use crate::node::{Node, ask, end, until};
 
@@ -81,4 +81,27 @@ async fn a_damaged_frame_is_told_as_one() {
         assert!(!gate.log().contains(untrue), "{untrue}: {}", gate.log());
     }
     end(gate).await;
+}
+
+/// An operator has banned a key under a limit that the next process does not have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_that_have_no_effect_any_more_are_told() {
+    let node = Node::new(None, &LIMITS).await;
+    std::fs::write(node.folder.path().join("token"), "0123456789abcdef").unwrap();
+    node.edit(|text| text.replacen("origins:", "  token_file: token\norigins:", 1));
+    let gate = node.start(&[]).await;
+    let url = format!("http://127.0.0.1:{}/keys/ban", gate.admin);
+    let body = r#"{"limit": "allow", "key": "a", "reason": "a test", "for": "1h"}"#;
+    let request = client().post(url).bearer_auth("0123456789abcdef").body(body);
+    let answer = request.header("content-type", "application/json").send().await.unwrap();
+    assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
+    let untold = "has no effect under this configuration";
+    end(gate).await;
+    let gate = node.start(&[]).await;
+    assert!(!gate.log().contains(untold), "{}", gate.log());
+    end(gate).await;
+    node.edit(|text| text.replace("  allow: {", "  renamed: {").replace("[allow]", "[renamed]"));
+    let gate = node.start(&[]).await;
+    assert!(gate.log().contains(untold), "{}", gate.log());
+    assert!(gate.log().contains("the limit is not in it"), "{}", gate.log());
 }

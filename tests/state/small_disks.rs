@@ -87,3 +87,32 @@ fn a_volume_that_is_too_small_keeps_what_it_has() {
     }
     assert!(saved >= 1 && node.metrics.is_failing());
 }
+
+/// Each process begins a round, and ends before it is complete. What is kept takes a sixth of the volume.
+#[test]
+fn processes_that_end_soon_do_not_fill_a_volume() {
+    const KEYS: usize = 3_900;
+    for is_orderly in [true, false] {
+        let (clock, disk) = (Arc::new(ManualClock::new(EPOCH)), SimulatedDisk::new(1));
+        let mut disk = Arc::new(disk);
+        let mut spent = vec![0; KEYS];
+        for (run, share) in
+            [80, 38, 15, 30, 30, 30, 30, 24, 24, 12, 6, 30, 30].repeat(4).into_iter().enumerate()
+        {
+            disk.set_room(Some(VOLUME));
+            let mut node = Node::start(POLICY, &clock, &disk);
+            for n in 0..KEYS * share / 100 {
+                let n = (n + run * 311) % KEYS;
+                assert!(node.is_allowed("", &key(n)));
+                spent[n] += 1;
+            }
+            clock.advance(Nanos::from_millis(1_000));
+            node.saver.step(true);
+            assert!(!node.metrics.is_failing(), "run {run}, {is_orderly}: {} bytes", disk.bytes());
+            assert!(!is_orderly || node.saver.finish(), "run {run}");
+            disk = Arc::new(disk.after_kill());
+        }
+        let after = Node::start(POLICY, &clock, &disk);
+        assert!((0..KEYS).all(|n| after.spent("writes", &key(n)) == spent[n]));
+    }
+}

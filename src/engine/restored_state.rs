@@ -205,7 +205,7 @@ impl Restorer {
         }
         let mut specs: Vec<QuotaSpec> = Vec::new();
         let mut positions: HashMap<QuotaIdentity, usize> = HashMap::new();
-        let mut places = Vec::with_capacity(unknown.len());
+        let mut numbered = Vec::with_capacity(unknown.len());
         for (number, what, spec) in unknown {
             let same = positions.get(&what).copied();
             let position = same.filter(|same| specs[*same].windows == spec.windows);
@@ -214,10 +214,10 @@ impl Restorer {
                 specs.len() - 1
             });
             positions.insert(what, position);
-            places.push((number, position));
+            numbered.push((number, position));
         }
         let issued = self.engine.exact.embedded.issue_all(specs);
-        quotas.extend(places.into_iter().map(|(number, at)| (number, Arc::clone(&issued[at]))));
+        quotas.extend(numbered.into_iter().map(|(number, at)| (number, Arc::clone(&issued[at]))));
         self.known.extend(positions.into_iter().map(|(what, at)| (what, Arc::clone(&issued[at]))));
     }
 

@@ -116,7 +116,7 @@ const CURES: &[(&str, &str)] = &[
     (
         "late",
         "requests whose lines came after hundreds of thousands of later ones were not judged: give each file as an argument \
-         of its own, which are merged by time, rather than one after another on standard input; or sort the lines",
+         of its own, which are merged by time, rather than all of them on standard input; or sort the lines",
     ),
     (
         "no_request",

@@ -50,7 +50,7 @@ pub struct LogEntry {
     /// The user of `Authorization: Basic`.
     pub user: Option<Box<str>>,
     /// Whether its line came after a later request had been judged.
-    pub is_late: bool,
+    pub lateness: Lateness,
     /// Which values a line of this log has.
     pub source: SourceIndex,
     /// What tollgate wrote for a replay.
@@ -60,6 +60,18 @@ pub struct LogEntry {
 /// The position of a log among those of one replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SourceIndex(pub u32);
+
+/// Whether a line came in time to be judged in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lateness {
+    /// It did.
+    InTime,
+    /// It began before requests that have been judged, and ended with them: a long request, whose line is written at its end. It is
+    /// judged at the time of the last one.
+    Long,
+    /// It ended before them. Lines of an earlier time are not judged at a later one.
+    OutOfOrder,
+}
 
 /// Why a line's request is not judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -151,7 +163,7 @@ impl LogEntry {
             headers: headers(line, unread, trace.as_deref()),
             is_tls: line.is_tls.unwrap_or(false),
             user: line.user.as_deref().map(Box::from),
-            is_late: false,
+            lateness: Lateness::InTime,
             source,
             trace,
         })

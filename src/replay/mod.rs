@@ -29,7 +29,7 @@ pub mod suggest;
 mod suggestions;
 pub mod tally;
 
-pub use entry::{LogEntry, SourceIndex, Unjudged};
+pub use entry::{Lateness, LogEntry, SourceIndex, Unjudged};
 pub use judged::{AppliedRate, JudgedRequest, KeyResult, KeyVerdict, ShowKey};
 pub use key_memory::MemoryBounds;
 pub use logs::{Log, LogError, MAX_LOGS, MergedLogs, ReadSettings, ReadSummary};

@@ -1,15 +1,15 @@
 //! Puts the requests of logs into the order in which they were judged.
 //!
 //! A server writes a line when a request ends, and several logs are read at once. A bounded number of requests waits here, so a
-//! line may come that much too late. One that comes later still is counted and not judged: at another time than its own its verdict
-//! would be another one. tollgate's own log has the order of each process; requests of several processes, and of other servers, are in
+//! line may come that much too late. A long request whose line comes later still is judged at the time of the last one; a line that
+//! is out of order is not judged, because among the requests of another time its verdict would be another one. Both are counted. tollgate's own log has the order of each process; requests of several processes, and of other servers, are in
 //! the order of their times.
 
 use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 
-use super::entry::LogEntry;
+use super::entry::{Lateness, LogEntry};
 use crate::clock::Nanos;
 
 /// Requests that wait: about 100 MB of lines of ordinary length.
@@ -73,8 +73,8 @@ impl Ordering {
             self.counts.repeated += 1;
             return None;
         }
-        entry.is_late = self.is_late(&entry);
-        self.counts.late += u64::from(entry.is_late);
+        entry.lateness = self.lateness(&entry);
+        self.counts.late += u64::from(entry.lateness != Lateness::InTime);
         let arrived = self.arrived;
         self.arrived += 1;
         self.waiting += 1;
@@ -136,13 +136,18 @@ impl Ordering {
         is_next.then(|| run.clone())
     }
 
-    /// Whether a request that comes after this one has been given out.
-    fn is_late(&self, entry: &LogEntry) -> bool {
-        match &entry.trace {
+    /// Whether requests that come after this one have been given out.
+    fn lateness(&self, entry: &LogEntry) -> Lateness {
+        let is_late = match &entry.trace {
             Some(trace) => {
                 self.given_of_runs.get(trace.run.as_str()).is_some_and(|last| trace.order < *last)
             }
             None => entry.at.wall < self.given,
+        };
+        match (is_late, entry.end() >= self.given) {
+            (false, _) => Lateness::InTime,
+            (true, true) => Lateness::Long,
+            (true, false) => Lateness::OutOfOrder,
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use http::{HeaderMap, Version};
 
 use super::clock::{LogClock, TimeLine};
-use super::entry::{LogEntry, Unjudged};
+use super::entry::{Lateness, LogEntry, Unjudged};
 use super::open_requests::{Event, OpenRequest, OpenRequests, Settling, is_open};
 use crate::clock::{Nanos, Now};
 use crate::config::Config;
@@ -116,7 +116,7 @@ impl ReplayedPolicy {
         coverage: &Arc<Coverage>,
         observe: impl FnOnce(&Judgment, &Facts<'_>, &Self) -> R,
     ) -> Result<R, NotJudged> {
-        if entry.is_late {
+        if entry.lateness == Lateness::OutOfOrder {
             return Err(NotJudged::Unjudged(Unjudged::Late));
         }
         self.advance(entry);
@@ -170,7 +170,7 @@ impl ReplayedPolicy {
         self.tick(at.wall);
     }
 
-    /// The time of the engine, which does not run back.
+    /// The time of the engine. A long request whose line came too late is judged at the time of the last one.
     fn on_time_line(&mut self, entry: &LogEntry) -> Now {
         let at = match &entry.trace {
             None => {
@@ -182,6 +182,12 @@ impl ReplayedPolicy {
                 Now { mono, wall: entry.at.wall }
             }
         };
+        if entry.lateness != Lateness::InTime {
+            return Now {
+                mono: at.mono.max(self.latest.mono),
+                wall: at.wall.max(self.latest.wall),
+            };
+        }
         self.latest = at;
         at
     }

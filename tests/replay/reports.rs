@@ -194,6 +194,7 @@ fn slots_end_with_their_requests_whatever_process_comes_next() {
 
 #[test]
 fn own_lines_that_come_too_late_are_counted_and_refill_nothing() {
+    use tollgate::replay::Lateness::{InTime, OutOfOrder};
     use tollgate::replay::{Log, OrderCounts, Ordering, ReadSettings, SourceIndex};
     let mut lines = String::new();
     for order in [2, 3, 4, 1] {
@@ -209,8 +210,8 @@ fn own_lines_that_come_too_late_are_counted_and_refill_nothing() {
     }
     given.extend(std::iter::from_fn(|| order.pop()));
     let places: Vec<_> =
-        given.iter().map(|entry| (entry.trace.as_ref().unwrap().order, entry.is_late)).collect();
-    assert_eq!(places, [(2, false), (3, false), (1, true), (4, false)]);
+        given.iter().map(|entry| (entry.trace.as_ref().unwrap().order, entry.lateness)).collect();
+    assert_eq!(places, [(2, InTime), (3, InTime), (1, OutOfOrder), (4, InTime)]);
     assert_eq!(order.counts(), OrderCounts { late: 1, repeated: 0 });
 }
 
@@ -370,4 +371,28 @@ fn a_path_that_holds_a_key_of_one_policy_is_hidden_in_changes() {
         assert!(!found["compare"].to_string().contains("SECRET"), "{found}");
         assert!(found["compare"].to_string().contains("(hidden)"), "{found}");
     }
+}
+
+#[test]
+fn a_long_request_is_judged_though_its_line_comes_late() {
+    use tollgate::replay::Lateness::{InTime, Long, OutOfOrder};
+    use tollgate::replay::{Log, OrderCounts, Ordering, ReadSettings, SourceIndex};
+    // The third took a minute and ended with the fifth; the fourth is of another file that ended before.
+    let lines: String =
+        [(2, 60_000, 5), (3, 60_100, 5), (1, 200, 60_100), (0, 100, 5), (4, 60_300, 5)]
+            .map(|(order, millis, duration)| own("a", order, millis, duration, json!({})))
+            .concat();
+    let read = std::io::Cursor::new(lines.into_bytes());
+    let mut log =
+        Log::read("log", read, SourceIndex(0), &ReadSettings::default()).unwrap().unwrap();
+    let mut order = Ordering::new(1);
+    let mut given = Vec::new();
+    while let Some(entry) = log.next_entry() {
+        given.extend(order.push(entry));
+    }
+    given.extend(std::iter::from_fn(|| order.pop()));
+    let found: Vec<_> =
+        given.iter().map(|entry| (entry.trace.as_ref().unwrap().order, entry.lateness)).collect();
+    assert_eq!(found, [(2, InTime), (1, Long), (0, OutOfOrder), (3, InTime), (4, InTime)]);
+    assert_eq!(order.counts(), OrderCounts { late: 2, repeated: 0 });
 }

@@ -38,7 +38,7 @@ pub(super) fn caveats(report: &Report) -> Vec<String> {
     let mut sentences: Vec<String> = report.lines.broken.iter().map(broken).collect();
     if report.lines.late > 0 {
         let late = counted(report.lines.late, "line");
-        sentences.push(format!("{late} came too late to be judged"));
+        sentences.push(format!("{late} came too late to be judged in order"));
     }
     if report.lines.repeated > 0 {
         let repeated = counted(report.lines.repeated, "line");

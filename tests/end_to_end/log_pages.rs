@@ -315,22 +315,6 @@ async fn hostile_questions_about_lines_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn lines_that_sampling_leaves_out_are_not_kept() {
-    let origin = Origin::start("site").await;
-    let log = format!("{REPLAYED}, sample: 0%, sample_denied: 100%");
-    let gate = Gate::start(&policy(&origin, SHOWN, &log)).await;
-    for n in 0..8 {
-        let answer = client().get(gate.url(&format!("/few/{n}"))).send().await.unwrap();
-        assert_eq!(answer.status(), if n < 3 { 200 } else { 429 });
-        logged(&gate, (n + 1_usize).saturating_sub(3)).await;
-    }
-    // A head that no parser reads is logged as well.
-    client().get(gate.url("/a%00b")).send().await.unwrap();
-    let lines = logged(&gate, 6).await;
-    assert_eq!(page(&gate, "").await.lines, lines);
-}
-
-#[tokio::test]
 async fn a_replay_of_the_last_lines_is_a_replay_of_the_file() {
     const REQUESTS: usize = 60;
     let origin = Origin::start("site").await;

@@ -577,6 +577,17 @@ async fn upgrades_under_http2_admit_what_one_process_would() {
     assert!(origin.most_in_flight() <= IN_FLIGHT);
 }
 
+/// Stops a process. The signal takes effect when the thread that gets it runs; until then the others go on.
+async fn stop(pid: u32) {
+    signal("STOP", pid);
+    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        stat.rsplit(')').next().is_some_and(|state| state.trim_start().starts_with('T'))
+    };
+    let all = || async { std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(is_stopped) };
+    assert!(eventually(Duration::from_secs(10), all).await);
+}
+
 /// A successor that pauses does not let clients on old connections spend again what is spent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_successor_that_pauses_gives_nobody_a_limit_again() {
@@ -609,7 +620,7 @@ limits_of_this_proxy: {{ drain: 20s, finish: 20s }}
         assert!(logged(&gate, "a successor is waiting").await, "{}", gate.log());
         gate.signal("QUIT");
         assert!(logged(&gate, "the successor counts").await, "{}", gate.log());
-        signal("STOP", new.pid());
+        stop(new.pid()).await;
         let asked = kept.iter_mut().map(|kept| ask(gate.port, 0, kept));
         let answers = futures_util::future::join_all(asked).await;
         let admitted = answers.iter().filter(|answer| **answer == Ok(true)).count();

@@ -27,6 +27,11 @@ pub enum VerdictKind {
 }
 
 impl VerdictKind {
+    /// Whether there was no room for the key, or no delay slot.
+    pub const fn lacks_room(self) -> bool {
+        matches!(self, Self::OverflowAllowed | Self::OverflowDenied)
+    }
+
     /// Every kind, in the order of the counters.
     pub const ALL: [Self; 7] = [
         Self::Allowed,

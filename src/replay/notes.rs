@@ -133,6 +133,11 @@ const CURES: &[(&str, &str)] = &[
         "conditions on values that the log does not have were taken as if requests had none",
     ),
     (
+        "room:",
+        "limits had no room for new keys (max_keys); which idle keys had been forgotten by then is in no log, so verdicts \
+         there may differ from those of the process",
+    ),
+    (
         "preflight:",
         "requests with the method OPTIONS were taken for CORS preflights, which no limit judges, and bounds assume \
          that too",

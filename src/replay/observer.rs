@@ -168,6 +168,10 @@ impl Observer {
         self.judged += 1;
         self.tally.add(&request);
         for (verdict, found) in self.verdicts.iter().zip(&decision.verdicts) {
+            if found.kind.lacks_room() {
+                let reason = format!("room:{}", policy.limit(found.limit).name);
+                *self.assumed.entry(reason).or_default() += 1;
+            }
             if self.suggests {
                 self.demands[verdict.limit].add(verdict, found.cost, entry);
             }

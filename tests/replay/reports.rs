@@ -396,3 +396,15 @@ fn a_long_request_is_judged_though_its_line_comes_late() {
     assert_eq!(found, [(2, InTime), (1, Long), (0, OutOfOrder), (3, InTime), (4, InTime)]);
     assert_eq!(order.counts(), OrderCounts { late: 2, repeated: 0 });
 }
+
+#[test]
+fn verdicts_without_room_for_keys_are_said_to_be_assumed() {
+    let log: String = (0..2_000).map(|n| combined_of(n, 7, "GET /")).collect();
+    let policy = format!(
+        "limits_of_this_proxy: {{ max_keys: 1000 }}\n{}",
+        one_limit("algorithm: fixed_window, rate: 5/1h, when_full: deny")
+    );
+    let found = report(&Asked { policy: &policy, ..Asked::default() }, &[&log]);
+    assert_eq!((&found["refused"], &found["assumed"]["room:l"]), (&json!(1_000), &json!(1_000)));
+    assert!(notes(&found).contains("max_keys"), "{found}");
+}

@@ -66,13 +66,14 @@ pub(super) fn curve(out: &mut String, id: &str, suggestion: &SuggestedRate) {
         return;
     };
     let x_axis = LogAxis::new(*lowest as f64, *highest as f64, WIDTH);
+    let dashed = suggestion.on_curve().map(|units| format!("; dashed: {}", grouped(units)));
+    let dashed = dashed.unwrap_or_default();
     let caption = format!(
-        "keys with a higher peak: {} at {}, {} at {} units; dashed: {}; logarithmic axes",
+        "keys with a higher peak: {} at {}, {} at {} units{dashed}; logarithmic axes",
         percent(*largest),
         grouped(*lowest),
         percent(*smallest),
-        grouped(*highest),
-        suggestion.rate
+        grouped(*highest)
     );
     begin_plot(out, id, "curve", (WIDTH, HEIGHT), (&caption, &suggestion.sentence));
     let points: Vec<(u64, u64)> = curve

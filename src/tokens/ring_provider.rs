@@ -19,6 +19,7 @@ static RING: CryptoProvider =
 
 /// Installs ring as the library's provider, unless a program that embeds this crate has installed another one before.
 pub(super) fn install() {
+    // An error says that there is one already, which stays.
     let _ = RING.install_default();
 }
 

@@ -33,6 +33,7 @@ impl ProgressLine {
 impl Drop for ProgressLine {
     fn drop(&mut self) {
         if self.has_written {
+            // Without its end the line of progress is only less tidy.
             let _ = writeln!(io::stderr().lock());
         }
     }

@@ -54,6 +54,7 @@ impl StateReport {
         text += "\nbans\n";
         let (banned, denied) = (self.contents.banned(self.now), self.contents.denied());
         let keys = |number| counted(number as u64, "key");
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "  {} banned, {} with denials", keys(banned), keys(denied));
         text += "\nhistory\n";
         let minutes = counted(self.minutes.count() as u64, "minute");

@@ -60,6 +60,7 @@ fn quoted(name: &str) -> String {
         match c {
             '"' | '\\' => text.extend(['\\', c]),
             c if c.is_control() => {
+                // Writing to a string cannot fail.
                 let _ = write!(text, "\\U{:08x}", u32::from(c));
             }
             c => text.push(c),

@@ -21,13 +21,15 @@ use crate::clock::{Nanos, Now};
 use crate::estimator::{EstimateLimit, EstimateReceipt};
 use crate::limit::Verdict;
 use crate::policy::{KeyHash, WhenFull};
-use crate::store::{Acquired, EmbeddedCharge, InFlightPermit, IssuedQuota};
+use crate::store::{Acquired, EmbeddedCharge, InFlightCounts, InFlightPermit, IssuedQuota};
 
 /// The process before this one, as this engine sees it. Dropping it ends what it has in flight.
 pub struct Predecessor {
     engine: Arc<Engine>,
     quotas: Arc<SavedQuotas>,
     in_flight: Mutex<HashMap<(String, KeyHash), Permits>>,
+    /// Where limits are counted that it has and this process's policy has no more: what is in flight there still counts.
+    counts: Mutex<HashMap<String, Arc<InFlightCounts>>>,
 }
 
 /// What one key has in flight there.
@@ -50,7 +52,7 @@ struct ChargedEstimate<'g> {
 
 impl Predecessor {
     pub(super) fn new(engine: Arc<Engine>, quotas: Arc<SavedQuotas>) -> Self {
-        Self { engine, quotas, in_flight: Mutex::default() }
+        Self { engine, quotas, in_flight: Mutex::default(), counts: Mutex::default() }
     }
 
     /// Waits until a batch is on the disk, but not for a disk that fails.
@@ -97,12 +99,22 @@ impl Predecessor {
         }
     }
 
-    /// Counts requests as in flight there. A limit that is no more is left out.
+    /// Counts requests as in flight there.
     pub(super) fn hold(&self, generation: &Generation, limit: &str, key: HandedKey, count: u64) {
+        let counts = self.counts_of(generation, limit);
+        let permit = counts.admitted(key.hash(), u32::try_from(count).unwrap_or(u32::MAX));
+        self.keep(limit.to_owned(), key.hash(), permit);
+    }
+
+    /// Where a limit of requests in flight is counted: with the limit of that name here. Without one, where it was counted last,
+    /// so old connections stay within their number whatever the new file says.
+    fn counts_of(&self, generation: &Generation, limit: &str) -> Arc<InFlightCounts> {
+        let mut counts = self.counts.lock();
         if let Some(TierState::InFlight { table, .. }) = generation.state_named(limit) {
-            let permit = table.admitted(key.hash(), u32::try_from(count).unwrap_or(u32::MAX));
-            self.keep(limit.to_owned(), key.hash(), permit);
+            counts.insert(limit.to_owned(), Arc::clone(table));
+            return Arc::clone(table);
         }
+        Arc::clone(counts.entry(limit.to_owned()).or_default())
     }
 
     fn keep(&self, limit: String, key: KeyHash, permit: InFlightPermit) {
@@ -179,10 +191,8 @@ impl Predecessor {
         match &charge.count {
             HandedCount::Exact { .. } => None,
             HandedCount::InFlight { limit, max } => {
-                let Some(TierState::InFlight { table, .. }) = generation.state_named(limit) else {
-                    return None;
-                };
-                let Acquired { permit, held } = table.acquire(key, charge.cost, *max, false)?;
+                let counts = self.counts_of(generation, limit);
+                let Acquired { permit, held } = counts.acquire(key, charge.cost, *max, false)?;
                 let verdict = in_flight_verdict(*max, held, charge.cost, permit.is_some());
                 tentative.permits.extend(permit.map(|permit| (limit.clone(), permit)));
                 Some(verdict)

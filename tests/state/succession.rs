@@ -774,3 +774,44 @@ async fn lists_of_estimate_limits_go_over_by_name() {
     };
     assert_eq!((senders("pages"), senders("feeds")), (1, 0));
 }
+
+/// Old connections stay within `max_in_flight` whatever the successor's file makes of the limit, with what was in flight at the
+/// switch, and each end lets one more in.
+#[tokio::test]
+async fn requests_in_flight_are_bounded_though_the_new_file_has_no_such_limit() {
+    let policy = |limit: &str, name: &str| {
+        format!(
+            "\nlimits:\n  {name}: {{ tier: exact, {limit}, key: header:x-key, missing_key: deny }}\nroutes: [{{ name: one, limits: [{name}] }}]\n"
+        )
+    };
+    let files = [
+        ("the same", policy("max_in_flight: 3", "flying")),
+        ("renamed", policy("max_in_flight: 3", "slots")),
+        ("a rate", policy("rate: 100/1s", "flying")),
+        ("none", "\nroutes: [{ name: one }]\n".to_owned()),
+    ];
+    for (what, file) in files {
+        let clock = Arc::new(ManualClock::new(EPOCH));
+        let old = Process::start(&clock, &policy("max_in_flight: 3", "flying"));
+        let new = Process::start(&clock, &file);
+        let mut source = old.source(&clock);
+        let first = old.decide("/", "a").await;
+        switch(&old, &mut source, Stream::default(), Restorer::new(Arc::clone(&new.engine)), &new);
+        let mut open = Vec::new();
+        for _ in 0..9 {
+            open.push(old.decide("/", "a").await);
+        }
+        let admitted = |open: &[Open]| {
+            open.iter().filter(|open| open.decision.outcome == Outcome::Allowed).count()
+        };
+        assert_eq!(admitted(&open), 2, "{what}");
+        drop(first);
+        assert_eq!(old.decide("/", "a").await.decision.outcome, Outcome::Allowed, "{what}");
+        drop(open);
+        let mut open = Vec::new();
+        for _ in 0..9 {
+            open.push(old.decide("/", "a").await);
+        }
+        assert_eq!(admitted(&open), 3, "{what}: all have ended");
+    }
+}

@@ -319,7 +319,8 @@ async fn downloads_are_not_cut_for_idle_connections_of_another() {
     for n in 0..200 {
         // A client may not begin more handshakes at once.
         let tcp = connect([127, 0, 1, n % 10].into(), to, None).await.unwrap();
-        idle.push(agree(tcp).await.unwrap());
+        // Until it is complete, it may be among the idle connections that close.
+        idle.extend(agree(tcp).await);
         pause_between_arrivals(Duration::from_millis(10)).await;
     }
     let metrics = gate.metrics().await;

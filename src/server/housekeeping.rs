@@ -43,6 +43,9 @@ pub(super) struct Housekeeping {
 #[derive(Default)]
 struct StateWatch {
     is_stalled: bool,
+    /// How many bytes were written when it was looked last, and when that changed.
+    written: u64,
+    written_at: Nanos,
     /// Requests that did not wait for the disk, as they were told last, and when they are told again at the earliest.
     unsaved_told: u64,
     unsaved_next: Nanos,
@@ -99,7 +102,13 @@ impl Housekeeping {
     fn watch_state(&self, watch: &mut StateWatch) {
         let now = self.reloader.engine.now().mono;
         let age = self.state.age(now);
-        match (age > MAX_STATE_AGE && !self.state.is_failing(), watch.is_stalled) {
+        let (written, is_failing) = (self.state.written(), self.state.is_failing());
+        // What was lost in a failure takes its time to be written anew, and is not the latest before all of it is.
+        if is_failing || written != watch.written {
+            (watch.written, watch.written_at) = (written, now);
+        }
+        let is_silent = now.saturating_sub(watch.written_at) > MAX_STATE_AGE;
+        match (age > MAX_STATE_AGE && is_silent, watch.is_stalled) {
             (true, false) => {
                 let age = RoundedSpan(age);
                 log::error!(

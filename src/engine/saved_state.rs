@@ -16,6 +16,10 @@ use crate::store::{EmbeddedStore, IssuedQuota, SHARDS, SaveBatch, SavedBan, Save
 /// The size from which a payload is closed, in bytes.
 const PAYLOAD_BYTES: usize = 256 * 1024;
 
+/// How often quotas are written, one copy behind the other: without them no cell behind them can be read, so one damaged byte must
+/// not cost them.
+const QUOTA_COPIES: usize = 2;
+
 /// The most bans in one frame: some ten kilobytes.
 const MAX_BANS_IN_FRAME: usize = 1_024;
 
@@ -84,9 +88,12 @@ impl EngineSource {
         if self.quotas == Some(held.version()) {
             return;
         }
-        for (index, payload) in quota_payloads(held.list()).iter().enumerate() {
-            let group = if index == 0 { 0 } else { MORE_QUOTAS };
-            sink.add(FrameKind::Quotas, group, payload);
+        let payloads = quota_payloads(held.list());
+        for _ in 0..QUOTA_COPIES {
+            for (index, payload) in payloads.iter().enumerate() {
+                let group = if index == 0 { 0 } else { MORE_QUOTAS };
+                sink.add(FrameKind::Quotas, group, payload);
+            }
         }
         self.quotas = Some(held.version());
     }

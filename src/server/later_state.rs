@@ -133,11 +133,15 @@ struct WaitingState {
 }
 
 impl WaitingState {
-    fn run(self, tell: &SyncSender<Option<StateDirectory>>) {
+    fn run(mut self, tell: &SyncSender<Option<StateDirectory>>) {
         let mut is_told = false;
         let first = match self.later.open(FoundLogs::AreMoved, &self.saved) {
             Ok(directory) => Some(directory),
-            Err(StateError::InUse { .. }) => None,
+            Err(StateError::InUse { .. }) => {
+                // Held with another secret, it is not the process before that holds it: its files are not ignored.
+                self.later.other = OtherSecret::IsRefused;
+                None
+            }
             Err(error) => {
                 log::error!("the state is not saved yet: {error}");
                 is_told = true;

@@ -66,6 +66,12 @@ pub trait StateDisk: Send + Sync {
     /// What the system says.
     fn restore_folder(&self) -> io::Result<bool>;
 
+    /// Checks that the directory still has what belongs into it besides files that are written.
+    ///
+    /// # Errors
+    /// Something is gone, or what the system says. [`StateDisk::restore_folder`] makes it again.
+    fn check_folder(&self) -> io::Result<()>;
+
     /// Moves files away that others have written, and keeps them.
     ///
     /// # Errors
@@ -97,14 +103,21 @@ pub trait DiskFile: Send + Sync {
 /// A directory of the file system.
 pub struct FolderDisk {
     folder: PathBuf,
-    held: Option<(RestoreFolder, MoveAway)>,
+    /// Set if this process holds it.
+    guard: Option<Box<dyn FolderGuard>>,
 }
 
-/// Makes a directory again, with what belongs into it. Returns whether it is another one.
-pub(super) type RestoreFolder = Box<dyn Fn(&Path) -> io::Result<bool> + Send + Sync>;
+/// What a process does to hold a directory.
+pub(super) trait FolderGuard: Send + Sync {
+    /// Checks that nobody has removed what the directory has besides its logs.
+    fn check(&self, folder: &Path) -> io::Result<()>;
 
-/// Moves files of a directory away.
-pub(super) type MoveAway = fn(&Path, &[String]) -> io::Result<()>;
+    /// Makes the directory again as far as it is gone. Returns whether somebody else may have written there.
+    fn restore(&self, folder: &Path) -> io::Result<bool>;
+
+    /// Moves logs away that this process has not written, in the directory that it has had to make again.
+    fn move_away(&self, folder: &Path, names: &[String]) -> io::Result<()>;
+}
 
 struct FolderFile {
     file: File,
@@ -114,13 +127,12 @@ struct FolderFile {
 impl FolderDisk {
     /// The files of this directory.
     pub const fn new(folder: PathBuf) -> Self {
-        Self { folder, held: None }
+        Self { folder, guard: None }
     }
 
-    /// The same for a process that holds the directory. `restore`: what it does to hold it again, `move_away`: what it does
-    /// then with the files of others.
-    pub(super) fn held(folder: PathBuf, restore: RestoreFolder, move_away: MoveAway) -> Self {
-        Self { folder, held: Some((restore, move_away)) }
+    /// The same for a process that holds the directory.
+    pub(super) fn held(folder: PathBuf, guard: Box<dyn FolderGuard>) -> Self {
+        Self { folder, guard: Some(guard) }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -189,14 +201,18 @@ impl StateDisk for FolderDisk {
     }
 
     fn restore_folder(&self) -> io::Result<bool> {
-        match &self.held {
-            Some((restore, _)) => restore(&self.folder),
+        match &self.guard {
+            Some(guard) => guard.restore(&self.folder),
             None => create_folder(&self.folder).map(|()| false),
         }
     }
 
+    fn check_folder(&self) -> io::Result<()> {
+        self.guard.as_ref().map_or(Ok(()), |guard| guard.check(&self.folder))
+    }
+
     fn move_away(&self, names: &[String]) -> io::Result<()> {
-        self.held.as_ref().map_or(Ok(()), |(_, move_away)| move_away(&self.folder, names))
+        self.guard.as_ref().map_or(Ok(()), |guard| guard.move_away(&self.folder, names))
     }
 }
 

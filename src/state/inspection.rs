@@ -10,9 +10,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::directory::{KEY_SECRET, LOCK, READABLE, fingerprint, has_logs, io_error, read_secret};
 use super::disk::{FolderDisk, StateDisk, open_regular};
 use super::error::StateError;
+use super::folder::{KEY_SECRET, LOCK, READABLE, fingerprint, has_logs, io_error, read_secret};
 use super::recovery::{Damage, Recovery, ScanError, StateSummary};
 
 /// How often a directory is read again when a log was removed meanwhile. Logs are removed when a round is complete, so

@@ -19,7 +19,9 @@
 mod directory;
 mod disk;
 mod error;
+mod folder;
 mod frame;
+mod held_folder;
 mod inspection;
 mod log;
 mod progress;
@@ -32,11 +34,10 @@ mod section;
 mod shared_sink;
 mod sync;
 
-pub use directory::{
-    FoundLogs, KEY_SECRET_BYTES, OtherSecret, StateDirectory, StateLock, read_key_secret,
-};
+pub use directory::{FoundLogs, OtherSecret, StateDirectory, StateLock};
 pub use disk::{DiskFile, FolderDisk, StateDisk};
 pub use error::StateError;
+pub use folder::{KEY_SECRET_BYTES, read_key_secret};
 pub use frame::{FrameKind, GROUPS, MAX_PAYLOAD};
 pub use inspection::{DirectoryUse, Inspection, SecretFinding};
 pub use log::{FrameSink, StateLog};

@@ -30,7 +30,8 @@ impl SyncJob {
     /// Returns when everything is on the disk.
     ///
     /// # Errors
-    /// What the system says, or a file has lost its name: then nothing will find it again.
+    /// What the system says, or a file has lost its name, or the directory its lock or its secret: then nothing will find it
+    /// again.
     pub fn run(&self) -> io::Result<()> {
         for name in &self.inherited {
             match self.disk.sync_file(name) {
@@ -50,7 +51,7 @@ impl SyncJob {
                 return Err(io::Error::other("the file was removed while it was written"));
             }
         }
-        Ok(())
+        self.disk.check_folder()
     }
 }
 

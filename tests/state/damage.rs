@@ -68,6 +68,38 @@ fn a_damaged_byte_costs_at_most_what_its_frame_says_and_never_a_panic() {
     assert!(damaged_inside > 100, "{damaged_inside}");
 }
 
+/// Cells can be read only with the quotas that they name, which are written twice: a damaged byte in the only log costs the keys of
+/// one frame at most, also where a reload has changed the quotas.
+#[test]
+fn a_damaged_byte_in_the_only_log_does_not_cost_the_quotas() {
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let whole = SimulatedDisk::new(1);
+    let mut node = Node::start(POLICY, &clock, &whole);
+    for n in 0..50 {
+        assert!(node.is_allowed("", &key(n)));
+        if n == 25 {
+            node.reload(&POLICY.replace("100/1h", "200/1h"));
+        }
+        if n % 5 == 4 {
+            clock.advance(Nanos::from_millis(100));
+            node.saver.step(true);
+        }
+    }
+    let names = whole.names().unwrap();
+    assert_eq!(names.len(), 1, "{names:?}");
+    let mut lost_somewhere = 0;
+    for at in (0..whole.content(&names[0]).len()).step_by(3) {
+        let disk = whole.after_kill();
+        disk.damage(&names[0], at);
+        let node = Node::start(POLICY, &clock, &disk);
+        let lost = (0..50).filter(|n| node.spent("writes", &key(*n)) == 0).count();
+        assert!(lost <= 5, "{at}: {lost} keys are lost");
+        assert_eq!(node.unreadable, 0, "{at}");
+        lost_somewhere += lost;
+    }
+    assert!(lost_somewhere > 5, "damage costs something");
+}
+
 #[test]
 fn a_cut_file_is_read_to_its_last_whole_frame() {
     let clock = Arc::new(ManualClock::new(EPOCH));
@@ -421,4 +453,90 @@ fn a_directory_of_another_secret_is_ignored_only_on_request() {
     std::fs::write(state.join("key-secret"), "damaged").unwrap();
     assert!(hand_over(FoundLogs::Stay, OtherSecret::IsIgnored).is_ok());
     assert_eq!(written("ignored-1800000000-2/key-secret"), b"damaged");
+}
+
+/// The running process would hold a directory with its own secret. One that is held with another secret is that of a third process,
+/// whose files stay whatever is asked for.
+#[test]
+fn a_directory_that_another_process_holds_is_not_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let check = || StateDirectory::check_for(&state, &[9; 16], OtherSecret::IsIgnored);
+    let held = open(&state, false).unwrap();
+    assert!(matches!(check(), Err(StateError::InUse { .. })));
+    drop(held);
+    assert!(check().is_ok());
+}
+
+/// A disk on which nothing can be written, as a full one, keeps the state that was to be ignored where it is.
+#[test]
+fn nothing_is_moved_away_if_nothing_can_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    drop(open(&state, false).unwrap());
+    let secret = std::fs::read(state.join("key-secret")).unwrap();
+    std::fs::create_dir(state.join("key-secret.new")).unwrap();
+    assert!(matches!(open(&state, true), Err(StateError::Io { .. })));
+    let handed = ([9; 16], (FoundLogs::Stay, OtherSecret::IsIgnored));
+    let refused = StateDirectory::open_for_handover(&state, &handed.0, handed.1, 1_800_000_000);
+    assert!(matches!(refused, Err(StateError::Io { .. })));
+    assert_eq!(std::fs::read(state.join("key-secret")).unwrap(), secret);
+    std::fs::remove_dir(state.join("key-secret.new")).unwrap();
+    assert!(open(&state, false).is_ok(), "it is as it was");
+}
+
+#[test]
+fn a_file_in_the_place_of_a_directory_is_called_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    std::fs::write(&state, "notes").unwrap();
+    let refused = open(&state, false).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("it is a file; name a directory"), "{refused}");
+}
+
+/// Somebody removes the secret or the lock while a process runs. With its next sync it has both again: an orderly end leaves a
+/// directory that the next start takes, and no other process gets in.
+#[test]
+fn the_secret_and_the_lock_come_back_while_the_process_runs() {
+    for name in ["key-secret", "lock"] {
+        for is_at_the_end in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let state = folder.path().join("state");
+            let clock = Arc::new(ManualClock::new(EPOCH));
+            let (mut node, lock) =
+                Node::start_holding(POLICY, &clock, open(&state, false).unwrap());
+            let spend_and_save = |node: &mut Node| {
+                assert!(node.is_allowed("", "a"));
+                clock.advance(Nanos::from_secs(2));
+                node.saver.step(false);
+            };
+            spend_and_save(&mut node);
+            std::fs::remove_file(state.join(name)).unwrap();
+            if !is_at_the_end {
+                // The first finds it, the second makes it again.
+                (0..2).for_each(|_| spend_and_save(&mut node));
+                assert!(state.join(name).exists(), "{name}");
+                assert!(matches!(open(&state, false), Err(StateError::InUse { .. })), "{name}");
+            }
+            assert!(node.saver.finish(), "{name}");
+            let spent = node.spent("writes", "a");
+            drop((node, lock));
+            let next = Node::start_in(POLICY, &clock, open(&state, false).unwrap());
+            assert!(next.found.is_clean, "{name}");
+            assert_eq!(next.spent("writes", "a"), spent, "{name}");
+        }
+    }
+}
+
+/// What a process wrote into a log that is empty now is lost, so it is not known what was spent.
+#[test]
+fn an_empty_newest_log_is_no_orderly_end() {
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let disk = written(&clock);
+    assert!(Node::start(POLICY, &clock, &disk).found.is_clean);
+    let last = disk.names().unwrap().into_iter().max().unwrap();
+    let number: u64 = last.strip_prefix("log.").unwrap().parse().unwrap();
+    disk.put(&format!("log.{:010}", number + 1), Vec::new());
+    let found = Node::start(POLICY, &clock, &disk).found;
+    assert!(!found.is_clean && !found.has_orderly_end);
 }

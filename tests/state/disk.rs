@@ -273,6 +273,10 @@ impl StateDisk for SimulatedDisk {
         self.fault().map(|()| false)
     }
 
+    fn check_folder(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn move_away(&self, _: &[String]) -> io::Result<()> {
         unreachable!("nobody else writes here")
     }

@@ -32,6 +32,13 @@ pub(super) fn of_config(config: &Config, has_known_secret: bool) -> Vec<String> 
                 .to_owned(),
         );
     }
+    if config.access_log.is_sampled() {
+        notes.push(
+            "access_log leaves lines out (sample, sample_denied): if tollgate wrote this log so, the requests that it lacks \
+             count nowhere here, and the true demand is higher"
+                .to_owned(),
+        );
+    }
     if !has_known_secret && names_keys(policy) {
         notes.push(
             "overrides and plans name keys, and tollgate's own log has hashes of them under a \
@@ -205,7 +212,7 @@ pub(super) fn of_processes(
         let begins = if state.is_some() { "on another machine" } else { "that is no upgrade" };
         notes.push(format!(
             "{processes} processes wrote the log, and here they count together; a process {begins} began with empty \
-             counters: give its log alone"
+             counters: give its log alone; after a restart estimate limits and requests in flight began anew in any case"
         ));
         if !has_known_secret {
             notes.push(

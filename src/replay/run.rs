@@ -45,6 +45,8 @@ pub struct ReplayOptions {
     pub top: usize,
     /// Whether keys are shown as they are.
     pub show_keys: bool,
+    /// What the report shall say besides, such as of files that are not replayed.
+    pub notes: Vec<String>,
 }
 
 /// What is counted of the decisions of a policy.
@@ -92,11 +94,12 @@ pub fn replay(
     logs: Vec<Log>,
     mut progress: impl FnMut(u64) + Send,
 ) -> Report {
-    let ReplayOptions { policy, other, suggest, top, show_keys } = options;
+    let ReplayOptions { policy, other, suggest, top, show_keys, notes } = options;
     let coverages: Vec<Arc<Coverage>> = logs.iter().map(Log::coverage).collect();
     let qualities = LogQualities::of(&logs, &coverages);
     let side = |policy| JudgedPolicy::new(policy, CountOptions { suggest, show_keys }, qualities);
     let (mut live, mut other) = (side(policy), other.map(side));
+    live.notes.extend(notes);
     let mut comparison =
         other.as_ref().map(|other| Comparison::new(&live.observer.names, &other.observer.names));
     let (sender, receiver) = sync_channel(MAX_BATCHES);
@@ -188,13 +191,16 @@ fn judge_all(
         return;
     };
     let was_judged = live.judge(entry, coverage, |by_live| {
-        other.judge(entry, coverage, |by_other| {
+        let by_both = other.judge(entry, coverage, |by_other| {
             comparison.add_pair(&by_live.hidden_as(by_other), &by_other.hidden_as(by_live));
         });
+        if !by_both {
+            comparison.add_only_live();
+        }
     });
     if !was_judged {
         // The counters of the other policy go on with it.
-        other.judge(entry, coverage, |_| comparison.add_unpaired());
+        other.judge(entry, coverage, |_| comparison.add_only_other());
     }
 }
 

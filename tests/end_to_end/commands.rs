@@ -259,6 +259,11 @@ fn a_replay_ends_as_its_logs_allow() {
         assert_eq!(ended.status.code(), Some(status), "{words:?}: {}", text(&ended.stderr));
         assert!(text(&ended.stderr).contains(told), "{words:?}: {}", text(&ended.stderr));
     }
+    // One file that no format reads keeps the others from nothing.
+    let replayed = tollgate(&["replay", "-c", &policy, "--json", &path("junk"), &log]);
+    let report: serde_json::Value = serde_json::from_slice(&replayed.stdout).unwrap();
+    assert_eq!((replayed.status.code(), &report["requests"]), (Some(0), &5.into()));
+    assert!(report["notes"].to_string().contains("junk: no known format"), "{report}");
     // Times without a zone are in that of --timezone.
     for (from, zone, requests) in [
         ("2026-11-24T08:00:03Z", "UTC", 2),

@@ -60,6 +60,7 @@ pub(crate) fn report(asked: &Asked<'_>, logs: &[&str]) -> Value {
         suggest: suggest.map(KeyShare::from_millionths),
         top: 10,
         show_keys,
+        notes: Vec::new(),
     };
     serde_json::from_str(&replay(options, logs, |_| {}).json()).unwrap()
 }

@@ -123,6 +123,17 @@ fn the_other_policy_sees_what_the_first_cannot_judge() {
     let found = report(&asked, &[&log]);
     assert_eq!(found["compare"]["newly_refused"], 5, "{}", found["compare"]);
     assert_eq!(found["not_judged"]["no_client"], 5);
+    assert_eq!(
+        (&found["compare"]["only_policy"], &found["compare"]["only_other"]),
+        (&json!(0), &json!(5))
+    );
+    // The other way round.
+    let asked = Asked { policy: &other, other: Some(&policy), ..Asked::default() };
+    let found = report(&asked, &[&log]);
+    assert_eq!(
+        (&found["compare"]["only_policy"], &found["compare"]["only_other"]),
+        (&json!(5), &json!(0))
+    );
 }
 
 #[test]

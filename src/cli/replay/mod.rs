@@ -98,13 +98,14 @@ fn prepare(args: &ReplayArgs) -> Result<(ReplayOptions, Vec<Log>), String> {
     let other = args.compare.as_deref().map(load).transpose()?;
     let policies = std::iter::once(&policy).chain(&other).map(|(_, config)| &config.policy);
     settings.unread = unread_headers(&policies.collect::<Vec<_>>());
-    let logs = open(&args.logs, &settings).map_err(|error| refused(error.to_string()))?;
+    let (logs, unread) = open(&args.logs, &settings).map_err(|error| refused(error.to_string()))?;
     let options = ReplayOptions {
         policy,
         other,
         suggest: args.suggest,
         top: usize::from(args.top),
         show_keys: args.show_keys,
+        notes: unread,
     };
     Ok((options, logs))
 }
@@ -115,13 +116,24 @@ fn load(file: &Path) -> Result<(String, Config), String> {
     Ok((input::name(file), loaded.config))
 }
 
-fn open(files: &[PathBuf], settings: &ReadSettings) -> Result<Vec<Log>, LogError> {
-    let mut logs = Vec::new();
+/// The logs, and what is to be said of those that no format reads: one of many, such as a file with nothing but a header, keeps the
+/// others from nothing.
+fn open(files: &[PathBuf], settings: &ReadSettings) -> Result<(Vec<Log>, Vec<String>), LogError> {
+    let (mut logs, mut unread) = (Vec::new(), Vec::new());
     for file in files {
         let source = SourceIndex(u32::try_from(logs.len()).unwrap_or(u32::MAX));
-        logs.extend(Log::open(file, source, settings)?);
+        match Log::open(file, source, settings) {
+            Ok(log) => logs.extend(log),
+            Err(error @ LogError::UnknownFormat { .. }) => unread.push(error),
+            Err(error) => return Err(error),
+        }
     }
-    Ok(logs)
+    if logs.is_empty()
+        && let Some(error) = unread.pop()
+    {
+        return Err(error);
+    }
+    Ok((logs, unread.iter().map(|error| format!("left out: {error}")).collect()))
 }
 
 /// The error if a log is named twice: its requests would count twice.

@@ -30,6 +30,16 @@ pub struct AccessLog {
     pub hidden: HiddenFields,
 }
 
+impl AccessLog {
+    /// All requests, in parts per million.
+    pub const ALL_PPM: u32 = 1_000_000;
+
+    /// Whether lines of some requests are left out.
+    pub const fn is_sampled(&self) -> bool {
+        self.sample_ppm < Self::ALL_PPM || self.sample_denied_ppm < Self::ALL_PPM
+    }
+}
+
 /// Where a log is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {

@@ -9,16 +9,13 @@ use crate::config::model::{
 use crate::config::reader::{Located, Mapping, did_you_mean};
 use crate::config::scalars::{boolean, share};
 
-/// Every request, in millionths.
-const ALL_PPM: u32 = 1_000_000;
-
 /// `access_log`. Without it every request is logged in full to standard output.
 pub(crate) fn access_log(root: &mut Mapping<'_>, folder: &Path) -> AccessLog {
     let mut log = AccessLog {
         to: LogTarget::Stdout,
         format: LogFormat::Json,
-        sample_ppm: ALL_PPM,
-        sample_denied_ppm: ALL_PPM,
+        sample_ppm: AccessLog::ALL_PPM,
+        sample_denied_ppm: AccessLog::ALL_PPM,
         client_ip: LogAddress::Full,
         path: LogPath::Full,
         log_key: LogKey::None,
@@ -78,8 +75,8 @@ fn check_replay(at: &Located<'_>, log: &AccessLog) {
         AccessLog { format, .. } if *format != LogFormat::Json => Some("format: json"),
         AccessLog { client_ip, .. } if *client_ip != LogAddress::Full => Some("client_ip: full"),
         AccessLog { path, .. } if *path != LogPath::Full => Some("path: full"),
-        AccessLog { sample_ppm, .. } if *sample_ppm < ALL_PPM => Some("sample: 100%"),
-        AccessLog { sample_denied_ppm, .. } if *sample_denied_ppm < ALL_PPM => {
+        AccessLog { sample_ppm, .. } if *sample_ppm < AccessLog::ALL_PPM => Some("sample: 100%"),
+        AccessLog { sample_denied_ppm, .. } if *sample_denied_ppm < AccessLog::ALL_PPM => {
             Some("sample_denied: 100%")
         }
         AccessLog { .. } => None,

@@ -20,6 +20,7 @@ const MAX_COMPARED_KEYS: usize = 2_000_000;
 /// Compares the decisions of two policies.
 pub struct Comparison {
     requests: u64,
+    only_live: u64,
     only_other: u64,
     live_refused: u64,
     other_refused: u64,
@@ -38,6 +39,8 @@ pub struct Comparison {
 pub struct ComparisonSummary {
     /// Requests that both judged.
     pub requests: u64,
+    /// Requests that only the live policy could judge.
+    pub only_live: u64,
     /// Requests that only the other policy could judge.
     pub only_other: u64,
     /// Those that the live policy refuses.
@@ -129,6 +132,7 @@ impl Comparison {
             other: positions(&mut limits, other, |limit| &mut limit.other),
             limits,
             requests: 0,
+            only_live: 0,
             only_other: 0,
             live_refused: 0,
             other_refused: 0,
@@ -158,8 +162,13 @@ impl Comparison {
         }
     }
 
+    /// Counts a request that only the live policy judged.
+    pub const fn add_only_live(&mut self) {
+        self.only_live += 1;
+    }
+
     /// Counts a request that only the other policy judged.
-    pub const fn add_unpaired(&mut self) {
+    pub const fn add_only_other(&mut self) {
         self.only_other += 1;
     }
 
@@ -174,6 +183,7 @@ impl Comparison {
         };
         ComparisonSummary {
             requests: self.requests,
+            only_live: self.only_live,
             only_other: self.only_other,
             live_refused: self.live_refused,
             other_refused: self.other_refused,

@@ -194,6 +194,7 @@ fn compare(compared: &ComparedPolicy) -> Value {
     json!({
         "other": compared.other,
         "requests": comparison.requests,
+        "only_policy": comparison.only_live,
         "only_other": comparison.only_other,
         "refused": comparison.live_refused,
         "other_refused": comparison.other_refused,

@@ -1,7 +1,7 @@
 //! The sentences that the text and the page share.
 
 use super::format::{counted, counted_keys, grouped, keys, percent_of, shown};
-use super::{BrokenLineKind, Percentiles, Report};
+use super::{BrokenLineKind, ComparedPolicy, Percentiles, Report};
 use crate::replay::compare::{DecisionChange, LimitComparison};
 use crate::replay::names::LimitLabel;
 use crate::replay::tally::Dominance;
@@ -133,6 +133,23 @@ pub(super) fn change(change: &DecisionChange) -> String {
         .then(|| format!("{} that no key decides", counted(change.without_key, "request")));
     let deciding: Vec<String> = with_key.into_iter().chain(without_key).collect();
     format!("{requests}: {}", deciding.join(", "))
+}
+
+/// Requests that only one of two policies could judge, so that nothing of them is compared.
+pub(super) fn uncompared(report: &Report, compared: &ComparedPolicy) -> Option<String> {
+    let sides = [
+        (compared.comparison.only_live, &report.policy),
+        (compared.comparison.only_other, &compared.other),
+    ];
+    let told = sides.iter().filter(|(requests, _)| *requests > 0).map(|(requests, policy)| {
+        format!(
+            "{} that only {} could judge",
+            counted(*requests, "request"),
+            shown(policy, MAX_NAME)
+        )
+    });
+    let told: Vec<String> = told.collect();
+    (!told.is_empty()).then(|| format!("not compared: {}", told.join(", ")))
 }
 
 /// The rate of a limit in the live and the other policy.

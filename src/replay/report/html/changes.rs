@@ -4,7 +4,7 @@ use super::begin_section;
 use super::markup::{HtmlColumn, element, facts, table};
 use crate::replay::compare::{DecisionChange, LimitComparison};
 use crate::replay::report::format::{counted, grouped, keys, request_line, time};
-use crate::replay::report::sentences::{change, in_policies};
+use crate::replay::report::sentences::{change, in_policies, uncompared};
 use crate::replay::report::{ComparedPolicy, Report};
 
 /// What changes, in both directions.
@@ -21,6 +21,9 @@ pub(super) fn section(out: &mut String, report: &Report, compared: &ComparedPoli
             compared.other, report.policy
         ),
     );
+    if let Some(uncompared) = uncompared(report, compared) {
+        element(out, "p class=\"text\"", &uncompared);
+    }
     facts(
         out,
         &[

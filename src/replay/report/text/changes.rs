@@ -4,7 +4,7 @@ use super::layout::{TextColumn, line_of, table, wrapped};
 use super::{MAX_NAME, MAX_SENTENCE};
 use crate::replay::compare::{DecisionChange, LimitComparison};
 use crate::replay::report::format::{self, counted, grouped, request_line, short_time, shown};
-use crate::replay::report::sentences::{change, in_policies};
+use crate::replay::report::sentences::{change, in_policies, uncompared};
 use crate::replay::report::{ComparedPolicy, Report};
 
 /// Characters of the key of an example.
@@ -26,6 +26,9 @@ pub(super) fn write(out: &mut String, report: &Report, compared: &ComparedPolicy
     wrapped(out, 2, &format!("refuses {others} of {requests} instead of {live}"));
     wrapped(out, 2, &format!("newly refused: {}", change(&comparison.newly_refused)));
     wrapped(out, 2, &format!("newly admitted: {}", change(&comparison.newly_admitted)));
+    if let Some(uncompared) = uncompared(report, compared) {
+        wrapped(out, 2, &uncompared);
+    }
     limits(out, compared);
     examples(out, report, "newly refused, examples", &comparison.newly_refused);
     examples(out, report, "newly admitted, examples", &comparison.newly_admitted);

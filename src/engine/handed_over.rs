@@ -24,7 +24,7 @@ use super::unsettled::Unsettled;
 use crate::clock::Now;
 use crate::limit::Verdict;
 use crate::policy::{KeyHash, WhenFull};
-use crate::store::{CellOwner, InFlightPermit};
+use crate::store::{Acquired, CellOwner, InFlightPermit};
 
 /// What the successor is asked.
 struct Asked {
@@ -266,7 +266,8 @@ impl Engine {
     }
 
     /// Settles a request that the successor did not answer: by what was counted here until it began to count, and since.
-    /// What it has admitted is not known, so limits with `after_crash: deny` refuse, and requests in flight are not counted.
+    /// What it has admitted is not known, so limits with `after_crash: deny` refuse, and of requests in flight those of this process
+    /// are counted.
     /// Returns whether the request is decided; otherwise the shared store has to judge it.
     fn settle_unanswered(
         &self,
@@ -278,18 +279,23 @@ impl Engine {
         self.succession.record_unanswered();
         unsettled.tentative = Tentative::default();
         decision.verdicts.clear();
-        if self.remote().is_some() {
-            self.pass_in_flight(generation, &unsettled.targets, decision);
-            return self.go_on_in_shared_store(generation, unsettled, Vec::new(), decision);
+        let permits = Self::count_in_flight_alone(generation, &unsettled.targets, decision);
+        if self.remote().is_some()
+            && let Some(permits) = permits
+        {
+            return self.go_on_in_shared_store(generation, unsettled, permits, decision);
         }
-        let mut results = self.refuse_unknown(generation, &unsettled.targets, decision.at);
         let mut outcome = ExactOutcome::Refused;
-        if !results.has_denial() {
+        let mut results = match self.remote() {
+            Some(_) => ExactVerdicts::default(),
+            None => self.refuse_unknown(generation, &unsettled.targets, decision.at),
+        };
+        if let Some(permits) = permits.filter(|_| !results.has_denial()) {
             let Unsettled { targets, tentative, .. } = &mut *unsettled;
             let elsewhere = InFlightCounting::Elsewhere;
             // Only requests in flight are left out, so the rest is complete.
             let _ = self.charge_tentatively(generation, targets, elsewhere, decision, tentative);
-            self.pass_in_flight(generation, targets, decision);
+            unsettled.tentative.hold(permits);
             let request = self.exact_request(generation, unsettled, decision);
             if self.exact.charge_kept(&request, &mut results) {
                 outcome = ExactOutcome::Charged;
@@ -321,17 +327,28 @@ impl Engine {
         }
     }
 
-    /// Adds the verdicts of limits of requests in flight that nobody counts.
-    fn pass_in_flight(&self, generation: &Generation, targets: &[Target], decision: &mut Decision) {
+    /// Counts a request in flight among those of this process. Adds the verdicts, and returns its permits; `None`: a limit refuses it.
+    fn count_in_flight_alone(
+        generation: &Generation,
+        targets: &[Target],
+        decision: &mut Decision,
+    ) -> Option<Vec<InFlightPermit>> {
+        let mut permits = Some(Vec::new());
         for target in targets.iter().filter(|target| !target.shadow && !target.denied) {
             let loaded = generation.loaded(target.limit);
-            if let TierState::InFlight { max, .. } = &loaded.state {
-                let verdict = in_flight_verdict(*max, 0, target.cost, true);
+            if let TierState::InFlight { table, max } = &loaded.state {
+                let Acquired { permit, held } = table.acquire_alone(target.key, target.cost, *max);
+                let verdict = in_flight_verdict(*max, held, target.cost, permit.is_some());
                 let kinds = VerdictKinds::DEGRADED;
                 let verdict = LimitVerdict::new(target, loaded.tier(), verdict, kinds);
                 decision.verdicts.push(LimitVerdict { charged: 0, ..verdict });
+                permits = permits.zip(permit).map(|(mut permits, permit)| {
+                    permits.push(permit);
+                    permits
+                });
             }
         }
+        permits
     }
 
     /// Has the charge of a token that was checked in vain made by whoever counts.

@@ -83,8 +83,12 @@ impl Restorer {
             FrameKind::Quotas => self.read_quotas(&payload, group == MORE_QUOTAS),
             FrameKind::Rules => self.read_rules(&payload),
             FrameKind::Bans => self.read_bans(&payload),
-            FrameKind::Start
-            | FrameKind::Time
+            // Each log begins with its quotas. Where they are damaged, those of another process would name other limits.
+            FrameKind::Start => {
+                self.quotas = Arc::default();
+                self.known_before.extend(std::mem::take(&mut self.known));
+            }
+            FrameKind::Time
             | FrameKind::History
             | FrameKind::Complete
             | FrameKind::CleanStop

@@ -105,6 +105,10 @@ impl<'g, 'k> Giving<'g, 'k> {
         }
         let word = Word::random()?;
         frames.send(&Packet::Copied(word))?;
+        self.await_answer(&word.answer("looked"))?;
+        // A directory that the successor has found free is not this process's: it is alive, and holds its own.
+        let word = Word::random()?;
+        frames.send(&Packet::Serving(word))?;
         self.await_answer(&word.answer("prepared"))
     }
 

@@ -5,22 +5,24 @@
 //!
 //! ```text
 //!   successor                                running process
-//!   tollgate 3 wait           ──────────►
+//!   tollgate 4 wait           ──────────►
 //!                             ◄──────────    hello: version, key secret, time lines, whether it saves
 //!                                            ... QUIT ...
 //!                             ◄──────────    sockets, an end of the link, keys of session tickets, word A
 //!   copy A                    ──────────►
 //!                             ◄──────────    copies of all cells, and of what changes meanwhile; word B
-//!   prepared B                ──────────►    the successor can serve within milliseconds now
-//!                             ◄──────────    what changed last, in the instant in which the cells change hands; word C
-//!   taken C                   ──────────►    from here on the successor counts, and accepts
+//!   looked B                  ──────────►    it has locked its state directory, if that is free, and changed nothing in it
+//!                             ◄──────────    word C: the running process still serves, so that directory is not its own
+//!   prepared C                ──────────►    the successor can serve within milliseconds now
+//!                             ◄──────────    what changed last, in the instant in which the cells change hands; word D
+//!   taken D                   ──────────►    from here on the successor counts, and accepts
 //!                      link:  ◄─────────►    requests on old connections: judge, verdict; events (`link.rs`)
 //! ```
 //!
-//! The words are random numbers, so an answer that was sent before its question is not believed. Until "taken C" is in the
+//! The words are random numbers, so an answer that was sent before its question is not believed. Until "taken D" is in the
 //! running process's hands, everything is as it was when the conversation ends: it takes its cells back and serves on. The
 //! system decides which of the two comes first: the running process closes its side for reading and then looks whether
-//! "taken C" is there, and a successor that cannot write it ends.
+//! "taken D" is there, and a successor that cannot write it ends.
 //!
 //! What must always hold: at no instant do two processes count; a peer of another user gets nothing; everything that is
 //! read is bounded, and everything that waits has a deadline.
@@ -42,5 +44,5 @@ pub(crate) use client::{Greeted, greet};
 pub(crate) use context::HandoverContext;
 pub(crate) use keeper::{Keeper, KeeperTask};
 pub(crate) use offer::{HandoverOffer, LinkCount};
-pub(crate) use receiving::{EarlySave, TakeUp, TakeUpContext, TakenOver, take_over};
+pub(crate) use receiving::{BeginSaving, EarlySave, TakeUp, TakeUpContext, TakenOver, take_over};
 pub(crate) use socket_path::socket_path;

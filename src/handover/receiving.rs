@@ -39,11 +39,14 @@ pub(crate) struct TakeUpContext {
     pub(crate) requests: Arc<OperatorRequests>,
     /// Puts the rules for keys into force that were taken up.
     pub(crate) republish: Box<dyn Fn() + Send>,
-    /// Begins to save, when everything has been copied once.
-    pub(crate) begin_saving: Option<Box<dyn FnOnce() -> EarlySave + Send>>,
+    /// Looks whether this process's state directory is free, when everything has been copied once, and changes nothing in it.
+    pub(crate) look: Option<Box<dyn FnOnce() -> BeginSaving + Send>>,
     /// Lets requests in, as soon as this process counts.
     pub(crate) open: Box<dyn FnOnce() + Send>,
 }
+
+/// Begins to save, while the process before is known to serve.
+pub(crate) type BeginSaving = Box<dyn FnOnce() -> EarlySave + Send>;
 
 /// What is saved of what was taken up, before this process counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +157,11 @@ struct TakingUp {
     /// Cells that were copied once; `None`: not all have been.
     copied: Option<u64>,
     has_new_rules: bool,
+    /// Set after a look at the directory.
+    begin_saving: Option<BeginSaving>,
     early: EarlySave,
+    /// Whether this process can serve at once.
+    is_prepared: bool,
 }
 
 /// Takes up everything. Returns when this process counts.
@@ -175,26 +182,35 @@ fn take_up(
         unreadable: 0,
         copied: None,
         has_new_rules: false,
+        begin_saving: None,
         early: EarlySave::Nothing,
+        is_prepared: false,
     };
     loop {
         match read_packet(&mut reader)? {
             Packet::Frame { kind, group, payload } => taking_up.read(kind, group, payload)?,
             Packet::Copied(word) if taking_up.copied.is_none() => {
-                taking_up.prepare()?;
+                taking_up.look()?;
+                send(&mut answers, word.answer("looked").as_bytes())?;
+            }
+            Packet::Serving(word) if taking_up.copied.is_some() && !taking_up.is_prepared => {
+                check_end(&taking_up.context.requests)?;
+                taking_up.prepare();
                 may_answer
                     .recv_timeout(STALL_TIMEOUT)
                     .map_err(|_| io::Error::other("this process was not ready in time"))?;
                 check_end(&taking_up.context.requests)?;
                 send(&mut answers, word.answer("prepared").as_bytes())?;
             }
-            Packet::Last { word, since } if taking_up.copied.is_some() => {
+            Packet::Last { word, since } if taking_up.is_prepared => {
                 if !reader.buffer().is_empty() {
                     return Err(unexpected());
                 }
                 return taking_up.finish(&mut answers, word, since);
             }
-            Packet::Hello(_) | Packet::Copied(_) | Packet::Last { .. } => return Err(unexpected()),
+            Packet::Hello(_) | Packet::Copied(_) | Packet::Serving(_) | Packet::Last { .. } => {
+                return Err(unexpected());
+            }
         }
     }
 }
@@ -223,19 +239,25 @@ impl TakingUp {
     }
 
     /// Everything has been copied once.
-    fn prepare(&mut self) -> io::Result<()> {
+    fn look(&mut self) -> io::Result<()> {
         self.restorer.publish_rules();
         (self.context.republish)();
         self.has_new_rules = false;
         self.copied = Some(self.context.metrics.recovered_cells());
         self.check_readable(self.restorer.unreadable())?;
-        if let Some(begin_saving) = self.context.begin_saving.take() {
+        self.begin_saving = self.context.look.take().map(|look| look());
+        Ok(())
+    }
+
+    /// The process before serves on, after this one has looked.
+    fn prepare(&mut self) {
+        if let Some(begin_saving) = self.begin_saving.take() {
             self.early = begin_saving();
         }
         if self.early != EarlySave::Nothing {
             self.restorer.list_as_changed();
         }
-        Ok(())
+        self.is_prepared = true;
     }
 
     /// Takes up what changed last, and says that this process counts.

@@ -20,8 +20,9 @@ use crate::clock::{Nanos, TimeMark};
 use crate::edge::ListeningSocket;
 use crate::state::{FrameKind, GROUPS, MAX_PAYLOAD};
 
-/// The version of the conversation. (Version 2 handed over sockets and keys, and no counts.)
-pub(super) const VERSION: u32 = 3;
+/// The version of the conversation. (Version 2 handed over sockets and keys, and no counts; in version 3 a successor could not tell
+/// a directory that the running process does not use from one whose process has just ended.)
+pub(super) const VERSION: u32 = 4;
 
 /// The first line of a successor, with the latest version that it knows.
 pub(super) const WAIT_PREFIX: &str = "tollgate ";
@@ -52,6 +53,7 @@ pub(super) const PACKET_HEAD: usize = 6;
 const HELLO: u8 = 200;
 const COPIED: u8 = 201;
 const LAST: u8 = 202;
+const SERVING: u8 = 203;
 
 /// A word that the other side repeats, so that its answer is one to this question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +83,8 @@ pub(super) enum Packet {
     },
     /// Everything has been copied once.
     Copied(Word),
+    /// It serves on, after the successor has looked at its state directory.
+    Serving(Word),
     /// Everything has been sent, and nothing is counted since this instant (monotonic).
     Last {
         word: Word,
@@ -148,6 +152,7 @@ pub(super) fn packet_bytes(packet: &Packet) -> io::Result<Vec<u8>> {
     let (kind, payload) = match packet {
         Packet::Hello(hello) => (HELLO, postcard::to_stdvec(hello)),
         Packet::Copied(word) => (COPIED, postcard::to_stdvec(word)),
+        Packet::Serving(word) => (SERVING, postcard::to_stdvec(word)),
         Packet::Last { word, since } => (LAST, postcard::to_stdvec(&(word, since))),
         Packet::Frame { kind, group, payload } => {
             return write_frame(&mut bytes, *kind, *group, payload).map(|()| bytes);
@@ -181,6 +186,7 @@ pub(super) fn read_packet(stream: &mut impl Read) -> io::Result<Packet> {
         (Some(kind), _) => Ok(Packet::Frame { kind, group, payload }),
         (None, HELLO) => read(&payload).map(|hello| Packet::Hello(Box::new(hello))),
         (None, COPIED) => read(&payload).map(Packet::Copied),
+        (None, SERVING) => read(&payload).map(Packet::Serving),
         (None, LAST) => read(&payload).map(|(word, since)| Packet::Last { word, since }),
         (None, _) => Err(unexpected()),
     }

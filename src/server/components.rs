@@ -34,7 +34,7 @@ use crate::edge::{
     ServingGate, SlowReaders, StartupBarrier, TicketKeys,
 };
 use crate::engine::Engine;
-use crate::handover::{EarlySave, HandoverContext, LinkCount, TakeUpContext};
+use crate::handover::{BeginSaving, HandoverContext, LinkCount, TakeUpContext};
 use crate::history::TrafficHistory;
 use crate::ops::{
     AccessLogSink, AdminAccess, AdminApi, AnswerQueue, AuditLog, KeyChanges, Lifecycle,
@@ -293,7 +293,7 @@ impl Components {
     /// What takes up the counts of the process before.
     pub(super) fn take_up_context(
         &self,
-        begin_saving: Box<dyn FnOnce() -> EarlySave + Send>,
+        look: Option<Box<dyn FnOnce() -> BeginSaving + Send>>,
     ) -> TakeUpContext {
         let (gate, reloader) = (Arc::clone(&self.gate), Arc::clone(&self.reloader));
         let (state, keeper) = (Arc::clone(&self.state), Arc::clone(&self.keeper));
@@ -306,7 +306,7 @@ impl Components {
             metrics: Arc::clone(&self.state),
             requests: Arc::clone(&self.requests),
             republish: Box::new(move || reloader.republish_restored()),
-            begin_saving: Some(begin_saving),
+            look,
             open: Box::new(move || {
                 state.end_restoring();
                 if keeper.set_counting() {

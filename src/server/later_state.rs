@@ -1,11 +1,12 @@
 //! The state directory of a process that takes over from another one.
 //!
 //! The running process holds its directory until it has handed over and has written its last changes. A directory that is free
-//! while it serves is another one, or was removed: then everything that is taken up is saved before this process counts, so no
+//! while it serves is another one, or was removed. (It is free too when that process has just ended: so it has to say that it serves
+//! on after this one has locked it, and before anything is changed in it.) Then everything that is taken up is saved before this process counts, so no
 //! moment is without a copy.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use super::saving::{SaveContext, SavingThread, intervals, save};
@@ -14,8 +15,10 @@ use super::state_keeper::StateKeeper;
 use super::state_keeping::StateKeeping;
 use crate::clock::{Clock as _, Stopwatch};
 use crate::config::StateSettings;
-use crate::handover::{EarlySave, Greeted};
-use crate::state::{FoundLogs, KEY_SECRET_BYTES, OtherSecret, StateDirectory, StateError};
+use crate::handover::{BeginSaving, EarlySave, Greeted};
+use crate::state::{
+    FoundLogs, KEY_SECRET_BYTES, LockedFolder, OtherSecret, StateDirectory, StateError,
+};
 
 /// How long a directory is waited for. Together with [`SAVE_PATIENCE`] it is less than the 10 s that the running process waits to be
 /// told that this one is prepared.
@@ -66,35 +69,78 @@ impl LaterState {
         Ok(Self { settings: settings.clone(), secret, other, running, running_has_state })
     }
 
-    /// Begins to save, after everything has been copied once and before this process counts. If the directory is free, returns
-    /// when everything is saved. Otherwise a thread waits until this process counts, and the one before has let go of it.
-    pub(super) fn begin(self, keeping: StateKeeping) -> EarlySave {
+    /// Looks whether the directory is free, after everything has been copied once, and changes nothing in it. If it is, what is
+    /// returned saves everything into it. Otherwise a thread waits until this process counts, and the one before has let go of it.
+    pub(super) fn look(self, keeping: StateKeeping) -> BeginSaving {
         let StateKeeping { saved, keeper, .. } = keeping;
         keeper.set_before_switch(None);
-        let (tell, had) = sync_channel(0);
-        let (settings, has_other) = (self.settings.clone(), self.running_has_state);
-        let waiting =
-            WaitingState { later: self, saved: saved.clone(), keeper: Arc::clone(&keeper) };
+        let nothing: BeginSaving = Box::new(|| EarlySave::Nothing);
+        let (told, locked) = sync_channel(0);
+        let (go, may_open) = channel();
+        let (give, opened) = sync_channel(0);
+        let early = EarlyState {
+            settings: self.settings.clone(),
+            running_has_state: self.running_has_state,
+            saved: saved.clone(),
+            keeper: Arc::clone(&keeper),
+            go,
+            opened,
+        };
+        let waiting = WaitingState { later: self, saved, keeper };
         let thread = std::thread::Builder::new().name("state-lock".to_owned());
-        if let Err(error) = thread.spawn(move || waiting.run(&tell)) {
+        if let Err(error) = thread.spawn(move || waiting.run(&told, &may_open, give)) {
             log::error!("the state is not saved: no thread for it: {error}");
-            return EarlySave::Nothing;
+            return nothing;
         }
-        let Some(directory) = received(&had) else {
+        match received(&locked) {
+            Some(true) => Box::new(move || early.begin()),
+            Some(false) | None => nothing,
+        }
+    }
+
+    fn lock(&self) -> Result<LockedFolder, StateError> {
+        LockedFolder::lock(&self.settings.directory, &self.secret, self.other)
+    }
+
+    fn open(&self, found: FoundLogs, saved: &SaveContext) -> Result<StateDirectory, StateError> {
+        self.lock()?.open(found, date(saved))
+    }
+}
+
+fn date(saved: &SaveContext) -> u64 {
+    saved.clock.date(saved.clock.now()).secs()
+}
+
+/// A directory that was free while the process before is known to have served on. So it is not that process's.
+struct EarlyState {
+    settings: StateSettings,
+    running_has_state: bool,
+    saved: SaveContext,
+    keeper: Arc<StateKeeper>,
+    /// Lets the thread that has locked the directory open it. Dropped, it gives it back as it is.
+    go: Sender<()>,
+    opened: Receiver<StateDirectory>,
+}
+
+impl EarlyState {
+    /// Saves everything, before this process counts.
+    fn begin(self) -> EarlySave {
+        // If the thread has ended, nothing is opened.
+        let _is_heard = self.go.send(());
+        let Some(directory) = received(&self.opened) else {
             return EarlySave::Nothing;
         };
-        drop(had);
-        if has_other {
+        if self.running_has_state {
             log::warn!(
                 "the running process does not hold {}: it saves elsewhere, or somebody has removed it; everything is saved here before this process counts",
-                settings.directory.display()
+                self.settings.directory.display()
             );
         }
-        let engine = Arc::clone(&saved.engine);
-        let Some(saver) = save(directory, (intervals(&settings), true), saved) else {
+        let engine = Arc::clone(&self.saved.engine);
+        let Some(saver) = save(directory, (intervals(&self.settings), true), self.saved) else {
             return EarlySave::Nothing;
         };
-        keeper.set_before_switch(Some(saver));
+        self.keeper.set_before_switch(Some(saver));
         match engine.save_within(SAVE_PATIENCE) {
             true => EarlySave::Everything,
             false => {
@@ -105,18 +151,12 @@ impl LaterState {
             }
         }
     }
-
-    fn open(&self, found: FoundLogs, saved: &SaveContext) -> Result<StateDirectory, StateError> {
-        let date = saved.clock.date(saved.clock.now()).secs();
-        let found = (found, self.other);
-        StateDirectory::open_for_handover(&self.settings.directory, &self.secret, found, date)
-    }
 }
 
-/// The directory, if it is free.
-fn received(had: &Receiver<Option<StateDirectory>>) -> Option<StateDirectory> {
-    match had.recv_timeout(OPEN_PATIENCE) {
-        Ok(directory) => directory,
+/// What the thread says that has to do with the directory, unless it has ended.
+fn received<T>(said: &Receiver<T>) -> Option<T> {
+    match said.recv_timeout(OPEN_PATIENCE) {
+        Ok(said) => Some(said),
         Err(RecvTimeoutError::Timeout) => {
             log::error!("the state directory does not answer; the handover goes on without it");
             None
@@ -133,10 +173,16 @@ struct WaitingState {
 }
 
 impl WaitingState {
-    fn run(mut self, tell: &SyncSender<Option<StateDirectory>>) {
+    /// `may_open`: something is received when the process before has said that it serves on.
+    fn run(
+        mut self,
+        told: &SyncSender<bool>,
+        may_open: &Receiver<()>,
+        give: SyncSender<StateDirectory>,
+    ) {
         let mut is_told = false;
-        let first = match self.later.open(FoundLogs::AreMoved, &self.saved) {
-            Ok(directory) => Some(directory),
+        let locked = match self.later.lock() {
+            Ok(locked) => Some(locked),
             Err(StateError::InUse { .. }) => {
                 // Held with another secret, it is not the process before that holds it: its files are not ignored.
                 self.later.other = OtherSecret::IsRefused;
@@ -148,11 +194,28 @@ impl WaitingState {
                 None
             }
         };
-        let is_free = first.is_some();
-        // If it is not taken, because opening it took too long, it is given back by this.
-        if tell.send(first).is_err() || !is_free {
-            self.save_once_wanted(is_told);
+        // If it took too long, nobody listens, and it is given back.
+        let is_heard = told.send(locked.is_some()).is_ok();
+        if let Some(locked) = locked.filter(|_| is_heard) {
+            if may_open.recv().is_err() {
+                // The process before has not handed over.
+                return;
+            }
+            match locked.open(FoundLogs::AreMoved, date(&self.saved)) {
+                Ok(directory) => {
+                    // If opening took too long, it is given back by this.
+                    if give.send(directory).is_ok() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    log::error!("the state is not saved yet: {error}");
+                    is_told = true;
+                }
+            }
         }
+        drop(give);
+        self.save_once_wanted(is_told);
     }
 
     /// Waits until this process counts, and gets the directory. `is_told`: why it is not had yet is in the log.

@@ -13,7 +13,7 @@ use super::state_keeping::OpenState;
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::{Config, StoreConfig};
 use crate::edge::ListeningSockets;
-use crate::handover::{self, EarlySave, Greeted, TakeUp, greet};
+use crate::handover::{self, BeginSaving, Greeted, TakeUp, greet};
 use crate::policy::KeySecret;
 use crate::signals::OperatorRequests;
 use crate::state::OtherSecret;
@@ -116,11 +116,10 @@ impl Before {
             }
             Self::Running(greeted, later) => {
                 let keeping = components.state_keeping(Arc::clone(clock));
-                let begin_saving: Box<dyn FnOnce() -> EarlySave + Send> = match later {
-                    Some(later) => Box::new(move || later.begin(keeping)),
-                    None => Box::new(|| EarlySave::Nothing),
-                };
-                let parts = components.take_up_context(begin_saving);
+                let look = later.map(|later| -> Box<dyn FnOnce() -> BeginSaving + Send> {
+                    Box::new(move || later.look(keeping))
+                });
+                let parts = components.take_up_context(look);
                 let taken = handover::take_over(greeted, requests, &components.ticket_keys, parts)
                     .map_err(StartError::TakeOver)?;
                 Ok(taken.map(|handover::TakenOver { sockets, successor }| Beginning {

@@ -1,7 +1,7 @@
 //! Opens a state directory: whose it is, who uses it, and with which secret.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -52,7 +52,7 @@ impl StateDirectory {
     pub fn open(folder: &Path, ignore: bool, date_secs: u64) -> Result<Self, StateError> {
         make_folder(folder)?;
         check_owner(folder)?;
-        let lock = take_lock(folder)?;
+        let (lock, is_new_lock) = take_lock(folder)?;
         if ignore {
             // Before anything is moved: a full disk would have no room for it afterwards, and the start would fail.
             let new = NewSecret::prepare(folder, &random_secret()?)?;
@@ -74,7 +74,12 @@ impl StateDirectory {
                 secret
             }
         };
-        Self::with_secret(folder, lock, secret)
+        let mut directory = Self::with_secret(folder, lock, secret)?;
+        if is_new_lock {
+            // Somebody has removed the lock, and whoever held it may not have noticed yet and write on.
+            directory.recovery.expect_others();
+        }
+        Ok(directory)
     }
 
     /// Opens a directory whose counts come from the process before, with keys hashed with its `secret`. A directory without a
@@ -88,8 +93,16 @@ impl StateDirectory {
         (found, other): (FoundLogs, OtherSecret),
         date_secs: u64,
     ) -> Result<Self, StateError> {
-        Self::check_for(folder, secret, other)?;
-        let lock = take_lock(folder)?;
+        LockedFolder::lock(folder, secret, other)?.open(found, date_secs)
+    }
+
+    fn open_locked(
+        locked: LockedFolder,
+        found: FoundLogs,
+        date_secs: u64,
+    ) -> Result<Self, StateError> {
+        let LockedFolder { folder, secret, other, lock } = locked;
+        let (folder, secret) = (folder.as_path(), &secret);
         let is_other = matches!(check_secret(folder, secret), Err(StateError::Secret { .. }));
         if is_other && other == OtherSecret::IsIgnored {
             let new = NewSecret::prepare(folder, secret)?;
@@ -158,6 +171,38 @@ impl StateDirectory {
     pub fn into_log(self, metrics: Arc<StateMetrics>) -> (StateLog, StateLock) {
         let log = self.recovery.into_log(fingerprint(&self.secret), metrics);
         (log, StateLock { _file: self.lock })
+    }
+}
+
+/// A directory that is locked and in which nothing was changed. Dropping it gives it back as it is.
+pub struct LockedFolder {
+    folder: PathBuf,
+    secret: [u8; KEY_SECRET_BYTES],
+    other: OtherSecret,
+    lock: File,
+}
+
+impl LockedFolder {
+    /// Locks a directory for [`StateDirectory::open_for_handover`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn lock(
+        folder: &Path,
+        secret: &[u8; KEY_SECRET_BYTES],
+        other: OtherSecret,
+    ) -> Result<Self, StateError> {
+        StateDirectory::check_for(folder, secret, other)?;
+        let (lock, _) = take_lock(folder)?;
+        Ok(Self { folder: folder.to_owned(), secret: *secret, other, lock })
+    }
+
+    /// Opens it. The process before must be known to serve on, and not to hold it: `found` is about its logs.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::open_for_handover`].
+    pub fn open(self, found: FoundLogs, date_secs: u64) -> Result<StateDirectory, StateError> {
+        StateDirectory::open_locked(self, found, date_secs)
     }
 }
 

@@ -150,6 +150,11 @@ pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
+/// An error with its place.
+fn at(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 /// Opens a file for reading. A pipe of this name, which nobody may ever write to, is an error rather than a wait.
 pub(super) fn open_regular(path: &Path) -> io::Result<File> {
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
@@ -166,7 +171,8 @@ pub(super) fn open_regular(path: &Path) -> io::Result<File> {
 impl StateDisk for FolderDisk {
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.path(name);
-        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
+        let opened = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path);
+        let file = opened.map_err(|error| at(&path, &error))?;
         Ok(Arc::new(FolderFile { file, path }))
     }
 
@@ -218,11 +224,11 @@ impl StateDisk for FolderDisk {
 
 impl DiskFile for FolderFile {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        (&self.file).write_all(bytes)
+        (&self.file).write_all(bytes).map_err(|error| at(&self.path, &error))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync_data().map_err(|error| at(&self.path, &error))
     }
 
     fn is_linked(&self) -> io::Result<bool> {

@@ -72,8 +72,10 @@ fn is_of_others(folder: &Path) -> bool {
     })
 }
 
-pub(super) fn take_lock(folder: &Path) -> Result<File, StateError> {
+/// Takes the lock. Returns also whether there was no lock file.
+pub(super) fn take_lock(folder: &Path) -> Result<(File, bool), StateError> {
     let path = folder.join(LOCK);
+    let is_new = !path.exists();
     let opened = OpenOptions::new()
         .read(true)
         .write(true)
@@ -102,7 +104,7 @@ pub(super) fn take_lock(folder: &Path) -> Result<File, StateError> {
     if let Err(error) = named {
         log::debug!("{}: {error}", path.display());
     }
-    Ok(file)
+    Ok((file, is_new))
 }
 
 pub(super) fn has_logs(disk: &dyn StateDisk) -> io::Result<bool> {

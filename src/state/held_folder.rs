@@ -43,22 +43,34 @@ impl HeldFolder {
         Self { secret, lock: Arc::downgrade(lock) }
     }
 
+    /// Whether the directory has its secret; an error if it has another one.
+    fn has_secret(&self, folder: &Path) -> Result<bool, StateError> {
+        match read_secret(folder)? {
+            None => Ok(false),
+            Some(found) if found == self.secret => Ok(true),
+            Some(_) => {
+                let problem = "its key-secret was replaced while it was used";
+                Err(StateError::Secret { folder: folder.to_owned(), problem })
+            }
+        }
+    }
+
     fn hold_again(&self, folder: &Path, lock: &mut File) -> Result<bool, StateError> {
         create_folder(folder).map_err(io_error(folder, "create it"))?;
         check_owner(folder)?;
         let path = folder.join(LOCK);
         let is_held = is_named(lock, folder).map_err(io_error(&path, READABLE))?;
         if !is_held {
-            *lock = take_lock(folder)?;
+            (*lock, _) = take_lock(folder)?;
         }
-        match read_secret(folder)? {
-            None => write_secret(folder, &self.secret).map(|()| !is_held),
-            Some(found) if found == self.secret => Ok(!is_held),
-            Some(_) => {
-                let problem = "its key-secret was replaced while it was used";
-                Err(StateError::Secret { folder: folder.to_owned(), problem })
-            }
+        match self.has_secret(folder) {
+            Ok(true) => {}
+            // In a directory that was held all the time, the logs are written with this secret.
+            Ok(false) => write_secret(folder, &self.secret)?,
+            Err(StateError::Secret { .. }) if is_held => write_secret(folder, &self.secret)?,
+            Err(error) => return Err(error),
         }
+        Ok(!is_held)
     }
 }
 
@@ -74,9 +86,10 @@ impl FolderGuard for HeldFolder {
         if !is_named(&lock.lock(), folder)? {
             return Err(is_missing(LOCK));
         }
-        match fs::metadata(folder.join(KEY_SECRET)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(is_missing(KEY_SECRET)),
-            found => found.map(|_| ()),
+        match self.has_secret(folder) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(is_missing(KEY_SECRET)),
+            Err(error) => Err(io::Error::other(error)),
         }
     }
 

@@ -25,7 +25,7 @@ const NUMBER_DIGITS: usize = 10;
 pub(super) const MAX_FOUND_NUMBER: u64 = 5_000_000_000;
 
 /// More frames than anybody else writes into the directory while this process does not notice.
-const SEQUENCES_OF_OTHERS: u64 = 1 << 32;
+pub(super) const SEQUENCES_OF_OTHERS: u64 = 1 << 32;
 
 /// Takes frames. Errors are told when the frames are flushed.
 pub trait FrameSink {
@@ -183,7 +183,14 @@ impl StateLog {
         }
         self.look_for_logs();
         let number = self.last_number + 1;
-        let file = self.disk.create(&name_of(number))?;
+        let file = match self.disk.create(&name_of(number)) {
+            // No process that holds the directory wrote it.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.go_on_after_others()?;
+                self.disk.create(&name_of(number))
+            }
+            created => created,
+        }?;
         self.last_number = number;
         let start = LogStart { fingerprint: self.fingerprint, round: number };
         let payload = postcard::to_stdvec(&start).map_err(io::Error::other)?;

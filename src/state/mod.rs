@@ -34,7 +34,7 @@ mod section;
 mod shared_sink;
 mod sync;
 
-pub use directory::{FoundLogs, OtherSecret, StateDirectory, StateLock};
+pub use directory::{FoundLogs, LockedFolder, OtherSecret, StateDirectory, StateLock};
 pub use disk::{DiskFile, FolderDisk, StateDisk};
 pub use error::StateError;
 pub use folder::{KEY_SECRET_BYTES, read_key_secret};

@@ -14,7 +14,8 @@ use super::frame::{
     FrameHeader, FrameKind, HEADER_BYTES, HeaderError, MAGIC, MAX_PAYLOAD, VERSION,
 };
 use super::log::{
-    LogEnd, LogFile, LogStart, MAX_FOUND_NUMBER, RoundComplete, StateLog, name_of, number_of,
+    LogEnd, LogFile, LogStart, MAX_FOUND_NUMBER, RoundComplete, SEQUENCES_OF_OTHERS, StateLog,
+    name_of, number_of,
 };
 use super::progress::StateMetrics;
 use crate::clock::TimeMark;
@@ -296,6 +297,11 @@ impl Recovery {
         }
     }
 
+    /// Somebody else may write on into these logs: this process goes on with numbers that no other one gives.
+    pub(super) const fn expect_others(&mut self) {
+        self.end.next_sequence = self.end.next_sequence.saturating_add(SEQUENCES_OF_OTHERS);
+    }
+
     /// Reads the logs on a disk whose keys are hashed with the secret of this fingerprint.
     ///
     /// # Errors
@@ -381,7 +387,10 @@ fn count_missing(
             continue;
         }
         if let (Some(begins), Some(expected)) = (begins, expected) {
-            log.missing = log.missing.saturating_add(begins.saturating_sub(expected));
+            // A process that expected others has left out as many numbers.
+            let skipped = begins.saturating_sub(expected);
+            let missing = if skipped < SEQUENCES_OF_OTHERS { skipped } else { 0 };
+            log.missing = log.missing.saturating_add(missing);
         }
         expected = last.map(|last| last.wrapping_add(1)).or(expected);
     }

@@ -533,7 +533,8 @@ impl<S: StateSource> Saver<S> {
         if let Some(round) = self.round.filter(|_| self.has_failed) {
             self.log.discard_from(round.number);
         }
-        let reason = error.to_string();
+        let cure = if is_full { "; free space there" } else { "" };
+        let reason = format!("{error}{cure}");
         if self.failure.as_ref() != Some(&reason) {
             match self.is_handed_over {
                 true => log::warn!(

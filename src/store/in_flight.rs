@@ -43,6 +43,8 @@ pub struct InFlightPermit {
     counts: Arc<InFlightCounts>,
     key: KeyHash,
     cost: u32,
+    /// Whether a successor hears of its end: not of what it does not know.
+    is_told: bool,
 }
 
 /// The result of [`InFlightCounts::acquire`].
@@ -81,15 +83,29 @@ impl InFlightCounts {
             return Some(Acquired { permit: None, held });
         }
         shard.held.insert(key, after);
-        let permit = InFlightPermit { counts: Arc::clone(self), key, cost };
+        let permit = InFlightPermit { counts: Arc::clone(self), key, cost, is_told: true };
         Some(Acquired { permit: Some(permit), held: after })
+    }
+
+    /// The same while a successor counts and does not answer: only what is in flight here is known. The successor never hears of the
+    /// request.
+    pub fn acquire_alone(self: &Arc<Self>, key: KeyHash, cost: u32, max: u32) -> Acquired {
+        let mut shard = self.shard(key).lock();
+        let held = shard.held.get(&key).copied().unwrap_or(0);
+        let after = held + u64::from(cost);
+        if after > u64::from(max) {
+            return Acquired { permit: None, held };
+        }
+        shard.held.insert(key, after);
+        let permit = InFlightPermit { counts: Arc::clone(self), key, cost, is_told: false };
+        Acquired { permit: Some(permit), held: after }
     }
 
     /// A permit for a request that the successor has admitted, or that is in flight in the process before this one.
     pub fn admitted(self: &Arc<Self>, key: KeyHash, cost: u32) -> InFlightPermit {
         let mut shard = self.shard(key).lock();
         *shard.held.entry(key).or_default() += u64::from(cost);
-        InFlightPermit { counts: Arc::clone(self), key, cost }
+        InFlightPermit { counts: Arc::clone(self), key, cost, is_told: true }
     }
 
     /// The count of a key.
@@ -119,7 +135,7 @@ impl InFlightCounts {
         }
     }
 
-    fn end(&self, key: KeyHash, cost: u32) {
+    fn end(&self, key: KeyHash, cost: u32, is_told: bool) {
         let mut shard = self.shard(key).lock();
         if let Some(held) = shard.held.get_mut(&key) {
             *held = held.saturating_sub(u64::from(cost));
@@ -127,7 +143,7 @@ impl InFlightCounts {
                 shard.held.remove(&key);
             }
         }
-        let successor = shard.successor.clone().filter(|_| cost > 0);
+        let successor = shard.successor.clone().filter(|_| is_told && cost > 0);
         // The hook takes the lock of the succession's events. `take_back` holds that lock while it locks each shard, so this
         // shard is released first.
         drop(shard);
@@ -145,7 +161,7 @@ impl InFlightPermit {
     /// Ends a part of it. Returns the cost that is left to be ended elsewhere.
     pub fn end_some(&mut self, cost: u32) -> u32 {
         let ended = cost.min(self.cost);
-        self.counts.end(self.key, ended);
+        self.counts.end(self.key, ended, self.is_told);
         self.cost -= ended;
         cost - ended
     }
@@ -163,7 +179,7 @@ impl InFlightPermit {
 
 impl Drop for InFlightPermit {
     fn drop(&mut self) {
-        self.counts.end(self.key, self.cost);
+        self.counts.end(self.key, self.cost, self.is_told);
     }
 }
 

@@ -137,7 +137,7 @@ impl Fake {
     /// Introduces itself, and reads what it is told.
     fn greet(place: &Path) -> Self {
         let mut fake = Self::connect(place);
-        fake.say("tollgate 3 wait\n");
+        fake.say("tollgate 4 wait\n");
         let _hello = fake.packet();
         fake
     }
@@ -184,9 +184,17 @@ impl Fake {
 
     /// Takes up everything but the end.
     fn prepared(place: &Path, gate: &Gate) -> Self {
+        let mut fake = Self::looked(place, gate);
+        let word = fake.up_to(SERVING);
+        fake.say(&format!("prepared {word}\n"));
+        fake
+    }
+
+    /// Has looked whether its directory is free.
+    fn looked(place: &Path, gate: &Gate) -> Self {
         let mut fake = Self::copying(place, gate);
         let word = fake.up_to(COPIED);
-        fake.say(&format!("prepared {word}\n"));
+        fake.say(&format!("looked {word}\n"));
         fake
     }
 
@@ -202,9 +210,10 @@ impl Fake {
 
 const COPIED: u8 = 201;
 const LAST: u8 = 202;
+const SERVING: u8 = 203;
 
 /// How successors fail, each with what the old process says then.
-const FAILURES: [(&str, &str); 19] = [
+const FAILURES: [(&str, &str); 22] = [
     ("says nothing and stays", "but is no successor"),
     ("is no successor", "but is no successor"),
     ("never ends its first line", "but is no successor"),
@@ -219,6 +228,9 @@ const FAILURES: [(&str, &str); 19] = [
     ("does not read the copies", "does not take over"),
     ("says that it counts when it should be prepared", "does not take over"),
     ("dies when everything is copied", "does not take over"),
+    ("is prepared before it has looked", "does not take over"),
+    ("dies when it has looked", "does not take over"),
+    ("hangs when it has looked", "does not take over"),
     ("dies when it is prepared", "does not take over"),
     ("dies with the last changes", "does not take over"),
     ("hangs with the last changes", "does not take over"),
@@ -296,6 +308,18 @@ async fn fail(
             }
             "dies when everything is copied" => {
                 drop(Fake::copying(place, &gate).up_to(COPIED));
+            }
+            "is prepared before it has looked" => {
+                let mut fake = Fake::copying(place, &gate);
+                let word = fake.up_to(COPIED);
+                fake.say(&format!("prepared {word}\n"));
+                return Some(fake);
+            }
+            "dies when it has looked" => drop(Fake::looked(place, &gate).up_to(SERVING)),
+            "hangs when it has looked" => {
+                let mut fake = Fake::looked(place, &gate);
+                let _word = fake.up_to(SERVING);
+                return Some(fake);
             }
             "dies when it is prepared" => drop(Fake::prepared(place, &gate)),
             "dies with the last changes" => drop(Fake::prepared(place, &gate).up_to(LAST)),

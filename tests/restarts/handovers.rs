@@ -198,3 +198,39 @@ async fn a_running_process_that_has_ended_is_not_said_to_serve() {
     assert!(new.log().contains("cannot take over"), "{}", new.log());
     assert!(!new.log().contains("the running process serves on"), "{}", new.log());
 }
+
+/// A successor that is slow finds the directory free when the process before has died meanwhile. It must not take it for one that
+/// nobody uses, and replace what was saved there by what it was told before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_process_that_dies_under_a_slow_successor_leaves_what_it_saved() {
+    let mut met = 0;
+    for (signal_of_old, millis) in [("KILL", 1), ("KILL", 3), ("TERM", 2), ("KILL", 5), ("TERM", 4)]
+    {
+        let node = Node::new(None, &LIMITS).await;
+        let mut old = node.start(&[]).await;
+        spend(&old, &LIMITS, 0).await;
+        saved(&old).await;
+        let mut new = node.start_unready(&[], &["--upgrade"]);
+        logged(&old, "a successor is waiting").await;
+        old.signal("QUIT");
+        // Anywhere in the conversation is right.
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        new.signal("STOP");
+        if old.log().contains("the successor counts") {
+            new.signal("KILL");
+            old.signal("KILL");
+            continue;
+        }
+        met += 1;
+        spend(&old, &LIMITS, 1).await;
+        until(&old, "tollgate_state_age_seconds", |age| age < 0.05).await;
+        old.signal(signal_of_old);
+        old.ended(Duration::from_secs(20)).await.unwrap();
+        new.signal("CONT");
+        new.ended(Duration::from_secs(20)).await.unwrap();
+        let said = format!("{signal_of_old} {millis}\n{}\n---\n{}", old.log(), new.log());
+        assert!(ignored(&node.folder.path().join("state")).is_empty(), "{said}");
+        check_spent(&node, &LIMITS, 2, &said).await;
+    }
+    assert!(met > 0, "every handover was over before");
+}

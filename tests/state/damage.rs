@@ -494,11 +494,59 @@ fn a_file_in_the_place_of_a_directory_is_called_one() {
     assert!(refused.contains("it is a file; name a directory"), "{refused}");
 }
 
+/// A lock that was removed lets another process in, while the first has not noticed yet and writes on. What the second saves is read
+/// whatever the first has written beside it.
+#[test]
+fn who_comes_in_without_a_lock_is_not_taken_for_left_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let (mut first, _lock) = Node::start_holding(POLICY, &clock, open(&state, false).unwrap());
+    let spend = |node: &mut Node, key: &str| {
+        assert!(node.is_allowed("", key));
+        clock.advance(Nanos::from_millis(100));
+        node.saver.step(false);
+    };
+    spend(&mut first, "before");
+    std::fs::remove_file(state.join("lock")).unwrap();
+    let (mut second, lock) = Node::start_holding(POLICY, &clock, open(&state, false).unwrap());
+    (0..5).for_each(|_| spend(&mut first, "first"));
+    (0..3).for_each(|_| spend(&mut second, "second"));
+    assert!(second.saver.finish());
+    drop((second, lock));
+    let next = Node::start_in(POLICY, &clock, open(&state, false).unwrap());
+    assert_eq!((next.spent("writes", "second"), next.spent("writes", "before")), (3, 1));
+    assert_eq!(next.unreadable, 0);
+    assert!(next.found.damage.is_empty(), "{:?}", next.found.damage);
+}
+
+/// A log of the next number, such as one of a backup, does not keep this process from saving.
+#[test]
+fn a_log_of_somebody_else_in_the_way_is_moved_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let (mut node, lock) = Node::start_holding(POLICY, &clock, open(&state, false).unwrap());
+    assert!(node.is_allowed("", "a"));
+    node.saver.step(true);
+    std::fs::write(state.join("log.0000000002"), "foreign").unwrap();
+    std::fs::remove_file(state.join("log.0000000001")).unwrap();
+    for _ in 0..3 {
+        assert!(node.is_allowed("", "a"));
+        clock.advance(Nanos::from_secs(2));
+        node.saver.step(true);
+    }
+    assert!(node.saver.finish());
+    drop((node, lock));
+    let next = Node::start_in(POLICY, &clock, open(&state, false).unwrap());
+    assert_eq!(next.spent("writes", "a"), 4);
+}
+
 /// Somebody removes the secret or the lock while a process runs. With its next sync it has both again: an orderly end leaves a
 /// directory that the next start takes, and no other process gets in.
 #[test]
 fn the_secret_and_the_lock_come_back_while_the_process_runs() {
-    for name in ["key-secret", "lock"] {
+    for (name, is_replaced) in [("key-secret", false), ("key-secret", true), ("lock", false)] {
         for is_at_the_end in [false, true] {
             let folder = tempfile::tempdir().unwrap();
             let state = folder.path().join("state");
@@ -512,6 +560,12 @@ fn the_secret_and_the_lock_come_back_while_the_process_runs() {
             };
             spend_and_save(&mut node);
             std::fs::remove_file(state.join(name)).unwrap();
+            if is_replaced {
+                use std::os::unix::fs::OpenOptionsExt as _;
+                let mut file = std::fs::OpenOptions::new();
+                let file = file.write(true).create_new(true).mode(0o600).open(state.join(name));
+                std::io::Write::write_all(&mut file.unwrap(), "7".repeat(32).as_bytes()).unwrap();
+            }
             if !is_at_the_end {
                 // The first finds it, the second makes it again.
                 (0..2).for_each(|_| spend_and_save(&mut node));

@@ -92,7 +92,7 @@ fn refused_share(quota: Quota, keys: impl Iterator<Item = (u128, Vec<Nanos>)>) -
 }
 
 fn suggestion(quota: Quota, traffic: Traffic, seed: u64, share: KeyShare) -> Suggestion {
-    let mut demand = Demand::new(quota, MemoryBounds::default());
+    let mut demand = Demand::new(quota, false, MemoryBounds::default());
     for (key, times) in day(traffic, seed) {
         for at in times {
             demand.record(DemandedUnits { key, at, cost: 1, asked: 1, rate: AppliedRate::Own });
@@ -179,7 +179,7 @@ fn a_leaky_bucket_keeps_its_size() {
 fn a_sample_of_the_keys_suggests_about_the_same() {
     let quota = Quota::SlidingWindow(SlidingWindow::new(Rate::new(10, MINUTE).unwrap()));
     let bounds = MemoryBounds { max_keys: 3_000, ..MemoryBounds::default() };
-    let mut demand = Demand::new(quota, bounds);
+    let mut demand = Demand::new(quota, false, bounds);
     for (key, times) in day(Traffic::Pareto, 1) {
         for at in times {
             demand.record(DemandedUnits { key, at, cost: 1, asked: 1, rate: AppliedRate::Own });
@@ -195,7 +195,7 @@ fn a_sample_of_the_keys_suggests_about_the_same() {
 #[test]
 fn keys_with_rates_of_their_own_are_left_out() {
     let quota = Quota::FixedWindow(FixedWindow::new(Rate::new(10, MINUTE).unwrap()));
-    let mut demand = Demand::new(quota, MemoryBounds::default());
+    let mut demand = Demand::new(quota, false, MemoryBounds::default());
     for key in 0..100u128 {
         for request in 0..=key {
             let rate =
@@ -219,7 +219,7 @@ fn requests_slightly_out_of_order_break_nothing() {
         bucket(10, 5, Nanos::ZERO),
     ] {
         let peak = |disorder: usize| {
-            let mut demand = Demand::new(quota, MemoryBounds::default());
+            let mut demand = Demand::new(quota, false, MemoryBounds::default());
             let mut random = fastrand::Rng::with_seed(7);
             let mut times = arrivals(Traffic::Bursts, &mut random);
             for index in (disorder..times.len()).step_by(3).filter(|_| disorder > 0) {
@@ -287,7 +287,7 @@ fn the_smallest_maximum_in_flight_is_found() {
 #[test]
 fn an_empty_log_suggests_nothing() {
     let quota = bucket(10, 5, Nanos::ZERO);
-    let found = Demand::new(quota, MemoryBounds::default()).suggest(KeyShare::ALL);
+    let found = Demand::new(quota, false, MemoryBounds::default()).suggest(KeyShare::ALL);
     assert_eq!((found.suggested, found.kept_rate_burst, found.curve.len()), (None, None, 0));
     let found = InFlightDemand::new(MemoryBounds::default()).suggest(KeyShare::NONE);
     assert_eq!((found.suggested, found.keys), (None, 0));
@@ -303,7 +303,7 @@ fn extreme_numbers_do_not_overflow() {
         Quota::SlidingLog(SlidingLog::new(rate).unwrap()),
         Quota::TokenBucket(TokenBucket::new(rate, 1, Nanos::ZERO, Nanos::new(1)).unwrap()),
     ] {
-        let mut demand = Demand::new(quota, MemoryBounds::default());
+        let mut demand = Demand::new(quota, false, MemoryBounds::default());
         for at in [0, START, START + month.get() / 2, u64::MAX, u64::MAX, 5, START] {
             let at = Nanos::new(at);
             demand.record(DemandedUnits {

@@ -105,8 +105,16 @@ impl Coverage {
     }
 }
 
-/// Values that the configuration itself names (in overrides and plans), by source and by their hash in the log.
-pub type LiteralsByHash = HashMap<String, HashMap<u128, Box<[u8]>>>;
+/// Values that the configuration itself names, in overrides and plans. tollgate's own log has hashes of the values of requests.
+#[derive(Debug, Default)]
+pub struct Literals {
+    /// By source and by their hash in the log. Empty if nobody knows the secret of the hashes.
+    pub(super) by_hash: HashMap<String, HashMap<u128, Box<[u8]>>>,
+    /// Sources of plans whose hashes cannot be told from one another.
+    pub(super) unknown_plans: Vec<String>,
+    /// The same for sources of keys that overrides name.
+    pub(super) unknown_overrides: Vec<String>,
+}
 
 /// What was asked and is not in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +127,10 @@ pub enum MissingValue {
     Cost(HeaderName),
     /// An operator's rule applied to the key; the limit was not judged.
     Rule(Arc<str>),
+    /// Which plan the value of this source names is not known, only its hash; the limit was not judged.
+    Plan(String),
+    /// Whether an override names the value of this source is not known, only its hash; it was taken for one of no override.
+    Override(String),
 }
 
 /// What a log says of one request.
@@ -128,7 +140,7 @@ pub struct LogValues {
     recorded: Option<Box<RecordedValues>>,
     /// The user that a line of another server names.
     user: Option<Box<str>>,
-    literals: Arc<LiteralsByHash>,
+    literals: Arc<Literals>,
     missing: Mutex<Vec<MissingValue>>,
 }
 
@@ -139,6 +151,18 @@ pub(super) enum FoundInLog {
     Value(Vec<u8>),
     /// What else the source found.
     Found(RecordedValue),
+    /// A value that names a plan, and nobody knows which.
+    UnknownPlan,
+}
+
+impl Literals {
+    fn has_plans_of(&self, source: &str) -> bool {
+        self.unknown_plans.iter().any(|unknown| unknown == source)
+    }
+
+    fn has_overrides_of(&self, source: &str) -> bool {
+        self.unknown_overrides.iter().any(|unknown| unknown == source)
+    }
 }
 
 impl LogValues {
@@ -146,7 +170,7 @@ impl LogValues {
     pub fn new(
         coverage: Arc<Coverage>,
         recorded: Option<Box<RecordedValues>>,
-        literals: Arc<LiteralsByHash>,
+        literals: Arc<Literals>,
     ) -> Self {
         Self { coverage, recorded, user: None, literals, missing: Mutex::default() }
     }
@@ -197,8 +221,16 @@ impl LogValues {
             return Some(FoundInLog::Value(user.as_bytes().to_vec()));
         };
         Some(match recorded.values.get(source)? {
+            RecordedValue::Hash(_) if self.literals.has_plans_of(source) => {
+                self.note(MissingValue::Plan(source.to_owned()));
+                FoundInLog::UnknownPlan
+            }
             RecordedValue::Hash(hash) => {
-                let literal = self.literals.get(source).and_then(|known| known.get(hash));
+                if self.literals.has_overrides_of(source) {
+                    self.note(MissingValue::Override(source.to_owned()));
+                }
+                let by_hash = &self.literals.by_hash;
+                let literal = by_hash.get(source).and_then(|known| known.get(hash));
                 let stand_in = || format!("{hash:032x}").into_bytes();
                 FoundInLog::Value(literal.map_or_else(stand_in, |literal| literal.to_vec()))
             }

@@ -61,9 +61,7 @@ pub use limit::{
     AfterCrash, Count, DEFAULT_EXPECT_PER_SECOND, Limit, MissingKey, Mode, OnStoreFailure, Tier,
     WhenFull,
 };
-pub use log_values::{
-    Coverage, LiteralsByHash, LogValues, MissingValue, RecordedValue, RecordedValues,
-};
+pub use log_values::{Coverage, Literals, LogValues, MissingValue, RecordedValue, RecordedValues};
 pub use matching::{Class, HostPattern, KNOWN_METHODS, MethodSet, RequestMatch};
 pub use mismatch::Mismatch;
 pub use override_action::{OverrideAction, RateIndex};

@@ -11,7 +11,7 @@ use super::cost::Cost;
 use super::facts::Facts;
 use super::key::{KeyPart, KeySecret, Source};
 use super::limit::Limit;
-use super::log_values::{LiteralsByHash, RecordedValue, RecordedValues, condition_name};
+use super::log_values::{Literals, RecordedValue, RecordedValues, condition_name};
 use super::matching::Class;
 use super::ruleset::Policy;
 use super::terms::OverrideTarget;
@@ -107,29 +107,44 @@ impl Recorder {
     }
 }
 
-/// The values that a policy itself names, by the hashes that they have in a log under this secret.
-pub fn literals(policy: &Policy, secret: &KeySecret) -> LiteralsByHash {
-    let mut found = LiteralsByHash::default();
-    let mut add = |source: &Source, value: &[u8]| {
-        if let KeyPart::Present(value) = source.read_configured(value) {
-            let name = source.to_string();
-            let hash = secret.value_hash(&name, &value);
-            found.entry(name).or_insert_with(HashMap::new).insert(hash, value.into());
-        }
-    };
+/// The values that a policy itself names, by their hashes under the secret of the log. `None`: nobody knows it, so hashes cannot be
+/// compared with these values.
+pub fn literals(policy: &Policy, secret: Option<&KeySecret>) -> Literals {
+    let mut found = Literals::default();
     for limit in &policy.limits {
         if let Some(plans) = &limit.terms.plans {
-            plans.rates.iter().for_each(|(name, _)| add(&plans.by, name.as_bytes()));
+            let names = plans.rates.iter().map(|(name, _)| (&plans.by, name.as_bytes()));
+            add(names, secret, &mut found.by_hash, &mut found.unknown_plans);
         }
         for rule in &limit.terms.overrides {
             if let OverrideTarget::Keys(keys) = &rule.target {
-                for values in keys.iter() {
-                    limit.key.sources().iter().zip(values.iter()).for_each(|(s, v)| add(s, v));
-                }
+                let values = keys.iter().flat_map(|values| limit.key.sources().iter().zip(values));
+                let values = values.map(|(source, value)| (source, &**value));
+                add(values, secret, &mut found.by_hash, &mut found.unknown_overrides);
             }
         }
     }
     found
+}
+
+/// Adds values to those that are known by their hash, or their sources to those whose hashes are not known.
+fn add<'v>(
+    values: impl Iterator<Item = (&'v Source, &'v [u8])>,
+    secret: Option<&KeySecret>,
+    by_hash: &mut HashMap<String, HashMap<u128, Box<[u8]>>>,
+    unknown: &mut Vec<String>,
+) {
+    for (source, value) in values {
+        let name = source.to_string();
+        match (secret, source.read_configured(value)) {
+            (Some(secret), KeyPart::Present(value)) => {
+                let hash = secret.value_hash(&name, &value);
+                by_hash.entry(name).or_default().insert(hash, value.into());
+            }
+            (None, KeyPart::Present(_)) if !unknown.contains(&name) => unknown.push(name),
+            _ => {}
+        }
+    }
 }
 
 fn recorded(

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use crate::clock::Nanos;
 
 /// What reports show in the stead of a path that may hold a key.
-pub(super) const HIDDEN_PATH: &str = "(hidden)";
+pub(super) const HIDDEN: &str = "(hidden)";
 
 /// One request of a log, judged.
 #[derive(Clone, Copy)]
@@ -37,9 +37,11 @@ pub struct JudgedRequest<'r> {
 }
 
 impl JudgedRequest<'_> {
-    /// The same request, without its path if it is hidden in the other one: another policy may have keys in it.
+    /// The same request, without its path or host if that is hidden in the other one: another policy may have keys in it.
     pub(super) fn hidden_as(self, other: &JudgedRequest<'_>) -> Self {
-        if other.path == HIDDEN_PATH { Self { path: HIDDEN_PATH, ..self } } else { self }
+        let path = if other.path == HIDDEN { HIDDEN } else { self.path };
+        let host = if other.host == HIDDEN { HIDDEN } else { self.host };
+        Self { path, host, ..self }
     }
 }
 

@@ -7,10 +7,10 @@ use super::logs::ReadSummary;
 use super::observer::NO_DURATION;
 use super::report::{counted, time};
 use crate::config::{Config, StoreConfig};
-use crate::policy::{Cost, Count, Policy};
+use crate::policy::{Cost, Count};
 
 /// What follows from the policy alone, whatever the log.
-pub(super) fn of_config(config: &Config, has_known_secret: bool) -> Vec<String> {
+pub(super) fn of_config(config: &Config) -> Vec<String> {
     let policy = &config.policy;
     let mut notes = Vec::new();
     if matches!(config.store, StoreConfig::Redis(_)) {
@@ -39,29 +39,7 @@ pub(super) fn of_config(config: &Config, has_known_secret: bool) -> Vec<String> 
                 .to_owned(),
         );
     }
-    if !has_known_secret && names_keys(policy) {
-        notes.push(
-            "overrides and plans name keys, and tollgate's own log has hashes of them under a \
-             secret that is not known here: with store.embedded.state, or key_secret_file for \
-             Redis, they are recognised"
-                .to_owned(),
-        );
-    }
     notes
-}
-
-/// Whether the policy itself names keys or plans whose values are hashes in a log.
-fn names_keys(policy: &Policy) -> bool {
-    policy.limits.iter().any(|limit| {
-        let hidden = limit.key.sources().iter().any(|source| source.is_kept_out_of_logs());
-        let by_key = limit
-            .terms
-            .overrides
-            .iter()
-            .any(|rule| matches!(rule.target, crate::policy::OverrideTarget::Keys(_)));
-        let plans = limit.terms.plans.as_ref();
-        (hidden && by_key) || plans.is_some_and(|plans| plans.by.is_kept_out_of_logs())
-    })
 }
 
 /// What follows from the policy for logs of other servers.
@@ -107,6 +85,16 @@ const CURES: &[(&str, &str)] = &[
         "key:",
         "limits whose key is not in the log were not judged: log that header (NGINX: $http_NAME), or use tollgate's own \
          log with access_log: { replay: true }",
+    ),
+    (
+        "plan:",
+        "limits whose plan a request names were not judged: tollgate's own log has hashes of such values, under a secret that \
+         nobody knows any more; with store.embedded.state, or key_secret_file for Redis, it is kept, and plans are recognised",
+    ),
+    (
+        "override:",
+        "overrides name keys, of which tollgate's own log has hashes under a secret that nobody knows any more: their keys \
+         were judged by the rate of all others; with store.embedded.state, or key_secret_file for Redis, they are recognised",
     ),
     ("rule:", "keys to which an operator's rule applied were not judged: a file has no such rules"),
     (

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::bounds::{Certainty, CostRange, StampBounds, StampPrecision, StampedRequest};
 use super::entry::LogEntry;
-use super::judged::{AppliedRate, HIDDEN_PATH, JudgedRequest, KeyResult, KeyVerdict, ShowKey};
+use super::judged::{AppliedRate, HIDDEN, JudgedRequest, KeyResult, KeyVerdict, ShowKey};
 use super::key_memory::MemoryBounds;
 use super::labels;
 use super::names::Names;
@@ -48,6 +48,8 @@ pub(super) struct Observer {
     bounds_refusals: bool,
     /// Requests whose times are not exact, though those of the first lines were: refusals have no bounds.
     pub(super) inexact_late: u64,
+    /// Requests that each limit did not see because a key of them was banned.
+    pub(super) unseen: Vec<u64>,
     judged: u64,
     verdicts: Vec<KeyVerdict>,
 }
@@ -119,6 +121,7 @@ impl Observer {
             suggests,
             bounds_refusals,
             inexact_late: 0,
+            unseen: vec![0; policy.limits.len()],
             judged: 0,
             verdicts: Vec::new(),
         }
@@ -160,7 +163,7 @@ impl Observer {
             refused: decision.outcome != Outcome::Allowed && decision.outcome != Outcome::NoRoute,
             status: entry.status,
             method: facts.method,
-            host: facts.host,
+            host: if self.shows_keys { facts.host } else { shown.host() },
             path: if self.shows_keys { facts.path } else { shown.path() },
             verdicts: &self.verdicts,
             shown: &shown,
@@ -181,6 +184,21 @@ impl Observer {
             }
         }
         then(&request);
+        if self.suggests && decision.verdicts.iter().any(|found| found.banned) {
+            self.note_unseen(policy, decision);
+        }
+    }
+
+    /// Counts a request of a banned key at the limits that do not see it.
+    fn note_unseen(&mut self, policy: &Policy, decision: &Decision) {
+        let Some(route) = decision.route.map(|route| policy.route(route)) else {
+            return;
+        };
+        for limit in route.limits.iter().map(|used| used.limit) {
+            if decision.verdicts.iter().all(|found| found.limit != limit || found.banned) {
+                self.unseen[limit.0] += 1;
+            }
+        }
     }
 
     fn note_missing(&mut self, missing: &[MissingValue], entry: &LogEntry) {
@@ -188,6 +206,8 @@ impl Observer {
             let (counts, reason) = match value {
                 MissingValue::Key(source) => (&mut self.not_judged, format!("key:{source}")),
                 MissingValue::Rule(limit) => (&mut self.not_judged, format!("rule:{limit}")),
+                MissingValue::Plan(source) => (&mut self.not_judged, format!("plan:{source}")),
+                MissingValue::Override(source) => (&mut self.assumed, format!("override:{source}")),
                 MissingValue::Condition(subject) => {
                     (&mut self.assumed, format!("absent:{subject}"))
                 }
@@ -242,7 +262,7 @@ impl LimitDemand {
                 if let Some(held) = &mut demand.held {
                     asked = asked.saturating_add(held.of(key, at));
                     let surplus = i64::from(charged) - i64::from(verdict.cost);
-                    held.hold(key, surplus, entry.answered());
+                    held.hold(key, surplus, entry.answered().min(demand.settled.counts_until(at)));
                 }
                 demand.settled.record(DemandedUnits {
                     key,
@@ -276,7 +296,14 @@ fn demand(policy: &Policy, index: LimitIndex, memory: MemoryBounds) -> LimitDema
     let mut users = policy.routes.iter();
     let holds = users.any(|route| settled::is_settled_later(policy, index, route));
     let held = holds.then(HeldUnits::default);
-    LimitDemand::Rate(Box::new(RateDemand { settled: Demand::new(quota, memory), held }))
+    LimitDemand::Rate(Box::new(RateDemand { settled: Demand::new(quota, holds, memory), held }))
+}
+
+impl LimitDemand {
+    /// Whether answers change what requests are charged.
+    pub(super) const fn has_refunds(&self) -> bool {
+        matches!(self, Self::Rate(demand) if demand.held.is_some())
+    }
 }
 
 impl LimitBounds {
@@ -371,8 +398,8 @@ fn certainty(
     };
     // A limit whose key is missing is not judged; what else is missing may change the judgment of this one.
     let is_blurred = missing.iter().any(|value| match value {
-        MissingValue::Key(_) | MissingValue::Rule(_) => false,
-        MissingValue::Condition(_) | MissingValue::Cost(_) => true,
+        MissingValue::Key(_) | MissingValue::Rule(_) | MissingValue::Plan(_) => false,
+        MissingValue::Condition(_) | MissingValue::Cost(_) | MissingValue::Override(_) => true,
     });
     if is_blurred || settled::is_settled_later(policy, found.limit, route) {
         return Certainty::Possible;
@@ -392,7 +419,21 @@ impl KeyTexts<'_> {
     fn path(&self) -> &str {
         let route = self.decision.route.map(|route| self.policy.route(route));
         let hides = route.is_some_and(|route| !self.policy.path_sources(route).is_empty());
-        if hides { HIDDEN_PATH } else { self.facts.path }
+        if hides { HIDDEN } else { self.facts.path }
+    }
+}
+
+impl KeyTexts<'_> {
+    /// The host, unless it is a key of the route.
+    fn host(&self) -> &str {
+        let route = self.decision.route.map(|route| self.policy.route(route));
+        let is_key = |limit: &Limit| limit.key.sources().contains(&Source::Host);
+        let hides = route.is_some_and(|route| {
+            let mut limits =
+                route.limits.iter().flat_map(|used| self.policy.missing_key_chain(used.limit));
+            limits.any(|limit| is_key(self.policy.limit(limit)))
+        });
+        if hides { HIDDEN } else { self.facts.host }
     }
 }
 

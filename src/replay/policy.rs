@@ -12,14 +12,15 @@ use http::{HeaderMap, Version};
 use super::clock::{LogClock, TimeLine};
 use super::entry::{Lateness, LogEntry, Unjudged};
 use super::open_requests::{Event, OpenRequest, OpenRequests, Settling, is_open};
+use super::secrets::KeySecrets;
 use crate::clock::{Nanos, Now};
 use crate::config::Config;
 use crate::engine::{Decision, Engine, Generation, SWEEPS_OF_ALL};
 use crate::http::{Head, HeadBounds, RejectReason, validate};
 use crate::policy::client::{ClientRules, RequestClient};
 use crate::policy::{
-    ConditionResults, ConnectionFacts, Coverage, Facts, KeySecret, LiteralsByHash, LogValues,
-    MissingValue, Policy, RecordedValues, literals,
+    ConditionResults, ConnectionFacts, Coverage, Facts, Literals, LogValues, MissingValue, Policy,
+    RecordedValues, literals,
 };
 
 /// The least time between two runs of the engine's periodic tasks, as in the proxy.
@@ -34,7 +35,7 @@ pub struct ReplayedPolicy {
     engine: Engine,
     generation: Generation,
     clients: ClientRules,
-    literals: Arc<LiteralsByHash>,
+    literals: Arc<Literals>,
     open: OpenRequests,
     line: TimeLine,
     ticked: Nanos,
@@ -62,12 +63,12 @@ pub enum NotJudged {
 }
 
 impl ReplayedPolicy {
-    /// The policy of a configuration. `secret`: the one under which the log has its hashes.
-    pub fn new(config: Config, secret: KeySecret) -> Self {
+    /// The policy of a configuration, for logs with hashes under this secret.
+    pub fn new(config: Config, KeySecrets { secret, is_known }: KeySecrets) -> Self {
         let clock = Arc::new(LogClock::default());
         let Config { mut policy, clients, .. } = config;
         policy.writes_traces = false;
-        let literals = Arc::new(literals(&policy, &secret));
+        let literals = Arc::new(literals(&policy, Some(&secret).filter(|_| is_known)));
         let shared: Arc<dyn crate::clock::Clock> = Arc::clone(&clock) as _;
         let engine = Engine::new(shared, secret);
         let (generation, _) = engine.generation(policy, None);

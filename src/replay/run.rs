@@ -24,6 +24,9 @@ use crate::replay::suggest::KeyShare;
 /// Requests that are handed over at a time.
 const BATCH: usize = 512;
 
+/// Bytes of the requests of a batch, up to those of the last one. Batches that wait, and those that come back, take 32 MiB at most.
+const MAX_BATCH_BYTES: usize = 1 << 20;
+
 /// Batches that wait to be judged.
 const MAX_BATCHES: usize = 16;
 
@@ -105,7 +108,7 @@ pub fn replay(
     let (sender, receiver) = sync_channel(MAX_BATCHES);
     let (judged_sender, judged) = sync_channel(MAX_BATCHES);
     let (summaries, order) = std::thread::scope(|scope| {
-        let batches = BatchSender { sender, judged, batch: Vec::with_capacity(BATCH) };
+        let batches = BatchSender { sender, judged, batch: Vec::with_capacity(BATCH), bytes: 0 };
         let reader = scope.spawn(move || read(MergedLogs::new(logs), batches, &mut progress));
         for batch in receiver {
             for entry in &batch {
@@ -155,13 +158,16 @@ struct BatchSender {
     /// Batches that were judged. They are freed by the thread that made them, whose next requests take the same memory.
     judged: Receiver<RequestBatch>,
     batch: RequestBatch,
+    /// Bytes of its requests.
+    bytes: usize,
 }
 
 impl BatchSender {
     /// Adds a request. Returns whether a batch was handed over.
     fn add(&mut self, entry: Box<LogEntry>) -> bool {
+        self.bytes += entry.bytes();
         self.batch.push(entry);
-        let is_full = self.batch.len() == BATCH;
+        let is_full = self.batch.len() == BATCH || self.bytes >= MAX_BATCH_BYTES;
         if is_full {
             self.send();
         }
@@ -169,6 +175,7 @@ impl BatchSender {
     }
 
     fn send(&mut self) {
+        self.bytes = 0;
         let mut next = self.judged.try_recv().unwrap_or_default();
         next.clear();
         next.reserve(BATCH);
@@ -221,7 +228,7 @@ impl JudgedPolicy {
 
     fn new((name, config): (String, Config), options: CountOptions, logs: LogQualities) -> Self {
         let secret = KeySecrets::of(&config.store);
-        let mut notes = notes::of_config(&config, secret.is_known);
+        let mut notes = notes::of_config(&config);
         if logs.has_foreign {
             notes.extend(notes::of_foreign_logs(&config, logs.has_host));
         }
@@ -229,7 +236,7 @@ impl JudgedPolicy {
         let memory =
             MemoryBounds { max_keys: MAX_KEYS / limits, max_bytes: MAX_KEY_BYTES / limits };
         let store = config.store.clone();
-        let policy = ReplayedPolicy::new(config, secret.secret);
+        let policy = ReplayedPolicy::new(config, secret);
         let settings = ObserverSettings {
             shows_keys: options.show_keys,
             suggests: options.suggest.is_some(),
@@ -262,7 +269,15 @@ impl JudgedPolicy {
     ) -> Report {
         let Self { name, policy, observer, mut notes, store, has_known_secret } = self;
         let Observer {
-            tally, demands, bounds, mut not_judged, assumed, names, inexact_late, ..
+            tally,
+            demands,
+            bounds,
+            mut not_judged,
+            assumed,
+            names,
+            inexact_late,
+            unseen,
+            ..
         } = observer;
         for (why, count) in logs.iter().flat_map(|log| &log.unjudged) {
             *not_judged.entry(why.name().to_owned()).or_default() += count;
@@ -281,7 +296,7 @@ impl JudgedPolicy {
         if !logs.iter().any(|log| log.has_doubtful_times) {
             super::bound_totals::add(&mut summary.limits, bounds);
         }
-        let suggestions = suggest.map(|share| suggestions::of(&demands, &names, share));
+        let suggestions = suggest.map(|share| suggestions::of(&demands, &unseen, &names, share));
         if let Some(found) = &suggestions {
             notes.extend(suggestions::without(&demands, &names, found));
         }

@@ -2,14 +2,20 @@
 
 use super::names::{LimitLabel, Names};
 use super::observer::LimitDemand;
-use super::report::{Percentiles, Share, SuggestedRate};
+use super::report::{Percentiles, Share, SuggestedRate, counted};
 use super::suggest::{KeyShare, LimitLines, PeakMeasure, SuggestedLimit, paste};
 use crate::limit::TypedRate;
 
 /// What is suggested for each limit that keys were counted for.
-pub(super) fn of(demands: &[LimitDemand], names: &Names, share: KeyShare) -> Vec<SuggestedRate> {
-    let limits = demands.iter().zip(&names.limits);
-    let found = limits.filter_map(|(demand, label)| {
+/// `unseen`: how many requests each limit did not see because their keys were banned.
+pub(super) fn of(
+    demands: &[LimitDemand],
+    unseen: &[u64],
+    names: &Names,
+    share: KeyShare,
+) -> Vec<SuggestedRate> {
+    let limits = demands.iter().zip(unseen).zip(&names.limits);
+    let found = limits.filter_map(|((demand, unseen), label)| {
         let (suggestion, measure) = match demand {
             LimitDemand::Rate(demand) => (demand.settled.suggest(share), demand.settled.measure()),
             LimitDemand::InFlight(demand) => (demand.suggest(share), PeakMeasure::AtOnce),
@@ -25,6 +31,18 @@ pub(super) fn of(demands: &[LimitDemand], names: &Names, share: KeyShare) -> Vec
             SuggestedLimit::InFlight(max) => (format!("{max} at once"), None),
         };
         let peaks = suggestion.percentiles;
+        let mut sentences = suggestion.certainty;
+        if *unseen > 0 {
+            sentences.push(format!(
+                "{} of keys that a penalty had banned are not in this, and may need more: run it again without the penalty.",
+                counted(*unseen, "request")
+            ));
+        }
+        if demand.has_refunds() && measure == PeakMeasure::Burst {
+            sentences.push(
+                "A bucket may give a little less than a refund back, so the burst has an eighth more than what was used.".to_owned(),
+            );
+        }
         Some(SuggestedRate {
             limit: std::sync::Arc::clone(&label.name),
             rate,
@@ -44,7 +62,7 @@ pub(super) fn of(demands: &[LimitDemand], names: &Names, share: KeyShare) -> Vec
                 .map(|point| (point.units, refused(point.refuses)))
                 .collect(),
             yaml: paste(LimitLines { name: &label.name, settings: &[] }, suggested),
-            sentence: suggestion.certainty.join(" "),
+            sentence: sentences.join(" "),
         })
     });
     found.collect()

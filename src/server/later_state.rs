@@ -154,9 +154,9 @@ impl EarlyState {
 }
 
 /// What the thread says that has to do with the directory, unless it has ended.
-fn received<T>(said: &Receiver<T>) -> Option<T> {
-    match said.recv_timeout(OPEN_PATIENCE) {
-        Ok(said) => Some(said),
+fn received<T>(results: &Receiver<T>) -> Option<T> {
+    match results.recv_timeout(OPEN_PATIENCE) {
+        Ok(result) => Some(result),
         Err(RecvTimeoutError::Timeout) => {
             log::error!("the state directory does not answer; the handover goes on without it");
             None
@@ -173,7 +173,7 @@ struct WaitingState {
 }
 
 impl WaitingState {
-    /// `may_open`: something is received when the process before has said that it serves on.
+    /// `may_open`: something is received when the process before has told that it serves on.
     fn run(
         mut self,
         told: &SyncSender<bool>,

@@ -116,7 +116,7 @@ fn live_verdicts(log: &str) -> HashMap<u64, Verdict> {
 
 fn replay(folder: &Path, log: &str) -> HashMap<u64, Verdict> {
     let loaded = config::load(&folder.join("tollgate.yaml")).unwrap();
-    let secret = KeySecrets::of(&loaded.config.store).secret;
+    let secret = KeySecrets::of(&loaded.config.store);
     let mut policy = ReplayedPolicy::new(loaded.config, secret);
     let input = std::io::Cursor::new(log.to_owned().into_bytes());
     let settings = ReadSettings::default();

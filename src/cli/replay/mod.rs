@@ -116,7 +116,7 @@ fn load(file: &Path) -> Result<(String, Config), String> {
     Ok((input::name(file), loaded.config))
 }
 
-/// The logs, and what is to be said of those that no format reads: one of many, such as a file with nothing but a header, keeps the
+/// The logs, and what a report tells of those that no format reads: one of many, such as a file with nothing but a header, keeps the
 /// others from nothing.
 fn open(files: &[PathBuf], settings: &ReadSettings) -> Result<(Vec<Log>, Vec<String>), LogError> {
     let (mut logs, mut unread) = (Vec::new(), Vec::new());

@@ -15,6 +15,7 @@ pub(super) fn part<'r>(
 ) -> Option<KeyPart<'r>> {
     match log.recorded(source) {
         Some(FoundInLog::Value(value)) => Some(KeyPart::of(value)),
+        Some(FoundInLog::UnknownPlan) => Some(KeyPart::Unrecorded),
         Some(FoundInLog::Found(found)) => Some(match found {
             RecordedValue::Absent => KeyPart::Absent,
             RecordedValue::Repeated => KeyPart::Repeated,

@@ -123,12 +123,15 @@ pub(super) fn bounds(lower: u64, upper: u64) -> String {
 }
 
 /// Requests and keys whose decision changes.
-pub(super) fn change(change: &DecisionChange) -> String {
+pub(super) fn change(change: &DecisionChange, limits: usize) -> String {
     if change.requests == 0 {
         return "no request".to_owned();
     }
     let requests = counted(change.requests, "request");
-    let with_key = (change.keys.number > 0).then(|| counted_keys(change.keys));
+    // Equal keys of two limits are two keys.
+    let summed = if limits > 1 { " (summed over the limits)" } else { "" };
+    let with_key =
+        (change.keys.number > 0).then(|| format!("{}{summed}", counted_keys(change.keys)));
     let without_key = (change.without_key > 0)
         .then(|| format!("{} that no key decides", counted(change.without_key, "request")));
     let deciding: Vec<String> = with_key.into_iter().chain(without_key).collect();

@@ -52,15 +52,16 @@ enum Counts {
 }
 
 impl Demand {
-    /// No demand yet on a limit with this quota.
-    pub fn new(quota: Quota, bounds: MemoryBounds) -> Self {
+    /// No demand yet on a limit with this quota. `is_refunded`: answers give units back.
+    pub fn new(quota: Quota, is_refunded: bool, bounds: MemoryBounds) -> Self {
         let counts = match quota {
             Quota::FixedWindow(_) => Counts::FixedWindow(DemandTable::new(bounds)),
             Quota::SlidingWindow(_) => Counts::SlidingWindow(DemandTable::new(bounds)),
             Quota::SlidingLog(_) => Counts::SlidingLog(DemandTable::new(bounds)),
-            Quota::TokenBucket(bucket) => {
-                Counts::TokenBucket(DemandTable::new(bounds), Rungs::new(quota, bucket))
-            }
+            Quota::TokenBucket(bucket) => Counts::TokenBucket(
+                DemandTable::new(bounds),
+                Rungs::new(quota, bucket, is_refunded),
+            ),
         };
         Self { quota, counts, first: None, last: Nanos::ZERO }
     }
@@ -158,6 +159,22 @@ impl Demand {
             Quota::SlidingWindow(_) | Quota::SlidingLog(_) | Quota::FixedWindow(_) => {
                 PeakMeasure::Window
             }
+        }
+    }
+
+    /// Until when units that are charged at an instant count at all, at most. (Those of a bucket count until it has refilled, which
+    /// depends on its rate.)
+    pub fn counts_until(&self, at: Nanos) -> Nanos {
+        let period = self.rate().period();
+        let of_windows = |windows: u64| {
+            let begun = at.get() - at.get() % period.get().max(1);
+            Nanos::new(begun.saturating_add(period.get().saturating_mul(windows)))
+        };
+        match self.quota {
+            Quota::FixedWindow(_) => of_windows(1),
+            Quota::SlidingWindow(_) => of_windows(2),
+            Quota::SlidingLog(_) => at.saturating_add(period),
+            Quota::TokenBucket(_) => Nanos::new(u64::MAX),
         }
     }
 

@@ -16,8 +16,8 @@ const MAX_OPEN: usize = 1_000_000;
 /// The demand on one limit of requests in flight: the largest sum of costs at once, per key.
 ///
 /// Either [`InFlightDemand::request`] is called for each request in the order of their beginnings, or
-/// [`InFlightDemand::start`] and [`InFlightDemand::end`] in the order of the events. At equal times the start comes
-/// first: then the demand is rather too large than too small.
+/// [`InFlightDemand::start`] and [`InFlightDemand::end`] in the order of the events. At equal times the end comes first, as where
+/// requests are judged.
 #[derive(Debug)]
 pub struct InFlightDemand {
     table: DemandTable<UnitsInFlight>,
@@ -69,9 +69,9 @@ impl InFlightDemand {
     /// Counts a request from its beginning to its end.
     pub fn request(&mut self, key: u128, cost: u32, begin: Nanos, end: Nanos) {
         while let Some(Reverse(pending)) = self.ends.peek().copied()
-            && (pending.at < begin || self.ends.len() >= MAX_OPEN)
+            && (pending.at <= begin || self.ends.len() >= MAX_OPEN)
         {
-            self.early_ends += u64::from(pending.at >= begin);
+            self.early_ends += u64::from(pending.at > begin);
             self.ends.pop();
             self.end(pending.key, pending.cost, pending.at);
         }

@@ -25,6 +25,8 @@ pub(super) struct Rungs {
     rungs: Vec<Rung>,
     /// The index of the present rate.
     own: usize,
+    /// Whether answers give units back. A bucket may give back a little less: up to a 16th of its size is not refilled.
+    is_refunded: bool,
 }
 
 /// A rate.
@@ -48,7 +50,7 @@ struct Backlog {
 pub(super) struct BacklogPeaks(Box<[Backlog]>);
 
 impl Rungs {
-    pub(super) fn new(quota: Quota, bucket: TokenBucket) -> Self {
+    pub(super) fn new(quota: Quota, bucket: TokenBucket, is_refunded: bool) -> Self {
         let own_rate = bucket.rate();
         let numerators = if keeps_burst(&bucket) { FINE } else { DOUBLING };
         let rate = |numerator: &u64| {
@@ -68,7 +70,7 @@ impl Rungs {
             rungs.insert(0, Rung { rate: own_rate, emission: bucket.emission() });
             0
         });
-        Self { quota, bucket, rungs, own }
+        Self { quota, bucket, rungs, own, is_refunded }
     }
 
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &Rung> {
@@ -94,7 +96,9 @@ impl Rungs {
             return u64::MAX;
         }
         let held = backlog.peak.saturating_sub(self.bucket.max_delay().get());
-        held.div_ceil(rung.emission.get().max(1)).max(u64::from(backlog.peak > 0))
+        let needed = held.div_ceil(rung.emission.get().max(1)).max(u64::from(backlog.peak > 0));
+        let spare = if self.is_refunded { needed / 8 + 1 } else { 0 };
+        needed.saturating_add(spare)
     }
 
     pub(super) fn new_demand(&self) -> BacklogPeaks {

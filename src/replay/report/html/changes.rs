@@ -27,8 +27,8 @@ pub(super) fn section(out: &mut String, report: &Report, compared: &ComparedPoli
     facts(
         out,
         &[
-            ("newly refused", change(&comparison.newly_refused)),
-            ("newly admitted", change(&comparison.newly_admitted)),
+            ("newly refused", change(&comparison.newly_refused, comparison.limits.len())),
+            ("newly admitted", change(&comparison.newly_admitted, comparison.limits.len())),
         ],
     );
     limits(out, &comparison.limits);

@@ -24,8 +24,16 @@ pub(super) fn write(out: &mut String, report: &Report, compared: &ComparedPolicy
     let requests = counted(comparison.requests, "request");
     let (live, others) = (grouped(comparison.live_refused), grouped(comparison.other_refused));
     wrapped(out, 2, &format!("refuses {others} of {requests} instead of {live}"));
-    wrapped(out, 2, &format!("newly refused: {}", change(&comparison.newly_refused)));
-    wrapped(out, 2, &format!("newly admitted: {}", change(&comparison.newly_admitted)));
+    wrapped(
+        out,
+        2,
+        &format!("newly refused: {}", change(&comparison.newly_refused, comparison.limits.len())),
+    );
+    wrapped(
+        out,
+        2,
+        &format!("newly admitted: {}", change(&comparison.newly_admitted, comparison.limits.len())),
+    );
     if let Some(uncompared) = uncompared(report, compared) {
         wrapped(out, 2, &uncompared);
     }

@@ -44,5 +44,7 @@ pub(crate) use client::{Greeted, greet};
 pub(crate) use context::HandoverContext;
 pub(crate) use keeper::{Keeper, KeeperTask};
 pub(crate) use offer::{HandoverOffer, LinkCount};
-pub(crate) use receiving::{BeginSaving, EarlySave, TakeUp, TakeUpContext, TakenOver, take_over};
+pub(crate) use receiving::{
+    BeginSaving, EarlySave, TakeUp, TakeUpContext, TakenOver, explained, take_over,
+};
 pub(crate) use socket_path::socket_path;

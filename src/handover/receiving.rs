@@ -134,7 +134,8 @@ impl TakeUp {
     pub(crate) async fn take<A: Send + 'static>(self, alive: A) -> io::Result<()> {
         // If the thread has ended, it tells why.
         let _is_heard = self.prepared.send(());
-        let (link, predecessor) = self.taken.await.map_err(io::Error::other)??;
+        let taken = self.taken.await.map_err(io::Error::other)?;
+        let (link, predecessor) = taken.map_err(explained)?;
         let live = self.live;
         tokio::spawn(async move {
             serve(link, predecessor, live).await;
@@ -301,6 +302,21 @@ impl TakingUp {
             unreadable => Err(not_readable(unreadable)),
         }
     }
+}
+
+/// The error of a conversation, for people: what the system says of a silent or a dead process tells them nothing.
+pub(crate) fn explained(error: io::Error) -> io::Error {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof, WouldBlock};
+    let reason = match error.kind() {
+        // It has a reason of its own.
+        _ if error.get_ref().is_some() => return error,
+        WouldBlock => "it does not answer: it may be stopped",
+        UnexpectedEof | BrokenPipe | ConnectionReset => {
+            "it has ended, or ended the conversation: its log says why"
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), reason)
 }
 
 fn not_readable(records: u64) -> io::Error {

@@ -121,7 +121,7 @@ impl Before {
                 });
                 let parts = components.take_up_context(look);
                 let taken = handover::take_over(greeted, requests, &components.ticket_keys, parts)
-                    .map_err(StartError::TakeOver)?;
+                    .map_err(|error| StartError::TakeOver(handover::explained(error)))?;
                 Ok(taken.map(|handover::TakenOver { sockets, successor }| Beginning {
                     sockets,
                     successor: Some(successor),
@@ -139,7 +139,9 @@ fn greeted(
 ) -> Result<Option<Greeted>, StartError> {
     match socket_path {
         _ if !upgrade => Ok(None),
-        Ok(socket_path) => greet(socket_path).map_err(StartError::TakeOver),
+        Ok(socket_path) => {
+            greet(socket_path).map_err(|error| StartError::TakeOver(handover::explained(error)))
+        }
         Err(error) => Err(StartError::TakeOver(io::Error::new(error.kind(), error.to_string()))),
     }
 }

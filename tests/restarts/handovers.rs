@@ -228,6 +228,7 @@ async fn a_running_process_that_dies_under_a_slow_successor_leaves_what_it_saved
         old.ended(Duration::from_secs(20)).await.unwrap();
         new.signal("CONT");
         new.ended(Duration::from_secs(20)).await.unwrap();
+        assert!(new.log().contains("its log says why"), "{}", new.log());
         let said = format!("{signal_of_old} {millis}\n{}\n---\n{}", old.log(), new.log());
         assert!(ignored(&node.folder.path().join("state")).is_empty(), "{said}");
         check_spent(&node, &LIMITS, 2, &said).await;

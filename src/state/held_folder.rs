@@ -67,7 +67,9 @@ impl HeldFolder {
             Ok(true) => {}
             // In a directory that was held all the time, the logs are written with this secret.
             Ok(false) => write_secret(folder, &self.secret)?,
-            Err(StateError::Secret { .. }) if is_held => write_secret(folder, &self.secret)?,
+            Err(StateError::Secret { .. } | StateError::Open { .. }) if is_held => {
+                write_secret(folder, &self.secret)?;
+            }
             Err(error) => return Err(error),
         }
         Ok(!is_held)

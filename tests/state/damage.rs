@@ -546,7 +546,13 @@ fn a_log_of_somebody_else_in_the_way_is_moved_away() {
 /// directory that the next start takes, and no other process gets in.
 #[test]
 fn the_secret_and_the_lock_come_back_while_the_process_runs() {
-    for (name, is_replaced) in [("key-secret", false), ("key-secret", true), ("lock", false)] {
+    for (name, replaced_with_mode) in [
+        ("key-secret", None),
+        ("key-secret", Some(0o600)),
+        // Others can read it: a start would be refused.
+        ("key-secret", Some(0o644)),
+        ("lock", None),
+    ] {
         for is_at_the_end in [false, true] {
             let folder = tempfile::tempdir().unwrap();
             let state = folder.path().join("state");
@@ -560,10 +566,10 @@ fn the_secret_and_the_lock_come_back_while_the_process_runs() {
             };
             spend_and_save(&mut node);
             std::fs::remove_file(state.join(name)).unwrap();
-            if is_replaced {
+            if let Some(mode) = replaced_with_mode {
                 use std::os::unix::fs::OpenOptionsExt as _;
                 let mut file = std::fs::OpenOptions::new();
-                let file = file.write(true).create_new(true).mode(0o600).open(state.join(name));
+                let file = file.write(true).create_new(true).mode(mode).open(state.join(name));
                 std::io::Write::write_all(&mut file.unwrap(), "7".repeat(32).as_bytes()).unwrap();
             }
             if !is_at_the_end {

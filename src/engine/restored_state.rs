@@ -84,10 +84,7 @@ impl Restorer {
             FrameKind::Rules => self.read_rules(&payload),
             FrameKind::Bans => self.read_bans(&payload),
             // Each log begins with its quotas. Where they are damaged, those of another process would name other limits.
-            FrameKind::Start => {
-                self.quotas = Arc::default();
-                self.known_before.extend(std::mem::take(&mut self.known));
-            }
+            FrameKind::Start => self.quotas = Arc::default(),
             FrameKind::Time
             | FrameKind::History
             | FrameKind::Complete

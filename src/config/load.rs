@@ -31,7 +31,7 @@ use super::unread_fields::refuse_unread_fields;
 use super::warnings::{SilencedCodes, WarningInput, silenced, warnings};
 use crate::clock::Nanos;
 use crate::limit::MICROSECOND;
-use crate::policy::{PerRoute, Policy, Router};
+use crate::policy::{FleetTerms, PerRoute, Policy, Router};
 
 /// Largest number of worker threads.
 const MAX_THREADS: u64 = 1_024;
@@ -248,6 +248,7 @@ fn read_sections(
         routes: Arc::new(routes),
         max_keys: bounds.max_keys(),
         key_sets: token_keys.published_sets(),
+        fleet: FleetTerms::default(),
         writes_traces: access_log.replay,
     };
     let balanced = origins.iter().filter_map(|origin| match &origin.balance {

@@ -16,6 +16,7 @@ mod conversion;
 mod counters;
 mod error;
 mod fixed_window;
+mod fleet_bound;
 mod quota;
 mod rate;
 mod reading;
@@ -39,6 +40,7 @@ pub use charge_log::{ChargeLog, MAX_LOG_LIMIT, log_bytes};
 pub use counters::CountersByLength;
 pub use error::QuotaError;
 pub use fixed_window::{FixedWindow, WindowCount};
+pub use fleet_bound::{FleetBound, PROPAGATION_EXCHANGES};
 pub use quota::Quota;
 #[cfg(feature = "bin")]
 pub use rate::TypedRate;

@@ -111,6 +111,7 @@ fn changed((old, before): (&Policy, &Limit), (new, now): (&Policy, &Limit)) -> V
     let Limit {
         name: _,
         count: _,
+        scope,
         key,
         missing_key: _,
         mode,
@@ -154,6 +155,9 @@ fn changed((old, before): (&Policy, &Limit), (new, now): (&Policy, &Limit)) -> V
     let (old, new) = (before.key.to_string(), key.to_string());
     if old != new {
         told.push(format!("key {old} -> {new}"));
+    }
+    if before.scope != *scope {
+        told.push(format!("scope {} -> {}", before.scope.name(), scope.name()));
     }
     if before.mode != *mode {
         told.push(format!("mode {:?} -> {mode:?}", before.mode).to_lowercase());

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::cost::Cost;
+use super::fleet::Scope;
 use super::index::LimitIndex;
 use super::key::KeySpec;
 use super::override_action::RateIndex;
@@ -49,6 +50,9 @@ pub struct Limit {
     pub name: Arc<str>,
     /// How it counts.
     pub count: Count,
+    /// Over which nodes it counts. An exact limit with [`Scope::Fleet`] counts its denials for a penalty over all
+    /// nodes, and the keys that the exact tier has no room for.
+    pub scope: Scope,
     /// Which key is charged.
     pub key: KeySpec,
     /// What happens to a request without the key.

@@ -7,6 +7,7 @@ use http::HeaderName;
 use super::condition::Subject;
 use super::cost::Cost;
 use super::facts::Facts;
+use super::fleet::FleetTerms;
 use super::index::{LimitIndex, RouteIndex};
 use super::key::Source;
 use super::key_rules::KeyRule;
@@ -34,6 +35,8 @@ pub struct Policy {
     pub max_keys: usize,
     /// The published sets of keys that tokens are verified with, each once, in the order of the file.
     pub key_sets: Vec<Arc<PublishedKeySet>>,
+    /// How nodes exchange the counts of limits with `scope: fleet`.
+    pub fleet: FleetTerms,
     /// Whether the engine writes a trace of each request, for a replay.
     pub writes_traces: bool,
 }

@@ -11,7 +11,7 @@ use crate::config::scalars::{NAME_CURE, is_name};
 use crate::config::sections::costs::{cost, penalty, refuse_misfit};
 use crate::config::sections::keys::{SourceContext, key};
 use crate::limit::Rate;
-use crate::policy::{Cost, Count, KeySpec, Limit, MissingKey, Mode, StatusRules};
+use crate::policy::{Cost, Count, KeySpec, Limit, MissingKey, Mode, Scope, StatusRules};
 
 /// What limits are read with.
 pub(crate) struct LimitContext<'c> {
@@ -83,6 +83,7 @@ fn substitute(name: &str) -> Limit {
             rate: Rate::new(u32::MAX, Nanos::SECOND).unwrap_or(Rate::PER_SECOND),
             expect_per_second: 1,
         },
+        scope: Scope::default(),
         key: KeySpec::client_ip(),
         missing_key: MissingKey::Impossible,
         mode: Mode::Enforce,
@@ -122,6 +123,7 @@ fn limit(
     let limit = Limit {
         name: Arc::from(name),
         count,
+        scope: Scope::default(),
         key: key?,
         missing_key: missing_key?,
         mode: mode.unwrap_or(Some(Mode::Enforce))?,

@@ -89,7 +89,7 @@ fn mistakes_in_limits() {
     limit(
         "tier: exact, rate: 5/s, key: client_ip, colour: red",
         &[
-            "f:5:48: limits.l.colour: unknown key \"colour\"; known here: tier, key, missing_key, mode, headers, cost, penalty, max_in_flight, rate, expect, algorithm, burst, refill_every, max_delay, count, refund, when_full, max_keys, on_store_failure, after_crash, rollout, from, candidate, plans, overrides",
+            "f:5:48: limits.l.colour: unknown key \"colour\"; known here: tier, key, missing_key, mode, headers, cost, penalty, scope, max_in_flight, rate, expect, algorithm, burst, refill_every, max_delay, count, refund, when_full, max_keys, on_store_failure, after_crash, rollout, from, candidate, plans, overrides",
         ],
     );
     limit(

@@ -190,6 +190,7 @@ const CIRCLES: [(&str, &[&str]); 13] = [
             "classes",
             "clients",
             "costs",
+            "fleet",
             "limit_uses",
             "limits",
             "list",

@@ -119,7 +119,7 @@ fn mistakes_are_refused() {
 
 /// A configuration with `@` instead of the entries of a mapping, and the pointer to that mapping in the
 /// schema.
-const MAPPINGS: [(&str, &str); 26] = [
+const MAPPINGS: [(&str, &str); 27] = [
     ("listeners: [{ address: 127.0.0.1:1, @ }]", "listeners/items"),
     ("listeners: [{ address: 127.0.0.1:1, tls: { @ } }]", "listeners/items/properties/tls/anyOf/0"),
     ("admin: { address: 127.0.0.1:2, @ }", "admin"),
@@ -131,6 +131,7 @@ const MAPPINGS: [(&str, &str); 26] = [
         "store/anyOf/1/properties/redis/properties/tls",
     ),
     ("store: { redis: { sentinel: { @ } } }", "store/anyOf/1/properties/redis/properties/sentinel"),
+    ("fleet: { @ }", "fleet"),
     ("origins: { o: { @ } }", "origins/additionalProperties"),
     (
         "origins: { o: { servers: [{ @ }] } }",
@@ -242,7 +243,7 @@ fn every_key_is_described() {
 }
 
 /// Mappings with defaults: a configuration with `@` instead of entries, and the pointer to the mapping in the schema.
-const WITH_DEFAULTS: [(&str, &str); 8] = [
+const WITH_DEFAULTS: [(&str, &str); 9] = [
     ("limits_of_this_proxy: { @ }", "limits_of_this_proxy"),
     ("limits_of_this_proxy: { discard: { @ } }", "limits_of_this_proxy/properties/discard"),
     ("origins: { o: { servers: [127.0.0.1:1], @ } }", "origins/additionalProperties"),
@@ -256,6 +257,7 @@ const WITH_DEFAULTS: [(&str, &str); 8] = [
     ),
     ("store: { redis: { url: \"redis://127.0.0.1:1\", @ } }", "store/anyOf/1/properties/redis"),
     ("access_log: { @ }", "access_log"),
+    ("fleet: { @ }", "fleet"),
     ("clients: { trusted_proxies: [192.0.2.0/24], @ }", "clients"),
 ];
 

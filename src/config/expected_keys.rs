@@ -6,7 +6,7 @@ use super::guesses::rate_cure;
 use super::syntax::blank_after_colon;
 
 /// What the mapping of a key looks like.
-const EXAMPLES: [(&str, &str); 36] = [
+const EXAMPLES: [(&str, &str); 37] = [
     ("add", "{ x-hop: edge }"),
     ("admin", "{ address: 127.0.0.1:9900 }"),
     ("access_log", "{ to: stdout }"),
@@ -20,6 +20,7 @@ const EXAMPLES: [(&str, &str); 36] = [
     ("defaults", "{ limits: [NAME] }"),
     ("discard", "{ bytes: 64KiB, time: 1s }"),
     ("expect", "{ requests: 10000/s }"),
+    ("fleet", "{ error: 10%, every: 1s }"),
     ("header", "{ x-api-version: \"2\" }"),
     ("health_check", "{ path: /healthz }"),
     ("limits", "{ pages: { tier: exact, rate: 60/1m, key: client_ip } }"),
@@ -92,6 +93,7 @@ const LEVELS: [(&str, &[&str]); 9] = [
             "refill_every",
             "rollout",
             "refund",
+            "scope",
         ],
     ),
     (
@@ -141,6 +143,7 @@ const LEVELS: [(&str, &[&str]); 9] = [
             "admin",
             "clients",
             "store",
+            "fleet",
             "origins",
             "limits",
             "routes",

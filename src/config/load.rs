@@ -16,6 +16,7 @@ use super::sections::admin::admin;
 use super::sections::bounds::bounds;
 use super::sections::classes::classes;
 use super::sections::clients::clients;
+use super::sections::fleet::fleet;
 use super::sections::keys::SourceContext;
 use super::sections::limits::{LimitContext, limits};
 use super::sections::listeners::listeners;
@@ -23,7 +24,7 @@ use super::sections::origins::origins;
 use super::sections::request_match::MatchContext;
 use super::sections::responses::{responses, standard};
 use super::sections::routes::{RouteContext, defaults, routes};
-use super::sections::store::store;
+use super::sections::store::{names_shared_store, store};
 use super::sections::tokens::TokenKeys;
 use super::source::{self, MAX_BYTES, SourceNode};
 use super::source_map::SourceMap;
@@ -31,7 +32,7 @@ use super::unread_fields::refuse_unread_fields;
 use super::warnings::{SilencedCodes, WarningInput, silenced, warnings};
 use crate::clock::Nanos;
 use crate::limit::MICROSECOND;
-use crate::policy::{FleetTerms, PerRoute, Policy, Router};
+use crate::policy::{PerRoute, Policy, Router};
 
 /// Largest number of worker threads.
 const MAX_THREADS: u64 = 1_024;
@@ -171,6 +172,9 @@ fn read_sections(
     }
     let store = store(&mut root, folder);
     let store_at = root.get("store");
+    let has_shared_store = store_at.as_ref().is_some_and(names_shared_store);
+    let fleet = fleet(&mut root);
+    let fleet_at = root.get("fleet");
     let bounds = bounds(&mut root);
     let mut access_log = access_log(&mut root, folder);
     let token_keys = &TokenKeys::default();
@@ -193,7 +197,7 @@ fn read_sections(
     // The resolution of the clock of exact limits.
     let tick = if store.is_embedded() { Nanos::new(1) } else { MICROSECOND };
     let (ipv6_prefix, has_state) = (clients.ipv6_prefix, store.state().is_some());
-    let context = LimitContext { sources, ipv6_prefix, tick, has_state };
+    let context = LimitContext { sources, ipv6_prefix, tick, has_state, has_shared_store };
     let limits = limits(&mut root, &context);
     let responses_at = root.get("responses");
     let default_responses = match &responses_at {
@@ -234,6 +238,8 @@ fn read_sections(
         responses_at,
         store: &store,
         store_at,
+        fleet,
+        fleet_at,
     };
     let warnings = warnings(&input, &silenced);
     let edits = PerRoute::of(&routes, |_, defined| {
@@ -248,7 +254,7 @@ fn read_sections(
         routes: Arc::new(routes),
         max_keys: bounds.max_keys(),
         key_sets: token_keys.published_sets(),
-        fleet: FleetTerms::default(),
+        fleet,
         writes_traces: access_log.replay,
     };
     let balanced = origins.iter().filter_map(|origin| match &origin.balance {

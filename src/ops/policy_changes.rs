@@ -56,6 +56,9 @@ pub(super) fn policy_changes(before: &Policy, now: &Policy) -> Vec<String> {
     let is_gone = |route: &&Route| !now.routes.iter().any(|other| other.name == route.name);
     let gone = before.routes.iter().filter(is_gone);
     changes.extend(gone.map(|route| format!("route {}: is gone", route.name)));
+    if before.fleet != now.fleet {
+        changes.push(format!("fleet: {} -> {}", before.fleet, now.fleet));
+    }
     let both = |policy: &Policy, of: &Policy| -> Vec<Arc<str>> {
         let is_kept = |route: &&Route| of.routes.iter().any(|other| other.name == route.name);
         policy.routes.iter().filter(is_kept).map(|route| Arc::clone(&route.name)).collect()
@@ -358,6 +361,27 @@ mod tests {
             let now = policy(&format!("{}, {b}", limit("a", a)), routes);
             assert_eq!(policy_changes(&base(), &now), expected, "{a} {routes}");
         }
+    }
+
+    #[test]
+    fn another_scope_and_other_terms_of_a_fleet_are_told() {
+        let of = |fleet: &str, scope: &str| {
+            let text = format!(
+                "version: 1\nlisteners: [{{ address: 127.0.0.1:1 }}]\norigins: {{ s: {{ servers: [127.0.0.1:1] }} }}\n\
+                 store: {{ redis: {{ url: \"redis://127.0.0.1\" }} }}\nfleet: {{ {fleet} }}\n\
+                 limits: {{ a: {{ tier: estimate, scope: {scope}, rate: 60/1m, key: client_ip }} }}\n\
+                 routes: [{{ name: site, limits: [a] }}]\n"
+            );
+            config::read_text(&text, "p", Path::new(".")).unwrap().config.policy
+        };
+        let before = of("error: 10%", "node");
+        let now = of("error: 2.5%, every: 500ms", "fleet");
+        let told = policy_changes(&before, &now);
+        let fleet = "fleet: error 10%, every 1s -> error 2.5%, every 500ms";
+        assert_eq!(told, ["limit a: scope node -> fleet", fleet]);
+        assert!(policy_changes(&before, &of("every: 1s", "node")).is_empty());
+        // Counts continue.
+        assert_eq!(before.limits[0].identity(), now.limits[0].identity());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Over which nodes a limit counts, and how the nodes exchange counts, as values.
 
+use std::fmt;
+
 use crate::clock::Nanos;
 
 /// Over which nodes a limit counts (`scope`).
@@ -35,5 +37,13 @@ pub struct FleetTerms {
 impl Default for FleetTerms {
     fn default() -> Self {
         Self { error_ppm: 100_000, every: Nanos::SECOND }
+    }
+}
+
+impl fmt::Display for FleetTerms {
+    /// As the configuration writes them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = f64::from(self.error_ppm) / 10_000.0;
+        write!(f, "error {percent}%, every {:?}", self.every)
     }
 }

@@ -1,13 +1,12 @@
 //! The ban rule of a limit as a value. Denials and bans are recorded elsewhere.
 
-use std::fmt;
-
+use super::fleet::Scope;
 use crate::clock::Nanos;
 
 /// Bans a key after too many denials (`penalty`): for a while its requests are refused before anything is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Penalty {
-    /// The number of denials on one node that make a ban.
+    /// The number of denials that make a ban, on one node, or on all nodes under [`Scope::Fleet`].
     pub after: u32,
     /// The time within which they must occur.
     pub within: Nanos,
@@ -27,15 +26,20 @@ impl Penalty {
         let doubled = self.ban.saturating_mul(1_u64.checked_shl(level).unwrap_or(u64::MAX));
         doubled.min(self.double_up_to.max(self.ban))
     }
-}
 
-impl fmt::Display for Penalty {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The rule in words. `scope`: that of its limit.
+    pub fn describe(&self, scope: Scope) -> String {
         let Self { after, within, ban, double_up_to, forgive, at_connection } = self;
-        write!(f, "{after} denials within {within:?} on a node: banned for {ban:?}")?;
+        let nodes = match scope {
+            Scope::Node => "on a node",
+            Scope::Fleet => "on all nodes together",
+        };
+        let mut text = format!("{after} denials within {within:?} {nodes}: banned for {ban:?}");
         if double_up_to > ban {
-            write!(f, ", twice as long each time up to {double_up_to:?}, forgiven in {forgive:?}")?;
+            text += &format!(
+                ", twice as long each time up to {double_up_to:?}, forgiven in {forgive:?}"
+            );
         }
-        f.write_str(if *at_connection { "; connections are refused" } else { "" })
+        text + if *at_connection { "; connections are refused" } else { "" }
     }
 }

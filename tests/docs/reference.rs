@@ -19,12 +19,14 @@ file. Unknown keys are refused.
 ";
 
 /// Pages that explain a mapping or a key.
-const EXPLAINED: [(&str, &str, &str); 24] = [
+const EXPLAINED: [(&str, &str, &str); 26] = [
     ("admin", "Admin listener and metrics", "operating/metrics.md"),
     ("clients", "Keys", "concepts/keys.md#the-clients-address"),
     ("store", "Redis", "operating/redis.md"),
     ("store.embedded", "State on disk", "operating/state.md"),
+    ("fleet", "Two tiers", "concepts/tiers.md#one-estimate-for-many-nodes"),
     ("limits.NAME", "Two tiers", "concepts/tiers.md"),
+    ("limits.NAME.scope", "Two tiers", "concepts/tiers.md#one-estimate-for-many-nodes"),
     ("limits.NAME.algorithm", "Algorithms", "concepts/algorithms.md"),
     ("limits.NAME.max_in_flight", "Algorithms", "concepts/algorithms.md#max_in_flight"),
     ("limits.NAME.max_delay", "Algorithms", "concepts/algorithms.md#leaky_bucket-and-max_delay"),

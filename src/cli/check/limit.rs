@@ -2,12 +2,17 @@
 
 use crate::clock::{Nanos, Now};
 use crate::config::{Config, StateSettings};
-use crate::limit::{Quota, SketchSize, WindowLengths, log_bytes};
+use crate::limit::{
+    FleetBound, PROPAGATION_EXCHANGES, Quota, SketchSize, WindowLengths, log_bytes,
+};
 use crate::policy::{
-    AfterCrash, Cost, Count, Limit, MissingKey, OnStoreFailure, OverrideAction, OverrideTarget,
-    Policy, Rollout, WhenFull,
+    AfterCrash, Cost, Count, FleetTerms, Limit, MissingKey, OnStoreFailure, OverrideAction,
+    OverrideTarget, Policy, Rollout, Scope, WhenFull,
 };
 use crate::store::{CELL_BYTES, GRANT_BYTES, units_ahead};
+
+/// Numbers of nodes for which the bound of a fleet is shown.
+const SHOWN_FLEETS: [u32; 3] = [2, 5, 20];
 
 /// What is known of a limit, in the order in which it is shown.
 #[derive(Default)]
@@ -16,7 +21,7 @@ pub(super) struct LimitFacts(pub(super) Vec<LimitFact>);
 /// One thing that is known of a limit.
 pub(super) struct LimitFact {
     pub(super) label: &'static str,
-    /// Which of several it is, for plans.
+    /// Which of several it is, for plans and numbers of nodes.
     pub(super) name: Option<String>,
     pub(super) text: String,
 }
@@ -36,7 +41,7 @@ pub(super) fn limit_facts(config: &Config, limit: &Limit) -> LimitFacts {
     }
     match &limit.count {
         Count::Exact { quota, .. } => add_exact(&mut facts, config, limit, quota),
-        Count::Estimate { .. } => add_estimate(&mut facts, limit),
+        Count::Estimate { .. } => add_estimate(&mut facts, config, limit),
         Count::InFlight { max } => {
             facts.line(
                 "promise",
@@ -120,15 +125,34 @@ fn add_exact(facts: &mut LimitFacts, config: &Config, limit: &Limit, quota: &Quo
     if *on_store_failure == OnStoreFailure::Local {
         facts.line("meanwhile", format!("{own}; above that, {full}"));
     }
+    if limit.scope == Scope::Fleet {
+        facts.line("fleet", exact_fleet(limit, config.policy.fleet.every));
+    }
 }
 
-fn add_estimate(facts: &mut LimitFacts, limit: &Limit) {
+/// What an exact limit counts over the fleet, besides its cells in the store.
+fn exact_fleet(limit: &Limit, every: Nanos) -> String {
+    let counted = match limit.penalty {
+        Some(_) => "denials for the penalty",
+        None => "keys that a node estimates while the store is down",
+    };
+    format!("nodes exchange counts every {every:?}: {counted} count on all nodes together")
+}
+
+fn add_estimate(facts: &mut LimitFacts, config: &Config, limit: &Limit) {
     let Count::Estimate { rate, expect_per_second } = &limit.count else {
         return;
     };
     let size = SketchSize::new(*rate, *expect_per_second);
     let (count, period) = (rate.count(), rate.period());
-    facts.line("promise", format!("about {count} in any {period:?}, on this node"));
+    let nodes = match limit.scope {
+        Scope::Node => "on this node",
+        Scope::Fleet => "on all nodes together",
+    };
+    facts.line("promise", format!("about {count} in any {period:?}, {nodes}"));
+    if limit.scope == Scope::Fleet {
+        add_fleet(facts, config.policy.fleet, count);
+    }
     let kib = size.bytes() / 1024;
     facts.line(
         "memory",
@@ -141,6 +165,28 @@ fn add_estimate(facts: &mut LimitFacts, limit: &Limit) {
             "a key without requests reads about {over} of {count}; no key is denied because of another"
         ),
     )
+}
+
+/// What the nodes of a fleet may admit together, for some numbers of nodes.
+fn add_fleet(facts: &mut LimitFacts, terms: FleetTerms, limit: u32) {
+    let FleetTerms { error_ppm, every } = terms;
+    let percent = f64::from(error_ppm) / 10_000.0;
+    facts.line(
+        "fleet",
+        format!("nodes exchange counts every {every:?}, and leave at most {percent} % of the limit unpublished"),
+    );
+    let late = every.saturating_mul(PROPAGATION_EXCHANGES.into());
+    for nodes in SHOWN_FLEETS {
+        let bound = FleetBound::of(limit, error_ppm, nodes);
+        let admitted = bound.admitted(limit, nodes);
+        let without_fleet = u64::from(limit) * u64::from(nodes);
+        let text = format!(
+            "publishes from {}, admits at most {admitted} + what arrives in {late:?}, never more \
+             than {without_fleet}",
+            bound.threshold
+        );
+        facts.0.push(LimitFact { label: "fleet", name: Some(format!("{nodes} nodes")), text });
+    }
 }
 
 /// What a request costs, which responses are refunded, and which keys are banned.
@@ -175,7 +221,7 @@ fn add_costs(facts: &mut LimitFacts, config: &Config, limit: &Limit) {
         facts.line("refunds", format!("responses {refund}"));
     }
     if let Some(rule) = limit.penalty {
-        facts.line("penalty", rule.to_string());
+        facts.line("penalty", rule.describe(limit.scope));
     }
 }
 
@@ -272,5 +318,55 @@ fn missing_key(policy: &Policy, missing_key: MissingKey) -> String {
         MissingKey::Limit(next) => {
             format!("limit {} applies instead", policy.limit(next).name)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn facts_of(fleet: &str, limit: &str) -> Vec<String> {
+        let text = format!(
+            "version: 1\nlisteners: [{{ address: 127.0.0.1:1 }}]\norigins: {{ s: {{ servers: [127.0.0.1:1] }} }}\n\
+             store: {{ redis: {{ url: \"redis://127.0.0.1\" }} }}\n{fleet}\n\
+             limits: {{ a: {{ scope: fleet, key: client_ip, {limit} }} }}\nroutes: [{{ name: r, limits: [a] }}]\n"
+        );
+        let config = crate::config::read_text(&text, "p", Path::new(".")).unwrap().config;
+        let facts = limit_facts(&config, &config.policy.limits[0]).0.into_iter();
+        let shown = |LimitFact { label, name, text }| {
+            format!("{label}{}: {text}", name.map(|name| format!(" {name}")).unwrap_or_default())
+        };
+        facts.map(shown).filter(|fact| fact.contains("fleet") || fact.contains("nodes")).collect()
+    }
+
+    #[test]
+    fn a_limit_of_a_fleet_has_its_bound_for_some_numbers_of_nodes() {
+        let expected = [
+            "promise: about 100 in any 60s, on all nodes together",
+            "fleet: nodes exchange counts every 1s, and leave at most 10 % of the limit unpublished",
+            "fleet 2 nodes: publishes from 10, admits at most 109 + what arrives in 2s, never more than 200",
+            "fleet 5 nodes: publishes from 2, admits at most 104 + what arrives in 2s, never more than 500",
+            "fleet 20 nodes: publishes from 1, admits at most 100 + what arrives in 2s, never more than 2000",
+        ];
+        assert_eq!(facts_of("", "tier: estimate, rate: 100/1m"), expected);
+        let found =
+            facts_of("fleet: { error: 100%, every: 500ms }", "tier: estimate, rate: 100/1m");
+        assert!(found.contains(&"fleet: nodes exchange counts every 500ms, and leave at most 100 % of the limit unpublished".to_owned()), "{found:?}");
+        assert!(found.contains(&"fleet 5 nodes: publishes from 25, admits at most 196 + what arrives in 1s, never more than 500".to_owned()), "{found:?}");
+    }
+
+    #[test]
+    fn an_exact_limit_says_what_it_counts_over_the_fleet() {
+        let penalty = "penalty: { after: 20, within: 1m, ban: 10m }";
+        let found = facts_of("", &format!("tier: exact, rate: 100/1m, {penalty}"));
+        let denials = "fleet: nodes exchange counts every 1s: denials for the penalty count on all nodes together";
+        assert!(found.contains(&denials.to_owned()), "{found:?}");
+        let rule = "penalty: 20 denials within 60s on all nodes together: banned for 600s";
+        assert!(found.contains(&rule.to_owned()), "{found:?}");
+        let found = facts_of("", "tier: exact, rate: 100/1m, when_full: estimate");
+        let estimates = "fleet: nodes exchange counts every 1s: keys that a node estimates while the store is down count on all nodes together";
+        assert!(found.contains(&estimates.to_owned()), "{found:?}");
     }
 }

@@ -12,6 +12,7 @@ mod conditions;
 mod costs;
 mod field_edits;
 pub(crate) mod field_names;
+pub(super) mod fleet;
 mod json_page;
 mod key_set_url;
 pub(super) mod keys;

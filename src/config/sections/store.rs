@@ -77,6 +77,14 @@ pub(crate) fn store(root: &mut Mapping<'_>, folder: &Path) -> StoreConfig {
     redis.map_or(StoreConfig::MEMORY, |redis| StoreConfig::Redis(Box::new(redis)))
 }
 
+/// Whether the section names a store that nodes share, even with a mistake in it.
+pub(crate) fn names_shared_store(at: &Located<'_>) -> bool {
+    match at.is_mapping() {
+        true => at.named_values().iter().any(|entry| entry.name == "redis"),
+        false => at.scalar().is_some_and(|text| text.starts_with("redis")),
+    }
+}
+
 /// `store.embedded`: without `state`, everything is in memory.
 fn state_settings(at: &Located<'_>, folder: &Path) -> Option<StateSettings> {
     let mut map = at.mapping()?;

@@ -63,6 +63,10 @@ pub enum Code {
     RewriteOverlap,
     /// An override is for the keys of a file without keys.
     EmptyKeyFile,
+    /// Counts that nodes exchange arrive too late for the period of a limit.
+    ExchangeTooSlow,
+    /// `fleet` is written, and no limit counts over the fleet.
+    UnusedFleet,
     /// No request is in a class.
     EmptyClass,
     /// An override or a plan is for no request that its limit meets.
@@ -88,7 +92,7 @@ pub enum Code {
 }
 
 /// Every code, as it is written in a configuration.
-const CODES: [(&str, Code); 40] = [
+const CODES: [(&str, Code); 42] = [
     ("unreachable-route", Code::UnreachableRoute),
     ("unused-limit", Code::UnusedLimit),
     ("spoofable-key", Code::SpoofableKey),
@@ -118,6 +122,8 @@ const CODES: [(&str, Code); 40] = [
     ("paths-below", Code::PathsBelow),
     ("rewrite-overlap", Code::RewriteOverlap),
     ("empty-key-file", Code::EmptyKeyFile),
+    ("exchange-too-slow", Code::ExchangeTooSlow),
+    ("unused-fleet", Code::UnusedFleet),
     ("empty-class", Code::EmptyClass),
     ("unused-override", Code::UnusedOverride),
     ("origin-is-listener", Code::OriginIsListener),

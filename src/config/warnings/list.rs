@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::codes::{Code, SilencedCodes};
-use super::{bodies, classes, clients, costs, limits, listeners, patterns, routes, tokens};
+use super::{bodies, classes, clients, costs, fleet, limits, listeners, patterns, routes, tokens};
 use crate::config::error::Warning;
 use crate::config::model::{Admin, Listener, Origin, Responses, StoreConfig};
 use crate::config::reader::{Located, NamedValue};
@@ -11,6 +11,7 @@ use crate::config::sections::classes::Classes;
 use crate::config::sections::limits::DefinedLimits;
 use crate::config::sections::routes::DefinedRoute;
 use crate::config::source::FileIndex;
+use crate::policy::FleetTerms;
 use crate::policy::client::ClientRules;
 
 /// The parts of a configuration that warnings are about.
@@ -35,6 +36,8 @@ pub(crate) struct WarningInput<'i> {
     pub(crate) responses_at: Option<Located<'i>>,
     pub(crate) store: &'i StoreConfig,
     pub(crate) store_at: Option<Located<'i>>,
+    pub(crate) fleet: FleetTerms,
+    pub(crate) fleet_at: Option<Located<'i>>,
 }
 
 /// Every warning that is not silenced, in the order of the file.
@@ -51,6 +54,7 @@ pub(crate) fn warnings(input: &WarningInput<'_>, silenced: &SilencedCodes) -> Ve
     listeners::add_warnings(input, &mut list);
     clients::add_warnings(input, &mut list);
     limits::add_warnings(input, &mut list);
+    fleet::add_warnings(input, &mut list);
     costs::add_warnings(input, &mut list);
     tokens::add_warnings(input, &mut list);
     bodies::add_warnings(input, &mut list);

@@ -6,6 +6,7 @@ mod classes;
 mod clients;
 mod codes;
 mod costs;
+mod fleet;
 mod key_presence;
 mod limit_uses;
 mod limits;

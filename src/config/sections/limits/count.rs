@@ -70,6 +70,8 @@ fn in_flight(
     let why = "cannot be combined with max_in_flight";
     refuse(map, &["rate", "expect"], why, "leave one of the two out");
     refuse(map, &EXACT_KEYS, why, "leave it out");
+    let why = "cannot be combined with max_in_flight: each node counts its own requests in flight";
+    refuse(map, &["scope"], why, "leave it out");
     let max = at.parse(integer(1, u64::from(u32::MAX))).and_then(|max| u32::try_from(max).ok());
     if is_exact == Some(false) {
         at.error_with("requests in flight are counted exactly", "write tier: exact");

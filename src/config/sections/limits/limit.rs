@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::count::{CountSettings, count_settings};
 use super::defined::{DefinedLimit, DefinedLimits};
 use super::missing_key::{missing_key, refuse_cycles};
+use super::scope::{refuse_fleet, scope};
 use crate::clock::Nanos;
 use crate::config::reader::{Located, Mapping, NamedValue};
 use crate::config::scalars::{NAME_CURE, is_name};
@@ -23,6 +24,8 @@ pub(crate) struct LimitContext<'c> {
     pub(crate) tick: Nanos,
     /// Whether a directory keeps counters when the process ends.
     pub(crate) has_state: bool,
+    /// Whether the file names a store that nodes share.
+    pub(crate) has_shared_store: bool,
 }
 
 /// `limits`.
@@ -117,13 +120,16 @@ fn limit(
     let cost = cost_at.as_ref().map(cost);
     let penalty_at = map.get("penalty");
     let penalty = penalty_at.as_ref().map(penalty);
+    let scope_at = map.get("scope");
+    let scope = scope(scope_at.as_ref());
     let settings = count_settings(&mut map, is_exact, key.as_ref(), context);
+    let has_when_full = map.get("when_full").is_some();
     map.finish();
     let CountSettings { count, terms, status_rules } = settings?;
     let limit = Limit {
         name: Arc::from(name),
         count,
-        scope: Scope::default(),
+        scope: scope?,
         key: key?,
         missing_key: missing_key?,
         mode: mode.unwrap_or(Some(Mode::Enforce))?,
@@ -141,6 +147,9 @@ fn limit(
     {
         let cure = "write at: request, or key: client_ip";
         at.error_with("connections are refused by address, and this limit has another key", cure);
+    }
+    if let Some(at) = &scope_at {
+        refuse_fleet(at, &limit, has_when_full, context.has_shared_store);
     }
     if let Some(at) = &cost_at {
         refuse_misfit(at, &limit.cost, &limit);

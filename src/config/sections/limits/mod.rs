@@ -7,6 +7,7 @@ mod defined;
 mod limit;
 mod missing_key;
 mod overrides;
+mod scope;
 mod terms;
 
 pub(crate) use defined::DefinedLimits;

@@ -37,7 +37,24 @@ pub(crate) struct Link {
     pub(crate) cut: bool,
     readiness: Readiness,
     failures: u32,
-    last: Vec<u64>,
+    /// The reply to the call before, and to the script before.
+    last: (Vec<u64>, Vec<String>),
+}
+
+/// What a node sends to a server.
+#[derive(Clone)]
+pub(crate) enum Request {
+    /// Charges.
+    Call(Arguments),
+    /// A script that charges nothing.
+    Script { text: String, keys: Vec<String>, words: Vec<String> },
+}
+
+/// What a server answers.
+#[derive(Clone, Debug)]
+pub(crate) enum Reply {
+    Numbers(Vec<u64>),
+    Texts(Vec<String>),
 }
 
 impl Default for Link {
@@ -52,7 +69,7 @@ impl Default for Link {
             cut: false,
             readiness: Readiness::Ready,
             failures: 0,
-            last: Vec::new(),
+            last: (Vec::new(), Vec::new()),
         }
     }
 }
@@ -69,9 +86,9 @@ impl Link {
 pub(crate) struct Flight {
     pub(crate) node: usize,
     server: usize,
-    arguments: Arguments,
-    reply: Result<Vec<u64>, StoreFailure>,
-    tell: Option<oneshot::Sender<Result<Vec<u64>, StoreFailure>>>,
+    request: Request,
+    reply: Result<Reply, StoreFailure>,
+    tell: Option<oneshot::Sender<Result<Reply, StoreFailure>>>,
     pub(crate) ended: Option<u64>,
     /// Whether it may have charged and the node does not know.
     pub(crate) ambiguous: bool,
@@ -80,6 +97,11 @@ pub(crate) struct Flight {
 impl Flight {
     pub(crate) const fn is_between(&self, node: usize, server: usize) -> bool {
         self.node == node && self.server == server
+    }
+
+    /// Whether it charges. Nothing that is counted depends on what other scripts do.
+    const fn charges(&self) -> bool {
+        matches!(self.request, Request::Call(_))
     }
 }
 
@@ -95,9 +117,15 @@ impl State {
         usize::from(slot) * self.servers.len() / SLOTS
     }
 
+    /// Numbers that mean nothing.
+    fn garbage(&mut self) -> impl Iterator<Item = u64> {
+        let count = self.random.usize(0..8);
+        (0..count).map(|_| self.random.u64(0..1_000))
+    }
+
     /// Whether a call of a node was away at some time since `since`, and nobody knows what it did.
     pub(crate) fn is_ambiguous(&self, node: usize, since: u64) -> bool {
-        let own = self.flights.values().filter(|flight| flight.node == node);
+        let own = self.flights.values().filter(|flight| flight.node == node && flight.charges());
         own.clone().any(|flight| match flight.ended {
             None => true,
             Some(ended) => ended >= since && flight.ambiguous,
@@ -106,7 +134,8 @@ impl State {
 
     /// Whether calls of a node are away.
     pub(crate) fn is_away(&self, node: usize) -> bool {
-        self.flights.values().any(|flight| flight.node == node && flight.ended.is_none())
+        let mut open = self.flights.values().filter(|flight| flight.ended.is_none());
+        open.any(|flight| flight.node == node && flight.charges())
     }
 }
 
@@ -137,12 +166,25 @@ impl StoreTransport for Wire {
         arguments: &Arguments,
         timeout: Duration,
     ) -> Result<Vec<u64>, StoreFailure> {
-        let answer = self.send(slot, arguments, timeout)?;
-        let settled = answer.await.unwrap_or(Err(StoreFailure::Lost));
-        if settled.is_err() {
-            self.disturbed();
+        match self.ask(slot, Request::Call(arguments.clone()), timeout).await? {
+            Reply::Numbers(numbers) => Ok(numbers),
+            Reply::Texts(_) => panic!("texts answer a call"),
         }
-        settled
+    }
+
+    async fn evaluate(
+        &self,
+        slot: u16,
+        script: &str,
+        keys: &[String],
+        arguments: &[String],
+        timeout: Duration,
+    ) -> Result<Vec<String>, StoreFailure> {
+        let (text, keys, words) = (script.to_owned(), keys.to_vec(), arguments.to_vec());
+        match self.ask(slot, Request::Script { text, keys, words }, timeout).await? {
+            Reply::Texts(texts) => Ok(texts),
+            Reply::Numbers(_) => panic!("numbers answer a script"),
+        }
     }
 
     fn record_invalid_reply(&self, slot: u16) {
@@ -170,12 +212,26 @@ impl Wire {
         self.world.oracle().disturbed[self.node] = Some(now);
     }
 
+    async fn ask(
+        &self,
+        slot: u16,
+        request: Request,
+        timeout: Duration,
+    ) -> Result<Reply, StoreFailure> {
+        let answer = self.send(slot, request, timeout)?;
+        let settled = answer.await.unwrap_or(Err(StoreFailure::Lost));
+        if settled.is_err() {
+            self.disturbed();
+        }
+        settled
+    }
+
     fn send(
         &self,
         slot: u16,
-        arguments: &Arguments,
+        request: Request,
         timeout: Duration,
-    ) -> Result<oneshot::Receiver<Result<Vec<u64>, StoreFailure>>, StoreFailure> {
+    ) -> Result<oneshot::Receiver<Result<Reply, StoreFailure>>, StoreFailure> {
         let id = self.world.number();
         let mut state = self.world.state();
         let server = state.server_of(slot);
@@ -189,7 +245,7 @@ impl Wire {
         let flight = Flight {
             node: self.node,
             server,
-            arguments: arguments.clone(),
+            request: request.clone(),
             reply: Err(StoreFailure::Lost),
             tell: Some(tell),
             ended: None,
@@ -199,13 +255,15 @@ impl Wire {
         let lost = state.random.u8(0..100) < link.loses_requests || link.silent;
         let (from, to) = link.delay;
         let delay = state.random.u64(from..=to) * 1_000;
-        let words = arguments.argv.len();
+        let (what, keys, words) = match &request {
+            Request::Call(arguments) => ("cells", arguments.keys.len(), arguments.argv.len()),
+            Request::Script { keys, words, .. } => ("keys of a script", keys.len(), words.len()),
+        };
         self.world.note(
             &mut state,
             format_args!(
-                "node {} -> server {server}: call {id} on {} cells, {words} words{}",
+                "node {} -> server {server}: call {id} on {keys} {what}, {words} words{}",
                 self.node,
-                arguments.keys.len(),
                 if lost { ", lost" } else { "" }
             ),
         );
@@ -227,18 +285,29 @@ impl World {
         if !state.servers[server].up {
             return;
         }
-        let reply = state.servers[server].call(&state.flights[&id].arguments, base + now);
+        let reply = state.servers[server].answer(&state.flights[&id].request, base + now);
         self.note(&mut state, format_args!("server {server}: call {id} runs: {reply:?}"));
         let link = state.links[node][server].clone();
         let dice = state.random.u8(0..100);
+        let garbles = dice < link.garbles;
+        let confuses = !garbles && dice < link.garbles + link.confuses;
         let told = match &reply {
-            Ok(_) if dice < link.garbles => {
-                Ok((0..state.random.usize(0..8)).map(|_| state.random.u64(0..1_000)).collect())
+            Ok(Reply::Numbers(_)) if garbles => Ok(Reply::Numbers(state.garbage().collect())),
+            Ok(Reply::Texts(_)) if garbles => {
+                Ok(Reply::Texts(state.garbage().map(|number| number.to_string()).collect()))
             }
-            Ok(_) if dice < link.garbles + link.confuses => Ok(link.last.clone()),
+            Ok(Reply::Numbers(_)) if confuses => Ok(Reply::Numbers(link.last.0.clone())),
+            Ok(Reply::Texts(_)) if confuses => Ok(Reply::Texts(link.last.1.clone())),
             _ => reply.clone(),
         };
-        state.links[node][server].last = reply.unwrap_or_default();
+        let State { links, flights, .. } = &mut *state;
+        let last = &mut links[node][server].last;
+        match (reply, &flights[&id].request) {
+            (Ok(Reply::Numbers(numbers)), _) => last.0 = numbers,
+            (Ok(Reply::Texts(texts)), _) => last.1 = texts,
+            (Err(_), Request::Call(_)) => last.0.clear(),
+            (Err(_), Request::Script { .. }) => last.1.clear(),
+        }
         if let Some(flight) = state.flights.get_mut(&id) {
             flight.reply = told;
         }
@@ -266,7 +335,7 @@ impl World {
         self.end(id, Err(StoreFailure::Timeout));
     }
 
-    fn end(&self, id: u64, settled: Result<Vec<u64>, StoreFailure>) {
+    fn end(&self, id: u64, settled: Result<Reply, StoreFailure>) {
         let mut state = self.state();
         let now = self.now();
         let Some(flight) = state.flights.get_mut(&id) else { return };

@@ -1,7 +1,8 @@
 //! A server of the store: the script in an interpreter, a clock of its own, and moods.
 
-use tollgate::store::redis::{Arguments, StoreFailure};
+use tollgate::store::redis::StoreFailure;
 
+use super::link::{Reply, Request};
 use support::lua::{Kept, Server as Scripted};
 
 /// One server.
@@ -19,11 +20,17 @@ impl Server {
         Self { script: Scripted::new(), up: true, refuses: None, off: 0 }
     }
 
-    /// Runs the script at `now`, nanoseconds since the epoch.
-    pub(crate) fn call(&self, arguments: &Arguments, now: u64) -> Result<Vec<u64>, StoreFailure> {
+    /// Runs a script at `now`, nanoseconds since the epoch.
+    pub(crate) fn answer(&self, request: &Request, now: u64) -> Result<Reply, StoreFailure> {
         self.script.set_time((now / 1_000).saturating_add_signed(self.off));
         self.script.refuse_writes(self.refuses);
-        self.script.run(arguments).map_err(|error| {
+        let reply = match request {
+            Request::Call(arguments) => self.script.run(arguments).map(Reply::Numbers),
+            Request::Script { text, keys, words } => {
+                self.script.evaluate(text, keys, words).map(Reply::Texts)
+            }
+        };
+        reply.map_err(|error| {
             let text = error.to_string();
             if text.contains("was not written by tollgate") || text.contains("WRONGTYPE") {
                 StoreFailure::Unreadable

@@ -10,6 +10,7 @@ mod conformance;
 mod console;
 mod engines;
 mod faults;
+mod fleet_exchange;
 mod lies;
 mod links;
 mod load;

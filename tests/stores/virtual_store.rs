@@ -122,6 +122,28 @@ impl VirtualStore {
         }
     }
 
+    /// Half of the way, the execution as it is planned, and back.
+    async fn carry<R>(
+        &self,
+        timeout: Duration,
+        execute: impl FnOnce() -> Result<R, StoreFailure> + Send,
+    ) -> Result<R, StoreFailure> {
+        let plan = *self.plan.lock();
+        let carry = async {
+            pause_of_a_slow_link(self.delay / 2).await;
+            let reply = match plan {
+                Plan::Fail(failure) => Err(failure),
+                Plan::Answer | Plan::LoseReply => execute(),
+            };
+            pause_of_a_slow_link(self.delay / 2).await;
+            if plan == Plan::LoseReply {
+                std::future::pending::<()>().await;
+            }
+            reply
+        };
+        tokio::time::timeout(timeout, carry).await.unwrap_or(Err(StoreFailure::Timeout))
+    }
+
     fn execute(&self, arguments: &Arguments) -> Result<Vec<u64>, StoreFailure> {
         let lua = self.lua.lock();
         lua.set_time(self.clock.now().wall.get() / 1_000);
@@ -155,21 +177,23 @@ impl StoreTransport for VirtualStore {
         timeout: Duration,
     ) -> Result<Vec<u64>, StoreFailure> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let plan = *self.plan.lock();
-        // Half of the way, and back.
-        let carry = async {
-            pause_of_a_slow_link(self.delay / 2).await;
-            let reply = match plan {
-                Plan::Fail(failure) => Err(failure),
-                Plan::Answer | Plan::LoseReply => self.execute(arguments),
-            };
-            pause_of_a_slow_link(self.delay / 2).await;
-            if plan == Plan::LoseReply {
-                std::future::pending::<()>().await;
-            }
-            reply
-        };
-        tokio::time::timeout(timeout, carry).await.unwrap_or(Err(StoreFailure::Timeout))
+        self.carry(timeout, || self.execute(arguments)).await
+    }
+
+    async fn evaluate(
+        &self,
+        _: u16,
+        script: &str,
+        keys: &[String],
+        arguments: &[String],
+        timeout: Duration,
+    ) -> Result<Vec<String>, StoreFailure> {
+        self.carry(timeout, || {
+            let lua = self.lua.lock();
+            lua.set_time(self.clock.now().wall.get() / 1_000);
+            Ok(lua.evaluate(script, keys, arguments).unwrap())
+        })
+        .await
     }
 
     fn record_invalid_reply(&self, _: u16) {}

@@ -25,6 +25,7 @@ mod circuit_breaker;
 mod connection;
 mod denial_cache;
 mod failure;
+mod fleet;
 mod key_rules;
 mod metrics;
 mod pending;
@@ -58,6 +59,10 @@ pub use address::{Address, Login, ServerDiscovery, StoreSettings, StoreTls};
 pub use call::{Argument, Arguments, Call, CallFull};
 pub use charge::{CellCharge, CellReply, ChargeReply, Operation, StoreCharge};
 pub use failure::StoreFailure;
+pub use fleet::{
+    FleetChunk, FleetCursor, FleetNews, FleetQuestion, MAX_FLEET_CHUNKS, MAX_FLEET_TEXT,
+    ReceivedChunk,
+};
 pub use key_rules::{
     CellAddress, MAX_KEY_RULES, RuleChange, RuleChangeError, RuleNews, RulesQuestion, RulesVersion,
 };

@@ -1,6 +1,7 @@
-//! The script in an interpreter of its own, on a small stand-in for the server: strings, lists and
-//! hashes that expire, and a clock that is turned by hand. One line of the script asks what time it
-//! is.
+//! The scripts in an interpreter of their own, on a small stand-in for the server: strings, lists, hashes and sorted sets
+//! that expire, and a clock that is turned by hand. One line of a script asks what time it is.
+
+mod sorted_set;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -8,18 +9,35 @@ use std::sync::{Arc, Mutex};
 use mlua::{Error, Function, IntoLua, Lua, Table, Value, Variadic};
 use tollgate::store::redis::{Argument, Arguments, Call, ChargeReply, SCRIPT, StoreCharge};
 
+pub use sorted_set::SortedSet;
+
 /// What a server keeps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kept {
     Text(String),
     List(Vec<String>),
     Hash(BTreeMap<String, String>),
+    SortedSet(SortedSet),
 }
 
 /// Commands that write nothing.
-const READS: [&str; 11] = [
-    "TIME", "GET", "LINDEX", "LRANGE", "LLEN", "HGET", "HMGET", "HGETALL", "HLEN", "EXISTS",
+const READS: [&str; 16] = [
+    "TIME",
+    "TYPE",
+    "GET",
+    "LINDEX",
+    "LRANGE",
+    "LLEN",
+    "HGET",
+    "HMGET",
+    "HGETALL",
+    "HLEN",
+    "EXISTS",
     "STRLEN",
+    "ZSCORE",
+    "ZCARD",
+    "ZRANGE",
+    "ZRANGEBYSCORE",
 ];
 
 #[derive(Default)]
@@ -116,6 +134,19 @@ impl Server {
         Ok(reply.into_iter().map(|number| number as u64).collect())
     }
 
+    /// Runs another script, whose reply is a list of texts.
+    pub fn evaluate(
+        &self,
+        script: &str,
+        keys: &[String],
+        rest: &[String],
+    ) -> Result<Vec<String>, Error> {
+        let globals = self.lua.globals();
+        globals.set("KEYS", keys)?;
+        globals.set("ARGV", rest)?;
+        self.lua.load(script).call(())
+    }
+
     /// Forgets everything.
     pub fn empty(&self) {
         self.keep.lock().unwrap().kept.clear();
@@ -174,6 +205,7 @@ impl Keep {
         let empty = match self.live(key) {
             Some(Kept::List(list)) => list.is_empty(),
             Some(Kept::Hash(hash)) => hash.is_empty(),
+            Some(Kept::SortedSet(set)) => set.is_empty(),
             Some(Kept::Text(_)) | None => false,
         };
         if empty {
@@ -189,7 +221,7 @@ impl Keep {
         match kept {
             None => Ok(None),
             Some(Kept::List(list)) => Ok(Some(list)),
-            Some(Kept::Text(_) | Kept::Hash(_)) => Err(wrong_type()),
+            Some(Kept::Text(_) | Kept::Hash(_) | Kept::SortedSet(_)) => Err(wrong_type()),
         }
     }
 
@@ -205,7 +237,19 @@ impl Keep {
         match kept {
             None => Ok(None),
             Some(Kept::Hash(hash)) => Ok(Some(hash)),
-            Some(Kept::Text(_) | Kept::List(_)) => Err(wrong_type()),
+            Some(Kept::Text(_) | Kept::List(_) | Kept::SortedSet(_)) => Err(wrong_type()),
+        }
+    }
+
+    fn sorted_set(&mut self, key: &str, make: bool) -> mlua::Result<Option<&mut SortedSet>> {
+        let kept = match make {
+            true => Some(self.made(key, Kept::SortedSet(SortedSet::default()))),
+            false => self.live(key),
+        };
+        match kept {
+            None => Ok(None),
+            Some(Kept::SortedSet(set)) => Ok(Some(set)),
+            Some(Kept::Text(_) | Kept::List(_) | Kept::Hash(_)) => Err(wrong_type()),
         }
     }
 
@@ -222,15 +266,25 @@ impl Keep {
                 let (seconds, micros) = (self.now / 1_000_000, self.now % 1_000_000);
                 vec![seconds.to_string(), micros.to_string()].into_lua(lua)
             }
+            "TYPE" => {
+                let kind = match self.live(&words[1]) {
+                    None => "none",
+                    Some(Kept::Text(_)) => "string",
+                    Some(Kept::List(_)) => "list",
+                    Some(Kept::Hash(_)) => "hash",
+                    Some(Kept::SortedSet(_)) => "zset",
+                };
+                lua.create_table_from([("ok", kind)])?.into_lua(lua)
+            }
             "GET" => match self.live(&words[1]) {
                 Some(Kept::Text(text)) => text.clone().into_lua(lua),
                 None => none(),
-                Some(Kept::List(_) | Kept::Hash(_)) => Err(wrong_type()),
+                Some(Kept::List(_) | Kept::Hash(_) | Kept::SortedSet(_)) => Err(wrong_type()),
             },
             "STRLEN" => match self.live(&words[1]) {
                 Some(Kept::Text(text)) => number(text.len()),
                 None => number(0),
-                Some(Kept::List(_) | Kept::Hash(_)) => Err(wrong_type()),
+                Some(Kept::List(_) | Kept::Hash(_) | Kept::SortedSet(_)) => Err(wrong_type()),
             },
             "SET" => {
                 let until = match words.get(3).map(String::as_str) {
@@ -258,6 +312,7 @@ impl Keep {
                 number(there)
             }
             word if word.starts_with('H') => self.call_hash(lua, words),
+            word if word.starts_with('Z') => self.call_sorted_set(lua, words),
             _ => self.call_list(lua, words),
         }
     }
@@ -356,6 +411,83 @@ impl Keep {
             other => Err(Error::runtime(format!("the script calls {other}"))),
         }
     }
+}
+
+impl Keep {
+    fn call_sorted_set(&mut self, lua: &Lua, words: &[String]) -> mlua::Result<Value> {
+        let key = words[1].as_str();
+        let word = |n: usize| words[n].as_str();
+        let rank = |n: usize| words[n].parse::<i64>().unwrap();
+        match words[0].as_str() {
+            "ZADD" => {
+                let Some(set) = self.sorted_set(key, true)? else { return number(0) };
+                let pairs = words[2..].chunks(2);
+                let new = pairs.filter(|pair| set.add(&pair[1], pair[0].parse().unwrap()));
+                number(new.count())
+            }
+            "ZSCORE" => match self.sorted_set(key, false)?.and_then(|set| set.score(word(2))) {
+                Some(score) => score.to_string().into_lua(lua),
+                None => none(),
+            },
+            "ZCARD" => number(self.sorted_set(key, false)?.map_or(0, |set| set.len())),
+            "ZRANGE" => {
+                let set = self.sorted_set(key, false)?;
+                let found = set.map_or(Vec::new(), |set| set.by_rank(rank(2), rank(3)));
+                members(lua, found, &words[4..])
+            }
+            "ZRANGEBYSCORE" => {
+                let set = self.sorted_set(key, false)?;
+                let found = set.map_or(Vec::new(), |set| set.by_score(word(2), word(3)));
+                members(lua, found, &words[4..])
+            }
+            "ZREM" => self.remove_members(key, &words[2..]),
+            "ZREMRANGEBYSCORE" => {
+                let set = self.sorted_set(key, false)?;
+                let found = set.map_or(Vec::new(), |set| set.by_score(word(2), word(3)));
+                self.remove_members(
+                    key,
+                    &found.into_iter().map(|(name, _)| name).collect::<Vec<_>>(),
+                )
+            }
+            "ZREMRANGEBYRANK" => {
+                let set = self.sorted_set(key, false)?;
+                let found = set.map_or(Vec::new(), |set| set.by_rank(rank(2), rank(3)));
+                self.remove_members(
+                    key,
+                    &found.into_iter().map(|(name, _)| name).collect::<Vec<_>>(),
+                )
+            }
+            other => Err(Error::runtime(format!("the script calls {other}"))),
+        }
+    }
+
+    fn remove_members(&mut self, key: &str, members: &[String]) -> mlua::Result<Value> {
+        let gone = self.sorted_set(key, false)?.map_or(0, |set| set.remove(members));
+        self.drop_empty(key);
+        number(gone)
+    }
+}
+
+/// Members as a range answers them, with the words behind the range: `WITHSCORES` and `LIMIT first count`.
+fn members(lua: &Lua, found: Vec<(String, f64)>, options: &[String]) -> mlua::Result<Value> {
+    let (mut with_scores, mut first, mut count) = (false, 0, usize::MAX);
+    let mut options = options.iter().map(String::as_str);
+    while let Some(option) = options.next() {
+        let mut next = || options.next().and_then(|word| word.parse().ok()).expect("a number");
+        match option {
+            "WITHSCORES" => with_scores = true,
+            "LIMIT" => (first, count) = (next(), next()),
+            other => panic!("a range with {other}"),
+        }
+    }
+    let mut texts = Vec::new();
+    for (member, score) in found.into_iter().skip(first).take(count) {
+        texts.push(member);
+        if with_scores {
+            texts.push(score.to_string());
+        }
+    }
+    texts.into_lua(lua)
 }
 
 fn none() -> mlua::Result<Value> {

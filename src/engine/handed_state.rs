@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::fleet::Identity;
 use super::generation::Generation;
 use super::loaded_limit::TierState;
 use super::predecessor::Predecessor;
@@ -16,7 +17,8 @@ use super::saved_records::encoded;
 use super::saved_state::EngineSource;
 use super::state::Engine;
 use super::succession::{HandedEvent, HandedKey, Successor, Told};
-use crate::estimator::MovedCell;
+use crate::clock::Nanos;
+use crate::estimator::{FleetCounts, MovedCell};
 use crate::state::{FrameKind, FrameSink, StateSource};
 use crate::store::{InFlightCounts, ReleaseHook};
 
@@ -36,6 +38,14 @@ struct ConfirmRecord {
     /// The limits by the numbers that the cells name.
     limits: Vec<(u8, String)>,
     cells: Vec<MovedCell>,
+}
+
+/// Which node of a fleet the process is.
+#[derive(Serialize, Deserialize)]
+struct FleetRecord {
+    identity: Identity,
+    /// Bounds of the shared time less the monotonic time, by which the cells are dated.
+    time: Option<(Nanos, Nanos)>,
 }
 
 impl ConfirmRecord {
@@ -85,6 +95,12 @@ impl EngineSource {
                 self.save_other_changes(sink);
             }
         }
+        // Before the cells: what the node published is forgotten before its counts are taken up.
+        let fleet = FleetRecord {
+            identity: engine.fleet().identity.get(),
+            time: engine.confirm_table().clock().bounds(),
+        };
+        sink.add(FrameKind::Fleet, 0, &encoded(&fleet));
         let limits = generation.estimate_numbers();
         for cells in engine.confirm.moved_cells().chunks(FRAME_RECORDS) {
             let record = ConfirmRecord { limits: limits.clone(), cells: cells.to_vec() };
@@ -142,6 +158,8 @@ impl Restorer {
         let mut unreadable = self.finish();
         for (kind, payload) in only_successor {
             let is_read = match kind {
+                FrameKind::Fleet => postcard::from_bytes(payload)
+                    .map(|record| engine.become_node(generation, record)),
                 FrameKind::Confirm => {
                     postcard::from_bytes::<ConfirmRecord>(payload).map(|record| {
                         for cell in record.renumbered(generation) {
@@ -162,6 +180,19 @@ impl Restorer {
             unreadable += u64::from(is_read.is_err());
         }
         (predecessor, unreadable)
+    }
+}
+
+impl Engine {
+    /// Becomes the node that the process before was. Its time is this one's: both continue one monotonic time.
+    fn become_node(&self, generation: &Generation, record: FleetRecord) {
+        if let Some((earliest, latest)) = record.time {
+            self.confirm.clock().set(earliest, latest);
+        }
+        self.fleet().identity.replace(record.identity, || {
+            let views = generation.estimates().filter_map(|estimate| estimate.fleet());
+            views.for_each(|view| view.replace(FleetCounts::default()));
+        });
     }
 }
 

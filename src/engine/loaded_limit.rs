@@ -12,11 +12,11 @@ use super::overflow::Overflow;
 use super::overrides::OverrideIndex;
 use super::reload_report::Carryover;
 use crate::clock::Now;
-use crate::estimator::EstimateLimit;
+use crate::estimator::{EstimateLimit, FleetView};
 use crate::limit::{Quota, Rate, WindowLengths};
 use crate::policy::key::KeyHasher;
 use crate::policy::{
-    AfterCrash, Count, KeySecret, Limit, OnStoreFailure, RateIndex, Tier, WhenFull,
+    AfterCrash, Count, KeySecret, Limit, OnStoreFailure, RateIndex, Scope, Tier, WhenFull,
 };
 use crate::store::{CellBudget, EmbeddedStore, InFlightCounts, IssuedQuota, QuotaSpec};
 
@@ -127,7 +127,9 @@ impl LoadedLimit {
         let same = before.filter(|before| before.identity == identity).map(|before| &before.state);
         let (state, carryover) = match &limit.count {
             Count::Estimate { rate, expect_per_second } => {
-                TierState::estimate(*rate, *expect_per_second, same, now)
+                let is_in_fleet = limit.scope == Scope::Fleet;
+                let tag = is_in_fleet.then(|| secret.fleet_tag(limit, rate.period()));
+                TierState::estimate(*rate, *expect_per_second, tag, same, now)
             }
             Count::Exact { quota, when_full, max_keys, on_store_failure, after_crash } => {
                 // The budget belongs to the limit's name, also under another key: old cells use it until they are
@@ -168,15 +170,29 @@ impl LoadedLimit {
 }
 
 impl TierState {
-    fn estimate(rate: Rate, expect: u32, same: Option<&Self>, now: Now) -> (Self, Carryover) {
+    /// `tag`: what nodes call the limit, if it counts over the fleet.
+    fn estimate(
+        rate: Rate,
+        expect: u32,
+        tag: Option<u64>,
+        same: Option<&Self>,
+        now: Now,
+    ) -> (Self, Carryover) {
         let Some(Self::Estimate(before)) = same else {
             let fresh = EstimateLimit::new(rate, expect, now);
+            let fresh = fresh.in_fleet(tag.map(|tag| Arc::new(FleetView::new(tag))));
             return (Self::Estimate(Arc::new(fresh)), Carryover::Restarted);
         };
-        if before.rate() == rate && before.expect_per_second() == expect {
+        let is_same_fleet = before.fleet().map(|view| view.tag()) == tag;
+        if before.rate() == rate && before.expect_per_second() == expect && is_same_fleet {
             return (Self::Estimate(Arc::clone(before)), Carryover::Kept);
         }
-        let next = EstimateLimit::after_reload(before, rate, expect, now);
+        // The counts of other nodes are of windows of one length.
+        let view = match before.fleet() {
+            Some(view) if is_same_fleet => Some(Arc::clone(view)),
+            _ => tag.map(|tag| Arc::new(FleetView::new(tag))),
+        };
+        let next = EstimateLimit::after_reload(before, rate, expect, now).in_fleet(view);
         let carryover = match next.shares_sketch_with(before) {
             true => Carryover::Converted,
             false => Carryover::Restarted,

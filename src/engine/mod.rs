@@ -22,6 +22,7 @@ mod embedded;
 mod event_order;
 mod exact;
 mod final_cost;
+mod fleet;
 mod generation;
 mod handed_over;
 #[cfg(feature = "bin")]
@@ -65,6 +66,7 @@ pub use counters::{CandidateComparison, Durations, LimitCounters, VerdictKind};
 #[cfg(feature = "bin")]
 pub(crate) use counters::{STRIPES, stripe};
 pub use decision::{Decision, LimitVerdict, Outcome};
+pub use fleet::{FleetExchange, FleetOutcome, FleetProgress};
 pub use generation::Generation;
 pub use look_up::{KeyCell, KeyState, LookUpError, TypedKey};
 pub use pending::{FinalResponse, PendingSettlement};

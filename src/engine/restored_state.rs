@@ -90,7 +90,8 @@ impl Restorer {
             | FrameKind::Complete
             | FrameKind::CleanStop
             | FrameKind::Confirm
-            | FrameKind::InFlight => {}
+            | FrameKind::InFlight
+            | FrameKind::Fleet => {}
         }
         None
     }

@@ -72,7 +72,8 @@ impl SavedContents {
             | FrameKind::Complete
             | FrameKind::CleanStop
             | FrameKind::Confirm
-            | FrameKind::InFlight => {}
+            | FrameKind::InFlight
+            | FrameKind::Fleet => {}
         }
     }
 

@@ -14,12 +14,13 @@ use super::decision::Decision;
 use super::delay_slots::DelaySlots;
 use super::event_order::EventOrder;
 use super::exact::ExactTier;
+use super::fleet::{Fleet, FleetProgress};
 use super::generation::{Generation, GenerationContext};
 use super::limit_registry::LimitRegistry;
 use super::reload_report::ReloadReport;
 use super::succession::Succession;
 use crate::clock::{Clock, Nanos, Now};
-use crate::estimator::ConfirmTable;
+use crate::estimator::{ConfirmTable, SharedInstant};
 use crate::policy::{KeyRule, KeySecret, Policy};
 #[cfg(feature = "bin")]
 use crate::store::CellBudget;
@@ -52,6 +53,8 @@ pub struct Engine {
     unsaved: AtomicU64,
     /// Rules that operators made for keys.
     pub(super) key_rules: Mutex<Arc<[KeyRule]>>,
+    /// How the exchange of counts between nodes goes.
+    fleet: Fleet,
     pub(super) succession: Succession,
     /// The counts of requests in flight that a successor has.
     pub(super) handed_in_flight: Mutex<Vec<Arc<InFlightCounts>>>,
@@ -75,6 +78,7 @@ impl Engine {
             durations: Durations::default(),
             unsaved: AtomicU64::new(0),
             key_rules: Mutex::new(Arc::from([])),
+            fleet: Fleet::default(),
             succession: Succession::default(),
             handed_in_flight: Mutex::default(),
         }
@@ -198,7 +202,7 @@ impl Engine {
     pub(crate) fn rotate_sketches(&self, generation: &Generation) {
         let now = self.now();
         for estimate in generation.estimates() {
-            estimate.rotate(now);
+            estimate.rotate(&self.confirm, now);
         }
     }
 
@@ -213,6 +217,30 @@ impl Engine {
     pub(crate) fn may_lack_room(&self, generation: &Generation) -> bool {
         let embedded = &self.exact.embedded;
         generation.exact_budgets().any(|budget| embedded.may_lack_room(budget))
+    }
+
+    /// How the exchange of counts between nodes goes.
+    pub const fn fleet_progress(&self) -> &FleetProgress {
+        &self.fleet.progress
+    }
+
+    pub(super) const fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// Whether requests are judged by the counts of this engine, and not by a successor's.
+    pub(super) fn counts_here(&self) -> bool {
+        self.succession.is_here()
+    }
+
+    /// The present time by the clock that divides windows of the estimate tier.
+    pub(super) fn shared_instant(&self) -> SharedInstant {
+        self.confirm.clock().read(self.now())
+    }
+
+    /// The secret of the keys.
+    pub(super) const fn key_secret(&self) -> &KeySecret {
+        &self.secret
     }
 
     /// The table that counts the suspects of the estimate tier.

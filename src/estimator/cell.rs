@@ -1,6 +1,6 @@
 //! A cell of the confirm table: the exact count of one key under one limit.
 
-use super::attempt::Spending;
+use super::attempt::{ChargeAttempt, Spending};
 use crate::clock::Nanos;
 use crate::limit::{SlidingWindow, Verdict, WindowPair};
 use crate::policy::KeyHash;
@@ -36,7 +36,6 @@ impl ConfirmCell {
     }
 
     /// What the key sent, and what adds to its rank.
-    #[cfg(feature = "bin")]
     pub(super) const fn windows(&self) -> (WindowPair, WindowPair) {
         (self.counted, self.weight)
     }
@@ -50,15 +49,12 @@ impl ConfirmCell {
     }
 
     /// Judges, and charges if the units fit or the attempt is a debit.
-    pub(super) fn spend(
-        &mut self,
-        quota: SlidingWindow,
-        spending: Spending,
-        now: Nanos,
-    ) -> Verdict {
+    pub(super) fn spend(&mut self, attempt: &ChargeAttempt) -> Verdict {
+        let ChargeAttempt { quota, spending, at, .. } = *attempt;
+        let now = at.earliest;
         self.convert_to(quota, now);
         let cost = spending.cost();
-        let verdict = quota.judge(self.counted, cost, now);
+        let verdict = attempt.judge(self.counted);
         if verdict.allowed || matches!(spending, Spending::Debit(_)) {
             quota.charge(&mut self.counted, cost, now);
         } else {
@@ -68,16 +64,26 @@ impl ConfirmCell {
         verdict
     }
 
-    /// Judges a cost of zero: the key's present numbers.
-    pub(super) fn judge(&mut self, quota: SlidingWindow, now: Nanos) -> Verdict {
+    /// What the key sent since it has this cell, under its limit's present quota.
+    pub(super) fn counted(&mut self, quota: SlidingWindow, now: Nanos) -> WindowPair {
         self.convert_to(quota, now);
-        quota.judge(self.counted, 0, now)
+        self.counted
     }
 
     /// Takes back what was charged at `charged`.
     pub(super) fn refund(&mut self, cost: u32, charged: Nanos) {
         if let Some(quota) = self.quota {
             quota.refund(&mut self.counted, cost, charged);
+        }
+    }
+
+    /// Dates all counts back by at least this time.
+    pub(super) fn date_back(&mut self, back: Nanos) {
+        if let Some(quota) = self.quota {
+            let windows = back.get().div_ceil(quota.rate().period().get());
+            let windows = u32::try_from(windows).unwrap_or(u32::MAX / 2);
+            self.counted = self.counted.dated_back(windows);
+            self.weight = self.weight.dated_back(windows);
         }
     }
 

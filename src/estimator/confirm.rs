@@ -24,9 +24,10 @@ use prefetch_index::prefetch_index;
 use super::attempt::{AttemptResult, ChargeAttempt, Spending, Suspect};
 use super::cell::{ConfirmCell, share};
 use super::set::{ConfirmSet, TaggedCell, WAYS, Ways};
+use super::shared_clock::SharedClock;
 use super::spot::{Spot, SpotHasher};
 use crate::clock::{Nanos, Now};
-use crate::limit::{SlidingWindow, Verdict, WindowPair};
+use crate::limit::{SlidingWindow, WindowPair};
 use crate::policy::KeyHash;
 
 /// Cells of the table: 4 MiB.
@@ -55,6 +56,7 @@ pub struct ConfirmTable {
     pub(super) live: AtomicUsize,
     /// Where the next sweep begins.
     cursor: AtomicUsize,
+    clock: SharedClock,
 }
 
 /// A cell of a set that is locked.
@@ -85,6 +87,7 @@ impl ConfirmTable {
             hasher: SpotHasher::random(sets),
             live: AtomicUsize::new(0),
             cursor: AtomicUsize::new(0),
+            clock: SharedClock::default(),
         }
     }
 
@@ -122,11 +125,12 @@ impl ConfirmTable {
 
     /// Judges, and charges if allowed. A suspect without a cell gets one if possible.
     pub(super) fn charge(&self, attempt: ChargeAttempt) -> AttemptResult {
-        let ChargeAttempt { spot, quota, spending, suspect, now, .. } = attempt;
+        let ChargeAttempt { spot, suspect, at, .. } = attempt;
+        let now = at.earliest;
         let set = &self.sets[spot.first];
         let mut ways = set.lock();
         if let Some(cell) = ways.find(spot) {
-            return AttemptResult { verdict: cell.spend(quota, spending, now), uncounted: None };
+            return AttemptResult { verdict: cell.spend(&attempt), uncounted: None };
         }
         if !set.has_keys_in_second() {
             let Some(suspect) = suspect else {
@@ -141,10 +145,14 @@ impl ConfirmTable {
         self.charge_in_both(attempt)
     }
 
-    /// The verdict on a charge of zero.
-    pub(super) fn judge(&self, key: KeyHash, quota: SlidingWindow, now: Nanos) -> Verdict {
-        self.with_cell(key, |cell| cell.judge(quota, now))
-            .unwrap_or_else(|| quota.judge(WindowPair::default(), 0, now))
+    /// What a key certainly sent to this node.
+    pub(super) fn counted(&self, key: KeyHash, quota: SlidingWindow, now: Nanos) -> WindowPair {
+        self.with_cell(key, |cell| cell.counted(quota, now)).unwrap_or_default()
+    }
+
+    /// The time by which windows are divided.
+    pub const fn clock(&self) -> &SharedClock {
+        &self.clock
     }
 
     /// Takes back what was charged at `charged` (wall time), if the key still has a cell.
@@ -157,13 +165,25 @@ impl ConfirmTable {
         self.with_cell(key, ConfirmCell::reset);
     }
 
+    /// Dates all counts back by at least this time, because the clock of the table has gone back: no unit may count for longer
+    /// than it would have. It locks every set in turn.
+    pub fn date_back(&self, back: Nanos) {
+        if back == Nanos::ZERO {
+            return;
+        }
+        for set in &self.sets {
+            set.lock().used_mut().for_each(|cell| cell.date_back(back));
+        }
+    }
+
     /// Frees cells that went idle, in the next sets of the table.
     pub fn sweep(&self, now: Now) {
+        let now = self.clock.read(now).earliest;
         for _ in 0..SWEEP_SETS.min(self.sets.len()) {
             let index = self.cursor.fetch_add(1, Ordering::Relaxed) % self.sets.len();
             let mut ways = self.sets[index].lock();
             for way in 0..WAYS {
-                if let Some(key) = ways.free_idle(way, now.wall) {
+                if let Some(key) = ways.free_idle(way, now) {
                     self.live.fetch_sub(1, Ordering::Relaxed);
                     self.record_removal(index, key);
                 }
@@ -173,11 +193,12 @@ impl ConfirmTable {
 
     /// Charges with both sets locked: the key may have its cell in the second set, or the first set is full.
     fn charge_in_both(&self, attempt: ChargeAttempt) -> AttemptResult {
-        let ChargeAttempt { spot, quota, spending, suspect, now, .. } = attempt;
+        let ChargeAttempt { spot, suspect, at, .. } = attempt;
+        let now = at.earliest;
         let mut sets = self.lock_both(spot);
         // The first set was unlocked for a moment: another thread may have admitted the key.
         if let Some(cell) = sets.find(spot) {
-            return AttemptResult { verdict: cell.spend(quota, spending, now), uncounted: None };
+            return AttemptResult { verdict: cell.spend(&attempt), uncounted: None };
         }
         let Some(suspect) = suspect else {
             return attempt.result_without_cell();
@@ -242,7 +263,8 @@ impl ConfirmTable {
         attempt: ChargeAttempt,
         suspect: Suspect,
     ) -> AttemptResult {
-        let ChargeAttempt { spot, quota, spending, now, .. } = attempt;
+        let ChargeAttempt { spot, quota, spending, at, .. } = attempt;
+        let now = at.earliest;
         let cost = spending.cost();
         let (in_first, in_second) = (sets.first.smallest(now), sets.second.smallest(now));
         let (smallest, rank) = if in_second.rank < in_first.rank {
@@ -292,10 +314,11 @@ impl ConfirmTable {
         attempt: ChargeAttempt,
         suspect: Suspect,
     ) -> AttemptResult {
-        let ChargeAttempt { spot, quota, spending, now, .. } = attempt;
+        let ChargeAttempt { spot, quota, at, .. } = attempt;
+        let now = at.earliest;
         let uncounted = self.max_uncounted(spot, suspect, now);
         let mut newcomer = ConfirmCell::new(spot.key, quota, rank, now);
-        let verdict = newcomer.spend(quota, spending, now);
+        let verdict = newcomer.spend(&attempt);
         let tagged = TaggedCell { tag: spot.tag, limit: attempt.limit, cell: newcomer };
         self.put(cell, spot.first, tagged);
         AttemptResult { verdict, uncounted: Some(uncounted) }

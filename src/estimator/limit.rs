@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::attempt::{ChargeAttempt, Spending, Suspect};
+use super::attempt::{ChargeAttempt, Spending, Suspect, judge_counts};
 use super::confirm::ConfirmTable;
+use super::fleet_view::FleetView;
 use super::peak_error::PeakError;
 use super::senders::Sender;
 use super::sketch::{Sketch, SketchCharge, SketchReceipt};
@@ -21,13 +22,15 @@ pub struct EstimateLimit {
     expect_per_second: u32,
     sketch: Arc<Sketch>,
     errors: Arc<PeakError>,
+    /// What other nodes have counted, if the limit counts over the fleet.
+    fleet: Option<Arc<FleetView>>,
 }
 
 /// Proof of a charge, by which it can be refunded.
 #[derive(Clone, Copy, Debug)]
 pub struct EstimateReceipt {
     sketch: SketchReceipt,
-    /// When it was charged (wall time), for the window of the cell.
+    /// When it was charged (by the clock of the table), for the window of the cell.
     at: Nanos,
 }
 
@@ -47,7 +50,19 @@ impl EstimateLimit {
             expect_per_second,
             sketch: Arc::new(Sketch::new(size, rate.period(), now)),
             errors: Arc::default(),
+            fleet: None,
         }
+    }
+
+    /// The same limit, which counts over the fleet (with the counts of other nodes), or on this node alone (`None`).
+    #[must_use]
+    pub fn in_fleet(self, fleet: Option<Arc<FleetView>>) -> Self {
+        Self { fleet, ..self }
+    }
+
+    /// What other nodes have counted, if the limit counts over the fleet.
+    pub const fn fleet(&self) -> Option<&Arc<FleetView>> {
+        self.fleet.as_ref()
     }
 
     /// The limit that replaces `before` after a reload. If the window and the size are unchanged, the sketch is kept.
@@ -57,7 +72,8 @@ impl EstimateLimit {
         let keeps_sketch = before.sketch.size() == SketchSize::new(rate, expect_per_second)
             && before.rate().period() == rate.period();
         if !keeps_sketch {
-            return Self::numbered(before.number, rate, expect_per_second, now);
+            let fresh = Self::numbered(before.number, rate, expect_per_second, now);
+            return fresh.in_fleet(before.fleet.clone());
         }
         Self {
             quota: SlidingWindow::new(rate),
@@ -65,6 +81,7 @@ impl EstimateLimit {
             expect_per_second,
             sketch: Arc::clone(&before.sketch),
             errors: Arc::clone(&before.errors),
+            fleet: before.fleet.clone(),
         }
     }
 
@@ -77,6 +94,7 @@ impl EstimateLimit {
             expect_per_second: self.expect_per_second,
             sketch: Arc::clone(&self.sketch),
             errors: Arc::clone(&self.errors),
+            fleet: self.fleet.clone(),
         }
     }
 
@@ -115,20 +133,24 @@ impl EstimateLimit {
         let spot = table.locate(key);
         let SketchCharge { sum, receipt: in_sketch } = self.sketch.charge(key, cost);
         let threshold = self.threshold(table);
-        let suspect = (sum >= threshold).then(|| Suspect {
+        // A key that other nodes counted is counted here from its first unit.
+        let elsewhere = self.fleet.as_ref().and_then(|fleet| fleet.of_key(key));
+        let suspect = (sum >= threshold || elsewhere.is_some()).then(|| Suspect {
             sent: saturated(sum.saturating_sub(u64::from(cost))),
             unwatched: saturated(threshold - 1),
         });
         if suspect.is_none() {
             self.errors.record(threshold - 1);
         }
+        let at = table.clock().read(now);
         let attempt = ChargeAttempt {
             spot,
             quota: self.quota,
             limit: self.number,
             spending,
             suspect,
-            now: now.wall,
+            elsewhere,
+            at,
         };
         let result = table.charge(attempt);
         if let Some(uncounted) = result.uncounted {
@@ -137,7 +159,7 @@ impl EstimateLimit {
         if !result.verdict.allowed && matches!(spending, Spending::Charge(_)) {
             self.sketch.refund(in_sketch);
         }
-        (result.verdict, EstimateReceipt { sketch: in_sketch, at: now.wall })
+        (result.verdict, EstimateReceipt { sketch: in_sketch, at: at.earliest })
     }
 
     /// Takes back an allowed charge, because another limit refused the request or the origin's response refunds it.
@@ -158,22 +180,28 @@ impl EstimateLimit {
 
     /// The verdict on a charge of zero: the key's present numbers.
     pub fn judge(&self, table: &ConfirmTable, key: KeyHash, now: Now) -> Verdict {
-        table.judge(key, self.quota, now.wall)
+        let at = table.clock().read(now);
+        let own = table.counted(key, self.quota, at.earliest);
+        let elsewhere = self.fleet.as_ref().and_then(|fleet| fleet.of_key(key));
+        judge_counts(self.quota, own, elsewhere, 0, at)
     }
 
     /// The keys with cells that send most now, those that tried to send most first. It locks every set of the table in
     /// turn: not for the request path.
     pub fn heaviest(&self, table: &ConfirmTable, count: usize, now: Now) -> Vec<Sender> {
-        let mut senders = table.senders(self.number, self.quota, now.wall);
+        let now = table.clock().read(now).earliest;
+        let mut senders = table.senders(self.number, self.quota, now);
         senders.sort_by_key(|sender| std::cmp::Reverse((sender.sent, sender.spent)));
         senders.truncate(count);
         senders
     }
 
     /// Begins a new window when the present one is over. It allocates a slot, so housekeeping calls it, not a request.
-    pub fn rotate(&self, now: Now) {
+    pub fn rotate(&self, table: &ConfirmTable, now: Now) {
+        // The grid of the cells, which are judged by the sketch's windows.
+        let now = table.clock().read(now).earliest;
         self.sketch.rotate(now);
-        self.errors.rotate(now.wall.get() / self.rate().period().get());
+        self.errors.rotate(now.get() / self.rate().period().get());
     }
 
     /// Units per window.

@@ -17,17 +17,21 @@
 mod attempt;
 mod cell;
 mod confirm;
+mod fleet_view;
 mod limit;
 #[cfg(feature = "bin")]
 mod moved_cells;
 mod peak_error;
 mod senders;
 mod set;
+mod shared_clock;
 mod sketch;
 mod spot;
 
 pub use confirm::{CONFIRM_CELLS, ConfirmTable};
+pub use fleet_view::{FleetCounts, FleetView};
 pub use limit::{EstimateLimit, EstimateReceipt};
 #[cfg(feature = "bin")]
 pub use moved_cells::MovedCell;
-pub use senders::Sender;
+pub use senders::{NodeCount, Sender};
+pub use shared_clock::{SharedClock, SharedInstant};

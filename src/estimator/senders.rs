@@ -5,7 +5,7 @@
 
 use super::confirm::ConfirmTable;
 use crate::clock::Nanos;
-use crate::limit::SlidingWindow;
+use crate::limit::{SlidingWindow, WindowPair};
 use crate::policy::KeyHash;
 
 /// What a watched key sends.
@@ -17,6 +17,19 @@ pub struct Sender {
     pub sent: u32,
     /// Units that count now.
     pub spent: u32,
+}
+
+/// What this node counted of a key under one limit.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeCount {
+    /// The number of the limit ([`super::EstimateLimit::number`]).
+    pub limit: u8,
+    /// The length of its window.
+    pub period: Nanos,
+    /// The key.
+    pub key: KeyHash,
+    /// What the key certainly sent to this node.
+    pub counted: WindowPair,
 }
 
 impl ConfirmTable {
@@ -33,6 +46,24 @@ impl ConfirmTable {
         }
         found.retain(|sender| sender.sent > 0);
         found
+    }
+
+    /// What this node counted of every key with a cell, whatever its limit. It locks one set at a time.
+    pub fn visit_counts(&self, mut visit: impl FnMut(NodeCount)) {
+        for set in &self.sets {
+            let ways = set.lock();
+            for (limit, cell) in ways.used() {
+                if let Some(quota) = cell.quota() {
+                    let (counted, _) = cell.windows();
+                    visit(NodeCount {
+                        limit,
+                        period: quota.rate().period(),
+                        key: cell.key(),
+                        counted,
+                    });
+                }
+            }
+        }
     }
 }
 

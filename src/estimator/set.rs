@@ -117,10 +117,15 @@ impl Ways {
     }
 
     /// The cells in use, each with the number of its limit.
-    #[cfg(feature = "bin")]
     pub(super) fn used(&self) -> impl Iterator<Item = (u8, &ConfirmCell)> {
         let used = (0..WAYS).filter(|way| self.tags[*way] != UNUSED);
         used.map(|way| (self.limits[way], &self.cells[way]))
+    }
+
+    /// The cells in use, to be changed.
+    pub(super) fn used_mut(&mut self) -> impl Iterator<Item = &mut ConfirmCell> {
+        let cells = self.tags.iter().zip(&mut self.cells);
+        cells.filter(|(tag, _)| **tag != UNUSED).map(|(_, cell)| cell)
     }
 
     /// The keys of the cells.

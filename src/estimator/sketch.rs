@@ -152,10 +152,10 @@ impl Sketch {
         }
     }
 
-    /// Begins the window of `now` with an empty slot with new seeds, if that window is later than the current one. Of
+    /// Begins the window of `now` (wall time) with an empty slot with new seeds, if that window is later than the current one. Of
     /// several threads that call this at once, one rotates.
-    pub(super) fn rotate(&self, now: Now) {
-        let window = now.wall.get() / self.period.get();
+    pub(super) fn rotate(&self, now: Nanos) {
+        let window = now.get() / self.period.get();
         if self.slots.load().window >= window {
             return;
         }
@@ -231,7 +231,7 @@ mod tests {
         for rotations in 0..5 {
             let sketch = sketch();
             let stale = sketch.slots.load();
-            (0..rotations).for_each(|rotation| sketch.rotate(at(101 + rotation)));
+            (0..rotations).for_each(|rotation| sketch.rotate(at(101 + rotation).wall));
             let charge = sketch.charge_from(stale, KEY, 3);
             assert_eq!(sketch.sum(KEY), 3, "after {rotations} rotations");
             sketch.refund(charge.receipt);
@@ -243,15 +243,15 @@ mod tests {
     fn a_charge_counts_for_two_windows_and_for_longer_when_a_rotation_is_late() {
         let sketch = sketch();
         sketch.charge(KEY, 1);
-        sketch.rotate(at(101));
+        sketch.rotate(at(101).wall);
         sketch.charge(KEY, 1);
         assert_eq!(sketch.sum(KEY), 2);
         // Three windows without a rotation: the slot holds charges of each of them.
-        sketch.rotate(at(104));
+        sketch.rotate(at(104).wall);
         assert_eq!(sketch.sum(KEY), 1);
-        sketch.rotate(at(105));
+        sketch.rotate(at(105).wall);
         assert_eq!(sketch.sum(KEY), 0);
-        sketch.rotate(at(103));
+        sketch.rotate(at(103).wall);
         sketch.charge(KEY, 1);
         assert_eq!(sketch.sum(KEY), 1, "a time that runs back rotates nothing");
     }

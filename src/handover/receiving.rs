@@ -218,7 +218,7 @@ fn take_up(
 
 impl TakingUp {
     fn read(&mut self, kind: FrameKind, group: u8, payload: Vec<u8>) -> io::Result<()> {
-        if matches!(kind, FrameKind::Confirm | FrameKind::InFlight) {
+        if matches!(kind, FrameKind::Confirm | FrameKind::InFlight | FrameKind::Fleet) {
             self.last_bytes += payload.len();
             if self.copied.is_none() || self.last_bytes > MAX_LAST_BYTES {
                 return Err(unexpected());

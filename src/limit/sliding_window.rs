@@ -38,6 +38,48 @@ impl WindowPair {
     pub(super) const fn new(window: u64, current: u32, previous: u32) -> Self {
         Self { window: window as u32, current, previous }
     }
+
+    /// The window that [`Self::current`] belongs to (counted from the epoch modulo 2^32), its units, and those of the window
+    /// before it.
+    pub const fn counts(self) -> (u32, u32, u32) {
+        (self.window, self.current, self.previous)
+    }
+
+    /// From its [`Self::counts`].
+    pub const fn of_counts((window, current, previous): (u32, u32, u32)) -> Self {
+        Self { window, current, previous }
+    }
+
+    /// Both counts together, as of the later window of the two. Units of windows that are too old then are left out.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let is_later = other.window.wrapping_sub(self.window) <= u32::MAX / 2;
+        let window = if is_later { other.window } else { self.window };
+        let (own, other) = (self.as_of(window), other.as_of(window));
+        Self {
+            window,
+            current: own.current.saturating_add(other.current),
+            previous: own.previous.saturating_add(other.previous),
+        }
+    }
+
+    /// The same counts, so many windows earlier.
+    #[must_use]
+    pub const fn dated_back(self, windows: u32) -> Self {
+        Self { window: self.window.wrapping_sub(windows), ..self }
+    }
+
+    /// The counts that belong to a window and to the one before it. Units of a later window are left out: they are no units
+    /// of these windows.
+    fn as_of(self, window: u32) -> Self {
+        let (current, previous) = match window.wrapping_sub(self.window) {
+            0 => (self.current, self.previous),
+            1 => (0, self.current),
+            u32::MAX => (self.previous, 0),
+            _ => (0, 0),
+        };
+        Self { window, current, previous }
+    }
 }
 
 /// `rate.count` units in a moving window of `rate.period`.
@@ -131,6 +173,18 @@ impl SlidingWindow {
     pub fn sum(&self, cell: WindowPair, now: Nanos) -> u32 {
         let live = self.live(cell, now).pair;
         live.current.saturating_add(live.previous)
+    }
+
+    /// Counts of two counters of one key, as of `now` (wall time), on one grid: shares of previous windows are added before they
+    /// are rounded. Units of windows after `now` are left out.
+    pub fn sum_of_counters(&self, first: WindowPair, second: WindowPair, now: Nanos) -> WindowPair {
+        let window = GridPosition::at(now, self.rate.period()).window;
+        first.as_of(window).plus(second.as_of(window))
+    }
+
+    /// The counter with the units that still count at `now` (wall time).
+    pub fn live_counts(&self, cell: WindowPair, now: Nanos) -> WindowPair {
+        self.live(cell, now).pair
     }
 
     /// Units that count at `now` (wall time): those of the current window and the covered share of the previous

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::file_watch::FileWatch;
 use super::judge::Limiter;
+use crate::engine::FleetExchange;
 use crate::jwks;
 
 /// The time between two rounds. Each sweeps a small part of the keys.
@@ -29,7 +30,18 @@ impl Limiter {
         let (rounds, watching) = (self.clone(), self.clone());
         async move {
             // A reload that hangs (a file system that does not answer) delays no round.
-            tokio::join!(rounds.run_rounds(), watching.watch_file());
+            let exchanging = rounds.clone();
+            tokio::join!(rounds.run_rounds(), watching.watch_file(), exchanging.exchange_counts());
+        }
+    }
+
+    /// Exchanges counts with the other nodes, if limits count over the fleet.
+    async fn exchange_counts(&self) {
+        let mut exchange = FleetExchange::default();
+        loop {
+            let loaded = self.shared.loaded.load_full();
+            let pause = exchange.step(&self.shared.engine, &loaded.generation).await;
+            tokio::time::sleep(pause).await;
         }
     }
 

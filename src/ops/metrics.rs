@@ -1,4 +1,4 @@
-//! `/metrics`: this file, and no other, has the names that dashboards depend on.
+//! `/metrics`: this file, and for the exchange of counts `fleet_metrics.rs`, have the names that dashboards depend on.
 //!
 //! The rooms below count in plain atomics; this file reads them at each scrape. What must always hold: labels come from
 //! the configuration or from closed lists, never from a request.
@@ -11,6 +11,7 @@ use prometheus::proto::{MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
 
 use super::audit::{AuditLog, ChangeKind};
+use super::fleet_metrics::fleet;
 use super::line_writer::LineWriter;
 use super::metric_family::{counter, family, gauge, histogram, histogram_in_units};
 use super::status::Status;
@@ -65,6 +66,7 @@ pub fn render(sources: Sources<'_>) -> String {
     requests_and_keys(sources, &mut families);
     key_sets(sources, &mut families);
     estimator(sources, &mut families);
+    fleet(sources.engine, &sources.live.generation, &mut families);
     store(sources, &mut families);
     saved_state(sources, &mut families);
     handover(sources, &mut families);

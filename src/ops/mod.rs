@@ -8,6 +8,7 @@ mod access_log;
 mod admin;
 mod audit;
 mod certificate_warnings;
+mod fleet_metrics;
 mod json_text;
 mod key_changes;
 mod lifecycle;

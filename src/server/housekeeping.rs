@@ -12,6 +12,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::clock::{Nanos, RoundedSpan};
 use crate::edge::TicketKeys;
+use crate::engine::FleetExchange;
 use crate::history::TrafficHistory;
 use crate::jwks;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
@@ -51,6 +52,16 @@ struct StateWatch {
     unsaved_next: Nanos,
 }
 
+/// Exchanges counts with the other nodes of the fleet, for as long as the process lives.
+async fn exchange_counts(reloader: Arc<Reloader>) {
+    let mut exchange = FleetExchange::default();
+    loop {
+        let live = reloader.live.load_full();
+        let pause = exchange.step(&reloader.engine, &live.generation).await;
+        tokio::time::sleep(pause).await;
+    }
+}
+
 impl Housekeeping {
     pub(super) async fn run(self) {
         let mut ticks = tokio::time::interval(TICK);
@@ -63,6 +74,7 @@ impl Housekeeping {
                 tokio::time::sleep(POLL_EVERY).await;
             }
         });
+        tokio::spawn(exchange_counts(Arc::clone(&self.reloader)));
         loop {
             tokio::select! {
                 _ = ticks.tick() => {

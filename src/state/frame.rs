@@ -53,10 +53,12 @@ pub enum FrameKind {
     Confirm = 10,
     /// Requests in flight; only on the way to a successor.
     InFlight = 11,
+    /// Which node of a fleet the process is, and its time; only on the way to a successor.
+    Fleet = 12,
 }
 
 impl FrameKind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Start,
         Self::Time,
         Self::Quotas,
@@ -68,6 +70,7 @@ impl FrameKind {
         Self::CleanStop,
         Self::Confirm,
         Self::InFlight,
+        Self::Fleet,
     ];
 }
 

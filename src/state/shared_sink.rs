@@ -28,7 +28,7 @@ impl FrameSink for SharedSink<'_> {
     fn add(&mut self, kind: FrameKind, group: u8, payload: &[u8]) {
         let (is_for_log, is_for_successor) = match kind {
             FrameKind::Cells => (self.cells != CellsFor::Successor, self.cells != CellsFor::Log),
-            FrameKind::Confirm | FrameKind::InFlight => (false, true),
+            FrameKind::Confirm | FrameKind::InFlight | FrameKind::Fleet => (false, true),
             FrameKind::Start
             | FrameKind::Quotas
             | FrameKind::Bans

@@ -12,6 +12,7 @@ use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
 
 use super::address;
 use super::source::Source;
+use crate::clock::Nanos;
 use crate::policy::{Facts, Limit};
 
 /// The deployment's secret. Without it a client could choose colliding keys, or guess a key from its hash.
@@ -82,6 +83,25 @@ impl KeySecret {
         write_framed(&mut hasher, b"log");
         write_framed(&mut hasher, source.as_bytes());
         write_framed(&mut hasher, value);
+        let Hash128 { h1, h2 } = hasher.finish128();
+        u128::from(h1) << 64 | u128::from(h2)
+    }
+
+    /// What nodes call a limit when they exchange its counts: limits that count the same keys in windows of the same length
+    /// have the same name.
+    pub fn fleet_tag(&self, limit: &Limit, period: Nanos) -> u64 {
+        let mut hasher = SipHasher13::new_with_key(&self.0);
+        write_framed(&mut hasher, b"fleet limit");
+        write_framed(&mut hasher, limit.identity().as_bytes());
+        hasher.write_u64(period.get());
+        hasher.finish128().h1
+    }
+
+    /// A checksum over texts that nodes exchange. Who does not know the secret cannot compute it.
+    pub fn fleet_checksum(&self, parts: &[&[u8]]) -> u128 {
+        let mut hasher = SipHasher13::new_with_key(&self.0);
+        write_framed(&mut hasher, b"fleet chunk");
+        parts.iter().for_each(|part| write_framed(&mut hasher, part));
         let Hash128 { h1, h2 } = hasher.finish128();
         u128::from(h1) << 64 | u128::from(h2)
     }

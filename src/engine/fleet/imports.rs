@@ -1,0 +1,147 @@
+//! What other nodes of the fleet have published.
+//!
+//! For each node and key the record with the highest version holds. Refunds and resets lower a count, so the latest word
+//! of a node is true and not its largest. What must always hold: memory is bounded, and what is dropped for want of room is
+//! the least of what was counted; a count that is dropped refuses nobody.
+
+use std::collections::HashSet;
+
+use hashbrown::HashMap;
+
+use super::limits::{FleetLimit, FleetLimits};
+use super::records::{CountChunk, CountName, CountRecord};
+use crate::clock::Nanos;
+use crate::estimator::FleetCounts;
+use crate::limit::WindowPair;
+use crate::policy::KeyHash;
+
+/// The most counts of other nodes that a node keeps: about 10 MB.
+const MAX_IMPORTED: usize = 131_072;
+
+/// How many counts may be above [`MAX_IMPORTED`] before the lightest are dropped.
+const SPARE: usize = MAX_IMPORTED / 8;
+
+/// Counts of other nodes.
+#[derive(Debug, Default)]
+pub(super) struct Imports {
+    counts: HashMap<(CountName, u64), Imported>,
+    /// Whether counts have changed since they were summed up last.
+    is_changed: bool,
+}
+
+/// What one node counted of a key.
+#[derive(Clone, Copy, Debug)]
+struct Imported {
+    version: u64,
+    counted: WindowPair,
+}
+
+/// What was wrong with a chunk that was left out, or with records of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ImportError {
+    /// It was written later than now: the clocks of its node and of this one contradict each other.
+    Future,
+}
+
+impl Imports {
+    /// Takes up a chunk of a node. `latest`: the latest that the shared time can be now.
+    pub(super) fn add(
+        &mut self,
+        node: u64,
+        chunk: &CountChunk,
+        limits: &FleetLimits,
+        latest: Nanos,
+    ) -> Result<(), ImportError> {
+        if chunk.at > latest {
+            return Err(ImportError::Future);
+        }
+        for CountRecord { name, counted } in &chunk.records {
+            let Some(limit) = limits.tagged(name.tag) else {
+                continue;
+            };
+            // No unit was counted after its chunk was written.
+            if limit.is_ahead(*counted, chunk.at) || limit.is_over(*counted, latest) {
+                continue;
+            }
+            let imported = Imported { version: chunk.version, counted: *counted };
+            let known = self.counts.entry((*name, node)).or_insert(imported);
+            if known.version <= chunk.version {
+                *known = imported;
+            }
+            self.is_changed = true;
+        }
+        self.drop_lightest(limits, latest);
+        Ok(())
+    }
+
+    /// Forgets counts whose windows have ended, and those of limits that do not count over the fleet any more.
+    pub(super) fn expire(&mut self, limits: &FleetLimits, now: Nanos) {
+        let before = self.counts.len();
+        self.counts.retain(|(name, _), imported| {
+            limits.tagged(name.tag).is_some_and(|limit| !limit.is_over(imported.counted, now))
+        });
+        self.is_changed |= self.counts.len() != before;
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.counts.clear();
+        self.is_changed = true;
+    }
+
+    /// The sums are to be shown anew.
+    pub(super) fn record_change(&mut self) {
+        self.is_changed = true;
+    }
+
+    /// Whether counts have changed since this was asked last.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.is_changed)
+    }
+
+    /// The sums of each limit over all other nodes, by key.
+    pub(super) fn sums(&self, limits: &FleetLimits) -> Vec<(u64, FleetCounts)> {
+        let mut sums: HashMap<CountName, WindowPair> = HashMap::new();
+        for ((name, _), imported) in &self.counts {
+            let sum = sums.entry(*name).or_default();
+            let (_, current, previous) = sum.counts();
+            let is_first = current == 0 && previous == 0;
+            *sum = if is_first { imported.counted } else { sum.plus(imported.counted) };
+        }
+        let tags: HashSet<u64> = limits.tags().into_iter().collect();
+        let mut by_limit: HashMap<u64, Vec<(KeyHash, WindowPair)>> = HashMap::new();
+        for (name, counted) in sums {
+            let (_, current, previous) = counted.counts();
+            if current > 0 || previous > 0 {
+                by_limit.entry(name.tag).or_default().push((name.key, counted));
+            }
+        }
+        let counts = |tag| FleetCounts::of(by_limit.remove(&tag).unwrap_or_default());
+        let mut counts = counts;
+        tags.into_iter().map(|tag| (tag, counts(tag))).collect()
+    }
+
+    fn drop_lightest(&mut self, limits: &FleetLimits, now: Nanos) {
+        if self.counts.len() <= MAX_IMPORTED + SPARE {
+            return;
+        }
+        let share = |limit: Option<&FleetLimit>, counted| {
+            limit.map_or(0, |limit| limit.share(limit.units(counted, now)))
+        };
+        let mut shares: Vec<u64> = self
+            .counts
+            .iter()
+            .map(|((name, _), imported)| share(limits.tagged(name.tag), imported.counted))
+            .collect();
+        let dropped = shares.len() - MAX_IMPORTED;
+        let (_, highest_dropped, _) = shares.select_nth_unstable(dropped - 1);
+        let highest_dropped = *highest_dropped;
+        let mut left = dropped;
+        self.counts.retain(|(name, _), imported| {
+            let is_light = share(limits.tagged(name.tag), imported.counted) <= highest_dropped;
+            let drops = is_light && left > 0;
+            left -= usize::from(drops);
+            !drops
+        });
+    }
+}

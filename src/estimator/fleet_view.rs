@@ -1,0 +1,98 @@
+//! What other nodes of the fleet have counted of the keys of one limit, as this node knows it.
+//!
+//! Requests only read it; the exchange replaces it as a whole. What must always hold: it has no units that this node counted
+//! itself, and only units that a node has certainly counted.
+
+use std::hash::{BuildHasher, RandomState};
+
+use arc_swap::ArcSwap;
+use hashbrown::HashTable;
+
+use crate::limit::WindowPair;
+use crate::policy::KeyHash;
+
+/// The counts of other nodes under one limit.
+pub struct FleetView {
+    /// Tells the limit from others in what nodes exchange.
+    tag: u64,
+    counts: ArcSwap<FleetCounts>,
+}
+
+/// Counts by key.
+#[derive(Clone)]
+pub struct FleetCounts {
+    by_key: HashTable<(KeyHash, WindowPair)>,
+    /// Chooses the buckets of keys, so that nobody can search for keys that share one.
+    secret: u64,
+}
+
+impl FleetView {
+    /// Without counts. `tag`: what nodes call the limit.
+    pub fn new(tag: u64) -> Self {
+        Self { tag, counts: ArcSwap::from_pointee(FleetCounts::default()) }
+    }
+
+    /// What nodes call the limit.
+    pub const fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    /// Replaces all counts.
+    pub fn replace(&self, counts: FleetCounts) {
+        self.counts.store(counts.into());
+    }
+
+    /// The number of keys that other nodes have counted.
+    pub fn keys(&self) -> usize {
+        self.counts.load().by_key.len()
+    }
+
+    /// Whether another node has counted a key.
+    pub fn has(&self, key: KeyHash) -> bool {
+        self.of_key(key).is_some()
+    }
+
+    /// What other nodes have counted of a key.
+    pub(super) fn of_key(&self, key: KeyHash) -> Option<WindowPair> {
+        let counts = self.counts.load();
+        if counts.by_key.is_empty() { None } else { counts.of_key(key) }
+    }
+}
+
+impl Default for FleetCounts {
+    fn default() -> Self {
+        Self::of(Vec::new())
+    }
+}
+
+impl FleetCounts {
+    /// Counts of keys, each key once.
+    pub fn of(counts: Vec<(KeyHash, WindowPair)>) -> Self {
+        let secret = RandomState::new().hash_one(0);
+        let mut by_key = HashTable::with_capacity(counts.len());
+        for counted in counts {
+            by_key
+                .insert_unique(bucket(counted.0, secret), counted, |(key, _)| bucket(*key, secret));
+        }
+        Self { by_key, secret }
+    }
+
+    fn of_key(&self, key: KeyHash) -> Option<WindowPair> {
+        let found = self.by_key.find(bucket(key, self.secret), |(other, _)| *other == key);
+        found.map(|(_, counted)| *counted)
+    }
+}
+
+/// The bucket of a key in a table. Hashes of keys are random already if they have a secret; without one, the secret of the
+/// table keeps anybody from choosing keys for one bucket.
+const fn bucket(key: KeyHash, secret: u64) -> u64 {
+    let mixed =
+        ((key.high ^ secret) as u128).wrapping_mul((key.low ^ secret.rotate_left(32)) as u128);
+    (mixed >> 64) as u64 ^ mixed as u64
+}
+
+impl std::fmt::Debug for FleetView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FleetView").field("keys", &self.keys()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,74 @@
+//! A node: the real engine, the real policy and the real exchange.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::clock::{Clock, Now};
+use tollgate::config;
+use tollgate::engine::{Engine, FleetExchange, Generation};
+use tollgate::estimator::EstimateLimit;
+use tollgate::limit::Verdict;
+use tollgate::policy::{KeyHash, KeySecret, LimitIndex};
+use tollgate::store::redis::SharedStore;
+
+use super::store::{Link, Store};
+use super::time::NodeClock;
+
+/// What a node is started with.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) yaml: String,
+    pub(crate) secret: u8,
+}
+
+/// One node.
+pub(crate) struct Node {
+    pub(crate) engine: Engine,
+    pub(crate) generation: Generation,
+    limit: LimitIndex,
+}
+
+impl Node {
+    pub(crate) fn start(
+        index: usize,
+        setup: &Setup,
+        store: &Arc<Store>,
+        clock: Arc<NodeClock>,
+    ) -> Arc<Self> {
+        let link = Arc::new(Link { store: Arc::clone(store), node: index });
+        let clock: Arc<dyn Clock> = clock;
+        let timeout = Duration::from_millis(100);
+        let remote = SharedStore::with_transport(link, "t".to_owned(), timeout, Arc::clone(&clock));
+        let engine = Engine::with_store(clock, KeySecret::new([setup.secret; 16]), remote);
+        let loaded = config::read_text(&setup.yaml, "fleet.yaml", Path::new(""));
+        let loaded = loaded.unwrap_or_else(|errors| panic!("{}\n{errors}", setup.yaml));
+        let (generation, _) = engine.generation(loaded.config.policy, None);
+        let (limit, _) = generation.policy().indexed_limits().next().unwrap();
+        Arc::new(Self { engine, generation, limit })
+    }
+
+    /// Exchanges counts until the task is ended.
+    pub(crate) async fn exchange(self: Arc<Self>) {
+        let mut exchange = FleetExchange::default();
+        loop {
+            let pause = exchange.step(&self.engine, &self.generation).await;
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    pub(crate) fn estimate(&self) -> &EstimateLimit {
+        self.generation.estimate(self.limit).unwrap()
+    }
+
+    /// Judges one request of a key.
+    pub(crate) fn request(&self, key: KeyHash, now: Now) -> Verdict {
+        self.estimate().charge(self.engine.confirm_table(), key, 1, now).0
+    }
+
+    /// How far the nodes may exceed the limit, as this node shows it, in units.
+    pub(crate) fn shown_error(&self) -> f64 {
+        let tag = self.estimate().fleet().unwrap().tag();
+        self.engine.fleet_progress().error(tag) * f64::from(self.estimate().rate().count())
+    }
+}

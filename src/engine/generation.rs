@@ -213,12 +213,16 @@ impl Generation {
         &self.limits[limit]
     }
 
-    /// Every sketch, those for overflowing exact limits included.
+    /// Every sketch, those for overflowing exact limits and for denials included.
     pub(super) fn estimates(&self) -> impl Iterator<Item = &Arc<EstimateLimit>> {
-        self.limits.iter().flat_map(|limit| match &limit.state {
-            TierState::Estimate(estimate) => vec![estimate],
-            TierState::Exact(exact) => exact.sketches().collect(),
-            TierState::InFlight { .. } => Vec::new(),
+        self.limits.iter().flat_map(|limit| {
+            let counts = match &limit.state {
+                TierState::Estimate(estimate) => vec![estimate],
+                TierState::Exact(exact) => exact.sketches().collect(),
+                TierState::InFlight { .. } => Vec::new(),
+            };
+            let denials = limit.fleet_denials.as_ref().map(|denials| denials.counts());
+            counts.into_iter().chain(denials)
         })
     }
 

@@ -51,14 +51,11 @@ struct FleetRecord {
 impl ConfirmRecord {
     /// The cells, with the numbers that their limits have in another process. Those of no limit there keep theirs.
     fn renumbered(self, generation: &Generation) -> impl Iterator<Item = MovedCell> {
-        let numbers: Vec<(u8, u8)> = self
-            .limits
-            .into_iter()
-            .filter_map(|(there, name)| match generation.state_named(&name) {
-                Some(TierState::Estimate(limit)) => Some((there, limit.number())),
-                _ => None,
-            })
-            .collect();
+        let own = generation.estimate_numbers();
+        let number_of = |name: &str| own.iter().find(|(_, own)| own == name).map(|(here, _)| *here);
+        let limits = self.limits.into_iter();
+        let numbers: Vec<(u8, u8)> =
+            limits.filter_map(|(there, name)| Some((there, number_of(&name)?))).collect();
         self.cells.into_iter().map(move |cell| {
             let found = numbers.iter().find(|(there, _)| *there == cell.limit());
             match found {
@@ -183,6 +180,11 @@ impl Restorer {
     }
 }
 
+/// What the counts of the denials under a limit are called. No limit has such a name.
+fn denials_name(limit: &str) -> String {
+    format!("{limit}\0denials")
+}
+
 impl Engine {
     /// Becomes the node that the process before was. Its time is this one's: both continue one monotonic time.
     fn become_node(&self, generation: &Generation, record: FleetRecord) {
@@ -199,13 +201,17 @@ impl Engine {
 impl Generation {
     /// The estimate limits, by the numbers that lists know them by.
     fn estimate_numbers(&self) -> Vec<(u8, String)> {
-        let limits = self.policy().indexed_limits();
-        limits
-            .filter_map(|(index, limit)| match &self.loaded(index).state {
-                TierState::Estimate(estimate) => Some((estimate.number(), limit.name.to_string())),
-                TierState::Exact(_) | TierState::InFlight { .. } => None,
-            })
-            .collect()
+        let mut numbers = Vec::new();
+        for (index, limit) in self.policy().indexed_limits() {
+            let loaded = self.loaded(index);
+            if let TierState::Estimate(estimate) = &loaded.state {
+                numbers.push((estimate.number(), limit.name.to_string()));
+            }
+            if let Some(denials) = &loaded.fleet_denials {
+                numbers.push((denials.counts().number(), denials_name(&limit.name)));
+            }
+        }
+        numbers
     }
 
     /// The counts of the limits of requests in flight.

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::fleet_denials::denial_key;
 use super::generation::Generation;
 use super::loaded_limit::TierState;
 use super::look_up::{KeyCell, LookUpError};
@@ -56,6 +57,7 @@ impl Engine {
     /// Forgets what this node knows of a key under a limit. A ban in force stays.
     pub fn forget_key(&self, generation: &Generation, limit: LimitIndex, key: KeyHash) {
         self.bans.forget_denials(key);
+        self.confirm.reset(denial_key(key));
         let now = self.now();
         match &generation.loaded(limit).state {
             TierState::Estimate(_) => self.confirm.reset(key),

@@ -7,11 +7,12 @@
 use std::sync::Arc;
 
 use super::counters::LimitCounters;
+use super::fleet_denials::FleetDenials;
 use super::limit_registry::LimitRegistry;
 use super::overflow::Overflow;
 use super::overrides::OverrideIndex;
 use super::reload_report::Carryover;
-use crate::clock::Now;
+use crate::clock::{Nanos, Now};
 use crate::estimator::{EstimateLimit, FleetView};
 use crate::limit::{Quota, Rate, WindowLengths};
 use crate::policy::key::KeyHasher;
@@ -29,6 +30,8 @@ pub(super) struct LoadedLimit {
     pub(super) family: Option<FamilyKey>,
     /// The limit's overrides, if it has any.
     pub(super) overrides: Option<OverrideIndex>,
+    /// Denials over all nodes, for the limit's penalty.
+    pub(super) fleet_denials: Option<FleetDenials>,
     /// Whether the response of the origin may change a charge; denials are not cached then.
     pub(super) may_change: bool,
     /// Two limits with equal texts can read each other's cells.
@@ -125,10 +128,10 @@ impl LoadedLimit {
         let family_sources = family.as_ref().map_or(0, |family| family.sources);
         let identity = format!("{}\0{family_sources}", limit.identity());
         let same = before.filter(|before| before.identity == identity).map(|before| &before.state);
+        let is_in_fleet = limit.scope == Scope::Fleet;
         let (state, carryover) = match &limit.count {
             Count::Estimate { rate, expect_per_second } => {
-                let is_in_fleet = limit.scope == Scope::Fleet;
-                let tag = is_in_fleet.then(|| secret.fleet_tag(limit, rate.period()));
+                let tag = is_in_fleet.then(|| secret.fleet_tag(limit, "units", rate.period()));
                 TierState::estimate(*rate, *expect_per_second, tag, same, now)
             }
             Count::Exact { quota, when_full, max_keys, on_store_failure, after_crash } => {
@@ -158,14 +161,35 @@ impl LoadedLimit {
                     max_keys: *max_keys,
                     on_store_failure: *on_store_failure,
                 };
-                TierState::exact(embedded, spec, same)
+                let tag = |period| secret.fleet_tag(limit, "overflow", period);
+                let tag = is_in_fleet.then_some(&tag as &dyn Fn(Nanos) -> u64);
+                TierState::exact(embedded, spec, tag, same, now)
             }
             Count::InFlight { max } => TierState::in_flight(*max, same),
         };
         let hasher = secret.hasher(limit);
         let overrides = OverrideIndex::of(limit, &hasher);
         let counters = registry.obtain_counters(&limit.name);
-        (Self { hasher, counters, state, family, overrides, may_change, identity }, carryover)
+        let fleet_denials = limit.penalty.filter(|_| is_in_fleet).and_then(|rule| {
+            let tag = secret.fleet_tag(limit, "denials", rule.within);
+            FleetDenials::of(
+                &rule,
+                tag,
+                before.and_then(|before| before.fleet_denials.as_ref()),
+                now,
+            )
+        });
+        let loaded = Self {
+            hasher,
+            counters,
+            state,
+            family,
+            overrides,
+            fleet_denials,
+            may_change,
+            identity,
+        };
+        (loaded, carryover)
     }
 }
 
@@ -200,7 +224,14 @@ impl TierState {
         (Self::Estimate(Arc::new(next)), carryover)
     }
 
-    fn exact(embedded: &EmbeddedStore, spec: ExactSpec, same: Option<&Self>) -> (Self, Carryover) {
+    /// `tag`: what nodes call the counts of keys without room, by window length, if the limit counts over the fleet.
+    fn exact(
+        embedded: &EmbeddedStore,
+        spec: ExactSpec,
+        tag: Option<&dyn Fn(Nanos) -> u64>,
+        same: Option<&Self>,
+        now: Now,
+    ) -> (Self, Carryover) {
         let before = match same {
             Some(Self::Exact(before)) => Some(before),
             Some(Self::Estimate(_) | Self::InFlight { .. }) | None => None,
@@ -216,19 +247,21 @@ impl TierState {
             (_, Some(_)) => Carryover::Kept,
             (_, None) => Carryover::Converted,
         };
+        let quotas: Vec<Quota> = spec.rates.iter().map(|rate| rate.quota).collect();
+        let new_overflow = || Arc::new(Overflow::new(&quotas[0], &quotas[1..], tag));
         let (rates, overflow) = match kept {
-            Some(before) => (before.rates.clone(), Arc::clone(&before.overflow)),
-            None => {
-                let quotas: Vec<Quota> = spec.rates.iter().map(|rate| rate.quota).collect();
-                let overflow = Overflow::new(&quotas[0], &quotas[1..]);
-                (issue_rates(embedded, spec.rates), Arc::new(overflow))
+            Some(before) if before.overflow.is_in_fleet() == tag.is_some() => {
+                (before.rates.clone(), Arc::clone(&before.overflow))
             }
+            Some(before) => (before.rates.clone(), new_overflow()),
+            None => (issue_rates(embedded, spec.rates), new_overflow()),
         };
+        overflow.prepare(now);
         let candidate_before = before.and_then(|before| before.candidate.as_ref());
         let candidate_overflow = spec.candidate.as_ref().map(|candidate| {
             let same = candidate_before.is_some_and(|old| *old.quota() == candidate.quota);
             let kept = before.filter(|_| same).and_then(|old| old.candidate_overflow.clone());
-            kept.unwrap_or_else(|| Arc::new(Overflow::new(&candidate.quota, &[])))
+            kept.unwrap_or_else(|| Arc::new(Overflow::new(&candidate.quota, &[], None)))
         });
         let issue = |candidate| embedded.issue(candidate, candidate_before);
         let exact = ExactLimit {

@@ -23,6 +23,7 @@ mod event_order;
 mod exact;
 mod final_cost;
 mod fleet;
+mod fleet_denials;
 mod generation;
 mod handed_over;
 #[cfg(feature = "bin")]

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use crate::clock::Now;
-use crate::estimator::{ConfirmTable, EstimateLimit, EstimateReceipt};
+use crate::clock::{Nanos, Now};
+use crate::estimator::{ConfirmTable, EstimateLimit, EstimateReceipt, FleetView};
 use crate::limit::{Quota, Rate, Verdict};
 use crate::policy::{DEFAULT_EXPECT_PER_SECOND, KeyHash, RateIndex};
 
@@ -18,6 +18,8 @@ use crate::policy::{DEFAULT_EXPECT_PER_SECOND, KeyHash, RateIndex};
 pub(super) struct Overflow {
     /// The limit's own rate first, then those of plans and overrides. Never empty.
     rates: Box<[Rate]>,
+    /// For each rate, the counts of other nodes in its window, if the limit counts over the fleet.
+    views: Option<Box<[Arc<FleetView>]>>,
     /// Created when the store is full for the first time; few limits ever need them.
     sketches: OnceLock<WindowSketches>,
 }
@@ -49,10 +51,28 @@ struct WindowCharge {
 }
 
 impl Overflow {
-    /// For a limit with these quotas, without sketches at first.
-    pub(super) fn new(own: &Quota, others: &[Quota]) -> Self {
-        let rates = std::iter::once(own).chain(others).map(as_rate).collect();
-        Self { rates, sketches: OnceLock::new() }
+    /// For a limit with these quotas, without sketches at first. `tag`: what nodes call the counts in windows of a length, if
+    /// the limit counts over the fleet.
+    pub(super) fn new(own: &Quota, others: &[Quota], tag: Option<&dyn Fn(Nanos) -> u64>) -> Self {
+        let rates: Box<[Rate]> = std::iter::once(own).chain(others).map(as_rate).collect();
+        let views = tag.map(|tag| {
+            let view = |rate: &Rate| Arc::new(FleetView::new(tag(rate.period())));
+            rates.iter().map(view).collect()
+        });
+        Self { rates, views, sketches: OnceLock::new() }
+    }
+
+    /// Makes the sketches of a limit that counts over the fleet: what other nodes count is known before this node has no room.
+    pub(super) fn prepare(&self, now: Now) {
+        if self.is_in_fleet() {
+            // The same that the first key without room will get.
+            let _sketches = self.obtain_sketches(now);
+        }
+    }
+
+    /// Whether the limit counts over the fleet.
+    pub(super) const fn is_in_fleet(&self) -> bool {
+        self.views.is_some()
     }
 
     /// The existing sketches, each once.
@@ -110,8 +130,10 @@ impl Overflow {
                     None => {
                         windows.push(index);
                         let smallest = self.smallest_of(rate);
+                        let view = self.views.as_ref().map(|views| Arc::clone(&views[index]));
                         EstimateLimit::new(smallest, DEFAULT_EXPECT_PER_SECOND, now)
                             .with_rate(*rate)
+                            .in_fleet(view)
                     }
                 }));
             }

@@ -7,11 +7,14 @@ use std::net::IpAddr;
 
 use super::counters::{VerdictKind, VerdictKinds};
 use super::decision::{Decision, LimitVerdict, Outcome};
+use super::fleet_denials::denial_key;
 use super::generation::Generation;
+use super::loaded_limit::LoadedLimit;
 use super::state::Engine;
 use super::target::Target;
 use crate::clock::{Nanos, Now, RoundedSpan};
 use crate::limit::Verdict;
+use crate::policy::{KeyHash, Penalty};
 
 impl Engine {
     /// Refuses a request if one of its keys is banned, and returns whether it did. Nothing else is asked or charged
@@ -86,12 +89,37 @@ impl Engine {
                 continue;
             };
             self.tell_denial(&limit.name, target.key);
-            if let Some(span) = self.bans.record_denial(target.key, rule, decision.at.mono) {
+            let loaded = generation.loaded(denial.limit);
+            if let Some(span) = self.count_denial(loaded, target.key, rule, decision.at) {
                 generation.counters(denial.limit).record_ban();
                 let span = RoundedSpan(span);
                 log::info!("limit {} bans key {} for {span}", limit.name, target.key);
             }
         }
+    }
+
+    /// Counts a denial. Returns the length of the ban, if the denial leads to one.
+    pub(super) fn count_denial(
+        &self,
+        loaded: &LoadedLimit,
+        key: KeyHash,
+        rule: &Penalty,
+        now: Now,
+    ) -> Option<Nanos> {
+        let by_this_node = self.bans.record_denial(key, rule, now.mono);
+        let Some(denials) = &loaded.fleet_denials else {
+            return by_this_node;
+        };
+        if by_this_node.is_none() && self.bans.remaining(key, now.mono).is_some() {
+            return None;
+        }
+        let is_enough = denials.record(&self.confirm, key, now);
+        let ban = || is_enough.then(|| self.bans.ban(key, rule, now.mono)).flatten();
+        let length = by_this_node.or_else(ban);
+        if length.is_some() {
+            self.confirm.reset(denial_key(key));
+        }
+        length
     }
 
     /// Whether a ban refuses the connections of a client (`penalty: { at: connection }`).

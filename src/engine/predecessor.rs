@@ -86,7 +86,10 @@ impl Predecessor {
                 let mut named = found.filter(|(_, known)| *known.name == *limit);
                 if let Some((index, known)) = named.next()
                     && let Some(rule) = &known.penalty
-                    && self.engine.bans.record_denial(key.hash(), rule, now.mono).is_some()
+                    && self
+                        .engine
+                        .count_denial(generation.loaded(index), key.hash(), rule, now)
+                        .is_some()
                 {
                     generation.counters(index).record_ban();
                 }

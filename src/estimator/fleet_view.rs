@@ -15,6 +15,8 @@ use crate::policy::KeyHash;
 pub struct FleetView {
     /// Tells the limit from others in what nodes exchange.
     tag: u64,
+    /// Whether denials are counted, and not what requests cost.
+    counts_denials: bool,
     counts: ArcSwap<FleetCounts>,
 }
 
@@ -29,7 +31,17 @@ pub struct FleetCounts {
 impl FleetView {
     /// Without counts. `tag`: what nodes call the limit.
     pub fn new(tag: u64) -> Self {
-        Self { tag, counts: ArcSwap::from_pointee(FleetCounts::default()) }
+        Self { tag, counts_denials: false, counts: ArcSwap::from_pointee(FleetCounts::default()) }
+    }
+
+    /// The same, for denials.
+    pub fn of_denials(tag: u64) -> Self {
+        Self { counts_denials: true, ..Self::new(tag) }
+    }
+
+    /// Whether denials are counted, and not what requests cost.
+    pub const fn counts_denials(&self) -> bool {
+        self.counts_denials
     }
 
     /// What nodes call the limit.

@@ -162,10 +162,28 @@ impl Bans {
         }
         let length = record.ban(rule, now);
         drop(shard);
+        self.record_own(key, rule, now, length);
+        Some(length)
+    }
+
+    /// Bans a key at once, whatever this node has counted. `None`: it is banned already, or its shard is full of bans.
+    pub fn ban(&self, key: KeyHash, rule: &Penalty, now: Nanos) -> Option<Nanos> {
+        let mut shard = self.shard(key).lock();
+        let record = self.find_or_insert(&mut shard, key, Nanos::ZERO, now)?;
+        if record.until > now {
+            return None;
+        }
+        (record.forgive, record.within) = (rule.forgive, rule.within);
+        let length = record.ban(rule, now);
+        drop(shard);
+        self.record_own(key, rule, now, length);
+        Some(length)
+    }
+
+    fn record_own(&self, key: KeyHash, rule: &Penalty, now: Nanos, length: Nanos) {
         self.has_banned.store(true, Ordering::Relaxed);
         let ban = Ban { key, rule: *rule, at: now, until: now.saturating_add(length) };
         self.queue_unshared(std::iter::once(ban));
-        Some(length)
     }
 
     /// Records a ban that the store reports, which lasts for another `left`. The store's answer holds on every

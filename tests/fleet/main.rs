@@ -7,6 +7,7 @@
 //! | `TOLLGATE_FLEET_SEED` | runs one, and says what it was |
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
+mod mixtures;
 mod node;
 mod oracle;
 mod schedule;

@@ -4,12 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
 use tollgate::clock::{Clock, Now};
 use tollgate::config;
-use tollgate::engine::{Engine, FleetExchange, Generation};
+use tollgate::engine::{Decision, Engine, FleetExchange, Generation};
 use tollgate::estimator::EstimateLimit;
 use tollgate::limit::Verdict;
-use tollgate::policy::{KeyHash, KeySecret, LimitIndex};
+use tollgate::policy::client::RequestClient;
+use tollgate::policy::{ConnectionFacts, Facts, KeyHash, KeySecret, LimitIndex};
 use tollgate::store::redis::SharedStore;
 
 use super::store::{Link, Store};
@@ -64,6 +66,24 @@ impl Node {
     /// Judges one request of a key.
     pub(crate) fn request(&self, key: KeyHash, now: Now) -> Verdict {
         self.estimate().charge(self.engine.confirm_table(), key, 1, now).0
+    }
+
+    /// Judges a request of an address by all limits of the route.
+    pub(crate) fn decide(&self, address: [u8; 4]) -> Decision {
+        let headers = HeaderMap::new();
+        let facts = Facts {
+            connection: &ConnectionFacts::NONE,
+            client: RequestClient { ip: address.into(), ipv6_prefix: 64, peer_trusted: false },
+            now: self.engine.date(self.engine.now()),
+            method: "GET",
+            host: "a",
+            path: "/",
+            readings: &[],
+            query: None,
+            headers: &headers,
+            conditions: None,
+        };
+        self.engine.decide_now(&self.generation, &facts).0
     }
 
     /// How far the nodes may exceed the limit, as this node shows it, in units.

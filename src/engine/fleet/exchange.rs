@@ -13,6 +13,7 @@ use super::publication::{NextChunk, OwnCount, Publication};
 use super::records::{ChunkAddress, ChunkError, CountChunk};
 use super::shared_time::{SharedTime, TimeNews};
 use crate::clock::Nanos;
+use crate::engine::fleet_denials::denial_key;
 use crate::engine::{Engine, Generation};
 use crate::limit::{FleetBound, WindowPair};
 use crate::policy::FleetTerms;
@@ -217,12 +218,21 @@ impl FleetExchange {
         let threshold = |limit: &FleetLimit| {
             FleetBound::of(limit.rate.count(), terms.error_ppm, self.nodes).threshold
         };
-        let mut own = Vec::new();
+        let now_mono = engine.now().mono;
+        let (mut own, mut banned) = (Vec::new(), Vec::new());
         engine.confirm_table().visit_counts(|count| {
             let Some((limit, name)) = limits.counted(&count) else {
                 return;
             };
-            let units = limit.units(count.counted, now);
+            let mut units = limit.units(count.counted, now);
+            if limit.view.counts_denials()
+                && units > 0
+                && engine.bans().remaining(denial_key(count.key), now_mono).is_some()
+            {
+                // A ban clears the denials that led to it, also those that this node counted.
+                banned.push(count.key);
+                units = 0;
+            }
             let is_shared = || self.publication.has(name) || limit.view.has(count.key);
             if units < threshold(limit) && !is_shared() {
                 return;
@@ -236,6 +246,7 @@ impl FleetExchange {
                 own.push(OwnCount { name, counted });
             }
         });
+        banned.into_iter().for_each(|key| engine.confirm_table().reset(key));
         own
     }
 

@@ -87,11 +87,12 @@ impl KeySecret {
         u128::from(h1) << 64 | u128::from(h2)
     }
 
-    /// What nodes call a limit when they exchange its counts: limits that count the same keys in windows of the same length
-    /// have the same name.
-    pub fn fleet_tag(&self, limit: &Limit, period: Nanos) -> u64 {
+    /// What nodes call a limit when they exchange its counts: limits that count the same (`what`) of the same keys in windows of
+    /// the same length have the same name.
+    pub fn fleet_tag(&self, limit: &Limit, what: &str, period: Nanos) -> u64 {
         let mut hasher = SipHasher13::new_with_key(&self.0);
         write_framed(&mut hasher, b"fleet limit");
+        write_framed(&mut hasher, what.as_bytes());
         write_framed(&mut hasher, limit.identity().as_bytes());
         hasher.write_u64(period.get());
         hasher.finish128().h1

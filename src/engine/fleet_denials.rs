@@ -1,0 +1,56 @@
+//! Denials of a key, counted over all nodes of the fleet, for a `penalty` of a limit with `scope: fleet`.
+//!
+//! They are counted as an estimate limit counts requests, and exchanged in the same way. Each node still counts its own
+//! exactly (`store::Bans`), so a ban comes at the latest when one node alone would make it. A ban clears the denials that led
+//! to it: the node that makes it at once, the others when they hear of it.
+
+use std::sync::Arc;
+
+use crate::clock::Now;
+use crate::estimator::{ConfirmTable, EstimateLimit, FleetView};
+use crate::limit::Rate;
+use crate::policy::{DEFAULT_EXPECT_PER_SECOND, KeyHash, Penalty};
+
+/// Turns the key of a limit into the key of its denials, and back.
+const MARK: u64 = 0x6465_6e69_616c_7321;
+
+/// The denials under one limit.
+#[derive(Debug)]
+pub(super) struct FleetDenials {
+    counts: Arc<EstimateLimit>,
+}
+
+/// The key under which denials of a key are counted, which has a cell of its own. The same again gives the key.
+pub(super) const fn denial_key(key: KeyHash) -> KeyHash {
+    KeyHash { high: key.high ^ MARK, low: key.low ^ MARK.rotate_left(32) }
+}
+
+impl FleetDenials {
+    /// For the limit that nodes call `tag`; `before`: those of the limit in the generation before. `None`: the time of the
+    /// rule is no window that can be counted in, so each node counts by itself.
+    pub(super) fn of(rule: &Penalty, tag: u64, before: Option<&Self>, now: Now) -> Option<Self> {
+        let rate = Rate::new(rule.after, rule.within).ok()?;
+        let same = before.filter(|before| {
+            before.counts.rate() == rate
+                && before.counts.fleet().is_some_and(|view| view.tag() == tag)
+        });
+        let fresh = || {
+            let counts = EstimateLimit::new(rate, DEFAULT_EXPECT_PER_SECOND, now);
+            let view = FleetView::of_denials(tag);
+            Arc::new(counts.in_fleet(Some(Arc::new(view))))
+        };
+        let counts = same.map_or_else(fresh, |before| Arc::clone(&before.counts));
+        Some(Self { counts })
+    }
+
+    /// What counts them.
+    pub(super) const fn counts(&self) -> &Arc<EstimateLimit> {
+        &self.counts
+    }
+
+    /// Counts a denial. Returns whether all nodes together have counted enough for a ban.
+    pub(super) fn record(&self, table: &ConfirmTable, key: KeyHash, now: Now) -> bool {
+        let (verdict, _counted) = self.counts.charge(table, denial_key(key), 1, now);
+        !verdict.allowed || verdict.remaining == 0
+    }
+}

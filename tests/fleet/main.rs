@@ -12,6 +12,7 @@ mod node;
 mod oracle;
 mod schedule;
 mod store;
+mod table;
 mod time;
 
 use std::sync::Mutex;

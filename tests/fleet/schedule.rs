@@ -42,6 +42,17 @@ pub(crate) enum Trouble {
     Foreign,
 }
 
+/// How nodes count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counting {
+    /// They exchange counts.
+    Fleet,
+    /// Each by itself, up to the limit.
+    Node,
+    /// Each by itself, up to its share of the limit.
+    Split,
+}
+
 /// What a schedule has.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -62,8 +73,7 @@ pub(crate) struct Plan {
     /// How far clocks are off at most.
     pub(crate) skew: Duration,
     pub(crate) trouble: Trouble,
-    /// Whether nodes exchange, or each counts by itself.
-    pub(crate) is_fleet: bool,
+    pub(crate) counting: Counting,
 }
 
 /// What a schedule came to.
@@ -74,6 +84,8 @@ pub(crate) struct Report {
     /// Admitted units above the bound.
     pub(crate) above: Vec<String>,
     pub(crate) refused: u64,
+    /// Refused requests of honest keys.
+    pub(crate) refused_honest: u64,
     /// The most units of an abuser in a window.
     pub(crate) most: u64,
     pub(crate) largest_call: u64,
@@ -134,12 +146,16 @@ impl Plan {
             latency: Duration::from_micros(random.u64(100..20_000)),
             skew: Duration::from_millis(*random.choice(&[0, 50, 3_000]).unwrap()),
             trouble,
-            is_fleet: true,
+            counting: Counting::Fleet,
         }
     }
 
     fn setup(&self) -> Setup {
-        let scope = if self.is_fleet { "fleet" } else { "node" };
+        let scope = if self.counting == Counting::Fleet { "fleet" } else { "node" };
+        let limit = match self.counting {
+            Counting::Split => (self.limit / self.nodes as u32).max(1),
+            Counting::Fleet | Counting::Node => self.limit,
+        };
         let yaml = format!(
             "version: 1
 listeners: [{{ address: 127.0.0.1:1 }}]
@@ -152,7 +168,7 @@ routes: [{{ name: site, origin: site, limits: [pages] }}]
 ",
             self.error,
             self.every.as_millis(),
-            self.limit,
+            limit,
             self.period.as_secs(),
         );
         Setup { yaml, secret: 5 }
@@ -306,7 +322,9 @@ impl Fleet {
     /// Above the limit there are at most: what nodes do not publish, what they admitted lately, and what the confirm tables did
     /// not count. (A node with clocks that are not exact reads a window a moment later than it is.)
     fn check_bound(&mut self, n: u64, at: Nanos, above: u64) {
-        if above == 0 || self.plan.trouble != Trouble::Nothing {
+        let is_faulty =
+            self.plan.trouble != Trouble::Nothing || self.plan.counting != Counting::Fleet;
+        if above == 0 || is_faulty {
             let spent = self.oracle.spent(key(n), at);
             let most = u64::from(self.plan.limit) * (self.engines * 2);
             if spent > most {
@@ -336,7 +354,9 @@ impl Fleet {
         tokio::time::sleep(span).await;
         for node in &self.nodes {
             node.engine.tick(&node.generation);
-            self.shown = self.shown.max(node.shown_error());
+            if self.plan.counting == Counting::Fleet {
+                self.shown = self.shown.max(node.shown_error());
+            }
         }
     }
 
@@ -371,9 +391,14 @@ impl Fleet {
             let sent = self.random.u32(..=left.min(plan.limit.div_ceil(3)));
             self.left[n as usize] -= sent;
             for _ in 0..sent {
-                let node = self.random.usize(..plan.nodes);
+                // A client comes to one node mostly.
+                let node = match self.random.u8(..5) {
+                    0 => self.random.usize(..plan.nodes),
+                    _ => n as usize % plan.nodes,
+                };
                 let refused = self.report.refused;
                 self.request(honest(n), node, &readings);
+                self.report.refused_honest += self.report.refused - refused;
                 if self.report.refused > refused && plan.trouble != Trouble::Foreign {
                     self.report.wrong.push(format!("honest key {n} is refused on node {node}"));
                 }

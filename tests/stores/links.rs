@@ -96,6 +96,12 @@ async fn a_socket_of_this_machine_and_a_user_with_few_rights() {
         "+zcard",
         "+zrange",
         "+zrangebyscore",
+        "+type",
+        "+hlen",
+        "+hgetall",
+        "+zscore",
+        "+zremrangebyscore",
+        "+zremrangebyrank",
     ];
     let mut words = vec!["ACL", "SETUSER", "gate", "on", ">open-sesame"];
     words.extend(rights);

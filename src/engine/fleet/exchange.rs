@@ -98,7 +98,7 @@ impl FleetExchange {
         let terms = generation.policy().fleet;
         let limits = FleetLimits::of(generation);
         let progress = &engine.fleet().progress;
-        let Some(store) = engine.remote().filter(|_| !limits.0.is_empty()) else {
+        let Some(store) = engine.remote().filter(|_| !limits.is_empty()) else {
             self.stop(engine).await;
             return terms.every.into();
         };
@@ -221,29 +221,28 @@ impl FleetExchange {
         let now_mono = engine.now().mono;
         let (mut own, mut banned) = (Vec::new(), Vec::new());
         engine.confirm_table().visit_counts(|count| {
-            let Some((limit, name)) = limits.counted(&count) else {
-                return;
-            };
-            let mut units = limit.units(count.counted, now);
-            if limit.view.counts_denials()
-                && units > 0
-                && engine.bans().remaining(denial_key(count.key), now_mono).is_some()
-            {
-                // A ban clears the denials that led to it, also those that this node counted.
-                banned.push(count.key);
-                units = 0;
-            }
-            let is_shared = || self.publication.has(name) || limit.view.has(count.key);
-            if units < threshold(limit) && !is_shared() {
-                return;
-            }
-            let counted = match units {
-                // A key that was reset, in the present window.
-                0 => WindowPair::of_counts(((now.get() / count.period.get()) as u32, 0, 0)),
-                _ => count.counted,
-            };
-            if units > 0 || self.publication.has(name) {
-                own.push(OwnCount { name, counted });
+            for (limit, name) in limits.counted(&count) {
+                let mut units = limit.units(count.counted, now);
+                if limit.view.counts_denials()
+                    && units > 0
+                    && engine.bans().remaining(denial_key(count.key), now_mono).is_some()
+                {
+                    // A ban clears the denials that led to it, also those that this node counted.
+                    banned.push(count.key);
+                    units = 0;
+                }
+                let is_shared = || self.publication.has(name) || limit.view.has(count.key);
+                if units < threshold(limit) && !is_shared() {
+                    continue;
+                }
+                let counted = match units {
+                    // A key that was reset, in the present window.
+                    0 => WindowPair::of_counts(((now.get() / count.period.get()) as u32, 0, 0)),
+                    _ => count.counted,
+                };
+                if units > 0 || self.publication.has(name) {
+                    own.push(OwnCount { name, counted });
+                }
             }
         });
         banned.into_iter().for_each(|key| engine.confirm_table().reset(key));
@@ -369,9 +368,9 @@ impl FleetExchange {
         let sums = self.imports.sums(limits);
         engine.fleet().identity.with_node(self.node, || {
             for (tag, counts) in sums {
-                limits.0.iter().filter(|limit| limit.view.tag() == tag).for_each(|limit| {
-                    limit.view.replace(counts.clone());
-                });
+                if let Some(limit) = limits.tagged(tag) {
+                    limit.view.replace(counts);
+                }
             }
         });
     }
@@ -407,7 +406,7 @@ impl FleetExchange {
         let lag = progress.lag(engine.now().mono).unwrap_or_default();
         let is_old = !is_answered && lag > terms.every.saturating_mul(OLD_EXCHANGES);
         let others = u64::from(self.nodes.saturating_sub(1));
-        progress.set_errors(limits.0.iter().map(|limit| {
+        progress.set_errors(limits.iter().map(|limit| {
             let count = u64::from(limit.rate.count().max(1));
             let bound = FleetBound::of(limit.rate.count(), terms.error_ppm, self.nodes);
             let unpublished = others * u64::from(self.publication.unpublished(limit.view.tag()));

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+
 use super::records::CountName;
 use crate::clock::Nanos;
 use crate::engine::Generation;
@@ -17,9 +20,14 @@ pub(super) struct FleetLimit {
     pub(super) view: Arc<FleetView>,
 }
 
-/// All of them.
-#[derive(Clone, Debug, Default)]
-pub(super) struct FleetLimits(pub(super) Vec<FleetLimit>);
+/// All of them, found by what nodes call them and by what the confirm table calls them.
+#[derive(Debug, Default)]
+pub(super) struct FleetLimits {
+    limits: Vec<FleetLimit>,
+    by_tag: HashMap<u64, usize>,
+    /// By number and length of the window. Numbers are used again after 256 limits, so several may have the same.
+    by_number: HashMap<(u8, Nanos), SmallVec<[usize; 1]>>,
+}
 
 impl FleetLimit {
     fn of(estimate: &EstimateLimit) -> Option<Self> {
@@ -63,32 +71,54 @@ impl FleetLimit {
 impl FleetLimits {
     /// Those of a generation.
     pub(super) fn of(generation: &Generation) -> Self {
-        Self(generation.estimates().filter_map(|estimate| FleetLimit::of(estimate)).collect())
+        let mut all = Self::default();
+        for limit in generation.estimates().filter_map(|estimate| FleetLimit::of(estimate)) {
+            let index = all.limits.len();
+            all.by_tag.insert(limit.view.tag(), index);
+            all.by_number.entry((limit.number, limit.rate.period())).or_default().push(index);
+            all.limits.push(limit);
+        }
+        all
+    }
+
+    /// All limits.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &FleetLimit> {
+        self.limits.iter()
+    }
+
+    /// Whether no limit counts over the fleet.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.limits.is_empty()
     }
 
     /// The limit that nodes call by this tag.
     pub(super) fn tagged(&self, tag: u64) -> Option<&FleetLimit> {
-        self.0.iter().find(|limit| limit.view.tag() == tag)
+        self.by_tag.get(&tag).map(|index| &self.limits[*index])
     }
 
-    /// The limit that counted, if it counts over the fleet, and what nodes call the key.
-    pub(super) fn counted(&self, count: &NodeCount) -> Option<(&FleetLimit, CountName)> {
-        let is_of = |limit: &&FleetLimit| {
-            limit.number == count.limit && limit.rate.period() == count.period
-        };
-        let limit = self.0.iter().find(is_of)?;
-        Some((limit, CountName { tag: limit.view.tag(), key: count.key }))
+    /// The limit that counted, if it counts over the fleet, and what nodes call the key; or each that may have counted. (The hash
+    /// of a key covers its limit, so a count under the name of another limit is read by nobody.)
+    pub(super) fn counted(
+        &self,
+        count: &NodeCount,
+    ) -> impl Iterator<Item = (&FleetLimit, CountName)> {
+        let key = count.key;
+        let indices = self.by_number.get(&(count.limit, count.period)).into_iter().flatten();
+        indices.map(move |index| {
+            let limit = &self.limits[*index];
+            (limit, CountName { tag: limit.view.tag(), key })
+        })
     }
 
     /// The tags, in order.
     pub(super) fn tags(&self) -> Vec<u64> {
-        let mut tags: Vec<u64> = self.0.iter().map(|limit| limit.view.tag()).collect();
+        let mut tags: Vec<u64> = self.iter().map(|limit| limit.view.tag()).collect();
         tags.sort_unstable();
         tags
     }
 
     /// The longest window.
     pub(super) fn longest_period(&self) -> Nanos {
-        self.0.iter().map(|limit| limit.rate.period()).max().unwrap_or_default()
+        self.iter().map(|limit| limit.rate.period()).max().unwrap_or_default()
     }
 }

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use schedule::{Plan, run};
 
 /// Schedules of one run.
-const SCHEDULES: u64 = 60;
+const SCHEDULES: u64 = 30;
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(format!("TOLLGATE_FLEET_{name}")).ok()?;

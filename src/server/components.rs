@@ -395,6 +395,7 @@ impl Components {
             requests: Arc::clone(&self.requests),
             history: Arc::clone(&self.history),
             state: Arc::clone(&self.state),
+            gate: Arc::clone(&self.gate),
         }
     }
 

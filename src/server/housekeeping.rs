@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
 use crate::clock::{Nanos, RoundedSpan};
+use crate::edge::ServingGate;
 use crate::edge::TicketKeys;
 use crate::engine::FleetExchange;
 use crate::history::TrafficHistory;
@@ -38,6 +39,8 @@ pub(super) struct Housekeeping {
     pub(super) requests: Arc<OperatorRequests>,
     pub(super) history: Arc<TrafficHistory>,
     pub(super) state: Arc<StateMetrics>,
+    /// Opens when this process may judge.
+    pub(super) gate: Arc<ServingGate>,
 }
 
 /// What the log was told of the state.
@@ -52,8 +55,10 @@ struct StateWatch {
     unsaved_next: Nanos,
 }
 
-/// Exchanges counts with the other nodes of the fleet, for as long as the process lives.
-async fn exchange_counts(reloader: Arc<Reloader>) {
+/// Exchanges counts with the other nodes of the fleet, for as long as the process lives. A successor begins when it has been
+/// handed the counts: before, it would be one node more.
+async fn exchange_counts(reloader: Arc<Reloader>, gate: Arc<ServingGate>) {
+    gate.passed().await;
     let mut exchange = FleetExchange::default();
     loop {
         let live = reloader.live.load_full();
@@ -74,7 +79,7 @@ impl Housekeeping {
                 tokio::time::sleep(POLL_EVERY).await;
             }
         });
-        tokio::spawn(exchange_counts(Arc::clone(&self.reloader)));
+        tokio::spawn(exchange_counts(Arc::clone(&self.reloader), Arc::clone(&self.gate)));
         loop {
             tokio::select! {
                 _ = ticks.tick() => {

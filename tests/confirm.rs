@@ -238,7 +238,7 @@ fn limits_of_unequal_windows_share_sets_and_the_gauge_stays_true() {
         let mut millis = 0;
         for _ in 0..1_500 {
             millis += random.u64(0..=longest_pause);
-            limits.iter().for_each(|counted| counted.limit.rotate(at(0, millis)));
+            limits.iter().for_each(|counted| counted.limit.rotate(&table, at(0, millis)));
             table.sweep(at(0, millis));
             let number = random.u64(0..keys);
             let counted = &mut limits[(number % 3) as usize];

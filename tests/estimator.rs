@@ -40,7 +40,7 @@ fn allowed(limit: &EstimateLimit, table: &ConfirmTable, key: KeyHash, now: Now) 
 
 /// The housekeeping between windows, with a sweep of the full table.
 fn housekeeping(limit: &EstimateLimit, table: &ConfirmTable, now: Now) {
-    limit.rotate(now);
+    limit.rotate(table, now);
     (0..8).for_each(|_| table.sweep(now));
 }
 
@@ -147,7 +147,7 @@ fn rotations_under_eight_threads_lose_no_charge() {
                     }
                     if thread < 4 {
                         let wall = WINDOW.saturating_mul(before + 1);
-                        limit.rotate(Now { mono: wall, wall });
+                        limit.rotate(table, Now { mono: wall, wall });
                         rotations.fetch_max(before + 1, Ordering::SeqCst);
                     }
                 }
@@ -175,7 +175,7 @@ fn a_refunded_charge_leaves_no_trace() {
     // Also after a rotation: the charge is taken out of the window in which it was made.
     let (_, receipt) = limit.charge(&table, one, 50, now);
     let next = at(1, 0);
-    limit.rotate(next);
+    limit.rotate(&table, next);
     limit.refund(&table, receipt);
     assert_eq!(limit.judge(&table, one, next).remaining, 60);
     assert_eq!(limit.sum(one), sum);
@@ -234,7 +234,7 @@ proptest! {
             time += pause;
             let (window, millis) = (time / 60_000, time % 60_000);
             let now = at(window, millis);
-            limit.rotate(now);
+            limit.rotate(&table, now);
             table.sweep(now);
             let chosen = chosen % keys;
             let fits = counted.fits(chosen, window, millis, 5);

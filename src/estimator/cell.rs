@@ -77,10 +77,16 @@ impl ConfirmCell {
         }
     }
 
-    /// Dates all counts back by at least this time.
+    /// Dates all counts back by at least this time, in whole windows. A time that is nothing beside the window changes nothing:
+    /// only units that were charged within it of an edge would count longer, and by no more than it.
     pub(super) fn date_back(&mut self, back: Nanos) {
         if let Some(quota) = self.quota {
-            let windows = back.get().div_ceil(quota.rate().period().get());
+            let period = quota.rate().period();
+            let tolerated = Nanos::new(period.get() / TOLERATED_DIVISOR).min(MAX_TOLERATED);
+            if back <= tolerated {
+                return;
+            }
+            let windows = back.get().div_ceil(period.get());
             let windows = u32::try_from(windows).unwrap_or(u32::MAX / 2);
             self.counted = self.counted.dated_back(windows);
             self.weight = self.weight.dated_back(windows);
@@ -128,6 +134,12 @@ impl ConfirmCell {
         }
     }
 }
+
+/// A step of the clock that is at most this part of a window moves no counts to another window.
+const TOLERATED_DIVISOR: u64 = 1_000;
+
+/// A longer step always does.
+const MAX_TOLERATED: Nanos = Nanos::SECOND;
 
 /// Binary digits of a [`share`] after the point. The largest number of units then fits under the smallest limit.
 const SHARE_BITS: u32 = 32;

@@ -9,7 +9,7 @@ use tollgate::engine::Outcome;
 use tollgate::policy::KeyHash;
 
 use super::node::{Node, Setup};
-use super::store::Store;
+use super::store::{Faults, Store};
 use super::time::{NodeClock, World};
 
 /// Some nodes that exchange counts.
@@ -22,9 +22,14 @@ struct Fleet {
 
 impl Fleet {
     async fn start(nodes: usize, limits: &str) -> Self {
+        Self::start_with(nodes, limits, |_| {}).await
+    }
+
+    async fn start_with(nodes: usize, limits: &str, faults: impl FnOnce(&mut Faults)) -> Self {
         let every = Duration::from_millis(500);
         let world = World::new(1_000_000_000);
         let store = Store::new(&world, 7);
+        store.set(faults);
         let yaml = format!(
             "version: 1
 listeners: [{{ address: 127.0.0.1:1 }}]
@@ -230,4 +235,19 @@ fn a_flood_of_keys_costs_a_bounded_number_of_bytes_and_harms_nobody() {
 
 fn bytes_of(fleet: &Fleet) -> u64 {
     fleet.store.bytes_in.load(Ordering::SeqCst) + fleet.store.bytes_out.load(Ordering::SeqCst)
+}
+
+#[test]
+fn a_node_that_learns_the_stores_time_keeps_what_it_counted() {
+    turned(async {
+        // The store is away from the first moment, and each node counts by its own clock.
+        let alone = Fleet::start_with(2, PAGES, |faults| {
+            (faults.is_down, faults.slow) = (true, Duration::from_millis(5));
+        })
+        .await;
+        assert_eq!((alone.passed(0, key(1), 6), alone.passed(1, key(1), 3)), (6, 3));
+        alone.store.set(|faults| faults.is_down = false);
+        alone.exchanges(4).await;
+        assert_eq!(alone.passed(1, key(1), 5), 1, "the sum of both nodes counts");
+    });
 }

@@ -1,5 +1,5 @@
 //! Each case of `policies/` and of `conf/examples` is a test: `embedded::POLICY::CASE` on the embedded
-//! store, `script::POLICY::CASE` on the shared one.
+//! store, `script::POLICY::CASE` on the shared one. Cases with several nodes run as `tollgate test` runs them.
 //!
 //! `cargo test --test policies 'keys::'` runs the cases of one policy on both stores.
 
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     let mut tests = Vec::new();
     for case in all {
         let shared = Arc::clone(&case);
-        if !case.needs_embedded_store() {
+        if !case.needs_in_process_store() {
             tests.push(Case::new(format!("script::{}", case.name()), move || {
                 Scripted::with(|store, yaml| shared.check(store, yaml))
             }));

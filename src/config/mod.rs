@@ -32,6 +32,7 @@ mod suggestions;
 mod syntax;
 mod test_cases;
 mod test_keys;
+mod test_nodes;
 mod unread_fields;
 mod version;
 mod warnings;

@@ -14,6 +14,7 @@ use super::reader::{ErrorList, Located, NamedValue, SourceFile};
 use super::scalars::{boolean, client_name, duration, integer};
 use super::source::{self, MAX_BYTES};
 use super::test_keys::{TestKeySet, test_keys};
+use super::test_nodes::NodeNames;
 use crate::policy::ConnectionFacts;
 
 /// Largest number of requests of one step.
@@ -31,6 +32,8 @@ pub struct TestCase {
     pub only_embedded: bool,
     /// The keys that stand for those at a URL.
     pub key_sets: Vec<TestKeySet>,
+    /// The names of the nodes, in the order in which the steps name them.
+    pub nodes: Vec<String>,
     /// What is sent, in this order.
     pub steps: Vec<TestStep>,
 }
@@ -40,6 +43,8 @@ pub struct TestCase {
 pub struct TestStep {
     /// Time since the beginning of the case; `None` if no time passes.
     pub at: Option<Duration>,
+    /// The node that gets it, as an index of [`TestCase::nodes`].
+    pub node: usize,
     /// How often it is sent; at least 1.
     pub times: u32,
     /// The request.
@@ -211,7 +216,8 @@ fn case(at: &Located<'_>, key_sets: &[TestKeySet], folder: &Path) -> Option<Test
     let steps = map.require("steps", "write steps: [{ send: .., expect: .. }]");
     map.finish();
     let items = steps?.list();
-    let steps: Vec<TestStep> = items.iter().filter_map(step).collect();
+    let mut nodes = NodeNames::default();
+    let steps: Vec<TestStep> = items.iter().filter_map(|at| step(at, &mut nodes)).collect();
     for (earlier, (later, item)) in steps.iter().zip(steps.iter().zip(&items).skip(1)) {
         if later.at.is_some() && later.at < earlier.at {
             item.error_with(
@@ -221,12 +227,14 @@ fn case(at: &Located<'_>, key_sets: &[TestKeySet], folder: &Path) -> Option<Test
         }
     }
     let only_embedded = only.unwrap_or(Some(false))?;
-    Some(TestCase { name: name?.to_owned(), only_embedded, key_sets, steps })
+    let NodeNames(nodes) = nodes;
+    Some(TestCase { name: name?.to_owned(), only_embedded, key_sets, nodes, steps })
 }
 
-fn step(at: &Located<'_>) -> Option<TestStep> {
+fn step(at: &Located<'_>, nodes: &mut NodeNames) -> Option<TestStep> {
     let mut map = at.mapping()?;
     let when = map.get("at").map(|at| at.parse(duration));
+    let node = nodes.index(at, map.get("node").as_ref());
     let times = map.get("times").map(|at| at.parse(integer(1, MAX_TIMES)));
     let send = map.require("send", "write send: { url: \"http://example.com/\" }");
     let expect = map.require("expect", "write expect: { allowed: 1 }");
@@ -237,6 +245,7 @@ fn step(at: &Located<'_>) -> Option<TestStep> {
             None => None,
             Some(when) => Some(when?),
         },
+        node: node?,
         times: u32::try_from(times.unwrap_or(Some(1))?).ok()?,
         send: send?,
         expect: expect?,

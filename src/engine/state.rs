@@ -48,7 +48,7 @@ pub struct Engine {
     configurations: AtomicU64,
     /// The number of generations built.
     generations: AtomicU64,
-    registry: LimitRegistry,
+    registry: Arc<LimitRegistry>,
     pub(super) durations: Durations,
     unsaved: AtomicU64,
     /// Rules that operators made for keys.
@@ -74,7 +74,7 @@ impl Engine {
             background: Arc::default(),
             configurations: AtomicU64::new(0),
             generations: AtomicU64::new(0),
-            registry: LimitRegistry::default(),
+            registry: Arc::default(),
             durations: Durations::default(),
             unsaved: AtomicU64::new(0),
             key_rules: Mutex::new(Arc::from([])),
@@ -99,6 +99,19 @@ impl Engine {
     pub fn with_store(clock: Arc<dyn Clock>, secret: KeySecret, shared: Arc<SharedStore>) -> Self {
         let exact = ExactTier { shared: Some(shared), ..ExactTier::default() };
         Self { exact, ..Self::new(clock, secret) }
+    }
+
+    /// The engine of another node, which has the exact limits and their cells in common with this one, as nodes with one
+    /// shared store have. Everything else is its own. `secret`: that of this engine.
+    #[cfg(feature = "bin")]
+    pub(crate) fn with_same_cells(&self, secret: KeySecret) -> Self {
+        let exact = ExactTier {
+            embedded: self.exact.embedded.with_same_cells(),
+            shared: self.exact.shared.clone(),
+        };
+        // Cells are counted in the budgets of their limits, which are found by the limits' names.
+        let registry = Arc::clone(&self.registry);
+        Self { exact, registry, ..Self::new(Arc::clone(&self.clock), secret) }
     }
 
     /// The shared store, if there is one.

@@ -198,6 +198,21 @@ impl Bans {
         }
     }
 
+    /// Records a ban that a node made, as a shared store does, which counts the bans of all nodes (`redis/bans.lua`): a key
+    /// that is banned is not banned again, and the ban is longer after earlier ones. Returns how long the key is banned now.
+    #[cfg(feature = "bin")]
+    pub(crate) fn record_reported(&self, ban: &Ban, now: Nanos) -> Nanos {
+        let mut shard = self.shard(ban.key).lock();
+        let Some(record) = self.find_or_insert(&mut shard, ban.key, ban.until, now) else {
+            return ban.until.saturating_sub(now);
+        };
+        if record.until <= ban.at {
+            record.forgive = ban.rule.forgive;
+            record.ban(&ban.rule, ban.at);
+        }
+        record.until.saturating_sub(now)
+    }
+
     /// Lifts the ban of a key, with everything that counts towards the next one.
     pub fn lift(&self, key: KeyHash) {
         let mut shard = self.shard(key).lock();

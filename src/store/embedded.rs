@@ -32,8 +32,8 @@ pub(super) const SHARD_BITS: u32 = 12;
 /// The embedded store.
 #[derive(Debug)]
 pub struct EmbeddedStore {
-    shards: Box<[CellShard]>,
-    accounting: CellAccounting,
+    shards: Arc<[CellShard]>,
+    accounting: Arc<CellAccounting>,
     /// The shard at which the next sweep begins.
     cursor: AtomicUsize,
     saves: Arc<SaveProgress>,
@@ -77,7 +77,7 @@ impl Default for EmbeddedStore {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| CellShard::default()).collect(),
-            accounting: CellAccounting::default(),
+            accounting: Arc::default(),
             cursor: AtomicUsize::new(0),
             saves: Arc::default(),
         }
@@ -85,6 +85,17 @@ impl Default for EmbeddedStore {
 }
 
 impl EmbeddedStore {
+    /// Another store with the cells of this one.
+    #[cfg(feature = "bin")]
+    pub(crate) fn with_same_cells(&self) -> Self {
+        Self {
+            shards: Arc::clone(&self.shards),
+            accounting: Arc::clone(&self.accounting),
+            cursor: AtomicUsize::new(0),
+            saves: Arc::clone(&self.saves),
+        }
+    }
+
     /// Gives a quota its number. `previous` is the quota that the limit had before.
     pub fn issue(&self, spec: QuotaSpec, previous: Option<&Arc<IssuedQuota>>) -> Arc<IssuedQuota> {
         self.accounting.issue(spec, previous)
@@ -319,13 +330,13 @@ impl EmbeddedStore {
 
     /// Takes all cells back from a successor, as they were when they were handed over.
     pub fn take_back(&self) {
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             shard.table.lock().take_back();
         }
     }
 
     #[cfg(feature = "bin")]
-    pub(super) const fn accounting(&self) -> &CellAccounting {
+    pub(super) fn accounting(&self) -> &CellAccounting {
         &self.accounting
     }
 

@@ -200,6 +200,14 @@ fn policies_are_tested_before_they_meet_traffic() {
         xml.contains("tests=\"1\" failures=\"1\"") && xml.contains("sixty &lt; &amp; &gt;"),
         "{xml}"
     );
+    // A case with several nodes tells which one it is.
+    let nodes = "cases:\n  - name: nodes\n    steps:\n      - { send: { url: \"http://a/\" }, expect: { allowed: 1 } }\n      - { node: edge-2, send: { url: \"http://a/\" }, expect: { allowed: 2 } }\n";
+    std::fs::write(cases, nodes).unwrap();
+    let output = tollgate(&["test", "--config", config, "--junit", junit, cases]);
+    for told in [text(&output.stdout), std::fs::read_to_string(junit).unwrap()] {
+        assert!(told.contains("line 5, node edge-2: allowed: expected 2, found 1"), "{told}");
+        assert!(!told.contains("line 4"), "{told}");
+    }
     // What cannot be read is told with its place.
     std::fs::write(cases, "cases: [{ name: a, stps: [] }]\n").unwrap();
     let output = tollgate(&["test", "--config", config, cases]);

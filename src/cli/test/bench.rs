@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Version};
 
+use super::nodes::{CaseNode, CaseNodes};
 use super::observed::{FirstCandidate, ObservedResponse, ObservedStep};
 use super::{CaseResult, TestStore};
 use crate::cli::key_sets;
@@ -11,14 +12,14 @@ use crate::clock::{Clock, ManualClock, Nanos};
 use crate::config::{
     AnswerEnding, Config, OriginAnswer, Responses, RouteEdits, TestCase, TestRequest,
 };
-use crate::engine::{Decision, Engine, FinalResponse, Generation, PendingSettlement};
+use crate::engine::{Decision, FinalResponse, PendingSettlement};
 use crate::http::render::reply;
 use crate::http::{
     AnswerPreferences, FieldRules, Head, HeadBounds, RateLimitFields, RejectReason, ServedHosts,
     added_fields, edit, edit_own, https_location, redirect, validate,
 };
 use crate::policy::client::ClientRules;
-use crate::policy::{ConditionResults, Facts, KeySecret, PerRoute};
+use crate::policy::{ConditionResults, Facts, PerRoute};
 
 /// The beginning of each case, as the time since the Unix epoch: midnight, so that windows of every
 /// length begin then.
@@ -27,19 +28,12 @@ const EPOCH: Nanos = Nanos::from_secs(1_800_057_600);
 /// The identifier of every request.
 const REQUEST_ID: &str = "00000000000000000000000000000000";
 
-/// Interval of the periodic work of the engine while time passes.
-const TICK: Nanos = Nanos::SECOND;
-
-/// The last part of a pause, during which the periodic work runs. Before it only the clock advances,
-/// because idle state does not change except by age.
-const TICKED_PAUSE: Nanos = Nanos::from_secs(600);
-
 /// Runs one case under a configuration.
 pub fn run(config: Config, case: &TestCase, store: &dyn TestStore) -> CaseResult {
     let listeners: Vec<(Option<Arc<str>>, Option<u16>)> =
         config.listeners.iter().map(|at| (at.name.clone(), at.https_port)).collect();
     let mut differences = key_sets::install(&config.policy.key_sets, &case.key_sets);
-    let mut bench = Bench::new(config, store);
+    let mut bench = Bench::new(config, case.nodes.len(), store);
     for step in &case.steps {
         let listener = &step.send.connection.listener;
         let found = listeners.iter().find(|(name, _)| listener.is_some() && name == listener);
@@ -52,25 +46,27 @@ pub fn run(config: Config, case: &TestCase, store: &dyn TestStore) -> CaseResult
         }
         let (mut allowed, mut limited, mut last) = (0, 0, None);
         for _ in 0..step.times {
-            let response = bench.send(&step.send, found.and_then(|(_, https_port)| *https_port));
+            let response =
+                bench.send(step.node, &step.send, found.and_then(|(_, https_port)| *https_port));
             allowed += u32::from(response.is_allowed());
             limited += u32::from(response.limited);
             last = Some(response);
         }
         if let Some(last) = last {
             let seen = ObservedStep { allowed, limited, last };
-            differences.extend(seen.differences(step));
+            // The name of the only node says nothing.
+            let node = case.nodes.get(step.node).filter(|_| case.nodes.len() > 1);
+            differences.extend(seen.differences(step, node.map(String::as_str)));
         }
     }
     CaseResult { name: case.name.clone(), differences }
 }
 
-/// One policy with its engine.
+/// One policy on the nodes of a case.
 struct Bench<'s> {
     clock: Arc<ManualClock>,
     store: &'s dyn TestStore,
-    engine: Engine,
-    generation: Generation,
+    nodes: CaseNodes,
     clients: ClientRules,
     bounds: HeadBounds,
     rules: FieldRules,
@@ -84,6 +80,8 @@ struct Bench<'s> {
 
 /// A request that has no response yet.
 struct UnansweredRequest {
+    /// The node that it is sent to.
+    node: usize,
     until: Nanos,
     decision: Decision,
     pending: PendingSettlement,
@@ -91,18 +89,17 @@ struct UnansweredRequest {
 }
 
 impl<'s> Bench<'s> {
-    fn new(config: Config, store: &'s dyn TestStore) -> Self {
+    fn new(config: Config, nodes: usize, store: &'s dyn TestStore) -> Self {
         let clock = Arc::new(ManualClock::new(EPOCH));
-        let engine = store.engine(Arc::clone(&clock), KeySecret::new([3; 16]));
         let rules = FieldRules::of(&config);
         let served_hosts = ServedHosts::of(&config.policy);
-        let (generation, _) = engine.generation(config.policy, None);
+        let nodes =
+            CaseNodes::start(config.policy, nodes, &config.store, store, Arc::clone(&clock));
         Self {
             rules,
             clock,
             store,
-            engine,
-            generation,
+            nodes,
             clients: config.clients,
             bounds: HeadBounds {
                 header_size: config.bounds.header_size,
@@ -123,36 +120,29 @@ impl<'s> Bench<'s> {
             let next =
                 self.in_flight.iter().map(|request| request.until).filter(|until| *until <= wanted);
             let Some(next) = next.min() else {
-                return self.pass_time(wanted);
+                return self.nodes.pass_time(wanted);
             };
-            self.pass_time(next);
+            self.nodes.pass_time(next);
             let (done, rest) = std::mem::take(&mut self.in_flight)
                 .into_iter()
                 .partition(|request| request.until <= next);
             self.in_flight = rest;
             let done: Vec<UnansweredRequest> = done;
-            for UnansweredRequest { mut decision, mut pending, answer, .. } in done {
-                self.answer(&mut decision, &mut pending, &answer);
-                self.end_answer(&mut decision, pending, &answer);
+            for UnansweredRequest { node, mut decision, mut pending, answer, .. } in done {
+                let node = self.nodes.get(node);
+                self.answer(node, &mut decision, &mut pending, &answer);
+                self.end_answer(node, &mut decision, pending, &answer);
             }
         }
     }
 
-    fn pass_time(&self, wanted: Nanos) {
-        let mut left = wanted.saturating_sub(self.clock.now().wall);
-        if left > TICKED_PAUSE {
-            self.clock.advance(left.saturating_sub(TICKED_PAUSE));
-            left = TICKED_PAUSE;
-        }
-        while left > Nanos::ZERO {
-            let step = left.min(TICK);
-            self.clock.advance(step);
-            self.engine.tick(&self.generation);
-            left = left.saturating_sub(step);
-        }
-    }
-
-    fn send(&mut self, send: &TestRequest, https_port: Option<u16>) -> ObservedResponse {
+    fn send(
+        &mut self,
+        node_index: usize,
+        send: &TestRequest,
+        https_port: Option<u16>,
+    ) -> ObservedResponse {
+        let node = self.nodes.get(node_index);
         let has_host = send.headers.contains_key(http::header::HOST);
         let head = Head {
             method: &send.method,
@@ -194,38 +184,40 @@ impl<'s> Bench<'s> {
                 return observed;
             }
         }
-        let (mut decision, mut pending) = self.store.decide(&self.engine, &self.generation, &facts);
+        let (mut decision, mut pending) = self.store.decide(&node.engine, &node.generation, &facts);
         observed.waited = decision.wait();
         let latency = observed.waited.saturating_add(Nanos::from(send.answer.after));
-        let refused = self.observe_refusal(&decision, &send.headers, &mut observed);
+        let refused = self.observe_refusal(node, &decision, &send.headers, &mut observed);
         let reaches_store_later = pending.awaits_response() || !decision.candidates.is_empty();
         let is_answered = refused || latency == Nanos::ZERO;
         if is_answered {
-            self.answer(&mut decision, &mut pending, &send.answer);
+            self.answer(node, &mut decision, &mut pending, &send.answer);
         }
         if reaches_store_later {
-            self.store.wait_until_settled(&self.engine);
+            self.store.wait_until_settled(&node.engine);
         }
         observed.origin_failed = !refused && send.answer.ending == AnswerEnding::Failed;
         if !refused {
-            observed.forwarded = self.forwarded(&decision, &facts);
+            observed.forwarded = self.forwarded(node, &decision, &facts);
         }
         // The client sees the head before the rest of the answer is known.
-        self.observe(&decision, refused, &send.answer, &mut observed);
+        self.observe(node, &decision, refused, &send.answer, &mut observed);
         if is_answered {
-            self.end_answer(&mut decision, pending, &send.answer);
+            self.end_answer(node, &mut decision, pending, &send.answer);
         } else {
             let until = self.clock.now().wall.saturating_add(latency);
             let (answer, decision) = (send.answer.clone(), decision.clone());
-            self.in_flight.push(UnansweredRequest { until, decision, pending, answer });
+            let node = node_index;
+            self.in_flight.push(UnansweredRequest { node, until, decision, pending, answer });
         }
-        observed.charged = decision.charged(self.generation.policy());
+        observed.charged = decision.charged(self.nodes.get(node_index).generation.policy());
         observed
     }
 
     /// Settles a request when the head of the answer has come, or when it has ended without a response.
     fn answer(
         &self,
+        node: &CaseNode,
         decision: &mut Decision,
         pending: &mut PendingSettlement,
         answer: &OriginAnswer,
@@ -239,26 +231,27 @@ impl<'s> Bench<'s> {
             && let Some((status, by_origin)) = response
         {
             let response = FinalResponse { status, headers: &answer.headers, by_origin };
-            self.engine.finish(&self.generation, decision, pending, &response);
+            node.engine.finish(&node.generation, decision, pending, &response);
         }
-        self.store.wait_until_settled(&self.engine);
+        self.store.wait_until_settled(&node.engine);
     }
 
     /// Settles the rest of the request by the body and the trailers of the answer, and ends it.
     fn end_answer(
         &self,
+        node: &CaseNode,
         decision: &mut Decision,
         mut pending: PendingSettlement,
         answer: &OriginAnswer,
     ) {
-        let (engine, generation) = (&self.engine, &self.generation);
+        let (engine, generation) = (&node.engine, &node.generation);
         engine.read_body(generation, decision, &mut pending, answer.body.as_bytes());
         if !answer.is_cut {
             engine.read_trailers(generation, decision, &mut pending, &answer.trailers);
         }
         engine.finish_rest(generation, decision, &mut pending, !answer.is_cut);
         drop(pending);
-        self.store.wait_until_settled(&self.engine);
+        self.store.wait_until_settled(&node.engine);
     }
 
     fn responses(&self, decision: &Decision) -> &Responses {
@@ -271,8 +264,13 @@ impl<'s> Bench<'s> {
     }
 
     /// Path, query and fields for the origin, except for the fields that the proxy itself writes.
-    fn forwarded(&self, decision: &Decision, facts: &Facts<'_>) -> Option<(String, HeaderMap)> {
-        let route = self.generation.policy().route(decision.route?);
+    fn forwarded(
+        &self,
+        node: &CaseNode,
+        decision: &Decision,
+        facts: &Facts<'_>,
+    ) -> Option<(String, HeaderMap)> {
+        let route = node.generation.policy().route(decision.route?);
         let path = route.rewrite.as_ref().and_then(|rewrite| rewrite.forwarded(facts.path));
         let mut target = path.unwrap_or_else(|| facts.path.to_owned());
         if let Some(query) = facts.query {
@@ -289,11 +287,12 @@ impl<'s> Bench<'s> {
     /// Observes the refusal and returns `true`, if the request is refused.
     fn observe_refusal(
         &self,
+        node: &CaseNode,
         decision: &Decision,
         asked: &HeaderMap,
         observed: &mut ObservedResponse,
     ) -> bool {
-        let policy = self.generation.policy();
+        let policy = node.generation.policy();
         let preferences = AnswerPreferences { headers: asked, chance: 0.0, request_id: REQUEST_ID };
         let fields = RateLimitFields::new(decision, policy, self.responses(decision));
         let reply = reply(fields, preferences).map(|mut reply| {
@@ -326,12 +325,13 @@ impl<'s> Bench<'s> {
     /// Observes what the client would see of a decision that is settled.
     fn observe(
         &self,
+        node: &CaseNode,
         decision: &Decision,
         refused: bool,
         answer: &OriginAnswer,
         observed: &mut ObservedResponse,
     ) {
-        let policy = self.generation.policy();
+        let policy = node.generation.policy();
         observed.route = decision.route.map(|route| policy.route(route).name.to_string());
         observed.banned = decision.is_banned();
         observed.candidate = FirstCandidate(decision.candidates.first().cloned());

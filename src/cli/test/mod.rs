@@ -2,9 +2,11 @@
 //!
 //! The requests of a case pass the real request validation and the real engine. The clock is set by
 //! the test, so that days pass in milliseconds. Exact limits count in this process, whatever the
-//! store of the policy.
+//! store of the policy. A case may have several nodes, which share what nodes with that store share.
 
 mod bench;
+mod channel;
+mod nodes;
 mod observed;
 mod report;
 

@@ -64,15 +64,16 @@ pub(super) struct ObservedStep {
 }
 
 impl ObservedStep {
-    /// Everything that differs from the expectation, in words with the line of the step.
-    pub(super) fn differences(&self, step: &TestStep) -> Vec<String> {
+    /// Everything that differs from the expectation, in words with the line of the step, and its node if the case has several.
+    pub(super) fn differences(&self, step: &TestStep, node: Option<&str>) -> Vec<String> {
         let line = step.location.line;
+        let node = node.map(|node| format!(", node {node}")).unwrap_or_default();
         let why = match self.last.why.as_str() {
             "" => String::new(),
             why => format!(" ({why})"),
         };
         let differences = differences(&step.expect, self).into_iter();
-        differences.map(|words| format!("line {line}: {words}{why}")).collect()
+        differences.map(|words| format!("line {line}{node}: {words}{why}")).collect()
     }
 }
 

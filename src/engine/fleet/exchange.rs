@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::channel::FleetChannel;
 use super::imports::Imports;
 use super::limits::{FleetLimit, FleetLimits};
 use super::progress::FleetOutcome;
@@ -17,9 +18,7 @@ use crate::engine::fleet_denials::denial_key;
 use crate::engine::{Engine, Generation};
 use crate::limit::{FleetBound, WindowPair};
 use crate::policy::FleetTerms;
-use crate::store::redis::{
-    FleetChunk, FleetCursor, FleetNews, FleetQuestion, SharedStore, StoreFailure,
-};
+use crate::store::redis::{FleetChunk, FleetCursor, FleetNews, FleetQuestion, StoreFailure};
 
 /// A node that is not heard for so many exchanges does not count as live any more.
 const LIVE_EXCHANGES: u64 = 5;
@@ -95,11 +94,21 @@ impl Default for FleetExchange {
 impl FleetExchange {
     /// Makes one exchange, if a limit of the generation counts over the fleet, and returns the time until the next one.
     pub async fn step(&mut self, engine: &Engine, generation: &Generation) -> Duration {
+        self.step_over(engine.remote().map(|store| &**store), engine, generation).await
+    }
+
+    /// [`FleetExchange::step`] over another channel than the engine's store.
+    pub(crate) async fn step_over(
+        &mut self,
+        channel: Option<&impl FleetChannel>,
+        engine: &Engine,
+        generation: &Generation,
+    ) -> Duration {
         let terms = generation.policy().fleet;
         let limits = FleetLimits::of(generation);
         let progress = &engine.fleet().progress;
-        let Some(store) = engine.remote().filter(|_| !limits.is_empty()) else {
-            self.stop(engine).await;
+        let Some(channel) = channel.filter(|_| !limits.is_empty()) else {
+            self.stop(channel, engine).await;
             return terms.every.into();
         };
         if !engine.counts_here() {
@@ -111,7 +120,7 @@ impl FleetExchange {
         if std::mem::replace(&mut self.epoch, generation.epoch()) != generation.epoch() {
             self.imports.record_change();
         }
-        if !store.is_up() {
+        if !channel.is_up() {
             progress.record_call(FleetOutcome::Away);
             self.record_no_answer(engine, &limits, terms, "it is away");
             return terms.every.into();
@@ -125,7 +134,7 @@ impl FleetExchange {
         let chunks: Vec<FleetChunk> =
             next.iter().map(|next| self.text_of(next, engine, &limits)).collect();
         let sent = engine.now().mono;
-        let news = self.call(store, terms, &chunks, false).await;
+        let news = self.call(channel, terms, &chunks, false).await;
         match news {
             Ok(news) => {
                 progress.record_call(FleetOutcome::Ok);
@@ -159,7 +168,7 @@ impl FleetExchange {
 
     async fn call(
         &self,
-        store: &SharedStore,
+        channel: &impl FleetChannel,
         terms: FleetTerms,
         chunks: &[FleetChunk],
         leaves: bool,
@@ -173,17 +182,17 @@ impl FleetExchange {
             leaves,
             timeout: terms.every.clamp(TIMEOUTS.0, TIMEOUTS.1).into(),
         };
-        store.exchange_fleet(question).await
+        channel.exchange(question).await
     }
 
     /// No limit counts over the fleet any more.
-    async fn stop(&mut self, engine: &Engine) {
+    async fn stop(&mut self, channel: Option<&impl FleetChannel>, engine: &Engine) {
         engine.fleet().progress.set_running(false, engine.now().mono);
         if self.tags.is_empty() {
             return;
         }
-        if let Some(store) = engine.remote().filter(|store| store.is_up()) {
-            let _left = self.call(store, FleetTerms::default(), &[], true).await;
+        if let Some(channel) = channel.filter(|channel| channel.is_up()) {
+            let _left = self.call(channel, FleetTerms::default(), &[], true).await;
         }
         // The time stays: cells are dated by it.
         let time = std::mem::take(&mut self.time);

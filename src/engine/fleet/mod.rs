@@ -9,6 +9,7 @@
 //! refused only if all nodes together certainly counted its limit. Windows are divided by the store's time
 //! (`shared_time.rs`). What is not known of other nodes is not counted: a node that hears nothing counts by itself.
 
+mod channel;
 mod exchange;
 mod identity;
 mod imports;
@@ -18,6 +19,7 @@ mod publication;
 mod records;
 mod shared_time;
 
+pub use channel::FleetChannel;
 pub use exchange::FleetExchange;
 #[cfg(feature = "bin")]
 pub(super) use identity::Identity;

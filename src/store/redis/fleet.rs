@@ -44,6 +44,19 @@ pub struct FleetCursor {
     at: u64,
 }
 
+#[cfg(feature = "bin")]
+impl FleetCursor {
+    /// A cursor behind the write of this number, of a channel with a single history.
+    pub(crate) fn behind(sequence: u64) -> Self {
+        Self { sequence, ..Self::default() }
+    }
+
+    /// The number of the latest write that was read; zero: none.
+    pub(crate) const fn sequence(&self) -> u64 {
+        self.sequence
+    }
+}
+
 /// A chunk of what a node publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetChunk {

@@ -24,15 +24,17 @@ impl PolicyCase {
         format!("{policy}::{}", self.case.name)
     }
 
-    /// Whether the case uses something that only the embedded store has.
-    pub const fn needs_embedded_store(&self) -> bool {
-        self.case.only_embedded
+    /// Whether the case is for `tollgate test` alone: it uses something that only the embedded store has, or has nodes that
+    /// stand for several processes.
+    pub fn needs_in_process_store(&self) -> bool {
+        self.case.only_embedded || self.case.nodes.len() > 1 || self.policy.names_store()
     }
 
-    /// Runs the case on a store; `yaml` is the policy's section for that store. The error lists each
-    /// difference.
+    /// Runs the case on a store; `yaml` is the policy's section for that store, unless the policy has one. The error lists
+    /// each difference.
     pub fn check(&self, store: &dyn TestStore, yaml: &str) -> Result<(), String> {
         let Policy { file, text } = &*self.policy;
+        let yaml = if self.policy.names_store() { "" } else { yaml };
         let text = format!("{text}\n{yaml}");
         let loaded = config::read_text(&text, &file.display().to_string(), file.parent().unwrap());
         let loaded = loaded.unwrap_or_else(|errors| panic!("{errors}"));
@@ -41,6 +43,12 @@ impl PolicyCase {
             return Ok(());
         }
         Err(format!("{}: {}", cases_of(file).display(), result.differences.join("\n")))
+    }
+}
+
+impl Policy {
+    fn names_store(&self) -> bool {
+        self.text.lines().any(|line| line.starts_with("store:"))
     }
 }
 

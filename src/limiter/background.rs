@@ -39,8 +39,11 @@ impl Limiter {
     async fn exchange_counts(&self) {
         let mut exchange = FleetExchange::default();
         loop {
-            let loaded = self.shared.loaded.load_full();
-            let pause = exchange.step(&self.shared.engine, &loaded.generation).await;
+            let pause = {
+                // Not held during the pause: a policy that was replaced must end.
+                let loaded = self.shared.loaded.load_full();
+                exchange.step(&self.shared.engine, &loaded.generation).await
+            };
             tokio::time::sleep(pause).await;
         }
     }

@@ -61,8 +61,11 @@ async fn exchange_counts(reloader: Arc<Reloader>, gate: Arc<ServingGate>) {
     gate.passed().await;
     let mut exchange = FleetExchange::default();
     loop {
-        let live = reloader.live.load_full();
-        let pause = exchange.step(&reloader.engine, &live.generation).await;
+        let pause = {
+            // Not held during the pause: a configuration that was replaced must end, with the health checks of its origins.
+            let live = reloader.live.load_full();
+            exchange.step(&reloader.engine, &live.generation).await
+        };
         tokio::time::sleep(pause).await;
     }
 }

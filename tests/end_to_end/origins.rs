@@ -39,7 +39,7 @@ async fn servers_are_chosen_by_turn_by_weight_by_chance_and_by_key() {
     let hash = format!("{{ servers: {servers}, balance: {{ hash: header:x-user }} }}");
     let gate = Gate::start(&policy(&hash)).await;
     let mut seen = std::collections::HashSet::new();
-    for user in 0..20 {
+    for user in 0..60 {
         let mut names = std::collections::HashSet::new();
         for _ in 0..3 {
             let request = client().get(gate.url("/")).header("x-user", format!("u{user}"));

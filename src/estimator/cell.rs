@@ -77,7 +77,7 @@ impl ConfirmCell {
         }
     }
 
-    /// Dates all counts back by at least this time, in whole windows. A time that is nothing beside the window changes nothing:
+    /// Dates all counts back by at least this time, in whole windows. A time that is very short against the window changes nothing:
     /// only units that were charged within it of an edge would count longer, and by no more than it.
     pub(super) fn date_back(&mut self, back: Nanos) {
         if let Some(quota) = self.quota {

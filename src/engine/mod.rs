@@ -67,7 +67,7 @@ pub use counters::{CandidateComparison, Durations, LimitCounters, VerdictKind};
 #[cfg(feature = "bin")]
 pub(crate) use counters::{STRIPES, stripe};
 pub use decision::{Decision, LimitVerdict, Outcome};
-pub use fleet::{FleetChannel, FleetExchange, FleetOutcome, FleetProgress};
+pub use fleet::{FleetChannel, FleetExchange, FleetLimits, FleetOutcome, FleetProgress};
 pub use generation::Generation;
 pub use look_up::{KeyCell, KeyState, LookUpError, TypedKey};
 pub use pending::{FinalResponse, PendingSettlement};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::file_watch::FileWatch;
 use super::judge::Limiter;
-use crate::engine::FleetExchange;
+use crate::engine::{FleetExchange, FleetLimits};
 use crate::jwks;
 
 /// The time between two rounds. Each sweeps a small part of the keys.
@@ -39,11 +39,8 @@ impl Limiter {
     async fn exchange_counts(&self) {
         let mut exchange = FleetExchange::default();
         loop {
-            let pause = {
-                // Not held during the pause: a policy that was replaced must end.
-                let loaded = self.shared.loaded.load_full();
-                exchange.step(&self.shared.engine, &loaded.generation).await
-            };
+            let limits = FleetLimits::of(&self.shared.loaded.load().generation);
+            let pause = exchange.step(&self.shared.engine, &limits).await;
             tokio::time::sleep(pause).await;
         }
     }

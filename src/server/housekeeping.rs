@@ -13,7 +13,7 @@ use tokio::time::MissedTickBehavior;
 use crate::clock::{Nanos, RoundedSpan};
 use crate::edge::ServingGate;
 use crate::edge::TicketKeys;
-use crate::engine::FleetExchange;
+use crate::engine::{FleetExchange, FleetLimits};
 use crate::history::TrafficHistory;
 use crate::jwks;
 use crate::log_sampler::{LOG_SAMPLER, LogKind};
@@ -61,11 +61,9 @@ async fn exchange_counts(reloader: Arc<Reloader>, gate: Arc<ServingGate>) {
     gate.passed().await;
     let mut exchange = FleetExchange::default();
     loop {
-        let pause = {
-            // Not held during the pause: a configuration that was replaced must end, with the health checks of its origins.
-            let live = reloader.live.load_full();
-            exchange.step(&reloader.engine, &live.generation).await
-        };
+        // The configuration is not held: one that was replaced must end, with the health checks of its origins.
+        let limits = FleetLimits::of(&reloader.live.load().generation);
+        let pause = exchange.step(&reloader.engine, &limits).await;
         tokio::time::sleep(pause).await;
     }
 }

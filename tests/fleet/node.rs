@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use tollgate::clock::{Clock, Now};
 use tollgate::config;
-use tollgate::engine::{Decision, Engine, FleetExchange, Generation};
+use tollgate::engine::{Decision, Engine, FleetExchange, FleetLimits, Generation};
 use tollgate::estimator::EstimateLimit;
 use tollgate::limit::Verdict;
 use tollgate::policy::client::RequestClient;
@@ -54,7 +54,7 @@ impl Node {
     pub(crate) async fn exchange(self: Arc<Self>) {
         let mut exchange = FleetExchange::default();
         loop {
-            let pause = exchange.step(&self.engine, &self.generation).await;
+            let pause = exchange.step(&self.engine, &FleetLimits::of(&self.generation)).await;
             tokio::time::sleep(pause).await;
         }
     }

@@ -17,7 +17,7 @@ use super::TestStore;
 use super::channel::CaseChannel;
 use crate::clock::{Clock, ManualClock, Nanos};
 use crate::config::StoreConfig;
-use crate::engine::{Engine, FleetExchange, Generation};
+use crate::engine::{Engine, FleetExchange, FleetLimits, Generation};
 use crate::policy::{KeySecret, Policy};
 use crate::store::Bans;
 
@@ -144,8 +144,8 @@ impl CaseNodes {
         let before = fleet.channel.writes();
         for CaseNode { engine, generation, exchange } in &mut self.nodes {
             // The channel answers at once, so the future is ready.
-            let _pause =
-                exchange.step_over(Some(&fleet.channel), engine, generation).now_or_never();
+            let limits = FleetLimits::of(generation);
+            let _pause = exchange.step_over(Some(&fleet.channel), engine, &limits).now_or_never();
         }
         fleet.next = fleet.next.saturating_add(fleet.every);
         fleet.rounds += 1;

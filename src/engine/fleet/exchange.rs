@@ -14,8 +14,8 @@ use super::publication::{NextChunk, OwnCount, Publication};
 use super::records::{ChunkAddress, ChunkError, CountChunk};
 use super::shared_time::{SharedTime, TimeNews};
 use crate::clock::Nanos;
+use crate::engine::Engine;
 use crate::engine::fleet_denials::denial_key;
-use crate::engine::{Engine, Generation};
 use crate::limit::{FleetBound, WindowPair};
 use crate::policy::FleetTerms;
 use crate::store::redis::{FleetChunk, FleetCursor, FleetNews, FleetQuestion, StoreFailure};
@@ -92,9 +92,9 @@ impl Default for FleetExchange {
 }
 
 impl FleetExchange {
-    /// Makes one exchange, if a limit of the generation counts over the fleet, and returns the time until the next one.
-    pub async fn step(&mut self, engine: &Engine, generation: &Generation) -> Duration {
-        self.step_over(engine.remote().map(|store| &**store), engine, generation).await
+    /// Makes one exchange, if a limit counts over the fleet, and returns the time until the next one.
+    pub async fn step(&mut self, engine: &Engine, limits: &FleetLimits) -> Duration {
+        self.step_over(engine.remote().map(|store| &**store), engine, limits).await
     }
 
     /// [`FleetExchange::step`] over another channel than the engine's store.
@@ -102,10 +102,9 @@ impl FleetExchange {
         &mut self,
         channel: Option<&impl FleetChannel>,
         engine: &Engine,
-        generation: &Generation,
+        limits: &FleetLimits,
     ) -> Duration {
-        let terms = generation.policy().fleet;
-        let limits = FleetLimits::of(generation);
+        let terms = limits.terms;
         let progress = &engine.fleet().progress;
         let Some(channel) = channel.filter(|_| !limits.is_empty()) else {
             self.stop(channel, engine).await;
@@ -117,12 +116,12 @@ impl FleetExchange {
         }
         progress.set_running(true, engine.now().mono);
         self.become_node(engine);
-        if std::mem::replace(&mut self.epoch, generation.epoch()) != generation.epoch() {
+        if std::mem::replace(&mut self.epoch, limits.epoch) != limits.epoch {
             self.imports.record_change();
         }
         if !channel.is_up() {
             progress.record_call(FleetOutcome::Away);
-            self.record_no_answer(engine, &limits, terms, "it is away");
+            self.record_no_answer(engine, limits, terms, "it is away");
             return terms.every.into();
         }
         let tags = limits.tags();
@@ -130,9 +129,9 @@ impl FleetExchange {
             // What was read for other limits is read again.
             (self.tags, self.cursor) = (tags, FleetCursor::default());
         }
-        let next = self.next_chunk(engine, &limits, terms);
+        let next = self.next_chunk(engine, limits, terms);
         let chunks: Vec<FleetChunk> =
-            next.iter().map(|next| self.text_of(next, engine, &limits)).collect();
+            next.iter().map(|next| self.text_of(next, engine, limits)).collect();
         let sent = engine.now().mono;
         let news = self.call(channel, terms, &chunks, false).await;
         match news {
@@ -140,8 +139,8 @@ impl FleetExchange {
                 progress.record_call(FleetOutcome::Ok);
                 progress.record_answer(news.nodes, engine.now().mono);
                 let has_more = news.has_more;
-                self.take_up(engine, &limits, sent, news, next.as_ref());
-                self.publish_errors(engine, &limits, terms, true);
+                self.take_up(engine, limits, sent, news, next.as_ref());
+                self.publish_errors(engine, limits, terms, true);
                 let pause = if has_more { SHORTEST_PAUSE.min(terms.every) } else { terms.every };
                 pause.into()
             }
@@ -150,7 +149,7 @@ impl FleetExchange {
                 if let Some(next) = &next {
                     self.publication.record_written(next, false);
                 }
-                self.record_no_answer(engine, &limits, terms, why_of(why));
+                self.record_no_answer(engine, limits, terms, why_of(why));
                 terms.every.into()
             }
         }

@@ -10,6 +10,7 @@ use crate::clock::Nanos;
 use crate::engine::Generation;
 use crate::estimator::{EstimateLimit, FleetView, NodeCount};
 use crate::limit::{Rate, SlidingWindow, WindowPair};
+use crate::policy::FleetTerms;
 
 /// A limit that counts over the fleet.
 #[derive(Clone, Debug)]
@@ -20,9 +21,13 @@ pub(super) struct FleetLimit {
     pub(super) view: Arc<FleetView>,
 }
 
-/// All of them, found by what nodes call them and by what the confirm table calls them.
-#[derive(Debug, Default)]
-pub(super) struct FleetLimits {
+/// All of them, found by what nodes call them and by what the confirm table calls them. It keeps no generation alive: an exchange
+/// may wait for the store after a reload has replaced its generation.
+#[derive(Debug)]
+pub struct FleetLimits {
+    pub(super) terms: FleetTerms,
+    /// The number of the generation.
+    pub(super) epoch: u64,
     limits: Vec<FleetLimit>,
     by_tag: HashMap<u64, usize>,
     /// By number and length of the window. Numbers are used again after 256 limits, so several may have the same.
@@ -70,8 +75,14 @@ impl FleetLimit {
 
 impl FleetLimits {
     /// Those of a generation.
-    pub(super) fn of(generation: &Generation) -> Self {
-        let mut all = Self::default();
+    pub fn of(generation: &Generation) -> Self {
+        let mut all = Self {
+            terms: generation.policy().fleet,
+            epoch: generation.epoch(),
+            limits: Vec::new(),
+            by_tag: HashMap::new(),
+            by_number: HashMap::new(),
+        };
         for limit in generation.estimates().filter_map(|estimate| FleetLimit::of(estimate)) {
             let index = all.limits.len();
             all.by_tag.insert(limit.view.tag(), index);

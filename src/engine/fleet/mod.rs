@@ -23,6 +23,7 @@ pub use channel::FleetChannel;
 pub use exchange::FleetExchange;
 #[cfg(feature = "bin")]
 pub(super) use identity::Identity;
+pub use limits::FleetLimits;
 pub use progress::{FleetOutcome, FleetProgress};
 
 use identity::FleetIdentity;

@@ -17,7 +17,7 @@ use super::{origin, random_policy, traffic};
 const ROUNDS: u64 = 8;
 
 /// A verdict as a line of the log and a decision of the replay have it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Verdict {
     decision: String,
     /// What the replay did not find in the log.
@@ -36,8 +36,8 @@ async fn a_replay_of_the_own_log_decides_what_the_proxy_decided() {
         let replayed = replay(folder.path(), &log);
         assert_eq!(live.len(), replayed.len(), "seed {seed}: a request is missing");
         for (at, live) in live {
-            verdicts += 1;
-            refused += usize::from(live.decision == "limited");
+            verdicts += live.len();
+            refused += live.iter().filter(|verdict| verdict.decision == "limited").count();
             if replayed.get(&at) != Some(&live) {
                 differing
                     .push(format!("seed {seed}, {at}: {live:?}, replayed {:?}", replayed.get(&at)));
@@ -69,6 +69,18 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + number("TOLLGATE_TRUTH_ROUNDS").unwrap_or(ROUNDS)
 }
 
+/// The verdicts of one moment, sorted: two threads may judge two requests in one nanosecond.
+type Verdicts = HashMap<u64, Vec<Verdict>>;
+
+fn by_moment(verdicts: impl Iterator<Item = (u64, Verdict)>) -> Verdicts {
+    let mut all = Verdicts::new();
+    for (at, verdict) in verdicts {
+        all.entry(at).or_default().push(verdict);
+    }
+    all.values_mut().for_each(|verdicts| verdicts.sort_unstable());
+    all
+}
+
 /// Drives a process under random policies. Returns its folder and its log.
 async fn drive(seed: u64) -> (std::sync::Arc<tempfile::TempDir>, String) {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -94,27 +106,24 @@ async fn drive(seed: u64) -> (std::sync::Arc<tempfile::TempDir>, String) {
 }
 
 /// The verdicts of the lines, by when the requests were judged.
-fn live_verdicts(log: &str) -> HashMap<u64, Verdict> {
+fn live_verdicts(log: &str) -> Verdicts {
     let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines
-        .filter(|line| line["replay"].is_object())
-        .map(|line| {
-            let at = line["replay"]["at"]["wall"].as_u64().unwrap();
-            let verdict = Verdict {
-                decision: line["decision"].as_str().unwrap().to_owned(),
-                missing: Vec::new(),
-                limit: line["limit"]
-                    .as_str()
-                    .map(str::to_owned)
-                    .filter(|_| line["decision"] != "allowed"),
-                remaining: line["remaining"].as_u64().filter(|_| line["decision"] == "limited"),
-            };
-            (at, verdict)
-        })
-        .collect()
+    by_moment(lines.filter(|line| line["replay"].is_object()).map(|line| {
+        let at = line["replay"]["at"]["wall"].as_u64().unwrap();
+        let verdict = Verdict {
+            decision: line["decision"].as_str().unwrap().to_owned(),
+            missing: Vec::new(),
+            limit: line["limit"]
+                .as_str()
+                .map(str::to_owned)
+                .filter(|_| line["decision"] != "allowed"),
+            remaining: line["remaining"].as_u64().filter(|_| line["decision"] == "limited"),
+        };
+        (at, verdict)
+    }))
 }
 
-fn replay(folder: &Path, log: &str) -> HashMap<u64, Verdict> {
+fn replay(folder: &Path, log: &str) -> Verdicts {
     let loaded = config::load(&folder.join("tollgate.yaml")).unwrap();
     let secret = KeySecrets::of(&loaded.config.store);
     let mut policy = ReplayedPolicy::new(loaded.config, secret);
@@ -126,7 +135,7 @@ fn replay(folder: &Path, log: &str) -> HashMap<u64, Verdict> {
     while let Some(entry) = log.next_entry() {
         assert!(order.push(entry).is_none(), "all requests fit");
     }
-    let mut verdicts = HashMap::new();
+    let mut verdicts = Vec::new();
     while let Some(entry) = order.pop() {
         let verdict = policy
             .judge(&entry, &coverage, |judgment, _, policy| {
@@ -152,7 +161,7 @@ fn replay(folder: &Path, log: &str) -> HashMap<u64, Verdict> {
                 }
             })
             .unwrap();
-        verdicts.insert(entry.at.wall.get(), verdict);
+        verdicts.push((entry.at.wall.get(), verdict));
     }
-    verdicts
+    by_moment(verdicts.into_iter())
 }

@@ -262,10 +262,10 @@ impl ServerUse {
     }
 }
 
-/// A policy with one estimate limit by `X-Key`.
-pub fn policy(origin: std::net::SocketAddr, redis: &Redis, every: Duration, limit: &str) -> String {
+/// A policy with one estimate limit by `X-Key`, and the servers that `store` names.
+pub fn policy(origin: std::net::SocketAddr, store: &str, every: Duration, limit: &str) -> String {
     format!(
-        "{}store: {{ redis: {{ url: \"{}\", timeout: 1s }} }}
+        "{}store: {{ redis: {{ {store}, timeout: 1s }} }}
 fleet: {{ error: 10%, every: {}ms }}
 limits:
   pages: {{ tier: estimate, key: header:x-key, missing_key: deny, {limit} }}
@@ -274,7 +274,6 @@ access_log: {{ to: none }}
 limits_of_this_proxy: {{ drain: 300ms, finish: 10s }}
 ",
         origin_yaml(origin),
-        redis.url(),
         every.as_millis(),
     )
 }
@@ -349,7 +348,7 @@ async fn an_abuser_of_four_nodes_meets_one_limit_and_the_honest_meet_none() {
     let _alone = crate::alone().await;
     let (origin, mut redis) = (CountingOrigin::start().await, Redis::start(&[]).await);
     let limit = format!("rate: {LIMIT}/{}s, scope: fleet", PERIOD.as_secs());
-    let policy = policy(origin.address, &redis, EVERY, &limit);
+    let policy = policy(origin.address, &redis.yaml(), EVERY, &limit);
     let mut gates = Vec::new();
     for _ in 0..NODES {
         gates.push(Gate::start(&policy).await);

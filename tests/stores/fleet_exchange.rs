@@ -660,6 +660,33 @@ async fn what_other_programs_write_is_left_out() {
     }
 }
 
+/// A call names the script: the server has it already, or is told it again.
+#[tokio::test]
+async fn the_script_is_sent_when_the_server_does_not_have_it() {
+    let _alone = crate::alone().await;
+    let subject = Subject::real().await;
+    let Server::Real(redis) = &subject.server else { panic!("it is the server") };
+    let [mut a, mut b] = [1, 2].map(Node::new);
+    let calls = |command: &str| {
+        let told: String = redis.ask(&["INFO", "commandstats"]);
+        let of =
+            |line: &str| line.strip_prefix(&format!("cmdstat_{command}:calls=")).map(str::to_owned);
+        let line = told.lines().find_map(of);
+        line.map_or(0, |line| line.split(',').next().unwrap().parse::<usize>().unwrap())
+    };
+    let before = calls("script|load");
+    for round in 0..3 {
+        redis.ask::<()>(&["SCRIPT", "FLUSH"]);
+        let text = round.to_string();
+        a.exchange(&subject, &[(0, &text)]).await;
+        assert_eq!(b.read(&subject).await, [format!("1:0={text}")]);
+    }
+    assert_eq!(calls("script|load") - before, 3, "once after each flush");
+    assert_eq!(calls("eval"), 0);
+    // Each exchange, and each that was not executed.
+    assert_eq!(calls("evalsha"), 9);
+}
+
 async fn two_nodes_of(servers: ServerDiscovery) {
     let store = real_store(servers).await;
     let [mut a, mut b] = [1, 2].map(Node::new);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fleet::{all_meet, calls, policy};
-use crate::redis_servers::Redis;
+use crate::redis_servers::{Cluster, Redis, Watched};
 use support::servers::{Gate, Reloaded, eventually, metric};
 use support::spending::{CountingOrigin, ask};
 
@@ -45,7 +45,7 @@ async fn all_know(gates: &[&Gate]) {
 async fn a_node_that_ends_and_begins_again_counts_nothing_twice() {
     let _alone = crate::alone().await;
     let (origin, redis) = (CountingOrigin::start().await, Redis::start(&[]).await);
-    let policy = policy(origin.address, &redis, EVERY, FLEET);
+    let policy = policy(origin.address, &redis.yaml(), EVERY, FLEET);
     let (mut first, second) = (Gate::start(&policy).await, Gate::start(&policy).await);
     all_meet(&[&first, &second], 2).await;
     assert_eq!(admitted(&first, 1, 80).await, 80);
@@ -67,7 +67,7 @@ async fn a_node_that_ends_and_begins_again_counts_nothing_twice() {
 async fn a_node_that_is_upgraded_counts_nothing_twice() {
     let _alone = crate::alone().await;
     let (origin, redis) = (CountingOrigin::start().await, Redis::start(&[]).await);
-    let policy = policy(origin.address, &redis, EVERY, FLEET);
+    let policy = policy(origin.address, &redis.yaml(), EVERY, FLEET);
     let (mut first, second) = (Gate::start(&policy).await, Gate::start(&policy).await);
     all_meet(&[&first, &second], 2).await;
     assert_eq!(admitted(&first, 1, 80).await, 80);
@@ -97,7 +97,7 @@ async fn a_node_that_is_upgraded_counts_nothing_twice() {
 async fn a_node_with_another_secret_is_not_believed() {
     let _alone = crate::alone().await;
     let (origin, redis) = (CountingOrigin::start().await, Redis::start(&[]).await);
-    let policy = policy(origin.address, &redis, EVERY, FLEET)
+    let policy = policy(origin.address, &redis.yaml(), EVERY, FLEET)
         .replace("timeout: 1s", "timeout: 1s, key_secret_file: secret");
     let start = async |secret: &str| {
         let folder = tempfile::tempdir().unwrap();
@@ -127,7 +127,8 @@ async fn a_node_with_another_secret_is_not_believed() {
 async fn a_reload_changes_the_scope_and_back() {
     let _alone = crate::alone().await;
     let (origin, redis) = (CountingOrigin::start().await, Redis::start(&[]).await);
-    let [node, fleet] = [NODE, FLEET].map(|limit| policy(origin.address, &redis, EVERY, limit));
+    let [node, fleet] =
+        [NODE, FLEET].map(|limit| policy(origin.address, &redis.yaml(), EVERY, limit));
     let (first, second) = (Gate::start(&node).await, Gate::start(&node).await);
     assert_eq!(admitted(&first, 1, 80).await, 80);
     assert_eq!(admitted(&second, 1, 30).await, 30, "each node counts by itself");
@@ -149,4 +150,50 @@ async fn a_reload_changes_the_scope_and_back() {
     }
     assert_eq!(admitted(&second, 2, 100).await, 60, "40 on this node: {}", second.log());
     assert_eq!(admitted(&first, 2, 100).await, 40, "60 on this node: {}", first.log());
+}
+
+/// Two nodes count as one, also after the server that keeps the exchange was killed.
+async fn a_failover_is_followed(store: &str, kill: impl FnOnce()) {
+    let origin = CountingOrigin::start().await;
+    let policy = policy(origin.address, store, EVERY, FLEET);
+    let (first, second) = (Gate::start(&policy).await, Gate::start(&policy).await);
+    all_meet(&[&first, &second], 2).await;
+    assert_eq!(admitted(&first, 1, 80).await, 80);
+    all_know(&[&first, &second]).await;
+    assert_eq!(admitted(&second, 1, 30).await, 20, "80 on the other node: {}", second.log());
+    all_know(&[&first, &second]).await;
+    kill();
+    let lag = || async { metric(&first.metrics().await, "tollgate_fleet_lag_seconds") };
+    assert!(eventually(PATIENCE, || async { lag().await > 1.0 }).await, "the store is still there");
+    assert_eq!(admitted(&first, 2, 80).await, 80, "nobody waits for the store: {}", first.log());
+    assert_eq!(admitted(&first, 1, 10).await, 0, "what was heard before holds: {}", first.log());
+    all_know(&[&first, &second]).await;
+    all_meet(&[&first, &second], 2).await;
+    assert_eq!(admitted(&second, 2, 30).await, 20, "80 on the other node: {}", second.log());
+    for gate in [&first, &second] {
+        assert_eq!(admitted(gate, 1, 10).await, 0, "each unit counts once: {}", gate.log());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_follow_a_failover_of_a_cluster() {
+    let _alone = crate::alone().await;
+    let mut cluster = Cluster::start().await;
+    let store = cluster.yaml();
+    a_failover_is_followed(&store, || {
+        let keeps = |server: &usize| -> bool {
+            !cluster.servers[*server].ask::<Vec<String>>(&["KEYS", "*fleet*"]).is_empty()
+        };
+        let master = cluster.masters().into_iter().find(keeps).expect("a master keeps the fleet");
+        cluster.servers[master].kill();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_follow_a_failover_of_sentinels() {
+    let _alone = crate::alone().await;
+    let mut watched = Watched::start().await;
+    let store = watched.yaml();
+    a_failover_is_followed(&store, || watched.master.kill()).await;
 }

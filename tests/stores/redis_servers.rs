@@ -65,6 +65,11 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// `url: ".."`.
+    pub fn yaml(&self) -> String {
+        format!("url: \"{}\"", self.url())
+    }
+
     pub fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
         let mut cmd = redis::cmd(words[0]);
         cmd.arg(&words[1..]);

@@ -46,11 +46,13 @@ impl RedisTransport {
         })
     }
 
-    /// Sends a command to a server, and follows replies that say "not executed".
+    /// Sends a command to a server, and follows replies that say "not executed". `script` is what a server loads that
+    /// does not have the script of the command.
     async fn send_following(
         &self,
         mut server: Arc<Server>,
         command: &Cmd,
+        script: &str,
         deadline: Nanos,
     ) -> Result<Value, StoreFailure> {
         let mut asking = false;
@@ -76,7 +78,8 @@ impl RedisTransport {
                 }
                 Err(CommandError::TryAgain) => tokio::time::sleep(RETRY_INTERVAL).await,
                 Err(CommandError::NoScript) => {
-                    if let Err(CommandError::Failed(failure, why)) = server.load_script(left).await
+                    if let Err(CommandError::Failed(failure, why)) =
+                        server.load_script(script, left).await
                     {
                         server.record_failure(failure, &why);
                         // Whatever happened to the script, the call was not executed.
@@ -139,7 +142,7 @@ impl StoreTransport for RedisTransport {
             return Err(StoreFailure::Unreachable);
         };
         let deadline = self.context.clock.now().mono.saturating_add(timeout.into());
-        let value = self.send_following(server, &self.command(arguments), deadline).await?;
+        let value = self.send_following(server, &self.command(arguments), SCRIPT, deadline).await?;
         numbers(&value).ok_or_else(|| {
             self.record_invalid_reply(slot);
             StoreFailure::Invalid
@@ -156,9 +159,10 @@ impl StoreTransport for RedisTransport {
     ) -> Result<Vec<String>, StoreFailure> {
         let server = self.topology.server_of_slot(slot).ok_or(StoreFailure::Unreachable)?;
         let deadline = self.context.clock.now().mono.saturating_add(timeout.into());
-        let mut command = redis::cmd("EVAL");
-        command.arg(script).arg(keys.len()).arg(keys).arg(arguments);
-        let value = self.send_following(server, &command, deadline).await?;
+        let mut command = redis::cmd("EVALSHA");
+        let name = redis::Script::new(script).get_hash().to_owned();
+        command.arg(name).arg(keys.len()).arg(keys).arg(arguments);
+        let value = self.send_following(server, &command, script, deadline).await?;
         texts(&value).ok_or(StoreFailure::Invalid)
     }
 

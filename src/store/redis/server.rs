@@ -27,7 +27,6 @@ use super::address::{Address, Login, StoreSettings, StoreTls};
 use super::circuit_breaker::CircuitBreaker;
 use super::connection::ServerConnection;
 use super::failure::StoreFailure;
-use super::script::SCRIPT;
 use super::server_storage::ServerStorage;
 use super::server_task;
 use super::transport::Readiness;
@@ -189,10 +188,14 @@ impl Server {
         self.send(command, false, SLOTS_TIMEOUT).await.ok()
     }
 
-    /// Loads the script again, after it was flushed.
-    pub(super) async fn load_script(&self, limit: Duration) -> Result<(), CommandError> {
+    /// Loads a script that the server does not have, or not any more.
+    pub(super) async fn load_script(
+        &self,
+        script: &str,
+        limit: Duration,
+    ) -> Result<(), CommandError> {
         let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(SCRIPT);
+        load.arg("LOAD").arg(script);
         self.send(&load, false, limit).await.map(|_| ())
     }
 

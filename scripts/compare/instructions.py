@@ -24,13 +24,20 @@ from peers import free_port, origin, plain, tollgate
 REQUEST = b"GET /item HTTP/1.1\r\nHost: localhost\r\nUser-Agent: compare\r\nAccept: */*\r\n\r\n"
 
 
+class Client:
+    """A connection that sends one request again and again."""
+
+    def __init__(self, port, request=REQUEST):
+        self.request, self.socket = request, socket.create_connection(("127.0.0.1", port))
+
+
 def ask(clients, times, status):
     """Sends so many requests over each connection, one by one, and reads each answer whole."""
     for _ in range(times):
         for client in clients:
-            client.sendall(REQUEST)
+            client.socket.sendall(client.request)
         for client in clients:
-            read_answer(client, status)
+            read_answer(client.socket, status)
 
 
 def read_answer(client, status):
@@ -85,7 +92,9 @@ def total(pid, prefix):
     return count, {what: sum(calls[what] for _, calls in dumps) for what in CALLS}, at
 
 
-def measure(peer, folder, args):
+def measure(peer, folder, args, requests, prepare):
+    """Instructions and calls for a request of the peer, each connection with its own request. `prepare` is called when the
+    peer listens, and makes it answer as its mode says."""
     prefix = os.path.join(args.profile or folder, f"callgrind.{peer.name}-{peer.mode}")
     peer.command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={prefix}.%p",
                     "--dump-instr=no", *peer.command]
@@ -93,23 +102,22 @@ def measure(peer, folder, args):
     peer.start(folder)
     pid = peer.running.pid
     status = 429 if peer.mode == "refused" else 200
-    clients = [socket.create_connection(("127.0.0.1", peer.http1)) for _ in range(args.connections)]
-    if status == 429 and peer.name == "tollgate":
-        ask(clients[:1], 1, 200)
-    ask(clients, 500 // args.connections + 1, status)
+    prepare()
+    clients = [Client(peer.http1, request) for request in requests]
+    ask(clients, 500 // len(clients) + 1, status)
     _, _, began = total(pid, prefix)
-    rounds = args.requests // args.connections
+    rounds = args.requests // len(clients)
     ask(clients, rounds, status)
-    busy, busy_calls, asked = total(pid, prefix)
-    time.sleep(max(0, asked - time.monotonic() + asked - began))
+    busy, busy_calls, answered = total(pid, prefix)
+    time.sleep(max(0, answered - time.monotonic() + answered - began))
     idle, idle_calls, ended = total(pid, prefix)
-    share = (asked - began) / (ended - asked)
+    share = (answered - began) / (ended - answered)
     for client in clients:
-        client.close()
+        client.socket.close()
     peer.stop()
-    requests = rounds * args.connections
-    calls = {what: (busy_calls[what] - idle_calls[what] * share) / requests for what in CALLS}
-    return (busy - idle * share) / requests, calls
+    asked = rounds * len(clients)
+    calls = {what: (busy_calls[what] - idle_calls[what] * share) / asked for what in CALLS}
+    return (busy - idle * share) / asked, calls
 
 
 def main():
@@ -129,7 +137,12 @@ def main():
                 counts = []
                 for make in (tollgate, plain):
                     peer = make(folder, mode, (free_port(), 0), server, "", "")
-                    counts.append(measure(peer, folder, args))
+
+                    def prepare(peer=peer):
+                        if peer.name == "tollgate" and peer.mode == "refused":
+                            ask([Client(peer.http1)], 1, 200)
+
+                    counts.append(measure(peer, folder, args, [REQUEST] * args.connections, prepare))
                 (own, calls), (base, others) = counts
                 print(f"| {mode} | {own:.0f} | {base:.0f} | {own / base:.3f} "
                       f"| {calls['own clock']:.1f}, {calls['clock']:.1f}; {others['clock']:.1f} "

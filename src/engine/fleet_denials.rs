@@ -1,23 +1,30 @@
 //! Denials of a key, counted over all nodes of the fleet, for a `penalty` of a limit with `scope: fleet`.
 //!
 //! They are counted as an estimate limit counts requests, and exchanged in the same way. Each node still counts its own
-//! exactly (`store::Bans`), so a ban comes at the latest when one node alone would make it. A ban clears the denials that led
-//! to it: the node that makes it at once, the others when they hear of it.
+//! exactly (`store::Bans`), so a ban comes at the latest when one node alone would make it. Of other nodes only the present
+//! window counts: all of it is within the time of the rule. A ban clears the denials that led to it: the node that makes it at
+//! once, each other node before it counts or publishes the next one.
 
 use std::sync::Arc;
 
-use crate::clock::Now;
+use super::state::Engine;
+use crate::clock::{Nanos, Now};
 use crate::estimator::{ConfirmTable, EstimateLimit, FleetView};
-use crate::limit::Rate;
+use crate::limit::{Rate, SlidingWindow};
 use crate::policy::{DEFAULT_EXPECT_PER_SECOND, KeyHash, Penalty};
 
 /// Turns the key of a limit into the key of its denials, and back.
 const MARK: u64 = 0x6465_6e69_616c_7321;
 
+/// How long after a reset or a ban other nodes may still publish what they counted before: they hear of it through the store,
+/// within a second or two.
+const HEARD_WITHIN: Nanos = Nanos::from_secs(5);
+
 /// The denials under one limit.
 #[derive(Debug)]
 pub(super) struct FleetDenials {
     counts: Arc<EstimateLimit>,
+    view: Arc<FleetView>,
 }
 
 /// The key under which denials of a key are counted, which has a cell of its own. The same again gives the key.
@@ -30,17 +37,20 @@ impl FleetDenials {
     /// rule is no window that can be counted in, so each node counts by itself.
     pub(super) fn of(rule: &Penalty, tag: u64, before: Option<&Self>, now: Now) -> Option<Self> {
         let rate = Rate::new(rule.after, rule.within).ok()?;
-        let same = before.filter(|before| {
-            before.counts.rate() == rate
-                && before.counts.fleet().is_some_and(|view| view.tag() == tag)
-        });
-        let fresh = || {
-            let counts = EstimateLimit::new(rate, DEFAULT_EXPECT_PER_SECOND, now);
-            let view = FleetView::of_denials(tag);
-            Arc::new(counts.in_fleet(Some(Arc::new(view))))
-        };
-        let counts = same.map_or_else(fresh, |before| Arc::clone(&before.counts));
-        Some(Self { counts })
+        let same = before.filter(|before| before.counts.rate() == rate && before.view.tag() == tag);
+        Some(same.map_or_else(
+            || {
+                let view = Arc::new(FleetView::of_denials(tag));
+                let counts = EstimateLimit::new(rate, DEFAULT_EXPECT_PER_SECOND, now);
+                Self { counts: Arc::new(counts.in_fleet(Some(Arc::clone(&view)))), view }
+            },
+            |before| Self { counts: Arc::clone(&before.counts), view: Arc::clone(&before.view) },
+        ))
+    }
+
+    /// What other nodes counted of them.
+    pub(super) const fn view(&self) -> &Arc<FleetView> {
+        &self.view
     }
 
     /// What counts them.
@@ -48,9 +58,51 @@ impl FleetDenials {
         &self.counts
     }
 
-    /// Counts a denial. Returns whether all nodes together have counted enough for a ban.
-    pub(super) fn record(&self, table: &ConfirmTable, key: KeyHash, now: Now) -> bool {
-        let (verdict, _counted) = self.counts.charge(table, denial_key(key), 1, now);
-        !verdict.allowed || verdict.remaining == 0
+    /// Counts a denial. Returns how many other nodes have certainly counted within the time of the rule.
+    pub(super) fn record(&self, table: &ConfirmTable, key: KeyHash, now: Now) -> u32 {
+        let (_verdict, _counted) = self.counts.charge(table, denial_key(key), 1, now);
+        let latest = table.clock().read(now).latest;
+        let window = SlidingWindow::new(self.counts.rate());
+        self.view.units_in_window(denial_key(key), window, latest)
+    }
+}
+
+impl Engine {
+    /// Forgets what other nodes counted of a key, as far as they counted it before now.
+    pub(super) fn forget_counts_of_others(&self, estimate: &EstimateLimit, key: KeyHash) {
+        let Some(view) = estimate.fleet() else {
+            return;
+        };
+        let until = self.shared_instant().latest.saturating_add(HEARD_WITHIN);
+        self.fleet().forgotten.forget(key, until, estimate.rate().period());
+        view.forget(key);
+    }
+
+    /// Forgets the denials that led to the latest ban of a key, on this node and of others, unless that was done. Returns whether
+    /// it did.
+    pub(super) fn clear_banned_denials(
+        &self,
+        view: &FleetView,
+        period: Nanos,
+        key: KeyHash,
+    ) -> bool {
+        let now = self.now();
+        let Some(until) = self.bans.latest_until(key) else {
+            return false;
+        };
+        // Since then all windows have ended.
+        if until.saturating_add(period.saturating_mul(2)) <= now.mono {
+            return false;
+        }
+        let ended_before = now.mono.saturating_sub(until);
+        let ended = self.confirm.clock().read(now).latest.saturating_sub(ended_before);
+        let denials = denial_key(key);
+        let believed_from = ended.saturating_add(HEARD_WITHIN);
+        if !self.fleet().forgotten.forget_denials(denials, until, believed_from, period) {
+            return false;
+        }
+        self.confirm.reset(denials);
+        view.forget(denials);
+        true
     }
 }

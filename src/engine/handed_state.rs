@@ -193,7 +193,7 @@ impl Engine {
         }
         self.fleet().identity.replace(record.identity, || {
             let views = generation.estimates().filter_map(|estimate| estimate.fleet());
-            views.for_each(|view| view.replace(FleetCounts::default()));
+            views.for_each(|view| view.replace(FleetCounts::default(), |_| true));
         });
     }
 }

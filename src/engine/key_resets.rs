@@ -58,14 +58,23 @@ impl Engine {
     pub fn forget_key(&self, generation: &Generation, limit: LimitIndex, key: KeyHash) {
         self.bans.forget_denials(key);
         self.confirm.reset(denial_key(key));
+        if let Some(denials) = &generation.loaded(limit).fleet_denials {
+            self.forget_counts_of_others(denials.counts(), denial_key(key));
+        }
         let now = self.now();
         match &generation.loaded(limit).state {
-            TierState::Estimate(_) => self.confirm.reset(key),
+            TierState::Estimate(estimate) => {
+                self.confirm.reset(key);
+                self.forget_counts_of_others(estimate, key);
+            }
             // Requests in flight end by themselves.
             TierState::InFlight { .. } => {}
             TierState::Exact(exact) => {
                 let candidate = candidate_key(key);
                 exact.overflow.reset(&self.confirm, key);
+                for (estimate, key) in exact.overflow.keys_of(key) {
+                    self.forget_counts_of_others(estimate, key);
+                }
                 if let Some(overflow) = &exact.candidate_overflow {
                     overflow.reset(&self.confirm, candidate);
                 }

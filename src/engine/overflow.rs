@@ -111,6 +111,18 @@ impl Overflow {
         (verdict, Some(charge))
     }
 
+    /// What a key is called in the sketch of each window length.
+    pub(super) fn keys_of(
+        &self,
+        key: KeyHash,
+    ) -> impl Iterator<Item = (&Arc<EstimateLimit>, KeyHash)> {
+        let sketches = self.sketches.get().into_iter();
+        sketches.flat_map(move |sketches| {
+            let name = move |rate: &usize| (&sketches.by_rate[*rate], self.window_key(key, *rate));
+            sketches.windows.iter().map(name)
+        })
+    }
+
     /// Forgets what a key sent under any of the rates.
     pub(super) fn reset(&self, confirm: &ConfirmTable, key: KeyHash) {
         let windows = self.sketches.get().into_iter().flat_map(|sketches| &sketches.windows);

@@ -7,7 +7,6 @@ use std::net::IpAddr;
 
 use super::counters::{VerdictKind, VerdictKinds};
 use super::decision::{Decision, LimitVerdict, Outcome};
-use super::fleet_denials::denial_key;
 use super::generation::Generation;
 use super::loaded_limit::LoadedLimit;
 use super::state::Engine;
@@ -113,12 +112,17 @@ impl Engine {
         if by_this_node.is_none() && self.bans.remaining(key, now.mono).is_some() {
             return None;
         }
-        let is_enough = denials.record(&self.confirm, key, now);
-        let ban = || is_enough.then(|| self.bans.ban(key, rule, now.mono)).flatten();
-        let length = by_this_node.or_else(ban);
-        if length.is_some() {
-            self.confirm.reset(denial_key(key));
+        self.clear_banned_denials(denials.view(), rule.within, key);
+        if by_this_node.is_some() {
+            return by_this_node;
         }
+        let elsewhere = denials.record(&self.confirm, key, now) as usize;
+        let counted = self.bans.denials(key, now.mono).saturating_add(elsewhere);
+        if elsewhere == 0 || counted < rule.after as usize {
+            return None;
+        }
+        let length = self.bans.ban(key, rule, now.mono);
+        self.clear_banned_denials(denials.view(), rule.within, key);
         length
     }
 

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::counters::VerdictKinds;
 use super::decision::{Decision, GUESSED_RETRY_AFTER, LimitVerdict};
 use super::delay_slots::DelaySlot;
+use super::fleet::HeldUnits;
 use super::generation::Generation;
 use super::loaded_limit::TierState;
 use super::pending::PendingSettlement;
@@ -37,6 +38,8 @@ struct TentativeEstimate {
     /// The index of its target.
     target: usize,
     receipt: EstimateReceipt,
+    /// Keeps the units from being published until the request is judged.
+    held: Option<HeldUnits>,
 }
 
 /// A slot in flight that a request holds.
@@ -67,17 +70,21 @@ impl Engine {
         tentative: &mut Tentative,
     ) -> bool {
         let now = decision.at;
+        let may_be_refused_later = targets.iter().filter(|target| !target.shadow).nth(1).is_some();
         for (index, target) in targets.iter().enumerate().filter(|(_, target)| !target.shadow) {
             let verdict_index = decision.verdicts.len();
             let loaded = generation.loaded(target.limit);
             let verdict = match &loaded.state {
                 _ if target.denied => generation.denied(target, now),
                 TierState::Estimate(estimate) => {
+                    let is_held = may_be_refused_later && estimate.fleet().is_some();
+                    let held =
+                        is_held.then(|| self.fleet().tentative.hold(target.key, target.cost));
                     let (verdict, receipt) =
                         estimate.charge(&self.confirm, target.key, target.cost, now);
                     if verdict.allowed {
                         let verdict = verdict_index;
-                        let charge = TentativeEstimate { verdict, target: index, receipt };
+                        let charge = TentativeEstimate { verdict, target: index, receipt, held };
                         tentative.estimates.push(charge);
                     }
                     verdict
@@ -117,13 +124,14 @@ impl Engine {
         tentative: Tentative,
         decision: &mut Decision,
     ) {
-        for TentativeEstimate { verdict, target, receipt } in tentative.estimates {
+        for TentativeEstimate { verdict, target, receipt, held } in tentative.estimates {
             let target = &targets[target];
             if let TierState::Estimate(estimate) = &generation.loaded(target.limit).state {
                 estimate.refund(&self.confirm, receipt);
                 decision.verdicts[verdict].verdict =
                     estimate.judge(&self.confirm, target.key, decision.at);
             }
+            drop(held);
         }
         for TentativePermit { verdict, permit } in tentative.permits {
             drop(permit);

@@ -27,7 +27,7 @@ use super::set::{ConfirmSet, TaggedCell, WAYS, Ways};
 use super::shared_clock::SharedClock;
 use super::spot::{Spot, SpotHasher};
 use crate::clock::{Nanos, Now};
-use crate::limit::{SlidingWindow, WindowPair};
+use crate::limit::{SlidingWindow, Verdict, WindowPair};
 use crate::policy::KeyHash;
 
 /// Cells of the table: 4 MiB.
@@ -129,8 +129,8 @@ impl ConfirmTable {
         let now = at.earliest;
         let set = &self.sets[spot.first];
         let mut ways = set.lock();
-        if let Some(cell) = ways.find(spot) {
-            return AttemptResult { verdict: cell.spend(&attempt), uncounted: None };
+        if let Some(verdict) = ways.spend(&attempt) {
+            return AttemptResult { verdict, uncounted: None };
         }
         if !set.has_keys_in_second() {
             let Some(suspect) = suspect else {
@@ -197,8 +197,8 @@ impl ConfirmTable {
         let now = at.earliest;
         let mut sets = self.lock_both(spot);
         // The first set was unlocked for a moment: another thread may have admitted the key.
-        if let Some(cell) = sets.find(spot) {
-            return AttemptResult { verdict: cell.spend(&attempt), uncounted: None };
+        if let Some(verdict) = sets.spend(&attempt) {
+            return AttemptResult { verdict, uncounted: None };
         }
         let Some(suspect) = suspect else {
             return attempt.result_without_cell();
@@ -385,5 +385,9 @@ impl ConfirmTable {
 impl LockedSets<'_> {
     fn find(&mut self, spot: Spot) -> Option<&mut ConfirmCell> {
         self.first.find(spot).or_else(|| self.second.find(spot))
+    }
+
+    fn spend(&mut self, attempt: &ChargeAttempt) -> Option<Verdict> {
+        self.first.spend(attempt).or_else(|| self.second.spend(attempt))
     }
 }

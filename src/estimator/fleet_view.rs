@@ -4,11 +4,14 @@
 //! itself, and only units that a node has certainly counted.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
-use hashbrown::HashTable;
+use hashbrown::{HashSet, HashTable};
+use parking_lot::Mutex;
 
-use crate::limit::WindowPair;
+use crate::clock::Nanos;
+use crate::limit::{SlidingWindow, WindowPair};
 use crate::policy::KeyHash;
 
 /// The counts of other nodes under one limit.
@@ -18,6 +21,9 @@ pub struct FleetView {
     /// Whether denials are counted, and not what requests cost.
     counts_denials: bool,
     counts: ArcSwap<FleetCounts>,
+    /// Keys whose counts are not used until they are replaced. At most as many as there are counts.
+    forgotten: Mutex<HashSet<KeyHash>>,
+    has_forgotten: AtomicBool,
 }
 
 /// Counts by key.
@@ -31,7 +37,13 @@ pub struct FleetCounts {
 impl FleetView {
     /// Without counts. `tag`: what nodes call the limit.
     pub fn new(tag: u64) -> Self {
-        Self { tag, counts_denials: false, counts: ArcSwap::from_pointee(FleetCounts::default()) }
+        Self {
+            tag,
+            counts_denials: false,
+            counts: ArcSwap::from_pointee(FleetCounts::default()),
+            forgotten: Mutex::default(),
+            has_forgotten: AtomicBool::new(false),
+        }
     }
 
     /// The same, for denials.
@@ -49,9 +61,21 @@ impl FleetView {
         self.tag
     }
 
-    /// Replaces all counts.
-    pub fn replace(&self, counts: FleetCounts) {
+    /// Replaces all counts. `left_out`: tells of keys that were forgotten in time, whose counts have none from before.
+    pub fn replace(&self, counts: FleetCounts, left_out: impl Fn(KeyHash) -> bool) {
+        let mut forgotten = self.forgotten.lock();
         self.counts.store(counts.into());
+        forgotten.retain(|key| !left_out(*key));
+        self.has_forgotten.store(!forgotten.is_empty(), Ordering::Release);
+    }
+
+    /// Forgets what other nodes have counted of a key, until counts are replaced that leave it out.
+    pub fn forget(&self, key: KeyHash) {
+        let mut forgotten = self.forgotten.lock();
+        if self.counts.load().of_key(key).is_some() {
+            forgotten.insert(key);
+            self.has_forgotten.store(true, Ordering::Release);
+        }
     }
 
     /// The number of keys that other nodes have counted.
@@ -67,7 +91,21 @@ impl FleetView {
     /// What other nodes have counted of a key.
     pub(super) fn of_key(&self, key: KeyHash) -> Option<WindowPair> {
         let counts = self.counts.load();
-        if counts.by_key.is_empty() { None } else { counts.of_key(key) }
+        if counts.by_key.is_empty() {
+            return None;
+        }
+        let counted = counts.of_key(key)?;
+        let is_forgotten =
+            self.has_forgotten.load(Ordering::Acquire) && self.forgotten.lock().contains(&key);
+        (!is_forgotten).then_some(counted)
+    }
+
+    /// Units that other nodes have counted of a key in the window of `now`, divided as `quota` divides windows.
+    pub fn units_in_window(&self, key: KeyHash, quota: SlidingWindow, now: Nanos) -> u32 {
+        let counted = self.of_key(key).unwrap_or_default();
+        let (window, current, _) = counted.counts();
+        let present = (now.get() / quota.rate().period().get()) as u32;
+        if window == present { current } else { 0 }
     }
 }
 

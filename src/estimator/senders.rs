@@ -99,4 +99,20 @@ mod tests {
         let reloaded = EstimateLimit::after_reload(&limits[0], rate, 50, at(1));
         assert_eq!(of(&reloaded, 9, 1).len(), 2);
     }
+
+    #[test]
+    fn a_cell_has_the_number_that_its_limit_has_now() {
+        let now = Now { mono: Nanos::from_secs(1), wall: Nanos::from_secs(1) };
+        let rate = Rate::new(10, Nanos::from_secs(60)).unwrap();
+        let table = ConfirmTable::default();
+        let key = KeyHash { high: 7, low: 9 };
+        // A limit that is removed, and comes back in a later generation.
+        for units in 1..=2 {
+            let limit = EstimateLimit::new(rate, 100, now);
+            limit.charge(&table, key, 1, now);
+            let mut found = Vec::new();
+            table.visit_counts(|count| found.push((count.limit, count.counted.counts().1)));
+            assert_eq!(found, [(limit.number(), units)]);
+        }
+    }
 }

@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::attempt::ChargeAttempt;
 use super::cell::ConfirmCell;
 use super::spot::Spot;
 use crate::clock::Nanos;
-use crate::limit::SlidingWindow;
+use crate::limit::{SlidingWindow, Verdict};
 use crate::policy::KeyHash;
 
 /// Cells of a set. All of them are compared with a key.
@@ -37,7 +38,7 @@ const _: () = assert!(size_of::<ConfirmSet>() == 512);
 pub(super) struct Ways {
     /// The tag of each cell; [`UNUSED`] if it is unused.
     tags: [u32; WAYS],
-    /// The number of the limit of each cell, read only when an operator asks.
+    /// The number of the limit of each cell, read by lists and by the exchange of a fleet.
     limits: [u8; WAYS],
     cells: [ConfirmCell; WAYS],
 }
@@ -102,6 +103,16 @@ impl Ways {
     pub(super) fn find(&mut self, spot: Spot) -> Option<&mut ConfirmCell> {
         let tagged = self.tags.iter().zip(&mut self.cells).filter(|(tag, _)| **tag == spot.tag);
         tagged.map(|(_, cell)| cell).find(|cell| cell.key() == spot.key)
+    }
+
+    /// Judges and charges the cell of a key, if it has one. The cell then has the number that its limit has now: a limit that was
+    /// removed and comes back has another one.
+    pub(super) fn spend(&mut self, attempt: &ChargeAttempt) -> Option<Verdict> {
+        let Spot { tag, key, .. } = attempt.spot;
+        let is_its = |way: &usize| self.tags[*way] == tag && self.cells[*way].key() == key;
+        let way = (0..WAYS).find(is_its)?;
+        self.limits[way] = attempt.limit;
+        Some(self.cells[way].spend(attempt))
     }
 
     /// An unused cell, or else one that went idle.

@@ -152,6 +152,24 @@ impl Bans {
         (until > now).then(|| until.saturating_sub(now))
     }
 
+    /// When the latest ban of a key ends or ended (monotonic). `None`: none is known.
+    pub fn latest_until(&self, key: KeyHash) -> Option<Nanos> {
+        if !self.has_banned.load(Ordering::Relaxed) {
+            return None;
+        }
+        let until = self.shard(key).lock().records.get(&key)?.until;
+        (until > Nanos::ZERO).then_some(until)
+    }
+
+    /// How many denials of a key count now towards a ban by this node.
+    pub fn denials(&self, key: KeyHash, now: Nanos) -> usize {
+        let shard = self.shard(key).lock();
+        shard.records.get(&key).map_or(0, |record| {
+            let counts = |at: &&Nanos| now.saturating_sub(**at) < record.within;
+            record.denials.iter().filter(counts).count()
+        })
+    }
+
     /// Records a denial. Returns the length of the ban, if the denial leads to one. A denial of a banned key does
     /// not count, nor does one in a shard that is full of banned keys.
     pub fn record_denial(&self, key: KeyHash, rule: &Penalty, now: Nanos) -> Option<Nanos> {

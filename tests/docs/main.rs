@@ -6,6 +6,7 @@
 
 mod decisions;
 mod first_limit;
+mod fleet_plot;
 mod links;
 mod named_tests;
 mod names;

@@ -15,7 +15,7 @@ use tollgate::engine::{Engine, Generation, Outcome, PendingSettlement};
 use tollgate::policy::client::RequestClient;
 use tollgate::policy::{Facts, KeySecret};
 
-use super::{compare_or_write, pages};
+use super::{compare_or_write, fleet_plot, pages};
 
 /// What is drawn.
 struct Subject {
@@ -100,6 +100,8 @@ fn every_plot_is_what_the_engine_draws() {
         compare_or_write(&folder.join(&name), &draw(subject, &leaving_times(subject)));
         names.push(name);
     }
+    compare_or_write(&folder.join(fleet_plot::NAME), &fleet_plot::draw());
+    names.push(fleet_plot::NAME.to_owned());
     names.sort();
     let files = std::fs::read_dir(&folder).unwrap();
     let mut committed: Vec<String> =

@@ -7,6 +7,8 @@
 //! | `TOLLGATE_FLEET_SEED` | runs one, and says what it was |
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 
+mod crowding;
+mod forgetting;
 mod mixtures;
 mod node;
 mod oracle;

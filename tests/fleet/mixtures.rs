@@ -13,15 +13,17 @@ use super::store::{Faults, Store};
 use super::time::{NodeClock, World};
 
 /// Some nodes that exchange counts.
-struct Fleet {
-    store: Arc<Store>,
-    nodes: Vec<Arc<Node>>,
+pub(super) struct Fleet {
+    pub(super) store: Arc<Store>,
+    pub(super) nodes: Vec<Arc<Node>>,
     clocks: Vec<Arc<NodeClock>>,
     every: Duration,
+    world: Arc<World>,
+    setup: Setup,
 }
 
 impl Fleet {
-    async fn start(nodes: usize, limits: &str) -> Self {
+    pub(super) async fn start(nodes: usize, limits: &str) -> Self {
         Self::start_with(nodes, limits, |_| {}).await
     }
 
@@ -49,27 +51,44 @@ routes: [{{ name: site, origin: site, limits: [it] }}]
         for node in &nodes {
             tokio::spawn(Arc::clone(node).exchange());
         }
-        let fleet = Self { store, nodes, clocks, every };
+        let fleet = Self { store, nodes, clocks, every, world, setup };
         fleet.exchanges(3).await;
         fleet
     }
 
-    async fn exchanges(&self, count: u32) {
+    /// Starts another node.
+    pub(super) async fn join(&mut self) {
+        let index = self.nodes.len();
+        let clock = NodeClock::new(&self.world, 0, 0, 1_000 * (index as u64 + 1));
+        let node = Node::start(index, &self.setup, &self.store, Arc::clone(&clock));
+        tokio::spawn(Arc::clone(&node).exchange());
+        self.nodes.push(node);
+        self.clocks.push(clock);
+        self.exchanges(5).await;
+    }
+
+    pub(super) async fn exchanges(&self, count: u32) {
         tokio::time::sleep(self.every * count + Duration::from_millis(10)).await;
         self.nodes.iter().for_each(|node| node.engine.tick(&node.generation));
     }
 
-    fn allowed(&self, node: usize, key: KeyHash) -> bool {
+    pub(super) fn allowed(&self, node: usize, key: KeyHash) -> bool {
         self.nodes[node].request(key, self.clocks[node].now()).allowed
     }
 
+    /// Whether a request of a key passes the limit of a name.
+    pub(super) fn allowed_by(&self, limit: &str, node: usize, key: KeyHash) -> bool {
+        let (table, now) = (self.nodes[node].engine.confirm_table(), self.clocks[node].now());
+        self.nodes[node].estimate_named(limit).charge(table, key, 1, now).0.allowed
+    }
+
     /// How many of some requests pass.
-    fn passed(&self, node: usize, key: KeyHash, requests: usize) -> usize {
+    pub(super) fn passed(&self, node: usize, key: KeyHash, requests: usize) -> usize {
         (0..requests).filter(|_| self.allowed(node, key)).count()
     }
 }
 
-fn turned<T>(test: impl Future<Output = T>) -> T {
+pub(super) fn turned<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -78,7 +97,7 @@ fn turned<T>(test: impl Future<Output = T>) -> T {
     runtime.block_on(test)
 }
 
-fn key(n: u64) -> KeyHash {
+pub(super) fn key(n: u64) -> KeyHash {
     let mut random = fastrand::Rng::with_seed(n);
     KeyHash { high: random.u64(..), low: random.u64(..) }
 }

@@ -63,6 +63,17 @@ impl Node {
         self.generation.estimate(self.limit).unwrap()
     }
 
+    pub(crate) fn estimate_named(&self, name: &str) -> &EstimateLimit {
+        let mut limits = self.generation.policy().indexed_limits();
+        let (limit, _) = limits.find(|(_, limit)| &*limit.name == name).unwrap();
+        self.generation.estimate(limit).unwrap()
+    }
+
+    /// Forgets what a key has spent, as an operator does.
+    pub(crate) fn forget(&self, key: KeyHash) {
+        self.engine.forget_key(&self.generation, self.limit, key);
+    }
+
     /// Judges one request of a key.
     pub(crate) fn request(&self, key: KeyHash, now: Now) -> Verdict {
         self.estimate().charge(self.engine.confirm_table(), key, 1, now).0

@@ -457,23 +457,24 @@ async fn words_that_no_node_sends_do_no_harm(subject: &Subject) {
     subject.run(&[&head[..], &words].concat()).await;
     assert_eq!(a.read(subject).await.len(), MAX_FLEET_CHUNKS);
     assert_eq!(a.read(subject).await, NOTHING);
-    // No number is no span.
+    // No number is no span. Each node is live for its own.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let reply = subject.run(&[id, mark, "-", "0", "0", "-1", "x", "stay"]).await;
-    assert_eq!(reply[4], "1");
+    assert_eq!(reply[4], "2");
 }
 
-async fn a_full_store_drops_the_chunks_that_end_first(subject: &Subject) {
+async fn a_full_store_drops_the_chunks_that_were_written_first(subject: &Subject) {
     const MAX_CHUNKS: usize = 8_192;
     let all: Vec<(u16, &str)> = (0..MAX_FLEET_CHUNKS as u16).map(|number| (number, "x")).collect();
     let nodes = MAX_CHUNKS / MAX_FLEET_CHUNKS;
     for n in 0..nodes {
         let mut node = Node::new(n as u64);
-        // The chunks of node 5 end first, then those of node 3.
-        let sooner = [3, 5].iter().position(|early| *early == n);
-        node.lifetime -= Duration::from_secs(sooner.map_or(0, |n| 60 * (n as u64 + 1)));
+        // Whoever asks for the longest time has no advantage.
+        node.lifetime = if n == 0 { 100 * LONG } else { LONG };
         node.exchange(subject, &all).await;
     }
+    // It is written again, and so it is among the latest.
+    Node::new(1).exchange(subject, &[(7, "y")]).await;
     let mut reader = Node::new(1 << 40);
     let mut count = async || {
         reader.cursor = FleetCursor::default();
@@ -493,7 +494,13 @@ async fn a_full_store_drops_the_chunks_that_end_first(subject: &Subject) {
     more.exchange(subject, &all[..100]).await;
     let found = count().await;
     assert_eq!(found.values().sum::<usize>(), MAX_CHUNKS);
-    assert_eq!((found.get(&5), found[&3], found[&0]), (None, MAX_FLEET_CHUNKS - 100, 256));
+    assert_eq!((found.get(&0), found[&1], found[&2]), (None, MAX_FLEET_CHUNKS - 100, 256));
+    more.cursor = FleetCursor::default();
+    let mut all_read = more.read(subject).await;
+    while all_read.len() < MAX_CHUNKS - 100 {
+        all_read.extend(more.read(subject).await);
+    }
+    assert!(all_read.contains(&"1:7=y".to_owned()));
 }
 
 async fn a_full_store_drops_the_node_that_was_not_heard_for_longest(subject: &Subject) {
@@ -570,7 +577,7 @@ cases! {
     any_text_is_carried_up_to_the_longest
     keys_that_others_have_spoilt_begin_a_new_history
     words_that_no_node_sends_do_no_harm
-    a_full_store_drops_the_chunks_that_end_first
+    a_full_store_drops_the_chunks_that_were_written_first
     a_full_store_drops_the_node_that_was_not_heard_for_longest
     nothing_stays_of_a_fleet_that_is_gone
 }
@@ -601,7 +608,7 @@ async fn nodes_that_were_heard_in_the_future_do_not_count() {
     let Server::Interpreter(server) = &subject.server else { panic!("it is the interpreter") };
     let mut a = Node::new(1);
     let millis = a.exchange(&subject, &[]).await.at.get() / 1_000_000;
-    for (ahead, expected) in [(LIVENESS.as_millis() as u64, 3), (60_000, 1)] {
+    for (ahead, expected) in [(60_000, 3), (600_002, 1)] {
         let mut nodes = SortedSet::default();
         nodes.add("0000000000000001", (millis + ahead) as f64);
         nodes.add("0000000000000002", (millis + ahead) as f64);

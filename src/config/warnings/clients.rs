@@ -38,7 +38,8 @@ fn warn_of_fixed_secret(input: &WarningInput<'_>, list: &mut WarningList<'_>) {
     };
     if redis.key_secret.is_none() {
         let message = "without key_secret_file keys are hashed with a publicly known secret: a \
-                       reader of the store can test whether a key is in it";
+                       reader of the store can test whether a key is in it, and a writer can make up \
+                       counts under scope: fleet";
         let cure = "write key_secret_file, the same on all nodes";
         list.add(Code::FixedKeySecret, at, message.to_owned(), cure);
     }

@@ -35,6 +35,9 @@ const MAX_READ: usize = 256 * 1024;
 /// The longest and the shortest time that a reply may take.
 const TIMEOUTS: (Nanos, Nanos) = (Nanos::from_millis(200), Nanos::SECOND);
 
+/// Chunks that are left out after so long without any are told of again.
+const QUIET_BEFORE_WARNING: Nanos = Nanos::from_secs(60);
+
 /// Exchanges without an answer until the view of the fleet counts as old.
 const OLD_EXCHANGES: u64 = 5;
 
@@ -54,6 +57,10 @@ pub struct FleetExchange {
     nodes: u32,
     /// Whether counts of other nodes may be used: not while the store's time contradicts itself.
     trusts_time: bool,
+    /// When (monotonic) this node looked at its own counts last.
+    looked_at: Option<Nanos>,
+    /// When (monotonic) chunks of other nodes were left out last.
+    refused_at: Option<Nanos>,
     logged: LoggedFailures,
 }
 
@@ -86,6 +93,8 @@ impl Default for FleetExchange {
             imports: Imports::default(),
             nodes: 1,
             trusts_time: true,
+            looked_at: None,
+            refused_at: None,
             logged: LoggedFailures::default(),
         }
     }
@@ -126,12 +135,16 @@ impl FleetExchange {
         }
         let tags = limits.tags();
         if self.tags != tags {
+            if self.tags.iter().any(|tag| !tags.contains(tag)) {
+                self.publication.leave_limits();
+            }
             // What was read for other limits is read again.
             (self.tags, self.cursor) = (tags, FleetCursor::default());
         }
         let next = self.next_chunk(engine, limits, terms);
-        let chunks: Vec<FleetChunk> =
+        let mut chunks: Vec<FleetChunk> =
             next.iter().map(|next| self.text_of(next, engine, limits)).collect();
+        chunks.extend(self.publication.obsolete(next.as_ref()).map(deleted));
         let sent = engine.now().mono;
         let news = self.call(channel, terms, &chunks, false).await;
         match news {
@@ -141,7 +154,14 @@ impl FleetExchange {
                 let has_more = news.has_more;
                 self.take_up(engine, limits, sent, news, next.as_ref());
                 self.publish_errors(engine, limits, terms, true);
-                let pause = if has_more { SHORTEST_PAUSE.min(terms.every) } else { terms.every };
+                let shortest = SHORTEST_PAUSE.min(terms.every);
+                let pause = match self.until_next_look(terms, engine.now().mono) {
+                    _ if has_more => shortest,
+                    // It did not look: it does not know the time, or does not trust it.
+                    Nanos::ZERO => terms.every,
+                    until if until <= early(terms.every) => shortest,
+                    until => until,
+                };
                 pause.into()
             }
             Err(why) => {
@@ -191,27 +211,38 @@ impl FleetExchange {
             return;
         }
         if let Some(channel) = channel.filter(|channel| channel.is_up()) {
-            let _left = self.call(channel, FleetTerms::default(), &[], true).await;
+            self.publication.leave_limits();
+            let chunks: Vec<_> = self.publication.obsolete(None).map(deleted).collect();
+            let _left = self.call(channel, FleetTerms::default(), &chunks, true).await;
         }
         // The time stays: cells are dated by it.
         let time = std::mem::take(&mut self.time);
         *self = Self { time, ..Self::default() };
     }
 
-    /// What to write now.
+    /// What to write now. At most one chunk in each interval, also while there is more to read: otherwise nodes that read
+    /// faster would write faster, and have the others read more.
     fn next_chunk(
         &mut self,
         engine: &Engine,
         limits: &FleetLimits,
         terms: FleetTerms,
     ) -> Option<NextChunk> {
-        self.time.bounds(engine.now().mono)?;
-        if !self.trusts_time {
+        let now_mono = engine.now().mono;
+        self.time.bounds(now_mono)?;
+        if !self.trusts_time || self.until_next_look(terms, now_mono) > early(terms.every) {
             return None;
         }
+        self.looked_at = Some(now_mono);
         let now = engine.shared_instant().earliest;
         let own = self.own_counts(engine, limits, terms, now);
         self.publication.next_chunk(&own, limits, now)
+    }
+
+    /// The time until this node looks at its own counts again.
+    fn until_next_look(&self, terms: FleetTerms, now_mono: Nanos) -> Nanos {
+        let next = self.looked_at.map_or(Nanos::ZERO, |at| at.saturating_add(terms.every));
+        next.saturating_sub(now_mono)
     }
 
     /// What this node counted of keys that it publishes: those that are large enough, those that another node has published,
@@ -226,34 +257,35 @@ impl FleetExchange {
         let threshold = |limit: &FleetLimit| {
             FleetBound::of(limit.rate.count(), terms.error_ppm, self.nodes).threshold
         };
-        let now_mono = engine.now().mono;
         let (mut own, mut banned) = (Vec::new(), Vec::new());
         engine.confirm_table().visit_counts(|count| {
+            // Its cell is locked: what is tentative of it is known.
+            let tentative = engine.fleet().tentative.of(count.key);
             for (limit, name) in limits.counted(&count) {
-                let mut units = limit.units(count.counted, now);
-                if limit.view.counts_denials()
-                    && units > 0
-                    && engine.bans().remaining(denial_key(count.key), now_mono).is_some()
-                {
-                    // A ban clears the denials that led to it, also those that this node counted.
-                    banned.push(count.key);
-                    units = 0;
-                }
-                let is_shared = || self.publication.has(name) || limit.view.has(count.key);
-                if units < threshold(limit) && !is_shared() {
+                let counted = without(count.counted, tentative);
+                let units = limit.units(counted, now);
+                let is_published = self.publication.has(name);
+                if units < threshold(limit) && !is_published && !limit.view.has(count.key) {
                     continue;
                 }
-                let counted = match units {
-                    // A key that was reset, in the present window.
-                    0 => WindowPair::of_counts(((now.get() / count.period.get()) as u32, 0, 0)),
-                    _ => count.counted,
-                };
-                if units > 0 || self.publication.has(name) {
-                    own.push(OwnCount { name, counted });
+                if units == 0 && !is_published {
+                    continue;
                 }
+                if limit.view.counts_denials() {
+                    banned.push((own.len(), limit, denial_key(count.key)));
+                }
+                let counted = if units > 0 { counted } else { nothing(limit, now) };
+                own.push(OwnCount { name, counted });
             }
         });
-        banned.into_iter().for_each(|key| engine.confirm_table().reset(key));
+        for (index, limit, key) in banned {
+            // A ban clears the denials that led to it, also those that this node counted.
+            if engine.clear_banned_denials(&limit.view, limit.rate.period(), key)
+                && let Some(cleared) = own.get_mut(index)
+            {
+                cleared.counted = nothing(limit, now);
+            }
+        }
         own
     }
 
@@ -284,6 +316,7 @@ impl FleetExchange {
         if let Some(written) = written {
             self.publication.record_written(written, true);
         }
+        self.publication.record_deleted();
         self.nodes = news.nodes.max(1);
         self.cursor = news.cursor.clone();
         self.learn_time(engine, limits, sent, &news);
@@ -354,7 +387,14 @@ impl FleetExchange {
     fn tell_of_chunks(&mut self, engine: &Engine, read: ReadChunks) {
         let ReadChunks { foreign, unreadable } = read;
         engine.fleet().progress.record_refused(foreign + unreadable);
-        if foreign + unreadable == 0 || std::mem::replace(&mut self.logged.chunks, true) {
+        let now = engine.now().mono;
+        if foreign + unreadable == 0 {
+            self.logged.chunks &=
+                self.refused_at.is_some_and(|at| now.saturating_sub(at) < QUIET_BEFORE_WARNING);
+            return;
+        }
+        self.refused_at = Some(now);
+        if std::mem::replace(&mut self.logged.chunks, true) {
             return;
         }
         if foreign > 0 {
@@ -373,11 +413,12 @@ impl FleetExchange {
         if !self.imports.take_changed() {
             return;
         }
-        let sums = self.imports.sums(limits);
+        let forgotten = engine.fleet().forgotten.snapshot(engine.shared_instant().earliest);
+        let sums = self.imports.sums(limits, &forgotten);
         engine.fleet().identity.with_node(self.node, || {
             for (tag, counts) in sums {
                 if let Some(limit) = limits.tagged(tag) {
-                    limit.view.replace(counts);
+                    limit.view.replace(counts, |key| forgotten.contains_key(&key));
                 }
             }
         });
@@ -413,16 +454,46 @@ impl FleetExchange {
         let progress = &engine.fleet().progress;
         let lag = progress.lag(engine.now().mono).unwrap_or_default();
         let is_old = !is_answered && lag > terms.every.saturating_mul(OLD_EXCHANGES);
-        let others = u64::from(self.nodes.saturating_sub(1));
+        // A node that has heard of no other one does not know that there is none.
+        let known = u64::from(self.nodes.saturating_sub(1));
+        let others = if is_old { known.max(1) } else { known };
+        let now = engine.now().mono;
         progress.set_errors(limits.iter().map(|limit| {
             let count = u64::from(limit.rate.count().max(1));
             let bound = FleetBound::of(limit.rate.count(), terms.error_ppm, self.nodes);
-            let unpublished = others * u64::from(self.publication.unpublished(limit.view.tag()));
-            let hidden = bound.hidden.max(unpublished).min(others * count);
-            let hidden = if is_old || !self.trusts_time { others * count } else { hidden };
-            (limit.view.tag(), hidden.saturating_mul(1_000_000) / count)
+            let tag = limit.view.tag();
+            let unknown = self.publication.unpublished(tag).max(self.imports.dropped(tag));
+            let hidden = bound.hidden.max(others * u64::from(unknown)).min(others * count);
+            // What was left out would have counted for a window.
+            let is_partial =
+                self.refused_at.is_some_and(|at| now.saturating_sub(at) <= limit.rate.period());
+            let knows_others = !is_old && !is_partial && self.trusts_time;
+            let hidden = if knows_others { hidden } else { others * count };
+            (tag, hidden.saturating_mul(1_000_000) / count)
         }));
     }
+}
+
+/// How much earlier than planned a node may look at its counts: timers and clocks do not agree to the last digit.
+const fn early(every: Nanos) -> Nanos {
+    Nanos::new(every.get() / 10)
+}
+
+/// A chunk that is deleted.
+const fn deleted(number: u16) -> FleetChunk {
+    FleetChunk { number, text: String::new(), lifetime: MIN_LIVENESS }
+}
+
+/// A count of nothing, in the present window of a limit.
+fn nothing(limit: &FleetLimit, now: Nanos) -> WindowPair {
+    WindowPair::of_counts(((now.get() / limit.rate.period().get()) as u32, 0, 0))
+}
+
+/// A count without some of its units.
+fn without(counted: WindowPair, units: u32) -> WindowPair {
+    let (window, current, previous) = counted.counts();
+    let rest = units.saturating_sub(current);
+    WindowPair::of_counts((window, current.saturating_sub(units), previous.saturating_sub(rest)))
 }
 
 const fn why_of(failure: StoreFailure) -> &'static str {

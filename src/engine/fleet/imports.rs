@@ -8,7 +8,9 @@ use std::collections::HashSet;
 
 use hashbrown::HashMap;
 
+use super::forgotten::Forgetting;
 use super::limits::{FleetLimit, FleetLimits};
+use super::peaks::Peaks;
 use super::records::{CountChunk, CountName, CountRecord};
 use crate::clock::Nanos;
 use crate::estimator::FleetCounts;
@@ -27,12 +29,16 @@ pub(super) struct Imports {
     counts: HashMap<(CountName, u64), Imported>,
     /// Whether counts have changed since they were summed up last.
     is_changed: bool,
+    /// The units of counts that were dropped for want of room.
+    dropped: Peaks,
 }
 
 /// What one node counted of a key.
 #[derive(Clone, Copy, Debug)]
 struct Imported {
     version: u64,
+    /// When (shared time) it was published.
+    at: Nanos,
     counted: WindowPair,
 }
 
@@ -63,7 +69,7 @@ impl Imports {
             if limit.is_ahead(*counted, chunk.at) || limit.is_over(*counted, latest) {
                 continue;
             }
-            let imported = Imported { version: chunk.version, counted: *counted };
+            let imported = Imported { version: chunk.version, at: chunk.at, counted: *counted };
             let known = self.counts.entry((*name, node)).or_insert(imported);
             if known.version <= chunk.version {
                 *known = imported;
@@ -81,6 +87,12 @@ impl Imports {
             limits.tagged(name.tag).is_some_and(|limit| !limit.is_over(imported.counted, now))
         });
         self.is_changed |= self.counts.len() != before;
+        self.dropped.expire(limits, now);
+    }
+
+    /// The largest number of units that one node counted of a key under a limit, and that were dropped in the last window.
+    pub(super) fn dropped(&self, tag: u64) -> u32 {
+        self.dropped.units(tag)
     }
 
     /// Forgets everything.
@@ -99,10 +111,17 @@ impl Imports {
         std::mem::take(&mut self.is_changed)
     }
 
-    /// The sums of each limit over all other nodes, by key.
-    pub(super) fn sums(&self, limits: &FleetLimits) -> Vec<(u64, FleetCounts)> {
+    /// The sums of each limit over all other nodes, by key, without what is forgotten.
+    pub(super) fn sums(
+        &self,
+        limits: &FleetLimits,
+        forgotten: &HashMap<KeyHash, Forgetting>,
+    ) -> Vec<(u64, FleetCounts)> {
         let mut sums: HashMap<CountName, WindowPair> = HashMap::new();
         for ((name, _), imported) in &self.counts {
+            if forgotten.get(&name.key).is_some_and(|key| imported.at <= key.until) {
+                continue;
+            }
             let sum = sums.entry(*name).or_default();
             let (_, current, previous) = sum.counts();
             let is_first = current == 0 && previous == 0;
@@ -136,11 +155,15 @@ impl Imports {
         let dropped = shares.len() - MAX_IMPORTED;
         let (_, highest_dropped, _) = shares.select_nth_unstable(dropped - 1);
         let highest_dropped = *highest_dropped;
-        let mut left = dropped;
+        let (mut left, all_dropped) = (dropped, &mut self.dropped);
         self.counts.retain(|(name, _), imported| {
-            let is_light = share(limits.tagged(name.tag), imported.counted) <= highest_dropped;
-            let drops = is_light && left > 0;
-            left -= usize::from(drops);
+            let limit = limits.tagged(name.tag);
+            let drops = left > 0 && share(limit, imported.counted) <= highest_dropped;
+            if drops {
+                left -= 1;
+                let units = limit.map_or(0, |limit| limit.units(imported.counted, now));
+                all_dropped.record(name.tag, units, now);
+            }
             !drops
         });
     }

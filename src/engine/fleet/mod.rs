@@ -11,13 +11,16 @@
 
 mod channel;
 mod exchange;
+mod forgotten;
 mod identity;
 mod imports;
 mod limits;
+mod peaks;
 mod progress;
 mod publication;
 mod records;
 mod shared_time;
+mod tentative_units;
 
 pub use channel::FleetChannel;
 pub use exchange::FleetExchange;
@@ -26,11 +29,18 @@ pub(super) use identity::Identity;
 pub use limits::FleetLimits;
 pub use progress::{FleetOutcome, FleetProgress};
 
+use std::sync::Arc;
+
+use forgotten::Forgotten;
 use identity::FleetIdentity;
+pub(super) use tentative_units::HeldUnits;
+use tentative_units::TentativeUnits;
 
 /// What an engine has for the exchange.
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
     pub(super) progress: FleetProgress,
     pub(super) identity: FleetIdentity,
+    pub(super) forgotten: Forgotten,
+    pub(super) tentative: Arc<TentativeUnits>,
 }

@@ -3,14 +3,16 @@
 //! A node has a ring of chunks. An exchange writes one of them: the counts that changed, those that changed most first, and
 //! those of the chunk that it replaces which still hold. So what has changed is known everywhere after one exchange, a
 //! node that comes later finds everything in the ring, and an exchange writes a bounded number of bytes however many
-//! keys there are.
+//! keys there are. Limits take turns, and so do the reasons to write: a flood of keys under one limit does not hide those of
+//! another, and new counts do not crowd out what a restarted node has to find.
 //!
-//! What must always hold: a count that a node published and does not vouch for any more is withdrawn, and counts of other
-//! nodes are never published.
+//! What must always hold: a count that a node published and does not vouch for any more is withdrawn, counts of other
+//! nodes are never published, and memory is bounded: by the counts of this node, and by [`MAX_PUBLISHED`].
 
 use hashbrown::HashMap;
 
 use super::limits::FleetLimits;
+use super::peaks::Peaks;
 use super::records::{CountName, CountRecord, MAX_RECORDS};
 use crate::clock::Nanos;
 use crate::limit::WindowPair;
@@ -19,14 +21,24 @@ use crate::limit::WindowPair;
 /// tens of thousands of keys are near their limits.
 const RING: u16 = 64;
 
+/// The most names that are known as published. With so many, no new one is published: about 16 MB. A ring has 44,800, and a node
+/// counts 65,536 keys.
+const MAX_PUBLISHED: usize = 196_608;
+
 /// What a node has published.
 #[derive(Debug, Default)]
 pub(super) struct Publication {
     published: HashMap<CountName, Published>,
     /// The chunk that the next exchange writes.
     next: u16,
-    /// For each limit, the largest number of units of a key for which the latest chunk had no room.
-    unpublished: HashMap<u64, u32>,
+    /// Chunks that were certainly written, without another one in between.
+    certain: u16,
+    /// Whether chunks of the ring may have counts of limits that do not count over the fleet any more.
+    has_obsolete: bool,
+    /// The number of the latest look at the counts of this node.
+    look: u64,
+    /// The units of keys for which a chunk had no room.
+    unpublished: Peaks,
 }
 
 /// A count as it was certainly published last.
@@ -35,6 +47,8 @@ struct Published {
     counted: WindowPair,
     /// The chunk that has it; `None` if none has it for certain.
     chunk: Option<u16>,
+    /// The look that found it among the counts of this node last.
+    seen: u64,
 }
 
 /// What this node counted of a key that it may publish.
@@ -54,10 +68,22 @@ pub(super) struct NextChunk {
 /// A count that may be written, and how much it matters.
 struct Candidate {
     record: CountRecord,
-    /// By how many units it changed.
+    reason: Reason,
+    /// The units that it tells others.
     units: u32,
     /// The same as a share of its limit.
     share: u64,
+}
+
+/// Why a count may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Reason {
+    /// It is not published as it is now.
+    Change,
+    /// This node does not vouch for it any more.
+    Withdrawal,
+    /// No chunk has it once the next one is written: a node that comes later would not find it.
+    Renewal,
 }
 
 impl Publication {
@@ -77,12 +103,12 @@ impl Publication {
         self.published.retain(|name, published| {
             limits.tagged(name.tag).is_some_and(|limit| !limit.is_over(published.counted, now))
         });
-        let mut candidates = self.changed(own, limits, now);
-        candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.share));
-        self.unpublished.clear();
-        for Candidate { record, units, .. } in candidates.iter().skip(MAX_RECORDS) {
-            let largest = self.unpublished.entry(record.name.tag).or_default();
-            *largest = (*largest).max(*units);
+        self.unpublished.expire(limits, now);
+        let mut candidates = in_turns(self.changed(own, limits, now));
+        for Candidate { record, units, reason, .. } in candidates.iter().skip(MAX_RECORDS) {
+            if *reason == Reason::Change {
+                self.unpublished.record(record.name.tag, *units, now);
+            }
         }
         candidates.truncate(MAX_RECORDS);
         if candidates.is_empty() {
@@ -94,26 +120,31 @@ impl Publication {
 
     /// Records that a chunk was written (`is_certain`), or may have been.
     pub(super) fn record_written(&mut self, chunk: &NextChunk, is_certain: bool) {
-        for published in self.published.values_mut() {
-            if published.chunk == Some(chunk.number) {
+        self.certain = if is_certain { self.certain.saturating_add(1) } else { 0 };
+        // Then everything that was written before a chunk that is replaced was replaced too.
+        let is_ring_certain = self.certain >= RING;
+        self.published.retain(|_, published| {
+            let is_replaced = published.chunk == Some(chunk.number);
+            if is_replaced {
                 published.chunk = None;
             }
-        }
+            !(is_replaced && is_ring_certain && is_nothing(published.counted))
+        });
         for CountRecord { name, counted } in &chunk.records {
             let (window, ..) = counted.counts();
             let nothing = WindowPair::of_counts((window, 0, 0));
-            let published =
-                self.published.entry(*name).or_insert(Published { counted: nothing, chunk: None });
+            let unknown = Published { counted: nothing, chunk: None, seen: self.look };
+            let published = self.published.entry(*name).or_insert(unknown);
             if is_certain {
-                *published = Published { counted: *counted, chunk: Some(chunk.number) };
+                (published.counted, published.chunk) = (*counted, Some(chunk.number));
             }
         }
         self.next = (chunk.number + 1) % RING;
     }
 
-    /// The largest number of units of a key under a limit for which the latest chunk had no room.
+    /// The largest number of units of a key under a limit for which a chunk of the last window had no room.
     pub(super) fn unpublished(&self, tag: u64) -> u32 {
-        self.unpublished.get(&tag).copied().unwrap_or_default()
+        self.unpublished.units(tag)
     }
 
     /// Forgets what was published, because the store has lost it.
@@ -121,43 +152,104 @@ impl Publication {
         self.published.values_mut().for_each(|published| published.chunk = None);
     }
 
+    /// A limit does not count over the fleet any more: everything is published anew without it, and the other chunks are deleted.
+    /// If it comes back, this node would not know any more what to withdraw.
+    pub(super) fn leave_limits(&mut self) {
+        self.begin_anew();
+        self.has_obsolete = true;
+    }
+
+    /// The chunks that are to be deleted with the next call, which writes this one.
+    pub(super) fn obsolete(&self, next: Option<&NextChunk>) -> impl Iterator<Item = u16> {
+        let written = next.map(|next| next.number);
+        (0..RING).filter(move |number| self.has_obsolete && Some(*number) != written)
+    }
+
+    /// Records that they were deleted.
+    pub(super) fn record_deleted(&mut self) {
+        self.has_obsolete = false;
+    }
+
     /// The counts that are not published as they are now, and those that are in no chunk after the next one is written.
-    fn changed(&self, own: &[OwnCount], limits: &FleetLimits, now: Nanos) -> Vec<Candidate> {
-        let mut unseen = self.published.clone();
+    fn changed(&mut self, own: &[OwnCount], limits: &FleetLimits, now: Nanos) -> Vec<Candidate> {
+        self.look += 1;
+        let (look, next) = (self.look, self.next);
+        let is_full = self.published.len() >= MAX_PUBLISHED;
         let mut candidates = Vec::new();
         for OwnCount { name, counted } in own {
-            let before = unseen.remove(name);
-            let is_new = before.is_none_or(|before| before.counted != *counted);
-            let stays_in_chunk =
-                before.is_some_and(|before| before.chunk.is_some_and(|chunk| chunk != self.next));
-            if is_new || !stays_in_chunk {
-                let record = CountRecord { name: *name, counted: *counted };
-                candidates.extend(candidate(record, before, limits, now));
+            let record = CountRecord { name: *name, counted: *counted };
+            let Some(before) = self.published.get_mut(name) else {
+                let nothing = WindowPair::default();
+                let Some(candidate) = candidate(record, nothing, Reason::Change, limits, now)
+                    .filter(|candidate| candidate.units > 0)
+                else {
+                    continue;
+                };
+                if is_full {
+                    self.unpublished.record(name.tag, candidate.units, now);
+                } else {
+                    candidates.push(candidate);
+                }
+                continue;
+            };
+            before.seen = look;
+            if before.counted != *counted {
+                candidates.extend(candidate(record, before.counted, Reason::Change, limits, now));
+            } else if !before.stays_behind(next) {
+                let nothing = WindowPair::default();
+                candidates.extend(candidate(record, nothing, Reason::Renewal, limits, now));
             }
         }
         // This node does not count these keys any more: their cells went to heavier keys, or were reset and then freed.
-        for (name, before) in unseen {
-            let (window, current, previous) = before.counted.counts();
-            let is_withdrawn = current == 0 && previous == 0;
-            let stays_in_chunk = before.chunk.is_some_and(|chunk| chunk != self.next);
-            if !is_withdrawn || !stays_in_chunk {
+        for (name, before) in self.published.iter().filter(|(_, before)| before.seen != look) {
+            let is_withdrawn = is_nothing(before.counted) && before.chunk.is_some();
+            if !is_withdrawn {
+                let (window, ..) = before.counted.counts();
                 let counted = WindowPair::of_counts((window, 0, 0));
-                let record = CountRecord { name, counted };
-                candidates.extend(candidate(record, Some(before), limits, now));
+                let record = CountRecord { name: *name, counted };
+                let reason = Reason::Withdrawal;
+                candidates.extend(candidate(record, before.counted, reason, limits, now));
             }
         }
         candidates
     }
 }
 
+impl Published {
+    /// Whether a chunk still has it when this one has been replaced.
+    fn stays_behind(&self, replaced: u16) -> bool {
+        self.chunk.is_some_and(|chunk| chunk != replaced)
+    }
+}
+
+fn is_nothing(counted: WindowPair) -> bool {
+    let (_, current, previous) = counted.counts();
+    current == 0 && previous == 0
+}
+
+/// `before`: what the others know.
 fn candidate(
     record: CountRecord,
-    before: Option<Published>,
+    before: WindowPair,
+    reason: Reason,
     limits: &FleetLimits,
     now: Nanos,
 ) -> Option<Candidate> {
     let limit = limits.tagged(record.name.tag)?;
-    let known = before.map_or(0, |before| limit.units(before.counted, now));
-    let units = limit.units(record.counted, now).abs_diff(known);
-    Some(Candidate { record, units, share: limit.share(units) })
+    let units = limit.units(record.counted, now).abs_diff(limit.units(before, now));
+    Some(Candidate { record, reason, units, share: limit.share(units) })
+}
+
+/// Orders candidates: first the largest of each limit for each reason, then the second of each, and so on.
+fn in_turns(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
+    candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.share));
+    let mut turns: HashMap<(u64, Reason), u32> = HashMap::new();
+    let turn = |candidate: Candidate| {
+        let turn = turns.entry((candidate.record.name.tag, candidate.reason)).or_default();
+        *turn = turn.saturating_add(1);
+        (*turn, candidate)
+    };
+    let mut ordered: Vec<(u32, Candidate)> = candidates.into_iter().map(turn).collect();
+    ordered.sort_by_key(|(turn, _)| *turn);
+    ordered.into_iter().map(|(_, candidate)| candidate).collect()
 }

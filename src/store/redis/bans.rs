@@ -10,7 +10,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::redis_transport::RedisTransport;
-use super::server::CommandError;
+use super::server::{CommandError, Lane};
 use super::slots;
 use super::transport::StoreTransport;
 use crate::clock::Nanos;
@@ -103,7 +103,8 @@ impl RedisTransport {
     async fn exchange_bans(&self, sent: &[Ban], since: &str) -> Result<BanReply, String> {
         let slot = if self.has_slots() { slots::hash_slot(HASH_TAG.as_bytes()) } else { 0 };
         let server = self.topology.server_of_slot(slot).ok_or("no server keeps their slot")?;
-        let value = match server.send(&self.ban_command(sent, since), false, TIMEOUT).await {
+        let command = self.ban_command(sent, since);
+        let value = match server.send(Lane::Background, &command, false, TIMEOUT).await {
             Ok(value) => value,
             Err(CommandError::Moved { slot, to }) => {
                 self.topology.record_move(slot, &to);

@@ -47,6 +47,21 @@ impl From<RedisError> for ConnectError {
 impl ServerConnection {
     /// Opens a connection to a server, over which a write has succeeded.
     pub(super) async fn open(server: &Arc<Server>) -> Result<Self, ConnectError> {
+        let connecting = async {
+            let mut connection = Self::connect(server, Arc::downgrade(server)).await?;
+            load_and_probe(server, &mut connection.commands).await?;
+            Ok(connection)
+        };
+        let no_answer = |_| Err(ConnectError { why: "no answer".to_owned(), was_closed: false });
+        timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(no_answer)
+    }
+
+    /// Opens a further connection to a server that answers. The server is not told when it ends.
+    pub(super) async fn open_further(server: &Server) -> RedisResult<Self> {
+        Self::connect(server, Weak::new()).await
+    }
+
+    async fn connect(server: &Server, told: Weak<Server>) -> RedisResult<Self> {
         let (login, tls) = (&server.context.login, server.context.tls.as_ref());
         // RESP2 has no notice of a closed connection.
         let client = open_client(&server.address, login, tls, ProtocolVersion::RESP3)?;
@@ -54,14 +69,9 @@ impl ServerConnection {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(None)
-            .set_push_sender(on_push(Arc::downgrade(server), Arc::clone(&closed)));
-        let connecting = async {
-            let mut commands = client.get_multiplexed_async_connection_with_config(&config).await?;
-            load_and_probe(server, &mut commands).await?;
-            Ok(Self { commands, closed })
-        };
-        let no_answer = |_| Err(ConnectError { why: "no answer".to_owned(), was_closed: false });
-        timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(no_answer)
+            .set_push_sender(on_push(told, Arc::clone(&closed)));
+        let commands = client.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok(Self { commands, closed })
     }
 
     pub(super) fn is_open(&self) -> bool {

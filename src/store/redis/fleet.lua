@@ -1,7 +1,7 @@
 -- Carries chunks of text between the nodes of a fleet: a node says that it lives, writes the chunks of its own that have
 -- changed, and reads those that other nodes have written since it last asked.
 --
--- KEYS[1]        a sorted set: for each node, when it was last heard
+-- KEYS[1]        a sorted set: for each node, until when it counts as live
 -- KEYS[2]        a sorted set: for each chunk, `node:number`, the sequence number of its latest write
 -- KEYS[3]        a hash: for each chunk, its text
 -- KEYS[4]        a sorted set: for each chunk, when it ends
@@ -9,7 +9,7 @@
 -- ARGV[1]        the node: 16 hex digits
 -- ARGV[2]        a random text: 16 hex digits, the mark if a history begins
 -- ARGV[3..5]     from the previous reply to the node: the mark, the cursor, and the time in milliseconds; `- 0 0` at first
--- ARGV[6]        a node that is not heard for this long is dropped
+-- ARGV[6]        the node counts as live for this long, at most ten minutes
 -- ARGV[7]        the largest number of bytes of texts in the reply, unless the first text alone is longer
 -- ARGV[8]        `leave` drops the node at once; `stay` otherwise
 -- ARGV           then, for each chunk to write: number (at most 65,535), time to live, text; an empty text deletes the chunk
@@ -34,8 +34,9 @@ local micros = clock[1] * 1000000 + clock[2]
 local floor, max, min = math.floor, math.max, math.min
 local find, format, gsub, match, sub = string.find, string.format, string.gsub, string.match, string.sub
 local now = floor(micros / 1000)
-local MAX_NODES = 1024 -- the node that was not heard for longest is dropped
-local MAX_CHUNKS = 8192 -- the chunk that ends first is dropped
+local MAX_NODES = 1024 -- the node that is live for the shortest time is dropped
+local MAX_LIVENESS = 600000
+local MAX_CHUNKS = 8192 -- the chunk that was written first is dropped, whatever it says of its end
 local MAX_TEXT = 65536 -- bytes; a longer text is not written
 local MAX_WRITTEN = 256 -- chunks that a call writes; further ones are not written
 local MAX_READ = 256 -- chunks in a reply
@@ -56,7 +57,7 @@ local function is_id(text)
   return #text == 16 and match(text, '^%x+$')
 end
 
-local node, liveness = ARGV[1], max(1, number(ARGV[6], MAX_SPAN))
+local node, liveness = ARGV[1], max(1, number(ARGV[6], MAX_LIVENESS))
 if not is_id(node) or not is_id(ARGV[2]) then return {} end
 
 -- Other programs may have written anything here, and a server without room may have evicted some of the keys. Then a new
@@ -78,18 +79,19 @@ end
 -- Whether the cursor of the node has a meaning. Where there is no room for all nodes, a node that is not there may have been
 -- dropped, so that this says nothing.
 local cursor, known_time = number(ARGV[4], MAX_SEQUENCE), number(ARGV[5], 2 ^ 53)
-local heard = call('ZSCORE', NODES, node)
-local is_heard = heard and tonumber(heard) >= known_time or not heard and call('ZCARD', NODES) >= MAX_NODES
+local live_until = call('ZSCORE', NODES, node)
+local is_heard = live_until and tonumber(live_until) - liveness >= known_time
+  or not live_until and call('ZCARD', NODES) >= MAX_NODES
 local is_anew = ARGV[3] ~= mark or cursor > sequence or not is_heard
 if is_anew then cursor = 0 end
 
--- After the clock of the server was set back, what was heard in the future is dropped too. Nodes that live are back soon.
-call('ZREMRANGEBYSCORE', NODES, '-inf', decimal(now - liveness))
-call('ZREMRANGEBYSCORE', NODES, '(' .. decimal(now + liveness), '+inf')
+-- After the clock of the server was set back, nodes of the future are dropped too. Those that live are back soon.
+call('ZREMRANGEBYSCORE', NODES, '-inf', decimal(now))
+call('ZREMRANGEBYSCORE', NODES, '(' .. decimal(now + MAX_LIVENESS), '+inf')
 if ARGV[8] == 'leave' then
   call('ZREM', NODES, node)
 else
-  call('ZADD', NODES, decimal(now), node)
+  call('ZADD', NODES, decimal(now + liveness), node)
   call('ZREMRANGEBYRANK', NODES, 0, -MAX_NODES - 1)
 end
 
@@ -116,8 +118,8 @@ for n = 9, min(#ARGV - 2, 9 + 3 * (MAX_WRITTEN - 1)), 3 do
   end
 end
 call('HSET', STATE, 'sequence', decimal(sequence))
-local over = call('ZCARD', ENDS) - MAX_CHUNKS
-if over > 0 then drop(call('ZRANGE', ENDS, 0, over - 1)) end
+local over = call('ZCARD', ORDER) - MAX_CHUNKS
+if over > 0 then drop(call('ZRANGE', ORDER, 0, over - 1)) end
 
 local last = tonumber(call('ZRANGE', ENDS, -1, -1, 'WITHSCORES')[2] or now)
 local kept = min(max(liveness, last - now), MAX_SPAN) + KEPT_LONGER

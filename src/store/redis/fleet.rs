@@ -33,6 +33,10 @@ const MAX_SEQUENCE: u64 = 1 << 52;
 
 const MICROS_PER_MILLI: u64 = 1_000;
 
+/// The latest time that a store may tell, in microseconds since the epoch: the year 2200. Sums of later times and spans would end
+/// at the largest number, where time stands still.
+const MAX_TIME: u64 = 7_258_118_400 * 1_000_000;
+
 /// Where a node has read up to. The default has read nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetCursor {
@@ -174,7 +178,7 @@ fn millis(span: Nanos) -> u64 {
 fn parse_news(reply: Vec<String>, question: FleetQuestion<'_>) -> Option<FleetNews> {
     let known = question.cursor;
     let mut words = reply.into_iter();
-    let at = words.next()?.parse::<u64>().ok()?;
+    let at = words.next()?.parse().ok().filter(|at| *at <= MAX_TIME)?;
     let mark = words.next().filter(|mark| is_mark(mark))?;
     let sequence = words.next()?.parse().ok().filter(|sequence| *sequence <= MAX_SEQUENCE)?;
     let has_more = flag(&words.next()?, "more")?;
@@ -325,10 +329,11 @@ mod tests {
         for words in bad {
             assert_eq!(news_of(words), None, "{words:?}");
         }
-        // The largest numbers do not overflow.
-        let largest = u64::MAX.to_string();
+        let largest = MAX_TIME.to_string();
         let news = news_of(&[&largest, "5f", "4503599627370496", "more", "4294967295", "-"]);
-        assert_eq!(news.unwrap().at, Nanos::new(u64::MAX));
+        assert_eq!(news.unwrap().at, Nanos::from_secs(7_258_118_400));
+        let later = (MAX_TIME + 1).to_string();
+        assert_eq!(news_of(&[&later, "5f", "9", "-", "2", "-"]), None);
     }
 
     #[test]

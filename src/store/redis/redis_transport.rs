@@ -15,7 +15,7 @@ use super::bans;
 use super::call::{Argument, Arguments};
 use super::failure::StoreFailure;
 use super::script::SCRIPT;
-use super::server::{CommandError, Server, ServerContext};
+use super::server::{CommandError, Lane, Server, ServerContext};
 use super::topology::Topology;
 use super::transport::{Readiness, StoreTransport};
 use crate::clock::{Clock, Nanos};
@@ -51,6 +51,7 @@ impl RedisTransport {
     async fn send_following(
         &self,
         mut server: Arc<Server>,
+        lane: Lane,
         command: &Cmd,
         script: &str,
         deadline: Nanos,
@@ -62,10 +63,10 @@ impl RedisTransport {
                 // The last reply was "not executed".
                 return Err(StoreFailure::Refused);
             }
-            match server.send(command, asking, left).await {
+            match server.send(lane, command, asking, left).await {
                 Ok(value) => return Ok(value),
                 Err(CommandError::Failed(failure, why)) => {
-                    server.record_failure(failure, &why);
+                    record_failure(&server, lane, failure, &why);
                     return Err(failure);
                 }
                 Err(CommandError::Moved { slot, to }) => {
@@ -79,9 +80,9 @@ impl RedisTransport {
                 Err(CommandError::TryAgain) => tokio::time::sleep(RETRY_INTERVAL).await,
                 Err(CommandError::NoScript) => {
                     if let Err(CommandError::Failed(failure, why)) =
-                        server.load_script(script, left).await
+                        server.load_script(lane, script, left).await
                     {
-                        server.record_failure(failure, &why);
+                        record_failure(&server, lane, failure, &why);
                         // Whatever happened to the script, the call was not executed.
                         return Err(StoreFailure::Refused);
                     }
@@ -142,7 +143,9 @@ impl StoreTransport for RedisTransport {
             return Err(StoreFailure::Unreachable);
         };
         let deadline = self.context.clock.now().mono.saturating_add(timeout.into());
-        let value = self.send_following(server, &self.command(arguments), SCRIPT, deadline).await?;
+        let value = self
+            .send_following(server, Lane::Charges, &self.command(arguments), SCRIPT, deadline)
+            .await?;
         numbers(&value).ok_or_else(|| {
             self.record_invalid_reply(slot);
             StoreFailure::Invalid
@@ -162,7 +165,8 @@ impl StoreTransport for RedisTransport {
         let mut command = redis::cmd("EVALSHA");
         let name = redis::Script::new(script).get_hash().to_owned();
         command.arg(name).arg(keys.len()).arg(keys).arg(arguments);
-        let value = self.send_following(server, &command, script, deadline).await?;
+        let value =
+            self.send_following(server, Lane::Background, &command, script, deadline).await?;
         texts(&value).ok_or(StoreFailure::Invalid)
     }
 
@@ -206,6 +210,13 @@ fn texts(value: &Value) -> Option<Vec<String>> {
         _ => None,
     };
     values.iter().map(text).collect()
+}
+
+fn record_failure(server: &Server, lane: Lane, failure: StoreFailure, why: &str) {
+    match lane {
+        Lane::Charges => server.record_failure(failure, why),
+        Lane::Background => server.record_background_failure(why),
+    }
 }
 
 /// The numbers of a reply; `None` if it is anything else than a list of numbers.

@@ -1,8 +1,9 @@
 //! One server: sends commands to it, and knows whether more would be answered.
 //!
 //! It does not know the slots of other servers, calls or charges. Requests never connect and never probe: a task of the
-//! server (`server_task.rs`) opens its connection (`connection.rs`) and keeps it open. An error says whether the
-//! command may have been executed; once it may have been written, it counts as such.
+//! server (`server_task.rs`) opens its connection (`connection.rs`) and keeps it open. A second connection carries what no
+//! request waits for; whoever needs it opens it. An error says whether the command may have been executed; once it may have
+//! been written, it counts as such.
 //!
 //! ```text
 //!             probe wrote                     connection closed
@@ -13,7 +14,7 @@
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -69,6 +70,10 @@ pub(super) struct Server {
     pub(super) address: Address,
     pub(super) context: Arc<ServerContext>,
     pub(super) connection: ArcSwapOption<ServerConnection>,
+    /// The connection of [`Lane::Background`], once it was needed.
+    background: tokio::sync::Mutex<Option<Arc<ServerConnection>>>,
+    /// Whether the log was told that the background failed.
+    background_failed: AtomicBool,
     pub(super) breaker: CircuitBreaker,
     /// Since when it is away.
     away_since: Mutex<Option<Nanos>>,
@@ -78,6 +83,15 @@ pub(super) struct Server {
     probe_slot: AtomicU16,
     /// What it reports of its storage.
     pub(super) storage: ServerStorage,
+}
+
+/// The connection that carries a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Of charges. A command that is not answered counts against the server.
+    Charges,
+    /// Of what no request waits for. A long reply delays no charge here, and a failure says nothing about charges.
+    Background,
 }
 
 /// Why a command failed.
@@ -108,6 +122,8 @@ impl Server {
             address,
             context,
             connection: ArcSwapOption::empty(),
+            background: tokio::sync::Mutex::default(),
+            background_failed: AtomicBool::new(false),
             breaker: CircuitBreaker::default(),
             away_since: Mutex::new(None),
             wake: Notify::new(),
@@ -145,13 +161,16 @@ impl Server {
     /// this command here.
     pub(super) async fn send(
         &self,
+        lane: Lane,
         command: &Cmd,
         asking: bool,
         limit: Duration,
     ) -> Result<Value, CommandError> {
-        let connection = self.connection.load_full();
-        let is_usable = |connection: &Arc<ServerConnection>| self.is_up() && connection.is_open();
-        let Some(connection) = connection.filter(is_usable) else {
+        let clock = &self.context.clock;
+        let deadline = clock.now().mono.saturating_add(limit.into());
+        let connection = self.connection_of(lane, limit).await;
+        let Some(connection) = connection.filter(|connection| self.is_up() && connection.is_open())
+        else {
             return Err(CommandError::Failed(
                 StoreFailure::Unreachable,
                 "not connected".to_owned(),
@@ -165,10 +184,13 @@ impl Server {
                 false => commands.send_packed_command(command).await,
             }
         };
-        match timeout(limit, sending).await {
+        match timeout(deadline.saturating_sub(clock.now().mono).into(), sending).await {
             Ok(Ok(Value::ServerError(error))) => Err(self.command_error(&error.into())),
             Ok(Ok(value)) => {
-                self.breaker.record_success();
+                match lane {
+                    Lane::Charges => self.breaker.record_success(),
+                    Lane::Background => self.background_failed.store(false, Ordering::Relaxed),
+                }
                 Ok(value)
             }
             Ok(Err(error)) => {
@@ -178,25 +200,56 @@ impl Server {
                 Err(self.command_error(&error))
             }
             Err(_) => {
+                if lane == Lane::Background {
+                    // A late reply, which may be long, is not waited for again and again.
+                    connection.mark_closed();
+                }
                 Err(CommandError::Failed(StoreFailure::Timeout, format!("no answer in {limit:?}")))
             }
         }
     }
 
+    /// The connection of a lane, which may have ended. That of the background is opened here.
+    async fn connection_of(&self, lane: Lane, limit: Duration) -> Option<Arc<ServerConnection>> {
+        if lane == Lane::Charges {
+            return self.connection.load_full();
+        }
+        if !self.is_up() {
+            return None;
+        }
+        let opening = async {
+            let mut background = self.background.lock().await;
+            if background.as_ref().is_none_or(|connection| !connection.is_open()) {
+                *background = ServerConnection::open_further(self).await.ok().map(Arc::new);
+            }
+            background.clone()
+        };
+        timeout(limit, opening).await.ok().flatten()
+    }
+
+    /// Records that a command of the background failed. The log is told once, until one succeeds.
+    pub(super) fn record_background_failure(&self, why: &str) {
+        // That a server is away was told.
+        if self.is_up() && !self.background_failed.swap(true, Ordering::Relaxed) {
+            log::warn!("the store at {}: {why}", self.address);
+        }
+    }
+
     /// Sends a question about slots, which changes nothing; `None` if it is not answered.
     pub(super) async fn ask(&self, command: &Cmd) -> Option<Value> {
-        self.send(command, false, SLOTS_TIMEOUT).await.ok()
+        self.send(Lane::Charges, command, false, SLOTS_TIMEOUT).await.ok()
     }
 
     /// Loads a script that the server does not have, or not any more.
     pub(super) async fn load_script(
         &self,
+        lane: Lane,
         script: &str,
         limit: Duration,
     ) -> Result<(), CommandError> {
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(script);
-        self.send(&load, false, limit).await.map(|_| ())
+        self.send(lane, &load, false, limit).await.map(|_| ())
     }
 
     fn command_error(&self, error: &RedisError) -> CommandError {

@@ -1,0 +1,84 @@
+//! Units that were charged and may still be given back, because another limit of the same request has not judged yet.
+//!
+//! They count for requests of this node, as tentative charges do, and are not published: a node that dies, or is cut off, before
+//! it gives them back would leave them to the others.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use parking_lot::Mutex;
+
+use crate::policy::KeyHash;
+
+/// Locks of the map.
+const SHARDS: usize = 64;
+
+/// For each key, the tentative units of requests that are being judged. So many entries at most as there are such requests.
+#[derive(Debug)]
+pub(in crate::engine) struct TentativeUnits {
+    shards: [Mutex<HashMap<KeyHash, u64>>; SHARDS],
+}
+
+/// Units of a request. They are settled when this is dropped.
+#[derive(Debug)]
+pub(in crate::engine) struct HeldUnits {
+    units: Arc<TentativeUnits>,
+    key: KeyHash,
+    cost: u32,
+}
+
+impl Default for TentativeUnits {
+    fn default() -> Self {
+        Self { shards: std::array::from_fn(|_| Mutex::default()) }
+    }
+}
+
+impl TentativeUnits {
+    /// Holds units of a key. Call it before they are charged, and drop it after they were kept or given back.
+    pub(in crate::engine) fn hold(self: &Arc<Self>, key: KeyHash, cost: u32) -> HeldUnits {
+        *self.shard(key).lock().entry(key).or_default() += u64::from(cost);
+        HeldUnits { units: Arc::clone(self), key, cost }
+    }
+
+    /// The tentative units of a key. Units that are read of its cell meanwhile are among them, if its cell is locked.
+    pub(super) fn of(&self, key: KeyHash) -> u32 {
+        let units = self.shard(key).lock().get(&key).copied().unwrap_or_default();
+        u32::try_from(units).unwrap_or(u32::MAX)
+    }
+
+    fn shard(&self, key: KeyHash) -> &Mutex<HashMap<KeyHash, u64>> {
+        &self.shards[key.low as usize % SHARDS]
+    }
+}
+
+impl Drop for HeldUnits {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut entry) = self.units.shard(self.key).lock().entry(self.key) {
+            let left = entry.get().saturating_sub(u64::from(self.cost));
+            if left == 0 {
+                entry.remove();
+            } else {
+                *entry.get_mut() = left;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_held_until_they_are_settled() {
+        let units = Arc::<TentativeUnits>::default();
+        let (key, other) = (KeyHash { high: 1, low: 2 }, KeyHash { high: 2, low: 2 });
+        let (first, second) = (units.hold(key, 3), units.hold(key, u32::MAX));
+        assert_eq!((units.of(key), units.of(other)), (u32::MAX, 0));
+        drop(second);
+        assert_eq!(units.of(key), 3);
+        drop(first);
+        assert_eq!(units.of(key), 0);
+        assert!(units.shards.iter().all(|shard| shard.lock().is_empty()));
+    }
+}

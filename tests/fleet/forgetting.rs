@@ -1,0 +1,101 @@
+//! Resets and bans: what they forget stays forgotten, also where the node that counted it has ended.
+
+use std::time::Duration;
+
+use tollgate::engine::{Decision, Outcome};
+
+use super::mixtures::{Fleet, key, turned};
+
+fn is_banned(decision: &Decision) -> bool {
+    decision.outcome == Outcome::Limited && decision.verdicts.iter().any(|verdict| verdict.banned)
+}
+
+fn penalty(rule: &str) -> String {
+    format!("{{ tier: estimate, rate: 1/1h, key: client_ip, scope: fleet, penalty: {{ {rule} }} }}")
+}
+
+const CLIENT: [u8; 4] = [192, 0, 2, 1];
+
+#[test]
+fn a_reset_forgets_what_a_node_counted_that_has_ended() {
+    const LIMIT: &str = "{ tier: estimate, rate: 10/600s, key: client_ip, scope: fleet }";
+    turned(async {
+        let fleet = Fleet::start(3, LIMIT).await;
+        assert_eq!((fleet.passed(1, key(1), 10), fleet.passed(2, key(1), 0)), (10, 0));
+        fleet.exchanges(3).await;
+        fleet.store.set(|faults| faults.cut = 1 << 1);
+        fleet.exchanges(3).await;
+        assert!(!fleet.allowed(0, key(1)) && !fleet.allowed(2, key(1)));
+        for node in [0, 2] {
+            fleet.nodes[node].forget(key(1));
+            assert_eq!(fleet.passed(node, key(1), 1), 1, "at once, on node {node}");
+        }
+        fleet.exchanges(20).await;
+        let passed = fleet.passed(0, key(1), 10) + fleet.passed(2, key(1), 10);
+        assert!(passed >= 8, "{passed}: what was forgotten does not come back");
+        // A later one is counted again, once what was told before is old.
+        fleet.exchanges(3).await;
+        assert_eq!(fleet.passed(0, key(1), 1) + fleet.passed(2, key(1), 1), 0);
+    });
+}
+
+#[test]
+fn denials_of_a_window_that_has_ended_do_not_ban() {
+    turned(async {
+        let fleet = Fleet::start(2, &penalty("after: 10, within: 10s, ban: 1h")).await;
+        // The first passes.
+        for _ in 0..10 {
+            assert!(!is_banned(&fleet.nodes[1].decide(CLIENT)));
+        }
+        fleet.exchanges(3).await;
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        for node in &fleet.nodes {
+            assert!(!is_banned(&node.decide(CLIENT)), "nine were denied over 10 s ago");
+            assert!(!is_banned(&node.decide(CLIENT)));
+        }
+    });
+}
+
+#[test]
+fn denials_of_a_node_that_has_ended_ban_once() {
+    turned(async {
+        let fleet = Fleet::start(2, &penalty("after: 10, within: 600s, ban: 2s")).await;
+        for _ in 0..10 {
+            assert!(!is_banned(&fleet.nodes[1].decide(CLIENT)));
+        }
+        fleet.exchanges(3).await;
+        fleet.store.set(|faults| faults.cut = 1 << 1);
+        // Denied, since the limit is spent on the other node: the tenth denial.
+        fleet.nodes[0].decide(CLIENT);
+        assert!(is_banned(&fleet.nodes[0].decide(CLIENT)));
+        for _ in 0..4 {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            assert!(!is_banned(&fleet.nodes[0].decide(CLIENT)), "the ban is over");
+            assert!(!is_banned(&fleet.nodes[0].decide(CLIENT)), "a denial makes no new ban");
+        }
+    });
+}
+
+#[test]
+fn a_ban_that_is_shorter_than_an_exchange_clears_denials_too() {
+    turned(async {
+        let fleet = Fleet::start(2, &penalty("after: 10, within: 600s, ban: 300ms")).await;
+        for _ in 0..10 {
+            assert!(!is_banned(&fleet.nodes[1].decide(CLIENT)));
+        }
+        fleet.exchanges(3).await;
+        fleet.nodes[0].decide(CLIENT);
+        let banned = fleet.nodes[0].decide(CLIENT);
+        assert!(is_banned(&banned));
+        // The store tells the other node.
+        let (node, left) = (&fleet.nodes[1], tollgate::clock::Nanos::from_millis(100));
+        node.engine.bans().record_shared(banned.verdicts[0].key, left, node.engine.now().mono);
+        tokio::time::sleep(Duration::from_millis(350)).await;
+        for _ in 0..4 {
+            for node in &fleet.nodes {
+                assert!(!is_banned(&node.decide(CLIENT)));
+            }
+            fleet.exchanges(3).await;
+        }
+    });
+}

@@ -7,18 +7,13 @@
 
 use std::sync::Arc;
 
-use super::state::Engine;
-use crate::clock::{Nanos, Now};
+use crate::clock::Now;
 use crate::estimator::{ConfirmTable, EstimateLimit, FleetView};
 use crate::limit::{Rate, SlidingWindow};
 use crate::policy::{DEFAULT_EXPECT_PER_SECOND, KeyHash, Penalty};
 
 /// Turns the key of a limit into the key of its denials, and back.
 const MARK: u64 = 0x6465_6e69_616c_7321;
-
-/// How long after a reset or a ban other nodes may still publish what they counted before: they hear of it through the store,
-/// within a second or two.
-const HEARD_WITHIN: Nanos = Nanos::from_secs(5);
 
 /// The denials under one limit.
 #[derive(Debug)]
@@ -64,45 +59,5 @@ impl FleetDenials {
         let latest = table.clock().read(now).latest;
         let window = SlidingWindow::new(self.counts.rate());
         self.view.units_in_window(denial_key(key), window, latest)
-    }
-}
-
-impl Engine {
-    /// Forgets what other nodes counted of a key, as far as they counted it before now.
-    pub(super) fn forget_counts_of_others(&self, estimate: &EstimateLimit, key: KeyHash) {
-        let Some(view) = estimate.fleet() else {
-            return;
-        };
-        let until = self.shared_instant().latest.saturating_add(HEARD_WITHIN);
-        self.fleet().forgotten.forget(key, until, estimate.rate().period());
-        view.forget(key);
-    }
-
-    /// Forgets the denials that led to the latest ban of a key, on this node and of others, unless that was done. Returns whether
-    /// it did.
-    pub(super) fn clear_banned_denials(
-        &self,
-        view: &FleetView,
-        period: Nanos,
-        key: KeyHash,
-    ) -> bool {
-        let now = self.now();
-        let Some(until) = self.bans.latest_until(key) else {
-            return false;
-        };
-        // Since then all windows have ended.
-        if until.saturating_add(period.saturating_mul(2)) <= now.mono {
-            return false;
-        }
-        let ended_before = now.mono.saturating_sub(until);
-        let ended = self.confirm.clock().read(now).latest.saturating_sub(ended_before);
-        let denials = denial_key(key);
-        let believed_from = ended.saturating_add(HEARD_WITHIN);
-        if !self.fleet().forgotten.forget_denials(denials, until, believed_from, period) {
-            return false;
-        }
-        self.confirm.reset(denials);
-        view.forget(denials);
-        true
     }
 }

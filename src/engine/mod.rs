@@ -24,6 +24,7 @@ mod exact;
 mod final_cost;
 mod fleet;
 mod fleet_denials;
+mod fleet_resets;
 mod generation;
 mod handed_over;
 #[cfg(feature = "bin")]

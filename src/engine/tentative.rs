@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::counters::VerdictKinds;
 use super::decision::{Decision, GUESSED_RETRY_AFTER, LimitVerdict};
 use super::delay_slots::DelaySlot;
-use super::fleet::HeldUnits;
+use super::fleet::TentativeHold;
 use super::generation::Generation;
 use super::loaded_limit::TierState;
 use super::pending::PendingSettlement;
@@ -39,7 +39,7 @@ struct TentativeEstimate {
     target: usize,
     receipt: EstimateReceipt,
     /// Keeps the units from being published until the request is judged.
-    held: Option<HeldUnits>,
+    held: Option<TentativeHold>,
 }
 
 /// A slot in flight that a request holds.

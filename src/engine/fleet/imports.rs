@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 
 use super::forgotten::Forgetting;
 use super::limits::{FleetLimit, FleetLimits};
-use super::peaks::Peaks;
+use super::peaks::WindowPeaks;
 use super::records::{CountChunk, CountName, CountRecord};
 use crate::clock::Nanos;
 use crate::estimator::FleetCounts;
@@ -30,7 +30,7 @@ pub(super) struct Imports {
     /// Whether counts have changed since they were summed up last.
     is_changed: bool,
     /// The units of counts that were dropped for want of room.
-    dropped: Peaks,
+    dropped: WindowPeaks,
 }
 
 /// What one node counted of a key.

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use forgotten::Forgotten;
 use identity::FleetIdentity;
-pub(super) use tentative_units::HeldUnits;
+pub(super) use tentative_units::TentativeHold;
 use tentative_units::TentativeUnits;
 
 /// What an engine has for the exchange.

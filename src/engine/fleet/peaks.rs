@@ -8,7 +8,7 @@ use crate::clock::Nanos;
 
 /// For each limit (by its tag), the largest number of units of the last window. At most one entry for each limit.
 #[derive(Debug, Default)]
-pub(super) struct Peaks {
+pub(super) struct WindowPeaks {
     by_tag: HashMap<u64, Peak>,
 }
 
@@ -19,7 +19,7 @@ struct Peak {
     at: Nanos,
 }
 
-impl Peaks {
+impl WindowPeaks {
     /// Records units of a key under a limit.
     pub(super) fn record(&mut self, tag: u64, units: u32, now: Nanos) {
         let peak = self.by_tag.entry(tag).or_insert(Peak { units, at: now });

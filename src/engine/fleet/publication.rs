@@ -12,7 +12,7 @@
 use hashbrown::HashMap;
 
 use super::limits::FleetLimits;
-use super::peaks::Peaks;
+use super::peaks::WindowPeaks;
 use super::records::{CountName, CountRecord, MAX_RECORDS};
 use crate::clock::Nanos;
 use crate::limit::WindowPair;
@@ -38,7 +38,7 @@ pub(super) struct Publication {
     /// The number of the latest look at the counts of this node.
     look: u64,
     /// The units of keys for which a chunk had no room.
-    unpublished: Peaks,
+    unpublished: WindowPeaks,
 }
 
 /// A count as it was certainly published last.
@@ -68,7 +68,7 @@ pub(super) struct NextChunk {
 /// A count that may be written, and how much it matters.
 struct Candidate {
     record: CountRecord,
-    reason: Reason,
+    reason: WriteReason,
     /// The units that it tells others.
     units: u32,
     /// The same as a share of its limit.
@@ -77,7 +77,7 @@ struct Candidate {
 
 /// Why a count may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Reason {
+enum WriteReason {
     /// It is not published as it is now.
     Change,
     /// This node does not vouch for it any more.
@@ -104,9 +104,9 @@ impl Publication {
             limits.tagged(name.tag).is_some_and(|limit| !limit.is_over(published.counted, now))
         });
         self.unpublished.expire(limits, now);
-        let mut candidates = in_turns(self.changed(own, limits, now));
+        let mut candidates = interleaved(self.changed(own, limits, now));
         for Candidate { record, units, reason, .. } in candidates.iter().skip(MAX_RECORDS) {
-            if *reason == Reason::Change {
+            if *reason == WriteReason::Change {
                 self.unpublished.record(record.name.tag, *units, now);
             }
         }
@@ -180,7 +180,7 @@ impl Publication {
             let record = CountRecord { name: *name, counted: *counted };
             let Some(before) = self.published.get_mut(name) else {
                 let nothing = WindowPair::default();
-                let Some(candidate) = candidate(record, nothing, Reason::Change, limits, now)
+                let Some(candidate) = candidate(record, nothing, WriteReason::Change, limits, now)
                     .filter(|candidate| candidate.units > 0)
                 else {
                     continue;
@@ -194,10 +194,16 @@ impl Publication {
             };
             before.seen = look;
             if before.counted != *counted {
-                candidates.extend(candidate(record, before.counted, Reason::Change, limits, now));
+                candidates.extend(candidate(
+                    record,
+                    before.counted,
+                    WriteReason::Change,
+                    limits,
+                    now,
+                ));
             } else if !before.stays_behind(next) {
                 let nothing = WindowPair::default();
-                candidates.extend(candidate(record, nothing, Reason::Renewal, limits, now));
+                candidates.extend(candidate(record, nothing, WriteReason::Renewal, limits, now));
             }
         }
         // This node does not count these keys any more: their cells went to heavier keys, or were reset and then freed.
@@ -207,7 +213,7 @@ impl Publication {
                 let (window, ..) = before.counted.counts();
                 let counted = WindowPair::of_counts((window, 0, 0));
                 let record = CountRecord { name: *name, counted };
-                let reason = Reason::Withdrawal;
+                let reason = WriteReason::Withdrawal;
                 candidates.extend(candidate(record, before.counted, reason, limits, now));
             }
         }
@@ -231,7 +237,7 @@ fn is_nothing(counted: WindowPair) -> bool {
 fn candidate(
     record: CountRecord,
     before: WindowPair,
-    reason: Reason,
+    reason: WriteReason,
     limits: &FleetLimits,
     now: Nanos,
 ) -> Option<Candidate> {
@@ -241,15 +247,16 @@ fn candidate(
 }
 
 /// Orders candidates: first the largest of each limit for each reason, then the second of each, and so on.
-fn in_turns(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
+fn interleaved(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.share));
-    let mut turns: HashMap<(u64, Reason), u32> = HashMap::new();
-    let turn = |candidate: Candidate| {
-        let turn = turns.entry((candidate.record.name.tag, candidate.reason)).or_default();
-        *turn = turn.saturating_add(1);
-        (*turn, candidate)
+    let mut rounds: HashMap<(u64, WriteReason), u32> = HashMap::new();
+    let with_round = |candidate: Candidate| {
+        let group = (candidate.record.name.tag, candidate.reason);
+        let round = rounds.entry(group).or_default();
+        *round = round.saturating_add(1);
+        (*round, candidate)
     };
-    let mut ordered: Vec<(u32, Candidate)> = candidates.into_iter().map(turn).collect();
-    ordered.sort_by_key(|(turn, _)| *turn);
+    let mut ordered: Vec<(u32, Candidate)> = candidates.into_iter().map(with_round).collect();
+    ordered.sort_by_key(|(round, _)| *round);
     ordered.into_iter().map(|(_, candidate)| candidate).collect()
 }

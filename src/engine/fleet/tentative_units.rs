@@ -22,7 +22,7 @@ pub(in crate::engine) struct TentativeUnits {
 
 /// Units of a request. They are settled when this is dropped.
 #[derive(Debug)]
-pub(in crate::engine) struct HeldUnits {
+pub(in crate::engine) struct TentativeHold {
     units: Arc<TentativeUnits>,
     key: KeyHash,
     cost: u32,
@@ -36,9 +36,9 @@ impl Default for TentativeUnits {
 
 impl TentativeUnits {
     /// Holds units of a key. Call it before they are charged, and drop it after they were kept or given back.
-    pub(in crate::engine) fn hold(self: &Arc<Self>, key: KeyHash, cost: u32) -> HeldUnits {
+    pub(in crate::engine) fn hold(self: &Arc<Self>, key: KeyHash, cost: u32) -> TentativeHold {
         *self.shard(key).lock().entry(key).or_default() += u64::from(cost);
-        HeldUnits { units: Arc::clone(self), key, cost }
+        TentativeHold { units: Arc::clone(self), key, cost }
     }
 
     /// The tentative units of a key. Units that are read of its cell meanwhile are among them, if its cell is locked.
@@ -52,7 +52,7 @@ impl TentativeUnits {
     }
 }
 
-impl Drop for HeldUnits {
+impl Drop for TentativeHold {
     fn drop(&mut self) {
         if let Entry::Occupied(mut entry) = self.units.shard(self.key).lock().entry(self.key) {
             let left = entry.get().saturating_sub(u64::from(self.cost));

@@ -122,6 +122,13 @@ KILLS ?= 200
 kills: build
 	TOLLGATE_BINARY=$(CURDIR)/target/release/tollgate TOLLGATE_KILLS=$(KILLS) $(CARGO) test --test restarts kills -- --nocapture
 
+# What scope: fleet costs: instructions of a request, and memory, calls and bytes under a flood of addresses.
+.PHONY: compare-fleet
+compare-fleet: build
+	@./scripts/install-tools nginx redis-server valgrind wrk python3
+	python3 scripts/compare/fleet.py
+	python3 scripts/compare/fleet_flood.py
+
 .PHONY: compare-redis
 
 # A decision over a Redis server of its own, beside one bare script call for each.

@@ -8,15 +8,14 @@ another node counted. How it is counted: instructions.py.
 
 import argparse
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 
+from fleet_nodes import node, value
 from instructions import Client, ask, measure
-from peers import Peer, free_port, origin, write
+from peers import free_port, origin
 
 KEYS = 16
 RATES = {"forwarded": 5000, "refused": 20}
@@ -24,31 +23,6 @@ RATES = {"forwarded": 5000, "refused": 20}
 
 def request(key):
     return f"GET /item HTTP/1.1\r\nHost: localhost\r\nUser-Agent: compare\r\nX-Key: {key}\r\nAccept: */*\r\n\r\n".encode()
-
-
-def node(folder, name, mode, scope, server, store):
-    port, admin = free_port(), free_port()
-    conf = write(folder, f"{name}-{mode}-{scope}.yaml", f"""
-version: 1
-listeners: [{{ address: 127.0.0.1:{port} }}]
-admin: {{ address: 127.0.0.1:{admin} }}
-store: {{ redis: {{ url: "redis://127.0.0.1:{store}", prefix: {mode} }} }}
-origins: {{ site: {{ servers: [127.0.0.1:{server}] }} }}
-limits:
-  pages: {{ tier: estimate, rate: {RATES[mode]}/10d, key: header:x-key, missing_key: deny, scope: {scope},
-            expect: {{ requests: 100/1s }} }}
-routes: [{{ name: all, limits: [pages] }}]
-access_log: {{ to: none }}
-""")
-    peer = Peer(f"{name}-{scope}", mode, ["target/release/tollgate", "run", "--config", conf], port, 0)
-    peer.admin = admin
-    return peer
-
-
-def value(peer, name):
-    text = urllib.request.urlopen(f"http://127.0.0.1:{peer.admin}/metrics", timeout=60).read().decode()
-    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.M)
-    return float(found.group(1)) if found else 0.0
 
 
 def meet(peers):
@@ -71,7 +45,9 @@ def spend(peer, mode):
 
 
 def count(folder, mode, scope, server, store, args):
-    first, second = (node(folder, name, mode, scope, server, store) for name in ("first", "second"))
+    limit = (f"{{ tier: estimate, rate: {RATES[mode]}/10d, key: header:x-key, missing_key: deny, scope: {scope}, "
+             "expect: { requests: 100/1s } }")
+    first, second = (node(folder, f"{name}-{scope}", mode, (server, store), limit) for name in ("first", "second"))
     second.start(folder)
 
     def prepare():

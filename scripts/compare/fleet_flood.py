@@ -15,9 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 
-from peers import Peer, free_port, origin, write
+from fleet_nodes import node, value
+from peers import free_port, origin, write
 
 HONEST = 200
 HONEST_EVERY = 1.2
@@ -35,31 +35,6 @@ function request()
   return wrk.format("GET", "/item", { ["X-Forwarded-For"] = address })
 end
 """
-
-
-def node(folder, name, scope, server, store):
-    port, admin = free_port(), free_port()
-    conf = write(folder, f"{name}-{scope}.yaml", f"""
-version: 1
-listeners: [{{ address: 127.0.0.1:{port} }}]
-admin: {{ address: 127.0.0.1:{admin} }}
-store: {{ redis: {{ url: "redis://127.0.0.1:{store}", prefix: {scope} }} }}
-clients: {{ trusted_proxies: [127.0.0.1/32] }}
-origins: {{ site: {{ servers: [127.0.0.1:{server}] }} }}
-limits:
-  pages: {{ tier: estimate, rate: 60/60s, key: client_ip, scope: {scope}, expect: {{ requests: 20000/1s }} }}
-routes: [{{ name: all, limits: [pages] }}]
-access_log: {{ to: none }}
-""")
-    peer = Peer(name, scope, ["target/release/tollgate", "run", "--config", conf], port, 0)
-    peer.admin = admin
-    return peer
-
-
-def value(peer, name):
-    text = urllib.request.urlopen(f"http://127.0.0.1:{peer.admin}/metrics", timeout=60).read().decode()
-    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.M)
-    return float(found.group(1)) if found else 0.0
 
 
 def info(store):
@@ -86,7 +61,9 @@ class Honest:
 
 
 def flood(folder, scope, server, store, args):
-    peers = [node(folder, f"node{n}", scope, server, store) for n in range(args.nodes)]
+    limit = f"{{ tier: estimate, rate: 60/60s, key: client_ip, scope: {scope}, expect: {{ requests: 20000/1s }} }}"
+    trust = "clients: { trusted_proxies: [127.0.0.1/32] }\n"
+    peers = [node(folder, f"node{n}", scope, (server, store), limit, trust) for n in range(args.nodes)]
     for peer in peers:
         peer.start(folder)
     time.sleep(3)

@@ -12,6 +12,7 @@ use super::limits::{FleetLimit, FleetLimits};
 use super::progress::FleetOutcome;
 use super::publication::{NextChunk, OwnCount, Publication};
 use super::records::{ChunkAddress, ChunkError, CountChunk};
+use super::reports::{Knowledge, RefusedChunks, Reports};
 use super::shared_time::{SharedTime, TimeNews};
 use crate::clock::Nanos;
 use crate::engine::Engine;
@@ -26,6 +27,9 @@ const LIVE_EXCHANGES: u64 = 5;
 /// The shortest time for which a node counts as live: a store that is away for a moment loses no nodes.
 const MIN_LIVENESS: Nanos = Nanos::from_secs(5);
 
+/// Exchanges without an answer until what is known of the fleet counts as old.
+const OLD_EXCHANGES: u64 = 5;
+
 /// The time between two calls while there is more to read: with it, a node makes at most ten calls a second.
 const SHORTEST_PAUSE: Nanos = Nanos::from_millis(100);
 
@@ -34,12 +38,6 @@ const MAX_READ: usize = 256 * 1024;
 
 /// The longest and the shortest time that a reply may take.
 const TIMEOUTS: (Nanos, Nanos) = (Nanos::from_millis(200), Nanos::SECOND);
-
-/// Chunks that are left out after so long without any are told of again.
-const QUIET_BEFORE_WARNING: Nanos = Nanos::from_secs(60);
-
-/// Exchanges without an answer until the view of the fleet counts as old.
-const OLD_EXCHANGES: u64 = 5;
 
 /// What a node exchanges, and what it has exchanged.
 #[derive(Debug)]
@@ -59,26 +57,7 @@ pub struct FleetExchange {
     trusts_time: bool,
     /// When (monotonic) this node looked at its own counts last.
     looked_at: Option<Nanos>,
-    /// When (monotonic) chunks of other nodes were left out last.
-    refused_at: Option<Nanos>,
-    logged: LoggedFailures,
-}
-
-/// What the log was told last.
-#[derive(Debug, Default)]
-struct LoggedFailures {
-    no_answer: bool,
-    time: bool,
-    chunks: bool,
-}
-
-/// What a reply was, seen from the chunks in it.
-#[derive(Clone, Copy, Debug, Default)]
-struct ReadChunks {
-    /// Of a node with another secret, or made up.
-    foreign: u64,
-    /// Of a later version, or written later than now, or without sense.
-    unreadable: u64,
+    reports: Reports,
 }
 
 impl Default for FleetExchange {
@@ -94,8 +73,7 @@ impl Default for FleetExchange {
             nodes: 1,
             trusts_time: true,
             looked_at: None,
-            refused_at: None,
-            logged: LoggedFailures::default(),
+            reports: Reports::default(),
         }
     }
 }
@@ -153,7 +131,7 @@ impl FleetExchange {
                 progress.record_answer(news.nodes, engine.now().mono);
                 let has_more = news.has_more;
                 self.take_up(engine, limits, sent, news, next.as_ref());
-                self.publish_errors(engine, limits, terms, true);
+                self.show_errors(engine, limits, terms, true);
                 let shortest = SHORTEST_PAUSE.min(terms.every);
                 let pause = match self.until_next_look(terms, engine.now().mono) {
                     _ if has_more => shortest,
@@ -321,13 +299,11 @@ impl FleetExchange {
         self.cursor = news.cursor.clone();
         self.learn_time(engine, limits, sent, &news);
         let latest = engine.shared_instant().latest;
-        let read = self.read_chunks(engine, limits, &news, latest);
-        self.tell_of_chunks(engine, read);
+        let refused = self.read_chunks(engine, limits, &news, latest);
+        self.reports.record_refused(&engine.fleet().progress, refused, engine.now().mono);
         self.imports.expire(limits, engine.shared_instant().earliest);
         self.show(engine, limits);
-        if std::mem::take(&mut self.logged.no_answer) {
-            log::warn!("limits with scope: fleet count over {} nodes again", self.nodes);
-        }
+        self.reports.record_answer(self.nodes);
     }
 
     fn learn_time(&mut self, engine: &Engine, limits: &FleetLimits, sent: Nanos, news: &FleetNews) {
@@ -348,14 +324,7 @@ impl FleetExchange {
             self.cursor = FleetCursor::default();
             self.show(engine, limits);
         }
-        match (self.trusts_time, self.logged.time) {
-            (false, false) => log::warn!(
-                "the store's time jumped: limits with scope: fleet count on this node alone until it is steady"
-            ),
-            (true, true) => log::warn!("the store's time is steady again"),
-            (true, false) | (false, true) => {}
-        }
-        self.logged.time = !self.trusts_time;
+        self.reports.record_time(self.trusts_time);
     }
 
     fn read_chunks(
@@ -364,48 +333,24 @@ impl FleetExchange {
         limits: &FleetLimits,
         news: &FleetNews,
         latest: Nanos,
-    ) -> ReadChunks {
-        let mut read = ReadChunks::default();
+    ) -> RefusedChunks {
+        let mut refused = RefusedChunks::default();
         if !self.trusts_time {
-            return read;
+            return refused;
         }
         for chunk in news.chunks.iter().filter(|chunk| chunk.node != self.node) {
             let address = ChunkAddress { node: chunk.node, number: chunk.number };
             match CountChunk::decode(&chunk.text, address, engine.key_secret()) {
                 Ok(counts) => {
                     if self.imports.add(chunk.node, &counts, limits, latest).is_err() {
-                        read.unreadable += 1;
+                        refused.unreadable += 1;
                     }
                 }
-                Err(ChunkError::Checksum) => read.foreign += 1,
-                Err(ChunkError::Form | ChunkError::Contents) => read.unreadable += 1,
+                Err(ChunkError::Checksum) => refused.foreign += 1,
+                Err(ChunkError::Form | ChunkError::Contents) => refused.unreadable += 1,
             }
         }
-        read
-    }
-
-    fn tell_of_chunks(&mut self, engine: &Engine, read: ReadChunks) {
-        let ReadChunks { foreign, unreadable } = read;
-        engine.fleet().progress.record_refused(foreign + unreadable);
-        let now = engine.now().mono;
-        if foreign + unreadable == 0 {
-            self.logged.chunks &=
-                self.refused_at.is_some_and(|at| now.saturating_sub(at) < QUIET_BEFORE_WARNING);
-            return;
-        }
-        self.refused_at = Some(now);
-        if std::mem::replace(&mut self.logged.chunks, true) {
-            return;
-        }
-        if foreign > 0 {
-            log::warn!(
-                "counts of another node are left out: it has another key secret (store.redis.key_secret_file), or they were made up"
-            );
-        } else {
-            log::warn!(
-                "counts of another node are left out: it is of another version, or its clock contradicts this one's"
-            );
-        }
+        refused
     }
 
     /// Shows requests what other nodes counted.
@@ -435,41 +380,32 @@ impl FleetExchange {
             engine.confirm_table().clock().set(bounds.earliest, bounds.latest);
         }
         self.imports.expire(limits, engine.shared_instant().earliest);
-        self.publish_errors(engine, limits, terms, false);
-        if !std::mem::replace(&mut self.logged.no_answer, true) {
-            log::warn!(
-                "limits with scope: fleet count on this node, with what is known of the others: the store gives no answer: {why}"
-            );
-        }
+        self.show_errors(engine, limits, terms, false);
+        self.reports.record_no_answer(why);
     }
 
-    /// How far the nodes may exceed each limit now. While this node knows nothing new of the others, each may admit the limit.
-    fn publish_errors(
+    /// Shows how far the nodes may exceed each limit now.
+    fn show_errors(
         &self,
         engine: &Engine,
         limits: &FleetLimits,
         terms: FleetTerms,
         is_answered: bool,
     ) {
-        let progress = &engine.fleet().progress;
-        let lag = progress.lag(engine.now().mono).unwrap_or_default();
-        let is_old = !is_answered && lag > terms.every.saturating_mul(OLD_EXCHANGES);
-        // A node that has heard of no other one does not know that there is none.
-        let known = u64::from(self.nodes.saturating_sub(1));
-        let others = if is_old { known.max(1) } else { known };
-        let now = engine.now().mono;
+        let (progress, now) = (&engine.fleet().progress, engine.now().mono);
+        let lag = progress.lag(now).unwrap_or_default();
+        let is_fresh = is_answered || lag <= terms.every.saturating_mul(OLD_EXCHANGES);
         progress.set_errors(limits.iter().map(|limit| {
-            let count = u64::from(limit.rate.count().max(1));
-            let bound = FleetBound::of(limit.rate.count(), terms.error_ppm, self.nodes);
             let tag = limit.view.tag();
-            let unknown = self.publication.unpublished(tag).max(self.imports.dropped(tag));
-            let hidden = bound.hidden.max(others * u64::from(unknown)).min(others * count);
             // What was left out would have counted for a window.
-            let is_partial =
-                self.refused_at.is_some_and(|at| now.saturating_sub(at) <= limit.rate.period());
-            let knows_others = !is_old && !is_partial && self.trusts_time;
-            let hidden = if knows_others { hidden } else { others * count };
-            (tag, hidden.saturating_mul(1_000_000) / count)
+            let is_partial = self.reports.has_refused_within(limit.rate.period(), now);
+            let knowledge = Knowledge {
+                nodes: self.nodes,
+                left_out: self.publication.unpublished(tag).max(self.imports.dropped(tag)),
+                is_fresh,
+                is_complete: self.trusts_time && !is_partial,
+            };
+            (tag, knowledge.error_ppm(limit.rate.count(), terms.error_ppm))
         }));
     }
 }

@@ -19,6 +19,7 @@ mod peaks;
 mod progress;
 mod publication;
 mod records;
+mod reports;
 mod shared_time;
 mod tentative_units;
 

@@ -106,7 +106,8 @@ impl Publication {
         self.unpublished.expire(limits, now);
         let mut candidates = interleaved(self.changed(own, limits, now));
         for Candidate { record, units, reason, .. } in candidates.iter().skip(MAX_RECORDS) {
-            if *reason == WriteReason::Change {
+            // A node that comes later would not find what is not renewed.
+            if *reason != WriteReason::Withdrawal {
                 self.unpublished.record(record.name.tag, *units, now);
             }
         }
@@ -142,7 +143,8 @@ impl Publication {
         self.next = (chunk.number + 1) % RING;
     }
 
-    /// The largest number of units of a key under a limit for which a chunk of the last window had no room.
+    /// The largest number of units of a key under a limit for which a chunk of the last window had no room. Live nodes may know
+    /// them; one that starts then does not.
     pub(super) fn unpublished(&self, tag: u64) -> u32 {
         self.unpublished.units(tag)
     }

@@ -56,11 +56,7 @@ impl Engine {
 
     /// Forgets what this node knows of a key under a limit. A ban in force stays.
     pub fn forget_key(&self, generation: &Generation, limit: LimitIndex, key: KeyHash) {
-        self.bans.forget_denials(key);
-        self.confirm.reset(denial_key(key));
-        if let Some(denials) = &generation.loaded(limit).fleet_denials {
-            self.forget_counts_of_others(denials.counts(), denial_key(key));
-        }
+        self.forget_denials(generation, limit, key);
         let now = self.now();
         match &generation.loaded(limit).state {
             TierState::Estimate(estimate) => {
@@ -88,8 +84,21 @@ impl Engine {
         }
     }
 
-    /// Lifts the ban that a penalty gave a key on this node.
-    pub fn lift_ban(&self, key: KeyHash) {
+    /// Lifts the ban that a penalty gave a key on this node, and forgets the denials that led to it.
+    pub fn lift_ban(&self, generation: &Generation, key: KeyHash) {
         self.bans.lift(key);
+        // Its hash covers the limit, so it is the key of one limit at most.
+        for (limit, _) in generation.policy().indexed_limits() {
+            self.forget_denials(generation, limit, key);
+        }
+    }
+
+    /// Forgets what this node knows of the denials of a key under a limit.
+    fn forget_denials(&self, generation: &Generation, limit: LimitIndex, key: KeyHash) {
+        self.bans.forget_denials(key);
+        self.confirm.reset(denial_key(key));
+        if let Some(denials) = &generation.loaded(limit).fleet_denials {
+            self.forget_counts_of_others(denials.counts(), denial_key(key));
+        }
     }
 }

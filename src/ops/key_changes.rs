@@ -221,7 +221,7 @@ impl KeyChanges {
             self.publish(rules);
         }
         resets.into_iter().for_each(|key| self.forget(key));
-        lifts.into_iter().for_each(|key| self.engine.lift_ban(key));
+        lifts.into_iter().for_each(|key| self.lift_ban(key));
     }
 
     fn make_alone(&self, changes: &[RuleChange]) -> Result<(), RuleChangeError> {
@@ -248,7 +248,7 @@ impl KeyChanges {
                 // Only a shared store has other states.
                 RuleChange::Gone { .. } => {}
                 RuleChange::Reset(key) => self.forget(*key),
-                RuleChange::Lift(key) => self.engine.lift_ban(*key),
+                RuleChange::Lift(key) => self.lift_ban(*key),
             }
         }
         if rules.len() > MAX_KEY_RULES {
@@ -272,5 +272,9 @@ impl KeyChanges {
         for (limit, _) in live.generation.policy().indexed_limits() {
             self.engine.forget_key(&live.generation, limit, key);
         }
+    }
+
+    fn lift_ban(&self, key: KeyHash) {
+        self.engine.lift_ban(&self.reloader.live.load_full().generation, key);
     }
 }

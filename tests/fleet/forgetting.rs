@@ -99,3 +99,32 @@ fn a_ban_that_is_shorter_than_an_exchange_clears_denials_too() {
         }
     });
 }
+
+#[test]
+fn a_ban_that_is_lifted_forgets_denials_of_all_nodes() {
+    turned(async {
+        let fleet = Fleet::start(2, &penalty("after: 4, within: 600s, ban: 1h")).await;
+        // The first passes.
+        for _ in 0..3 {
+            assert!(!is_banned(&fleet.nodes[0].decide(CLIENT)));
+        }
+        fleet.exchanges(3).await;
+        // Two denials here and two there.
+        for _ in 0..2 {
+            assert!(!is_banned(&fleet.nodes[1].decide(CLIENT)));
+        }
+        let banned = fleet.nodes[1].decide(CLIENT);
+        assert!(is_banned(&banned));
+        // Before the other node has heard of the ban.
+        for node in &fleet.nodes {
+            node.engine.lift_ban(&node.generation, banned.verdicts[0].key);
+        }
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert!(!is_banned(&fleet.nodes[0].decide(CLIENT)));
+        fleet.exchanges(3).await;
+        for _ in 0..3 {
+            assert!(!is_banned(&fleet.nodes[1].decide(CLIENT)), "one denial there, three here");
+        }
+        assert!(is_banned(&fleet.nodes[1].decide(CLIENT)), "and these ban");
+    });
+}

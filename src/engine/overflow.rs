@@ -29,7 +29,7 @@ pub(super) struct Overflow {
 struct WindowSketches {
     /// One for each rate. Rates of one window length share a sketch.
     by_rate: Box<[Arc<EstimateLimit>]>,
-    /// One rate, by index, for each window length.
+    /// For each window length the smallest rate, by index: a node publishes counts as early as that one needs them.
     windows: SmallVec<[usize; 2]>,
 }
 
@@ -133,15 +133,13 @@ impl Overflow {
     fn obtain_sketches(&self, now: Now) -> &WindowSketches {
         self.sketches.get_or_init(|| {
             let mut by_rate: Vec<Arc<EstimateLimit>> = Vec::with_capacity(self.rates.len());
-            let mut windows = SmallVec::new();
             for (index, rate) in self.rates.iter().enumerate() {
                 let same =
                     self.rates[..index].iter().position(|other| other.period() == rate.period());
                 by_rate.push(Arc::new(match same {
                     Some(first) => by_rate[first].with_rate(*rate),
                     None => {
-                        windows.push(index);
-                        let smallest = self.smallest_of(rate);
+                        let smallest = self.rates[self.smallest_like(index)];
                         let view = self.views.as_ref().map(|views| Arc::clone(&views[index]));
                         EstimateLimit::new(smallest, DEFAULT_EXPECT_PER_SECOND, now)
                             .with_rate(*rate)
@@ -149,14 +147,17 @@ impl Overflow {
                     }
                 }));
             }
+            let is_smallest = |index: &usize| self.smallest_like(*index) == *index;
+            let windows = (0..self.rates.len()).filter(is_smallest).collect();
             WindowSketches { by_rate: by_rate.into(), windows }
         })
     }
 
-    /// The smallest rate among those with the same window length; it needs the largest sketch.
-    fn smallest_of(&self, rate: &Rate) -> Rate {
-        let same = self.rates.iter().filter(|other| other.period() == rate.period());
-        same.min_by_key(|other| other.count()).copied().unwrap_or(*rate)
+    /// The smallest rate among those with the same window length, by index; it needs the largest sketch.
+    fn smallest_like(&self, index: usize) -> usize {
+        let period = self.rates[index].period();
+        let same = (0..self.rates.len()).filter(|other| self.rates[*other].period() == period);
+        same.min_by_key(|other| self.rates[*other].count()).unwrap_or(index)
     }
 
     fn index(&self, rate: RateIndex) -> usize {
@@ -236,4 +237,30 @@ fn as_rate(quota: &Quota) -> Rate {
         Quota::FixedWindow(window) => window.rate(),
     };
     Rate::new(quota.limit(), quota.window()).unwrap_or(configured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::SlidingWindow;
+
+    fn quota(count: u32, seconds: u64) -> Quota {
+        let rate = Rate::new(count, Nanos::from_secs(seconds)).unwrap();
+        Quota::SlidingWindow(SlidingWindow::new(rate))
+    }
+
+    #[test]
+    fn a_window_counts_for_the_fleet_by_its_smallest_rate() {
+        let others = [quota(5, 60), quota(50, 10), quota(70, 60), quota(60, 10)];
+        let overflow = Overflow::new(&quota(100, 60), &others, Some(&Nanos::get));
+        overflow.prepare(Now { mono: Nanos::ZERO, wall: Nanos::ZERO });
+        let known: Vec<_> = overflow
+            .sketches()
+            .map(|sketch| (sketch.rate().count(), sketch.fleet().map(|view| view.tag())))
+            .collect();
+        let [minute, ten_seconds] = [60, 10].map(|length| Some(Nanos::from_secs(length).get()));
+        assert_eq!(known, [(5, minute), (50, ten_seconds)]);
+        let key = KeyHash { high: 1, low: 2 };
+        assert_eq!(overflow.keys_of(key).count(), 2, "a key has one cell for each window");
+    }
 }

@@ -127,14 +127,23 @@ fn add_exact(facts: &mut LimitFacts, config: &Config, limit: &Limit, quota: &Quo
     }
     if limit.scope == Scope::Fleet {
         facts.line("fleet", exact_fleet(limit, config.policy.fleet.every));
+        if *when_full == WhenFull::Estimate && *on_store_failure == OnStoreFailure::Local {
+            add_fleet_bounds(facts, "fleet", config.policy.fleet, quota.limit());
+        }
     }
 }
 
 /// What an exact limit counts over the fleet, besides its cells in the store.
 fn exact_fleet(limit: &Limit, every: Nanos) -> String {
-    let counted = match limit.penalty {
-        Some(_) => "denials for the penalty",
-        None => "keys that a node estimates while the store is down",
+    let estimated = "keys that a node estimates while the store is down";
+    let Count::Exact { when_full, on_store_failure, .. } = &limit.count else {
+        return String::new();
+    };
+    let estimates = *when_full == WhenFull::Estimate && *on_store_failure == OnStoreFailure::Local;
+    let counted = match (limit.penalty.is_some(), estimates) {
+        (true, true) => format!("denials for the penalty, and {estimated},"),
+        (true, false) => "denials for the penalty".to_owned(),
+        (false, _) => estimated.to_owned(),
     };
     format!("nodes exchange counts every {every:?}: {counted} count on all nodes together")
 }
@@ -175,17 +184,23 @@ fn add_fleet(facts: &mut LimitFacts, terms: FleetTerms, limit: u32) {
         "fleet",
         format!("nodes exchange counts every {every:?}, and leave at most {percent} % of the limit unpublished"),
     );
-    let late = every.saturating_mul(PROPAGATION_EXCHANGES.into());
+    add_fleet_bounds(facts, "fleet", terms, limit);
+}
+
+/// How much some numbers of nodes admit of one key together, or how many denials they count before a ban.
+fn add_fleet_bounds(facts: &mut LimitFacts, label: &'static str, terms: FleetTerms, limit: u32) {
+    let late = terms.every.saturating_mul(PROPAGATION_EXCHANGES.into());
+    let effect = if label == "penalty" { "bans after at most" } else { "admits at most" };
     for nodes in SHOWN_FLEETS {
-        let bound = FleetBound::of(limit, error_ppm, nodes);
+        let bound = FleetBound::of(limit, terms.error_ppm, nodes);
         let admitted = bound.admitted(limit, nodes);
         let without_fleet = u64::from(limit) * u64::from(nodes);
         let text = format!(
-            "publishes from {}, admits at most {admitted} + what arrives in {late:?}, never more \
-             than {without_fleet}",
+            "publishes from {}, {effect} {admitted} + what arrives in {late:?}, never more than \
+             {without_fleet}",
             bound.threshold
         );
-        facts.0.push(LimitFact { label: "fleet", name: Some(format!("{nodes} nodes")), text });
+        facts.0.push(LimitFact { label, name: Some(format!("{nodes} nodes")), text });
     }
 }
 
@@ -222,6 +237,9 @@ fn add_costs(facts: &mut LimitFacts, config: &Config, limit: &Limit) {
     }
     if let Some(rule) = limit.penalty {
         facts.line("penalty", rule.describe(limit.scope));
+        if limit.scope == Scope::Fleet {
+            add_fleet_bounds(facts, "penalty", config.policy.fleet, rule.after);
+        }
     }
 }
 
@@ -360,12 +378,20 @@ mod tests {
     #[test]
     fn an_exact_limit_says_what_it_counts_over_the_fleet() {
         let penalty = "penalty: { after: 20, within: 1m, ban: 10m }";
-        let found = facts_of("", &format!("tier: exact, rate: 100/1m, {penalty}"));
+        let found = facts_of("", &format!("tier: exact, rate: 100/1m, when_full: deny, {penalty}"));
         let denials = "fleet: nodes exchange counts every 1s: denials for the penalty count on all nodes together";
         assert!(found.contains(&denials.to_owned()), "{found:?}");
         let rule = "penalty: 20 denials within 60s on all nodes together: banned for 600s";
         assert!(found.contains(&rule.to_owned()), "{found:?}");
+        let bound = "penalty 2 nodes: publishes from 2, bans after at most 21 + what arrives in 2s, never more than 40";
+        assert!(found.contains(&bound.to_owned()), "{found:?}");
+        assert!(!found.iter().any(|fact| fact.starts_with("fleet 2 nodes")), "{found:?}");
+        let found = facts_of("", &format!("tier: exact, rate: 100/1m, {penalty}"));
+        let says = "fleet: nodes exchange counts every 1s: denials for the penalty, and keys that a node estimates while the store is down, count on all nodes together";
+        assert!(found.contains(&says.to_owned()), "{found:?}");
         let found = facts_of("", "tier: exact, rate: 100/1m, when_full: estimate");
+        let bound = "fleet 2 nodes: publishes from 10, admits at most 109 + what arrives in 2s, never more than 200";
+        assert!(found.contains(&bound.to_owned()), "{found:?}");
         let estimates = "fleet: nodes exchange counts every 1s: keys that a node estimates while the store is down count on all nodes together";
         assert!(found.contains(&estimates.to_owned()), "{found:?}");
     }

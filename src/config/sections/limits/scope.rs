@@ -44,7 +44,8 @@ pub(super) fn refuse_fleet(
     if !is_useful {
         at.error_with(
             "an exact limit in a shared store is one number for all nodes already",
-            "leave it out, or write a penalty, whose denials then count over all nodes",
+            "leave it out, or write a penalty, whose denials then count over all nodes, or when_full: estimate and \
+             on_store_failure: local, so that all nodes together estimate the keys without room",
         );
     }
 }

@@ -14,7 +14,7 @@ use super::limit_registry::LimitRegistry;
 use super::loaded_limit::{FamilyKey, LoadContext, LoadedLimit, TierState};
 use super::reload_report::ReloadReport;
 use crate::clock::Now;
-use crate::estimator::EstimateLimit;
+use crate::estimator::{EstimateLimit, FleetView};
 use crate::policy::{
     Class, KeySecret, LimitIndex, Mode, PerLimit, PerRoute, Policy, Recorder, RouteIndex, Source,
 };
@@ -215,15 +215,12 @@ impl Generation {
 
     /// Every sketch, those for overflowing exact limits and for denials included.
     pub(super) fn estimates(&self) -> impl Iterator<Item = &Arc<EstimateLimit>> {
-        self.limits.iter().flat_map(|limit| {
-            let counts = match &limit.state {
-                TierState::Estimate(estimate) => vec![estimate],
-                TierState::Exact(exact) => exact.sketches().collect(),
-                TierState::InFlight { .. } => Vec::new(),
-            };
-            let denials = limit.fleet_denials.as_ref().map(|denials| denials.counts());
-            counts.into_iter().chain(denials)
-        })
+        self.limits.iter().flat_map(|limit| limit.estimates())
+    }
+
+    /// What other nodes counted under a limit: none if it does not count over the fleet, several if denials count too.
+    pub fn fleet_views(&self, limit: LimitIndex) -> impl Iterator<Item = &FleetView> {
+        self.limits[limit].estimates().filter_map(|estimate| Some(&**estimate.fleet()?))
     }
 
     /// The cell budget of every exact limit.

@@ -117,6 +117,17 @@ impl LoadedLimit {
         }
     }
 
+    /// Its sketches, those for denials and for keys without room included.
+    pub(super) fn estimates(&self) -> impl Iterator<Item = &Arc<EstimateLimit>> {
+        let counts = match &self.state {
+            TierState::Estimate(estimate) => vec![estimate],
+            TierState::Exact(exact) => exact.sketches().collect(),
+            TierState::InFlight { .. } => Vec::new(),
+        };
+        let denials = self.fleet_denials.as_ref().map(|denials| denials.counts());
+        counts.into_iter().chain(denials)
+    }
+
     /// Loads a limit. `before`: the limit of this name in the previous generation.
     pub(super) fn build(
         limit: &Limit,

@@ -14,12 +14,14 @@ pub(super) fn fleet(engine: &Engine, generation: &Generation, families: &mut Vec
     };
     let (mut errors, mut keys) = (Vec::new(), Vec::new());
     for (index, limit) in generation.policy().indexed_limits() {
-        let view = generation.estimate(index).and_then(|estimate| estimate.fleet());
-        if let Some(view) = view {
-            let labels = [("limit", &*limit.name)];
-            errors.push(gauge(&labels, progress.error(view.tag())));
-            keys.push(gauge(&labels, view.keys() as f64));
+        let views: Vec<_> = generation.fleet_views(index).collect();
+        if views.is_empty() {
+            continue;
         }
+        let labels = [("limit", &*limit.name)];
+        let error = views.iter().map(|view| progress.error(view.tag())).fold(0.0, f64::max);
+        errors.push(gauge(&labels, error));
+        keys.push(gauge(&labels, views.iter().map(|view| view.keys()).sum::<usize>() as f64));
     }
     let calls = FleetOutcome::ALL
         .map(|outcome| counter(&[("outcome", outcome.name())], progress.calls(outcome)));

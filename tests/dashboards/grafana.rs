@@ -103,7 +103,7 @@ fn every_panel_says_what_it_shows_and_asks_the_chosen_data_source() {
     let dashboard = Dashboard::read();
     assert_eq!(
         dashboard.rows(),
-        ["Overview", "Limits", "Store", "Origins", "Process and configuration"]
+        ["Overview", "Limits", "Store", "Fleet", "Origins", "Process and configuration"]
     );
     let mut ids = BTreeSet::new();
     for panel in dashboard.list("/panels") {

@@ -1,7 +1,7 @@
 //! `/metrics` of the running binary: its sample names, their labels, and the values of these.
 //!
 //! The binary gets a policy that uses everything that has a metric, so that no family is without a sample. What must
-//! always hold: every name in `src/ops/metrics.rs` is in the scrape; a new one that is not needs a line of [`POLICY`].
+//! always hold: every name in `src/ops/metrics.rs` and `fleet_metrics.rs` is in the scrape; a new one that is not needs a line of [`POLICY`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ const OF_THE_SCRAPE: [&str; 2] = ["job", "instance"];
 const POLICY: &str = "
 store: { redis: { url: \"redis://127.0.0.1:STORE\" } }
 limits:
-  watched: { tier: estimate, rate: 100/1m, key: client_ip }
+  watched: { tier: estimate, rate: 100/1m, key: client_ip, scope: fleet }
   tried: { tier: exact, rate: 100/1m, key: client_ip, candidate: { rate: 50/1m } }
   punished: { tier: exact, rate: 100/1m, key: client_ip, penalty: { after: 20, within: 1m, ban: 10m } }
   told: { tier: exact, rate: 100/1m, key: client_ip, cost: { response_header: x-cost, reserve: 1, max: 9 } }
@@ -96,7 +96,10 @@ impl Scrape {
 
     /// Families that the source names and that have no sample.
     fn missing_families(&self) -> Vec<String> {
-        let source = include_str!("../../src/ops/metrics.rs");
+        let source = concat!(
+            include_str!("../../src/ops/metrics.rs"),
+            include_str!("../../src/ops/fleet_metrics.rs")
+        );
         let name = Regex::new(r#""(tollgate_[a-z_]+)""#).unwrap();
         let named: Vec<String> =
             name.captures_iter(source).map(|found| found[1].to_owned()).collect();

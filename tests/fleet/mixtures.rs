@@ -270,3 +270,22 @@ fn a_node_that_learns_the_stores_time_keeps_what_it_counted() {
         assert_eq!(alone.passed(1, key(1), 5), 1, "the sum of both nodes counts");
     });
 }
+
+#[test]
+fn what_was_written_before_the_stores_clock_was_set_back_does_not_count_again() {
+    turned(async {
+        let mut fleet = Fleet::start(3, PAGES).await;
+        assert_eq!(fleet.passed(2, key(1), 10), 10);
+        fleet.exchanges(3).await;
+        assert!(!fleet.allowed(0, key(1)), "all nodes know it");
+        // The node that counted it has ended, and does not withdraw it.
+        fleet.store.set(|faults| {
+            faults.cut = 1 << 2;
+            faults.off = -70_000_000;
+        });
+        // What the clock said when it was set back is said again.
+        tokio::time::sleep(Duration::from_secs(75)).await;
+        fleet.join().await;
+        assert_eq!(fleet.passed(3, key(1), 10), 10, "it sent nothing for more than a window");
+    });
+}

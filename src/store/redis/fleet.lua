@@ -5,7 +5,8 @@
 -- KEYS[2]        a sorted set: for each chunk, `node:number`, the sequence number of its latest write
 -- KEYS[3]        a hash: for each chunk, its text
 -- KEYS[4]        a sorted set: for each chunk, when it ends
--- KEYS[5]        a hash: `mark`, a random text of this history of the store, and `sequence`, the number of the latest write
+-- KEYS[5]        a hash: `mark`, a random text of this history of the store, `sequence`, the number of the latest write, and
+--                `time`, that of the latest call
 -- ARGV[1]        the node: 16 hex digits
 -- ARGV[2]        a random text: 16 hex digits, the mark if a history begins
 -- ARGV[3..5]     from the previous reply to the node: the mark, the cursor, and the time in milliseconds; `- 0 0` at first
@@ -41,6 +42,7 @@ local MAX_TEXT = 65536 -- bytes; a longer text is not written
 local MAX_WRITTEN = 256 -- chunks that a call writes; further ones are not written
 local MAX_READ = 256 -- chunks in a reply
 local MAX_DROPPED = 256 -- ended chunks that a call drops
+local MAX_BACK = 1000 -- servers that replace one another have clocks that agree so well
 local MAX_SPAN = 366 * 86400 * 1000
 local MAX_SEQUENCE = 2 ^ 52 -- numbers are exact up to here
 local KEPT_LONGER = 60000 -- the keys expire this long after everything in them has ended
@@ -70,7 +72,9 @@ local mark = call('HGET', STATE, 'mark') or ''
 local sequence = tonumber(match(call('HGET', STATE, 'sequence') or '', '^%d+$')) or math.huge
 local count = call('ZCARD', ORDER)
 local is_complete = call('HLEN', TEXTS) == count and call('ZCARD', ENDS) == count
-if not (is_complete and is_id(mark) and sequence <= MAX_SEQUENCE and count <= MAX_CHUNKS) then
+-- Where the clock was set back, what was written before would count again when its time comes once more.
+local is_back = number(call('HGET', STATE, 'time'), 2 ^ 53) > now + MAX_BACK
+if is_back or not (is_complete and is_id(mark) and sequence <= MAX_SEQUENCE and count <= MAX_CHUNKS) then
   call('DEL', ORDER, TEXTS, ENDS, STATE)
   mark, sequence = ARGV[2], 0
   call('HSET', STATE, 'mark', mark)
@@ -117,7 +121,7 @@ for n = 9, min(#ARGV - 2, 9 + 3 * (MAX_WRITTEN - 1)), 3 do
     end
   end
 end
-call('HSET', STATE, 'sequence', decimal(sequence))
+call('HSET', STATE, 'sequence', decimal(sequence), 'time', decimal(now))
 local over = call('ZCARD', ORDER) - MAX_CHUNKS
 if over > 0 then drop(call('ZRANGE', ORDER, 0, over - 1)) end
 

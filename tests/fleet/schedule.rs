@@ -67,6 +67,8 @@ pub(crate) struct Plan {
     pub(crate) is_flat: bool,
     pub(crate) balance: Balance,
     pub(crate) requests: usize,
+    /// Steps of a window: requests come in bursts that are this far apart.
+    pub(crate) steps: u32,
     /// What an abuser tries to send in a window, as a multiple of the limit.
     pub(crate) pressure: u32,
     pub(crate) latency: Duration,
@@ -98,9 +100,6 @@ const ABUSERS: u64 = 3;
 
 /// Keys that send no more than the limit in all.
 const HONEST: u64 = 200;
-
-/// Steps of a window: requests come in bursts that are this far apart.
-const STEPS: u32 = 60;
 
 /// About the most exchanges of a schedule, over all nodes.
 const EXCHANGES: u64 = 1_000;
@@ -147,6 +146,7 @@ impl Plan {
             skew: Duration::from_millis(*random.choice(&[0, 50, 3_000]).unwrap()),
             trouble,
             counting: Counting::Fleet,
+            steps: *random.choice(&[60, 60, 240]).unwrap(),
         }
     }
 
@@ -362,9 +362,9 @@ impl Fleet {
 
     async fn step(&mut self) {
         let plan = self.plan.clone();
-        self.wait(plan.period / STEPS).await;
+        self.wait(plan.period / plan.steps).await;
         let readings = self.readings();
-        for _ in 0..plan.requests / (WINDOWS * STEPS) as usize {
+        for _ in 0..plan.requests / (WINDOWS * plan.steps) as usize {
             let n = if plan.is_flat {
                 self.random.u64(..plan.keys)
             } else {
@@ -374,7 +374,7 @@ impl Fleet {
             let node = self.node_for(n);
             self.request(n, node, &readings);
         }
-        let tries = u64::from(plan.limit) * u64::from(plan.pressure) / u64::from(STEPS) + 1;
+        let tries = (u64::from(plan.limit) * u64::from(plan.pressure)).div_ceil(plan.steps.into());
         for n in 0..ABUSERS {
             for _ in 0..tries.min(400) {
                 let node = self.node_for(n);
@@ -385,7 +385,7 @@ impl Fleet {
         }
         for n in 0..HONEST {
             let left = self.left[n as usize];
-            if left == 0 || self.random.u8(..4) > 0 {
+            if left == 0 || self.random.u32(..plan.steps / 15) > 0 {
                 continue;
             }
             let sent = self.random.u32(..=left.min(plan.limit.div_ceil(3)));
@@ -452,8 +452,9 @@ pub(crate) fn run(plan: &Plan) -> Report {
     runtime.block_on(async {
         let mut fleet = Fleet::start(plan);
         fleet.wait(3 * plan.every + 6 * plan.latency).await;
-        let (begin, end) = (WINDOWS * STEPS / 3, WINDOWS * STEPS * 2 / 3);
-        for step in 0..WINDOWS * STEPS {
+        let steps = WINDOWS * plan.steps;
+        let (begin, end) = (steps / 3, steps * 2 / 3);
+        for step in 0..steps {
             if step == begin {
                 fleet.begin_trouble();
             }

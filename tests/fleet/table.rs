@@ -20,6 +20,8 @@ fn plan(nodes: usize, error: u32, every: Duration, counting: Counting) -> Plan {
         is_flat: false,
         balance: Balance::Even,
         requests: 20_000,
+        // Several in the shortest interval.
+        steps: 2_000,
         pressure: 10,
         latency: Duration::from_millis(1),
         skew: Duration::from_millis(50),

@@ -37,6 +37,8 @@ pub(crate) struct Oracle {
     tolerance: Nanos,
     /// Units admitted within this time may be unknown to other nodes.
     pub(crate) horizon: Nanos,
+    /// Nodes that have begun anew: at first they read another time than the store's.
+    restarted: Vec<bool>,
     truths: HashMap<KeyHash, Truth>,
 }
 
@@ -48,7 +50,8 @@ impl Oracle {
         tolerance: Nanos,
         horizon: Nanos,
     ) -> Self {
-        Self { quota, nodes, off: off_micros * 1_000, tolerance, horizon, truths: HashMap::new() }
+        let (off, restarted, truths) = (off_micros * 1_000, vec![false; nodes], HashMap::new());
+        Self { quota, nodes, off, tolerance, horizon, restarted, truths }
     }
 
     /// Records that a node admitted a unit at the world's time `at`. Returns how far the key is above the limit now, without
@@ -99,12 +102,13 @@ impl Oracle {
         let earlier = |at: Nanos| at.saturating_sub(self.tolerance);
         refuses(truth.alone[node], reading.earliest)
             || refuses(truth.by_node[node], earlier(reading.latest))
-            || (self.off != 0 && refuses(truth.all, at))
+            || ((self.off != 0 || self.restarted[node]) && refuses(truth.all, at))
             || (self.off != 0 && refuses(truth.off, shifted(at, self.off)))
     }
 
     /// A node has begun anew and counts nothing.
     pub(crate) fn restarted(&mut self, node: usize) {
+        self.restarted[node] = true;
         for truth in self.truths.values_mut() {
             truth.alone[node] = WindowPair::default();
         }

@@ -326,7 +326,9 @@ impl Fleet {
             self.plan.trouble != Trouble::Nothing || self.plan.counting != Counting::Fleet;
         if above == 0 || is_faulty {
             let spent = self.oracle.spent(key(n), at);
-            let most = u64::from(self.plan.limit) * (self.engines * 2);
+            // One node has three times the limit.
+            let more = if self.plan.trouble == Trouble::Foreign { 2 } else { 0 };
+            let most = u64::from(self.plan.limit) * (self.engines + more) * 2;
             if spent > most {
                 self.report.above.push(format!("key {n}: {spent} of at most {most}"));
             }

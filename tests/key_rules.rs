@@ -66,7 +66,7 @@ impl Bench {
     fn reset(&self, limit: &str, key: &str) {
         let (index, typed) = (self.limit(limit), TypedKey::Values(&[key]));
         let cell = self.engine.locate_key(&self.generation, index, &typed, 64).unwrap();
-        self.engine.forget_key(&self.generation, index, cell.key);
+        self.engine.forget_key(&self.generation, index, cell.key, 0);
     }
 
     fn decide(&self, key: &str) -> (Decision, PendingSettlement) {
@@ -270,7 +270,7 @@ routes: [{ name: all, limits: [writes] }]",
     assert!(bench.decide("k").0.is_banned());
     let typed = TypedKey::Values(&["k"]);
     let cell = bench.engine.locate_key(&bench.generation, LimitIndex(0), &typed, 64).unwrap();
-    bench.engine.lift_ban(&bench.generation, cell.key);
+    bench.engine.lift_ban(cell.key);
     assert!(!bench.decide("k").0.is_banned());
 }
 

@@ -42,35 +42,39 @@ impl Engine {
         limit: LimitIndex,
         cell: KeyCell,
     ) -> Result<(), LookUpError> {
-        self.forget_key(generation, limit, cell.key);
+        let change = self.heard_changes();
+        self.forget_key(generation, limit, cell.key, change);
         if let (Some(shared), true) = (self.remote(), generation.loaded(limit).is_exact()) {
             let key = cell.require_family()?;
             let address = |key| CellAddress { key, family: cell.family };
             let deleted = shared.delete(&[address(key), address(candidate_key(key))]).await;
             deleted.map_err(|_| LookUpError::Store)?;
             // A charge that was on its way may have been denied meanwhile.
-            self.forget_key(generation, limit, key);
+            self.forget_key(generation, limit, key, change);
         }
         Ok(())
     }
 
-    /// Forgets what this node knows of a key under a limit. A ban in force stays.
-    pub fn forget_key(&self, generation: &Generation, limit: LimitIndex, key: KeyHash) {
-        self.forget_denials(generation, limit, key);
+    /// Forgets what this node knows of a key under a limit. A ban in force stays. `change`: the number of this change of
+    /// operators; 0 without a store.
+    pub fn forget_key(
+        &self,
+        generation: &Generation,
+        limit: LimitIndex,
+        key: KeyHash,
+        change: u64,
+    ) {
+        self.forget_key_of_others(generation, limit, key, change);
+        self.bans.forget_denials(key);
+        self.confirm.reset(denial_key(key));
         let now = self.now();
         match &generation.loaded(limit).state {
-            TierState::Estimate(estimate) => {
-                self.confirm.reset(key);
-                self.forget_counts_of_others(estimate, key);
-            }
+            TierState::Estimate(_) => self.confirm.reset(key),
             // Requests in flight end by themselves.
             TierState::InFlight { .. } => {}
             TierState::Exact(exact) => {
                 let candidate = candidate_key(key);
                 exact.overflow.reset(&self.confirm, key);
-                for (estimate, key) in exact.overflow.keys_of(key) {
-                    self.forget_counts_of_others(estimate, key);
-                }
                 if let Some(overflow) = &exact.candidate_overflow {
                     overflow.reset(&self.confirm, candidate);
                 }
@@ -84,21 +88,42 @@ impl Engine {
         }
     }
 
-    /// Lifts the ban that a penalty gave a key on this node, and forgets the denials that led to it.
-    pub fn lift_ban(&self, generation: &Generation, key: KeyHash) {
-        self.bans.lift(key);
-        // Its hash covers the limit, so it is the key of one limit at most.
-        for (limit, _) in generation.policy().indexed_limits() {
-            self.forget_denials(generation, limit, key);
+    /// Forgets what nodes counted of a key under a limit that have not made the change of this number yet.
+    pub fn forget_key_of_others(
+        &self,
+        generation: &Generation,
+        limit: LimitIndex,
+        key: KeyHash,
+        change: u64,
+    ) {
+        self.forget_denials_of_others(generation, limit, key, change);
+        match &generation.loaded(limit).state {
+            TierState::Estimate(estimate) => self.forget_counts_of_others(estimate, key, change),
+            TierState::Exact(exact) => {
+                for (estimate, key) in exact.overflow.keys_of(key) {
+                    self.forget_counts_of_others(estimate, key, change);
+                }
+            }
+            TierState::InFlight { .. } => {}
         }
     }
 
-    /// Forgets what this node knows of the denials of a key under a limit.
-    fn forget_denials(&self, generation: &Generation, limit: LimitIndex, key: KeyHash) {
-        self.bans.forget_denials(key);
+    /// Lifts the ban that a penalty gave a key on this node, and forgets the denials that led to it.
+    pub fn lift_ban(&self, key: KeyHash) {
+        self.bans.lift(key);
         self.confirm.reset(denial_key(key));
+    }
+
+    /// Forgets the denials of a key that nodes counted which have not made the change of this number yet.
+    pub fn forget_denials_of_others(
+        &self,
+        generation: &Generation,
+        limit: LimitIndex,
+        key: KeyHash,
+        change: u64,
+    ) {
         if let Some(denials) = &generation.loaded(limit).fleet_denials {
-            self.forget_counts_of_others(denials.counts(), denial_key(key));
+            self.forget_counts_of_others(denials.counts(), denial_key(key), change);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
-use hashbrown::{HashSet, HashTable};
+use hashbrown::{HashMap, HashTable};
 use parking_lot::Mutex;
 
 use crate::clock::Nanos;
@@ -21,8 +21,9 @@ pub struct FleetView {
     /// Whether denials are counted, and not what requests cost.
     counts_denials: bool,
     counts: ArcSwap<FleetCounts>,
-    /// Keys whose counts are not used until they are replaced. At most as many as there are counts.
-    forgotten: Mutex<HashSet<KeyHash>>,
+    /// Keys whose counts are not used until they are replaced, and the number of the forgetting. At most as many as there are
+    /// counts.
+    forgotten: Mutex<HashMap<KeyHash, u64>>,
     has_forgotten: AtomicBool,
 }
 
@@ -61,19 +62,20 @@ impl FleetView {
         self.tag
     }
 
-    /// Replaces all counts. `left_out`: tells of keys that were forgotten in time, whose counts have none from before.
-    pub fn replace(&self, counts: FleetCounts, left_out: impl Fn(KeyHash) -> bool) {
+    /// Replaces all counts by some that have nothing of what was forgotten up to this number.
+    pub fn replace(&self, counts: FleetCounts, forgotten_until: u64) {
         let mut forgotten = self.forgotten.lock();
         self.counts.store(counts.into());
-        forgotten.retain(|key| !left_out(*key));
+        forgotten.retain(|_, number| *number > forgotten_until);
         self.has_forgotten.store(!forgotten.is_empty(), Ordering::Release);
     }
 
-    /// Forgets what other nodes have counted of a key, until counts are replaced that leave it out.
-    pub fn forget(&self, key: KeyHash) {
+    /// Forgets what other nodes have counted of a key, until counts are replaced that leave it out. `number`: of this forgetting;
+    /// later ones have higher numbers.
+    pub fn forget(&self, key: KeyHash, number: u64) {
         let mut forgotten = self.forgotten.lock();
         if self.counts.load().of_key(key).is_some() {
-            forgotten.insert(key);
+            forgotten.insert(key, number);
             self.has_forgotten.store(true, Ordering::Release);
         }
     }
@@ -96,7 +98,7 @@ impl FleetView {
         }
         let counted = counts.of_key(key)?;
         let is_forgotten =
-            self.has_forgotten.load(Ordering::Acquire) && self.forgotten.lock().contains(&key);
+            self.has_forgotten.load(Ordering::Acquire) && self.forgotten.lock().contains_key(&key);
         (!is_forgotten).then_some(counted)
     }
 

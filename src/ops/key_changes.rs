@@ -16,7 +16,8 @@ use crate::clock::Nanos;
 use crate::engine::Engine;
 use crate::policy::{KeyHash, KeyRule};
 use crate::store::redis::{
-    MAX_KEY_RULES, RuleChange, RuleChangeError, RuleNews, RulesQuestion, RulesVersion, SharedStore,
+    MAX_KEY_RULES, RuleChange, RuleChangeError, RuleEvent, RuleNews, RulesQuestion, RulesVersion,
+    SharedStore,
 };
 
 /// The time between two questions to the store. A change reaches every node within it and the time of a reply.
@@ -185,7 +186,11 @@ impl KeyChanges {
         let now = self.engine.now();
         let date = self.engine.date(now);
         let wants_all = shared.is_out_of_step(date, now.mono);
-        let question = RulesQuestion { known: &shared.version, wants_all, changes, date };
+        // A process whose counts this one took over may have made less than this one has heard of.
+        let nothing = RulesVersion::default();
+        let is_behind = self.engine.heard_changes() < shared.version.number();
+        let known = if is_behind { &nothing } else { &shared.version };
+        let question = RulesQuestion { known, wants_all, changes, date };
         store.exchange_rules(question).await
     }
 
@@ -211,7 +216,11 @@ impl KeyChanges {
     }
 
     fn learn(&self, shared: &mut SharedRules, news: RuleNews) {
-        let RuleNews { version, rules, resets, lifts } = news;
+        let RuleNews { version, rules, once } = news;
+        if version.number() < self.engine.heard_changes() {
+            // Another history: what this node has made of the one before says nothing.
+            self.engine.set_heard_changes(0);
+        }
         shared.version = version;
         if let Some(rules) = rules {
             let now = self.engine.now();
@@ -220,8 +229,8 @@ impl KeyChanges {
             shared.remember_ended(&self.engine.key_rules(), &rules, date);
             self.publish(rules);
         }
-        resets.into_iter().for_each(|key| self.forget(key));
-        lifts.into_iter().for_each(|key| self.lift_ban(key));
+        once.into_iter().for_each(|event| self.make_once(event));
+        self.engine.set_heard_changes(shared.version.number());
     }
 
     fn make_alone(&self, changes: &[RuleChange]) -> Result<(), RuleChangeError> {
@@ -247,8 +256,8 @@ impl KeyChanges {
                 }
                 // Only a shared store has other states.
                 RuleChange::Gone { .. } => {}
-                RuleChange::Reset(key) => self.forget(*key),
-                RuleChange::Lift(key) => self.lift_ban(*key),
+                RuleChange::Reset(key) => self.forget(*key, 0),
+                RuleChange::Lift(key) => self.engine.lift_ban(*key),
             }
         }
         if rules.len() > MAX_KEY_RULES {
@@ -266,15 +275,32 @@ impl KeyChanges {
         self.reloader.republish();
     }
 
-    /// Forgets a key. Its hash covers the limit, so it is the key of one limit at most.
-    fn forget(&self, key: KeyHash) {
+    /// Does what all nodes do once. What this node counted is without it already where a process before made it, whose counts
+    /// this one took over.
+    fn make_once(&self, event: RuleEvent) {
+        let RuleEvent { number, key, is_lift } = event;
+        let is_made = number <= self.engine.heard_changes();
         let live = self.reloader.live.load_full();
+        match (is_made, is_lift) {
+            (false, false) => self.forget(key, number),
+            (false, true) => self.engine.lift_ban(key),
+            (true, _) => {}
+        }
+        // Nodes that have ended may have published what they counted before.
         for (limit, _) in live.generation.policy().indexed_limits() {
-            self.engine.forget_key(&live.generation, limit, key);
+            if is_lift {
+                self.engine.forget_denials_of_others(&live.generation, limit, key, number);
+            } else if is_made {
+                self.engine.forget_key_of_others(&live.generation, limit, key, number);
+            }
         }
     }
 
-    fn lift_ban(&self, key: KeyHash) {
-        self.engine.lift_ban(&self.reloader.live.load_full().generation, key);
+    /// Forgets a key. Its hash covers the limit, so it is the key of one limit at most. `change`: the number of this change.
+    fn forget(&self, key: KeyHash, change: u64) {
+        let live = self.reloader.live.load_full();
+        for (limit, _) in live.generation.policy().indexed_limits() {
+            self.engine.forget_key(&live.generation, limit, key, change);
+        }
     }
 }

@@ -27,7 +27,7 @@ fn a_reset_forgets_what_a_node_counted_that_has_ended() {
         fleet.exchanges(3).await;
         assert!(!fleet.allowed(0, key(1)) && !fleet.allowed(2, key(1)));
         for node in [0, 2] {
-            fleet.nodes[node].forget(key(1));
+            fleet.nodes[node].forget(key(1), 1);
             assert_eq!(fleet.passed(node, key(1), 1), 1, "at once, on node {node}");
         }
         fleet.exchanges(20).await;
@@ -36,6 +36,41 @@ fn a_reset_forgets_what_a_node_counted_that_has_ended() {
         // A later one is counted again, once what was told before is old.
         fleet.exchanges(3).await;
         assert_eq!(fleet.passed(0, key(1), 1) + fleet.passed(2, key(1), 1), 0);
+    });
+}
+
+#[test]
+fn what_is_counted_after_a_reset_is_believed_at_once() {
+    const LIMIT: &str = "{ tier: estimate, rate: 10/600s, key: client_ip, scope: fleet }";
+    turned(async {
+        let fleet = Fleet::start(2, LIMIT).await;
+        assert_eq!(fleet.passed(1, key(1), 10), 10);
+        fleet.exchanges(3).await;
+        // The other node hears of it a moment later, and counts as much again as it had published.
+        fleet.nodes[0].forget(key(1), 7);
+        fleet.exchanges(1).await;
+        fleet.nodes[1].forget(key(1), 7);
+        assert_eq!(fleet.passed(1, key(1), 10), 10);
+        fleet.exchanges(3).await;
+        assert_eq!(fleet.passed(0, key(1), 10), 0, "ten were counted after the reset");
+    });
+}
+
+#[test]
+fn a_node_that_starts_long_after_a_reset_believes_what_was_counted_since() {
+    const LIMIT: &str = "{ tier: estimate, rate: 10/600s, key: client_ip, scope: fleet }";
+    turned(async {
+        let mut fleet = Fleet::start(2, LIMIT).await;
+        for node in &fleet.nodes {
+            node.forget(key(1), 7);
+        }
+        assert_eq!((fleet.passed(1, key(1), 10), fleet.passed(1, key(2), 10)), (10, 10));
+        fleet.exchanges(3).await;
+        fleet.join().await;
+        // The store tells it all resets of the last weeks.
+        fleet.nodes[2].forget(key(1), 7);
+        fleet.exchanges(3).await;
+        assert_eq!((fleet.passed(2, key(2), 10), fleet.passed(2, key(1), 10)), (0, 0));
     });
 }
 
@@ -117,7 +152,7 @@ fn a_ban_that_is_lifted_forgets_denials_of_all_nodes() {
         assert!(is_banned(&banned));
         // Before the other node has heard of the ban.
         for node in &fleet.nodes {
-            node.engine.lift_ban(&node.generation, banned.verdicts[0].key);
+            node.lift_ban(banned.verdicts[0].key, 1);
         }
         tokio::time::sleep(Duration::from_secs(6)).await;
         assert!(!is_banned(&fleet.nodes[0].decide(CLIENT)));

@@ -69,9 +69,17 @@ impl Node {
         self.generation.estimate(limit).unwrap()
     }
 
-    /// Forgets what a key has spent, as an operator does.
-    pub(crate) fn forget(&self, key: KeyHash) {
-        self.engine.forget_key(&self.generation, self.limit, key);
+    /// Forgets what a key has spent, as an operator does. `change`: the number of this change.
+    pub(crate) fn forget(&self, key: KeyHash, change: u64) {
+        self.engine.forget_key(&self.generation, self.limit, key, change);
+        self.engine.set_heard_changes(change);
+    }
+
+    /// Lifts the ban of a key, as an operator does.
+    pub(crate) fn lift_ban(&self, key: KeyHash, change: u64) {
+        self.engine.lift_ban(key);
+        self.engine.forget_denials_of_others(&self.generation, self.limit, key, change);
+        self.engine.set_heard_changes(change);
     }
 
     /// Judges one request of a key.

@@ -55,6 +55,8 @@ pub struct FleetExchange {
     nodes: u32,
     /// Whether counts of other nodes may be used: not while the store's time contradicts itself.
     trusts_time: bool,
+    /// How often something had been forgotten when requests were shown what other nodes counted.
+    shown_without: u64,
     /// When (monotonic) this node looked at its own counts last.
     looked_at: Option<Nanos>,
     reports: Reports,
@@ -72,6 +74,7 @@ impl Default for FleetExchange {
             imports: Imports::default(),
             nodes: 1,
             trusts_time: true,
+            shown_without: 0,
             looked_at: None,
             reports: Reports::default(),
         }
@@ -213,8 +216,10 @@ impl FleetExchange {
         }
         self.looked_at = Some(now_mono);
         let now = engine.shared_instant().earliest;
+        // In this order: counts are without what was forgotten before.
+        let heard = engine.fleet().heard.get();
         let own = self.own_counts(engine, limits, terms, now);
-        self.publication.next_chunk(&own, limits, now)
+        self.publication.next_chunk(&own, heard, limits, now)
     }
 
     /// The time until this node looks at its own counts again.
@@ -235,6 +240,7 @@ impl FleetExchange {
         let threshold = |limit: &FleetLimit| {
             FleetBound::of(limit.rate.count(), terms.error_ppm, self.nodes).threshold
         };
+        let forgotten = &engine.fleet().forgotten;
         let (mut own, mut banned) = (Vec::new(), Vec::new());
         engine.confirm_table().visit_counts(|count| {
             // Its cell is locked: what is tentative of it is known.
@@ -253,7 +259,7 @@ impl FleetExchange {
                     banned.push((own.len(), limit, denial_key(count.key)));
                 }
                 let counted = if units > 0 { counted } else { nothing(limit, now) };
-                own.push(OwnCount { name, counted });
+                own.push(OwnCount { name, counted, needed: forgotten.needed(count.key) });
             }
         });
         for (index, limit, key) in banned {
@@ -270,7 +276,7 @@ impl FleetExchange {
     fn text_of(&self, next: &NextChunk, engine: &Engine, limits: &FleetLimits) -> FleetChunk {
         let at = engine.shared_instant().earliest;
         let version = engine.fleet().identity.next_version(at.get());
-        let chunk = CountChunk { version, at, records: next.records.clone() };
+        let chunk = CountChunk { version, at, heard: next.heard, records: next.records.clone() };
         let address = ChunkAddress { node: self.node, number: next.number };
         FleetChunk {
             number: next.number,
@@ -355,15 +361,18 @@ impl FleetExchange {
 
     /// Shows requests what other nodes counted.
     fn show(&mut self, engine: &Engine, limits: &FleetLimits) {
-        if !self.imports.take_changed() {
+        let forgotten = &engine.fleet().forgotten;
+        let is_changed = self.imports.take_changed();
+        if !is_changed && forgotten.count() == self.shown_without {
             return;
         }
-        let forgotten = engine.fleet().forgotten.snapshot(engine.shared_instant().earliest);
+        let forgotten = forgotten.snapshot(engine.shared_instant().earliest);
+        self.shown_without = forgotten.count;
         let sums = self.imports.sums(limits, &forgotten);
         engine.fleet().identity.with_node(self.node, || {
             for (tag, counts) in sums {
                 if let Some(limit) = limits.tagged(tag) {
-                    limit.view.replace(counts, |key| forgotten.contains_key(&key));
+                    limit.view.replace(counts, forgotten.count);
                 }
             }
         });

@@ -8,7 +8,8 @@ use std::collections::HashSet;
 
 use hashbrown::HashMap;
 
-use super::forgotten::Forgetting;
+use super::forgotten::Forgettings;
+use super::heard::Heard;
 use super::limits::{FleetLimit, FleetLimits};
 use super::peaks::WindowPeaks;
 use super::records::{CountChunk, CountName, CountRecord};
@@ -39,6 +40,8 @@ struct Imported {
     version: u64,
     /// When (shared time) it was published.
     at: Nanos,
+    /// What its node had heard of.
+    heard: Heard,
     counted: WindowPair,
 }
 
@@ -69,7 +72,8 @@ impl Imports {
             if limit.is_ahead(*counted, chunk.at) || limit.is_over(*counted, latest) {
                 continue;
             }
-            let imported = Imported { version: chunk.version, at: chunk.at, counted: *counted };
+            let CountChunk { version, at, heard, .. } = *chunk;
+            let imported = Imported { version, at, heard, counted: *counted };
             let known = self.counts.entry((*name, node)).or_insert(imported);
             if known.version <= chunk.version {
                 *known = imported;
@@ -115,11 +119,11 @@ impl Imports {
     pub(super) fn sums(
         &self,
         limits: &FleetLimits,
-        forgotten: &HashMap<KeyHash, Forgetting>,
+        forgotten: &Forgettings,
     ) -> Vec<(u64, FleetCounts)> {
         let mut sums: HashMap<CountName, WindowPair> = HashMap::new();
         for ((name, _), imported) in &self.counts {
-            if forgotten.get(&name.key).is_some_and(|key| imported.at <= key.until) {
+            if !forgotten.believes(name.key, imported.heard, imported.at) {
                 continue;
             }
             let sum = sums.entry(*name).or_default();

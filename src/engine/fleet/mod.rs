@@ -12,6 +12,7 @@
 mod channel;
 mod exchange;
 mod forgotten;
+mod heard;
 mod identity;
 mod imports;
 mod limits;
@@ -33,6 +34,8 @@ pub use progress::{FleetOutcome, FleetProgress};
 use std::sync::Arc;
 
 use forgotten::Forgotten;
+pub(super) use heard::Heard;
+use heard::OwnHeard;
 use identity::FleetIdentity;
 pub(super) use tentative_units::TentativeHold;
 use tentative_units::TentativeUnits;
@@ -43,5 +46,6 @@ pub(super) struct Fleet {
     pub(super) progress: FleetProgress,
     pub(super) identity: FleetIdentity,
     pub(super) forgotten: Forgotten,
+    pub(super) heard: OwnHeard,
     pub(super) tentative: Arc<TentativeUnits>,
 }

@@ -11,6 +11,7 @@
 
 use hashbrown::HashMap;
 
+use super::heard::Heard;
 use super::limits::FleetLimits;
 use super::peaks::WindowPeaks;
 use super::records::{CountName, CountRecord, MAX_RECORDS};
@@ -47,6 +48,8 @@ struct Published {
     counted: WindowPair,
     /// The chunk that has it; `None` if none has it for certain.
     chunk: Option<u16>,
+    /// What this node had heard of then.
+    heard: Heard,
     /// The look that found it among the counts of this node last.
     seen: u64,
 }
@@ -56,12 +59,16 @@ struct Published {
 pub(super) struct OwnCount {
     pub(super) name: CountName,
     pub(super) counted: WindowPair,
+    /// What this node has to have heard of before others believe it.
+    pub(super) needed: Heard,
 }
 
 /// A chunk that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NextChunk {
     pub(super) number: u16,
+    /// What this node had heard of before it counted.
+    pub(super) heard: Heard,
     pub(super) records: Vec<CountRecord>,
 }
 
@@ -92,11 +99,12 @@ impl Publication {
         self.published.contains_key(&name)
     }
 
-    /// What the next exchange writes: `own` are all counts that are large enough, and all that are published. `None`:
-    /// nothing has changed.
+    /// What the next exchange writes: `own` are all counts that are large enough, and all that are published; `heard` is what this
+    /// node had heard of before it looked at them. `None`: nothing has changed.
     pub(super) fn next_chunk(
         &mut self,
         own: &[OwnCount],
+        heard: Heard,
         limits: &FleetLimits,
         now: Nanos,
     ) -> Option<NextChunk> {
@@ -116,7 +124,7 @@ impl Publication {
             return None;
         }
         let records = candidates.into_iter().map(|candidate| candidate.record).collect();
-        Some(NextChunk { number: self.next, records })
+        Some(NextChunk { number: self.next, heard, records })
     }
 
     /// Records that a chunk was written (`is_certain`), or may have been.
@@ -134,10 +142,12 @@ impl Publication {
         for CountRecord { name, counted } in &chunk.records {
             let (window, ..) = counted.counts();
             let nothing = WindowPair::of_counts((window, 0, 0));
-            let unknown = Published { counted: nothing, chunk: None, seen: self.look };
+            let heard = Heard::default();
+            let unknown = Published { counted: nothing, chunk: None, heard, seen: self.look };
             let published = self.published.entry(*name).or_insert(unknown);
             if is_certain {
                 (published.counted, published.chunk) = (*counted, Some(chunk.number));
+                published.heard = chunk.heard;
             }
         }
         self.next = (chunk.number + 1) % RING;
@@ -178,7 +188,7 @@ impl Publication {
         let (look, next) = (self.look, self.next);
         let is_full = self.published.len() >= MAX_PUBLISHED;
         let mut candidates = Vec::new();
-        for OwnCount { name, counted } in own {
+        for OwnCount { name, counted, needed } in own {
             let record = CountRecord { name: *name, counted: *counted };
             let Some(before) = self.published.get_mut(name) else {
                 let nothing = WindowPair::default();
@@ -195,7 +205,8 @@ impl Publication {
                 continue;
             };
             before.seen = look;
-            if before.counted != *counted {
+            // What was published before a reset is not believed, also if it is as much again.
+            if before.counted != *counted || !before.heard.includes(*needed) {
                 candidates.extend(candidate(
                     record,
                     before.counted,

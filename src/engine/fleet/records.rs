@@ -1,7 +1,7 @@
 //! What nodes of a fleet write to each other: a chunk of counts, as text with a checksum.
 //!
 //! ```text
-//!   base64( form, version, time, limits: tag.., records: limit, key, window, current, previous.., checksum )
+//!   base64( form, version, time, heard, limits: tag.., records: limit, key, window, current, previous.., checksum )
 //! ```
 //!
 //! Numbers are little-endian. The checksum is keyed by the secret of the keys and covers the node and the number of the
@@ -11,12 +11,13 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
+use super::heard::Heard;
 use crate::clock::Nanos;
 use crate::limit::{MICROSECOND, WindowPair};
 use crate::policy::{KeyHash, KeySecret};
 
 /// The first byte of a chunk. A later form has another one.
-const FORM: u8 = 1;
+const FORM: u8 = 2;
 
 /// Bytes of the checksum.
 const CHECKSUM: usize = 16;
@@ -49,6 +50,8 @@ pub(super) struct CountChunk {
     pub(super) version: u64,
     /// When it was written, by the node's earliest reading of the shared time, in whole microseconds.
     pub(super) at: Nanos,
+    /// What its node had heard of before it counted.
+    pub(super) heard: Heard,
     pub(super) records: Vec<CountRecord>,
 }
 
@@ -80,6 +83,7 @@ impl CountChunk {
         let mut bytes = vec![FORM];
         bytes.extend(self.version.to_le_bytes());
         bytes.extend((self.at.get() / MICROSECOND.get()).to_le_bytes());
+        bytes.extend(self.heard.changes.to_le_bytes());
         bytes.extend((tags.len() as u16).to_le_bytes());
         tags.iter().for_each(|tag| bytes.extend(tag.to_le_bytes()));
         for CountRecord { name, counted } in records {
@@ -131,6 +135,7 @@ impl Reader<'_> {
     fn chunk(&mut self) -> Option<CountChunk> {
         let version = self.u64()?;
         let at = MICROSECOND.saturating_mul(self.u64()?);
+        let heard = Heard { changes: self.u64()? };
         let limits = self.u16()?;
         let tags: Vec<u64> = (0..limits).map(|_| self.u64()).collect::<Option<_>>()?;
         let mut records = Vec::with_capacity(self.0.len() / RECORD);
@@ -140,7 +145,7 @@ impl Reader<'_> {
             let counted = WindowPair::of_counts((self.u32()?, self.u32()?, self.u32()?));
             records.push(CountRecord { name: CountName { tag, key }, counted });
         }
-        (records.len() <= MAX_RECORDS).then_some(CountChunk { version, at, records })
+        (records.len() <= MAX_RECORDS).then_some(CountChunk { version, at, heard, records })
     }
 
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -183,7 +188,8 @@ mod tests {
             counted: WindowPair::of_counts((n as u32, u32::MAX - n as u32, 3)),
         };
         let records = (0..records).map(record).collect();
-        CountChunk { version: 9, at: MICROSECOND.saturating_mul(1_234_567), records }
+        let at = MICROSECOND.saturating_mul(1_234_567);
+        CountChunk { version: 9, at, heard: Heard { changes: 1 << 40 }, records }
     }
 
     #[test]

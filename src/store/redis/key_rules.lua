@@ -18,7 +18,7 @@
 --                  keep field span made text  adds a rule, or replaces one that was made before
 --                  gone field made            removes a rule that was made before
 -- returns        the version and its mark; then, if the node knows another one or wants all: for each rule `rule`, its
---                field, the rest of its span, its text; and for each thing to do since then `do`, word, key
+--                field, the rest of its span, its text; and for each thing to do since then `do`, its version, word, key
 --
 -- Times are in microseconds since the epoch, spans in microseconds. With more than 1,000 rules a `put` changes nothing, and
 -- the reply is the word `full`. If what the node knows is not in the history of this store, the store has lost data or is
@@ -134,11 +134,11 @@ if is_new or ARGV[4] == 'all' then
   end
 end
 if not is_new then return reply end
--- A node that knows nothing is told everything: what it has not counted is forgotten in vain.
+-- A node that knows nothing is told everything: nodes that have ended may have published what they counted before.
 for _, event in ipairs(call('ZRANGEBYSCORE', KEYS[2], format('(%.0f', known), '+inf')) do
-  local word, key = match(event, '^%d+ (%a+) (%x+)$')
+  local number, word, key = match(event, '^(%d+) (%a+) (%x+)$')
   if word == 'reset' or word == 'lift' then
-    for _, value in ipairs({ 'do', word, key }) do reply[#reply + 1] = value end
+    for _, value in ipairs({ 'do', number, word, key }) do reply[#reply + 1] = value end
   end
 end
 return reply

@@ -70,6 +70,13 @@ pub struct RulesVersion {
     mark: String,
 }
 
+impl RulesVersion {
+    /// Grows with each change in one history.
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+}
+
 /// What a node asks the store.
 #[derive(Clone, Copy, Debug)]
 pub struct RulesQuestion<'q> {
@@ -90,10 +97,19 @@ pub struct RuleNews {
     pub version: RulesVersion,
     /// All rules; `None` if the node knows them.
     pub rules: Option<Vec<KeyRule>>,
-    /// Keys whose spending this node has to forget.
-    pub resets: Vec<KeyHash>,
-    /// Keys whose bans this node has to lift.
-    pub lifts: Vec<KeyHash>,
+    /// What this node has to do once, in order.
+    pub once: Vec<RuleEvent>,
+}
+
+/// What all nodes do once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleEvent {
+    /// The number of the change, which is a version of the rules.
+    pub number: u64,
+    /// The key.
+    pub key: KeyHash,
+    /// Whether the ban of the key is lifted; otherwise its spending is forgotten.
+    pub is_lift: bool,
 }
 
 /// Why a change of the rules is not made.
@@ -286,12 +302,14 @@ fn parse_news(reply: &[String], question: RulesQuestion<'_>) -> Option<RuleNews>
                 rules.extend(rule_of(field, left, text, date));
             }
             "do" => {
-                let (word, key) = (words.next()?, words.next()?.parse().ok()?);
-                match word {
-                    "reset" => news.resets.push(key),
-                    "lift" => news.lifts.push(key),
+                let (number, word) = (words.next()?.parse().ok()?, words.next()?);
+                let is_lift = match word {
+                    "reset" => false,
+                    "lift" => true,
                     _ => return None,
-                }
+                };
+                let key = words.next()?.parse().ok()?;
+                news.once.push(RuleEvent { number, key, is_lift });
             }
             _ => return None,
         }
@@ -361,7 +379,9 @@ mod tests {
             &["x", "m"],
             &["8"],
             &["8", "m", "rule", "b1"],
-            &["8", "m", "do", "reset", "xyz"],
+            &["8", "m", "do", "8", "reset", "xyz"],
+            &["8", "m", "do", "x", "reset", "5f"],
+            &["8", "m", "do", "8", "forget", "5f"],
             &["8", "m", "?"],
         ] {
             assert_eq!(news(words), None, "{words:?}");

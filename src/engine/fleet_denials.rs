@@ -32,15 +32,19 @@ impl FleetDenials {
     /// rule is no window that can be counted in, so each node counts by itself.
     pub(super) fn of(rule: &Penalty, tag: u64, before: Option<&Self>, now: Now) -> Option<Self> {
         let rate = Rate::new(rule.after, rule.within).ok()?;
-        let same = before.filter(|before| before.counts.rate() == rate && before.view.tag() == tag);
-        Some(same.map_or_else(
-            || {
-                let view = Arc::new(FleetView::of_denials(tag));
-                let counts = EstimateLimit::new(rate, DEFAULT_EXPECT_PER_SECOND, now);
-                Self { counts: Arc::new(counts.in_fleet(Some(Arc::clone(&view)))), view }
-            },
-            |before| Self { counts: Arc::clone(&before.counts), view: Arc::clone(&before.view) },
-        ))
+        let Some(before) = before.filter(|before| before.view.tag() == tag) else {
+            let view = Arc::new(FleetView::of_denials(tag));
+            let counts = EstimateLimit::new(rate, DEFAULT_EXPECT_PER_SECOND, now);
+            return Some(Self { counts: Arc::new(counts.in_fleet(Some(Arc::clone(&view)))), view });
+        };
+        let counts = if before.counts.rate() == rate {
+            Arc::clone(&before.counts)
+        } else {
+            // It finds the cells of keys that are not denied again, and goes on to publish them.
+            let expect = DEFAULT_EXPECT_PER_SECOND;
+            Arc::new(EstimateLimit::after_reload(&before.counts, rate, expect, now))
+        };
+        Some(Self { counts, view: Arc::clone(&before.view) })
     }
 
     /// What other nodes counted of them.
@@ -55,9 +59,38 @@ impl FleetDenials {
 
     /// Counts a denial. Returns how many other nodes have certainly counted within the time of the rule.
     pub(super) fn record(&self, table: &ConfirmTable, key: KeyHash, now: Now) -> u32 {
-        let (_verdict, _counted) = self.counts.charge(table, denial_key(key), 1, now);
+        // Also above `after`, which denials reach together with those of the window before.
+        let _counted = self.counts.debit(table, denial_key(key), 1, now);
         let latest = table.clock().read(now).latest;
         let window = SlidingWindow::new(self.counts.rate());
         self.view.units_in_window(denial_key(key), window, latest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Nanos;
+
+    #[test]
+    fn denials_go_on_after_a_reload_of_the_rule() {
+        let rule = |after, seconds| Penalty {
+            after,
+            within: Nanos::from_secs(seconds),
+            ban: Nanos::SECOND,
+            double_up_to: Nanos::SECOND,
+            forgive: Nanos::SECOND,
+            at_connection: false,
+        };
+        let now = Now { mono: Nanos::SECOND, wall: Nanos::SECOND };
+        let first = FleetDenials::of(&rule(20, 60), 7, None, now).unwrap();
+        let number = first.counts().number();
+        let larger = FleetDenials::of(&rule(21, 60), 7, Some(&first), now).unwrap();
+        assert!(Arc::ptr_eq(larger.view(), first.view()), "what other nodes counted is known");
+        assert!(Arc::ptr_eq(larger.counts().fleet().unwrap(), first.view()));
+        assert_eq!((larger.counts().number(), larger.counts().rate().count()), (number, 21));
+        // Windows of another length are others.
+        let longer = FleetDenials::of(&rule(21, 90), 8, Some(&larger), now).unwrap();
+        assert!(!Arc::ptr_eq(longer.view(), first.view()));
     }
 }

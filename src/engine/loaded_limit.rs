@@ -259,7 +259,9 @@ impl TierState {
             (_, None) => Carryover::Converted,
         };
         let quotas: Vec<Quota> = spec.rates.iter().map(|rate| rate.quota).collect();
-        let new_overflow = || Arc::new(Overflow::new(&quotas[0], &quotas[1..], tag));
+        let overflow_before = before.map(|before| &*before.overflow);
+        let new_overflow =
+            || Arc::new(Overflow::new(&quotas[0], &quotas[1..], tag, overflow_before));
         let (rates, overflow) = match kept {
             Some(before) if before.overflow.is_in_fleet() == tag.is_some() => {
                 (before.rates.clone(), Arc::clone(&before.overflow))
@@ -272,7 +274,7 @@ impl TierState {
         let candidate_overflow = spec.candidate.as_ref().map(|candidate| {
             let same = candidate_before.is_some_and(|old| *old.quota() == candidate.quota);
             let kept = before.filter(|_| same).and_then(|old| old.candidate_overflow.clone());
-            kept.unwrap_or_else(|| Arc::new(Overflow::new(&candidate.quota, &[], None)))
+            kept.unwrap_or_else(|| Arc::new(Overflow::new(&candidate.quota, &[], None, None)))
         });
         let issue = |candidate| embedded.issue(candidate, candidate_before);
         let exact = ExactLimit {

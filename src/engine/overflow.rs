@@ -20,6 +20,8 @@ pub(super) struct Overflow {
     rates: Box<[Rate]>,
     /// For each rate, the counts of other nodes in its window, if the limit counts over the fleet.
     views: Option<Box<[Arc<FleetView>]>>,
+    /// The sketches before a reload: counts go on in those of the same window length.
+    before: Box<[Arc<EstimateLimit>]>,
     /// Created when the store is full for the first time; few limits ever need them.
     sketches: OnceLock<WindowSketches>,
 }
@@ -52,14 +54,26 @@ struct WindowCharge {
 
 impl Overflow {
     /// For a limit with these quotas, without sketches at first. `tag`: what nodes call the counts in windows of a length, if
-    /// the limit counts over the fleet.
-    pub(super) fn new(own: &Quota, others: &[Quota], tag: Option<&dyn Fn(Nanos) -> u64>) -> Self {
+    /// the limit counts over the fleet. `before`: those of the limit before a reload.
+    pub(super) fn new(
+        own: &Quota,
+        others: &[Quota],
+        tag: Option<&dyn Fn(Nanos) -> u64>,
+        before: Option<&Self>,
+    ) -> Self {
+        let before: Box<[Arc<EstimateLimit>]> =
+            before.into_iter().flat_map(Self::sketches).cloned().collect();
         let rates: Box<[Rate]> = std::iter::once(own).chain(others).map(as_rate).collect();
         let views = tag.map(|tag| {
-            let view = |rate: &Rate| Arc::new(FleetView::new(tag(rate.period())));
+            let view = |rate: &Rate| {
+                let tag = tag(rate.period());
+                let mut known = before.iter().filter_map(|sketch| sketch.fleet());
+                let known = known.find(|view| view.tag() == tag);
+                known.map_or_else(|| Arc::new(FleetView::new(tag)), Arc::clone)
+            };
             rates.iter().map(view).collect()
         });
-        Self { rates, views, sketches: OnceLock::new() }
+        Self { rates, views, before, sketches: OnceLock::new() }
     }
 
     /// Makes the sketches of a limit that counts over the fleet: what other nodes count is known before this node has no room.
@@ -141,9 +155,16 @@ impl Overflow {
                     None => {
                         let smallest = self.rates[self.smallest_like(index)];
                         let view = self.views.as_ref().map(|views| Arc::clone(&views[index]));
-                        EstimateLimit::new(smallest, DEFAULT_EXPECT_PER_SECOND, now)
-                            .with_rate(*rate)
-                            .in_fleet(view)
+                        let expect = DEFAULT_EXPECT_PER_SECOND;
+                        let period = rate.period();
+                        let mut before = self.before.iter();
+                        let sketch = match before.find(|before| before.rate().period() == period) {
+                            Some(before) => {
+                                EstimateLimit::after_reload(before, smallest, expect, now)
+                            }
+                            None => EstimateLimit::new(smallest, expect, now),
+                        };
+                        sketch.with_rate(*rate).in_fleet(view)
                     }
                 }));
             }
@@ -252,7 +273,7 @@ mod tests {
     #[test]
     fn a_window_counts_for_the_fleet_by_its_smallest_rate() {
         let others = [quota(5, 60), quota(50, 10), quota(70, 60), quota(60, 10)];
-        let overflow = Overflow::new(&quota(100, 60), &others, Some(&Nanos::get));
+        let overflow = Overflow::new(&quota(100, 60), &others, Some(&Nanos::get), None);
         overflow.prepare(Now { mono: Nanos::ZERO, wall: Nanos::ZERO });
         let known: Vec<_> = overflow
             .sketches()
@@ -262,5 +283,22 @@ mod tests {
         assert_eq!(known, [(5, minute), (50, ten_seconds)]);
         let key = KeyHash { high: 1, low: 2 };
         assert_eq!(overflow.keys_of(key).count(), 2, "a key has one cell for each window");
+    }
+
+    #[test]
+    fn counts_go_on_after_a_reload_of_the_rates() {
+        let now = Now { mono: Nanos::ZERO, wall: Nanos::ZERO };
+        let first = Overflow::new(&quota(100, 60), &[quota(50, 10)], Some(&Nanos::get), None);
+        first.prepare(now);
+        let other = [quota(9, 300)];
+        let next = Overflow::new(&quota(120, 60), &other, Some(&Nanos::get), Some(&first));
+        next.prepare(now);
+        let known = |overflow: &Overflow| -> Vec<_> {
+            let sketches = overflow.sketches();
+            sketches.map(|sketch| (sketch.number(), Arc::clone(sketch.fleet().unwrap()))).collect()
+        };
+        let (first, next) = (known(&first), known(&next));
+        assert!(first[0].0 == next[0].0 && Arc::ptr_eq(&first[0].1, &next[0].1));
+        assert!(first[1].0 != next[1].0 && !Arc::ptr_eq(&first[1].1, &next[1].1));
     }
 }

@@ -92,6 +92,26 @@ fn denials_of_a_window_that_has_ended_do_not_ban() {
 }
 
 #[test]
+fn denials_count_after_a_window_that_was_full_of_them() {
+    turned(async {
+        let fleet = Fleet::start(2, &penalty("after: 20, within: 60s, ban: 1h")).await;
+        // The first passes.
+        for n in 0..19 {
+            assert!(!is_banned(&fleet.nodes[n % 2].decide(CLIENT)));
+        }
+        tokio::time::sleep(Duration::from_secs(66)).await;
+        for _ in 0..10 {
+            assert!(!is_banned(&fleet.nodes[0].decide(CLIENT)));
+        }
+        fleet.exchanges(3).await;
+        for _ in 0..10 {
+            assert!(!is_banned(&fleet.nodes[1].decide(CLIENT)));
+        }
+        assert!(is_banned(&fleet.nodes[1].decide(CLIENT)), "ten and ten");
+    });
+}
+
+#[test]
 fn denials_of_a_node_that_has_ended_ban_once() {
     turned(async {
         let fleet = Fleet::start(2, &penalty("after: 10, within: 600s, ban: 2s")).await;

@@ -116,7 +116,7 @@ impl KeyChanges {
 
     /// Asks the shared store what other nodes have changed.
     pub async fn poll(&self) {
-        let Some(store) = self.engine.remote().filter(|store| store.is_up()) else {
+        let Some(store) = self.engine.remote().filter(|store| store.keeps_rules()) else {
             return;
         };
         let mut shared = self.shared.lock().await;

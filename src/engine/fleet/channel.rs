@@ -16,7 +16,7 @@ pub trait FleetChannel: Sync {
 
 impl FleetChannel for SharedStore {
     fn is_up(&self) -> bool {
-        Self::is_up(self)
+        self.carries_fleet()
     }
 
     async fn exchange(&self, question: FleetQuestion<'_>) -> Result<FleetNews, StoreFailure> {

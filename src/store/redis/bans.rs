@@ -12,7 +12,7 @@ use redis::{Cmd, Value};
 use super::redis_transport::RedisTransport;
 use super::server::{CommandError, Lane};
 use super::slots;
-use super::transport::StoreTransport;
+use super::transport::{Readiness, StoreTransport};
 use crate::clock::Nanos;
 use crate::limit::MICROSECOND;
 use crate::policy::KeyHash;
@@ -63,7 +63,7 @@ pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
         let Some(transport) = transport.upgrade() else {
             return;
         };
-        if !transport.is_up() {
+        if transport.readiness(transport.bans_slot()) == Readiness::Away {
             continue;
         }
         let sent = bans.take_unshared(MAX_SENT, transport.context.clock.now().mono);
@@ -98,10 +98,14 @@ pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
 }
 
 impl RedisTransport {
+    fn bans_slot(&self) -> u16 {
+        if self.has_slots() { slots::hash_slot(HASH_TAG.as_bytes()) } else { 0 }
+    }
+
     /// Sends bans and receives those of other nodes. `since` is the `next_since` of the previous reply, at first
     /// `"0"`.
     async fn exchange_bans(&self, sent: &[Ban], since: &str) -> Result<BanReply, String> {
-        let slot = if self.has_slots() { slots::hash_slot(HASH_TAG.as_bytes()) } else { 0 };
+        let slot = self.bans_slot();
         let server = self.topology.server_of_slot(slot).ok_or("no server keeps their slot")?;
         let command = self.ban_command(sent, since);
         let value = match server.send(Lane::Background, &command, false, TIMEOUT).await {

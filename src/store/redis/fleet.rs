@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::failure::StoreFailure;
 use super::shared_store::SharedStore;
 use super::slots;
+use super::transport::Readiness;
 use crate::clock::Nanos;
 use crate::limit::MICROSECOND;
 
@@ -122,6 +123,15 @@ pub struct FleetNews {
 }
 
 impl SharedStore {
+    /// Whether the server that carries the exchange answers, as far as is known.
+    pub fn carries_fleet(&self) -> bool {
+        self.batcher().transport.readiness(self.fleet_slot()) != Readiness::Away
+    }
+
+    fn fleet_slot(&self) -> u16 {
+        if self.batcher().has_slots { slots::hash_slot(HASH_TAG.as_bytes()) } else { 0 }
+    }
+
     /// Says that a node lives, writes its chunks, and reads those of other nodes.
     ///
     /// # Errors
@@ -139,7 +149,7 @@ impl SharedStore {
         let batcher = self.batcher();
         let names = ["nodes", "order", "texts", "ends", "state"];
         let keys = names.map(|name| format!("{}:{{{HASH_TAG}}}:{name}", batcher.prefix));
-        let slot = if batcher.has_slots { slots::hash_slot(HASH_TAG.as_bytes()) } else { 0 };
+        let slot = self.fleet_slot();
         let (arguments, timeout) = (question.arguments(), question.timeout);
         let reply = batcher.transport.evaluate(slot, SCRIPT, &keys, &arguments, timeout).await?;
         parse_news(reply, question).ok_or(StoreFailure::Invalid)

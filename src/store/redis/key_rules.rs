@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::failure::StoreFailure;
 use super::shared_store::SharedStore;
 use super::slots;
+use super::transport::Readiness;
 use crate::clock::Nanos;
 use crate::limit::{MICROSECOND, Rate};
 use crate::policy::{KeyHash, KeyRule, Ruling};
@@ -150,6 +151,15 @@ pub struct CellAddress {
 }
 
 impl SharedStore {
+    /// Whether the server that keeps the rules answers, as far as is known.
+    pub fn keeps_rules(&self) -> bool {
+        self.batcher().transport.readiness(self.rules_slot()) != Readiness::Away
+    }
+
+    fn rules_slot(&self) -> u16 {
+        if self.batcher().has_slots { slots::hash_slot(HASH_TAG.as_bytes()) } else { 0 }
+    }
+
     /// Tells the store of changes, if there are any, and asks what has changed.
     ///
     /// # Errors
@@ -169,7 +179,7 @@ impl SharedStore {
         let batcher = self.batcher();
         let names = ["rules", "changes", "at", "of", "over"];
         let keys = names.map(|name| format!("{}:{{{HASH_TAG}}}:{name}", batcher.prefix));
-        let slot = if batcher.has_slots { slots::hash_slot(HASH_TAG.as_bytes()) } else { 0 };
+        let slot = self.rules_slot();
         let reply = batcher.transport.evaluate(slot, SCRIPT, &keys, &arguments, TIMEOUT).await?;
         match reply.first().map(String::as_str) {
             Some("full") => return Err(RuleChangeError::Full),

@@ -343,11 +343,11 @@ impl Fleet {
             .sum();
         let late = nanos(4 * self.plan.latency).get() as f64 / nanos(self.plan.period).get() as f64;
         let clocks = (late * f64::from(limit)).ceil() as u64 + 1;
-        let hidden = (bound.hidden as f64).max(self.shown).ceil() as u64;
-        if above > hidden + uncounted + clocks {
+        let hidden = ((bound.hidden + uncounted) as f64).max(self.shown).ceil() as u64;
+        if above > hidden + clocks {
             let shown = self.shown;
             self.report.above.push(format!(
-                "key {n}: {above} above the limit and the latest units; hidden {hidden} (shown {shown:.1}), uncounted {uncounted}, clocks {clocks}"
+                "key {n}: {above} above the limit and the latest units; hidden {hidden} (shown {shown:.1}), of these uncounted {uncounted}, clocks {clocks}"
             ));
         }
     }

@@ -127,15 +127,12 @@ fn add_exact(facts: &mut LimitFacts, config: &Config, limit: &Limit, quota: &Quo
     }
     if limit.scope == Scope::Fleet {
         facts.line("fleet", exact_fleet(limit, config.policy.fleet.every));
-        if *when_full == WhenFull::Estimate && *on_store_failure == OnStoreFailure::Local {
-            add_fleet_bounds(facts, "fleet", config.policy.fleet, quota.limit());
-        }
     }
 }
 
 /// What an exact limit counts over the fleet, besides its cells in the store.
 fn exact_fleet(limit: &Limit, every: Nanos) -> String {
-    let estimated = "keys that a node estimates while the store is down";
+    let estimated = "keys that a node estimates while only a part of the store is down";
     let Count::Exact { when_full, on_store_failure, .. } = &limit.count else {
         return String::new();
     };
@@ -184,20 +181,27 @@ fn add_fleet(facts: &mut LimitFacts, terms: FleetTerms, limit: u32) {
         "fleet",
         format!("nodes exchange counts every {every:?}, and leave at most {percent} % of the limit unpublished"),
     );
+    facts.line(
+        "fleet",
+        "what the nodes' tables of watched keys have no room for comes on top (tollgate_confirm_error)",
+    );
     add_fleet_bounds(facts, "fleet", terms, limit);
 }
 
 /// How much some numbers of nodes admit of one key together, or how many denials they count before a ban.
 fn add_fleet_bounds(facts: &mut LimitFacts, label: &'static str, terms: FleetTerms, limit: u32) {
     let late = terms.every.saturating_mul(PROPAGATION_EXCHANGES.into());
-    let effect = if label == "penalty" { "bans after at most" } else { "admits at most" };
+    let (effect, within) = match label {
+        "penalty" => ("bans after at most", " in one window"),
+        _ => ("admits at most", ""),
+    };
     for nodes in SHOWN_FLEETS {
         let bound = FleetBound::of(limit, terms.error_ppm, nodes);
         let admitted = bound.admitted(limit, nodes);
         let without_fleet = u64::from(limit) * u64::from(nodes);
         let text = format!(
-            "publishes from {}, {effect} {admitted} + what arrives in {late:?}, never more than \
-             {without_fleet}",
+            "publishes from {}, {effect} {admitted}{within} + what arrives in {late:?}, never \
+             more than {without_fleet}",
             bound.threshold
         );
         facts.0.push(LimitFact { label, name: Some(format!("{nodes} nodes")), text });
@@ -364,6 +368,7 @@ mod tests {
         let expected = [
             "promise: about 100 in any 60s, on all nodes together",
             "fleet: nodes exchange counts every 1s, and leave at most 10 % of the limit unpublished",
+            "fleet: what the nodes' tables of watched keys have no room for comes on top (tollgate_confirm_error)",
             "fleet 2 nodes: publishes from 10, admits at most 109 + what arrives in 2s, never more than 200",
             "fleet 5 nodes: publishes from 2, admits at most 104 + what arrives in 2s, never more than 500",
             "fleet 20 nodes: publishes from 1, admits at most 100 + what arrives in 2s, never more than 2000",
@@ -383,16 +388,14 @@ mod tests {
         assert!(found.contains(&denials.to_owned()), "{found:?}");
         let rule = "penalty: 20 denials within 60s on all nodes together: banned for 600s";
         assert!(found.contains(&rule.to_owned()), "{found:?}");
-        let bound = "penalty 2 nodes: publishes from 2, bans after at most 21 + what arrives in 2s, never more than 40";
+        let bound = "penalty 2 nodes: publishes from 2, bans after at most 21 in one window + what arrives in 2s, never more than 40";
         assert!(found.contains(&bound.to_owned()), "{found:?}");
         assert!(!found.iter().any(|fact| fact.starts_with("fleet 2 nodes")), "{found:?}");
         let found = facts_of("", &format!("tier: exact, rate: 100/1m, {penalty}"));
-        let says = "fleet: nodes exchange counts every 1s: denials for the penalty, and keys that a node estimates while the store is down, count on all nodes together";
+        let says = "fleet: nodes exchange counts every 1s: denials for the penalty, and keys that a node estimates while only a part of the store is down, count on all nodes together";
         assert!(found.contains(&says.to_owned()), "{found:?}");
         let found = facts_of("", "tier: exact, rate: 100/1m, when_full: estimate");
-        let bound = "fleet 2 nodes: publishes from 10, admits at most 109 + what arrives in 2s, never more than 200";
-        assert!(found.contains(&bound.to_owned()), "{found:?}");
-        let estimates = "fleet: nodes exchange counts every 1s: keys that a node estimates while the store is down count on all nodes together";
+        let estimates = "fleet: nodes exchange counts every 1s: keys that a node estimates while only a part of the store is down count on all nodes together";
         assert!(found.contains(&estimates.to_owned()), "{found:?}");
     }
 }

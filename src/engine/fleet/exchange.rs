@@ -55,6 +55,10 @@ pub struct FleetExchange {
     nodes: u32,
     /// Whether counts of other nodes may be used: not while the store's time contradicts itself.
     trusts_time: bool,
+    /// Whether the store has answered yet.
+    has_answer: bool,
+    /// Whether everything was read since reading began with the oldest chunk.
+    has_read_all: bool,
     /// How often something had been forgotten when requests were shown what other nodes counted.
     shown_without: u64,
     /// When (monotonic) this node looked at its own counts last.
@@ -74,6 +78,8 @@ impl Default for FleetExchange {
             imports: Imports::default(),
             nodes: 1,
             trusts_time: true,
+            has_answer: false,
+            has_read_all: false,
             shown_without: 0,
             looked_at: None,
             reports: Reports::default(),
@@ -301,6 +307,8 @@ impl FleetExchange {
             self.publication.record_written(written, true);
         }
         self.publication.record_deleted();
+        self.has_answer = true;
+        self.has_read_all = !news.has_more || (self.has_read_all && !news.is_new_history);
         self.nodes = news.nodes.max(1);
         self.cursor = news.cursor.clone();
         self.learn_time(engine, limits, sent, &news);
@@ -309,7 +317,7 @@ impl FleetExchange {
         self.reports.record_refused(&engine.fleet().progress, refused, engine.now().mono);
         self.imports.expire(limits, engine.shared_instant().earliest);
         self.show(engine, limits);
-        self.reports.record_answer(self.nodes);
+        self.reports.record_answer();
     }
 
     fn learn_time(&mut self, engine: &Engine, limits: &FleetLimits, sent: Nanos, news: &FleetNews) {
@@ -403,16 +411,20 @@ impl FleetExchange {
     ) {
         let (progress, now) = (&engine.fleet().progress, engine.now().mono);
         let lag = progress.lag(now).unwrap_or_default();
-        let is_fresh = is_answered || lag <= terms.every.saturating_mul(OLD_EXCHANGES);
+        // Before the first answer nothing is known.
+        let is_young = lag <= terms.every.saturating_mul(OLD_EXCHANGES);
+        let is_fresh = is_answered || (is_young && self.has_answer);
         progress.set_errors(limits.iter().map(|limit| {
             let tag = limit.view.tag();
-            // What was left out would have counted for a window.
-            let is_partial = self.reports.has_refused_within(limit.rate.period(), now);
+            // What was left out would have counted for two windows.
+            let windows = limit.rate.period().saturating_mul(2);
+            let is_partial = self.reports.has_refused_within(windows, now);
             let knowledge = Knowledge {
                 nodes: self.nodes,
                 left_out: self.publication.unpublished(tag).max(self.imports.dropped(tag)),
+                uncounted: limit.uncounted(engine.confirm_table()),
                 is_fresh,
-                is_complete: self.trusts_time && !is_partial,
+                is_complete: self.trusts_time && !is_partial && self.has_read_all,
             };
             (tag, knowledge.error_ppm(limit.rate.count(), terms.error_ppm))
         }));

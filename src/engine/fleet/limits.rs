@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::records::CountName;
 use crate::clock::Nanos;
 use crate::engine::Generation;
-use crate::estimator::{EstimateLimit, FleetView, NodeCount};
+use crate::estimator::{ConfirmTable, EstimateLimit, FleetView, NodeCount};
 use crate::limit::{Rate, SlidingWindow, WindowPair};
 use crate::policy::FleetTerms;
 
@@ -19,6 +19,8 @@ pub(super) struct FleetLimit {
     pub(super) number: u8,
     pub(super) rate: Rate,
     pub(super) view: Arc<FleetView>,
+    /// It counts on this node.
+    estimate: Arc<EstimateLimit>,
 }
 
 /// All of them, found by what nodes call them and by what the confirm table calls them. It keeps no generation alive: an exchange
@@ -35,9 +37,15 @@ pub struct FleetLimits {
 }
 
 impl FleetLimit {
-    fn of(estimate: &EstimateLimit) -> Option<Self> {
+    fn of(estimate: &Arc<EstimateLimit>) -> Option<Self> {
         let view = Arc::clone(estimate.fleet()?);
-        Some(Self { number: estimate.number(), rate: estimate.rate(), view })
+        let (number, rate) = (estimate.number(), estimate.rate());
+        Some(Self { number, rate, view, estimate: Arc::clone(estimate) })
+    }
+
+    /// The most units of a key that this node did not count for certain, lately.
+    pub(super) fn uncounted(&self, table: &ConfirmTable) -> u64 {
+        self.estimate.confirm_error(table)
     }
 
     /// Units that count, or did in the window before, as a share of the limit: a fixed-point number with 32 binary digits
@@ -83,7 +91,7 @@ impl FleetLimits {
             by_tag: HashMap::new(),
             by_number: HashMap::new(),
         };
-        for limit in generation.estimates().filter_map(|estimate| FleetLimit::of(estimate)) {
+        for limit in generation.estimates().filter_map(FleetLimit::of) {
             let index = all.limits.len();
             all.by_tag.insert(limit.view.tag(), index);
             all.by_number.entry((limit.number, limit.rate.period())).or_default().push(index);

@@ -37,6 +37,8 @@ pub(super) struct Knowledge {
     pub(super) nodes: u32,
     /// The most units of a key that there was no room to publish, or to keep.
     pub(super) left_out: u32,
+    /// The most units of a key that this node did not count for certain.
+    pub(super) uncounted: u64,
     /// Whether the store answers.
     pub(super) is_fresh: bool,
     /// Whether all that it answers can be used.
@@ -44,10 +46,10 @@ pub(super) struct Knowledge {
 }
 
 impl Reports {
-    /// The store answers, and counts this many nodes.
-    pub(super) fn record_answer(&mut self, nodes: u32) {
+    /// The store answers.
+    pub(super) fn record_answer(&mut self) {
         if std::mem::take(&mut self.is_unanswered) {
-            log::warn!("limits with scope: fleet count over {nodes} nodes again");
+            log::warn!("nodes exchange counts for limits with scope: fleet again");
         }
     }
 
@@ -120,7 +122,9 @@ impl Knowledge {
             let left_out = others * u64::from(self.left_out);
             FleetBound::of(limit, error_ppm, self.nodes).hidden.max(left_out).min(others * count)
         };
-        hidden.saturating_mul(PPM) / count
+        // Others may count as little as this one.
+        let uncounted = self.uncounted.saturating_mul(self.nodes.max(1).into());
+        hidden.saturating_add(uncounted).saturating_mul(PPM) / count
     }
 }
 
@@ -130,7 +134,8 @@ mod tests {
 
     #[test]
     fn the_error_is_what_this_node_cannot_know() {
-        let known = Knowledge { nodes: 5, left_out: 0, is_fresh: true, is_complete: true };
+        let known =
+            Knowledge { nodes: 5, left_out: 0, uncounted: 0, is_fresh: true, is_complete: true };
         for (knowledge, expected) in [
             // Four others publish 2 of 100 units, so each hides one.
             (known, 40_000),
@@ -142,6 +147,8 @@ mod tests {
             (Knowledge { nodes: 1, is_complete: false, ..known }, 0),
             (Knowledge { nodes: 1, is_fresh: false, ..known }, 1_000_000),
             (Knowledge { nodes: 0, ..known }, 0),
+            // A full table of watched keys, on each of the five.
+            (Knowledge { uncounted: 30, ..known }, 1_540_000),
         ] {
             assert_eq!(knowledge.error_ppm(100, 100_000), expected, "{knowledge:?}");
         }

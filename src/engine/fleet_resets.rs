@@ -7,14 +7,15 @@ use crate::clock::Nanos;
 use crate::estimator::{EstimateLimit, FleetView};
 use crate::policy::KeyHash;
 
-/// How long after a ban other nodes may still publish the denials that led to it: they hear of it through the store, within a
-/// second or two.
-const HEARD_WITHIN: Nanos = Nanos::from_secs(5);
-
 impl Engine {
+    /// What this node has heard of. What it counts afterwards is without everything that it has forgotten until then.
+    pub(super) fn heard(&self) -> Heard {
+        Heard { changes: self.heard_changes(), bans: self.bans.heard() }
+    }
+
     /// The number of the latest change of operators that this node has made.
     pub fn heard_changes(&self) -> u64 {
-        self.fleet().heard.get().changes
+        self.fleet().made_changes.latest()
     }
 
     /// Records that this node has made all changes of operators up to this number. A lower number than before: the store has
@@ -23,7 +24,7 @@ impl Engine {
         if changes < self.heard_changes() {
             self.fleet().forgotten.begin_anew();
         }
-        self.fleet().heard.set(Heard { changes });
+        self.fleet().made_changes.set_latest(changes);
     }
 
     /// Forgets what nodes counted of a key that have not made the change of this number yet.
@@ -36,9 +37,8 @@ impl Engine {
         let Some(view) = estimate.fleet() else {
             return;
         };
-        let (heard, now) = (Heard { changes: change }, self.shared_instant().latest);
-        let period = estimate.rate().period();
-        view.forget(key, self.fleet().forgotten.forget(key, heard, now, period));
+        let (now, period) = (self.shared_instant().latest, estimate.rate().period());
+        view.forget(key, self.fleet().forgotten.forget(key, change, now, period));
     }
 
     /// Forgets the denials that led to the latest ban of a key, on this node and of others, unless that was done. Returns whether
@@ -49,24 +49,23 @@ impl Engine {
         period: Nanos,
         key: KeyHash,
     ) -> bool {
-        let now = self.now();
-        let Some(until) = self.bans.latest_until(key) else {
+        let Some((until, reported_at)) = self.bans.latest_ban(key) else {
             return false;
         };
         // Since then all windows have ended.
-        if until.saturating_add(period.saturating_mul(2)) <= now.mono {
+        if until.saturating_add(period.saturating_mul(2)) <= self.now().mono {
             return false;
         }
-        let ended_before = now.mono.saturating_sub(until);
-        let ended = self.confirm.clock().read(now).latest.saturating_sub(ended_before);
-        let denials = denial_key(key);
-        let believed_from = ended.saturating_add(HEARD_WITHIN);
+        let (denials, now) = (denial_key(key), self.shared_instant().latest);
         let forgotten = &self.fleet().forgotten;
-        let Some(number) = forgotten.forget_denials(denials, until, believed_from, period) else {
+        let ban = (until, reported_at);
+        let Some((number, is_other)) = forgotten.forget_denials(denials, ban, now, period) else {
             return false;
         };
-        self.confirm.reset(denials);
         view.forget(denials, number);
-        true
+        if is_other {
+            self.confirm.reset(denials);
+        }
+        is_other
     }
 }

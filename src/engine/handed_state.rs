@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::fleet::{Heard, Identity};
+use super::fleet::Identity;
 use super::generation::Generation;
 use super::loaded_limit::TierState;
 use super::predecessor::Predecessor;
@@ -46,8 +46,8 @@ struct FleetRecord {
     identity: Identity,
     /// Bounds of the shared time less the monotonic time, by which the cells are dated.
     time: Option<(Nanos, Nanos)>,
-    /// What the cells are without.
-    heard: Heard,
+    /// The number of the latest change of operators that the cells are without.
+    made_changes: u64,
 }
 
 impl ConfirmRecord {
@@ -98,7 +98,7 @@ impl EngineSource {
         let fleet = FleetRecord {
             identity: engine.fleet().identity.get(),
             time: engine.confirm_table().clock().bounds(),
-            heard: engine.fleet().heard.get(),
+            made_changes: engine.heard_changes(),
         };
         sink.add(FrameKind::Fleet, 0, &encoded(&fleet));
         let limits = generation.estimate_numbers();
@@ -194,7 +194,7 @@ impl Engine {
         if let Some((earliest, latest)) = record.time {
             self.confirm.clock().set(earliest, latest);
         }
-        self.fleet().heard.set(record.heard);
+        self.fleet().made_changes.set_latest(record.made_changes);
         self.fleet().identity.replace(record.identity, || {
             let views = generation.estimates().filter_map(|estimate| estimate.fleet());
             views.for_each(|view| view.replace(FleetCounts::default(), u64::MAX));

@@ -30,6 +30,9 @@ const MAX_SHARD_CHANGES: usize = 2 * MAX_SHARD_RECORDS;
 /// The largest number of bans that wait to be shared with other nodes.
 const MAX_UNSHARED: usize = 4_096;
 
+/// In place of a time: a ban was not reported yet.
+pub const UNREPORTED: u64 = u64::MAX;
+
 /// Denials and bans, by key. The hash of a key includes the name of its limit.
 #[derive(Debug)]
 pub struct Bans {
@@ -47,6 +50,8 @@ pub struct Bans {
     evicted: AtomicU64,
     /// Whether changes are listed, to be saved.
     is_tracked: AtomicBool,
+    /// Up to which report of a ban this node has heard of all, in microseconds by the clock of the shared store.
+    heard: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -83,6 +88,9 @@ struct BanRecord {
     within: Nanos,
     /// The end of the latest ban (monotonic). Zero: the key was never banned.
     until: Nanos,
+    /// When the latest ban was reported to the shared store, in microseconds by its clock. [`UNREPORTED`]: not yet, as far as is
+    /// known.
+    reported_at: u64,
     /// Bans by this node that are not forgiven. Bans by other nodes are counted by the store, which makes the next
     /// ban longer and reports its length.
     level: u32,
@@ -138,6 +146,7 @@ impl Default for Bans {
             has_banned: AtomicBool::new(false),
             evicted: AtomicU64::new(0),
             is_tracked: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
         }
     }
 }
@@ -152,13 +161,25 @@ impl Bans {
         (until > now).then(|| until.saturating_sub(now))
     }
 
-    /// When the latest ban of a key ends or ended (monotonic). `None`: none is known.
-    pub fn latest_until(&self, key: KeyHash) -> Option<Nanos> {
+    /// When the latest ban of a key ends or ended (monotonic), and when it was reported to the shared store, in microseconds by
+    /// its clock, or [`UNREPORTED`]. `None`: no ban is known.
+    pub fn latest_ban(&self, key: KeyHash) -> Option<(Nanos, u64)> {
         if !self.has_banned.load(Ordering::Relaxed) {
             return None;
         }
-        let until = self.shard(key).lock().records.get(&key)?.until;
-        (until > Nanos::ZERO).then_some(until)
+        let shard = self.shard(key).lock();
+        let record = shard.records.get(&key)?;
+        (record.until > Nanos::ZERO).then_some((record.until, record.reported_at))
+    }
+
+    /// Up to which report of a ban this node has heard of all, in microseconds by the clock of the shared store.
+    pub fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Acquire)
+    }
+
+    /// Records that this node has heard of all bans that were reported until then.
+    pub fn set_heard(&self, reported_at: u64) {
+        self.heard.store(reported_at, Ordering::Release);
     }
 
     /// How many denials of a key count now towards a ban by this node.
@@ -204,14 +225,18 @@ impl Bans {
         self.queue_unshared(std::iter::once(ban));
     }
 
-    /// Records a ban that the store reports, which lasts for another `left`. The store's answer holds on every
-    /// node. In a shard that is full of banned keys, the ban that ends first is dropped.
-    pub fn record_shared(&self, key: KeyHash, left: Nanos, now: Nanos) {
-        let until = now.saturating_add(left);
+    /// Records a ban that the store reports, which ends or ended at `until`. The store's answer holds on every node. In a shard that
+    /// is full of banned keys, the ban that ends first is dropped. `reported_at`: when it was reported, in microseconds by the
+    /// store's clock.
+    pub fn record_shared(&self, key: KeyHash, until: Nanos, reported_at: u64, now: Nanos) {
         let mut shard = self.shard(key).lock();
         if let Some(record) = self.find_or_insert(&mut shard, key, until, now) {
-            record.until = until;
-            record.denials.clear();
+            // Its maker learns now when it was reported.
+            let is_known = record.reported_at == reported_at || record.reported_at == UNREPORTED;
+            if !is_known {
+                record.denials.clear();
+            }
+            (record.until, record.reported_at) = (until, reported_at);
             self.has_banned.store(true, Ordering::Relaxed);
         }
     }
@@ -249,10 +274,11 @@ impl Bans {
         }
     }
 
-    /// Takes up to `max` bans of this node that are not shared with other nodes yet. Ended bans are dropped.
+    /// Takes up to `max` bans of this node that are not shared with other nodes yet. Those are dropped that have ended so long ago
+    /// that no denial counts any more which led to them.
     pub fn take_unshared(&self, max: usize, now: Nanos) -> Vec<Ban> {
         let mut unshared = self.unshared.lock();
-        unshared.retain(|ban| ban.until > now);
+        unshared.retain(|ban| ban.until.saturating_add(ban.rule.within.saturating_mul(2)) > now);
         let max = max.min(unshared.len());
         unshared.drain(..max).collect()
     }
@@ -365,7 +391,10 @@ impl Bans {
         };
         let until = record.until;
         if let Some(restored) = self.find_or_insert(&mut shard, key, until, now) {
-            *restored = record.into();
+            // No directory has it.
+            let reported_at =
+                if restored.reported_at > 0 { restored.reported_at } else { UNREPORTED };
+            *restored = BanRecord { reported_at, ..record.into() };
             drop(shard);
             self.has_banned.fetch_or(until > Nanos::ZERO, Ordering::Relaxed);
         }
@@ -401,7 +430,7 @@ impl From<SavedBanRecord> for BanRecord {
     fn from(saved: SavedBanRecord) -> Self {
         let SavedBanRecord { denials, within, until, level, forgive } = saved;
         let last = denials.last().copied().unwrap_or_default();
-        Self { denials: denials.into(), last, within, until, level, forgive }
+        Self { denials: denials.into(), last, within, until, reported_at: 0, level, forgive }
     }
 }
 
@@ -428,7 +457,7 @@ impl BanRecord {
         let level = if self.until == Nanos::ZERO { 0 } else { self.level.saturating_sub(forgiven) };
         let length = rule.span(level);
         self.level = level.saturating_add(1);
-        self.until = now.saturating_add(length);
+        (self.until, self.reported_at) = (now.saturating_add(length), UNREPORTED);
         self.denials.clear();
         length
     }
@@ -536,7 +565,7 @@ mod tests {
         let bans = Bans::default();
         let now = Nanos::from_secs(1_000);
         for n in 1..=2 * MAX_RECORDS as u64 {
-            bans.record_shared(other(n), Nanos::from_secs(n), now);
+            bans.record_shared(other(n), now.saturating_add(Nanos::from_secs(n)), n, now);
         }
         assert_eq!(bans.count(now), MAX_RECORDS, "every record is a ban");
         let last = (2 * MAX_RECORDS as u64 - 1_000)..=(2 * MAX_RECORDS as u64);
@@ -545,7 +574,7 @@ mod tests {
             "the longest bans remain"
         );
         // A key that is not banned gets no record, and displaces none.
-        bans.record_shared(GUESSER, Nanos::SECOND, now);
+        bans.record_shared(GUESSER, now.saturating_add(Nanos::SECOND), 1, now);
         assert_eq!([(); 9].map(|()| bans.record_denial(GUESSER, &RULE, now)), [None; 9]);
         assert_eq!(bans.count(now), MAX_RECORDS);
         // One second before the last ban ends, all other records are stale.

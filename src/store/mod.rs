@@ -25,7 +25,7 @@ mod written_ahead;
 
 #[cfg(feature = "bin")]
 pub use bans::SavedBan;
-pub use bans::{Ban, Bans};
+pub use bans::{Ban, Bans, UNREPORTED};
 pub use budget::{BoundedBudget, CellBudget};
 pub use embedded::{CellOwner, EmbeddedStore, SHARDS};
 pub use in_flight::{Acquired, InFlightCounts, InFlightPermit, ReleaseHook};

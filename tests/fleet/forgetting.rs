@@ -143,8 +143,7 @@ fn a_ban_that_is_shorter_than_an_exchange_clears_denials_too() {
         let banned = fleet.nodes[0].decide(CLIENT);
         assert!(is_banned(&banned));
         // The store tells the other node.
-        let (node, left) = (&fleet.nodes[1], tollgate::clock::Nanos::from_millis(100));
-        node.engine.bans().record_shared(banned.verdicts[0].key, left, node.engine.now().mono);
+        fleet.nodes[1].hear_ban(banned.verdicts[0].key, Duration::from_millis(100), 7);
         tokio::time::sleep(Duration::from_millis(350)).await;
         for _ in 0..4 {
             for node in &fleet.nodes {
@@ -152,6 +151,48 @@ fn a_ban_that_is_shorter_than_an_exchange_clears_denials_too() {
             }
             fleet.exchanges(3).await;
         }
+    });
+}
+
+#[test]
+fn denials_that_led_to_a_ban_do_not_count_again_after_a_cut() {
+    turned(async {
+        let mut fleet = Fleet::start(3, &penalty("after: 10, within: 600s, ban: 5s")).await;
+        // The first passes.
+        for _ in 0..6 {
+            assert!(!is_banned(&fleet.nodes[1].decide(CLIENT)));
+        }
+        for _ in 0..3 {
+            assert!(!is_banned(&fleet.nodes[2].decide(CLIENT)));
+        }
+        fleet.exchanges(3).await;
+        fleet.store.set(|faults| faults.cut = 1 << 1 | 1 << 2);
+        for _ in 0..3 {
+            fleet.nodes[0].decide(CLIENT);
+        }
+        let banned = fleet.nodes[0].decide(CLIENT);
+        assert!(is_banned(&banned), "five, two and three");
+        let key = banned.verdicts[0].key;
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        // One node is back and hears of the ban after its end; another one has ended, and a new one hears of it too.
+        fleet.store.set(|faults| faults.cut = 1 << 2);
+        fleet.nodes[0].hear_ban(key, Duration::ZERO, 7);
+        fleet.exchanges(3).await;
+        fleet.nodes[1].hear_ban(key, Duration::ZERO, 7);
+        fleet.join().await;
+        fleet.nodes[3].hear_ban(key, Duration::ZERO, 7);
+        fleet.exchanges(3).await;
+        for _ in 0..3 {
+            for node in [0, 1, 3] {
+                assert!(
+                    !is_banned(&fleet.nodes[node].decide(CLIENT)),
+                    "those before have led to a ban"
+                );
+                fleet.exchanges(3).await;
+            }
+        }
+        fleet.nodes[3].decide(CLIENT);
+        assert!(is_banned(&fleet.nodes[3].decide(CLIENT)), "ten since the ban");
     });
 }
 

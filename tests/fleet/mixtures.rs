@@ -181,8 +181,7 @@ fn denials_on_all_nodes_together_make_a_ban() {
             // After the ban the denials that led to it count no more: here, and on the nodes that were told of the ban.
             for node in &fleet.nodes[..2] {
                 let key = fleet.nodes[2].decide(client).verdicts[0].key;
-                let left = tollgate::clock::Nanos::from_secs(10);
-                node.engine.bans().record_shared(key, left, node.engine.now().mono);
+                node.hear_ban(key, Duration::from_secs(10), 7);
             }
             tokio::time::sleep(Duration::from_secs(25)).await;
             for node in &fleet.nodes {

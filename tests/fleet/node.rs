@@ -82,6 +82,14 @@ impl Node {
         self.engine.set_heard_changes(change);
     }
 
+    /// Hears of the latest ban, which lasts for another `left`, as the store tells it. `reported_at`: its number.
+    pub(crate) fn hear_ban(&self, key: KeyHash, left: Duration, reported_at: u64) {
+        let now = self.engine.now().mono;
+        let until = now.saturating_add(left.into());
+        self.engine.bans().record_shared(key, until, reported_at, now);
+        self.engine.bans().set_heard(reported_at);
+    }
+
     /// Judges one request of a key.
     pub(crate) fn request(&self, key: KeyHash, now: Now) -> Verdict {
         self.estimate().charge(self.engine.confirm_table(), key, 1, now).0

@@ -54,7 +54,7 @@ const SLOWER: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const AWAY: &str = "limits with scope: fleet count on this node, with what is known of the others";
-const BACK: &str = "nodes again";
+const BACK: &str = "nodes exchange counts for limits with scope: fleet again";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sender {

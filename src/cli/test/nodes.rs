@@ -15,7 +15,7 @@ use futures_util::FutureExt as _;
 
 use super::TestStore;
 use super::channel::CaseChannel;
-use crate::clock::{Clock, ManualClock, Nanos};
+use crate::clock::{Clock, ManualClock, Nanos, Now};
 use crate::config::StoreConfig;
 use crate::engine::{Engine, FleetExchange, FleetLimits, Generation};
 use crate::policy::{KeySecret, Policy};
@@ -158,13 +158,19 @@ impl CaseNodes {
         let Some(fleet) = &self.fleet else {
             return;
         };
-        let now = self.clock.now().mono;
+        let Now { mono: now, wall } = self.clock.now();
+        // Any number that grows will do.
+        let reported_at = wall.get();
         let made =
             self.nodes.iter().flat_map(|node| node.engine.bans().take_unshared(usize::MAX, now));
         for ban in made {
             let left = fleet.bans.record_reported(&ban, now);
-            self.nodes.iter().for_each(|node| node.engine.bans().record_shared(ban.key, left, now));
+            let until = now.saturating_add(left);
+            for node in &self.nodes {
+                node.engine.bans().record_shared(ban.key, until, reported_at, now);
+            }
         }
+        self.nodes.iter().for_each(|node| node.engine.bans().set_heard(reported_at));
     }
 }
 

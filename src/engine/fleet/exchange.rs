@@ -223,7 +223,7 @@ impl FleetExchange {
         self.looked_at = Some(now_mono);
         let now = engine.shared_instant().earliest;
         // In this order: counts are without what was forgotten before.
-        let heard = engine.fleet().heard.get();
+        let heard = engine.heard();
         let own = self.own_counts(engine, limits, terms, now);
         self.publication.next_chunk(&own, heard, limits, now)
     }

@@ -1,8 +1,7 @@
 //! Keys whose counts are forgotten: an operator has reset them, or a ban has cleared their denials.
 //!
 //! What other nodes published before is still in the store: a live node withdraws it a moment later, one that has ended never
-//! does. So counts of a node that had not heard of a reset are not believed, nor denials that were published until a ban. To
-//! forget too much admits more, and refuses nobody.
+//! does. So counts of a node are not believed that had not heard of it. To forget too much admits more, and refuses nobody.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,6 +11,7 @@ use parking_lot::Mutex;
 use super::heard::Heard;
 use crate::clock::Nanos;
 use crate::policy::KeyHash;
+use crate::store::UNREPORTED;
 
 /// The most keys: as many as counts of other nodes are kept. With so many, one of them is believed again.
 const MAX_KEYS: usize = 131_072;
@@ -37,8 +37,6 @@ pub(super) struct Forgettings {
 pub(super) struct Forgetting {
     /// Counts of nodes that had not heard so much are not believed.
     pub(super) heard: Heard,
-    /// What was published until then (shared time) is not believed.
-    pub(super) until: Nanos,
     /// The end of the latest ban (monotonic) that cleared its denials.
     ban_until: Nanos,
     /// From when on (shared time) no window has counts from before.
@@ -46,42 +44,49 @@ pub(super) struct Forgetting {
 }
 
 impl Forgotten {
-    /// Forgets what nodes counted of a key that have not heard so much, under a limit with windows of this length. `now`: the
-    /// latest that the shared time can be. Returns how often something was forgotten.
+    /// Forgets what nodes counted of a key that have not made a change of operators, under a limit with windows of this length.
+    /// `now`: the latest that the shared time can be. Returns how often something was forgotten.
     pub(in crate::engine) fn forget(
         &self,
         key: KeyHash,
-        heard: Heard,
+        change: u64,
         now: Nanos,
         period: Nanos,
     ) -> u64 {
         let mut forgettings = self.forgettings.lock();
         let forgetting = forgettings.obtain(key);
-        forgetting.heard = forgetting.heard.and(heard);
+        forgetting.heard.changes = forgetting.heard.changes.max(change);
+        // A node that has made the change has nothing from before, whatever it has heard of bans.
+        (forgetting.heard.bans, forgetting.ban_until) = (0, Nanos::ZERO);
         forgetting.keep(now, period);
         self.has_any.store(true, Ordering::Release);
         forgettings.count
     }
 
-    /// Forgets the denials that led to a ban which ends at `ban_until` (monotonic), as far as they were published until an instant
-    /// (shared time). Returns how often something was forgotten; `None`: this was done before.
+    /// Forgets the denials that led to a ban, as far as nodes counted them that have not heard of it. `ban`: when it ends
+    /// (monotonic), and when it was reported to the store, or [`UNREPORTED`]. Returns how often something was forgotten, and
+    /// whether the ban is another one than before; `None`: this was done before.
     pub(in crate::engine) fn forget_denials(
         &self,
         key: KeyHash,
-        ban_until: Nanos,
-        until: Nanos,
+        ban: (Nanos, u64),
+        now: Nanos,
         period: Nanos,
-    ) -> Option<u64> {
+    ) -> Option<(u64, bool)> {
+        let (ban_until, reported_at) = ban;
         let mut forgettings = self.forgettings.lock();
-        let forgetting = forgettings.obtain(key);
-        if ban_until <= forgetting.ban_until {
+        let known = forgettings.by_key.get(&key).copied().unwrap_or_default();
+        let is_same_until = reported_at != UNREPORTED || known.ban_until == ban_until;
+        if known.heard.bans == reported_at && is_same_until {
             return None;
         }
-        forgetting.ban_until = ban_until;
-        forgetting.until = forgetting.until.max(until);
-        forgetting.keep(until, period);
+        // Its maker learns later when it was reported.
+        let is_other = known.heard.bans != UNREPORTED || reported_at == UNREPORTED;
+        let forgetting = forgettings.obtain(key);
+        (forgetting.ban_until, forgetting.heard.bans) = (ban_until, reported_at);
+        forgetting.keep(now, period);
         self.has_any.store(true, Ordering::Release);
-        Some(forgettings.count)
+        Some((forgettings.count, is_other))
     }
 
     /// How often something was forgotten.
@@ -126,11 +131,9 @@ impl Forgettings {
         self.by_key.entry(key).or_default()
     }
 
-    /// Whether a count is believed that was published at an instant (shared time) by a node that had heard so much.
-    pub(super) fn believes(&self, key: KeyHash, heard: Heard, at: Nanos) -> bool {
-        let forgetting = self.by_key.get(&key);
-        forgetting
-            .is_none_or(|forgetting| heard.includes(forgetting.heard) && at > forgetting.until)
+    /// Whether a count is believed of a node that had heard so much.
+    pub(super) fn believes(&self, key: KeyHash, heard: Heard) -> bool {
+        self.by_key.get(&key).is_none_or(|forgetting| heard.includes(forgetting.heard))
     }
 }
 
@@ -149,35 +152,45 @@ mod tests {
     #[test]
     fn counts_are_believed_once_their_node_has_heard_of_the_reset() {
         let (forgotten, at) = (Forgotten::default(), Nanos::from_secs);
-        let heard = |changes| Heard { changes };
+        let heard = |changes| Heard { changes, bans: 0 };
         let all = forgotten.snapshot(at(9));
-        assert!(all.believes(KEY, heard(0), at(1)) && all.count == 0);
-        assert_eq!(forgotten.forget(KEY, heard(5), at(10), at(60)), 1);
-        assert_eq!(forgotten.forget(KEY, heard(3), at(11), at(60)), 2);
+        assert!(all.believes(KEY, heard(0)) && all.count == 0);
+        assert_eq!(forgotten.forget(KEY, 5, at(10), at(60)), 1);
+        assert_eq!(forgotten.forget(KEY, 3, at(11), at(60)), 2);
         let all = forgotten.snapshot(at(12));
-        assert!(!all.believes(KEY, heard(4), at(100)) && all.believes(KEY, heard(5), at(1)));
-        assert!(all.believes(KeyHash { high: 2, low: 2 }, heard(0), at(1)));
+        assert!(!all.believes(KEY, heard(4)) && all.believes(KEY, heard(5)));
+        assert!(all.believes(KeyHash { high: 2, low: 2 }, heard(0)));
         assert_eq!((forgotten.needed(KEY), all.count), (heard(5), 2));
         // Two windows later nothing from before counts.
-        assert!(!forgotten.snapshot(at(130)).believes(KEY, heard(4), at(100)));
-        assert!(forgotten.snapshot(at(131)).believes(KEY, heard(4), at(100)));
+        assert!(!forgotten.snapshot(at(130)).believes(KEY, heard(4)));
+        assert!(forgotten.snapshot(at(131)).believes(KEY, heard(4)));
     }
 
     #[test]
     fn numbers_that_begin_anew_forget_nothing() {
         let (forgotten, at) = (Forgotten::default(), Nanos::from_secs);
-        let _count = forgotten.forget(KEY, Heard { changes: 57 }, at(10), at(60));
+        let _count = forgotten.forget(KEY, 57, at(10), at(60));
         forgotten.begin_anew();
-        assert!(forgotten.snapshot(at(11)).believes(KEY, Heard { changes: 1 }, at(11)));
+        assert!(forgotten.snapshot(at(11)).believes(KEY, Heard { changes: 1, bans: 0 }));
     }
 
     #[test]
-    fn the_denials_of_a_ban_are_forgotten_once() {
+    fn the_denials_of_a_ban_are_forgotten_once_and_those_after_it_believed() {
         let (forgotten, at) = (Forgotten::default(), Nanos::from_secs);
-        assert_eq!(forgotten.forget_denials(KEY, at(20), at(10), at(60)), Some(1));
-        assert_eq!(forgotten.forget_denials(KEY, at(20), at(15), at(60)), None);
-        let all = forgotten.snapshot(at(11));
-        assert!(!all.believes(KEY, Heard::default(), at(10)));
-        assert!(all.believes(KEY, Heard::default(), at(11)));
+        let believes = |bans| {
+            let all = forgotten.snapshot(at(11));
+            all.believes(KEY, Heard { changes: 0, bans })
+        };
+        let forget = |until, reported_at| {
+            forgotten.forget_denials(KEY, (Nanos::from_millis(until), reported_at), at(10), at(60))
+        };
+        // Its maker does not know yet when it is reported: nothing is believed.
+        assert_eq!(forget(20_000, u64::MAX), Some((1, true)));
+        assert_eq!(forget(20_000, u64::MAX), None);
+        assert!(!believes(1_000));
+        assert_eq!(forget(20_003, 700), Some((2, false)), "it is the same ban");
+        assert!(!believes(699) && believes(700));
+        assert_eq!(forget(90_000, 900), Some((3, true)));
+        assert!(!believes(899) && believes(900));
     }
 }

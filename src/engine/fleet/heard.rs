@@ -3,43 +3,36 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-#[cfg(feature = "bin")]
-use serde::{Deserialize, Serialize};
-
 /// How far a node is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "bin", derive(Serialize, Deserialize))]
 pub(in crate::engine) struct Heard {
     /// The number of the latest change of operators that the node has made (`store/redis/key_rules.lua`).
     pub(in crate::engine) changes: u64,
+    /// Up to which report of a ban the node has heard of all (`store/redis/bans.lua`).
+    pub(in crate::engine) bans: u64,
 }
 
-/// How far this node is.
+/// Which changes this node has made.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct OwnHeard {
-    changes: AtomicU64,
+pub(in crate::engine) struct MadeChanges {
+    latest: AtomicU64,
 }
 
 impl Heard {
     /// Whether a node that is so far has also heard of `other`.
     pub(super) const fn includes(self, other: Self) -> bool {
-        self.changes >= other.changes
-    }
-
-    /// Both.
-    pub(super) fn and(self, other: Self) -> Self {
-        Self { changes: self.changes.max(other.changes) }
+        self.changes >= other.changes && self.bans >= other.bans
     }
 }
 
-impl OwnHeard {
-    /// How far this node is. What it counts afterwards is without everything that it has forgotten until then.
-    pub(in crate::engine) fn get(&self) -> Heard {
-        Heard { changes: self.changes.load(Ordering::Acquire) }
+impl MadeChanges {
+    /// The number of the latest.
+    pub(in crate::engine) fn latest(&self) -> u64 {
+        self.latest.load(Ordering::Acquire)
     }
 
-    /// This node is so far, after it has forgotten what it had to.
-    pub(in crate::engine) fn set(&self, heard: Heard) {
-        self.changes.store(heard.changes, Ordering::Release);
+    /// This node has made all up to this one.
+    pub(in crate::engine) fn set_latest(&self, number: u64) {
+        self.latest.store(number, Ordering::Release);
     }
 }

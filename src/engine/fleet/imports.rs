@@ -38,8 +38,6 @@ pub(super) struct Imports {
 #[derive(Clone, Copy, Debug)]
 struct Imported {
     version: u64,
-    /// When (shared time) it was published.
-    at: Nanos,
     /// What its node had heard of.
     heard: Heard,
     counted: WindowPair,
@@ -72,8 +70,8 @@ impl Imports {
             if limit.is_ahead(*counted, chunk.at) || limit.is_over(*counted, latest) {
                 continue;
             }
-            let CountChunk { version, at, heard, .. } = *chunk;
-            let imported = Imported { version, at, heard, counted: *counted };
+            let CountChunk { version, heard, .. } = *chunk;
+            let imported = Imported { version, heard, counted: *counted };
             let known = self.counts.entry((*name, node)).or_insert(imported);
             if known.version <= chunk.version {
                 *known = imported;
@@ -123,7 +121,7 @@ impl Imports {
     ) -> Vec<(u64, FleetCounts)> {
         let mut sums: HashMap<CountName, WindowPair> = HashMap::new();
         for ((name, _), imported) in &self.counts {
-            if !forgotten.believes(name.key, imported.heard, imported.at) {
+            if !forgotten.believes(name.key, imported.heard) {
                 continue;
             }
             let sum = sums.entry(*name).or_default();

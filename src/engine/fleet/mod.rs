@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use forgotten::Forgotten;
 pub(super) use heard::Heard;
-use heard::OwnHeard;
+use heard::MadeChanges;
 use identity::FleetIdentity;
 pub(super) use tentative_units::TentativeHold;
 use tentative_units::TentativeUnits;
@@ -46,6 +46,6 @@ pub(super) struct Fleet {
     pub(super) progress: FleetProgress,
     pub(super) identity: FleetIdentity,
     pub(super) forgotten: Forgotten,
-    pub(super) heard: OwnHeard,
+    pub(super) made_changes: MadeChanges,
     pub(super) tentative: Arc<TentativeUnits>,
 }

@@ -83,7 +83,9 @@ impl CountChunk {
         let mut bytes = vec![FORM];
         bytes.extend(self.version.to_le_bytes());
         bytes.extend((self.at.get() / MICROSECOND.get()).to_le_bytes());
-        bytes.extend(self.heard.changes.to_le_bytes());
+        [self.heard.changes, self.heard.bans]
+            .iter()
+            .for_each(|part| bytes.extend(part.to_le_bytes()));
         bytes.extend((tags.len() as u16).to_le_bytes());
         tags.iter().for_each(|tag| bytes.extend(tag.to_le_bytes()));
         for CountRecord { name, counted } in records {
@@ -135,7 +137,7 @@ impl Reader<'_> {
     fn chunk(&mut self) -> Option<CountChunk> {
         let version = self.u64()?;
         let at = MICROSECOND.saturating_mul(self.u64()?);
-        let heard = Heard { changes: self.u64()? };
+        let heard = Heard { changes: self.u64()?, bans: self.u64()? };
         let limits = self.u16()?;
         let tags: Vec<u64> = (0..limits).map(|_| self.u64()).collect::<Option<_>>()?;
         let mut records = Vec::with_capacity(self.0.len() / RECORD);
@@ -189,7 +191,7 @@ mod tests {
         };
         let records = (0..records).map(record).collect();
         let at = MICROSECOND.saturating_mul(1_234_567);
-        CountChunk { version: 9, at, heard: Heard { changes: 1 << 40 }, records }
+        CountChunk { version: 9, at, heard: Heard { changes: 1 << 40, bans: 1 << 50 }, records }
     }
 
     #[test]

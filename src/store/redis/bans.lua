@@ -3,17 +3,19 @@
 -- KEYS[1]        a sorted set: for each key, when a node last reported a ban of it
 -- KEYS[2]        a hash: for each key `level until forgive`, that is, the number of bans that are not forgiven, the end
 --                of the latest ban, and the time that forgives one ban
--- KEYS[3]        a sorted set: for each key, the time at which all of its bans are forgiven
+-- KEYS[3]        a sorted set: for each key, the time from which nothing of its bans matters: they are forgiven, and no denial
+--                counts any more that led to one
 -- ARGV[1]        the time from which the node asks for reported bans
--- ARGV           then, for each new ban: key, length of a first ban, longest ban, forgive, age
--- returns        ARGV[1] of the next call, then, for each key of which a ban was reported since ARGV[1], if it is
---                still banned: the key and the rest of its ban
+-- ARGV           then, for each new ban: key, length of a first ban, longest ban, forgive, how long a denial counts, age
+-- returns        ARGV[1] of the next call, then, for each key of which a ban was reported since ARGV[1]: the key, when it was
+--                reported last, and the rest of its ban; what is left of one that has ended is negative
 --
--- Times are in microseconds since the epoch, spans in microseconds. Example: `0 k 60000000 60000000 60000000 1000`
+-- Times are in microseconds since the epoch, spans in microseconds. Example: `0 k 60000000 60000000 60000000 30000000 1000`
 -- records that `k` was banned for a minute one millisecond ago.
 --
 -- A ban doubles with each ban that is not forgiven, up to the longest one, and begins when its node made it. So a ban
--- that arrives late or twice bans no key for longer. A key that is banned is not banned again by another node.
+-- that arrives late or twice bans no key for longer. A key that is banned is not banned again by another node. Bans that have
+-- ended are told too: a node that did not hear of one in time shall forget the denials that led to it.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local clock = call('TIME')
@@ -38,17 +40,17 @@ local function drop(keys)
 end
 
 drop(call('ZRANGEBYSCORE', KEYS[3], '-inf', format('%.0f', now), 'LIMIT', 0, 256))
-for n = 2, #ARGV - 4, 5 do
+for n = 2, #ARGV - 5, 6 do
   local key, ban = ARGV[n], tonumber(ARGV[n + 1])
   local longest, forgive = tonumber(ARGV[n + 2]), max(1, tonumber(ARGV[n + 3]))
   local level, till = read(key)
-  local at = now - tonumber(ARGV[n + 4])
+  local within, at = tonumber(ARGV[n + 4]), now - tonumber(ARGV[n + 5])
   if till <= at then
     level = max(0, level - floor((at - till) / forgive))
     till = at + min(max(ban, longest), ban * 2 ^ min(level, 40))
     level = level + 1
     call('HSET', KEYS[2], key, format('%d %.0f %.0f', level, till, forgive))
-    call('ZADD', KEYS[3], format('%.0f', till + forgive * level), key)
+    call('ZADD', KEYS[3], format('%.0f', till + max(forgive * level, 2 * within)), key)
   end
   -- Every node receives the recorded ban again, so that a node which banned the key later learns of it.
   call('ZADD', KEYS[1], format('%.0f', now), key)
@@ -64,9 +66,10 @@ local reported = call('ZRANGEBYSCORE', KEYS[1], ARGV[1], '+inf', 'WITHSCORES', '
 local reply = { format('%.0f', #reported < 2 * MAX_REPORTED and now or reported[#reported]) }
 for n = 1, #reported, 2 do
   local _, till = read(reported[n])
-  if till > now then
-    reply[#reply + 1] = reported[n]
-    reply[#reply + 1] = format('%.0f', till - now)
+  if till > 0 then
+    for _, value in ipairs({ reported[n], reported[n + 1], format('%.0f', till - now) }) do
+      reply[#reply + 1] = value
+    end
   end
 end
 return reply

@@ -40,7 +40,7 @@ const HASH_TAG: &str = "bans";
 /// A reply of the script.
 struct BanReply {
     /// The time of the server from which the next exchange asks for bans.
-    next_since: String,
+    next_since: u64,
     /// Bans that this node may not know yet.
     bans: Vec<SharedBan>,
 }
@@ -48,8 +48,10 @@ struct BanReply {
 /// A ban that the store reports.
 struct SharedBan {
     key: KeyHash,
-    /// How long it still lasts.
-    left: Nanos,
+    /// When it was reported last, in microseconds by the server's clock.
+    reported_at: u64,
+    /// How long it still lasts, in microseconds. Negative: it ended so long ago.
+    left: i64,
 }
 
 /// Shares bans until the transport is dropped.
@@ -76,14 +78,21 @@ pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
                 if sent.len() == MAX_SENT || reply.bans.len() >= MAX_SENT {
                     pause = EXCHANGE_EVERY_WHILE_MANY;
                 }
-                since = reply.next_since;
                 if std::mem::take(&mut failing) {
                     log::info!("bans are shared with the other nodes again");
                 }
                 let now = transport.context.clock.now().mono;
-                for SharedBan { key, left } in reply.bans {
-                    bans.record_shared(key, left, now);
+                for SharedBan { key, reported_at, left } in reply.bans {
+                    let span = MICROSECOND.saturating_mul(left.unsigned_abs());
+                    let until = match left {
+                        0.. => now.saturating_add(span),
+                        ..0 => now.saturating_sub(span),
+                    };
+                    bans.record_shared(key, until, reported_at, now);
                 }
+                // Of bans that were reported in the same microsecond some may be in the next reply.
+                bans.set_heard(reply.next_since.saturating_sub(1));
+                since = reply.next_since.to_string();
             }
             // The bans are sent again, whether the server has received them or not: it counts a ban once, because
             // the ban names its age.
@@ -131,7 +140,7 @@ impl RedisTransport {
         let now = self.context.clock.now().mono;
         for Ban { key, rule, at, .. } in sent {
             cmd.arg(key.to_string()).arg(micros(rule.ban));
-            cmd.arg(micros(rule.double_up_to)).arg(micros(rule.forgive));
+            cmd.arg(micros(rule.double_up_to)).arg(micros(rule.forgive)).arg(micros(rule.within));
             cmd.arg(micros(now.saturating_sub(*at)));
         }
         cmd
@@ -146,12 +155,11 @@ fn parse_reply(value: &Value) -> Option<BanReply> {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
         _ => None,
     });
-    let next_since = words.next()??.to_owned();
-    next_since.parse::<u64>().ok()?;
+    let next_since = words.next()??.parse().ok()?;
     let mut bans = Vec::new();
     while let Some(key) = words.next() {
-        let (key, left) = (key?.parse().ok()?, words.next()??.parse::<u64>().ok()?);
-        bans.push(SharedBan { key, left: MICROSECOND.saturating_mul(left) });
+        let (key, reported_at) = (key?.parse().ok()?, words.next()??.parse().ok()?);
+        bans.push(SharedBan { key, reported_at, left: words.next()??.parse().ok()? });
     }
     Some(BanReply { next_since, bans })
 }

@@ -30,7 +30,7 @@ const MAX_SHARD_CHANGES: usize = 2 * MAX_SHARD_RECORDS;
 /// The largest number of bans that wait to be shared with other nodes.
 const MAX_UNSHARED: usize = 4_096;
 
-/// In place of a time: a ban was not reported yet.
+/// Instead of a time: a ban was not reported yet.
 pub const UNREPORTED: u64 = u64::MAX;
 
 /// Denials and bans, by key. The hash of a key includes the name of its limit.
@@ -86,10 +86,10 @@ struct BanRecord {
     last: Nanos,
     /// How long a denial counts.
     within: Nanos,
-    /// The end of the latest ban (monotonic). Zero: the key was never banned.
+    /// The end of the latest ban (monotonic). Zero: the key was never banned since this process began.
     until: Nanos,
     /// When the latest ban was reported to the shared store, in microseconds by its clock. [`UNREPORTED`]: not yet, as far as is
-    /// known.
+    /// known. Zero: there was none.
     reported_at: u64,
     /// Bans by this node that are not forgiven. Bans by other nodes are counted by the store, which makes the next
     /// ban longer and reports its length.
@@ -169,7 +169,9 @@ impl Bans {
         }
         let shard = self.shard(key).lock();
         let record = shard.records.get(&key)?;
-        (record.until > Nanos::ZERO).then_some((record.until, record.reported_at))
+        let BanRecord { until, reported_at, .. } = *record;
+        // Of a ban that ended before this process began the end is zero.
+        (until > Nanos::ZERO || reported_at > 0).then_some((until, reported_at))
     }
 
     /// Up to which report of a ban this node has heard of all, in microseconds by the clock of the shared store.
@@ -540,6 +542,17 @@ mod tests {
             bans.record_denial(other(n << 8), &RULE, now);
         }
         assert_eq!(bans.evicted(), evicted, "nothing that counts was dropped");
+    }
+
+    #[test]
+    fn ended_bans_of_other_nodes_are_known() {
+        let (bans, now) = (Bans::default(), Nanos::from_secs(3));
+        assert_eq!(bans.latest_ban(GUESSER), None);
+        bans.record_denial(GUESSER, &RULE, now);
+        assert_eq!(bans.latest_ban(GUESSER), None);
+        bans.record_shared(GUESSER, now.saturating_sub(Nanos::from_secs(14)), 77, now);
+        assert_eq!(bans.latest_ban(GUESSER), Some((Nanos::ZERO, 77)));
+        assert_eq!((bans.denials(GUESSER, now), bans.remaining(GUESSER, now)), (0, None));
     }
 
     #[test]

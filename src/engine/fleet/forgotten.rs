@@ -98,7 +98,7 @@ impl Forgotten {
     pub(in crate::engine) fn begin_anew(&self) {
         let mut forgettings = self.forgettings.lock();
         forgettings.count += 1;
-        forgettings.by_key.values_mut().for_each(|forgetting| forgetting.heard = Heard::default());
+        forgettings.by_key.values_mut().for_each(|forgetting| forgetting.heard.changes = 0);
     }
 
     /// What a node has to have heard of whose counts of a key are believed.
@@ -170,8 +170,11 @@ mod tests {
     fn numbers_that_begin_anew_forget_nothing() {
         let (forgotten, at) = (Forgotten::default(), Nanos::from_secs);
         let _count = forgotten.forget(KEY, 57, at(10), at(60));
+        let _forgotten = forgotten.forget_denials(KEY, (at(20), 700), at(10), at(60));
         forgotten.begin_anew();
-        assert!(forgotten.snapshot(at(11)).believes(KEY, Heard { changes: 1, bans: 0 }));
+        let all = forgotten.snapshot(at(11));
+        assert!(all.believes(KEY, Heard { changes: 1, bans: 700 }));
+        assert!(!all.believes(KEY, Heard { changes: 1, bans: 699 }), "bans have other numbers");
     }
 
     #[test]

@@ -514,9 +514,10 @@ local function make_buckets()
     for n = 7 * rate_count + 1, number_count, 2 do
       cell.recent[#cell.recent + 1] = { last_at = min(numbers[n], now), units = numbers[n + 1] }
     end
-    -- A cell that is idle but has not expired yet is treated as an absent one.
+    -- A cell that is idle but has not expired yet is treated as an absent one: the next charge begins it anew, in
+    -- the form of its own limit.
     if idle then
-      cell.rates, cell.recent, cell.changed = {}, {}, true
+      cell.rates, cell.recent, cell.changed = nil, nil, true
     elseif at > now then
       cell.changed = true
     end

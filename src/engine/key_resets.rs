@@ -108,9 +108,13 @@ impl Engine {
         }
     }
 
-    /// Lifts the ban that a penalty gave a key on this node, and forgets the denials that led to it.
-    pub fn lift_ban(&self, key: KeyHash) {
-        self.bans.lift(key);
+    /// Lifts the ban that a penalty gave a key on this node, and forgets the denials that led to it. `reported_until`: a ban that
+    /// was reported to the shared store later stays, in microseconds by its clock.
+    pub fn lift_ban(&self, key: KeyHash, reported_until: Option<u64>) {
+        match reported_until {
+            Some(until) => self.bans.lift_reported(key, until, self.now().mono),
+            None => self.bans.lift(key),
+        }
         self.confirm.reset(denial_key(key));
     }
 

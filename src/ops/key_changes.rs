@@ -16,8 +16,8 @@ use crate::clock::Nanos;
 use crate::engine::Engine;
 use crate::policy::{KeyHash, KeyRule};
 use crate::store::redis::{
-    MAX_KEY_RULES, RuleChange, RuleChangeError, RuleEvent, RuleNews, RulesQuestion, RulesVersion,
-    SharedStore,
+    MAX_KEY_RULES, RuleChange, RuleChangeError, RuleEvent, RuleEventKind, RuleNews, RulesQuestion,
+    RulesVersion, SharedStore,
 };
 
 /// The time between two questions to the store. A change reaches every node within it and the time of a reply.
@@ -257,7 +257,7 @@ impl KeyChanges {
                 // Only a shared store has other states.
                 RuleChange::Gone { .. } => {}
                 RuleChange::Reset(key) => self.forget(*key, 0),
-                RuleChange::Lift(key) => self.engine.lift_ban(*key),
+                RuleChange::Lift(key) => self.engine.lift_ban(*key, None),
             }
         }
         if rules.len() > MAX_KEY_RULES {
@@ -278,20 +278,25 @@ impl KeyChanges {
     /// Does what all nodes do once. What this node counted is without it already where a process before made it, whose counts
     /// this one took over.
     fn make_once(&self, event: RuleEvent) {
-        let RuleEvent { number, key, is_lift } = event;
+        let RuleEvent { number, key, kind } = event;
         let is_made = number <= self.engine.heard_changes();
         let live = self.reloader.live.load_full();
-        match (is_made, is_lift) {
-            (false, false) => self.forget(key, number),
-            (false, true) => self.engine.lift_ban(key),
-            (true, _) => {}
+        match kind {
+            _ if is_made => {}
+            RuleEventKind::Reset => self.forget(key, number),
+            RuleEventKind::Lift { reported_until } => self.engine.lift_ban(key, reported_until),
         }
         // Nodes that have ended may have published what they counted before.
         for (limit, _) in live.generation.policy().indexed_limits() {
-            if is_lift {
-                self.engine.forget_denials_of_others(&live.generation, limit, key, number);
-            } else if is_made {
-                self.engine.forget_key_of_others(&live.generation, limit, key, number);
+            match kind {
+                RuleEventKind::Lift { .. } => {
+                    self.engine.forget_denials_of_others(&live.generation, limit, key, number);
+                }
+                RuleEventKind::Reset if is_made => {
+                    self.engine.forget_key_of_others(&live.generation, limit, key, number);
+                }
+                // That has forgotten those of others too.
+                RuleEventKind::Reset => {}
             }
         }
     }

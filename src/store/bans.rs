@@ -30,6 +30,10 @@ const MAX_SHARD_CHANGES: usize = 2 * MAX_SHARD_RECORDS;
 /// The largest number of bans that wait to be shared with other nodes.
 const MAX_UNSHARED: usize = 4_096;
 
+/// A reply of the shared store is younger: the store's deadlines are shorter. After it a clock that was set back cannot be
+/// mistaken for a late reply.
+const MAX_REPLY_AGE: Nanos = Nanos::from_secs(10);
+
 /// Instead of a time: a ban was not reported yet.
 pub const UNREPORTED: u64 = u64::MAX;
 
@@ -91,11 +95,29 @@ struct BanRecord {
     /// When the latest ban was reported to the shared store, in microseconds by its clock. [`UNREPORTED`]: not yet, as far as is
     /// known. Zero: there was none.
     reported_at: u64,
+    /// The latest lift of a shared ban.
+    lift: Option<Lift>,
     /// Bans by this node that are not forgiven. Bans by other nodes are counted by the store, which makes the next
     /// ban longer and reports its length.
     level: u32,
     /// One level is forgiven after this time without a ban.
     forgive: Nanos,
+}
+
+/// A lift of which the shared store has told. A reply of the store from before it may come after it.
+#[derive(Clone, Copy, Debug)]
+struct Lift {
+    /// The report of the latest ban that is lifted, in microseconds by the store's clock.
+    reported_until: u64,
+    /// When this node heard of it (monotonic).
+    heard_at: Nanos,
+}
+
+impl Lift {
+    /// Whether a ban is lifted that the store tells of at `now` (monotonic).
+    fn covers(&self, reported_at: u64, now: Nanos) -> bool {
+        reported_at <= self.reported_until && now.saturating_sub(self.heard_at) < MAX_REPLY_AGE
+    }
 }
 
 /// A record as it is saved.
@@ -233,6 +255,9 @@ impl Bans {
     pub fn record_shared(&self, key: KeyHash, until: Nanos, reported_at: u64, now: Nanos) {
         let mut shard = self.shard(key).lock();
         if let Some(record) = self.find_or_insert(&mut shard, key, until, now) {
+            if record.lift.is_some_and(|lift| lift.covers(reported_at, now)) {
+                return;
+            }
             // Its maker learns now when it was reported.
             let is_known = record.reported_at == reported_at || record.reported_at == UNREPORTED;
             if !is_known {
@@ -263,6 +288,21 @@ impl Bans {
         let mut shard = self.shard(key).lock();
         shard.records.remove(&key);
         self.list_changed(&mut shard, key);
+        drop(shard);
+        self.unshared.lock().retain(|ban| ban.key != key);
+    }
+
+    /// Lifts a ban that was reported to the shared store until then, in microseconds by its clock, or that was not reported
+    /// yet. One that was reported later stays, and one that is told later and was reported earlier is lifted already.
+    pub fn lift_reported(&self, key: KeyHash, reported_until: u64, now: Nanos) {
+        let mut shard = self.shard(key).lock();
+        if let Some(record) = self.find_or_insert(&mut shard, key, Nanos::ZERO, now) {
+            if record.reported_at != UNREPORTED && record.reported_at > reported_until {
+                return;
+            }
+            let lift = Some(Lift { reported_until, heard_at: now });
+            *record = BanRecord { lift, ..BanRecord::default() };
+        }
         drop(shard);
         self.unshared.lock().retain(|ban| ban.key != key);
     }
@@ -394,9 +434,11 @@ impl Bans {
         let until = record.until;
         if let Some(restored) = self.find_or_insert(&mut shard, key, until, now) {
             // No directory has it.
-            let reported_at =
-                if restored.reported_at > 0 { restored.reported_at } else { UNREPORTED };
-            *restored = BanRecord { reported_at, ..record.into() };
+            let reported_at = match restored.reported_at {
+                0 if until > Nanos::ZERO => UNREPORTED,
+                known => known,
+            };
+            *restored = BanRecord { reported_at, lift: restored.lift, ..record.into() };
             drop(shard);
             self.has_banned.fetch_or(until > Nanos::ZERO, Ordering::Relaxed);
         }
@@ -432,7 +474,8 @@ impl From<SavedBanRecord> for BanRecord {
     fn from(saved: SavedBanRecord) -> Self {
         let SavedBanRecord { denials, within, until, level, forgive } = saved;
         let last = denials.last().copied().unwrap_or_default();
-        Self { denials: denials.into(), last, within, until, reported_at: 0, level, forgive }
+        let denials = denials.into();
+        Self { denials, last, within, until, reported_at: 0, lift: None, level, forgive }
     }
 }
 
@@ -553,6 +596,43 @@ mod tests {
         bans.record_shared(GUESSER, now.saturating_sub(Nanos::from_secs(14)), 77, now);
         assert_eq!(bans.latest_ban(GUESSER), Some((Nanos::ZERO, 77)));
         assert_eq!((bans.denials(GUESSER, now), bans.remaining(GUESSER, now)), (0, None));
+    }
+
+    #[test]
+    fn a_lift_leaves_bans_that_were_reported_later() {
+        let (bans, now) = (Bans::default(), Nanos::from_secs(1_000));
+        let until = now.saturating_add(Nanos::from_secs(60));
+        let is_banned = |now| bans.remaining(GUESSER, now).is_some();
+        // The lift is heard late: another ban was heard before it.
+        bans.record_shared(GUESSER, until, 120, now);
+        bans.lift_reported(GUESSER, 110, now);
+        assert!(is_banned(now));
+        bans.lift_reported(GUESSER, 120, now);
+        assert!(!is_banned(now));
+        // A reply from before the lift comes late.
+        bans.record_shared(GUESSER, until, 120, now);
+        assert!(!is_banned(now));
+        bans.record_shared(GUESSER, until, 121, now);
+        assert!(is_banned(now));
+        // The key has no record yet.
+        bans.lift_reported(other(1), 130, now);
+        bans.record_shared(other(1), until, 130, now);
+        assert_eq!(bans.remaining(other(1), now), None);
+        // The clock of the store was set back.
+        let later = now.saturating_add(MAX_REPLY_AGE);
+        bans.record_shared(other(1), until, 5, later);
+        assert!(bans.remaining(other(1), later).is_some());
+    }
+
+    #[test]
+    fn a_lift_takes_back_a_ban_that_was_not_reported_yet() {
+        let (bans, now) = (Bans::default(), Nanos::from_secs(1_000));
+        assert!(bans.ban(GUESSER, &RULE, now).is_some());
+        bans.lift_reported(GUESSER, 110, now);
+        assert_eq!((bans.remaining(GUESSER, now), bans.take_unshared(9, now).len()), (None, 0));
+        // It was on its way, and arrived in the store after the lift.
+        bans.record_shared(GUESSER, now.saturating_add(Nanos::SECOND), 111, now);
+        assert!(bans.remaining(GUESSER, now).is_some());
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Node {
 
     /// Lifts the ban of a key, as an operator does.
     pub(crate) fn lift_ban(&self, key: KeyHash, change: u64) {
-        self.engine.lift_ban(key);
+        self.engine.lift_ban(key, None);
         self.engine.forget_denials_of_others(&self.generation, self.limit, key, change);
         self.engine.set_heard_changes(change);
     }

@@ -117,7 +117,8 @@ impl Subject {
     }
 }
 
-async fn real_store(servers: ServerDiscovery) -> Arc<SharedStore> {
+/// A store of real servers, which answers.
+pub async fn real_store(servers: ServerDiscovery) -> Arc<SharedStore> {
     let settings = StoreSettings {
         servers,
         login: Login::default(),

@@ -1,9 +1,16 @@
 //! What operators change on one node holds on all nodes that share a store: overrides, bans, resets and their ends.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tollgate::clock::{Clock, Nanos, SystemClock};
+use tollgate::policy::{KeyHash, Penalty};
+use tollgate::store::Bans;
+use tollgate::store::redis::{RuleChange, RuleEvent, RuleEventKind, RulesQuestion, RulesVersion};
 
+use crate::engines::one;
+use crate::fleet_exchange::real_store;
 use crate::redis_servers::{Cluster, Redis, Watched};
 use support::servers::{Gate, Origin, client, eventually, origin_yaml};
 
@@ -309,4 +316,56 @@ async fn a_change_that_the_store_makes_too_late_is_in_the_audit_log() {
     let audit = client().get(format!("{url}/audit")).bearer_auth(TOKEN).send().await.unwrap();
     let audit = audit.text().await.unwrap();
     assert!(audit.contains("it may have been made") && audit.contains("late"), "{audit}");
+}
+
+/// A ban that is made at once after an unban stays on a node that hears of the ban first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unban_that_is_heard_late_leaves_the_next_ban() {
+    let _alone = crate::alone().await;
+    let redis = Redis::start(&[]).await;
+    let rule = Penalty {
+        after: 1,
+        within: Nanos::from_secs(60),
+        ban: Nanos::from_secs(600),
+        double_up_to: Nanos::from_secs(600),
+        forgive: Nanos::from_secs(600),
+        at_connection: false,
+    };
+    let key = KeyHash { high: 1, low: 2 };
+    let clock = Arc::new(SystemClock::new());
+    let (store, other_store) =
+        (real_store(one(redis.port)).await, real_store(one(redis.port)).await);
+    let (bans, other_bans) = (Arc::<Bans>::default(), Arc::<Bans>::default());
+    store.share_bans(&bans);
+    other_store.share_bans(&other_bans);
+    let is_told = async |before: u64| {
+        let told = eventually(Duration::from_secs(5), || async {
+            other_bans.latest_ban(key).is_some_and(|(_, reported_at)| reported_at > before)
+        });
+        assert!(told.await, "{:?}", other_bans.latest_ban(key));
+        other_bans.latest_ban(key).unwrap().1
+    };
+    assert!(bans.ban(key, &rule, clock.now().mono).is_some());
+    let first = is_told(0).await;
+
+    let question = RulesQuestion {
+        known: &RulesVersion::default(),
+        wants_all: false,
+        changes: &[RuleChange::Lift(key)],
+        date: clock.now().wall,
+    };
+    let news = store.exchange_rules(question).await.unwrap();
+    let [RuleEvent { kind: RuleEventKind::Lift { reported_until: Some(lifted) }, .. }] =
+        news.once[..]
+    else {
+        panic!("{:?}", news.once);
+    };
+    assert!(lifted >= first, "{lifted} {first}");
+    bans.lift_reported(key, lifted, clock.now().mono);
+    assert!(bans.ban(key, &rule, clock.now().mono).is_some());
+    assert!(is_told(first).await > lifted);
+
+    let now = clock.now().mono;
+    other_bans.lift_reported(key, lifted, now);
+    assert!(other_bans.remaining(key, now).is_some());
 }

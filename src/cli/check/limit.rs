@@ -126,18 +126,18 @@ fn add_exact(facts: &mut LimitFacts, config: &Config, limit: &Limit, quota: &Quo
         facts.line("meanwhile", format!("{own}; above that, {full}"));
     }
     if limit.scope == Scope::Fleet {
-        facts.line("fleet", exact_fleet(limit, config.policy.fleet.every));
+        let estimates =
+            *when_full == WhenFull::Estimate && *on_store_failure == OnStoreFailure::Local;
+        let text = exact_fleet(limit.penalty.is_some(), estimates, config.policy.fleet.every);
+        facts.line("fleet", text);
     }
 }
 
-/// What an exact limit counts over the fleet, besides its cells in the store.
-fn exact_fleet(limit: &Limit, every: Nanos) -> String {
+/// What an exact limit counts over the fleet, besides its cells in the store: denials that lead to bans, keys without room
+/// that are estimated, or both.
+fn exact_fleet(bans: bool, estimates: bool, every: Nanos) -> String {
     let estimated = "keys that a node estimates while only a part of the store is down";
-    let Count::Exact { when_full, on_store_failure, .. } = &limit.count else {
-        return String::new();
-    };
-    let estimates = *when_full == WhenFull::Estimate && *on_store_failure == OnStoreFailure::Local;
-    let counted = match (limit.penalty.is_some(), estimates) {
+    let counted = match (bans, estimates) {
         (true, true) => format!("denials for the penalty, and {estimated},"),
         (true, false) => "denials for the penalty".to_owned(),
         (false, _) => estimated.to_owned(),

@@ -3,8 +3,8 @@
 -- KEYS[1]        a hash: the field `version`, a number that grows with each change, `mark`, a random text of the latest
 --                change, and for each rule a field, whose value is the time at which the rule ends, that at which it was
 --                made, each with a blank behind it, and a text of the nodes
--- KEYS[2]        a sorted set by version: the mark of each change, `version at mark`, and what nodes have to do once,
---                `version word key`
+-- KEYS[2]        a sorted set by version: the mark of each change, `version at mark`, what nodes have to do once,
+--                `version word key`, and the time of changes that lift bans, `version time now`
 -- KEYS[3..5]     the bans (bans.lua)
 -- ARGV[1..2]     the version that the node knows, and its mark; 0: none
 -- ARGV[3]        the mark of these changes
@@ -18,7 +18,8 @@
 --                  keep field span made text  adds a rule, or replaces one that was made before
 --                  gone field made            removes a rule that was made before
 -- returns        the version and its mark; then, if the node knows another one or wants all: for each rule `rule`, its
---                field, the rest of its span, its text; and for each thing to do since then `do`, its version, word, key
+--                field, the rest of its span, its text; and for each thing to do since then `do`, its version, word, key, and
+--                its time; 0: unknown. What was reported later than a lift (bans.lua) is another ban, and stays
 --
 -- Times are in microseconds since the epoch, spans in microseconds. With more than 1,000 rules a `put` changes nothing, and
 -- the reply is the word `full`. If what the node knows is not in the history of this store, the store has lost data or is
@@ -99,6 +100,7 @@ if first then
   call('HSET', KEYS[1], 'version', format('%.0f', version), 'mark', mark)
   call('ZADD', KEYS[2], format('%.0f', version), format('%.0f at %s', version, mark))
   n = 5
+  local lifted_at
   while n <= #ARGV do
     local word, name = ARGV[n], ARGV[n + 1]
     if word == 'put' or word == 'keep' then
@@ -113,11 +115,17 @@ if first then
       call('ZADD', KEYS[2], format('%.0f', version), format('%.0f %s %s', version, word, name))
     end
     if word == 'lift' then
+      -- Where another server took over, its clock may be behind that of the report.
+      local reported = tonumber(redis.pcall('ZSCORE', KEYS[3], name)) or 0
+      lifted_at = max(lifted_at or now, reported)
       redis.pcall('ZREM', KEYS[3], name)
       redis.pcall('HDEL', KEYS[4], name)
       redis.pcall('ZREM', KEYS[5], name)
     end
     n = n + (LENGTHS[word] or 2)
+  end
+  if lifted_at then
+    call('ZADD', KEYS[2], format('%.0f', version), format('%.0f time %.0f', version, lifted_at))
   end
   call('ZREMRANGEBYRANK', KEYS[2], 0, -MAX_EVENTS - 1)
   call('PEXPIRE', KEYS[1], KEEP)
@@ -135,10 +143,15 @@ if is_new or ARGV[4] == 'all' then
 end
 if not is_new then return reply end
 -- A node that knows nothing is told everything: nodes that have ended may have published what they counted before.
-for _, event in ipairs(call('ZRANGEBYSCORE', KEYS[2], format('(%.0f', known), '+inf')) do
+local events, times = call('ZRANGEBYSCORE', KEYS[2], format('(%.0f', known), '+inf'), {}
+for _, event in ipairs(events) do
+  local number, time = match(event, '^(%d+) time (%d+)$')
+  if number then times[number] = time end
+end
+for _, event in ipairs(events) do
   local number, word, key = match(event, '^(%d+) (%a+) (%x+)$')
   if word == 'reset' or word == 'lift' then
-    for _, value in ipairs({ 'do', number, word, key }) do reply[#reply + 1] = value end
+    for _, value in ipairs({ 'do', number, word, key, times[number] or '0' }) do reply[#reply + 1] = value end
   end
 end
 return reply

@@ -109,8 +109,20 @@ pub struct RuleEvent {
     pub number: u64,
     /// The key.
     pub key: KeyHash,
-    /// Whether the ban of the key is lifted; otherwise its spending is forgotten.
-    pub is_lift: bool,
+    /// What is done.
+    pub kind: RuleEventKind,
+}
+
+/// What all nodes do once for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleEventKind {
+    /// They forget what it has spent.
+    Reset,
+    /// They lift the ban that a penalty gave it.
+    Lift {
+        /// Bans that were reported later stay: microseconds by the clock of the store. `None`: it was not told.
+        reported_until: Option<u64>,
+    },
 }
 
 /// Why a change of the rules is not made.
@@ -313,13 +325,14 @@ fn parse_news(reply: &[String], question: RulesQuestion<'_>) -> Option<RuleNews>
             }
             "do" => {
                 let (number, word) = (words.next()?.parse().ok()?, words.next()?);
-                let is_lift = match word {
-                    "reset" => false,
-                    "lift" => true,
+                let key = words.next()?.parse().ok()?;
+                let time: u64 = words.next()?.parse().ok()?;
+                let kind = match word {
+                    "reset" => RuleEventKind::Reset,
+                    "lift" => RuleEventKind::Lift { reported_until: (time > 0).then_some(time) },
                     _ => return None,
                 };
-                let key = words.next()?.parse().ok()?;
-                news.once.push(RuleEvent { number, key, is_lift });
+                news.once.push(RuleEvent { number, key, kind });
             }
             _ => return None,
         }

@@ -61,8 +61,7 @@ impl Overflow {
         tag: Option<&dyn Fn(Nanos) -> u64>,
         before: Option<&Self>,
     ) -> Self {
-        let before: Box<[Arc<EstimateLimit>]> =
-            before.into_iter().flat_map(Self::sketches).cloned().collect();
+        let before = before.map(Self::latest_sketches).unwrap_or_default();
         let rates: Box<[Rate]> = std::iter::once(own).chain(others).map(as_rate).collect();
         let views = tag.map(|tag| {
             let view = |rate: &Rate| {
@@ -95,6 +94,14 @@ impl Overflow {
         sketches
             .into_iter()
             .flat_map(|sketches| sketches.windows.iter().map(|rate| &sketches.by_rate[*rate]))
+    }
+
+    /// The sketches, or those of the reload before as long as no key needed these.
+    fn latest_sketches(&self) -> Box<[Arc<EstimateLimit>]> {
+        match self.sketches.get() {
+            Some(_) => self.sketches().cloned().collect(),
+            None => self.before.clone(),
+        }
     }
 
     /// Judges a key under one of the rates, and charges it if the rate admits.
@@ -297,7 +304,12 @@ mod tests {
             let sketches = overflow.sketches();
             sketches.map(|sketch| (sketch.number(), Arc::clone(sketch.fleet().unwrap()))).collect()
         };
-        let (first, next) = (known(&first), known(&next));
+        // A reload in between, without a key that had no room.
+        let quiet = Overflow::new(&quota(120, 60), &other, None, Some(&next));
+        let last = Overflow::new(&quota(90, 60), &other, Some(&Nanos::get), Some(&quiet));
+        last.prepare(now);
+        let (first, next, last) = (known(&first), known(&next), known(&last));
+        assert_eq!(last[0].0, next[0].0);
         assert!(first[0].0 == next[0].0 && Arc::ptr_eq(&first[0].1, &next[0].1));
         assert!(first[1].0 != next[1].0 && !Arc::ptr_eq(&first[1].1, &next[1].1));
     }

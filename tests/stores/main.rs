@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that meets what it does not expect shall fail")]
 #![expect(unreachable_pub, reason = "a test binary exports nothing")]
 
+mod ban_script;
 mod batching;
 mod charging;
 mod cluster;

@@ -5,12 +5,15 @@
 --                of the latest ban, and the time that forgives one ban
 -- KEYS[3]        a sorted set: for each key, the time from which nothing of its bans matters: they are forgiven, and no denial
 --                counts any more that led to one
+-- KEYS[4]        the latest time, and by how much it is ahead of the server's clock, which was set back so far: `time ahead`
 -- ARGV[1]        the time from which the node asks for reported bans
 -- ARGV           then, for each new ban: key, length of a first ban, longest ban, forgive, how long a denial counts, age
 -- returns        ARGV[1] of the next call, then, for each key of which a ban was reported since ARGV[1]: the key, when it was
 --                reported last, and the rest of its ban; what is left of one that has ended is negative
 --
--- Times are in microseconds since the epoch, spans in microseconds. Example: `0 k 60000000 60000000 60000000 30000000 1000`
+-- Times are in microseconds since the epoch, spans in microseconds. They do not go back: while the server's clock is behind what
+-- it once said (it was set back, or another server took over), time goes on from there. So no ban lasts longer or begins anew,
+-- and what is reported later has a later time. Example: `0 k 60000000 60000000 60000000 30000000 1000`
 -- records that `k` was banned for a minute one millisecond ago.
 --
 -- A ban doubles with each ban that is not forgiven, up to the longest one, and begins when its node made it. So a ban
@@ -18,10 +21,16 @@
 -- ended are told too: a node that did not hear of one in time shall forget the denials that led to it.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
+local floor, max, min, match = math.floor, math.max, math.min, string.match
+local MAX_AHEAD = 31 * 86400 * 1000000 -- no clock is set back by more; another program wrote it
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local floor, max, min = math.floor, math.max, math.min
-local format, match = string.format, string.match
+local latest, ahead = match(call('GET', KEYS[4]) or '', '^(%d+) (%d+)$')
+latest, ahead = tonumber(latest) or 0, tonumber(ahead) or 0
+if max(latest - now, ahead) > MAX_AHEAD then latest, ahead = 0, 0 end
+ahead = max(ahead, latest - now)
+now = now + ahead
+local format = string.format
 local MAX_REPORTED = 128 -- the largest number of keys in a reply
 local MAX_KEPT = 65536 -- the largest number of keys; the key that is forgiven first is dropped
 
@@ -58,11 +67,18 @@ end
 local over = call('ZCARD', KEYS[3]) - MAX_KEPT
 if over > 0 then drop(call('ZRANGE', KEYS[3], 0, over - 1)) end
 local last = call('ZRANGE', KEYS[3], -1, -1, 'WITHSCORES')[2]
-if #ARGV > 1 and last then
-  for n = 1, 3 do call('PEXPIRE', KEYS[n], format('%.0f', max(1, (last - now) / 1000 + 1000))) end
+if last then
+  local lifetime = format('%.0f', max(1, (last - now) / 1000 + 1000))
+  -- A store that is full still tells of bans.
+  redis.pcall('SET', KEYS[4], format('%.0f %.0f', now, ahead), 'PX', lifetime)
+  if #ARGV > 1 then
+    for n = 1, 3 do call('PEXPIRE', KEYS[n], lifetime) end
+  end
 end
 
-local reported = call('ZRANGEBYSCORE', KEYS[1], ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_REPORTED)
+-- A node that was told a later time was told by a store that has lost its times: everything is told again.
+local since = (tonumber(ARGV[1]) or 0) <= now and ARGV[1] or '0'
+local reported = call('ZRANGEBYSCORE', KEYS[1], since, '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_REPORTED)
 local reply = { format('%.0f', #reported < 2 * MAX_REPORTED and now or reported[#reported]) }
 for n = 1, #reported, 2 do
   local _, till = read(reported[n])

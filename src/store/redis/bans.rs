@@ -131,8 +131,8 @@ impl RedisTransport {
 
     fn ban_command(&self, sent: &[Ban], since: &str) -> Cmd {
         let mut cmd = redis::cmd("EVAL");
-        cmd.arg(SCRIPT).arg(3);
-        for name in ["at", "of", "over"] {
+        cmd.arg(SCRIPT).arg(4);
+        for name in ["at", "of", "over", "time"] {
             cmd.arg(format!("{}:{{{HASH_TAG}}}:{name}", self.context.prefix));
         }
         cmd.arg(since);

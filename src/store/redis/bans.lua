@@ -11,8 +11,8 @@
 -- returns        ARGV[1] of the next call, then, for each key of which a ban was reported since ARGV[1]: the key, when it was
 --                reported last, and the rest of its ban; what is left of one that has ended is negative
 --
--- Times are in microseconds since the epoch, spans in microseconds. They do not go back: while the server's clock is behind what
--- it once said (it was set back, or another server took over), time goes on from there. So no ban lasts longer or begins anew,
+-- Times are in microseconds since the epoch, spans in microseconds. They do not go back: while the server's clock is behind what it
+-- was before (it was set back, or another server took over), time goes on from there. So no ban lasts longer or begins anew,
 -- and what is reported later has a later time. Example: `0 k 60000000 60000000 60000000 30000000 1000`
 -- records that `k` was banned for a minute one millisecond ago.
 --

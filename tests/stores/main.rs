@@ -25,6 +25,7 @@ mod operators;
 mod outage_costs;
 mod partition;
 mod redis_servers;
+mod rule_script;
 mod script;
 mod settling;
 mod slots;

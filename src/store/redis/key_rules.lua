@@ -1,7 +1,7 @@
 -- Keeps the rules that operators make for keys, and tells nodes what has changed.
 --
 -- KEYS[1]        a hash: the field `version`, a number that grows with each change, `mark`, a random text of the latest
---                change, and for each rule a field, whose value is the time at which the rule ends, that at which it was
+--                change, `time`, as in bans.lua the latest time and by how much it is ahead of the clock, and for each rule a field, whose value is the time at which the rule ends, that at which it was
 --                made, each with a blank behind it, and a text of the nodes
 -- KEYS[2]        a sorted set by version: the mark of each change, `version at mark`, what nodes have to do once,
 --                `version word key`, and the time of changes that lift bans, `version time now`
@@ -21,7 +21,7 @@
 --                field, the rest of its span, its text; and for each thing to do since then `do`, its version, word, key, and
 --                its time; 0: unknown. What was reported later than a lift (bans.lua) is another ban, and stays
 --
--- Times are in microseconds since the epoch, spans in microseconds. With more than 1,000 rules a `put` changes nothing, and
+-- Times are in microseconds since the epoch, spans in microseconds, and they do not go back (bans.lua says why). With more than 1,000 rules a `put` changes nothing, and
 -- the reply is the word `full`. If what the node knows is not in the history of this store, the store has lost data or is
 -- another one: nothing changes, and the reply is the word `lost`, except to `keep` and `gone`, by which a node tells it.
 --
@@ -30,8 +30,9 @@
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local clock = call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+local clock_time = clock[1] * 1000000 + clock[2]
 local format, match, max = string.format, string.match, math.max
+local MAX_AHEAD = 31 * 86400 * 1000000 -- no clock is set back by more; another program wrote it
 local MAX_RULES = 1000
 local MAX_MERGED = 4000 -- nodes that tell their rules again must not be refused, and must not fill the store
 local MAX_EVENTS = 2000 -- a node that was away for more has forgotten what the keys spent anyway
@@ -51,6 +52,11 @@ local known, known_mark = tonumber(ARGV[1]) or 0, ARGV[2]
 local version = tonumber(match(call('HGET', KEYS[1], 'version') or '', '^%d+$') or '0')
 if version > MAX_VERSION then version = 0 end
 local mark = call('HGET', KEYS[1], 'mark') or ''
+local latest, ahead = match(call('HGET', KEYS[1], 'time') or '', '^(%d+) (%d+)$')
+latest, ahead = tonumber(latest) or 0, tonumber(ahead) or 0
+if max(latest - clock_time, ahead) > MAX_AHEAD then latest, ahead = 0, 0 end
+ahead = max(ahead, latest - clock_time)
+local now = clock_time + ahead
 local first = ARGV[5]
 local is_merge = first == 'keep' or first == 'gone'
 
@@ -115,9 +121,9 @@ if first then
       call('ZADD', KEYS[2], format('%.0f', version), format('%.0f %s %s', version, word, name))
     end
     if word == 'lift' then
-      -- Where another server took over, its clock may be behind that of the report.
+      -- The time of bans may be ahead of the clock.
       local reported = tonumber(redis.pcall('ZSCORE', KEYS[3], name)) or 0
-      lifted_at = max(lifted_at or now, reported)
+      lifted_at = max(lifted_at or clock_time, reported)
       redis.pcall('ZREM', KEYS[3], name)
       redis.pcall('HDEL', KEYS[4], name)
       redis.pcall('ZREM', KEYS[5], name)
@@ -134,6 +140,10 @@ end
 
 local reply = { format('%.0f', version), mark }
 local is_new = version ~= known or mark ~= known_mark
+-- While there are rules besides `version`, `mark` and `time`. A store that is full still tells of them.
+if call('HLEN', KEYS[1]) > (latest > 0 and 3 or 2) then
+  redis.pcall('HSET', KEYS[1], 'time', format('%.0f %.0f', now, ahead))
+end
 if is_new or ARGV[4] == 'all' then
   for _, rule in ipairs(all()) do
     for _, value in ipairs({ 'rule', rule.field, format('%.0f', rule.left), rule.text }) do

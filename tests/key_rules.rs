@@ -270,7 +270,7 @@ routes: [{ name: all, limits: [writes] }]",
     assert!(bench.decide("k").0.is_banned());
     let typed = TypedKey::Values(&["k"]);
     let cell = bench.engine.locate_key(&bench.generation, LimitIndex(0), &typed, 64).unwrap();
-    bench.engine.lift_ban(cell.key, None);
+    bench.engine.lift_ban(&bench.generation, cell.key, None);
     assert!(!bench.decide("k").0.is_banned());
 }
 

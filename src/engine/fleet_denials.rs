@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::clock::Now;
+use crate::clock::{Nanos, Now};
 use crate::estimator::{ConfirmTable, EstimateLimit, FleetView};
 use crate::limit::{Rate, SlidingWindow};
 use crate::policy::{DEFAULT_EXPECT_PER_SECOND, KeyHash, Penalty};
@@ -22,9 +22,13 @@ pub(super) struct FleetDenials {
     view: Arc<FleetView>,
 }
 
-/// The key under which denials of a key are counted, which has a cell of its own. The same again gives the key.
-pub(super) const fn denial_key(key: KeyHash) -> KeyHash {
-    KeyHash { high: key.high ^ MARK, low: key.low ^ MARK.rotate_left(32) }
+/// The key under which denials of a key are counted within a time, which has a cell of its own: what counted within another time
+/// is not known to be within this one. The same again gives the key.
+pub(super) const fn denial_key(key: KeyHash, within: Nanos) -> KeyHash {
+    /// Odd, so that no two times give the same number.
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mark = MARK ^ within.get().wrapping_mul(SPREAD);
+    KeyHash { high: key.high ^ mark, low: key.low ^ mark.rotate_left(32) }
 }
 
 impl FleetDenials {
@@ -57,20 +61,24 @@ impl FleetDenials {
         &self.counts
     }
 
+    /// The key under which denials of a key are counted.
+    pub(super) fn key_of(&self, key: KeyHash) -> KeyHash {
+        denial_key(key, self.counts.rate().period())
+    }
+
     /// Counts a denial. Returns how many other nodes have certainly counted within the time of the rule.
     pub(super) fn record(&self, table: &ConfirmTable, key: KeyHash, now: Now) -> u32 {
         // Also above `after`, which denials reach together with those of the window before.
-        let _counted = self.counts.debit(table, denial_key(key), 1, now);
+        let _counted = self.counts.debit(table, self.key_of(key), 1, now);
         let latest = table.clock().read(now).latest;
         let window = SlidingWindow::new(self.counts.rate());
-        self.view.units_in_window(denial_key(key), window, latest)
+        self.view.units_in_window(self.key_of(key), window, latest)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Nanos;
 
     #[test]
     fn denials_go_on_after_a_reload_of_the_rule() {
@@ -92,5 +100,16 @@ mod tests {
         // Windows of another length are others.
         let longer = FleetDenials::of(&rule(21, 90), 8, Some(&larger), now).unwrap();
         assert!(!Arc::ptr_eq(longer.view(), first.view()));
+        // And what counted in the one is not known to be in the other.
+        let (table, key) = (ConfirmTable::default(), KeyHash { high: 1, low: 2 });
+        for _ in 0..3 {
+            let _of_others = longer.record(&table, key, now);
+        }
+        let spent = |counts: &FleetDenials| {
+            let verdict = counts.counts().judge(&table, counts.key_of(key), now);
+            verdict.limit - verdict.remaining
+        };
+        assert_eq!((spent(&longer), spent(&first)), (3, 0));
+        assert_eq!(denial_key(longer.key_of(key), longer.counts().rate().period()), key);
     }
 }

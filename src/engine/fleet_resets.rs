@@ -13,17 +13,23 @@ impl Engine {
         Heard { changes: self.heard_changes(), bans: self.bans.heard() }
     }
 
+    /// Whether this node knows what was forgotten before it began, so that it may use what others counted.
+    pub(super) fn believes_counts(&self) -> bool {
+        self.fleet().made_changes.is_known()
+    }
+
+    /// The same for denials, which are also forgotten by a ban.
+    pub(super) fn believes_denials(&self) -> bool {
+        self.believes_counts() && self.bans.heard() > 0
+    }
+
     /// The number of the latest change of operators that this node has made.
     pub fn heard_changes(&self) -> u64 {
         self.fleet().made_changes.latest()
     }
 
-    /// Records that this node has made all changes of operators up to this number. A lower number than before: the store has
-    /// another history, and numbers begin anew.
+    /// Records that this node has made all changes of operators up to this number.
     pub fn set_heard_changes(&self, changes: u64) {
-        if changes < self.heard_changes() {
-            self.fleet().forgotten.begin_anew();
-        }
         self.fleet().made_changes.set_latest(changes);
     }
 
@@ -56,7 +62,7 @@ impl Engine {
         if until.saturating_add(period.saturating_mul(2)) <= self.now().mono {
             return false;
         }
-        let (denials, now) = (denial_key(key), self.shared_instant().latest);
+        let (denials, now) = (denial_key(key, period), self.shared_instant().latest);
         let forgotten = &self.fleet().forgotten;
         let ban = (until, reported_at);
         let Some((number, is_other)) = forgotten.forget_denials(denials, ban, now, period) else {

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::counters::LimitCounters;
 use super::decision::{Decision, Outcome};
+use super::fleet_denials::FleetDenials;
 use super::limit_registry::LimitRegistry;
 use super::loaded_limit::{FamilyKey, LoadContext, LoadedLimit, TierState};
 use super::reload_report::ReloadReport;
@@ -211,6 +212,11 @@ impl Generation {
     /// The loaded limit with this index.
     pub(super) fn loaded(&self, limit: LimitIndex) -> &LoadedLimit {
         &self.limits[limit]
+    }
+
+    /// Denials that count over the fleet, of all limits.
+    pub(super) fn fleet_denials(&self) -> impl Iterator<Item = &FleetDenials> {
+        self.limits.iter().filter_map(|limit| limit.fleet_denials.as_ref())
     }
 
     /// Every sketch, those for overflowing exact limits and for denials included.

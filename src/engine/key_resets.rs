@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use super::fleet_denials::denial_key;
 use super::generation::Generation;
 use super::loaded_limit::TierState;
 use super::look_up::{KeyCell, LookUpError};
@@ -66,7 +65,9 @@ impl Engine {
     ) {
         self.forget_key_of_others(generation, limit, key, change);
         self.bans.forget_denials(key);
-        self.confirm.reset(denial_key(key));
+        if let Some(denials) = &generation.loaded(limit).fleet_denials {
+            self.confirm.reset(denials.key_of(key));
+        }
         let now = self.now();
         match &generation.loaded(limit).state {
             TierState::Estimate(_) => self.confirm.reset(key),
@@ -109,13 +110,16 @@ impl Engine {
     }
 
     /// Lifts the ban that a penalty gave a key on this node, and forgets the denials that led to it. `reported_until`: a ban that
-    /// was reported to the shared store later stays, in microseconds by its clock.
-    pub fn lift_ban(&self, key: KeyHash, reported_until: Option<u64>) {
+    /// was reported to the shared store later stays, in microseconds by its time.
+    pub fn lift_ban(&self, generation: &Generation, key: KeyHash, reported_until: Option<u64>) {
         match reported_until {
             Some(until) => self.bans.lift_reported(key, until, self.now().mono),
             None => self.bans.lift(key),
         }
-        self.confirm.reset(denial_key(key));
+        // The hash of a key covers its limit.
+        for denials in generation.fleet_denials() {
+            self.confirm.reset(denials.key_of(key));
+        }
     }
 
     /// Forgets the denials of a key that nodes counted which have not made the change of this number yet.
@@ -127,7 +131,7 @@ impl Engine {
         change: u64,
     ) {
         if let Some(denials) = &generation.loaded(limit).fleet_denials {
-            self.forget_counts_of_others(denials.counts(), denial_key(key), change);
+            self.forget_counts_of_others(denials.counts(), denials.key_of(key), change);
         }
     }
 }

@@ -38,6 +38,8 @@ impl Limiter {
     /// Exchanges counts with the other nodes, if limits count over the fleet.
     async fn exchange_counts(&self) {
         let mut exchange = FleetExchange::default();
+        // Only the proxy is told what operators change.
+        self.shared.engine.set_heard_changes(0);
         loop {
             let limits = FleetLimits::of(&self.shared.loaded.load().generation);
             let pause = exchange.step(&self.shared.engine, &limits).await;

@@ -16,8 +16,8 @@ use crate::clock::Nanos;
 use crate::engine::Engine;
 use crate::policy::{KeyHash, KeyRule};
 use crate::store::redis::{
-    MAX_KEY_RULES, RuleChange, RuleChangeError, RuleEvent, RuleEventKind, RuleNews, RulesQuestion,
-    RulesVersion, SharedStore,
+    MAX_KEY_RULES, RuleChange, RuleChangeError, RuleEvent, RuleNews, RulesQuestion, RulesVersion,
+    SharedStore,
 };
 
 /// The time between two questions to the store. A change reaches every node within it and the time of a reply.
@@ -190,7 +190,8 @@ impl KeyChanges {
         let nothing = RulesVersion::default();
         let is_behind = self.engine.heard_changes() < shared.version.number();
         let known = if is_behind { &nothing } else { &shared.version };
-        let question = RulesQuestion { known, wants_all, changes, date };
+        let told = self.engine.heard_changes().max(self.engine.bans().heard());
+        let question = RulesQuestion { known, wants_all, changes, date, told };
         store.exchange_rules(question).await
     }
 
@@ -217,10 +218,6 @@ impl KeyChanges {
 
     fn learn(&self, shared: &mut SharedRules, news: RuleNews) {
         let RuleNews { version, rules, once } = news;
-        if version.number() < self.engine.heard_changes() {
-            // Another history: what this node has made of the one before says nothing.
-            self.engine.set_heard_changes(0);
-        }
         shared.version = version;
         if let Some(rules) = rules {
             let now = self.engine.now();
@@ -230,7 +227,9 @@ impl KeyChanges {
             self.publish(rules);
         }
         once.into_iter().for_each(|event| self.make_once(event));
-        self.engine.set_heard_changes(shared.version.number());
+        // A store that has lost its changes has a lower version, until the next change.
+        let heard = shared.version.number().max(self.engine.heard_changes());
+        self.engine.set_heard_changes(heard);
     }
 
     fn make_alone(&self, changes: &[RuleChange]) -> Result<(), RuleChangeError> {
@@ -257,7 +256,10 @@ impl KeyChanges {
                 // Only a shared store has other states.
                 RuleChange::Gone { .. } => {}
                 RuleChange::Reset(key) => self.forget(*key, 0),
-                RuleChange::Lift(key) => self.engine.lift_ban(*key, None),
+                RuleChange::Lift(key) => {
+                    let live = self.reloader.live.load_full();
+                    self.engine.lift_ban(&live.generation, *key, None);
+                }
             }
         }
         if rules.len() > MAX_KEY_RULES {
@@ -278,25 +280,20 @@ impl KeyChanges {
     /// Does what all nodes do once. What this node counted is without it already where a process before made it, whose counts
     /// this one took over.
     fn make_once(&self, event: RuleEvent) {
-        let RuleEvent { number, key, kind } = event;
+        let RuleEvent { number, key, is_lift } = event;
         let is_made = number <= self.engine.heard_changes();
         let live = self.reloader.live.load_full();
-        match kind {
-            _ if is_made => {}
-            RuleEventKind::Reset => self.forget(key, number),
-            RuleEventKind::Lift { reported_until } => self.engine.lift_ban(key, reported_until),
+        match (is_made, is_lift) {
+            (false, false) => self.forget(key, number),
+            (false, true) => self.engine.lift_ban(&live.generation, key, Some(number)),
+            (true, _) => {}
         }
         // Nodes that have ended may have published what they counted before.
         for (limit, _) in live.generation.policy().indexed_limits() {
-            match kind {
-                RuleEventKind::Lift { .. } => {
-                    self.engine.forget_denials_of_others(&live.generation, limit, key, number);
-                }
-                RuleEventKind::Reset if is_made => {
-                    self.engine.forget_key_of_others(&live.generation, limit, key, number);
-                }
-                // That has forgotten those of others too.
-                RuleEventKind::Reset => {}
+            if is_lift {
+                self.engine.forget_denials_of_others(&live.generation, limit, key, number);
+            } else if is_made {
+                self.engine.forget_key_of_others(&live.generation, limit, key, number);
             }
         }
     }

@@ -224,3 +224,48 @@ fn a_ban_that_is_lifted_forgets_denials_of_all_nodes() {
         assert!(is_banned(&fleet.nodes[1].decide(CLIENT)), "and these ban");
     });
 }
+
+#[test]
+fn a_node_believes_nothing_before_it_has_heard_what_was_forgotten() {
+    turned(async {
+        let mut fleet = Fleet::start(2, &penalty("after: 10, within: 600s, ban: 2s")).await;
+        // The first passes.
+        for _ in 0..10 {
+            assert!(!is_banned(&fleet.nodes[1].decide(CLIENT)));
+        }
+        fleet.exchanges(3).await;
+        // The node that counted nine denials has ended. They lead to a ban, which ends.
+        fleet.store.set(|faults| faults.cut = 1 << 1);
+        fleet.nodes[0].decide(CLIENT);
+        let banned = fleet.nodes[0].decide(CLIENT);
+        assert!(is_banned(&banned));
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        fleet.join_young().await;
+        for _ in 0..3 {
+            assert!(!is_banned(&fleet.nodes[2].decide(CLIENT)), "nine have led to a ban");
+        }
+        fleet.nodes[2].engine.set_heard_changes(0);
+        fleet.nodes[2].hear_ban(banned.verdicts[0].key, Duration::ZERO, 7);
+        fleet.exchanges(3).await;
+        for _ in 0..9 {
+            assert!(!is_banned(&fleet.nodes[2].decide(CLIENT)), "nine have led to a ban");
+        }
+        fleet.nodes[2].decide(CLIENT);
+        assert!(is_banned(&fleet.nodes[2].decide(CLIENT)));
+    });
+}
+
+#[test]
+fn a_node_counts_alone_until_it_has_heard_of_the_changes() {
+    const LIMIT: &str = "{ tier: estimate, rate: 10/600s, key: client_ip, scope: fleet }";
+    turned(async {
+        let mut fleet = Fleet::start(2, LIMIT).await;
+        assert_eq!(fleet.passed(1, key(1), 10), 10);
+        fleet.exchanges(3).await;
+        fleet.join_young().await;
+        assert_eq!(fleet.passed(2, key(1), 1), 1, "it may have been reset");
+        fleet.nodes[2].hear_of_nothing();
+        fleet.exchanges(2).await;
+        assert_eq!(fleet.passed(2, key(1), 1), 0);
+    });
+}

@@ -58,9 +58,16 @@ routes: [{{ name: site, origin: site, limits: [it] }}]
 
     /// Starts another node.
     pub(super) async fn join(&mut self) {
+        self.join_young().await;
+        self.nodes[self.nodes.len() - 1].hear_of_nothing();
+        self.exchanges(5).await;
+    }
+
+    /// Adds a node that does not hear of changes and bans.
+    pub(super) async fn join_young(&mut self) {
         let index = self.nodes.len();
         let clock = NodeClock::new(&self.world, 0, 0, 1_000 * (index as u64 + 1));
-        let node = Node::start(index, &self.setup, &self.store, Arc::clone(&clock));
+        let node = Node::begin(index, &self.setup, &self.store, Arc::clone(&clock));
         tokio::spawn(Arc::clone(&node).exchange());
         self.nodes.push(node);
         self.clocks.push(clock);

@@ -32,7 +32,26 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// A node that has heard of the changes and bans before it began: there were none.
     pub(crate) fn start(
+        index: usize,
+        setup: &Setup,
+        store: &Arc<Store>,
+        clock: Arc<NodeClock>,
+    ) -> Arc<Self> {
+        let node = Self::begin(index, setup, store, clock);
+        node.hear_of_nothing();
+        node
+    }
+
+    /// It hears that there were no changes and no bans.
+    pub(crate) fn hear_of_nothing(&self) {
+        self.engine.set_heard_changes(0);
+        self.engine.bans().set_heard(1);
+    }
+
+    /// A node that has not heard of anything.
+    pub(crate) fn begin(
         index: usize,
         setup: &Setup,
         store: &Arc<Store>,
@@ -77,7 +96,7 @@ impl Node {
 
     /// Lifts the ban of a key, as an operator does.
     pub(crate) fn lift_ban(&self, key: KeyHash, change: u64) {
-        self.engine.lift_ban(key, None);
+        self.engine.lift_ban(&self.generation, key, None);
         self.engine.forget_denials_of_others(&self.generation, self.limit, key, change);
         self.engine.set_heard_changes(change);
     }

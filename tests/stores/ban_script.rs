@@ -1,9 +1,10 @@
 //! The script that shares bans, on a clock that is turned by hand: bans end when they should, and every node hears of them,
 //! also when the clock of the store is set back.
 
-use support::lua::Server;
+use support::lua::{Kept, Server, SortedSet};
 
 const SCRIPT: &str = include_str!("../../src/store/redis/bans.lua");
+const RULES: &str = include_str!("../../src/store/redis/key_rules.lua");
 
 const BEGIN: u64 = 1_800_000_000_000_000;
 const SECOND: u64 = 1_000_000;
@@ -40,6 +41,14 @@ impl Store {
     fn set_back(&mut self, span: u64) {
         self.now -= span;
     }
+
+    /// Lifts the ban of a key, as an operator does.
+    fn lift(&self, key: &str) {
+        self.lua.set_time(self.now);
+        let words = ["0", "", "a2", "-", "0", "lift", key].map(str::to_owned);
+        let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
+        let _version = self.lua.evaluate(RULES, &keys, &words).unwrap();
+    }
 }
 
 impl Node {
@@ -49,11 +58,16 @@ impl Node {
 
     /// Reports bans of a minute that were made just now.
     fn exchange(&mut self, store: &Store, banned: &[&str]) -> Vec<Told> {
+        self.report(store, banned, 0)
+    }
+
+    /// Reports bans of a minute that were made `age` microseconds ago.
+    fn report(&mut self, store: &Store, banned: &[&str], age: u64) -> Vec<Told> {
         store.lua.set_time(store.now);
         let minute = (60 * SECOND).to_string();
         let mut words = vec![self.since.clone()];
         for key in banned {
-            let ban = [key, &*minute, &*minute, &*minute, &*minute, "0"];
+            let ban = [key, &*minute, &*minute, &*minute, &*minute, &*age.to_string()];
             words.extend(ban.map(str::to_owned));
         }
         let keys = ["at", "of", "over", "time"].map(str::to_owned);
@@ -72,8 +86,8 @@ impl Node {
 #[test]
 fn a_ban_ends_after_its_time_also_when_the_clock_is_set_back() {
     let (mut store, mut maker, mut other) = (Store::new(), Node::new(), Node::new());
-    let first = maker.exchange(&store, &["k"]);
-    assert_eq!(first, [Told { key: "k".to_owned(), reported_at: BEGIN, left: 60_000_000 }]);
+    let first = maker.exchange(&store, &["a1"]);
+    assert_eq!(first, [Told { key: "a1".to_owned(), reported_at: BEGIN, left: 60_000_000 }]);
     for back in [0, HOUR, 0, 2 * HOUR] {
         store.set_back(back);
         store.pass(10 * SECOND);
@@ -94,20 +108,20 @@ fn a_ban_ends_after_its_time_also_when_the_clock_is_set_back() {
 #[test]
 fn a_ban_is_told_to_nodes_that_asked_before_the_clock_was_set_back() {
     let (mut store, mut maker, mut other) = (Store::new(), Node::new(), Node::new());
-    let first = maker.exchange(&store, &["k"]);
+    let first = maker.exchange(&store, &["a1"]);
     store.pass(1);
     assert_eq!(
         other.exchange(&store, &[]),
-        [Told { key: "k".to_owned(), reported_at: BEGIN, left: 59_999_999 }]
+        [Told { key: "a1".to_owned(), reported_at: BEGIN, left: 59_999_999 }]
     );
     store.pass(SECOND);
     assert_eq!(other.exchange(&store, &[]), []);
     store.set_back(HOUR);
-    let second = maker.exchange(&store, &["m"]);
+    let second = maker.exchange(&store, &["a2"]);
     store.pass(1);
     let told = other.exchange(&store, &[]);
-    assert!(told.iter().any(|ban| ban.key == "m"), "{told:?}");
-    let made = second.iter().find(|ban| ban.key == "m").unwrap();
+    assert!(told.iter().any(|ban| ban.key == "a2"), "{told:?}");
+    let made = second.iter().find(|ban| ban.key == "a2").unwrap();
     assert!(made.reported_at > first[0].reported_at, "later bans have later times");
     store.pass(SECOND);
     assert_eq!(other.exchange(&store, &[]), [], "each is told once");
@@ -116,12 +130,34 @@ fn a_ban_is_told_to_nodes_that_asked_before_the_clock_was_set_back() {
 #[test]
 fn a_store_that_has_lost_its_times_tells_everything_again() {
     let (mut store, mut maker, mut other) = (Store::new(), Node::new(), Node::new());
-    let _told = (maker.exchange(&store, &["k"]), other.exchange(&store, &[]));
+    let _told = (maker.exchange(&store, &["a1"]), other.exchange(&store, &[]));
     store.lua.empty();
-    store.set_back(HOUR);
-    let made = maker.exchange(&store, &["m"]);
-    assert_eq!(other.exchange(&store, &[]), made);
+    store.set_back(30 * SECOND);
+    // A node that knows nothing reports a ban, before one asks that was told a later time.
+    let made = Node::new().exchange(&store, &["a2"]);
     assert_eq!(made.len(), 1);
+    let told = other.exchange(&store, &[]);
+    assert_eq!((told.len(), told[0].key.as_str()), (1, "a2"));
+    // From then on times are later than all that were told.
+    let later = maker.exchange(&store, &["a3"]);
+    let n = later.iter().find(|ban| ban.key == "a3").unwrap();
+    assert!(n.reported_at >= BEGIN, "{later:?}");
+}
+
+#[test]
+fn a_ban_that_was_made_before_its_lift_does_not_come_back_by_a_late_report() {
+    let (mut store, mut maker, mut other) = (Store::new(), Node::new(), Node::new());
+    // It was made a second ago.
+    let _told = maker.exchange(&store, &["a1"]);
+    store.pass(SECOND);
+    store.lift("a1");
+    store.pass(SECOND);
+    assert_eq!(other.exchange(&store, &[]), []);
+    for (key, age, ends) in [("a1", 2 * SECOND + 1, true), ("a1", 0, false)] {
+        store.pass(SECOND);
+        let told = other.report(&store, &[key], age);
+        assert_eq!((told.len(), told[0].left < 0), (1, ends), "{told:?}");
+    }
 }
 
 #[test]
@@ -130,9 +166,49 @@ fn a_time_that_another_program_wrote_ends_no_ban() {
         ["99999999999999999999 0", "1800000000000000 99999999999999", "x", "9000000000000000 5"]
     {
         let (store, mut maker) = (Store::new(), Node::new());
-        store.lua.put("time", support::lua::Kept::Text(text.to_owned()));
-        let told = maker.exchange(&store, &["k"]);
+        store.lua.put("time", Kept::Text(text.to_owned()));
+        let told = maker.exchange(&store, &["a1"]);
         assert_eq!((told.len(), told[0].left), (1, 60_000_000), "{text}");
         assert!(told[0].reported_at < BEGIN + HOUR, "{text}");
     }
+}
+
+#[test]
+fn what_another_program_wrote_hides_no_ban() {
+    let (store, mut maker) = (Store::new(), Node::new());
+    let foreign = ["not a key", "\u{1}", "0123456789abcdef0123456789abcdef0"];
+    let mut at = SortedSet::default();
+    let mut of = std::collections::BTreeMap::new();
+    for (n, key) in (0_u32..).zip(foreign) {
+        at.add(key, f64::from(n));
+        of.insert(key.to_owned(), "1 2000000000000000 1".to_owned());
+    }
+    // Later than the time of the store.
+    at.add("a9", 9e15);
+    of.insert("a9".to_owned(), "1 2000000000000000 1".to_owned());
+    store.lua.put("at", Kept::SortedSet(at));
+    store.lua.put("of", Kept::Hash(of));
+    store.lua.put("over", Kept::Text("a string".to_owned()));
+    for _ in 0..2 {
+        let told = maker.exchange(&store, &["a1"]);
+        assert_eq!((told.len(), told[0].left), (1, 60_000_000), "{told:?}");
+    }
+}
+
+#[test]
+fn more_bans_of_one_microsecond_than_a_reply_has_stop_nobody() {
+    let (mut store, mut maker, mut other) = (Store::new(), Node::new(), Node::new());
+    let keys: Vec<String> = (0..300).map(|n| format!("{n:x}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let _told = maker.exchange(&store, &keys);
+    store.pass(SECOND);
+    let _told = maker.exchange(&store, &["a1ffff"]);
+    for _ in 0..4 {
+        store.pass(1);
+        let told = other.exchange(&store, &[]);
+        if told.iter().any(|ban| ban.key == "a1ffff") {
+            return;
+        }
+    }
+    panic!("the ban behind them was not told");
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tollgate::clock::{Clock, Nanos, SystemClock};
 use tollgate::policy::{KeyHash, Penalty};
 use tollgate::store::Bans;
-use tollgate::store::redis::{RuleChange, RuleEvent, RuleEventKind, RulesQuestion, RulesVersion};
+use tollgate::store::redis::{RuleChange, RuleEvent, RulesQuestion, RulesVersion};
 
 use crate::engines::one;
 use crate::fleet_exchange::real_store;
@@ -36,11 +36,25 @@ access_log: { to: none }
 check: { silence: [fixed-key-secret, spoofable-key, unlimited-preflights] }
 ";
 
+/// A limit whose counts travel between nodes, and outlive the store's.
+const PAGES: &str = "
+limits:
+  writes: { tier: estimate, rate: 3/30d, key: [header:x-org, header:x-key], missing_key: skip, scope: fleet }
+routes: [{ name: r, limits: [writes] }]
+fleet: { every: 100ms }
+access_log: { to: none }
+check: { silence: [fixed-key-secret, spoofable-key] }
+";
+
 async fn node(origin: &Origin, store: &str) -> Gate {
+    node_with(origin, store, POLICY).await
+}
+
+async fn node_with(origin: &Origin, store: &str, policy: &str) -> Gate {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("token"), TOKEN).unwrap();
     let policy = format!(
-        "  token_file: token\n{}store: {{ redis: {{ {store}, timeout: 1s }} }}\n{POLICY}",
+        "  token_file: token\n{}store: {{ redis: {{ {store}, timeout: 1s }} }}\n{policy}",
         origin_yaml(origin.address)
     );
     Gate::start_in(folder, &policy, "").await
@@ -240,8 +254,8 @@ async fn a_store_with_an_older_state_undoes_nothing() {
     change(&a, "/keys/override", two).await;
     has_rules(&b, 1).await;
     put_back(&redis, &before);
-    let told = eventually(EVERYWHERE, || async { kept(&redis).0.len() == 8 });
-    assert!(told.await, "version, mark, time and one rule: {:?}", kept(&redis));
+    let told = eventually(EVERYWHERE, || async { kept(&redis).0.len() == 6 });
+    assert!(told.await, "version, mark and one rule: {:?}", kept(&redis));
     for node in [&a, &b] {
         let agrees = eventually(EVERYWHERE, || async {
             (status(node, "k1").await, status(node, "k2").await) == (200, 429)
@@ -353,11 +367,10 @@ async fn an_unban_that_is_heard_late_leaves_the_next_ban() {
         wants_all: false,
         changes: &[RuleChange::Lift(key)],
         date: clock.now().wall,
+        told: 0,
     };
     let news = store.exchange_rules(question).await.unwrap();
-    let [RuleEvent { kind: RuleEventKind::Lift { reported_until: Some(lifted) }, .. }] =
-        news.once[..]
-    else {
+    let [RuleEvent { number: lifted, is_lift: true, .. }] = news.once[..] else {
         panic!("{:?}", news.once);
     };
     assert!(lifted >= first, "{lifted} {first}");
@@ -368,4 +381,34 @@ async fn an_unban_that_is_heard_late_leaves_the_next_ban() {
     let now = clock.now().mono;
     other_bans.lift_reported(key, lifted, now);
     assert!(other_bans.remaining(key, now).is_some());
+}
+
+/// A store that has lost everything numbers its changes above those before, so every node makes them, and what was forgotten
+/// stays forgotten.
+#[tokio::test]
+async fn a_reset_in_a_store_that_has_lost_everything_reaches_every_node() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let store = format!("url: \"{}\"", redis.url());
+    let (a, b) = (node_with(&origin, &store, PAGES).await, node_with(&origin, &store, PAGES).await);
+    let is_known = async |node: &Gate| {
+        eventually(EVERYWHERE, || async { status(node, "k1").await == 429 }).await
+    };
+    let is_forgotten = async || {
+        let forgotten = eventually(EVERYWHERE, || async {
+            status(&a, "k1").await == 200 && status(&b, "k1").await == 200
+        });
+        forgotten.await
+    };
+    change(&a, "/keys/reset", json!({ "key": ["acme", "k2"] })).await;
+    assert_eq!(admitted(&a, "k1", 5).await, 3);
+    assert!(is_known(&b).await);
+    for _ in 0..2 {
+        let _: String = redis.ask(&["FLUSHALL"]);
+        change(&b, "/keys/reset", json!({})).await;
+        assert!(is_forgotten().await);
+        // Three in all, and what one has not heard of the other yet.
+        assert!((1..=2).contains(&admitted(&b, "k1", 5).await));
+        assert!(is_known(&a).await);
+    }
 }

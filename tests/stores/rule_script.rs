@@ -9,13 +9,19 @@ const BEGIN: u64 = 1_800_000_000_000_000;
 const SECOND: u64 = 1_000_000;
 const HOUR: u64 = 3_600 * SECOND;
 
-/// Asks as a node that knows nothing. Returns the fields and the rests, in microseconds, of all rules.
-fn ask(lua: &Server, now: u64, changes: &[&str]) -> Vec<(String, u64)> {
+/// Asks as a node that knows no rules and was told this time. Returns the reply.
+fn reply(lua: &Server, now: u64, told: u64, changes: &[&str]) -> Vec<String> {
     lua.set_time(now);
+    let told = told.to_string();
     let words: Vec<String> =
-        [&["0", "", "m", "all"], changes].concat().into_iter().map(str::to_owned).collect();
-    let keys = ["rules", "changes", "at", "of", "over"].map(str::to_owned);
-    let reply = lua.evaluate(SCRIPT, &keys, &words).unwrap();
+        [&["0", "", "m", "all", &*told], changes].concat().into_iter().map(str::to_owned).collect();
+    let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
+    lua.evaluate(SCRIPT, &keys, &words).unwrap()
+}
+
+/// The fields and the rests, in microseconds, of all rules.
+fn ask(lua: &Server, now: u64, changes: &[&str]) -> Vec<(String, u64)> {
+    let reply = reply(lua, now, 0, changes);
     let rules = reply[2..].chunks(4).filter(|words| words[0] == "rule");
     rules.map(|words| (words[1].clone(), words[2].parse().unwrap())).collect()
 }
@@ -42,10 +48,24 @@ fn a_time_that_another_program_wrote_ends_no_rule() {
     let minute = (60 * SECOND).to_string();
     for text in ["99999999999999999999 0", "1800000000000000 99999999999999", "x"] {
         let lua = Server::new();
-        let hash = [("time".to_owned(), text.to_owned())].into();
-        lua.put("rules", support::lua::Kept::Hash(hash));
+        lua.put("time", support::lua::Kept::Text(text.to_owned()));
         let rules = ask(&lua, BEGIN, &["put", "b1f", &minute, "1", "{}"]);
         assert_eq!(rules, [("b1f".to_owned(), 60 * SECOND)], "{text}");
         assert_eq!(ask(&lua, BEGIN + SECOND, &[]), [("b1f".to_owned(), 59 * SECOND)], "{text}");
     }
+}
+
+#[test]
+fn changes_in_a_store_that_has_lost_everything_are_later_than_those_before() {
+    let lua = Server::new();
+    let version = |reply: &[String]| reply[0].parse::<u64>().unwrap();
+    let first = version(&reply(&lua, BEGIN, 0, &["reset", "1f"]));
+    let second = version(&reply(&lua, BEGIN, first, &["reset", "1f"]));
+    assert!(first >= BEGIN && second > first, "{first} {second}");
+    lua.empty();
+    let told = reply(&lua, BEGIN - HOUR, second, &["reset", "2f"]);
+    assert!(version(&told) > second, "{told:?}");
+    assert_eq!(told[2..], ["do", &*told[0], "reset", "2f"].map(str::to_owned));
+    let after = version(&reply(&lua, BEGIN - HOUR, 0, &["reset", "3f"]));
+    assert!(after > version(&told));
 }

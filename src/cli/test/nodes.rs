@@ -93,6 +93,8 @@ impl CaseNodes {
         }
         nodes.insert(0, first);
         let mut nodes = Self { clock, nodes, fleet };
+        nodes.nodes.iter().for_each(|node| node.engine.set_heard_changes(0));
+        nodes.share_bans();
         nodes.exchange();
         nodes
     }

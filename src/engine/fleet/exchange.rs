@@ -61,9 +61,28 @@ pub struct FleetExchange {
     has_read_all: bool,
     /// How often something had been forgotten when requests were shown what other nodes counted.
     shown_without: u64,
+    /// Whether they were shown counts and denials of others.
+    shown: Believed,
     /// When (monotonic) this node looked at its own counts last.
     looked_at: Option<Nanos>,
     reports: Reports,
+}
+
+/// What may be used of that which other nodes counted. A node that has just begun does not know yet what was forgotten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Believed {
+    counts: bool,
+    denials: bool,
+}
+
+impl Believed {
+    fn by(engine: &Engine) -> Self {
+        Self { counts: engine.believes_counts(), denials: engine.believes_denials() }
+    }
+
+    fn includes(self, limit: &FleetLimit) -> bool {
+        if limit.view.counts_denials() { self.denials } else { self.counts }
+    }
 }
 
 impl Default for FleetExchange {
@@ -81,6 +100,7 @@ impl Default for FleetExchange {
             has_answer: false,
             has_read_all: false,
             shown_without: 0,
+            shown: Believed::default(),
             looked_at: None,
             reports: Reports::default(),
         }
@@ -262,7 +282,7 @@ impl FleetExchange {
                     continue;
                 }
                 if limit.view.counts_denials() {
-                    banned.push((own.len(), limit, denial_key(count.key)));
+                    banned.push((own.len(), limit, denial_key(count.key, count.period)));
                 }
                 let counted = if units > 0 { counted } else { nothing(limit, now) };
                 own.push(OwnCount { name, counted, needed: forgotten.needed(count.key) });
@@ -370,16 +390,19 @@ impl FleetExchange {
     /// Shows requests what other nodes counted.
     fn show(&mut self, engine: &Engine, limits: &FleetLimits) {
         let forgotten = &engine.fleet().forgotten;
-        let is_changed = self.imports.take_changed();
+        let believed = Believed::by(engine);
+        let is_changed = self.imports.take_changed() || self.shown != believed;
         if !is_changed && forgotten.count() == self.shown_without {
             return;
         }
+        self.shown = believed;
         let forgotten = forgotten.snapshot(engine.shared_instant().earliest);
         self.shown_without = forgotten.count;
         let sums = self.imports.sums(limits, &forgotten);
         engine.fleet().identity.with_node(self.node, || {
             for (tag, counts) in sums {
                 if let Some(limit) = limits.tagged(tag) {
+                    let counts = if believed.includes(limit) { counts } else { Default::default() };
                     limit.view.replace(counts, forgotten.count);
                 }
             }
@@ -424,7 +447,10 @@ impl FleetExchange {
                 left_out: self.publication.unpublished(tag).max(self.imports.dropped(tag)),
                 uncounted: limit.uncounted(engine.confirm_table()),
                 is_fresh,
-                is_complete: self.trusts_time && !is_partial && self.has_read_all,
+                is_complete: self.trusts_time
+                    && !is_partial
+                    && self.has_read_all
+                    && self.shown.includes(limit),
             };
             (tag, knowledge.error_ppm(limit.rate.count(), terms.error_ppm))
         }));

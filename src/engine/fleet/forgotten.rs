@@ -94,13 +94,6 @@ impl Forgotten {
         if self.has_any.load(Ordering::Acquire) { self.forgettings.lock().count } else { 0 }
     }
 
-    /// The numbers of changes begin anew: those that are known mean nothing any more.
-    pub(in crate::engine) fn begin_anew(&self) {
-        let mut forgettings = self.forgettings.lock();
-        forgettings.count += 1;
-        forgettings.by_key.values_mut().for_each(|forgetting| forgetting.heard.changes = 0);
-    }
-
     /// What a node has to have heard of whose counts of a key are believed.
     pub(super) fn needed(&self, key: KeyHash) -> Heard {
         if !self.has_any.load(Ordering::Acquire) {
@@ -164,17 +157,6 @@ mod tests {
         // Two windows later nothing from before counts.
         assert!(!forgotten.snapshot(at(130)).believes(KEY, heard(4)));
         assert!(forgotten.snapshot(at(131)).believes(KEY, heard(4)));
-    }
-
-    #[test]
-    fn numbers_that_begin_anew_forget_nothing() {
-        let (forgotten, at) = (Forgotten::default(), Nanos::from_secs);
-        let _count = forgotten.forget(KEY, 57, at(10), at(60));
-        let _forgotten = forgotten.forget_denials(KEY, (at(20), 700), at(10), at(60));
-        forgotten.begin_anew();
-        let all = forgotten.snapshot(at(11));
-        assert!(all.believes(KEY, Heard { changes: 1, bans: 700 }));
-        assert!(!all.believes(KEY, Heard { changes: 1, bans: 699 }), "bans have other numbers");
     }
 
     #[test]

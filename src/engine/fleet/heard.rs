@@ -1,7 +1,7 @@
 //! What a node has heard of that makes nodes forget: it tells with each chunk how far it is, so that others know which counts
 //! are of the time before. Numbers, and no times: a count is believed as soon as its node has heard, and not before.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How far a node is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub(in crate::engine) struct Heard {
 #[derive(Debug, Default)]
 pub(in crate::engine) struct MadeChanges {
     latest: AtomicU64,
+    /// Whether it is known which there are.
+    is_known: AtomicBool,
 }
 
 impl Heard {
@@ -31,8 +33,14 @@ impl MadeChanges {
         self.latest.load(Ordering::Acquire)
     }
 
+    /// Whether this node has ever been told which changes there are.
+    pub(in crate::engine) fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Acquire)
+    }
+
     /// This node has made all up to this one.
     pub(in crate::engine) fn set_latest(&self, number: u64) {
         self.latest.store(number, Ordering::Release);
+        self.is_known.store(true, Ordering::Release);
     }
 }

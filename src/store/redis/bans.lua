@@ -6,29 +6,41 @@
 -- KEYS[3]        a sorted set: for each key, the time from which nothing of its bans matters: they are forgiven, and no denial
 --                counts any more that led to one
 -- KEYS[4]        the latest time, and by how much it is ahead of the server's clock, which was set back so far: `time ahead`
--- ARGV[1]        the time from which the node asks for reported bans
+-- ARGV[1]        the time until which the node has been told everything, and from which the node asks for reported bans
 -- ARGV           then, for each new ban: key, length of a first ban, longest ban, forgive, how long a denial counts, age
 -- returns        ARGV[1] of the next call, then, for each key of which a ban was reported since ARGV[1]: the key, when it was
 --                reported last, and the rest of its ban; what is left of one that has ended is negative
 --
 -- Times are in microseconds since the epoch, spans in microseconds. They do not go back: while the server's clock is behind what it
--- was before (it was set back, or another server took over), time goes on from there. So no ban lasts longer or begins anew,
--- and what is reported later has a later time. Example: `0 k 60000000 60000000 60000000 30000000 1000`
+-- was before (it was set back, or another server took over), or behind what a node was told, time goes on from there. So no ban
+-- lasts longer or begins anew, and what is reported later has a later time. Example: `0 k 60000000 60000000 60000000 30000000 1000`
 -- records that `k` was banned for a minute one millisecond ago.
 --
 -- A ban doubles with each ban that is not forgiven, up to the longest one, and begins when its node made it. So a ban
--- that arrives late or twice bans no key for longer. A key that is banned is not banned again by another node. Bans that have
+-- that arrives late or twice bans no key for longer. A key that is banned is not banned again by another node. A ban that was
+-- lifted (key_rules.lua) is kept as one that ended then, so it does not come back by a report that arrives late. Bans that have
 -- ended are told too: a node that did not hear of one in time shall forget the denials that led to it.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local floor, max, min, match = math.floor, math.max, math.min, string.match
 local MAX_AHEAD = 31 * 86400 * 1000000 -- no clock is set back by more; another program wrote it
-local clock = call('TIME')
+local MAX_KEY = 32 -- hexadecimal digits
+local KEEP = 31 * 86400 * 1000 -- milliseconds that the time is kept after the last ban or rule
+-- What other programs have written here is not obeyed: it may be anything.
+for n, kind in ipairs({ 'zset', 'hash', 'zset', 'string' }) do
+  local found = call('TYPE', KEYS[n]).ok
+  if found ~= kind and found ~= 'none' then call('DEL', KEYS[n]) end
+end
+
+local clock, told = call('TIME'), tonumber(ARGV[1]) or 0
 local now = clock[1] * 1000000 + clock[2]
 local latest, ahead = match(call('GET', KEYS[4]) or '', '^(%d+) (%d+)$')
 latest, ahead = tonumber(latest) or 0, tonumber(ahead) or 0
 if max(latest - now, ahead) > MAX_AHEAD then latest, ahead = 0, 0 end
+if told - now > MAX_AHEAD then told = 0 end
 ahead = max(ahead, latest - now)
+local is_time_lost = told > now + ahead
+ahead = max(ahead, told - now)
 now = now + ahead
 local format = string.format
 local MAX_REPORTED = 128 -- the largest number of keys in a reply
@@ -70,19 +82,27 @@ local last = call('ZRANGE', KEYS[3], -1, -1, 'WITHSCORES')[2]
 if last then
   local lifetime = format('%.0f', max(1, (last - now) / 1000 + 1000))
   -- A store that is full still tells of bans.
-  redis.pcall('SET', KEYS[4], format('%.0f %.0f', now, ahead), 'PX', lifetime)
+  redis.pcall('SET', KEYS[4], format('%.0f %.0f', now, ahead), 'PX', KEEP)
   if #ARGV > 1 then
     for n = 1, 3 do call('PEXPIRE', KEYS[n], lifetime) end
   end
 end
 
--- A node that was told a later time was told by a store that has lost its times: everything is told again.
-local since = (tonumber(ARGV[1]) or 0) <= now and ARGV[1] or '0'
-local reported = call('ZRANGEBYSCORE', KEYS[1], since, '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_REPORTED)
-local reply = { format('%.0f', #reported < 2 * MAX_REPORTED and now or reported[#reported]) }
+-- A store that has lost its time may have told other nodes of bans as of an earlier one.
+local since = is_time_lost and 0 or told
+local reported = call('ZRANGEBYSCORE', KEYS[1], format('%.0f', since), format('%.0f', now),
+  'WITHSCORES', 'LIMIT', 0, MAX_REPORTED)
+local following = now
+if #reported == 2 * MAX_REPORTED then
+  -- With more bans of the same microsecond the next call would be told the same.
+  following = max(tonumber(reported[#reported]), tonumber(reported[2]) + 1)
+end
+local reply = { format('%.0f', following) }
 for n = 1, #reported, 2 do
   local _, till = read(reported[n])
-  if till > 0 then
+  if #reported[n] > MAX_KEY or not match(reported[n], '^%x+$') then
+    drop({ reported[n] })
+  elseif till > 0 then
     for _, value in ipairs({ reported[n], reported[n + 1], format('%.0f', till - now) }) do
       reply[#reply + 1] = value
     end

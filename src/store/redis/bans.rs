@@ -58,7 +58,8 @@ struct SharedBan {
 pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
     let mut since = "0".to_owned();
     let mut failing = false;
-    let mut pause = EXCHANGE_EVERY;
+    // A node that has just begun does not use denials of others before it has heard of the bans.
+    let mut pause = Duration::ZERO;
     loop {
         tokio::time::sleep(pause).await;
         pause = EXCHANGE_EVERY;
@@ -158,8 +159,16 @@ fn parse_reply(value: &Value) -> Option<BanReply> {
     let next_since = words.next()??.parse().ok()?;
     let mut bans = Vec::new();
     while let Some(key) = words.next() {
-        let (key, reported_at) = (key?.parse().ok()?, words.next()??.parse().ok()?);
-        bans.push(SharedBan { key, reported_at, left: words.next()??.parse().ok()? });
+        bans.extend(parse_ban([key, words.next()?, words.next()?]));
     }
     Some(BanReply { next_since, bans })
+}
+
+/// `None`: another program wrote it.
+fn parse_ban([key, reported_at, left]: [Option<&str>; 3]) -> Option<SharedBan> {
+    Some(SharedBan {
+        key: key?.parse().ok()?,
+        reported_at: reported_at?.parse().ok()?,
+        left: left?.parse().ok()?,
+    })
 }

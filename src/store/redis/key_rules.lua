@@ -1,14 +1,15 @@
 -- Keeps the rules that operators make for keys, and tells nodes what has changed.
 --
--- KEYS[1]        a hash: the field `version`, a number that grows with each change, `mark`, a random text of the latest
---                change, `time`, as in bans.lua the latest time and by how much it is ahead of the clock, and for each rule a field, whose value is the time at which the rule ends, that at which it was
---                made, each with a blank behind it, and a text of the nodes
--- KEYS[2]        a sorted set by version: the mark of each change, `version at mark`, what nodes have to do once,
---                `version word key`, and the time of changes that lift bans, `version time now`
--- KEYS[3..5]     the bans (bans.lua)
+-- KEYS[1]        a hash: the field `version`, the time of the latest change, `mark`, a random text of it, and for each rule a
+--                field, whose value is the time at which the rule ends, that at which it was made, each with a blank behind it,
+--                and a text of the nodes
+-- KEYS[2]        a sorted set by version: the mark of each change, `version at mark`, and what nodes have to do once,
+--                `version word key`
+-- KEYS[3..6]     the bans, and the latest time (bans.lua)
 -- ARGV[1..2]     the version that the node knows, and its mark; 0: none
 -- ARGV[3]        the mark of these changes
 -- ARGV[4]        `all`: the node wants all rules, also if it knows them
+-- ARGV[5]        the latest time that a store has told the node
 -- ARGV           then changes:
 --                  put field span made text   adds a rule that lasts for `span`, or replaces it
 --                  drop field                 removes it
@@ -18,46 +19,50 @@
 --                  keep field span made text  adds a rule, or replaces one that was made before
 --                  gone field made            removes a rule that was made before
 -- returns        the version and its mark; then, if the node knows another one or wants all: for each rule `rule`, its
---                field, the rest of its span, its text; and for each thing to do since then `do`, its version, word, key, and
---                its time; 0: unknown. What was reported later than a lift (bans.lua) is another ban, and stays
+--                field, the rest of its span, its text; and for each thing to do since then `do`, its version, word, key
 --
--- Times are in microseconds since the epoch, spans in microseconds, and they do not go back (bans.lua says why). With more than 1,000 rules a `put` changes nothing, and
--- the reply is the word `full`. If what the node knows is not in the history of this store, the store has lost data or is
--- another one: nothing changes, and the reply is the word `lost`, except to `keep` and `gone`, by which a node tells it.
+-- Times are in microseconds since the epoch, spans in microseconds. They do not go back, also in a store that has lost
+-- everything (bans.lua says how): so each change has a higher version than all changes that nodes have heard of before. With
+-- more than 1,000 rules a `put` changes nothing, and the reply is the word `full`. If what the node knows is not in the history
+-- of this store, the store has lost data or is another one: nothing changes, and the reply is the word `lost`, except to `keep`
+-- and `gone`, by which a node tells it.
 --
--- Example: `7 a1 b2 - drop o4711` on a store of version 7 with the mark a1 removes one rule; the reply is `8`, `b2`, then all
--- rules that are left. Fields that no node writes are left out; with thousands of them the reply is `foreign`.
+-- Example: `7 a1 b2 - 7 drop o4711` on a store of version 7 with the mark a1 removes one rule; the reply is the time, `b2`, then
+-- all rules that are left. Fields that no node writes are left out; with thousands of them the reply is `foreign`.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
-local clock = call('TIME')
-local clock_time = clock[1] * 1000000 + clock[2]
 local format, match, max = string.format, string.match, math.max
 local MAX_AHEAD = 31 * 86400 * 1000000 -- no clock is set back by more; another program wrote it
 local MAX_RULES = 1000
 local MAX_MERGED = 4000 -- nodes that tell their rules again must not be refused, and must not fill the store
 local MAX_EVENTS = 2000 -- a node that was away for more has forgotten what the keys spent anyway
 local KEEP = 31 * 86400 * 1000 -- milliseconds: longer than any rule lasts
+local KEEP_LIFT = 86400 * 1000000 -- how long a node may be away that has banned the key before
 local MAX_VERSION = 2 ^ 52 -- numbers are exact up to here
 local MAX_TEXT = 8192 -- bytes
 local LENGTHS = { put = 5, keep = 5, gone = 3 }
 
 -- What other programs have written here is not obeyed: it may be anything.
-for n, kind in ipairs({ 'hash', 'zset' }) do
+for n, kind in pairs({ 'hash', 'zset', [6] = 'string' }) do
   local found = call('TYPE', KEYS[n]).ok
   if found ~= kind and found ~= 'none' then call('DEL', KEYS[n]) end
 end
 if call('HLEN', KEYS[1]) > MAX_MERGED + 100 then return { 'foreign' } end
 
+local clock, told = call('TIME'), tonumber(ARGV[5]) or 0
+local now = clock[1] * 1000000 + clock[2]
+local latest, ahead = match(call('GET', KEYS[6]) or '', '^(%d+) (%d+)$')
+latest, ahead = tonumber(latest) or 0, tonumber(ahead) or 0
+if max(latest - now, ahead) > MAX_AHEAD then latest, ahead = 0, 0 end
+if told - now > MAX_AHEAD then told = 0 end
+ahead = max(ahead, latest - now, told - now)
+now = now + ahead
+
 local known, known_mark = tonumber(ARGV[1]) or 0, ARGV[2]
 local version = tonumber(match(call('HGET', KEYS[1], 'version') or '', '^%d+$') or '0')
 if version > MAX_VERSION then version = 0 end
 local mark = call('HGET', KEYS[1], 'mark') or ''
-local latest, ahead = match(call('HGET', KEYS[1], 'time') or '', '^(%d+) (%d+)$')
-latest, ahead = tonumber(latest) or 0, tonumber(ahead) or 0
-if max(latest - clock_time, ahead) > MAX_AHEAD then latest, ahead = 0, 0 end
-ahead = max(ahead, latest - clock_time)
-local now = clock_time + ahead
-local first = ARGV[5]
+local first = ARGV[6]
 local is_merge = first == 'keep' or first == 'gone'
 
 local function all()
@@ -93,7 +98,7 @@ if first then
     made_at[rule.field] = rule.made
     count = count + 1
   end
-  local has_put, n = false, 5
+  local has_put, n = false, 6
   while n <= #ARGV do
     local word, name = ARGV[n], ARGV[n + 1]
     if (word == 'put' or word == 'keep') and not made_at[name] then count = count + 1 end
@@ -101,12 +106,11 @@ if first then
     n = n + (LENGTHS[word] or 2)
   end
   if has_put and count > MAX_RULES or count > MAX_MERGED then return { 'full' } end
-  version = max(version, known) + 1
+  version = max(version + 1, known + 1, told + 1, now)
   mark = ARGV[3]
   call('HSET', KEYS[1], 'version', format('%.0f', version), 'mark', mark)
   call('ZADD', KEYS[2], format('%.0f', version), format('%.0f at %s', version, mark))
-  n = 5
-  local lifted_at
+  n = 6
   while n <= #ARGV do
     local word, name = ARGV[n], ARGV[n + 1]
     if word == 'put' or word == 'keep' then
@@ -121,17 +125,13 @@ if first then
       call('ZADD', KEYS[2], format('%.0f', version), format('%.0f %s %s', version, word, name))
     end
     if word == 'lift' then
-      -- The time of bans may be ahead of the clock.
-      local reported = tonumber(redis.pcall('ZSCORE', KEYS[3], name)) or 0
-      lifted_at = max(lifted_at or clock_time, reported)
+      -- It is kept as one that has ended now: a node that was away may report it later.
       redis.pcall('ZREM', KEYS[3], name)
-      redis.pcall('HDEL', KEYS[4], name)
-      redis.pcall('ZREM', KEYS[5], name)
+      redis.pcall('HSET', KEYS[4], name, format('0 %.0f 1', now))
+      redis.pcall('ZADD', KEYS[5], format('%.0f', now + KEEP_LIFT), name)
+      for k = 3, 5 do redis.pcall('PEXPIRE', KEYS[k], KEEP) end
     end
     n = n + (LENGTHS[word] or 2)
-  end
-  if lifted_at then
-    call('ZADD', KEYS[2], format('%.0f', version), format('%.0f time %.0f', version, lifted_at))
   end
   call('ZREMRANGEBYRANK', KEYS[2], 0, -MAX_EVENTS - 1)
   call('PEXPIRE', KEYS[1], KEEP)
@@ -140,9 +140,9 @@ end
 
 local reply = { format('%.0f', version), mark }
 local is_new = version ~= known or mark ~= known_mark
--- While there are rules besides `version`, `mark` and `time`. A store that is full still tells of them.
-if call('HLEN', KEYS[1]) > (latest > 0 and 3 or 2) then
-  redis.pcall('HSET', KEYS[1], 'time', format('%.0f %.0f', now, ahead))
+-- While there are rules besides `version` and `mark`. A store that is full still tells of them.
+if first or call('HLEN', KEYS[1]) > 2 then
+  redis.pcall('SET', KEYS[6], format('%.0f %.0f', now, ahead), 'PX', KEEP)
 end
 if is_new or ARGV[4] == 'all' then
   for _, rule in ipairs(all()) do
@@ -153,15 +153,10 @@ if is_new or ARGV[4] == 'all' then
 end
 if not is_new then return reply end
 -- A node that knows nothing is told everything: nodes that have ended may have published what they counted before.
-local events, times = call('ZRANGEBYSCORE', KEYS[2], format('(%.0f', known), '+inf'), {}
-for _, event in ipairs(events) do
-  local number, time = match(event, '^(%d+) time (%d+)$')
-  if number then times[number] = time end
-end
-for _, event in ipairs(events) do
+for _, event in ipairs(call('ZRANGEBYSCORE', KEYS[2], format('(%.0f', known), '+inf')) do
   local number, word, key = match(event, '^(%d+) (%a+) (%x+)$')
   if word == 'reset' or word == 'lift' then
-    for _, value in ipairs({ 'do', number, word, key, times[number] or '0' }) do reply[#reply + 1] = value end
+    for _, value in ipairs({ 'do', number, word, key }) do reply[#reply + 1] = value end
   end
 end
 return reply

@@ -72,7 +72,7 @@ pub struct RulesVersion {
 }
 
 impl RulesVersion {
-    /// Grows with each change in one history.
+    /// The time of the change that led to it, in microseconds by the store: higher than that of all changes before.
     pub const fn number(&self) -> u64 {
         self.number
     }
@@ -89,6 +89,8 @@ pub struct RulesQuestion<'q> {
     pub changes: &'q [RuleChange],
     /// Its date, from which rules have their ends.
     pub date: Nanos,
+    /// The latest time that a store has told it, in microseconds.
+    pub told: u64,
 }
 
 /// What the store tells a node.
@@ -105,24 +107,12 @@ pub struct RuleNews {
 /// What all nodes do once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleEvent {
-    /// The number of the change, which is a version of the rules.
+    /// The number of the change, which is a version of the rules, and the time of the change by the store.
     pub number: u64,
     /// The key.
     pub key: KeyHash,
-    /// What is done.
-    pub kind: RuleEventKind,
-}
-
-/// What all nodes do once for a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RuleEventKind {
-    /// They forget what it has spent.
-    Reset,
-    /// They lift the ban that a penalty gave it.
-    Lift {
-        /// Bans that were reported later stay: microseconds by the clock of the store. `None`: it was not told.
-        reported_until: Option<u64>,
-    },
+    /// Whether the ban of the key is lifted; otherwise its spending is forgotten.
+    pub is_lift: bool,
 }
 
 /// Why a change of the rules is not made.
@@ -181,15 +171,16 @@ impl SharedStore {
         &self,
         question: RulesQuestion<'_>,
     ) -> Result<RuleNews, RuleChangeError> {
-        let RulesQuestion { known, wants_all, changes, date } = question;
+        let RulesQuestion { known, wants_all, changes, date, told } = question;
         // It only has to differ from the marks of other changes.
         let mark = format!("{:016x}", fastrand::u64(..));
         let all = if wants_all { "all" } else { "-" };
+        let number = known.number.to_string();
         let mut arguments =
-            vec![known.number.to_string(), known.mark.clone(), mark, all.to_owned()];
+            vec![number, known.mark.clone(), mark, all.to_owned(), told.to_string()];
         changes.iter().for_each(|change| change.write(&mut arguments, date));
         let batcher = self.batcher();
-        let names = ["rules", "changes", "at", "of", "over"];
+        let names = ["rules", "changes", "at", "of", "over", "time"];
         let keys = names.map(|name| format!("{}:{{{HASH_TAG}}}:{name}", batcher.prefix));
         let slot = self.rules_slot();
         let reply = batcher.transport.evaluate(slot, SCRIPT, &keys, &arguments, TIMEOUT).await?;
@@ -325,14 +316,13 @@ fn parse_news(reply: &[String], question: RulesQuestion<'_>) -> Option<RuleNews>
             }
             "do" => {
                 let (number, word) = (words.next()?.parse().ok()?, words.next()?);
-                let key = words.next()?.parse().ok()?;
-                let time: u64 = words.next()?.parse().ok()?;
-                let kind = match word {
-                    "reset" => RuleEventKind::Reset,
-                    "lift" => RuleEventKind::Lift { reported_until: (time > 0).then_some(time) },
+                let is_lift = match word {
+                    "reset" => false,
+                    "lift" => true,
                     _ => return None,
                 };
-                news.once.push(RuleEvent { number, key, kind });
+                let key = words.next()?.parse().ok()?;
+                news.once.push(RuleEvent { number, key, is_lift });
             }
             _ => return None,
         }
@@ -362,7 +352,7 @@ mod tests {
     }
 
     fn question(known: &RulesVersion, date: Nanos) -> RulesQuestion<'_> {
-        RulesQuestion { known, wants_all: false, changes: &[], date }
+        RulesQuestion { known, wants_all: false, changes: &[], date, told: 0 }
     }
 
     #[test]

@@ -64,8 +64,8 @@ pub use fleet::{
     ReceivedChunk,
 };
 pub use key_rules::{
-    CellAddress, MAX_KEY_RULES, RuleChange, RuleChangeError, RuleEvent, RuleEventKind, RuleNews,
-    RulesQuestion, RulesVersion,
+    CellAddress, MAX_KEY_RULES, RuleChange, RuleChangeError, RuleEvent, RuleNews, RulesQuestion,
+    RulesVersion,
 };
 pub use metrics::{CallOutcome, StoreMetrics};
 #[cfg(feature = "redis")]

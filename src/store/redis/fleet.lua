@@ -33,7 +33,7 @@ local NODES, ORDER, TEXTS, ENDS, STATE = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEY
 local clock = call('TIME')
 local micros = clock[1] * 1000000 + clock[2]
 local floor, max, min = math.floor, math.max, math.min
-local find, format, gsub, match, sub = string.find, string.format, string.gsub, string.match, string.sub
+local find, format, match, sub = string.find, string.format, string.match, string.sub
 local now = floor(micros / 1000)
 local MAX_NODES = 1024 -- the node that is live for the shortest time is dropped
 local MAX_LIVENESS = 600000
@@ -89,15 +89,16 @@ local is_heard = live_until and tonumber(live_until) - liveness >= known_time
 local is_anew = ARGV[3] ~= mark or cursor > sequence or not is_heard
 if is_anew then cursor = 0 end
 
--- After the clock of the server was set back, nodes of the future are dropped too. Those that live are back soon.
-call('ZREMRANGEBYSCORE', NODES, '-inf', decimal(now))
-call('ZREMRANGEBYSCORE', NODES, '(' .. decimal(now + MAX_LIVENESS), '+inf')
 if ARGV[8] == 'leave' then
   call('ZREM', NODES, node)
 else
+  -- The first write: a server that is full refuses it, and with it all that follows.
   call('ZADD', NODES, decimal(now + liveness), node)
-  call('ZREMRANGEBYRANK', NODES, 0, -MAX_NODES - 1)
 end
+-- After the clock of the server was set back, nodes of the future are dropped too. Those that live are back soon.
+call('ZREMRANGEBYSCORE', NODES, '-inf', decimal(now))
+call('ZREMRANGEBYSCORE', NODES, '(' .. decimal(now + MAX_LIVENESS), '+inf')
+call('ZREMRANGEBYRANK', NODES, 0, -MAX_NODES - 1)
 
 local function drop(chunks)
   if #chunks == 0 then return end
@@ -129,39 +130,31 @@ local last = tonumber(call('ZRANGE', ENDS, -1, -1, 'WITHSCORES')[2] or now)
 local kept = min(max(liveness, last - now), MAX_SPAN) + KEPT_LONGER
 for n = 1, 5 do call('PEXPIRE', KEYS[n], decimal(kept)) end
 
--- Whether a text is UTF-8 (RFC 3629, section 4): nothing else than ASCII is left once its sequences are replaced.
-local SEQUENCES = {
-  '\240[\144-\191][\128-\191][\128-\191]', '[\241-\243][\128-\191][\128-\191][\128-\191]',
-  '\244[\128-\143][\128-\191][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
-  '\237[\128-\159][\128-\191]', '[\194-\223][\128-\191]',
-}
-local function is_utf8(text)
-  if not find(text, '[\128-\255]') then return true end
-  for _, sequence_of_bytes in ipairs(SEQUENCES) do text = gsub(text, sequence_of_bytes, '.') end
-  return not find(text, '[\128-\255]')
-end
-
--- The text of a chunk that this node has to read.
+-- The text of a chunk that this node has to read, and the bytes that were looked at. Nodes write ASCII: other texts, which a
+-- client could not read, are another program's.
 local function text_of(chunk)
-  if sub(chunk, 17) ~= match(chunk, ':%d+$') or not is_id(sub(chunk, 1, 16)) or #chunk > 22 then return nil end
+  if sub(chunk, 17) ~= match(chunk, ':%d+$') or not is_id(sub(chunk, 1, 16)) or #chunk > 22 then return nil, 0 end
   local ends = sub(chunk, 1, 16) ~= node and call('ZSCORE', ENDS, chunk)
-  if not ends or tonumber(ends) <= now then return nil end
-  local text = call('HGET', TEXTS, chunk)
-  return text and text ~= '' and #text <= MAX_TEXT and is_utf8(text) and text or nil
+  if not ends or tonumber(ends) <= now then return nil, 0 end
+  local text = call('HGET', TEXTS, chunk) or ''
+  local is_told = text ~= '' and #text <= MAX_TEXT and not find(text, '[\128-\255]')
+  return is_told and text or nil, #text
 end
 
 -- Appends what lies behind a cursor. Returns the next cursor, and whether more can be read at once.
 local function read(chunks, from)
-  local max_bytes, bytes = number(ARGV[7], MAX_READ * MAX_TEXT), 0
+  local max_bytes, bytes, seen = number(ARGV[7], MAX_READ * MAX_TEXT), 0, 0
   while true do
     local after = format('(%.17g', from)
     local found =
       call('ZRANGEBYSCORE', ORDER, after, decimal(sequence), 'WITHSCORES', 'LIMIT', 0, MAX_READ)
     for n = 1, #found, 2 do
-      local text = text_of(found[n])
+      local text, size = text_of(found[n])
+      if size > 0 then
+        bytes, seen = bytes + size, seen + 1
+        if seen > 1 and (bytes > max_bytes or #chunks == 2 * MAX_READ) then return from, true end
+      end
       if text then
-        bytes = bytes + #text
-        if #chunks > 0 and (bytes > max_bytes or #chunks == 2 * MAX_READ) then return from, true end
         chunks[#chunks + 1] = found[n]
         chunks[#chunks + 1] = text
       end

@@ -55,3 +55,31 @@ fn a_node_that_comes_later_finds_what_was_counted_before_a_flood() {
         }
     });
 }
+
+#[test]
+fn a_node_without_room_keeps_what_was_counted_under_other_limits() {
+    const LIMITS: &str = "{ tier: estimate, rate: 100/600s, key: client_ip, scope: fleet }
+  single: { tier: estimate, rate: 1/600s, key: client_ip, scope: fleet }";
+    turned(async {
+        let fleet = Fleet::start(5, LIMITS).await;
+        for n in 0..20 {
+            assert_eq!(fleet.passed(1, key(n), 60), 60);
+        }
+        fleet.exchanges(3).await;
+        // More than a node keeps of others. One request is all of the limit of these keys.
+        let mut flood = 1_000_000;
+        for _ in 0..64 {
+            for node in 1..5 {
+                for _ in 0..700 {
+                    flood += 1;
+                    assert!(fleet.allowed_by("single", node, key(flood)));
+                }
+            }
+            fleet.exchanges(1).await;
+        }
+        assert!(fleet.nodes[0].shown_error_of("single") > 0.0, "some were dropped");
+        for n in 0..20 {
+            assert_eq!(fleet.passed(0, key(n), 60), 40, "key {n}");
+        }
+    });
+}

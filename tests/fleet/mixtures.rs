@@ -295,3 +295,20 @@ fn what_was_written_before_the_stores_clock_was_set_back_does_not_count_again() 
         assert_eq!(fleet.passed(3, key(1), 10), 10, "it sent nothing for more than a window");
     });
 }
+
+#[test]
+fn a_node_whose_limits_leave_while_the_store_is_away_deletes_what_it_published_later() {
+    turned(async {
+        let mut fleet = Fleet::start(2, PAGES).await;
+        assert_eq!(fleet.passed(1, key(1), 10), 10);
+        fleet.exchanges(3).await;
+        fleet.store.set(|faults| faults.is_down = true);
+        let alone = fleet.setup.yaml.replace("scope: fleet", "scope: node");
+        fleet.nodes[1].reload(&alone);
+        fleet.exchanges(3).await;
+        fleet.store.set(|faults| faults.is_down = false);
+        fleet.exchanges(5).await;
+        fleet.join().await;
+        assert!(fleet.allowed(2, key(1)), "it counts on the node that left alone");
+    });
+}

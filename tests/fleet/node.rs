@@ -1,7 +1,7 @@
 //! A node: the real engine, the real policy and the real exchange.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -29,6 +29,8 @@ pub(crate) struct Node {
     pub(crate) engine: Engine,
     pub(crate) generation: Generation,
     limit: LimitIndex,
+    /// The policy that its exchange follows after a reload.
+    reloaded: Mutex<Option<Generation>>,
 }
 
 impl Node {
@@ -66,16 +68,27 @@ impl Node {
         let loaded = loaded.unwrap_or_else(|errors| panic!("{}\n{errors}", setup.yaml));
         let (generation, _) = engine.generation(loaded.config.policy, None);
         let (limit, _) = generation.policy().indexed_limits().next().unwrap();
-        Arc::new(Self { engine, generation, limit })
+        Arc::new(Self { engine, generation, limit, reloaded: Mutex::default() })
     }
 
     /// Exchanges counts until the task is ended.
     pub(crate) async fn exchange(self: Arc<Self>) {
         let mut exchange = FleetExchange::default();
         loop {
-            let pause = exchange.step(&self.engine, &FleetLimits::of(&self.generation)).await;
+            let limits = match &*self.reloaded.lock().unwrap() {
+                Some(reloaded) => FleetLimits::of(reloaded),
+                None => FleetLimits::of(&self.generation),
+            };
+            let pause = exchange.step(&self.engine, &limits).await;
             tokio::time::sleep(pause).await;
         }
+    }
+
+    /// Its exchange goes on under another policy.
+    pub(crate) fn reload(&self, yaml: &str) {
+        let loaded = config::read_text(yaml, "fleet.yaml", Path::new("")).unwrap();
+        let (next, _) = self.engine.generation(loaded.config.policy, Some(&self.generation));
+        *self.reloaded.lock().unwrap() = Some(next);
     }
 
     pub(crate) fn estimate(&self) -> &EstimateLimit {
@@ -134,7 +147,16 @@ impl Node {
 
     /// How far the nodes may exceed the limit, as this node shows it, in units.
     pub(crate) fn shown_error(&self) -> f64 {
-        let tag = self.estimate().fleet().unwrap().tag();
-        self.engine.fleet_progress().error(tag) * f64::from(self.estimate().rate().count())
+        self.error_of(self.estimate())
+    }
+
+    /// The same of another limit.
+    pub(crate) fn shown_error_of(&self, name: &str) -> f64 {
+        self.error_of(self.estimate_named(name))
+    }
+
+    fn error_of(&self, estimate: &EstimateLimit) -> f64 {
+        let tag = estimate.fleet().unwrap().tag();
+        self.engine.fleet_progress().error(tag) * f64::from(estimate.rate().count())
     }
 }

@@ -211,16 +211,19 @@ impl FleetExchange {
         channel.exchange(question).await
     }
 
-    /// No limit counts over the fleet any more.
+    /// No limit counts over the fleet any more. What was published is deleted; while the store is away, the next step tries again.
     async fn stop(&mut self, channel: Option<&impl FleetChannel>, engine: &Engine) {
         engine.fleet().progress.set_running(false, engine.now().mono);
         if self.tags.is_empty() {
             return;
         }
-        if let Some(channel) = channel.filter(|channel| channel.is_up()) {
-            self.publication.leave_limits();
-            let chunks: Vec<_> = self.publication.obsolete(None).map(deleted).collect();
-            let _left = self.call(channel, FleetTerms::default(), &chunks, true).await;
+        let Some(channel) = channel.filter(|channel| channel.is_up()) else {
+            return;
+        };
+        self.publication.leave_limits();
+        let chunks: Vec<_> = self.publication.obsolete(None).map(deleted).collect();
+        if self.call(channel, FleetTerms::default(), &chunks, true).await.is_err() {
+            return;
         }
         // The time stays: cells are dated by it.
         let time = std::mem::take(&mut self.time);

@@ -18,7 +18,7 @@ use crate::estimator::FleetCounts;
 use crate::limit::WindowPair;
 use crate::policy::KeyHash;
 
-/// The most counts of other nodes that a node keeps: about 10 MB.
+/// The most counts of other nodes that a node keeps: about 16 MB.
 const MAX_IMPORTED: usize = 131_072;
 
 /// How many counts may be above [`MAX_IMPORTED`] before the lightest are dropped.
@@ -142,6 +142,8 @@ impl Imports {
         tags.into_iter().map(|tag| (tag, counts(tag))).collect()
     }
 
+    /// Drops counts down to [`MAX_IMPORTED`]: the lightest of limits that have more than an equal share of the room, so that a
+    /// flood of keys under one limit hides nothing of another.
     fn drop_lightest(&mut self, limits: &FleetLimits, now: Nanos) {
         if self.counts.len() <= MAX_IMPORTED + SPARE {
             return;
@@ -149,24 +151,69 @@ impl Imports {
         let share = |limit: Option<&FleetLimit>, counted| {
             limit.map_or(0, |limit| limit.share(limit.units(counted, now)))
         };
-        let mut shares: Vec<u64> = self
-            .counts
-            .iter()
-            .map(|((name, _), imported)| share(limits.tagged(name.tag), imported.counted))
-            .collect();
-        let dropped = shares.len() - MAX_IMPORTED;
-        let (_, highest_dropped, _) = shares.select_nth_unstable(dropped - 1);
-        let highest_dropped = *highest_dropped;
-        let (mut left, all_dropped) = (dropped, &mut self.dropped);
-        self.counts.retain(|(name, _), imported| {
-            let limit = limits.tagged(name.tag);
-            let drops = left > 0 && share(limit, imported.counted) <= highest_dropped;
-            if drops {
-                left -= 1;
-                let units = limit.map_or(0, |limit| limit.units(imported.counted, now));
-                all_dropped.record(name.tag, units, now);
+        let mut shares: HashMap<u64, Vec<u64>> = HashMap::new();
+        for ((name, _), imported) in &self.counts {
+            let share = share(limits.tagged(name.tag), imported.counted);
+            shares.entry(name.tag).or_default().push(share);
+        }
+        let room = equal_room(shares.values().map(Vec::len).collect(), MAX_IMPORTED);
+        // For each limit above it, how many are dropped, and the heaviest of them.
+        let mut dropped: HashMap<u64, (usize, u64)> = HashMap::new();
+        for (tag, mut shares) in shares {
+            if let Some(last) = shares.len().saturating_sub(room).checked_sub(1) {
+                let (_, heaviest, _) = shares.select_nth_unstable(last);
+                dropped.insert(tag, (last + 1, *heaviest));
             }
-            !drops
+        }
+        let all_dropped = &mut self.dropped;
+        self.counts.retain(|(name, _), imported| {
+            let Some((left, heaviest)) = dropped.get_mut(&name.tag).filter(|(left, _)| *left > 0)
+            else {
+                return true;
+            };
+            let limit = limits.tagged(name.tag);
+            if share(limit, imported.counted) > *heaviest {
+                return true;
+            }
+            *left -= 1;
+            let units = limit.map_or(0, |limit| limit.units(imported.counted, now));
+            all_dropped.record(name.tag, units, now);
+            false
         });
+    }
+}
+
+/// The largest room such that groups of these sizes, each cut to it, fit into `all`.
+fn equal_room(mut sizes: Vec<usize>, all: usize) -> usize {
+    sizes.sort_unstable();
+    let (mut left, mut groups) = (all, sizes.len());
+    for size in sizes {
+        let room = left / groups;
+        if size > room {
+            return room;
+        }
+        (left, groups) = (left - size, groups - 1);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_above_an_equal_room_are_cut_to_it() {
+        for (sizes, all, expected) in [
+            (vec![], 10, 10),
+            (vec![4, 3], 10, 10),
+            (vec![1, 100], 10, 9),
+            (vec![100, 1, 100, 3], 10, 3),
+            (vec![100, 100, 100], 10, 3),
+            (vec![5, 5], 10, 10),
+        ] {
+            let room = equal_room(sizes.clone(), all);
+            assert_eq!(room, expected, "{sizes:?}");
+            assert!(sizes.iter().map(|size| size.min(&room)).sum::<usize>() <= all);
+        }
     }
 }

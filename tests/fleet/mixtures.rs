@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tollgate::clock::Clock;
-use tollgate::engine::Outcome;
+use tollgate::engine::{FleetOutcome, Outcome};
 use tollgate::policy::KeyHash;
 
 use super::node::{Node, Setup};
@@ -310,5 +310,22 @@ fn a_node_whose_limits_leave_while_the_store_is_away_deletes_what_it_published_l
         fleet.exchanges(5).await;
         fleet.join().await;
         assert!(fleet.allowed(2, key(1)), "it counts on the node that left alone");
+    });
+}
+
+#[test]
+fn a_store_that_takes_longer_than_an_exchange_is_not_away() {
+    turned(async {
+        // A reply takes up to 0.9 s, and an exchange is due each 0.5 s.
+        let slow = Duration::from_millis(450);
+        let fleet = Fleet::start_with(2, PAGES, |faults| faults.slow = slow).await;
+        assert_eq!(fleet.passed(1, key(1), 10), 10);
+        fleet.exchanges(40).await;
+        assert!(!fleet.allowed(0, key(1)));
+        for node in &fleet.nodes {
+            let calls = |outcome| node.engine.fleet_progress().calls(outcome);
+            assert!(calls(FleetOutcome::Ok) > 10);
+            assert_eq!(calls(FleetOutcome::Failed), 0);
+        }
     });
 }

@@ -123,7 +123,7 @@ impl ConfirmCell {
     }
 
     /// Converts the counts if a reload has changed the limit's quota.
-    fn convert_to(&mut self, quota: SlidingWindow, now: Nanos) {
+    pub(super) fn convert_to(&mut self, quota: SlidingWindow, now: Nanos) {
         match self.quota {
             Some(old) if old != quota => {
                 self.counted = quota.convert(&old, self.counted, now);

@@ -176,6 +176,13 @@ impl ConfirmTable {
         }
     }
 
+    /// Converts the cells of a limit whose windows had another length before. It locks every set in turn.
+    pub(super) fn convert(&self, limit: u8, from: Nanos, quota: SlidingWindow, now: Nanos) {
+        for set in &self.sets {
+            set.lock().convert(limit, from, quota, now);
+        }
+    }
+
     /// Frees cells that went idle, in the next sets of the table.
     pub fn sweep(&self, now: Now) {
         let now = self.clock.read(now).earliest;

@@ -1,7 +1,7 @@
 //! One limit of the estimate tier: it asks the sketch first, then the confirm table.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::attempt::{ChargeAttempt, Spending, Suspect, judge_counts};
 use super::confirm::ConfirmTable;
@@ -24,6 +24,8 @@ pub struct EstimateLimit {
     errors: Arc<PeakError>,
     /// What other nodes have counted, if the limit counts over the fleet.
     fleet: Option<Arc<FleetView>>,
+    /// The length of the windows before a reload, in nanoseconds, until its cells are converted. Zero: there is nothing to convert.
+    converts_from: AtomicU64,
 }
 
 /// Proof of a charge, by which it can be refunded.
@@ -51,6 +53,7 @@ impl EstimateLimit {
             sketch: Arc::new(Sketch::new(size, rate.period(), now)),
             errors: Arc::default(),
             fleet: None,
+            converts_from: AtomicU64::new(0),
         }
     }
 
@@ -66,13 +69,16 @@ impl EstimateLimit {
     }
 
     /// The limit that replaces `before` after a reload. If the window and the size are unchanged, the sketch is kept.
-    /// Otherwise it starts empty; the cells of the confirm table know their own quota and are converted at their next
-    /// charge.
+    /// Otherwise it starts empty; the cells of the confirm table know their own quota and are converted by the next
+    /// [`EstimateLimit::rotate`], or by a charge before it.
     pub fn after_reload(before: &Self, rate: Rate, expect_per_second: u32, now: Now) -> Self {
         let keeps_sketch = before.sketch.size() == SketchSize::new(rate, expect_per_second)
             && before.rate().period() == rate.period();
         if !keeps_sketch {
             let fresh = Self::numbered(before.number, rate, expect_per_second, now);
+            let old = before.rate().period();
+            let converts_from = if old == rate.period() { 0 } else { old.get() };
+            let fresh = Self { converts_from: AtomicU64::new(converts_from), ..fresh };
             return fresh.in_fleet(before.fleet.clone());
         }
         Self {
@@ -82,6 +88,7 @@ impl EstimateLimit {
             sketch: Arc::clone(&before.sketch),
             errors: Arc::clone(&before.errors),
             fleet: before.fleet.clone(),
+            converts_from: AtomicU64::new(before.converts_from.load(Ordering::Relaxed)),
         }
     }
 
@@ -95,6 +102,8 @@ impl EstimateLimit {
             sketch: Arc::clone(&self.sketch),
             errors: Arc::clone(&self.errors),
             fleet: self.fleet.clone(),
+            // The limit itself does it.
+            converts_from: AtomicU64::new(0),
         }
     }
 
@@ -196,10 +205,15 @@ impl EstimateLimit {
         senders
     }
 
-    /// Begins a new window when the present one is over. It allocates a slot, so housekeeping calls it, not a request.
+    /// Begins a new window when the present one is over, and converts cells after a reload: a key that comes much later is not
+    /// charged then what it sent before. It allocates a slot, so housekeeping calls it, not a request.
     pub fn rotate(&self, table: &ConfirmTable, now: Now) {
         // The grid of the cells, which are judged by the sketch's windows.
         let now = table.clock().read(now).earliest;
+        let old = self.converts_from.swap(0, Ordering::Relaxed);
+        if old > 0 {
+            table.convert(self.number, Nanos::new(old), self.quota, now);
+        }
         self.sketch.rotate(now);
         self.errors.rotate(now.get() / self.rate().period().get());
     }
@@ -251,4 +265,33 @@ impl EstimateLimit {
 
 fn saturated(units: u64) -> u32 {
     u32::try_from(units).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_before_a_reload_to_shorter_windows_counts_from_the_reload() {
+        let at = |seconds| Now { mono: Nanos::from_secs(seconds), wall: Nanos::from_secs(seconds) };
+        let rate = |count, seconds| Rate::new(count, Nanos::from_secs(seconds)).unwrap();
+        let (table, key) = (ConfirmTable::new(64), KeyHash { high: 1, low: 2 });
+        let hour = EstimateLimit::new(rate(60, 3_600), 100, at(7_200));
+        for _ in 0..50 {
+            assert!(hour.charge(&table, key, 1, at(7_200)).0.allowed);
+        }
+        let reloaded = EstimateLimit::after_reload(&hour, rate(20, 5), 100, at(7_200));
+        // A second reload, before housekeeping comes.
+        let short = EstimateLimit::after_reload(&reloaded, rate(21, 5), 100, at(7_200));
+        short.rotate(&table, at(7_200));
+        assert!(!short.charge(&table, key, 1, at(7_201)).0.allowed, "it is known");
+        let verdict = short.judge(&table, key, at(7_240));
+        assert_eq!((verdict.allowed, verdict.remaining), (true, 21), "it sent nothing for 39 s");
+        // Another limit, whose cell has another number, is left alone.
+        let other = EstimateLimit::new(rate(60, 3_600), 100, at(7_200));
+        let its = KeyHash { high: 3, low: 4 };
+        let _charged = other.charge(&table, its, 9, at(7_240));
+        EstimateLimit::after_reload(&hour, rate(20, 5), 100, at(7_240)).rotate(&table, at(7_240));
+        assert_eq!(other.judge(&table, its, at(7_240)).remaining, 51);
+    }
 }

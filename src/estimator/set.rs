@@ -139,6 +139,17 @@ impl Ways {
         cells.filter(|(tag, _)| **tag != UNUSED).map(|(_, cell)| cell)
     }
 
+    /// Converts the cells of a limit that have windows of the length `from`.
+    pub(super) fn convert(&mut self, limit: u8, from: Nanos, quota: SlidingWindow, now: Nanos) {
+        for way in (0..WAYS).filter(|way| self.tags[*way] != UNUSED) {
+            let cell = &mut self.cells[way];
+            let period = cell.quota().map(|quota| quota.rate().period());
+            if self.limits[way] == limit && period == Some(from) {
+                cell.convert_to(quota, now);
+            }
+        }
+    }
+
     /// The keys of the cells.
     pub(super) fn keys(&self) -> [KeyHash; WAYS] {
         self.cells.map(|cell| cell.key())

@@ -1,5 +1,6 @@
 //! What a node has heard of that makes nodes forget: it tells with each chunk how far it is, so that others know which counts
-//! are of the time before. Numbers, and no times: a count is believed as soon as its node has heard, and not before.
+//! are of the time before. Each is the store's number of an event, and not a time of this node: a count is believed as soon as
+//! its node has heard, and not before.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -69,3 +69,17 @@ fn changes_in_a_store_that_has_lost_everything_are_later_than_those_before() {
     let after = version(&reply(&lua, BEGIN - HOUR, 0, &["reset", "3f"]));
     assert!(after > version(&told));
 }
+
+#[test]
+fn a_version_that_another_program_wrote_hides_no_change() {
+    for text in ["4503599627370495", "1810000000000000", "99999999999999999999", "-1", "x"] {
+        let lua = Server::new();
+        let hash = [("version".to_owned(), text.to_owned())].into();
+        lua.put("rules", support::lua::Kept::Hash(hash));
+        let before: u64 = reply(&lua, BEGIN, 0, &[])[0].parse().unwrap();
+        let told = reply(&lua, BEGIN, before, &["reset", "1f"]);
+        let after: u64 = told[0].parse().unwrap();
+        assert!(before < BEGIN + HOUR && after < BEGIN + HOUR, "{text}: {before} {after}");
+        assert_eq!(told[2..], ["do", &*told[0], "reset", "1f"].map(str::to_owned), "{text}");
+    }
+}

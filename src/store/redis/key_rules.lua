@@ -38,7 +38,6 @@ local MAX_MERGED = 4000 -- nodes that tell their rules again must not be refused
 local MAX_EVENTS = 2000 -- a node that was away for more has forgotten what the keys spent anyway
 local KEEP = 31 * 86400 * 1000 -- milliseconds: longer than any rule lasts
 local KEEP_LIFT = 86400 * 1000000 -- how long a node may be away that has banned the key before
-local MAX_VERSION = 2 ^ 52 -- numbers are exact up to here
 local MAX_TEXT = 8192 -- bytes
 local LENGTHS = { put = 5, keep = 5, gone = 3 }
 
@@ -60,7 +59,8 @@ now = now + ahead
 
 local known, known_mark = tonumber(ARGV[1]) or 0, ARGV[2]
 local version = tonumber(match(call('HGET', KEYS[1], 'version') or '', '^%d+$') or '0')
-if version > MAX_VERSION then version = 0 end
+-- A node that is told of the future would take all changes until then for made ones.
+if version - now > MAX_AHEAD then version = 0 end
 local mark = call('HGET', KEYS[1], 'mark') or ''
 local first = ARGV[6]
 local is_merge = first == 'keep' or first == 'gone'

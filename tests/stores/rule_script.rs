@@ -3,7 +3,10 @@
 
 use support::lua::Server;
 
-const SCRIPT: &str = include_str!("../../src/store/redis/key_rules.lua");
+const SCRIPT: &str = concat!(
+    include_str!("../../src/store/redis/common.lua"),
+    include_str!("../../src/store/redis/key_rules.lua")
+);
 
 const BEGIN: u64 = 1_800_000_000_000_000;
 const SECOND: u64 = 1_000_000;

@@ -11,10 +11,9 @@
 -- returns        ARGV[1] of the next call, then, for each key of which a ban was reported since ARGV[1]: the key, when it was
 --                reported last, and the rest of its ban; what is left of one that has ended is negative
 --
--- Times are in microseconds since the epoch, spans in microseconds. They do not go back: while the server's clock is behind what it
--- was before (it was set back, or another server took over), or behind what a node was told, time goes on from there. So no ban
--- lasts longer or begins anew, and what is reported later has a later time. Example: `0 k 60000000 60000000 60000000 30000000 1000`
--- records that `k` was banned for a minute one millisecond ago.
+-- Times are in microseconds since the epoch, spans in microseconds. They do not go back (common.lua): so no ban lasts longer or
+-- begins anew, and what is reported later has a later time. Example: `0 k 60000000 60000000 60000000 30000000 1000` records that `k`
+-- was banned for a minute one millisecond ago.
 --
 -- A ban doubles with each ban that is not forgiven, up to the longest one, and begins when its node made it. So a ban
 -- that arrives late or twice bans no key for longer. A key that is banned is not banned again by another node. A ban that was
@@ -22,29 +21,15 @@
 -- ended are told too: a node that did not hear of one in time shall forget the denials that led to it.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
-local floor, max, min, match = math.floor, math.max, math.min, string.match
-local MAX_AHEAD = 31 * 86400 * 1000000 -- no clock is set back by more; another program wrote it
+local floor, max, min = math.floor, math.max, math.min
+local format, match = string.format, string.match
 local MAX_KEY = 32 -- hexadecimal digits
-local KEEP = 31 * 86400 * 1000 -- milliseconds that the time is kept after the last ban or rule
--- What other programs have written here is not obeyed: it may be anything.
-for n, kind in ipairs({ 'zset', 'hash', 'zset', 'string' }) do
-  local found = call('TYPE', KEYS[n]).ok
-  if found ~= kind and found ~= 'none' then call('DEL', KEYS[n]) end
-end
-
-local clock, told = call('TIME'), tonumber(ARGV[1]) or 0
-local now = clock[1] * 1000000 + clock[2]
-local latest, ahead = match(call('GET', KEYS[4]) or '', '^(%d+) (%d+)$')
-latest, ahead = tonumber(latest) or 0, tonumber(ahead) or 0
-if max(latest - now, ahead) > MAX_AHEAD then latest, ahead = 0, 0 end
-if told - now > MAX_AHEAD then told = 0 end
-ahead = max(ahead, latest - now)
-local is_time_lost = told > now + ahead
-ahead = max(ahead, told - now)
-now = now + ahead
-local format = string.format
 local MAX_REPORTED = 128 -- the largest number of keys in a reply
 local MAX_KEPT = 65536 -- the largest number of keys; the key that is forgiven first is dropped
+
+delete_foreign({ 'zset', 'hash', 'zset', 'string' })
+local time = read_time(KEYS[4], ARGV[1])
+local now = time.now
 
 local function read(key)
   local text = call('HGET', KEYS[2], key)
@@ -81,15 +66,14 @@ if over > 0 then drop(call('ZRANGE', KEYS[3], 0, over - 1)) end
 local last = call('ZRANGE', KEYS[3], -1, -1, 'WITHSCORES')[2]
 if last then
   local lifetime = format('%.0f', max(1, (last - now) / 1000 + 1000))
-  -- A store that is full still tells of bans.
-  redis.pcall('SET', KEYS[4], format('%.0f %.0f', now, ahead), 'PX', KEEP)
+  keep_time(KEYS[4], time)
   if #ARGV > 1 then
     for n = 1, 3 do call('PEXPIRE', KEYS[n], lifetime) end
   end
 end
 
 -- A store that has lost its time may have told other nodes of bans as of an earlier one.
-local since = is_time_lost and 0 or told
+local since = time.is_lost and 0 or time.told
 local reported = call('ZRANGEBYSCORE', KEYS[1], format('%.0f', since), format('%.0f', now),
   'WITHSCORES', 'LIMIT', 0, MAX_REPORTED)
 local following = now

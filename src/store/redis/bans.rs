@@ -19,7 +19,7 @@ use crate::policy::KeyHash;
 use crate::store::{Ban, Bans};
 
 /// The script that keeps the bans.
-const SCRIPT: &str = include_str!("bans.lua");
+const SCRIPT: &str = concat!(include_str!("common.lua"), include_str!("bans.lua"));
 
 /// The time between two exchanges. A ban reaches another node within two intervals.
 const EXCHANGE_EVERY: Duration = Duration::from_millis(300);

@@ -5,7 +5,7 @@
 --                and a text of the nodes
 -- KEYS[2]        a sorted set by version: the mark of each change, `version at mark`, and what nodes have to do once,
 --                `version word key`
--- KEYS[3..6]     the bans, and the latest time (bans.lua)
+-- KEYS[3..6]     the bans, and the latest time (bans.lua, common.lua)
 -- ARGV[1..2]     the version that the node knows, and its mark; 0: none
 -- ARGV[3]        the mark of these changes
 -- ARGV[4]        `all`: the node wants all rules, also if it knows them
@@ -22,7 +22,7 @@
 --                field, the rest of its span, its text; and for each thing to do since then `do`, its version, word, key
 --
 -- Times are in microseconds since the epoch, spans in microseconds. They do not go back, also in a store that has lost
--- everything (bans.lua says how): so each change has a higher version than all changes that nodes have heard of before. With
+-- everything (common.lua): so each change has a higher version than all changes that nodes have heard of before. With
 -- more than 1,000 rules a `put` changes nothing, and the reply is the word `full`. If what the node knows is not in the history
 -- of this store, the store has lost data or is another one: nothing changes, and the reply is the word `lost`, except to `keep`
 -- and `gone`, by which a node tells it.
@@ -32,30 +32,18 @@
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local format, match, max = string.format, string.match, math.max
-local MAX_AHEAD = 31 * 86400 * 1000000 -- no clock is set back by more; another program wrote it
 local MAX_RULES = 1000
 local MAX_MERGED = 4000 -- nodes that tell their rules again must not be refused, and must not fill the store
 local MAX_EVENTS = 2000 -- a node that was away for more has forgotten what the keys spent anyway
-local KEEP = 31 * 86400 * 1000 -- milliseconds: longer than any rule lasts
 local KEEP_LIFT = 86400 * 1000000 -- how long a node may be away that has banned the key before
 local MAX_TEXT = 8192 -- bytes
 local LENGTHS = { put = 5, keep = 5, gone = 3 }
 
--- What other programs have written here is not obeyed: it may be anything.
-for n, kind in pairs({ 'hash', 'zset', [6] = 'string' }) do
-  local found = call('TYPE', KEYS[n]).ok
-  if found ~= kind and found ~= 'none' then call('DEL', KEYS[n]) end
-end
+delete_foreign({ 'hash', 'zset', [6] = 'string' })
 if call('HLEN', KEYS[1]) > MAX_MERGED + 100 then return { 'foreign' } end
 
-local clock, told = call('TIME'), tonumber(ARGV[5]) or 0
-local now = clock[1] * 1000000 + clock[2]
-local latest, ahead = match(call('GET', KEYS[6]) or '', '^(%d+) (%d+)$')
-latest, ahead = tonumber(latest) or 0, tonumber(ahead) or 0
-if max(latest - now, ahead) > MAX_AHEAD then latest, ahead = 0, 0 end
-if told - now > MAX_AHEAD then told = 0 end
-ahead = max(ahead, latest - now, told - now)
-now = now + ahead
+local time = read_time(KEYS[6], ARGV[5])
+local now = time.now
 
 local known, known_mark = tonumber(ARGV[1]) or 0, ARGV[2]
 local version = tonumber(match(call('HGET', KEYS[1], 'version') or '', '^%d+$') or '0')
@@ -106,7 +94,7 @@ if first then
     n = n + (LENGTHS[word] or 2)
   end
   if has_put and count > MAX_RULES or count > MAX_MERGED then return { 'full' } end
-  version = max(version + 1, known + 1, told + 1, now)
+  version = max(version + 1, known + 1, time.told + 1, now)
   mark = ARGV[3]
   call('HSET', KEYS[1], 'version', format('%.0f', version), 'mark', mark)
   call('ZADD', KEYS[2], format('%.0f', version), format('%.0f at %s', version, mark))
@@ -140,10 +128,8 @@ end
 
 local reply = { format('%.0f', version), mark }
 local is_new = version ~= known or mark ~= known_mark
--- While there are rules besides `version` and `mark`. A store that is full still tells of them.
-if first or call('HLEN', KEYS[1]) > 2 then
-  redis.pcall('SET', KEYS[6], format('%.0f %.0f', now, ahead), 'PX', KEEP)
-end
+-- While there are rules besides `version` and `mark`.
+if first or call('HLEN', KEYS[1]) > 2 then keep_time(KEYS[6], time) end
 if is_new or ARGV[4] == 'all' then
   for _, rule in ipairs(all()) do
     for _, value in ipairs({ 'rule', rule.field, format('%.0f', rule.left), rule.text }) do

@@ -19,7 +19,7 @@ use crate::limit::{MICROSECOND, Rate};
 use crate::policy::{KeyHash, KeyRule, Ruling};
 
 /// The script that keeps the rules.
-const SCRIPT: &str = include_str!("key_rules.lua");
+const SCRIPT: &str = concat!(include_str!("common.lua"), include_str!("key_rules.lua"));
 
 /// The script that deletes cells.
 const DELETE: &str = "for n = 1, #KEYS do redis.call('DEL', KEYS[n]) end return {}";

@@ -1,11 +1,12 @@
 //! One limit of the estimate tier: it asks the sketch first, then the confirm table.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::attempt::{ChargeAttempt, Spending, Suspect, judge_counts};
 use super::confirm::ConfirmTable;
 use super::fleet_view::FleetView;
+use super::limit_number::LimitNumber;
 use super::peak_error::PeakError;
 use super::senders::Sender;
 use super::sketch::{Sketch, SketchCharge, SketchReceipt};
@@ -17,8 +18,8 @@ use crate::policy::KeyHash;
 #[derive(Debug)]
 pub struct EstimateLimit {
     quota: SlidingWindow,
-    /// Tells its cells from those of other limits, for lists. Only with more than 256 sketches two have the same number.
-    number: u8,
+    /// Tells its cells from those of other limits, for lists and for the exchange of a fleet.
+    number: LimitNumber,
     expect_per_second: u32,
     sketch: Arc<Sketch>,
     errors: Arc<PeakError>,
@@ -40,11 +41,10 @@ impl EstimateLimit {
     /// A limit under which nothing is spent. `expect_per_second`: requests per second of all keys together; the sketch
     /// is sized for them.
     pub fn new(rate: Rate, expect_per_second: u32, now: Now) -> Self {
-        static NEXT: AtomicU8 = AtomicU8::new(0);
-        Self::numbered(NEXT.fetch_add(1, Ordering::Relaxed), rate, expect_per_second, now)
+        Self::numbered(LimitNumber::take(), rate, expect_per_second, now)
     }
 
-    fn numbered(number: u8, rate: Rate, expect_per_second: u32, now: Now) -> Self {
+    fn numbered(number: LimitNumber, rate: Rate, expect_per_second: u32, now: Now) -> Self {
         let size = SketchSize::new(rate, expect_per_second);
         Self {
             quota: SlidingWindow::new(rate),
@@ -75,7 +75,7 @@ impl EstimateLimit {
         let keeps_sketch = before.sketch.size() == SketchSize::new(rate, expect_per_second)
             && before.rate().period() == rate.period();
         if !keeps_sketch {
-            let fresh = Self::numbered(before.number, rate, expect_per_second, now);
+            let fresh = Self::numbered(before.number.clone(), rate, expect_per_second, now);
             let old = before.rate().period();
             let converts_from = if old == rate.period() { 0 } else { old.get() };
             let fresh = Self { converts_from: AtomicU64::new(converts_from), ..fresh };
@@ -83,7 +83,7 @@ impl EstimateLimit {
         }
         Self {
             quota: SlidingWindow::new(rate),
-            number: before.number,
+            number: before.number.clone(),
             expect_per_second,
             sketch: Arc::clone(&before.sketch),
             errors: Arc::clone(&before.errors),
@@ -97,7 +97,7 @@ impl EstimateLimit {
         debug_assert_eq!(rate.period(), self.rate().period(), "a sketch has one window");
         Self {
             quota: SlidingWindow::new(rate),
-            number: self.number,
+            number: self.number.clone(),
             expect_per_second: self.expect_per_second,
             sketch: Arc::clone(&self.sketch),
             errors: Arc::clone(&self.errors),
@@ -155,7 +155,7 @@ impl EstimateLimit {
         let attempt = ChargeAttempt {
             spot,
             quota: self.quota,
-            limit: self.number,
+            limit: self.number(),
             spending,
             suspect,
             elsewhere,
@@ -179,7 +179,7 @@ impl EstimateLimit {
 
     /// The number by which lists tell its cells from others, in this process.
     pub const fn number(&self) -> u8 {
-        self.number
+        self.number.get()
     }
 
     /// The verdict for a key that never sent anything.
@@ -199,7 +199,7 @@ impl EstimateLimit {
     /// turn: not for the request path.
     pub fn heaviest(&self, table: &ConfirmTable, count: usize, now: Now) -> Vec<Sender> {
         let now = table.clock().read(now).earliest;
-        let mut senders = table.senders(self.number, self.quota, now);
+        let mut senders = table.senders(self.number(), self.quota, now);
         senders.sort_by_key(|sender| std::cmp::Reverse((sender.sent, sender.spent)));
         senders.truncate(count);
         senders
@@ -212,7 +212,7 @@ impl EstimateLimit {
         let now = table.clock().read(now).earliest;
         let old = self.converts_from.swap(0, Ordering::Relaxed);
         if old > 0 {
-            table.convert(self.number, Nanos::new(old), self.quota, now);
+            table.convert(self.number(), Nanos::new(old), self.quota, now);
         }
         self.sketch.rotate(now);
         self.errors.rotate(now.get() / self.rate().period().get());

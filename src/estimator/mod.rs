@@ -19,6 +19,7 @@ mod cell;
 mod confirm;
 mod fleet_view;
 mod limit;
+mod limit_number;
 #[cfg(feature = "bin")]
 mod moved_cells;
 mod peak_error;

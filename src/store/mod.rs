@@ -7,6 +7,7 @@
 //! A store knows keys as hashes and limits as numbers. The meaning of a limit is in [`crate::limit`].
 
 mod accounting;
+mod ban_record;
 mod bans;
 mod budget;
 mod changed_keys;
@@ -24,8 +25,9 @@ mod weight;
 mod written_ahead;
 
 #[cfg(feature = "bin")]
-pub use bans::SavedBan;
-pub use bans::{Ban, Bans, UNREPORTED};
+pub use ban_record::SavedBan;
+pub use ban_record::UNREPORTED;
+pub use bans::{Ban, Bans};
 pub use budget::{BoundedBudget, CellBudget};
 pub use embedded::{CellOwner, EmbeddedStore, SHARDS};
 pub use in_flight::{Acquired, InFlightCounts, InFlightPermit, ReleaseHook};

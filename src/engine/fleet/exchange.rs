@@ -6,18 +6,18 @@
 
 use std::time::Duration;
 
+use super::believed::Believed;
 use super::channel::FleetChannel;
 use super::imports::Imports;
-use super::limits::{FleetLimit, FleetLimits};
+use super::limits::FleetLimits;
+use super::own_counts::own_counts;
 use super::progress::FleetOutcome;
-use super::publication::{NextChunk, OwnCount, Publication};
+use super::publication::{NextChunk, Publication};
 use super::records::{ChunkAddress, ChunkError, CountChunk};
 use super::reports::{Knowledge, RefusedChunks, Reports};
 use super::shared_time::{SharedTime, TimeNews};
 use crate::clock::Nanos;
 use crate::engine::Engine;
-use crate::engine::fleet_denials::denial_key;
-use crate::limit::{FleetBound, WindowPair};
 use crate::policy::FleetTerms;
 use crate::store::redis::{FleetChunk, FleetCursor, FleetNews, FleetQuestion, StoreFailure};
 
@@ -66,23 +66,6 @@ pub struct FleetExchange {
     /// When (monotonic) this node looked at its own counts last.
     looked_at: Option<Nanos>,
     reports: Reports,
-}
-
-/// What may be used of that which other nodes counted. A node that has just begun does not know yet what was forgotten.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Believed {
-    counts: bool,
-    denials: bool,
-}
-
-impl Believed {
-    fn by(engine: &Engine) -> Self {
-        Self { counts: engine.believes_counts(), denials: engine.believes_denials() }
-    }
-
-    fn includes(self, limit: &FleetLimit) -> bool {
-        if limit.view.counts_denials() { self.denials } else { self.counts }
-    }
 }
 
 impl Default for FleetExchange {
@@ -247,7 +230,7 @@ impl FleetExchange {
         let now = engine.shared_instant().earliest;
         // In this order: counts are without what was forgotten before.
         let heard = engine.heard();
-        let own = self.own_counts(engine, limits, terms, now);
+        let own = own_counts(engine, limits, &self.publication, self.nodes, now);
         self.publication.next_chunk(&own, heard, limits, now)
     }
 
@@ -255,51 +238,6 @@ impl FleetExchange {
     fn until_next_look(&self, terms: FleetTerms, now_mono: Nanos) -> Nanos {
         let next = self.looked_at.map_or(Nanos::ZERO, |at| at.saturating_add(terms.every));
         next.saturating_sub(now_mono)
-    }
-
-    /// What this node counted of keys that it publishes: those that are large enough, those that another node has published,
-    /// and those that it has published itself.
-    fn own_counts(
-        &self,
-        engine: &Engine,
-        limits: &FleetLimits,
-        terms: FleetTerms,
-        now: Nanos,
-    ) -> Vec<OwnCount> {
-        let threshold = |limit: &FleetLimit| {
-            FleetBound::of(limit.rate.count(), terms.error_ppm, self.nodes).threshold
-        };
-        let forgotten = &engine.fleet().forgotten;
-        let (mut own, mut banned) = (Vec::new(), Vec::new());
-        engine.confirm_table().visit_counts(|count| {
-            // Its cell is locked: what is tentative of it is known.
-            let tentative = engine.fleet().tentative.of(count.key);
-            for (limit, name) in limits.counted(&count) {
-                let counted = without(count.counted, tentative);
-                let units = limit.units(counted, now);
-                let is_published = self.publication.has(name);
-                if units < threshold(limit) && !is_published && !limit.view.has(count.key) {
-                    continue;
-                }
-                if units == 0 && !is_published {
-                    continue;
-                }
-                if limit.view.counts_denials() {
-                    banned.push((own.len(), limit, denial_key(count.key, count.period)));
-                }
-                let counted = if units > 0 { counted } else { nothing(limit, now) };
-                own.push(OwnCount { name, counted, needed: forgotten.needed(count.key) });
-            }
-        });
-        for (index, limit, key) in banned {
-            // A ban clears the denials that led to it, also those that this node counted.
-            if engine.clear_banned_denials(&limit.view, limit.rate.period(), key)
-                && let Some(cleared) = own.get_mut(index)
-            {
-                cleared.counted = nothing(limit, now);
-            }
-        }
-        own
     }
 
     fn text_of(&self, next: &NextChunk, engine: &Engine, limits: &FleetLimits) -> FleetChunk {
@@ -468,18 +406,6 @@ const fn early(every: Nanos) -> Nanos {
 /// A chunk that is deleted.
 const fn deleted(number: u16) -> FleetChunk {
     FleetChunk { number, text: String::new(), lifetime: MIN_LIVENESS }
-}
-
-/// A count of nothing, in the present window of a limit.
-fn nothing(limit: &FleetLimit, now: Nanos) -> WindowPair {
-    WindowPair::of_counts(((now.get() / limit.rate.period().get()) as u32, 0, 0))
-}
-
-/// A count without some of its units.
-fn without(counted: WindowPair, units: u32) -> WindowPair {
-    let (window, current, previous) = counted.counts();
-    let rest = units.saturating_sub(current);
-    WindowPair::of_counts((window, current.saturating_sub(units), previous.saturating_sub(rest)))
 }
 
 const fn why_of(failure: StoreFailure) -> &'static str {

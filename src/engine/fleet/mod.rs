@@ -9,6 +9,7 @@
 //! refused only if all nodes together certainly counted its limit. Windows are divided by the store's time
 //! (`shared_time.rs`). What is not known of other nodes is not counted: a node that hears nothing counts by itself.
 
+mod believed;
 mod channel;
 mod exchange;
 mod forgotten;
@@ -16,6 +17,7 @@ mod heard;
 mod identity;
 mod imports;
 mod limits;
+mod own_counts;
 mod peaks;
 mod progress;
 mod publication;

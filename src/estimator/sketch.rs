@@ -25,6 +25,9 @@ use crate::policy::KeyHash;
 /// Keys that are read to estimate the noise.
 const NOISE_PROBES: u64 = 64;
 
+/// A time that is behind by so much was set back. By less, the bounds of a shared time have moved.
+const SET_BACK: Nanos = Nanos::from_secs(60);
+
 /// How often a charge is repeated because the slots were rotated meanwhile. For each repetition, two windows must begin
 /// between two instructions.
 const MAX_FOLLOWS: usize = 8;
@@ -152,18 +155,20 @@ impl Sketch {
         }
     }
 
-    /// Begins the window of `now` (wall time) with an empty slot with new seeds, if that window is later than the current one. Of
-    /// several threads that call this at once, one rotates.
+    /// Begins the window of `now` (the time of the confirm table) with an empty slot with new seeds, if that window is later than
+    /// the current one, or the time was set back. Of several threads that call this at once, one rotates.
     pub(super) fn rotate(&self, now: Nanos) {
         let window = now.get() / self.period.get();
-        if self.slots.load().window >= window {
+        let newest = window.saturating_add(SET_BACK.get() / self.period.get() + 1);
+        let is_current = |slots: &SketchSlots| (window..=newest).contains(&slots.window);
+        if is_current(&self.slots.load()) {
             return;
         }
         let Some(_rotating) = self.rotating.try_lock() else {
             return;
         };
         let slots = self.slots.load_full();
-        if slots.window >= window {
+        if is_current(&slots) {
             return;
         }
         // The current slot becomes the previous one, also after a gap of several windows: when a rotation is late, the
@@ -253,6 +258,10 @@ mod tests {
         assert_eq!(sketch.sum(KEY), 0);
         sketch.rotate(at(103).wall);
         sketch.charge(KEY, 1);
-        assert_eq!(sketch.sum(KEY), 1, "a time that runs back rotates nothing");
+        assert_eq!(sketch.sum(KEY), 1, "a time that runs back a little rotates nothing");
+        // The clock was set back.
+        sketch.rotate(at(43).wall);
+        sketch.rotate(at(44).wall);
+        assert_eq!(sketch.sum(KEY), 0);
     }
 }

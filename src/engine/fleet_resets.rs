@@ -31,6 +31,17 @@ impl Engine {
     /// Records that this node has made all changes of operators up to this number.
     pub fn set_heard_changes(&self, changes: u64) {
         self.fleet().made_changes.set_latest(changes);
+        self.bans.set_made_changes(changes);
+    }
+
+    /// Some changes before the one of this number are not known any more. Counts of nodes that had made less are not believed, and
+    /// if this node is one of them, it forgets what it counted itself: somebody may have been forgiven.
+    pub fn forget_before(&self, change: u64) {
+        self.fleet().forgotten.forget_before(change);
+        if self.heard_changes() < change {
+            self.confirm.reset_all();
+            self.bans.forget_all();
+        }
     }
 
     /// Forgets what nodes counted of a key that have not made the change of this number yet.

@@ -18,7 +18,7 @@ use super::saved_state::EngineSource;
 use super::state::Engine;
 use super::succession::{HandedEvent, HandedKey, Successor, Told};
 use crate::clock::Nanos;
-use crate::estimator::{FleetCounts, MovedCell};
+use crate::estimator::{EstimateLimit, FleetCounts, MovedCell};
 use crate::state::{FrameKind, FrameSink, StateSource};
 use crate::store::{InFlightCounts, ReleaseHook};
 
@@ -183,6 +183,11 @@ impl Restorer {
     }
 }
 
+/// What the counts of keys without room are called, in windows of one length. No limit has such a name.
+fn overflow_name(limit: &str, what: &str, sketch: &EstimateLimit) -> String {
+    format!("{limit}\0{what}\0{}", sketch.rate().period().get())
+}
+
 /// What the counts of the denials under a limit are called. No limit has such a name.
 fn denials_name(limit: &str) -> String {
     format!("{limit}\0denials")
@@ -194,7 +199,7 @@ impl Engine {
         if let Some((earliest, latest)) = record.time {
             self.confirm.clock().set(earliest, latest);
         }
-        self.fleet().made_changes.set_latest(record.made_changes);
+        self.set_heard_changes(record.made_changes);
         self.fleet().identity.replace(record.identity, || {
             let views = generation.estimates().filter_map(|estimate| estimate.fleet());
             views.for_each(|view| view.replace(FleetCounts::default(), u64::MAX));
@@ -213,6 +218,15 @@ impl Generation {
             }
             if let Some(denials) = &loaded.fleet_denials {
                 numbers.push((denials.counts().number(), denials_name(&limit.name)));
+            }
+            if let TierState::Exact(exact) = &loaded.state {
+                let candidate =
+                    exact.candidate_overflow.iter().map(|overflow| ("candidate", overflow));
+                for (what, overflow) in candidate.chain([("own", &exact.overflow)]) {
+                    let name = |sketch: &EstimateLimit| overflow_name(&limit.name, what, sketch);
+                    numbers
+                        .extend(overflow.sketches().map(|sketch| (sketch.number(), name(sketch))));
+                }
             }
         }
         numbers

@@ -165,6 +165,13 @@ impl ConfirmTable {
         self.with_cell(key, ConfirmCell::reset);
     }
 
+    /// Forgets what all keys certainly sent. It locks every set in turn.
+    pub fn reset_all(&self) {
+        for set in &self.sets {
+            set.lock().used_mut().for_each(ConfirmCell::reset);
+        }
+    }
+
     /// Dates all counts back by at least this time, because the clock of the table has gone back: no unit may count for longer
     /// than it would have. It locks every set in turn.
     pub fn date_back(&self, back: Nanos) {

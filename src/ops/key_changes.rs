@@ -29,6 +29,9 @@ pub(super) const MAX_RULE_SPAN: Nanos = Nanos::from_secs(30 * 86_400);
 /// Ended rules that a node remembers.
 const MAX_ENDED: usize = 1_000;
 
+/// Resets and lifts that a node remembers: as many as the store keeps (`key_rules.lua`).
+const MAX_MADE: usize = 1_000;
+
 /// A step of the clock after which the ends of rules are computed anew.
 const CLOCK_STEP: Nanos = Nanos::SECOND;
 
@@ -49,6 +52,8 @@ struct SharedRules {
     /// Rules that were ended before their time, the latest last, and when this node learned it. They are told to a store
     /// that has an older state again.
     ended: VecDeque<EndedRule>,
+    /// Resets and lifts that this node has made, the latest last. They are told to a store that has lost them.
+    made: VecDeque<RuleEvent>,
     /// Whether the last question had no answer.
     is_failing: bool,
 }
@@ -71,6 +76,16 @@ impl SharedRules {
     fn is_out_of_step(&self, date: Nanos, mono: Nanos) -> bool {
         let offset = date.saturating_sub(mono).get();
         self.date_offset.is_some_and(|known| known.abs_diff(offset) > CLOCK_STEP.get())
+    }
+
+    /// Remembers what this node has made.
+    fn remember_made(&mut self, event: RuleEvent) {
+        if !self.made.contains(&event) {
+            self.made.push_back(event);
+        }
+        while self.made.len() > MAX_MADE {
+            self.made.pop_front();
+        }
     }
 
     /// Remembers rules that were in force and are not any more.
@@ -205,19 +220,22 @@ impl KeyChanges {
         let rules = self.engine.key_rules();
         let kept = rules.iter().filter(|rule| rule.until > date).cloned();
         let ended = shared.ended.iter().map(EndedRule::told);
-        let known: Vec<RuleChange> = ended.chain(kept.map(RuleChange::Keep)).collect();
+        let made = shared.made.iter().copied().map(RuleChange::Again);
+        let known: Vec<RuleChange> = ended.chain(kept.map(RuleChange::Keep)).chain(made).collect();
         if known.is_empty() {
             shared.version = RulesVersion::default();
             return Ok(());
         }
-        log::warn!("the store has lost the rules of operators for keys; this node tells it again");
+        log::warn!(
+            "the store has lost what operators have changed for keys; this node tells it again"
+        );
         let news = self.ask(store, shared, &known).await?;
         self.learn(shared, news);
         Ok(())
     }
 
     fn learn(&self, shared: &mut SharedRules, news: RuleNews) {
-        let RuleNews { version, rules, once } = news;
+        let RuleNews { version, rules, once, missed_before } = news;
         shared.version = version;
         if let Some(rules) = rules {
             let now = self.engine.now();
@@ -226,7 +244,13 @@ impl KeyChanges {
             shared.remember_ended(&self.engine.key_rules(), &rules, date);
             self.publish(rules);
         }
-        once.into_iter().for_each(|event| self.make_once(event));
+        if let Some(change) = missed_before {
+            self.miss_before(change);
+        }
+        for event in once {
+            self.make_once(event);
+            shared.remember_made(event);
+        }
         // A store that has lost its changes has a lower version, until the next change.
         let heard = shared.version.number().max(self.engine.heard_changes());
         self.engine.set_heard_changes(heard);
@@ -254,7 +278,7 @@ impl KeyChanges {
                     is_changed = true;
                 }
                 // Only a shared store has other states.
-                RuleChange::Gone { .. } => {}
+                RuleChange::Gone { .. } | RuleChange::Again(_) => {}
                 RuleChange::Reset(key) => self.forget(*key, 0),
                 RuleChange::Lift(key) => {
                     let live = self.reloader.live.load_full();
@@ -275,6 +299,17 @@ impl KeyChanges {
     fn publish(&self, rules: Vec<KeyRule>) {
         self.engine.set_key_rules(rules.into());
         self.reloader.republish();
+    }
+
+    /// The store does not know any more what nodes had to do before this change.
+    fn miss_before(&self, change: u64) {
+        let heard = self.engine.heard_changes();
+        if heard > 0 && heard < change {
+            log::warn!(
+                "this node was away for more changes of operators than the store keeps: it forgets what keys sent and which are banned"
+            );
+        }
+        self.engine.forget_before(change);
     }
 
     /// Does what all nodes do once. What this node counted is without it already where a process before made it, whose counts

@@ -51,6 +51,10 @@ pub struct Bans {
     is_tracked: AtomicBool,
     /// Up to which report of a ban this node has heard of all, in microseconds by the clock of the shared store.
     heard: AtomicU64,
+    /// The number of the latest change of operators that this node has made.
+    made_changes: AtomicU64,
+    /// Whether everything was forgotten since [`Bans::take_forgotten`].
+    is_forgotten: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +77,8 @@ pub struct Ban {
     pub at: Nanos,
     /// When it ends on this node (monotonic). An ended ban is not shared any more.
     pub until: Nanos,
+    /// The number of the latest change of operators that this node had made before: later ones have forgiven its denials.
+    pub made_changes: u64,
 }
 
 impl Default for Bans {
@@ -86,6 +92,8 @@ impl Default for Bans {
             evicted: AtomicU64::new(0),
             is_tracked: AtomicBool::new(false),
             heard: AtomicU64::new(0),
+            made_changes: AtomicU64::new(0),
+            is_forgotten: AtomicBool::new(false),
         }
     }
 }
@@ -121,6 +129,27 @@ impl Bans {
     /// Records that this node has heard of all bans that were reported until then.
     pub fn set_heard(&self, reported_at: u64) {
         self.heard.store(reported_at, Ordering::Release);
+    }
+
+    /// Records that this node has made all changes of operators up to this number.
+    pub fn set_made_changes(&self, number: u64) {
+        self.made_changes.store(number, Ordering::Release);
+    }
+
+    /// Forgets all denials and bans, because this node cannot know which of them operators have forgiven. The store tells of the
+    /// bans in force again.
+    pub fn forget_all(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let keys: Vec<KeyHash> = shard.records.drain().map(|(key, _)| key).collect();
+            keys.into_iter().for_each(|key| self.list_changed(&mut shard, key));
+        }
+        self.is_forgotten.store(true, Ordering::Release);
+    }
+
+    /// Whether all bans were forgotten since this was asked last, and have to be heard of again.
+    pub fn take_forgotten(&self) -> bool {
+        self.is_forgotten.swap(false, Ordering::AcqRel)
     }
 
     /// How many denials of a key count now towards a ban by this node.
@@ -162,7 +191,9 @@ impl Bans {
 
     fn record_own(&self, key: KeyHash, rule: &Penalty, now: Nanos, length: Nanos) {
         self.has_banned.store(true, Ordering::Relaxed);
-        let ban = Ban { key, rule: *rule, at: now, until: now.saturating_add(length) };
+        let until = now.saturating_add(length);
+        let made_changes = self.made_changes.load(Ordering::Acquire);
+        let ban = Ban { key, rule: *rule, at: now, until, made_changes };
         self.queue_unshared(std::iter::once(ban));
     }
 

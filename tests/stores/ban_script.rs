@@ -33,6 +33,8 @@ struct Store {
 /// A node that remembers what it was told.
 struct Node {
     since: String,
+    /// The number of the latest change of operators that it had made before its bans.
+    made_changes: u64,
 }
 
 impl Store {
@@ -48,18 +50,22 @@ impl Store {
         self.now -= span;
     }
 
-    /// Lifts the ban of a key, as an operator does.
-    fn lift(&self, key: &str) {
+    /// Lifts the ban of a key, as an operator does. Returns the number of the change.
+    fn lift(&self, key: &str) -> u64 {
+        self.change("lift", key)
+    }
+
+    fn change(&self, word: &str, key: &str) -> u64 {
         self.lua.set_time(self.now);
-        let words = ["0", "", "a2", "-", "0", "lift", key].map(str::to_owned);
+        let words = ["0", "", "a2", "-", "0", word, key].map(str::to_owned);
         let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
-        let _version = self.lua.evaluate(RULES, &keys, &words).unwrap();
+        self.lua.evaluate(RULES, &keys, &words).unwrap()[0].parse().unwrap()
     }
 }
 
 impl Node {
     fn new() -> Self {
-        Self { since: "0".to_owned() }
+        Self { since: "0".to_owned(), made_changes: 0 }
     }
 
     /// Reports bans of a minute that were made just now.
@@ -73,7 +79,8 @@ impl Node {
         let minute = (60 * SECOND).to_string();
         let mut words = vec![self.since.clone()];
         for key in banned {
-            let ban = [key, &*minute, &*minute, &*minute, &*minute, &*age.to_string()];
+            let made = self.made_changes.to_string();
+            let ban = [key, &*minute, &*minute, &*minute, &*minute, &*age.to_string(), &*made];
             words.extend(ban.map(str::to_owned));
         }
         let keys = ["at", "of", "over", "time"].map(str::to_owned);
@@ -156,11 +163,12 @@ fn a_ban_that_was_made_before_its_lift_does_not_come_back_by_a_late_report() {
     // It was made a second ago.
     let _told = maker.exchange(&store, &["a1"]);
     store.pass(SECOND);
-    store.lift("a1");
+    let lifted = store.lift("a1");
     store.pass(SECOND);
     assert_eq!(other.exchange(&store, &[]), []);
     for (key, age, ends) in [("a1", 2 * SECOND + 1, true), ("a1", 0, false)] {
         store.pass(SECOND);
+        other.made_changes = lifted;
         let told = other.report(&store, &[key], age);
         assert_eq!((told.len(), told[0].left < 0), (1, ends), "{told:?}");
     }
@@ -169,7 +177,7 @@ fn a_ban_that_was_made_before_its_lift_does_not_come_back_by_a_late_report() {
 #[test]
 fn a_time_that_another_program_wrote_ends_no_ban() {
     for text in
-        ["99999999999999999999 0", "1800000000000000 99999999999999", "x", "9000000000000000 5"]
+        ["99999999999999999999 0", "1800000000000000 999999999999999", "x", "9000000000000000 5"]
     {
         let (store, mut maker) = (Store::new(), Node::new());
         store.lua.put("time", Kept::Text(text.to_owned()));
@@ -217,4 +225,78 @@ fn more_bans_of_one_microsecond_than_a_reply_has_stop_nobody() {
         }
     }
     panic!("the ban behind them was not told");
+}
+
+#[test]
+fn denials_that_were_forgiven_make_no_ban() {
+    for word in ["reset", "lift"] {
+        let (mut store, mut maker, mut other) = (Store::new(), Node::new(), Node::new());
+        let change = store.change(word, "a1");
+        store.pass(SECOND / 10);
+        // It has not heard of the change yet.
+        let told = maker.exchange(&store, &["a1"]);
+        assert!(told.len() == 1 && told[0].left <= 0, "{word}: {told:?}");
+        assert!(other.exchange(&store, &[]).iter().all(|ban| ban.left <= 0), "{word}");
+        store.pass(SECOND);
+        maker.made_changes = change;
+        assert_eq!(
+            maker.exchange(&store, &["a1"])[0].left,
+            60_000_000,
+            "{word}: it is another one"
+        );
+    }
+}
+
+#[test]
+fn a_reset_leaves_a_ban_that_was_made_before_and_its_level() {
+    let (mut store, mut maker) = (Store::new(), Node::new());
+    let _first = maker.exchange(&store, &["a1"]);
+    store.pass(SECOND);
+    maker.made_changes = store.change("reset", "a1");
+    assert_eq!(Node::new().exchange(&store, &[])[0].left, 59_000_000);
+    let Some((Kept::Hash(bans), _)) = store.lua.get("of") else { panic!("no bans") };
+    assert!(bans["a1"].starts_with("1 "), "{bans:?}");
+}
+
+#[test]
+fn a_ban_keeps_its_length_when_a_clock_that_was_far_ahead_is_set_right() {
+    let (mut store, mut maker) = (Store::new(), Node::new());
+    store.pass(40 * 24 * HOUR);
+    let _first = maker.exchange(&store, &["a1"]);
+    store.set_back(40 * 24 * HOUR);
+    store.pass(61 * SECOND);
+    let _told = maker.exchange(&store, &[]);
+    store.pass(61 * SECOND);
+    let told = maker.exchange(&store, &["a1"]);
+    assert_eq!(told.iter().map(|ban| ban.left).max(), Some(60_000_000), "{told:?}");
+}
+
+#[test]
+fn a_ban_of_centuries_that_another_program_wrote_is_none() {
+    let (store, mut node) = (Store::new(), Node::new());
+    let put = |key: &str, kept| store.lua.put(key, kept);
+    let till = BEGIN + 900_000_000 * SECOND;
+    put("of", Kept::Hash([("a1".to_owned(), format!("1 {till} 6 0"))].into()));
+    let mut at = SortedSet::default();
+    at.add("a1", BEGIN as f64);
+    // A time that no server can keep a key for.
+    let mut over = SortedSet::default();
+    over.add("ff", f64::INFINITY);
+    put("at", Kept::SortedSet(at));
+    put("over", Kept::SortedSet(over));
+    let told = node.exchange(&store, &["a2"]);
+    assert!(told.len() == 1 && told[0].key == "a2", "{told:?}");
+}
+
+#[test]
+fn keys_without_a_ban_delay_no_ban() {
+    let (mut store, mut maker, mut other) = (Store::new(), Node::new(), Node::new());
+    let mut at = SortedSet::default();
+    (0..900).for_each(|n| {
+        at.add(&format!("{n:x}"), (BEGIN - SECOND + n) as f64);
+    });
+    store.lua.put("at", Kept::SortedSet(at));
+    let _told = maker.exchange(&store, &["abc1"]);
+    store.pass(SECOND);
+    assert_eq!(other.exchange(&store, &[]).len(), 1);
 }

@@ -98,6 +98,7 @@ async fn a_socket_of_this_machine_and_a_user_with_few_rights() {
         "+zrangebyscore",
         "+type",
         "+hlen",
+        "+hstrlen",
         "+hgetall",
         "+zscore",
         "+zremrangebyscore",

@@ -375,6 +375,7 @@ async fn an_unban_that_is_heard_late_leaves_the_next_ban() {
     };
     assert!(lifted >= first, "{lifted} {first}");
     bans.lift_reported(key, lifted, clock.now().mono);
+    bans.set_made_changes(lifted);
     assert!(bans.ban(key, &rule, clock.now().mono).is_some());
     assert!(is_told(first).await > lifted);
 
@@ -411,4 +412,36 @@ async fn a_reset_in_a_store_that_has_lost_everything_reaches_every_node() {
         assert!((1..=2).contains(&admitted(&b, "k1", 5).await));
         assert!(is_known(&a).await);
     }
+}
+
+/// Resets and unbans that the store has lost are told again by the nodes that made them, with their numbers: a node that hangs
+/// meanwhile, or begins afterwards, makes them too.
+#[tokio::test]
+async fn what_nodes_have_forgotten_stays_so_when_the_store_comes_back_with_older_data() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let store = format!("url: \"{}\"", redis.url());
+    let (a, b) = (node_with(&origin, &store, PAGES).await, node_with(&origin, &store, PAGES).await);
+    assert_eq!(admitted(&a, "k1", 5).await, 3);
+    let is_known = async |node: &Gate| {
+        eventually(EVERYWHERE, || async { status(node, "k1").await == 429 }).await
+    };
+    assert!(is_known(&b).await);
+    // What the store has now comes back later.
+    let names = ["nodes", "order", "texts", "ends", "state"];
+    let fleet = names.map(|name| format!("tollgate:{{fleet}}:{name}"));
+    for name in &fleet {
+        let _: u32 = redis.ask(&["COPY", name, name, "DB", "1"]);
+    }
+    change(&b, "/keys/reset", json!({})).await;
+    let is_forgotten = eventually(EVERYWHERE, || async {
+        status(&a, "k1").await == 200 && status(&b, "k1").await == 200
+    });
+    assert!(is_forgotten.await);
+    drop(a);
+    let _: String = redis.ask(&["SWAPDB", "0", "1"]);
+    let late = node_with(&origin, &store, PAGES).await;
+    // It has read the chunks of both, and heard of the reset.
+    tokio::time::sleep(EVERYWHERE).await;
+    assert_eq!(status(&late, "k1").await, 200, "{}", late.log());
 }

@@ -261,13 +261,14 @@ impl FleetExchange {
         news: FleetNews,
         written: Option<&NextChunk>,
     ) {
-        if news.is_new_history {
-            self.publication.begin_anew();
-        }
         if let Some(written) = written {
             self.publication.record_written(written, true);
         }
         self.publication.record_deleted();
+        if news.is_new_history {
+            // The store may have older chunks of this node again.
+            self.publication.leave_limits();
+        }
         self.has_answer = true;
         self.has_read_all = !news.has_more || (self.has_read_all && !news.is_new_history);
         self.nodes = news.nodes.max(1);

@@ -28,6 +28,8 @@ pub(in crate::engine) struct Forgotten {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Forgettings {
     by_key: HashMap<KeyHash, Forgetting>,
+    /// Counts of nodes are not believed that had made less changes: what was forgotten before is not known.
+    oldest_change: u64,
     /// How often something was forgotten. It tells what a view leaves out from what it does not leave out yet.
     pub(super) count: u64,
 }
@@ -89,6 +91,14 @@ impl Forgotten {
         Some((forgettings.count, is_other))
     }
 
+    /// Forgets what nodes counted of any key that had not made the change of this number.
+    pub(in crate::engine) fn forget_before(&self, change: u64) {
+        let mut forgettings = self.forgettings.lock();
+        forgettings.count += 1;
+        forgettings.oldest_change = forgettings.oldest_change.max(change);
+        self.has_any.store(true, Ordering::Release);
+    }
+
     /// How often something was forgotten.
     pub(super) fn count(&self) -> u64 {
         if self.has_any.load(Ordering::Acquire) { self.forgettings.lock().count } else { 0 }
@@ -100,7 +110,9 @@ impl Forgotten {
             return Heard::default();
         }
         let forgettings = self.forgettings.lock();
-        forgettings.by_key.get(&key).map(|forgetting| forgetting.heard).unwrap_or_default()
+        let needed = forgettings.by_key.get(&key).map(|forgetting| forgetting.heard);
+        let needed = needed.unwrap_or_default();
+        Heard { changes: needed.changes.max(forgettings.oldest_change), ..needed }
     }
 
     /// All of them, without those whose windows are over.
@@ -126,7 +138,8 @@ impl Forgettings {
 
     /// Whether a count is believed of a node that had heard so much.
     pub(super) fn believes(&self, key: KeyHash, heard: Heard) -> bool {
-        self.by_key.get(&key).is_none_or(|forgetting| heard.includes(forgetting.heard))
+        heard.changes >= self.oldest_change
+            && self.by_key.get(&key).is_none_or(|forgetting| heard.includes(forgetting.heard))
     }
 }
 
@@ -157,6 +170,17 @@ mod tests {
         // Two windows later nothing from before counts.
         assert!(!forgotten.snapshot(at(130)).believes(KEY, heard(4)));
         assert!(forgotten.snapshot(at(131)).believes(KEY, heard(4)));
+    }
+
+    #[test]
+    fn counts_from_before_changes_that_are_not_known_are_not_believed() {
+        let (forgotten, at) = (Forgotten::default(), Nanos::from_secs);
+        let heard = |changes| Heard { changes, bans: 0 };
+        forgotten.forget_before(7);
+        forgotten.forget_before(5);
+        let all = forgotten.snapshot(at(9));
+        assert!(!all.believes(KEY, heard(6)) && all.believes(KEY, heard(7)));
+        assert_eq!((forgotten.needed(KEY), all.count), (heard(7), 2));
     }
 
     #[test]

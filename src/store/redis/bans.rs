@@ -34,6 +34,9 @@ const MAX_SENT: usize = 64;
 /// The longest time that a reply may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The longest that a ban can last, which is the longest time in a configuration.
+const MAX_BAN: Nanos = crate::limit::MAX_PERIOD;
+
 /// The hash tag that keeps the bans of a deployment in one slot.
 const HASH_TAG: &str = "bans";
 
@@ -70,6 +73,10 @@ pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
             continue;
         }
         let sent = bans.take_unshared(MAX_SENT, transport.context.clock.now().mono);
+        if bans.take_forgotten() {
+            since = "0".to_owned();
+            bans.set_heard(0);
+        }
         let unshareable = bans.take_unshareable();
         if unshareable > 0 {
             log::warn!("{unshareable} bans are not shared with the other nodes: too many at once");
@@ -139,10 +146,10 @@ impl RedisTransport {
         cmd.arg(since);
         let micros = |span: Nanos| span.get() / MICROSECOND.get();
         let now = self.context.clock.now().mono;
-        for Ban { key, rule, at, .. } in sent {
+        for Ban { key, rule, at, made_changes, .. } in sent {
             cmd.arg(key.to_string()).arg(micros(rule.ban));
             cmd.arg(micros(rule.double_up_to)).arg(micros(rule.forgive)).arg(micros(rule.within));
-            cmd.arg(micros(now.saturating_sub(*at)));
+            cmd.arg(micros(now.saturating_sub(*at))).arg(*made_changes);
         }
         cmd
     }
@@ -166,9 +173,8 @@ fn parse_reply(value: &Value) -> Option<BanReply> {
 
 /// `None`: another program wrote it.
 fn parse_ban([key, reported_at, left]: [Option<&str>; 3]) -> Option<SharedBan> {
-    Some(SharedBan {
-        key: key?.parse().ok()?,
-        reported_at: reported_at?.parse().ok()?,
-        left: left?.parse().ok()?,
-    })
+    let left: i64 = left?.parse().ok()?;
+    let is_possible = MICROSECOND.saturating_mul(left.max(0).unsigned_abs()) <= MAX_BAN;
+    let (key, reported_at) = (key?.parse().ok()?, reported_at?.parse().ok()?);
+    is_possible.then_some(SharedBan { key, reported_at, left })
 }

@@ -3,8 +3,8 @@
 -- Times are in microseconds since the epoch, spans in microseconds. Times do not go back: while the server's clock is behind what
 -- it was before (it was set back, or another server took over), or behind what a node was told, time goes on from there.
 
-local KEEP = 31 * 86400 * 1000 -- milliseconds: longer than any ban or rule lasts
-local MAX_AHEAD = 31 * 86400 * 1000000 -- no clock is set back by more; another program wrote it
+local KEEP = 31 * 86400 * 1000 -- milliseconds that the time is kept after the last ban or rule
+local MAX_AHEAD = 20 * 366 * 86400 * 1000000 -- no clock is set back by more; another program wrote it
 
 -- Deletes keys that other programs have written, which may be anything. `kinds`: the type of each key, by its number.
 local function delete_foreign(kinds)
@@ -30,6 +30,13 @@ local function read_time(key, told)
   local known = max(ahead, latest - server)
   ahead = max(known, told - server)
   return { now = server + ahead, ahead = ahead, told = told, is_lost = ahead > known }
+end
+
+-- Has the keys of bans expire when nothing in them matters any more. The last one is the sorted set by that time.
+local function expire_bans(keys, now)
+  local last = redis.call('ZRANGE', keys[#keys], -1, -1, 'WITHSCORES')[2]
+  local span = last and math.min(math.max(1, (last - now) / 1000 + 1000), MAX_AHEAD / 1000) or 1
+  for n = 1, #keys do redis.call('PEXPIRE', keys[n], string.format('%.0f', span)) end
 end
 
 -- Keeps the time. A store that is full refuses it, and still tells of what it knows.

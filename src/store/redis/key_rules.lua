@@ -18,14 +18,16 @@
 --                or what a node knows from another history of the store, of which the later counts:
 --                  keep field span made text  adds a rule, or replaces one that was made before
 --                  gone field made            removes a rule that was made before
+--                  again number word key      `reset` or `lift`, which was the change of this number
 -- returns        the version and its mark; then, if the node knows another one or wants all: for each rule `rule`, its
---                field, the rest of its span, its text; and for each thing to do since then `do`, its version, word, key
+--                field, the rest of its span, its text; and for each thing to do since then `do`, its version, word, key; and if
+--                things to do before a version are not kept any more, which the node may have missed, `missed`, the version
 --
 -- Times are in microseconds since the epoch, spans in microseconds. They do not go back, also in a store that has lost
 -- everything (common.lua): so each change has a higher version than all changes that nodes have heard of before. With
 -- more than 1,000 rules a `put` changes nothing, and the reply is the word `full`. If what the node knows is not in the history
--- of this store, the store has lost data or is another one: nothing changes, and the reply is the word `lost`, except to `keep`
--- and `gone`, by which a node tells it.
+-- of this store, the store has lost data or is another one: nothing changes, and the reply is the word `lost`, except to `keep`,
+-- `gone` and `again`, by which a node tells it.
 --
 -- Example: `7 a1 b2 - 7 drop o4711` on a store of version 7 with the mark a1 removes one rule; the reply is the time, `b2`, then
 -- all rules that are left. Fields that no node writes are left out; with thousands of them the reply is `foreign`.
@@ -34,13 +36,18 @@ local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local format, match, max = string.format, string.match, math.max
 local MAX_RULES = 1000
 local MAX_MERGED = 4000 -- nodes that tell their rules again must not be refused, and must not fill the store
-local MAX_EVENTS = 2000 -- a node that was away for more has forgotten what the keys spent anyway
-local KEEP_LIFT = 86400 * 1000000 -- how long a node may be away that has banned the key before
+local MAX_EVENTS = 2000 -- marks, and things to do
+local KEEP_CHANGE = 86400 * 1000000 -- how long a node may be away that has banned the key before
 local MAX_TEXT = 8192 -- bytes
-local LENGTHS = { put = 5, keep = 5, gone = 3 }
+local MAX_MARK = 32 -- bytes of a mark and of a version
+local LENGTHS = { put = 5, keep = 5, gone = 3, again = 4 }
 
-delete_foreign({ 'hash', 'zset', [6] = 'string' })
+delete_foreign({ 'hash', 'zset', 'zset', 'hash', 'zset', 'string' })
 if call('HLEN', KEYS[1]) > MAX_MERGED + 100 then return { 'foreign' } end
+if call('HSTRLEN', KEYS[1], 'mark') > MAX_MARK or call('HSTRLEN', KEYS[1], 'version') > MAX_MARK then
+  call('HDEL', KEYS[1], 'mark', 'version')
+end
+if call('ZCARD', KEYS[2]) > 2 * MAX_EVENTS then call('DEL', KEYS[2]) end
 
 local time = read_time(KEYS[6], ARGV[5])
 local now = time.now
@@ -49,9 +56,9 @@ local known, known_mark = tonumber(ARGV[1]) or 0, ARGV[2]
 local version = tonumber(match(call('HGET', KEYS[1], 'version') or '', '^%d+$') or '0')
 -- A node that is told of the future would take all changes until then for made ones.
 if version - now > MAX_AHEAD then version = 0 end
-local mark = call('HGET', KEYS[1], 'mark') or ''
+local mark = match(call('HGET', KEYS[1], 'mark') or '', '^%w+$') or ''
 local first = ARGV[6]
-local is_merge = first == 'keep' or first == 'gone'
+local is_merge = first == 'keep' or first == 'gone' or first == 'again'
 
 local function all()
   local rules, fields = {}, call('HGETALL', KEYS[1])
@@ -70,13 +77,36 @@ local function all()
   return rules
 end
 
+-- The oldest change that is kept; zero: all are.
+local function oldest_kept()
+  if call('ZCARD', KEYS[2]) < MAX_EVENTS then return 0 end
+  return tonumber(call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])
+end
+
 local function is_known()
   if known == 0 then return true end
   if known >= version then return known == version and known_mark == mark end
   if call('ZSCORE', KEYS[2], format('%.0f at %s', known, known_mark)) then return true end
   -- What is older than everything that is kept cannot be told from another history.
-  local oldest = call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-  return call('ZCARD', KEYS[2]) >= MAX_EVENTS and known < tonumber(oldest[2])
+  return known < oldest_kept()
+end
+
+-- Records what nodes have to do once, and that denials of the key are forgiven. A ban that was reported later stays.
+local function record(number, word, key)
+  call('ZADD', KEYS[2], number, format('%s %s %s', number, word, key))
+  local known_ban = call('HGET', KEYS[4], key) or ''
+  local level, till, forgive, since = match(known_ban, '^(%d+) (%d+) (%d+) (%d+)$')
+  local over = tonumber(call('ZSCORE', KEYS[5], key) or 0)
+  local reported_at = tonumber(call('ZSCORE', KEYS[3], key) or 0)
+  if word == 'lift' and reported_at <= tonumber(number) then
+    -- It is kept as one that has ended now: a node that was away may report it later.
+    level, till, forgive, over = 0, format('%.0f', now), 1, 0
+    call('ZREM', KEYS[3], key)
+  end
+  since = max(tonumber(since) or 0, tonumber(number))
+  call('HSET', KEYS[4], key, format('%s %s %s %.0f', level or 0, till or 0, forgive or 1, since))
+  call('ZADD', KEYS[5], format('%.0f', max(over, now + KEEP_CHANGE)), key)
+  expire_bans({ KEYS[3], KEYS[4], KEYS[5] }, now)
 end
 
 if not is_merge and not is_known() then return { 'lost' } end
@@ -110,14 +140,9 @@ if first then
     elseif word == 'drop' or (word == 'gone' and (made_at[name] or now) < tonumber(ARGV[n + 2])) then
       call('HDEL', KEYS[1], name)
     elseif word == 'reset' or word == 'lift' then
-      call('ZADD', KEYS[2], format('%.0f', version), format('%.0f %s %s', version, word, name))
-    end
-    if word == 'lift' then
-      -- It is kept as one that has ended now: a node that was away may report it later.
-      redis.pcall('ZREM', KEYS[3], name)
-      redis.pcall('HSET', KEYS[4], name, format('0 %.0f 1', now))
-      redis.pcall('ZADD', KEYS[5], format('%.0f', now + KEEP_LIFT), name)
-      for k = 3, 5 do redis.pcall('PEXPIRE', KEYS[k], KEEP) end
+      record(format('%.0f', version), word, name)
+    elseif word == 'again' then
+      record(name, ARGV[n + 2], ARGV[n + 3])
     end
     n = n + (LENGTHS[word] or 2)
   end
@@ -138,6 +163,10 @@ if is_new or ARGV[4] == 'all' then
   end
 end
 if not is_new then return reply end
+if known < oldest_kept() then
+  reply[#reply + 1] = 'missed'
+  reply[#reply + 1] = format('%.0f', oldest_kept())
+end
 -- A node that knows nothing is told everything: nodes that have ended may have published what they counted before.
 for _, event in ipairs(call('ZRANGEBYSCORE', KEYS[2], format('(%.0f', known), '+inf')) do
   local number, word, key = match(event, '^(%d+) (%a+) (%x+)$')

@@ -61,6 +61,8 @@ pub enum RuleChange {
     Reset(KeyHash),
     /// All nodes lift the ban that a penalty gave the key.
     Lift(KeyHash),
+    /// A reset or a lift that this node has made: after the store has lost its changes.
+    Again(RuleEvent),
 }
 
 /// A state of the rules in the history of a store. A store that is restored, or another one, has another history, in which
@@ -102,6 +104,8 @@ pub struct RuleNews {
     pub rules: Option<Vec<KeyRule>>,
     /// What this node has to do once, in order.
     pub once: Vec<RuleEvent>,
+    /// What nodes had to do before this number is not known any more, and this node may have missed it.
+    pub missed_before: Option<u64>,
 }
 
 /// What all nodes do once.
@@ -233,6 +237,10 @@ impl RuleChange {
             Self::Drop { key, is_ban } => push(&["drop", &field(*key, *is_ban)]),
             Self::Reset(key) => push(&["reset", &key.to_string()]),
             Self::Lift(key) => push(&["lift", &key.to_string()]),
+            Self::Again(RuleEvent { number, key, is_lift }) => {
+                let word = if *is_lift { "lift" } else { "reset" };
+                push(&["again", &number.to_string(), word, &key.to_string()]);
+            }
         }
     }
 }
@@ -324,6 +332,7 @@ fn parse_news(reply: &[String], question: RulesQuestion<'_>) -> Option<RuleNews>
                 let key = words.next()?.parse().ok()?;
                 news.once.push(RuleEvent { number, key, is_lift });
             }
+            "missed" => news.missed_before = Some(words.next()?.parse().ok()?),
             _ => return None,
         }
     }

@@ -47,6 +47,7 @@ mod slots;
 #[cfg(feature = "redis")]
 mod start;
 #[cfg(feature = "redis")]
+mod told_failures;
 mod topology;
 mod transport;
 mod unreported;

@@ -14,7 +14,7 @@
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -30,6 +30,7 @@ use super::connection::ServerConnection;
 use super::failure::StoreFailure;
 use super::server_storage::ServerStorage;
 use super::server_task;
+use super::told_failures::ToldFailures;
 use super::transport::Readiness;
 use crate::clock::{Clock, Nanos, RoundedSpan};
 
@@ -72,8 +73,7 @@ pub(super) struct Server {
     pub(super) connection: ArcSwapOption<ServerConnection>,
     /// The connection of [`Lane::Background`], once it was needed.
     background: tokio::sync::Mutex<Option<Arc<ServerConnection>>>,
-    /// Whether the log was told that the background failed.
-    background_failed: AtomicBool,
+    background_failures: ToldFailures,
     pub(super) breaker: CircuitBreaker,
     /// Since when it is away.
     away_since: Mutex<Option<Nanos>>,
@@ -123,7 +123,7 @@ impl Server {
             context,
             connection: ArcSwapOption::empty(),
             background: tokio::sync::Mutex::default(),
-            background_failed: AtomicBool::new(false),
+            background_failures: ToldFailures::default(),
             breaker: CircuitBreaker::default(),
             away_since: Mutex::new(None),
             wake: Notify::new(),
@@ -187,9 +187,8 @@ impl Server {
         match timeout(deadline.saturating_sub(clock.now().mono).into(), sending).await {
             Ok(Ok(Value::ServerError(error))) => Err(self.command_error(&error.into())),
             Ok(Ok(value)) => {
-                match lane {
-                    Lane::Charges => self.breaker.record_success(),
-                    Lane::Background => self.background_failed.store(false, Ordering::Relaxed),
+                if lane == Lane::Charges {
+                    self.breaker.record_success();
                 }
                 Ok(value)
             }
@@ -227,10 +226,10 @@ impl Server {
         timeout(limit, opening).await.ok().flatten()
     }
 
-    /// Records that a command of the background failed. The log is told once, until one succeeds.
+    /// Records that a command of the background failed. The log is told each reason once.
     pub(super) fn record_background_failure(&self, why: &str) {
         // That a server is away was told.
-        if self.is_up() && !self.background_failed.swap(true, Ordering::Relaxed) {
+        if self.is_up() && self.background_failures.record(why, self.context.clock.now().mono) {
             log::warn!("the store at {}: {why}", self.address);
         }
     }

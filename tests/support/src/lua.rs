@@ -21,7 +21,7 @@ pub enum Kept {
 }
 
 /// Commands that write nothing.
-const READS: [&str; 16] = [
+const READS: [&str; 17] = [
     "TIME",
     "TYPE",
     "GET",
@@ -32,6 +32,7 @@ const READS: [&str; 16] = [
     "HMGET",
     "HGETALL",
     "HLEN",
+    "HSTRLEN",
     "EXISTS",
     "STRLEN",
     "ZSCORE",
@@ -385,6 +386,10 @@ impl Keep {
                 let hash = self.hash(key, false)?;
                 let flat = hash.into_iter().flatten().flat_map(|(name, text)| [&**name, &**text]);
                 flat.map(str::to_owned).collect::<Vec<_>>().into_lua(lua)
+            }
+            "HSTRLEN" => {
+                let hash = self.hash(key, false)?;
+                number(hash.and_then(|hash| hash.get(&words[2])).map_or(0, String::len))
             }
             "HLEN" => number(self.hash(key, false)?.map_or(0, |hash| hash.len())),
             "HSET" => {

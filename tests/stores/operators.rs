@@ -228,12 +228,15 @@ fn kept(redis: &Redis) -> (Vec<String>, Vec<String>) {
 
 /// The store has an older state again, as after a restart from a snapshot.
 fn put_back(redis: &Redis, (rules, changes): &(Vec<String>, Vec<String>)) {
-    let _: u32 = redis.ask(&["DEL", "tollgate:{bans}:rules", "tollgate:{bans}:changes"]);
-    let mut words = vec!["HSET", "tollgate:{bans}:rules"];
+    let mut words = vec!["HSET", "{bans}:rules"];
     words.extend(rules.iter().map(String::as_str));
     let _: u32 = redis.ask(&words);
     for pair in changes.chunks(2) {
-        let _: u32 = redis.ask(&["ZADD", "tollgate:{bans}:changes", &pair[1], &pair[0]]);
+        let _: u32 = redis.ask(&["ZADD", "{bans}:changes", &pair[1], &pair[0]]);
+    }
+    // No node sees a half of it.
+    for name in ["{bans}:changes", "{bans}:rules"] {
+        let _: String = redis.ask(&["RENAME", name, &format!("tollgate:{name}")]);
     }
 }
 

@@ -34,6 +34,13 @@ impl Engine {
         self.bans.set_made_changes(changes);
     }
 
+    /// This node is told of no changes. It uses what others counted, and its bans count whatever operators have forgiven: otherwise it
+    /// could ban no key for a day that was reset.
+    pub fn hear_no_changes(&self) {
+        self.set_heard_changes(0);
+        self.bans.set_made_changes(u64::MAX);
+    }
+
     /// Some changes before the one of this number are not known any more. Counts of nodes that had made less are not believed, and
     /// if this node is one of them, it forgets what it counted itself: somebody may have been forgiven.
     pub fn forget_before(&self, change: u64) {

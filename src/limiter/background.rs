@@ -39,7 +39,7 @@ impl Limiter {
     async fn exchange_counts(&self) {
         let mut exchange = FleetExchange::default();
         // Only the proxy is told what operators change.
-        self.shared.engine.set_heard_changes(0);
+        self.shared.engine.hear_no_changes();
         loop {
             let limits = FleetLimits::of(&self.shared.loaded.load().generation);
             let pause = exchange.step(&self.shared.engine, &limits).await;

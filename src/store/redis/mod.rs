@@ -48,6 +48,7 @@ mod slots;
 mod start;
 #[cfg(feature = "redis")]
 mod told_failures;
+#[cfg(feature = "redis")]
 mod topology;
 mod transport;
 mod unreported;

@@ -26,6 +26,11 @@ async fn node(origin: &Origin, store: &str, limit: &str) -> Gate {
     Gate::start(&crate::policy(origin, store, limit)).await
 }
 
+/// Whether the log says it. Lines are written a moment after what they tell of.
+async fn is_logged(gate: &Gate, text: &str) -> bool {
+    eventually(Duration::from_secs(5), || async { gate.log().contains(text) }).await
+}
+
 async fn ready(gate: &Gate, word: &str) -> bool {
     eventually(Duration::from_secs(20), || async {
         gate.admin_get("/ready").await.is_ok_and(|(status, text)| status == 200 && text == word)
@@ -74,7 +79,7 @@ async fn a_store_that_stops_costs_a_few_slow_requests() {
         println!("p99 before {before:?}, in the first second {first:?}, then {open:?}");
         if first <= before + Duration::from_millis(25) && open <= before + Duration::from_millis(2)
         {
-            assert!(gate.log().contains("is away") && gate.log().contains("is back after"));
+            assert!(is_logged(&gate, "is away").await && is_logged(&gate, "is back after").await);
             let verdict = "tollgate_decisions_total{limit=\"one\",tier=\"exact\",verdict=\"degraded_allowed\"}";
             assert!(metric(&gate.metrics().await, verdict) > 500.0);
             return;
@@ -122,7 +127,7 @@ async fn a_store_that_dies_and_comes_back_empty_forgets_once() {
     // Before it died, alone while it was away, and what it forgot less what it was told.
     let admitted = samples.iter().filter(|one| one.status == 200).count();
     assert!((50 * 5..=50 * 5 * 3).contains(&admitted), "{admitted}");
-    assert!(gate.log().contains("keeps nothing on disk"));
+    assert!(is_logged(&gate, "keeps nothing on disk").await);
     assert!(
         metric(&gate.metrics().await, "tollgate_store_warning{warning=\"keeps_nothing\"}") > 0.0
     );
@@ -297,7 +302,7 @@ async fn a_store_without_memory_is_away_until_it_has_some() {
         assert_eq!(client.ask(gate.port, "/", &format!("k{n}")).await, 200);
     }
     assert!(outcome(&gate, "refused").await >= 1.0);
-    assert!(gate.log().contains("OOM"), "{}", gate.log());
+    assert!(is_logged(&gate, "OOM").await, "{}", gate.log());
     assert!(ready(&gate, "degraded\n").await);
     let _: String = redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
     assert!(ready(&gate, "ready\n").await);
@@ -306,7 +311,7 @@ async fn a_store_without_memory_is_away_until_it_has_some() {
     assert!(ready(&gate, "degraded\n").await);
     redis.signal("CONT");
     assert!(ready(&gate, "ready\n").await);
-    assert!(gate.log().contains("maxmemory-policy allkeys-lru"), "{}", gate.log());
+    assert!(is_logged(&gate, "maxmemory-policy allkeys-lru").await, "{}", gate.log());
 }
 
 /// What somebody else wrote under a cell's name degrades that cell, and nobody else.

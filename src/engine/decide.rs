@@ -15,7 +15,6 @@ use super::generation::Generation;
 use super::pending::PendingSettlement;
 use super::state::Engine;
 use super::target::Target;
-use super::tentative::InFlightCounting;
 use super::trace::{OpenTrace, RequestTrace};
 use super::unchecked::TargetLookup;
 use super::unsettled::Unsettled;
@@ -124,7 +123,7 @@ impl Engine {
             self.finish_decision(generation, targets, decision);
             return true;
         }
-        let settled = self.settle_now(generation, unsettled, InFlightCounting::Here, decision);
+        let settled = self.settle_now(generation, unsettled, decision);
         let Some((outcome, results)) = settled else {
             return false;
         };
@@ -188,6 +187,7 @@ impl Engine {
     ) {
         let (targets, tentative) = (&unsettled.targets, std::mem::take(&mut unsettled.tentative));
         decision.verdicts.extend(results.verdicts);
+        let late = unsettled.late.take();
         match outcome {
             ExactOutcome::Charged => {
                 tentative.keep(decision.wait() > Nanos::ZERO, pending);
@@ -202,6 +202,9 @@ impl Engine {
                     }
                 };
                 self.refund_tentative(generation, targets, tentative, decision);
+                if let Some((held, request)) = late.and_then(|late| late.set_refused()) {
+                    self.refund_late(held, &request);
+                }
                 if unsettled.failed_token_check {
                     self.charge_token_check(generation, targets, decision);
                 }

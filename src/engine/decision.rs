@@ -168,6 +168,12 @@ impl LimitVerdict {
         }
     }
 
+    /// The verdict as it is without the charge of this request, which was taken back.
+    pub(super) fn add_back_cost(&mut self) {
+        let remaining = self.verdict.remaining.saturating_add(self.cost);
+        self.verdict.remaining = remaining.min(self.verdict.limit);
+    }
+
     /// Whether this limit refuses the request.
     pub const fn refuses(&self) -> bool {
         !self.shadow && !self.verdict.allowed

@@ -2,12 +2,13 @@
 //!
 //! A request may find out at any of its limits that the cells have just changed hands. What it was charged here until then is
 //! taken back, and all of its limits are judged by the successor. Shadow limits, candidates and the sketches of this process
-//! do not see these requests. With a shared store only requests in flight are the successor's.
+//! do not see these requests. With a shared store, requests in flight and estimate limits are the successor's; what it admits goes
+//! on to the store, and is taken back there if the store refuses.
 
 use smallvec::SmallVec;
 
 use super::counters::VerdictKinds;
-use super::decision::{Decision, GUESSED_RETRY_AFTER, LimitVerdict, Outcome};
+use super::decision::{Decision, GUESSED_RETRY_AFTER, LimitVerdict};
 use super::exact::{ExactCharge, ExactOutcome, ExactVerdicts};
 use super::generation::Generation;
 use super::loaded_limit::TierState;
@@ -15,16 +16,16 @@ use super::open_charge::ChargedIn;
 use super::pending::PendingSettlement;
 use super::state::Engine;
 use super::succession::{
-    HandedCharge, HandedCount, HandedEvent, HandedJudgment, HandedKey, HandedRequest, HeldJudgment,
+    HandedCharge, HandedCount, HandedEvent, HandedKey, HandedRequest, HeldJudgment,
     SuccessorAnswer, Told,
 };
 use super::target::Target;
-use super::tentative::{InFlightCounting, Tentative, in_flight_verdict};
+use super::tentative::{JudgedElsewhere, Tentative, in_flight_verdict};
 use super::unsettled::Unsettled;
 use crate::clock::Now;
 use crate::limit::Verdict;
 use crate::policy::{KeyHash, WhenFull};
-use crate::store::{Acquired, CellOwner, InFlightPermit};
+use crate::store::{Acquired, CellOwner};
 
 /// What the successor is asked.
 struct Asked {
@@ -58,11 +59,8 @@ impl Engine {
                 self.conclude_judged(generation, unsettled, judged, decision, pending)
             }
             SuccessorAnswer::Silent(late) => {
-                let is_decided = self.settle_unanswered(generation, unsettled, decision, pending);
-                if is_decided && decision.outcome == Outcome::Limited {
-                    late.set_refused();
-                }
-                is_decided
+                unsettled.late = Some(late);
+                self.settle_unanswered(generation, unsettled, decision, pending)
             }
             SuccessorAnswer::Gone => {
                 self.take_back_abandoned();
@@ -80,7 +78,7 @@ impl Engine {
         pending: &mut PendingSettlement,
     ) -> bool {
         unsettled.is_handed_over = false;
-        let settled = self.settle_now(generation, unsettled, InFlightCounting::Here, decision);
+        let settled = self.settle_now(generation, unsettled, decision);
         let Some((outcome, results)) = settled else {
             return false;
         };
@@ -94,18 +92,14 @@ impl Engine {
         &self,
         generation: &Generation,
         unsettled: &mut Unsettled,
-        in_flight: InFlightCounting,
         decision: &mut Decision,
     ) -> Option<(ExactOutcome, ExactVerdicts)> {
         let Unsettled { targets, tentative, .. } = &mut *unsettled;
-        let is_elsewhere = self.remote().is_none()
-            && !self.succession.is_here()
-            && targets.iter().any(|target| {
-                !target.shadow
-                    && matches!(generation.loaded(target.limit).state, TierState::Estimate(_))
-            });
-        let is_complete = !is_elsewhere
-            && self.charge_tentatively(generation, targets, in_flight, decision, tentative);
+        let nothing = JudgedElsewhere::Nothing;
+        // What is charged here is held before it is asked again: so the switch waits for it, or it is charged elsewhere.
+        let is_complete = !self.has_estimates_elsewhere(generation, targets)
+            && self.charge_tentatively(generation, targets, nothing, decision, tentative)
+            && !self.has_estimates_elsewhere(generation, targets);
         if self.succession.is_abandoned() {
             let refused = self.refuse_unknown(generation, &unsettled.targets, decision.at);
             if refused.has_denial() {
@@ -130,7 +124,16 @@ impl Engine {
         }
     }
 
-    /// What the successor has to judge: all enforcing limits, or only those in flight if a shared store has the others.
+    /// Whether a successor judges estimate limits of this request.
+    fn has_estimates_elsewhere(&self, generation: &Generation, targets: &[Target]) -> bool {
+        let is_estimate = |target: &Target| {
+            let loaded = generation.loaded(target.limit);
+            !target.shadow && matches!(loaded.state, TierState::Estimate(_))
+        };
+        !self.succession.is_here() && targets.iter().any(is_estimate)
+    }
+
+    /// What the successor has to judge: all enforcing limits, but not the exact ones if a shared store has them.
     fn ask(
         &self,
         generation: &Generation,
@@ -157,7 +160,7 @@ impl Engine {
                 TierState::InFlight { max, .. } => {
                     HandedCount::InFlight { limit: limit(), max: *max }
                 }
-                TierState::Estimate(_) | TierState::Exact(_) if self.remote().is_some() => continue,
+                TierState::Exact(_) if self.remote().is_some() => continue,
                 TierState::Estimate(_) => HandedCount::Estimate { limit: limit() },
                 TierState::Exact(exact) => {
                     if exact.delays() && asked.tentative.delay_slot.is_none() {
@@ -191,8 +194,7 @@ impl Engine {
         pending: &mut PendingSettlement,
     ) -> bool {
         let JudgedThere { held, targets } = judged;
-        let permits = admitted_in_flight(generation, unsettled, &targets, held.judgment());
-        let judgment = held.take();
+        let (judgment, estimates) = held.take();
         if let Some((charge, left)) = judgment.banned {
             let target = targets.get(charge as usize).and_then(|n| unsettled.targets.get(*n));
             if let Some(target) = target {
@@ -206,12 +208,26 @@ impl Engine {
             return true;
         }
         let mut results = ExactVerdicts::default();
+        let mut estimates = estimates.into_iter();
         for (number, (index, verdict)) in (0..).zip(targets.iter().zip(&judgment.verdicts)) {
             let target = &unsettled.targets[*index];
             let loaded = generation.loaded(target.limit);
             let Some(verdict) = *verdict else {
                 continue;
             };
+            let position = decision.verdicts.len();
+            match &loaded.state {
+                TierState::InFlight { table, .. } if judgment.charged => {
+                    unsettled.tentative.hold(position, table.admitted(target.key, target.cost));
+                }
+                TierState::Estimate(_) => {
+                    let charge = estimates.next();
+                    charge.into_iter().for_each(|charge| {
+                        unsettled.tentative.hold_handed(position, charge);
+                    });
+                }
+                TierState::InFlight { .. } | TierState::Exact(_) => {}
+            }
             let may_delay = unsettled.tentative.delay_slot.is_some();
             let kinds = VerdictKinds::NORMAL;
             match ExactCharge::new(loaded, target, may_delay) {
@@ -230,9 +246,9 @@ impl Engine {
             }
         }
         if self.remote().is_some() && judgment.charged {
-            return self.go_on_in_shared_store(generation, unsettled, permits, decision);
+            let elsewhere = JudgedElsewhere::AllButExact;
+            return self.go_on_in_shared_store(generation, unsettled, elsewhere, decision);
         }
-        unsettled.tentative.hold(permits);
         let outcome = match judgment.charged {
             true => ExactOutcome::Charged,
             false => ExactOutcome::Refused,
@@ -241,26 +257,17 @@ impl Engine {
         true
     }
 
-    /// After the successor has admitted the requests in flight, the other limits are judged here and in the shared store.
+    /// After what is judged elsewhere was admitted, the other limits are judged here and in the shared store.
     fn go_on_in_shared_store(
         &self,
         generation: &Generation,
         unsettled: &mut Unsettled,
-        permits: Vec<InFlightPermit>,
+        elsewhere: JudgedElsewhere,
         decision: &mut Decision,
     ) -> bool {
-        let in_flight = std::mem::take(&mut decision.verdicts);
         let Unsettled { targets, tentative, .. } = &mut *unsettled;
-        // Only requests in flight are handed over, so the rest is complete.
-        let _ = self.charge_tentatively(
-            generation,
-            targets,
-            InFlightCounting::Elsewhere,
-            decision,
-            tentative,
-        );
-        decision.verdicts.extend(in_flight);
-        unsettled.tentative.hold(permits);
+        // Only requests in flight may be incomplete, and they are left out.
+        let _ = self.charge_tentatively(generation, targets, elsewhere, decision, tentative);
         unsettled.is_handed_over = false;
         false
     }
@@ -279,23 +286,20 @@ impl Engine {
         self.succession.record_unanswered();
         unsettled.tentative = Tentative::default();
         decision.verdicts.clear();
-        let permits = Self::count_in_flight_alone(generation, &unsettled.targets, decision);
-        if self.remote().is_some()
-            && let Some(permits) = permits
-        {
-            return self.go_on_in_shared_store(generation, unsettled, permits, decision);
+        let is_admitted = Self::count_in_flight_alone(generation, unsettled, decision);
+        let elsewhere = JudgedElsewhere::InFlight;
+        if self.remote().is_some() && is_admitted {
+            return self.go_on_in_shared_store(generation, unsettled, elsewhere, decision);
         }
         let mut outcome = ExactOutcome::Refused;
         let mut results = match self.remote() {
             Some(_) => ExactVerdicts::default(),
             None => self.refuse_unknown(generation, &unsettled.targets, decision.at),
         };
-        if let Some(permits) = permits.filter(|_| !results.has_denial()) {
+        if is_admitted && !results.has_denial() {
             let Unsettled { targets, tentative, .. } = &mut *unsettled;
-            let elsewhere = InFlightCounting::Elsewhere;
             // Only requests in flight are left out, so the rest is complete.
             let _ = self.charge_tentatively(generation, targets, elsewhere, decision, tentative);
-            unsettled.tentative.hold(permits);
             let request = self.exact_request(generation, unsettled, decision);
             if self.exact.charge_kept(&request, &mut results) {
                 outcome = ExactOutcome::Charged;
@@ -306,7 +310,8 @@ impl Engine {
     }
 
     /// Has the successor take back what a judgment has charged that came too late: the request was refused here meanwhile.
-    pub fn refund_late(&self, held: HeldJudgment, request: &HandedRequest) {
+    pub fn refund_late(&self, mut held: HeldJudgment, request: &HandedRequest) {
+        held.refuse_estimates();
         let judgment = held.judgment();
         if !judgment.charged {
             return;
@@ -327,13 +332,15 @@ impl Engine {
         }
     }
 
-    /// Counts a request in flight among those of this process. Adds the verdicts, and returns its permits; `None`: a limit refuses it.
+    /// Counts a request in flight among those of this process. Adds the verdicts, and holds its slots. Returns whether all limits
+    /// admit it.
     fn count_in_flight_alone(
         generation: &Generation,
-        targets: &[Target],
+        unsettled: &mut Unsettled,
         decision: &mut Decision,
-    ) -> Option<Vec<InFlightPermit>> {
-        let mut permits = Some(Vec::new());
+    ) -> bool {
+        let Unsettled { targets, tentative, .. } = unsettled;
+        let mut is_admitted = true;
         for target in targets.iter().filter(|target| !target.shadow && !target.denied) {
             let loaded = generation.loaded(target.limit);
             if let TierState::InFlight { table, max } = &loaded.state {
@@ -341,26 +348,30 @@ impl Engine {
                 let verdict = in_flight_verdict(*max, held, target.cost, permit.is_some());
                 let kinds = VerdictKinds::DEGRADED;
                 let verdict = LimitVerdict::new(target, loaded.tier(), verdict, kinds);
+                is_admitted &= permit.is_some();
+                if let Some(permit) = permit {
+                    tentative.hold(decision.verdicts.len(), permit);
+                }
                 decision.verdicts.push(LimitVerdict { charged: 0, ..verdict });
-                permits = permits.zip(permit).map(|(mut permits, permit)| {
-                    permits.push(permit);
-                    permits
-                });
             }
         }
-        permits
+        is_admitted
     }
 
     /// Has the charge of a token that was checked in vain made by whoever counts.
     pub(super) fn tell_charge(&self, generation: &Generation, target: &Target) {
-        if let Some(charge) = ExactCharge::new(generation.loaded(target.limit), target, true) {
-            let (key, cost) = (HandedKey::of(target.key), target.cost);
-            let count = charge.handed();
-            let event =
-                HandedEvent::Charge(HandedCharge { key, cost, count, may_be_banned: false });
-            // If this process counts again, the client has gained one charge.
-            let (Told::There | Told::Here) = self.succession.tell(event);
-        }
+        let loaded = generation.loaded(target.limit);
+        let count = match ExactCharge::new(loaded, target, true) {
+            Some(charge) => charge.handed(),
+            None => {
+                let limit = generation.policy().limit(target.limit).name.to_string();
+                HandedCount::Estimate { limit }
+            }
+        };
+        let (key, cost) = (HandedKey::of(target.key), target.cost);
+        let event = HandedEvent::Charge(HandedCharge { key, cost, count, may_be_banned: false });
+        // If this process counts again, the client has gained one charge.
+        let (Told::There | Told::Here) = self.succession.tell(event);
     }
 
     /// Tells the successor, if there is one, that a limit has refused a request.
@@ -434,7 +445,11 @@ impl Engine {
                 .quota_numbered(quota)
                 .map(|quota| embedded.debit(key.hash(), &quota, units, now)),
             // Permits and bans of this process have been kept here meanwhile.
-            HandedEvent::Ended { .. } | HandedEvent::Denied { .. } | HandedEvent::Charge(_) => None,
+            // What a successor that has gone has charged is gone too.
+            HandedEvent::Ended { .. }
+            | HandedEvent::Denied { .. }
+            | HandedEvent::Charge(_)
+            | HandedEvent::Settled { .. } => None,
         };
         if owner == Some(CellOwner::Successor) {
             log::error!("a cell is neither here nor with the successor");
@@ -446,27 +461,6 @@ impl Engine {
 struct JudgedThere {
     held: HeldJudgment,
     targets: SmallVec<[usize; 4]>,
-}
-
-/// Permits for what the successor counts as in flight. Dropping one tells it.
-fn admitted_in_flight(
-    generation: &Generation,
-    unsettled: &Unsettled,
-    targets: &[usize],
-    judgment: &HandedJudgment,
-) -> Vec<InFlightPermit> {
-    if !judgment.charged {
-        return Vec::new();
-    }
-    let judged = targets.iter().zip(&judgment.verdicts).filter(|(_, verdict)| verdict.is_some());
-    let permits = judged.filter_map(|(index, _)| {
-        let target = &unsettled.targets[*index];
-        match &generation.loaded(target.limit).state {
-            TierState::InFlight { table, .. } => Some(table.admitted(target.key, target.cost)),
-            TierState::Exact(_) | TierState::Estimate(_) => None,
-        }
-    });
-    permits.collect()
 }
 
 impl ExactCharge<'_> {

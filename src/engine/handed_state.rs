@@ -22,6 +22,10 @@ use crate::estimator::{EstimateLimit, FleetCounts, MovedCell};
 use crate::state::{FrameKind, FrameSink, StateSource};
 use crate::store::{InFlightCounts, ReleaseHook};
 
+/// How long the switch waits for the store to answer requests that were charged under estimate limits: longer than stores take,
+/// and short beside what a request may wait for the switch. What is not settled then does not go over.
+const TENTATIVE_PATIENCE_MILLIS: u32 = 200;
+
 /// Records in one frame.
 const FRAME_RECORDS: usize = 4_096;
 
@@ -77,7 +81,8 @@ impl EngineSource {
     /// Copies what changed since the last copy, and makes everything that is counted exactly the successor's in the same
     /// instant: requests that need it wait until [`Engine::set_successor`] or [`Engine::take_back`].
     ///
-    /// With a shared store the cells stay: they only count what this node admits while that store fails.
+    /// With a shared store the cells stay: they only count what this node admits while that store fails. Requests that wait for
+    /// its answer are waited for, so this blocks its thread for up to [`TENTATIVE_PATIENCE_MILLIS`].
     pub fn hand_over(&mut self, generation: &Generation, sink: &mut dyn FrameSink) {
         let engine = Arc::clone(&self.engine);
         engine.succession.begin_switch();
@@ -94,6 +99,7 @@ impl EngineSource {
                 self.save_other_changes(sink);
             }
         }
+        engine.fleet().tentative.wait_until_none(TENTATIVE_PATIENCE_MILLIS);
         // Before the cells: what the node published is forgotten before its counts are taken up.
         let fleet = FleetRecord {
             identity: engine.fleet().identity.get(),
@@ -102,7 +108,7 @@ impl EngineSource {
         };
         sink.add(FrameKind::Fleet, 0, &encoded(&fleet));
         let limits = generation.estimate_numbers();
-        for cells in engine.confirm.moved_cells().chunks(FRAME_RECORDS) {
+        for cells in engine.settled_cells().chunks(FRAME_RECORDS) {
             let record = ConfirmRecord { limits: limits.clone(), cells: cells.to_vec() };
             sink.add(FrameKind::Confirm, 0, &encoded(&record));
         }
@@ -194,6 +200,19 @@ fn denials_name(limit: &str) -> String {
 }
 
 impl Engine {
+    /// The cells of the confirm table, without units that a shared store may still have taken back.
+    fn settled_cells(&self) -> Vec<MovedCell> {
+        // Before the cells: what is settled meanwhile is in them or not, but never too much.
+        let tentative = self.fleet().tentative.snapshot();
+        let mut cells = self.confirm.moved_cells();
+        for cell in cells.iter_mut().filter(|_| !tentative.is_empty()) {
+            if let Some(units) = tentative.get(&cell.key()) {
+                *cell = cell.clone().without(*units);
+            }
+        }
+        cells
+    }
+
     /// Becomes the node that the process before was. Its time is this one's: both continue one monotonic time.
     fn become_node(&self, generation: &Generation, record: FleetRecord) {
         if let Some((earliest, latest)) = record.time {
@@ -240,5 +259,36 @@ impl Generation {
                 TierState::Exact(_) | TierState::Estimate(_) => None,
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock as _, ManualClock};
+    use crate::limit::Rate;
+    use crate::policy::{KeyHash, KeySecret};
+
+    #[test]
+    fn units_that_may_be_taken_back_do_not_go_over() {
+        let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_000)));
+        let engine = Engine::new(Arc::clone(&clock) as _, KeySecret::new([7; 16]));
+        let limit =
+            EstimateLimit::new(Rate::new(9, Nanos::from_secs(60)).unwrap(), 1_000, clock.now());
+        let key = KeyHash { high: 1, low: 2 };
+        let held = engine.fleet().tentative.hold(key, 2);
+        for _ in 0..5 {
+            let _ = limit.debit(&engine.confirm, key, 1, clock.now());
+        }
+        let moved_remaining = || {
+            let successor = crate::estimator::ConfirmTable::default();
+            assert!(engine.settled_cells().iter().all(|cell| successor.adopt(cell)));
+            limit.judge(&successor, key, clock.now()).remaining
+        };
+        let whole = limit.judge(&engine.confirm, key, clock.now()).remaining;
+        assert_eq!(moved_remaining(), whole + 2);
+        engine.fleet().tentative.wait_until_none(1);
+        drop(held);
+        assert_eq!(moved_remaining(), whole);
     }
 }

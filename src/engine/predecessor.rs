@@ -1,7 +1,8 @@
 //! What an engine does for the process before it, which still serves old connections.
 //!
 //! That process finds the keys and quotas of a request, under its own policy; this engine judges and charges. What must always
-//! hold: all charges of a request are made or none; what it counts as in flight ends with an event, or with the predecessor.
+//! hold: all charges of a request are made or none; what it counts as in flight ends with an event, or with the predecessor; charges
+//! of estimate limits are not published to a fleet before an event says whether they count.
 
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::fleet::TentativeHold;
 use super::generation::Generation;
 use super::loaded_limit::TierState;
 use super::restored_state::SavedQuotas;
@@ -28,12 +30,17 @@ pub struct Predecessor {
     engine: Arc<Engine>,
     quotas: Arc<SavedQuotas>,
     in_flight: Mutex<HashMap<(String, KeyHash), Permits>>,
+    /// Charges of estimate limits for requests that may yet be refused there.
+    estimates: Mutex<HashMap<(String, KeyHash), TentativeEstimates>>,
     /// Where limits are counted that it has and this process's policy has no more: what is in flight there still counts.
     counts: Mutex<HashMap<String, Arc<InFlightCounts>>>,
 }
 
 /// What one key has in flight there.
 type Permits = SmallVec<[InFlightPermit; 1]>;
+
+/// What requests of one key were charged under one estimate limit.
+type TentativeEstimates = SmallVec<[(EstimateReceipt, TentativeHold); 1]>;
 
 /// What a request was charged before its cells.
 #[derive(Default)]
@@ -48,11 +55,13 @@ struct ChargedEstimate<'g> {
     charge: usize,
     limit: &'g EstimateLimit,
     receipt: EstimateReceipt,
+    held: TentativeHold,
 }
 
 impl Predecessor {
     pub(super) fn new(engine: Arc<Engine>, quotas: Arc<SavedQuotas>) -> Self {
-        Self { engine, quotas, in_flight: Mutex::default(), counts: Mutex::default() }
+        let (in_flight, estimates, counts) = Default::default();
+        Self { engine, quotas, in_flight, estimates, counts }
     }
 
     /// Waits until a batch is on the disk, but not for a disk that fails.
@@ -95,9 +104,20 @@ impl Predecessor {
                 }
             }
             HandedEvent::Charge(charge) => {
+                let settled = match &charge.count {
+                    HandedCount::Estimate { limit } => Some((limit.clone(), charge.key.hash())),
+                    HandedCount::Exact { .. } | HandedCount::InFlight { .. } => None,
+                };
+                let cost = charge.cost;
                 let request = HandedRequest { charges: vec![charge], may_charge: true };
                 // Nobody waits for the verdict.
                 let _judged = self.judge_now(generation, &request);
+                if let Some(id) = settled {
+                    self.settle_estimate(generation, id, cost, false);
+                }
+            }
+            HandedEvent::Settled { limit, key, cost, is_refused } => {
+                self.settle_estimate(generation, (limit, key.hash()), cost, is_refused);
             }
         }
     }
@@ -122,6 +142,31 @@ impl Predecessor {
 
     fn keep(&self, limit: String, key: KeyHash, permit: InFlightPermit) {
         self.in_flight.lock().entry((limit, key)).or_default().push(permit);
+    }
+
+    /// Lets a charge count, or takes it back.
+    fn settle_estimate(
+        &self,
+        generation: &Generation,
+        id: (String, KeyHash),
+        cost: u32,
+        is_refused: bool,
+    ) {
+        let mut estimates = self.estimates.lock();
+        let Some(charges) = estimates.get_mut(&id) else {
+            return;
+        };
+        let charge = charges.iter().position(|(receipt, _)| receipt.cost() == cost);
+        let Some((receipt, held)) = charge.map(|index| charges.swap_remove(index)) else {
+            return;
+        };
+        if charges.is_empty() {
+            estimates.remove(&id);
+        }
+        if is_refused && let Some(TierState::Estimate(limit)) = generation.state_named(&id.0) {
+            limit.refund(&self.engine.confirm, receipt);
+        }
+        drop(held);
     }
 
     fn end(&self, limit: String, key: KeyHash, cost: u32) {
@@ -163,14 +208,24 @@ impl Predecessor {
         let save = self.settle_cells(request, may_charge, &mut judgment);
         let charged = judgment.charged;
         match charged {
-            true => {
-                for (limit, permit) in tentative.permits {
-                    self.keep(limit, permit.key(), permit);
-                }
-            }
+            true => self.keep_tentative(request, tentative),
             false => self.refund(request, tentative, now, &mut judgment.verdicts),
         }
         (judgment, save.filter(|_| charged))
+    }
+
+    /// Keeps what a request was charged: until it ends, or until it is settled.
+    fn keep_tentative(&self, request: &HandedRequest, tentative: TentativeCharges<'_>) {
+        for (limit, permit) in tentative.permits {
+            self.keep(limit, permit.key(), permit);
+        }
+        let mut estimates = self.estimates.lock();
+        for ChargedEstimate { charge, receipt, held, .. } in tentative.estimates {
+            let HandedCharge { key, count, .. } = &request.charges[charge];
+            if let HandedCount::Estimate { limit } = count {
+                estimates.entry((limit.clone(), key.hash())).or_default().push((receipt, held));
+            }
+        }
     }
 
     /// The first charge whose key is banned.
@@ -204,9 +259,11 @@ impl Predecessor {
                 let Some(TierState::Estimate(limit)) = generation.state_named(limit) else {
                     return None;
                 };
+                let held = self.engine.fleet().tentative.hold(key, charge.cost);
                 let (verdict, receipt) = limit.charge(&self.engine.confirm, key, charge.cost, now);
                 if verdict.allowed {
-                    tentative.estimates.push(ChargedEstimate { charge: index, limit, receipt });
+                    let charge = ChargedEstimate { charge: index, limit, receipt, held };
+                    tentative.estimates.push(charge);
                 }
                 Some(verdict)
             }
@@ -266,10 +323,11 @@ impl Predecessor {
         now: Now,
         verdicts: &mut [Option<Verdict>],
     ) {
-        for ChargedEstimate { charge, limit, receipt } in tentative.estimates {
+        for ChargedEstimate { charge, limit, receipt, held } in tentative.estimates {
             limit.refund(&self.engine.confirm, receipt);
             let key = request.charges[charge].key.hash();
             verdicts[charge] = Some(limit.judge(&self.engine.confirm, key, now));
+            drop(held);
         }
         drop(tentative.permits);
         for (charge, verdict) in request.charges.iter().zip(verdicts) {

@@ -42,25 +42,47 @@ pub trait Successor: Send + Sync {
 pub enum SuccessorAnswer {
     /// It has judged.
     Judged(HeldJudgment),
-    /// It has not answered in time, and may have charged.
+    /// It has not answered in time, and may have charged. The judgment that comes later goes there.
     Silent(LateJudgment),
     /// It has ended, and what it was sent counts no more.
     Gone,
 }
 
-/// What becomes of a judgment that comes when its request has been settled elsewhere: its charges stay, unless the request was
-/// refused.
+/// What becomes of a judgment that comes when nobody waits for it any more: its charges stay, unless the request was refused
+/// or will be.
 #[derive(Clone, Debug, Default)]
-pub struct LateJudgment(Arc<AtomicBool>);
+pub struct LateJudgment(Arc<Mutex<LateState>>);
+
+#[derive(Debug, Default)]
+struct LateState {
+    is_refused: bool,
+    /// The judgment, if it came before the request was settled.
+    came: Option<(HeldJudgment, HandedRequest)>,
+}
 
 impl LateJudgment {
-    pub(super) fn set_refused(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    /// The request was refused. Returns what the successor has to take back, if that is known already.
+    #[must_use]
+    pub(super) fn set_refused(&self) -> Option<(HeldJudgment, HandedRequest)> {
+        let mut state = self.0.lock();
+        state.is_refused = true;
+        state.came.take()
     }
 
-    /// Whether the request was refused.
-    pub fn is_refused(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    /// The judgment has come. Returns it if the successor has to take it back.
+    #[must_use]
+    pub fn arrive(
+        &self,
+        held: HeldJudgment,
+        request: HandedRequest,
+    ) -> Option<(HeldJudgment, HandedRequest)> {
+        let mut state = self.0.lock();
+        let judged = Some((held, request));
+        if state.is_refused {
+            return judged;
+        }
+        state.came = judged;
+        None
     }
 }
 
@@ -176,16 +198,39 @@ pub enum HandedEvent {
     },
     /// A token was checked in vain.
     Charge(HandedCharge),
+    /// A request that was charged under an estimate limit is settled: the charge counts, or is taken back.
+    Settled {
+        /// The limit's name.
+        limit: String,
+        /// The key.
+        key: HandedKey,
+        /// Its cost.
+        cost: u32,
+        /// Whether another limit has refused the request.
+        is_refused: bool,
+    },
 }
 
-/// A judgment of the successor, which counts requests in flight for it.
+/// A charge that the successor has made under an estimate limit. Dropping it tells that the charge counts.
+pub(super) struct HandedEstimate {
+    limit: String,
+    key: HandedKey,
+    cost: u32,
+    is_refused: bool,
+    successor: Arc<dyn Successor>,
+}
+
+/// A judgment of the successor, which counts requests in flight for it, and waits to hear whether charges of estimate limits count.
 ///
-/// Dropping it ends those that were not taken over by a permit of this process: the request has gone meanwhile.
+/// Dropping it ends those in flight that were not taken over by a permit of this process, and lets the charges count: the request
+/// has gone meanwhile.
 #[must_use = "dropping it ends the request"]
 pub struct HeldJudgment {
     judgment: HandedJudgment,
     /// Limit, key and cost of what the successor counts as in flight.
     in_flight: Vec<(String, HandedKey, u32)>,
+    /// The charges of estimate limits, in the order of the request.
+    estimates: Vec<HandedEstimate>,
     successor: Arc<dyn Successor>,
 }
 
@@ -321,26 +366,39 @@ impl HeldJudgment {
         request: &HandedRequest,
         successor: Arc<dyn Successor>,
     ) -> Self {
-        let charges = request.charges.iter().zip(&judgment.verdicts);
-        let in_flight = charges.filter_map(|(charge, verdict)| match &charge.count {
-            HandedCount::InFlight { limit, .. } if judgment.charged && verdict.is_some() => {
-                Some((limit.clone(), charge.key, charge.cost))
+        let (mut in_flight, mut estimates) = (Vec::new(), Vec::new());
+        let judged = request.charges.iter().zip(&judgment.verdicts);
+        for (charge, _) in judged.filter(|(_, verdict)| judgment.charged && verdict.is_some()) {
+            let HandedCharge { key, cost, .. } = *charge;
+            match &charge.count {
+                HandedCount::InFlight { limit, .. } => in_flight.push((limit.clone(), key, cost)),
+                HandedCount::Estimate { limit } => estimates.push(HandedEstimate {
+                    limit: limit.clone(),
+                    key,
+                    cost,
+                    is_refused: false,
+                    successor: Arc::clone(&successor),
+                }),
+                HandedCount::Exact { .. } => {}
             }
-            HandedCount::InFlight { .. }
-            | HandedCount::Exact { .. }
-            | HandedCount::Estimate { .. } => None,
-        });
-        Self { in_flight: in_flight.collect(), judgment, successor }
+        }
+        Self { judgment, in_flight, estimates, successor }
     }
 
-    /// The judgment. Permits of this process stand for what is in flight from now on.
-    pub(super) fn take(mut self) -> HandedJudgment {
+    /// The judgment, and its charges of estimate limits in the order of the request. Permits of this process stand for what is
+    /// in flight from now on.
+    pub(super) fn take(mut self) -> (HandedJudgment, Vec<HandedEstimate>) {
         self.in_flight.clear();
-        self.judgment.clone()
+        (self.judgment.clone(), std::mem::take(&mut self.estimates))
     }
 
     pub(super) const fn judgment(&self) -> &HandedJudgment {
         &self.judgment
+    }
+
+    /// Has the charges of estimate limits taken back.
+    pub(super) fn refuse_estimates(&mut self) {
+        self.estimates.drain(..).for_each(HandedEstimate::refuse);
     }
 
     pub(super) fn successor(&self) -> &Arc<dyn Successor> {
@@ -353,6 +411,21 @@ impl Drop for HeldJudgment {
         for (limit, key, cost) in self.in_flight.drain(..) {
             self.successor.tell(HandedEvent::Ended { limit, key, cost });
         }
+    }
+}
+
+impl HandedEstimate {
+    /// Has the charge taken back, because the request is refused.
+    pub(super) fn refuse(mut self) {
+        self.is_refused = true;
+    }
+}
+
+impl Drop for HandedEstimate {
+    fn drop(&mut self) {
+        let Self { key, cost, is_refused, .. } = *self;
+        let limit = std::mem::take(&mut self.limit);
+        self.successor.tell(HandedEvent::Settled { limit, key, cost, is_refused });
     }
 }
 

@@ -14,6 +14,7 @@ use super::generation::Generation;
 use super::loaded_limit::TierState;
 use super::pending::PendingSettlement;
 use super::state::Engine;
+use super::succession::HandedEstimate;
 use super::target::Target;
 use crate::clock::{Nanos, Now};
 use crate::estimator::EstimateReceipt;
@@ -25,6 +26,8 @@ use crate::store::{Acquired, InFlightPermit};
 pub(super) struct Tentative {
     estimates: SmallVec<[TentativeEstimate; 4]>,
     permits: Vec<TentativePermit>,
+    /// What a successor has charged under estimate limits.
+    handed: Vec<TentativeHanded>,
     /// The slot of a request that may be delayed; `None` if no limit delays it, or no slot was free.
     pub(super) delay_slot: Option<DelaySlot>,
     /// The targets that the exact tier judges, by index.
@@ -38,24 +41,33 @@ struct TentativeEstimate {
     /// The index of its target.
     target: usize,
     receipt: EstimateReceipt,
-    /// Keeps the units from being published until the request is judged.
+    /// Keeps the units from being published, and from going to a successor, until the request is judged.
     held: Option<TentativeHold>,
 }
 
 /// A slot in flight that a request holds.
 struct TentativePermit {
-    /// The index of its verdict in the decision; `None` if a successor gave the verdict.
-    verdict: Option<usize>,
+    /// The index of its verdict in the decision.
+    verdict: usize,
     permit: InFlightPermit,
 }
 
-/// Where requests in flight are judged.
+/// A charge of an estimate limit that a successor has made.
+struct TentativeHanded {
+    /// The index of its verdict in the decision.
+    verdict: usize,
+    charge: HandedEstimate,
+}
+
+/// Which limits are judged elsewhere, and left out here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InFlightCounting {
-    /// In this process, unless a successor counts.
-    Here,
-    /// The successor has judged them.
-    Elsewhere,
+pub(super) enum JudgedElsewhere {
+    /// None.
+    Nothing,
+    /// Requests in flight.
+    InFlight,
+    /// All but the exact limits: a successor has judged them.
+    AllButExact,
 }
 
 impl Engine {
@@ -65,19 +77,24 @@ impl Engine {
         &self,
         generation: &Generation,
         targets: &[Target],
-        in_flight: InFlightCounting,
+        elsewhere: JudgedElsewhere,
         decision: &mut Decision,
         tentative: &mut Tentative,
     ) -> bool {
         let now = decision.at;
         let may_be_refused_later = targets.iter().filter(|target| !target.shadow).nth(1).is_some();
+        let waits_for_store = may_be_refused_later
+            && self.remote().is_some()
+            && targets.iter().any(|target| generation.loaded(target.limit).is_exact());
         for (index, target) in targets.iter().enumerate().filter(|(_, target)| !target.shadow) {
             let verdict_index = decision.verdicts.len();
             let loaded = generation.loaded(target.limit);
             let verdict = match &loaded.state {
                 _ if target.denied => generation.denied(target, now),
+                TierState::Estimate(_) if elsewhere == JudgedElsewhere::AllButExact => continue,
                 TierState::Estimate(estimate) => {
-                    let is_held = may_be_refused_later && estimate.fleet().is_some();
+                    let is_held =
+                        may_be_refused_later && (waits_for_store || estimate.fleet().is_some());
                     let held =
                         is_held.then(|| self.fleet().tentative.hold(target.key, target.cost));
                     let (verdict, receipt) =
@@ -89,17 +106,16 @@ impl Engine {
                     }
                     verdict
                 }
-                TierState::InFlight { .. } if in_flight == InFlightCounting::Elsewhere => continue,
+                TierState::InFlight { .. } if elsewhere != JudgedElsewhere::Nothing => continue,
                 TierState::InFlight { table, max } => {
                     let acquired = table.acquire(target.key, target.cost, *max, false);
                     let Some(Acquired { permit, held }) = acquired else {
                         return false;
                     };
                     let verdict = in_flight_verdict(*max, held, target.cost, permit.is_some());
-                    tentative.permits.extend(
-                        permit
-                            .map(|permit| TentativePermit { verdict: Some(verdict_index), permit }),
-                    );
+                    if let Some(permit) = permit {
+                        tentative.hold(verdict_index, permit);
+                    }
                     verdict
                 }
                 TierState::Exact(limit) => {
@@ -133,23 +149,26 @@ impl Engine {
             }
             drop(held);
         }
+        for TentativeHanded { verdict, charge } in tentative.handed {
+            charge.refuse();
+            decision.verdicts[verdict].add_back_cost();
+        }
         for TentativePermit { verdict, permit } in tentative.permits {
             drop(permit);
-            let Some(limit_verdict) = verdict.map(|verdict| &mut decision.verdicts[verdict]) else {
-                continue;
-            };
-            let verdict = &mut limit_verdict.verdict;
-            let remaining = verdict.remaining.saturating_add(limit_verdict.cost);
-            verdict.remaining = remaining.min(verdict.limit);
+            decision.verdicts[verdict].add_back_cost();
         }
     }
 }
 
 impl Tentative {
-    /// Adds what the successor has admitted.
-    pub(super) fn hold(&mut self, permits: Vec<InFlightPermit>) {
-        let held = permits.into_iter().map(|permit| TentativePermit { verdict: None, permit });
-        self.permits.extend(held);
+    /// Adds a slot in flight that was taken elsewhere. `verdict`: the index of its verdict in the decision.
+    pub(super) fn hold(&mut self, verdict: usize, permit: InFlightPermit) {
+        self.permits.push(TentativePermit { verdict, permit });
+    }
+
+    /// Adds what a successor has charged. `verdict`: the index of its verdict in the decision.
+    pub(super) fn hold_handed(&mut self, verdict: usize, charge: HandedEstimate) {
+        self.handed.push(TentativeHanded { verdict, charge });
     }
 
     /// Keeps the charges, because the request passes. It holds its slots in flight until it ends, and the delay slot

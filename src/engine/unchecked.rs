@@ -22,7 +22,7 @@ use super::pending::{FinalResponse, PendingSettlement};
 use super::resolve::{self, Completeness};
 use super::state::Engine;
 use super::target::Target;
-use super::tentative::InFlightCounting;
+use super::tentative::JudgedElsewhere;
 use super::unsettled::Unsettled;
 use crate::limit::Verdict;
 use crate::policy::{ConditionResults, Count, Facts, RouteIndex, Source, Unreadable};
@@ -116,7 +116,7 @@ impl Engine {
         let _ = self.charge_tentatively(
             generation,
             targets,
-            InFlightCounting::Here,
+            JudgedElsewhere::Nothing,
             decision,
             tentative,
         );
@@ -170,6 +170,10 @@ impl Engine {
         decision: &Decision,
     ) -> Option<Verdict> {
         if let TierState::Estimate(estimate) = &generation.loaded(target.limit).state {
+            if !self.succession.is_here() {
+                self.tell_charge(generation, target);
+                return None;
+            }
             let (verdict, _) = estimate.charge(&self.confirm, target.key, target.cost, decision.at);
             return Some(verdict);
         }

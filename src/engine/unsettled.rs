@@ -1,6 +1,7 @@
 //! A request between the steps of its decision.
 
 use super::decision::Outcome;
+use super::succession::LateJudgment;
 use super::target::Targets;
 use super::tentative::Tentative;
 
@@ -15,6 +16,8 @@ pub(crate) struct Unsettled {
     pub(super) rejected: Option<Outcome>,
     /// Whether a successor has its cells; nothing is charged then.
     pub(super) is_handed_over: bool,
+    /// Where the judgment of a successor goes that did not answer in time.
+    pub(super) late: Option<LateJudgment>,
     /// Whether a token was checked in vain. The client is charged for the check, whatever the outcome is.
     pub(super) failed_token_check: bool,
     /// When the limits were asked, for a trace.

@@ -37,6 +37,13 @@ pub struct EstimateReceipt {
     at: Nanos,
 }
 
+impl EstimateReceipt {
+    /// The units that were charged.
+    pub const fn cost(&self) -> u32 {
+        self.sketch.cost()
+    }
+}
+
 impl EstimateLimit {
     /// A limit under which nothing is spent. `expect_per_second`: requests per second of all keys together; the sketch
     /// is sized for them.

@@ -68,6 +68,18 @@ impl MovedCell {
         self.limit
     }
 
+    /// The key.
+    pub const fn key(&self) -> KeyHash {
+        KeyHash { high: self.key.0, low: self.key.1 }
+    }
+
+    /// The same cell, without some of its units.
+    #[must_use]
+    pub fn without(mut self, units: u32) -> Self {
+        self.counted = self.counted.without(units);
+        self
+    }
+
     /// The same cell, with the number that its limit has here.
     pub const fn with_limit(mut self, limit: u8) -> Self {
         self.limit = limit;
@@ -90,8 +102,7 @@ impl MovedCell {
 
     fn cell(&self) -> Option<ConfirmCell> {
         let quota = SlidingWindow::new(Rate::new(self.count, self.period).ok()?);
-        let key = KeyHash { high: self.key.0, low: self.key.1 };
-        Some(ConfirmCell::moved(key, quota, self.counted, self.weight))
+        Some(ConfirmCell::moved(self.key(), quota, self.counted, self.weight))
     }
 }
 

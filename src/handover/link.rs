@@ -109,10 +109,10 @@ impl SuccessorLink {
             if judgment.verdicts.len() != request.charges.len() {
                 return Err(unexpected());
             }
-            // If nobody waits any more, the judgment is dropped, which ends what it has in flight.
+            // If the request has gone, the judgment is dropped, which ends what it has in flight.
             if let Some(successor) = self.own.upgrade()
                 && let Err(held) = answer.send(HeldJudgment::new(judgment, &request, successor))
-                && late.is_refused()
+                && let Some((held, request)) = late.arrive(held, request)
             {
                 engine.refund_late(held, &request);
             }

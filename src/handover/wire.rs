@@ -22,7 +22,7 @@ use crate::state::{FrameKind, GROUPS, MAX_PAYLOAD};
 
 /// The version of the conversation. (Version 2 handed over sockets and keys, and no counts; in version 3 a successor could not tell
 /// a directory that the running process does not use from one whose process has just ended.)
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 /// The first line of a successor, with the latest version that it knows.
 pub(super) const WAIT_PREFIX: &str = "tollgate ";

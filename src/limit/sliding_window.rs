@@ -50,6 +50,15 @@ impl WindowPair {
         Self { window, current, previous }
     }
 
+    /// The same counts without some of their units, of the later window first.
+    #[must_use]
+    pub const fn without(self, units: u32) -> Self {
+        let rest = units.saturating_sub(self.current);
+        let (current, previous) =
+            (self.current.saturating_sub(units), self.previous.saturating_sub(rest));
+        Self { current, previous, ..self }
+    }
+
     /// Both counts together, as of the later window of the two. Units of windows that are too old then are left out.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {

@@ -38,9 +38,10 @@ routes:
   - { name: two, match: { path: /two }, limits: [log, flying] }
   - { name: three, match: { path: /three }, limits: [fixed] }
   - { name: four, match: { path: /four }, limits: [priced, flying, bucket] }
+  - { name: six, match: { path: /six }, limits: [pages, flying, window] }
 ";
 
-const ROUTES: [&str; 5] = ["/one", "/two", "/three", "/four", "/five"];
+const ROUTES: [&str; 6] = ["/one", "/two", "/three", "/four", "/five", "/six"];
 
 /// A process.
 struct Process {
@@ -711,9 +712,10 @@ async fn a_judgment_that_comes_too_late_charges_nobody_who_was_refused() {
 limits:
   five: { tier: exact, rate: 5/10d, algorithm: fixed_window, key: header:x-key, missing_key: deny }
   strict: { tier: exact, rate: 5/10d, algorithm: fixed_window, key: header:x-key, missing_key: deny, after_crash: deny }
+  pages: { tier: estimate, rate: 5/10d, key: header:x-key, missing_key: deny }
 routes:
-  - { name: five, match: { path: /five }, limits: [five] }
-  - { name: strict, match: { path: /strict }, limits: [strict] }
+  - { name: five, match: { path: /five }, limits: [five, pages] }
+  - { name: strict, match: { path: /strict }, limits: [strict, pages] }
 ";
     let clock = Arc::new(ManualClock::new(EPOCH));
     let [old, new] = [(); 2].map(|()| Process::start(&clock, policy));
@@ -732,18 +734,22 @@ routes:
         judged: Mutex::new(None),
     });
     old.engine.set_successor(Arc::clone(&late) as _);
-    for (path, expected, left) in [("/five", Outcome::Allowed, 3), ("/strict", Outcome::Limited, 4)]
+    for (path, expected, left, pages) in
+        [("/five", Outcome::Allowed, 3, 3), ("/strict", Outcome::Limited, 4, 2)]
     {
         assert_eq!(old.decide(path, "a").await.decision.outcome, expected);
         let (judgment, request, mark) = late.judged.lock().unwrap().take().unwrap();
         assert!(judgment.charged);
-        assert_eq!(mark.is_refused(), expected == Outcome::Limited);
         let held = HeldJudgment::new(judgment, &request, Arc::clone(&late) as _);
-        if mark.is_refused() {
+        let to_refund = mark.arrive(held, request);
+        assert_eq!(to_refund.is_some(), expected == Outcome::Limited);
+        if let Some((held, request)) = to_refund {
             old.engine.refund_late(held, &request);
         }
         let next = new.decide(path, "a").await;
-        assert_eq!(next.decision.verdicts[0].verdict.remaining, left, "{path}");
+        let remaining: Vec<_> =
+            next.decision.verdicts.iter().map(|limit| limit.verdict.remaining).collect();
+        assert_eq!(remaining, [left, pages], "{path}");
     }
 }
 

@@ -13,7 +13,7 @@ const FLEET: &str = "rate: 100/10d, scope: fleet";
 const NODE: &str = "rate: 100/10d, scope: node";
 
 /// The time between two exchanges of a node.
-const EVERY: Duration = Duration::from_millis(100);
+pub const EVERY: Duration = Duration::from_millis(100);
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -27,7 +27,7 @@ async fn admitted(gate: &Gate, key: usize, requests: usize) -> usize {
 }
 
 /// Waits until every node knows what each has counted so far: all have told it, then all have read.
-async fn all_know(gates: &[&Gate]) {
+pub async fn all_know(gates: &[&Gate]) {
     for _ in 0..2 {
         let mut goals = Vec::new();
         for gate in gates {

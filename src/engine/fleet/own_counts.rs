@@ -28,7 +28,7 @@ pub(super) fn own_counts(
         // Its cell is locked: what is tentative of it is known.
         let tentative = engine.fleet().tentative.of(count.key);
         for (limit, name) in limits.counted(&count) {
-            let counted = without(count.counted, tentative);
+            let counted = count.counted.without(tentative);
             let units = limit.units(counted, now);
             let is_published = publication.has(name);
             if units < threshold(limit) && !is_published && !limit.view.has(count.key) {
@@ -58,11 +58,4 @@ pub(super) fn own_counts(
 /// A count of nothing, in the present window of a limit.
 fn nothing(limit: &FleetLimit, now: Nanos) -> WindowPair {
     WindowPair::of_counts(((now.get() / limit.rate.period().get()) as u32, 0, 0))
-}
-
-/// A count without some of its units.
-fn without(counted: WindowPair, units: u32) -> WindowPair {
-    let (window, current, previous) = counted.counts();
-    let rest = units.saturating_sub(current);
-    WindowPair::of_counts((window, current.saturating_sub(units), previous.saturating_sub(rest)))
 }

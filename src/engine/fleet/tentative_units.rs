@@ -1,7 +1,7 @@
 //! Units that were charged and may still be given back, because another limit of the same request has not judged yet.
 //!
 //! They count for requests of this node, as tentative charges do, and are not published: a node that dies, or is cut off, before
-//! it gives them back would leave them to the others.
+//! it gives them back would leave them to the others. For the same reason they do not go to a successor.
 
 use std::sync::Arc;
 
@@ -42,9 +42,33 @@ impl TentativeUnits {
     }
 
     /// The tentative units of a key. Units that are read of its cell meanwhile are among them, if its cell is locked.
-    pub(super) fn of(&self, key: KeyHash) -> u32 {
+    pub(in crate::engine) fn of(&self, key: KeyHash) -> u32 {
         let units = self.shard(key).lock().get(&key).copied().unwrap_or_default();
         u32::try_from(units).unwrap_or(u32::MAX)
+    }
+
+    /// Waits until all units are settled, but only for about so many milliseconds. It blocks its thread.
+    #[cfg(feature = "bin")]
+    pub(in crate::engine) fn wait_until_none(&self, patience_millis: u32) {
+        let is_held = |shard: &Mutex<HashMap<_, _>>| !shard.lock().is_empty();
+        for _ in 0..patience_millis {
+            if !self.shards.iter().any(is_held) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// All units that are tentative now, by key.
+    #[cfg(feature = "bin")]
+    pub(in crate::engine) fn snapshot(&self) -> HashMap<KeyHash, u32> {
+        let mut all = HashMap::new();
+        for shard in &self.shards {
+            let units =
+                |(key, units): (&KeyHash, &u64)| (*key, u32::try_from(*units).unwrap_or(u32::MAX));
+            all.extend(shard.lock().iter().map(units));
+        }
+        all
     }
 
     fn shard(&self, key: KeyHash) -> &Mutex<HashMap<KeyHash, u64>> {

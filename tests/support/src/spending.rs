@@ -146,6 +146,11 @@ fn is_open(stream: &TcpStream) -> bool {
 
 /// One request; whether it was admitted. Nothing is tried twice.
 pub async fn ask(port: u16, key: usize, kept: &mut Kept) -> Result<bool, String> {
+    ask_at(port, "/", key, kept).await
+}
+
+/// The same at a path.
+pub async fn ask_at(port: u16, path: &str, key: usize, kept: &mut Kept) -> Result<bool, String> {
     let (mut stream, idle) = match kept.take().filter(|(stream, _)| is_open(stream)) {
         Some((stream, since)) => (stream, Some(since.elapsed())),
         None => {
@@ -157,7 +162,7 @@ pub async fn ask(port: u16, key: usize, kept: &mut Kept) -> Result<bool, String>
         Some(idle) => format!("{error}, on a connection that was idle for {idle:?}"),
         None => format!("{error}, on a new connection"),
     };
-    let request = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.map_err(failed)?;
     let mut answer = Vec::new();
     let (head, length) = loop {
